@@ -20,8 +20,6 @@ SHOWN = {
     "runs": ("rank 0", "rank 3", "4 procs", "vLLM server"),
     "hosts": ("node02", "▲ OVER", "unreachable", "llama-70b-lora (ana)", "GPU 1"),
     "out-of-memory": ("GPU memory ran out", "other processes and the driver", "Fragmentation"),
-    "settings": ("Settings", "dashboard.interval", "A change "),
-    "what-if": ("micro-batch", "upper bound", "✓ FITS"),
     "attach": ("Why?", "OVER", "weights"),
     "fit-check": ("least costly first", "change", "cost", "QLoRA"),
     "step": ("One training step", "backward", "optimizer"),
@@ -56,8 +54,8 @@ def test_pictures_are_those_that_the_program_draws_now(drawn_with: str, tmp_path
     The step is drawn apart, as it traces a model, and so is the tour, which is played from frame to frame, and what
     searches for jobs that fit, which takes as long as all others.
     """
-    apart = {"searches": ["what-if", "fit-check"], "step": ["step"], "tour": []}
-    names = apart.get(drawn_with, [name for name in SHOWN if name not in {"what-if", "fit-check", "step", "tour"}])
+    apart = {"searches": ["fit-check"], "step": ["step"], "tour": []}
+    names = apart.get(drawn_with, [name for name in SHOWN if name not in {"fit-check", "step", "tour"}])
     check_versions(["textual", *(["torch", "transformers"] if drawn_with == "step" else [])])
     script = SCRIPTS / ("make_recording.py" if drawn_with == "tour" else "make_pictures.py")
     command = [sys.executable, script, "--folder", tmp_path, *names]

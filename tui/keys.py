@@ -304,7 +304,7 @@ DASHBOARD_KEYS = {
 }
 
 
-# Keys of the fit check, the attach screen, what-if, and the dashboard over many hosts.
+# Keys of the fit check, the attach screen, and the dashboard over many hosts.
 
 
 JOB_KEYS = {
@@ -315,14 +315,9 @@ JOB_KEYS = {
     "fit.choose_gpus": Key(
         "f4,g", "choose the GPUs: those of this machine, or any number of a model from the catalogue"
     ),
-    "fit.what_if": Key(
-        "f7,i", "what-if: plot memory over micro-batch or sequence length; can apply the largest that fits"
-    ),
     "fit.save": Key("f8,w", "save as a job file, for vramtop fit FILE"),
     "fit.copy": Key("f9,y", "copy the changed settings as vramtop fit flags and as edits to the tool's own file"),
     "fit.undo": Key("f10,u", "undo a suggestion, an opened file, or the edits of one field"),
-    "fit.keep": Key("f11,a", "keep this job as candidate A and compare changes with it; press again to drop it"),
-    "fit.swap": Key("b", "swap with candidate A: the current job becomes A"),
     "fit.preflight": Key(
         "f12,c",
         "preflight: check the job's driver, model, access tokens, disk, libraries and network",
@@ -346,14 +341,6 @@ JOB_KEYS = {
     ),
     "attach.next_run": Key("right_square_bracket", "the next run", in_help=False),
     "attach.dismiss": Key("x", "dismiss this run; ended runs stay until you dismiss them"),
-    "what_if.axis": Key("tab,m,s", "plot over the other setting: micro-batch or sequence length"),
-    "what_if.less": Key("left", "a smaller value"),
-    "what_if.more": Key("right", "a larger value"),
-    "what_if.much_less": Key("pageup", "a much smaller value"),
-    "what_if.much_more": Key("pagedown", "a much larger value"),
-    "what_if.largest": Key("l", "the largest value that fits"),
-    "what_if.reset": Key("home", "the job's current value"),
-    "what_if.apply": Key("enter", "apply the value to the job"),
     "fleet.view": Key("v", "switch between hosts and runs"),
     "fleet.sort": Key("s", "sort by the next column: status, host, job, user, free; ↓ marks it"),
 }
@@ -466,7 +453,6 @@ PLACES: dict[str, str] = {
     "out of memory": "app job crash",
     "step": "app dashboard.step step",
     "fit check": "app list.up list.down job form fit",
-    "what-if": "app fit.what_if what_if",
     "attach": "app job form dashboard.process attach",
     "fleet": f"{_FLEET} list fleet.view fleet.sort",
     "host or run of a fleet": f"{_FLEET} list.up list.down list.page_up list.page_down list.fold",

@@ -81,16 +81,6 @@ async def check_a_job(program: Program, model: str = "qwen2.5-7b") -> None:
     await program.settled(2)
 
 
-async def plot_over_batch_sizes(program: Program) -> None:
-    """Open the fit check, type a model, make it fit, and plot its memory over the micro-batch."""
-    await check_a_job(program, "qwen2.5-3b")
-    await program.press("alt+1")
-    await program.settled(2)
-    await program.press("f7")
-    await program.shown("upper bound")
-    await program.settled(2)
-
-
 async def attach_to_a_job(program: Program) -> None:
     """Attach to the job that is over its budget, and wait for the explanation."""
     await program.press("enter")
@@ -129,7 +119,6 @@ async def main() -> None:
         "dashboard": lambda: draw("dashboard", (100, 33), nothing),
         "runs": lambda: draw("runs", (112, 31), unfold_a_run, snapshots=[eight_gpus(second) for second in range(8)]),
         "hosts": lambda: draw_cluster("hosts", (110, 15)),
-        "what-if": lambda: draw("what-if", (100, 30), plot_over_batch_sizes),
         "out-of-memory": lambda: draw("out-of-memory", (100, 30), explain_a_log),
         "attach": lambda: draw("attach", (100, 40), attach_to_a_job),
         "fit-check": lambda: draw("fit-check", (120, 32), check_a_job),

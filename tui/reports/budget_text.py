@@ -20,6 +20,7 @@ from ..draw.text_output import format_table, printable
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
+    from vramtop.estimator.advice.suggestion_search import LargestFitting
     from vramtop.estimator.budget import Budget, LargeTensor, Span
     from vramtop.estimator.job.job import Job
     from vramtop.monitor.board.fit import DeviceCapacity, DeviceVerdict, FitResult
@@ -137,6 +138,18 @@ def fit_lines(result: FitResult, budget: Budget, output: TextOutput) -> Iterator
         yield from _gpu_lines(gpus, budget, result, output)
     if result.host is not None:
         yield output.text(f"  host: {result.host.sentence}")
+
+
+def largest_line(grown: LargestFitting, job: Job) -> str:
+    """Return the largest micro-batch and sequence that fit, beside those of the job."""
+    training = job.training
+    limit = ", the model's limit" if grown.at_model_limit else ""
+    length = f"sequence length {grown.sequence_length:,}{limit}" if grown.sequence_length else "no sequence length fits"
+    text = f"{length} (now {training.sequence_length:,})"
+    if not job.is_served:
+        batch = f"micro-batch {grown.micro_batch}" if grown.micro_batch else "no micro-batch fits"
+        text = f"{batch} (now {training.micro_batch}); {text}"
+    return f"largest that fits, all else unchanged: {text}"
 
 
 def _look(gpu: DeviceVerdict, result: FitResult) -> tuple[object, ...]:

@@ -22,14 +22,14 @@ from textual.screen import Screen
 from textual.widget import Widget
 from textual.widgets import Input, Label, Static
 
-from vramtop.estimator.advice.suggestion_search import Suggestion
+from vramtop.estimator.advice.suggestion_search import BoundedSearch, LargestFitting, Suggestion, find_largest
 from vramtop.estimator.budget import Budget
 from vramtop.estimator.common.cancellation import current_token
 from vramtop.estimator.common.errors import NOT_REHEARSED, CancelledError, InputError, Verdict, VramtopError
 from vramtop.estimator.common.sizes import format_gib
 from vramtop.estimator.job.gpu_catalogue import catalogue, find_gpu
 from vramtop.estimator.job.job import REHEARSED, Job
-from vramtop.estimator.job.job_file.changes import job_differences, with_changes
+from vramtop.estimator.job.job_file.changes import with_changes
 from vramtop.estimator.job.resolved_job import settles
 from vramtop.estimator.job.settings import ModelSpec, Target
 from vramtop.estimator.readers.source.evidence import DeviceChoice
@@ -51,15 +51,15 @@ from vramtop.monitor.snapshot.snapshot import DeviceIndex
 from vramtop.monitor.storage.recent_models import RecentModels
 
 from ..background.latest_only_task import JobEstimates, LatestOnlyTask
-from ..draw.labels import MUTED, bar_content
-from ..draw.palette import COMPONENTS, VERDICTS, colour_of
+from ..draw.labels import MUTED
+from ..draw.palette import VERDICTS, colour_of
 from ..draw.text_output import printable
 from ..job.form import MODEL, FormReading, JobForm, ModelInput, cached_models, help_line, model_choices, sharding_word
 from ..keys import ALT_DIGIT_CHARACTERS, bind, shown_key
+from ..reports.budget_text import largest_line
 from ..widgets.action_label import ActionLabel
 from ..widgets.budget_view import (
     METHOD_LABELS,
-    budget_bar,
     gpu_legend,
     gpu_lines,
     is_better_estimate,
@@ -75,7 +75,6 @@ from ..widgets.match_list import SearchChoice
 from ..widgets.row_table import StaticLines
 from .base import BoardApp, is_ascii_only
 from .preflight import PreflightMark, open_preflight
-from .what_if import AXES, Axis, GpuLimits, Sweep, WhatIfPlot, WhatIfScreen, sweep_setting
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -116,24 +115,23 @@ class Capacity:
         """Return only the verdict of ``fit``."""
         return self.fit(budget).verdict
 
-    def limits(self, budget: Budget) -> GpuLimits:
-        """Return the limits of the GPU that would have the least memory left with the job on it."""
+    def tightest(self, budget: Budget) -> DeviceCapacity | None:
+        """Return the GPU that would have the least memory left with the job on it; None: there is none."""
         found = self.fit(budget)
         chosen = [gpu for gpu in found.gpus if gpu.device in found.rank_devices]
         tightest = min(chosen, key=lambda gpu: gpu.margin_bytes or 0, default=None)
-        if tightest is None:
-            return GpuLimits()
-        return GpuLimits(available_bytes=tightest.device.available_bytes, gpu_bytes=tightest.device.total_bytes)
+        return None if tightest is None else tightest.device
 
 
 def capacity_fingerprint(suggestions: "Iterable[Suggestion]", budget: Budget, capacity: Capacity) -> list[object]:
     """Return what advice depends on; if it is unchanged, so is the advice. Cheap enough for every second."""
-    available = capacity.limits(budget).available_bytes
+    tightest = capacity.tightest(budget)
+    available = None if tightest is None else tightest.available_bytes
     steps = None if available is None else available >> _STEP_BITS
     return [capacity.verdict(budget), steps, *(capacity.verdict(suggestion.budget) for suggestion in suggestions)]
 
 
-# Advice on a job: suggestions that make it fit, and sweeps over its micro-batch and sequence length.
+# Advice on a job: suggestions that make it fit, and its largest micro-batch and sequence length.
 
 
 EstimateJob = Callable[[Job], Budget]
@@ -150,13 +148,8 @@ class Advice:
     """The budget of the job as it is."""
     suggestions: "tuple[Suggestion, ...]" = ()
     """Changes that make the job fit, cheapest first, or that come closest to it; none if it fits as it is."""
-    sweeps: "tuple[Sweep, ...]" = ()
-    """One over the micro-batch and one over the sequence length."""
-
-    @property
-    def can_plot(self) -> bool:
-        """True if every sweep has a point."""
-        return bool(self.sweeps) and all(sweep.points for sweep in self.sweeps)
+    largest: LargestFitting | None = None
+    """The largest batch and sequence that fit; None: the closed form does not know the model, or there is no GPU."""
 
 
 def find_advice(budget: Budget, capacity: Capacity, quick_estimator: QuickEstimatorFor) -> Advice:
@@ -189,22 +182,21 @@ def _search(budget: Budget, capacity: Capacity, quick_estimate: EstimateJob) -> 
     def carrying(job: Job) -> Budget:
         return carried(scaled(job), budget)
 
+    if not capacity.devices:
+        return Advice(budget=budget)
     found: tuple[Suggestion, ...] = ()
-    if capacity.devices and capacity.verdict(budget) != "fits":
-        search = estimate if budget.learned is None else carrying
+    is_measured = budget.learned is not None
+    if capacity.verdict(budget) != "fits":
+        search = carrying if is_measured else estimate
         gpus = count_devices(capacity.devices)
         found = suggest(budget.job, budget, search, capacity.verdict, gpus=gpus, most=_MAX_SUGGESTIONS)
-    limits, max_positions = capacity.limits(budget), getattr(quick_estimate, "max_positions", None)
 
-    def on_the_verdicts_scale(job: Job) -> Budget:
-        return budget if job == budget.job else carrying(job)
+    def fits(job: Job) -> bool:
+        return capacity.verdict(carrying(job)) == "fits"
 
-    def sweep_over(axis: "Axis") -> "Sweep":
-        return sweep_setting(
-            budget.job, axis, on_the_verdicts_scale, capacity.verdict, limits, max_positions=max_positions
-        )
-
-    return Advice(budget=budget, suggestions=found, sweeps=tuple(sweep_over(axis) for axis in AXES))
+    longest = getattr(quick_estimate, "max_positions", None)
+    bounded = fits if is_measured else BoundedSearch(scaled, capacity.verdict)
+    return Advice(budget=budget, suggestions=found, largest=find_largest(budget.job, bounded, max_positions=longest))
 
 
 # Keys of the suggestions.
@@ -423,75 +415,9 @@ def _text_widths(width: int) -> tuple[int, int]:
     return room - room * 9 // 20, room * 9 // 20
 
 
-# Two candidates side by side: what each needs, by component, and the difference.
-
-
-_NAME_CELLS, _FIGURE_CELLS = 18, 13
-
-
-def comparison_lines(kept: Budget, now: Budget, capacity: Capacity, *, width: int) -> list[Content]:
-    """Return the comparison of candidate A with the job as it is now, B.
-
-    Args:
-        kept: the budget of A.
-        now: the budget of B.
-        capacity: of the GPUs that both are compared with.
-        width: of a line, in cells.
-    """
-    return [*_settings(kept, now), *_bars(kept, now, width=width), *_table(kept, now, capacity)]
-
-
-def _settings(kept: Budget, now: Budget) -> Iterator[Content]:
-    """Yield what differs between the two, in words."""
-    keys = f" · {shown_key('fit.keep')} drops A, {shown_key('fit.swap')} swaps A and B"
-    yield Content.assemble(("A and B", "bold"), (keys, MUTED))
-    changes = {key: value for key, value in job_differences(kept.job, now.job).items() if key != "name"}
-    back = job_differences(now.job, kept.job)
-    if not changes and not back:
-        yield Content.styled("B equals A: change a setting to see the difference", MUTED)
-        return
-    yield Content.assemble(
-        ("A  ", "bold"), settings_words({key: value for key, value in back.items() if key != "name"})
-    )
-    yield Content.assemble(("B  ", "bold"), settings_words(changes))
-
-
-def _bars(kept: Budget, now: Budget, *, width: int) -> Iterator[Content]:
-    """Yield a bar of each by component, on one scale."""
-    scale = max(kept.peak.high_bytes, now.peak.high_bytes, 1)
-    for name, budget in (("A", kept), ("B", now)):
-        bar = bar_content(budget_bar(budget, scale_bytes=scale, width=max(8, width - 3)))
-        yield Content.assemble((f"{name}  ", "bold"), bar)
-
-
-def _table(kept: Budget, now: Budget, capacity: Capacity) -> Iterator[Content]:
-    yield Content.styled(_row("GiB at the peak", "A", "B", "B − A"), MUTED)
-    for name, mark in COMPONENTS.items():
-        sizes = [getattr(budget.peak.components, name) for budget in (kept, now)]
-        if any(sizes):
-            line = _sizes_row(mark.word, *sizes)
-            yield Content.assemble((f"{mark.letter} ", f"bold {mark.colour}"), line[2:])
-    yield Content.styled(_sizes_row("need", kept.peak.device_bytes, now.peak.device_bytes), "bold")
-    verdicts = [VERDICTS[capacity.verdict(budget)] for budget in (kept, now)]
-    words = [f"{mark.word:>{_FIGURE_CELLS}}" for mark in verdicts]
-    parts = [(word, f"bold {mark.colour}") for word, mark in zip(words, verdicts, strict=True)]
-    yield Content.assemble(f"{'':<{_NAME_CELLS}}", *parts)
-
-
-def _sizes_row(name: str, a: int, b: int) -> str:
-    sign = "+" if b > a else "−" if b < a else ""
-    first, second = (format_gib(size, digits=2) if size else "·" for size in (a, b))
-    return _row(f"  {name}", first, second, f"{sign}{format_gib(abs(b - a), digits=2)}" if a != b else "same")
-
-
-def _row(name: str, a: str, b: str, difference: str) -> str:
-    return f"{name:<{_NAME_CELLS}}{a:>{_FIGURE_CELLS}}{b:>{_FIGURE_CELLS}}{difference:>{_FIGURE_CELLS}}"
-
-
 # The verdict in large letters, with what the job needs and what is free beside it.
 
 
-HEADLINE_ROWS = 3
 _PIXELS = {
     "A": ("###", "# #", "###", "# #", "# #"),
     "C": ("###", "#  ", "#  ", "#  ", "###"),
@@ -563,9 +489,6 @@ def _figures(fit: FitResult, budget: Budget) -> list[str]:
 _STALE = "Below: the last valid settings."
 _COMPACT_ROWS = 24
 """Below this height unused GPUs share one line, and suggestions take one line each."""
-_EARLIER_PLOT = "before the last change; updating the plot"
-_PLOT_ROWS = 44
-"""From this height on there is room for the plot."""
 
 
 class VerdictView(VerticalScroll):
@@ -578,10 +501,8 @@ class VerdictView(VerticalScroll):
     VerdictView.-invalid #problem { display: block; }
     VerdictView #offer { display: none; height: auto; color: $text-warning; }
     VerdictView.-invalid #headline, VerdictView.-invalid #answer, VerdictView.-invalid #details { text-opacity: 50%; }
-    VerdictView #comparison { display: none; margin: 1 0 0 0; }
     VerdictView #details { margin: 1 0 0 0; }
-    VerdictView #plots { height: 14; }
-    VerdictView #over { margin: 1 0 0 0; }
+    VerdictView #largest { display: none; color: $text-muted; }
     """
 
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's own name for it
@@ -600,8 +521,6 @@ class VerdictView(VerticalScroll):
         """Why the quick figure is the last one."""
         self._notes: tuple[str, ...] = ()
         self.offer = ""
-        self.kept: Budget | None = None
-        """Candidate A, with which the job is compared; None: there is none."""
 
     @property
     def is_invalid(self) -> bool:
@@ -609,13 +528,13 @@ class VerdictView(VerticalScroll):
         return self.has_class("-invalid")
 
     def compose(self) -> ComposeResult:
-        """The problem, the verdict, suggestions, figures, and a plot."""
+        """The problem, the verdict, suggestions, the largest batch, and figures."""
         yield Static(id="problem", markup=False)
         yield Static(id="offer", markup=False)
         yield StaticLines(id="headline")
         yield StaticLines(id="answer")
-        yield StaticLines(id="comparison")
         yield Suggestions(id="suggestions")
+        yield Static(id="largest", markup=False)
         yield StaticLines(id="details")
 
     def set_budget(self, budget: Budget, *, refining: bool = False) -> None:
@@ -639,13 +558,8 @@ class VerdictView(VerticalScroll):
         self._draw()
 
     def set_advice(self, advice: Advice) -> None:
-        """Show suggestions and the plot."""
+        """Show suggestions and the largest batch."""
         self.advice = advice
-        self._draw()
-
-    def keep(self, budget: Budget | None) -> None:
-        """Compare the job with this candidate from now on; None: with none."""
-        self.kept = budget
         self._draw()
 
     def set_notes(self, notes: Sequence[str]) -> None:
@@ -692,7 +606,6 @@ class VerdictView(VerticalScroll):
         lines.show(Content("\n").join(large), layout=True)
         self.query_one("#answer", StaticLines).show(Content("\n").join(head), layout=True)
         self._draw_suggestions(budget, fit)
-        self._draw_comparison(budget, width=width)
         notes = [Content.assemble(("! ", f"bold {colour_of('warning')}"), sentence) for sentence in self._notes]
         details = [
             *(words if is_said else ()),
@@ -704,7 +617,6 @@ class VerdictView(VerticalScroll):
             *remark_lines(budget),
         ]
         self.query_one("#details", StaticLines).show(Content("\n").join(details), layout=True)
-        self._draw_plot()
 
     def _draw_suggestions(self, budget: Budget, fit: FitResult | None) -> None:
         """Show the suggestions; those for earlier settings stay until there are new ones, and say so."""
@@ -715,13 +627,10 @@ class VerdictView(VerticalScroll):
             table.show_suggestions(advice.suggestions if advice is not None and is_needed else (), width=width)
         else:
             table.show_suggestions(table.suggestions, width=width, outdated=True)
-
-    def _draw_comparison(self, budget: Budget, *, width: int) -> None:
-        table = self.query_one("#comparison", StaticLines)
-        table.display = self.kept is not None
-        if self.kept is not None:
-            lines = comparison_lines(self.kept, budget, self._capacity, width=width)
-            table.show(Content("\n").join(lines), layout=True)
+        largest = self.query_one("#largest", Static)
+        largest.display = advice is not None and advice.largest is not None and not self.is_invalid
+        if advice is not None and advice.largest is not None:
+            largest.update(largest_line(advice.largest, budget.job))
 
     def _method_lines(self, budget: Budget, *, width: int) -> list[Content]:
         """Say that the step is being traced, or how the refined peak differs from the quick one."""
@@ -737,24 +646,6 @@ class VerdictView(VerticalScroll):
             change = "the same as"
         sentence = f"{METHOD_LABELS[budget.method]}: {change} the quick estimate of {format_gib(old)}"
         return [Content.styled(sentence, "bold $success")]
-
-    def _draw_plot(self) -> None:
-        """Draw the plot where there is room for it; its widgets are made when they are needed first."""
-        sweeps = self.advice.sweeps if self.advice is not None and self.size.height >= _PLOT_ROWS else ()
-        if not sweeps and not self.query("#plots"):
-            return
-        found = self.query(WhatIfPlot)
-        if not found:
-            self.mount(StaticLines(id="over"), WhatIfPlot(id="plots", ascii_only=is_ascii_only(self)))
-        over, plot = self.query_one("#over", StaticLines), self.query_one(WhatIfPlot)
-        over.display = plot.display = bool(sweeps)
-        if sweeps:
-            planned, present = self.advice and self.advice.budget.job, self.budget and self.budget.job
-            hint = _EARLIER_PLOT
-            if planned is not None and planned == present:
-                hint = f"{shown_key('fit.what_if')} what-if: more values, sequence lengths"
-            over.show(Content.assemble(("GiB needed by micro-batch", "bold"), (f" · {hint}", MUTED)))
-            plot.show(sweeps[0])
 
 
 def verdict_lines(
@@ -1087,13 +978,10 @@ FIT_KEYS: list[BindingType] = [
         Binding(f"alt+{number},{sign}", f"apply({number})", show=False, priority=True)
         for number, sign in enumerate(ALT_DIGIT_CHARACTERS, start=1)
     ),
-    bind("fit.what_if", "what_if", "What-if"),
     bind("fit.save", "save", "Save"),
     bind("fit.copy", "copy", "Copy"),
     bind("fit.undo", "undo", "Undo"),
     bind("fit.rehearse", "rehearse", "Rehearse"),
-    bind("fit.keep", "keep", "Keep A", show=False),
-    bind("fit.swap", "swap"),
     bind("fit.preflight", "preflight", "Check"),
 ]  # fmt: skip
 
@@ -1120,7 +1008,6 @@ _ERROR_DELAY_SECONDS = 0.3
 """Time after the last key until an error is shown: half a model name is no mistake."""
 _REFINE_DELAY_SECONDS = 0.8
 """Time after the last key until the refined estimate starts."""
-_NO_PLOT = "The closed form has no rule for this model, so there is no plot."
 _WIDE_COLUMNS = 116
 _HEADING_HELP = "Enter folds or unfolds these settings"
 
@@ -1184,7 +1071,6 @@ class FitCheckScreen(Screen[None]):
         )
         self._delayed: list[Timer] = []
         self._step: LiveStepScreen | None = None
-        self._what_if: WhatIfScreen | None = None
 
     def compose(self) -> ComposeResult:
         """The form, the verdict, the preflight mark, and the help of the field in focus."""
@@ -1274,9 +1160,7 @@ class FitCheckScreen(Screen[None]):
         self.action_open(event.text)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002 - Textual's
-        """Disable undo while the history is empty, the return to A while there is none, and what only programs have."""
-        if action == "swap":
-            return self._view.kept is not None
+        """Disable undo while the history is empty, and what only programs have."""
         if action == "rehearse":
             return self._program is not None
         return action != "undo" or self._history.can_undo
@@ -1314,20 +1198,6 @@ class FitCheckScreen(Screen[None]):
         else:
             self._pane.form.fill(job, self._history.edited)
 
-    def action_keep(self) -> None:
-        """Keep the job as candidate A; a job that is A already is kept no longer."""
-        if budget := self._budget_for("keep"):
-            self._view.keep(None if self._view.kept and self._view.kept.job == budget.job else budget)
-            self.refresh_bindings()
-
-    def action_swap(self) -> None:
-        """Go back to candidate A, and keep the job as it is now in its place."""
-        kept, budget = self._view.kept, self._budget_for("keep")
-        if kept is not None and budget is not None:
-            self._view.keep(budget)
-            self._picker.choose(kept.job.target.gpu)
-            self._pane.form.fill(kept.job)
-
     def action_open(self, text: str = "") -> None:
         """Ask for a job file, a configuration, a launch line or a model."""
         from ..job.dialogs import OpenJobScreen  # dialogs are imported when one is opened first
@@ -1362,26 +1232,17 @@ class FitCheckScreen(Screen[None]):
         self.app.copy_to_clipboard(changes)
         self.app.push_screen(CopiedTextScreen(changes, "Changed settings"))
 
-    def action_what_if(self) -> None:
-        """Plot memory over the micro-batch or the sequence length; advice on an earlier job is awaited, not plotted."""
-        budget, advice = self._budget_for("plot"), self._view.advice
-        if budget is None:
-            return
-        known = advice if advice is not None and advice.budget.job == budget.job else None
-        if known is not None and not known.can_plot:
-            program = f"There is no plot: {budget.job.label} {REHEARSED}."
-            self.notify(_NO_PLOT if budget.job.program is None else program, severity="warning", markup=False)
-            return
-        self._what_if = WhatIfScreen(known.sweeps if known else (), label=budget.job.label)
-        self.app.push_screen(self._what_if, self._apply_value)
-
     def action_step(self) -> None:
         """Open the step screen on the job."""
         if budget := self._budget_for("draw"):
             from .step import LiveStepScreen  # imported when it is opened first
 
             self._step = self._step or LiveStepScreen(self)
-            self._step.open(budget, self._estimates, gpu_bytes=self._capacity.limits(budget).gpu_bytes)
+            self._step.open(
+                budget,
+                self._estimates,
+                gpu_bytes=tightest.total_bytes if (tightest := self._capacity.tightest(budget)) else None,
+            )
 
     def action_preflight(self) -> None:
         """Open the preflight screen on the job."""
@@ -1507,13 +1368,6 @@ class FitCheckScreen(Screen[None]):
 
     def _show_advice(self, advice: Advice) -> None:
         self._view.set_advice(advice)
-        if self._what_if is None:
-            return
-        if advice.can_plot:
-            self._what_if.show_sweeps(advice.sweeps)
-        elif self._what_if.is_waiting:
-            self._what_if.dismiss(None)
-            self.notify(_NO_PLOT, severity="warning")
 
     def _show_error(self, sentence: str) -> None:
         """Say why there is no budget; not while the user still searches for a model."""
@@ -1574,11 +1428,6 @@ class FitCheckScreen(Screen[None]):
         self.query_one("#title", Label).update(f"Fit check: would {loaded.job.label} fit?")
         program = () if loaded.job.program is None else (f"{loaded.job.label} {REHEARSED}.",)
         self._view.set_notes((*program, *self._picker.limit(loaded.devices), *loaded.notes))
-
-    def _apply_value(self, chosen: "tuple[Axis, int] | None") -> None:
-        self._what_if = None
-        if chosen is not None:
-            self._change_settings({chosen[0]: chosen[1]})
 
     def _show_help(self, key: str | None) -> None:
         for line in self.query("#help").results(StaticLines):  # none once the screen was closed

@@ -34,7 +34,6 @@ _GROUPS = {
     "fit": "Fit check",
     "rehearse": "Question before a rehearsal",
     "attach": "Attach",
-    "what_if": "What-if",
     "fleet": "Dashboard over several hosts",
 }
 

@@ -46,7 +46,7 @@ def test_letters_for_the_same_action_share_a_line() -> None:
     [
         (["vramtop"], "Keys"),
         (["Attach", "vramtop"], "Keys of the attach screen"),
-        (["What-if", "Fit check", "vramtop"], "Keys of the fit check screen"),
+        (["Step", "Fit check", "vramtop"], "Keys of the fit check screen"),
     ],
 )
 def test_keys_of_the_current_screen_come_first(titles: list[str], first: str) -> None:

@@ -34,7 +34,7 @@ from ...draw.palette import VERDICTS
 from ...draw.text_output import TextOutput, detect_output
 from ...job.flags import flags_by_key
 from ...job.load_job import LoadedJob, load_changed
-from ...reports.budget_text import assumed_lines, budget_lines, closing_lines, fit_lines, need_text
+from ...reports.budget_text import assumed_lines, budget_lines, closing_lines, fit_lines, largest_line, need_text
 from ..json_text import json_text
 from ..measured_runs import correction, estimate_job
 from ..option_values import described_host
@@ -197,7 +197,7 @@ def advice_lines(advice: Advice, loaded: LoadedJob, output: TextOutput) -> Itera
             yield from (f"  {output.text(line)}" for line in diff.splitlines())
     if advice.largest is not None:
         yield ""
-        yield from output.wrapped(_largest_line(advice.largest, loaded.job), further="  ")
+        yield from output.wrapped(largest_line(advice.largest, loaded.job), further="  ")
 
 
 def _suggestion_lines(suggestion: Suggestion, loaded: LoadedJob, output: TextOutput) -> Iterator[str]:
@@ -211,17 +211,6 @@ def _suggestion_lines(suggestion: Suggestion, loaded: LoadedJob, output: TextOut
     between = " " if loaded.reading is None else ", "  # vramtop's own flags can be copied as they are printed
     edits = between.join(edit.words for edit in suggestion_edits(loaded, suggestion))
     yield from output.wrapped(edits, indent=6 * " ")
-
-
-def _largest_line(grown: LargestFitting, job: Job) -> str:
-    training = job.training
-    limit = ", the model's limit" if grown.at_model_limit else ""
-    length = f"sequence length {grown.sequence_length:,}{limit}" if grown.sequence_length else "no sequence length fits"
-    text = f"{length} (now {training.sequence_length:,})"
-    if not job.is_served:
-        batch = f"micro-batch {grown.micro_batch}" if grown.micro_batch else "no micro-batch fits"
-        text = f"{batch} (now {training.micro_batch}); {text}"
-    return f"largest that fits, all else unchanged: {text}"
 
 
 EXIT_CODES: dict[Verdict, ExitCode] = {

@@ -24,7 +24,6 @@ from vramtop.tui.job.dialogs import CopiedTextScreen, OpenJobScreen, SaveJobScre
 from vramtop.tui.job.form import FieldRow, JobForm, ModelInput
 from vramtop.tui.screens.fit import FitCheckScreen, GpuPicker, Suggestions, VerdictView
 from vramtop.tui.screens.step import StepScreen
-from vramtop.tui.screens.what_if import WhatIfScreen
 from vramtop.tui.widgets.choice import Choice
 from vramtop.tui.widgets.match_list import MatchList, SearchChoice, SearchMenu
 
@@ -527,84 +526,11 @@ async def test_the_flags_of_an_unknown_model_are_not_copied_and_the_reason_is_sa
         assert app.screen is screen
 
 
-@pytest.mark.slow
-async def test_a_value_can_be_chosen_on_the_what_if_plot(watchlist, estimate, board):
-    screen = FitCheckScreen(watchlist, estimate=estimate, initial=START)
-    app = ScreenHost(screen)
-    async with app.run_test(size=(80, 24)) as pilot:
-        await pilot.pause()
-        screen.show_board(board)
-        await until_shown(pilot, lambda: screen.query_one(VerdictView).advice is not None)
-        await pilot.press("f7")
-        await until_shown(pilot, lambda: isinstance(app.screen, WhatIfScreen))
-        facts = str(app.screen.query_one("#facts").render())
-        assert "micro-batch 1: 10.0 GiB" in facts
-        assert "fits up to micro-batch 7" in facts  # of 78.5 GiB
-        await pilot.press("tab")
-        assert "sequence length 2,048" in str(app.screen.query_one("#facts").render())
-        await pilot.press("tab", "l", "enter")
-        await until_shown(pilot, lambda: app.screen is screen)
-        assert screen.job is not None
-        assert screen.job.training.micro_batch == 7
-
-
-async def test_sweeps_that_arrive_before_the_what_if_screen_is_composed_are_plotted(watchlist, estimate, board):
-    screen = FitCheckScreen(watchlist, estimate=estimate, initial=START)
-    app = ScreenHost(screen)
-    async with app.run_test(size=(80, 24)) as pilot:
-        await pilot.pause()
-        screen.show_board(board)
-        await until_shown(pilot, lambda: screen.query_one(VerdictView).advice is not None)
-        advice = screen.query_one(VerdictView).advice
-        what_if = WhatIfScreen(advice.sweeps[:1], label="job")
-        app.push_screen(what_if)
-        what_if.show_sweeps(advice.sweeps)
-        await until_shown(pilot, lambda: app.screen is what_if and bool(what_if.query("#facts")))
-        await pilot.press("tab")
-        assert "sequence length 2,048" in str(what_if.query_one("#facts").render())
-
-
-@pytest.mark.slow
-async def test_a_plot_of_the_settings_before_says_so(fit, board, monkeypatch):
-    async with fit(board, size=(120, 60)) as (screen, pilot):
-        await until_shown(pilot, lambda: bool(screen.query("#over")) and "F7 what-if" in text_of(screen, "#over"))
-        search, asked = screen._advice_task.submit, []
-        monkeypatch.setattr(screen._advice_task, "submit", asked.append)
-        screen.query_one(JobForm).fill(with_changes(START, {"training.micro_batch": 2}))
-        await until_shown(pilot, lambda: "before the last change" in text_of(screen, "#over"))
-        await until_shown(pilot, lambda: bool(asked))
-        search(asked[-1])
-        await until_shown(pilot, lambda: "F7 what-if" in text_of(screen, "#over"))
-
-
-async def test_the_what_if_plot_of_another_job_is_never_shown(watchlist, estimate, board, monkeypatch):
-    """A plot takes seconds; until the one of the present settings is there, the screen says that it is being made."""
-    screen = FitCheckScreen(watchlist, estimate=estimate, initial=START)
-    app = ScreenHost(screen)
-    async with app.run_test(size=(80, 24)) as pilot:
-        await pilot.pause()
-        screen.show_board(board)
-        await until_shown(pilot, lambda: screen.query_one(VerdictView).advice is not None)
-        search, asked = screen._advice_task.submit, []
-        monkeypatch.setattr(screen._advice_task, "submit", asked.append)
-        screen.query_one(JobForm).fill(with_changes(START, {"training.micro_batch": 2}))
-        await until_shown(pilot, lambda: bool(asked) and asked[-1].args[0].job.training.micro_batch == 2)
-        await pilot.press("f7")
-        await until_shown(pilot, lambda: isinstance(app.screen, WhatIfScreen))
-        await until_shown(pilot, lambda: "estimating" in text_of(app.screen, "#facts"))
-        await pilot.press("l", "tab", "right", "home", "enter")
-        assert "GiB" not in text_of(app.screen, "#facts")
-        assert not app.screen.query_one("#plot").visible
-        search(asked[-1])
-        await until_shown(pilot, lambda: "micro-batch 2: 20.0 GiB" in text_of(app.screen, "#facts"))
-        assert app.screen.query_one("#plot").visible
-
-
 async def test_without_a_model_keys_explain_why_nothing_happens(watchlist, estimate):
     screen = FitCheckScreen(watchlist, estimate=estimate)
     app = ScreenHost(screen)
     async with app.run_test(size=(80, 24)) as pilot:
-        for key in ("f2", "f5", "f7", "f8"):
+        for key in ("f2", "f5", "f8"):
             app.notices.clear()
             await pilot.press(key)
             assert app.screen is screen
@@ -688,31 +614,6 @@ async def test_memory_reserved_for_a_starting_job_is_unavailable(estimate, board
         await until_shown(pilot, lambda: "DOES NOT FIT" in text_of(screen, "#answer"))
 
 
-@pytest.mark.slow
-async def test_two_candidates_are_compared_and_exchanged(fit, board):
-    async with fit(board, size=(120, 60)) as (screen, pilot):
-        await until_shown(pilot, lambda: settled(screen))
-        await pilot.press("f11")
-        await until_shown(pilot, lambda: "B equals A" in text_of(screen, "#comparison"))
-        await retype(pilot, screen, "training.micro_batch", "9")
-        await until_shown(pilot, lambda: "micro-batch 9" in text_of(screen, "#comparison"))
-        lines = text_of(screen, "#comparison").splitlines()
-        (need,) = (line.split() for line in lines if line.split()[:1] == ["need"])
-        assert need == ["need", "10.00", "90.00", "+80.00"]
-        assert "FITS" in lines[-1]
-        assert "DOES NOT FIT" in lines[-1]
-        row(screen, "training.precision").query_one(Choice).focus()
-        await pilot.press("b")
-        await until_shown(pilot, lambda: screen.job is not None and settles(screen.job, START))
-        await until_shown(pilot, lambda: settled(screen) and "micro-batch 1" in text_of(screen, "#comparison"))
-        assert screen.query_one(VerdictView).kept.job.training.micro_batch == 9
-        await pilot.press("b")
-        await until_shown(pilot, lambda: settled(screen) and screen.job.training.micro_batch == 9)
-        await pilot.press("f11")  # another job than A: it becomes A
-        await pilot.press("f11")  # A itself: it is let go
-        await until_shown(pilot, lambda: not screen.query_one("#comparison").display)
-
-
 async def test_the_field_in_focus_is_explained_in_one_line(fit):
     async with fit() as (screen, pilot):
         await until_shown(pilot, lambda: "hub id" in text_of(screen, "#help"))
@@ -750,3 +651,13 @@ async def test_the_model_of_a_checked_job_is_recent_the_next_time(watchlist, est
         await until_shown(pilot, lambda: settled(screen))
         await pilot.press("escape")
         await until_shown(pilot, lambda: recent.names() == (MODEL,))
+
+
+async def test_the_largest_batch_and_sequence_that_fit_are_said(watchlist, estimate, board):
+    screen = FitCheckScreen(watchlist, estimate=estimate, initial=START)
+    app = ScreenHost(screen)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.pause()
+        screen.show_board(board)
+        await until_shown(pilot, lambda: screen.query_one("#largest").display)
+        assert "micro-batch 4 (now 1)" in text_of(screen, "#largest")  # of 78.5 GiB, 10 for each

@@ -126,7 +126,7 @@ async def test_until_it_is_read_again_the_old_verdict_is_marked_and_later_edits_
         await until_shown(pilot, started.is_set)
         assert remarks(screen) == ""
         problem = str(screen.query_one("#problem").render())
-        assert "… reading what you opened again, with gpt2" in problem
+        assert "… reading the opened file again with gpt2" in problem
         assert "the last valid settings" in problem
         await retype(pilot, screen, "training.micro_batch", "7")
         free.set()

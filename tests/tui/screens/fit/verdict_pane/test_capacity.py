@@ -8,7 +8,6 @@ from vramtop.estimator.job.job import Job, ModelSpec
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.snapshot.snapshot import GpuReading, Snapshot
 from vramtop.tui.screens.fit import Capacity, GpuPicker
-from vramtop.tui.screens.what_if import GpuLimits
 
 FIRST, SECOND = (Job(name=name, model=ModelSpec(id="gpt2")) for name in ("first", "second"))
 
@@ -29,4 +28,6 @@ def test_memory_of_earlier_pending_jobs_is_deducted_from_mig_devices(
     assert [device.available_bytes for device in picker.devices(1)] == [14 * GIB, 14 * GIB, 3 * GIB]
     capacity = Capacity(devices=picker.devices(1, pinned=SECOND))
     assert capacity.fit(make_budget(device=16, high=17)).cuda_devices == ("MIG-0-9-0",)
-    assert capacity.limits(make_budget(device=16, high=17)) == GpuLimits(available_bytes=19 * GIB, gpu_bytes=20 * GIB)
+    tightest = capacity.tightest(make_budget(device=16, high=17))
+    assert tightest is not None
+    assert (tightest.available_bytes, tightest.total_bytes) == (19 * GIB, 20 * GIB)
