@@ -553,15 +553,6 @@ class ForgottenJson(Versioned):
     """Number of runs."""
 
 
-class ExportedJson(Versioned):
-    """The file that was written (`--export FILE`)."""
-
-    file: str
-    """Path of the file."""
-    runs: int
-    """Number of runs in it."""
-
-
 # The JSON of ``vramtop --once`` on one machine.
 
 

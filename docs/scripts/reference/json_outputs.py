@@ -5,7 +5,6 @@ from typing import Annotated, Any
 
 from vramtop.estimator.budget import BudgetJson, FieldsOf
 from vramtop.estimator.job.job import Job
-from vramtop.estimator.learning.measurement import MeasurementJson
 from vramtop.monitor.fleet.fleet import HostReading
 from vramtop.monitor.fleet.placing import FleetFit
 from vramtop.monitor.snapshot.field_types import resolve_annotations
@@ -18,7 +17,6 @@ from vramtop.tui.cli.json_types import (
     DoctorJson,
     EstimateJson,
     ExplainJson,
-    ExportedJson,
     ExportJson,
     FitJson,
     FitOverHostsJson,
@@ -117,14 +115,6 @@ OUTPUTS = {
         commands=("vramtop measure JOB --json",),
     ),
     "history": Output(kind=HistoryJson, title="Measured runs", commands=("vramtop history --json",)),
-    "history-run": Output(
-        kind=MeasurementJson,
-        title="One measured run: a line of an export",
-        commands=("vramtop history --export FILE.jsonl", "vramtop history --export -"),
-    ),
-    "history-export": Output(
-        kind=ExportedJson, title="The export that was written", commands=("vramtop history --export FILE --json",)
-    ),
     "history-forget": Output(
         kind=ForgottenJson, title="Measured runs that were removed", commands=("vramtop history --forget --json",)
     ),

@@ -180,7 +180,7 @@ def test_waiting_ends_with_the_verdict(
         assert valid_json("fit", run(*words, *more, code=code))["verdict"] == verdict
 
 
-def test_a_recording_and_an_export(
+def test_a_recording(
     run: Run, machine: Snapshot, monkeypatch: pytest.MonkeyPatch, scripted_source: Any, tmp_path: Path
 ) -> None:
     monkeypatch.setattr("vramtop.tui.cli.commands.record.NvmlSource", lambda: scripted_source([machine]))
@@ -188,12 +188,6 @@ def test_a_recording_and_an_export(
     recorded = valid_json("record", run("record", file, "--interval", "0.1", "--seconds", "0.5", "--no-attach"))
     assert recorded["file"] == file
     assert len(Path(file).read_bytes().splitlines()) == recorded["snapshots"] + 1
-    exported = str(tmp_path / "runs.csv")
-    assert valid_json("history-export", run("history", "--export", exported)) == {
-        "schema": 1,
-        "file": exported,
-        "runs": 0,
-    }
 
 
 def test_a_run_with_the_probe_that_is_over_its_budget(

@@ -1,19 +1,13 @@
-"""``vramtop history``: list, export and forget the runs that were measured."""
+"""``vramtop history``: list and forget the runs that were measured."""
 
 import argparse
-import csv
-import io
-import json
-import sys
 import time
 from collections.abc import Sequence
 from datetime import datetime
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from vramtop.estimator.common.errors import InputError
-from vramtop.estimator.common.private_files import write_private
-from vramtop.estimator.learning.measurement import Measurement, measurement_to_json
+from vramtop.estimator.learning.measurement import measurement_to_json
 from vramtop.monitor.history.history import Choice, History
 
 from ...draw.text_output import detect_output
@@ -21,7 +15,7 @@ from ...reports.history_text import history_lines
 from ..json_text import json_text
 
 if TYPE_CHECKING:
-    from ..json_types import ExportedJson, ForgottenJson, HistoryJson
+    from ..json_types import ForgottenJson, HistoryJson
 
 _UNITS = {"h": 3600.0, "d": 86_400.0, "w": 7 * 86_400.0}
 _MAX_AGE_DIGITS = 6
@@ -31,10 +25,10 @@ _MIN_RUN_DIGITS = 4
 
 
 def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
-    """Print, export or remove the chosen runs; exit code 0.
+    """Print or remove the chosen runs; exit code 0.
 
     Raises:
-        InputError: the options make no choice, or the file exists or cannot be written.
+        InputError: the options make no choice, or there is no such run.
         CannotTellError: the history cannot be read or written.
     """
     del launch
@@ -44,8 +38,6 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
     found = history.list(choice)
     if options.run and not found:
         raise InputError(f"there is no measured run {options.run}; vramtop history lists them")
-    if options.export is not None:
-        return _export(options, found)
     if options.json:
         listed: HistoryJson = {"schema": 1, "runs": [measurement_to_json(each) for each in found]}
         print(json_text(listed))
@@ -85,8 +77,6 @@ def moment(text: str, flag: str) -> float:
 
 
 def _forget(options: argparse.Namespace, choice: Choice, history: History) -> int:
-    if options.export is not None:
-        raise InputError("--export and --forget are two steps: export first")
     if choice == Choice() and not options.all:
         raise InputError("--forget needs a run of the list, --older-than 90d, another filter, or --all")
     if choice != Choice() and options.all:
@@ -102,71 +92,3 @@ def _forget(options: argparse.Namespace, choice: Choice, history: History) -> in
     else:
         print(f"{count} measured run{'' if count == 1 else 's'} forgotten")
     return 0
-
-
-def _export(options: argparse.Namespace, found: Sequence[Measurement]) -> int:
-    name = options.export
-    if name == "-":
-        sys.stdout.write(_json_lines(found))
-        return 0
-    if not name.endswith((".csv", ".jsonl")):
-        raise InputError(f"--export {name}: give a file that ends in .jsonl (JSON lines) or .csv, or - for JSON lines")
-    text = _csv(found) if name.endswith(".csv") else _json_lines(found)
-    try:
-        write_private(Path(name), text.encode(), new=True)
-    except FileExistsError:
-        raise InputError(f"--export {name}: it already exists; give another name") from None
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise InputError(f"{name}: cannot be written: {reason}") from None
-    if options.json:
-        exported: ExportedJson = {"schema": 1, "file": str(Path(name)), "runs": len(found)}
-        print(json_text(exported))
-    else:
-        print(f"{name}: {len(found)} measured run{'' if len(found) == 1 else 's'}")
-    return 0
-
-
-def _json_lines(found: Sequence[Measurement]) -> str:
-    return "".join(f"{json.dumps(measurement_to_json(each))}\n" for each in found)
-
-
-def _csv(found: Sequence[Measurement]) -> str:
-    """Return a row per run and method, with the figures in bytes."""
-    rows = [_row(each, predicted) for each in found for predicted in each.predicted]
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    text = io.StringIO()
-    writer = csv.DictWriter(text, names, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()
-
-
-def _row(measurement: Measurement, predicted: Any) -> dict[str, Any]:
-    seen, training, parallel = measurement.observed, measurement.job.training, measurement.job.parallel
-    return {
-        "run": measurement.run,
-        "time": datetime.fromtimestamp(measurement.time).astimezone().isoformat(timespec="seconds"),
-        "state": measurement.state,
-        "model": measurement.model,
-        "card": measurement.card,
-        "driver": measurement.driver,
-        "torch": measurement.versions.get("torch"),
-        "framework": training.framework,
-        "strategy": parallel.strategy,
-        "ranks": parallel.world_size,
-        "micro_batch": training.micro_batch,
-        "sequence_length": training.sequence_length,
-        "precision": training.precision,
-        "optimizer": training.optimizer,
-        "method": predicted.method,
-        **{
-            f"predicted_{name}": getattr(predicted, name)
-            for name in ("allocated_bytes", "reserved_bytes", "device_bytes")
-        },
-        **{f"predicted_{name}_bytes": size for name, size in predicted.components.items()},
-        "seen_allocated_bytes": seen.allocated_bytes,
-        "seen_reserved_bytes": seen.reserved_bytes,
-        "seen_device_bytes": seen.device_bytes,
-        "seen_by": seen.device_source,
-    }

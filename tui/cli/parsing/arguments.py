@@ -359,7 +359,7 @@ def _history(parser: "Parser") -> None:
     parser.usage = "vramtop history [RUN] [FLAG ...]"
     parser.examples = """\
   vramtop history --card h100 --since 30d
-  vramtop history --export runs.csv
+  vramtop history --json > runs.json
   vramtop history 3f2a --forget
   vramtop history --older-than 180d --forget
 """
@@ -372,10 +372,7 @@ def _history(parser: "Parser") -> None:
     parser.add_argument("--older-than", metavar="WHEN", help="Runs last seen before a date or a time ago.")
     text = "Runs in this state; only steady and ended runs correct estimates."
     parser.add_argument("--status", choices=RUN_STATES, help=text)
-    doing = parser.add_mutually_exclusive_group()
-    text = "Write them to a new file, as JSON lines (.jsonl) or a table (.csv); -: JSON lines to standard output."
-    doing.add_argument("--export", metavar="FILE", help=text)
-    doing.add_argument("--forget", action="store_true", help="Remove them for good.")
+    parser.add_argument("--forget", action="store_true", help="Remove them for good.")
     parser.add_argument("--all", action="store_true", help="With --forget: every run.")
 
 

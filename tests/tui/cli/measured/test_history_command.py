@@ -1,7 +1,5 @@
 """``vramtop history`` lists, exports and forgets; estimates are corrected unless ``--no-history`` is given."""
 
-import csv
-import io
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -86,22 +84,6 @@ def test_an_empty_history_says_how_it_fills(run: Run) -> None:
     assert valid_json("history", run("history", "--json")[1])["runs"] == []
 
 
-def test_runs_are_exported(run: Run, kept: History, tmp_path: Path) -> None:
-    table, lines = tmp_path / "runs.csv", tmp_path / "runs.jsonl"
-    assert run("history", "--export", str(table))[:2] == (0, f"{table}: 3 measured runs\n")
-    rows = list(csv.DictReader(io.StringIO(table.read_text())))
-    seen = kept.list()
-    assert [row["run"] for row in rows] == [each.run for each in seen]
-    assert [int(row["seen_device_bytes"]) for row in rows] == [each.observed.device_bytes for each in seen]
-    assert rows[0]["predicted_activations_bytes"] == str(seen[0].predicted[0].components.activations)
-    run("history", "--export", str(lines))
-    records = [valid_json("history-run", line) for line in lines.read_text().splitlines()]
-    assert [each["run"] for each in records] == [each.run for each in seen]
-    assert run("history", "--export", "-")[1] == lines.read_text()
-    assert table.stat().st_mode & 0o777 == 0o600
-    assert run("history", "--export", str(table))[0] == 2  # nothing is overwritten
-
-
 def test_runs_are_forgotten_one_older_ones_or_all(run: Run, kept: History) -> None:
     assert run("history", "abcdef2", "--forget")[:2] == (0, "1 measured run forgotten\n")
     assert run("history", "--older-than", "90d", "--forget")[:2] == (0, "1 measured run forgotten\n")
@@ -123,8 +105,6 @@ def test_bad_input_is_one_sentence_and_nothing_is_lost(run: Run, kept: History) 
         (("x",), "x is not a run"),
         (("--since", "yesterday"), "--since yesterday: give a date"),
         (("--older-than", "9999999999d"), "--older-than 9999999999d: give a date"),
-        (("--export", "runs.txt"), "ends in .jsonl"),
-        (("--export", "/nowhere/runs.csv"), "cannot be written: No such file or directory"),
     )
     for words, sentence in cases:
         code, out, err = run("history", *words)
