@@ -92,9 +92,7 @@ def _sentence(fit: FleetFit) -> str:
         return f"{need}{fits} {', '.join(names[:_MAX_NAMES])}{more}"
     unknown = sum(host.verdict == "unknown" for host in fit.hosts)
     if unknown:
-        return (
-            f"{need}vramtop cannot tell: {unknown} of {len(fit.hosts)} hosts cannot be judged, no other can take it now"
-        )
+        return f"{need}no host can take it now, but {unknown} of {len(fit.hosts)} cannot be judged"
     return f"{need}does not fit on any host now"
 
 
