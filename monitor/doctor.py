@@ -17,13 +17,10 @@ import msgspec
 import psutil
 
 from vramtop.estimator.common.errors import CannotTellError, InputError, ProcessLimitError, start_thread
-from vramtop.estimator.common.limits import LimitError, decode_json
-from vramtop.estimator.common.untrusted_files import TooLargeError, read_file
 from vramtop.estimator.common.version import DISTRIBUTION
 from vramtop.estimator.trace.interpreters import find_interpreters, probe_interpreter
 
-from .history.history import History
-from .host.processes import HOST_PID_NAMESPACE, ProcessDirectory, ancestor_pids
+from .host.processes import HOST_PID_NAMESPACE, ProcessDirectory
 from .preflight.facts import DRIVER_TIMEOUT_SECONDS
 from .snapshot.snapshot import ASLEEP, NO_ANSWER, Fault, GpuReading
 from .sources.nvml.device_calls import DRIVER_VERSION_FILE
@@ -123,8 +120,6 @@ class SystemFacts:
     """True if pids here differ from the machine's."""
     wsl: bool
     """It is the Windows Subsystem for Linux."""
-    session: tuple[str, ...]
-    """Programs between vramtop and the terminal: ``tmux``, ``screen``, ``mosh``, ``ssh``."""
     environment: Mapping[str, str]
     """Relevant variables, from a list of those that may be shown; values of others are never read."""
 
@@ -158,26 +153,8 @@ class PermissionFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DataFile:
-    """One of vramtop's files."""
-
-    name: str
-    """Its name."""
-    size_bytes: int
-    """Its size in bytes."""
-    mode: str
-    """Its permission bits in octal: ``0600``."""
-    state: str
-    """``version 1``, the number of runs in a history, or what is wrong with it."""
-    sound: bool
-    """It can be read."""
-    private: bool
-    """True if only its owner may read it."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class DataFolderFacts:
-    """The data folder and its files."""
+    """The folder in which vramtop keeps files for the user between runs."""
 
     folder: str
     """Its path."""
@@ -185,8 +162,6 @@ class DataFolderFacts:
     """It exists."""
     writable: bool
     """This user may write to it."""
-    files: tuple[DataFile, ...]
-    """vramtop's own files in it."""
     set_aside: int
     """Number of damaged files that were set aside."""
 
@@ -328,7 +303,7 @@ def _kernel_module() -> str | None:
     return " ".join(found[1].split()) if found else None
 
 
-# The system: versions, kernel, container, limits, and the session of the terminal.
+# The system: versions, kernel, container and limits.
 
 
 REPORTED_PACKAGES = (
@@ -384,7 +359,6 @@ def collect_system_facts(environ: Mapping[str, str], *, root: Path = Path("/")) 
         container=tuple(dict.fromkeys(_container(environ, root))),
         own_pid_namespace=pid_namespace,
         wsl="microsoft" in release.lower() or (root / "dev/dxg").exists(),
-        session=tuple(_session(environ)),
         environment=_environment(environ),
     )
 
@@ -417,21 +391,6 @@ def _container(environ: Mapping[str, str], root: Path) -> Iterator[str]:
         yield environ["container"]
 
 
-def _session(environ: Mapping[str, str]) -> Iterator[str]:
-    names = set()
-    for pid in ancestor_pids(os.getpid()):
-        with suppress(psutil.Error):
-            names.add(psutil.Process(pid).name())
-    if environ.get("TMUX") or any(name.startswith("tmux") for name in names):
-        yield "tmux"
-    if environ.get("STY") or "screen" in names:
-        yield "screen"
-    if "mosh-server" in names:
-        yield "mosh"
-    if environ.get("SSH_CONNECTION") or environ.get("SSH_TTY") or "sshd" in names:
-        yield "ssh"
-
-
 def _environment(environ: Mapping[str, str]) -> dict[str, str]:
     shown = {name: environ[name] for name in _SHOWN_VARIABLES if name in environ}
     found = {name: value if _PLAIN_VALUE.fullmatch(value) else "set" for name, value in shown.items()}
@@ -456,11 +415,7 @@ def _text(path: Path) -> str:
         return ""
 
 
-# The files that vramtop keeps for the user between runs.
-
-
-_MAX_FILE_BYTES = 16 << 20
-"""vramtop's own files stay far below this size; a larger one is not read."""
+# The folder in which vramtop keeps files for the user between runs.
 
 
 def collect_data_folder_facts(folder: Path | None = None) -> DataFolderFacts:
@@ -475,41 +430,8 @@ def collect_data_folder_facts(folder: Path | None = None) -> DataFolderFacts:
         folder=str(folder),
         there=folder.is_dir(),
         writable=os.access(existing, os.W_OK),
-        files=tuple(_inspect(folder / name) for name in names if name.endswith((".json", ".sqlite3"))),
         set_aside=sum(".damaged-" in name for name in names),
     )
-
-
-def _inspect(file: Path) -> DataFile:
-    size = mode = 0
-    with suppress(OSError):
-        stat = file.stat()
-        size, mode = stat.st_size, stat.st_mode & 0o7777
-    sound, state = _history_state(file) if file.suffix == ".sqlite3" else _state(file)
-    return DataFile(
-        name=file.name, size_bytes=size, mode=f"{mode:04o}", state=state, sound=sound, private=not mode & 0o077
-    )
-
-
-def _history_state(file: Path) -> tuple[bool, str]:
-    try:
-        return True, f"{History(file).count():,} measured runs"
-    except CannotTellError as error:
-        return False, "damaged" if "is damaged" in error.message else error.message.removeprefix(f"{file}").lstrip(", ")
-
-
-def _state(file: Path) -> tuple[bool, str]:
-    """Return whether a file is sound, and its version or what is wrong with it."""
-    try:
-        content = decode_json(read_file(file, _MAX_FILE_BYTES))
-    except TooLargeError:
-        return False, "larger than vramtop would write"
-    except OSError as error:
-        return False, f"cannot be read: {error.strerror or 'an error of the system'}"
-    except LimitError:
-        return False, "damaged"
-    version = content.get("version") if isinstance(content, dict) else None
-    return (True, f"version {version}") if isinstance(version, int) else (False, "in an unknown format")
 
 
 # Permissions of this user: the driver's device files, other users' processes, and pidfds.
@@ -792,11 +714,6 @@ def _system_issues(system: SystemFacts) -> Iterator[Issue]:
 
 
 def _file_issues(files: DataFolderFacts) -> Iterator[Issue]:
-    for file in files.files:
-        if not file.sound:
-            yield Issue("warning", f"{files.folder}/{file.name}: {file.state}")
-        elif not file.private:
-            yield Issue("warning", f"{files.folder}/{file.name} can be read by others (mode {file.mode})")
     if files.set_aside:
         yield Issue("note", f"{files.set_aside} damaged vramtop files were set aside in {files.folder}")
     if not files.writable:

@@ -1,6 +1,5 @@
 """The doctor's facts and issues: what the driver answers, the system, own files, and no names of users or hosts."""
 
-import json
 import os
 import subprocess
 import sys
@@ -25,7 +24,6 @@ from vramtop.monitor.doctor import (
     collect_system_facts,
     find_issues,
 )
-from vramtop.monitor.history.history import History
 
 NO_SUCH_PID = 2**22 - 1
 
@@ -166,7 +164,7 @@ def test_container_limits_and_wsl_are_read(tmp_path):
     assert facts.distribution == "Ubuntu 22.04.4 LTS"
     assert facts.container == ("Podman", "Kubernetes")
     assert facts.wsl
-    assert {"tmux", "ssh"} <= set(facts.session)
+    assert {facts.environment["TMUX"], facts.environment["SSH_CONNECTION"]} == {"set"}
     assert "10.1.2.3" not in str(facts)
     (tmp_path / "sys/fs/cgroup/memory.max").write_text("max\n")
     assert collect_system_facts({}, root=tmp_path).memory_limit_bytes is None
@@ -193,29 +191,13 @@ def test_permissions_are_read(tmp_path):
     assert "no pidfds" in words
 
 
-def test_own_files_are_checked(tmp_path):
-    (tmp_path / "pending.json").write_text(json.dumps({"version": 1, "content": []}))
-    (tmp_path / "pending.json").chmod(0o600)
-    with History(tmp_path / "history.sqlite3").writing():
-        pass
-    (tmp_path / "other.sqlite3").write_bytes(b"no database")
-    (tmp_path / "answers.json").write_text('{"version": 1, "cont')
-    (tmp_path / "deep.json").write_text("[" * 100_000)
+def test_the_data_folder_is_looked_at(tmp_path):
     (tmp_path / "answers.json.damaged-20260101-000000").write_text("x")
     facts = collect_data_folder_facts(tmp_path)
-    states = {file.name: (file.state, file.sound) for file in facts.files}
-    assert states["pending.json"] == ("version 1", True)
-    assert states["history.sqlite3"] == ("0 measured runs", True)
-    assert {states[name] for name in ("answers.json", "other.sqlite3", "deep.json")} == {("damaged", False)}
-    assert facts.set_aside == 1
-    words = issues_of(DriverFacts(), files=facts)
-    assert "answers.json: damaged" in words
-    assert "pending.json" not in words
-    (tmp_path / "pending.json").chmod(0o644)
-    readable = issues_of(DriverFacts(), files=collect_data_folder_facts(tmp_path))
-    assert "pending.json can be read by others (mode 0644)" in readable
+    assert (facts.there, facts.writable, facts.set_aside) == (True, True, 1)
+    assert "1 damaged vramtop files were set aside" in issues_of(DriverFacts(), files=facts)
     facts = collect_data_folder_facts(tmp_path / "new" / "vramtop")
-    assert (facts.there, facts.writable, facts.files) == (False, True, ())
+    assert (facts.there, facts.writable, facts.set_aside) == (False, True, 0)
 
 
 def test_the_report_contains_no_user_host_or_secret(driver, fake_gpu, fake_process, tmp_path, monkeypatch):
@@ -239,7 +221,6 @@ def test_the_report_contains_no_user_host_or_secret(driver, fake_gpu, fake_proce
     assert page.pythons[0].named_by == "VIRTUAL_ENV"
     assert page.pythons[0].path == "~/.../bin/python"
     assert page.files.folder == "~/.../vramtop"
-    assert page.files.files[0].state == "damaged"
     with pytest.raises(InputError) as error:
         collect_report({}, python="/home/zaphod/none")
     assert "zaphod" not in error.value.message

@@ -134,7 +134,7 @@ class BrowserServer(Server):
             raise web.HTTPForbidden(text=f"The request uses another host name than this server's. {opening}")
         given = request.path.partition("/")[2].partition("/")[0]
         if not hmac.compare_digest(given.encode(errors="replace"), self.token.encode()):
-            raise web.HTTPNotFound(text=f"The address needs its token. {opening}")
+            raise web.HTTPNotFound(text="The address needs its token. Open the address that vramtop serve printed.\n")
         if request.path.endswith("/ws"):
             if not is_own_page(request.headers.get("Origin"), host):
                 raise web.HTTPForbidden(text=f"Only this server's own pages may request this. {opening}")

@@ -33,8 +33,6 @@ class TerminalFacts:
     """It cannot move the cursor, or its type is unknown."""
     ascii_only: bool
     """vramtop draws with ASCII characters only."""
-    within: tuple[str, ...]
-    """Programs that it runs in, such as tmux or ssh."""
     term: str | None
     """Value of TERM; None: not set."""
 
@@ -55,7 +53,6 @@ def terminal_facts(environ: Mapping[str, str], system: SystemFacts, output: Text
         colours=colour_depth(environ),
         dumb=is_dumb_terminal(environ),
         ascii_only=output.ascii_only,
-        within=system.session,
         term=system.environment.get("TERM"),
     )
 
