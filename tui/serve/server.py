@@ -98,6 +98,7 @@ class BrowserServer(Server):
 
     async def _serve(self, host: str, port: int, on_ready: Callable[[str, int], object]) -> None:
         stop, loop = asyncio.Event(), asyncio.get_running_loop()
+        stopped = asyncio.ensure_future(stop.wait())
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             loop.add_signal_handler(number, stop.set)
         # No log of requests: their paths have the token.
@@ -108,13 +109,14 @@ class BrowserServer(Server):
             for listening in _listen(host, port, self._connections):
                 await web.SockSite(runner, listening).start()
             on_ready(*runner.addresses[0][:2])
-            while not stop.is_set():
+            while not stopped.done():
                 self._connections.end_late()
-                await asyncio.wait([asyncio.ensure_future(stop.wait())], timeout=_LOOK_SECONDS)
+                await asyncio.wait([stopped], timeout=_LOOK_SECONDS)
         except OSError as error:
             reason = error.strerror or error
             raise InputError(f"--listen {host}:{port}: cannot listen there: {reason}; choose another") from None
         finally:
+            stopped.cancel()
             await asyncio.wait([asyncio.ensure_future(runner.cleanup())], timeout=_END_SECONDS)
 
     def application(self) -> web.Application:
