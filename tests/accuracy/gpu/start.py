@@ -57,8 +57,8 @@ def _environment(with_torch: str | None) -> Path:
     subprocess.run([with_torch or sys.executable, "-m", "venv", "--without-pip", ENVIRONMENT], check=True)
     python = ENVIRONMENT / "bin" / "python"
     (ENVIRONMENT / "checkout" / "vramtop").mkdir(parents=True)
-    for room in ("estimator", "monitor", "tui"):
-        (ENVIRONMENT / "checkout" / "vramtop" / room).symlink_to(ROOT / room)
+    for part in ("estimator", "monitor", "tui", "vramtop/__init__.py"):
+        (ENVIRONMENT / "checkout" / "vramtop" / Path(part).name).symlink_to(ROOT / part)
     folders = [str(ENVIRONMENT / "checkout"), *(_output([with_torch, "-c", _SITE]) if with_torch else [])]
     site = Path(_output([str(python), "-c", _SITE])[0])
     (site / "gpu_suite.pth").write_text("".join(f"{folder}\n" for folder in dict.fromkeys(folders)), encoding="utf-8")
