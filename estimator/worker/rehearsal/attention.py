@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 _FLASH = "flash_attn"
-_MODULES = (_FLASH, f"{_FLASH}.flash_attn_interface")
+_MODULES = (_FLASH, f"{_FLASH}.flash_attn_interface", f"{_FLASH}.bert_padding")
 
 
 def flash_attn_func(q: Any, k: Any, v: Any, *settings: Any, return_attn_probs: bool = False, **_: Any) -> Any:
@@ -61,7 +61,36 @@ def flash_attn_varlen_kvpacked_func(q: Any, kv: Any, *settings: Any, **named: An
     return flash_attn_varlen_func(q, *kv.unbind(1), *settings, **named)
 
 
+def index_first_axis(tokens: Any, indices: Any) -> Any:
+    """Take tokens out of a batch without padding."""
+    return tokens[indices]
+
+
+def pad_input(tokens: Any, indices: Any, batch: int, sequence: int) -> Any:
+    """Put packed tokens back into a batch with padding."""
+    padded = tokens.new_zeros((batch * sequence, *tokens.shape[1:]))
+    padded[indices] = tokens
+    return padded.unflatten(0, (batch, sequence))
+
+
+def unpad_input(padded: Any, mask: Any, *_: Any) -> tuple[Any, ...]:
+    """Pack a batch: the tokens, where they were, the sum of lengths before each sequence, the longest."""
+    lengths = mask.sum(-1, dtype=torch.int32)
+    indices = mask.flatten().nonzero().flatten()
+    before = torch.nn.functional.pad(lengths.cumsum(0, dtype=torch.int32), (1, 0))
+    return padded.flatten(0, 1)[indices], indices, before, int(lengths.max())
+
+
 _FUNCTIONS = {name: each for name, each in list(globals().items()) if name.startswith("flash_attn_")}
+_PADDING = {each.__name__: each for each in (index_first_axis, pad_input, unpad_input)}
+
+
+def give_flash_attention() -> None:
+    """Let models of transformers before 4.53 have flash-attn, which they look for when they are imported."""
+    for name, module in list(sys.modules.items()):
+        if name.startswith("transformers.") and hasattr(module, "is_flash_attn_2_available"):
+            module.is_flash_attn_2_available = lambda: True  # type: ignore[attr-defined]
+            vars(module).update({**_FUNCTIONS, **_PADDING, "_flash_supports_window_size": True, **vars(module)})
 
 
 def memory_efficient_attention(
@@ -73,7 +102,8 @@ def memory_efficient_attention(
         query, key, value = (each.unsqueeze(2) for each in (query, key, value))
     elif query.dim() == 5:
         query, key, value = (each.flatten(2, 3) for each in (query, key, value))
-    bias = attn_bias if isinstance(attn_bias, torch.Tensor) else None
+    bias = getattr(attn_bias, "_bias", attn_bias)  # of LowerTriangularMaskWithTensorBias
+    bias = bias if isinstance(bias, torch.Tensor) else None
     if bias is not None and bias.dim() == 3:
         bias = bias.unflatten(0, (query.shape[0], -1))
     if bias is None and query.dtype in LOW_PRECISION:
@@ -82,6 +112,19 @@ def memory_efficient_attention(
         heads = (each.transpose(1, 2) for each in (query, key, value))
         output = torch.nn.functional.scaled_dot_product_attention(*heads, bias, p).transpose(1, 2)
     return output.reshape(*shape[:-1], value.shape[-1])
+
+
+def memory_efficient_attention_forward_requires_grad(query: Any, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
+    """Xformers' attention, and the log-sum-exp of its scores."""
+    batch, tokens, *heads = query.shape[:-1]
+    output = memory_efficient_attention(query, *args, **kwargs)
+    return output, query.new_empty((batch, *heads, tokens), dtype=torch.float32)
+
+
+_XFORMERS = {
+    each.__name__: each for each in (memory_efficient_attention, memory_efficient_attention_forward_requires_grad)
+}
+_XFORMERS["memory_efficient_attention_forward"] = memory_efficient_attention
 
 
 class _FlashAttention(importlib.abc.MetaPathFinder, importlib.abc.Loader):
@@ -100,13 +143,11 @@ class _FlashAttention(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         self._add_doubt("flash-attn is not installed here: its attention is taken for torch's flash attention")
         module.__version__ = "2.8.3"  # type: ignore[attr-defined]
         module.flash_attn_gpu = None  # type: ignore[attr-defined] # xformers looks for it
-        vars(module).update(_FUNCTIONS)
+        vars(module).update(_PADDING if module.__name__ == _MODULES[2] else _FUNCTIONS)
 
 
 def change_attention(add_doubt: Callable[[str], None]) -> None:
     """Let flash-attn and xformers run on fake GPUs, once the program imports them."""
     after_import(_MODULES[1], lambda module: vars(module).update(_FUNCTIONS))
-    after_import(
-        "xformers.ops.fmha", lambda module: setattr(module, "memory_efficient_attention", memory_efficient_attention)
-    )
+    after_import("xformers.ops.fmha", lambda module: vars(module).update(_XFORMERS))
     sys.meta_path.append(_FlashAttention(add_doubt))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import io
 from pathlib import Path
@@ -42,6 +43,7 @@ def build_without_weights() -> None:
         "timm.models._builder": _change_timm,
         "torchvision.extension": _define_torchvision,
         "torchvision.io.image": _read_images,
+        "torchaudio._extension.utils": _skip_torchaudio,
         "peft.peft_model": _change_peft,
         "deepspeed.ops.op_builder.builder": _change_deepspeed,
     }
@@ -167,6 +169,18 @@ def _define_torchvision(module: ModuleType) -> None:
     module._library = library  # type: ignore[attr-defined] # its operators live as long
 
 
+def _skip_torchaudio(module: ModuleType) -> None:
+    """Let torchaudio go on without its library, as it does where there is none, if that needs CUDA's."""
+    load = module._load_lib
+
+    def load_lib(name: str) -> bool:
+        with contextlib.suppress(OSError):
+            return bool(load(name))
+        return False
+
+    module._load_lib = load_lib  # type: ignore[attr-defined]
+
+
 def _read_images(module: ModuleType) -> None:
     """Read images with Pillow, which torchvision needs too, where its own library cannot be loaded."""
     if module._has_image_ops():
@@ -239,6 +253,7 @@ def _model(cls: Any, name: Any, config: Any, kwargs: dict[str, Any]) -> Any:
     if isinstance(dtype, str):
         dtype = getattr(torch, dtype.replace("torch.", ""))
     device_map, attention = kwargs.pop("device_map", None), kwargs.pop("attn_implementation", None)
+    generation = kwargs.pop("generation_config", None)
     own, quantizer = getattr(config, "quantization_config", None), None
     if own is not None or quantization is not None:
         from transformers.quantizers.auto import AutoHfQuantizer
@@ -248,12 +263,7 @@ def _model(cls: Any, name: Any, config: Any, kwargs: dict[str, Any]) -> Any:
         config.quantization_config = quantizer.quantization_config
         update = getattr(quantizer, "update_dtype", None) or quantizer.update_torch_dtype
         dtype, device_map = update(dtype), quantizer.update_device_map(device_map)
-    attention = attention or getattr(config, "_attn_implementation", None)
-    if attention in _FLASH:
-        from .cuda_kernels import FLASH_NAME, register_flash_attention
-
-        register_flash_attention()
-        attention = FLASH_NAME
+    attention = _attention(attention or getattr(config, "_attn_implementation", None))
     for key, value in kwargs.items():
         if hasattr(config, key):
             setattr(config, key, value)
@@ -266,5 +276,32 @@ def _model(cls: Any, name: Any, config: Any, kwargs: dict[str, Any]) -> Any:
     finally:
         torch.set_default_dtype(before)
     model.eval()
+    _read_generation_config(model, name, generation, hub)
     put(model, dtype or torch.float32, device_map, quantizer)
     return model
+
+
+def _attention(name: str | None) -> str | None:
+    """Return what a model's attention is called here: flash-attn need not be installed."""
+    if name not in _FLASH:
+        return name
+    from .attention import give_flash_attention
+    from .cuda_kernels import FLASH_NAME, register_flash_attention
+
+    try:
+        register_flash_attention()
+    except ImportError:
+        give_flash_attention()
+        return name
+    return FLASH_NAME
+
+
+def _read_generation_config(model: Any, name: Any, given: Any, hub: dict[str, Any]) -> None:
+    """Let a model generate as the file beside its weights says, where there is one."""
+    if name is None or not model.can_generate():
+        return
+    from transformers import GenerationConfig
+
+    hub.pop("trust_remote_code", None)
+    with contextlib.suppress(OSError):  # there is none
+        model.generation_config = given or GenerationConfig.from_pretrained(name, **hub)

@@ -29,7 +29,7 @@ from .fake_gpu import FakeGpus, is_own, program_frames, program_line
 from .handlers import is_caught
 from .libraries import build_without_weights
 from .missing_data import MissingData, causes
-from .quantized import elements, keep_libraries_python, tensors_behind
+from .quantized import buffers_of, elements, keep_libraries_python, packed_sizes, tensors_behind
 from .ranks import parallel_of
 from .sharding import whole_sizes
 from .stand_ins import Card, cuda_without_gpu
@@ -271,12 +271,12 @@ class Rehearsal:
         named = [(name, each) for name, each in module.named_parameters() if not is_lazy(each)]
         self._names.update((id(each), name) for name, each in named)
         self._sizes.update((id(each), elements(each)) for _, each in named)
-        self._sizes.update((id(each), size) for each, size in whole_sizes(module))
+        self._sizes.update((id(each), size) for each, size in (*whole_sizes(module), *packed_sizes(module)))
         self.gpus.label((each for _, each in named), "weights", (name for name, _ in named))
         for name, each in named:
             behind = list(tensors_behind(each))
             self.gpus.label(behind, "weights", [name] * len(behind))
-        for name, each in module.named_buffers():  # GPTQ and AWQ keep their packed weights in buffers
+        for name, each in buffers_of(module):  # GPTQ and AWQ keep their packed weights in buffers
             if isinstance(each, FakeTensor):
                 self.gpus.label((each,), "weights", (name,))
 
@@ -388,7 +388,7 @@ class Rehearsal:
             parameters = list(module.parameters())
             if any(each.requires_grad and (id(each) in trained or _is_zero(each)) for each in parameters):
                 behind = (tensor for each in parameters for tensor in tensors_behind(each))
-                own += [*parameters, *module.buffers(), *behind]
+                own += [*parameters, *(each for _, each in buffers_of(module)), *behind]
         self._own_sizes = {id(each): self._sizes[id(each)] for each in own if id(each) in self._sizes}
         self.gpus.keep_component("weights", own, "other_models")
         self.gpus.count_copies_of_weights()

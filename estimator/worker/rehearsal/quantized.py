@@ -55,7 +55,6 @@ def subclasses() -> Iterator[tuple[Any, str, Any]]:
 
     yield torch.Tensor, "_make_subclass", staticmethod(make_subclass)
     yield FakeTensor, "__new__", staticmethod(new)
-    yield FakeTensor, "data_ptr", lambda self: self.untyped_storage()._cdata + self.storage_offset() * self.itemsize
 
 
 def elements(parameter: Any) -> int:
@@ -86,6 +85,22 @@ def tensors_behind(parameter: Any) -> Iterator[Any]:
         parts = [getattr(parameter, name) for name in parameter.__tensor_flatten__()[0]]
         for part in parts:
             yield from (part,) if isinstance(part, FakeTensor) else tensors_behind(part)
+
+
+def buffers_of(module: Any) -> Iterator[tuple[str, Any]]:
+    """Yield names and tensors of a module's buffers, and of scales and zero points, which HQQ keeps in a dict."""
+    yield from module.named_buffers()
+    for name, each in module.named_modules():
+        for leaf in tree_leaves(getattr(each, "meta", None)):
+            if isinstance(leaf, FakeTensor):
+                yield name, leaf
+
+
+def packed_sizes(module: Any) -> Iterator[tuple[Any, int]]:
+    """Yield the weights that HQQ has packed, with the elements of each before that (``HQQLinear.meta``)."""
+    for each in module.modules():
+        if hasattr(each, "W_q"):
+            yield each.W_q, math.prod(each.meta["shape"])
 
 
 def is_of_library(kinds: Any) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -107,6 +106,5 @@ def streams_of_fsdp1(tracker: StorageTracker) -> Iterator[tuple[Any, str, Any]]:
     yield _flat_param, "_no_dispatch_record_stream", tracker.record_stream
     yield _runtime_utils, "_no_dispatch_record_stream", tracker.record_stream
     # fake tensors have no addresses, by which FSDP1 tells storages apart and whether they are sharded
-    yield FakeTensor, "data_ptr", lambda tensor: tensor.untyped_storage()._cdata
     yield _flat_param, "_same_storage", lambda a, b: a.untyped_storage()._cdata == b.untyped_storage()._cdata
     yield _flat_param, "_data_ptr_allocated", lambda tensor: tensor.untyped_storage().nbytes() > 0

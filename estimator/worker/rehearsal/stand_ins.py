@@ -338,6 +338,7 @@ def _tensors(gpus: FakeGpus) -> Iterator[tuple[Any, str, Any]]:
         @functools.wraps(make)
         def run(data: Any, *args: Any, device: Any = None, requires_grad: bool = False, **kwargs: Any) -> Any:
             device = numbered(device, gpus)
+            kwargs.pop("pin_memory", None)  # which torch refuses without a GPU
             current = torch.utils._device.CURRENT_DEVICE  # of ``with torch.device(...)`` and ``set_default_device``
             if device is None and current is not None:
                 device = numbered(current, gpus)

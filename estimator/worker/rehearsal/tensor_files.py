@@ -85,12 +85,16 @@ def files_of_tensors(gpus: FakeGpus) -> Iterator[tuple[Any, str, Any]]:
             torch.nn.Parameter(alias, self.requires_grad) if is_parameter else alias.requires_grad_(self.requires_grad)
         )
 
+    def address_of(self: Any) -> int:
+        gpus.forget_values(self)  # native code that gets it may write there
+        return int(self.untyped_storage()._cdata + self.storage_offset() * self.itemsize)
+
     FakeTensor.__copy__ = shared
     yield torch, "save", save_by_python
     yield torch, "load", load_to
     yield FakeTensor, "__reduce_ex__", described
     yield torch.UntypedStorage, "data_ptr", lambda self: self._cdata if self.device.type == "meta" else address(self)
-    yield FakeTensor, "data_ptr", lambda self: self.untyped_storage()._cdata + self.storage_offset() * self.itemsize
+    yield FakeTensor, "data_ptr", address_of
     if hasattr(torch.serialization, "add_safe_globals"):  # torch 2.4
         torch.serialization.add_safe_globals([restored])
     after_import("safetensors.torch", lambda module: _change_safetensors(module, gpus))

@@ -260,10 +260,12 @@ def test_a_model_of_transformers_is_built_from_its_config_and_follows_autocast_a
         '{"model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 2048, "intermediate_size": 8192,'
         ' "num_hidden_layers": 16, "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 32000}'
     )
+    Path("model/generation_config.json").write_text('{"max_new_tokens": 77}')
     text = """
 import torch
 from transformers import AutoModelForCausalLM, Trainer, TrainingArguments
 model = AutoModelForCausalLM.from_pretrained("model", dtype=torch.bfloat16, attn_implementation="flash_attention_2")
+assert model.generation_config.max_new_tokens == 77
 data = [{"input_ids": torch.ones(1024, dtype=torch.long), "labels": torch.ones(1024, dtype=torch.long)}] * 16
 arguments = TrainingArguments(
     "out", per_device_train_batch_size=2, bf16=True, max_steps=2, report_to=[], gradient_checkpointing=True,

@@ -250,15 +250,18 @@ def memory_efficient_attention(*args, **kwargs):
                 "f(*(each.transpose(1, 2).flatten(0, 1) for each in (q, k, v))).view(4, 8, 1024, 64).transpose(1, 2)",
                 "-",
             ),
+            ("forward_requires_grad(q, k, v)[0]", "None"),
         ],
     ),
 )
 def test_xformers_attention_takes_what_torchs_own_takes(program, attention: str, mask: str) -> None:
     Path("xformers/ops").mkdir(parents=True)
     Path("xformers/__init__.py").touch()
-    Path("xformers/ops/__init__.py").write_text("from .fmha import memory_efficient_attention\n", encoding="utf-8")
+    Path("xformers/ops/__init__.py").write_text("from .fmha import *\n", encoding="utf-8")
     Path("xformers/ops/fmha.py").write_text(XFORMERS, encoding="utf-8")
-    text = ATTENTION.format(imports="from xformers.ops import memory_efficient_attention as f", attention=attention)
+    imports = "from xformers.ops import memory_efficient_attention as f\n"
+    imports += "from xformers.ops import memory_efficient_attention_forward_requires_grad as forward_requires_grad"
+    text = ATTENTION.format(imports=imports, attention=attention)
     found = rehearse([sys.executable, program(text)])
     bias = "torch.zeros(4, 8, 1024, 1024, device='cuda', dtype=q.dtype)" if mask == "m" else None
     torchs = TORCHS.replace("is_causal=True", f"attn_mask={bias}")
@@ -435,3 +438,31 @@ for _ in range(3):
 def test_libraries_find_what_torch_compile_knows_of_cuda_and_numbers_of_devices(program) -> None:
     """As unsloth does when it is imported."""
     assert rehearse([sys.executable, program(ASKS)]).answer.steps[0].steps == 3
+
+
+WRITTEN = """
+import ctypes, torch
+places = torch.full((4,), 1000, device="cuda")
+address = ctypes.c_void_p(places.data_ptr())  # a compiled kernel would write numbers below 8 there
+net = torch.nn.Linear(8, 8).cuda()
+optimizer = torch.optim.SGD(net.parameters(), 0.1)
+for step in range(3):
+    moved = torch.empty(8, 8, device="cuda")
+    moved[places] = torch.ones(4, 8, device="cuda")
+    net(moved).sum().backward()
+    optimizer.step()
+"""
+
+
+def test_values_are_not_known_once_native_code_has_their_address(program) -> None:
+    found = rehearse([sys.executable, program(WRITTEN)])
+    assert {each.steps for each in found.answer.steps} == {3}
+
+
+def test_torchaudio_is_imported_without_its_library_for_cuda(program) -> None:
+    Path("torchaudio/_extension").mkdir(parents=True)
+    program("", "torchaudio/__init__.py")
+    program("from .utils import _load_lib\nIS_THERE = _load_lib('_torchaudio')\n", "torchaudio/_extension/__init__.py")
+    program("def _load_lib(name):\n    raise OSError('libc10_cuda.so')\n", "torchaudio/_extension/utils.py")
+    check = "import torchaudio._extension\nassert not torchaudio._extension.IS_THERE\n"
+    rehearse([sys.executable, program(check + WRITTEN)])

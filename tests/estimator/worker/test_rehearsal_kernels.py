@@ -1,11 +1,15 @@
 """What rehearsals take libraries of CUDA to keep: against figures that were measured with them."""
 
+import sys
+from types import ModuleType
+
 import pytest
 
 from vramtop.estimator.worker.replaced import replaced
 
 torch = pytest.importorskip("torch")
 
+from vramtop.estimator.worker.rehearsal.attention import give_flash_attention  # noqa: E402
 from vramtop.estimator.worker.rehearsal.fake_gpu import Doubts  # noqa: E402
 from vramtop.estimator.worker.rehearsal.kernels import recurrent_layers  # noqa: E402
 
@@ -44,3 +48,18 @@ def test_recurrent_layers_keep_what_cudnn_was_measured_to_keep(
         net(tokens)[0].sum().backward()
     assert reserve in kept
     assert made.count(workspace) == 2  # forward and backward
+
+
+def test_models_of_an_older_transformers_get_flash_attn_which_packs_and_pads(monkeypatch) -> None:
+    model = ModuleType("transformers.models.older")
+    model.is_flash_attn_2_available = lambda: False
+    monkeypatch.setitem(sys.modules, model.__name__, model)
+    give_flash_attention()
+    assert model.is_flash_attn_2_available()
+    assert model.flash_attn_func is not None
+    padded = torch.arange(24.0).reshape(2, 4, 3)
+    mask = torch.tensor([[1, 1, 1, 0], [1, 1, 0, 0]])
+    tokens, indices, before, longest = model.unpad_input(padded, mask)
+    assert (tokens.shape, before.tolist(), longest) == ((5, 3), [0, 3, 5], 3)
+    assert torch.equal(model.pad_input(tokens, indices, 2, 4), padded * mask[..., None])
+    assert torch.equal(model.index_first_axis(padded.flatten(0, 1), indices), tokens)
