@@ -92,14 +92,14 @@ class MissingData:
         self.sizes = sizes
         self._missing: list[tuple[BaseException, str]] = []
         """The exceptions of data that was not there, with its name and the line that asked for it."""
-        self._has_stood_in = False
+        self._has_stood_in = self._has_dropped_all = False
         self._warn = warn
 
     def watch(self) -> None:
         """Begin."""
         after_import("datasets.load", self._change_datasets)
         if self.sizes is not None:
-            watch_sets(self.sizes["items"])
+            watch_sets(self.sizes["items"], functools.partial(setattr, self, "_has_dropped_all", True))
         after_import("torchvision.datasets", self._change_torchvision)
         after_import("tiktoken.load", self._change_tiktoken)
 
@@ -109,7 +109,7 @@ class MissingData:
 
     def hint(self, error: BaseException) -> str:
         """Return what to try where a program failed for want of items, or nothing."""
-        if self.sizes is not None and self._has_stood_in and "num_samples=0" in str(error):
+        if self.sizes is not None and (self._has_dropped_all or (self._has_stood_in and "num_samples=0" in str(error))):
             words = max(1, self.sizes["words"] // 8)
             return f"; it dropped all synthetic items, perhaps as too long: try fewer words, as in words={words}"
         return ""

@@ -6,21 +6,31 @@ Synthetic items have every column that the program names, also those that it mak
 from __future__ import annotations
 
 import functools
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .imports import after_import
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import ModuleType
 
 _MARK = "synthetic items"
 """Description of such a set, which the sets made from it keep."""
 
 
-def watch_sets(items: int) -> None:
+def watch_sets(items: int, emptied: Callable[[], None]) -> None:
     """Change Hugging Face's data sets from now on, in what they do with synthetic items.
 
     Args:
         items: how many a set has that is streamed, which does not know its length.
+        emptied: called when a program filters all of them out.
     """
-    after_import("datasets.arrow_dataset", lambda module: _change(module.Dataset, items))
+
+    def change_sets(module: ModuleType) -> None:
+        _change(module.Dataset, items)
+        module.Dataset.filter = _of_synthetic(module.Dataset.filter, functools.partial(_filter, emptied=emptied))
+
+    after_import("datasets.arrow_dataset", change_sets)
     after_import("datasets.iterable_dataset", lambda module: _change(module.IterableDataset, items))
 
 
@@ -93,6 +103,13 @@ def _select(plain: Any, dataset: Any, indices: Any, *args: Any, **kwargs: Any) -
 
 def _skip(plain: Any, dataset: Any, n: int, *, items: int) -> Any:
     return plain(dataset, n) if n < (len(dataset) if hasattr(dataset, "__len__") else items) else dataset
+
+
+def _filter(plain: Any, dataset: Any, *args: Any, emptied: Callable[[], None], **kwargs: Any) -> Any:
+    left = plain(dataset, *args, **kwargs)
+    if len(dataset) and not len(left):
+        emptied()
+    return left
 
 
 def _split(plain: Any, dataset: Any, *args: Any, **kwargs: Any) -> Any:

@@ -170,6 +170,17 @@ for _ in range(4):
     assert rehearsed(file, "synthetic,items=10,words=50").budget.model.parameters == 6
 
 
+def test_a_program_that_filters_all_synthetic_items_out_is_told_so(program):
+    pytest.importorskip("datasets")
+    file = program("""
+from datasets import load_dataset
+rows = load_dataset("a/b", split="train").filter(lambda row: len(row["text"]) < 10)
+print(100 / len(rows))
+""")
+    with pytest.raises(CannotTellError, match=r"division by zero; it dropped all synthetic items.*words=6"):
+        rehearsed(file, "synthetic,items=10,words=50")
+
+
 @pytest.mark.usefixtures("library")
 def test_columns_are_also_those_that_the_command_line_and_its_configuration_name(program):
     file = program("""
