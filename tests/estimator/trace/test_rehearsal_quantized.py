@@ -192,3 +192,24 @@ def test_a_pipeline_quantizes_its_parts_as_it_does_on_the_cpu(program) -> None:
     real = subprocess.run([sys.executable, name, "cpu"], capture_output=True, text=True, check=True)
     found = rehearse([sys.executable, name, "cuda", real.stdout.split()[-1]])
     assert found.answer.trained == 2 * 2 * 4 * (512 + 512)
+
+
+def test_scales_and_zero_points_of_hqq_are_weights(program) -> None:
+    pytest.importorskip("hqq")
+    text = """
+import torch
+from hqq.core.quantize import BaseQuantizeConfig, HQQLinear
+packed = BaseQuantizeConfig(nbits=4, group_size=64)
+layer = HQQLinear(torch.nn.Linear(1024, 1024, bias=False), packed, compute_dtype=torch.bfloat16, device="cuda")
+net = torch.nn.Sequential(layer, torch.nn.Linear(1024, 8, bias=False, device="cuda", dtype=torch.bfloat16))
+optimizer = torch.optim.SGD(net[1].parameters())
+for _ in range(3):
+    net(torch.ones(4, 1024, device="cuda", dtype=torch.bfloat16)).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+    found = rehearse([sys.executable, program(text)])
+    scales = 1024 * 1024 // 64 * 2
+    weights = next(each for each in found.budget.phases if each.name == "forward").components.weights
+    assert weights == blocks(1024 * 1024 // 2, scales, scales, 8 * 1024 * 2)
+    assert found.budget.model.parameters == 1024 * 1024 + 8 * 1024
