@@ -94,7 +94,7 @@ def _shared_worker() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def python_with_torch(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Path of a Python that has imported torch already, for tests that start many programs."""
+    """Path of a Python that has imported torch and transformers already, for tests that start many programs."""
     folder = tmp_path_factory.getbasetemp()
     is_worker = "PYTEST_XDIST_WORKER" in os.environ  # all workers of a run share one
     return preloaded_python(
@@ -102,6 +102,10 @@ def python_with_torch(tmp_path_factory: pytest.TempPathFactory) -> str:
         "torch",
         "torch._dynamo",
         "torch.distributed.launcher",
+        "--",
+        "transformers.trainer",
+        "transformers.models.gpt2.modeling_gpt2",
+        "transformers.models.llama.modeling_llama",
         owner=os.getppid() if is_worker else os.getpid(),
     )
 

@@ -1,7 +1,8 @@
 """A Python that has imported torch before it is started, so that each program that needs torch begins at once.
 
-``server SOCKET OWNER MODULE...`` imports the modules, and forks for each program, until
-its owner ends. The file that ``preloaded_python`` writes is started like Python itself (``FILE ARGS``, with its own
+``server SOCKET OWNER MODULE... -- MODULE...`` imports the modules, and forks for each program, until its owner ends.
+Those behind ``--`` read the variables of the hub while they are imported: a program that has others of them gets the
+first modules only. The file that ``preloaded_python`` writes is started like Python itself (``FILE ARGS``, with its own
 folder, environment and output) and asks the server.
 """
 
@@ -21,10 +22,13 @@ from pathlib import Path
 
 from waiting import until
 
+HUB = {"HF_HUB_OFFLINE": "1"}
+"""Variables of the hub while all modules are imported: those of a test that sets none."""
 CLIENT = """#!{python} -IS
 import json, os, socket, sys
 server = socket.socket(socket.AF_UNIX)
-server.connect({socket!r})
+hub = {{name: text for name, text in os.environ.items() if name.startswith("HF_")}}
+server.connect({socket!r} if hub == {hub!r} else {socket!r} + ".first")
 words = sys.argv[1:]
 request = json.dumps([words, dict(os.environ), os.getcwd()]).encode()
 socket.send_fds(server, [len(request).to_bytes(8, "big")], [0, 1, 2])
@@ -38,23 +42,30 @@ def preloaded_python(folder: Path, *modules: str, owner: int) -> str:
 
     Args:
         folder: processes that name the same one share it.
-        modules: their names.
+        modules: their names; those that read variables of the hub stand behind "--".
         owner: pid of a process.
     """
     door, program = folder / "door", folder / "python"
     with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not door.exists():
-            program.write_text(CLIENT.format(python=sys.executable, socket=str(door)))
+            program.write_text(CLIENT.format(python=sys.executable, socket=str(door), hub=HUB))
             program.chmod(0o755)
-            subprocess.Popen([sys.executable, __file__, str(door), str(owner), *modules])
+            environ = {name: text for name, text in os.environ.items() if not name.startswith("HF_")} | HUB
+            subprocess.Popen([sys.executable, __file__, str(door), str(owner), *modules], env=environ)
             until(door.exists)
     return str(program)
 
 
 def _serve(door: str, owner: int, modules: list[str]) -> None:
-    for module in modules:
+    first, later = modules[: modules.index("--")], modules[modules.index("--") + 1 :]
+    for module in first:
         import_module(module)
+    if os.fork():
+        door += ".first"
+    else:
+        for module in later:
+            import_module(module)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(f"{door}.new")
