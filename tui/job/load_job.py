@@ -671,6 +671,10 @@ def load_from_text(text: str, given: Mapping[str, Any] | None = None) -> LoadedJ
         return _with_flags(text) if _MODEL_WITH_FLAGS.match(text) else _read_or_rehearsed(text, changes)
     if not unquoted:
         raise InputError("enter a job file, a tool's configuration, a launch line, or a model")
+    from .scripted_models import may_be_scripted
+
+    if not changes and not is_folder(path) and may_be_scripted(unquoted):
+        return _with_flags(text)
     job = with_changes(_from_model(unquoted, changes), changes, where="what you give")
     return _with_sizes(LoadedJob(job=job, origins={"model.id": "as you gave it"}, typed=frozenset(changes)))
 
@@ -1054,6 +1058,7 @@ def load_typed(text: str) -> TypedJob:
         raise InputError(_NO_JOB)
     before, launch = _parts(words)
     options = _Parser().parse_args(normal_words(before))
+    options.command = "fit"
     if size := getattr(options, "gpu_memory", None):
         raise InputError(f"{size}: here give a card by its name, such as h100")
     if options.gpu:

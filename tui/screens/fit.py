@@ -1375,10 +1375,20 @@ class FitCheckScreen(Screen[None]):
             keeps = shown_key("app.back")
             self._view.show_problem(f"Enter takes the highlighted model, {keeps} keeps your text", mark="…")
             return
+        if sentence.startswith(NOT_REHEARSED) and self._is_own_script and (job := self._program) is not None:
+            self.call_later(self._rehearse, job, agreed=True)
+            return
         if sentence.startswith(NOT_REHEARSED):
             key = shown_key("fit.rehearse")
             self._view.show_problem(f"{NOT_REHEARSED}{key} shows the command and asks first", mark="…")
             return
+        from ..job.scripted_models import may_be_scripted  # with msgspec's records of every such model
+
+        name = job.model.id if (job := self.job) is not None else None
+        if name is not None and "not known by name" in sentence and may_be_scripted(name):
+            sentence = (
+                f"{name} has no closed form: {shown_key('fit.open')} opens it, and its training script is rehearsed"
+            )
         self._view.show_problem(sentence)
         self._pane.form.show_error(self._pane.edited_field, sentence)
 
@@ -1456,6 +1466,14 @@ class FitCheckScreen(Screen[None]):
         if loaded is None or loaded.program is None or self._history.current != loaded.job:
             return None
         return self._picker.with_target(loaded.program)
+
+    @property
+    def _is_own_script(self) -> bool:
+        """Whether the program is the training script of a model that was opened by its name, which vramtop wrote."""
+        loaded, job = self._opened.loaded if self._opened else None, self._program
+        if loaded is None or loaded.script is None or loaded.job.program is None or job is None or job.program is None:
+            return False
+        return job.program.command == loaded.job.program.command
 
     def _show_offer(self) -> None:
         """Offer a rehearsal of the program of which not all was read; of one that was not read at all, say why."""
