@@ -218,7 +218,7 @@ def test_the_help_explains_keys_sums_and_statuses() -> None:
             "switch between hosts and runs",
             "unattributed: memory in use",
             "! unreachable",
-            "is still loading",
+            "still loading",
         ):
             assert words in text
         await pilot.press("escape")
