@@ -10,6 +10,7 @@ import io
 import json
 import os
 import struct
+import sys
 import threading
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._pytree import tree_map
 
 from ..replaced import replaced
+from .fake_gpu import program_frames
 from .imports import after_import
 
 if TYPE_CHECKING:
@@ -86,7 +88,9 @@ def files_of_tensors(gpus: FakeGpus) -> Iterator[tuple[Any, str, Any]]:
         )
 
     def address_of(self: Any) -> int:
-        gpus.forget_values(self)  # native code that gets it may write there
+        caller = sys._getframe(1)
+        if next(program_frames(caller), None) is caller:  # not torch, which compares addresses
+            gpus.forget_values(self)  # native code may write there
         return int(self.untyped_storage()._cdata + self.storage_offset() * self.itemsize)
 
     FakeTensor.__copy__ = shared
