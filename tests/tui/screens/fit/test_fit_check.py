@@ -340,11 +340,11 @@ async def test_suggestions_for_the_settings_before_say_so(fit, board, large, mon
         search, asked = screen._advice_task.submit, []
         monkeypatch.setattr(screen._advice_task, "submit", asked.append)
         screen.query_one(JobForm).fill(with_changes(large, {"training.micro_batch": 12}))
-        await until_shown(pilot, lambda: "for the previous settings" in text_of(screen, "Suggestions"))
+        await until_shown(pilot, lambda: "outdated" in text_of(screen, "Suggestions"))
         await until_shown(pilot, lambda: bool(asked) and asked[-1].args[0].job.training.micro_batch == 12)
         search(asked[-1])
         await until_shown(pilot, lambda: "1-9 applies" in text_of(screen, "Suggestions"))
-        assert "previous" not in text_of(screen, "Suggestions")
+        assert "outdated" not in text_of(screen, "Suggestions")
 
 
 @pytest.mark.slow
