@@ -2,7 +2,6 @@
 
 import ast
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ SOURCES = {
     for file in (ROOT / package).rglob("*.py")
 }
 STARTS = ("subprocess.run", "subprocess.Popen", "asyncio.create_subprocess_exec", "os.execv", "os.execvpe", "os.system")
+ATTRIBUTES = {start.rpartition(".")[2] for start in STARTS}
 OTHER_STARTS = re.compile(
     r"\bos\.(?:spawn|posix_spawn|popen|execl|execvp\b|startfile)|subprocess\.(?:call|check_|getoutput|getstatus)"
     r"|create_subprocess_shell|import (?:Popen|which)|\bpty\.spawn"
@@ -43,29 +43,33 @@ USE_SHARED_FOLDERS = {
 
 
 @pytest.fixture(scope="module")
-def trees() -> dict[str, ast.Module]:
-    """Each module's syntax tree."""
-    return {name: ast.parse(source) for name, source in SOURCES.items()}
-
-
-def starts(tree: ast.AST) -> Iterator[ast.Call]:
-    names = {start.rpartition(".")[2] for start in STARTS}
-    for node in ast.walk(tree):
-        called = node.func if isinstance(node, ast.Call) else None
-        if isinstance(called, ast.Attribute) and called.attr in names and ast.unparse(called) in STARTS:
-            yield node
+def found() -> tuple[list[tuple[str, ast.expr]], set[str]]:
+    """What each module starts, with its name, and the modules that name a folder of all users: all are read once."""
+    started, shared = [], set()
+    for name, source in SOURCES.items():
+        for node in ast.walk(ast.parse(source)):
+            if isinstance(node, ast.Call):
+                if (
+                    isinstance(node.func, ast.Attribute)
+                    and node.func.attr in ATTRIBUTES
+                    and ast.unparse(node.func) in STARTS
+                ):
+                    started.append((name, node.args[0]))
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str) and SHARED_FOLDERS.match(node.value):
+                shared.add(name)
+    return started, shared
 
 
 def test_programs_are_looked_up_in_one_module() -> None:
     assert {name for name, source in SOURCES.items() if "shutil.which" in source} == {"estimator/common/trust.py"}
 
 
-def test_few_modules_start_programs_and_none_by_a_bare_name(trees: dict[str, ast.Module]) -> None:
-    found = {(name, call.args[0]) for name, tree in trees.items() for call in starts(tree)}
+def test_few_modules_start_programs_and_none_by_a_bare_name(found: tuple[list[tuple[str, ast.expr]], set[str]]) -> None:
+    started, _ = found
     own = {"estimator/trace/start_python.py", KEEPER, *OWN_INTERPRETER}
-    assert {name for name, _ in found} == own | OF_THE_USERS_CHOICE
+    assert {name for name, _ in started} == own | OF_THE_USERS_CHOICE
     assert [name for name, source in SOURCES.items() if OTHER_STARTS.search(source)] == []
-    for name, what in found:
+    for name, what in started:
         first = what.elts[0] if isinstance(what, ast.List) else what
         assert not isinstance(first, ast.Constant), f"{name} starts {ast.unparse(first)}: use find_program"
 
@@ -81,11 +85,5 @@ def test_vramtop_starts_itself_in_a_safe_environment() -> None:
         assert 'cwd="/",' in source or "sys.path[:] = [entry for entry in sys.path if entry]" in source
 
 
-def test_few_modules_use_folders_that_all_users_share(trees: dict[str, ast.Module]) -> None:
-    found = {
-        name
-        for name, tree in trees.items()
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and SHARED_FOLDERS.match(node.value)
-    }
-    assert found == USE_SHARED_FOLDERS
+def test_few_modules_use_folders_that_all_users_share(found: tuple[list[tuple[str, ast.expr]], set[str]]) -> None:
+    assert found[1] == USE_SHARED_FOLDERS

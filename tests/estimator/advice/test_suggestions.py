@@ -3,6 +3,7 @@ from dataclasses import replace
 from itertools import combinations
 
 import pytest
+from slow_cases import quick_every
 
 from vramtop.estimator.advice.suggestion_search import Suggestion, shifted
 from vramtop.estimator.advice.suggestions import calibrated, candidate_changes, confirm, suggest
@@ -45,7 +46,7 @@ def offered(
 
 
 @pytest.mark.parametrize("job", [JOB, SHARDED, with_changes(JOB, {"lora": {"rank": 16}})])
-@pytest.mark.parametrize("size", [24, 40, 80, 120, 160])
+@pytest.mark.parametrize("size", quick_every(2, [24, 40, 80, 120, 160], start=1))
 def test_every_suggestion_has_the_budget_of_its_changed_job(quick: QuickEstimator, job: Job, size: float) -> None:
     judge = within(size, 8)
     for suggestion in offered(job, quick, judge, gpus=8):

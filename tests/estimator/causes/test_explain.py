@@ -226,7 +226,7 @@ def test_no_more_than_a_few_hundred_jobs_are_estimated() -> None:
 @pytest.mark.parametrize(
     "changes",
     quick_every(
-        2,
+        4,
         [
             {"training.mode": "inference"},
             {"model.id": "google-bert/bert-base-uncased", "model.task": "masked-lm", "training.sequence_length": 512},

@@ -75,12 +75,12 @@ def test_its_rehearsal_allocates_what_a_traced_step_of_the_job_does(name: str, t
         assert rehearsed.model.trainable_parameters == traced.model.trainable_parameters
 
 
-def test_it_runs_as_it_is_printed(tmp_path: Path) -> None:
+def test_it_runs_as_it_is_printed(tmp_path: Path, python_with_torch: str) -> None:
     text = script_of(job_of(training={"precision": "bf16", "sequence_length": 16, **CHECKPOINTED}, lora={"rank": 4}))
     (tmp_path / "train.py").write_text(text, encoding="utf-8")
     environ = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
-        [sys.executable, "train.py"],
+        [python_with_torch, "train.py"],
         cwd=tmp_path,
         env=environ,
         capture_output=True,

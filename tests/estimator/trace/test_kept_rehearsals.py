@@ -231,6 +231,7 @@ def test_what_asks_the_network_is_not_kept_unless_it_is_offline(folder: Path) ->
     assert offline is None or rehearsed(may_run=False, offline=True) == offline
 
 
+@pytest.mark.slow
 def test_a_launcher_that_asks_for_the_port_of_a_run_beside_it_is_no_network(folder: Path) -> None:
     Path("train.py").write_text(PROGRAM)
     command = "env/bin/python -m accelerate.commands.launch --multi_gpu --num_processes 2"

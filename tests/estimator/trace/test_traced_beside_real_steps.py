@@ -38,10 +38,10 @@ JOBS: dict[str, dict[str, Any]] = {
     "t5": {"model": {"config": T5, "task": "seq2seq-lm"}},
     "vit": {"model": {"config": VIT, "task": "image-classification"}},
 }
-QUICK = ("bert",)
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in JOBS])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", JOBS)
 def test_a_traced_step_takes_what_real_steps_take(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     training = {"precision": "fp32", "optimizer": "adamw", "micro_batch": 4, "sequence_length": 256}

@@ -20,10 +20,10 @@ def run_in_mode(func: Any, args: Any, kwargs: Any) -> Any:
 @pytest.mark.parametrize(
     "name",
     [
-        "llama, mixed fsdp2",
+        "llama, bf16",
         *(
             pytest.param(name, marks=pytest.mark.slow)
-            for name in ("deepseek_v3, bf16", "t5, mixed", "gpt2, mixed eager", "bert, mixed")
+            for name in ("llama, mixed fsdp2", "deepseek_v3, bf16", "t5, mixed", "gpt2, mixed eager", "bert, mixed")
         ),
     ],
 )

@@ -19,7 +19,7 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give fi
 LOG = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 23.64 GiB"
 ASK = {"rehearse"}
 """Commands that run a program without a further flag."""
-OFTEN = {"fit", "estimate", "preflight", "attach"}
+OFTEN = {"fit", "attach"}
 """Commands that the quick tests try; the slow ones try all."""
 WORDS = {
     "fit": ["fit JOB --gpu-type 4090", "fit JOB --slurm", "fit JOB --wait --timeout 1", "JOB", "--once --job JOB"],
@@ -127,7 +127,7 @@ def test_the_command_that_is_named_is_asked_once_and_answers_from_then_on(
 @pytest.mark.parametrize(
     "line",
     quick_every(
-        2,
+        4,
         [
             "rehearse --gpu-type 4090 --timeout 4",
             "fit --rehearse --gpu-type 4090 --set program.timeout=4",
@@ -157,6 +157,7 @@ def test_a_rehearsal_that_is_not_kept_runs_once_and_is_the_answer(
     assert "preflight" in line or "1,049,600 parameters" in out, out
 
 
+@pytest.mark.slow
 def test_a_program_that_is_waited_with_runs_once(folder: Path, runs: Callable[[], int]) -> None:
     pytest.importorskip("torch")
     (folder / "machine.json").write_text('[{"used_gib": 79.2, "processes": {}}]')

@@ -113,7 +113,7 @@ def answer(line: str, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize(("line", "least", "most"), ANSWERS, ids=[line for line, *_ in ANSWERS])
+@pytest.mark.parametrize(("line", "least", "most"), quick_every(3, ANSWERS), ids=[line for line, *_ in ANSWERS])
 def test_an_answer_is_what_arithmetic_says(
     line: str, least: float, most: float, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -121,7 +121,7 @@ def test_an_answer_is_what_arithmetic_says(
     assert least <= json.loads(capsys.readouterr().out)["peak"]["device_bytes"] / 2**30 <= most
 
 
-@pytest.mark.parametrize(("line", "verdict"), CARDS, ids=[line for line, _ in CARDS])
+@pytest.mark.parametrize(("line", "verdict"), quick_every(2, CARDS, start=1), ids=[line for line, _ in CARDS])
 def test_a_verdict_is_what_the_field_knows(line: str, verdict: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert answer(line, capsys)["verdict"] == verdict
 
@@ -129,7 +129,7 @@ def test_a_verdict_is_what_the_field_knows(line: str, verdict: str, capsys: pyte
 @pytest.mark.parametrize(
     "line",
     quick_every(
-        4,
+        5,
         [
             "llama-3.1-8b --gpu-type 4090",
             "llama-3.1-8b --lora --gpu-type 4090",
@@ -235,6 +235,7 @@ def test_what_decides_the_verdict_follows_it(capsys: pytest.CaptureFixture[str])
     assert "is not stated" not in capsys.readouterr().out.splitlines()[1]
 
 
+@pytest.mark.slow
 def test_what_does_not_fit_on_any_card_is_not_told_to_do_what_it_does(capsys: pytest.CaptureFixture[str]) -> None:
     for adapters, way in (("--lora", "try --qlora, or a shorter --seq-len"), ("--qlora", "try a shorter --seq-len")):
         main(["fit", "deepseek-v3", adapters, "--method", "formula"])

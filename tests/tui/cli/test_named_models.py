@@ -26,6 +26,7 @@ def test_the_script_is_printed(capsys) -> None:
     assert found == {"schema": 1, "command": "python whisper-small.py", "script": script}
 
 
+@pytest.mark.usefixtures("quick_rehearsals")
 def test_the_answer_is_a_rehearsal(capsys) -> None:
     assert main(["estimate", "whisper-tiny", "--json", "--gpu-type", "h100"]) == 0
     found = valid_json("estimate", capsys.readouterr().out)

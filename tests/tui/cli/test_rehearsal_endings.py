@@ -96,6 +96,7 @@ def test_a_program_that_fails_is_told_with_its_output(end: str, said: str, envir
     assert not list(Path(environ["TMPDIR"]).iterdir())
 
 
+@pytest.mark.slow
 def test_the_line_of_a_failure_is_named_in_a_folder_of_any_name(environ: dict[str, str]) -> None:
     Path("own/rehearsal").mkdir(parents=True)
     Path("own/rehearsal/train.py").write_text("import torch\n[][1]\n")

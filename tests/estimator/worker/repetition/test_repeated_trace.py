@@ -16,7 +16,7 @@ from vramtop.estimator.worker.described import trace_script
 from vramtop.estimator.worker.repetition import TracedSteps, trace_repeated
 
 DEPTH_FIELDS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
-DEEP = {"llama, mixed adapters checkpointed": 12, "mistral, bf16 fsdp2": 17}
+DEEP = {"llama, bf16": 12, "llama, mixed adapters checkpointed": 12, "mistral, bf16 fsdp2": 17}
 """Cells with numbers of layers."""
 SLOW_DEPTH = 37
 TRACED_WHOLE = ("one unit", "gemma3_text", "hybrid", "fsdp1")
@@ -56,7 +56,7 @@ def plain(traced: TracedSteps) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("name", quick_every(2, DEEP))
+@pytest.mark.parametrize("name", quick_every(3, DEEP))
 def test_repeated_layers_give_the_full_trace(name: str) -> None:
     request = request_of(deep_job(name, DEEP[name]))
     found = repeated(request)
