@@ -143,6 +143,7 @@ def test_a_no_and_no_answer_run_nothing(
     assert runs() == 0
 
 
+@pytest.mark.usefixtures("quick_rehearsals")
 def test_a_notebook_that_is_read_and_not_understood_is_rehearsed_after_a_yes(
     folder: Path, answer: Callable[[str], None], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -171,6 +172,7 @@ def test_a_yes_runs_it_once_and_its_rehearsal_answers_from_then_on(
     assert capsys.readouterr().out.count("Rehearse it") == 1
 
 
+@pytest.mark.usefixtures("quick_rehearsals")
 def test_the_setting_always_runs_it_on_a_terminal(
     folder: Path, runs: Callable[[], int], answer: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:

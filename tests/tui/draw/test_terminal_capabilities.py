@@ -69,17 +69,20 @@ def test_terminals_without_drawing_are_recognised() -> None:
 
 @pytest.mark.parametrize(
     ("environ", "utf8"),
-    [
-        ({"LC_ALL": "C"}, False),
-        ({"LC_ALL": "POSIX", "LANG": "en_US.UTF-8"}, False),
-        ({"LANG": "C"}, False),
-        ({}, False),
-        ({"LANG": "de_DE"}, False),
-        ({"LANG": "C.UTF-8"}, True),
-        ({"LC_CTYPE": "C.UTF-8"}, True),
-        ({"LC_ALL": "", "LANG": "en_US.utf8"}, True),
-        ({"LC_ALL": "C", "PYTHONUTF8": "1"}, True),
-    ],
+    quick_every(
+        2,
+        [
+            ({"LC_ALL": "C"}, False),
+            ({"LANG": "C"}, False),
+            ({"LC_ALL": "POSIX", "LANG": "en_US.UTF-8"}, False),
+            ({"LANG": "de_DE"}, False),
+            ({}, False),
+            ({"LANG": "C.UTF-8"}, True),
+            ({"LC_ALL": "", "LANG": "en_US.utf8"}, True),
+            ({"LC_CTYPE": "C.UTF-8"}, True),
+            ({"LC_ALL": "C", "PYTHONUTF8": "1"}, True),
+        ],
+    ),
 )
 def test_a_locale_without_utf8_is_recognised_even_if_python_overrides_it(environ, utf8) -> None:
     """In the C locale Python sets LC_CTYPE itself or uses UTF-8."""

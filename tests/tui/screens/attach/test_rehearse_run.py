@@ -88,6 +88,7 @@ async def test_a_run_that_was_not_read_is_rehearsed_after_a_yes_and_known_from_t
     assert kept.kept
 
 
+@pytest.mark.parametrize("text", [WAITS])
 async def test_a_rehearsal_is_stopped_by_its_key_or_by_escape(run) -> None:
     quick = Estimators(None, corrects=False, notify=print).quick
     async with opened(AttachScreen(Watchlist(estimate=quick), estimate=quick, pid=run.pid)) as (_, pilot):
@@ -101,6 +102,7 @@ async def test_a_rehearsal_is_stopped_by_its_key_or_by_escape(run) -> None:
             await until_shown(pilot, lambda: "stops it" not in screen_text(pilot.app))
 
 
+@pytest.mark.parametrize("text", [WAITS])
 def test_attaching_from_the_command_line_offers_it(run, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["attach", str(run.pid)]) == 3
     offer = f"For the exact figure: vramtop attach {run.pid} --rehearse runs its program beside it."
