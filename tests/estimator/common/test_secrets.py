@@ -131,26 +131,26 @@ def masked_both_ways(arguments: list[str]) -> str:
     return " ".join(mask_arguments(arguments)) + "\n" + mask_line(shlex.join(arguments))
 
 
-@pytest.mark.parametrize("name", SECRET_NAMES)
 @pytest.mark.parametrize("value", ["q9XyZ-secret.1", "0a1b2c3d4e5f60718293a4b5c6d7e8f901234567"])
-def test_values_of_options_with_secret_names_are_masked(name: str, value: str) -> None:
-    for arguments in (
-        ["python", "train.py", f"--{name}", value, "--lr", "1e-4"],
-        ["python", "train.py", f"--{name}={value}", "--lr", "1e-4"],
-        ["python", "train.py", f"{name}={value}", "--lr", "1e-4"],
-        ["env", f"{name}={value}", "python", "train.py", "--lr", "1e-4"],
-        ["python", "train.py", f"+{name}={value}", "--lr", "1e-4"],
-        ["docker", "run", f"--env={name}={value}", "image", "--lr", "1e-4"],
-        ["python", "train.py", "--config", json.dumps({name: value, "n": 1}), "--lr", "1e-4"],
-        ["bash", "-c", f"{name}={value} exec python train.py --{name} {value} --lr 1e-4"],
-        ["curl", f"https://host/path?{name}={value}&lr=1", "--lr", "1e-4"],
-    ):
-        masked = masked_both_ways(arguments)
-        assert value not in masked, arguments
-        assert name in masked
-        assert masked.count("***") >= 2
-        assert "--lr 1e-4" in masked
-        assert mask_line(masked) == masked
+def test_values_of_options_with_secret_names_are_masked(value: str) -> None:
+    for name in SECRET_NAMES:
+        for arguments in (
+            ["python", "train.py", f"--{name}", value, "--lr", "1e-4"],
+            ["python", "train.py", f"--{name}={value}", "--lr", "1e-4"],
+            ["python", "train.py", f"{name}={value}", "--lr", "1e-4"],
+            ["env", f"{name}={value}", "python", "train.py", "--lr", "1e-4"],
+            ["python", "train.py", f"+{name}={value}", "--lr", "1e-4"],
+            ["docker", "run", f"--env={name}={value}", "image", "--lr", "1e-4"],
+            ["python", "train.py", "--config", json.dumps({name: value, "n": 1}), "--lr", "1e-4"],
+            ["bash", "-c", f"{name}={value} exec python train.py --{name} {value} --lr 1e-4"],
+            ["curl", f"https://host/path?{name}={value}&lr=1", "--lr", "1e-4"],
+        ):
+            masked = masked_both_ways(arguments)
+            assert value not in masked, arguments
+            assert name in masked
+            assert masked.count("***") >= 2
+            assert "--lr 1e-4" in masked
+            assert mask_line(masked) == masked
 
 
 @pytest.mark.parametrize("secret", OF_A_FORM, ids=lambda form: form[:10])
@@ -166,14 +166,13 @@ def test_known_forms_are_masked_wherever_they_stand(secret: str) -> None:
 
 
 @pytest.mark.parametrize("secret", ["hunter", "s3cr3tV4lu3Xy", "S9"])
-@pytest.mark.parametrize(("text", "kept"), NAMED)
-def test_values_of_secret_names_are_masked_in_every_form(text: str, kept: str, secret: str) -> None:
-    text = text.replace("SECRET", secret)
-    masked = [mask_line(text), mask_line(f"x\n{text}"), *mask_arguments(["x", text, "--lr", "1"])]
-    masked.append(str(mask_strings({"a": [text, 3]})))
-    assert not any(secret in each for each in masked), masked
-    assert kept in masked[0]
-    assert mask_line(masked[0]) == masked[0]
+def test_values_of_secret_names_are_masked_in_every_form(secret: str) -> None:
+    for text, kept in ((text.replace("SECRET", secret), kept) for text, kept in NAMED):
+        masked = [mask_line(text), mask_line(f"x\n{text}"), *mask_arguments(["x", text, "--lr", "1"])]
+        masked.append(str(mask_strings({"a": [text, 3]})))
+        assert not any(secret in each for each in masked), masked
+        assert kept in masked[0]
+        assert mask_line(masked[0]) == masked[0]
 
 
 @pytest.mark.parametrize("text", NO_SECRETS)

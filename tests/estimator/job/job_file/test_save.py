@@ -87,9 +87,9 @@ def test_a_missing_folder_is_an_input_error(tmp_path):
 
 
 @pytest.mark.parametrize("before", JOBS.values(), ids=JOBS)
-@pytest.mark.parametrize("after", JOBS.values(), ids=JOBS)
-def test_differences_lead_from_one_job_to_the_other(before, after):
-    assert with_changes(before, job_differences(before, after)) == after
+def test_differences_lead_from_one_job_to_the_other(before):
+    for after in JOBS.values():
+        assert with_changes(before, job_differences(before, after)) == after
 
 
 def test_the_same_job_has_no_differences():
