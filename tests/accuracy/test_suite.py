@@ -1,11 +1,12 @@
 """A suite (``make gpu``): the table, the rows that are kept, and jobs that have one GPU in turn."""
 
+import functools
 import json
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from waiting import until
 from vramtop.estimator.common.errors import CannotTellError, InputError
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.job.job import Job
-from vramtop.estimator.trace.installed_packages import InstalledPackages, TorchBuild, installed_packages
+from vramtop.estimator.trace.installed_packages import InstalledPackages, TorchBuild, installed_packages, torch_build
 from vramtop.estimator.trace.interpreters import Interpreter
 from vramtop.estimator.trace.measure import MeasuredRank, MeasuredStep, OutOfMemory, Place, StepPeak
 from vramtop.monitor.snapshot.snapshot import GpuProcess, GpuReading, Snapshot
@@ -56,6 +57,14 @@ sys.exit("it breaks here")
 """
 TRY_GPU = _try_gpu
 Suite = Callable[..., tuple[int, Any, str]]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _one_import_of_torch() -> Iterator[None]:
+    """Ask this Python about its torch once: each answer imports it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("vramtop.tui.cli.measuring.suite.torch_build", functools.cache(torch_build))
+        yield
 
 
 @pytest.fixture

@@ -60,9 +60,10 @@ def test_figures_are_sane() -> None:
 
 
 def test_live_gpu_is_matched_by_its_nvml_name() -> None:
-    for gpu, name in ((gpu, name) for gpu in catalogue() for name in gpu.nvml_names):
-        assert match_nvml_name(name, gpu.total_bytes) is gpu
-        assert match_nvml_name(name) is gpu
+    for gpu in catalogue():
+        for name in gpu.nvml_names:
+            assert match_nvml_name(name, gpu.total_bytes) is gpu
+            assert match_nvml_name(name) is gpu
 
 
 def test_another_drivers_total_is_the_same_gpu() -> None:
