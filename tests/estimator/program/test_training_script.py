@@ -155,17 +155,27 @@ class Copies(torch.optim.Optimizer):
 """
 
 
-def test_an_optimizer_of_the_user_s_own_is_in_the_script_and_stepped(tmp_path: Path) -> None:
+@pytest.fixture
+def own_optimizer(tmp_path: Path) -> Job:
+    """A job with an optimizer of the user's own."""
     (tmp_path / "own_optimizer.py").write_text(OWN_OPTIMIZER, encoding="utf-8")
     own = {"optimizer": "own_optimizer:Copies", "optimizer_options": {"copies": 5}, "precision": "fp32"}
-    job = job_of(model={"code_folder": str(tmp_path)}, training=own)
-    text = script_of(job)
+    return job_of(model={"code_folder": str(tmp_path)}, training=own)
+
+
+def test_an_optimizer_of_the_user_s_own_is_in_the_script(own_optimizer: Job, tmp_path: Path) -> None:
+    text = script_of(own_optimizer)
     assert f'sys.path.insert(0, "{tmp_path}")' in text
     assert 'optimizer = own_optimizer.Copies, {"copies": 5}' in text
-    traced = estimate(job, method="traced")
+
+
+@pytest.mark.slow
+def test_an_optimizer_of_the_user_s_own_is_stepped(own_optimizer: Job) -> None:
+    traced = estimate(own_optimizer, method="traced")
     weights = 4 * traced.model.parameters
     assert traced.peak.components.optimizer == pytest.approx(5 * weights, rel=0.001)
-    assert traced.peak.allocated_bytes == pytest.approx(estimate(job, method="exact").peak.allocated_bytes, rel=0.005)
+    exact = estimate(own_optimizer, method="exact").peak.allocated_bytes
+    assert traced.peak.allocated_bytes == pytest.approx(exact, rel=0.005)
 
 
 SFT, DPO = {"loss": "chunked"}, {"loss": "chunked", "sequences_per_example": 2, "reference_pass": True}
