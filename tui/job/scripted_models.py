@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING, TypeAlias, Union
 
 from vramtop.estimator.common.errors import CannotTellError, InputError
 from vramtop.estimator.job.settings import ModelSpec
-from vramtop.estimator.model.find_config import resolve_model
+from vramtop.estimator.model.find_config import other_kind, resolve_model
 from vramtop.estimator.program.diffusion_models import DiffusionModel, find_diffusion_model
 from vramtop.estimator.program.named_models import NamedModel, find_named_model, named_by_config
-from vramtop.estimator.trace.installed_packages import is_built_by_name
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -48,7 +47,7 @@ def find_scripted(name: str, python: str | None, *, stated: Collection[str] = ()
 
 def may_be_scripted(name: str) -> bool:
     """Return True for a name of a model without a closed form, without asking Pythons which of them builds it."""
-    return is_built_by_name(name) or (find_named_model(name) or find_diffusion_model(name)) is not None
+    return (find_named_model(name) or find_diffusion_model(name)) is not None or other_kind(name) == "vision"
 
 
 def is_scripted(name: str) -> bool:
