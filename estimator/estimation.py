@@ -5,12 +5,13 @@ import functools
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from .budget import Budget, widen_for_uncertainty
 from .common.errors import CannotTellError, InputError, VramtopError
+from .common.records import replace
 from .common.reserved_memory import estimates_only_figures, how_reserved_memory_is_found
 from .formula.assumptions import card_warnings
 from .formula.rank_memory import free_for_modules, host_need

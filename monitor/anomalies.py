@@ -3,8 +3,9 @@
 import os
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Literal, TypedDict
+
+import msgspec
 
 from vramtop.estimator.common.sizes import MIB, format_gib
 from vramtop.estimator.common.trust import user_name
@@ -20,8 +21,7 @@ from .snapshot.snapshot import GpuProcess, GpuReading, Snapshot
 AnomalyKind = Literal["helpers", "shared", "strays", "forgotten", "ended", "unseen"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Anomaly:
+class Anomaly(msgspec.Struct, frozen=True, kw_only=True):
     """An unusual use of GPU memory that the user should know of."""
 
     kind: AnomalyKind
@@ -59,8 +59,7 @@ class Anomaly:
         }
 
 
-@dataclass(slots=True)
-class RuleContext:
+class RuleContext(msgspec.Struct):
     """One snapshot with everything else that the rules know about its processes."""
 
     snapshot: Snapshot

@@ -9,7 +9,6 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
@@ -17,6 +16,7 @@ import msgspec
 import psutil
 
 from vramtop.estimator.common.errors import CannotTellError, InputError, ProcessLimitError, start_thread
+from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.version import DISTRIBUTION
 from vramtop.estimator.trace.interpreters import find_interpreters, probe_interpreter
 
@@ -30,8 +30,7 @@ from .storage.user_file import data_folder
 # The facts. The names of the fields are the keys of ``vramtop doctor --json``.
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GpuFacts:
+class GpuFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Facts about one GPU; None: not reported."""
 
     index: int
@@ -64,8 +63,7 @@ class GpuFacts:
     """What could not be read, with the driver's error codes."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DriverFacts:
+class DriverFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Facts about the driver; None: not reported."""
 
     problem: str | None = None
@@ -92,8 +90,7 @@ class DriverFacts:
         return any(fault.code == NO_ANSWER for gpu in self.gpus for fault in gpu.faults)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SystemFacts:
+class SystemFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Facts about the system; None: unknown."""
 
     packages: Mapping[str, str]
@@ -124,8 +121,7 @@ class SystemFacts:
     """Relevant variables, from a list of those that may be shown; values of others are never read."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceFile:
+class DeviceFile(msgspec.Struct, frozen=True, kw_only=True):
     """A device file of the driver."""
 
     path: str
@@ -136,8 +132,7 @@ class DeviceFile:
     """True if this user may read and write it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PermissionFacts:
+class PermissionFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Permissions of this user."""
 
     root: bool
@@ -152,8 +147,7 @@ class PermissionFacts:
     """True if a signal can be sent through a pidfd, which never reaches a later process with the same pid."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DataFolderFacts:
+class DataFolderFacts(msgspec.Struct, frozen=True, kw_only=True):
     """The folder in which vramtop keeps files for the user between runs."""
 
     folder: str
@@ -166,8 +160,7 @@ class DataFolderFacts:
     """Number of damaged files that were set aside."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InterpreterFacts:
+class InterpreterFacts(msgspec.Struct, frozen=True, kw_only=True):
     """An interpreter that could run vramtop's workers."""
 
     path: str
@@ -186,8 +179,7 @@ class InterpreterFacts:
     """Why it could not be asked; None: it was."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DoctorReport:
+class DoctorReport(msgspec.Struct, frozen=True, kw_only=True):
     """All facts about this machine."""
 
     system: SystemFacts
@@ -629,8 +621,7 @@ _SLOW_SECONDS = 0.2
 _SYSTEM_FOLDERS = ("/usr/", "/lib", "/run/opengl-driver", "/nix/")
 
 
-@dataclass(frozen=True, slots=True)
-class Issue:
+class Issue(msgspec.Struct, frozen=True):
     """Something that is wrong or unusual."""
 
     severity: Severity

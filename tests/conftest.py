@@ -7,7 +7,6 @@ import sys
 import threading
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from hypothesis import HealthCheck, settings
 from preloaded_python import preloaded_python
 
 from vramtop.estimator.budget import Budget, Components, ModelFacts, Peak, Phase
+from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.job.job import Job, ModelSpec
 from vramtop.estimator.trace import isolated_run

@@ -1,8 +1,8 @@
 """A recording in which everything happens that a report shows: ``write_recording(path)``."""
 
-from dataclasses import replace
 from pathlib import Path
 
+from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.job.job import Job
 from vramtop.estimator.job.job_file.changes import job_from_mapping

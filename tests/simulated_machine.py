@@ -1,10 +1,11 @@
 """A simulated machine whose memory differs from every prediction in a hidden way, and the runs that are seen on it."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache
 from random import Random
 
 from vramtop.estimator.budget import Budget
+from vramtop.estimator.common.records import replace
 from vramtop.estimator.estimation import estimate
 from vramtop.estimator.job.gpu_catalogue import find_gpu
 from vramtop.estimator.job.job import Job

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+import msgspec
 from textual.binding import Binding, BindingType
 from textual.keys import KEY_NAME_REPLACEMENTS, REPLACED_KEYS, Keys, key_to_character
 
@@ -135,8 +135,7 @@ def is_character(key: str) -> bool:
 # A key binding as the user knows it: its id in the settings file, its default keys, what it does.
 
 
-@dataclass(frozen=True, slots=True)
-class Key:
+class Key(msgspec.Struct, frozen=True):
     """What can be bound to other keys."""
 
     keys: str
@@ -151,8 +150,7 @@ class Key:
     """It comes before the widget with the focus, so none of its keys may be a character."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FixedKey:
+class FixedKey(msgspec.Struct, frozen=True, kw_only=True):
     """What always has the same keys."""
 
     keys: str
@@ -478,8 +476,7 @@ def changeable_keys() -> list[str]:
 # The check of the keys that the user chose: every mistake is one sentence, and its default stays.
 
 
-@dataclass(frozen=True, slots=True)
-class CheckedKeys:
+class CheckedKeys(msgspec.Struct, frozen=True):
     """What can be put in force of the keys that the user chose."""
 
     chosen: dict[str, tuple[str, ...]]

@@ -1,14 +1,17 @@
 """Judges changes of a job in the order of their cost, and returns the best of them with exact figures."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import groupby
 from math import inf, prod
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import msgspec
+
 from ..budget import Budget, Peak, RankPeak
 from ..common.errors import Verdict, VramtopError
+from ..common.records import replace
 from ..common.reserved_memory import with_reserved_memory
 from ..job.job import Job, effective_batch
 from ..job.job_file.changes import job_to_mapping, with_changes
@@ -100,8 +103,7 @@ MORE_GPUS_SLOWDOWN = 0.2
 """Cost of each doubling of the GPUs: other jobs cannot use them."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class Change(msgspec.Struct, frozen=True, kw_only=True):
     """New values of some settings, and their cost in speed and quality."""
 
     kind: str
@@ -127,8 +129,7 @@ Proposal = Callable[[ResolvedJob, int], Iterator[Change]]
 """Yields the changes that suit a job, given the number of GPUs that there are: a ``ChangeRule`` or a function."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChangeRule:
+class ChangeRule(msgspec.Struct, frozen=True, kw_only=True):
     """A row of a table of changes: the jobs that it applies to, the settings that it changes, and its cost."""
 
     kind: str
@@ -217,8 +218,7 @@ ChangeJob = Callable[[Mapping[str, Any]], Job]
 """Returns the job with new values by dotted key."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Suggestion:
+class Suggestion(msgspec.Struct, frozen=True, kw_only=True):
     """One to three changes, and the budget of the changed job."""
 
     parts: tuple[Change, ...]

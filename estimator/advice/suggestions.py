@@ -2,12 +2,12 @@
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from itertools import combinations
 from typing import Any, Literal
 
 from ..budget import Budget
 from ..common.errors import CannotTellError, VramtopError
+from ..common.records import replace
 from ..job.gpu_catalogue import BF16_CAPABILITY, Gpu
 from ..job.job import Job
 from ..job.resolved_job import ResolvedJob, quantized_adapters, resolve_job

@@ -6,14 +6,16 @@ estimate itself is off counts as one more cause.
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import combinations
 from typing import Any, Literal
 
+import msgspec
 from msgspec.structs import fields
 
 from ..budget import Budget, Components, Phase
 from ..common.errors import VramtopError
+from ..common.records import replace
 from ..common.reserved_memory import with_reserved_memory
 from ..common.sizes import MIB
 from ..job.job import Job
@@ -62,8 +64,7 @@ CauseSource = Callable[[ResolvedJob], Iterator[Cause]]
 """Yields the causes that a job may have: a ``CauseRule`` or a function."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CauseRule:
+class CauseRule(msgspec.Struct, frozen=True, kw_only=True):
     """A row of a table of causes: the jobs that it applies to, and other values of their settings."""
 
     name: str
@@ -100,8 +101,7 @@ _COMMUNICATOR_BYTES = 688 * MIB
 """NCCL's buffers of one more communicator (4 x A100, NVIDIA/nccl#964), as in ``cuda_overhead``."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrainingBudget:
+class TrainingBudget(msgspec.Struct, frozen=True, kw_only=True):
     """A training job and its quick estimate."""
 
     job: ResolvedJob
@@ -321,8 +321,7 @@ _MAX_SHORTENING = 16
 """Sequences are searched down to the length over this factor, and at least 64 tokens."""
 
 
-@dataclass(frozen=True, slots=True)
-class PredictedBytes:
+class PredictedBytes(msgspec.Struct, frozen=True):
     """Prediction of each quantity that may be observed."""
 
     device: int
@@ -335,8 +334,7 @@ class PredictedBytes:
         return getattr(self, measure)  # type: ignore[no-any-return]
 
 
-@dataclass(frozen=True, slots=True)
-class WeighedCauses:
+class WeighedCauses(msgspec.Struct, frozen=True):
     """Causes, and the prediction for a job with them."""
 
     weight: float
@@ -345,8 +343,7 @@ class WeighedCauses:
     causes: tuple[Cause, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CauseSearch:
+class CauseSearch(msgspec.Struct, frozen=True, kw_only=True):
     """One observation, and the prediction that it is compared with."""
 
     job: Job

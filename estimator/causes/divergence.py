@@ -5,12 +5,14 @@ outside of torch (CUDA context, NCCL, libraries). Causes are searched for the pa
 """
 
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Literal, Protocol
 
+import msgspec
+
 from ..budget import Budget
 from ..common.errors import VramtopError
+from ..common.records import replace
 from ..common.reserved_memory import only_figures
 from ..common.sizes import MIB, format_gib, size_text
 from .cause_search import Estimate, Measure
@@ -52,8 +54,7 @@ class AllocatorCounters(Protocol):
         """Number of allocations that failed even so."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Observation:
+class Observation(msgspec.Struct, frozen=True, kw_only=True):
     """Observed memory of one rank."""
 
     device_bytes: int | None
@@ -75,8 +76,7 @@ class Observation:
     """Dotted keys of the job that are defaults or inferences."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class Part(msgspec.Struct, frozen=True, kw_only=True):
     """One of the three parts of a process's memory."""
 
     name: PartName
@@ -88,8 +88,7 @@ class Part:
     """Text with both figures, and what to do about a difference."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Divergence:
+class Divergence(msgspec.Struct, frozen=True, kw_only=True):
     """The difference between a job's memory and its budget, and explanations of it."""
 
     sentence: str
@@ -144,8 +143,7 @@ _MEASURE_LABELS: dict[Measure, str] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class _Figure:
+class _Figure(msgspec.Struct, frozen=True):
     measure: Measure
     observed: int | None
     expected: int | None

@@ -5,11 +5,13 @@ against the possibility that the estimate itself is off. Causes that predict the
 """
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
 from typing import Any, Literal
+
+import msgspec
 
 from ..budget import Budget
 from ..common.errors import VramtopError
+from ..common.records import replace
 from ..common.reserved_memory import only_figures
 from ..job.job import Job
 from ..job.resolved_job import ResolvedJob, resolve_job
@@ -622,8 +624,7 @@ _MAX_EXPLANATIONS = 6
 """Maximum number of explanations that are reported."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Explanation:
+class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     """One or two causes that predict the observation."""
 
     changes: dict[str, Any]

@@ -16,8 +16,9 @@ import urllib.parse
 import urllib.request
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from .errors import start_thread
 from .limits import Deadline, Limit
@@ -26,8 +27,7 @@ _MAX_ERROR_BYTES = 64 * 1024
 _PIECE_BYTES = 64 * 1024
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(msgspec.Struct, frozen=True):
     """What a server answers."""
 
     status: int
@@ -142,8 +142,7 @@ class _Connections(urllib.request.HTTPHandler, urllib.request.HTTPSHandler):
         return self.do_open(connection, request, **named)
 
 
-@dataclass(frozen=True, slots=True)
-class _Readable:
+class _Readable(msgspec.Struct, frozen=True):
     """What ``HTTPResponse`` wants of a socket."""
 
     received: "_Received"

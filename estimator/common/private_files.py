@@ -4,11 +4,11 @@ import contextlib
 import errno
 import os
 import stat
-from dataclasses import replace
 from io import FileIO
 from itertools import takewhile
 from pathlib import Path
 
+from ..common.records import replace
 from .trust import own_writers
 
 PRIVATE = 0o600

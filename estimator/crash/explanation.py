@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any, Literal, TypedDict
 
+import msgspec
+
 from ..budget import Budget, FieldsOf, PhaseName
 from ..common.errors import VramtopError
 from ..common.sizes import GIB, MIB, UNSEEN_BYTES, format_apart, format_gib, size_text
@@ -403,16 +405,14 @@ def find_place(budget: Budget, failure: Failure) -> PredictedPlace | None:
 PartName = Literal["tensors", "unused by tensors", "outside the allocator", "others", "not the allocator's", "free"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class Part(msgspec.Struct, frozen=True, kw_only=True):
     """A share of the GPU at the failure; all parts together are the GPU."""
 
     name: PartName
     bytes: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Explanation:
+class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     """Explanation of a failure; the most important sentences come first."""
 
     failure: Failure

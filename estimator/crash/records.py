@@ -5,6 +5,8 @@ from dataclasses import asdict, dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal
 
+import msgspec
+
 from ..budget import PhaseName
 
 if TYPE_CHECKING:
@@ -19,8 +21,7 @@ _FURTHER_STEPS = 3
 """Ranks share a stream, so a bar or two may follow the failure of one; more steps mean that training went on."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OtherProcess:
+class OtherProcess(msgspec.Struct, frozen=True, kw_only=True):
     """A process that torch names beside its own."""
 
     pid: int
@@ -86,8 +87,7 @@ class OutOfMemory:
         return asdict(self)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StackFrame:
+class StackFrame(msgspec.Struct, frozen=True, kw_only=True):
     """A line of a traceback or of a recorded stack."""
 
     file: str
@@ -99,8 +99,7 @@ class StackFrame:
         return f"{'/'.join(self.file.split('/')[-2:])}:{self.line} {self.function}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Failure:
+class Failure(msgspec.Struct, frozen=True, kw_only=True):
     """One failure of memory in a log."""
 
     kind: FailureKind
@@ -157,8 +156,7 @@ class Failure:
         }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CrashLog:
+class CrashLog(msgspec.Struct, frozen=True, kw_only=True):
     """Failures of memory that a log reports."""
 
     failures: tuple[Failure, ...]

@@ -2,7 +2,8 @@
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+
+import msgspec
 
 from ..common.sizes import size_text
 from .records import FailureKind, OutOfMemory
@@ -36,8 +37,7 @@ def size_bytes(text: str, *, binary: bool = False) -> int | None:
 # The table: the first wording that a line has is what it says.
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wording:
+class Wording(msgspec.Struct, frozen=True, kw_only=True):
     """One way of saying that memory ran out."""
 
     kind: FailureKind

@@ -6,13 +6,12 @@ is its highest moment, and the peak is the highest phase of the rank with the hi
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import replace as replace_fields
 
-import msgspec
 from msgspec import Struct
-from msgspec.structs import astuple, replace
+from msgspec.structs import astuple
 
 from ..budget import Budget, Components, HostNeed, Method, ModelFacts, Peak, Phase, RankPeak, ServingNeed, Span
+from ..common.records import replace
 from ..common.reserved_memory import ReservedMemory, how_reserved_memory_is_found
 from ..common.sizes import GIB, MIB, format_gib
 from ..job.gpu_catalogue import Gpu
@@ -137,7 +136,7 @@ def whole_layers(plan: Plan) -> Iterator[str]:
 
 
 def _with(job: Job, **changes: object) -> Job:
-    return msgspec.structs.replace(job, parallel=msgspec.structs.replace(job.parallel, **changes))
+    return replace(job, parallel=replace(job.parallel, **changes))
 
 
 # The doubt about a device map whose GPUs have unlike blocks: each is counted with blocks of the average kind.
@@ -209,7 +208,7 @@ def peak_with_range(
     whole, components = phase, rank.with_vllm(phase.components, phase.name, sign=-1)
     beside = whole.components.total_bytes - components.total_bytes
     if beside:
-        phase = replace_fields(phase, components=components)
+        phase = replace(phase, components=components)
     allocated = phase.allocated_bytes
     slack = _slack_bytes(rank, phase, reserved=reserved, conf=conf)
     segments = -(-(allocated + slack) // _SEGMENT_BYTES) * _SEGMENT_BYTES
@@ -311,9 +310,9 @@ def _second_reduction(rank: RankMemory) -> int:
 
 def _slack_with(rank: RankMemory, phase: Phase, more: int, *, reserved: ReservedMemory, conf: str | None) -> int:
     """Return the slack if the optimizer's states were so many bytes larger: each leaves gaps of its own."""
-    states = msgspec.structs.replace(rank.states, optimizer=rank.states.optimizer + more)
-    components = replace_fields(phase.components, optimizer=max(0, phase.components.optimizer + more))
-    changed = msgspec.structs.replace(rank, states=states), replace_fields(phase, components=components)
+    states = replace(rank.states, optimizer=rank.states.optimizer + more)
+    components = replace(phase.components, optimizer=max(0, phase.components.optimizer + more))
+    changed = replace(rank, states=states), replace(phase, components=components)
     return _slack_bytes(*changed, reserved=reserved, conf=conf)
 
 

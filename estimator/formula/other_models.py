@@ -1,12 +1,12 @@
 """Models that are held beside the trained one: references, teachers, reward models, moving averages."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 
-from msgspec.structs import replace as replace_struct
+import msgspec
 
 from ..budget import Budget, Peak, Phase, RankPeak
 from ..common.errors import CannotTellError, VramtopError
+from ..common.records import replace
 from ..common.sizes import format_gib
 from ..job.job import Job
 from ..job.resolved_job import ResolvedJob, resolve_job
@@ -24,8 +24,7 @@ from .saved_activations import forward_pass_bytes
 # logits. A model in host memory takes none on the GPU.
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HeldModel:
+class HeldModel(msgspec.Struct, frozen=True, kw_only=True):
     """A model of the job's ``other_models``, as far as it could be looked up."""
 
     model: OtherModel
@@ -36,8 +35,7 @@ class HeldModel:
     """Why it is taken for a model like the trained one, in words; None: it was found."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HeldBytes:
+class HeldBytes(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes of a held model on one rank; of all of its ``count`` unless stated otherwise."""
 
     weights: int
@@ -103,7 +101,7 @@ def _plan(job: ResolvedJob, held: HeldModel) -> Plan:
             mode="inference",
         ),
         lora=quantized,
-        parallel=replace_struct(job.parallel, pipeline=1) if model.sharded else Parallel(context=job.parallel.context),
+        parallel=replace(job.parallel, pipeline=1) if model.sharded else Parallel(context=job.parallel.context),
         software=job.software,
     )
     return make_plan(other, held.arch, held.inventory)
@@ -123,8 +121,7 @@ _ROLES_WITH_LOGITS = ("teacher",)
 _NAMES = {"ema": "a moving average of the weights", "other": "another model"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Sum:
+class _Sum(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes of all held models."""
 
     weights: int

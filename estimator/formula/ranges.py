@@ -1,13 +1,14 @@
 """Ranges of an estimate: how far what torch allocates, what it reserves, and the device's memory may lie from it."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
 from math import hypot
 from typing import Literal
 
+import msgspec
 from msgspec import Struct
 
 from ..budget import Components, Span
+from ..common.records import replace
 from ..common.sizes import MIB
 from ..job.resolved_job import ResolvedJob
 from ..model.architecture import Architecture
@@ -89,8 +90,7 @@ figure, of a first barrier that also loads kernels, is 173 % more.
 """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Calibration:
+class Calibration(msgspec.Struct, frozen=True, kw_only=True):
     """Shares of the bytes in doubt by which a figure may be wrong, either way, nine times in ten."""
 
     step: dict[StepDoubt, float]

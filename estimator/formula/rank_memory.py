@@ -1,14 +1,13 @@
 """Bytes that one rank holds, by purpose, before they are put together into the moments of a step."""
 
-import dataclasses
 import re
 from collections.abc import Iterable
 from functools import lru_cache
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from ..budget import Components, HostNeed, PhaseName
+from ..common.records import replace
 from ..common.sizes import GIB, KIB, MIB
 from ..job.gpu_catalogue import Generation, Gpu, generation_of
 from ..job.job import Job
@@ -469,7 +468,7 @@ class RankMemory(Struct, frozen=True, eq=False, kw_only=True):
         vllm = self.vllm
         if not self.vllm_is_awake(phase):
             return components
-        return dataclasses.replace(
+        return replace(
             components,
             weights=components.weights + sign * vllm.weights,
             activations=components.activations + sign * vllm.cache,

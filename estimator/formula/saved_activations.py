@@ -4,13 +4,12 @@ The formulas per block are in ``block``, ``attention`` and ``temporary_memory``;
 saves on real models. All figures are for the tokens of one micro-batch.
 """
 
-import dataclasses
 from collections.abc import Iterator
-from dataclasses import dataclass, replace as replace_fields
 
+import msgspec
 from msgspec import Struct
-from msgspec.structs import replace
 
+from ..common.records import replace
 from ..job.resolved_job import ResolvedJob
 from ..model.architecture import Architecture, Role
 from ..model.rank_share import Stage, unpacked_bytes
@@ -445,12 +444,12 @@ def with_flat_units(job: ResolvedJob, stage: Stage) -> tuple[Stage, bool]:
         return stage, False
     parallel, one_unit = job.parallel, job.parallel.fsdp_units == "model"
     layered = frozenset(held.group.name for held in stage.parameters if held.group.layered)
-    runs = [replace_fields(run, trained=layered if run.trained or one_unit else run.trained) for run in stage.runs]
+    runs = [replace(run, trained=layered if run.trained or one_unit else run.trained) for run in stage.runs]
     own = parallel.fsdp_min_unit_parameters is not None or any(
         "embed" in name.lower() for name in parallel.fsdp_wrap_classes or ()
     )
     outside = any(held.trainable and not held.group.layered for held in stage.parameters)
-    return replace_fields(stage, runs=tuple(runs)), one_unit or (outside and not own)
+    return replace(stage, runs=tuple(runs)), one_unit or (outside and not own)
 
 
 def block_spans(context: LayerContext, stage: Stage, *, gradient_enters: bool) -> Iterator[BlockSpan]:
@@ -726,8 +725,7 @@ class SavedActivations(Struct, frozen=True, kw_only=True):
     """Temporary memory of a block that saves nothing, as nothing before it or in it trains; 0: there is none."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _LayerBytes:
+class _LayerBytes(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes per token that a layer saves, over the kinds of layers that an architecture has."""
 
     mean: float
@@ -797,7 +795,7 @@ def _with_frozen_parts(job: ResolvedJob, context: LayerContext, stage: Stage) ->
     """Return the same where parts of the blocks are frozen."""
     arch, tokens, offload = context.arch, context.tokens, job.training.activation_offload
     shared = _shared_biases_per_token(context)
-    every = saved_activations(job, arch, dataclasses.replace(stage, runs=None))
+    every = saved_activations(job, arch, replace(stage, runs=None))
     stage, in_root = with_flat_units(job, stage)
     enters = in_root or _gradient_enters(job, stage)
     spans = tuple(block_spans(context, stage, gradient_enters=enters))

@@ -1,14 +1,13 @@
 """Settings that a job leaves open and memory depends on: versions of libraries, units of FSDP, lengths of batches."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from datetime import date, timedelta
 
 from msgspec import Struct
-from msgspec.structs import replace as replace_struct
 
 from ..budget import Budget, Peak, RankPeak, Span
 from ..common.errors import CannotTellError, VramtopError
+from ..common.records import replace
 from ..common.sizes import format_gib
 from ..job.gpu_catalogue import Gpu
 from ..job.job import Job
@@ -193,8 +192,8 @@ def other_units(job: ResolvedJob) -> Iterator[Side]:
     parallel = job.parallel
     if job.shards.weights == 1 or not job.strategy.fsdp or parallel.fsdp_units is not None:
         return
-    whole = replace_struct(job.job.parallel, fsdp_units="model", fsdp_wrap_classes=None, fsdp_min_unit_parameters=None)
-    one_unit = replace_struct(job.job, parallel=whole)
+    whole = replace(job.job.parallel, fsdp_units="model", fsdp_wrap_classes=None, fsdp_min_unit_parameters=None)
+    one_unit = replace(job.job, parallel=whole)
     if parallel.fsdp_wrap_classes and not unit_rule(job).understood:
         names = ", ".join(parallel.fsdp_wrap_classes)
         sentence = (
@@ -219,7 +218,7 @@ def unsharded_weights(job: ResolvedJob) -> Iterator[Side]:
     parallel = job.parallel
     if job.shards.weights == 1 or not (job.strategy.fsdp2 and is_four_bit(job.lora) and job.framework.trainer):
         return
-    whole = replace_struct(
+    whole = replace(
         job.job.parallel,
         strategy="ddp",
         data_shard=1,
@@ -230,7 +229,7 @@ def unsharded_weights(job: ResolvedJob) -> Iterator[Side]:
         "4-bit weights are assumed to be sharded, as with a floating-point bnb_4bit_quant_storage. With the default, "
         "uint8, FSDP 2 under accelerate keeps them whole on each rank; then the step {change}"
     )
-    yield Side(source="storage", job=replace_struct(job.job, parallel=whole), sentence=sentence, is_warning=True)
+    yield Side(source="storage", job=replace(job.job, parallel=whole), sentence=sentence, is_warning=True)
 
 
 # Older versions of the libraries that a job does not name, where its step may have been another one.
@@ -333,8 +332,8 @@ def _with(job: Job, library: str, version: str, resolved: ResolvedJob) -> Job:
     if lora is not None and resolved.quantization is not None and resolved.adapters.prepared == "none":
         own = "fp32" if resolved.framework.fp32_adapters else None
         dtype = lora.adapter_dtype or resolved.adapters.dtype or own
-        lora = replace_struct(lora, kbit_preparation=False, adapter_dtype=dtype)
-    return replace_struct(job, lora=lora, software=replace_struct(job.software, **{library: version}))
+        lora = replace(lora, kbit_preparation=False, adapter_dtype=dtype)
+    return replace(job, lora=lora, software=replace(job.software, **{library: version}))
 
 
 def _time(job: ResolvedJob) -> date | None:

@@ -4,7 +4,6 @@ import ast
 import inspect
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
 from typing import Any, get_args, get_origin
@@ -32,8 +31,7 @@ _PLACEHOLDERS = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FieldHelp:
+class FieldHelp(msgspec.Struct, frozen=True, kw_only=True):
     """The help of one key of the job file."""
 
     key: str

@@ -4,10 +4,10 @@
 defaults in ``settings``. ``job_file`` decodes it; ``resolved_job`` looks up the rules that its values select.
 """
 
-from dataclasses import dataclass
 from pathlib import PurePath
 from typing import TypedDict
 
+import msgspec
 from msgspec import Struct, field
 
 from .settings import (
@@ -114,8 +114,7 @@ class EffectiveBatchJson(TypedDict):
     """Tokens per optimizer step, over all ranks; padding counts."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EffectiveBatch:
+class EffectiveBatch(msgspec.Struct, frozen=True, kw_only=True):
     """Micro-batch x accumulation x data-parallel ranks.
 
     Tensor-, pipeline-, context- and expert-parallel ranks work on the same sequences, so they do not multiply it.

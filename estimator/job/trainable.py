@@ -8,8 +8,10 @@ frozen if the first pattern has no ``!``, and trains otherwise.
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
+
+from ..common.records import replace
 
 _MAX_PATTERNS = 10_000
 _MAX_CHARACTERS = 500

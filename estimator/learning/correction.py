@@ -2,9 +2,9 @@
 
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 
 from ..budget import Budget, Components, Learned, Peak, Phase, RankPeak, Span
+from ..common.records import replace
 from ..common.sizes import format_gib
 from .measurement import Measurement, Predicted
 from .offsets import FIGURES, PARTS, Errors, Evidence, Subject, collect_evidence, expected_errors, scales

@@ -1,10 +1,12 @@
 """Model families: for each ``model_type`` a record of what its config leaves unstated and how its blocks use memory."""
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Literal
 
+import msgspec
+
+from ..common.records import replace
 from ..job.settings import Task
 from .architecture import Architecture, BlockRules, NamedShape, linear, norm
 
@@ -23,8 +25,7 @@ DECODER_TASKS: tuple[Task, ...] = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MaskedLmHead:
+class MaskedLmHead(msgspec.Struct, frozen=True, kw_only=True):
     """Module names of a masked language model's head."""
 
     transform: str
@@ -34,8 +35,7 @@ class MaskedLmHead:
     """The output module is the linear layer itself; otherwise it holds one named ``decoder`` and a bias of its own."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaskHeads:
+class TaskHeads(msgspec.Struct, frozen=True, kw_only=True):
     """Names and shapes of the task heads that a family puts on top of its body."""
 
     without_prefix: tuple[Task, ...] = ("feature-extraction",)
@@ -54,8 +54,7 @@ class TaskHeads:
     """Tasks whose model has BERT's pooler."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Family:
+class Family(msgspec.Struct, frozen=True, kw_only=True):
     """A model family, as ``model_type`` names it."""
 
     body: Body
@@ -70,14 +69,14 @@ class Family:
     in_transformers: bool = True
     """transformers has classes of this family; False: scripts build it themselves."""
     heads: TaskHeads = TaskHeads()
-    rules: BlockRules = field(default_factory=BlockRules)
+    rules: BlockRules = msgspec.field(default_factory=BlockRules)
 
     # --- config
     marker_field: str | None = None
     """Config field that identifies the family, or its nearest relative, where ``model_type`` is missing."""
-    absent: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
+    absent: Mapping[str, int] = msgspec.field(default_factory=lambda: MappingProxyType({}))
     """Values of fields that a config does not mention."""
-    field_names: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    field_names: Mapping[str, str] = msgspec.field(default_factory=lambda: MappingProxyType({}))
     """The family's own names of config fields, by the name that other families have for the same."""
     stack: Literal["decoder", "encoder", "encoder-decoder"] = "decoder"
     tied: bool = False

@@ -5,7 +5,6 @@ import functools
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,6 +13,7 @@ import msgspec
 from ..common.errors import InputError
 from ..common.limits import decode_json
 from ..common.paths import expand_user, is_file
+from ..common.records import replace
 from ..common.untrusted_files import MAX_CONFIG_BYTES, check_nesting, read_file
 from ..job.job_file.load_and_save import model_code, names_user_code
 from ..job.settings import ModelSpec, Task
@@ -121,8 +121,7 @@ _BASE_SUFFIX_PREFIXES = ("qwen", "deepseek")
 """Models whose pretrained variant has the suffix ``-base``."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ResolvedModel:
+class ResolvedModel(msgspec.Struct, frozen=True, kw_only=True):
     """A model and its config."""
 
     config: Mapping[str, Any]

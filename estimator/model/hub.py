@@ -11,10 +11,11 @@ import re
 import urllib.parse
 import urllib.request
 from collections.abc import Mapping
-from dataclasses import dataclass
 from email.message import Message
 from pathlib import Path
 from typing import Any, Literal
+
+import msgspec
 
 from ..common import limits
 from ..common.errors import ProcessLimitError
@@ -30,8 +31,7 @@ _ENDPOINT = "https://huggingface.co"
 _MAX_REDIRECTS = 5
 
 
-@dataclass(frozen=True, slots=True)
-class Refusal:
+class Refusal(msgspec.Struct, frozen=True):
     """Why the hub does not give a file."""
 
     answer: HubAnswer

@@ -2,10 +2,11 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from typing import Any, Final
+
+import msgspec
 
 from ..job.job import Job
 from ..job.resolved_job import ResolvedJob, resolve_job
@@ -17,8 +18,7 @@ from .architecture import Inventory
 # Sizes of the modules that a device map places, in the model's order: embedding, blocks, norm, head.
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlacedModule:
+class PlacedModule(msgspec.Struct, frozen=True, kw_only=True):
     """A module that is placed as a whole: a block, or a module outside of the blocks."""
 
     name: str
@@ -99,8 +99,7 @@ _QUANTIZED_SHARE = 0.9
 _BUFFER_FACTOR = 1.25
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Placement:
+class Placement(msgspec.Struct, frozen=True, kw_only=True):
     """The modules on each device."""
 
     gpus: tuple[tuple[PlacedModule, ...], ...]

@@ -2,12 +2,14 @@
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
+import msgspec
 from msgspec import structs
 
 from ..common.errors import InputError
+from ..common.records import replace
 from ..job.resolved_job import ResolvedJob
 from ..job.settings import Parallel
 from .architecture import Inventory, ParameterGroup, Role
@@ -28,8 +30,7 @@ from .trained_parameters import (
 _MLP_ROLES: tuple[Role, ...] = ("mlp", "expert", "router")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LocalParameters:
+class LocalParameters(msgspec.Struct, frozen=True, kw_only=True):
     """The part of one parameter group that a rank holds before data-parallel sharding."""
 
     group: ParameterGroup
@@ -184,8 +185,7 @@ def unpacked_bytes(parameters: Iterable[LocalParameters], *, width: int) -> int:
 _POSITION_TABLE = re.compile(r"\b(wpe|\w*position\w*|token_type\w*)\.weight$")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Partitioning:
+class Partitioning(msgspec.Struct, frozen=True, kw_only=True):
     """The settings of a job that decide which parameters its ranks hold."""
 
     parallel: Parallel

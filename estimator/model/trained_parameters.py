@@ -7,13 +7,16 @@ a group's parameters are (dense and MoE blocks of one model, counted from the sh
 import difflib
 import re
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import chain, combinations
 from math import prod
 from typing import Literal
 
+import msgspec
+
 from ..common.errors import CannotTellError, InputError
+from ..common.records import replace
 from ..job.resolved_job import ResolvedJob
 from ..job.rules.dtype_widths import BITSANDBYTES, quantized_bytes
 from ..job.settings import Lora
@@ -92,8 +95,7 @@ _MAX_OUTSIDE_SHARE = 0.05
 """Share of the model's parameters up to which additional ones are taken for layers that a program adds to it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BlockRun:
+class BlockRun(msgspec.Struct, frozen=True, kw_only=True):
     """Successive blocks in which the same parameters train."""
 
     count: int
@@ -428,8 +430,7 @@ def separates_experts(job: ResolvedJob, family: str | None) -> bool:
     return own and family_of(family).separate_expert_names is not None
 
 
-@dataclass(frozen=True, slots=True)
-class QuantizedLayers:
+class QuantizedLayers(msgspec.Struct, frozen=True):
     """The layers of a model that a job quantizes."""
 
     kind: str | None

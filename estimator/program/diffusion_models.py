@@ -2,7 +2,6 @@
 
 import functools
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -69,8 +68,7 @@ class DiffusionModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Family:
+class Family(msgspec.Struct, frozen=True, kw_only=True):
     """Training scripts of diffusion models that are trained alike."""
 
     adapters: str

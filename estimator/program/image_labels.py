@@ -4,8 +4,9 @@ Sources: the models' ``forward``, and transformers' examples run_object_detectio
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from ..job.settings import Task
 
@@ -65,8 +66,7 @@ def collate(items):
 """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LabelledImages:
+class LabelledImages(msgspec.Struct, frozen=True, kw_only=True):
     """The images and labels of a training script, all of one size."""
 
     task: Task

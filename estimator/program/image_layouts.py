@@ -2,8 +2,9 @@
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from ..common.errors import InputError
 
@@ -28,8 +29,7 @@ _ONEVISION_MOST = 9
 _MLLAMA_TILES = 4
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ImageLayout:
+class ImageLayout(msgspec.Struct, frozen=True, kw_only=True):
     """Size and token count of one image, and the image tensors of one training example."""
 
     height: int

@@ -5,9 +5,10 @@ train.py of torchvision 0.29, and train.py of timm 1.0.31, with their defaults.
 """
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from ..common.errors import CannotTellError, InputError
 from ..job.job import Job
@@ -32,8 +33,7 @@ _SIZED = {"vit_": "image_size={height}", "maxvit": "input_size=({height}, {width
 _SEVERAL_OUTPUTS = ("googlenet", "inception_v3")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LibraryModel:
+class LibraryModel(msgspec.Struct, frozen=True, kw_only=True):
     """A model that torchvision or timm builds by name."""
 
     name: str

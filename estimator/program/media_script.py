@@ -5,9 +5,9 @@ Shapes are those that the model's processor in transformers (5.23) makes of an i
 
 import math
 from collections.abc import Collection, Iterator
-from dataclasses import replace
 
 from ..common.errors import InputError
+from ..common.records import replace
 from ..job.job import Job
 from ..job.resolved_job import ResolvedJob, resolve_job
 from ..model.find_config import ResolvedModel

@@ -7,8 +7,9 @@ batches are random items on the host.
 
 import json
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, NamedTuple
+
+import msgspec
 
 from ..common.errors import CannotTellError
 from ..job.job import Job
@@ -62,8 +63,7 @@ _PEFT_TASKS = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Trainer:
+class _Trainer(msgspec.Struct, frozen=True, kw_only=True):
     """A trainer's classes, and what it takes."""
 
     library: str

@@ -2,12 +2,12 @@
 
 import os
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
 from ..common.errors import InputError
 from ..common.paths import note_job_folder, working_folder
+from ..common.records import replace
 from .program.deepspeed import deepspeed_layer
 from .program.program import Launch, Program, yaml_layer
 from .source.data_files import FilesystemView, layer_from_table, read_table

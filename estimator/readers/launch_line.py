@@ -4,13 +4,13 @@ import os
 import re
 import shlex
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path, PurePath
 from typing import Any
 
 from ..common.errors import CannotTellError, InputError
 from ..common.paths import working_folder
+from ..common.records import replace
 from ..job.settings import Software
 from .notebook import notebook_of_program, with_cells
 from .program.device_choice import choice_of_line, choice_of_script

@@ -2,11 +2,11 @@
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from ..common.errors import InputError
+from ..common.records import replace
 from .program.program import Program
 from .source.data_files import read_table
 from .source.evidence import JobReading

@@ -5,10 +5,12 @@ import re
 import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from pathlib import PurePath
 
+import msgspec
+
 from ..common.errors import InputError
+from ..common.records import replace
 from .program.program import Launch
 from .script.entry_call import find_entry
 from .script.script_settings import open_script
@@ -21,8 +23,7 @@ _VISIBLE = "CUDA_VISIBLE_DEVICES"
 _ENTRIES_OF_TRL = {r"trl\.cli(\.main)?\.main": "trl"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StartedTool:
+class StartedTool(msgspec.Struct, frozen=True, kw_only=True):
     """A launch line whose script starts a tool, as the tool's own command line."""
 
     launch: Launch

@@ -1,7 +1,6 @@
 """torch's caching allocator in a traced estimate: its settings, its capacity on a GPU, and sentences about both."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -39,8 +38,7 @@ class ReservedMemory(msgspec.Struct, frozen=True):
         return tuple(found)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AllocatorCapacity:
+class AllocatorCapacity(msgspec.Struct, frozen=True, kw_only=True):
     """Memory of a GPU for the allocator."""
 
     label: str

@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ import msgspec
 
 from ..budget import Budget
 from ..common.errors import CannotTellError
+from ..common.records import replace
 from ..job.gpu_catalogue import Gpu
 from ..job.job import Job
 from ..job.resolved_job import ResolvedJob, own_optimizer_code, resolve_job

@@ -2,12 +2,12 @@
 
 import os
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from ..common.records import replace
 from ..job.settings import Lora, Task
 from ..model.architecture import Buffer, Inventory, NamedShape, ParameterGroup, assign_roles, with_role
 from ..model.find_config import ResolvedModel

@@ -3,7 +3,6 @@
 import os
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -16,8 +15,7 @@ from .worker_process import Worker, convert_answer
 PROBE_TIMEOUT_SECONDS = 20
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Interpreter:
+class Interpreter(msgspec.Struct, frozen=True, kw_only=True):
     """A Python that has torch and transformers."""
 
     path: Path

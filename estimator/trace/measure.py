@@ -8,7 +8,6 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Annotated, Any, Literal, TypedDict
 
@@ -31,8 +30,7 @@ from .worker_process import WORKER_PROGRAM
 MAX_TRIES = 3
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BatchSearch:
+class BatchSearch(msgspec.Struct, frozen=True, kw_only=True):
     """Outcome of a search."""
 
     predicted: int | None
@@ -265,8 +263,7 @@ saw first."""
 OnStage = Callable[[str, Sequence[int]], None]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class Place(msgspec.Struct, frozen=True, kw_only=True):
     """Where one rank runs."""
 
     cuda_device: str | None = None

@@ -8,11 +8,13 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from ..common.errors import NOT_REHEARSED, InputError
+from ..common.records import replace
 from ..common.trust import Writers, own_writers, user_name, writers_of_program
 
 if TYPE_CHECKING:
@@ -22,8 +24,7 @@ if TYPE_CHECKING:
     from ..job.settings import Program
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WhatRuns:
+class WhatRuns(msgspec.Struct, frozen=True, kw_only=True):
     """What a rehearsal would start, for the user to agree to."""
 
     command: str

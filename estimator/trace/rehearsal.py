@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import os
 import shlex
-from dataclasses import dataclass, replace
 from pathlib import Path
 from signal import Signals
 from typing import TYPE_CHECKING, Any
@@ -18,6 +17,7 @@ import msgspec
 
 from ..budget import Budget, ModelFacts, Peak, Phase, RehearsalFacts
 from ..common.errors import CannotTellError, InputError
+from ..common.records import replace
 from ..common.secrets import displayed
 from ..common.sizes import format_gib, size_text
 from ..common.trust import find_program, why_not_found
@@ -72,8 +72,7 @@ _KEPT_BY = {
 """What keeps real files where the program has no view, by the level and whether the kernel tells of its calls."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rehearsed:
+class Rehearsed(msgspec.Struct, frozen=True, kw_only=True):
     """A rehearsed program."""
 
     answer: RehearsalAnswer

@@ -2,12 +2,12 @@
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 
 import msgspec
 
 from ..budget import Budget, Components, ModelFacts, Peak, Phase, PhaseMark, PhaseName, Span, Timeline
 from ..common.errors import CannotTellError
+from ..common.records import replace
 from ..formula.assumptions import assumptions, warnings
 from ..formula.ranges import (
     TRACED,
@@ -48,8 +48,7 @@ _FORMULA_HINT = "; method exact has rules for it"
 _PHASES: tuple[PhaseName, ...] = ("loading", "forward", "backward", "optimizer step", "evaluation", "saving")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Overhead:
+class Overhead(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes of the process that a trace cannot see."""
 
     context: int

@@ -6,11 +6,14 @@ import os
 import re
 import time
 from collections import Counter, defaultdict, deque
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Literal
 
+import msgspec
+
 from vramtop.estimator.common.errors import InputError
+from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import GIB, format_gib
 
 from ..board.board import stale_after_seconds
@@ -35,8 +38,7 @@ SEVERITIES: tuple[Severity, ...] = ("critical", "warning", "info")
 """Worst first."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rule:
+class Rule(msgspec.Struct, frozen=True, kw_only=True):
     """One kind of alert."""
 
     name: str
@@ -127,8 +129,7 @@ MAX_SENTENCE = 400
 """Length of a driver's or another host's sentence in an alert."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Feed:
+class Feed(msgspec.Struct, frozen=True, kw_only=True):
     """The readings at one moment."""
 
     board: Board | None
@@ -151,8 +152,7 @@ class Feed:
         return next((fault.message for fault in faults if fault.code == NO_DRIVER), None)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Condition:
+class Condition(msgspec.Struct, frozen=True, kw_only=True):
     """Something that is wrong now."""
 
     rule: Rule
@@ -174,8 +174,7 @@ class Condition:
     """Time until the GPU is full."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Conditions:
+class Conditions(msgspec.Struct, frozen=True, kw_only=True):
     """What is true of one board."""
 
     present: tuple[Condition, ...] = ()
@@ -218,14 +217,13 @@ def find_conditions(feed: Feed) -> Conditions:
     )
 
 
-@dataclass(slots=True)
-class _Found:
+class _Found(msgspec.Struct):
     """What was found on a board so far."""
 
     board: Board
-    present: list[Condition] = field(default_factory=list)
-    unknown: set[Key] = field(default_factory=set)
-    unknown_gpus: set[str] = field(default_factory=set)
+    present: list[Condition] = msgspec.field(default_factory=list)
+    unknown: set[Key] = msgspec.field(default_factory=set)
+    unknown_gpus: set[str] = msgspec.field(default_factory=set)
 
     def look_at_processes(self) -> None:
         """Find runs that are over their budget, or that grow and fill a GPU."""
@@ -393,8 +391,7 @@ RULES_BY_WORD: Mapping[str, tuple[Rule, ...]] = {
 """The rules by the word that settings have for them."""
 
 
-@dataclass(frozen=True, slots=True)
-class ChosenAlerts:
+class ChosenAlerts(msgspec.Struct, frozen=True):
     """Which rules are left out, by their names."""
 
     left_out: frozenset[str] = frozenset()
@@ -416,8 +413,7 @@ def chosen_alerts(settings: Mapping[str, object]) -> ChosenAlerts:
 _MAX_RESOLVED = 20
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Alert:
+class Alert(msgspec.Struct, frozen=True, kw_only=True):
     """One alert, keyed by what it is about."""
 
     condition: Condition
@@ -536,8 +532,7 @@ _MAX_FACTS = 256
 """Hosts, GPUs or processes in one environment variable, which may have 128 KiB (``MAX_ARG_STRLEN`` of Linux)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Announcement:
+class Announcement(msgspec.Struct, frozen=True):
     """A change that the user is told of."""
 
     alert: Alert
@@ -651,8 +646,7 @@ OFF = "off"
 _SPAN = re.compile(r"([01]?\d|2[0-3]):([0-5]\d)\s*-\s*([01]?\d|2[0-3]):([0-5]\d)")
 
 
-@dataclass(frozen=True, slots=True)
-class QuietHours:
+class QuietHours(msgspec.Struct, frozen=True):
     """A time of day from its start up to its end, also across midnight, in minutes since midnight (local time)."""
 
     start: int

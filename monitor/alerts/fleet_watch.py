@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+import msgspec
+
+from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import format_gib
 
 from ..host.plain_text import duration_text
@@ -65,14 +68,13 @@ def find_fleet_conditions(fleet: Fleet, had_gpus: Collection[str] = ()) -> Condi
     )
 
 
-@dataclass(slots=True)
-class _Found:
+class _Found(msgspec.Struct):
     """What was found in a fleet so far."""
 
-    present: list[Condition] = field(default_factory=list)
-    unknown: set[Key] = field(default_factory=set)
-    unknown_gpus: set[str | tuple[str, str]] = field(default_factory=set)
-    unknown_hosts: set[str] = field(default_factory=set)
+    present: list[Condition] = msgspec.field(default_factory=list)
+    unknown: set[Key] = msgspec.field(default_factory=set)
+    unknown_gpus: set[str | tuple[str, str]] = msgspec.field(default_factory=set)
+    unknown_hosts: set[str] = msgspec.field(default_factory=set)
 
     def look_at_host(self, host: HostReading, *, had_gpus: bool) -> None:
         """Find that it is silent, has lost GPUs, has memory of no visible process, or pending jobs that do not fit."""

@@ -5,13 +5,13 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, TypedDict
 
 import msgspec
 
 from vramtop.estimator.common.errors import CannotTellError, InputError
+from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.secrets import mask_line
 from vramtop.estimator.job.job_file.changes import replaces_model
 from vramtop.estimator.readers.source.evidence import Finding, JobReading
@@ -102,8 +102,7 @@ _MIG_NAME_BEFORE_R470 = re.compile(r"MIG-(GPU-[^/]+)/\d+/\d+")
 _DEVICE_FILE = re.compile(r"nvidia\d+")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GpuEnvironment:
+class GpuEnvironment(msgspec.Struct, frozen=True, kw_only=True):
     """The variables of a process's environment that decide which GPU it uses."""
 
     cuda_visible_devices: str | None = None
@@ -112,7 +111,7 @@ class GpuEnvironment:
     nvidia_visible_devices: str | None = None
     own_numbering: bool = False
     """The process runs in a container that vramtop does not run in, which numbers its GPUs from 0."""
-    mig_parents: Mapping[str, str] = field(default_factory=dict)
+    mig_parents: Mapping[str, str] = msgspec.field(default_factory=dict)
     """UUIDs of the GPUs by the names of their MIG devices, for the MIG devices in the variables."""
 
     @classmethod
@@ -200,8 +199,7 @@ _NO_GPUS = ("none", "void")
 """Values of NVIDIA_VISIBLE_DEVICES for a container without GPUs."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GpuAssignment:
+class GpuAssignment(msgspec.Struct, frozen=True, kw_only=True):
     """The GPU of a process."""
 
     gpu: int | None
@@ -389,8 +387,7 @@ class AttachmentJson(TypedDict):
     """What could not be read, and what was read and not understood; one sentence each."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankProcess:
+class RankProcess(msgspec.Struct, frozen=True, kw_only=True):
     """The process of one rank on this machine."""
 
     pid: int
@@ -419,8 +416,7 @@ class RankProcess:
         }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Attachment:
+class Attachment(msgspec.Struct, frozen=True, kw_only=True):
     """A running job."""
 
     pid: int
@@ -510,8 +506,7 @@ _Runs = dict[str, dict[str, SavedAnswer]]
 """Answers by run key and job key."""
 
 
-@dataclass(frozen=True, slots=True)
-class SavedAnswers:
+class SavedAnswers(msgspec.Struct, frozen=True):
     """The file of answers.
 
     Args:

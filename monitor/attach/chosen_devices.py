@@ -1,7 +1,8 @@
 """The GPUs of this machine that a job uses: chosen by its launch line, its launcher, its script or the environment."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from vramtop.estimator.common.errors import InputError
 from vramtop.estimator.readers.source.evidence import DeviceChoice
@@ -19,8 +20,7 @@ from .attachment import (
 _VARIABLE = "CUDA_VISIBLE_DEVICES"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChosenDevices:
+class ChosenDevices(msgspec.Struct, frozen=True, kw_only=True):
     """The GPUs that a job uses."""
 
     selection: tuple[int | str, ...] | None = None

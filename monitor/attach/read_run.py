@@ -7,13 +7,15 @@ name); nothing is injected, traced or executed.
 import os
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from vramtop.estimator.budget import Budget, budget_on_gpu
 from vramtop.estimator.common.errors import CannotTellError, InputError, VramtopError
 from vramtop.estimator.common.paths import note_job_folder
+from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.secrets import displayed_arguments
 from vramtop.estimator.common.sizes import format_gib
 from vramtop.estimator.job.job_file.changes import replaces_model
@@ -436,8 +438,7 @@ MAX_STARTING_SECONDS = 600.0
 """Nearly every job has allocated its memory after this time; the dashboard detects it from the memory's course."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StartingProcess:
+class StartingProcess(msgspec.Struct, frozen=True, kw_only=True):
     """A process that will allocate more memory."""
 
     gpu_index: int

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import shlex
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from vramtop.estimator.common.errors import CannotTellError, InputError, VramtopError
+from vramtop.estimator.common.records import replace
 from vramtop.estimator.job.job import Job
 from vramtop.estimator.job.settings import Program
 from vramtop.estimator.readers.source.evidence import Finding, JobReading

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal
+
+import msgspec
+
+from vramtop.estimator.common.records import replace
 
 from ..host.kinds import program_path, starts_sessions
 from ..snapshot.snapshot import MigDevice, gpu_list
@@ -43,8 +47,7 @@ NOT_ATTACHED: NoBudgetReason = "not attached"
 """Nothing is attached to by itself (``--no-attach``)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProcessRow:
+class ProcessRow(msgspec.Struct, frozen=True, kw_only=True):
     """One process on one GPU, with the budget of its job if the job is known."""
 
     gpu: GpuReading
@@ -155,8 +158,7 @@ class GpuRow:
         return sum(figure(budget) for budget in budgets) if budgets else None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunRow:
+class RunRow(msgspec.Struct, frozen=True, kw_only=True):
     """A job that runs, or that has ended and was not dismissed yet."""
 
     job: Job
@@ -173,8 +175,7 @@ class RunRow:
     """Unix seconds of the first reading after all of its processes had ended."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PendingRow:
+class PendingRow(msgspec.Struct, frozen=True, kw_only=True):
     """A pending job, and whether it would fit now."""
 
     job: Job
@@ -188,8 +189,7 @@ class PendingRow:
     """Unix seconds when ``fits`` last changed; None: not since the job was first seen as pending."""
 
 
-@dataclass(frozen=True, slots=True)
-class AttachProgress:
+class AttachProgress(msgspec.Struct, frozen=True):
     """How far the automatic attaching is."""
 
     read: int
@@ -198,8 +198,7 @@ class AttachProgress:
     """Runs that may be read, as far as the tree of processes tells."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Hidden:
+class Hidden(msgspec.Struct, frozen=True, kw_only=True):
     """What is not displayed, because the command line asks for a part only."""
 
     by: str
@@ -218,8 +217,7 @@ class Hidden:
     """GPUs that were named and that this machine does not have."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Board:
+class Board(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that is known at one moment."""
 
     snapshot: Snapshot
@@ -230,7 +228,7 @@ class Board:
     """Processes without a budget that have ended within the last minute."""
     anomalies: tuple[Anomaly, ...] = ()
     """Anomalies by GPU: helper processes with a CUDA context, two ranks on one GPU, forgotten processes."""
-    committed: Mapping[DeviceIndex, int] = field(default_factory=dict)
+    committed: Mapping[DeviceIndex, int] = msgspec.field(default_factory=dict)
     """Free bytes by device that running jobs will yet allocate, or that are reserved."""
     hidden: Hidden | None = None
     """What is not displayed; None: everything is."""
@@ -433,8 +431,7 @@ def _run_key(run: RunRow) -> GroupKey:
 # Why a followed process is on no GPU, and from which age on a board is too old.
 
 
-@dataclass(frozen=True, slots=True)
-class MissingReason:
+class MissingReason(msgspec.Struct, frozen=True):
     """A reason, in a few words and as a sentence."""
 
     short: str

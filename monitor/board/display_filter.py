@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal, get_args
 
+import msgspec
+
 from vramtop.estimator.common.errors import InputError
+from vramtop.estimator.common.records import replace
 
 from ..snapshot.snapshot import MigDevice
 from .board import Hidden
@@ -30,8 +32,7 @@ _LABEL = re.compile(r"\d{1,4}(:\d{1,4}){0,2}", re.ASCII)
 _UUID = re.compile(r"(GPU|MIG)-[0-9A-Za-z/-]{4,}", re.ASCII | re.IGNORECASE)
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceChoice:
+class DeviceChoice(msgspec.Struct, frozen=True):
     """GPUs and MIG devices as the user named them.
 
     Args:
@@ -83,8 +84,7 @@ def parse_devices(text: str) -> DeviceChoice:
     return DeviceChoice(frozenset(labels), tuple(uuids))
 
 
-@dataclass(slots=True, kw_only=True)
-class DisplayFilter:
+class DisplayFilter(msgspec.Struct, kw_only=True):
     """Decides for each board what is displayed. Not thread-safe.
 
     A run is displayed whole if any of its ranks is to be displayed.
@@ -97,7 +97,7 @@ class DisplayFilter:
     devices: DeviceChoice | None = None
     """None: all."""
     only: frozenset[OnlyWord] = frozenset()
-    _ran_at: dict[ProcessKey, float] = field(default_factory=dict)
+    _ran_at: dict[ProcessKey, float] = msgspec.field(default_factory=dict)
     """Unix seconds of the last snapshot in which a process ran kernels."""
 
     @property

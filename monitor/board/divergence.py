@@ -3,11 +3,14 @@
 import math
 import time
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Literal
+
+import msgspec
 
 from vramtop.estimator.budget import Budget, Peak
 from vramtop.estimator.causes.divergence import Divergence, Observation, explain_divergence
+from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import MIB, UNSEEN_BYTES, format_gib
 from vramtop.estimator.job.job import Job
 
@@ -84,8 +87,7 @@ _PEAK_UNCHANGED_SECONDS = 30.0
 """Time without a new peak after which a job that has reached its budget is steady."""
 
 
-@dataclass(frozen=True, slots=True)
-class PhaseStart:
+class PhaseStart(msgspec.Struct, frozen=True):
     """The start of a phase."""
 
     time: float
@@ -204,8 +206,7 @@ class PhaseTracker:
 # The highest memory use of a process, from the most exact source that is known.
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PeakUsage:
+class PeakUsage(msgspec.Struct, frozen=True, kw_only=True):
     """The most memory that a process has held on one GPU."""
 
     size_bytes: int
@@ -258,8 +259,7 @@ _LEAST_COVERED = 0.8
 """Share of such a span that the readings in it must cover."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GrowthTrend:
+class GrowthTrend(msgspec.Struct, frozen=True, kw_only=True):
     """A significant growth of memory."""
 
     bytes_per_second: float
@@ -365,8 +365,7 @@ _DOUBTS: dict[Status, tuple[str, ...]] = {"over": ("more", "either"), "under": (
 """Directions of the job's uncertainties that may be the cause of a status."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
+class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     """One process compared with the budget of its job."""
 
     status: Status

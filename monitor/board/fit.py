@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict
 
+import msgspec
+
 from vramtop.estimator.budget import Budget, FieldsOf, HostNeed, HostNeedJson, RankPeak, RankPeaks, ServingNeed
 from vramtop.estimator.common.errors import Verdict  # noqa: TC001 - schemas look types up at run time
+from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import UNSEEN_BYTES, format_gib, size_text
 
 from ..host.available_ram import HostRam, host_verdict
@@ -36,8 +39,7 @@ _UNUSABLE_FAULTS = {
 """Faults of a GPU on which no program can be started, by the driver's code."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceCapacity:
+class DeviceCapacity(msgspec.Struct, frozen=True, kw_only=True):
     """Memory available on one GPU, or on one MIG device of it."""
 
     index: int
@@ -251,8 +253,7 @@ MIG_NEEDS_ONE_RANK = "is for jobs with one rank: a program sees one MIG device a
 Enumeration). NCCL 2.31 joins ranks that each see one of their own, as an experiment (NVIDIA/nccl issue 1716)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceVerdict:
+class DeviceVerdict(msgspec.Struct, frozen=True, kw_only=True):
     """Verdict for one rank of the job on one device; for as many alike ranks on as many alike devices."""
 
     device: DeviceCapacity
@@ -297,8 +298,7 @@ class ServingFit:
         }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FitResult:
+class FitResult(msgspec.Struct, frozen=True, kw_only=True):
     """Verdict for the whole job, and the devices of its ranks."""
 
     verdict: Verdict
@@ -554,8 +554,7 @@ def _fit_result(
     return result, chosen
 
 
-@dataclass(frozen=True, slots=True)
-class _Placed:
+class _Placed(msgspec.Struct, frozen=True):
     """Alike ranks on as many alike devices."""
 
     position: int

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from vramtop.estimator.common.errors import VramtopError
+from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import UNSEEN_BYTES, format_gib
 
 from ..anomalies import AnomalyDetector
@@ -298,8 +301,7 @@ class PendingFits:
         return tuple(rows)
 
 
-@dataclass(slots=True)
-class _DebouncedFit:
+class _DebouncedFit(msgspec.Struct):
     """Debounced verdict of a pending job: it changes only after several readings in a row."""
 
     verdict: Verdict | None = None
@@ -352,8 +354,7 @@ def _check(
 # Tracks the processes of known jobs through their phases, compares them with their budgets, and notices their end.
 
 
-@dataclass(slots=True)
-class _TrackedProcess:
+class _TrackedProcess(msgspec.Struct):
     """A process of a known job on one GPU."""
 
     row: ProcessRow
@@ -365,8 +366,7 @@ class _TrackedProcess:
     """At that time the kernel killed a process because host memory ran out."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Reading:
+class _Reading(msgspec.Struct, frozen=True):
     """One snapshot, as far as the rows of ended processes depend on it."""
 
     time: float

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+import msgspec
+
+from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import MIB, format_gib
 
 from ..snapshot.snapshot import usual_interval
@@ -26,8 +28,7 @@ _RECENT_SECONDS = 200.0
 """Nor is one whose highest reading is older."""
 
 
-@dataclass(slots=True)
-class _Seen:
+class _Seen(msgspec.Struct):
     """A process on one GPU."""
 
     row: ProcessRow

@@ -8,9 +8,10 @@ import re
 import socket
 import threading
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
+
+import msgspec
 
 from vramtop.estimator.common.errors import InputError
 
@@ -25,8 +26,7 @@ if TYPE_CHECKING:
 _HOST = re.compile(r"[A-Za-z0-9._\-]+(:\d{1,5})?|\[[0-9A-Fa-f:.]+\](:\d{1,5})?")
 
 
-@dataclass(frozen=True, slots=True)
-class HostNames:
+class HostNames(msgspec.Struct, frozen=True):
     """Decides about a request by its ``Host`` header.
 
     Args:
@@ -82,8 +82,7 @@ DEFAULT_PORT = 10440
 _MAX_PORT = 65_535
 
 
-@dataclass(frozen=True, slots=True)
-class ListenAddress:
+class ListenAddress(msgspec.Struct, frozen=True):
     """Host and port."""
 
     host: str
@@ -135,8 +134,7 @@ Address = tuple[Any, ...]
 """The other side, as ``accept`` of a socket returns it."""
 
 
-@dataclass(slots=True, eq=False)
-class _Connection:
+class _Connection(msgspec.Struct, eq=False):
     socket: socket.socket
     address: Address
     client: str
@@ -145,8 +143,7 @@ class _Connection:
     """The whole request has arrived."""
 
 
-@dataclass(slots=True)
-class Connections:
+class Connections(msgspec.Struct):
     """Makes room for a new connection by ending the oldest one that has not sent its request, else the oldest one.
 
     So nobody keeps others out by connections that stay open: who sends a request at once is answered.
@@ -158,9 +155,9 @@ class Connections:
 
     limit: Limit
     of_one: Limit
-    _open: dict[Address, _Connection] = field(default_factory=dict)
+    _open: dict[Address, _Connection] = msgspec.field(default_factory=dict)
     """By the client's address and port; the oldest first."""
-    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _lock: threading.Lock = msgspec.field(default_factory=threading.Lock)
 
     def add(self, opened: socket.socket, address: Address) -> None:
         """Take note of a new connection, and end those that it takes the place of."""

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Literal, get_args
 
+import msgspec
+
 from vramtop.estimator.common.errors import Verdict
 
 from ..board.board import stale_after_seconds
@@ -36,8 +38,7 @@ MetricType = Literal["gauge", "counter", "stateset", "info"]
 _UNITS = ("bytes_per_second", "bytes", "seconds", "celsius", "watts", "ratio")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Metric:
+class Metric(msgspec.Struct, frozen=True, kw_only=True):
     """One metric."""
 
     family: str
@@ -517,8 +518,7 @@ def _family(metric: Metric, values: Values) -> Family:
     return family
 
 
-@dataclass(frozen=True, slots=True)
-class _Families:
+class _Families(msgspec.Struct, frozen=True):
     """What an encoder asks for families."""
 
     families: Sequence[Family]
@@ -531,8 +531,7 @@ class _Families:
 # The latest board, and whether it is recent enough to be exported.
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReadingState:
+class ReadingState(msgspec.Struct, frozen=True, kw_only=True):
     """What is known about the sampler at one moment."""
 
     board: Board | None

@@ -46,8 +46,7 @@ _STEPS_APART = 2
 """Ranks that train together are at the same step or the next one."""
 
 
-@dataclass(frozen=True, slots=True)
-class FleetRank:
+class FleetRank(msgspec.Struct, frozen=True):
     """One process of a run on one GPU of one host."""
 
     host: HostReading
@@ -607,8 +606,7 @@ class HostReading(Struct, frozen=True, kw_only=True, omit_defaults=True, dict=Tr
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FleetTotals:
+class FleetTotals(msgspec.Struct, frozen=True, kw_only=True):
     """Sums over a fleet; memory is that of live hosts only."""
 
     hosts: int

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec import Struct, structs
 
 from vramtop.estimator.budget import RankPeaks
 from vramtop.estimator.common.errors import Verdict
+from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import UNSEEN_BYTES
 
 from ..board.board import BEING_READ

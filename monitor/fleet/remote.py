@@ -522,8 +522,7 @@ _NOT_FOUND = 127
 _SSH_FAILED = 255
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SshCommand:
+class SshCommand(msgspec.Struct, frozen=True, kw_only=True):
     """How to run ``vramtop stream`` on hosts.
 
     Args:

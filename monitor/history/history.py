@@ -8,14 +8,17 @@ import os
 import sys
 import threading
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
+
+import msgspec
 
 from vramtop.estimator.common.errors import CannotTellError, InputError, ProcessLimitError, VramtopError, start_thread
 from vramtop.estimator.common.limits import MEASURED_RUNS, LimitError, decode_json
 from vramtop.estimator.common.paths import is_file
 from vramtop.estimator.common.private_files import make_own_folder
+from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.trust import process_owner
 
 from ..host.processes import read_stat
@@ -449,8 +452,7 @@ def corrected_by(
     return corrected(budget, subject, runs, version=vramtop_version())
 
 
-@dataclass(slots=True)
-class Corrections:
+class Corrections(msgspec.Struct):
     """Corrects budgets. Safe to use from several threads; reads a file, so never use it on the UI thread.
 
     Args:
@@ -462,9 +464,9 @@ class Corrections:
     history: Callable[[], History] = History
     notify: Callable[[str], object] = lambda _: None
     clock: Callable[[], float] = time.time
-    _read: dict[str, tuple[float, tuple[Measurement, ...]]] = field(default_factory=dict)
+    _read: dict[str, tuple[float, tuple[Measurement, ...]]] = msgspec.field(default_factory=dict)
     _failed: bool = False
-    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _lock: threading.Lock = msgspec.field(default_factory=threading.Lock)
 
     def corrected(
         self,
@@ -680,8 +682,7 @@ _MIN_RISE = 1.005
 THREAD = "keep measured run"
 
 
-@dataclass(frozen=True, slots=True)
-class _Kept:
+class _Kept(msgspec.Struct, frozen=True):
     """The figures of a run that were handed to the thread that keeps them."""
 
     time: float
@@ -692,8 +693,7 @@ class _Kept:
     """Method of the estimate beside them."""
 
 
-@dataclass(slots=True)
-class _Followed:
+class _Followed(msgspec.Struct):
     """A run while it is followed."""
 
     identity: str
@@ -706,8 +706,7 @@ class _Followed:
     """What was kept last; None: nothing yet."""
 
 
-@dataclass(slots=True)
-class RunRecorder:
+class RunRecorder(msgspec.Struct):
     """Keeps measurements of the runs on the boards that it observes; the file is written on a thread of its own.
 
     Args:
@@ -723,9 +722,9 @@ class RunRecorder:
     notify: Callable[[str], object] = lambda _: None
     on_kept: Callable[[], object] = lambda: None
     clock: Callable[[], float] = time.time
-    _runs: dict[tuple[ProcessKey, ...], _Followed] = field(default_factory=dict)
+    _runs: dict[tuple[ProcessKey, ...], _Followed] = msgspec.field(default_factory=dict)
     _failed: bool = False
-    _writing: threading.Lock = field(default_factory=threading.Lock)
+    _writing: threading.Lock = msgspec.field(default_factory=threading.Lock)
 
     def observe(self, board: Board) -> None:
         """Take note of the runs on a board of this machine; costs next to nothing while none changes."""

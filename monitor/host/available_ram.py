@@ -1,8 +1,9 @@
 """The machine's RAM: how much of it is available, and whether the processes of a job fit in it."""
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
+
+import msgspec
 
 from vramtop.estimator.common.sizes import format_gib
 
@@ -15,16 +16,14 @@ RANKS_OF_DESCRIBED_HOST = 8
 """Maximum number of ranks that share the RAM of a described machine: most servers have eight GPUs."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HostRam:
+class HostRam(msgspec.Struct, frozen=True, kw_only=True):
     """RAM that a job can use."""
 
     available_bytes: int
     """Free, or in caches that the system drops on demand; within the container's limit."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HostVerdict:
+class HostVerdict(msgspec.Struct, frozen=True, kw_only=True):
     """Result of comparing the host memory that a machine's ranks need with its RAM."""
 
     verdict: Literal["fits", "tight", "does_not_fit"]

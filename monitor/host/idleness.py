@@ -1,8 +1,9 @@
 """Time since a process last used the processor noticeably; whether the whole machine has processors to spare."""
 
 import os
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from ..snapshot.snapshot import GpuProcess, ProcessKey, Snapshot
 
@@ -17,8 +18,7 @@ _STARTUP_CPU_SECONDS = 120.0
 """Processor time that imports, CUDA and loading a model may take: a process with less has done little else."""
 
 
-@dataclass(slots=True)
-class _Usage:
+class _Usage(msgspec.Struct):
     """Processor time of one process as it was observed."""
 
     window_start: float

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Literal
+
+import msgspec
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -20,8 +21,7 @@ ProcessKind = Literal["training", "server", "notebook", "desktop", "helper", "ot
 command line cannot be read."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KnownProgram:
+class KnownProgram(msgspec.Struct, frozen=True, kw_only=True):
     """One row of the tables: a program, and the marks of which any one identifies its processes."""
 
     kind: ProcessKind

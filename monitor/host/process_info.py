@@ -5,14 +5,15 @@ import os
 import re
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePath
 from typing import Literal
 
+import msgspec
 import psutil
 
 from vramtop.estimator.common.errors import CannotTellError, InputError
 from vramtop.estimator.common.limits import LimitError
+from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.secrets import displayed_arguments
 from vramtop.estimator.common.trust import find_program
 from vramtop.estimator.readers.program.program import Launch
@@ -46,8 +47,7 @@ class UnreadableProcessError(CannotTellError):
         self.reason = reason
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProcessInfo:
+class ProcessInfo(msgspec.Struct, frozen=True, kw_only=True):
     """One process as far as this user may read it; None: hidden."""
 
     pid: int
@@ -194,12 +194,11 @@ def remember_process_tree(seconds: float) -> None:
     _TREE.max_age_seconds = seconds
 
 
-@dataclass(slots=True)
-class _ProcessTree:
+class _ProcessTree(msgspec.Struct):
     """The children of all processes, remembered for a while."""
 
     max_age_seconds: float = 0.0
-    _children: Mapping[int, Sequence[int]] = field(default_factory=dict)
+    _children: Mapping[int, Sequence[int]] = msgspec.field(default_factory=dict)
     _read_at: float = -math.inf
 
     def children(self) -> Mapping[int, Sequence[int]]:
@@ -367,8 +366,7 @@ _RENDEZVOUS_VARIABLES = ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE")
 _GPU_FILE = re.compile(r"/dev/(nvidia\d+|dxg)")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunProcesses:
+class RunProcesses(msgspec.Struct, frozen=True, kw_only=True):
     """The processes of one run."""
 
     requested: ProcessInfo

@@ -2,9 +2,10 @@
 
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Generic, Literal, TypedDict, TypeVar
+
+import msgspec
 
 from vramtop.estimator.budget import Budget
 from vramtop.estimator.common.errors import VramtopError
@@ -39,8 +40,7 @@ class CheckJson(TypedDict):
     """A warning because the check came to no conclusion, or not in time."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckResult:
+class CheckResult(msgspec.Struct, frozen=True, kw_only=True):
     """Result of one check; name and weight are those of its row."""
 
     name: str = ""
@@ -87,8 +87,7 @@ def inconclusive(found: str, advice: str | None = None) -> CheckResult:
     return CheckResult(status="warning", found=found, advice=advice, unknown=True)
 
 
-@dataclass(frozen=True, slots=True)
-class Check:
+class Check(msgspec.Struct, frozen=True):
     """One preflight check."""
 
     name: str
@@ -135,15 +134,14 @@ class LazyValue(Generic[_Value]):
         return self._value
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckContext:
+class CheckContext(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that checks may examine. The callables raise a VramtopError if their value cannot be determined."""
 
     job: Job
     machine: Machine
     environ: Mapping[str, str]
     """Environment of the job."""
-    devices: ChosenDevices = field(default_factory=ChosenDevices)
+    devices: ChosenDevices = msgspec.field(default_factory=ChosenDevices)
     """The GPUs that it chooses, where this is known; its environment names them."""
     working_folder: Path
     """Folder in which the job is started; its relative paths count from here."""

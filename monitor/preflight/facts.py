@@ -5,7 +5,6 @@ import re
 import tempfile
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -45,8 +44,7 @@ Capabilities = Mapping[int, tuple[int, int]]
 """CUDA compute capability by GPU index."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Machine:
+class Machine(msgspec.Struct, frozen=True, kw_only=True):
     """The machine that the job is to run on."""
 
     devices: tuple[DeviceCapacity, ...]
@@ -157,8 +155,7 @@ _OWN_PYTHON_WRAPPERS = {
 """Wrappers that run the program with a Python of their own choice."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobInterpreter:
+class JobInterpreter(msgspec.Struct, frozen=True, kw_only=True):
     """The Python interpreter that will run the job."""
 
     path: Path
@@ -314,8 +311,7 @@ class _Tensor(msgspec.Struct):
     data_offsets: tuple[int, int] = (0, 0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelFolder:
+class ModelFolder(msgspec.Struct, frozen=True, kw_only=True):
     """The files of a model that a folder contains."""
 
     config: bool
@@ -412,8 +408,7 @@ _HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
 _REVISION = re.compile(r"[\w.-]+")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelLocation:
+class ModelLocation(msgspec.Struct, frozen=True, kw_only=True):
     """Location of a job's model."""
 
     folder: Path | None
@@ -507,8 +502,7 @@ REPORTING_MODULES: dict[str, tuple[tuple[str, ...], ...]] = {
 Names of the targets as in transformers (integrations/integration_utils.py)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RequiredLibrary:
+class RequiredLibrary(msgspec.Struct, frozen=True, kw_only=True):
     """A library that the job needs."""
 
     alternatives: tuple[str, ...]

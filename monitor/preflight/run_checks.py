@@ -5,7 +5,6 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import TypeAlias
 
@@ -20,6 +19,7 @@ from vramtop.estimator.common.errors import (
     VramtopError,
     start_thread,
 )
+from vramtop.estimator.common.records import replace
 from vramtop.estimator.estimation import MethodChoice, estimate
 from vramtop.estimator.job.job import Job
 from vramtop.estimator.model.checkpoint import job_of_model

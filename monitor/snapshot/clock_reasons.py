@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
+
+import msgspec
 
 ClockReasonKind = Literal["idle", "setting", "limit", "slowed"]
 """Nothing runs; someone has set lower clocks; a limit that a busy GPU often reaches; something is wrong."""
 
 
-@dataclass(frozen=True, slots=True)
-class ClockReason:
+class ClockReason(msgspec.Struct, frozen=True):
     """One reason."""
 
     bit: int

@@ -5,8 +5,9 @@ A figure that could not be read is None, and a ``Fault`` states the reason.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Literal
+
+import msgspec
 
 if TYPE_CHECKING:  # see field_types
     from msgspec import Meta
@@ -18,8 +19,7 @@ DetailLevel = Literal["compact", "full"]
 """What is read of a GPU beyond the default figures: fans and clock reasons, or everything."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EccErrors:
+class EccErrors(msgspec.Struct, frozen=True, kw_only=True):
     """Memory errors that ECC has counted since the driver was loaded (``recent``) and in the life of the GPU."""
 
     recent_corrected: Count | None = None
@@ -32,8 +32,7 @@ class EccErrors:
     """Others in the life of the GPU."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RemappedRows:
+class RemappedRows(msgspec.Struct, frozen=True, kw_only=True):
     """Rows of memory that were replaced by spare ones because of errors."""
 
     after_corrected: Count
@@ -46,8 +45,7 @@ class RemappedRows:
     """A row could not be replaced: the GPU is to be exchanged."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PcieLink:
+class PcieLink(msgspec.Struct, frozen=True, kw_only=True):
     """The connection to the host, now and at most, and its traffic."""
 
     generation: Count | None = None
@@ -66,8 +64,7 @@ class PcieLink:
     """Transfers that were repeated because of an error."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NvLinks:
+class NvLinks(msgspec.Struct, frozen=True, kw_only=True):
     """The connections to other GPUs or switches."""
 
     count: Count
@@ -86,8 +83,7 @@ class NvLinks:
     """Bytes over all links; None until there are two readings."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GpuDetails:
+class GpuDetails(msgspec.Struct, frozen=True, kw_only=True):
     """One GPU at one moment, beyond ``GpuReading``; its sizes are bytes."""
 
     level: DetailLevel

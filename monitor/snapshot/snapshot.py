@@ -8,10 +8,13 @@ from __future__ import annotations
 import math
 import threading
 from array import array
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
 
+import msgspec
+
+from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import format_gib
 
 if TYPE_CHECKING:
@@ -100,8 +103,7 @@ class ProcessCounters(AllocatorCounters):
     """Class of the exception that ended it, such as ``OutOfMemoryError``; None: none did."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GpuProcess:
+class GpuProcess(msgspec.Struct, frozen=True, kw_only=True):
     """One process on one GPU."""
 
     pid: Count
@@ -149,8 +151,7 @@ class GpuProcess:
         return gpu if self.gpu_instance is None else (gpu, self.gpu_instance)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FinalCounters:
+class FinalCounters(msgspec.Struct, frozen=True, kw_only=True):
     """Last figures of a process with the probe, given once: in the first snapshot in which it is on no GPU."""
 
     gpu: Count
@@ -162,8 +163,7 @@ class FinalCounters:
     counters: ProcessCounters
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MigReading:
+class MigReading(msgspec.Struct, frozen=True, kw_only=True):
     """One MIG device at one moment: a compute instance with the memory of its GPU instance.
 
     Compute instances of one GPU instance share its memory: each of them shows all of it.
@@ -305,8 +305,7 @@ class GpuReading:
         return None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
+class Source(msgspec.Struct, frozen=True, kw_only=True):
     """Origin of a snapshot."""
 
     kind: Literal["nvml", "recording", "demo"]
@@ -326,8 +325,7 @@ class Source:
         return self.kind == "nvml"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WatchedJob:
+class WatchedJob(msgspec.Struct, frozen=True, kw_only=True):
     """A job known to run in certain processes, which are compared with its budget."""
 
     job: Job
@@ -338,8 +336,7 @@ class WatchedJob:
     """Job keys that could not be read: the job has guesses in their place."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Snapshot:
+class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     """All GPUs at one moment."""
 
     time: Seconds
@@ -374,8 +371,7 @@ HOST_FIGURES: frozenset[ProcessFigure] = frozenset({"cpu_percent", "rss_bytes", 
 """Figures that cost a file of ``/proc`` for each process."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Demand:
+class Demand(msgspec.Struct, frozen=True, kw_only=True):
     """What a reading is to contain in addition; nothing by default."""
 
     process_figures: frozenset[ProcessFigure] = frozenset()
@@ -384,7 +380,7 @@ class Demand:
     """Processes whose rows are in sight."""
     figures_of_all: frozenset[ProcessFigure] = frozenset()
     """Figures that are needed of all processes, because they are sorted or chosen by them."""
-    gpus: Mapping[GpuKey, DetailLevel] = field(default_factory=dict)
+    gpus: Mapping[GpuKey, DetailLevel] = msgspec.field(default_factory=dict)
     """GPUs of which details are shown; a MIG device counts as its GPU (``whole_gpu_key``)."""
     host: bool = False
     """The load of the host is shown."""
@@ -469,8 +465,7 @@ def _range_text(run: range) -> str:
 # Load of the host: processors, RAM, swap and load, within the limits of vramtop's container.
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HostLoad:
+class HostLoad(msgspec.Struct, frozen=True, kw_only=True):
     """The host at one moment; a figure that could not be read is None."""
 
     cpu_percent: Load | None = None
@@ -820,8 +815,7 @@ FIRST_SAMPLE = "FIRST_SAMPLE"
 """Fault code: the figure is a rate, and there is one sample so far."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProcessFigures:
+class ProcessFigures(msgspec.Struct, frozen=True, kw_only=True):
     """Figures of one process on one GPU, named as in ``ProcessFigure``; None: not asked for, or see ``faults``."""
 
     sm_percent: Percent | None = None

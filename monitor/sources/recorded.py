@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from array import array
 from collections import deque
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
+import msgspec
+
+from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import format_gib
 
 from ..board.board import Board, ProcessGroup, group_processes
@@ -303,8 +306,7 @@ class MemorySeries:
 # Summary of a recording: its GPUs, its runs, and its events.
 
 
-@dataclass(slots=True, kw_only=True)
-class RecordedGpu:
+class RecordedGpu(msgspec.Struct, kw_only=True):
     """A GPU or MIG device."""
 
     label: str
@@ -312,27 +314,25 @@ class RecordedGpu:
     name: str | None
     uuid: str | None
     total_bytes: int | None
-    used: MemorySeries = field(default_factory=MemorySeries)
+    used: MemorySeries = msgspec.field(default_factory=MemorySeries)
     """Memory in use, the driver's own left out where it is known."""
-    expected: MemorySeries = field(default_factory=MemorySeries)
+    expected: MemorySeries = msgspec.field(default_factory=MemorySeries)
     """Memory of its known jobs in their steady state, as their budgets predict it."""
     unknown_reason: str | None = None
     """Why its memory was not known at some time."""
 
 
-@dataclass(slots=True, kw_only=True)
-class RecordedProcess:
+class RecordedProcess(msgspec.Struct, kw_only=True):
     """A process on one GPU."""
 
     row: ProcessRow
     """Its last row."""
-    used: MemorySeries = field(default_factory=MemorySeries)
+    used: MemorySeries = msgspec.field(default_factory=MemorySeries)
     worst: ProcessRow | None = None
     """Its last row with a status that needed attention."""
 
 
-@dataclass(slots=True, kw_only=True)
-class RecordedRun:
+class RecordedRun(msgspec.Struct, kw_only=True):
     """A run, or the processes of one program whose job is not known."""
 
     key: GroupKey
@@ -373,8 +373,7 @@ class RecordedRun:
         return [process.row.comparison for process in self.processes if process.row.comparison]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Recording:
+class Recording(msgspec.Struct, frozen=True, kw_only=True):
     """The file and where it comes from."""
 
     name: str
@@ -388,8 +387,7 @@ class Recording:
     """The usual time between two readings; None: there is only one."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Recorded:
+class Recorded(msgspec.Struct, frozen=True, kw_only=True):
     """All that a report shows of a recording."""
 
     recording: Recording

@@ -10,7 +10,6 @@ import os
 import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
 from io import FileIO
 from itertools import chain
 from pathlib import Path
@@ -23,6 +22,7 @@ from vramtop.estimator.common.errors import InputError, VramtopError
 from vramtop.estimator.common.limits import LimitError, decode_json
 from vramtop.estimator.common.paths import is_file
 from vramtop.estimator.common.private_files import follow_links, open_private
+from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.secrets import mask_line, mask_strings
 from vramtop.estimator.common.untrusted_files import check_nesting, open_file
 from vramtop.estimator.job.job import Job

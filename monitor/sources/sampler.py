@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import threading
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from vramtop.estimator.common.errors import CannotTellError, VramtopError, start_thread
+from vramtop.estimator.common.records import replace
 
 from ..host.machine import HostLoadReader
 from ..snapshot.snapshot import NO_DRIVER, CurrentDemand, Fault, HostLoad, Snapshot, Source

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from vramtop.estimator.common.errors import CannotTellError, InputError
 
@@ -20,8 +21,7 @@ _VERSION = 1
 _MAX_JOBS = 200
 
 
-@dataclass(slots=True)
-class PendingJobs:
+class PendingJobs(msgspec.Struct):
     """The file of pending jobs. Changes are written on their own thread, as a disk may hang.
 
     Args:

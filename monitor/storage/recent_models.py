@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from vramtop.estimator.common.errors import CannotTellError
 
@@ -16,8 +17,7 @@ _VERSION = 1
 _MAX_MODELS = 8
 
 
-@dataclass(slots=True)
-class RecentModels:
+class RecentModels(msgspec.Struct):
     """The file of recent models. It is a convenience: that it cannot be read or written is not reported.
 
     Args:

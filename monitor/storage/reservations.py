@@ -11,9 +11,10 @@ import os
 import re
 import stat
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from vramtop.estimator.common.errors import CannotTellError
 from vramtop.estimator.common.limits import RESERVATION_FILE, RESERVATIONS, LimitError, decode_json, read_all
@@ -36,8 +37,7 @@ _NAME = re.compile(r"(\d{1,10})-(\d{1,15})\.json")
 _LOCK_TIMEOUT_SECONDS = 10.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reservation:
+class Reservation(msgspec.Struct, frozen=True, kw_only=True):
     """A reservation of GPU memory for one job."""
 
     pid: int
@@ -58,8 +58,7 @@ class Reservation:
         return 1 <= self.pid < 2**31 and all(0 <= time <= MAX_UNIX_SECONDS for time in times) and sizes
 
 
-@dataclass(frozen=True, slots=True)
-class Reservations:
+class Reservations(msgspec.Struct, frozen=True):
     """The reservations on this machine.
 
     Args:

@@ -10,7 +10,6 @@ that of NCCL's buffers is a judgment (``NCCL_SHARE`` in calibration.py).
 
 import argparse
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import replace
 from math import sqrt
 from typing import TypeVar
 
@@ -18,6 +17,7 @@ from accuracy_cases import Figure
 from predictions import Result, predict_all
 
 from vramtop.estimator.budget import Phase, Span
+from vramtop.estimator.common.records import replace
 from vramtop.estimator.formula.ranges import (
     COUNT_SHARE,
     FORMULA,

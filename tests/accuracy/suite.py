@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -29,6 +29,7 @@ from suite_results import ResultsFile, SuiteResults, SuiteRow
 from vramtop.estimator.common.cancellation import CancelToken
 from vramtop.estimator.common.errors import CannotTellError, ExitCode, InputError, VramtopError
 from vramtop.estimator.common.paths import note_job_folder
+from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import MIB
 from vramtop.estimator.common.untrusted_files import parse_toml, read_file
 from vramtop.estimator.common.version import version_number

@@ -1,6 +1,5 @@
 """Ranges are calibrated by the accuracy table as it is, and hold what they claim on rows that had no part in it."""
 
-import dataclasses
 from collections.abc import Sequence
 
 import msgspec
@@ -10,6 +9,7 @@ from calibrate import context_share, derive, leave_one_out, quantile, span_with
 from predictions import Result, predict, predict_all
 from report import coverage
 
+from vramtop.estimator.common.records import replace
 from vramtop.estimator.formula.ranges import FORMULA, TRACED, Calibration
 
 COVERAGE = [("allocated", 0.9, 0.17), ("reserved", 0.9, 0.35), ("device", 0.9, 0.3)]
@@ -40,7 +40,7 @@ def test_many_rows_of_one_source_weigh_no_more_than_one_of_another() -> None:
 def moved(result: Result, by: float) -> Result:
     """Return the result as if something else had been measured."""
     measured = round(result.predicted_bytes * by)
-    return dataclasses.replace(result, case=msgspec.structs.replace(result.case, measured_bytes=measured))
+    return replace(result, case=msgspec.structs.replace(result.case, measured_bytes=measured))
 
 
 def test_a_range_that_is_derived_from_a_row_holds_it_and_grows_with_its_error() -> None:

@@ -1,11 +1,11 @@
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from vramtop.estimator.budget import Budget
 from vramtop.estimator.common.errors import CannotTellError, InputError
+from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.estimation import estimate, quick_estimator
 from vramtop.estimator.job.gpu_catalogue import find_gpu

@@ -5,15 +5,17 @@ from __future__ import annotations
 import gc
 import os
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
 
+import msgspec
 from textual.app import SystemCommand
 from textual.message import Message
 
 from vramtop.estimator.common.errors import VramtopError
+from vramtop.estimator.common.records import replace
 from vramtop.monitor.host.terminate import refusal_reason
 from vramtop.monitor.snapshot.snapshot import CurrentDemand, Demand
 from vramtop.monitor.sources.sampler import EarlySampler, Sampler
@@ -198,8 +200,7 @@ class SharedApp(ThemedApp, AlertsApp):
 # Events of pending jobs that start or cease to fit: a sentence for the user, and a command of theirs.
 
 
-@dataclass(slots=True)
-class FitEvents:
+class FitEvents(msgspec.Struct):
     """Detects when pending jobs start or cease to fit.
 
     Args:
@@ -210,7 +211,7 @@ class FitEvents:
 
     command: str | None = None
     report: Callable[[str], None] = lambda _: None
-    _last_change: dict[str, float] = field(default_factory=dict)
+    _last_change: dict[str, float] = msgspec.field(default_factory=dict)
 
     def update(self, pending: Sequence[PendingRow]) -> tuple[str, ...]:
         """Return a sentence for each change since the last call; start the command for each job that now fits."""

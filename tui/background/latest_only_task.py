@@ -6,7 +6,6 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
@@ -18,6 +17,7 @@ from vramtop.estimator.common.errors import (
     VramtopError,
     start_thread,
 )
+from vramtop.estimator.common.records import replace
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, MutableMapping

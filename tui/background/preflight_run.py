@@ -3,11 +3,13 @@
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+
+import msgspec
 
 from vramtop.estimator.budget import Budget
 from vramtop.estimator.common.errors import CancelledError, VramtopError
 from vramtop.estimator.common.paths import working_folder
+from vramtop.estimator.common.records import replace
 from vramtop.estimator.job.gpu_catalogue import find_gpu
 from vramtop.estimator.job.job import Job
 from vramtop.estimator.job.resolved_job import settles
@@ -26,8 +28,7 @@ from vramtop.monitor.preflight.facts import (
 from vramtop.monitor.preflight.run_checks import prepare, run_checks, validate_job
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PreflightRequest:
+class PreflightRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A job, and the machine it is to run on."""
 
     job: Job
@@ -45,8 +46,7 @@ class PreflightRequest:
     """The interpreter given with ``--python``."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PreflightProgress:
+class PreflightProgress(msgspec.Struct, frozen=True, kw_only=True):
     """The outcomes of the checks that are done."""
 
     checks: tuple[Check, ...]

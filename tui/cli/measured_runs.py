@@ -6,12 +6,12 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 from vramtop.estimator.budget import Budget
 from vramtop.estimator.common.errors import CannotTellError, VramtopError
+from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import format_gib
 from vramtop.estimator.estimation import UNTRACED, estimate
 

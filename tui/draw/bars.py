@@ -5,11 +5,13 @@ No terminal library is used, so that the dashboard and the command line draw the
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from itertools import groupby
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
+import msgspec
+
+from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import format_gib
 
 from .palette import COMPONENTS, OTHER_MEMORY, MemoryKind, colour_of, component_mark, ink_on
@@ -28,8 +30,7 @@ SEPARATING_LINE = "▏"
 _OUTLINE = "│"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BarSegment:
+class BarSegment(msgspec.Struct, frozen=True, kw_only=True):
     """A part of a bar."""
 
     size_bytes: int
@@ -49,8 +50,7 @@ class BarSegment:
         return self.fill in (PAINTED, HATCHED)
 
 
-@dataclass(frozen=True, slots=True)
-class Cell:
+class Cell(msgspec.Struct, frozen=True):
     """One character of a drawing; a colour of None is the terminal's own."""
 
     char: str
@@ -60,8 +60,7 @@ class Cell:
     """The colour behind the character."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BarRange:
+class BarRange(msgspec.Struct, frozen=True, kw_only=True):
     """The range of a budget, which is drawn over its bar: ``├──┤``."""
 
     low_bytes: int

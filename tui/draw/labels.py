@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Literal
 
+import msgspec
 from rich.cells import cell_len, set_cell_size
 from textual.content import Content
 
+from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import UNSEEN_BYTES, format_gib
 from vramtop.monitor.host.kinds import kind_label, program_of
 from vramtop.monitor.host.plain_text import duration_text
@@ -234,8 +235,7 @@ def left_and_right(left: Content, right: Content, width: int) -> Content:
 Tone = Literal["plain", "muted", "good", "over", "under"]
 
 
-@dataclass(frozen=True, slots=True)
-class CellText:
+class CellText(msgspec.Struct, frozen=True):
     """The text of a cell, and its tone."""
 
     text: str

@@ -1,8 +1,9 @@
 """Memory over time as plain data, on an axis that begins at zero: 90 % of the top looks 90 % full."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
+
+import msgspec
 
 from vramtop.estimator.common.sizes import GIB
 
@@ -101,8 +102,7 @@ def axis_labels(top_bytes: int, height: int, *, ascii_only: bool, lines: Sequenc
     return [f"{named[y]:{width}.{digits}f} {tick}" if y in named else f"{'':{width}} {edge}" for y in range(height)]
 
 
-@dataclass(frozen=True, slots=True)
-class TimeMark:
+class TimeMark(msgspec.Struct, frozen=True):
     """A moment of a run, such as the start of a phase."""
 
     time: float
@@ -113,8 +113,7 @@ class TimeMark:
     """The colour of a moment that needs attention; None: of another one."""
 
 
-@dataclass(frozen=True, slots=True)
-class TimelineMark:
+class TimelineMark(msgspec.Struct, frozen=True):
     """A moment on the horizontal axis."""
 
     column: int

@@ -13,10 +13,12 @@ How the colours were chosen; ``tests/tui/draw/test_palette.py`` holds each of th
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Literal
 
+import msgspec
+
+from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import format_gib
 
 if TYPE_CHECKING:
@@ -207,8 +209,7 @@ def colour_of(name: str) -> str:
 MemoryKind = Literal["held", "committed", "slack", "unattributed", "reserved"]
 
 
-@dataclass(frozen=True, slots=True)
-class Mark:
+class Mark(msgspec.Struct, frozen=True):
     """The letter or sign, the word and the colour of one thing."""
 
     letter: str

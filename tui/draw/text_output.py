@@ -4,11 +4,12 @@ import contextlib
 import os
 import sys
 from collections.abc import Mapping, MutableMapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from textwrap import wrap
 from typing import Literal, TextIO
+
+import msgspec
 
 from vramtop.estimator.common.secrets import displayed
 from vramtop.monitor.host.plain_text import strip_invisible
@@ -112,8 +113,7 @@ _MIN_SECRET_CHARACTERS = 12
 """A cell of a table is shorter, and need not be examined: command lines are masked when they are read."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TextOutput:
+class TextOutput(msgspec.Struct, frozen=True, kw_only=True):
     """The abilities of an output stream, and text made for it."""
 
     colour_depth: ColourDepth

@@ -9,10 +9,11 @@ import base64
 import hashlib
 import math
 import time as clock
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 from xml.etree.ElementTree import Element, tostring
+
+import msgspec
 
 from vramtop.estimator.common.sizes import GIB, MIB, format_gib
 
@@ -145,8 +146,7 @@ def _policy(style: str) -> str:
 LineStyle = Literal["area", "line", "thin", "dashed"]
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
+class Line(msgspec.Struct, frozen=True):
     """Memory over time."""
 
     label: str
@@ -156,8 +156,7 @@ class Line:
     style: LineStyle = "line"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Band:
+class Band(msgspec.Struct, frozen=True, kw_only=True):
     """A range of memory over the whole time, such as that of a budget."""
 
     label: str
@@ -167,8 +166,7 @@ class Band:
     high_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class Moment:
+class Moment(msgspec.Struct, frozen=True):
     """A moment at which something happened."""
 
     time: float
@@ -179,8 +177,7 @@ class Moment:
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class Gap:
+class Gap(msgspec.Struct, frozen=True):
     """A time without readings."""
 
     begin: float
@@ -188,8 +185,7 @@ class Gap:
     text: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TimePlot:
+class TimePlot(msgspec.Struct, frozen=True, kw_only=True):
     """Memory over time."""
 
     title: str
@@ -207,8 +203,7 @@ class TimePlot:
     gaps: tuple[Gap, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Segment:
+class Segment(msgspec.Struct, frozen=True):
     """A part of a bar."""
 
     label: str
@@ -216,8 +211,7 @@ class Segment:
     bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class Bar:
+class Bar(msgspec.Struct, frozen=True):
     """One bar of stacked parts."""
 
     label: str
@@ -229,8 +223,7 @@ class Bar:
     high_bytes: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BarPlot:
+class BarPlot(msgspec.Struct, frozen=True, kw_only=True):
     """Bars on one scale, one below the other."""
 
     title: str

@@ -1,9 +1,9 @@
 """Dialogs about jobs: what to open, where to save, whether to run a program; and a text that was copied."""
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, TypeVar
 
+import msgspec
 from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
@@ -137,8 +137,7 @@ class AskScreen(ModalScreen[Result | None]):
         self.dismiss(result)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OpenedJob:
+class OpenedJob(msgspec.Struct, frozen=True, kw_only=True):
     """A job that was loaded, and the text by which the user named it."""
 
     loaded: "LoadedJob"

@@ -3,10 +3,11 @@
 import argparse
 import re
 from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import lru_cache
 from types import MappingProxyType
 from typing import Any
+
+import msgspec
 
 from vramtop.estimator.common.errors import InputError
 from vramtop.estimator.job.field_help import is_switch
@@ -370,8 +371,7 @@ def offload(what: str) -> Reader:
 # accelerate (``--nproc-per-node``, ``--num-processes``), vLLM (``--max-model-len``).
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FamiliarFlag:
+class FamiliarFlag(msgspec.Struct, frozen=True, kw_only=True):
     """A flag with other tools' names."""
 
     names: tuple[str, ...]
@@ -985,8 +985,7 @@ _SHARD, _REPLICATE, _STRATEGY = "parallel.data_shard", "parallel.data_replicate"
 _MICRO_BATCH, _ACCUMULATION = "training.micro_batch", "training.gradient_accumulation"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FlagSettings:
+class FlagSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What the flags of a command line set."""
 
     changes: Mapping[str, Any]
@@ -1007,9 +1006,9 @@ class FlagSettings:
     """A flag asks for adapters, or for weights of few bits under them, as other tools do."""
     method: str | None = None
     """TRL's training method; None: not given."""
-    method_arguments: Mapping[str, tuple[Any, str]] = field(default_factory=dict)
+    method_arguments: Mapping[str, tuple[Any, str]] = msgspec.field(default_factory=dict)
     """Arguments of its trainer by TRL's names, each with its flag."""
-    inputs: Mapping[str, tuple[Any, str]] = field(default_factory=dict)
+    inputs: Mapping[str, tuple[Any, str]] = msgspec.field(default_factory=dict)
     """Sizes of images and audio, each with its flag."""
     whole: bool = False
     """A flag asks for the training of all parameters."""

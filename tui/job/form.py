@@ -85,8 +85,7 @@ _LABELS = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobField:
+class JobField(msgspec.Struct, frozen=True, kw_only=True):
     """A setting that is typed or chosen."""
 
     key: str
@@ -358,8 +357,7 @@ def help_line(key: str) -> str:
 # Names of models to choose from, and the search among them: recent ones, those in the cache, built-in ones.
 
 
-@dataclass(frozen=True, slots=True)
-class ModelChoice:
+class ModelChoice(msgspec.Struct, frozen=True):
     """A model that can be chosen."""
 
     name: str
@@ -593,8 +591,7 @@ _CHECKPOINTING = "training.activation_checkpointing"
 _TYPED_KINDS: tuple[FieldKind, ...] = ("text", "number", "share", "words")
 
 
-@dataclass(slots=True)
-class FieldState:
+class FieldState(msgspec.Struct):
     """What a field holds."""
 
     field: JobField
@@ -1123,8 +1120,7 @@ _OTHER = "optimizer and memory"
 _ORDER = ("adapters", "batch and loss", _OTHER, "model", "parallelism", "serving")
 
 
-@dataclass(frozen=True, slots=True)
-class FieldGroup:
+class FieldGroup(msgspec.Struct, frozen=True):
     """Fields below one heading."""
 
     title: str
@@ -1156,8 +1152,7 @@ def field_groups(fields: Sequence[JobField]) -> tuple[FieldGroup, ...]:
     return tuple(FieldGroup(title, tuple(keys)) for title, keys in members.items() if keys)
 
 
-@dataclass(frozen=True, slots=True)
-class _Section:
+class _Section(msgspec.Struct, frozen=True):
     """A stretch of the form."""
 
     keys: tuple[str, ...]

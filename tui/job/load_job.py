@@ -8,12 +8,14 @@ import os
 import re
 import shlex
 from copy import copy
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
+import msgspec
+
 from vramtop.estimator.common.errors import CannotTellError, InputError
 from vramtop.estimator.common.paths import current_folder, expand_user, is_file, is_folder, working_folder
+from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.secrets import displayed
 from vramtop.estimator.job.job import Job
 from vramtop.estimator.job.job_file.changes import (
@@ -94,8 +96,7 @@ _EXAMPLE_VALUES = {
 """A value for each key that another tool's configuration may lack."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoadedJob:
+class LoadedJob(msgspec.Struct, frozen=True, kw_only=True):
     """A job and where it was read from."""
 
     job: Job
@@ -109,7 +110,7 @@ class LoadedJob:
     """Name of that tool; None where it is not known."""
     place: str | None = None
     """``command line``, or the name of that tool's file."""
-    origins: Mapping[str, str] = field(default_factory=dict)
+    origins: Mapping[str, str] = msgspec.field(default_factory=dict)
     """The place where each value was read, by dotted key."""
     typed: frozenset[str] = frozenset()
     """Keys that the flags of the command line set."""
@@ -1032,8 +1033,7 @@ def _edit_lines(job: Job, loaded: LoadedJob | None) -> Iterator[str]:
 _NO_JOB = "enter a job file, a model with its flags, or a launch line"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TypedJob:
+class TypedJob(msgspec.Struct, frozen=True, kw_only=True):
     """A job as the user typed it."""
 
     loaded: LoadedJob

@@ -1,11 +1,10 @@
 """Inputs of suggestions for a run that ran out of memory: the GPU as it was, and the job as it turned out to be."""
 
-from dataclasses import replace
-
 from vramtop.estimator.advice.suggestion_search import Suggestion, flag_edits, shifted
 from vramtop.estimator.advice.suggestions import calibrated, suggest
 from vramtop.estimator.budget import Budget
 from vramtop.estimator.common.errors import CannotTellError, Verdict
+from vramtop.estimator.common.records import replace
 from vramtop.estimator.crash.explanation import Explanation
 from vramtop.estimator.estimation import quick_estimator
 from vramtop.estimator.job.job import Job

@@ -2,7 +2,8 @@
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+import msgspec
 
 from vramtop.estimator.budget import Budget
 from vramtop.estimator.causes.divergence import Divergence
@@ -20,8 +21,7 @@ from .budget_text import budget_lines, closing_lines
 _MAX_VALUE_LENGTH = 60
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunReport:
+class RunReport(msgspec.Struct, frozen=True, kw_only=True):
     """A running job and what is known about it."""
 
     attachment: Attachment

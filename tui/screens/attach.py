@@ -2,11 +2,12 @@
 
 import time
 from collections.abc import Mapping, MutableMapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate
 from typing import TYPE_CHECKING, ClassVar, cast
 
+import msgspec
 from textual import on
 from textual.app import ComposeResult
 from textual.binding import BindingType
@@ -22,6 +23,7 @@ from textual.widgets.option_list import Option
 from vramtop.estimator.budget import Budget, Components
 from vramtop.estimator.causes.divergence import Divergence
 from vramtop.estimator.common.errors import VramtopError
+from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import format_gib
 from vramtop.estimator.estimation import estimate
 from vramtop.estimator.job.job import Job
@@ -122,8 +124,7 @@ _HELD_SHARE, _COMING_SHARE = 0.62, 0.24
 """Share of a component's colour in held memory and in memory still to come; the rest is background."""
 
 
-@dataclass(frozen=True, slots=True)
-class LevelLine:
+class LevelLine(msgspec.Struct, frozen=True):
     """A horizontal line, such as a bound of the budget."""
 
     size_bytes: int
@@ -131,8 +132,7 @@ class LevelLine:
     colour: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunGraphData:
+class RunGraphData(msgspec.Struct, frozen=True, kw_only=True):
     """The run and its budget."""
 
     history: Readings
@@ -262,8 +262,7 @@ def graph_top_bytes(gpu_bytes: int | None, *sizes: int | None) -> int:
     return max(1, round(most * 1.2))
 
 
-@dataclass(frozen=True, slots=True)
-class _Band:
+class _Band(msgspec.Struct, frozen=True):
     """Cells of one row below and above the curve, and the main colour above it."""
 
     held: Cell
@@ -310,8 +309,7 @@ def _bands(data: RunGraphData, height: int, *, ground: str, patterns: bool) -> l
     ]
 
 
-@dataclass(frozen=True, slots=True)
-class _Layer:
+class _Layer(msgspec.Struct, frozen=True):
     """A component of the budget."""
 
     size_bytes: int
@@ -697,8 +695,7 @@ COLUMNS = (
 _GAP = 2
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankRow:
+class RankRow(msgspec.Struct, frozen=True, kw_only=True):
     """A line of the table."""
 
     key: str
@@ -708,8 +705,7 @@ class RankRow:
     """By name of the column."""
 
 
-@dataclass(frozen=True, slots=True)
-class RankPlacement:
+class RankPlacement(msgspec.Struct, frozen=True):
     """Rank and GPU of a process."""
 
     rank: int | None = None

@@ -3,7 +3,7 @@
 import shlex
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate, zip_longest
 from textwrap import wrap
@@ -26,6 +26,7 @@ from vramtop.estimator.advice.suggestion_search import BoundedSearch, LargestFit
 from vramtop.estimator.budget import Budget
 from vramtop.estimator.common.cancellation import current_token
 from vramtop.estimator.common.errors import NOT_REHEARSED, CancelledError, InputError, Verdict, VramtopError
+from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import format_gib
 from vramtop.estimator.job.gpu_catalogue import catalogue, find_gpu
 from vramtop.estimator.job.job import REHEARSED, Job
@@ -95,8 +96,7 @@ _STEP_BITS = 27
 """Available memory counts in steps of 128 MiB: smaller changes leave advice as it is."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Capacity:
+class Capacity(msgspec.Struct, frozen=True, kw_only=True):
     """Decides whether budgets fit."""
 
     devices: tuple[DeviceCapacity, ...] = ()
@@ -140,8 +140,7 @@ QuickEstimatorFor = Callable[[Job], EstimateJob]
 _MAX_SUGGESTIONS = 6
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Advice:
+class Advice(msgspec.Struct, frozen=True, kw_only=True):
     """Changes that could be made to a job, and their effect."""
 
     budget: Budget

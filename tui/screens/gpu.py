@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, replace
 from itertools import takewhile
 from textwrap import wrap
 from typing import TYPE_CHECKING, ClassVar
 
+import msgspec
 from textual import on
 from textual.binding import Binding, BindingType
 from textual.content import Content
 
+from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import format_gib
 from vramtop.monitor.snapshot.clock_reasons import clock_reasons
 from vramtop.monitor.snapshot.snapshot import GpuKey, MigDevice
@@ -65,8 +66,7 @@ _GAP = 4
 _AXIS_WIDTH = 6
 
 
-@dataclass(frozen=True, slots=True)
-class _Graph:
+class _Graph(msgspec.Struct, frozen=True):
     """One of the graphs."""
 
     figure: GpuFigure
@@ -143,8 +143,7 @@ _MIN_FIGURES_WIDTH = 30
 _MAX_FIGURES_WIDTH = 46
 
 
-@dataclass(frozen=True, slots=True)
-class LineShape:
+class LineShape(msgspec.Struct, frozen=True):
     """Widths of the parts of a line, in cells."""
 
     bar: int
@@ -218,8 +217,7 @@ _SCALE_C = 100
 """Degrees of a full bar of a GPU that does not report at which temperature it slows down."""
 
 
-@dataclass(frozen=True, slots=True)
-class Histories:
+class Histories(msgspec.Struct, frozen=True):
     """Where the history of the figures comes from, and how much of it is drawn."""
 
     history: MemoryHistory
@@ -254,8 +252,7 @@ def activity_lines(gpu: GpuRow, whole: GpuReading, histories: Histories, width: 
     ]
 
 
-@dataclass(frozen=True, slots=True)
-class _Lines:
+class _Lines(msgspec.Struct, frozen=True):
     """Makes the lines of one GPU."""
 
     gpu: GpuReading

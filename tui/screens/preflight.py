@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any, ClassVar
 
 from textual.app import ComposeResult
@@ -14,6 +13,7 @@ from textual.geometry import Offset
 from textual.screen import Screen
 
 from vramtop.estimator.budget import Budget
+from vramtop.estimator.common.records import replace
 from vramtop.estimator.job.job import Job
 from vramtop.estimator.readers.source.evidence import DeviceChoice
 from vramtop.monitor.board.board import Board

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict, deque
-from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING, ClassVar
 
+import msgspec
 from textual import on
 from textual.containers import VerticalScroll
 from textual.content import Content
@@ -222,8 +222,7 @@ _UNITS = {"bytes": "bytes", "seconds": "s", "us": "µs"}
 _HIDDEN = "hidden from this user: only its owner and root can read it"
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(msgspec.Struct, frozen=True):
     """A part of the screen."""
 
     title: str

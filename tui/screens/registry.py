@@ -5,9 +5,10 @@ To add a screen, write its module with a function that opens it, and add a row h
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, cast
+
+import msgspec
 
 from ..keys import bind
 
@@ -19,8 +20,7 @@ if TYPE_CHECKING:
     from .base import BoardApp
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScreenSpec:
+class ScreenSpec(msgspec.Struct, frozen=True, kw_only=True):
     """A screen that a key of the dashboard opens; the key is the row ``dashboard.NAME`` of the table of keys."""
 
     name: str

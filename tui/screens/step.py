@@ -1,11 +1,11 @@
 """The step screen: memory by component over one training step, and the largest tensors."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
 from typing import ClassVar, TypeVar
 
+import msgspec
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Container, VerticalScroll
@@ -47,8 +47,7 @@ _HINT = (
 _LOG_HINT = "; or a log with torch's out-of-memory message"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OpenedFile:
+class OpenedFile(msgspec.Struct, frozen=True, kw_only=True):
     """A file that was read."""
 
     name: str
@@ -111,8 +110,7 @@ def outline_areas(owners: Owners, *, ascii_only: bool = False) -> list[list[Cell
     return rows
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AreaLabel:
+class AreaLabel(msgspec.Struct, frozen=True, kw_only=True):
     """What may be written in the area of a component."""
 
     texts: tuple[str, ...]
@@ -209,8 +207,7 @@ HEADROOM = 1.04
 Layer = TypeVar("Layer")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepMemory:
+class StepMemory(msgspec.Struct, frozen=True, kw_only=True):
     """Memory at each moment of a step, in order."""
 
     positions: tuple[int, ...]

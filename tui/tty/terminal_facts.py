@@ -4,7 +4,8 @@ import contextlib
 import os
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+
+import msgspec
 
 from vramtop.monitor.doctor import Issue, SystemFacts
 
@@ -13,8 +14,7 @@ from ..draw.text_output import ColourDepth, TextOutput, colour_depth, is_dumb_te
 _MIN_COLUMNS, _MIN_LINES = 80, 24
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TerminalFacts:
+class TerminalFacts(msgspec.Struct, frozen=True, kw_only=True):
     """The terminal, as far as a program can find out."""
 
     input_is_terminal: bool

@@ -5,7 +5,7 @@ same ``Strip`` as before and is not painted again, so that a reading that change
 """
 
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -21,6 +21,8 @@ from textual.strip import Strip
 from textual.style import Style
 from textual.widget import Widget
 from textual.widgets import Static
+
+from vramtop.estimator.common.records import replace
 
 from ..draw.labels import CellText, Tone, shorten
 from ..keys import bind

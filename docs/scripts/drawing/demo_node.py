@@ -1,10 +1,10 @@
 """A node with eight GPUs for the picture of the runs table: a run of four ranks, one over its budget, and a server."""
 
 import random
-from dataclasses import replace
 
 from make_demo import DPO, GPU, START, gpu, host, process
 
+from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.estimation import estimate
 from vramtop.estimator.job.job import Job, Lora, ModelSpec, Parallel, Target, Training

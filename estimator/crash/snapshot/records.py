@@ -11,6 +11,8 @@ from functools import cached_property
 from itertools import pairwise
 from typing import Any, Literal, NamedTuple, TypedDict
 
+import msgspec
+
 from ...budget import ComponentName, PhaseName, Timeline
 from ..records import StackFrame, is_torch_file, own_frame, phase_of
 
@@ -192,8 +194,7 @@ class ModulePlace(NamedTuple):
     part: ModelPart
 
 
-@dataclass(frozen=True, slots=True)
-class _Call:
+class _Call(msgspec.Struct, frozen=True):
     at: int
     """Index in the stack."""
     class_name: str
@@ -284,8 +285,7 @@ _LOSS_FILES = ("loss/loss_utils.py", "torch/nn/modules/loss.py", "fused_linear_c
 _LOSS_FUNCTIONS = ("cross_entropy", "nll_loss", "log_softmax", "logsumexp", "selective_log_softmax")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stack:
+class Stack(msgspec.Struct, frozen=True, kw_only=True):
     """Origin of allocations, as their stack tells it; all allocations made there share it."""
 
     component: StackComponent
@@ -421,8 +421,7 @@ def _is_head(python: Sequence[StackFrame]) -> bool:
     return in_linear and sum("/modeling_" in frame.file and frame.function == "forward" for frame in python) == 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BlockGroup:
+class BlockGroup(msgspec.Struct, frozen=True, kw_only=True):
     """Tensors that were allocated at one place for one purpose."""
 
     component: StackComponent
@@ -448,8 +447,7 @@ class BlockGroup:
         }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FailedAllocation:
+class FailedAllocation(msgspec.Struct, frozen=True, kw_only=True):
     """The allocation that failed, as the history has it."""
 
     tried_bytes: int
@@ -470,8 +468,7 @@ class FailedAllocation:
         }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemorySnapshot:
+class MemorySnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """Memory of torch's allocator on one GPU."""
 
     device: int

@@ -21,7 +21,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import fields
 from itertools import islice
 from pathlib import Path
 from typing import IO, Any, BinaryIO, NamedTuple, NoReturn
@@ -38,6 +38,7 @@ from ...common.limits import (
     SNAPSHOT_READER,
     LimitError,
 )
+from ...common.records import replace
 from ...trace.start_python import safe_environment
 from .records import (
     UNRECORDED,
@@ -524,11 +525,10 @@ class _Reader:
         return found if type(found) is int and 0 < found < _MAX_BYTES else None
 
 
-@dataclass(slots=True)
-class _Space:
+class _Space(msgspec.Struct):
     """The blocks of a GPU."""
 
-    held: list[HeldBlock] = field(default_factory=list)
+    held: list[HeldBlock] = msgspec.field(default_factory=list)
     """Blocks that tensors hold."""
     waiting: int = 0
     private_free: int = 0

@@ -5,13 +5,13 @@ so that a part that no program has (masks, latents, relative positions) is one m
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from math import prod
 from typing import Literal
 
 import msgspec
 
+from ...common.records import replace
 from ...model.rank_share import LocalParameters, Stage
 from ..layer_context import LayerContext, LinearInput, linear_input_of
 from ..saved_activations import AUTOCAST_ACTIVATION_TENSORS, activation_tensors, score_masks
@@ -123,8 +123,7 @@ def released_slots(ops: Iterable[Op]) -> set[int]:
 # (ATen/autocast_mode.cpp); adapters follow ``LoraLayer.forward`` (peft, ``tuners/lora/layer.py``).
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Weight:
+class Weight(msgspec.Struct, frozen=True, kw_only=True):
     """The weight of a linear layer on this rank, as it is multiplied."""
 
     elements: int
@@ -134,8 +133,7 @@ class Weight:
     """Elements of the adapter's two matrices; None: it has none."""
 
 
-@dataclass(slots=True, kw_only=True)
-class Writer:
+class Writer(msgspec.Struct, kw_only=True):
     """A recorder, with the figures of the block that it records."""
 
     rec: Recorder
@@ -144,15 +142,15 @@ class Writer:
     """Bytes per element of a weight's gradient when the backward pass has computed it."""
     graph: bool = True
     """The recorded operations have a graph: they save tensors for a backward pass."""
-    casts: list[Tensor] = field(default_factory=list)
+    casts: list[Tensor] = msgspec.field(default_factory=list)
     """Autocast's casts of trained weights, which it keeps until the forward pass is over."""
-    gradients: list[tuple[int, int]] = field(default_factory=list)
+    gradients: list[tuple[int, int]] = msgspec.field(default_factory=list)
     """Slots and bytes of the weights' gradients."""
     passes: bool = False
     """Weights come from CPU RAM while their layer runs."""
-    held: list[Tensor] = field(default_factory=list)
+    held: list[Tensor] = msgspec.field(default_factory=list)
     """Tensors that variables of the block hold until it returns."""
-    selected: set[int] = field(default_factory=set)
+    selected: set[int] = msgspec.field(default_factory=set)
     """Slots of what selective checkpointing keeps: attention's output, and every second matrix product."""
 
     @property
@@ -874,8 +872,7 @@ Body = Callable[[Tensor], tuple[Tensor, Backward]]
 """Attention, MLP or experts: releases its input; returns its output, and its backward pass."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BlockWeights:
+class BlockWeights(msgspec.Struct, frozen=True, kw_only=True):
     """The linear layers of one block, by what they read."""
 
     attention_in: tuple[Weight, ...]
@@ -891,8 +888,7 @@ class BlockWeights:
     """Elements of trained parameters that no program computes a gradient of, and whether they are adapters."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BlockProgram:
+class BlockProgram(msgspec.Struct, frozen=True, kw_only=True):
     """Allocations and releases of one block; its output has the slot ``OUTPUT``."""
 
     forward: tuple[Op, ...]

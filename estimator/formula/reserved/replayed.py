@@ -1,6 +1,5 @@
 """Bytes that the allocator holds beyond what is allocated at the peak, from a replay of two steps."""
 
-import dataclasses
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -8,6 +7,7 @@ from typing import Any
 import msgspec
 
 from ...common.errors import CannotTellError
+from ...common.records import replace
 from ...job.gpu_catalogue import Gpu
 from ...job.job import Job
 from ...job.resolved_job import ResolvedJob, resolve_job
@@ -95,7 +95,7 @@ def record_tail(rank: RankMemory, context: LayerContext, *, gradient_width: int)
     found = norm_back(head_back(gradient))
     # this gradient is the one that the last block takes, in a slot that no program releases
     backward = [(GRADIENT if slot == found.slot else slot, size, stream) for slot, size, stream in rec.ops]
-    return dataclasses.replace(
+    return replace(
         w.program(forward, backward, rank.saved.outside_blocks_bytes),
         begins=begins,
         held=None if held is None or held.size < SMALLEST_BYTES else held.slot,
@@ -690,7 +690,7 @@ def _shallow(stage: Stage, blocks: int) -> Stage:
     """Return the stage with fewer blocks."""
     layers = min(blocks, stage.layers)
     kept = (
-        dataclasses.replace(
+        replace(
             held,
             tensors=max(1, held.tensors * layers // stage.layers),
             elements=held.elements * max(1, held.tensors * layers // stage.layers) // max(1, held.tensors),
@@ -700,7 +700,7 @@ def _shallow(stage: Stage, blocks: int) -> Stage:
         else held
         for held in stage.parameters
     )
-    return dataclasses.replace(stage, layers=layers, parameters=tuple(kept), runs=None)
+    return replace(stage, layers=layers, parameters=tuple(kept), runs=None)
 
 
 def _settings(job: ResolvedJob) -> tuple[bytes, Optimizer]:

@@ -2,12 +2,12 @@
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from itertools import dropwhile
 from pathlib import PurePath
 from typing import Any
 
 from ...common.errors import InputError
+from ...common.records import replace
 from ..source.data_files import FilesystemView, read_table
 from ..source.evidence import DeviceChoice, Setting, SettingsLayer, parse_digits, parse_flags
 

@@ -5,12 +5,14 @@ import os
 import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePath
 from typing import Any
 
+import msgspec
+
 from ...common.errors import InputError
 from ...common.limits import decode_json
+from ...common.records import replace
 from ...job.settings import MAX_GPUS
 from ..source.data_files import FilesystemView, layer_from_table, read_table
 from ..source.evidence import (
@@ -71,8 +73,7 @@ _ACCELERATE_FLAG_OF_TRL = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ToolCommand:
+class ToolCommand(msgspec.Struct, frozen=True, kw_only=True):
     """A training tool's own command, which starts its ranks itself."""
 
     name: str
@@ -83,18 +84,17 @@ class ToolCommand:
     """The launcher whose flags stand between the subcommand and the program; None: there are none."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Launch:
+class Launch(msgspec.Struct, frozen=True, kw_only=True):
     """One launch line: its launchers with their own flags, then the program they start."""
 
     launchers: tuple[str, ...] = ()
     """``torchrun``, ``accelerate``, ``deepspeed``, ``trl``, ``tool`` (starts its own ranks), ``notebook`` (starts a
     kernel, in which it runs a notebook); outermost first."""
-    options: dict[str, Setting] = field(default_factory=dict)
+    options: dict[str, Setting] = msgspec.field(default_factory=dict)
     """The launchers' flags by name."""
     command: str | None = None
     """The path of a tool's own command, where it starts a recipe of another name: ``/venv/bin/tune``."""
-    assignments: dict[str, str] = field(default_factory=dict)
+    assignments: dict[str, str] = msgspec.field(default_factory=dict)
     """``NAME=value`` in front of the command."""
     wrappers: tuple[str, ...] = ()
     """The words in front of the program or its launcher: ``env``, ``srun --gpus 1``."""
@@ -336,8 +336,7 @@ def _trl(tokens: list[str], found: Launch) -> Launch:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Program:
+class Program(msgspec.Struct, frozen=True, kw_only=True):
     """A training program to read."""
 
     launch: Launch
@@ -351,7 +350,7 @@ class Program:
     """Installed versions by distribution, where known."""
     findings: FindingCollector
     """Collects what is read."""
-    reported: SettingsLayer = field(default_factory=dict)
+    reported: SettingsLayer = msgspec.field(default_factory=dict)
     """Settings that the running program reports itself, by transformers' names."""
     pid: int | None = None
     """The running program's pid in its own pid namespace; None: it is not running."""
@@ -498,8 +497,7 @@ _SEVERAL_RANKS = ("multi_gpu", "use_fsdp", "use_deepspeed", "use_parallelism_con
 """Settings of accelerate that mean more than one rank."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorldSize:
+class WorldSize(msgspec.Struct, frozen=True, kw_only=True):
     """The number of ranks of a job."""
 
     ranks: Setting | None

@@ -9,9 +9,10 @@ import itertools
 import json
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from ...common.errors import InputError
 from ...common.untrusted_files import read_start
@@ -29,8 +30,7 @@ _CLOCK_SLACK_SECONDS = 2.0
 """A file system's clock may be this far behind."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoggedSettings:
+class LoggedSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Settings that a program wrote down when training began."""
 
     table: Mapping[str, Any]

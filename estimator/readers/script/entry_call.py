@@ -3,7 +3,8 @@
 import ast
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 _HARMLESS = ("os", "sys", "warnings", "logging", "multiprocessing", "dotenv", "print", "faulthandler", "dict")
 """Modules and functions that a script may call besides: they change no memory of the tool."""
@@ -12,8 +13,7 @@ _RUNNERS = ("fire.Fire", "sys.exit", "exit", "typer.run", "jsonargparse.CLI", "a
 _SKIPPED = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Pass, ast.Assert)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class Entry(msgspec.Struct, frozen=True, kw_only=True):
     """A call of a tool's entry function."""
 
     function: str

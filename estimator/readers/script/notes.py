@@ -2,8 +2,9 @@
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
+
+import msgspec
 
 from ...job.settings import UncertaintyDirection
 from ..source.evidence import MODEL_STATES, Component, Setting
@@ -17,8 +18,7 @@ _MAX_SENTENCES = 12
 """Sentences on what was not understood; the rest is counted in one."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Doubt:
+class Doubt(msgspec.Struct, frozen=True, kw_only=True):
     """Something that memory depends on and that was not understood."""
 
     sentence: str
@@ -30,8 +30,7 @@ class Doubt:
     """No range allows for it: the user has to give the key, or rehearse the program."""
 
 
-@dataclass(slots=True)
-class Notes:
+class Notes(msgspec.Struct):
     """The findings of one reading."""
 
     find_config: Callable[[str], Mapping[str, Any] | None]
@@ -40,26 +39,26 @@ class Notes:
     """Installed versions by distribution, where known."""
     ranks: Any
     """Number of processes that run the script."""
-    models: list[Any] = field(default_factory=list)
+    models: list[Any] = msgspec.field(default_factory=list)
     """Every model that the script makes, in order."""
-    optimizers: list[Any] = field(default_factory=list)
-    trainers: list[Any] = field(default_factory=list)
-    arguments: list[Any] = field(default_factory=list)
+    optimizers: list[Any] = msgspec.field(default_factory=list)
+    trainers: list[Any] = msgspec.field(default_factory=list)
+    arguments: list[Any] = msgspec.field(default_factory=list)
     """``TrainingArguments`` and the like."""
-    given: list[Any] = field(default_factory=list)
+    given: list[Any] = msgspec.field(default_factory=list)
     """What accelerate, DeepSpeed or a method ``fit`` is given to train."""
-    written: dict[str, Setting] = field(default_factory=dict)
-    hints: dict[str, Setting] = field(default_factory=dict)
-    accelerate: dict[str, Setting] = field(default_factory=dict)
-    own_loop: dict[str, Setting] = field(default_factory=dict)
+    written: dict[str, Setting] = msgspec.field(default_factory=dict)
+    hints: dict[str, Setting] = msgspec.field(default_factory=dict)
+    accelerate: dict[str, Setting] = msgspec.field(default_factory=dict)
+    own_loop: dict[str, Setting] = msgspec.field(default_factory=dict)
     """Settings of the script's own training loop, by accelerate's names."""
-    assigned: dict[str, Setting] = field(default_factory=dict)
+    assigned: dict[str, Setting] = msgspec.field(default_factory=dict)
     """What the script sets whatever its command line says."""
-    unresolved: dict[str, str] = field(default_factory=dict)
-    called: set[str] = field(default_factory=set)
-    old_calls: dict[OldCall, str] = field(default_factory=dict)
+    unresolved: dict[str, str] = msgspec.field(default_factory=dict)
+    called: set[str] = msgspec.field(default_factory=set)
+    old_calls: dict[OldCall, str] = msgspec.field(default_factory=dict)
     """What today's libraries refuse, and where it stands."""
-    foreign: dict[str, str] = field(default_factory=dict)
+    foreign: dict[str, str] = msgspec.field(default_factory=dict)
     """Modules that the script imports and vramtop does not know, each with the place."""
     own_loss: bool = False
     """A class of the script's, derived from one of TRL's trainers, computes the loss itself."""
@@ -67,15 +66,15 @@ class Notes:
     """A backward pass, or a trainer's ``train``, was followed."""
     trains_elsewhere: bool = False
     """A function of another file may be the training, and is noted."""
-    names_found: dict[int, Setting] = field(default_factory=dict)
+    names_found: dict[int, Setting] = msgspec.field(default_factory=dict)
     """Models' names that configs (1) and tokenizers (2) are loaded by."""
     default_dtype: Setting | None = None
     visible_devices: Setting | None = None
     """The CUDA_VISIBLE_DEVICES that the script sets."""
-    devices: dict[int, str] = field(default_factory=dict)
+    devices: dict[int, str] = msgspec.field(default_factory=dict)
     """Positions of the GPUs that models are put on, with the place of the first use."""
     current_device: int = 0
-    _doubts: dict[str, Doubt] = field(default_factory=dict)
+    _doubts: dict[str, Doubt] = msgspec.field(default_factory=dict)
 
     def doubt(
         self,

@@ -4,9 +4,10 @@ import ast
 import itertools
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from ...common.errors import InputError
 from ..arguments.table import scripts
@@ -33,8 +34,7 @@ MEMORY_ARGUMENTS = scripts().names["memory_arguments"]
 """Options of the libraries' classes that decide the memory, which a command line may abbreviate."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Declared:
+class Declared(msgspec.Struct, frozen=True, kw_only=True):
     """One option as the script declares it."""
 
     default: Any

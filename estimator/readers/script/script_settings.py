@@ -5,9 +5,10 @@ import re
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from ...common.errors import InputError
 from ...common.untrusted_files import TooLargeError, read_file
@@ -56,21 +57,20 @@ _SHORTEST = 16
 """Numbers below are no lengths of sequences."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScriptSettings:
+class ScriptSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Settings in a script's source, by the names of transformers' and accelerate's arguments."""
 
-    assigned: SettingsLayer = field(default_factory=dict)
+    assigned: SettingsLayer = msgspec.field(default_factory=dict)
     """What the script sets whatever its command line says."""
-    written: SettingsLayer = field(default_factory=dict)
+    written: SettingsLayer = msgspec.field(default_factory=dict)
     """Arguments of the calls that configure the job."""
-    hints: SettingsLayer = field(default_factory=dict)
+    hints: SettingsLayer = msgspec.field(default_factory=dict)
     """Weaker: defaults of its options, batch size of a DataLoader, length of a tokenizer or constant, optimizer."""
-    accelerate: SettingsLayer = field(default_factory=dict)
+    accelerate: SettingsLayer = msgspec.field(default_factory=dict)
     """Arguments of ``Accelerator(...)``; sharding and mixed precision of the script's own training loop."""
     called: frozenset[str] = frozenset()
     """Last parts of the names that it calls."""
-    old_calls: Mapping[OldCall, str] = field(default_factory=dict)
+    old_calls: Mapping[OldCall, str] = msgspec.field(default_factory=dict)
     """What today's libraries refuse, and where it stands."""
     own_loss: bool = False
     """It computes the loss in place of TRL's trainer."""
@@ -84,7 +84,7 @@ class ScriptSettings:
     """Names that its command line may have, and may abbreviate as argparse allows."""
     read_options: frozenset[str] | None = None
     """All options that it reads; None: not known."""
-    unresolved: Mapping[str, str] = field(default_factory=dict)
+    unresolved: Mapping[str, str] = msgspec.field(default_factory=dict)
     """Arguments whose values are known only when the script runs, each with a sentence."""
     unknown_trainer: str | None = None
     """A trainer of TRL's that is not known here, as a method's name would be."""
@@ -229,8 +229,7 @@ def _is_own(module: str, level: int, folders: Sequence[Path]) -> bool:
     return any(start.with_suffix(".py").is_file() or (start / "__init__.py").is_file() for start in starts)
 
 
-@dataclass(slots=True)
-class _Layers:
+class _Layers(msgspec.Struct):
     """Settings of a script that grow while they are read; ``ScriptSettings`` says which they are."""
 
     written: dict[str, Setting]
@@ -353,8 +352,7 @@ def _arguments_that_count(notes: Notes) -> list[Any]:
 # Which model is trained.
 
 
-@dataclass(slots=True)
-class _Trained:
+class _Trained(msgspec.Struct):
     model: Model | None = None
     name: Setting | None = None
     """The name of a model that a trainer loads itself."""

@@ -4,8 +4,10 @@ import ast
 import itertools
 import operator
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from ..source.evidence import Setting, parse_digits
 
@@ -32,8 +34,7 @@ _NAMESPACES_OF_WORDS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Name:
+class Name(msgspec.Struct, frozen=True):
     """A name of a library, or one that the script never defines: ``torch.optim.AdamW``."""
 
     path: str
@@ -118,17 +119,15 @@ class Function:
     decorators: tuple[str, ...] = ()
 
 
-@dataclass(eq=False, slots=True)
-class Bound:
+class Bound(msgspec.Struct, eq=False):
     """A function with some arguments given: a method, or ``functools.partial``."""
 
     function: Any
     args: tuple[Any, ...]
-    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    kwargs: Mapping[str, Any] = msgspec.field(default_factory=dict)
 
 
-@dataclass(eq=False, slots=True)
-class Attribute:
+class Attribute(msgspec.Struct, eq=False):
     """A method of a value that is no function of the script: ``model.parameters``, ``"a".split``."""
 
     receiver: Any
@@ -216,8 +215,7 @@ class Instance(Thing):
         yield from self.values.values()
 
 
-@dataclass(slots=True)
-class Call:
+class Call(msgspec.Struct):
     """One call of a script with its evaluated arguments."""
 
     run: Any
@@ -227,9 +225,9 @@ class Call:
     """What is called, dotted: ``torch.optim.AdamW``; for a method its name."""
     receiver: Any = None
     """What a method is called on; None for a function."""
-    args: list[Any] = field(default_factory=list)
-    kwargs: dict[str, Any] = field(default_factory=dict)
-    nodes: dict[str | int, ast.expr] = field(default_factory=dict)
+    args: list[Any] = msgspec.field(default_factory=list)
+    kwargs: dict[str, Any] = msgspec.field(default_factory=dict)
+    nodes: dict[str | int, ast.expr] = msgspec.field(default_factory=dict)
     """The expressions of arguments, by position and keyword."""
     scope: Scope | None = None
     own_class: Class | None = None

@@ -3,9 +3,10 @@
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from ...common.errors import InputError
 from ...common.untrusted_files import TooLargeError, check_nesting, parse_toml, read_file
@@ -18,8 +19,7 @@ _MAX_LINKS = 40
 """Linux follows as many symbolic links in one path (path_resolution(7))."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FilesystemView:
+class FilesystemView(msgspec.Struct, frozen=True, kw_only=True):
     """A program's working folder, home and root, as paths that can be opened from here."""
 
     cwd: Path

@@ -2,9 +2,11 @@
 
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+import msgspec
+
+from ...common.records import replace
 from ...job.job import Job
 from ...job.job_file.changes import (
     ABOUT_THE_MODEL,
@@ -28,8 +30,7 @@ _FALSE = {"false", "0", "no", "n", "off", "f"}
 _UNSET = (None, "None", "null", "")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
+class Setting(msgspec.Struct, frozen=True, kw_only=True):
     """A value as it was written (often still a string), and where it was written."""
 
     value: Any
@@ -218,8 +219,7 @@ VERSION_NOT_KNOWN = "not known; "
 _DATA_RANKS = ("parallel.data_shard", "parallel.data_replicate")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """One value of a job and where it was read."""
 
     key: str
@@ -240,8 +240,7 @@ class Finding:
         return str(self.value)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Uncertainty:
+class Uncertainty(msgspec.Struct, frozen=True, kw_only=True):
     """A component of the budget that may need less or more memory than the job's settings make it need."""
 
     component: Component
@@ -250,8 +249,7 @@ class Uncertainty:
     """A job key; giving its value removes the uncertainty."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GlobalBatch:
+class GlobalBatch(msgspec.Struct, frozen=True, kw_only=True):
     """Sequences per optimizer step over all ranks, where the user wrote that instead of the accumulation steps."""
 
     sequences: int
@@ -266,8 +264,7 @@ class GlobalBatch:
         return max(1, steps + 1 if remainder and self.rounds_up else steps)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceChoice:
+class DeviceChoice(msgspec.Struct, frozen=True, kw_only=True):
     """The GPUs that a job chooses for itself when it is started."""
 
     origin: str
@@ -289,8 +286,7 @@ class DeviceChoice:
         return any(each is not None for each in (self.visible, self.excluded, self.container, self.index))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobReading:
+class JobReading(msgspec.Struct, frozen=True, kw_only=True):
     """A job as far as it could be read."""
 
     findings: tuple[Finding, ...]
@@ -302,7 +298,7 @@ class JobReading:
     uncertainties: tuple[Uncertainty, ...] = ()
     """Components that may differ; they widen the estimate's range."""
     global_batch: GlobalBatch | None = None
-    refused: Mapping[str, str] = field(default_factory=dict)
+    refused: Mapping[str, str] = msgspec.field(default_factory=dict)
     """Missing keys for which something is written that makes no sense, each with a sentence on what and where."""
     devices: DeviceChoice | None = None
     """The GPUs that the launch line or the script chooses; None: the job takes those of its environment."""

@@ -9,9 +9,10 @@ import json
 import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from ...common.errors import InputError
 from ...common.untrusted_files import TooLargeError, check_nesting, read_file
@@ -34,8 +35,7 @@ UNKNOWN_VALUE = "__known_to_ipython_only__"
 """Stands in the code for a value that a shell line or a magic returns."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NotebookCode:
+class NotebookCode(msgspec.Struct, frozen=True, kw_only=True):
     """The code of a notebook as one script."""
 
     text: str
@@ -61,8 +61,7 @@ class NotebookCode:
         return f"cell {cell} line {inner}"
 
 
-@dataclass(frozen=True, slots=True)
-class _Cell:
+class _Cell(msgspec.Struct, frozen=True):
     number: int
     lines: list[str]
     count: int | None

@@ -9,11 +9,13 @@ import operator
 import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path, PurePath
 
+import msgspec
+
 from ...common.errors import InputError
+from ...common.records import replace
 from ...common.untrusted_files import read_file
 
 SUFFIXES = (".sh", ".bash", ".zsh", ".sbatch", ".slurm")
@@ -56,8 +58,7 @@ _IGNORED = re.compile(
 StartsProgram = Callable[[Sequence[str]], bool]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScriptLaunch:
+class ScriptLaunch(msgspec.Struct, frozen=True, kw_only=True):
     """The launch line of a shell script."""
 
     words: tuple[str, ...]
@@ -145,8 +146,7 @@ def read_shell_script(
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Command:
+class _Command(msgspec.Struct, frozen=True, kw_only=True):
     words: tuple[str, ...]
     line: int
     folder: Path
@@ -217,18 +217,17 @@ def _has_shebang(path: Path) -> bool:
         return False
 
 
-@dataclass(slots=True)
-class _Script:
+class _Script(msgspec.Struct):
     path: Path
     folder: Path
     variables: dict[str, str]
-    exported: dict[str, str] = field(default_factory=dict)
-    _slurm: list[str] = field(default_factory=list)
+    exported: dict[str, str] = msgspec.field(default_factory=dict)
+    _slurm: list[str] = msgspec.field(default_factory=list)
     _filled_in: int = 0
     """Characters of variables that were filled in so far."""
     _depth: int = 0
     """Number of ``if``, ``for``, ... around a line."""
-    _in_branch: set[str] = field(default_factory=set)
+    _in_branch: set[str] = msgspec.field(default_factory=set)
     """Variables that are set in one branch and may have another value after it."""
 
     def commands(self) -> Iterator[_Command]:

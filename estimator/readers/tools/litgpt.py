@@ -3,12 +3,12 @@
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import partial
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
 from ...common.errors import InputError, VramtopError
+from ...common.records import replace
 from ...job.rules.frameworks import older
 from ..arguments.table import library, record_arguments
 from ..program.program import Program, ToolCommand, checked_ranks, visible_gpus

@@ -4,10 +4,11 @@ import itertools
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from ...common.errors import InputError
 from ...job.resolved_job import served_precision
@@ -39,8 +40,7 @@ from ..trainer.trainer_program import given_config, known_config
 ConfigTable = Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tool:
+class Tool(msgspec.Struct, frozen=True, kw_only=True):
     """A training tool that is read by its own names."""
 
     name: str
@@ -51,9 +51,9 @@ class Tool:
     """Its own commands on the PATH."""
     flags: frozenset[str] = frozenset()
     """Flags that only its programs take, all of them together, for programs of other names."""
-    entries: Mapping[str, str] = field(default_factory=dict)
+    entries: Mapping[str, str] = msgspec.field(default_factory=dict)
     """Functions that a script of another name starts it with, as patterns of dotted names, and the equal command."""
-    scripts: Mapping[str, str] = field(default_factory=dict)
+    scripts: Mapping[str, str] = msgspec.field(default_factory=dict)
     """Scripts that its repository has, as patterns of paths, and the equal command, for those that are not here."""
     is_config: Callable[[ConfigTable], bool]
     """Return True for the table of one of its configuration files."""

@@ -6,9 +6,9 @@ values cannot be seen without running it: the user has to give what no flag stat
 
 import re
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import partial
 
+from ...common.records import replace
 from ...job.rules.frameworks import DTYPE_NAMES
 from ..arguments.table import doubt_arguments, library, record_arguments
 from ..program.program import Program, WorldSize, read_world_size

@@ -2,8 +2,9 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from ...common.errors import InputError
 from ...job.rules.optimizers.by_name import OptimizerChoice, optimizer_by_trainer_name
@@ -16,8 +17,7 @@ from ..trl.methods import METHODS, Method
 from ..trl.trainer import TrlTrainer, read_liger
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrainerInputs:
+class TrainerInputs(msgspec.Struct, frozen=True, kw_only=True):
     """Settings of the trainer and of its launcher, and where the program runs."""
 
     settings: LayeredSettings

@@ -2,11 +2,11 @@
 
 import os
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Literal, get_args
 
 from ...common.errors import InputError, VramtopError
 from ...common.limits import LimitError, decode_json
+from ...common.records import replace
 from ...job.resolved_job import trainer_precision
 from ...job.rules.frameworks import DTYPE_NAMES, HALF, STRATEGIES, usual
 from ...job.settings import ModelSpec, Task

@@ -4,7 +4,6 @@ Read from TRL's sources of versions 0.9 to 1.16 (``trl/trainer/*_trainer.py``, `
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
@@ -50,8 +49,7 @@ _WITHOUT_MEMORY = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Setup:
+class Setup(msgspec.Struct, frozen=True, kw_only=True):
     """What decides which models there are, and how they lie in memory."""
 
     adapters: bool
@@ -82,8 +80,7 @@ class Setup:
         return {"role": role, **known, **({"sharded": True} if sharded or self.sharding == "zero3" else {})}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrlTrainer:
+class TrlTrainer(msgspec.Struct, frozen=True, kw_only=True):
     """The trainer of a method, with all that is known about it."""
 
     method: Method

@@ -6,8 +6,9 @@ import re
 import threading
 import time
 from collections import deque
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from vramtop.estimator.common.errors import CannotTellError, ProcessLimitError, start_thread
 from vramtop.estimator.common.paths import current_folder
@@ -54,8 +55,7 @@ KIND_REASONS: dict[str, NoBudgetReason] = {
 }  # fmt: skip
 
 
-@dataclass(slots=True)
-class Candidate:
+class Candidate(msgspec.Struct):
     """A process on a GPU, and what is known about its run."""
 
     key: ProcessKey
@@ -705,8 +705,7 @@ MIN_AVAILABLE_BYTES = 12 * 2**30
 MAX_WAITING = 64
 
 
-@dataclass(frozen=True, slots=True)
-class _Work:
+class _Work(msgspec.Struct, frozen=True):
     """A run whose job waits to be traced."""
 
     run: WatchedJob

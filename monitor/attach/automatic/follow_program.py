@@ -11,10 +11,10 @@ import os
 import select
 import sys
 import time
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from vramtop.estimator.common.errors import VramtopError
+from vramtop.estimator.common.records import replace
 from vramtop.estimator.job.job_file.changes import parse_assignment
 
 from ...board.board import REASONS_IN_WORDS

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import base64
 import pickle
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -18,8 +19,7 @@ if TYPE_CHECKING:
     from ..attachment import Attachment
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReadRequest:
+class ReadRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Read the run of this process, and estimate its job."""
 
     pid: int
@@ -33,12 +33,11 @@ class ReadRequest:
     """Working folder of vramtop itself; None: it was removed."""
     corrects: bool = False
     """Correct the budget by the runs that were measured."""
-    settings: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, Any] = msgspec.field(default_factory=dict)
     """Settings of the job that the user has named, by dotted key."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TraceRequest:
+class TraceRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Estimate this job as accurately as possible."""
 
     job: Job
@@ -52,8 +51,7 @@ class TraceRequest:
     """Versions of the libraries in the run."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunAnswer:
+class RunAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """A run as it was read, or the reason why it has no budget."""
 
     attachment: Attachment | None = None

@@ -1,7 +1,8 @@
 """The processes that have started those on the GPUs: launchers, shells, scheduler steps. Read for the tree view."""
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+
+import msgspec
 
 from ..kinds import starts_sessions
 from ..processes import GONE_NOTE, ProcessDirectory
@@ -10,8 +11,7 @@ _MAX_ANCESTORS = 64
 """More are not followed from one process."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ancestor:
+class Ancestor(msgspec.Struct, frozen=True, kw_only=True):
     """A process that has started others, and is on no GPU itself."""
 
     pid: int

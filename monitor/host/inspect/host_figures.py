@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 import time
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
+
+import msgspec
+
+from vramtop.estimator.common.records import replace
 
 from ...snapshot.snapshot import FIRST_SAMPLE, HOST_FIGURES, Fault, ProcessFigures
 from ..processes import load_stat
@@ -28,8 +31,7 @@ _MESSAGES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class _Sample:
+class _Sample(msgspec.Struct, frozen=True):
     """Processor time of a process at the beginning of a window, and the share in the window before."""
 
     time: float

@@ -7,9 +7,10 @@ import re
 import subprocess
 import time
 from collections import Counter
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from vramtop.estimator.common.errors import CannotTellError, InputError
 from vramtop.estimator.common.secrets import displayed_arguments, displayed_data
@@ -34,8 +35,7 @@ _NO_LIMIT_BYTES = 2**60
 """Version 1 of control groups writes a number of this order where there is no limit."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limit:
+class Limit(msgspec.Struct, frozen=True, kw_only=True):
     """A limit of the kernel; None: unlimited."""
 
     name: str
@@ -45,8 +45,7 @@ class Limit:
     unit: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CgroupFacts:
+class CgroupFacts(msgspec.Struct, frozen=True, kw_only=True):
     """The control group of a process; None: no limit, or not visible from here."""
 
     path: str
@@ -192,8 +191,7 @@ _RAM_FIELDS = {
 """Sizes in ``/proc/PID/status`` and their names here."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OpenFile:
+class OpenFile(msgspec.Struct, frozen=True, kw_only=True):
     """A file, folder or device that a process has open."""
 
     path: str
@@ -202,8 +200,7 @@ class OpenFile:
     """It has no name any more, and its space is freed when it is closed."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Parent:
+class Parent(msgspec.Struct, frozen=True, kw_only=True):
     """A process among the ancestors of another."""
 
     pid: int
@@ -211,8 +208,7 @@ class Parent:
     command: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProcessDetails:
+class ProcessDetails(msgspec.Struct, frozen=True, kw_only=True):
     """One process as it was at one moment; None: hidden from this user. All texts are one line without secrets."""
 
     pid: int

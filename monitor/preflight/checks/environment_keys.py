@@ -2,9 +2,10 @@
 
 import netrc
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
+
+import msgspec
 
 from vramtop.estimator.common.paths import expand_user
 from vramtop.estimator.model.hub import find_token, offline_variable, token_file
@@ -22,8 +23,7 @@ _REPORTING_KEYS = {
 _WANDB_OFFLINE_MODES = {"offline", "disabled", "dryrun"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RequiredKey:
+class RequiredKey(msgspec.Struct, frozen=True, kw_only=True):
     """An environment variable that the job needs."""
 
     name: str

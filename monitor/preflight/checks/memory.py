@@ -1,11 +1,10 @@
 """Checks of memory: a quick lower bound on the GPUs, the whole fit verdict, and the host's RAM."""
 
-from dataclasses import replace
-
 import msgspec
 
 from vramtop.estimator.budget import Budget
 from vramtop.estimator.common.errors import CancelledError
+from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import format_gib
 from vramtop.estimator.job.job import Job
 from vramtop.estimator.job.resolved_job import resolve_job

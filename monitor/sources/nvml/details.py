@@ -2,9 +2,12 @@
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from vramtop.estimator.common.records import replace
 
 from ...host.plain_text import sanitize_line
 from ...snapshot.gpu_details import DetailLevel, EccErrors, GpuDetails, NvLinks, PcieLink, RemappedRows
@@ -246,8 +249,7 @@ def _rate(before: tuple[float, list[int | None]] | None, after: tuple[float, lis
 # The place of a GPU in the host, from /sys: the NUMA node and the processors that are nearest.
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PciPlace:
+class PciPlace(msgspec.Struct, frozen=True, kw_only=True):
     """What the kernel knows of a device's place."""
 
     numa_node: int | None = None

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from vramtop.estimator.common.records import replace
 
 from ...host.plain_text import sanitize_line
 from ...snapshot.snapshot import (
@@ -88,8 +91,7 @@ _EMPTY_SLOT_CODES = ("NOT_FOUND", "INVALID_ARGUMENT")
 _MEMORY_INFO = ("nvmlDeviceGetMemoryInfo",)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Slot:
+class _Slot(msgspec.Struct, frozen=True, kw_only=True):
     """A MIG device in NVML's list, which may have gaps."""
 
     handle: Any

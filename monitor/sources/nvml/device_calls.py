@@ -2,12 +2,14 @@
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from vramtop.estimator.common.errors import CannotTellError
+from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import format_gib
 
 from ...host.available_ram import available_host_memory, host_total_bytes
@@ -286,8 +288,7 @@ _MPS_SERVER_NAME = "nvidia-cuda-mps"
 """Beginning of ``nvidia-cuda-mps-server``, of which Linux keeps 15 letters."""
 
 
-@dataclass(slots=True)
-class _MergedEntry:
+class _MergedEntry(msgspec.Struct):
     """The entries of all lists for one process on a GPU, or in one of its GPU instances."""
 
     kinds: tuple[ProcessType, ...] = ()
@@ -395,8 +396,7 @@ _FIELDS = {
 _MEMORY_INFO = ("nvmlDeviceGetMemoryInfo",)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryFigures:
+class MemoryFigures(msgspec.Struct, frozen=True, kw_only=True):
     """Memory info in bytes; None: unknown."""
 
     total: int | None = None

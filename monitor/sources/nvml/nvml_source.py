@@ -7,10 +7,10 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 from vramtop.estimator.common.errors import ProcessLimitError, start_thread
+from vramtop.estimator.common.records import replace
 
 from ...host.inspect.host_figures import HostFigures
 from ...host.processes import ProcessDirectory

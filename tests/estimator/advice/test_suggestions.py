@@ -1,5 +1,4 @@
 from collections.abc import Callable
-from dataclasses import replace
 from itertools import combinations
 
 import pytest
@@ -9,6 +8,7 @@ from vramtop.estimator.advice.suggestion_search import Suggestion, shifted
 from vramtop.estimator.advice.suggestions import calibrated, candidate_changes, confirm, suggest
 from vramtop.estimator.budget import Budget
 from vramtop.estimator.common.errors import CannotTellError, InputError, Verdict
+from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.reserved_memory import with_reserved_memory
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.estimation import QuickEstimator, quick_estimator

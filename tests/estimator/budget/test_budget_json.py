@@ -1,10 +1,10 @@
 import json
-from dataclasses import replace
 
 import pytest
 
 from vramtop.estimator.budget import Budget, Components, LargeTensor, PhaseMark, Timeline
 from vramtop.estimator.common.errors import InputError
+from vramtop.estimator.common.records import replace
 from vramtop.estimator.estimation import estimate
 from vramtop.estimator.job.job import Job, Lora, ModelSpec, Parallel
 

@@ -1,6 +1,6 @@
 """The part of a job's memory that differs from its budget, and the sentences that report it."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -8,6 +8,7 @@ import pytest
 from vramtop.estimator.budget import Budget, RehearsalFacts
 from vramtop.estimator.causes.divergence import Divergence, Observation, explain_divergence
 from vramtop.estimator.common.errors import CannotTellError
+from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import GIB, MIB, format_gib
 from vramtop.estimator.estimation import estimate
 from vramtop.estimator.job.job import Job

@@ -1,6 +1,5 @@
 """Explanations of a divergence: the true change is found from the memory that it causes."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -8,6 +7,7 @@ from slow_cases import quick_every
 
 from vramtop.estimator.causes.explain import explain
 from vramtop.estimator.common.errors import CannotTellError
+from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.estimation import estimate
 from vramtop.estimator.job.job import Job

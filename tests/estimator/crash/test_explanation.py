@@ -1,11 +1,10 @@
 """What is said about a failure of memory, alone and beside a budget that a real estimate has made."""
 
-from dataclasses import replace
-
 import pytest
 from memory_snapshots import AUTOGRAD, LOAD, LOSS, MIB, Recorder
 
 from vramtop.estimator.budget import Budget, Components, PhaseMark, PhaseName, Timeline
+from vramtop.estimator.common.records import replace
 from vramtop.estimator.crash.explanation import explain_failure, failure_of_snapshot
 from vramtop.estimator.crash.records import Failure, OtherProcess, OutOfMemory, StackFrame
 from vramtop.estimator.crash.snapshot.records import MemorySnapshot

@@ -1,6 +1,6 @@
 """The correction: right where the error is shared, harmless where it is not, never across a change of mechanism."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from random import Random
 from statistics import mean
 
@@ -8,6 +8,7 @@ import pytest
 from simulated_machine import MIB, Machine, budget_of, job, subject_of
 
 from vramtop.estimator.budget import Budget
+from vramtop.estimator.common.records import replace
 from vramtop.estimator.job.job import Job
 from vramtop.estimator.learning.correction import carried, corrected, uncorrected
 from vramtop.estimator.learning.measurement import Measurement, Observed

@@ -1,6 +1,5 @@
 """The count from the shape compared with models that the installed transformers builds on the meta device."""
 
-import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -8,6 +7,7 @@ import pytest
 from slow_cases import quick_every
 
 from vramtop.estimator.common.errors import CannotTellError, InputError
+from vramtop.estimator.common.records import replace
 from vramtop.estimator.job.settings import Task
 from vramtop.estimator.model.architecture import Inventory
 from vramtop.estimator.model.families import FAMILIES
@@ -110,12 +110,8 @@ def count(ask_worker: Callable[[dict[str, Any]], dict[str, Any]]) -> Count:
 
 def same(shape: Inventory, exact: Inventory) -> bool:
     """Return True if both have the same parameters, whatever else the built model states."""
-    of_shape, groups = (
-        tuple(dataclasses.replace(group, quantized=None) for group in each.groups) for each in (shape, exact)
-    )
-    same_rest = dataclasses.replace(exact, groups=(), buffers=(), source=shape.source) == dataclasses.replace(
-        shape, groups=()
-    )
+    of_shape, groups = (tuple(replace(group, quantized=None) for group in each.groups) for each in (shape, exact))
+    same_rest = replace(exact, groups=(), buffers=(), source=shape.source) == replace(shape, groups=())
     return same_rest and groups == of_shape
 
 

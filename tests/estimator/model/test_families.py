@@ -1,12 +1,12 @@
 """The registry of model families: one record adds a family, an unknown one is read by the rules of its relatives."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from vramtop.estimator.budget import Budget
+from vramtop.estimator.common.records import replace
 from vramtop.estimator.model.architecture import Architecture, BlockRules, NamedShape, linear, norm
 from vramtop.estimator.model.families import FAMILIES, GENERIC, Family, TaskHeads, family_of
 from vramtop.estimator.model.read_architecture import count_parameters, read_architecture

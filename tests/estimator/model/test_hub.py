@@ -5,7 +5,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 import pytest
 
 from vramtop.estimator.common.limits import HUB_CONFIG
+from vramtop.estimator.common.records import replace
 from vramtop.estimator.job.settings import ModelSpec
 from vramtop.estimator.model.find_config import resolve_model
 from vramtop.estimator.model.hub import Refusal, download_config

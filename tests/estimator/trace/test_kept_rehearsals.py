@@ -212,7 +212,7 @@ def test_the_environment_counts_but_for_what_a_terminal_sets(folder: Path) -> No
 
 def replaced_notes(budget: Budget) -> Budget:
     """Return the budget as it is kept."""
-    from dataclasses import replace
+    from vramtop.estimator.common.records import replace
 
     return replace(budget, assumptions=tuple(each for each in budget.assumptions if "again" not in each))
 

@@ -3,7 +3,6 @@
 import json
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ import pytest
 
 from vramtop.estimator.budget import Budget
 from vramtop.estimator.common.errors import CannotTellError, VramtopError
+from vramtop.estimator.common.records import replace
 from vramtop.estimator.estimation import MethodChoice, estimate
 from vramtop.estimator.job.job import Job, ModelSpec, Training
 from vramtop.estimator.job.job_file.changes import with_changes

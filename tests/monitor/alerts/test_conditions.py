@@ -1,11 +1,11 @@
 """Which conditions hold on a board, what they say, and what cannot be told."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from vramtop.estimator.common.records import replace
 from vramtop.estimator.job.job import Job, ModelSpec
 from vramtop.monitor.alerts.alert_watch import Condition, Feed, find_conditions
 from vramtop.monitor.board.board import Board

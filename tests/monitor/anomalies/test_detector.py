@@ -1,11 +1,11 @@
 """Anomalies are reported with their processes; busy processes are not reported."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from vramtop.estimator.common.records import replace
 from vramtop.monitor.anomalies import Anomaly, AnomalyDetector
 from vramtop.monitor.host.processes import ENDED_NOTE, ZOMBIE_NOTE, ProcessOrigin
 from vramtop.monitor.snapshot.snapshot import GpuProcess, GpuReading, Snapshot, Source

@@ -2,12 +2,12 @@ import os
 import stat
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from vramtop.estimator.common.errors import CannotTellError
+from vramtop.estimator.common.records import replace
 from vramtop.estimator.readers.source.evidence import FindingCollector
 from vramtop.monitor.attach.attachment import Attachment, SavedAnswers, run_key, with_saved_answers
 

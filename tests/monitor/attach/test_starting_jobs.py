@@ -1,11 +1,11 @@
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from vramtop.estimator.budget import Budget
 from vramtop.estimator.common.errors import CannotTellError
+from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.job.job import Job, ModelSpec, Parallel
 from vramtop.estimator.readers.source.evidence import FindingCollector

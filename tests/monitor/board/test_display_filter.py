@@ -1,10 +1,9 @@
 """What is displayed, and what is said to be hidden."""
 
-from dataclasses import replace
-
 import pytest
 
 from vramtop.estimator.common.errors import InputError
+from vramtop.estimator.common.records import replace
 from vramtop.estimator.job.job import Job, ModelSpec
 from vramtop.monitor.board.display_filter import RUNNING_SECONDS, DisplayFilter, parse_devices
 from vramtop.monitor.board.watchlist import Watchlist

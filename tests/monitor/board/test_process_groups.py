@@ -1,12 +1,12 @@
 """Which processes are shown as one row, and the figures of that row."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from vramtop.estimator.common.errors import InputError
+from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.job.job import Job, Parallel
 from vramtop.monitor.board.board import Board, ProcessGroup, group_processes

@@ -2,13 +2,13 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import psutil
 import pytest
 
 from vramtop.estimator.budget import Budget
+from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.job.job import Job, ModelSpec
 from vramtop.monitor.board.board import Board, ProcessRow, RunRow

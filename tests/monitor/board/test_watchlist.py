@@ -1,12 +1,12 @@
 import threading
 from collections.abc import Callable
-from dataclasses import replace
 
 import msgspec
 import pytest
 
 from vramtop.estimator.budget import Budget, RankPeak
 from vramtop.estimator.common.errors import InputError
+from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.estimation import estimate
 from vramtop.estimator.job.job import Inference, Job, ModelSpec, Parallel, Target, Training

@@ -1,10 +1,10 @@
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 
 import pytest
 
 from vramtop.estimator.budget import Budget
+from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.job.job import Job, ModelSpec
 from vramtop.monitor.board.board import Board, ProcessRow

@@ -3,12 +3,12 @@
 import re
 import subprocess
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from exporter import OPENMETRICS, families, needs, program, samples, scrape
 
+from vramtop.estimator.common.records import replace
 from vramtop.monitor.board.board import Board
 from vramtop.monitor.export import metrics
 from vramtop.monitor.export.listen_address import ListenAddress

@@ -10,7 +10,6 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from exporter import needs, program, samples, scrape
 
 from vramtop.estimator.common.errors import InputError
 from vramtop.estimator.common.limits import EXPORTER_REQUESTS
+from vramtop.estimator.common.records import replace
 from vramtop.monitor.export.listen_address import HostNames, ListenAddress
 from vramtop.monitor.export.metrics import LatestBoard, MetricsText
 from vramtop.monitor.export.server import Credentials, MetricsServer, TlsFiles, read_credentials

@@ -1,10 +1,9 @@
 """The reading of a host is what its board shows."""
 
-from dataclasses import replace
-
 import msgspec
 import pytest
 
+from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.job.job import Job
 from vramtop.monitor.board.watchlist import Watchlist

@@ -1,12 +1,12 @@
 """Budgets are corrected by the history of this machine and card; a history that cannot be read changes nothing."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from simulated_machine import NOW, Machine, budget_of, job
 
 from vramtop.estimator.common.errors import CannotTellError
+from vramtop.estimator.common.records import replace
 from vramtop.monitor.history import history as module, new_measurement
 from vramtop.monitor.history.history import Corrections, History
 

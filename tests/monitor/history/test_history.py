@@ -11,12 +11,12 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from vramtop.estimator.common.errors import CannotTellError
+from vramtop.estimator.common.records import replace
 from vramtop.estimator.job.job import Job, ModelSpec
 from vramtop.estimator.learning.measurement import Measurement, Observed
 from vramtop.monitor.history import history

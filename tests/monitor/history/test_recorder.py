@@ -5,7 +5,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
@@ -13,6 +13,7 @@ import pytest
 
 from vramtop.estimator.budget import Budget
 from vramtop.estimator.common.errors import CannotTellError, ProcessLimitError
+from vramtop.estimator.common.records import replace
 from vramtop.estimator.job.job import Job, ModelSpec
 from vramtop.estimator.learning.measurement import Measurement
 from vramtop.monitor.board.watchlist import Watchlist

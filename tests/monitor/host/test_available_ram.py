@@ -1,11 +1,11 @@
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import psutil
 import pytest
 
 from vramtop.estimator.budget import Budget, HostNeed
+from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import GIB
 from vramtop.monitor.board.fit import DeviceCapacity, check_fit, with_host_memory
 from vramtop.monitor.host.available_ram import HostRam, available_host_memory, host_verdict

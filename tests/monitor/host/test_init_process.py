@@ -1,11 +1,11 @@
 """The process that starts a machine's services is no training process; a container's may start the only one."""
 
 import os
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from vramtop.estimator.common.records import replace
 from vramtop.monitor.host.process_info import UnreadableProcessError, find_run_processes, read_process
 
 

@@ -5,7 +5,6 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -14,6 +13,7 @@ from secret_corpus import HEX, LETTERS, NAMED, OF_A_FORM, UUID
 from waiting import until
 
 from vramtop.estimator.common import secrets
+from vramtop.estimator.common.records import replace
 from vramtop.estimator.job.job import Job, ModelSpec
 from vramtop.monitor.attach.attachment import run_key
 from vramtop.monitor.attach.read_run import read_run

@@ -1,6 +1,5 @@
 """Driver, runtime, compute capability and visible devices."""
 
-import dataclasses
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -8,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from vramtop.estimator.common.records import replace
 from vramtop.estimator.job.gpu_catalogue import find_gpu
 from vramtop.estimator.job.job import Job, ModelSpec, Parallel
 from vramtop.estimator.readers.source.evidence import DeviceChoice
@@ -85,10 +85,10 @@ def test_torch_and_the_driver_must_have_the_same_cuda_major_version(
 ) -> None:
     context = make_context(torch_build=lambda: TorchBuild(version="2.13.0", cuda=cuda))
     assert context.machine.snapshot is not None
-    source = dataclasses.replace(context.machine.snapshot.source, cuda_version=newest)
-    snapshot = dataclasses.replace(context.machine.snapshot, source=source)
-    machine = dataclasses.replace(context.machine, snapshot=snapshot)
-    found = check_cuda_runtime(dataclasses.replace(context, machine=machine))
+    source = replace(context.machine.snapshot.source, cuda_version=newest)
+    snapshot = replace(context.machine.snapshot, source=source)
+    machine = replace(context.machine, snapshot=snapshot)
+    found = check_cuda_runtime(replace(context, machine=machine))
     assert found.status == status
     if status == "failure":
         assert found.advice == "update the driver, or install torch for CUDA 12.8 or older"
@@ -121,7 +121,7 @@ def test_vramtops_own_python_does_not_stand_for_that_of_another_machine(
     assert (found.status, found.unknown) == ("skipped", False)
     assert "--python names one to check" in found.found
     named = JobInterpreter(path=Path("/opt/env/bin/python"), origin="--python")
-    assert check(dataclasses.replace(context, interpreter=named)).found != found.found
+    assert check(replace(context, interpreter=named)).found != found.found
 
 
 @pytest.mark.parametrize(
@@ -149,13 +149,13 @@ def test_kernels_by_compute_capability(card: tuple[int, int], architectures: lis
 
 def test_a_gpu_without_kernels_is_named(make_context: MakeContext, make_gpu: Any) -> None:
     context = make_context(ddp(2), gpus=[make_gpu(0), make_gpu(1)])
-    machine = dataclasses.replace(context.machine, capabilities=lambda: {0: (9, 0), 1: (12, 0)})
-    found = check_compute_capability(dataclasses.replace(context, machine=machine))
+    machine = replace(context.machine, capabilities=lambda: {0: (9, 0), 1: (12, 0)})
+    found = check_compute_capability(replace(context, machine=machine))
     assert found.status == "failure"
     assert found.found.endswith("but none for GPU 1 (12.0)")
-    first = dataclasses.replace(context, machine=machine, job=ddp(1))  # it will take GPU 0
+    first = replace(context, machine=machine, job=ddp(1))  # it will take GPU 0
     assert check_compute_capability(first).status == "pass"
-    ptx = dataclasses.replace(context, torch_build=lambda: TorchBuild(version="2", architectures=("compute_80",)))
+    ptx = replace(context, torch_build=lambda: TorchBuild(version="2", architectures=("compute_80",)))
     assert check_compute_capability(ptx).status == "warning"
 
 
@@ -232,8 +232,8 @@ def test_gpus_named_by_the_user_that_the_job_would_not_use_are_reported(
     make_context: MakeContext, make_gpu: Any
 ) -> None:
     context = make_context(ddp(1), gpus=[make_gpu(index) for index in range(2)])
-    second = dataclasses.replace(context.machine, devices=context.machine.devices[1:], chosen=True)
-    found = check_visible_devices(dataclasses.replace(context, machine=second))
+    second = replace(context.machine, devices=context.machine.devices[1:], chosen=True)
+    found = check_visible_devices(replace(context, machine=second))
     assert (found.status, found.advice) == ("warning", "set CUDA_VISIBLE_DEVICES=1")
-    set_ = dataclasses.replace(context, machine=second, environ={"CUDA_VISIBLE_DEVICES": "1"})
+    set_ = replace(context, machine=second, environ={"CUDA_VISIBLE_DEVICES": "1"})
     assert check_visible_devices(set_).status == "pass"

@@ -1,6 +1,5 @@
 """Lower bound, fit verdict and host memory."""
 
-import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -8,6 +7,7 @@ import pytest
 
 from vramtop.estimator.budget import Budget
 from vramtop.estimator.common.errors import CancelledError, CannotTellError
+from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.estimation import estimate
 from vramtop.estimator.job.job import Inference, Job, Lora, ModelSpec, Parallel, Training
@@ -83,9 +83,9 @@ def test_the_gpus_of_the_job_are_checked_and_others_are_suggested(make_context: 
     context = with_free(make_context, make_gpu, asked, 10, 70)
     found = check_fit_verdict(context)  # it takes GPU 0
     assert (found.status, found.advice) == ("failure", "it fits on others: CUDA_VISIBLE_DEVICES=1")
-    second = dataclasses.replace(context, environ={"CUDA_VISIBLE_DEVICES": "1"})
+    second = replace(context, environ={"CUDA_VISIBLE_DEVICES": "1"})
     assert check_fit_verdict(second).status == "pass"
-    named = dataclasses.replace(context, machine=dataclasses.replace(context.machine, chosen=True))
+    named = replace(context, machine=replace(context.machine, chosen=True))
     assert check_fit_verdict(named).status == "pass"
 
 
@@ -129,7 +129,7 @@ def test_only_the_ranks_of_this_machine_count(make_context: MakeContext, make_gp
     context = with_free(make_context, make_gpu, asked, 70, 70, local_ranks=2)
     found = check_fit_verdict(context)
     assert (found.status, "on this machine alone" in found.found) == ("pass", True)
-    assert check_fit_verdict(dataclasses.replace(context, local_ranks=None)).status == "failure"
+    assert check_fit_verdict(replace(context, local_ranks=None)).status == "failure"
 
 
 @pytest.mark.parametrize(
@@ -141,9 +141,9 @@ def test_host_memory_is_checked(make_context: MakeContext, gib: int | None, rank
     budget = estimate(asked)
     context = make_context(asked, quick_budget=lambda: budget)
     host = None if gib is None else HostRam(available_bytes=gib * GIB)
-    found = check_host_memory(dataclasses.replace(context, machine=dataclasses.replace(context.machine, host=host)))
+    found = check_host_memory(replace(context, machine=replace(context.machine, host=host)))
     assert found.status == status
-    one = dataclasses.replace(context, machine=dataclasses.replace(context.machine, host=host), local_ranks=1)
+    one = replace(context, machine=replace(context.machine, host=host), local_ranks=1)
     assert ranks == 1 or check_host_memory(one).status == "pass"
 
 
@@ -173,8 +173,6 @@ def test_only_the_named_mig_device_is_checked(make_context: MakeContext, make_mi
     assert (failed.status, failed.advice) == ("failure", "vramtop fit suggests how to make it smaller")
     short = budget.peak.device_bytes / GIB - 19
     assert f"GPU 0:9 (MIG 1g.20gb) is {short:.1f} GiB short" in failed.found
-    small = dataclasses.replace(
-        budget, peak=dataclasses.replace(budget.peak, device_bytes=30 * GIB, high_bytes=31 * GIB)
-    )
+    small = replace(budget, peak=replace(budget.peak, device_bytes=30 * GIB, high_bytes=31 * GIB))
     moved = check_fit_verdict(make_context(asked, **(asked_of | {"deepest_budget": lambda: small})))
     assert (moved.status, moved.advice) == ("failure", "it fits on others: CUDA_VISIBLE_DEVICES=MIG-0-3-0")

@@ -2,7 +2,6 @@
 
 import threading
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,7 @@ import pytest
 
 from vramtop.estimator.common.cancellation import CancelToken, current_token
 from vramtop.estimator.common.errors import CancelledError, CannotTellError
+from vramtop.estimator.common.records import replace
 from vramtop.estimator.job.job import Job, ModelSpec, Run
 from vramtop.monitor.preflight.checks import CHECKS
 from vramtop.monitor.preflight.context import Check, CheckContext, CheckResult, LazyValue

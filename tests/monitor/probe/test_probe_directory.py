@@ -7,12 +7,12 @@ import sys
 import textwrap
 import time
 import warnings
-from dataclasses import replace
 
 import psutil
 import pytest
 from waiting import until
 
+from vramtop.estimator.common.records import replace
 from vramtop.monitor.probe.launch import probed_environment
 from vramtop.monitor.probe.probe_directory import SEARCH_INTERVALS_SECONDS, ProbeDirectory
 from vramtop.monitor.probe.probe_reader import ProbeReader, find_probe

@@ -1,7 +1,6 @@
 """MIG devices as readings of their own: memory, processes, identity."""
 
-from dataclasses import replace
-
+from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.job.job import Job, ModelSpec
 from vramtop.monitor.board.watchlist import Watchlist

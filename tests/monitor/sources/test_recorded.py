@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from eventful_recording import BEGIN, DIED, FOUND, GAP, GAP_END, LOST, STARTED, 
 from hypothesis import given, strategies as st
 
 from vramtop.estimator.common.errors import InputError
+from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.estimation import estimate
 from vramtop.estimator.job.job_file.changes import job_from_mapping

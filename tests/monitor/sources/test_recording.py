@@ -3,12 +3,12 @@
 import gzip
 import subprocess
 import sys
-from dataclasses import replace
 
 import pytest
 from json_schemas import valid_json
 
 from vramtop.estimator.common.errors import InputError, VramtopError
+from vramtop.estimator.common.records import replace
 from vramtop.estimator.job.job import Job, Lora, ModelSpec, Parallel
 from vramtop.monitor.snapshot.gpu_details import EccErrors, GpuDetails, NvLinks, PcieLink, RemappedRows
 from vramtop.monitor.snapshot.snapshot import Fault, HostLoad, ProcessFigures, WatchedJob

@@ -1,12 +1,12 @@
 import stat
 import threading
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from vramtop.estimator.budget import Budget
+from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.estimation import estimate
 from vramtop.estimator.job.job import Job, Lora, ModelSpec, Parallel

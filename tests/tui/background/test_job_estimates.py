@@ -2,13 +2,13 @@
 
 import threading
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from waiting import until
 
 from vramtop.estimator.budget import Budget
+from vramtop.estimator.common.records import replace
 from vramtop.estimator.estimation import UNTRACED
 from vramtop.estimator.job.job import Job, ModelSpec
 from vramtop.tui.background.latest_only_task import JobEstimates

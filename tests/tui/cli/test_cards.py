@@ -1,10 +1,9 @@
 """Estimates for other cards keep what a more accurate method has beyond the closed form, and the cards' differences."""
 
-from dataclasses import replace
-
 import pytest
 
 from vramtop.estimator.advice.suggestion_search import shifted
+from vramtop.estimator.common.records import replace
 from vramtop.estimator.estimation import quick_estimator
 from vramtop.estimator.job.gpu_catalogue import find_gpu
 from vramtop.estimator.job.job import Job, ModelSpec

@@ -4,12 +4,12 @@ import os
 import re
 import subprocess
 import sys
-from dataclasses import replace
 
 import pytest
 from json_schemas import valid_json
 from rich.cells import cell_len
 
+from vramtop.estimator.common.records import replace
 from vramtop.monitor.doctor import (
     DataFolderFacts,
     DoctorReport,

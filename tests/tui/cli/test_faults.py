@@ -3,12 +3,12 @@
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from json_schemas import valid_json
 
+from vramtop.estimator.common.records import replace
 from vramtop.monitor.snapshot.snapshot import NO_ANSWER, Fault, GpuReading, Snapshot
 from vramtop.monitor.sources.nvml.device_calls import NoDriverError
 from vramtop.tui.cli.main import main

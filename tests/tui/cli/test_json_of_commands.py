@@ -4,7 +4,6 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ import psutil
 import pytest
 from json_schemas import require_valid, valid_json
 
+from vramtop.estimator.common.records import replace
 from vramtop.estimator.job.job import Job, ModelSpec
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.fleet.fleet import Fleet, RankFacts, reading_of_board, stream_line

@@ -1,10 +1,10 @@
 """Names of processes."""
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
 
+from vramtop.estimator.common.records import replace
 from vramtop.monitor.snapshot.snapshot import GpuProcess
 from vramtop.tui.draw.labels import process_name
 

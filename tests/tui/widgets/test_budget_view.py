@@ -1,7 +1,7 @@
 from collections.abc import Callable
-from dataclasses import replace
 
 from vramtop.estimator.budget import Budget
+from vramtop.estimator.common.records import replace
 from vramtop.estimator.estimation import estimate
 from vramtop.estimator.job.job import Job
 from vramtop.estimator.job.job_file.changes import with_changes

@@ -4,13 +4,14 @@ import argparse
 import sys
 import time
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from vramtop.estimator.budget import Budget, budget_on_gpu
 from vramtop.estimator.causes.divergence import Divergence
 from vramtop.estimator.common.errors import CannotTellError, InputError
+from vramtop.estimator.common.records import replace
 from vramtop.estimator.estimation import estimate
 from vramtop.estimator.job.gpu_catalogue import match_nvml_name
 from vramtop.estimator.job.job import Job

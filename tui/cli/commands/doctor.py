@@ -4,12 +4,12 @@ import argparse
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from vramtop.estimator.common.errors import ExitCode
+from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import format_gib
 from vramtop.monitor.doctor import DoctorReport, Issue, Severity, collect_report, find_issues
 from vramtop.monitor.storage.settings.in_force import DEFAULT

@@ -4,11 +4,11 @@ import argparse
 import shlex
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from vramtop.estimator.budget import Budget
 from vramtop.estimator.common.errors import CannotTellError, ExitCode, InputError, VramtopError
+from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import parse_size
 from vramtop.estimator.crash.crash_file import read_crash_file, read_crash_stream
 from vramtop.estimator.crash.explanation import Explanation, explain_failure, failure_of_snapshot

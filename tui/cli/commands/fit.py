@@ -3,9 +3,9 @@
 import argparse
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 
 from vramtop.estimator.common.errors import InputError
+from vramtop.estimator.common.records import replace
 from vramtop.estimator.trace.worker_pool import keep_idle_workers
 from vramtop.monitor.board.fit import FitResult, described_devices, device_capacities
 

@@ -3,11 +3,11 @@
 import argparse
 import os
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
 from vramtop.estimator.common.errors import ExitCode
 from vramtop.estimator.common.paths import working_folder
+from vramtop.estimator.common.records import replace
 from vramtop.estimator.job.job import Job
 from vramtop.monitor.board.fit import described_devices
 from vramtop.monitor.preflight.checks import CHECKS

@@ -6,12 +6,12 @@ import signal
 import sys
 import threading
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
 from vramtop.estimator.common.errors import CannotTellError, VramtopError
+from vramtop.estimator.common.records import replace
 from vramtop.monitor.attach.automatic.automatic_attach import AutomaticAttach
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.history.history import RunRecorder

@@ -3,10 +3,11 @@
 import argparse
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from vramtop.estimator.advice.suggestion_search import (
     BoundedSearch,
@@ -20,6 +21,7 @@ from vramtop.estimator.advice.suggestion_search import (
 from vramtop.estimator.advice.suggestions import calibrated, confirm, suggest
 from vramtop.estimator.budget import Budget
 from vramtop.estimator.common.errors import CannotTellError, ExitCode, Verdict
+from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import format_gib
 from vramtop.estimator.common.untrusted_files import read_file
 from vramtop.estimator.estimation import MethodChoice, estimate, quick_estimator
@@ -59,8 +61,7 @@ _HEADINGS: dict[Verdict, str] = {
 """Heading of the suggestions, by the verdict of the best one."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Advice:
+class Advice(msgspec.Struct, frozen=True, kw_only=True):
     """Suggested changes, and the largest batch and sequence."""
 
     suggestions: tuple[Suggestion, ...] = ()
@@ -69,8 +70,7 @@ class Advice:
     """The largest batch and sequence that fit; None: the closed form does not know the model."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Machine:
+class Machine(msgspec.Struct, frozen=True, kw_only=True):
     """The machine that estimates are made for."""
 
     gpu: Gpu | None
@@ -222,8 +222,7 @@ EXIT_CODES: dict[Verdict, ExitCode] = {
 Judge = Callable[[Budget], FitResult]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FitCheck:
+class FitCheck(msgspec.Struct, frozen=True, kw_only=True):
     """A job with its budget, and the GPUs on which it is judged."""
 
     loaded: LoadedJob

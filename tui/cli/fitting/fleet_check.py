@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from msgspec import to_builtins
 
 from vramtop.estimator.common.errors import InputError
+from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import format_gib
 from vramtop.monitor.fleet.placing import GOOD, place_job
 from vramtop.monitor.host.plain_text import duration_text

@@ -6,12 +6,12 @@ import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 import msgspec
 
 from vramtop.estimator.budget import Budget
 from vramtop.estimator.common.errors import NOT_REHEARSED, CannotTellError, VramtopError
+from vramtop.estimator.common.records import replace
 from vramtop.estimator.job.job import Job
 from vramtop.estimator.job.job_file.changes import parse_assignment, with_changes
 from vramtop.estimator.job.settings import ModelSpec, Parallel

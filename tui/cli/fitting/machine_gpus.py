@@ -3,8 +3,9 @@
 import contextlib
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from vramtop.estimator.budget import Budget
 from vramtop.estimator.common.errors import CannotTellError
@@ -30,8 +31,7 @@ class NoGpusError(CannotTellError):
     """This machine has no GPU, or none that can be read."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GpusHere:
+class GpusHere(msgspec.Struct, frozen=True, kw_only=True):
     """The GPUs of this machine that may be used, and what they have available now."""
 
     devices: tuple[DeviceCapacity, ...]

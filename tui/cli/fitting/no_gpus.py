@@ -2,8 +2,9 @@
 
 import argparse
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from vramtop.estimator.budget import Budget
 from vramtop.estimator.common.errors import ExitCode, InputError
@@ -40,8 +41,7 @@ _LARGER_ROWS = 2
 """Larger cards that are listed below the smallest, with as few GPUs; then a row says that every larger card fits."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Card:
+class Card(msgspec.Struct, frozen=True, kw_only=True):
     """A GPU of the catalogue on which the job fits."""
 
     gpu: Gpu

@@ -5,9 +5,9 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 
 from vramtop.estimator.common.errors import CannotTellError, InputError
+from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.secrets import mask_line
 from vramtop.estimator.common.sizes import UNSEEN_BYTES
 from vramtop.estimator.common.trust import look_up_program

@@ -4,13 +4,14 @@ import contextlib
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from vramtop.estimator.budget import Budget, Span
 from vramtop.estimator.common.errors import CannotTellError, ExitCode, InputError
+from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import GIB, MIB
 from vramtop.estimator.estimation import MethodChoice, estimate, quick_estimator
 from vramtop.estimator.job.gpu_catalogue import Gpu
@@ -58,11 +59,10 @@ class OutsideBytes(msgspec.Struct, frozen=True):
     """Memory that came to the GPU since the start; known only if nothing else ran there."""
 
 
-@dataclass(frozen=True, slots=True)
-class OutsideFigures:
+class OutsideFigures(msgspec.Struct, frozen=True):
     """What NVML shows of one rank at each stage of its run."""
 
-    stages: Mapping[str, OutsideBytes] = field(default_factory=dict)
+    stages: Mapping[str, OutsideBytes] = msgspec.field(default_factory=dict)
 
     @property
     def process_bytes(self) -> int | None:
@@ -81,8 +81,7 @@ class OutsideFigures:
         return found.process_bytes if found.process_bytes is not None else found.device_bytes
 
 
-@dataclass(slots=True)
-class FreeGpus:
+class FreeGpus(msgspec.Struct):
     """The GPUs of one measurement.
 
     Args:
@@ -94,7 +93,7 @@ class FreeGpus:
     source: NvmlSource
     devices: Sequence[DeviceCapacity]
     snapshot: Snapshot
-    figures: list[OutsideFigures] = field(default_factory=list)
+    figures: list[OutsideFigures] = msgspec.field(default_factory=list)
     """Figures of each rank, as the stages were reached."""
 
     @property
@@ -164,8 +163,7 @@ class NoFreeGpus(CannotTellError):  # noqa: N818 - not a failure of the job
     """There are fewer usable GPUs than the job has ranks."""
 
 
-@dataclass(frozen=True, slots=True)
-class OpenGpus:
+class OpenGpus(msgspec.Struct, frozen=True):
     """This machine's GPUs, open for several measurements one after another."""
 
     source: NvmlSource
@@ -221,8 +219,7 @@ _NO_WORKSPACE = ":0:0"
 """In the words of ``CUBLAS_WORKSPACE_CONFIG``."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Measuring:
+class Measuring(msgspec.Struct, frozen=True, kw_only=True):
     """How jobs are measured.
 
     Args:
@@ -258,8 +255,7 @@ class Measuring:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MeasuredJob:
+class MeasuredJob(msgspec.Struct, frozen=True, kw_only=True):
     """A job beside its measurement, or the reason why there is none."""
 
     job: Job
@@ -268,7 +264,7 @@ class MeasuredJob:
     unpredicted: str | None = None
     """Why no estimate can be made."""
     step: MeasuredStep | None = None
-    outside: OutsideFigures = field(default_factory=OutsideFigures)
+    outside: OutsideFigures = msgspec.field(default_factory=OutsideFigures)
     """What NVML showed of the rank with the highest peak."""
     card: str | None = None
     driver: str | None = None

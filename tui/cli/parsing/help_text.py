@@ -5,12 +5,15 @@
 
 import argparse
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from textwrap import fill, wrap
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from vramtop.estimator.common.errors import ExitCode
+from vramtop.estimator.common.records import replace
 
 from .parser import EVERY_COMMAND
 
@@ -119,8 +122,7 @@ class FlagFacts:
         return f"{self.meaning}{f' Choices: {listed}{more}' if choices else ''}{default}"
 
 
-@dataclass(frozen=True, slots=True)
-class FlagGroup:
+class FlagGroup(msgspec.Struct, frozen=True):
     """Flags under one heading."""
 
     heading: str

@@ -8,6 +8,7 @@ from itertools import combinations, pairwise
 from math import ceil
 from typing import TYPE_CHECKING, ClassVar, Literal
 
+import msgspec
 from rich.cells import cell_len, set_cell_size
 from textual.binding import Binding, BindingType
 from textual.containers import Container
@@ -237,8 +238,7 @@ GPU_ROW_KEYS = [
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class GpuLine:
+class GpuLine(msgspec.Struct, frozen=True):
     """The line of a GPU or MIG device."""
 
     key: GpuKey
@@ -400,8 +400,7 @@ def graph_span(history: Readings, now: float) -> float:
     return next((span for span in _SPANS_SECONDS if age <= span), _SPANS_SECONDS[-1])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Graph:
+class _Graph(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that a graph shows."""
 
     levels: tuple[int, ...]

@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, Literal
 
+import msgspec
+
+from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import GIB, format_gib
 from vramtop.monitor.board.board import Board, GpuRow, GroupKey, ProcessGroup, ProcessRow, group_processes
 from vramtop.monitor.host.inspect.ancestry import Ancestor
@@ -519,8 +522,7 @@ _OF_ENDED: dict[ColumnName, str] = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TableRow:
+class TableRow(msgspec.Struct, frozen=True, kw_only=True):
     """A row of the table: a process on a GPU, a group of such rows, or memory that no process accounts for."""
 
     key: RowKey
@@ -866,14 +868,13 @@ def _connected(rows: Sequence[TableRow]) -> Iterator[TableRow]:
 # Rows of the tree view: every process once, below the one that has started it, down from launchers and shells.
 
 
-@dataclass(slots=True)
-class _Node:
+class _Node(msgspec.Struct):
     """A process, with those that it has started."""
 
     row: TableRow | None = None
     """None: it holds no GPU memory."""
     ancestor: Ancestor | None = None
-    children: list[_Node] = field(default_factory=list)
+    children: list[_Node] = msgspec.field(default_factory=list)
 
     @property
     def processes(self) -> tuple[ProcessRow, ...]:

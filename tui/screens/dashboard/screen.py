@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from dataclasses import dataclass, replace
 from textwrap import wrap
 from typing import TYPE_CHECKING, ClassVar
 
+import msgspec
 from textual import on
 from textual.app import SystemCommand
 from textual.content import Content
@@ -17,6 +17,7 @@ from textual.geometry import Offset, Size
 from textual.widgets import Input
 
 from vramtop.estimator.common.errors import NOT_REHEARSED
+from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import format_gib
 from vramtop.monitor.board.board import BEING_READ, PendingRow
 from vramtop.monitor.snapshot.snapshot import gpu_list
@@ -265,8 +266,7 @@ def _unread_processes(board: Board) -> list[str]:
     return [f"processes of GPU {gpu_list(unread, most=4)} unknown"] if unread else []
 
 
-@dataclass(frozen=True, slots=True)
-class _Running:
+class _Running(msgspec.Struct, frozen=True):
     """A running job with all its processes."""
 
     status: Status
@@ -405,8 +405,7 @@ _MAX_GRAPH_HEIGHT = 8
 _MIN_TABLE_HEIGHT = 5
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DashboardLayout:
+class DashboardLayout(msgspec.Struct, frozen=True, kw_only=True):
     """Heights of the parts between header and footer."""
 
     panels: tuple[PanelPlace, ...] | None

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Literal
 
+import msgspec
+
+from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import format_gib
 from vramtop.monitor.snapshot.snapshot import GpuProcess
 
@@ -99,8 +102,7 @@ _SEVERITY: dict[str, int] = {status: at for at, status in enumerate(WORST_FIRST)
 _BAD, _WARNING = ("over", "growing", "out_of_memory"), ("under",)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FleetRow:
+class FleetRow(msgspec.Struct, frozen=True, kw_only=True):
     """One row; its cells are made when it comes into sight."""
 
     key: Hashable

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal, Protocol, runtime_checkable
 
 from msgspec import structs
@@ -11,6 +11,7 @@ from textual import on
 from textual.content import Content
 from textual.widgets import Input
 
+from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import TIB, UNSEEN_BYTES, format_gib, format_size
 
 from ...draw.labels import MUTED, SEPARATOR, CellText, alarm, format_duration, join_to_width, left_and_right, shorten

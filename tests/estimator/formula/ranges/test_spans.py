@@ -1,12 +1,12 @@
 """Each figure of a peak has a range of its own, which holds what its sources of doubt may be wrong by."""
 
-from dataclasses import replace
 from math import hypot
 from typing import Any
 
 import pytest
 
 from vramtop.estimator.budget import Budget, Components, Peak, Span
+from vramtop.estimator.common.records import replace
 from vramtop.estimator.estimation import estimate
 from vramtop.estimator.formula.ranges import (
     COUNT_SHARE,

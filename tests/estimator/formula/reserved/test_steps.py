@@ -1,13 +1,13 @@
 """The closed form's stream of allocations: it leaves nothing behind, and allocates what the closed form says."""
 
 import itertools
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from tests.estimator.formula.test_closed_form_matrix import CELLS
 from vramtop.estimator.budget import Budget
+from vramtop.estimator.common.records import replace
 from vramtop.estimator.estimation import estimate
 from vramtop.estimator.formula.layer_context import layer_context
 from vramtop.estimator.formula.peak_moments import highest_phase, phase_peaks

@@ -1,6 +1,5 @@
 """The trace from a few layers compared with the trace of all of them: equal in every event."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -8,6 +7,7 @@ from job_matrix import CELLS
 from slow_cases import quick_every
 
 from vramtop.estimator.common.errors import CannotTellError
+from vramtop.estimator.common.records import replace
 from vramtop.estimator.job.job import Job
 from vramtop.estimator.job.job_file.changes import job_from_mapping, with_changes
 from vramtop.estimator.model.find_config import resolve_model

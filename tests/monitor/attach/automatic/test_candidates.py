@@ -1,10 +1,10 @@
 """Which processes are read, in what order and how often; nothing is read here."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from vramtop.estimator.common.records import replace
 from vramtop.monitor.attach.automatic.automatic_attach import MAX_READINGS, RETRY_SECONDS, SETTLED_SECONDS, Candidates
 from vramtop.monitor.attach.automatic.run_answer import RunAnswer
 from vramtop.monitor.board.watchlist import gpu_rows

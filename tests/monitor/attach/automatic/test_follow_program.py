@@ -6,7 +6,6 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,6 +15,7 @@ import pytest
 from simulated_machine import Machine, job as simulated_job
 from waiting import until
 
+from vramtop.estimator.common.records import replace
 from vramtop.estimator.learning.measurement import digest
 from vramtop.monitor.attach.automatic import automatic_attach
 from vramtop.monitor.attach.automatic.follow_program import CommandStderr, follow

@@ -3,13 +3,13 @@
 import itertools
 import sys
 import threading
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from waiting import until
 
+from vramtop.estimator.common.records import replace
 from vramtop.estimator.job.job import Job, ModelSpec
 from vramtop.monitor.attach.automatic.automatic_attach import CHECK_SECONDS, IdleTracing
 from vramtop.monitor.attach.automatic.run_answer import RunAnswer

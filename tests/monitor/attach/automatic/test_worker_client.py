@@ -2,11 +2,11 @@
 
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from vramtop.estimator.common.records import replace
 from vramtop.monitor.attach.automatic.read_job import answer
 from vramtop.monitor.attach.automatic.run_answer import ReadRequest
 from vramtop.monitor.attach.automatic.worker_client import WorkerClient

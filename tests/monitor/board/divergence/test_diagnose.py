@@ -1,11 +1,10 @@
 """The figures of a diverging process that are passed to the estimator."""
 
-from dataclasses import replace
-
 import pytest
 import simulated_machine as simulated
 
 from vramtop.estimator.budget import Budget
+from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import GIB, MIB
 from vramtop.estimator.estimation import estimate
 from vramtop.estimator.job.job_file.changes import job_from_mapping, with_changes

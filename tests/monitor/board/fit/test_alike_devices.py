@@ -1,12 +1,12 @@
 """Alike GPUs are counted: the result is that of as many single ones, at a cost that does not grow with their number."""
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 from vramtop.estimator.budget import Budget, RankPeak, RankPeaks, ServingNeed
+from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.job.job import Job, ModelSpec, Parallel
 from vramtop.monitor.board import fit

@@ -1,10 +1,10 @@
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
 from hypothesis import given, strategies as st
 
 from vramtop.estimator.budget import Budget, RankPeak
+from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.job.job import Job, ModelSpec, Parallel
 from vramtop.monitor.board.fit import DeviceCapacity, check_fit, device_capacities

@@ -1,11 +1,11 @@
 """Placement on MIG devices: each is a device of its own, and only jobs of one rank are placed there."""
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
 
 from vramtop.estimator.budget import Budget
+from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.job.job import Job, ModelSpec, Parallel
 from vramtop.monitor.board.board import GpuRow, ProcessRow

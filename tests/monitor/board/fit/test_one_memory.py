@@ -1,13 +1,13 @@
 """GPUs without memory of their own (GB10, Jetson): what a job needs on the GPU and beside it is one sum."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 
 from vramtop.estimator.advice.suggestions import candidate_changes
 from vramtop.estimator.budget import Budget, HostNeed
+from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.job.gpu_catalogue import find_gpu
 from vramtop.estimator.job.job import Job, ModelSpec

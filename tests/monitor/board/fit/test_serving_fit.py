@@ -1,9 +1,9 @@
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
 
 from vramtop.estimator.budget import RankPeak, RankPeaks, ServingNeed
+from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import GIB
 from vramtop.monitor.board.fit import DeviceCapacity, check_serving_fit, device_capacities
 from vramtop.monitor.snapshot.snapshot import GpuReading, Snapshot

@@ -1,12 +1,12 @@
 """Verdicts of a job on the hosts of a fleet."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from vramtop.estimator.budget import Budget, RankPeak
+from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.job.job import Job
 from vramtop.estimator.job.settings import ModelSpec, Parallel

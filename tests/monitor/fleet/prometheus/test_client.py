@@ -5,7 +5,6 @@ import json
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ import pytest
 
 from vramtop.estimator.common.errors import InputError
 from vramtop.estimator.common.limits import PROMETHEUS_ANSWER
+from vramtop.estimator.common.records import replace
 from vramtop.monitor.fleet.prometheus.client import Credentials, PrometheusClient, QueryError, Vector
 from vramtop.monitor.fleet.prometheus.prometheus_fleet import PrometheusFleet
 

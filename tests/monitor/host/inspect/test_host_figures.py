@@ -3,12 +3,12 @@
 import os
 import subprocess
 import sys
-from dataclasses import replace
 
 import psutil
 import pytest
 from waiting import until
 
+from vramtop.estimator.common.records import replace
 from vramtop.monitor.host.inspect import host_figures
 from vramtop.monitor.host.inspect.host_figures import HostFigures
 from vramtop.monitor.host.processes import load_stat

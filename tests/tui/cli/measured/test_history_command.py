@@ -2,13 +2,13 @@
 
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from json_schemas import valid_json
 from simulated_machine import NOW, Machine, job
 
+from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import format_gib
 from vramtop.estimator.job.job_file.load_and_save import save_job
 from vramtop.monitor.history import new_measurement

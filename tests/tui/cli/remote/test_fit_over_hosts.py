@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ from json_schemas import valid_json
 from stand_in_ssh import StandInSsh
 
 from vramtop.estimator.advice.suggestion_search import shifted
+from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.estimation import quick_estimator
 from vramtop.monitor.fleet.fleet import FleetGpu, FleetProcess, HostReading, stream_line

@@ -2,7 +2,6 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from waiting import until_shown
 
 from vramtop.estimator.budget import Budget
 from vramtop.estimator.common.errors import CannotTellError, InputError
+from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.job.job import Job, ModelSpec
 from vramtop.monitor.attach.attachment import Attachment, SavedAnswers, run_key

@@ -2,7 +2,6 @@ import gc
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,6 +14,7 @@ from waiting import until_shown
 
 from vramtop.estimator.budget import Budget
 from vramtop.estimator.common.errors import VramtopError
+from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.job.job import Job, ModelSpec
 from vramtop.monitor.board.watchlist import Watchlist

@@ -1,8 +1,8 @@
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
 
+from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import GIB
 from vramtop.monitor.anomalies import Anomaly
 from vramtop.monitor.board.board import Board, GpuRow

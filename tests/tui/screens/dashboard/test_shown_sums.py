@@ -1,13 +1,13 @@
 """Displayed memory adds up to the total: the process table, the held bar and ``--once --json`` of random readings."""
 
 import json
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given, settings, strategies as st
 from json_schemas import valid_json
 
+from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import GIB
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.snapshot.snapshot import NO_ANSWER, Fault

@@ -1,10 +1,10 @@
 """The summary says what is being read, and why nothing has a budget."""
 
-from dataclasses import replace
 from typing import Any, get_args
 
 import pytest
 
+from vramtop.estimator.common.records import replace
 from vramtop.monitor.board.board import AttachProgress, NoBudgetReason
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.tui.screens.dashboard.screen import _COUNTED, summary_line

@@ -2,13 +2,13 @@
 
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import Any
 
 import pynvml
 import pytest
 from fake_driver import GIB, FakeDriver, FakeGpu, FakeProcess
 
+from vramtop.estimator.common.records import replace
 from vramtop.monitor.board.board import AttachProgress, Board
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.fleet.fleet import reading_of_board

@@ -1,13 +1,13 @@
 """Every screen that shows a budget says where measured runs have corrected it, with the uncorrected figure."""
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
 from screen_host import opened
 from waiting import until_shown
 
 from vramtop.estimator.budget import Budget, Learned
+from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.job.job import Job, ModelSpec
 from vramtop.monitor.board.watchlist import Watchlist

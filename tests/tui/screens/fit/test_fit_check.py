@@ -1,4 +1,3 @@
-import dataclasses
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -12,6 +11,7 @@ from waiting import until_shown
 
 from vramtop.estimator.budget import Budget
 from vramtop.estimator.common.errors import InputError
+from vramtop.estimator.common.records import replace
 from vramtop.estimator.job.gpu_catalogue import catalogue
 from vramtop.estimator.job.job import Job, ModelSpec, Target, Training
 from vramtop.estimator.job.job_file.changes import with_changes
@@ -209,7 +209,7 @@ async def test_the_better_estimate_replaces_the_quick_one_and_is_kept_when_pinne
 
     def refine(job: Job) -> Budget:
         assert go.wait(60)
-        return dataclasses.replace(make_budget(as_settled(job), device=12), method="exact")
+        return replace(make_budget(as_settled(job), device=12), method="exact")
 
     async with opened(FitCheckScreen(watchlist, estimate=estimate, refine=refine, initial=START), board) as (
         screen,
@@ -245,7 +245,7 @@ async def test_a_slow_estimate_does_not_overwrite_a_later_one(fit, board, make_b
 
 
 async def test_a_late_quick_estimate_does_not_replace_the_exact_one(watchlist, make_budget):
-    exact = dataclasses.replace(make_budget(START, device=12), method="exact")
+    exact = replace(make_budget(START, device=12), method="exact")
     async with opened(FitCheckScreen(watchlist, estimate=watchlist.estimate, initial=START)) as (screen, pilot):
         await until_shown(pilot, lambda: screen.query_one(VerdictView).budget is not None)
         view = screen.query_one(VerdictView)
@@ -542,7 +542,7 @@ async def test_a_traced_estimate_states_the_estimate_it_replaced(watchlist, esti
 
     def refine(job: Job) -> Budget:
         assert go.wait(60)
-        return dataclasses.replace(make_budget(as_settled(job), device=12), method="traced")
+        return replace(make_budget(as_settled(job), device=12), method="traced")
 
     screen = FitCheckScreen(watchlist, estimate=estimate, refine=refine, initial=START)
     app = ScreenHost(screen)

@@ -1,7 +1,6 @@
 """The GPU screen: what it shows, what it asks the driver for, and how it opens."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,6 +8,7 @@ from rich.cells import cell_len
 from screen_host import on_first_board, screen_lines, screen_text
 from waiting import until_shown
 
+from vramtop.estimator.common.records import replace
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.snapshot.gpu_details import EccErrors, GpuDetails, NvLinks, PcieLink, RemappedRows
 from vramtop.monitor.snapshot.snapshot import NO_ANSWER, CurrentDemand, Fault, Snapshot

@@ -3,7 +3,7 @@
 import os
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from waiting import until_shown
 
 from vramtop.estimator.common.cancellation import CancelToken, current_token
 from vramtop.estimator.common.errors import CancelledError, InputError
+from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.job.gpu_catalogue import find_gpu
 from vramtop.estimator.job.job import Job, ModelSpec, Run, Target

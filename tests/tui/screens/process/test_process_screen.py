@@ -4,7 +4,6 @@ import os
 import re
 import subprocess
 import sys
-from dataclasses import replace
 
 import pytest
 from fake_driver import FakeGpu, FakeProcess
@@ -12,6 +11,7 @@ from screen_host import on_first_board, screen_text
 from textual.widgets import Input
 from waiting import until_shown
 
+from vramtop.estimator.common.records import replace
 from vramtop.estimator.job.job import Job, ModelSpec
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.host.inspect import host_figures, process_details

@@ -1,9 +1,9 @@
 import re
-from dataclasses import replace
 
 import pytest
 
 from vramtop.estimator.budget import Budget, Components, PhaseMark, Timeline
+from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import GIB
 from vramtop.tui.draw.palette import COMPONENTS, ink_on
 from vramtop.tui.screens.step import StepMemory, axis_rows, step_memory, step_rows, step_top_bytes

@@ -2,7 +2,6 @@
 
 import threading
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,6 +11,7 @@ from waiting import until_shown
 from vramtop.estimator.budget import Budget, Components, LargeTensor, PhaseMark, Timeline
 from vramtop.estimator.common.cancellation import current_token
 from vramtop.estimator.common.errors import CancelledError, CannotTellError
+from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.job.job import Job, ModelSpec
 from vramtop.monitor.board.watchlist import Watchlist

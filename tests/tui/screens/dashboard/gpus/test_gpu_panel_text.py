@@ -1,11 +1,11 @@
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from rich.cells import cell_len
 
+from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.job.job import Job
 from vramtop.monitor.board.board import GpuRow, ProcessRow

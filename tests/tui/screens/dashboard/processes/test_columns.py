@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,6 +9,7 @@ from fake_driver import FakeGpu, FakeProcess
 from screen_host import on_first_board, screen_text
 from waiting import until_shown
 
+from vramtop.estimator.common.records import replace
 from vramtop.estimator.job.job import Job
 from vramtop.monitor.board.board import Board
 from vramtop.monitor.board.watchlist import Watchlist

@@ -2,7 +2,6 @@
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,6 +10,7 @@ from textual.app import App, ComposeResult
 from textual.pilot import Pilot
 from waiting import until_shown
 
+from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.job.job import Job, Parallel
 from vramtop.monitor.board.board import Board, ProcessGroup

@@ -4,13 +4,13 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from screen_host import on_first_board, screen_text
 from waiting import until_shown
 
+from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import GIB
 from vramtop.monitor.board.board import Board
 from vramtop.monitor.board.watchlist import Watchlist

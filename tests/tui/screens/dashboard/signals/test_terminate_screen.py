@@ -7,7 +7,6 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from typing import Any
 
 import psutil
@@ -16,6 +15,7 @@ from screen_host import on_first_board, screen_text
 from textual.widgets import Button
 from waiting import until_shown
 
+from vramtop.estimator.common.records import replace
 from vramtop.estimator.job.job import Job, ModelSpec, Parallel
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.host.terminate import ProcessTermination
