@@ -78,9 +78,9 @@ def loaded(program: str) -> set[str]:
 @pytest.mark.parametrize(
     ("program", "never"),
     [
-        (DASHBOARD, (*HEAVY, "yaml", "msgspec", "psutil")),
+        (DASHBOARD, (*HEAVY, "yaml", "psutil")),
         (CLOSED_FORM, (*HEAVY, "textual", "rich", "psutil", "pynvml", "yaml")),
-        (ONCE, (*HEAVY, "textual", "rich", "yaml", "msgspec", "psutil", "platformdirs", "asyncio")),
+        (ONCE, (*HEAVY, "textual", "rich", "yaml", "psutil", "platformdirs", "asyncio")),
         (ESTIMATE, (*HEAVY, "textual", "rich", "yaml")),
         (MODELS, (*HEAVY, "textual", "rich", "yaml", "psutil", "pynvml")),
         (DOCTOR, (*HEAVY, "textual", "rich", "yaml")),
@@ -122,6 +122,7 @@ def test_the_estimator_is_loaded_when_there_is_a_job(program: str) -> None:
             "limits",
             "paths",
             "private_files",
+            "records",
             "process_limit",
             "secret_names",
             "secret_programs",

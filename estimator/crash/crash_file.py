@@ -6,15 +6,13 @@ import re
 import shlex
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import BinaryIO, cast
-
-import msgspec
 
 from ..budget import PhaseName
 from ..common.errors import InputError
 from ..common.paths import expand_user
-from ..common.records import replace
 from ..common.untrusted_files import open_file
 from .records import CrashLog, Failure, OtherProcess, OutOfMemory, StackFrame, own_frame, phase_of
 from .snapshot.records import MemorySnapshot
@@ -53,7 +51,8 @@ _PREFIXES = re.compile(
 )
 
 
-class LogLine(msgspec.Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class LogLine:
     """A line, or a piece of a very long one."""
 
     number: int
@@ -68,7 +67,8 @@ class LogLine(msgspec.Struct, frozen=True):
     """A further piece follows it."""
 
 
-class _Block(msgspec.Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class _Block:
     """Lines of a log that follow each other."""
 
     number: int
@@ -341,14 +341,15 @@ _SILENT_LENGTH = range(24, 400)
 """Folded lines that are remembered as saying nothing: a short one may differ from another in what is folded."""
 
 
-class _Stream(msgspec.Struct):
+@dataclass(slots=True)
+class _Stream:
     """State of reading one stream of the log, such as the lines of one rank."""
 
-    frames: deque[list[str]] = msgspec.field(default_factory=lambda: deque(maxlen=_MAX_FRAMES))
+    frames: deque[list[str]] = field(default_factory=lambda: deque(maxlen=_MAX_FRAMES))
     """Frames of the latest traceback, outermost first: file, line, function, and source if the traceback has it."""
     source_at: tuple[int, int] = (0, 0)
     """Number and column of the line in which the source of the last frame may stand."""
-    message: list[str] = msgspec.field(default_factory=list)
+    message: list[str] = field(default_factory=list)
     """Lines of a message that may go on; empty: none."""
     begun: LogLine | None = None
     """The line in which it began."""

@@ -6,8 +6,6 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any, Literal, TypedDict
 
-import msgspec
-
 from ..budget import Budget, FieldsOf, PhaseName
 from ..common.errors import VramtopError
 from ..common.sizes import GIB, MIB, UNSEEN_BYTES, format_apart, format_gib, size_text
@@ -405,14 +403,16 @@ def find_place(budget: Budget, failure: Failure) -> PredictedPlace | None:
 PartName = Literal["tensors", "unused by tensors", "outside the allocator", "others", "not the allocator's", "free"]
 
 
-class Part(msgspec.Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
     """A share of the GPU at the failure; all parts together are the GPU."""
 
     name: PartName
     bytes: int
 
 
-class Explanation(msgspec.Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explanation:
     """Explanation of a failure; the most important sentences come first."""
 
     failure: Failure

@@ -5,8 +5,6 @@ from dataclasses import asdict, dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal
 
-import msgspec
-
 from ..budget import PhaseName
 
 if TYPE_CHECKING:
@@ -21,7 +19,8 @@ _FURTHER_STEPS = 3
 """Ranks share a stream, so a bar or two may follow the failure of one; more steps mean that training went on."""
 
 
-class OtherProcess(msgspec.Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OtherProcess:
     """A process that torch names beside its own."""
 
     pid: int
@@ -87,7 +86,8 @@ class OutOfMemory:
         return asdict(self)
 
 
-class StackFrame(msgspec.Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StackFrame:
     """A line of a traceback or of a recorded stack."""
 
     file: str
@@ -99,7 +99,8 @@ class StackFrame(msgspec.Struct, frozen=True, kw_only=True):
         return f"{'/'.join(self.file.split('/')[-2:])}:{self.line} {self.function}"
 
 
-class Failure(msgspec.Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
     """One failure of memory in a log."""
 
     kind: FailureKind
@@ -156,7 +157,8 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
         }
 
 
-class CrashLog(msgspec.Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CrashLog:
     """Failures of memory that a log reports."""
 
     failures: tuple[Failure, ...]

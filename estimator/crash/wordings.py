@@ -2,8 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-
-import msgspec
+from dataclasses import dataclass
 
 from ..common.sizes import size_text
 from .records import FailureKind, OutOfMemory
@@ -37,7 +36,8 @@ def size_bytes(text: str, *, binary: bool = False) -> int | None:
 # The table: the first wording that a line has is what it says.
 
 
-class Wording(msgspec.Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wording:
     """One way of saying that memory ran out."""
 
     kind: FailureKind

@@ -6,7 +6,9 @@ file. A probe that was found stays open and is read at every tick.
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+
+from vramtop.estimator.common.records import replace
 
 from ..snapshot.snapshot import FinalCounters, GpuProcess, GpuReading, ProcessCounters, ProcessKey
 from .probe_reader import DeviceCounters, OpenProbe, ProbeSample, find_probe, open_probe

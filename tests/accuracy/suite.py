@@ -228,11 +228,10 @@ def _word(value: object) -> str:
     return "+".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
-@dataclass(slots=True)
 class _GpusInTurn(FreeGpus):
     """The GPUs while one job after another has them; jobs are prepared without."""
 
-    turn: threading.Lock = field(default_factory=threading.Lock)
+    turn: threading.Lock = msgspec.field(default_factory=threading.Lock)
     """Held from ``ready`` until ``release``."""
     _has_turn: bool = False
 

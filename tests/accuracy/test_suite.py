@@ -63,7 +63,7 @@ Suite = Callable[..., tuple[int, Any, str]]
 def _one_import_of_torch() -> Iterator[None]:
     """Ask this Python about its torch once: each answer imports it."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("vramtop.tui.cli.measuring.suite.torch_build", functools.cache(torch_build))
+        patch.setattr("suite.torch_build", functools.cache(torch_build))
         yield
 
 

@@ -11,8 +11,6 @@ from functools import cached_property
 from itertools import pairwise
 from typing import Any, Literal, NamedTuple, TypedDict
 
-import msgspec
-
 from ...budget import ComponentName, PhaseName, Timeline
 from ..records import StackFrame, is_torch_file, own_frame, phase_of
 
@@ -194,7 +192,8 @@ class ModulePlace(NamedTuple):
     part: ModelPart
 
 
-class _Call(msgspec.Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class _Call:
     at: int
     """Index in the stack."""
     class_name: str
@@ -285,7 +284,8 @@ _LOSS_FILES = ("loss/loss_utils.py", "torch/nn/modules/loss.py", "fused_linear_c
 _LOSS_FUNCTIONS = ("cross_entropy", "nll_loss", "log_softmax", "logsumexp", "selective_log_softmax")
 
 
-class Stack(msgspec.Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stack:
     """Origin of allocations, as their stack tells it; all allocations made there share it."""
 
     component: StackComponent
@@ -421,7 +421,8 @@ def _is_head(python: Sequence[StackFrame]) -> bool:
     return in_linear and sum("/modeling_" in frame.file and frame.function == "forward" for frame in python) == 1
 
 
-class BlockGroup(msgspec.Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockGroup:
     """Tensors that were allocated at one place for one purpose."""
 
     component: StackComponent
@@ -447,7 +448,8 @@ class BlockGroup(msgspec.Struct, frozen=True, kw_only=True):
         }
 
 
-class FailedAllocation(msgspec.Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailedAllocation:
     """The allocation that failed, as the history has it."""
 
     tried_bytes: int
@@ -468,7 +470,8 @@ class FailedAllocation(msgspec.Struct, frozen=True, kw_only=True):
         }
 
 
-class MemorySnapshot(msgspec.Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemorySnapshot:
     """Memory of torch's allocator on one GPU."""
 
     device: int

@@ -21,7 +21,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import fields
+from dataclasses import dataclass, field, fields, replace
 from itertools import islice
 from pathlib import Path
 from typing import IO, Any, BinaryIO, NamedTuple, NoReturn
@@ -38,7 +38,6 @@ from ...common.limits import (
     SNAPSHOT_READER,
     LimitError,
 )
-from ...common.records import replace
 from ...trace.start_python import safe_environment
 from .records import (
     UNRECORDED,
@@ -525,10 +524,11 @@ class _Reader:
         return found if type(found) is int and 0 < found < _MAX_BYTES else None
 
 
-class _Space(msgspec.Struct):
+@dataclass(slots=True)
+class _Space:
     """The blocks of a GPU."""
 
-    held: list[HeldBlock] = msgspec.field(default_factory=list)
+    held: list[HeldBlock] = field(default_factory=list)
     """Blocks that tensors hold."""
     waiting: int = 0
     private_free: int = 0

@@ -3,10 +3,10 @@
 import os
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from screen_host import ScreenHost, opened, screen_lines
 from textual.app import App, ComposeResult
@@ -45,12 +45,11 @@ JOB = Job(name="check-me", model=ModelSpec(config=LLAMA), target=Target(gpu="h10
 ROOMS = (DeviceCapacity(index=0, uuid=None, name="H100 80GB", total_bytes=80 * GIB, free_bytes=79 * GIB),)
 
 
-@dataclass(frozen=True)
-class FixedCheck(Check):
+class FixedCheck(Check, frozen=True):
     """A check with a given result, which waits for ``go``."""
 
     waits_for: str = "a word"
-    scopes: list[CancelToken] = field(default_factory=list)
+    scopes: list[CancelToken] = msgspec.field(default_factory=list)
 
 
 def fixed_check(
