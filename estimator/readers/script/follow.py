@@ -292,7 +292,7 @@ class Reader:
                 self._forget(each, scope)
 
     def _forget(self, target: ast.AST, scope: Scope) -> None:
-        """Take what is assigned to, or filled, for unknown."""
+        """Forget the value of a name, attribute or list that an assignment or a call changes."""
         if isinstance(target, ast.Name):
             owner = scope.find(target.id)
             known = owner.names[target.id] if owner is not None else None

@@ -76,10 +76,14 @@ _NEVER_TRAIN = scripts().names["libraries_without_a_loop"]
 """Libraries without a training loop, beside those that are trusted."""
 _HARMLESS = re.compile(
     r"(?i).*(policy|evaluat|print|count|summar|log|save|load_state|plot|test|valid|num_|size|generate|pipeline|clip_grad|watch"
-    r"|scheduler|collator|seed|show|descri|inspect|type|len|unwrap|metric|data|example|token|chat|template|prompt|text|batch"
-    r"|sample|input|label|feature|message|image|path|str|mask|rotary|callback|allow).*|is_.*|debug|info|warning|error|critical"
+    r"|scheduler|collator|seed|show|descri|inspect|type|len|unwrap|metric|mask|rotary|callback|allow).*"
+    r"|is_.*|debug|info|warning|error|critical"
 )
 """Functions on which no memory of a step depends, by their names."""
+_OF_DATA = re.compile(
+    r"(?i)data|example|token|chat|template|prompt|text|batch|sample|input|label|feature|message|image|path|str"
+)
+"""In the names of functions that make data, where they are not given a model."""
 _PATCHES = re.compile(r"(?i)(^|_)(monkey|hijack|inject|swap|override|patch(es|ed|ing)?(_|$))")
 """Modules that change what libraries do, by their names."""
 _TRAINS = re.compile(r"(?i)train|fit|^(run|main|launch)")
@@ -219,7 +223,8 @@ class Libraries:
             return UNKNOWN
         if call.receiver is UNKNOWN and name in _MATTER:
             self.notes.doubt(f"{call.where}: {short_text(call.node)}: of what is not known.", *_MATTER[name])
-        if (root in _TRUSTED and not is_own and call.receiver is None) or _HARMLESS.fullmatch(name):
+        is_trusted = root in _TRUSTED and not is_own and call.receiver is None
+        if is_trusted or _HARMLESS.fullmatch(name) or (not models and _OF_DATA.search(name)):
             return UNKNOWN
         self._doubt_unknown(call, name, models, is_own=is_own)
         taken = call.run.statement is not call.node

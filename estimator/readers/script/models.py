@@ -333,7 +333,7 @@ _MODULES = re.compile(
     r"(?i)head|model|encoder|decoder|transformer|embed|layer|score|classifier|backbone|bert|norm|proj|logit|loss|pool"
     r"|^\?$|^\d+$|_$"
 )
-"""Modules whose forward pass scripts call, and methods of parameters."""
+"""Modules that scripts call directly, and methods of parameters, by their names."""
 
 
 def models_in(value: Any, depth: int = 0) -> Iterator[Model]:

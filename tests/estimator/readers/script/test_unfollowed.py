@@ -137,6 +137,7 @@ def test_what_a_script_puts_into_libraries_is_in_doubt(tmp_path: Path, change: s
     ("call", "what"),
     [
         ("elsewhere.setup(model)", "the model"),
+        ("elsewhere.distribute_text_model(model)", "the model"),
         ("elsewhere.setup(args)", "the options"),
         ("elsewhere.Recipe().apply(model)", "the model"),
         ("elsewhere.setup(transformers.AutoConfig.from_pretrained('Qwen/Qwen2.5-0.5B'))", "the config of the model"),
