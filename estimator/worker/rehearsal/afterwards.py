@@ -6,10 +6,12 @@ that never gets there takes a few more steps, which also show whether memory sta
 
 from __future__ import annotations
 
+import functools
+from inspect import isgeneratorfunction
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.utils.data import dataloader
+from torch.utils.data import DataLoader, dataloader
 
 from ..memory.growth import left_behind, rise_of_peak
 from .imports import after_import
@@ -54,6 +56,8 @@ class Afterwards:
         self._left = 0
         """Optimizer steps left before the rehearsal ends."""
         self._most_events = 0
+        self._own_epochs = 0
+        """Epochs of data loaders with a generator of their own."""
         self._step_marks: list[int] = []
         self._evaluation_marks: list[int] = []
         """Numbers of events at the same point of consecutive steps, and of batches of evaluation."""
@@ -136,22 +140,45 @@ class Afterwards:
         take, restart = batches.__next__, batches._reset
 
         def take_or_end(self_: Any) -> Any:
-            steps, passes, given = getattr(self_, "_vramtop_seen", (self._steps, self.backward_passes, 0))
+            fresh = self._own_epochs, self._steps, self.backward_passes, 0
+            epoch, steps, passes, given = getattr(self_, "_vramtop_seen", fresh)
+            if epoch != self._own_epochs:
+                epoch, steps, passes, given = fresh
             is_spent = steps < self._steps or (given >= _BATCHES and passes == self.backward_passes)
             if self.has_begun and is_spent:
                 if steps == self._steps:
                     self._batches_left = _most(self._batches_left, self_, given)
                 raise EpochEnds
             batch = take(self_)
-            self_._vramtop_seen = steps, passes, given + 1
+            self_._vramtop_seen = epoch, steps, passes, given + 1
             return batch
 
         def start_again(self_: Any, *args: Any, **kwargs: Any) -> None:
             self_.__dict__.pop("_vramtop_seen", None)
             restart(self_, *args, **kwargs)
 
+        def wrap(cls: type, **kwargs: Any) -> None:
+            super(DataLoader, cls).__init_subclass__(**kwargs)
+            if isgeneratorfunction(own := cls.__dict__.get("__iter__")):
+                cls.__iter__ = self._ending(own)
+
         yield batches, "__next__", take_or_end
         yield batches, "_reset", start_again
+        yield DataLoader, "__init_subclass__", classmethod(wrap)
+
+    def _ending(self, iterate: Callable[..., Any]) -> Callable[..., Any]:
+        """Wrap a data loader's own generator: it may keep what it reads over epochs, whose end is an error in it."""
+
+        @functools.wraps(iterate)
+        def wrapper(loader: Any) -> Iterator[Any]:
+            self._own_epochs += 1
+            try:
+                yield from iterate(loader)
+            except RuntimeError as error:
+                if not isinstance(error.__cause__, EpochEnds):
+                    raise
+
+        return wrapper
 
     def tell_trainers(self) -> None:
         """Let transformers' Trainer evaluate and save after the steps, where its settings ever do."""

@@ -35,6 +35,16 @@ _EQUAL = {"eq": False, "ne": True}
 _POSITIONS = frozenset(("argmax", "argmin"))
 _BOUNDED = _RISE | _RISE_FROM_ZERO | _FALL | _EQUAL.keys() | _POSITIONS
 _WITH_NUMBERS = frozenset(("gt", "ge", "lt", "le", "eq", "ne", "rsub"))
+_SET = {
+    "none": ("zeros", "zeros_like", "new_zeros", "zero"),
+    "same": ("alias", "detach", "clone", "_to_copy", "view", "_unsafe_view", "_reshape_alias", "unsqueeze", "squeeze",
+             "permute", "transpose", "t", "flip", "select", "slice"),
+    "sum": ("cat", "stack", "bitwise_or", "logical_or"),
+    "least": ("bitwise_and", "logical_and"),
+    "written": ("index_put",),
+}  # fmt: skip
+"""How many elements of a result differ from zero, by that of its arguments."""
+_MASKS = (torch.bool, torch.uint8)
 _TO_NUMBERS = frozenset(("_to_copy", "sum", "cumsum", "prod"))
 """Operators that turn booleans into numbers, which are bounded then."""
 _ATEN = torch.ops.aten
@@ -83,12 +93,43 @@ def bounds_of_result(func: Any, args: Any, kwargs: Any, bounds_of: Callable[[Any
     return None if is_open else (low, high)
 
 
-def most_true(mask: Any, bounds: Bounds | None) -> int:
-    """Return how many elements of a mask are true at most."""
+def most_set(tensor: Any, bounds: Bounds | None) -> int:
+    """Return how many elements of booleans or integers differ from zero at most."""
     if bounds is None:
-        return int(mask.numel())
+        return int(tensor.numel())
     with torch._C._DisableTorchDispatch():
-        return int(bounds[1].count_nonzero())
+        return int((bounds[0].bool() | bounds[1].bool()).count_nonzero())
+
+
+def most_set_in_result(func: Any, args: Any, most_set_in: Callable[[Any], int]) -> int | None:
+    """Return how many elements of an operation's result differ from zero at most; None: nothing is known.
+
+    A sampler marks the elements that it chose in a mask of zeros: their number is known, their places are not.
+
+    Args:
+        func: of torch's; one that works in place is taken for the one that does not.
+        args: its arguments.
+        most_set_in: returns this number for an argument.
+    """
+    rule = _set_rule(func)
+    if rule is None:
+        return None
+    if rule == "none":
+        return 0
+    tensors = [each for each in tree_leaves(args) if isinstance(each, torch.Tensor)]
+    if rule == "written":
+        indices = [each for each in args[1] if each is not None]
+        if args[2].numel() != 1 and any(each.dtype in _MASKS for each in indices):
+            return None
+        return most_set_in(args[0]) + math.prod(
+            (most_set_in(each) if each.dtype in _MASKS else each.numel()) for each in indices
+        )
+    if not tensors or any(each.is_floating_point() or each.is_complex() for each in tensors):
+        return None
+    if tensors[0] is args[0] and any(each.shape != args[0].shape for each in tensors):  # broadcast
+        return None
+    counts = [most_set_in(each) for each in tensors]
+    return {"same": counts[0], "sum": sum(counts), "least": min(counts)}[rule]
 
 
 def number_of_values(bounds: Bounds | None) -> float:
@@ -121,6 +162,13 @@ def _bounded(func: Any) -> tuple[str, Any]:
         name = name[:-1]
         func = getattr(getattr(_ATEN, name, None), func._overloadname, None)
     return name, func if func is not None and name in _BOUNDED and len(func._schema.returns) == 1 else None
+
+
+@functools.lru_cache(maxsize=4096)
+def _set_rule(func: Any) -> str | None:
+    name = func._schema.name.partition("::")[2]
+    name = name[:-1] if func._schema.is_mutable else name
+    return next((rule for rule, names in _SET.items() if name in names), None)
 
 
 def _any_values(tensor: Any) -> Bounds | None:

@@ -31,7 +31,7 @@ from ..memory.allocator import RELEASED, RETURNED, USED_ELSEWHERE, AllocatorSett
 from ..memory.convolutions import BACKWARD, FORWARD, HIGH_SHARE, LOW_SHARE, Convolutions
 from ..memory.tracker import DEVICE, StorageTracker, allocator_events, new_bytes, parts_of, shares_storage, storage_of
 from ..replaced import replaced
-from .bounds import bounds_of_result, is_bounded, most_true, number_of_values
+from .bounds import bounds_of_result, is_bounded, most_set, most_set_in_result, number_of_values
 from .custom_kernels import python_of
 from .factories import moves_lazy
 from .handlers import answer_to_go_on, is_caught
@@ -324,6 +324,7 @@ class FakeGpus(StorageTracker):
         if kernel is not None:
             return self._by_python(func, kernel, args, kwargs)
         bounds = bounds_of_result(func, args, kwargs, self.bounds_of)
+        most = most_set_in_result(func, args, self._most_set)
         try:
             result = self._shaped(func, operator, types, args, kwargs)
         except (fake_tensor.DynamicOutputShapeException, fake_tensor.DataDependentOutputException):
@@ -338,6 +339,8 @@ class FakeGpus(StorageTracker):
             self._note_write(args[0])
         if bounds is not None and is_bounded(result) and result.constant is None:
             self._know_bounds(result, bounds)
+        if most is not None and is_bounded(result) and result.constant is None:
+            result.most_set = most, self._writes_into(result)
         if operator.copies and not self.in_module and self._is_weight(args[0]):
             self._note_copy(result)
         if operator.convolves and self.gpu != HOST:
@@ -415,7 +418,14 @@ class FakeGpus(StorageTracker):
         if tensor.constant is not None:
             return tensor.constant, tensor.constant
         bounds, writes = getattr(tensor, "bounds", (None, 0))
-        return bounds if writes == self._writes.get(tensor.untyped_storage()._cdata, 0) else None
+        return bounds if writes == self._writes_into(tensor) else None
+
+    def _most_set(self, tensor: Any) -> int:
+        """Return how many elements differ from zero at most."""
+        most, writes = getattr(tensor, "most_set", (tensor.numel(), None))
+        if writes is not None and writes != self._writes_into(tensor):
+            most = tensor.numel()
+        return min(most, most_set(tensor, self.bounds_of(tensor) if is_bounded(tensor) else None))
 
     def _know_bounds(self, tensor: Any, bounds: Any) -> None:
         low, high = bounds
@@ -424,11 +434,13 @@ class FakeGpus(StorageTracker):
         if is_known:
             self.know(tensor, low.clone())
         else:
-            tensor.bounds = bounds, self._writes.get(tensor.untyped_storage()._cdata, 0)
+            tensor.bounds = bounds, self._writes_into(tensor)
+
+    def _writes_into(self, tensor: Any) -> int:
+        return self._writes.get(tensor.untyped_storage()._cdata, 0)
 
     def _note_write(self, tensor: Any) -> None:
-        key = tensor.untyped_storage()._cdata
-        self._writes[key] = self._writes.get(key, 0) + 1
+        self._writes[tensor.untyped_storage()._cdata] = self._writes_into(tensor) + 1
 
     def _know_overwritten(self, func: Any, target: Any, args: Any, kwargs: Any) -> None:
         """Let a tensor without values have those that an operation gives to all of its elements."""
@@ -772,9 +784,10 @@ class FakeGpus(StorageTracker):
         self.doubts.add(sentence, "sizes")
         with self.mode:
             if name in ("nonzero", "argwhere"):
-                return self._tracked(source.new_empty((count, source.dim()), dtype=torch.int64))
+                return self._tracked(source.new_empty((self._most_set(source), source.dim()), dtype=torch.int64))
             if name == "masked_select":
-                count = max(count, args[1].numel())
+                mask = args[1]
+                count = max(count, mask.numel()) // max(1, mask.numel()) * self._most_set(mask)
                 return self._tracked(source.new_empty((count,)))
             if name.startswith(("_unique", "unique")):
                 count = min(count, number_of_values(self.bounds_of(source)))
@@ -793,7 +806,7 @@ class FakeGpus(StorageTracker):
         indices: list[Any] = []
         for index in args[1]:
             if index is not None and _is_mask(index):
-                count = most_true(index, self.bounds_of(index))
+                count = self._most_set(index)
                 indices += [self._positions(index, count) for _ in range(index.dim())]
             else:
                 indices.append(index)

@@ -117,3 +117,46 @@ def test_a_program_that_fails_after_its_steps_has_an_answer_and_a_warning(progra
     (warning,) = found.warnings
     assert warning.startswith("The program failed after 3 steps of Adam, at ")
     assert warning.endswith("train.py:14: AssertionError: too late.")
+
+
+ENDLESS = """
+import torch
+from torch.utils.data import DataLoader
+
+class Repeat:
+    def __init__(self, sampler):
+        self.sampler = sampler
+    def __iter__(self):
+        while True:
+            yield from iter(self.sampler)
+
+class Endless(DataLoader):
+    def __init__(self, *args):
+        super().__init__(*args)
+        object.__setattr__(self, "batch_sampler", Repeat(self.batch_sampler))
+        self.iterator = super().__iter__()
+    def __len__(self):
+        return len(self.batch_sampler.sampler)
+    def __iter__(self):
+        for _ in range(len(self)):
+            yield next(self.iterator)
+
+net = torch.nn.Linear(512, 512).cuda()
+optimizer = torch.optim.SGD(net.parameters(), 0.1)
+train, valid = Endless([torch.ones(512)] * 64, 32), Endless([torch.ones(512)] * 1024, 512)
+for epoch in range(9):
+    net.train()
+    for x in train:
+        net(x.cuda()).square().mean().backward()
+        optimizer.step()
+    net.eval()
+    with torch.no_grad():
+        taken = [net(x.cuda()) for x in valid]
+    assert taken
+"""
+
+
+def test_data_loaders_that_go_on_reading_over_epochs_end_them(program) -> None:
+    found = rehearse([sys.executable, program(ENDLESS)])
+    assert found.budget.peak.phase == "evaluation"
+    assert found.warnings == ()

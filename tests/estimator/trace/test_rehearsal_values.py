@@ -181,3 +181,35 @@ for step in range(3):
 def test_a_mask_takes_as_many_elements_as_its_sum_says(program) -> None:
     found = rehearse([sys.executable, program(COUNTED), "cuda"])
     assert {each.steps for each in found.answer.steps} == {3}
+
+
+SAMPLER = """
+import sys, torch
+dev = sys.argv[1]
+net = torch.nn.Linear(64, 256).to(dev)
+optimizer = torch.optim.SGD(net.parameters(), 0.1)
+kept = torch.rand(2, 4000, 64, device=dev)
+for step in range(4):
+    chosen = []
+    for labels in torch.randint(0, 2, (2, 4000), device=dev):
+        masks = []
+        for wanted, most in ((labels >= 1, 128), (labels == 0, 384)):
+            places = torch.where(wanted)[0]
+            places = places[torch.randperm(places.numel(), device=dev)[: min(places.numel(), most)]]
+            mask = torch.zeros_like(labels, dtype=torch.uint8)
+            mask[places] = 1
+            masks.append(mask)
+        chosen.append(torch.where(masks[0] | masks[1])[0])
+    rows = torch.cat([each[index] for each, index in zip(kept, chosen)])
+    assert rows.shape == (1024, 64), rows.shape
+    del chosen, labels, masks, wanted, places, mask
+    net(rows).exp().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+def test_what_a_sampler_marks_in_a_mask_of_zeros_is_counted(program) -> None:
+    name = program(SAMPLER)
+    found = rehearse([sys.executable, name, "cuda"])
+    assert found.allocated_bytes - found.workspace_bytes == pytest.approx(real_peak(name), rel=0.01)
