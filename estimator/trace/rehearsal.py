@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shlex
 from pathlib import Path
 from signal import Signals
@@ -440,7 +441,7 @@ def _failure(answer: RehearsalAnswer | None, run: IsolatedRun, timeout: float) -
     if answer is None:
         if NO_TORCH in run.last_line:
             return run.last_line
-        return f"the program ended without a result ({_ending(run)}): {run.last_line}"
+        return f"the program ended without a result ({_ending(run)}){_last_words(run)}"
     if answer.missing_data is not None:
         return (
             f"the program did not find its data ({answer.missing_data}): {_error(answer)}; download it first, or let "
@@ -468,6 +469,21 @@ def _failure(answer: RehearsalAnswer | None, run: IsolatedRun, timeout: float) -
             "SECONDS"
         )
     return "the program ended without a backward pass, so there is nothing to predict"
+
+
+_FATAL = "Fatal Python error: "
+_FRAME = re.compile(r'File "(?!<)(?![^"]*(?:site-packages|/lib/python\d))([^"]+)", line (\d+) in')
+"""A line of faulthandler's that is in no library."""
+
+
+def _last_words(run: IsolatedRun) -> str:
+    """Return where the program broke if Python's faulthandler told, and what it printed at last."""
+    said, fatal, dump = run.output.rpartition(_FATAL)
+    if not fatal:
+        return f": {run.last_line}"
+    frame, thrown = _FRAME.search(dump), re.findall(r"what\(\): +(.+)", said)
+    where = f", at {Path(frame[1]).name}:{frame[2]}" if frame else ""
+    return f"{where}: {thrown[-1] if thrown else dump.splitlines()[0]}"
 
 
 _SIZES = {"items": 1000, "words": 2048, "width": 1024, "height": 1024, "seconds": 30}

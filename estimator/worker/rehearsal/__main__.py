@@ -6,6 +6,7 @@ The plan (``Rehearsal``) names the file for the answer. The words are ``train.py
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import os
 import sys
@@ -38,6 +39,7 @@ def main(arguments: list[str]) -> None:
     from .ranks import start
     from .watched import tell_keeper
 
+    faulthandler.enable()  # the answer then names the line at which C++ broke
     words = arguments[1:]
     rehearsal = Rehearsal(plan)  # reads the allocator's settings; what it imports is not redirected
     scratch = None

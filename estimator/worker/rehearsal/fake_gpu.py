@@ -337,10 +337,7 @@ class FakeGpus(StorageTracker):
             self._know_overwritten(func, result, args, kwargs)
         if operator.is_mutable and is_bounded(args[0]):
             self._note_write(args[0])
-        if bounds is not None and is_bounded(result) and result.constant is None:
-            self._know_bounds(result, bounds)
-        if most is not None and is_bounded(result) and result.constant is None:
-            result.most_set = most, self._writes_into(result)
+        self._know_bounds(result, bounds, most)
         if operator.copies and not self.in_module and self._is_weight(args[0]):
             self._note_copy(result)
         if operator.convolves and self.gpu != HOST:
@@ -427,7 +424,14 @@ class FakeGpus(StorageTracker):
             most = tensor.numel()
         return min(most, most_set(tensor, self.bounds_of(tensor) if is_bounded(tensor) else None))
 
-    def _know_bounds(self, tensor: Any, bounds: Any) -> None:
+    def _know_bounds(self, tensor: Any, bounds: Any, most_set: int | None) -> None:
+        """Note what an operation tells of its result: bounds of its values, and how many are not zero at most."""
+        if not is_bounded(tensor) or tensor.constant is not None:
+            return
+        if most_set is not None:
+            tensor.most_set = most_set, self._writes_into(tensor)
+        if bounds is None:
+            return
         low, high = bounds
         with torch._C._DisableTorchDispatch():
             is_known = torch.equal(low, high)
@@ -552,8 +556,7 @@ class FakeGpus(StorageTracker):
             made = super().__torch_dispatch__(func, (FakeTensor,), args, kwargs)
             if is_sparse(made):
                 return self._sparse(func, args, made)
-            if bounds is not None and is_bounded(made) and made.constant is None:
-                self._know_bounds(made, bounds)
+            self._know_bounds(made, bounds, most_set_in_result(func, args, self._most_set))
             if not self.in_module and self._is_weight(source):
                 self._note_copy(made)
             return made
@@ -591,8 +594,9 @@ class FakeGpus(StorageTracker):
         return fake
 
     def device_of(self, fake: Any) -> Any:
-        """Return the device that a fake tensor, or a DTensor, has for the program."""
+        """Return the device that a fake tensor, or one around it, has for the program."""
         fake = getattr(fake, "_local_tensor", fake)
+        fake = getattr(fake, "elem", fake)  # of a collective that has not ended
         if getattr(self._depth, "value", 0):
             return torch.device("meta") if fake.fake_mode.in_kernel_invocation else fake.fake_device
         gpu = self._gpu_of(fake)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import io
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -45,6 +46,7 @@ def build_without_weights() -> None:
         "torchvision.io.image": _read_images,
         "torchaudio._extension.utils": _skip_torchaudio,
         "peft.peft_model": _change_peft,
+        "torch.utils.tensorboard.writer": _draw_no_graph,
         "deepspeed.ops.op_builder.builder": _change_deepspeed,
     }
     for name, change in changes.items():
@@ -167,6 +169,19 @@ def _define_torchvision(module: ModuleType) -> None:
     module._has_ops = lambda: True  # type: ignore[attr-defined]
     module._check_cuda_version = lambda: -1  # type: ignore[attr-defined] # it is built without CUDA
     module._library = library  # type: ignore[attr-defined] # its operators live as long
+
+
+def _draw_no_graph(module: ModuleType) -> None:
+    """Let TensorBoard's writer run a model as it does to draw it: traced once, and once more to compare."""
+    drawing = sys.modules[module.graph.__module__]
+
+    def graph(model: Any, args: Any, *_: Any, **__: Any) -> tuple[Any, Any]:
+        with drawing._set_model_to_eval(model):
+            for _turn in range(2):
+                model(*args) if isinstance(args, (tuple, list)) else model(args)
+        return drawing.GraphDef(), drawing.RunMetadata()
+
+    module.graph = graph  # type: ignore[attr-defined]
 
 
 def _skip_torchaudio(module: ModuleType) -> None:

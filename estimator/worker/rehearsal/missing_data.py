@@ -18,6 +18,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from ..replaced import replaced
 from .fake_gpu import is_own, program_lines
 from .imports import after_import
@@ -243,18 +245,18 @@ def _own_size(sizes: dict[str, Any]) -> tuple[int, int, str, int, int]:
 
 def _fill(dataset: Any, kind: Any, given: dict[str, Any], classes: int, size: tuple[int, int, str, int, int]) -> None:
     """Let a data set have items: all are one image, in classes by turns."""
-    from PIL import Image
     from torchvision.datasets import VisionDataset
 
     is_training = given.get("train", given.get("split", "train") in ("train", "trainval"))
     width, height, mode, count, count_of_test = size
     options = {name: given.get(name) for name in ("transforms", "transform", "target_transform")}
     VisionDataset.__init__(dataset, given.get("root", "."), **options)
-    dataset.picture = Image.new(mode, (width, height))
+    dataset.picture = _picture(mode, width, height)
     dataset.classes = [str(number) for number in range(classes)]
     if not isinstance(getattr(kind, "class_to_idx", None), property):  # as MNIST's is, which follows the classes
         dataset.class_to_idx = {name: at for at, name in enumerate(dataset.classes)}
     dataset.targets = dataset.labels = [at % classes for at in range(count if is_training else count_of_test)]
+    _fill_arrays(dataset, kind.__mro__, (height, width))
     dataset.samples = dataset.imgs = [("", target) for target in dataset.targets]
     dataset.train = is_training
 
@@ -264,6 +266,28 @@ def _fill(dataset: Any, kind: Any, given: dict[str, Any], classes: int, size: tu
 
     methods = {"__getitem__": item, "__len__": lambda self_: len(self_.targets), "__module__": kind.__module__}
     dataset.__class__ = _kept_kind(kind, methods)
+
+
+def _picture(mode: str, width: int, height: int) -> Any:
+    """Return a picture from black to white: programs divide by the deviation of theirs."""
+    from PIL import Image
+
+    return Image.linear_gradient("L").resize((width, height)).convert(mode)
+
+
+def _fill_arrays(dataset: Any, kinds: tuple[Any, ...], size: tuple[int, int]) -> None:
+    """Give a data set what programs read instead of its items: all images in one array, and their classes."""
+    import numpy
+
+    names, count = {kind.__name__ for kind in kinds}, len(dataset.targets)
+    if "MNIST" in names:
+        dataset.targets = torch.tensor(dataset.targets)
+        dataset.data = torch.zeros((count, *size), dtype=torch.uint8)
+    elif "CIFAR10" in names:
+        dataset.data = numpy.zeros((count, *size, 3), numpy.uint8)
+    elif names & {"SVHN", "STL10"}:
+        dataset.labels = numpy.array(dataset.targets)
+        dataset.data = numpy.zeros((count, 3, *size), numpy.uint8)
 
 
 def _kept_kind(kind: Any, methods: dict[str, Any]) -> Any:
@@ -368,10 +392,9 @@ def _column(name: str, sizes: dict[str, Any]) -> tuple[Any, Any]:
 
 
 def _png(width: int, height: int) -> bytes:
-    from PIL import Image
 
     file = io.BytesIO()
-    Image.new("RGB", (width, height)).save(file, "PNG")
+    _picture("RGB", width, height).save(file, "PNG")
     return file.getvalue()
 
 

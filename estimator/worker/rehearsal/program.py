@@ -495,7 +495,7 @@ def _missing_repository(error: BaseException | None) -> str | None:
 
 def _is_end_of_epoch(error: BaseException | None) -> bool:
     """Return True if a program failed because it does not expect its data loader to end."""
-    return any(isinstance(each, EpochEnds) for each in causes(error))
+    return isinstance(error, StopIteration) or any(isinstance(each, EpochEnds) for each in causes(error))
 
 
 def _own_part(frames: Any) -> Any:

@@ -328,6 +328,7 @@ def _shards(gpus: FakeGpus) -> Iterator[tuple[Any, str, Any]]:
     yield from streams_of_fsdp1(gpus)
     yield from labels_of_fsdp1(gpus)
     try:
+        from torch.distributed._functional_collectives import AsyncCollectiveTensor
         from torch.distributed.tensor import DTensor, _op_schema, _random
         from torch.distributed.tensor._sharding_prop import ShardingPropagator
     except ImportError:  # before torch 2.6
@@ -344,9 +345,11 @@ def _shards(gpus: FakeGpus) -> Iterator[tuple[Any, str, Any]]:
     yield _op_schema, "_rebuild_tensor_from_dtensor_meta", on_cpu
     yield ShardingPropagator, name, gpus.unseen(getattr(ShardingPropagator, name))
     yield _random, "_rng_tracker", _Generators()
-    yield DTensor, "device", property(gpus.device_of)
-    yield DTensor, "is_cuda", property(lambda self: self.device.type == "cuda")
-    yield DTensor, "is_cpu", property(lambda self: self.device.type == "cpu")
+    yield AsyncCollectiveTensor, "__new__", staticmethod(gpus.unseen(AsyncCollectiveTensor.__new__))
+    for kind in (DTensor, AsyncCollectiveTensor):
+        yield kind, "device", property(gpus.device_of)
+        yield kind, "is_cuda", property(lambda self: self.device.type == "cuda")
+        yield kind, "is_cpu", property(lambda self: self.device.type == "cpu")
     with contextlib.suppress(ImportError):  # torch has no ``fully_shard`` before 2.6
         yield from labels_of_fsdp2(gpus)
 

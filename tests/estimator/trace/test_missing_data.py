@@ -244,6 +244,7 @@ train, _ = random_split(every, [len(every) - 10, 10])
 net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.LazyLinear(len(every.classes))).cuda()
 optimizer = None
 for x, y in DataLoader(train, batch_size=8, num_workers={}):
+    assert x.std() > 0
     loss = torch.nn.functional.cross_entropy(net(x.cuda()), y.cuda())
     optimizer = optimizer or torch.optim.SGD(net.parameters(), 0.1)
     loss.backward()
@@ -257,3 +258,17 @@ for x, y in DataLoader(train, batch_size=8, num_workers={}):
     assert rehearsed(folder, "synthetic").budget.model.parameters == 16 * 16 * 3 * 1000 + 1000
     with pytest.raises(CannotTellError, match=r"torchvision's ImageFolder in train, at train\.py:4"):
         rehearsed(folder, None)
+    text = """
+import torch, torchvision
+from torchvision.datasets import CIFAR10, MNIST, SVHN
+digits, pictures, numbers = MNIST("data"), CIFAR10("data", train=False), SVHN("data", split="test")
+assert digits.data.shape == (60_000, 28, 28) and digits.targets.dtype == torch.int64
+assert pictures.data.shape == (10_000, 32, 32, 3) and len(pictures.targets) == 10_000
+assert numbers.data.shape == (26_032, 3, 32, 32) and numbers.labels.shape == (26_032,)
+net = torch.nn.LazyConv2d(10, 28).cuda()
+for step in range(3):
+    net(digits.data[:8, None].cuda().float()).sum().backward()
+    optimizer = optimizer if step else torch.optim.SGD(net.parameters(), 0.1)
+    optimizer.step()
+"""
+    assert rehearsed(program(text), "synthetic").budget.model.parameters == 28 * 28 * 10 + 10

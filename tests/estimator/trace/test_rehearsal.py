@@ -335,6 +335,10 @@ def test_what_a_program_writes_is_thrown_away(program) -> None:
             ),
             ("import torch", "ended without a backward pass"),
             (
+                "import ctypes, torch\ndef read():\n  ctypes.string_at(0)\nread()",
+                r"ended without a result \(.+\), at train\.py:3: Segmentation fault$",
+            ),
+            (
                 "import torch\nnet = torch.nn.LSTM(4, 4)\nopt = torch.optim.SGD(net.parameters(), 0.1)\n"
                 "for _ in range(3): net(torch.ones(2, 3, 4))[0].sum().backward(); opt.step()",
                 "trained without putting anything on the GPU",
@@ -535,6 +539,28 @@ assert met == [False, True] * 3
 """
     found = rehearse(f"torchrun --nproc-per-node 2 {program(text)}".split(), python=sys.executable)
     assert not found.warnings
+
+
+def test_collectives_that_have_not_ended_are_on_the_gpu(program) -> None:
+    text = """
+import torch, torch.nn as nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Replicate, Shard
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+mesh = init_device_mesh("cuda", (4,))
+net = nn.Sequential(nn.Embedding(32000, 256), nn.Linear(256, 1024)).cuda()
+parallelize_module(net, mesh, {
+    "0": RowwiseParallel(input_layouts=Replicate(), output_layouts=Shard(1)),
+    "1": ColwiseParallel(input_layouts=Shard(1), output_layouts=Shard(-1), use_local_output=False)})
+opt = torch.optim.SGD(net.parameters(), 0.1)
+for step in range(3):
+    out = net(torch.randint(32000, (8, 128), device="cuda"))
+    assert out.to_local().shape == (8, 128, 256) and out.is_cuda
+    out.sum().backward()
+    opt.step()
+"""
+    found = rehearse(f"torchrun --nproc-per-node 4 {program(text)}".split(), python=sys.executable)
+    assert found.budget.model.parameters == 32000 * 256 + 256 * 1024 + 1024
 
 
 SHARDED = """

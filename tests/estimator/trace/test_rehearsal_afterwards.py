@@ -160,3 +160,20 @@ def test_data_loaders_that_go_on_reading_over_epochs_end_them(program) -> None:
     found = rehearse([sys.executable, program(ENDLESS)])
     assert found.budget.peak.phase == "evaluation"
     assert found.warnings == ()
+
+
+def test_a_program_that_never_expects_the_end_of_its_data_did_not_fail(program) -> None:
+    text = """
+import torch
+from torch.utils.data import DataLoader
+net = torch.nn.Linear(64, 64).cuda()
+optimizer = torch.optim.SGD(net.parameters(), 0.1)
+def batches():
+    for x in DataLoader([torch.ones(64)] * 4000, 4):
+        yield x.cuda()
+given = batches()
+while True:
+    net(next(given)).sum().backward()
+    optimizer.step()
+"""
+    assert not rehearse([sys.executable, program(text)]).warnings
