@@ -134,7 +134,7 @@ class Afterwards:
     def _mark(self, marks: list[int]) -> None:
         marks.append(len(self._gpus.history.events))
 
-    def ending_epochs(self) -> Iterator[tuple[Any, str, Callable[..., Any]]]:
+    def ending_epochs(self) -> Iterator[tuple[Any, str, Any]]:
         """Yield stand-ins that end data loaders once the steps are done."""
         batches = dataloader._BaseDataLoaderIter
         take, restart = batches.__next__, batches._reset
@@ -157,7 +157,7 @@ class Afterwards:
             self_.__dict__.pop("_vramtop_seen", None)
             restart(self_, *args, **kwargs)
 
-        def wrap(cls: type, **kwargs: Any) -> None:
+        def wrap(cls: Any, /, **kwargs: Any) -> None:
             super(DataLoader, cls).__init_subclass__(**kwargs)
             if isgeneratorfunction(own := cls.__dict__.get("__iter__")):
                 cls.__iter__ = self._ending(own)

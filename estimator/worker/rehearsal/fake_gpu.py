@@ -422,7 +422,7 @@ class FakeGpus(StorageTracker):
         most, writes = getattr(tensor, "most_set", (tensor.numel(), None))
         if writes is not None and writes != self._writes_into(tensor):
             most = tensor.numel()
-        return min(most, most_set(tensor, self.bounds_of(tensor) if is_bounded(tensor) else None))
+        return int(min(most, most_set(tensor, self.bounds_of(tensor) if is_bounded(tensor) else None)))
 
     def _know_bounds(self, tensor: Any, bounds: Any, most_set: int | None) -> None:
         """Note what an operation tells of its result: bounds of its values, and how many are not zero at most."""
