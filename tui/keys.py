@@ -339,7 +339,6 @@ JOB_KEYS = {
     ),
     "attach.next_run": Key("right_square_bracket", "the next run", in_help=False),
     "attach.dismiss": Key("x", "dismiss this run; ended runs stay until you dismiss them"),
-    "fleet.view": Key("v", "switch between hosts and runs"),
     "fleet.sort": Key("s", "sort by the next column: status, host, job, user, free; ↓ marks it"),
 }
 
@@ -423,11 +422,6 @@ APP_KEYS: list[BindingType] = [
     bind("app.suspend", "suspend_process"),
     bind("app.quit", "quit", "Quit"),
 ]
-FLEET_APP_KEYS: list[BindingType] = [
-    bind("dashboard.alerts", "alerts", "Alerts"),
-    *APP_KEYS,
-]
-"""Keys of the dashboard over many hosts."""
 TERMINAL_KEYS: list[BindingType] = [bind("app.repaint", "repaint")]
 """Keys of both apps that act on the terminal."""
 
@@ -436,7 +430,6 @@ TERMINAL_KEYS: list[BindingType] = [bind("app.repaint", "repaint")]
 
 
 _TABLE = "list.up list.down list.page_up list.page_down list.first list.last"
-_FLEET = "app dashboard.alerts"
 PLACES: dict[str, str] = {
     "dashboard": "app list dashboard processes",
     "columns": "app.back list.up list.down processes.columns columns",
@@ -446,14 +439,13 @@ PLACES: dict[str, str] = {
     "processes.columns processes.sort processes.signal processes.leave_alone",
     "process": f"app {_TABLE} list.filter dashboard.attach dashboard.process process",
     "alerts": "app dashboard.alerts alerts",
-    "alerts of a fleet": f"{_FLEET} alerts",
     "preflight": "app preflight fit.preflight",
     "out of memory": "app job crash",
     "step": "app dashboard.step step",
     "fit check": "app list.up list.down job form fit",
     "attach": "app job form dashboard.process attach",
-    "fleet": f"{_FLEET} list fleet.view fleet.sort",
-    "host or run of a fleet": f"{_FLEET} list.up list.down list.page_up list.page_down list.fold",
+    "fleet": "app list fleet.sort",
+    "host of a fleet": "app list.up list.down list.page_up list.page_down list.fold",
 }
 CHANGEABLE = ("app", "list", "job", "dashboard", "processes", "fit", "attach", "fleet")
 """Groups whose keys the user may choose; those of dialogs and detail screens are fixed."""

@@ -98,17 +98,6 @@ NO_READINGS = Rule(
     fires_after=60,
     clears_after=10,
 )
-HOST_SILENT = Rule(
-    name="VramtopHostSilent",
-    title="host silent",
-    condition="with many hosts, instead of the one before: a host is silent or unreachable",
-    severity="critical",
-    fires_after=60,
-    clears_after=10,
-)
-"""In place of ``NO_READINGS`` over many hosts; its times are the same."""
-RULES = (OVER_BUDGET, GROWING, CANNOT_FIT, UNATTRIBUTED, GPU_LOST, NO_READINGS)
-
 FULL_WITHIN_SECONDS = 4 * 3600.0
 """Growth that fills the GPU later than that is no alert."""
 MIN_UNATTRIBUTED_BYTES = 2 * GIB
@@ -124,9 +113,9 @@ MIN_UNATTRIBUTED_BYTES = 2 * GIB
 Key = tuple["Hashable", ...]
 """What an alert is about: the name of its rule, and a run, a pending job or a GPU."""
 _MAX_CHARACTERS = 120
-"""Length of a name in an alert: of a host, a user or a job."""
+"""Length of a name in an alert: of a user or a job."""
 MAX_SENTENCE = 400
-"""Length of a driver's or another host's sentence in an alert."""
+"""Length of a driver's sentence in an alert."""
 
 
 class Feed(msgspec.Struct, frozen=True, kw_only=True):
@@ -160,8 +149,6 @@ class Condition(msgspec.Struct, frozen=True, kw_only=True):
     sentence: str
     gpus: tuple[str, ...] = ()
     """Labels of the GPUs or MIG devices, the worst first."""
-    hosts: tuple[str, ...] = ()
-    """The host of each of these GPUs, in the same order; of a host as a whole, the host. Empty: this machine."""
     uuids: tuple[str, ...] = ()
     """The uuid of each of the GPUs or MIG devices, in the order of ``gpus``; empty: unknown."""
     job: str = ""
@@ -180,10 +167,8 @@ class Conditions(msgspec.Struct, frozen=True, kw_only=True):
     present: tuple[Condition, ...] = ()
     unknown: frozenset[Key] = frozenset()
     """Conditions that cannot be told now."""
-    unknown_gpus: frozenset[str | tuple[str, str]] = frozenset()
-    """The GPUs and MIG devices whose processes cannot be read now: labels; over many hosts, (host, label)."""
-    unknown_hosts: frozenset[str] = frozenset()
-    """Hosts of which nothing can be told now, but whether they give readings."""
+    unknown_gpus: frozenset[str] = frozenset()
+    """Labels of the GPUs and MIG devices whose processes cannot be read now."""
     all_unknown: bool = False
     """Nothing can be told now, but that there are no readings."""
 
@@ -193,10 +178,7 @@ class Conditions(msgspec.Struct, frozen=True, kw_only=True):
             return False
         if self.all_unknown or condition.key in self.unknown:
             return True
-        if condition.rule is not HOST_SILENT and not self.unknown_hosts.isdisjoint(condition.hosts):
-            return True
-        places = zip(condition.hosts, condition.gpus, strict=False) if condition.hosts else condition.gpus
-        return condition.rule in (OVER_BUDGET, GROWING) and not self.unknown_gpus.isdisjoint(places)
+        return condition.rule in (OVER_BUDGET, GROWING) and not self.unknown_gpus.isdisjoint(condition.gpus)
 
 
 def find_conditions(feed: Feed) -> Conditions:
@@ -380,31 +362,21 @@ def plain_text(text: str | None, most: int = _MAX_CHARACTERS) -> str:
 # The alerts that the user wants, and after how long each fires: the settings below ``alerts``.
 
 
-RULES_BY_WORD: Mapping[str, tuple[Rule, ...]] = {
-    "over_budget": (OVER_BUDGET,),
-    "growing": (GROWING,),
-    "does_not_fit": (CANNOT_FIT,),
-    "unattributed": (UNATTRIBUTED,),
-    "gpu_lost": (GPU_LOST,),
-    "no_readings": (NO_READINGS, HOST_SILENT),
+RULES: Mapping[str, Rule] = {
+    "over_budget": OVER_BUDGET,
+    "growing": GROWING,
+    "does_not_fit": CANNOT_FIT,
+    "unattributed": UNATTRIBUTED,
+    "gpu_lost": GPU_LOST,
+    "no_readings": NO_READINGS,
 }
 """The rules by the word that settings have for them."""
 
 
-class ChosenAlerts(msgspec.Struct, frozen=True):
-    """Which rules are left out, by their names."""
-
-    left_out: frozenset[str] = frozenset()
-
-
-def chosen_alerts(settings: Mapping[str, object]) -> ChosenAlerts:
-    """Return what ``alerts.off`` of the settings chooses; absent: every rule holds."""
+def alerts_off(settings: Mapping[str, object]) -> frozenset[str]:
+    """Return the names of the rules that ``alerts.off`` of the settings leaves out."""
     words = settings.get("alerts.off")
-    return ChosenAlerts(
-        frozenset(
-            rule.name for word in (words if isinstance(words, tuple) else ()) for rule in RULES_BY_WORD.get(word, ())
-        )
-    )
+    return frozenset(RULES[word].name for word in (words if isinstance(words, tuple) else ()) if word in RULES)
 
 
 # States of the alerts: a condition fires after it has held for a while, and clears after it was gone for a while.
@@ -438,16 +410,16 @@ class Alert(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(slots=True)
 class AlertStates:
-    """The alerts of one machine, or of many hosts. Not safe for concurrent use.
+    """The alerts of one machine. Not safe for concurrent use.
 
     Args:
         max_step: longest time between two updates that counts: what was in between, such as a suspended machine,
             was not seen.
-        chosen: which alerts the user wants, and after how long.
+        left_out: names of the rules that the user does not want.
     """
 
     max_step: float
-    chosen: ChosenAlerts = field(default_factory=ChosenAlerts)
+    left_out: frozenset[str] = frozenset()
     _alerts: dict[Key, Alert] = field(default_factory=dict, init=False)
     _present: frozenset[Key] = frozenset()
     """Keys of the conditions that held at the last update."""
@@ -466,8 +438,7 @@ class AlertStates:
         """
         step = 0.0 if self._updated_at is None else min(max(0.0, now - self._updated_at), self.max_step)
         self._updated_at = now
-        left_out = self.chosen.left_out
-        present = {each.key: each for each in conditions.present if each.rule.name not in left_out}
+        present = {each.key: each for each in conditions.present if each.rule.name not in self.left_out}
         gone = {
             key: alert
             for key, alert in self._alerts.items()
@@ -529,7 +500,7 @@ def worst_first(alerts: Iterable[Alert]) -> tuple[Alert, ...]:
 
 _MAX_STEP_SECONDS = 60.0
 _MAX_FACTS = 256
-"""Hosts, GPUs or processes in one environment variable, which may have 128 KiB (``MAX_ARG_STRLEN`` of Linux)."""
+"""GPUs or processes in one environment variable, which may have 128 KiB (``MAX_ARG_STRLEN`` of Linux)."""
 
 
 class Announcement(msgspec.Struct, frozen=True):
@@ -537,8 +508,6 @@ class Announcement(msgspec.Struct, frozen=True):
 
     alert: Alert
     state: Literal["firing", "resolved"]
-    count: int = 1
-    """Alerts that it tells of together."""
 
     @property
     def sentence(self) -> str:
@@ -550,18 +519,15 @@ class Announcement(msgspec.Struct, frozen=True):
         """Return the facts as environment variables of the user's command; an unknown fact is an empty text."""
         condition = self.alert.condition
         value, full = condition.value_bytes, condition.full_seconds
-        hosts = [plain_text(host) for host in condition.hosts[:_MAX_FACTS]] or [os.uname().nodename]
         return {
             "VRAMTOP_ALERT": condition.rule.name,
             "VRAMTOP_ALERT_STATE": self.state,
             "VRAMTOP_ALERT_SEVERITY": condition.rule.severity,
             "VRAMTOP_ALERT_SENTENCE": condition.sentence,
-            "VRAMTOP_ALERT_COUNT": str(self.count),
             "VRAMTOP_ALERT_SINCE": f"{self.alert.since:.0f}",
             "VRAMTOP_ALERT_BYTES": "" if value is None else str(value),
             "VRAMTOP_ALERT_FULL_SECONDS": "" if full is None else f"{full:.0f}",
-            "VRAMTOP_HOST": hosts[0],
-            "VRAMTOP_HOSTS": ",".join(hosts),
+            "VRAMTOP_HOST": os.uname().nodename,
             "VRAMTOP_GPU": condition.gpus[0] if condition.gpus else "",
             "VRAMTOP_GPUS": ",".join(condition.gpus[:_MAX_FACTS]),
             "VRAMTOP_GPU_UUIDS": ",".join(condition.uuids[:_MAX_FACTS]),
@@ -574,27 +540,23 @@ class Announcement(msgspec.Struct, frozen=True):
 
 @dataclass(slots=True)
 class AlertWatch:
-    """The alerts of this machine or of many hosts, and which of them the user knows of. Not safe for concurrent use.
+    """The alerts of this machine, and which of them the user knows of. Not safe for concurrent use.
 
     Args:
         interval: seconds between two readings, and between two ticks if those are rarer.
         expects_gpus: a machine whose GPUs could never be read is an alert too, not only one that has lost them.
-        group_seconds: what changes within this time is told together.
-        chosen: which alerts the user wants, and after how long.
+        left_out: names of the rules that the user does not want.
     """
 
     interval: float
     expects_gpus: bool = False
-    group_seconds: float = 0.0
-    chosen: ChosenAlerts = field(default_factory=ChosenAlerts)
+    left_out: frozenset[str] = frozenset()
     _known: dict[Key, Alert] = field(default_factory=dict, init=False)
     """The alerts whose firing was announced, and whose end was not."""
     states: AlertStates = field(init=False)
-    _changed_at: float | None = field(default=None, init=False)
-    """Monotonic seconds of the first change that the user was not told of; None: there is none."""
 
     def __post_init__(self) -> None:
-        self.states = AlertStates(max(_MAX_STEP_SECONDS, 3 * self.interval), self.chosen)
+        self.states = AlertStates(max(_MAX_STEP_SECONDS, 3 * self.interval), self.left_out)
 
     def tick(self, feed: Feed, now: float, quiet_hours: QuietHours | None = None) -> tuple[Announcement, ...]:
         """Return what the user is to be told now: each alert when it fires and when it clears.
@@ -607,32 +569,14 @@ class AlertWatch:
             quiet_hours: the user's; None: none.
         """
         self.expects_gpus = self.expects_gpus or bool(feed.board and feed.board.gpus)
-        return self.take(find_conditions(feed) if self.expects_gpus else None, now, quiet_hours)
-
-    def take(
-        self, conditions: Conditions | None, now: float, quiet_hours: QuietHours | None = None
-    ) -> tuple[Announcement, ...]:
-        """Take note of what holds now, and return what the user is to be told, as ``tick`` does.
-
-        Args:
-            conditions: at this moment; None: they are not watched yet.
-            now: monotonic seconds.
-            quiet_hours: the user's; None: none.
-        """
-        if conditions is not None:
-            self.states.update(conditions, now, time.time())
+        if self.expects_gpus:
+            self.states.update(find_conditions(feed), now, time.time())
         if quiet_hours is not None and quiet_hours.contains(time.localtime()):
             return ()
-        firing = self.states.firing_by_key
-        begun = [alert for key, alert in firing.items() if key not in self._known]
-        ended = [alert for key, alert in self._known.items() if key not in firing]
-        if not begun and not ended:
-            self._known, self._changed_at = firing, None
-            return ()
-        self._changed_at = now if self._changed_at is None else self._changed_at
-        if now - self._changed_at < self.group_seconds:
-            return ()
-        self._known, self._changed_at = firing, None
+        firing, known = self.states.firing_by_key, self._known
+        begun = [alert for key, alert in firing.items() if key not in known]
+        ended = [alert for key, alert in known.items() if key not in firing]
+        self._known = firing
         return (
             *(Announcement(alert, "firing") for alert in worst_first(begun)),
             *(Announcement(alert, "resolved") for alert in worst_first(ended)),

@@ -1,10 +1,9 @@
-"""The fleet: readings of many hosts at one moment, their sums, and the runs that span them."""
+"""The fleet: readings of many hosts at one moment, and their sums."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from statistics import median
 from typing import TYPE_CHECKING, Literal, Protocol
 
 import msgspec
@@ -21,365 +20,10 @@ from ..host.plain_text import displayed_line
 from ..snapshot.snapshot import ASLEEP, NOT_LISTED, MigDevice
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
     from ..board.board import Board, GpuRow, PendingRow, ProcessRow
     from ..snapshot.snapshot import DeviceIndex, GpuReading, ProcessKey
-
-# A run over several hosts: its ranks, the rank with the highest peak, its spread, stragglers and divergence.
-
-
-_STATUS_ORDER = (
-    "out_of_memory",
-    "over",
-    "growing",
-    "under",
-    "unknown",
-    "incomplete",
-    "loading",
-    "warming_up",
-    "on_budget",
-)
-"""Worst first."""
-_EARLY = ("loading", "warming_up")
-_STEPS_APART = 2
-"""Ranks that train together are at the same step or the next one."""
-
-
-class FleetRank(msgspec.Struct, frozen=True):
-    """One process of a run on one GPU of one host."""
-
-    host: HostReading
-    gpu: FleetGpu
-    process: FleetProcess
-
-    @property
-    def is_live(self) -> bool:
-        """True if its figures are of now."""
-        return self.host.is_live and not self.gpu.is_stale
-
-    @property
-    def rank(self) -> int | None:
-        """Rank over all hosts."""
-        return None if self.process.facts is None else self.process.facts.rank
-
-    @property
-    def peak_bytes(self) -> int | None:
-        """The most that it was seen to hold; what it holds if its peak is unknown."""
-        known = [size for size in (self.process.peak_bytes, self.process.used_bytes) if size is not None]
-        return max(known, default=None)
-
-    @property
-    def label(self) -> str:
-        """Where it is: ``rank 9 on node02, GPU 1``."""
-        number = (
-            f"rank {self.rank}" if self.rank is not None else f"pid {self.process.pid}" if self.process.pid else "it"
-        )
-        return f"{number} on {self.host.host}, GPU {self.process.device or self.gpu.shown_label}"
-
-
-@dataclass(frozen=True)
-class FleetRun:
-    """One run: the processes that train one job together, on one host or several."""
-
-    key: tuple[Hashable, ...]
-    """Key of the run, equal in every fleet."""
-    ranks: tuple[FleetRank, ...]
-    """By rank, as far as the ranks are known. A rank on several GPUs is listed once per GPU."""
-
-    @cached_property
-    def job(self) -> str | None:
-        """Label of its job; None: unknown."""
-        return next((rank.process.job for rank in self.ranks if rank.process.job), None)
-
-    @cached_property
-    def user(self) -> str | None:
-        """Its user; None: unknown."""
-        return next((rank.process.user for rank in self.ranks if rank.process.user), None)
-
-    @cached_property
-    def hosts(self) -> tuple[HostReading, ...]:
-        """Its hosts, each once."""
-        return tuple({rank.host.host: rank.host for rank in self.ranks}.values())
-
-    @cached_property
-    def live_ranks(self) -> tuple[FleetRank, ...]:
-        """The ranks whose figures are of now; all figures below are of these."""
-        return tuple(rank for rank in self.ranks if rank.is_live)
-
-    @cached_property
-    def world_size(self) -> int | None:
-        """Ranks over all hosts, as the ranks say; None: they do not."""
-        known = [rank.process.facts.world_size for rank in self.ranks if rank.process.facts]
-        return max((size for size in known if size is not None), default=None)
-
-    @cached_property
-    def rank_count(self) -> int:
-        """Ranks that were found, whether their figures are of now or not."""
-        return len({(rank.host.host, *_identity(rank)) for rank in self.ranks})
-
-    @property
-    def unseen_ranks(self) -> int:
-        """Ranks that no host of the fleet shows, by the world size."""
-        return max(0, (self.world_size or 0) - self.rank_count)
-
-    @cached_property
-    def highest(self) -> FleetRank | None:
-        """The rank with the highest peak; None if no figure is known."""
-        known = [rank for rank in self.live_ranks if rank.peak_bytes is not None]
-        return max(known, key=lambda rank: rank.peak_bytes or 0, default=None)
-
-    @cached_property
-    def used_bytes(self) -> int | None:
-        """Memory of the live ranks of known size together; None: no size is known."""
-        sizes = [rank.process.used_bytes for rank in self.live_ranks if rank.process.used_bytes is not None]
-        return sum(sizes) if sizes else None
-
-    @cached_property
-    def is_partial(self) -> bool:
-        """True if ``used_bytes`` is a lower bound: a rank is silent, unseen, or of unknown size."""
-        silent = len(self.live_ranks) < len(self.ranks)
-        return silent or self.unseen_ranks > 0 or any(rank.process.used_bytes is None for rank in self.live_ranks)
-
-    @cached_property
-    def spread_bytes(self) -> int | None:
-        """Difference between the highest and the lowest live rank; None for one rank or an unknown size."""
-        sizes = [rank.process.used_bytes for rank in self.live_ranks]
-        known = [size for size in sizes if size is not None]
-        return max(known) - min(known) if len(known) == len(sizes) > 1 else None
-
-    @cached_property
-    def budget_bytes(self) -> int | None:
-        """Predicted memory of all ranks of its world size in the steady state; None: no rank has a budget.
-
-        Ranks that no host shows, or that have no budget of their own, count as the largest budget that is known.
-        """
-        known = [rank.process.budget_bytes for rank in self.ranks if rank.process.budget_bytes is not None]
-        if not known:
-            return None
-        return sum(known) + max(known) * max(0, (self.world_size or len(self.ranks)) - len(known))
-
-    @cached_property
-    def status(self) -> str | None:
-        """Worst status of its live ranks; None: none is compared with a budget."""
-        found = {rank.process.status for rank in self.live_ranks if rank.process.status}
-        worst = next((status for status in _STATUS_ORDER if status in found), None)
-        return worst or next(iter(sorted(found)), None)
-
-    @cached_property
-    def diverging(self) -> tuple[FleetRank, ...]:
-        """The live ranks whose status needs attention, worst first."""
-        found = [rank for rank in self.live_ranks if rank.process.diverges]
-        return tuple(sorted(found, key=lambda rank: _STATUS_ORDER.index(rank.process.status or "unknown")))
-
-    @cached_property
-    def stragglers(self) -> tuple[FleetRank, ...]:
-        """Live ranks that are behind the others: by their steps, or still loading while most are past that.
-
-        Hosts are read at different times, so a rank may be behind by as many steps as fit into the difference.
-        """
-        behind = {id(rank) for rank in self._behind_by_steps()}
-        early = [rank for rank in self.live_ranks if rank.process.status in _EARLY]
-        judged = [rank for rank in self.live_ranks if rank.process.status is not None]
-        if 0 < len(early) * 2 < len(judged):
-            behind |= {id(rank) for rank in early}
-        return tuple(rank for rank in self.live_ranks if id(rank) in behind)
-
-    def _behind_by_steps(self) -> list[FleetRank]:
-        counted = [rank for rank in self.live_ranks if rank.process.steps is not None and rank.process.steps_at]
-        seconds = [rank.process.step_seconds for rank in counted if rank.process.step_seconds]
-        if len(counted) < 2 or not seconds:
-            return []
-        one_step = median(seconds)
-        front = max(counted, key=lambda rank: rank.process.steps or 0).process
-        return [rank for rank in counted if _steps_behind(rank.process, front, one_step) > _STEPS_APART]
-
-
-def _identity(rank: FleetRank) -> tuple[object, ...]:
-    """Return what tells a rank from the others on its host: its process, or its GPU where that is not known."""
-    process = rank.process
-    return (rank.gpu.index,) if process.pid is None else (process.pid, process.start_time, rank.rank)
-
-
-def _steps_behind(process: FleetProcess, front: FleetProcess, one_step: float) -> float:
-    """Return by how many steps a rank is behind, less those that fit into the time between the two readings."""
-    later = (front.steps_at or 0.0) - (process.steps_at or 0.0)
-    return (front.steps or 0) - (process.steps or 0) - abs(later) / one_step
-
-
-# Joins a rank 0 that calls its own host ``localhost`` with the ranks elsewhere that name that host.
-#
-# Kubeflow's pytorch-operator sets MASTER_ADDR so (``setClusterSpec`` in ``pkg/controller.v1/pytorch/pod.go``):
-# ``localhost`` in the pod of the master, the name of its service in the others, of which nobody here knows the host.
-
-
-if TYPE_CHECKING:
-    RunKey = tuple[Hashable, ...]
-    """Key of a run: the kind of the fact that names it, and the fact."""
-
-_LOOPBACK = ("localhost", "0.0.0.0", "::1", "::", "[::1]", "[::]")  # noqa: S104 - compared, not listened on
-
-
-def is_loopback(address: str) -> bool:
-    """Return True if an address means the host itself."""
-    return address in _LOOPBACK or address.startswith("127.")
-
-
-def join_local_masters(members: dict[RunKey, list[FleetRank]]) -> None:
-    """Move the ranks of a local master to the run that they complete, if it is the only one that they can belong to.
-
-    It has the same port, world size, job and user, other ranks, and no rank 0.
-
-    Args:
-        members: ranks by key; changed in place.
-    """
-    found = {key: list(_completed_by(key, ranks, members)) for key, ranks in members.items() if _is_local(key, ranks)}
-    chosen = {key: runs[0] for key, runs in found.items() if len(runs) == 1}
-    for key, run in chosen.items():
-        if list(chosen.values()).count(run) == 1:
-            members[run] += members.pop(key)
-
-
-def _is_local(key: RunKey, ranks: Sequence[FleetRank]) -> bool:
-    """Return True for a rank 0 that waits on its own host for ranks that are not there."""
-    numbers = _numbers(ranks)
-    if key[0] != "master" or 0 not in numbers or not isinstance(key[-1], int) or len(numbers) >= key[-1]:
-        return False
-    masters = [rank.process.facts.master for rank in ranks if rank.process.facts]
-    return all(master and is_loopback(master.rpartition(":")[0].lower()) for master in masters)
-
-
-def _completed_by(key: RunKey, ranks: Sequence[FleetRank], members: dict[RunKey, list[FleetRank]]) -> Iterator[RunKey]:
-    numbers, names = _numbers(ranks), _names(ranks)
-    for other, theirs in members.items():
-        if other[0] == "master" and other != key and other[-1] == key[-1] and _port(other) == _port(key):
-            missing = _numbers(theirs)
-            if 0 not in missing and not numbers & missing and _names(theirs) == names:
-                yield other
-
-
-def _numbers(ranks: Sequence[FleetRank]) -> set[int]:
-    return {rank.rank for rank in ranks if rank.rank is not None}
-
-
-def _names(ranks: Sequence[FleetRank]) -> set[tuple[str | None, str | None]]:
-    return {(rank.process.job, rank.process.user) for rank in ranks}
-
-
-def _port(key: RunKey) -> str:
-    return str(key[1]).rpartition(":")[2]
-
-
-# Groups processes into runs: ranks of one run on several hosts are one run.
-#
-# Facts of the environment decide, the most telling first: the address and port at which ranks meet, the rendezvous id
-# of torchrun, the group of pods, the Ray job, the Slurm job. Processes with no such fact are runs of their own host.
-
-
-def group_ranks(hosts: Iterable[HostReading]) -> tuple[FleetRun, ...]:
-    """Return the runs on these hosts, in the order in which their first ranks are listed.
-
-    A process is in a run if its job is known, or if its environment says which run it is a rank of.
-    """
-    members: dict[RunKey, list[FleetRank]] = {}
-    for host in hosts:
-        for key, rank in _ranks_of(host):
-            members.setdefault(key, []).append(rank)
-    join_local_masters(members)
-    runs = (run for key, ranks in members.items() for run in _without_clashes(key, ranks))
-    return tuple(FleetRun(key, tuple(sorted(ranks, key=_order))) for key, ranks in runs)
-
-
-def _ranks_of(host: HostReading) -> Iterator[tuple[RunKey, FleetRank]]:
-    """Yield the processes of a host that are in a run; one rank's environment speaks for all of its run on the host."""
-    found = [
-        FleetRank(host, gpu, process)
-        for gpu in host.gpus
-        for process in gpu.processes or ()
-        if process.job is not None or process.facts is not None
-    ]
-    spanning: dict[int, RunKey] = {}
-    for rank in found:
-        facts = rank.process.facts
-        if rank.process.run is not None and facts and (key := _spanning_key(host.host, facts)):
-            spanning.setdefault(rank.process.run, key)
-    for rank in found:
-        yield _run_key(host.host, rank.process, spanning), rank
-
-
-def _run_key(host: str, process: FleetProcess, spanning: Mapping[int, RunKey]) -> RunKey:
-    """Return the key of the run of a process: equal for all its ranks, whichever host they are on."""
-    if process.run is not None and process.run in spanning:
-        return spanning[process.run]
-    key = None if process.facts is None else _spanning_key(host, process.facts)
-    if key is not None:
-        return key
-    if process.run is not None:
-        return ("run", host, process.run)
-    if process.pid is not None:
-        return ("process", host, process.pid, process.start_time)
-    return ("job", host, process.job, process.user)
-
-
-def _spanning_key(host: str, facts: RankFacts) -> RunKey | None:
-    """Return the key of a run that may have ranks on other hosts; None: its environment names none."""
-    identity = None if facts.world_size == 1 else _identity_group_ranks(host, facts)
-    return None if identity is None else (*identity, facts.world_size)
-
-
-def _identity_group_ranks(host: str, facts: RankFacts) -> RunKey | None:
-    """Return the most telling fact about a run; None: there is none."""
-    if facts.master:
-        return ("master", _normal_address(facts.master, host))
-    if facts.rendezvous:
-        return ("rendezvous", facts.rendezvous)
-    if facts.pod_group:
-        return ("pod group", facts.pod_group)
-    if facts.ray_job:
-        return ("ray", facts.ray_job)
-    if facts.slurm_job:
-        return ("slurm", facts.slurm_job.partition(".")[0])
-    return None
-
-
-def _normal_address(master: str, host: str) -> str:
-    """Return an address as all hosts of a run would name it: the short name in small letters; loopback is this host."""
-    address, _, port = master.rpartition(":")
-    address = address.lower().rstrip(".")
-    if is_loopback(address):
-        address = host.lower().rpartition("@")[2]
-    if not address.replace(".", "").isdigit() and ":" not in address:
-        address = address.partition(".")[0]
-    return f"{address}:{port}"
-
-
-def _without_clashes(key: RunKey, ranks: Sequence[FleetRank]) -> Iterable[tuple[RunKey, Sequence[FleetRank]]]:
-    """Return the ranks of one key; if one rank is on two hosts, those of each Slurm step, or else of each host."""
-    if not _clash(ranks):
-        return [(key, ranks)]
-    steps = _grouped(ranks, lambda rank: rank.process.facts.slurm_job if rank.process.facts else None)
-    if len(steps) > 1 and not any(_clash(each) for each in steps.values()):
-        return [((*key, step), each) for step, each in steps.items()]
-    return [((*key, host), each) for host, each in _grouped(ranks, lambda rank: rank.host.host).items()]
-
-
-def _clash(ranks: Sequence[FleetRank]) -> bool:
-    """Return True if one rank is on two hosts now; a run may have been restarted elsewhere when a host went silent."""
-    hosts_of: dict[int, str] = {}
-    known = (rank for rank in ranks if rank.rank is not None and rank.is_live)
-    return any(hosts_of.setdefault(rank.rank or 0, rank.host.host) != rank.host.host for rank in known)
-
-
-def _grouped(ranks: Sequence[FleetRank], by: Callable[[FleetRank], Hashable]) -> dict[Hashable, list[FleetRank]]:
-    groups: dict[Hashable, list[FleetRank]] = {}
-    for rank in ranks:
-        groups.setdefault(by(rank), []).append(rank)
-    return groups
-
-
-def _order(rank: FleetRank) -> tuple[bool, int, str, int]:
-    return (rank.rank is None, rank.rank or 0, rank.host.host, rank.gpu.index)
-
 
 # Reading of one host: its GPUs and processes as the board of that host shows them. Immutable; sizes are bytes.
 #
@@ -606,7 +250,7 @@ class HostReading(Struct, frozen=True, kw_only=True, omit_defaults=True, dict=Tr
         )
 
 
-class FleetTotals(msgspec.Struct, frozen=True, kw_only=True):
+class FleetTotals(Struct, frozen=True, kw_only=True):
     """Sums over a fleet; memory is that of live hosts only."""
 
     hosts: int
@@ -616,15 +260,11 @@ class FleetTotals(msgspec.Struct, frozen=True, kw_only=True):
     """Hosts that have not been asked for the first time; likewise."""
     gpus: HostTotals
     """Sums over the GPUs of live hosts."""
-    runs: int
-    """Runs with a rank on a live host."""
-    diverging_runs: int
-    """Runs of which a rank on a live host needs attention."""
 
 
 @dataclass(frozen=True)
 class Fleet:
-    """Many hosts at one moment. Sums and runs are worked out when they are first asked for."""
+    """Many hosts at one moment. Sums are worked out when they are first asked for."""
 
     time: float
     """Unix seconds by the clock of this machine."""
@@ -634,15 +274,9 @@ class Fleet:
     """What is wrong with the source as a whole, in one sentence; None: nothing."""
 
     @cached_property
-    def runs(self) -> tuple[FleetRun, ...]:
-        """The runs on all hosts, each once, however many hosts it spans."""
-        return group_ranks(self.hosts)
-
-    @cached_property
     def totals(self) -> FleetTotals:
         """Sums over the live hosts."""
         live = [host.totals for host in self.hosts if host.is_live]
-        runs = [run for run in self.runs if run.live_ranks]
         return FleetTotals(
             hosts=len(self.hosts),
             silent_hosts=sum(host.state in ("silent", "unreachable") for host in self.hosts),
@@ -650,8 +284,6 @@ class Fleet:
             gpus=HostTotals(
                 **{name: sum(getattr(each, name) for each in live) for name in HostTotals.__struct_fields__}
             ),
-            runs=len(runs),
-            diverging_runs=sum(bool(run.diverging) for run in runs),
         )
 
     def age_seconds(self, host: HostReading) -> float | None:

@@ -29,7 +29,7 @@ from ..background.notices import Notices
 from ..background.user_command import UserCommand
 from ..draw.text_output import printable
 from ..keys import APP_KEYS, shown_key
-from ..screens.base import STALE_INTERVALS, AlertsApp, BoardApp, BoardFeed, DemandsFigures, ShowsBoard, is_complete
+from ..screens.base import STALE_INTERVALS, BoardApp, BoardFeed, DemandsFigures, ShowsBoard, is_complete
 from ..screens.dashboard.screen import DashboardScreen
 from ..screens.registry import SCREENS, preload_screens
 from ..tty.textual_private import write_to_terminal
@@ -56,7 +56,6 @@ if TYPE_CHECKING:
     from ..background.recorder import Recorder
     from ..background.user_command import CommandQueue
     from ..draw.text_output import ColourDepth
-    from .fleet_app import FleetApp
 
 # Messages that other threads post to the app: a new board, or the reason why there is none.
 
@@ -96,10 +95,6 @@ class SharedOptions:
     """Colours of the terminal."""
     theme: str | None = None
     """Name of the initial theme; None or unknown: that of ``TEXTUAL_THEME``, otherwise vramtop's dark one."""
-    signal_alert: Signal = "none"
-    """How the user is told of an alert that fires or clears, besides by a notice."""
-    on_alert: str | None = None
-    """Shell command to run for each alert that fires or clears."""
     notices: Notices = field(default_factory=Notices)
     """Problems found before the app was open; they are shown once it is."""
     settings: dict[str, Value] = field(default_factory=dict)
@@ -122,6 +117,10 @@ class AppOptions(SharedOptions):
     """A quick estimate; None: that of ``estimation``."""
     refine: EstimateFunction | None = None
     """A better and slower estimate than the watchlist's; None: there is none."""
+    signal_alert: Signal = "none"
+    """How the user is told of an alert that fires or clears, besides by a notice."""
+    on_alert: str | None = None
+    """Shell command to run for each alert that fires or clears."""
     signal_fit: Signal = "none"
     """How the user is told that a pending job starts or ceases to fit, besides by a notice."""
     on_fit: str | None = None
@@ -151,7 +150,7 @@ class FleetOptions(SharedOptions):
 # The part that both apps share: it keeps the settings, puts changed ones in force, and shows notices.
 
 
-class SharedApp(ThemedApp, AlertsApp):
+class SharedApp(ThemedApp):
     """An app with the user's settings.
 
     Args:
@@ -266,17 +265,18 @@ def desktop_sequence(text: str, environ: Mapping[str, str] = os.environ) -> str:
     return sequence
 
 
-class AlertSignals:
-    """Tells the user of alerts.
+class UserSignals:
+    """Tells the user of pending jobs whose verdict changes, and of alerts.
 
     Args:
         app: shows the notices; its settings have the quiet hours.
-        signal: how they are told besides.
-        command: a shell command of theirs.
+        options: how they are told, and their commands.
     """
 
-    def __init__(self, app: VramtopApp | FleetApp, signal: Signal, command: str | None) -> None:
-        self._app, self._alert_signal, self._on_alert = app, signal, command
+    def __init__(self, app: VramtopApp, options: AppOptions) -> None:
+        self._app, self._options = app, options
+        self._fit_events = FitEvents(command=options.on_fit, report=app.show_notice)
+        self._started_at = options.clock()
         self._commands: CommandQueue | None = None
         self._has_complained = False
         """The user was told that the kept quiet hours cannot be read."""
@@ -285,6 +285,30 @@ class AlertSignals:
         """End the command that runs for an alert."""
         if self._commands is not None:
             self._commands.end()
+
+    def show_pending(self, pending: Sequence[PendingRow]) -> None:
+        """Tell of each pending job that starts or ceases to fit."""
+        for sentence in self._fit_events.update(pending):
+            if not self._is_quiet():
+                self._app.notify(sentence, markup=False)
+                self._signal(self._options.signal_fit, sentence)
+
+    def tick(self, board_at: float | None, *, interval: float, failure: str | None) -> None:
+        """Tell of each alert that fires or clears; called about once a second while readings are not paused.
+
+        Args:
+            board_at: arrival of the app's board, by the clock of the options; None: there was none.
+            interval: seconds between two readings.
+            failure: why there are no readings.
+        """
+        from vramtop.monitor.alerts.alert_watch import AlertWatch, Feed, alerts_off
+
+        now, app = self._options.clock(), self._app
+        if app.alert_watch is None:  # only now: start-up does not import it
+            app.alert_watch = AlertWatch(interval, left_out=alerts_off(app.settings))
+        age = now - (self._started_at if board_at is None else board_at)
+        feed = Feed(board=app.board, age_seconds=age, interval=interval, failure=failure)
+        self._tell(app.alert_watch.tick(feed, now, self._quiet_hours()))
 
     def _tell(self, announcements: Sequence[Announcement]) -> None:
         if not announcements:
@@ -295,9 +319,9 @@ class AlertSignals:
         self._app.notify("\n".join(words), severity=_notice_severity(announcements), markup=False)
         first = announcements[0].sentence
         others = len(announcements) - 1
-        self._signal(self._alert_signal, first if not others else f"{first} (and {others} more)")
-        if self._on_alert:
-            self._start(self._on_alert, announcements)
+        self._signal(self._options.signal_alert, first if not others else f"{first} (and {others} more)")
+        if self._options.on_alert:
+            self._start(self._options.on_alert, announcements)
 
     def _start(self, command: str, announcements: Sequence[Announcement]) -> None:
         if self._commands is None:
@@ -332,45 +356,6 @@ class AlertSignals:
     def _is_quiet(self) -> bool:
         hours = self._quiet_hours()
         return hours is not None and hours.contains(time.localtime())
-
-
-class UserSignals(AlertSignals):
-    """Tells the user of pending jobs whose verdict changes, and of alerts.
-
-    Args:
-        app: shows the notices; its settings have the quiet hours.
-        options: how they are told, and their commands.
-    """
-
-    def __init__(self, app: VramtopApp, options: AppOptions) -> None:
-        super().__init__(app, options.signal_alert, options.on_alert)
-        self._board_app, self._options = app, options
-        self._fit_events = FitEvents(command=options.on_fit, report=app.show_notice)
-        self._started_at = options.clock()
-
-    def show_pending(self, pending: Sequence[PendingRow]) -> None:
-        """Tell of each pending job that starts or ceases to fit."""
-        for sentence in self._fit_events.update(pending):
-            if not self._is_quiet():
-                self._app.notify(sentence, markup=False)
-                self._signal(self._options.signal_fit, sentence)
-
-    def tick(self, board_at: float | None, *, interval: float, failure: str | None) -> None:
-        """Tell of each alert that fires or clears; called about once a second while readings are not paused.
-
-        Args:
-            board_at: arrival of the app's board, by the clock of the options; None: there was none.
-            interval: seconds between two readings.
-            failure: why there are no readings.
-        """
-        from vramtop.monitor.alerts.alert_watch import AlertWatch, Feed, chosen_alerts
-
-        now, app = self._options.clock(), self._board_app
-        if app.alert_watch is None:  # only now: start-up does not import it
-            app.alert_watch = AlertWatch(interval, chosen=chosen_alerts(app.settings))
-        age = now - (self._started_at if board_at is None else board_at)
-        feed = Feed(board=app.board, age_seconds=age, interval=interval, failure=failure)
-        self._tell(app.alert_watch.tick(feed, now, self._quiet_hours()))
 
 
 def _notice_severity(announcements: Sequence[Announcement]) -> SeverityLevel:

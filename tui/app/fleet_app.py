@@ -11,10 +11,10 @@ from textual.message import Message
 from vramtop.estimator.common.errors import VramtopError, start_thread
 
 from ..draw.palette import STATUSES
-from ..keys import FLEET_APP_KEYS, shown_key
+from ..keys import APP_KEYS, shown_key
 from ..screens.base import STALE_INTERVALS, is_complete
 from ..screens.fleet.screen import FleetFeed, FleetScreen, FleetTable, ShowsFleet
-from .app import AlertSignals, SharedApp
+from .app import SharedApp
 from .help import STATUS_HELP, HelpScreen, entry, heading, key_rows, marked, short_help
 
 if TYPE_CHECKING:
@@ -23,46 +23,9 @@ if TYPE_CHECKING:
     from textual.binding import BindingType
     from textual.screen import Screen
 
-    from vramtop.monitor.alerts.fleet_watch import FleetWatch
     from vramtop.monitor.fleet.fleet import Fleet, FleetSource
 
     from .app import FleetOptions
-
-# The alerts of many hosts in the app: looks at each fleet off the UI thread, and tells the user once a second.
-
-
-class FleetAlerts(AlertSignals):
-    """Tells the user of alerts on all hosts.
-
-    Args:
-        app: shows the notices; its settings have the quiet hours.
-        options: how they are told, and their command.
-    """
-
-    def __init__(self, app: FleetApp, options: FleetOptions) -> None:
-        super().__init__(app, options.signal_alert, options.on_alert)
-        self._fleet_app, self._options = app, options
-        self._watch: FleetWatch | None = None
-
-    def look_at(self, fleet: Fleet) -> None:
-        """Find out what is wrong; called on the thread that reads."""
-        if self._watch is None:  # only now: start-up does not import it
-            from vramtop.monitor.alerts.alert_watch import chosen_alerts
-            from vramtop.monitor.alerts.fleet_watch import FleetWatch
-
-            chosen = chosen_alerts(self._fleet_app.settings)
-            self._watch = self._fleet_app.alert_watch = FleetWatch(self._options.interval, chosen)
-        self._watch.look_at(fleet)
-
-    def tick(self, fleet: Fleet | None) -> None:
-        """Tell of alerts that fire or clear; called about once a second.
-
-        Args:
-            fleet: the latest one; None: there is none, or it is not of now.
-        """
-        if self._watch is not None:
-            self._tell(self._watch.tick(fleet, self._options.clock(), self._quiet_hours()))
-
 
 _CLOCK_SECONDS = 1.0
 _STOP_SECONDS = 3.0
@@ -89,7 +52,7 @@ class FleetApp(SharedApp):
     """
 
     TITLE = "vramtop"
-    BINDINGS: ClassVar[list[BindingType]] = FLEET_APP_KEYS
+    BINDINGS: ClassVar[list[BindingType]] = APP_KEYS
     _options: FleetOptions
 
     def __init__(self, source: FleetSource, options: FleetOptions) -> None:
@@ -97,7 +60,6 @@ class FleetApp(SharedApp):
         self._fleet_source = source
         self.fleet: Fleet | None = None
         """The latest fleet."""
-        self._alerts = FleetAlerts(self, options)
         self._failure: str | None = None
         self._updated_at: float | None = None
         self._paused = False
@@ -115,7 +77,6 @@ class FleetApp(SharedApp):
             paused=self._paused,
             age_seconds=age if is_stale else None,
             failure=self._failure,
-            alerts=self.alert_watch.states.firing_count if self.alert_watch else 0,
         )
 
     def get_default_screen(self) -> Screen[None]:
@@ -130,7 +91,6 @@ class FleetApp(SharedApp):
 
     def on_unmount(self) -> None:
         """Stop reading, and wait a moment for what was started to be ended."""
-        self._alerts.close()
         self._ending.set()
         self._reader.join(_STOP_SECONDS)
 
@@ -146,13 +106,6 @@ class FleetApp(SharedApp):
         self._paused = not self._paused
         self._show()
 
-    def action_alerts(self) -> None:
-        """List the alerts."""
-        from ..screens.alerts import AlertsScreen  # only if they are asked for
-
-        if not isinstance(self.screen, AlertsScreen):
-            self.push_screen(AlertsScreen())
-
     def action_help(self) -> None:
         """Show what the keys, sums and rows are."""
         if not isinstance(self.screen, FleetHelpScreen):
@@ -160,9 +113,6 @@ class FleetApp(SharedApp):
 
     def _tick(self) -> None:
         self.check_size()
-        feed = self.feed
-        is_of_now = not feed.paused and feed.failure is None and feed.age_seconds is None
-        self._alerts.tick(self.fleet if is_of_now else None)
         self._show()
 
     def _show(self) -> None:
@@ -173,14 +123,13 @@ class FleetApp(SharedApp):
             screen.show_fleet(self.fleet, self.feed)
 
     def _read(self) -> None:
-        """Read until the app ends; sums and runs are worked out here, off the UI thread."""
+        """Read until the app ends; sums are worked out here, off the UI thread."""
         try:
             while not self._ending.is_set():
                 started = self._options.clock()
                 try:
                     fleet = self._fleet_source.read()
                     _ = fleet.totals
-                    self._alerts.look_at(fleet)
                     self.post_message(FleetUpdated(fleet, None))
                 except VramtopError as error:
                     self.post_message(FleetUpdated(None, error.message))
@@ -197,7 +146,7 @@ _SUMS = (
     ("committed", "memory that running jobs will still allocate, or that is reserved for other jobs"),
     ("unattr", "unattributed: memory in use by no visible process; ≥: some hosts cannot tell"),
     ("silent", "hosts without current readings; the sums leave them out"),
-    ("diverging", "runs over or under their budget, growing, or out of memory"),
+    ("diverging", "processes over or under their budget, growing, or out of memory"),
 )
 _ROWS = (
     ("▸ ▾", "a folded host, or an unfolded one with its GPUs below"),
@@ -207,7 +156,6 @@ _ROWS = (
     ("! GPU lost", "a GPU does not answer: it fell off the bus, or needs a reset"),
     ("OVER 2/8", "2 of 8 processes have the worst status"),
     ("no budget", "programs run there, but their jobs are unknown; idle: no programs run"),
-    ("MAX", "a run's largest rank; SPREAD: largest rank minus smallest; ALL: all ranks together"),
 )
 _STATUS_HERE = {
     "incomplete": "missing job settings, so its budget is a guess: attach to it on its host",
@@ -231,7 +179,7 @@ class FleetHelpScreen(HelpScreen):
 
     def content(self) -> Content:
         """Return the text."""
-        back = (shown_key("app.back"), "on the screen of a host or a run: back; ↑ ↓ PgUp PgDn scroll")
+        back = (shown_key("app.back"), "on the screen of a host: back; ↑ ↓ PgUp PgDn scroll")
         bindings = (*FleetTable.BINDINGS, *FleetScreen.BINDINGS, *self._app_bindings)
         lines = [heading("Keys"), *_aligned((*key_rows(bindings), back))]
         lines += [heading("Sums, over all live hosts"), *_aligned(_SUMS)]

@@ -77,8 +77,8 @@ _ROWS = (
     _Row("signal_fit", "pending.signal", (DASHBOARD,)),
     _Row("on_fit", "pending.command", (DASHBOARD,), lambda command: command or None),
     _Row("quiet_hours", "alerts.quiet_hours"),
-    _Row("signal_alert", "alerts.signal", (DASHBOARD, FLEET)),
-    _Row("on_alert", "alerts.command", (DASHBOARD, FLEET, "export"), lambda command: command or None),
+    _Row("signal_alert", "alerts.signal", (DASHBOARD,)),
+    _Row("on_alert", "alerts.command", (DASHBOARD, "export"), lambda command: command or None),
 )
 
 

@@ -30,9 +30,6 @@ if TYPE_CHECKING:
     from textual.binding import BindingType
 
     from vramtop.monitor.alerts.alert_watch import Alert, AlertWatch
-    from vramtop.monitor.alerts.fleet_watch import FleetWatch
-
-    from .base import AlertsApp
 
 # The alerts as text: those that fire, conditions that hold for too short a time yet, and those that have cleared.
 
@@ -44,9 +41,7 @@ _MAX_APART = 3
 """Alerts of one kind that have two lines each."""
 
 
-def alert_lines(
-    watch: AlertWatch | FleetWatch | None, now: float, width: int, *, recorded: bool = False
-) -> list[Content]:
+def alert_lines(watch: AlertWatch | None, now: float, width: int, *, recorded: bool = False) -> list[Content]:
     """Return all alerts in lines of at most this width.
 
     Args:
@@ -164,16 +159,13 @@ ALERT_KEYS: list[BindingType] = [
 ]
 
 
-# The alerts screen: all alerts of this machine or of many hosts, and the quiet hours.
-
-
 _REFRESH_SECONDS = 1.0
 
 
 class AlertsScreen(DrawnScreen[None]):
     """Lists the alerts, those too that nobody is told of in quiet hours."""
 
-    app: AlertsApp
+    app: BoardApp
     TITLE = "Alerts"
     AUTO_FOCUS = "#alerts"
     BINDINGS: ClassVar[list[BindingType]] = ALERT_KEYS
@@ -244,8 +236,7 @@ class AlertsScreen(DrawnScreen[None]):
         self.query_one("#quiet", StaticLines).show(quiet_line(str(kept) if kept else None, quiet=is_quiet), layout=True)
         scroll = self.query_one("#alerts", VerticalScroll)
         width = self.size.width - 2 - scroll.scrollbar_size_vertical
-        recorded = isinstance(self.app, BoardApp) and self.app.feed.banner is not None
-        lines = alert_lines(watch, time.time(), width, recorded=recorded)
+        lines = alert_lines(watch, time.time(), width, recorded=self.app.feed.banner is not None)
         self.query_one("#list", StaticLines).show(Content("\n").join(lines), layout=True)
 
 

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
     from vramtop.estimator.job.job import Job
     from vramtop.monitor.alerts.alert_watch import AlertWatch
-    from vramtop.monitor.alerts.fleet_watch import FleetWatch
     from vramtop.monitor.attach.attachment import Attachment
     from vramtop.monitor.attach.automatic.automatic_attach import AutomaticAttach
     from vramtop.monitor.board.board import Board, ProcessRow
@@ -114,23 +113,7 @@ class ShowsGpus(Protocol):
         """The GPU or MIG device under the cursor, or that of the process under it; None: there is none."""
 
 
-class AlertsApp(TerminalApp):
-    """The part of an app that the alerts screen uses."""
-
-    alert_watch: AlertWatch | FleetWatch | None = None
-    """The alerts; None: they have not been looked for yet."""
-
-    @property
-    @abstractmethod
-    def settings(self) -> Mapping[str, Value]:
-        """The settings in force by dotted name, with what was changed in this run; absent: the default."""
-
-    @abstractmethod
-    def save_setting(self, name: str, value: Value | None) -> None:
-        """Keep what the user has chosen on a screen, for this run and later ones; None: the default again."""
-
-
-class BoardApp(AlertsApp):
+class BoardApp(TerminalApp):
     """The part of the app that screens may use; ``app.VramtopApp`` implements it."""
 
     view_only: bool = False
@@ -152,6 +135,15 @@ class BoardApp(AlertsApp):
     """Attaches to training processes by itself; None: this is not about this machine."""
     attachments: MutableMapping[ProcessKey, Attachment]
     """Jobs read from followed processes: an ended process can no longer be read."""
+
+    @property
+    @abstractmethod
+    def settings(self) -> Mapping[str, Value]:
+        """The settings in force by dotted name, with what was changed in this run; absent: the default."""
+
+    @abstractmethod
+    def save_setting(self, name: str, value: Value | None) -> None:
+        """Keep what the user has chosen on a screen, for this run and later ones; None: the default again."""
 
     @property
     @abstractmethod

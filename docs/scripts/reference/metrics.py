@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from vramtop.monitor.alerts.alert_watch import RULES_BY_WORD
+from vramtop.monitor.alerts.alert_watch import RULES
 from vramtop.monitor.export.metrics import TABLE
 
 from .markdown import code, codes, table
@@ -38,8 +38,7 @@ def alerts_table() -> str:
     """Return the rules of the alerts, with their word in the settings."""
     rows = [
         (code(rule.name), rule.condition, _time(rule.fires_after), _time(rule.clears_after), rule.severity, code(word))
-        for word, rules in RULES_BY_WORD.items()
-        for rule in rules
+        for word, rule in RULES.items()
     ]
     return table(("alert", "condition", "fires after", "clears after", "severity", "in settings"), rows)
 

@@ -18,7 +18,7 @@ from vramtop.monitor.alerts.alert_watch import (
     Feed,
     QuietHours,
     Rule,
-    chosen_alerts,
+    alerts_off,
     kept_quiet_hours,
 )
 
@@ -147,8 +147,8 @@ def test_no_quiet_hours() -> None:
 
 
 def test_settings_choose_which_alerts_there_are(told: Told) -> None:
-    chosen = chosen_alerts({"alerts.off": ("growing",), "dashboard.view": "runs"})
-    told.watch = AlertWatch(1.0, expects_gpus=True, chosen=chosen)
+    off = alerts_off({"alerts.off": ("growing",), "dashboard.view": "runs"})
+    told.watch = AlertWatch(1.0, expects_gpus=True, left_out=off)
     over, growing = condition(), condition(GROWING, "leak")
     assert told.after(1, over, growing) == []
     (waiting,) = told.watch.states.waiting

@@ -196,16 +196,16 @@ def _alerts(options: argparse.Namespace, running: ExitStack) -> Callable[[Latest
     """Return what looks after the alerts; None: nobody asked to be told."""
     if not options.on_alert:
         return None
-    from vramtop.monitor.alerts.alert_watch import AlertWatch, Feed, chosen_alerts, kept_quiet_hours
+    from vramtop.monitor.alerts.alert_watch import AlertWatch, Feed, alerts_off, kept_quiet_hours
 
     from ...background.user_command import CommandQueue, UserCommand
 
     hours, log = kept_quiet_hours(options.quiet_hours), _Log()
-    chosen = chosen_alerts(options.settings.values)
     if isinstance(hours, str):
         raise InputError(f"the quiet hours of your settings: {hours}")
     command = UserCommand("--on-alert", options.on_alert, log.say, seconds=_ALERT_COMMAND_SECONDS)
-    commands, watch = CommandQueue(command), AlertWatch(options.interval, expects_gpus=True, chosen=chosen)
+    off = alerts_off(options.settings.values)
+    commands, watch = CommandQueue(command), AlertWatch(options.interval, expects_gpus=True, left_out=off)
     running.callback(commands.end)
     started_at = monotonic()
 

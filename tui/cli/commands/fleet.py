@@ -28,8 +28,6 @@ if TYPE_CHECKING:
         Fleet,
         FleetGpu,
         FleetProcess,
-        FleetRank,
-        FleetRun,
         FleetSource,
         FleetTotals,
         HostReading,
@@ -40,7 +38,7 @@ if TYPE_CHECKING:
     from vramtop.monitor.fleet.remote import RemoteFleet
 
     from ...draw.text_output import TextOutput
-    from ..json_types import FleetRunJson, HostsJson, RankJson, TotalsJson
+    from ..json_types import HostsJson, TotalsJson
 
 _CONNECT_SECONDS = 15.0
 """Longest time until every host has answered once; ssh itself stops connecting after 10 s."""
@@ -48,8 +46,6 @@ _ATTACH_SECONDS = 4.0
 """Time for the hosts to read their training processes."""
 _THREADS = 5
 """Textual's three, the one that reads the source, and the one that serves ssh."""
-_MAX_NAMED_RANKS = 4
-"""Ranks of a run that its line names."""
 USER_VARIABLE = "VRAMTOP_PROMETHEUS_USER"
 PASSWORD_VARIABLE = "VRAMTOP_PROMETHEUS_PASSWORD"  # noqa: S105 - its name
 
@@ -195,10 +191,10 @@ def _refuse_what_is_for_one_host(options: argparse.Namespace, flag: str) -> None
         "--gpu": options.display_gpu,
         "--only": options.display_only,
         "--on-fit": options.on_fit,
+        "--on-alert": options.on_alert,
+        "--signal-alert": options.signal_alert != "none",
         "--signal-fit": options.signal_fit != "none",
     }
-    if options.once and options.on_alert:
-        raise InputError("--on-alert is for the dashboard, not for --once")
     for name, value in given.items():
         if value:
             raise InputError(f"{name} is for one machine, not for {flag}")
@@ -244,8 +240,6 @@ def _show(options: argparse.Namespace, source: FleetSource, name: str) -> int:
             ascii_only=detect_output(ascii_only=options.ascii).ascii_only,
             colours=depth,
             theme=options.settings.values[THEME],
-            signal_alert=options.signal_alert,
-            on_alert=options.on_alert,
             settings=dict(options.settings.values),
             notices=notices,
             save_setting=lambda name, value: save_setting(name, value, notices.add),
@@ -270,7 +264,6 @@ def fleet_json(fleet: Fleet) -> HostsJson:
         "notice": fleet.notice,
         "totals": _totals_json(fleet.totals),
         "hosts": [_host_json(fleet, host) for host in fleet.hosts],
-        "runs": [_run_json(run) for run in fleet.runs],
     }
 
 
@@ -281,8 +274,6 @@ def _totals_json(totals: FleetTotals) -> TotalsJson:
         "hosts": totals.hosts,
         "silent_hosts": totals.silent_hosts,
         "connecting_hosts": totals.connecting_hosts,
-        "runs": totals.runs,
-        "diverging_runs": totals.diverging_runs,
         "gpus": sums.gpus,
         "unknown_gpus": sums.unknown_gpus,
         "total_bytes": sums.total_bytes if known else None,
@@ -301,36 +292,6 @@ def _host_json(fleet: Fleet, host: HostReading) -> dict[str, Any]:
     return {**_plain(host), "age_seconds": None if host.is_live else fleet.age_seconds(host)}
 
 
-def _run_json(run: FleetRun) -> FleetRunJson:
-    return {
-        "job": run.job,
-        "user": run.user,
-        "hosts": [host.host for host in run.hosts],
-        "ranks": run.rank_count,
-        "world_size": run.world_size,
-        "unseen_ranks": run.unseen_ranks,
-        "status": run.status,
-        "used_bytes": run.used_bytes,
-        "used_is_partial": run.is_partial,
-        "budget_bytes": run.budget_bytes,
-        "spread_bytes": run.spread_bytes,
-        "highest": None if run.highest is None else _rank_json(run.highest),
-        "diverging": [{**_rank_json(rank), "sentence": rank.process.sentence} for rank in run.diverging],
-        "stragglers": [_rank_json(rank) for rank in run.stragglers],
-    }
-
-
-def _rank_json(rank: FleetRank) -> RankJson:
-    return {
-        "host": rank.host.host,
-        "gpu": rank.gpu.index,
-        "rank": rank.rank,
-        "pid": rank.process.pid,
-        "peak_bytes": rank.peak_bytes,
-        "status": rank.process.status,
-    }
-
-
 def _plain(value: Any) -> Any:
     """Return a record with all of its fields, those that are unknown as None."""
     if isinstance(value, Struct):
@@ -339,7 +300,7 @@ def _plain(value: Any) -> Any:
 
 
 def fleet_lines(fleet: Fleet, output: TextOutput) -> Iterator[str]:
-    """Yield the fleet as text: sums, hosts with their GPUs, runs."""
+    """Yield the fleet as text: sums, hosts with their GPUs and processes."""
     totals = fleet.totals
     gpus = totals.gpus
     silent = f", {totals.silent_hosts} silent" if totals.silent_hosts else ""
@@ -348,7 +309,7 @@ def fleet_lines(fleet: Fleet, output: TextOutput) -> Iterator[str]:
         f"{_count(totals.hosts, 'host')}{silent}, {_count(gpus.gpus, 'GPU')}{unknown}: "
         f"{_sum(gpus, gpus.free_bytes)} free, "
         f"{_sum(gpus, gpus.committed_bytes)} committed, {_sum(gpus, gpus.unattributed_bytes)} unattributed; "
-        f"{_count(totals.runs, 'run')}, {totals.diverging_runs} diverging"
+        f"{_count(gpus.processes, 'process', 'processes')}, {gpus.diverging} diverging"
     )
     rows: list[tuple[str, ...]] = []
     for host in fleet.hosts:
@@ -365,13 +326,11 @@ def fleet_lines(fleet: Fleet, output: TextOutput) -> Iterator[str]:
         for process in gpu.processes or ()
     ]
     yield from ["", *format_table(processes, "<<<<>><")] if processes else []
-    spanning = [run for run in fleet.runs if len(run.hosts) > 1 or run.unseen_ranks]
-    yield from ["", *(output.text(_run_line(run)) for run in spanning)] if spanning else []
     yield from (output.text(f"{host.host}: {fault}") for host in fleet.hosts if host.is_live for fault in host.faults)
 
 
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'s' * (number != 1)}"
+def _count(number: int, noun: str, nouns: str = "") -> str:
+    return f"{number} {noun if number == 1 else nouns or f'{noun}s'}"
 
 
 def _sum(totals: HostTotals, size_bytes: int) -> str:
@@ -414,21 +373,3 @@ def _process_cells(host: HostReading, gpu: FleetGpu, process: FleetProcess) -> t
             )
         ),
     )
-
-
-def _run_line(run: FleetRun) -> str:
-    """Return a run over several hosts in one line: ranks, memory, and which rank needs attention."""
-    world = f" of {run.world_size}" if run.world_size else ""
-    parts = [f"{run.rank_count}{world} ranks on {', '.join(host.host for host in run.hosts)}"]
-    if run.used_bytes is not None:
-        parts.append(f"{'at least ' * run.is_partial}{format_gib(run.used_bytes)} GiB")
-    parts += [f"budget {budget_size(run.budget_bytes, run.status)}"] if run.budget_bytes is not None else []
-    if run.highest is not None:
-        parts.append(f"highest {format_gib(run.highest.peak_bytes)} ({run.highest.label})")
-    parts += [f"spread {format_gib(run.spread_bytes)}"] if run.spread_bytes is not None else []
-    parts += [
-        f"{status_mark(rank.process.status or 'unknown').word}: {rank.label}"
-        for rank in run.diverging[:_MAX_NAMED_RANKS]
-    ]
-    parts += [f"behind: {rank.label}" for rank in run.stragglers[:_MAX_NAMED_RANKS]]
-    return f"run {run.job or 'of unknown job'}: {'; '.join(parts)}"

@@ -1,4 +1,4 @@
-"""Rows of the fleet's table and its columns: hosts, each with its GPUs below it when it is unfolded, and runs."""
+"""Rows of the fleet's table and its columns: hosts, each with its GPUs below it when it is unfolded."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import format_gib
 from vramtop.monitor.snapshot.snapshot import GpuProcess
 
-from ...draw.labels import WORST_FIRST, CellText, format_duration, process_name, shorten, signed_gib
-from ...draw.palette import budget_size, status_mark
+from ...draw.labels import WORST_FIRST, CellText, format_duration, process_name
+from ...draw.palette import status_mark
 from ...draw.text_output import printable
 from ...widgets.row_table import Column, fit_columns
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    from vramtop.monitor.fleet.fleet import Fleet, FleetGpu, FleetProcess, FleetRun, HostReading
+    from vramtop.monitor.fleet.fleet import Fleet, FleetGpu, FleetProcess, HostReading
 
     from ...draw.labels import Tone
 
@@ -50,19 +50,6 @@ HOST_COLUMNS = (
     FleetColumn(name="UNATTR", width=8, right=True, importance=5),
     FleetColumn(name="IN USE", width=10, importance=3),
     FleetColumn(name="JOBS", width=20),
-)
-RUN_COLUMNS = (
-    FleetColumn(name="JOB", width=18),
-    FleetColumn(name="STATUS", width=15),
-    FleetColumn(name="USER", width=9, importance=6),
-    FleetColumn(name="RANKS", width=7, right=True, importance=2),
-    FleetColumn(name="HOSTS", width=5, right=True, importance=5),
-    FleetColumn(name="MAX", width=7, right=True, importance=1, unit="GiB"),
-    FleetColumn(name="DIFF", width=6, right=True, importance=3),
-    FleetColumn(name="SPREAD", width=6, right=True, importance=4),
-    FleetColumn(name="ALL", width=8, right=True, importance=8),
-    FleetColumn(name="BUDGET", width=8, right=True, importance=7),
-    FleetColumn(name="WHERE", width=20),
 )
 _LONGEST_NAME = 32
 _LEAST_REST = 20
@@ -106,7 +93,7 @@ class FleetRow(msgspec.Struct, frozen=True, kw_only=True):
     """One row; its cells are made when it comes into sight."""
 
     key: Hashable
-    """Key of a host, GPU or run, equal in every fleet."""
+    """Key of a host or GPU, equal in every fleet."""
     severity: float
     """Place of its worst status; 0 is the worst."""
     host: str
@@ -123,8 +110,6 @@ class FleetRow(msgspec.Struct, frozen=True, kw_only=True):
     make_cells: Callable[[], Cells]
     of_host: HostReading | None = None
     """The host that it opens."""
-    of_run: FleetRun | None = None
-    """The run that it opens."""
 
     def matches(self, words: list[str]) -> bool:
         """Return True if it has all of these words; ``user:ann`` looks at one of its parts only."""
@@ -381,84 +366,3 @@ def _status_cell(gpus: Sequence[FleetGpu], statuses: Counter[str], processes: in
     if worst is None:
         return CellText("no budget" if processes else "idle", "muted") if gpus else CellText("no GPU", "muted")
     return status_cell(worst, statuses)
-
-
-# Rows of runs: ranks on several hosts are one row.
-
-
-_COMMAND_CHARACTERS = 60
-
-
-def run_rows(fleet: Fleet) -> list[FleetRow]:
-    """Return one row per run."""
-    return [_run_row(run) for run in fleet.runs]
-
-
-def run_name(run: FleetRun) -> str:
-    """Return the job of a run; the beginning of its command if its job is unknown."""
-    command = next((rank.process.command for rank in run.ranks if rank.process.command), None)
-    return run.job or (shorten(command, _COMMAND_CHARACTERS) if command else "unknown job")
-
-
-def ranks_text(run: FleetRun) -> str:
-    """Return how many ranks were found, of how many."""
-    return f"{run.rank_count}/{run.world_size}" if run.world_size and run.world_size > 1 else str(run.rank_count)
-
-
-def where_text(run: FleetRun) -> str:
-    """Return what needs attention and where: diverging ranks, stragglers, silent and unseen ranks; else its hosts."""
-    parts = [f"{status_mark(rank.process.status or '').letter} {rank.label}" for rank in run.diverging[:2]]
-    parts += [f"{len(run.diverging) - 2} more diverge"] if len(run.diverging) > 2 else []
-    parts += [f"behind: {rank.label}" for rank in run.stragglers[:1]]
-    parts += [f"{len(run.stragglers) - 1} more behind"] if len(run.stragglers) > 1 else []
-    silent = len(run.ranks) - len(run.live_ranks)
-    parts += [f"{silent} rank{'s' * (silent != 1)} silent"] if silent else []
-    parts += [f"{run.unseen_ranks} rank{'s' * (run.unseen_ranks != 1)} elsewhere"] if run.unseen_ranks else []
-    names = ", ".join(host.host for host in run.hosts[:4]) + (" …" if len(run.hosts) > 4 else "")
-    return "; ".join(parts) or names
-
-
-def _run_row(run: FleetRun) -> FleetRow:
-    words = {rank.process.status for rank in run.live_ranks if rank.process.status}
-    flags = ("behind" if run.stragglers else "", "silent" if len(run.live_ranks) < len(run.ranks) else "")
-    return FleetRow(
-        key=("run", *run.key),
-        severity=severity(run.status) if run.live_ranks else severity("unknown"),
-        host=" ".join(host.host for host in run.hosts),
-        job=run_name(run),
-        user=run.user or "",
-        status=" ".join((*(status_mark(word).word for word in words), *flags)),
-        used_bytes=-1 if run.used_bytes is None else run.used_bytes,
-        make_cells=partial(_run_cells, run),
-        of_run=run,
-    )
-
-
-def _run_cells(run: FleetRun) -> Cells:
-    highest = run.highest
-    budget = None if highest is None else highest.process.budget_bytes
-    judged = highest is not None and highest.process.status != "incomplete"
-    difference = (highest.peak_bytes or 0) - budget if highest is not None and budget is not None and judged else None
-    at_least = "≥" if run.is_partial and run.used_bytes is not None else ""
-    return {
-        "JOB": plain(run_name(run)),
-        "STATUS": _status_cell_run_rows(run),
-        "USER": plain(run.user or "n/a"),
-        "RANKS": plain(ranks_text(run), "under" if run.unseen_ranks else "plain"),
-        "HOSTS": plain(str(len(run.hosts))),
-        "MAX": plain(format_gib(highest.peak_bytes) if highest else "n/a"),
-        "DIFF": plain("" if difference is None else signed_gib(difference)),
-        "SPREAD": plain("" if run.spread_bytes is None else format_gib(run.spread_bytes)),
-        "ALL": plain("n/a" if run.used_bytes is None else f"{at_least}{format_gib(run.used_bytes)}"),
-        "BUDGET": plain("" if run.budget_bytes is None else budget_size(run.budget_bytes, run.status)),
-        "WHERE": plain(where_text(run), "plain" if run.diverging or run.stragglers else "muted"),
-    }
-
-
-def _status_cell_run_rows(run: FleetRun) -> CellText:
-    if not run.live_ranks:
-        return CellText("! silent", "under")
-    if run.status is None:
-        return CellText("no budget", "muted")
-    statuses = Counter(rank.process.status for rank in run.live_ranks if rank.process.status)
-    return status_cell(run.status, statuses)

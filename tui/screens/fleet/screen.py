@@ -1,22 +1,20 @@
-"""The dashboard over many hosts: sums over the fleet, and a table of hosts or of runs, worst first."""
+"""The dashboard over many hosts: sums over the fleet, and a table of hosts, worst first."""
 
 from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, ClassVar, Protocol, runtime_checkable
 
-from msgspec import structs
 from textual import on
 from textual.content import Content
 from textual.widgets import Input
 
-from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import TIB, UNSEEN_BYTES, format_gib, format_size
 
 from ...draw.labels import MUTED, SEPARATOR, CellText, alarm, format_duration, join_to_width, left_and_right, shorten
 from ...draw.palette import VERDICTS, budget_size, colour_of, on_colour, status_mark
-from ...draw.text_output import format_table, printable
+from ...draw.text_output import printable
 from ...keys import bind, shown_key
 from ...widgets.budget_view import short_gpu_name
 from ...widgets.keys_line import KeysLine
@@ -25,7 +23,6 @@ from ..base import DrawnScreen, FeedStatus, FilterField, feed_signs
 from .host_rows import (
     HOST_COLUMNS,
     REST,
-    RUN_COLUMNS,
     FleetColumn,
     FleetRow,
     HostRows,
@@ -33,10 +30,6 @@ from .host_rows import (
     columns_for,
     gone_text,
     gpu_rows,
-    ranks_text,
-    run_name,
-    run_rows,
-    severity,
     sorted_rows,
     use_bar,
 )
@@ -47,7 +40,7 @@ if TYPE_CHECKING:
     from textual.app import ComposeResult
     from textual.binding import BindingType
 
-    from vramtop.monitor.fleet.fleet import Fleet, FleetGpu, FleetProcess, FleetRank, FleetRun, HostReading
+    from vramtop.monitor.fleet.fleet import Fleet, FleetGpu, FleetProcess, HostReading, RankFacts
 
     from ...widgets.row_table import Column
 
@@ -70,16 +63,24 @@ def host_lines(fleet: Fleet, host: HostReading, width: int) -> tuple[Content, li
 
 
 def process_line(process: FleetProcess, width: int) -> str:
-    """Return a process in one line: memory, budget, status, job, user, command."""
+    """Return a process in one line: memory, budget, status, job, rank, user, command."""
     held = "memory n/a" if process.used_bytes is None else f"{format_gib(process.used_bytes):>6} GiB"
     predicted = process.budget_bytes
     budget = "" if predicted is None else f" of {budget_size(predicted, process.status)} predicted"
     mark = status_mark(process.status) if process.status else None
     status = f"{mark.letter} {mark.word}" if mark else process.note or "no budget"
     pid = "" if process.pid is None else f"pid {process.pid}"
+    step = "" if process.steps is None else f"step {process.steps:,}"
     device = f"in {process.device}" if process.device else ""
-    words = (held + budget, status, process.job or "", process.user or "user n/a", pid, device, process.command or "")
+    user = process.user or "user n/a"
+    words = (held + budget, status, process.job or "", _rank(process.facts), step, user, pid, device, process.command)
     return shorten(printable(SEPARATOR.join(filter(None, words))), width)
+
+
+def _rank(facts: RankFacts | None) -> str:
+    if facts is None or facts.rank is None:
+        return ""
+    return f"rank {facts.rank} of {facts.world_size}" if facts.world_size else f"rank {facts.rank}"
 
 
 def _lines(fleet: Fleet, host: HostReading, width: int) -> Iterator[Content]:
@@ -153,11 +154,10 @@ def _gpu_lines(gpu: FleetGpu, width: int) -> Iterator[Content]:
             yield Content.styled(printable(f"{_INDENT}   {process.sentence}"), MUTED)
 
 
-# Keys of the dashboard over many hosts, and of its screens of a host and a run.
+# Keys of the dashboard over many hosts, and of its screen of a host.
 
 
 FLEET_KEYS: list[BindingType] = [
-    bind("fleet.view", "view", "View"),
     bind("fleet.sort", "sort", "Sort"),
     bind(
         "list.filter", "filter", "Filter",
@@ -166,7 +166,7 @@ FLEET_KEYS: list[BindingType] = [
     bind("app.back", "show_all", "Show all"),
 ]  # fmt: skip
 FLEET_TABLE_KEYS: list[BindingType] = [
-    bind("list.open", "open", "Open", help_text="open the host or the run under the cursor"),
+    bind("list.open", "open", "Open", help_text="open the host under the cursor"),
     bind("list.unfold", "unfold", "GPUs", help_text="show the GPUs of a host, or hide them", group="GPUs"),
     bind("list.fold", "fold", group="GPUs"),
     *ROW_BINDINGS,
@@ -181,119 +181,27 @@ DETAIL_KEYS: list[BindingType] = [
 ]
 
 
-# One run of the fleet as lines: its sums over all hosts, and its ranks, those that need attention first.
+# The screen of one host of the fleet, which follows the readings.
 
 
-_TITLES = ("RANK", "HOST", "GPU", "NOW GiB", "MAX GiB", "BUDGET", "STEP", "STATUS")
-_ALIGN = "><<>>>><"
-
-
-def run_lines(fleet: Fleet, run: FleetRun, width: int) -> tuple[Content, list[Content]]:
-    """Return the title and the lines of a run; where there is little room, its hosts are named without their domain."""
-    title = Content(printable(f"Run {run_name(run)}" + (f" ({run.user})" if run.user else "")))
-    lines = list(_lines_run_text(fleet, run))
-    if any(line.cell_length > width for line in lines):
-        lines = list(_lines_run_text(fleet, _without_domains(run)))
-    return title, [line.truncate(width, ellipsis=True) for line in lines]
-
-
-def _without_domains(run: FleetRun) -> FleetRun:
-    """Return the run with short host names (up to the first dot), if these still tell its hosts apart."""
-    short = {host.host: host.host.partition(".")[0] for host in run.hosts}
-    if len(set(short.values())) < len(short) or any(name.isdecimal() for name in short.values()):  # 10.0.0.1
-        return run
-    hosts = {host.host: structs.replace(host, host=short[host.host]) for host in run.hosts}
-    return replace(run, ranks=tuple(replace(rank, host=hosts[rank.host.host]) for rank in run.ranks))
-
-
-def _lines_run_text(fleet: Fleet, run: FleetRun) -> Iterator[Content]:
-    yield Content(printable(SEPARATOR.join(_sums_run_text(run))))
-    if run.highest is not None:
-        size = format_gib(run.highest.peak_bytes)
-        yield Content.assemble("Highest peak: ", (f"{size} GiB", "bold"), printable(f", {run.highest.label}"))
-    for rank in run.diverging:
-        mark = status_mark(rank.process.status or "")
-        sentence = f": {rank.process.sentence}" if rank.process.sentence else ""
-        yield Content.assemble((f" {mark.letter} {mark.word} ", alarm()), printable(f" {rank.label}{sentence}"))
-    for rank in run.stragglers:
-        yield Content.assemble((" behind ", alarm()), printable(f" {rank.label}{_steps(rank)}"))
-    for host in run.hosts:
-        if not host.is_live:
-            age = fleet.age_seconds(host)
-            last = "" if age is None else f", last read {format_duration(age)} ago"
-            words = f" {host.host} is {host.state}{last}; its ranks are not in the sums"
-            yield Content.assemble((" ! ", alarm()), printable(words))
-    if run.unseen_ranks:
-        words = f"{run.unseen_ranks} of its {run.world_size} ranks are on unlisted hosts, or were not found."
-        yield Content.styled(words, MUTED)
-    yield Content("")
-    ranks = sorted(run.ranks, key=lambda rank: (not rank.is_live, severity(rank.process.status)))
-    table = format_table([_TITLES, *(_cells(fleet, rank) for rank in ranks)], _ALIGN)
-    yield Content.styled(table[0], "bold")
-    yield from (
-        Content(line) if rank.is_live else Content.styled(line, MUTED)
-        for line, rank in zip(table[1:], ranks, strict=True)
-    )
-
-
-def _sums_run_text(run: FleetRun) -> list[str]:
-    hosts = len(run.hosts)
-    parts = [f"{ranks_text(run)} rank{'s' * (run.rank_count != 1)} on {hosts} host{'s' * (hosts != 1)}"]
-    if run.used_bytes is not None:
-        at_least = "at least " if run.is_partial else ""
-        parts.append(f"{at_least}{format_size(run.used_bytes)} in all")
-    if run.budget_bytes is not None:
-        parts.append(f"budget {format_size(run.budget_bytes)} for {run.world_size or run.rank_count} ranks")
-    parts += [f"spread {format_gib(run.spread_bytes)} GiB"] if run.spread_bytes is not None else []
-    return parts
-
-
-def _steps(rank: FleetRank) -> str:
-    return "" if rank.process.steps is None else f", at step {rank.process.steps:,}"
-
-
-def _cells(fleet: Fleet, rank: FleetRank) -> tuple[str, ...]:
-    """Return the cells of a rank; one whose figures are not of now has none, but their age."""
-    process, host = rank.process, rank.host
-    number = "" if rank.rank is None else str(rank.rank)
-    place = (number, printable(host.host), process.device or rank.gpu.shown_label)
-    if not rank.is_live:
-        age = fleet.age_seconds(host)
-        last = "the driver hangs" if host.is_live else "silent" if age is None else f"silent for {format_duration(age)}"
-        return (*place, "", "", "", "", last)
-    mark = status_mark(process.status) if process.status else None
-    return (
-        *place,
-        format_gib(process.used_bytes),
-        format_gib(rank.peak_bytes),
-        budget_size(process.budget_bytes, process.status) if process.budget_bytes is not None else "",
-        "" if process.steps is None else f"{process.steps:,}",
-        f"{mark.letter} {mark.word}" if mark else process.note or "",
-    )
-
-
-# The screen of one host or one run of the fleet, which follows the readings.
-
-
-class FleetDetailScreen(DrawnScreen[None]):
-    """Everything that is known about one host, or about one run over its hosts.
+class HostScreen(DrawnScreen[None]):
+    """Everything that is known about one host.
 
     Args:
         fleet: the latest one.
         host: name of the host.
-        run: the run, in place of a host.
     """
 
-    TITLE = "Host or run"
+    TITLE = "Host"
     BINDINGS: ClassVar[list[BindingType]] = DETAIL_KEYS
     DEFAULT_CSS = """
-    FleetDetailScreen #title { height: 1; padding: 0 1; text-style: bold; background: $panel; }
-    FleetDetailScreen ContentLines { height: 1fr; margin: 0 1; overflow-y: auto; }
+    HostScreen #title { height: 1; padding: 0 1; text-style: bold; background: $panel; }
+    HostScreen ContentLines { height: 1fr; margin: 0 1; overflow-y: auto; }
     """
 
-    def __init__(self, fleet: Fleet, *, host: str, run: FleetRun | None = None) -> None:
+    def __init__(self, fleet: Fleet, *, host: str) -> None:
         super().__init__()
-        self._fleet, self._host, self._run = fleet, host, run
+        self._fleet, self._host = fleet, host
 
     def compose(self) -> ComposeResult:
         """Its name, and the lines about it."""
@@ -311,7 +219,7 @@ class FleetDetailScreen(DrawnScreen[None]):
         self.redraw()
 
     def show_fleet(self, fleet: Fleet | None, feed: FleetFeed) -> None:
-        """Show the same host or run in a new fleet."""
+        """Show the same host in a new fleet."""
         del feed
         if fleet is not None:
             self._fleet = fleet
@@ -324,35 +232,19 @@ class FleetDetailScreen(DrawnScreen[None]):
     def draw(self) -> None:
         """Draw all that is known now."""
         width = self.size.width - 3
-        if self._run is not None:
-            key = self._run.key
-            run = next((each for each in self._fleet.runs if each.key == key), None)
-            title, lines = run_lines(self._fleet, run or self._run, width)
-            found = run is not None
-        else:
-            host = next((each for each in self._fleet.hosts if each.host == self._host), None)
-            found = host is not None
-            title, lines = host_lines(self._fleet, host, width) if host else (Content(self._host), [])
-        if not found:
-            what = "run has ended or disappeared from its hosts; the figures below are the last ones"
-            lines = [Content.styled(f"The {what}." if lines else "The host is no longer listed.", MUTED), *lines]
+        host = next((each for each in self._fleet.hosts if each.host == self._host), None)
+        title, lines = host_lines(self._fleet, host, width) if host else (Content(self._host), [])
+        if host is None:
+            lines = [Content.styled("The host is no longer listed.", MUTED)]
         self.query_one("#title", StaticLines).show(title)
         self.lines.show_lines(lines)
 
 
-# Table of hosts or runs: of thousands of rows it makes the cells of those in sight, and draws those that changed.
+# Table of hosts: of thousands of rows it makes the cells of those in sight, and draws those that changed.
 
 
-FleetView = Literal["hosts", "runs"]
-VIEWS: tuple[FleetView, ...] = ("hosts", "runs")
-SORT_KEYS: dict[FleetView, tuple[SortKey, ...]] = {
-    "hosts": ("STATUS", "HOST", "JOB", "USER", "FREE", "IN USE"),
-    "runs": ("STATUS", "HOST", "JOB", "USER", "IN USE"),
-}
-_TITLE_OF_KEY: dict[FleetView, dict[SortKey, str]] = {
-    "hosts": {"JOB": "JOBS", "USER": "JOBS"},
-    "runs": {"HOST": "WHERE", "IN USE": "ALL"},
-}
+SORT_KEYS: tuple[SortKey, ...] = ("STATUS", "HOST", "JOB", "USER", "FREE", "IN USE")
+_TITLE_OF_KEY: dict[SortKey, str] = {"JOB": "JOBS", "USER": "JOBS"}
 _EMPTY = CellText("")
 
 
@@ -364,7 +256,6 @@ class FleetTable(RowTable[FleetRow], can_focus=True):
 
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's own name for it
         super().__init__(id=id)
-        self.view: FleetView = "hosts"
         self.sort_key: SortKey = "STATUS"
         self._fleet: Fleet | None = None
         self._unfolded: set[str] = set()
@@ -375,23 +266,9 @@ class FleetTable(RowTable[FleetRow], can_focus=True):
         self._fleet = fleet
         self.lay_out()
 
-    def show_view(self, view: FleetView) -> None:
-        """Show hosts or runs."""
-        self.view, self.cursor_row, self._moved = view, 0, False
-        if self.sort_key not in SORT_KEYS[view]:
-            self.sort_key = "STATUS"
-        self.lay_out()
-        self.refresh_bindings()
-
-    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Offer the GPUs of hosts where rows are hosts."""
-        del parameters
-        return action != "unfold" or self.view == "hosts"
-
     def sort_by_next(self) -> None:
         """Sort by the next column."""
-        keys = SORT_KEYS[self.view]
-        self.sort_key = keys[(keys.index(self.sort_key) + 1) % len(keys)]
+        self.sort_key = SORT_KEYS[(SORT_KEYS.index(self.sort_key) + 1) % len(SORT_KEYS)]
         self.lay_out()
 
     def action_open(self) -> None:
@@ -408,7 +285,7 @@ class FleetTable(RowTable[FleetRow], can_focus=True):
 
     def action_fold(self) -> None:
         """Hide the GPUs of the host under the cursor, or of the GPU under it."""
-        if (row := self.selected) and row.host in self._unfolded and self.view == "hosts":
+        if (row := self.selected) and row.host in self._unfolded:
             self._unfolded.discard(row.host)
             above = next((at for at, each in enumerate(self._rows) if each.key == ("host", row.host)), self.cursor_row)
             self.cursor_row = above
@@ -419,18 +296,16 @@ class FleetTable(RowTable[FleetRow], can_focus=True):
         """Make the rows and choose the columns again."""
         if self._fleet is None:
             return
-        is_hosts, gap = self.view == "hosts", column_gap(self.size.width)
-        rows = self._host_rows.rows(self._fleet, self._unfolded) if is_hosts else run_rows(self._fleet)
+        gap = column_gap(self.size.width)
+        rows = self._host_rows.rows(self._fleet, self._unfolded)
         if words := self.filter_words.lower().split():
             rows = [row for row in rows if row.matches(words)]
         rows = self._with_gpus(sorted_rows(rows, self.sort_key))
-        longest = max((len(row.host if is_hosts else row.job) for row in rows), default=0)
+        longest = max((len(row.host) for row in rows), default=0)
         room = max(1, self.size.width - MARGIN - self.scrollbar_size_vertical)
-        self.show_rows(rows, columns_for(HOST_COLUMNS if is_hosts else RUN_COLUMNS, room, gap, longest=longest), gap)
+        self.show_rows(rows, columns_for(HOST_COLUMNS, room, gap, longest=longest), gap)
 
     def _with_gpus(self, rows: list[FleetRow]) -> list[FleetRow]:
-        if not self._unfolded or self.view != "hosts":
-            return rows
         every: list[FleetRow] = []
         for row in rows:
             every.append(row)
@@ -455,7 +330,7 @@ class FleetTable(RowTable[FleetRow], can_focus=True):
 
     def title_of(self, column: Column) -> str:
         """Return its title; the column by which the rows are sorted has an arrow in place of its unit."""
-        by = _TITLE_OF_KEY[self.view].get(self.sort_key, self.sort_key)
+        by = _TITLE_OF_KEY.get(self.sort_key, self.sort_key)
         return f"{column.name}↓" if column.name == by else column.title if isinstance(column, FleetColumn) else ""
 
     def sort_by_title(self, column: Column | None) -> None:
@@ -504,11 +379,9 @@ def _sums(fleet: Fleet, *, short: bool) -> list[Content | str]:
     if totals.silent_hosts:
         every = "" if short else f" of {totals.hosts} hosts"
         parts.append(Content.styled(f" {totals.silent_hosts}{every} silent ", alarm()))
-    if totals.diverging_runs:
-        every = "" if short else f" of {totals.runs} runs"
-        parts.append(
-            Content.styled(f" {totals.diverging_runs}{every} diverging ", f"bold {on_colour(colour_of('bad'))}")
-        )
+    if gpus.diverging:
+        every = "" if short else f" of {gpus.processes} processes"
+        parts.append(Content.styled(f" {gpus.diverging}{every} diverging ", f"bold {on_colour(colour_of('bad'))}"))
     parts += [f"{totals.connecting_hosts} connecting"] if totals.connecting_hosts else []
     if not gpus.gpus:
         return [*parts, Content.styled("no GPU has been read yet", MUTED)]
@@ -522,7 +395,6 @@ def _sums(fleet: Fleet, *, short: bool) -> list[Content | str]:
     parts += [f"{gpus.unknown_gpus} GPU{'s' * (gpus.unknown_gpus != 1)} n/a"] if gpus.unknown_gpus else []
     parts.append(f"{gpus.gpus} GPU{'s' * (gpus.gpus != 1)}")
     parts += [f"{totals.hosts} host{'s' * (totals.hosts != 1)}"] if not totals.silent_hosts else []
-    parts += [f"{totals.runs} run{'s' * (totals.runs != 1)}"] if not totals.diverging_runs else []
     return parts
 
 
@@ -588,12 +460,6 @@ class FleetScreen(DrawnScreen[None]):
         del parameters
         return action != "show_all" or bool(self.query_one("#filter").display)
 
-    def action_view(self) -> None:
-        """Show hosts or runs."""
-        table = self.table
-        table.show_view(VIEWS[(VIEWS.index(table.view) + 1) % len(VIEWS)])
-        self._show_note()
-
     def action_sort(self) -> None:
         """Sort by the next column."""
         self.table.sort_by_next()
@@ -619,8 +485,7 @@ class FleetScreen(DrawnScreen[None]):
     def _open(self, event: FleetTable.Opened) -> None:
         if self._fleet is None or self._feed is None or self.app.screen is not self:
             return
-        row = event.row
-        self.app.push_screen(FleetDetailScreen(self._fleet, host=row.host, run=row.of_run))
+        self.app.push_screen(HostScreen(self._fleet, host=event.row.host))
 
     def draw(self) -> None:
         """Draw the lines above the table."""
@@ -632,11 +497,9 @@ class FleetScreen(DrawnScreen[None]):
         self.query_one("#notices", StaticLines).show_if_any(notice_lines(self._fleet, self._feed))
 
     def _show_note(self) -> None:
-        """Say so if the filter leaves no row, or there is no run."""
+        """Say so if the filter leaves no row."""
         table, line = self.table, self.query_one("#note", StaticLines)
         note = ""
         if not table.rows and table.filter_words.split():
             note = f"nothing matches {table.filter_words!r}; {shown_key('app.back')} shows all"
-        elif not table.rows and table.view == "runs":
-            note = f"these hosts have no known runs; {shown_key('fleet.view')} shows the hosts"
         line.show_if_any([Content.styled(note, MUTED)] if note else [])

@@ -1,11 +1,9 @@
-"""What is read from the metrics of vramtop export for the alerts, from series in their documented form."""
+"""What is read from the metrics of vramtop export, from series in their documented form."""
 
 import re
 
 import msgspec
 
-from vramtop.monitor.alerts.fleet_watch import find_fleet_conditions
-from vramtop.monitor.fleet.fleet import Fleet
 from vramtop.monitor.fleet.prometheus.client import Sample, Target
 from vramtop.monitor.fleet.prometheus.vramtop_hosts import vramtop_hosts
 
@@ -36,15 +34,12 @@ def ask(query: str) -> list[Sample]:
     return found
 
 
-def test_lost_gpus_and_the_time_to_a_full_one_are_read_and_raise_alerts() -> None:
+def test_lost_gpus_and_the_time_to_a_full_one_are_read() -> None:
     (host,) = vramtop_hosts(ask, {Target("", "vramtop", "node1:9000"): 9.0}).values()
     assert [gpu.is_lost for gpu in host.gpus] == [False, True, False]
     assert [gpu.processes is None for gpu in host.gpus] == [False, True, True]
     assert [process.full_seconds for process in host.gpus[0].processes or ()] == [1800.0]
-    sentences = {each.sentence for each in find_fleet_conditions(Fleet(9.0, (host,))).present}
-    assert sentences == {
-        "node1 has lost a GPU: NOT_LISTED",
-        "GPU 1 of node1 cannot be read: it no longer answers; the host's kernel log says why, and it needs a reset or "
-        "a reboot (GPU_IS_LOST)",
-        "sft of ann grows and fills its GPU in about 30 min: pid 7 on node1, GPU 0",
-    }
+    assert host.unlisted == ("NOT_LISTED",)
+    assert host.gpus[1].fault == (
+        "it no longer answers; the host's kernel log says why, and it needs a reset or a reboot (GPU_IS_LOST)"
+    )

@@ -25,8 +25,8 @@ def test_hosts_are_merged_under_the_names_that_the_user_gave(ssh, make_hosts, ma
     ssh.sends("b", stream_line(make_host("node02", make_rank(8, 30, facts={**facts, "rank": 1}))))
     fleet = make_hosts("ann@a", "b").read_until(lambda fleet: states(fleet) == ["live", "live"])
     assert [host.host for host in fleet.hosts] == ["ann@a", "b"]
-    (run,) = fleet.runs
-    assert run.highest.label == "rank 1 on b, GPU 0"
+    (process,) = fleet.hosts[1].gpus[0].processes
+    assert (process.facts.rank, process.facts.world_size) == (1, 2)
     assert fleet.totals.gpus.free_bytes == (69 + 49) * GIB
 
 

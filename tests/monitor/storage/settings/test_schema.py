@@ -4,7 +4,7 @@ from typing import get_args
 
 import pytest
 
-from vramtop.monitor.alerts.alert_watch import RULES_BY_WORD
+from vramtop.monitor.alerts.alert_watch import RULES
 from vramtop.monitor.board.display_filter import ONLY_WORDS, parse_devices
 from vramtop.monitor.export.listen_address import DEFAULT_PORT, ListenAddress
 from vramtop.monitor.storage.settings.change import settings_template
@@ -56,7 +56,7 @@ def test_words_are_those_of_the_program() -> None:
     assert get_args(ColumnName) == PROCESS_COLUMNS
     assert tuple(column.name for column in COLUMNS) == PROCESS_COLUMNS, "a column is named in all three"
     assert ONLY_WORDS == ONLY
-    assert tuple(RULES_BY_WORD) == ALERTS
+    assert tuple(RULES) == ALERTS
     assert ListenAddress.parse(str(BY_NAME["export.listen"].default)).port == DEFAULT_PORT
 
 

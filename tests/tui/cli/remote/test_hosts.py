@@ -41,17 +41,16 @@ def test_text_names_the_rank_that_diverges_and_the_host_that_is_gone(ssh, capsys
     text = capsys.readouterr().out
     assert "3 hosts, 1 silent, 4 GPUs: 72.0 GiB free" in text
     assert "c: unreachable: ssh: connect to host c port 22: No route to host" in text
-    assert "run tune: 4 of 4 ranks on a, b; 246.0 GiB; budget 240.0; highest 63.0 (rank 3 on b, GPU 1)" in text
-    assert "OVER: rank 2 on b, GPU 0; OVER: rank 3 on b, GPU 1" in text
+    assert "4 processes, 2 diverging" in text
+    assert "OVER tune" in next(line for line in text.splitlines() if line.startswith("b ") and "63.0 GiB" in line)
 
 
 def test_json_has_nulls_for_what_is_unknown(ssh, capsys):
     assert main(["--once", "--json", "--host", "a,b,c"]) == 0
     fleet = valid_json("once-hosts", capsys.readouterr().out)
     assert fleet["totals"]["free_bytes"] == 72 * GIB
-    (run,) = fleet["runs"]
-    assert (run["hosts"], run["world_size"], run["budget_bytes"]) == (["a", "b"], 4, 240 * GIB)
-    assert [(each["host"], each["rank"]) for each in run["diverging"]] == [("b", 2), ("b", 3)]
+    assert (fleet["totals"]["processes"], fleet["totals"]["diverging"]) == (4, 2)
+    assert fleet["hosts"][1]["gpus"][1]["processes"][0]["facts"]["rank"] == 3
     assert fleet["hosts"][0]["gpus"][0]["unattributed_bytes"] is None
     assert (fleet["hosts"][2]["state"], fleet["hosts"][2]["gpus"], fleet["hosts"][2]["age_seconds"]) == (
         *("unreachable", []),
@@ -77,6 +76,7 @@ def test_hosts_of_a_file(ssh, capsys):
         ["--once", "--host=-oProxyCommand=id"],
         ["--once", "--host", "a;id"],
         ["--once", "--host", "a", "--pid", "1"],
+        ["--host", "a", "--on-alert", "true"],
         ["--once", "--hosts", "/nowhere"],
         ["--host", "a", "doctor"],
         ["--bootstrap", "uvx", "--once"],
