@@ -1,25 +1,14 @@
-"""The keys: what each is called, which one is in force, and the check of those that the user chose."""
+"""The keys: what each does, and what it is called on screens."""
 
 from __future__ import annotations
 
 import re
-import unicodedata
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
 import msgspec
 from textual.binding import Binding, BindingType
-from textual.keys import KEY_NAME_REPLACEMENTS, REPLACED_KEYS, Keys, key_to_character
+from textual.keys import REPLACED_KEYS, key_to_character
 
-from vramtop.estimator.common.errors import InputError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-# Names of keys: as Textual calls them, as the user may write them, as screens show them.
-
-
-_MODIFIERS = ("ctrl", "alt", "shift", "super", "hyper", "meta")
 _SHOWN = {
     "escape": "Esc",
     "space": "Space",
@@ -32,78 +21,7 @@ _SHOWN = {
     "delete": "Del",
     "insert": "Ins",
 }
-_ALSO = {
-    "esc": "escape",
-    "return": "enter",
-    "pgup": "pageup",
-    "page_up": "pageup",
-    "pgdn": "pagedown",
-    "page_down": "pagedown",
-    "del": "delete",
-    "ins": "insert",
-    "spacebar": "space",
-    "question": "question_mark",
-    "?": "question_mark",
-    "←": "left",
-    "→": "right",
-    "↑": "up",
-    "↓": "down",
-}
-"""Other names that people write."""
-_SAME_BYTE = {"ctrl+i": "tab", "ctrl+m": "enter", "ctrl+h": "backspace", "ctrl+left_square_bracket": "escape"}
-"""Keys for which a terminal sends what it sends for another key."""
-_NAMED = frozenset(key.value.rpartition("+")[2] for key in Keys if not key.value.startswith("<"))
 _FUNCTION_KEY = re.compile(r"f([1-9]|1[0-9]|2[0-4])")
-
-
-def parse_key(text: str) -> str:
-    """Return Textual's name of a key: ``Ctrl+K``, ``F5``, ``?``, ``page_up``.
-
-    Raises:
-        InputError: there is no such key, or a terminal does not tell it from another one.
-    """
-    words = text.strip()
-    *modifiers, base = [words] if len(words) == 1 else re.split(r"\+(?=.)", words)
-    names = (
-        sorted({modifier.strip().lower() for modifier in modifiers}, key=[*_MODIFIERS].index)
-        if all(modifier.strip().lower() in _MODIFIERS for modifier in modifiers)
-        else None
-    )
-    key = _base_name(base.strip())
-    if names is None or key is None:
-        raise InputError(f"{text!r} is not the name of a key; write it as in f5, ctrl+k, space, comma, ? or K")
-    if len(key) == 1 and names:
-        if names == ["shift"] and key.isalpha():
-            return key.upper()  # what a terminal sends
-        key = key.lower()
-    whole = "+".join([*names, key])
-    if whole in _SAME_BYTE:
-        raise InputError(
-            f"{text!r} and {key_name(_SAME_BYTE[whole])} are one key: terminals send the same byte for both"
-        )
-    return whole
-
-
-def _base_name(text: str) -> str | None:
-    """Return the name of a key without modifiers; None: there is none of this name."""
-    if text in _ALSO:
-        return _ALSO[text]
-    if len(text) == 1:
-        return (text if text.isalnum() else _name_of_character(text)) if text.isprintable() and text != " " else None
-    name = text.lower().replace("-", "_").replace(" ", "_")
-    name = _ALSO.get(name, name)
-    if name in _NAMED or _FUNCTION_KEY.fullmatch(name):
-        return name
-    character = character_of(name)
-    if character is None:
-        return None
-    return character if character.isalnum() else _name_of_character(character)
-
-
-def _name_of_character(character: str) -> str:
-    """Return Textual's name of a punctuation mark or symbol."""
-    name = unicodedata.name(character, character).lower().replace("-", "_").replace(" ", "_")
-    return KEY_NAME_REPLACEMENTS.get(name, name)
 
 
 @lru_cache(maxsize=512)
@@ -127,44 +45,25 @@ def key_name(key: str) -> str:
     return "+".join([*(modifier.capitalize() for modifier in modifiers), shown])
 
 
-def is_character(key: str) -> bool:
-    """Return True if a field that text is typed into takes the key as text."""
-    return character_of(key) is not None
-
-
-# A key binding as the user knows it: its id in the settings file, its default keys, what it does.
-
-
 class Key(msgspec.Struct, frozen=True):
-    """What can be bound to other keys."""
+    """What a screen binds to keys."""
 
     keys: str
-    """The default: Textual's names of keys, separated by commas; the first is the one that screens show."""
+    """Textual's names of keys, separated by commas; the first is the one that screens show."""
     does: str
     """What it does; also its line in the help."""
     in_help: bool = True
     """The help has a line for it; False: everyone knows it, or the line of another one says it."""
-    in_fields: bool = False
-    """It works while text is typed into a field, so one of its keys must not be a character."""
-    first: bool = False
-    """It comes before the widget with the focus, so none of its keys may be a character."""
 
 
 class FixedKey(msgspec.Struct, frozen=True, kw_only=True):
-    """What always has the same keys."""
+    """What has the same keys in every program."""
 
     keys: str
     """Keys as they are shown: ``1-9``."""
-    names: tuple[str, ...]
-    """Names that Textual gives to the keys."""
     does: str
     where: str
     """The screens, in words."""
-    groups: tuple[str, ...] = ()
-    """Groups of keys on these screens; none: all."""
-
-
-# Keys of all screens, of lists and of forms, and the keys that are fixed.
 
 
 ALT_DIGIT_CHARACTERS = "¡™£¢∞§¶•ª"
@@ -172,12 +71,11 @@ ALT_DIGIT_CHARACTERS = "¡™£¢∞§¶•ª"
 SHARED_KEYS = {
     "app.help": Key("question_mark,f1,h", "this help; a function key works while you type in a field, too"),
     "app.pause": Key("Z,space", "pause or resume the readings; in lists where Space marks rows, use the other key"),
-    "app.palette": Key("ctrl+p", "all commands and themes", first=True),
+    "app.palette": Key("ctrl+p", "all commands and themes"),
     "app.back": Key(
         "escape",
         "close this screen or dialog; on a dashboard: unmark all, then remove the filter",
         in_help=False,
-        in_fields=True,
     ),
     "app.repaint": Key("ctrl+l", "redraw the screen"),
     "app.suspend": Key("ctrl+z", "suspend vramtop; fg in the shell resumes it"),
@@ -197,48 +95,37 @@ SHARED_KEYS = {
 }
 
 FIXED_KEYS = (
-    FixedKey(keys="Ctrl+Q", names=("ctrl+q",), does="quit", where="everywhere"),
-    FixedKey(keys="Ctrl+C", names=("ctrl+c", "super+c"), does="copy the selected text", where="everywhere"),
+    FixedKey(keys="Ctrl+Q", does="quit", where="everywhere"),
+    FixedKey(keys="Ctrl+C", does="copy the selected text", where="everywhere"),
     FixedKey(
         keys="Tab, Shift+Tab",
-        names=("tab", "shift+tab"),
         does="go to the next or previous field or part of the screen",
         where="everywhere, unless a screen uses Tab itself",
     ),
     FixedKey(
         keys="↑ ↓ Enter",
-        names=("up", "down", "enter"),
         does="go to the previous or next field; in a menu: choose a word",
         where="forms, menus and dialogs",
-        groups=("form", "fit", "attach", "job"),
     ),
     FixedKey(
         keys="← → Enter Space",
-        names=("left", "right", "enter", "space"),
         does="take the previous or next choice, or list the choices; on a heading: fold or unfold",
         where="choices and headings of a form",
-        groups=("form", "fit", "attach", "job"),
     ),
     FixedKey(
         keys="PgUp PgDn",
-        names=("pageup", "pagedown"),
         does="a page up or down",
         where="menus with a search field",
-        groups=("form",),
     ),
     FixedKey(
         keys="1-9",
-        names=(*"123456789", *(f"alt+{number}" for number in range(1, 10)), *ALT_DIGIT_CHARACTERS),
         does="apply a suggestion; with Alt while you type in a field",
         where="fit check",
-        groups=("fit", "job"),
     ),
     FixedKey(
         keys="j k",
-        names=("j", "k"),
         does="one row down, one row up, beside the arrow keys",
         where="GPUs of the dashboard, suggestions of the fit check",
-        groups=("dashboard", "processes", "fit"),
     ),
 )
 """Keys without an id: those of fields and menus, as in every program, and the digits of suggestions."""
@@ -352,27 +239,14 @@ JOB_KEYS = {
 KEYS: dict[str, Key] = {**SHARED_KEYS, **DASHBOARD_KEYS, **JOB_KEYS}
 
 
-# The keys that are in force: the user's, otherwise the defaults. There is one set, as there is one app.
-
-
-_chosen: dict[str, tuple[str, ...]] = {}
-"""The user's keys by id."""
-
-
-def use_keys(chosen: Mapping[str, tuple[str, ...]]) -> None:
-    """Put the user's keys in force, in place of earlier ones; they have been checked."""
-    _chosen.clear()
-    _chosen.update(chosen)
-
-
-def keys_in_force(key_id: str) -> tuple[str, ...]:
+def keys_of(key_id: str) -> tuple[str, ...]:
     """Return Textual's names of the keys of an id."""
-    return _chosen.get(key_id) or keys_of(key_id)
+    return tuple(KEYS[key_id].keys.split(","))
 
 
 def shown_key(key_id: str) -> str:
     """Return the key of an id as a sentence names it: ``F2``."""
-    return key_name(keys_in_force(key_id)[0])
+    return key_name(keys_of(key_id)[0])
 
 
 def bind(
@@ -386,7 +260,7 @@ def bind(
     priority: bool = False,
     display: str | None = None,
 ) -> Binding:
-    """Return the binding of an id with its default keys; the app replaces them by the user's.
+    """Return the binding of an id with its keys.
 
     Args:
         key_id: a row of the table.
@@ -396,7 +270,7 @@ def bind(
         group: label of several bindings that the footer shows as one: ``←/→ GPU``.
         help_text: its line in the help, if not that of the table; empty: it has none here.
         priority: it comes before the widget with the focus.
-        display: how the footer shows the default key.
+        display: how the footer shows the key.
     """
     row = KEYS[key_id]
     return Binding(
@@ -412,9 +286,6 @@ def bind(
     )
 
 
-# Keys that work on every screen of an app.
-
-
 APP_KEYS: list[BindingType] = [
     bind("app.pause", "pause", "Pause", show=False),
     bind("app.help", "help", "Help"),
@@ -424,162 +295,3 @@ APP_KEYS: list[BindingType] = [
 ]
 TERMINAL_KEYS: list[BindingType] = [bind("app.repaint", "repaint")]
 """Keys of both apps that act on the terminal."""
-
-
-# Which keys work together: of the screens and dialogs, each with the groups and ids of its keys.
-
-
-_TABLE = "list.up list.down list.page_up list.page_down list.first list.last"
-PLACES: dict[str, str] = {
-    "dashboard": "app list dashboard processes",
-    "columns": "app.back list.up list.down processes.columns columns",
-    "signal": "app.back list.up list.down list.fold list.unfold signal",
-    "rehearsal": "app.back list.fold list.unfold rehearse",
-    "GPU": f"app {_TABLE} list.open list.unfold list.fold dashboard.gpu dashboard.process gpu processes.mark "
-    "processes.columns processes.sort processes.signal processes.leave_alone",
-    "process": f"app {_TABLE} list.filter dashboard.attach dashboard.process process",
-    "alerts": "app dashboard.alerts alerts",
-    "preflight": "app preflight fit.preflight",
-    "out of memory": "app job crash",
-    "step": "app dashboard.step step",
-    "fit check": "app list.up list.down job form fit",
-    "attach": "app job form dashboard.process attach",
-    "fleet": "app list fleet.sort",
-    "host of a fleet": "app list.up list.down list.page_up list.page_down list.fold",
-}
-CHANGEABLE = ("app", "list", "job", "dashboard", "processes", "fit", "attach", "fleet")
-"""Groups whose keys the user may choose; those of dialogs and detail screens are fixed."""
-
-
-@lru_cache(maxsize=1)
-def ids_by_place() -> dict[str, frozenset[str]]:
-    """Return the ids of all keys that work on each screen or dialog."""
-    return {
-        place: frozenset(key_id for key_id in KEYS if key_id in words or key_id.partition(".")[0] in words)
-        for place, words in ((place, text.split()) for place, text in PLACES.items())
-    }
-
-
-def changeable_keys() -> list[str]:
-    """Return the ids of the keys that the user may choose."""
-    return [key_id for key_id in KEYS if key_id.partition(".")[0] in CHANGEABLE]
-
-
-# The check of the keys that the user chose: every mistake is one sentence, and its default stays.
-
-
-class CheckedKeys(msgspec.Struct, frozen=True):
-    """What can be put in force of the keys that the user chose."""
-
-    chosen: dict[str, tuple[str, ...]]
-    """Keys by id."""
-    problems: dict[str, str]
-    """A sentence by id, for what stays at its default."""
-
-
-def check_keys(wanted: Mapping[str, object]) -> CheckedKeys:
-    """Check the keys that the user chose: a key, or a list of keys, by id, as the settings file has it."""
-    chosen: dict[str, tuple[str, ...]] = {}
-    problems: dict[str, str] = {}
-    for key_id, value in wanted.items():
-        try:
-            chosen[key_id] = _parse(key_id, value)
-        except InputError as error:
-            problems[key_id] = error.message
-    while clash := next(_clashes(chosen), None):
-        key_id, sentence = clash
-        problems[key_id] = sentence
-        del chosen[key_id]
-    return CheckedKeys(chosen, problems)
-
-
-def refusal_of_key(key_id: str, value: object, chosen: Mapping[str, object]) -> str | None:
-    """Return why the keys of an id cannot be these beside the other chosen ones; None: they can."""
-    before = check_keys(chosen).chosen
-    others = {each: keys for each, keys in before.items() if each != key_id}
-    return check_keys({**others, key_id: value}).problems.get(key_id)  # of two, the earlier one counts
-
-
-def nearest_id(key_id: str) -> str | None:
-    """Return the changeable id that is most like a wrong one: its beginning, its action elsewhere, or its letters."""
-    import difflib  # not at start-up
-
-    known = changeable_keys()
-    longer = [each for each in known if each.startswith(key_id)]
-    action = key_id.rpartition(".")[2]
-    same_action = [each for each in known if each.rpartition(".")[2] == action]
-    alike = difflib.get_close_matches(key_id, known, n=1, cutoff=0.5)
-    return next(iter((*longer, *same_action, *alike)), None)
-
-
-def split_keys(text: str) -> list[str]:
-    """Return the keys of a text with commas; a comma alone is a key."""
-    return [text] if len(text.strip()) <= 1 else text.split(",")
-
-
-def _parse(key_id: str, value: object) -> tuple[str, ...]:
-    """Return the keys of one id.
-
-    Raises:
-        InputError: the id or a key does not exist, or the keys cannot be used for it.
-    """
-    row, group = KEYS.get(key_id), key_id.partition(".")[0]
-    if row is None:
-        near = nearest_id(key_id)
-        hint = f"; the nearest is {near}" if near else ""
-        raise InputError(f"keys.{key_id}: no key setting has this name{hint}")
-    if group not in CHANGEABLE:
-        raise InputError(f"keys.{key_id} is no longer a setting and is ignored: keys of dialogs are fixed")
-    texts = split_keys(value) if isinstance(value, str) else value
-    if not isinstance(texts, list | tuple) or not texts or not all(isinstance(text, str) for text in texts):
-        raise InputError(f'keys.{key_id}: give a key, such as "f5", or a list of keys, such as ["f5", "t"]')
-    try:
-        keys = tuple(dict.fromkeys(parse_key(text) for text in texts))
-    except InputError as error:
-        raise InputError(f"keys.{key_id}: {error.message}") from None
-    characters = [key for key in keys if is_character(key)]
-    if row.first and characters:
-        raise InputError(
-            f"keys.{key_id}: {key_name(characters[0])} could then not be typed into a field; choose a function key or "
-            "one with Ctrl"
-        )
-    if row.in_fields and len(characters) == len(keys):
-        raise InputError(
-            f"keys.{key_id}: it must work in fields too, where {key_name(characters[0])} is text; "
-            "add a function key, Esc or one with Ctrl"
-        )
-    for key in keys:
-        fixed = next((each for each in FIXED_KEYS if key in each.names and group in (each.groups or (group,))), None)
-        if fixed and key not in keys_of(key_id):
-            where = f" ({fixed.where}: {_short(fixed.does)})" if fixed.groups else f": {fixed.does}"
-            raise InputError(f"keys.{key_id}: {key_name(key)} is fixed{where}; choose another one")
-    return keys
-
-
-def _clashes(chosen: Mapping[str, tuple[str, ...]]) -> Iterator[tuple[str, str]]:
-    """Yield the id to be left at its default, with the reason, for each key that would have two meanings.
-
-    Of two chosen ones the earlier one counts; two meanings by default are none.
-    """
-    order = list(chosen)
-    for place, ids in ids_by_place().items():
-        for at in reversed(range(len(order))):
-            key_id = order[at]
-            for other in [each for each in KEYS if each in ids and key_id in ids and each not in order[at:]]:
-                both = {*keys_of(key_id)} & {*keys_of(other)}
-                keys = [key for key in chosen[key_id] if key in chosen.get(other, keys_of(other)) and key not in both]
-                if keys:
-                    yield (
-                        key_id,
-                        f"keys.{key_id}: {key_name(keys[0])} is taken by {other} ({place}: "
-                        f"{_short(KEYS[other].does)}); choose another one, or give that one another key",
-                    )
-
-
-def keys_of(key_id: str) -> tuple[str, ...]:
-    """Return Textual's names of the default keys of an id."""
-    return tuple(KEYS[key_id].keys.split(","))
-
-
-def _short(text: str) -> str:
-    return text.partition(";")[0].partition(":")[0]

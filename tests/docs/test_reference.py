@@ -3,7 +3,6 @@
 import re
 import subprocess
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
@@ -86,15 +85,6 @@ def test_defaults_of_the_settings_change_nothing_when_they_are_written() -> None
             assert found.values == {name: nowhere.values[name]}
             checked += 1
     assert checked > 10
-
-
-def test_keys_of_the_example_are_ids_of_the_page_that_the_settings_take() -> None:
-    (example,) = blocks("keys.md", "toml")
-    found = read_toml(example, "config.toml")
-    assert not found.problems
-    chosen = found.values["keys"]
-    assert isinstance(chosen, Mapping)
-    assert all(f"| `{key_id}` |" in page("keys.md") for key_id in chosen)
 
 
 @pytest.mark.parametrize("command", ["", *COMMANDS])

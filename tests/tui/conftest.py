@@ -19,14 +19,6 @@ _KERNEL_BUFFER_BYTES = 4095
 COMMAND = (sys.executable, "-m", "vramtop.tui.cli")
 
 
-@pytest.fixture(autouse=True)
-def default_keys() -> Iterator[None]:
-    """Leave no keys of one test's app to the next test."""
-    yield
-    if (loaded := sys.modules.get("vramtop.tui.keys")) is not None:
-        loaded.use_keys({})
-
-
 class TerminalProgram:
     """A program on its own pseudo-terminal, in a new session and in the foreground, as under a shell.
 

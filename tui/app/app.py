@@ -20,7 +20,6 @@ from vramtop.monitor.host.terminate import refusal_reason
 from vramtop.monitor.snapshot.snapshot import CurrentDemand, Demand
 from vramtop.monitor.sources.sampler import EarlySampler, Sampler
 from vramtop.monitor.storage.settings.schema import (
-    KEYS,
     QUIET_HOURS,
     THEME,
 )
@@ -161,7 +160,6 @@ class SharedApp(ThemedApp):
         self._options = options
         super().__init__(colours=options.colours, ascii_only=options.ascii_only)
         self.choose_theme(options.theme)
-        self.choose_keys(options.settings.get(KEYS))
 
     def on_mount(self) -> None:
         """Show what was found before the app was open; an app's own ``on_mount`` runs as well."""

@@ -14,7 +14,7 @@ from textual.widgets import Static
 
 from ..draw.labels import shorten
 from ..draw.palette import COMPONENTS, STATUSES, VERDICTS, Mark, on_colour
-from ..keys import TERMINAL_KEYS, bind, key_name, keys_in_force, shown_key
+from ..keys import TERMINAL_KEYS, bind, key_name, keys_of, shown_key
 from ..screens.dashboard.process_table import ProcessTable
 from ..screens.dashboard.screen import DashboardScreen
 from ..screens.registry import SCREENS, ScreenSpec
@@ -181,15 +181,14 @@ def key_rows(bindings: Iterable[BindingType]) -> Iterator[tuple[str, str]]:
             yield "/".join(_keys_of(other)[0] for other in together), binding.tooltip
             continue
         first, *others = dict.fromkeys(key for other in (binding, *same) for key in _keys_of(other))
-        chosen = any(other.id and ",".join(keys_in_force(other.id)) != other.key for other in same)
-        yield " ".join([first, *(key for key in others if chosen or _is_plain(key))]), binding.tooltip
+        yield " ".join([first, *filter(_is_plain, others)]), binding.tooltip
 
 
 def _keys_of(binding: Binding) -> list[str]:
-    """Return the names of the keys of a binding that are in force."""
+    """Return the names of the keys of a binding."""
     if binding.id is None:
         return [binding.key_display] if binding.key_display else [key_name(key) for key in binding.key.split(",")]
-    return [key_name(key) for key in keys_in_force(binding.id)]
+    return [key_name(key) for key in keys_of(binding.id)]
 
 
 def _is_plain(key: str) -> bool:

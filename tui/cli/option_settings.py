@@ -19,21 +19,18 @@ from vramtop.monitor.storage.settings.in_force import (
     settings_in_force,
     shown,
 )
-from vramtop.monitor.storage.settings.schema import KEYS
 
 from ..draw.text_output import printable
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from vramtop.monitor.storage.settings.in_force import SettingsInForce
     from vramtop.monitor.storage.settings.schema import Value
 
 DASHBOARD, RECORDING, ONCE, FLEET, FLEET_ONCE = "dashboard", "recording", "once", "fleet", "fleet once"
 """What runs where there is no command."""
-_SHOW_KEYS = (DASHBOARD, RECORDING, FLEET, "config")
-"""What is concerned by the user's keys."""
 _PROMETHEUS_SECONDS = 5.0
 """Between readings of a Prometheus, unless ``--interval`` says otherwise."""
 _MAX_NOTICES = 3
@@ -122,40 +119,10 @@ def fill_in_settings(options: argparse.Namespace) -> None:
             setattr(options, row.option, row.to_option(value))
     if options.prometheus and settings.origins["dashboard.interval"] != "--interval":
         options.interval = _PROMETHEUS_SECONDS
-    if runs in _SHOW_KEYS and settings.values[KEYS]:
-        from ..keys import check_keys  # with Textual
-
-        keys = check_keys(settings.values[KEYS])
-        settings = with_checked(settings, KEYS, keys.chosen, keys.problems, instead="using its default")
     options.settings = settings
     if runs not in (*_QUIET, DASHBOARD, RECORDING, FLEET):
         for problem in settings.problems:
             print(f"vramtop: {printable(displayed(problem.sentence))}", file=sys.stderr)
-
-
-def with_checked(
-    settings: SettingsInForce,
-    table: str,
-    chosen: Mapping[str, str | tuple[str, ...]],
-    sentences: Mapping[str, str],
-    *,
-    instead: str,
-) -> SettingsInForce:
-    """Return the settings with what can be put in force of a table, and a problem for each entry that cannot.
-
-    Args:
-        settings: with the table as the file has it.
-        table: its name.
-        chosen: the entries that can be put in force.
-        sentences: what is wrong with each other one, by name.
-        instead: what is in force in its place, as the end of the sentence.
-    """
-    problems = []
-    for entry, sentence in sentences.items():
-        line = line_of(settings.file, f"{table}.{entry}")
-        where = f"{settings.file}, line {line}" if line else settings.file
-        problems.append(Problem(f"{where}: {sentence}; {instead}", f"{table}.{entry}", line))
-    return settings._replace(values={**settings.values, table: chosen}, problems=(*settings.problems, *problems))
 
 
 def settings_notices(settings: SettingsInForce) -> list[str]:

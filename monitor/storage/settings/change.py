@@ -75,7 +75,7 @@ _LOCK_TIMEOUT_SECONDS = 2.0
 _PERMISSIONS = 0o777
 _HEADING = "# Settings of vramtop; vramtop config --template prints all of them with their meaning.\n"
 Changes = Mapping[str, Value | None]
-"""New values by dotted name, also of an entry of a mapping (``keys.sort``); None: the setting is removed."""
+"""New values by dotted name, also of an entry of a mapping (``hosts.groups.train``); None: the setting is removed."""
 
 
 def change_settings(changes: Changes, environ: Mapping[str, str] = os.environ) -> None:
@@ -139,7 +139,10 @@ def _change(file: Path, changes: Changes) -> None:
     text, before = read_settings_file(str(file))
     if before.is_broken:
         raise InputError(f"{before.problems[0].sentence}, and none can be saved.")
-    new = _changed(text or _HEADING, changes)
+    try:
+        new = _changed(text or _HEADING, changes)
+    except (TypeError, AttributeError):  # a value stands where the table should
+        new = text
     gone = tuple(f"{name}." for name in changes)
     expected = {name: value for name, value in _entries(before.values) if not f"{name}.".startswith(gone)}
     expected |= {name: value for name, value in changes.items() if value is not None}
@@ -192,8 +195,6 @@ def _put(document: TOMLDocument, name: str, value: Value | None) -> None:
             table[part] = tomlkit.inline_table() if is_inline else tomlkit.table(is_super_table=f"{part}." in parent)
         table = table[part]
     key = name[len(parent) + 1 :] if parent else name
-    while key not in table and (group := key.partition("."))[2] and isinstance(table.get(group[0]), Mapping):
-        table, key = table[group[0]], group[2]  # fit.pin without quotes
     if value is None:
         table.pop(key, None)
     else:

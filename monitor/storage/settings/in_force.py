@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from vramtop.estimator.common.trust import own_writers
 from vramtop.estimator.common.untrusted_files import check_nesting, read_file
 
-from .schema import KEYS, SETTINGS, TABLES, Value, find_setting, mapping_of, nearest_name
+from .schema import SETTINGS, TABLES, Value, find_setting, mapping_of, nearest_name
 
 # Finds the settings file.
 
@@ -155,8 +155,7 @@ def _leaves(tables: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, 
     """Yield every value with its dotted name; a table that is none of vramtop's as one value."""
     for key, value in tables.items():
         name = f"{before}{key}"
-        is_group = name.startswith(f"{KEYS}.")  # [keys] may have fit.pin, which TOML takes for a table
-        if isinstance(value, dict) and (is_group or any(f"{table}.".startswith(f"{name}.") for table in TABLES)):
+        if isinstance(value, dict) and any(f"{table}.".startswith(f"{name}.") for table in TABLES):
             yield from _leaves(value, f"{name}.")
         else:
             yield name, value

@@ -165,7 +165,6 @@ THEME, VIEW, COLUMNS, SORT, HOST_LINE, ASCII, INTERVAL = (
     f"dashboard.{key}" for key in ("theme", "view", "columns", "sort", "host_line", "ascii", "interval")
 )
 QUIET_HOURS = "alerts.quiet_hours"
-KEYS = "keys"
 """Names of settings that are remembered, or read by name."""
 TABLES = {
     "dashboard": "The dashboard",
@@ -179,7 +178,6 @@ TABLES = {
     "prometheus": "Many hosts, from a Prometheus",
     "export": "vramtop export",
     "serve": "vramtop serve",
-    "keys": "Keys of the dashboard",
 }
 """The TOML tables in their order, each with its heading."""
 PROCESS_VIEWS = ("runs", "tree", "processes")
@@ -355,11 +353,6 @@ SETTINGS: tuple[Setting, ...] = (
         expects="HOST:PORT, PORT, or :PORT for all addresses",
         about="Address on which vramtop serve shows the dashboard; empty: 127.0.0.1 and a free port",
     ),
-    Setting(
-        name=KEYS, kind="mapping", default={}, example={"fit.pin": ("f2", "ctrl+b")},
-        expects='names of actions and keys: "fit.pin" = "f2", or ["f2", "ctrl+b"]',
-        about="Keys by action, in place of the usual ones; docs/reference/keys.md lists them",
-    ),
 )  # fmt: skip
 """All settings. Tables stand together and in the order of ``TABLES``."""
 _BY_NAME: dict[str, Setting] = {setting.name: setting for setting in SETTINGS}
@@ -371,7 +364,7 @@ def find_setting(name: str) -> Setting | None:
 
 
 def mapping_of(name: str) -> Setting | None:
-    """Return the mapping that a dotted name is an entry of: ``keys.sort`` is one of ``keys``."""
+    """Return the mapping that a dotted name is an entry of: ``hosts.groups.train`` is one of ``hosts.groups``."""
     mappings = (each for each in SETTINGS if each.kind == "mapping")
     return next((each for each in mappings if re.match(rf"{re.escape(each.name)}\..", name)), None)
 

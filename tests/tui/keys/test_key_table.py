@@ -1,4 +1,4 @@
-"""Every binding of every screen has an id of the table, or is one of the fixed keys; its place knows it."""
+"""Every binding of every screen has an id of the table, or is one of those that every program has."""
 
 import inspect
 import pkgutil
@@ -11,9 +11,12 @@ from textual.binding import Binding, BindingsMap
 from textual.dom import DOMNode
 
 from vramtop import tui
-from vramtop.tui.keys import FIXED_KEYS, KEYS, ids_by_place, key_name, parse_key
+from vramtop.tui.keys import ALT_DIGIT_CHARACTERS, KEYS, character_of, key_name
 
-_FIXED = {parse_key(name) for fixed in FIXED_KEYS for name in fixed.names}
+_FIXED = {
+    *("ctrl+q", "ctrl+c", "super+c", "tab", "shift+tab", "up", "down", "left", "right", "enter", "space"),
+    *("pageup", "pagedown", "j", "k", *"123456789", *(f"alt+{number}" for number in range(1, 10))),
+}
 
 
 def classes() -> Iterator[type[DOMNode]]:
@@ -35,7 +38,8 @@ def own_bindings() -> list[tuple[str, Binding]]:
 def test_every_binding_has_an_id_of_the_table_or_is_a_fixed_key() -> None:
     found = own_bindings()
     assert len(found) > 150
-    assert not {(where, binding.key) for where, binding in found if binding.id is None and binding.key not in _FIXED}
+    fixed = {*_FIXED, *map(sent, ALT_DIGIT_CHARACTERS)}
+    assert not {(where, binding.key) for where, binding in found if binding.id is None and binding.key not in fixed}
     assert not {(where, binding.id) for where, binding in found if binding.id is not None and binding.id not in KEYS}
     assert {binding.id for _, binding in found if binding.id} == set(KEYS)
 
@@ -46,45 +50,38 @@ def test_an_id_has_the_same_default_keys_wherever_it_is_bound() -> None:
             assert binding.key in KEYS[binding.id].keys.split(","), (where, binding.id)
 
 
-def test_keys_of_one_class_are_those_of_a_place_where_clashes_are_looked_for() -> None:
-    """A screen whose bindings change is not forgotten in the list of places."""
-    places = ids_by_place().values()
-    assert set(KEYS) == set().union(*places)
-    small = {"HelpScreen", "CopiedTextScreen", "SaveJobScreen", "OpenJobScreen", "OpenFileScreen"}
-    by_class: dict[str, set[str]] = {}
+def test_a_key_does_one_thing_on_a_screen() -> None:
+    actions: dict[tuple[str, str], set[str]] = {}
     for where, binding in own_bindings():
-        if binding.id is not None and where not in small:
-            by_class.setdefault(where, set()).add(binding.id)
-    for where, ids in by_class.items():
-        assert any(ids <= place for place in places), where
-
-
-def test_the_default_keys_have_textuals_names() -> None:
-    for key_id, key in KEYS.items():
-        for name in key.keys.split(","):
-            assert parse_key(name) == name, key_id
+        actions.setdefault((where, binding.key), set()).add(binding.id or binding.action)
+    assert not {where: found for where, found in actions.items() if len(found) > 1}
 
 
 @pytest.mark.parametrize(
-    ("text", "key", "shown"),
+    ("key", "shown"),
     [
-        ("F5", "f5", "F5"),
-        ("ctrl+k", "ctrl+k", "Ctrl+K"),
-        ("Ctrl+Shift+Left", "ctrl+shift+left", "Ctrl+Shift+←"),
-        ("?", "question_mark", "?"),
-        ("page_up", "pageup", "PgUp"),
-        ("Esc", "escape", "Esc"),
-        (",", "comma", ","),
-        ("+", "plus", "+"),
-        ("ctrl++", "ctrl+plus", "Ctrl++"),
-        ("shift+k", "K", "K"),
-        ("K", "K", "K"),
-        ("space", "space", "Space"),
+        ("f5", "F5"),
+        ("ctrl+k", "Ctrl+K"),
+        ("ctrl+shift+left", "Ctrl+Shift+←"),
+        ("question_mark", "?"),
+        ("pageup", "PgUp"),
+        ("escape", "Esc"),
+        ("comma", ","),
+        ("ctrl+plus", "Ctrl++"),
+        ("K", "K"),
+        ("space", "Space"),
     ],
 )
-def test_a_key_is_written_as_people_write_it(text: str, key: str, shown: str) -> None:
-    assert parse_key(text) == key
+def test_a_key_is_shown_as_people_write_it(key: str, shown: str) -> None:
     assert key_name(key) == shown
+
+
+def test_the_keys_of_the_table_are_keys_that_a_terminal_sends() -> None:
+    """A character is named as Textual names the key that sends it."""
+    for key_id, key in KEYS.items():
+        for name in key.keys.split(","):
+            character = character_of(name)
+            assert character is None or character == " " or sent(character) == name, key_id
 
 
 def sent(text: str) -> Any:
@@ -94,8 +91,3 @@ def sent(text: str) -> Any:
 
     events = list(XTermParser().feed(text))
     return next(event.key for event in events if isinstance(event, Key))
-
-
-@pytest.mark.parametrize("character", [*"abcKZ059!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~", "é"])
-def test_the_name_of_a_character_is_that_of_the_key_which_a_terminal_sends(character: str) -> None:
-    assert parse_key(character) == sent(character)

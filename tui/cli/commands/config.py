@@ -13,7 +13,6 @@ from vramtop.estimator.common.secrets import displayed
 from vramtop.monitor.storage.settings.change import change_settings, settings_template
 from vramtop.monitor.storage.settings.in_force import FILE, lines_of, read_settings_file, shown
 from vramtop.monitor.storage.settings.schema import (
-    KEYS,
     SETTINGS,
     TABLES,
     find_setting,
@@ -200,12 +199,6 @@ def _change(options: argparse.Namespace, name: str, text: str | None) -> int:
             )
         except ValueError as error:
             raise InputError(f"{name} = {text}: {error}") from None
-        key = _key_within(setting, name)
-        if setting.name == KEYS:
-            from ...keys import refusal_of_key  # with Textual
-
-            if refusal := refusal_of_key(key, value, settings.values[KEYS]):
-                raise InputError(refusal)
     change_settings({name: value})
     if options.json:
         changed: ConfigChangedJson = {"schema": 1, "file": settings.file, "setting": name, "value": value}
@@ -219,7 +212,7 @@ def _change(options: argparse.Namespace, name: str, text: str | None) -> int:
 
 
 def _key_within(mapping: Setting, name: str) -> str:
-    """Return the key of an entry within its mapping: ``fit.pin`` of ``keys.fit.pin``."""
+    """Return the key of an entry within its mapping: ``train`` of ``hosts.groups.train``."""
     return name.removeprefix(f"{mapping.name}.")
 
 

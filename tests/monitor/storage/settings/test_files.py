@@ -74,7 +74,9 @@ def test_the_environment_comes_before_the_file_and_that_before_the_default(
 
 
 def test_what_is_wrong_is_said_with_its_line_and_the_rest_is_used(folders: Path) -> None:
-    file = write('[dashboard]\nintervall = 2\nview = "tree"\n\n# a\ncolumns = [\n "PID",\n "NO"]\n[keys]\nsort = 1\n')
+    file = write(
+        '[dashboard]\nintervall = 2\nview = "tree"\n\n# a\ncolumns = [\n "PID",\n "NO"]\n[hosts.groups]\nsort = 1\n'
+    )
     settings = settings_in_force()
     assert settings.values["dashboard.view"] == "tree"
     assert settings.values["dashboard.columns"] == ()
@@ -84,7 +86,7 @@ def test_what_is_wrong_is_said_with_its_line_and_the_rest_is_used(folders: Path)
         f'{file}, line 6: dashboard.columns = ["PID", "NO"]: "NO" is wrong; give a list of: "PID", '
     )
     assert second.endswith("until then [] is used")
-    assert third.startswith(f"{file}, line 10: keys.sort = 1: give ")
+    assert third.startswith(f"{file}, line 10: hosts.groups.sort = 1: give ")
 
 
 def test_a_file_that_is_no_toml_is_said_with_its_line_and_is_never_overwritten(folders: Path) -> None:
@@ -203,14 +205,14 @@ def test_a_setting_that_there_is_not_is_named_and_stays_in_the_file(folders: Pat
 @pytest.mark.parametrize(
     ("name", "value", "todo"),
     [
-        ("keys.process.kill", None, "remove from it yourself: keys.process.kill."),
-        ("keys.process.kill", "f9", 'write into it yourself: keys.process.kill = "f9".'),
+        ("hosts.ssh", "c", 'write into it yourself: hosts.ssh = "c".'),
+        ("hosts.groups.train", "c", 'write into it yourself: hosts.groups.train = "c".'),
     ],
 )
 def test_a_file_that_a_change_would_damage_stays_and_the_sentence_says_what_to_do(
     folders: Path, name: str, value: str | None, todo: str
 ) -> None:
-    text = '[keys]\n"process.kill" = "f8"\n[keys.process]\nkill = "f7"\n'
+    text = "hosts = 3\n"
     file = write(text)
     with pytest.raises(CannotTellError) as error:
         change_settings({name: value})

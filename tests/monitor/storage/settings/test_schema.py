@@ -77,7 +77,7 @@ def test_words_are_those_of_the_program() -> None:
         ("dashboard.gpu", ["3-2"], 'give "2-3"'),
         ("export.listen", "host:http", "HOST:PORT"),
         ("prometheus.url", "prometheus:9090", "http://"),
-        ("keys", {"sort": 1}, "names of actions"),
+        ("hosts.groups", {"train": 1}, "names and lists of hosts"),
         ("hosts.groups", {"train": "-oProxyCommand=x"}, "lists of hosts"),
     ],
 )
