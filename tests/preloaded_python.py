@@ -2,8 +2,11 @@
 
 ``server SOCKET OWNER MODULE... -- MODULE...`` imports the modules, and forks for each program, until its owner ends.
 Those behind ``--`` read the variables of the hub while they are imported: a program that has others of them gets the
-first modules only. The file that ``preloaded_python`` writes is started like Python itself (``FILE ARGS``, with its own
-folder, environment and output) and asks the server.
+first modules only. The file that ``preloaded_python`` writes is started like Python itself (``FILE ARGS`` or ``-u -c
+CODE``, with its own folder, environment and output) and asks the server.
+
+``server SOCKET OWNER tests WORD...`` collects the tests of ``pytest WORD...`` first: workers of pytest-xdist that are
+forked from it have imported all modules.
 """
 
 import atexit
@@ -27,11 +30,12 @@ from waiting import until
 
 HUB = {"HF_HUB_OFFLINE": "1"}
 """Variables of the hub while all modules are imported: those of a test that sets none."""
+COLLECTED = "tests"
 CLIENT = """#!{python} -IS
 import json, os, socket, sys
 server = socket.socket(socket.AF_UNIX)
 hub = {{name: text for name, text in os.environ.items() if name.startswith("HF_")}}
-server.connect({socket!r} if hub == {hub!r} else {socket!r} + ".first")
+server.connect({socket!r} if hub == {hub!r} or {has_one!r} else {socket!r} + ".first")
 words = sys.argv[1:]
 request = json.dumps([words, dict(os.environ), os.getcwd()]).encode()
 socket.send_fds(server, [len(request).to_bytes(8, "big")], [0, 1, 2])
@@ -45,30 +49,37 @@ def preloaded_python(folder: Path, *modules: str, owner: int) -> str:
 
     Args:
         folder: processes that name the same one share it.
-        modules: their names; those that read variables of the hub stand behind "--".
+        modules: their names; those that read variables of the hub stand behind "--". Or ``COLLECTED`` and words for
+            pytest.
         owner: pid of a process.
     """
     door, program = folder / "door", folder / "python"
     with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not door.exists():
-            program.write_text(CLIENT.format(python=sys.executable, socket=str(door), hub=HUB))
+            collects = modules[0] == COLLECTED
+            program.write_text(CLIENT.format(python=sys.executable, socket=str(door), hub=HUB, has_one=collects))
             program.chmod(0o755)
-            environ = {name: text for name, text in os.environ.items() if not name.startswith("HF_")} | HUB
-            subprocess.Popen([sys.executable, __file__, str(door), str(owner), *modules], env=environ)
-            until(door.exists)
+            environ = dict(os.environ)
+            if not collects:
+                environ = {name: text for name, text in environ.items() if not name.startswith("HF_")} | HUB
+            server = subprocess.Popen([sys.executable, __file__, str(door), str(owner), *modules], env=environ)
+            until(lambda: door.exists() or server.poll() is not None, seconds=600)
     return str(program)
 
 
 def _serve(door: str, owner: int, modules: list[str]) -> None:
-    first, later = modules[: modules.index("--")], modules[modules.index("--") + 1 :]
-    for module in first:
-        import_module(module)
-    if os.fork():
-        door += ".first"
+    if modules[0] == COLLECTED:
+        _collect(modules[1:])
     else:
-        for module in later:
+        first, later = modules[: modules.index("--")], modules[modules.index("--") + 1 :]
+        for module in first:
             import_module(module)
+        if os.fork():
+            door += ".first"
+        else:
+            for module in later:
+                import_module(module)
     gc.freeze()  # a collection of garbage that goes through all that is imported takes half a second
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     listener = socket.socket(socket.AF_UNIX)
@@ -84,6 +95,29 @@ def _serve(door: str, owner: int, modules: list[str]) -> None:
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             _answer(client)
         client.close()
+
+
+def _collect(words: list[str]) -> None:
+    """Import all modules of tests, but for those whose import ends early: the workers try these again, and tell."""
+    import pytest
+
+    class Reports:
+        def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+            if not report.passed:
+                sys.modules.pop(report.nodeid.removesuffix(".py").replace("/", "."), None)
+
+    options = ["--numprocesses=0", "--collect-only", "--quiet", "-p", "no:cacheprovider"]
+    with (
+        Path(os.devnull).open("w") as nothing,
+        contextlib.redirect_stdout(nothing),
+        contextlib.redirect_stderr(nothing),
+    ):
+        code = pytest.main([*words, *options], plugins=[Reports()])
+    if code not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
+        folder = str(Path(__file__).parent)
+        for name, module in list(sys.modules.items()):
+            if str(getattr(module, "__file__", None)).startswith(folder):
+                del sys.modules[name]
 
 
 def _answer(client: socket.socket) -> None:
@@ -102,8 +136,9 @@ def _answer(client: socket.socket) -> None:
         tempfile.tempdir = None  # that of TMPDIR
         sys.argv = words
         added = os.environ.get("PYTHONPATH")
-        sys.path[:1] = [str(Path(words[0]).resolve().parent), *(added.split(os.pathsep) if added else ())]
-        _run(words[0])
+        of_program = "" if words[0] == "-u" else str(Path(words[0]).resolve().parent)
+        sys.path[:1] = [of_program, *(added.split(os.pathsep) if added else ())]
+        _run(words)
     ended = os.pidfd_open(program)
     ready, _, _ = select.select([client, ended], [], [])
     if ended not in ready:
@@ -115,18 +150,21 @@ def _answer(client: socket.socket) -> None:
     os._exit(0)
 
 
-def _run(program: str) -> None:
+def _run(words: list[str]) -> None:
     """Run a program, and end without taking apart all that is imported, which takes three seconds."""
     code: object = 0
     try:
-        runpy.run_path(program, run_name="__main__")
+        if words[0] == "-u":
+            exec(words[2], {"__name__": "__main__"})  # noqa: S102 - as Python does
+        else:
+            runpy.run_path(words[0], run_name="__main__")
     except SystemExit as end:
         code = end.code or 0
-    except BaseException:
+    except BaseException:  # noqa: BLE001 - as Python does
         sys.excepthook(*sys.exc_info())
         code = 1
     if not isinstance(code, int):
-        print(code, file=sys.stderr)
+        sys.stderr.write(f"{code}\n")
         code = 1
     threading._shutdown()
     atexit._run_exitfuncs()
