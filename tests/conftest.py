@@ -115,6 +115,7 @@ def python_with_torch(tmp_path_factory: pytest.TempPathFactory) -> str:
         "torch._dynamo",
         "torch.distributed.launcher",
         "--",
+        "peft",
         "transformers.trainer",
         "transformers.models.gpt2.modeling_gpt2",
         "transformers.models.llama.modeling_llama",

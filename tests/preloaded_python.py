@@ -28,13 +28,14 @@ from pathlib import Path
 
 from waiting import until
 
-HUB = {"HF_HUB_OFFLINE": "1"}
-"""Variables of the hub while all modules are imported: those of a test that sets none."""
+HUB = {"HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
+"""Variables of the hub while all modules are imported: those of a rehearsal in a test that sets none."""
 COLLECTED = "tests"
 CLIENT = """#!{python} -IS
 import json, os, socket, sys
 server = socket.socket(socket.AF_UNIX)
 hub = {{name: text for name, text in os.environ.items() if name.startswith("HF_")}}
+hub["HF_HUB_DISABLE_TELEMETRY"] = "1"
 server.connect({socket!r} if hub == {hub!r} or {has_one!r} else {socket!r} + ".first")
 words = sys.argv[1:]
 request = json.dumps([words, dict(os.environ), os.getcwd()]).encode()

@@ -798,8 +798,7 @@ for _ in range(3):
     optimizer.step()
 """)
     line = ["env", f"PYTHONPATH={Path.cwd()}", "deepspeed", *flags.split(), name, "x"]
-    python = str(Path(sys.prefix, "bin", "python"))  # the preloaded one takes no PYTHONPATH
-    assert rehearse(line, python=python).answer.world_size == ranks
+    assert rehearse(line, python=sys.executable).answer.world_size == ranks
 
 
 def test_the_program_finds_the_gpu_that_is_asked_for_and_its_own_memory(program) -> None:

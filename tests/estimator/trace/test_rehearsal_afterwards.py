@@ -101,8 +101,8 @@ def test_the_trainer_evaluates_and_saves_after_the_steps_as_its_settings_do_late
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
 model = GPT2LMHeadModel(GPT2Config(n_layer=1, n_embd=64, n_head=2, vocab_size=1000))
-data = [{"input_ids": torch.arange(64), "labels": torch.arange(64)}] * 2000
-args = TrainingArguments("out", per_device_train_batch_size=2, report_to=[], eval_steps=500, save_steps=500, SETTING)
+data = [{"input_ids": torch.arange(64), "labels": torch.arange(64)}] * 80
+args = TrainingArguments("out", per_device_train_batch_size=2, report_to=[], eval_steps=20, save_steps=20, SETTING)
 Trainer(model, args, train_dataset=data, eval_dataset=data).train()
 """
     both = rehearse([sys.executable, program(text.replace("SETTING", "eval_strategy='steps'"))])
