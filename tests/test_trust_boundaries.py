@@ -31,6 +31,7 @@ OWN_INTERPRETER = {  # they run vramtop again, by the interpreter and with the p
     "monitor/probe/trainer_guard.py",
 }
 SHARED_FOLDERS = re.compile(r"(/var)?/tmp(/|$)|/dev/shm(/|$)")
+WORTH_PARSING = re.compile("|".join([*map(re.escape, STARTS), "/tmp", "/dev/shm"]))  # noqa: S108 - looked for
 KEEPER = "estimator/trace/isolated_run.py"
 USE_SHARED_FOLDERS = {
     "estimator/isolation/keeper.py",  # gives its program a view of them, or Landlock's leave
@@ -46,8 +47,8 @@ USE_SHARED_FOLDERS = {
 def found() -> tuple[list[tuple[str, ast.expr]], set[str]]:
     """What each module starts, with its name, and the modules that name a folder of all users: all are read once."""
     started, shared = [], set()
-    for name, source in SOURCES.items():
-        for node in ast.walk(ast.parse(source)):
+    for name in (name for name, source in SOURCES.items() if WORTH_PARSING.search(source)):
+        for node in ast.walk(ast.parse(SOURCES[name])):
             if isinstance(node, ast.Call):
                 if (
                     isinstance(node.func, ast.Attribute)
