@@ -1,9 +1,10 @@
 """Training scripts of torchvision's and timm's models, in the order of the libraries' own training scripts.
 
-Sources: references/classification/train.py, references/segmentation/train.py and references/video_classification/
-train.py of torchvision 0.29, and train.py of timm 1.0.31, with their defaults.
+Sources: references/classification/train.py, references/segmentation/train.py, references/detection/train.py and
+references/video_classification/train.py of torchvision 0.29, and train.py of timm 1.0.31, with their defaults.
 """
 
+import re
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -19,8 +20,8 @@ from .named_models import InputSizes
 from .training_script import How
 
 _SEGMENTATION, _VIDEO = "torchvision.models.segmentation", "torchvision.models.video"
+_DETECTION = "torchvision.models.detection"
 _UNREHEARSED = {
-    "torchvision.models.detection": "the number of boxes that it keeps depends on the images",
     "torchvision.models.optical_flow": "its loop has no script yet",
     "torchvision.models.quantization": "its weights are quantized after the training",
 }
@@ -31,6 +32,10 @@ _CLIPS = {"mvit": (16, 224), "swin3d": (32, 224)}
 _SIZED = {"vit_": "image_size={height}", "maxvit": "input_size=({height}, {width})"}
 """Arguments of torchvision's models that are built for a size, by the beginning of their name."""
 _SEVERAL_OUTPUTS = ("googlenet", "inception_v3")
+_LARGEST = (800, 1333)
+"""Height and width of the largest images that torchvision's detectors make of theirs, but those of one size."""
+_OBJECTS = 8
+"""Objects in an image: COCO has 7.3 (arXiv 1405.0312, section 5)."""
 
 
 class LibraryModel(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,7 +88,8 @@ def image_script(
         InputError: the model has no such input.
         CannotTellError: no such script stands for the job; the sentence names the setting.
     """
-    return _ImageScript(job, model, sizes or InputSizes(), how.stated, how).text()
+    kind = _DetectionScript if model.module.startswith(_DETECTION) else _ImageScript
+    return kind(job, model, sizes or InputSizes(), how.stated, how).text()
 
 
 def image_words(model: LibraryModel, sizes: InputSizes) -> str:
@@ -97,6 +103,9 @@ def image_words(model: LibraryModel, sizes: InputSizes) -> str:
 
 def _shape(model: LibraryModel, sizes: InputSizes) -> tuple[int | None, int, int]:
     """Return frames, height and width of an example of torchvision's."""
+    if model.module.startswith(_DETECTION):
+        height, width = _one_size(model) or _LARGEST
+        return None, sizes.height or height, sizes.width or width
     frames, side = None, _CROPS.get(model.name, 480 if model.module.startswith(_SEGMENTATION) else 224)
     if model.module.startswith(_VIDEO):
         frames, side = next((size for start, size in _CLIPS.items() if model.name.startswith(start)), (16, 112))
@@ -104,7 +113,19 @@ def _shape(model: LibraryModel, sizes: InputSizes) -> tuple[int | None, int, int
     return frames, sizes.height or side, sizes.width or side
 
 
+def _one_size(model: LibraryModel) -> tuple[int, int] | None:
+    """Return the only size that a detector takes: ``ssd300``, ``ssdlite320``; None: it takes any."""
+    found = re.match(r"ssd\D*(\d+)_", model.name)
+    return (int(found[1]), int(found[1])) if found else None
+
+
 class _ImageScript(LoopScript):
+    tunes_cudnn = True
+    """cuDNN tries its algorithms, as the library's training script lets it."""
+    trained = "model.parameters()"
+    rate = 0.1
+    given = "image"
+
     def __init__(
         self, job: Job, model: LibraryModel, sizes: InputSizes, stated: Collection[str] | None, how: How
     ) -> None:
@@ -126,7 +147,7 @@ class _ImageScript(LoopScript):
     def text(self) -> str:
         """Return the whole script."""
         parts = [
-            [*self._device_lines(), "torch.backends.cudnn.benchmark = True"],
+            [*self._device_lines(), *(["torch.backends.cudnn.benchmark = True"] if self.tunes_cudnn else ())],
             self._made(),
             self._loader(),
             self._loop(),
@@ -147,15 +168,18 @@ class _ImageScript(LoopScript):
                 self._imports.add("timm.optim.create_optimizer_v2")
             usual = 'create_optimizer_v2(model, opt="sgd", lr=0.1, momentum=0.9, weight_decay=2e-5)'
         else:
-            usual = "torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-4)"
+            usual = f"torch.optim.SGD({self.trained}, lr={self.rate}, momentum=0.9, weight_decay=1e-4)"
         comment = "" if self._has_optimizer else "  # not set: the default of its training script"
-        yield f"optimizer = {self._optimizer_of('model.parameters()', usual)}{comment}"
+        yield f"optimizer = {self._optimizer_of(self.trained, usual)}{comment}"
         if job.parallel.world_size > 1:
             yield "model = torch.nn.parallel.DistributedDataParallel(model, device_ids=[device])"
         if job.training.compile:
             yield "model = torch.compile(model)"
         if self._is_mixed and job.precision.dtype == "float16":
             yield "scaler = torch.amp.GradScaler(device.type)"
+        yield from self._criterion()
+
+    def _criterion(self) -> Iterator[str]:
         yield f"criterion = {'LabelSmoothingCrossEntropy(0.1)' if self._is_timm else 'torch.nn.CrossEntropyLoss()'}"
 
     def _of_torchvision(self) -> Iterator[str]:
@@ -210,22 +234,13 @@ class _ImageScript(LoopScript):
         scaled = scaled and self._is_mixed
         yield "model.train()"
         yield "for step, (image, target) in enumerate(loader):" if accumulated > 1 else "for image, target in loader:"
-        if not self._is_timm:
-            dtype = f".to(torch.{self._job.precision.dtype})" if self._job.precision.half_weights else ""
-            yield f"    image, target = image.to(device){dtype}, target.to(device)"
-        if self._sizes.channels_last:
-            yield "    image = image.contiguous(memory_format=torch.channels_last)"
+        yield from self._moved()
         inner = "    "
         if self._is_mixed:
             yield f"    with torch.autocast(device.type, dtype=torch.{self._job.precision.dtype}):"
             inner = "        "
-        yield f"{inner}output = model(image)"
-        loss = "criterion(output, target)"
-        if self._named.module.startswith(_SEGMENTATION):
-            loss = 'torch.nn.functional.cross_entropy(output["out"], target, ignore_index=255)'
-        elif not self._is_timm and self._named.name in _SEVERAL_OUTPUTS:
-            loss = "sum(criterion(each, target) for each in output)"
-        yield f"{inner}loss = {loss}{f' / {accumulated}' if accumulated > 1 else ''}"
+        yield f"{inner}output = model({self.given})"
+        yield f"{inner}loss = {self._loss()}{f' / {accumulated}' if accumulated > 1 else ''}"
         if not self._is_timm and accumulated == 1:
             yield "    optimizer.zero_grad()"
         yield f"    {'scaler.scale(loss)' if scaled else 'loss'}.backward()"
@@ -237,3 +252,71 @@ class _ImageScript(LoopScript):
             yield f"{inner}scaler.update()"
         if self._is_timm or accumulated > 1:
             yield f"{inner}optimizer.zero_grad()"
+
+    def _moved(self) -> Iterator[str]:
+        if not self._is_timm:
+            dtype = f".to(torch.{self._job.precision.dtype})" if self._job.precision.half_weights else ""
+            yield f"    image, target = image.to(device){dtype}, target.to(device)"
+        if self._sizes.channels_last:
+            yield "    image = image.contiguous(memory_format=torch.channels_last)"
+
+    def _loss(self) -> str:
+        if self._named.module.startswith(_SEGMENTATION):
+            return 'torch.nn.functional.cross_entropy(output["out"], target, ignore_index=255)'
+        if not self._is_timm and self._named.name in _SEVERAL_OUTPUTS:
+            return "sum(criterion(each, target) for each in output)"
+        return "criterion(output, target)"
+
+
+class _DetectionScript(_ImageScript):
+    """The loop of a detector, which is given lists of images and of their objects, and returns its losses."""
+
+    tunes_cudnn = False
+    trained = "trained"
+    rate = 0.02
+    given = "image, target"
+
+    def _of_torchvision(self) -> Iterator[str]:
+        self._imports.add("torchvision")
+        if self._job.precision.half_weights or self._sizes.channels_last:
+            why = "its training script has weights in fp32, and no channels-last"
+            raise CannotTellError(f"no program can be written for {self._named.name} yet: {why}")
+        size = ""
+        if self._sizes.height:
+            if _one_size(self._named):
+                raise InputError(f"{self._named.name} makes all images the same size; leave out the size")
+            height, width = _shape(self._named, self._sizes)[1:]
+            size = f", min_size={min(height, width)}, max_size={max(height, width)}"
+        yield "# a pretrained backbone, as with its training script: the last layers are trained, no batch norm is"
+        yield (
+            f'model = torchvision.models.get_model("{self._named.name}", weights=None, weights_backbone="DEFAULT", '
+            f"num_classes={self._classes()}{size})"
+        )
+        yield "trained = [each for each in model.parameters() if each.requires_grad]"
+
+    def _classes(self) -> int:
+        return self._job.model.num_labels or (2 if "keypoint" in self._named.name else 91)
+
+    def _criterion(self) -> Iterator[str]:
+        return iter(())
+
+    def _loader(self) -> Iterator[str]:
+        _, height, width = _shape(self._named, self._sizes)
+        yield f"batch, objects = {self._job.training.micro_batch}, {_OBJECTS}{self._comment('training.micro_batch')}"
+        if not self._sizes.height and not _one_size(self._named):
+            yield "# the largest images that the model makes of those of a set"
+        yield f"image = torch.rand(3, {height}, {width})"
+        yield f"box = torch.tensor([0.25 * {width}, 0.25 * {height}, 0.75 * {width}, 0.75 * {height}])"
+        yield 'target = {"boxes": box.repeat(objects, 1), "labels": torch.ones(objects, dtype=torch.long)}'
+        if "mask" in self._named.name:
+            yield f'target["masks"] = torch.zeros(objects, {height}, {width}, dtype=torch.uint8)'
+        if "keypoint" in self._named.name:
+            yield f'target["keypoints"] = torch.tensor([0.5 * {width}, 0.5 * {height}, 1.0]).repeat(objects, 17, 1)'
+        yield f"loader = [([image] * batch, [target] * batch)] * {self._steps}"
+
+    def _moved(self) -> Iterator[str]:
+        yield "    image = [each.to(device) for each in image]"
+        yield "    target = [{name: each.to(device) for name, each in one.items()} for one in target]"
+
+    def _loss(self) -> str:
+        return "sum(output.values())"

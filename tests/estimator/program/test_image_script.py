@@ -23,15 +23,19 @@ TORCHVISION = {
     "torchvision/models/__init__.py": """
 import torch
 class Net(torch.nn.Sequential):
-    segments = False
-    def forward(self, image):
+    segments = detects = False
+    def forward(self, image, target=None):
+        if self.detects:
+            losses = super().forward(torch.stack(image)), torch.stack([each["boxes"] for each in target])
+            return {"classes": losses[0].square().mean(), "boxes": losses[1].mean()}
         if not self.segments:
             return super().forward(image)
         return {"out": torch.nn.functional.interpolate(self[:3](image), scale_factor=2)}
-def get_model(name, *, weights, num_classes, weights_backbone=None):
+def get_model(name, *, weights, num_classes, weights_backbone=None, **_):
     layers = [torch.nn.Conv2d(3, 16, 7, 2, 3), torch.nn.BatchNorm2d(16), torch.nn.ReLU()]
     net = Net(*layers, torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(), torch.nn.Linear(16, num_classes))
-    net.segments = "fcn" in name
+    net.segments, net.detects = "fcn" in name, "rcnn" in name
+    net[0].bias.requires_grad = not net.detects
     return net
 """,
     "torchvision/models/resnet.py": """
@@ -116,6 +120,18 @@ def test_a_segmentation_has_a_class_for_each_pixel(package: Path) -> None:
     check(script)
 
 
+@pytest.mark.usefixtures("quick_rehearsals")
+def test_a_detector_is_given_lists_and_returns_its_losses(package: Path) -> None:
+    model = resnet("maskrcnn_resnet7", "torchvision.models.detection.mask_rcnn")
+    script = script_of(model, {"training.precision": "fp16-mixed"}, sizes=InputSizes(height=64, width=96))
+    assert "num_classes=91, min_size=64, max_size=96)" in script
+    assert "torch.zeros(objects, 64, 96, dtype=torch.uint8)" in script
+    assert image_words(model, InputSizes()) == "1 image of 800 x 1333 pixels"
+    check(script, host_bytes=-3 * (4 * 3 + 8) * 64 * 96)  # the CPU copies no image or mask
+    with pytest.raises(InputError, match="makes all images the same size"):
+        script_of(resnet("ssd300_vgg7", "torchvision.models.detection.ssd"), sizes=InputSizes(height=64, width=96))
+
+
 @pytest.mark.skipif(not has("timm"), reason="timm and torchvision cannot be imported")
 @pytest.mark.parametrize("name", ["test_vit", "test_resnet", "test_convnext", "test_efficientnet"])
 def test_models_of_timm_take_what_a_real_run_takes(name: str, tmp_path: Path, monkeypatch) -> None:
@@ -161,7 +177,10 @@ def test_its_loop_is_that_of_the_library() -> None:
 @pytest.mark.parametrize(
     ("module", "changes", "sizes", "error", "said"),
     [
-        ("torchvision.models.detection.mask_rcnn", {}, {}, CannotTellError, "boxes that it keeps depends on"),
+        (
+            *("torchvision.models.detection.mask_rcnn", {"training.precision": "bf16"}, {}, CannotTellError),
+            "has weights in fp32",
+        ),
         ("torchvision.models.resnet", {"training.activation_checkpointing": "full"}, {}, CannotTellError, "no place"),
         ("torchvision.models.resnet", {"parallel.strategy": "fsdp2"}, {}, CannotTellError, "strategy = fsdp2"),
         ("torchvision.models.resnet", {"lora.rank": 8}, {}, CannotTellError, "no place for lora"),

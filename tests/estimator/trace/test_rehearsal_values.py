@@ -213,3 +213,21 @@ def test_what_a_sampler_marks_in_a_mask_of_zeros_is_counted(program) -> None:
     name = program(SAMPLER)
     found = rehearse([sys.executable, name, "cuda"])
     assert found.allocated_bytes - found.workspace_bytes == pytest.approx(real_peak(name), rel=0.01)
+
+
+MASKED = """
+import torch
+net = torch.nn.Linear(4, 1).cuda()
+optimizer = torch.optim.SGD(net.parameters(), 0.1)
+lengths = torch.tensor([3, 5, 2])
+for step in range(3):
+    mask = torch.arange(5).to("cuda") < lengths.cuda().unsqueeze(1)
+    predicted = net(torch.randn(3, 5, 4).cuda()).squeeze(-1).masked_select(mask)
+    target = torch.randn(3, 5).cuda().masked_select(mask)
+    torch.nn.functional.mse_loss(predicted, target).backward()
+    optimizer.step()
+"""
+
+
+def test_a_known_mask_selects_as_many_of_unknown_values(program) -> None:
+    assert not rehearse([sys.executable, program(MASKED)]).warnings
