@@ -322,6 +322,8 @@ class Rehearsal:
     def _label_gradient(self, parameter: Any) -> None:
         if parameter.grad is not None:
             self.gpus.label((parameter.grad,), "gradients", (self._names.get(id(parameter), ""),))
+            if not self._optimizers:  # the program changes its parameters itself, or by another library's optimizer
+                self._trained[id(parameter)] = self._sizes.get(id(parameter)) or elements(parameter)
 
     def _after_backward(self) -> None:
         self.gpus.enter_backward("")

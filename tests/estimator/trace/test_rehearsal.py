@@ -957,6 +957,20 @@ def test_rank_0_of_other_launchers(program, line: str, words: str, ranks: int) -
     assert found.budget.peak.components.communication - weights == communicator_bytes([ranks])  # a bucket, and NCCL's
 
 
+def test_parameters_that_the_program_changes_itself_are_trained(program) -> None:
+    text = """
+import torch
+net = torch.nn.Sequential(torch.nn.Linear(64, 64, bias=False), torch.nn.Linear(64, 8, bias=False)).cuda()
+net[0].requires_grad_(False)
+while True:
+    net(torch.randn(8, 64, device="cuda")).sum().backward()
+    with torch.no_grad():
+        net[1].weight -= 0.1 * net[1].weight.grad
+"""
+    found = rehearse([sys.executable, program(text)])
+    assert (found.budget.model.parameters, found.answer.trained) == (64 * 64 + 64 * 8, 64 * 8)
+
+
 def test_models_that_are_not_trained_are_told_apart(program) -> None:
     text = """
 import copy, torch, torch.nn as nn
