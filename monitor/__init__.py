@@ -6,8 +6,7 @@ In a training script::
     report()                                     # publishes torch's allocator counters from here on
 
     from vramtop.monitor import TrainerCallback
-    trainer.add_callback(TrainerCallback())                           # its settings and steps too; memory in its logs
-    trainer.add_callback(TrainerCallback(stop_when_over="95%"))      # and training stops beyond 95 % of a GPU
+    trainer.add_callback(TrainerCallback())      # its settings and steps too
 """
 
 from typing import TYPE_CHECKING, Any

@@ -28,7 +28,6 @@ OF_THE_USERS_CHOICE = {  # their own command, or a program that ``find_program``
 OWN_INTERPRETER = {  # they run vramtop again, by the interpreter and with the paths that the process has already
     "estimator/crash/snapshot/snapshot_reader.py",
     "monitor/attach/automatic/start_following.py",
-    "monitor/probe/trainer_guard.py",
 }
 SHARED_FOLDERS = re.compile(r"(/var)?/tmp(/|$)|/dev/shm(/|$)")
 WORTH_PARSING = re.compile("|".join([*map(re.escape, STARTS), "/tmp", "/dev/shm"]))  # noqa: S108 - looked for

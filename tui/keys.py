@@ -145,7 +145,7 @@ DASHBOARD_KEYS = {
     "dashboard.preflight": Key("p", "preflight: check that everything a pending job needs is ready"),
     "dashboard.gpu": Key("g", "the GPU of the row under the cursor: bandwidth, clocks, throttling, PCIe, ECC"),
     "dashboard.process": Key(
-        "i", "the process under the cursor: SM, CPU, RAM, environment, open files, folder, parents, limits"
+        "i", "the process under the cursor: SM, CPU, RAM, folder, container, parents, environment"
     ),
     "dashboard.alerts": Key("w", "alerts: list lasting problems, new problems, and your quiet hours"),
     "dashboard.crash": Key(
@@ -176,16 +176,11 @@ DASHBOARD_KEYS = {
     "signal.leave": Key("n,q", "send nothing"),
     "gpu.previous": Key("left", "the previous GPU or the next GPU; MIG devices come after their GPU"),
     "gpu.next": Key("right", "the next GPU or MIG device", in_help=False),
-    "process.next_part": Key(
-        "tab", "to the next or previous part: command, place, parents, environment, open files, limits"
-    ),
-    "process.previous_part": Key("shift+tab", "to the previous part", in_help=False),
-    "process.read": Key("r", "read environment, open files and limits again"),
+    "process.read": Key("r", "read the details again"),
     "alerts.quiet_hours": Key("e", "set the quiet hours, without alert messages, such as 22:00-07:00, or off; saved"),
     "preflight.again": Key("r", "check again"),
     "crash.open_file": Key("o", "explain a log or a torch memory snapshot"),
     "step.lines": Key("enter", "show the source line that made the marked tensor, with its context"),
-    "step.open_snapshot": Key("o", "draw a torch memory snapshot beside the step, on the same scale"),
 }
 
 

@@ -38,7 +38,7 @@ def step_ended() -> None:
 
 
 def trainer_callback() -> Any:
-    """Return the class ``TrainerCallback`` for transformers' Trainer; see ``trainer_guard``.
+    """Return the class ``TrainerCallback`` for transformers' Trainer; it publishes settings, model and steps.
 
     Raises:
         ImportError: transformers is not installed.
@@ -47,8 +47,7 @@ def trainer_callback() -> Any:
     publisher = _probe_module("publisher")
     publisher.start()
     if not _callback_classes:
-        guard = importlib.import_module(f"{__package__}.trainer_guard")
-        _callback_classes.append(guard.guarding_class(_probe_module("trainer").callback_class(base), publisher))
+        _callback_classes.append(_probe_module("trainer").callback_class(base))
     return _callback_classes[0]
 
 

@@ -1007,7 +1007,7 @@ ATTACH_KEYS: list[BindingType] = [
     bind("attach.choose", "choose", "Process"),
     bind(
         "dashboard.process", "app.open_screen('process')", "Info",
-        help_text="details of the process: SM, CPU, RAM, environment, open files, folder, parents, limits",
+        help_text="details of the process: SM, CPU, RAM, folder, container, parents, environment",
     ),
     bind("job.step", "step", "Step"),
     bind("form.other_pane", "other_pane", "Settings"),
@@ -1640,6 +1640,8 @@ class AttachScreen(Screen[None]):
     @on(Resize)
     def _show_run(self) -> None:
         """Draw the names of the runs, and the run that is shown or the choice of a process."""
+        if not self.query("#facts"):  # a size, or a board, may come before the widgets
+            return
         board, attachment = self._board, self._attachment
         keys = self._keys = with_start_times(board, self._keys)
         self.query_one(PidChooser).display = not keys

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import ClassVar, cast
 
+import msgspec
 from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import VerticalScroll
@@ -24,13 +25,51 @@ from vramtop.monitor.board.board import ProcessRow
 from ..background.latest_only_task import LatestOnlyTask
 from ..draw.palette import VERDICTS
 from ..draw.text_output import TextOutput, printable
+from ..job.dialogs import AskScreen
 from ..job.would_fit import quick_suggestions
 from ..keys import bind, shown_key
 from ..reports.crash_text import explanation_lines, snapshot_lines
 from ..widgets.keys_line import KeysLine
 from ..widgets.row_table import StaticLines
 from .base import BoardApp, is_ascii_only
-from .step import OpenedFile, OpenFileScreen, show_step
+from .step import show_step
+
+_HINT = (
+    "a memory snapshot (torch.cuda.memory._dump_snapshot, vramtop run --snapshot-on-oom, vramtop snapshot PID); "
+    "vramtop never executes its contents; or a log with torch's out-of-memory message"
+)
+
+
+class OpenedFile(msgspec.Struct, frozen=True, kw_only=True):
+    """A file that was read."""
+
+    name: str
+    content: CrashLog | MemorySnapshot
+
+
+class OpenFileScreen(AskScreen[OpenedFile]):
+    """Asks for a snapshot or a log.
+
+    Args:
+        name: the file that is offered.
+    """
+
+    PLACEHOLDER = "dump_snapshot.pickle"
+
+    def __init__(self, name: str = "") -> None:
+        super().__init__(name, "path of a memory snapshot or a log", _HINT)
+
+    def read(self, text: str) -> OpenedFile:
+        """Read the file.
+
+        Raises:
+            VramtopError: it cannot be read.
+        """
+        name = text.strip("'\"")
+        if not name:
+            raise InputError("type the path of a file")
+        return OpenedFile(name=name, content=read_crash_file(name))
+
 
 # Failure of a process, from its last reading: figures as torch's message has them, as far as known.
 
@@ -156,11 +195,10 @@ class CrashScreen(Screen[None]):
         self.app.push_screen(OpenFileScreen(self._opened.name if self._opened else ""), self._show_file)
 
     def action_step(self) -> None:
-        """Draw the predicted step, beside the snapshot if one is open."""
-        is_snapshot = self._opened is not None and isinstance(self._opened.content, MemorySnapshot)
+        """Draw the predicted step."""
         if self._budget is not None:
             gpu_bytes = self._row.gpu.total_bytes if self._row else None
-            show_step(cast("BoardApp", self.app), self._budget, gpu_bytes, self._opened if is_snapshot else None)
+            show_step(cast("BoardApp", self.app), self._budget, gpu_bytes)
 
     @property
     def _budget(self) -> Budget | None:

@@ -98,7 +98,7 @@ SCREENS = (
         label="Info",
         in_footer=False,
         title="Process",
-        command_help="Show a process's utilisation, command, environment, open files and limits",
+        command_help="Show a process's utilisation, command, place, parents and environment",
         open="process:open_process",
         keys="process:PROCESS_INFO_KEYS",
     ),

@@ -8,27 +8,23 @@ from typing import ClassVar, TypeVar
 import msgspec
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import Container, VerticalScroll
+from textual.containers import VerticalScroll
 from textual.content import Content
 from textual.events import Resize
 from textual.screen import Screen
 
 from vramtop.estimator.budget import Budget, ComponentName, Components, LargeTensor, PhaseMark, Timeline
 from vramtop.estimator.common.errors import InputError
-from vramtop.estimator.common.sizes import format_gib, size_text
+from vramtop.estimator.common.sizes import format_gib
 from vramtop.estimator.common.untrusted_files import read_file
-from vramtop.estimator.crash.crash_file import read_crash_file
-from vramtop.estimator.crash.records import CrashLog
-from vramtop.estimator.crash.snapshot.records import MemorySnapshot
 from vramtop.estimator.estimation import UNTRACED, why_untraced
 
 from ..background.latest_only_task import JobEstimates, LatestOnlyTask
 from ..draw.bars import PAINTED, Cell
 from ..draw.labels import legend_line
 from ..draw.memory_graph import EIGHTHS
-from ..draw.palette import COMPONENTS, Mark, colour_of, component_mark, ink_on, on_colour, phase_place
+from ..draw.palette import COMPONENTS, Mark, colour_of, component_mark, ink_on, on_colour
 from ..draw.text_output import printable
-from ..job.dialogs import AskScreen
 from ..keys import bind
 from ..reports.budget_text import line_text, shortened, tensor_rows
 from ..widgets.budget_view import peak_line
@@ -36,55 +32,6 @@ from ..widgets.cell_rows import AxesGraph
 from ..widgets.keys_line import KeysLine
 from ..widgets.row_table import StaticLines
 from .base import BoardApp, is_ascii_only
-
-# The dialog that opens what a dead run has left: a memory snapshot of torch, or a log.
-
-
-_HINT = (
-    "a memory snapshot (torch.cuda.memory._dump_snapshot, vramtop run --snapshot-on-oom, vramtop snapshot PID); "
-    "vramtop never executes its contents"
-)
-_LOG_HINT = "; or a log with torch's out-of-memory message"
-
-
-class OpenedFile(msgspec.Struct, frozen=True, kw_only=True):
-    """A file that was read."""
-
-    name: str
-    content: CrashLog | MemorySnapshot
-
-
-class OpenFileScreen(AskScreen[OpenedFile]):
-    """Asks for a snapshot or a log.
-
-    Args:
-        name: the file that is offered.
-        only_snapshots: a log will not do.
-    """
-
-    PLACEHOLDER = "dump_snapshot.pickle"
-
-    def __init__(self, name: str = "", *, only_snapshots: bool = False) -> None:
-        label, hint = "path of a memory snapshot", _HINT
-        if not only_snapshots:
-            label, hint = f"{label} or a log", hint + _LOG_HINT
-        super().__init__(name, label, hint)
-        self._only_snapshots = only_snapshots
-
-    def read(self, text: str) -> OpenedFile:
-        """Read the file.
-
-        Raises:
-            VramtopError: it cannot be read, or is not what is asked for.
-        """
-        name = text.strip("'\"")
-        if not name:
-            raise InputError("type the path of a file")
-        content = read_crash_file(name)
-        if self._only_snapshots and isinstance(content, CrashLog):
-            raise InputError(f"{name}: not a memory snapshot")
-        return OpenedFile(name=name, content=content)
-
 
 # Areas of the step graph as plain data: the label of each component, and lines around areas where there is no colour.
 #
@@ -411,57 +358,10 @@ def _lined(cell: Cell, line: str) -> Cell:
 STEP_KEYS: list[BindingType] = [
     bind("app.back", "dismiss", "Back"),
     bind("dashboard.step", "dismiss", help_text=""),
-    bind("step.open_snapshot", "open_snapshot", "Snapshot"),
     bind("step.lines", "lines", "Lines"),
     Binding("up", "mark(-1)", show=False, priority=True),
     Binding("down", "mark(1)", show=False, priority=True),
 ]
-
-
-# A memory snapshot as the step graph draws it, beside the predicted step on one scale.
-
-
-def observed_memory(snapshot: MemorySnapshot) -> StepMemory:
-    """Return the last recorded step; without a history, what was held at the end, as one moment."""
-    line = snapshot.timeline
-    if line is not None:
-        return _traced(line, line.reserved_bytes)
-    sizes: dict[ComponentName, int] = {}
-    for name, size in snapshot.components.items():
-        drawn = "temporary" if name == "gradients or temporary" or name == "unknown" else name  # noqa: PLR1714
-        sizes[drawn] = sizes.get(drawn, 0) + size
-    phase = snapshot.failed.phase if snapshot.failed else None
-    return StepMemory(
-        positions=(0,),
-        end=1,
-        levels=(Components(**sizes),),
-        device_bytes=(snapshot.reserved_bytes,),
-        phases=(PhaseMark(name=phase, event=0),) if phase else (),
-    )
-
-
-def common_top_bytes(budget: Budget, snapshot: MemorySnapshot, gpu_bytes: int | None) -> int:
-    """Return the bytes at the top of both graphs."""
-    tried = snapshot.failed.tried_bytes if snapshot.failed else 0
-    held = max(snapshot.reserved_bytes, snapshot.allocated_bytes + tried)
-    return max(step_top_bytes(budget, gpu_bytes), round(HEADROOM * held))
-
-
-def observed_line(snapshot: MemorySnapshot, name: str) -> Content:
-    """Return the snapshot in a few words."""
-    words = [
-        f"observed, GPU {snapshot.device}",
-        f"{format_gib(snapshot.allocated_bytes)} GiB allocated, {format_gib(snapshot.reserved_bytes)} reserved",
-    ]
-    failed = snapshot.failed
-    if failed is not None:
-        where = f" {phase_place(failed.phase)}" if failed.phase else ""
-        place = f", at {failed.place}" if failed.place else ""
-        words.append(f"✗ {size_text(failed.tried_bytes)} more failed{where}{place}")
-    if snapshot.timeline is None:
-        words.append("no history: only the final state is known")
-    words.append(name)
-    return Content(printable("  ".join(words)))
 
 
 # Widget: memory of one training step by component, with a scale at the left and the phases below.
@@ -472,23 +372,14 @@ class StepGraph(AxesGraph):
 
     DEFAULT_CSS = "StepGraph { height: 1fr; min-height: 5; }"
 
-    def show(
-        self,
-        budget: Budget,
-        *,
-        gpu_bytes: int | None,
-        memory: StepMemory | None = None,
-        top_bytes: int | None = None,
-    ) -> None:
+    def show(self, budget: Budget, *, gpu_bytes: int | None) -> None:
         """Draw a budget.
 
         Args:
             budget: one with a timeline, or with phases only.
             gpu_bytes: memory of the GPU, drawn as a line; None: no line.
-            memory: what was observed, drawn in place of what the budget predicts.
-            top_bytes: bytes at the top, for several graphs on one scale; None: as the budget and the GPU have it.
         """
-        step, top = memory or step_memory(budget), top_bytes or step_top_bytes(budget, gpu_bytes)
+        step, top = step_memory(budget), step_top_bytes(budget, gpu_bytes)
         marks = {name: component_mark(name, budget) for name in COMPONENTS}
 
         def draw(width: int, height: int) -> tuple[list[list[Cell]], tuple[str, str]]:
@@ -582,8 +473,6 @@ def _source_lines(line: str, width: int) -> list[Content]:
 
 _WIDE_COLUMNS = 110
 """From this width on the legend uses the long words."""
-_BESIDE_COLUMNS = 100
-"""From this width on what was observed stands beside the budget, below it otherwise."""
 TRACING = "Tracing the step. Until then, this shows the closed form's phases, each at its peak."
 _NO_TRACE = "This job's step has no trace. This shows the closed form's phases, each at its peak."
 
@@ -597,7 +486,6 @@ class StepScreen(Screen[None]):
         refine: estimates the same job by tracing it; called off the UI thread if ``budget`` has no timeline. None: the
             opener calls ``show_budget`` or ``show_no_trace``, or there is no refined budget.
         refining: a refined budget is being computed.
-        observed: a memory snapshot, drawn beside the budget on the same scale; the user may open one later.
     """
 
     TITLE = "Step"
@@ -607,12 +495,7 @@ class StepScreen(Screen[None]):
     StepScreen #facts { padding: 0 1; text-wrap: wrap; }
     StepScreen #state { padding: 0 1; text-wrap: wrap; color: $text-warning; display: none; }
     StepScreen #state.-shown { display: block; }
-    StepScreen #graphs { height: 3fr; layout: horizontal; }
-    StepScreen.-stacked #graphs { layout: vertical; }
-    StepScreen StepGraph { width: 1fr; height: 1fr; margin: 0 1; min-height: 4; }
-    StepScreen #observed-facts { padding: 0 1; text-wrap: wrap; display: none; }
-    StepScreen #observed { display: none; }
-    StepScreen.-observed #observed, StepScreen.-observed #observed-facts { display: block; }
+    StepScreen StepGraph { height: 3fr; margin: 0 1; min-height: 4; }
     StepScreen #lines { padding: 0 1; height: 1; }
     StepScreen #letters { padding: 0 1; height: 1; }
     StepScreen #tensors { height: 2fr; min-height: 3; padding: 0 1; scrollbar-size-vertical: 1; }
@@ -625,10 +508,8 @@ class StepScreen(Screen[None]):
         gpu_bytes: int | None = None,
         refine: Callable[[], Budget] | None = None,
         refining: bool = False,
-        observed: OpenedFile | None = None,
     ) -> None:
         super().__init__()
-        self._observed = observed
         self._marked, self._opened = 0, False
         self.budget = budget
         """The budget that is drawn."""
@@ -642,10 +523,7 @@ class StepScreen(Screen[None]):
         yield StaticLines(id="title")
         yield StaticLines(id="facts")
         yield StaticLines(id="state")
-        yield StaticLines(id="observed-facts")
-        with Container(id="graphs"):
-            yield StepGraph(id="graph", ascii_only=is_ascii_only(self))
-            yield StepGraph(id="observed", ascii_only=is_ascii_only(self))
+        yield StepGraph(id="graph", ascii_only=is_ascii_only(self))
         yield StaticLines(id="lines")
         yield StaticLines(id="letters")
         with VerticalScroll(id="tensors", can_focus=True):
@@ -697,16 +575,6 @@ class StepScreen(Screen[None]):
         self._opened = not self._opened and self.budget.rehearsal is not None
         self._draw()
 
-    def action_open_snapshot(self) -> None:
-        """Ask for a memory snapshot to draw beside the budget."""
-        name = self._observed.name if self._observed else ""
-        self.app.push_screen(OpenFileScreen(name, only_snapshots=True), self._show_observed)
-
-    def _show_observed(self, opened: OpenedFile | None) -> None:
-        if opened is not None:
-            self._observed = opened
-            self._draw()
-
     def _draw(self) -> None:
         if not self.is_mounted or self.size.width == 0:
             return
@@ -717,7 +585,7 @@ class StepScreen(Screen[None]):
         box = self.query_one("#state", StaticLines)
         box.set_class(state is not None, "-shown")
         box.show(Content(state or ""), layout=True)
-        self._draw_graphs()
+        self.query_one("#graph", StepGraph).show(budget, gpu_bytes=self._gpu_bytes)
         self.query_one("#lines", StaticLines).show(
             Content.styled(self._line_words(), "dim").truncate(width, ellipsis=True)
         )
@@ -726,49 +594,18 @@ class StepScreen(Screen[None]):
         self.query_one("#table", StaticLines).show(Content("\n").join(table), layout=True)
         self.query_one("#tensors").display = bool(table)
 
-    def _draw_graphs(self) -> None:
-        """Draw the budget, and beside it what was observed, on one scale."""
-        opened, snapshot, gpu_bytes = self._observed, self._snapshot, self._gpu_total
-        graph = self.query_one("#graph", StepGraph)
-        self.set_class(opened is not None, "-observed")
-        self.set_class(self.size.width < _BESIDE_COLUMNS, "-stacked")
-        if opened is None or snapshot is None:
-            graph.show(self.budget, gpu_bytes=self._gpu_bytes)
-            return
-        top = common_top_bytes(self.budget, snapshot, gpu_bytes)
-        self.query_one("#observed-facts", StaticLines).show(observed_line(snapshot, opened.name), layout=True)
-        graph.show(self.budget, gpu_bytes=gpu_bytes, top_bytes=top)
-        self.query_one("#observed", StepGraph).show(
-            self.budget, gpu_bytes=gpu_bytes, memory=observed_memory(snapshot), top_bytes=top
-        )
-
-    @property
-    def _snapshot(self) -> MemorySnapshot | None:
-        """The snapshot that is drawn beside the budget."""
-        content = self._observed.content if self._observed else None
-        return content if isinstance(content, MemorySnapshot) else None
-
-    @property
-    def _gpu_total(self) -> int | None:
-        """Memory of the GPU, as the dashboard or the snapshot knows it."""
-        return self._gpu_bytes or (self._snapshot.total_bytes if self._snapshot else None)
-
     def _line_words(self) -> str:
         """Return the legend of the graph's lines and of its horizontal axis."""
         budget, wide = self.budget, self.size.width >= _WIDE_COLUMNS
-        snapshot, total = self._snapshot, self._gpu_total
+        total = self._gpu_bytes
         words = ["▲ peak"]
         if budget.timeline:
             cache = "with the allocator's cache" if wide else "with cache"
             device = format_gib(max(budget.timeline.reserved_bytes) + budget.timeline.outside_bytes)
             words.append(f"{RESERVED} {cache}, to {device} GiB")
-        elif snapshot is not None:
-            words.append(f"{RESERVED} {'reserved by torch' if wide else 'reserved'}")
         if total is not None:
-            top = common_top_bytes(budget, snapshot, total) if snapshot else step_top_bytes(budget, total)
-            words.append(f"{GPU_TOTAL} GPU {format_gib(total)}{' (above)' if total > top else ''}")
-        if snapshot is not None:
-            words.append("predicted, then observed" + (" by torch (no CUDA context)" if wide else ""))
+            above = " (above)" if total > step_top_bytes(budget, total) else ""
+            words.append(f"{GPU_TOTAL} GPU {format_gib(total)}{above}")
         order = "allocations in order" if wide else "in order"
         words.append(f"→ {order if budget.timeline else 'phases'}, not time")
         return "  ".join(words)
@@ -838,8 +675,8 @@ def open_step(app: BoardApp) -> None:
         app.notify("No running or pending job has a budget, so there is no step to show.", severity="warning")
 
 
-def show_step(app: BoardApp, budget: Budget, gpu_bytes: int | None, observed: OpenedFile | None = None) -> None:
-    """Draw the step of a budget, and a snapshot beside it; a traced budget then replaces it on the dashboard too."""
+def show_step(app: BoardApp, budget: Budget, gpu_bytes: int | None) -> None:
+    """Draw the step of a budget; a traced budget then replaces it on the dashboard too."""
     estimate = app.refine
 
     def refine() -> Budget:
@@ -848,4 +685,4 @@ def show_step(app: BoardApp, budget: Budget, gpu_bytes: int | None, observed: Op
         app.watchlist.set_budget(refined)
         return refined
 
-    app.push_once(StepScreen(budget, gpu_bytes=gpu_bytes, refine=refine if estimate else None, observed=observed))
+    app.push_once(StepScreen(budget, gpu_bytes=gpu_bytes, refine=refine if estimate else None))

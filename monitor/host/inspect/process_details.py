@@ -1,4 +1,4 @@
-"""Everything about one process that this user may read: command, environment, files, parents, limits. No secrets."""
+"""Everything about one process that this user may read: command, environment, place, parents. No secrets."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import os
 import re
 import subprocess
 import time
-from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,31 +17,17 @@ from vramtop.estimator.common.trust import find_program
 
 from ..plain_text import displayed_line, sanitize_line
 from ..process_info import read_process
-from ..processes import ancestor_pids, container_info, open_files
+from ..processes import ancestor_pids, container_info
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from ..process_info import ProcessInfo
 
-# Limits of a process: those of the kernel (``ulimit``), and those of its control group.
-
-
 _CGROUPS = Path("/sys/fs/cgroup")
 _PROC = Path("/proc")
-_LIMIT = re.compile(r"^(?:Max )?(?P<name>.+?)\s{2,}(?P<soft>\S+)\s+(?P<hard>\S+)[ ]*(?P<unit>\w*)\s*$")
 _NO_LIMIT_BYTES = 2**60
 """Version 1 of control groups writes a number of this order where there is no limit."""
-
-
-class Limit(msgspec.Struct, frozen=True, kw_only=True):
-    """A limit of the kernel; None: unlimited."""
-
-    name: str
-    """Name as in ``/proc/PID/limits``, without "Max": ``open files``."""
-    soft: int | None
-    hard: int | None
-    unit: str
 
 
 class CgroupFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,20 +42,6 @@ class CgroupFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Processors, likewise."""
     tasks_limit: int | None = None
     """Processes and threads, likewise."""
-
-
-def read_limits(pid: int) -> tuple[Limit, ...] | None:
-    """Return the kernel's limits of a process; None if they may not be read."""
-    try:
-        text = Path(f"/proc/{pid}/limits").read_text(encoding="ascii", errors="replace")
-    except OSError:
-        return None
-    found = (_LIMIT.match(line) for line in text.splitlines()[1:])
-    return tuple(
-        Limit(name=match["name"], soft=_number(match["soft"]), hard=_number(match["hard"]), unit=match["unit"])
-        for match in found
-        if match
-    )
 
 
 def read_cgroup(pid: int, root: Path = _CGROUPS, proc: Path = _PROC) -> CgroupFacts | None:
@@ -177,29 +148,6 @@ def _ask(job: str) -> str:
     return answer.stdout.decode(errors="replace") if answer.returncode == 0 else ""
 
 
-_DELETED = " (deleted)"
-_STATUS_SIZE = re.compile(r"^(\w+):\s+(\d+) kB$", re.MULTILINE)
-_RAM_FIELDS = {
-    "VmRSS": "resident",
-    "RssAnon": "own",
-    "RssFile": "files",
-    "RssShmem": "shared",
-    "VmHWM": "peak",
-    "VmSwap": "swap",
-    "VmLck": "locked",
-}
-"""Sizes in ``/proc/PID/status`` and their names here."""
-
-
-class OpenFile(msgspec.Struct, frozen=True, kw_only=True):
-    """A file, folder or device that a process has open."""
-
-    path: str
-    descriptors: int = 1
-    deleted: bool = False
-    """It has no name any more, and its space is freed when it is closed."""
-
-
 class Parent(msgspec.Struct, frozen=True, kw_only=True):
     """A process among the ancestors of another."""
 
@@ -230,18 +178,10 @@ class ProcessDetails(msgspec.Struct, frozen=True, kw_only=True):
     containers: tuple[str, ...]
     """The Slurm job, pod or container that it runs in, outermost first."""
     cgroup: CgroupFacts | None
-    limits: tuple[Limit, ...] | None
-    ram: Mapping[str, int]
-    """Bytes by what they are: ``resident`` = ``own`` + ``files`` + ``shared``; ``peak``, ``swap``, ``locked``."""
-    cpus: int | None
-    """Processors that it may run on."""
-    files: tuple[OpenFile, ...] | None
-    other_descriptors: Mapping[str, int]
-    """Number of open descriptors that are no files: ``sockets``, ``pipes``, ``others``."""
 
 
 def read_details(pid: int, start_time: float | None = None) -> ProcessDetails:
-    """Read everything about a process; takes milliseconds, and longer if it has thousands of open files.
+    """Read everything about a process; takes milliseconds.
 
     Args:
         pid: of the process.
@@ -252,7 +192,6 @@ def read_details(pid: int, start_time: float | None = None) -> ProcessDetails:
         CannotTellError: it is hidden, a zombie, or another process than before.
     """
     info = read_process(pid, start_time=start_time, cut=True)
-    files, others = _open_files(pid)
     return ProcessDetails(
         pid=pid,
         time=time.time(),
@@ -265,11 +204,6 @@ def read_details(pid: int, start_time: float | None = None) -> ProcessDetails:
         parents=tuple(parent for each in ancestor_pids(pid) if (parent := _parent(each))),
         containers=with_job_names(container_info(pid, info.environ)),
         cgroup=read_cgroup(pid),
-        limits=read_limits(pid),
-        ram=_ram(pid),
-        cpus=_cpus(pid),
-        files=files,
-        other_descriptors=others,
     )
 
 
@@ -296,43 +230,3 @@ def _environment(info: ProcessInfo) -> dict[str, str] | None:
     plain = {sanitize_line(name) or "": sanitize_line(value) or "" for name, value in info.environ.items()}
     shown = displayed_data(plain)
     return {str(name): str(value) for name, value in shown.items()} if isinstance(shown, dict) else {}
-
-
-def _ram(pid: int) -> dict[str, int]:
-    try:
-        status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return {}
-    sizes = dict(_STATUS_SIZE.findall(status))
-    return {name: int(sizes[field]) * 1024 for field, name in _RAM_FIELDS.items() if field in sizes}
-
-
-def _cpus(pid: int) -> int | None:
-    try:
-        return len(os.sched_getaffinity(pid))
-    except (OSError, AttributeError):
-        return None
-
-
-def _open_files(pid: int) -> tuple[tuple[OpenFile, ...] | None, dict[str, int]]:
-    """Return the open files by path, devices last, and the number of other descriptors by kind."""
-    paths: Counter[str] = Counter()
-    others: Counter[str] = Counter()
-    try:
-        for _, target in open_files(pid):
-            if target.startswith("/"):
-                paths[target] += 1
-            else:
-                others[{"socket": "sockets", "pipe": "pipes"}.get(target.partition(":")[0], "others")] += 1
-    except OSError:
-        return None, {}
-    found = [
-        OpenFile(
-            path=displayed_line(path.removesuffix(_DELETED)),
-            descriptors=count,
-            deleted=path.endswith(_DELETED),
-        )
-        for path, count in paths.items()
-    ]
-    found.sort(key=lambda file: (file.path.startswith("/dev/"), file.path))
-    return tuple(found), dict(others)

