@@ -70,7 +70,7 @@ ALT_DIGIT_CHARACTERS = "¡™£¢∞§¶•ª"
 """The characters of Alt and a digit from 1 to 9, as Textual receives them (those of a Mac's keyboard)."""
 SHARED_KEYS = {
     "app.help": Key("question_mark,f1,h", "this help; a function key works while you type in a field, too"),
-    "app.pause": Key("Z,space", "pause or resume the readings; in lists where Space marks rows, use the other key"),
+    "app.pause": Key("Z,space", "pause or resume readings; in lists where Space marks rows, use the other key"),
     "app.palette": Key("ctrl+p", "all commands and themes"),
     "app.back": Key(
         "escape",
@@ -90,8 +90,8 @@ SHARED_KEYS = {
     "list.unfold": Key("right", "unfold the run, program or host under the cursor, or fold it"),
     "list.fold": Key("left", "fold the run, program or host under the cursor", in_help=False),
     "list.filter": Key("slash", "show only rows or lines with these words"),
-    "job.step": Key("f5,t", "memory over one training step of this job, by component"),
-    "form.other_pane": Key("f6", "switch between the settings and the other half of the screen"),
+    "job.step": Key("f5,t", "the training step: memory over one step of this job, by component"),
+    "form.other_pane": Key("f6", "the other half: switch between the settings and the rest of the screen"),
 }
 
 FIXED_KEYS = (
@@ -141,30 +141,30 @@ DASHBOARD_KEYS = {
     "dashboard.attach": Key(
         "a", ("attach: compare a running job with its budget; opens the latest run, or lets you pick one")
     ),
-    "dashboard.step": Key("t", "one training step of the job under the cursor: memory by component, largest tensors"),
+    "dashboard.step": Key("t", "the job's training step: memory by component, largest tensors"),
     "dashboard.preflight": Key("p", "preflight: check that everything a pending job needs is ready"),
-    "dashboard.gpu": Key("g", "the GPU of the row under the cursor: bandwidth, clocks, throttling, PCIe, ECC"),
-    "dashboard.process": Key(
-        "i", "the process under the cursor: SM, CPU, RAM, folder, container, parents, environment"
-    ),
+    "dashboard.gpu": Key("g", "the GPU under the cursor: bandwidth, clocks, throttling, PCIe, ECC"),
+    "dashboard.process": Key("i", "the process at the cursor: SM, CPU, RAM, folder, container, parents, environment"),
     "dashboard.alerts": Key("w", "alerts: list lasting problems, new problems, and your quiet hours"),
     "dashboard.crash": Key(
-        "e", "explain an out-of-memory error: the process under the cursor, a log, or a torch memory snapshot"
+        "e", "explain out of memory: of the process under the cursor, a log, or a torch memory snapshot"
     ),
-    "dashboard.record": Key("r", "start or stop recording to a file"),
-    "dashboard.dismiss": Key("x", "dismiss the ended run under the cursor, or unpin a pending job"),
+    "dashboard.record": Key("r", "record to a file: start or stop"),
+    "dashboard.dismiss": Key("x", "dismiss the ended run: the one under the cursor; or unpin a pending job"),
     "dashboard.host_line": Key("H", "show or hide the host line: CPU, RAM, swap, load"),
     "processes.view": Key("v", "switch the view: runs, all processes, process tree; remembered"),
-    "processes.mark": Key("space", "mark the processes under the cursor, to signal them together"),
-    "processes.columns": Key("c", "choose columns, such as SM, CPU, RAM, threads; remembered"),
+    "processes.mark": Key("space", "mark processes: those under the cursor, to signal them together"),
+    "processes.columns": Key("c", "choose columns: SM, CPU, RAM, threads and others; remembered"),
     "processes.sort": Key("s,o,f6", "sort by the next column; ↓ marks it"),
     "processes.signal": Key(
         "k,K,f9",
         "signal the marked processes, or those under the cursor: TERM, INT or KILL; names them and asks first; off "
         "with --read-only",
     ),
-    "processes.user": Key("u", "show only processes of the user under the cursor; press again to show all"),
-    "processes.leave_alone": Key("l", "detach from the run under the cursor and leave it alone, or attach to it again"),
+    "processes.user": Key("u", "one user's processes: of the user under the cursor; press again to show all"),
+    "processes.leave_alone": Key(
+        "l", "detach from the run: leave the one under the cursor alone, or attach to it again"
+    ),
     "columns.switch": Key("space", "show or hide the column under the cursor"),
     "columns.more_important": Key("left,minus,shift+up", "more important: the column stays longer when space is short"),
     "columns.less_important": Key("right,plus,shift+down", "less important: the column goes first when space is short"),
@@ -174,7 +174,7 @@ DASHBOARD_KEYS = {
     "signal.interrupt": Key("i", "send INT, as Ctrl+C does"),
     "signal.kill": Key("K", "send KILL"),
     "signal.leave": Key("n,q", "send nothing"),
-    "gpu.previous": Key("left", "the previous GPU or the next GPU; MIG devices come after their GPU"),
+    "gpu.previous": Key("left", "previous or next GPU; MIG devices come after their GPU"),
     "gpu.next": Key("right", "the next GPU or MIG device", in_help=False),
     "process.read": Key("r", "read the details again"),
     "alerts.quiet_hours": Key("e", "set the quiet hours, without alert messages, such as 22:00-07:00, or off; saved"),
@@ -196,13 +196,13 @@ JOB_KEYS = {
         "f4,g", "choose the GPUs: those of this machine, or any number of a model from the catalogue"
     ),
     "fit.save": Key("f8,w", "save as a job file, for vramtop fit FILE"),
-    "fit.copy": Key("f9,y", "copy the changed settings as vramtop fit flags and as edits to the tool's own file"),
+    "fit.copy": Key("f9,y", "copy the changes: as vramtop fit flags and as edits to the tool's own file"),
     "fit.undo": Key("f10,u", "undo a suggestion, an opened file, or the edits of one field"),
     "fit.preflight": Key(
         "f12,c",
         "preflight: check the job's driver, model, access tokens, disk, libraries and network",
     ),
-    "fit.rehearse": Key("ctrl+r,r", "rehearse the program without a GPU; shows the command and asks first"),
+    "fit.rehearse": Key("ctrl+r,r", "rehearse the program: without a GPU; shows the command and asks first"),
     "rehearse.run": Key("y", "run the program"),
     "rehearse.leave": Key("n,q", "run nothing"),
     "fit.apply": Key("enter", "apply the highlighted suggestion", in_help=False),
@@ -210,10 +210,8 @@ JOB_KEYS = {
     "attach.rehearse": Key(
         "ctrl+r,r", "rehearse this run beside it, without a GPU; shows the command and asks first; again: stop"
     ),
-    "attach.forget": Key("f8", "forget your settings for this command line; clearing a field forgets that one"),
-    "attach.zoom_in": Key(
-        "plus,equals_sign", ("show a shorter or longer time span: 1, 5, 15, 60 minutes, or the whole run")
-    ),
+    "attach.forget": Key("f8", "forget your settings: those for this command line; clearing a field forgets that one"),
+    "attach.zoom_in": Key("plus,equals_sign", ("shorter or longer time: 1, 5, 15, 60 minutes, or the whole run")),
     "attach.zoom_out": Key("minus,underscore", "show a longer time span", in_help=False),
     "attach.previous_run": Key(
         "left_square_bracket",

@@ -240,7 +240,7 @@ PROCESS_INFO_KEYS: list[BindingType] = [
     bind("app.back", "app.pop_screen", "Back"),
     bind("dashboard.process", "app.pop_screen", help_text=""),
     bind("process.read", "read", "Read again"),
-    bind("dashboard.attach", "attach", "Attach", help_text="the settings and the budget of this process"),
+    bind("dashboard.attach", "attach", "Attach", help_text="settings and budget: those of this process"),
 ]
 
 

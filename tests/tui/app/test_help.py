@@ -56,6 +56,12 @@ def test_keys_of_the_current_screen_come_first(titles: list[str], first: str) ->
 
 
 @pytest.mark.parametrize("title", ["", *(screen.title for screen in SCREENS if screen.keys)])
+def test_no_sentence_of_the_short_help_is_cut(title: str) -> None:
+    keys, _, _ = HelpScreen([title], VramtopApp.BINDINGS).short().plain.partition("\n\n")
+    assert "…" not in keys
+
+
+@pytest.mark.parametrize("title", ["", *(screen.title for screen in SCREENS if screen.keys)])
 async def test_the_keys_fit_one_screen_of_80_columns_and_24_lines(title: str) -> None:
     screen = HelpScreen([title], VramtopApp.BINDINGS)
     async with ScreenHost(screen).run_test(size=(80, 24)) as pilot:

@@ -79,7 +79,7 @@ TABLE_KEYS = (
     bind(
         "list.open", "open", "Open",
         help_text=(
-            "unfold the run under the cursor; on an unfolded run or a process: show its settings, ranks, memory over "
+            "unfold the run; on an unfolded run or a process: show its settings, ranks, memory over "
             "time, and why it diverges"
         ),
     ),

@@ -166,7 +166,7 @@ FLEET_KEYS: list[BindingType] = [
     bind("app.back", "show_all", "Show all"),
 ]  # fmt: skip
 FLEET_TABLE_KEYS: list[BindingType] = [
-    bind("list.open", "open", "Open", help_text="open the host under the cursor"),
+    bind("list.open", "open", "Open", help_text="open the host: its GPUs, processes, faults"),
     bind("list.unfold", "unfold", "GPUs", help_text="show the GPUs of a host, or hide them", group="GPUs"),
     bind("list.fold", "fold", group="GPUs"),
     *ROW_BINDINGS,
