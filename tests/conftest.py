@@ -55,7 +55,9 @@ def pytest_xdist_setupnodes(config: pytest.Config, specs: list[XSpec]) -> None:
     specs[:] = [XSpec(f"{spec}//python={python}") for spec in specs]
 
 
-gc.disable()  # collecting the tests makes millions of objects and no garbage
+def pytest_configure() -> None:
+    """Look for no garbage while the tests are collected, which makes millions of objects and none of it."""
+    gc.disable()
 
 
 def pytest_collection_finish() -> None:

@@ -1432,7 +1432,8 @@ def test_what_a_program_saves_it_loads_again(program) -> None:
 
 def test_a_model_of_transformers_is_saved_and_its_training_goes_on_from_a_checkpoint(program) -> None:
     text = """
-import os, torch
+import os, sys, torch
+assert "transformers.trainer" in sys.modules  # the tests' Python has imported it
 from safetensors.torch import load_file
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
 model = GPT2LMHeadModel(GPT2Config(n_layer=2, n_embd=64, n_head=2, vocab_size=1000))
