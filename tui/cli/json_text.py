@@ -14,11 +14,6 @@ def json_text(value: Any) -> str:
     return _indented(displayed_data(value), "")
 
 
-def json_line(value: Any) -> str:
-    """Return the value as JSON on one line, without secrets."""
-    return json.dumps(displayed_data(value))
-
-
 def _indented(value: Any, margin: str) -> str:
     """Return the value as JSON; every line but the first begins with ``margin``."""
     deeper = margin + _INDENT

@@ -170,12 +170,6 @@ class LoadedJob(msgspec.Struct, frozen=True, kw_only=True):
         return self.place == _COMMAND_LINE
 
 
-def job_from_options(options: argparse.Namespace, launch: Sequence[str] | None) -> tuple[Job, tuple[str, ...]]:
-    """Return the job of the command line and its notes; see ``load_from_options``."""
-    loaded = load_from_options(options, launch)
-    return loaded.job, loaded.notes
-
-
 class _NotStatedError(InputError):
     """A job leaves out a required setting, which a rehearsal of its program might tell."""
 

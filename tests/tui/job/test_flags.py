@@ -22,7 +22,7 @@ from vramtop.tui.job.flags import (
     normal_words,
     settings_of_flags,
 )
-from vramtop.tui.job.load_job import job_from_options
+from vramtop.tui.job.load_job import load_from_options
 
 
 def typed(line: str, *, gpus: int | None = None) -> FlagSettings:
@@ -238,7 +238,8 @@ def loaded(*words: str, model: str | None = "gpt2") -> tuple[Job, tuple[str, ...
     parser = argparse.ArgumentParser(allow_abbrev=False)
     add_job_arguments(parser)
     line = [*([] if model is None else [model]), *words]
-    return job_from_options(parser.parse_args(normal_words(line)), None)
+    loaded = load_from_options(parser.parse_args(normal_words(line)), None)
+    return loaded.job, loaded.notes
 
 
 @pytest.mark.parametrize(
