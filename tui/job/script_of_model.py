@@ -11,14 +11,14 @@ from vramtop.estimator.common.private_files import make_own_folder, write_privat
 from vramtop.estimator.job.job import Job
 from vramtop.estimator.job.settings import Program
 from vramtop.estimator.model.checkpoint import job_of_model
-from vramtop.estimator.model.find_config import other_kind, resolve_model
+from vramtop.estimator.model.find_config import resolve_model
 from vramtop.estimator.program.diffusion_script import diffusion_script, diffusion_words
 from vramtop.estimator.program.image_script import LibraryModel, image_script, image_words
 from vramtop.estimator.program.media_script import input_words, media_script
 from vramtop.estimator.program.named_models import InputSizes, NamedModel
 from vramtop.estimator.program.training_script import How, start_command
-from vramtop.estimator.trace.installed_packages import image_model, installed_packages, is_built_by_name
-from vramtop.estimator.trace.interpreters import choose_interpreter, find_interpreters
+from vramtop.estimator.trace.installed_packages import installed_packages
+from vramtop.estimator.trace.interpreters import choose_interpreter
 from vramtop.estimator.trace.worker_pool import cache_file
 
 if TYPE_CHECKING:
@@ -48,30 +48,6 @@ def refuse_meaningless(keys: Mapping[str, str], label: str, *, has_length: bool)
     flag = next((flag for key, flag in keys.items() if key.startswith((*_MEANINGLESS, *no_length))), None)
     if flag is not None:
         raise InputError(f"{flag} means nothing for {label}, whose training script is rehearsed; leave it out")
-
-
-def library_model(name: str, python: str | None) -> LibraryModel | None:
-    """Return the model that torchvision or timm builds by a name; None: neither does.
-
-    Args:
-        name: of the model.
-        python: interpreter that the user named; None: those that are active are searched.
-
-    Raises:
-        CannotTellError: it is called like a vision model, and no Python has a library that builds it.
-    """
-    if not is_built_by_name(name):
-        return None
-    pythons = tuple(find_interpreters(python, os.environ))
-    if (found := image_model(name, pythons)) is not None:
-        return LibraryModel(name=found[0], module=found[1], python=found[2])
-    if other_kind(name) != "vision" or not pythons:
-        return None
-    raise CannotTellError(
-        f"{name} is called like a vision model, which torchvision and timm build by name, but in {pythons[0]} neither "
-        f"has that name; {pythons[0]} -m pip install torchvision timm installs them, and vramtop rehearse -- python "
-        "train.py answers for your own script"
-    )
 
 
 def chosen_python(model: ScriptedModel, python: str | None) -> Path:

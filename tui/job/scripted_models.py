@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, TypeAlias, Union
 
 from vramtop.estimator.common.errors import CannotTellError, InputError
@@ -39,10 +40,36 @@ def find_scripted(name: str, python: str | None, *, stated: Collection[str] = ()
     try:
         model = resolve_model(ModelSpec(id=name))
     except InputError:
-        from .script_of_model import library_model  # asks Pythons
-
-        return library_model(name, python)
+        return _library_model(name, python)
     return None if any(key.startswith(_OTHERWISE) for key in stated) else named_by_config(model)
+
+
+def _library_model(name: str, python: str | None) -> LibraryModel | None:
+    """Return the model that torchvision or timm builds by a name; None: neither does.
+
+    Args:
+        name: of the model.
+        python: interpreter that the user named; None: those that are active are searched.
+
+    Raises:
+        CannotTellError: it is called like a vision model, and no Python has a library that builds it.
+    """
+    from vramtop.estimator.program.image_script import LibraryModel  # asks Pythons
+    from vramtop.estimator.trace.installed_packages import image_model, is_built_by_name
+    from vramtop.estimator.trace.interpreters import find_interpreters
+
+    if not is_built_by_name(name):
+        return None
+    pythons = tuple(find_interpreters(python, os.environ))
+    if (found := image_model(name, pythons)) is not None:
+        return LibraryModel(name=found[0], module=found[1], python=found[2])
+    if other_kind(name) != "vision" or not pythons:
+        return None
+    raise CannotTellError(
+        f"{name} is called like a vision model, which torchvision and timm build by name, but in {pythons[0]} neither "
+        f"has that name; {pythons[0]} -m pip install torchvision timm installs them, and vramtop rehearse -- python "
+        "train.py answers for your own script"
+    )
 
 
 def may_be_scripted(name: str) -> bool:

@@ -11,8 +11,7 @@ from vramtop.estimator.common.records import replace
 
 from ...host.plain_text import sanitize_line
 from ...snapshot.gpu_details import DetailLevel, EccErrors, GpuDetails, NvLinks, PcieLink, RemappedRows
-from .device import PCI_FOLDER
-from .device_calls import DeviceCalls, RefusedError, field_fault
+from .device_calls import PCI_FOLDER, DeviceCalls, RefusedError, field_fault
 
 if TYPE_CHECKING:
     from ...snapshot.snapshot import Fault

@@ -27,6 +27,7 @@ from ...snapshot.snapshot import (
 from .device_calls import (
     MAX_GPU_BYTES,
     NO_INSTANCE,
+    PCI_FOLDER,
     UNSUPPORTED_CODES,
     DeviceCalls,
     DeviceLostError,
@@ -51,7 +52,6 @@ if TYPE_CHECKING:
 
 DRIVER_FOLDER = Path("/proc/driver/nvidia/gpus")
 """Contains a folder for each GPU of the driver, named by its PCI address; listing them wakes no GPU."""
-PCI_FOLDER = Path("/sys/bus/pci/devices")
 
 
 def driver_addresses(folder: Path | None = None) -> tuple[str | None, ...]:

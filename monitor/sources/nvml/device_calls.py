@@ -19,6 +19,7 @@ from ...snapshot.snapshot import ASLEEP, HOST_MEMORY, NOT_LISTED, Fault, GpuProc
 # NVML's error codes as sentences: for the machine, for one device, for one field.
 
 
+PCI_FOLDER = Path("/sys/bus/pci/devices")
 DRIVER_VERSION_FILE = Path("/proc/driver/nvidia/version")
 OWN_MAPS_FILE = Path("/proc/self/maps")
 

@@ -66,7 +66,6 @@ if TYPE_CHECKING:
     from vramtop.monitor.snapshot.snapshot import MemoryHistory
 
     from ..base import BoardFeed
-    from .screen import DashboardLayout
 
 # A GPU or MIG device as one line of text: bar with a budget mark, figures, and status.
 
@@ -723,6 +722,23 @@ def _border(corners: str, left: Content, right: Content, style: str, width: int)
 
 _MIN_DETAILS_WIDTH = 100
 """Cells of a panel that has room for more than utilisation, power and temperature."""
+
+
+class DashboardLayout(msgspec.Struct, frozen=True, kw_only=True):
+    """Heights of the parts between header and footer."""
+
+    panels: tuple[PanelPlace, ...] | None
+    """The place of each GPU's panel; None: one row each."""
+    graph_height: int
+    """Height of the graph in the open panel."""
+    gpu_height: int
+    """Height of all panels or of all rows, without the open panel."""
+    titles: bool = False
+    """Show a line of titles above the rows."""
+    open_panel: bool = False
+    """Show the panel of the selected GPU below the rows."""
+    pending_height: int
+    legend: bool
 
 
 class GpuArea:

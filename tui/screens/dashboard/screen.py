@@ -45,7 +45,7 @@ from ...widgets.keys_line import KeysLine
 from ...widgets.row_table import StaticLines
 from ..base import FilterField, feed_signs, is_view_only
 from ..registry import screen_bindings
-from .gpus import FRAME_LINES, GpuArea, GpuRows, PanelNeed, PanelPlace, panel_needs, place_panels
+from .gpus import FRAME_LINES, DashboardLayout, GpuArea, GpuRows, PanelNeed, panel_needs, place_panels
 from .process_rows import columns_named, view_named
 from .process_table import PROCESS_KEYS, ProcessTable, ProcessTableScreen
 
@@ -403,23 +403,6 @@ DASHBOARD_KEYS: list[BindingType] = [
 
 _MAX_GRAPH_HEIGHT = 8
 _MIN_TABLE_HEIGHT = 5
-
-
-class DashboardLayout(msgspec.Struct, frozen=True, kw_only=True):
-    """Heights of the parts between header and footer."""
-
-    panels: tuple[PanelPlace, ...] | None
-    """The place of each GPU's panel; None: one row each."""
-    graph_height: int
-    """Height of the graph in the open panel."""
-    gpu_height: int
-    """Height of all panels or of all rows, without the open panel."""
-    titles: bool = False
-    """Show a line of titles above the rows."""
-    open_panel: bool = False
-    """Show the panel of the selected GPU below the rows."""
-    pending_height: int
-    legend: bool
 
 
 def plan_layout(

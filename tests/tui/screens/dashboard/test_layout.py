@@ -2,8 +2,15 @@ from itertools import product
 
 import pytest
 
-from vramtop.tui.screens.dashboard.gpus import FRAME_LINES, JOBLESS_LINES, PanelNeed, PanelPlace, place_panels
-from vramtop.tui.screens.dashboard.screen import DashboardLayout, plan_layout
+from vramtop.tui.screens.dashboard.gpus import (
+    FRAME_LINES,
+    JOBLESS_LINES,
+    DashboardLayout,
+    PanelNeed,
+    PanelPlace,
+    place_panels,
+)
+from vramtop.tui.screens.dashboard.screen import plan_layout
 
 
 def plan(needs: list[PanelNeed], size: tuple[int, int] = (120, 37), **changes) -> DashboardLayout:
