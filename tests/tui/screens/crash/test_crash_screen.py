@@ -193,7 +193,9 @@ async def test_a_snapshot_that_cannot_be_read_is_said(crashed: Callable[[], Vram
     app.attachments[4711, 1_000.0] = SimpleNamespace(cwd=tmp_path, ranks=ranks)  # type: ignore[assignment]
     async with app.run_test(size=(120, 40)) as pilot:
         await open_by_enter(app, pilot)
-        await until_shown(pilot, lambda: any("not shown: " in note.message for note in app._notifications))
+        await until_shown(
+            pilot, lambda: any("Cannot show the run's snapshot: " in note.message for note in app._notifications)
+        )
         assert any("vramtop-oom-rank0-4711.pickle" in note.message for note in app._notifications)
         assert screen_text(app).lstrip().startswith("Out of memory: ")  # what is known of the run stays
 
@@ -224,4 +226,4 @@ async def test_a_snapshot_of_a_run_that_has_not_failed_is_not_called_out_of_memo
         await open_file(pilot, app, path)
         await until_shown(pilot, lambda: "Memory snapshot: " in screen_text(app))
         assert "Out of memory: " not in screen_text(app)
-        assert "no allocation had failed" in screen_text(app)
+        assert "no allocation failed before this snapshot was written" in screen_text(app)
