@@ -184,6 +184,8 @@ def rehearse_job(
         file = run.shared / "plan.json"
         file.write_bytes(msgspec.json.encode(plan))
         run.start([str(interpreter), str(PROGRAM), str(file), *words], environ_of_run)
+        if progress is not None:
+            progress(f"rehearsing {job.label}: starting")
         run.wait(program.timeout, lambda: _tell(progress, job.label, run.resident_bytes, Path(files["progress"])))
         answer = _read(Path(files["answer"]))
     if answer is None or not answer.peak_reserved or answer.ended in ("error", "exit"):

@@ -21,8 +21,8 @@ from vramtop.tui.app.app import AppOptions, VramtopApp
 from vramtop.tui.app.view_only_app import REFUSAL, ViewOnlyApp
 from vramtop.tui.cli.main import main
 from vramtop.tui.job.dialogs import SaveJobScreen
+from vramtop.tui.screens.crash import OpenFileScreen
 from vramtop.tui.screens.registry import SCREENS
-from vramtop.tui.screens.step import OpenFileScreen
 from vramtop.tui.widgets.choice import ChoiceMenu
 
 ONLY_SHOW = {"alerts", "attach", "step", "gpu", "process", "crash"}

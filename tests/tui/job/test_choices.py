@@ -11,7 +11,7 @@ from vramtop.estimator.job.resolved_job import quantized_adapters
 from vramtop.estimator.job.settings import ModelSpec
 from vramtop.tui.job.flags import add_job_arguments, normal_words
 from vramtop.tui.job.form import GPUS, MODEL, SHARDING, TUNING, FormState
-from vramtop.tui.job.load_job import job_from_options
+from vramtop.tui.job.load_job import load_from_options
 
 MODELS = ("llama-3.1-8b", "gpt2", "qwen2.5-7b", "pythia-1b")
 CHOICES = {
@@ -35,7 +35,7 @@ def of_flags(words: list[str], gpus: int | None = None) -> Job:
     add_job_arguments(parser)
     options = parser.parse_args(normal_words(words))
     options.gpus = gpus
-    return job_from_options(options, None)[0]
+    return load_from_options(options, None).job
 
 
 def of_form(choices: list[tuple[str, str]]) -> Job:
