@@ -366,6 +366,12 @@ def _tensors(gpus: FakeGpus) -> Iterator[tuple[Any, str, Any]]:
             gpus.label((made,), "weights")
         return made
 
+    plain_subclass = tensor.as_subclass
+
+    def as_subclass(self: Any, cls: Any) -> Any:
+        """Let tensors of a class of the program's lose it on the GPU, where all are of one class."""
+        return self if isinstance(self, FakeTensor) else plain_subclass(self, cls)
+
     data = torch.Tensor.data
 
     def set_data(self: Any, value: Any) -> None:
@@ -392,6 +398,7 @@ def _tensors(gpus: FakeGpus) -> Iterator[tuple[Any, str, Any]]:
         return parse(*(numbered(each, gpus) for each in args), **kwargs)
 
     yield torch._C._nn, "_parse_to", parse_to
+    yield tensor, "as_subclass", as_subclass
     yield tensor, "to", numbered_to
     yield tensor, "cuda", cuda
     yield tensor, "cpu", lambda self, **kwargs: numbered_to(self, torch.device("cpu"), **kwargs)

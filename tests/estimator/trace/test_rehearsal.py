@@ -971,6 +971,26 @@ while True:
     assert (found.budget.model.parameters, found.answer.trained) == (64 * 64 + 64 * 8, 64 * 8)
 
 
+def test_tensors_of_the_program_s_own_class_are_moved(program) -> None:
+    text = """
+import sys, torch
+dev = sys.argv[1]
+class Image(torch.Tensor):
+    pass
+net = torch.nn.Conv3d(1, 4, 3).to(dev)
+optimizer = torch.optim.SGD(net.parameters(), 0.1)
+for step in range(3):
+    image = torch.randn(2, 1, 32, 32, 32).as_subclass(Image).to(dev)
+    net(image).square().sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+    name = program(text)
+    found = rehearse([sys.executable, name, "cuda"])
+    taken = found.allocated_bytes - found.workspace_bytes
+    assert taken == pytest.approx(real_peak(name), rel=0.02)
+
+
 def test_models_that_are_not_trained_are_told_apart(program) -> None:
     text = """
 import copy, torch, torch.nn as nn
