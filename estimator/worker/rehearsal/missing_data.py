@@ -196,6 +196,9 @@ class MissingData:
                     self._note(error, name)
                     raise
                 _fill(dataset, kind, given, classes, known or _own_size(self.sizes))
+                if given.get("download"):
+                    with contextlib.suppress(OSError):  # programs save what they make of the images beside them
+                        Path(given["root"]).mkdir(parents=True, exist_ok=True)
                 width, height = dataset.picture.size
                 self._stands_in(name, f"images of {width} x {height} in {classes:,} classes")
 
