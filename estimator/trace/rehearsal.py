@@ -479,7 +479,7 @@ _FRAME = re.compile(r'File "(?!<)(?![^"]*(?:site-packages|/lib/python\d))([^"]+)
 
 
 def _last_words(run: IsolatedRun) -> str:
-    """Return where the program broke if Python's faulthandler told, and what it printed at last."""
+    """Return the line at which C++ crashed, if faulthandler printed it, and the last message."""
     said, fatal, dump = run.output.rpartition(_FATAL)
     if not fatal:
         return f": {run.last_line}"

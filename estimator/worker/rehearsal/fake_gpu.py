@@ -425,7 +425,7 @@ class FakeGpus(StorageTracker):
         return int(min(most, most_set(tensor, self.bounds_of(tensor) if is_bounded(tensor) else None)))
 
     def _know_bounds(self, tensor: Any, bounds: Any, most_set: int | None) -> None:
-        """Note what an operation tells of its result: bounds of its values, and how many are not zero at most."""
+        """Keep what is known of a result: bounds of its values, and the most elements that are not zero."""
         if not is_bounded(tensor) or tensor.constant is not None:
             return
         if most_set is not None:

@@ -172,7 +172,7 @@ def _define_torchvision(module: ModuleType) -> None:
 
 
 def _draw_no_graph(module: ModuleType) -> None:
-    """Let TensorBoard's writer run a model as it does to draw it: traced once, and once more to compare."""
+    """Let TensorBoard's ``add_graph`` run the model twice, as tracing and its check do, and draw nothing."""
     drawing = sys.modules[module.graph.__module__]
 
     def graph(model: Any, args: Any, *_: Any, **__: Any) -> tuple[Any, Any]:

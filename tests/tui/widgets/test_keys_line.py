@@ -11,7 +11,7 @@ from textual.screen import Screen
 from textual.widget import Widget
 from textual.widgets import Static
 
-from vramtop.tui.tty.terminal_app import PatientApp
+from vramtop.tui.tty.terminal_app import ChangedCellsApp
 from vramtop.tui.widgets.keys_line import KeysLine
 
 
@@ -98,7 +98,7 @@ def drawings() -> int:
 
 @pytest.mark.slow
 async def test_closed_screens_are_not_kept_in_memory() -> None:
-    app = PatientApp()
+    app = ChangedCellsApp()
     async with app.run_test(size=(60, 5)) as pilot:
         kept = []
         for _ in range(6):
