@@ -471,6 +471,14 @@ class FakeGpus(StorageTracker):
             if record.component not in _STATES:
                 record.component = "other_models"
 
+    def count_states(self, shapes: set[tuple[int, ...]], before: int) -> None:
+        """Count what has the shape of a trained parameter and is older than a record as optimizer state."""
+        copies = {each.number for each in self._copies_of_weights}
+        for record in self._live.values():
+            of_state = record.component in (None, "activations") and record.shape in shapes - {()}
+            if of_state and record.number < before:
+                record.component = "other_models" if record.number in copies else "optimizer"
+
     def _take_workspaces(self, workspaces: Iterator[Workspace]) -> None:
         for each in workspaces:
             if each.is_new:

@@ -46,6 +46,8 @@ _OF_TRAINERS = {
     "KTOTrainer": ("prompt", "completion", "label"),
 }
 """Columns of a data set of which the source names none (TRL 1.16, docs/source/dataset_formats.md)."""
+_LIBRARIES = {"trl", "transformers", "datasets", "peft", "accelerate", "diffusers"}
+"""Packages whose source knows columns of all data sets, also where they lie beside the program."""
 _OF_BUILDERS = {"imagefolder": ("image", "label"), "audiofolder": ("audio", "label"), "text": ("text",)}
 _SPLITS = ("train", "validation", "test")
 _OTHER_SPLITS = ("validation_matched", "validation_mismatched", "dev", "valid", "eval", "train_sft", "test_sft",
@@ -352,9 +354,9 @@ def _calling_files() -> Iterator[str]:
 
 
 def _own_files() -> Iterator[str]:
-    for module in list(sys.modules.values()):
+    for name, module in list(sys.modules.items()):
         file = getattr(module, "__file__", None)
-        if file and is_own(file, sys.argv[0]):
+        if file and is_own(file, sys.argv[0]) and name.partition(".")[0] not in _LIBRARIES:
             yield file
 
 

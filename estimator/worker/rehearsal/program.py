@@ -95,6 +95,10 @@ class Rehearsal:
         self._called: weakref.WeakSet[Any] = weakref.WeakSet()
         """Modules that the program calls itself, not through others."""
         self._trained: dict[int, int] = {}
+        self._trained_shapes: set[tuple[int, ...]] = set()
+        """Those of the parameters that the program changes without an optimizer of torch's."""
+        self._records_before = 0
+        """Storages that there were after the last but one backward pass."""
         self._loaded: dict[str, list[str]] = {}
         self._sizes: dict[int, int] = {}
         self._own_sizes: dict[int, int] = {}
@@ -324,11 +328,15 @@ class Rehearsal:
             self.gpus.label((parameter.grad,), "gradients", (self._names.get(id(parameter), ""),))
             if not self._optimizers:  # the program changes its parameters itself, or by another library's optimizer
                 self._trained[id(parameter)] = self._sizes.get(id(parameter)) or elements(parameter)
+                self._trained_shapes.add(tuple(parameter.shape))
 
     def _after_backward(self) -> None:
         self.gpus.enter_backward("")
         self._await_forward()
         self._after.backward_passes += 1
+        if not self._optimizers:
+            self.gpus.count_states(self._trained_shapes, self._records_before)
+            self._records_before = len(self.gpus.history.records)
         if not self._optimizers and self._after.backward_passes >= MANY_STEPS * self.plan["steps"]:
             self._finish("steps")  # the program changes its parameters itself
 

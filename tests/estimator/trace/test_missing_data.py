@@ -184,16 +184,17 @@ print(100 / len(rows))
 @pytest.mark.usefixtures("library")
 def test_columns_are_also_those_that_the_command_line_and_its_configuration_name(program):
     file = program("""
-import torch
+import torch, trl
 from datasets import load_dataset
 row = load_dataset("a/b", split="train")[0]
-assert {*"question response summary title".split()} <= {*row} and not {*"prompt output".split()} & {*row}, row
+assert {*"question response summary title".split()} <= {*row} and not {*"prompt output images".split()} & {*row}, row
 net = torch.nn.Linear(2, 2).cuda()
 optimizer = torch.optim.SGD(net.parameters(), 0.1)
 for _ in range(4):
     net(torch.ones(1, 2).cuda()).sum().backward()
     optimizer.step()
 """)
+    Path("trl.py").write_text("COLUMNS = ('prompt', 'images')")  # a library that lies beside the program is none of it
     Path("sft.yaml").write_text("fields: # text\n- question\nanswer_field: 'response'\nnote: prompt and output\n")
     rehearsed(f"{file} --config=sft.yaml --columns title+summary", "synthetic")
 

@@ -962,13 +962,18 @@ def test_parameters_that_the_program_changes_itself_are_trained(program) -> None
 import torch
 net = torch.nn.Sequential(torch.nn.Linear(64, 64, bias=False), torch.nn.Linear(64, 8, bias=False)).cuda()
 net[0].requires_grad_(False)
+first, second = torch.zeros_like(net[1].weight), None
 while True:
     net(torch.randn(8, 64, device="cuda")).sum().backward()
     with torch.no_grad():
-        net[1].weight -= 0.1 * net[1].weight.grad
+        second = torch.zeros_like(first) if second is None else second
+        first.lerp_(net[1].weight.grad, 0.1)
+        second.lerp_(first.square(), 0.1)
+        net[1].weight -= 0.1 * first
 """
     found = rehearse([sys.executable, program(text)])
     assert (found.budget.model.parameters, found.answer.trained) == (64 * 64 + 64 * 8, 64 * 8)
+    assert found.budget.peak.components.optimizer == 2 * 64 * 8 * 4
 
 
 def test_tensors_of_the_program_s_own_class_are_moved(program) -> None:
