@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.fake_tensor import FakeTensor, in_kernel_invocation_manager
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -160,6 +160,11 @@ _TAGS = torch.Tag
 _UNSURE_TAGS = {_TAGS.data_dependent_output, _TAGS.dynamic_output_shape, _TAGS.inplace_view}
 _FRESH, _VIEW, _WRITTEN, _UNTOUCHED, _UNKNOWN = range(5)
 
+_OF_META = {
+    torch.ops.aten.native_batch_norm.default: 5,
+    torch.ops.aten.native_batch_norm_backward.default: 7,
+}
+"""Operations with meta kernels for training, and which argument says that it is."""
 _KINDS: dict[Any, int] = {}
 """Kind of each operation: how its results relate to its arguments."""
 _ENTRIES: dict[tuple[Any, ...], Any] = {}
@@ -180,16 +185,18 @@ def run(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return func(*args, **kwargs)
     key = tuple(parts)
     entry = _ENTRIES.get(key)
-    if entry is None:
-        result = func(*args, **kwargs)
-        if key not in _ENTRIES:
-            if len(_ENTRIES) >= MAX_ENTRIES:
-                _ENTRIES.clear()
-            _ENTRIES[key] = _entry(kind, args, result)
-        return result
     mode = torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE)
     if mode is None:  # the arguments are fake, and what else runs is not
         mode = _mode_of(args) or _mode_of(kwargs.values())
+    if entry is None and mode is not None and _is_of_meta(func, args):
+        with in_kernel_invocation_manager(mode):
+            entry = _of_meta(func(*args, **kwargs))
+        _keep(key, entry)
+    if entry is None:
+        result = func(*args, **kwargs)
+        if key not in _ENTRIES:
+            _keep(key, _entry(kind, args, result))
+        return result
     if kind == _WRITTEN:
         return args[0] if entry is _SELF else None
     storage = args[0].untyped_storage() if kind == _VIEW else None
@@ -199,6 +206,26 @@ def run(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 
 _SELF, _NOTHING = object(), object()
+
+
+def _keep(key: tuple[Any, ...], entry: Any) -> None:
+    if len(_ENTRIES) >= MAX_ENTRIES:
+        _ENTRIES.clear()
+    _ENTRIES[key] = entry
+
+
+def _is_of_meta(func: Any, args: tuple[Any, ...]) -> bool:
+    """Return True for an operation whose meta kernel gives at once what the mode finds by many fake operations."""
+    at = _OF_META.get(func)
+    return args[at] is True if at is not None else func._schema.name.startswith("aten::_foreach_")
+
+
+def _of_meta(result: Any) -> Any:
+    if result is None:
+        return _NOTHING
+    many = type(result) if isinstance(result, (list, tuple)) else None
+    whole = result if many else [result]
+    return many, [None if each is None else (each.shape, each.stride(), each.dtype, 0) for each in whole]
 
 
 def shares_storage(func: Any) -> bool:
