@@ -1,4 +1,4 @@
-"""Memory of CUDA's kernels for attention, dropout, softmax and embeddings, imitated on fake CPU tensors."""
+"""Memory of CUDA's kernels for attention, dropout, softmax, norms and embeddings, imitated on fake CPU tensors."""
 
 from __future__ import annotations
 
@@ -13,18 +13,16 @@ from ..replaced import replaced
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-# Memory of CUDA's kernels for attention, dropout, softmax and embeddings, imitated on fake CPU tensors.
-#
 # Fake tensors on "cuda" would need no imitation, but autograd's engine asks for a real device. The tensors that each
 # kernel saves for its backward pass and allocates during it come from ATen's ``native/Dropout.cpp``,
-# ``native/SoftMax.cpp``, ``native/cuda/Embedding.cu``, ``EmbeddingBackwardKernel.cu`` and, under
-# ``native/transformers/cuda``, ``sdp_utils.cpp``, ``attention.cu``, ``attention_backward.cu``,
+# ``native/SoftMax.cpp``, ``native/cuda/Embedding.cu``, ``EmbeddingBackwardKernel.cu``, ``layer_norm_kernel.cu`` and,
+# under ``native/transformers/cuda``, ``sdp_utils.cpp``, ``attention.cu``, ``attention_backward.cu``,
 # ``flash_attn/flash_api.cpp`` and ``mem_eff_attention/kernel_backward.h``. The tests compare saved and returned
 # tensors with torch's own kernels on tensors without data (torch 2.12.1 for CUDA 13, and 2.13.0); those do not show a
 # kernel's temporary memory.
 #
-# Known differences in whole forward passes: the statistics of ``layer_norm`` of 16-bit inputs (fp32 on CUDA, four
-# bytes more per token) and ``torch.nn.RMSNorm`` (one kernel on CUDA, from torch 2.9 on).
+# A known difference in whole forward passes: the statistics of ``layer_norm`` of 16-bit inputs (fp32 on CUDA, four
+# bytes more per token).
 #
 # The attention kernel is the one that CUDA chooses from sm_80 on. With cuDNN 9.15.1 or newer, torch 2.11 and newer
 # prefer cuDNN's kernel on Hopper and Blackwell: it saves the same tensors; its temporary memory is not published and
@@ -46,7 +44,7 @@ FLASH_NAME = "vramtop_fused_attention"
 
 @contextlib.contextmanager
 def cuda_kernels() -> Iterator[None]:
-    """Make attention, dropout, softmax and embeddings allocate as CUDA's kernels do."""
+    """Make attention, dropout, softmax, ``rms_norm`` and embeddings allocate as CUDA's kernels do."""
     functional = torch.nn.functional
     attention = "scaled_dot_product_attention"
     library = torch.library.Library("aten", "IMPL")
@@ -57,6 +55,9 @@ def cuda_kernels() -> Iterator[None]:
             library.impl("softmax.int", _fp32_softmax(torch.ops.aten._softmax.default), composite)
             library.impl("log_softmax.int", _fp32_softmax(torch.ops.aten._log_softmax.default), composite)
             library.impl("embedding_dense_backward", _embedding_backward, "AutogradCPU")
+            if hasattr(torch.ops.aten, "_fused_rms_norm_backward"):  # since torch 2.9 CUDA has a kernel, a CPU none
+                library.impl("_fused_rms_norm", _rms_norm, "CPU")
+                library.impl("_fused_rms_norm_backward", _rms_norm_backward, "CPU")
         with replaced((functional, attention, scaled_dot_product_attention), (functional, "dropout", dropout)):
             yield
     finally:
@@ -72,6 +73,30 @@ def _fp32_softmax(kernel: Any) -> Any:
         return kernel(tensor if dtype is None else tensor.to(dtype), dim, False)
 
     return run
+
+
+def _rms_norm(tensor: Any, shape: Any, weight: Any, epsilon: float | None) -> tuple[Any, Any]:
+    """Return normalized rows and the reciprocal of their norms, which the backward pass needs beside the input."""
+    wide = tensor.to(torch.promote_types(tensor.dtype, torch.float32))
+    epsilon = torch.finfo(tensor.dtype).eps if epsilon is None else epsilon
+    scale = wide.square().mean(_last(shape), keepdim=True).add_(epsilon).rsqrt_()
+    normalized = wide * scale if weight is None else wide * scale * weight
+    return normalized.to(tensor.dtype).contiguous(), scale
+
+
+def _rms_norm_backward(gradient: Any, tensor: Any, shape: Any, *others: Any) -> tuple[Any, Any]:
+    scale, weight, wanted = others
+    normalized, gradient = tensor.to(scale.dtype) * scale, gradient.to(scale.dtype)
+    scaled = gradient if weight is None else gradient * weight
+    of_tensor = scale * (scaled - normalized * (scaled * normalized).mean(_last(shape), keepdim=True))
+    of_weight = None
+    if wanted[1] and weight is not None:
+        of_weight = (gradient * normalized).reshape(-1, *shape).sum(0).to(weight.dtype)
+    return of_tensor.to(tensor.dtype) if wanted[0] else None, of_weight
+
+
+def _last(shape: Any) -> tuple[int, ...]:
+    return tuple(range(-len(shape), 0))
 
 
 def _embedding_backward(gradient: Any, ids: Any, rows: int, *settings: Any) -> Any:

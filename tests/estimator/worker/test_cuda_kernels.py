@@ -154,3 +154,24 @@ def test_gradients_of_embeddings_of_many_tokens_need_partial_sums(tokens: int, r
     assert sum(sizes) == 4 * 128 * sums
     assert weight.grad is not None
     assert weight.grad.shape == (rows, 128)
+
+
+@pytest.mark.skipif(not hasattr(torch.ops.aten, "_fused_rms_norm_backward"), reason="before torch 2.9")
+def test_rms_norm_saves_its_input_and_a_number_for_each_row() -> None:
+    """As the derivative of ``_fused_rms_norm`` says in torch's ``derivatives.yaml``."""
+    tensor, weight = (torch.randn(shape, requires_grad=True) for shape in ((3, 5, 8), (8,)))
+    with forward_pass.cuda_kernels():
+        low, kept_low = saved_by(lambda: functional.rms_norm(tensor.bfloat16(), (8,), weight.bfloat16()))
+        result, kept = saved_by(lambda: functional.rms_norm(tensor, (8,), weight))
+        result.square().sum().backward()
+
+    assert kept == sorted([*layouts([tensor, weight]), *layouts(torch.empty(3, 5, 1))])
+    assert (low.dtype, kept_low) == (
+        BF16,
+        sorted([((3, 5, 8), (40, 8, 1), 2), ((3, 5, 1), (5, 1, 1), 4), ((8,), (1,), 2)]),
+    )
+    found = [result.detach(), tensor.grad, weight.grad]
+    tensor.grad = weight.grad = None
+    expected = functional.rms_norm(tensor, (8,), weight)
+    expected.square().sum().backward()
+    torch.testing.assert_close(found, [expected.detach(), tensor.grad, weight.grad], atol=1e-4, rtol=1e-4)
