@@ -41,21 +41,12 @@ _MANY_NAMES = 3
 _COMMON = "common settings"
 _INTRODUCTION = """\
 `vramtop` without a command opens the dashboard. A first word that is no command is a process to attach to, if it is a
-number, and otherwise a job for `vramtop fit`. Flags may be written with `_` in place of `-`, and as `--flag VALUE` or
-`--flag=VALUE`. `vramtop COMMAND --help` prints examples, remarks and the flags that most people use, `--help-all` and
-`man vramtop` all of them. What a command ends with is in [exit codes](exit-codes.md#by-command)."""
+number, and otherwise a job for `vramtop fit`. `vramtop COMMAND --help` prints examples and the flags that most people
+use, `--help-all` and `man vramtop` all of them. See also [exit codes](exit-codes.md)."""
 _JOB = """\
-`fit`, `estimate`, `wait`, `preflight` and `measure` take a job (`measure` without the flags of the machine, since it
-runs here):
-
-- a [job file](job-file.md) (TOML),
-- the configuration file of [another tool](frameworks.md#tools-that-are-read),
-- a model: a built-in name, a hub id, a folder with a `config.json`, `module:callable`,
-- a script or a notebook (`train.py`, `train.ipynb`), which is read and not run,
-- or a launch line after `--`: `vramtop fit -- torchrun --nproc-per-node 8 train.py --bf16`.
-
-Every key of a [job file](job-file.md) can be set by a flag. Other tools' names of these flags
-(`--per_device_train_batch_size`, `--lora_r`, `--tp`, ...) are understood; `vramtop fit --help-all` lists them."""
+`fit`, `estimate`, `wait`, `preflight` and `measure` take a [job](../how-to/before-launch.md#ask-on-the-command-line):
+a model, a script, a file, or a launch line after `--`. Every key of a [job file](job-file.md) can be set by a flag;
+these are the most usual. `vramtop fit --help-all` lists other tools' names of them."""
 
 
 def commands_page() -> str:
@@ -89,18 +80,16 @@ def commands_page() -> str:
 
 def exit_codes_page() -> str:
     """Return the page of the exit codes."""
-    columns = [0, 1, 3, 4]
-    rows = [
-        (f"[`{name}`](commands.md#vramtop-{name})" if name else "the dashboard", *_cells(name, columns))
-        for name in OF_COMMANDS
-    ]
+    columns = [1, 3, 4]
+    cells = {name: tuple(_cells(name, columns)) for name in OF_COMMANDS}
+    rows = [(code(name) if name else "the dashboard", *found) for name, found in cells.items() if any(found)]
     return page(
         "Exit codes",
         "A code means the same in all commands. A sentence on standard error says what is wrong; with `--json` too.",
         table(("code", "meaning"), [(code(number), text) for number, text in OF_EVERY_COMMAND.items()]),
         "## By command",
-        "Every command ends with 2 on wrong input, and with 3 where it needs a driver and there is none. Empty: it "
-        "does not end with this code.",
+        "Every command ends with 2 on wrong input, and with 3 where it needs a driver and there is none. `vramtop "
+        "run`, and `vramtop wait --exec` if the job fits, end with the exit code of the command that they start.",
         table(("command", *(code(number) for number in columns)), rows),
     )
 

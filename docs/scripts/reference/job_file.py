@@ -18,23 +18,21 @@ from .markdown import block, code, codes, page, paragraphs, prose, table
 
 EXAMPLES = tuple(Path(__file__).with_name(f"{name}_example.toml") for name in ("job_file", "served_model"))
 _INTRODUCTION = """\
-A job file is TOML. It describes a training job (or a served model): `vramtop fit job.toml` checks it; `estimate`,
-`wait`, `preflight`, `measure` and the dashboard (`--job`) take it too. Only a model is required; every other key has a
-default. An unknown key and a wrong value are errors, which name the key and the nearest one that exists.
+Every key of a [job file](../how-to/job-files.md). Only a model is required.
 
 - **Flags** set the same keys, and count more than the file. The flag has the key's name: `--micro-batch` for
   `training.micro_batch`, with the table's name before it in `[lora]` and `[inference]`. Where it is another, the
   meaning says so. `--set TABLE.KEY=VALUE` sets any key.
-- **Paths**: a model folder beside the file is found by its relative name. `run.output_dir` is relative to the folder in
-  which the job is started.
-- **Editors**: the [schema](schemas/job-file.json) lets an editor complete and check keys: Taplo (Even Better TOML)
-  takes its path in the first line of the file, `#:schema /path/to/job-file.json`.
-- **Dashboard**: `F2` in the fit check saves the form as a job file, and keeps the comments of one that exists."""
+- **Paths**: a model folder is relative to the file; `run.output_dir` to the folder in which the job is started.
+- **Editors** complete and check keys by the [schema](schemas/job-file.json): `#:schema /path/to/job-file.json` in the
+  first line, for Taplo (Even Better TOML)."""
 _UNITS = """\
 - Sizes in bytes are whole numbers (`inference.cache_bytes`). In `parallel.max_memory` they may have a unit: `"20GiB"`,
   `"20GB"`, `"512MiB"`. 1 GiB is 1024 MiB; 1 GB is 1000 MB.
 - Lengths are tokens, batches are sequences, `zero` counts elements (parameters), not bytes.
 - On the command line a size without a unit is GiB (`--gpu-memory 24`), and `4k` is 4096 tokens."""
+_MANY = 12
+"""Words of a choice of which the page has all."""
 _LARGEST = 2**31 - 1
 """A bound that no job comes near."""
 _TEXTS = ((types.type_info(Version), "version"), (types.type_info(EnvironmentName), "name of a variable"))
@@ -47,9 +45,6 @@ def job_file_page() -> str:
         "Job file",
         _INTRODUCTION,
         "## Examples",
-        "The shortest job file; all else has its default:",
-        block('[model]\nid = "meta-llama/Llama-3.1-8B"', "toml"),
-        "One of a training job and one of a served model:",
         *(block(example.read_text(encoding="utf-8"), "toml") for example in EXAMPLES),
         "## Units",
         _UNITS,
@@ -101,9 +96,9 @@ def _keys_table(prefix: str, fields: Any, kind: type[msgspec.Struct]) -> str:
 def _default(field: msgspec.structs.FieldInfo) -> str:
     if field.default_factory is not msgspec.NODEFAULT:
         made = field.default_factory()
-        return _toml(made) if made else "empty"
+        return _toml(made) if made else ""
     if field.default is None:
-        return "absent"
+        return ""
     return "required" if field.default is msgspec.NODEFAULT else _toml(field.default)
 
 
@@ -121,6 +116,8 @@ def _values(field: msgspec.structs.FieldInfo, prefix: str) -> str:
     if field.encode_name == "task" and not prefix:
         return "as `model.task`"
     choices = choices_of(field.type)
+    if len(choices) > _MANY:
+        return f"{codes(choices[:_MANY])}, ...; the [schema](schemas/job-file.json) has all"
     return _in_words(types.type_info(field.type), choices)
 
 

@@ -15,29 +15,24 @@ _WIDTH = 120
 _INDENT = "  "
 _MANY = 6
 """Words of an enumeration that a table has at most; the schema has all."""
-_WITH_FIELDS = ("estimate", "fit", "once", "attach", "preflight")
+_WITH_FIELDS = ("estimate", "fit", "once")
 """Outputs that scripts read most: the page has their fields. Those of the others are in their schemas."""
 _INTRODUCTION = """\
-Every command takes `--json`. It prints JSON on standard output, and nothing else there; errors are one sentence on
-standard error, with the [exit code](exit-codes.md), and print no JSON. Each output has a schema (JSON Schema, draft
-2020-12) with the type, the unit and the meaning of every field; tests hold real output of every command to it."""
+Every command takes `--json`, and prints nothing else on standard output; an error is one sentence on standard error,
+with the [exit code](exit-codes.md). Each output has a JSON Schema with the type, unit and meaning of every field."""
 _RULES = """\
 - Sizes are bytes, whole numbers; names of other units say them (`_seconds`, `_percent`, `_w`, `_c`).
 - `null`, and a field that is absent, is unknown unless the field says otherwise. An unknown figure is never 0. A field
   that is not among `required` may be absent.
 - `schema`, the first field of most, is the version of the format. While it is the same number, fields that are there
   stay: none is renamed, removed or changes its meaning or unit.
-- New fields may be added, and new values to an `enum` of words. So ignore fields that you do not know, and take a word
-  that you do not know as `unknown`: the schemas allow other fields on purpose.
-- Sentences (`sentence`, `notes`, `warnings`, `reason`, ...) are for people: their wording may change at any time.
-  The order of fields means nothing.
-- JSON contains no secrets: what looks like one is masked, unless `--show-secrets` is given."""
+- New fields and new words of an `enum` may be added: ignore fields that you do not know, and take such a word as
+  `unknown`. Sentences are for people, and may change at any time.
+- Secrets are masked, unless `--show-secrets` is given."""
 _FILES = """\
-`vramtop export --json` and `vramtop serve --json` print their line when they listen, and go on. `vramtop stream`,
-recordings and exports of the history are JSON lines: one object per line, each by its own schema. `vramtop measure`
-with a file of several jobs prints one line per job. With `--out -`, `vramtop report` prints the HTML file itself, and
-its JSON on standard error. `vramtop run --fit` and `vramtop wait --exec` print JSON if they do not start the
-command. `vramtop completion` prints the script for the shell in any case."""
+`vramtop export` and `vramtop serve` print their line when they listen, and go on. `vramtop stream`, recordings and
+exports of the history have one object per line, and so has `vramtop measure` with several jobs. `vramtop run --fit` and
+`vramtop wait --exec` print JSON if they do not start the command."""
 
 
 def _schema(name: str) -> dict[str, Any]:
@@ -100,8 +95,7 @@ def _example() -> str:
     """Return an estimate, with its most important fields."""
     job = Job(model=ModelSpec(id="llama-3.1-8b"), lora=Lora(quantization="nf4-double"))
     whole = json.loads(json.dumps(estimate(job, method="formula").to_json()))
-    kept = {key: whole[key] for key in ("schema", "method", "phases", "peak", "steady_device_bytes", "assumptions")}
-    return indented({key: value[:1] if isinstance(value, list) else value for key, value in kept.items()})
+    return indented({key: whole[key] for key in ("schema", "method", "peak", "steady_device_bytes")})
 
 
 _UNSAID = re.compile(r", in bytes(?=[;.])|; (absent|null): unknown(?=\.$)")

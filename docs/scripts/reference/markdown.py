@@ -9,7 +9,7 @@ _WORD = re.compile(
     r"(?<![\w`.-])("
     r"--[a-z][a-z-]*(?![\w-])"  # a flag
     r"|[A-Z]+(?:_[A-Z]+)+"  # an environment variable
-    r"|(?:model|training|lora|parallel|inference|rollout|software|run|target)\.[a-z_]+(?:=[\w.]+)?"  # a job key
+    r"|(?:model|training|lora|parallel|inference|rollout|software|run|target)\.(?!jsonl)[a-z_]+(?:=\w+(?:\.\w+)*)?"  # a job key
     r")(?![\w`])"
 )
 """What is code also where the help, which is plain text, does not mark it."""

@@ -6,19 +6,8 @@ from vramtop.monitor.storage.settings.schema import SETTINGS, TABLES, Setting
 from .markdown import code, codes, page, prose, sentence, table
 
 _INTRODUCTION = """\
-vramtop reads its settings from `config.toml` in `$XDG_CONFIG_HOME/vramtop` (usually `~/.config/vramtop`). There need be
-no such file: every setting has a default.
-
-- **Precedence**: a flag counts more than an environment variable, that more than the file, the file more than the
-  default.
-- **`vramtop config`** prints the settings in force and where each is from. It also changes one; comments and order of
-  the file stay.
-- **A mistake** in the file is one sentence with its line; the default of that setting is used until it is corrected.
-- **`VRAMTOP_CONFIG=FILE`** or `--config FILE` names another file; `--config ''` none.
-- **Its variable** is a setting's name: `VRAMTOP_DASHBOARD_INTERVAL` is `dashboard.interval`
-  ([others](environment.md)). **Its flag** is in the last column.
-
-`vramtop config --template` prints the whole file, every setting with its meaning and commented out."""
+Every setting of `config.toml` ([how to change one](../how-to/settings.md)). Its environment variable is its name:
+`VRAMTOP_DASHBOARD_INTERVAL` is `dashboard.interval` ([others](environment.md)); its flag is in the last column."""
 
 
 def settings_page() -> str:
@@ -54,7 +43,7 @@ def _key(setting: Setting) -> str:
 
 
 def _default(setting: Setting) -> str:
-    return "empty" if setting.default in ("", (), {}) else code(shown(setting.default))
+    return "" if setting.default in ("", (), {}) else code(shown(setting.default))
 
 
 def _flags(setting: Setting) -> str:

@@ -1,10 +1,12 @@
 """The pages of what is known by name: models, their families, frameworks, strategies, precisions, tools, optimizers."""
 
+from collections.abc import Sequence
+
 from vramtop.estimator.job.rules.frameworks import DEFAULTS, FRAMEWORKS, PRECISIONS, STRATEGIES, Default, Strategy
 from vramtop.estimator.job.rules.optimizers.optimizer import Optimizer
 from vramtop.estimator.job.rules.optimizers.table import OPTIMIZERS
 from vramtop.estimator.model.families import FAMILIES
-from vramtop.estimator.model.find_config import BuiltInModel, built_in_models
+from vramtop.estimator.model.find_config import built_in_models
 from vramtop.estimator.program.diffusion_models import diffusion_models
 from vramtop.estimator.program.named_models import named_models
 from vramtop.estimator.readers.tools.tool_registry import all_tools
@@ -16,20 +18,16 @@ A model is named by a built-in name, a Hugging Face id, a folder with a `config.
 own. Of a Hugging Face id that is nowhere here, commands fetch the `config.json`, that file alone; the setting
 `estimates.download = false` turns that off."""
 _BUILT_IN = """\
-Their shapes are in vramtop, so no file and no network is needed. Case and punctuation do not matter, and the
-organisation may be left out: `llama-3.1-8b`, `qwen2.5-7b`. `vramtop models` lists them too, with the bytes of their
-weights. Of a model that reads images too, the language part is built in, by a name of its own:
-`gemma-3-4b-text`."""
+They need no file and no network. Case and punctuation do not matter: `llama-3.1-8b`. `vramtop models` lists them with
+their hub ids, parameters and bytes of weights. Of a model that reads images too, the language part is built in, by a
+name of its own: `gemma-3-4b-text`."""
 _NAMED = """\
 `vramtop fit`, `estimate` and `program` take them by these names. There is no closed form for them: the training script
-that stands for the job is rehearsed. The tests compare the parameters of the model that
-transformers builds from the config with the published count; of LLaVA-OneVision, Idefics3, Pixtral, PaliGemma and Llama
-3.2 Vision 90B the exact count was not at hand. Models of torchvision and timm have the names of these
+that stands for the job is rehearsed. Models of torchvision and timm have the names of these
 libraries ([before launch](../how-to/before-launch.md#models-that-are-given-images-or-audio))."""
 _DIFFUSED = """\
 `vramtop fit`, `estimate` and `program` take them too: adapters by default (`--full` trains all parameters), in the loop
-of the example of diffusers that the script names, with random weights and prompts. Checked are the parameters of the
-part that is trained; the other parts have the configs of their published repositories."""
+of the example of diffusers that the script names, with random weights and prompts."""
 _FAMILIES = """\
 The parameters of these families are counted exactly from the config, tensor by tensor; tests compare them with the
 models that transformers builds. The word is `model_type` in `config.json`. Another family is read as a decoder like
@@ -41,10 +39,9 @@ accelerate's and DeepSpeed's configurations, `torchrun`, `accelerate launch`, `d
 besides."""
 _DEFAULTS = """\
 Where a job or a command line sets nothing, or `auto`, these count: what the newest version of the library does.
-`stored` is the type in which the checkpoint's `config.json` says that its weights are; a config without one is older
-than the field and means fp32, and one that is written out in a job file means bf16. DeepSpeed keeps an fp32 copy of
-16-bit weights, so that `bf16` becomes `bf16-mixed` under ZeRO. The rows of `peft` count for adapters over quantized
-weights."""
+`stored` is the type in the checkpoint's `config.json`: fp32 if it has none, bf16 if the config is written out in a job
+file. DeepSpeed keeps an fp32 copy of 16-bit weights, so `bf16` becomes `bf16-mixed` under ZeRO. The rows of `peft`
+count for adapters over quantized weights."""
 _MANY = 5
 _SHARDED = {
     0: "nothing",
@@ -56,15 +53,11 @@ _SHARDED = {
 
 def models_page() -> str:
     """Return the page of models and families."""
-    models = [
-        (code(model.id), f"{model.parameters / 1e9:.2f}", codes((*_label(model), *model.aliases)))
-        for model in built_in_models()
-    ]
-    named = [
-        (code(model.id), model.task, f"{model.parameters / 1e9:.2f}", codes(model.aliases)) for model in named_models()
-    ]
+    named: dict[str, list[str]] = {}
+    for model in named_models():
+        named.setdefault(model.task, []).append(_with_short_name(model.id, model.aliases))
     diffused = [
-        (code(model.id), f"{model.parameters / 1e9:.2f}", f"{model.size[0]} x {model.size[1]}", codes(model.aliases))
+        (_with_short_name(model.id, model.aliases), f"{model.size[0]} x {model.size[1]}")
         for model in diffusion_models()
     ]
     alike: dict[tuple[str, tuple[str, ...]], list[str]] = {}
@@ -76,23 +69,21 @@ def models_page() -> str:
         _MODELS,
         "## Built-in models",
         _BUILT_IN,
-        table(("model", "10⁹ parameters", "other names"), models),
+        codes(model.label.replace(" ", "-") for model in built_in_models()),
         "## Models that are given images or audio",
         _NAMED,
-        table(("model", "task", "10⁹ parameters", "other names"), named),
+        table(("task", "models, and a short name"), [(task, ", ".join(models)) for task, models in named.items()]),
         "## Diffusion models",
         _DIFFUSED,
-        table(("model", "10⁹ parameters that are trained", "pixels", "other names"), diffused),
+        table(("model, and a short name", "pixels"), diffused),
         "## Families that are known exactly",
         _FAMILIES,
         table(("model_type", "stack", "tasks"), families),
     )
 
 
-def _label(model: BuiltInModel) -> list[str]:
-    """Return the name of a model, if its id does not have it."""
-    told = model.id.rpartition("/")[2].replace("-", " ").casefold()
-    return [] if told.startswith(model.label.replace("-", " ").casefold()) else [model.label]
+def _with_short_name(name: str, aliases: Sequence[str]) -> str:
+    return f"{code(name)} ({code(min(aliases, key=len))})" if aliases else code(name)
 
 
 def frameworks_page() -> str:
