@@ -8,8 +8,8 @@ _CODE = re.compile(r"``(.+?)``|(`[^`]+`)")
 _WORD = re.compile(
     r"(?<![\w`.-])("
     r"--[a-z][a-z-]*(?![\w-])"  # a flag
-    r"|[A-Z]+(?:_[A-Z]+)+"  # an environment variable
-    r"|(?:model|training|lora|parallel|inference|rollout|software|run|target)\.(?!jsonl)[a-z_]+(?:=\w+(?:\.\w+)*)?"  # a job key
+    r"|[A-Z]+(?:_[A-Z]+)+"  # an environment variable; below, a job key
+    r"|(?:model|training|lora|parallel|inference|rollout|software|run|target)\.(?!jsonl)[a-z_]+(?:=\w+(?:\.\w+)*)?"
     r")(?![\w`])"
 )
 """What is code also where the help, which is plain text, does not mark it."""
