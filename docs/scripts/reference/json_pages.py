@@ -34,6 +34,15 @@ _FILES = """\
 exports of the history have one object per line, and so has `vramtop measure` with several jobs. `vramtop run --fit` and
 `vramtop wait --exec` print JSON if they do not start the command."""
 
+_STREAM = """\
+`vramtop stream` writes one line per reading until standard input or output is closed; `vramtop --host` reads them over
+ssh, also with a `schema` that differs by one. The [schema](schemas/stream.json) has the fields of a line, of its GPUs,
+their processes, ranks and pending jobs. Times are Unix seconds by the clock of the host. A field that is left out is
+unknown, or has its default: it never means 0.
+
+Processes with the same `master` and world size are one run, wherever they are; without one, those with the same
+`rendezvous`, then `pod_group`, `ray_job`, `slurm_job` (the job, not the step). A loopback address is the host."""
+
 
 def _schema(name: str) -> dict[str, Any]:
     output = OUTPUTS[name]
@@ -60,12 +69,6 @@ def _closed(part: Any) -> Any:
     return {key: _closed(each) for key, each in part.items()} | shut
 
 
-def stream_fields(record: str | None) -> str:
-    """Return the table of the fields of a line of ``vramtop stream``, or of a record in it."""
-    schema = _schema("stream")
-    return _fields(schema if record is None else schema["$defs"][record], with_version=True)
-
-
 def json_page() -> str:
     """Return the page about JSON."""
     rows = [
@@ -82,6 +85,8 @@ def json_page() -> str:
         _FILES,
         "The fields of the outputs that scripts read most:",
         *(part for name in _WITH_FIELDS for part in _output(name)),
+        "## Lines of a stream",
+        _STREAM,
     )
 
 
@@ -102,12 +107,12 @@ _UNSAID = re.compile(r", in bytes(?=[;.])|; (absent|null): unknown(?=\.$)")
 """Said once on each page, for all of its fields: sizes are bytes, what is absent is unknown."""
 
 
-def _fields(schema: dict[str, Any], *, with_version: bool = False) -> str:
+def _fields(schema: dict[str, Any]) -> str:
     """Return the table of the fields of an object."""
     rows = [
         (code(key), _type(facts), prose(_UNSAID.sub("", facts["description"])))
         for key, facts in schema["properties"].items()
-        if key != "schema" or with_version
+        if key != "schema"
     ]
     return table(("field", "type", "what it is"), rows)
 

@@ -1,13 +1,12 @@
 """The pages that are written from the code: those that are written as a whole, and the parts of pages of prose."""
 
 from collections.abc import Callable, Mapping
-from functools import partial
 from pathlib import Path
 
 from .commands import commands_page, environment_page, exit_codes_page
 from .hardware import cards_page
 from .job_file import job_file_page
-from .json_pages import json_page, schema_files, stream_fields
+from .json_pages import json_page, schema_files
 from .keys import keys_page
 from .markdown import part_between
 from .metrics import alerts_table, metrics_table, states_table
@@ -35,11 +34,6 @@ PARTS: Mapping[tuple[str, str], Callable[[], str]] = {
     ("metrics.md", "table"): metrics_table,
     ("metrics.md", "states"): states_table,
     ("optimizers.md", "names"): optimizer_names,
-    ("stream.md", "line"): partial(stream_fields, None),
-    ("stream.md", "gpu"): partial(stream_fields, "FleetGpu"),
-    ("stream.md", "process"): partial(stream_fields, "FleetProcess"),
-    ("stream.md", "facts"): partial(stream_fields, "RankFacts"),
-    ("stream.md", "pending"): partial(stream_fields, "FleetPending"),
 }
 """Parts of pages of prose, by page and name of the part."""
 
