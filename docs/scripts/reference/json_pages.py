@@ -72,7 +72,7 @@ def _closed(part: Any) -> Any:
 def json_page() -> str:
     """Return the page about JSON."""
     rows = [
-        (f"[{output.title}](schemas/{name}.json)", "<br>".join(map(code, output.commands)))
+        (f"[{output.title}](schemas/{name}.json)", "".join(map(code, output.commands[:1])))
         for name, output in OUTPUTS.items()
     ]
     return page(
