@@ -9,6 +9,7 @@ import tempfile
 import threading
 import zlib
 from collections.abc import Callable, Iterator, Sequence
+from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -23,9 +24,11 @@ from preloaded_python import COLLECTED, preloaded_python
 from vramtop.estimator.budget import Budget, Components, ModelFacts, Peak, Phase
 from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import GIB
+from vramtop.estimator.isolation.seen import signature
 from vramtop.estimator.job.job import Job, ModelSpec
-from vramtop.estimator.trace import isolated_run
+from vramtop.estimator.trace import isolated_run, kept_rehearsals, worker_pool
 from vramtop.estimator.trace.worker_pool import POOL, keep_idle_workers
+from vramtop.estimator.trace.worker_process import Worker
 from vramtop.monitor.snapshot.snapshot import GpuProcess, GpuReading, MigReading, Snapshot, Source
 
 
@@ -98,19 +101,32 @@ def own_data_folder(data_folders: Iterator[Path], monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _shared_worker() -> Iterator[None]:
-    """Let all estimates of a test run use one worker process, since each start takes about three seconds."""
-    keep_idle_workers(600)
-    yield
-    keep_idle_workers(0)
-    POOL.close()
+def _shared_worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Let all estimates of a test run use one worker process, forked from a Python that has imported torch already."""
+
+    class QuickWorker(Worker):
+        def __init__(self, python: Path) -> None:
+            is_own = str(python) == sys.executable and find_spec("torch") is not None
+            super().__init__(Path(start_python_with_torch(tmp_path_factory)) if is_own else python)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(worker_pool, "Worker", QuickWorker)
+        keep_idle_workers(600)
+        yield
+        keep_idle_workers(0)
+        POOL.close()
 
 
 @pytest.fixture(scope="session")
 def python_with_torch(tmp_path_factory: pytest.TempPathFactory) -> str:
     """Path of a Python that has imported torch and transformers already, for tests that start many programs."""
+    return start_python_with_torch(tmp_path_factory)
+
+
+def start_python_with_torch(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Start it, if no other worker of pytest-xdist has done so, and return its path."""
     folder = tmp_path_factory.getbasetemp()
-    is_worker = "PYTEST_XDIST_WORKER" in os.environ  # all workers of a run share one
+    is_worker = "PYTEST_XDIST_WORKER" in os.environ
     return preloaded_python(
         folder.parent if is_worker else folder,
         "torch",
@@ -138,6 +154,12 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDriver]:
 @pytest.fixture
 def quick_rehearsals(monkeypatch: pytest.MonkeyPatch, python_with_torch: str) -> None:
     """Rehearse with a Python that has imported torch already; nothing keeps the programs from real files."""
+    folders: dict[str, str] = {}  # what those of thousands of modules resolve to, once in a test
+
+    def quick_signature(path: str, use: int, shared: dict[str, str] | None = None) -> str:
+        return signature(path, use, folders if shared is None else shared)
+
+    monkeypatch.setattr(kept_rehearsals, "signature", quick_signature)
     monkeypatch.setattr(sys, "executable", python_with_torch)
     monkeypatch.setattr(isolated_run, "KEEPER", Path(__file__).with_name("plain_keeper.py"))
 

@@ -147,7 +147,8 @@ def _answer(client: socket.socket) -> None:
     _, status = os.waitpid(program, 0)
     with contextlib.suppress(ProcessLookupError):
         os.killpg(program, signal.SIGKILL)  # what it has started
-    client.sendall(os.waitstatus_to_exitcode(status).to_bytes(1, "big") if os.WIFEXITED(status) else b"\xff")
+    with contextlib.suppress(BrokenPipeError):  # the client was killed
+        client.sendall(os.waitstatus_to_exitcode(status).to_bytes(1, "big") if os.WIFEXITED(status) else b"\xff")
     os._exit(0)
 
 

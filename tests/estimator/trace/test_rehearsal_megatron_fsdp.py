@@ -47,11 +47,11 @@ for _ in range(3):
     optimizer.step()
     optimizer.zero_grad()
 """
-TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
+TORCHRUN = ("-m", "torch.distributed.run", "--nproc-per-node", "2")
 
 
 def test_collectives_run_together_take_what_each_takes(program) -> None:
-    found = rehearse([*TORCHRUN, program(TOGETHER)])
+    found = rehearse([sys.executable, *TORCHRUN, program(TOGETHER)])
     assert found.answer.phases["optimizer step"].allocated >= 6 * 1024 * 1024 * 4
 
 
@@ -59,7 +59,7 @@ def test_collectives_run_together_take_what_each_takes(program) -> None:
 def test_megatron_fsdp_keeps_shards_of_weights_gradients_and_states(program) -> None:
     if find_spec("megatron_fsdp") is None:
         pytest.skip("megatron_fsdp is not installed")
-    found = rehearse([*TORCHRUN, program(SHARDED)])
+    found = rehearse([sys.executable, *TORCHRUN, program(SHARDED)])
     shard = 4 * 2 * 512 * 2048 * 4 // 2
     kept = found.answer.phases["optimizer step"].components
     assert [kept[name] for name in ("weights", "gradients", "optimizer")] == pytest.approx(

@@ -11,6 +11,7 @@ from vramtop.estimator.readers.source.notebooks import source_of_cell
 from vramtop.estimator.trace.rehearsal import python_command, rehearse
 
 pytest.importorskip("torch")
+pytestmark = pytest.mark.usefixtures("quick_rehearsals")
 
 CELLS = (
     "!pip install -q torch \\\n    transformers\n%matplotlib inline\nimport torch\nfrom sizes import BATCH",
