@@ -36,7 +36,11 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
         script, command = training_script(job, model, how=How(loaded.stated, file)), start_command(job, file)
     if options.out:
         try:
-            write_private(Path(options.out), script.encode())
+            write_private(Path(options.out), script.encode(), new=not options.overwrite)
+        except FileExistsError:
+            raise InputError(
+                f"{options.out} already exists; name another file with --out, or replace it with --overwrite"
+            ) from None
         except OSError as error:
             raise InputError(f"--out {options.out}: {error.strerror}") from None
     if options.json:

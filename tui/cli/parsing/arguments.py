@@ -232,6 +232,7 @@ def _program(parser: "Parser") -> None:
     add_described_job_arguments(parser)
     text = "Write the script into this file instead."
     parser.add_argument("--out", metavar="FILE", help=text)
+    parser.add_argument("--overwrite", action="store_true", help="Replace an existing file.")
 
 
 def _preflight(parser: "Parser") -> None:

@@ -637,6 +637,7 @@ complete -c vramtop -n '_shtab_vramtop_using program' -l output-dir -xka "(__fis
 complete -c vramtop -n '_shtab_vramtop_using program' -l logging-dir -xka "(__fish_complete_directories)" -d 'The same as --set run.logging_dir=FOLDER'
 complete -c vramtop -n '_shtab_vramtop_using program' -l save-total-limit -x -d 'The same as --set run.save_total_limit=N'
 complete -c vramtop -n '_shtab_vramtop_using program' -l out -xka "(__fish_complete_path (commandline -ct))" -d 'Write the script into this file instead'
+complete -c vramtop -n '_shtab_vramtop_using program' -l overwrite -d 'Replace an existing file'
 complete -c vramtop -n '_shtab_vramtop_using program' -l json -d 'Print JSON'
 complete -c vramtop -n '_shtab_vramtop_using program' -l ascii -l no-ascii -d 'Draw with ASCII characters only'
 complete -c vramtop -n '_shtab_vramtop_using program' -l show-secrets -d 'Show tokens, keys and passwords in command lines'
