@@ -12,8 +12,8 @@ from pathlib import Path
 scratch, start, _, _, *words = sys.argv[1:]
 folder = Path(scratch, "shared", "tmp")
 folder.mkdir()
-# Unless a test says otherwise, the program is told that it has a view of its own: to redirect what it writes takes longer
-# than most of them.
+# Unless a test says otherwise, the program is told that it has a view of its own: to redirect what it writes takes
+# longer than most of them.
 environ = {"REHEARSAL_KEEPER": "overlay ", **os.environ, "TMPDIR": str(folder)}
 process = subprocess.Popen(words, cwd=start, env=environ, stdin=subprocess.DEVNULL, start_new_session=True)
 

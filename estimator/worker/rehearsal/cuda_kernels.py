@@ -1,4 +1,4 @@
-"""Memory of CUDA's kernels for attention, dropout, softmax, norms and embeddings, imitated on fake CPU tensors."""
+"""Memory of CUDA's kernels for attention, dropout, softmax, norms, recurrent cells and embeddings on CPU tensors."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 # Fake tensors on "cuda" would need no imitation, but autograd's engine asks for a real device. The tensors that each
 # kernel saves for its backward pass and allocates during it come from ATen's ``native/Dropout.cpp``,
-# ``native/SoftMax.cpp``, ``native/cuda/Embedding.cu``, ``EmbeddingBackwardKernel.cu``, ``layer_norm_kernel.cu`` and,
-# under ``native/transformers/cuda``, ``sdp_utils.cpp``, ``attention.cu``, ``attention_backward.cu``,
-# ``flash_attn/flash_api.cpp`` and ``mem_eff_attention/kernel_backward.h``. The tests compare saved and returned
-# tensors with torch's own kernels on tensors without data (torch 2.12.1 for CUDA 13, and 2.13.0); those do not show a
-# kernel's temporary memory.
+# ``native/SoftMax.cpp``, ``native/RNN.cpp``, ``native/cuda/RNN.cu``, ``native/cuda/Embedding.cu``,
+# ``EmbeddingBackwardKernel.cu``, ``layer_norm_kernel.cu`` and, under ``native/transformers/cuda``, ``sdp_utils.cpp``,
+# ``attention.cu``, ``attention_backward.cu``, ``flash_attn/flash_api.cpp`` and
+# ``mem_eff_attention/kernel_backward.h``. The tests compare saved and returned tensors with torch's own kernels on
+# tensors without data (torch 2.12.1 for CUDA 13, and 2.13.0); those do not show a kernel's temporary memory.
 #
 # A known difference in whole forward passes: the statistics of ``layer_norm`` of 16-bit inputs (fp32 on CUDA, four
 # bytes more per token).
@@ -44,7 +44,7 @@ FLASH_NAME = "vramtop_fused_attention"
 
 @contextlib.contextmanager
 def cuda_kernels() -> Iterator[None]:
-    """Make attention, dropout, softmax, ``rms_norm`` and embeddings allocate as CUDA's kernels do."""
+    """Make attention, dropout, softmax, ``rms_norm``, recurrent cells and embeddings allocate as CUDA's kernels do."""
     functional = torch.nn.functional
     attention = "scaled_dot_product_attention"
     library = torch.library.Library("aten", "IMPL")
@@ -55,6 +55,11 @@ def cuda_kernels() -> Iterator[None]:
             library.impl("softmax.int", _fp32_softmax(torch.ops.aten._softmax.default), composite)
             library.impl("log_softmax.int", _fp32_softmax(torch.ops.aten._log_softmax.default), composite)
             library.impl("embedding_dense_backward", _embedding_backward, "AutogradCPU")
+            for name, cell in (("lstm_cell", _lstm_cell), ("gru_cell", _gru_cell)):
+                library.impl(name, cell, composite)
+            for name, kernel, *others in _CELLS:
+                for key in ("CPU", *others):
+                    library.impl(name, kernel, key)
             if hasattr(torch.ops.aten, "_fused_rms_norm_backward"):  # since torch 2.9 CUDA has a kernel, a CPU none
                 library.impl("_fused_rms_norm", _rms_norm, "CPU")
                 library.impl("_fused_rms_norm_backward", _rms_norm_backward, "CPU")
@@ -93,6 +98,67 @@ def _rms_norm_backward(gradient: Any, tensor: Any, shape: Any, *others: Any) -> 
     if wanted[1] and weight is not None:
         of_weight = (gradient * normalized).reshape(-1, *shape).sum(0).to(weight.dtype)
     return of_tensor.to(tensor.dtype) if wanted[0] else None, of_weight
+
+
+def _lstm_cell(given: Any, state: Any, *weights: Any) -> tuple[Any, Any]:
+    """Make one step as CUDA does, whose autograd keeps both products, the gates, and the state before and after."""
+    gates, biases = _products(given, state[0], *weights)
+    hidden, cell, _ = torch.ops.aten._thnn_fused_lstm_cell.default(*gates, state[1], *biases)
+    return hidden, cell
+
+
+def _gru_cell(given: Any, hidden: Any, *weights: Any) -> Any:
+    gates, biases = _products(given, hidden, *weights)
+    return torch.ops.aten._thnn_fused_gru_cell.default(*gates, hidden, *biases)[0]
+
+
+def _products(given: Any, hidden: Any, *weights: Any) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
+    of_input, of_hidden, *biases = weights
+    if not biases or biases[0] is None:  # torch's rule for shapes wants some
+        biases = [given.new_zeros(()).expand(of_hidden.shape[0])] * 2
+    return (given.matmul(of_input.t()), hidden.matmul(of_hidden.t())), (biases[0], biases[1])
+
+
+def _lstm_kernel(of_input: Any, of_hidden: Any, cell: Any, *biases: Any) -> tuple[Any, Any, Any]:
+    enter, forget, new, leave = (of_input + biases[0] + of_hidden + biases[1]).chunk(4, 1)
+    enter, forget, leave, new = enter.sigmoid(), forget.sigmoid(), leave.sigmoid(), new.tanh()
+    after = forget * cell + enter * new
+    return leave * after.tanh(), after, torch.cat((enter, forget, new, leave), 1)
+
+
+def _lstm_backward_kernel(of_hidden: Any, of_cell: Any, before: Any, after: Any, *others: Any) -> tuple[Any, Any, Any]:
+    (enter, forget, new, leave), wide = others[0].chunk(4, 1), after.tanh()
+    of_hidden, of_cell = (torch.zeros_like(after) if each is None else each for each in (of_hidden, of_cell))
+    total = of_cell + of_hidden * leave * (1 - wide * wide)
+    of_enter, of_forget = total * new * enter * (1 - enter), total * before * forget * (1 - forget)
+    of_new, of_leave = total * enter * (1 - new * new), of_hidden * wide * leave * (1 - leave)
+    of_gates = torch.cat((of_enter, of_forget, of_new, of_leave), 1)
+    return of_gates, total * forget, of_gates.sum(0)
+
+
+def _gru_kernel(of_input: Any, of_hidden: Any, hidden: Any, *biases: Any) -> tuple[Any, Any]:
+    reset, update, new = (of_input + biases[0]).chunk(3, 1)
+    more_reset, more_update, kept = (of_hidden + biases[1]).chunk(3, 1)
+    reset, update = (reset + more_reset).sigmoid(), (update + more_update).sigmoid()
+    new = (new + reset * kept).tanh()
+    return new + update * (hidden - new), torch.cat((reset, update, new, hidden, kept), 1)
+
+
+def _gru_backward_kernel(gradient: Any, gates: Any, _has_bias: bool) -> tuple[Any, ...]:
+    reset, update, new, hidden, kept = gates.chunk(5, 1)
+    of_new = gradient * (1 - update) * (1 - new * new)
+    of_reset, of_update = of_new * kept * reset * (1 - reset), gradient * (hidden - new) * update * (1 - update)
+    of_gates = torch.cat((of_reset, of_update, of_new), 1), torch.cat((of_reset, of_update, of_new * reset), 1)
+    return (*of_gates, gradient * update, *(each.sum(0) for each in of_gates))
+
+
+_CELLS = (
+    ("_thnn_fused_lstm_cell", _lstm_kernel),
+    ("_thnn_fused_lstm_cell_backward_impl", _lstm_backward_kernel),
+    ("_thnn_fused_gru_cell", _gru_kernel, "Meta"),
+    ("_thnn_fused_gru_cell_backward", _gru_backward_kernel, "Meta"),
+)
+"""Kernels that a CPU lacks, and keys under which torch has none either."""
 
 
 def _last(shape: Any) -> tuple[int, ...]:

@@ -21,7 +21,8 @@ def test_the_script_is_printed_written_or_json(tmp_path: Path, monkeypatch: pyte
     written = Path("t.py").read_text(encoding="utf-8")
     assert written == script.replace("train.py", "t.py")
     assert main(["program", "gpt2", "--out", "t.py"]) == 2
-    assert "t.py already exists" in capsys.readouterr().err and Path("t.py").read_text(encoding="utf-8") == written
+    assert "t.py already exists" in capsys.readouterr().err
+    assert Path("t.py").read_text(encoding="utf-8") == written
     assert main(["program", "gpt2", "--out", "t.py", "--overwrite"]) == 0
     assert "gpt2" in Path("t.py").read_text(encoding="utf-8")
     capsys.readouterr()
