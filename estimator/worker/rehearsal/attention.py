@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import importlib.abc
 import importlib.util
+import inspect
 import sys
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from .cuda_kernels import LOW_PRECISION, flash_attention
-from .fake_gpu import program_frames
+from .fake_gpu import FakeGpus, program_frames
 from .handlers import goes_on_without
 from .imports import after_import
 
@@ -146,8 +147,48 @@ class _FlashAttention(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         vars(module).update(_PADDING if module.__name__ == _MODULES[2] else _FUNCTIONS)
 
 
-def change_attention(add_doubt: Callable[[str], None]) -> None:
-    """Let flash-attn and xformers run on fake GPUs, once the program imports them."""
+def change_attention(gpus: FakeGpus) -> None:
+    """Let flash-attn, xformers and torch's flexible attention run on fake GPUs, once the program imports them."""
     after_import(_MODULES[1], lambda module: vars(module).update(_FUNCTIONS))
     after_import("xformers.ops.fmha", lambda module: vars(module).update(_XFORMERS))
-    sys.meta_path.append(_FlashAttention(add_doubt))
+    after_import("torch._higher_order_ops.flex_attention", _change_flexible)
+    sys.meta_path.append(_FlashAttention(gpus.doubts.add))
+
+
+def _change_flexible(module: ModuleType) -> None:
+    """Give ``flex_attention`` what its compiled kernel returns, or, where nothing is compiled, all scores.
+
+    Source: torch 2.13, ``_higher_order_ops/flex_attention.py`` (``flex_attention_fake_impl``, and ``math_attention``,
+    which widens the scores and keeps them beside those before) and ``_inductor/kernel/flex``.
+    """
+    operator: Any = module.flex_attention
+    backward: Any = module.flex_attention_backward
+    has_most = len(inspect.signature(module.FlexAttentionAutogradOp.backward).parameters) > 3
+
+    def scores(gpus: FakeGpus, query: Any, key: Any, count: int) -> None:
+        if not gpus.compiles:
+            shape = (*query.shape[:-1], key.shape[-2])
+            _ = [query.new_empty(shape, dtype=torch.float32) for _ in range(count)]
+
+    @operator.py_impl(FakeGpus)  # type: ignore[untyped-decorator]
+    def forward(gpus: FakeGpus, query: Any, key: Any, value: Any, *_: Any, **__: Any) -> tuple[Any, ...]:
+        with gpus:
+            scores(gpus, query, key, 3)
+            rows = query.shape[:-1]
+            output = (
+                torch.empty_like(query)
+                if value.shape[-1] == query.shape[-1]
+                else query.new_empty((*rows, value.shape[-1]))
+            )
+            sums = query.new_empty(rows, dtype=torch.float32)
+            return (output, sums, query.new_empty((0,), dtype=torch.float32))[: 2 + has_most]
+
+    @backward.py_impl(FakeGpus)  # type: ignore[untyped-decorator]
+    def gradients(gpus: FakeGpus, query: Any, key: Any, value: Any, *others: Any, **_: Any) -> tuple[Any, ...]:
+        with gpus:
+            scores(gpus, query, key, 4)
+            products = query.new_empty(query.shape[:-1], dtype=torch.float32)  # of outputs and their gradients
+            found = [torch.empty_like(each) for each in (query, key, value)]
+            del products
+            captured = tuple(torch.zeros_like(each) if each.requires_grad else None for each in others[-2])
+            return (*found, captured)

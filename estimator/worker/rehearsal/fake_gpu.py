@@ -185,6 +185,8 @@ class FakeGpus(StorageTracker):
 
     notes_lines = True
     """Records have the lines that made them."""
+    compiles = False
+    """The program compiles something, so that its flexible attention is one kernel."""
 
     def __init__(
         self,

@@ -36,8 +36,25 @@ def kernel_of(func: Any) -> Any:
         return _grouped_product
     if func in _ALIGNED:
         return _aligned_backward
+    if func in _OF_RANKS:
+        return _OF_RANKS[func]
     at = _LOSSES.get(func)
     return None if at is None else lambda *args, **_: _loss(args[0], args[1], args[at] if len(args) > at else 1)
+
+
+def _per_channel(image: Any, count: int, *_: Any) -> tuple[Any, ...]:
+    dtype = torch.promote_types(image.dtype, torch.float32)
+    return tuple(image.new_empty((image.shape[1],), dtype=dtype) for _ in range(count))
+
+
+_OF_RANKS = {
+    _ATEN.batch_norm_stats.default: lambda image, *_: _per_channel(image, 2),
+    _ATEN.batch_norm_gather_stats_with_counts.default: lambda image, *_: _per_channel(image, 2),
+    _ATEN.batch_norm_elemt.default: lambda image, *_: torch.empty_like(image),
+    _ATEN.batch_norm_backward_reduce.default: lambda _, image, *__: _per_channel(image, 4),
+    _ATEN.batch_norm_backward_elemt.default: lambda _, image, *__: torch.empty_like(image),
+}
+"""What ``SyncBatchNorm`` runs, for which a CPU has no kernels (``ATen/native/cuda/Normalization.cu``)."""
 
 
 def _grouped_product(a: Any, b: Any, offs: Any = None, _bias: Any = None, out_dtype: Any = None) -> Any:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import sys
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import torch
+import torch.nn.modules._functions as torch_functions
 from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn.parameter import UninitializedTensorMixin  # type: ignore[attr-defined]
@@ -45,7 +47,7 @@ def cuda_without_gpu(gpus: FakeGpus, card: Card) -> Iterator[None]:
         stack.enter_context(cuda_kernels())
         stack.enter_context(replaced(*stand_ins(gpus, card)))
         change_triton(gpus, card)
-        change_attention(gpus.doubts.add)
+        change_attention(gpus)
         stack.enter_context(gpus)
         yield
 
@@ -258,7 +260,10 @@ def _cuda(gpus: FakeGpus, card: Card) -> Iterator[tuple[Any, str, Any]]:
         "get_rng_state_all": lambda: [state] * gpus.count,
         "set_rng_state": nothing(),
         "set_rng_state_all": nothing(),
-        "is_current_stream_capturing": lambda: False,
+        # SyncBatchNorm then takes it that no rank's batch is empty, which would need values
+        "is_current_stream_capturing": lambda: (
+            sys._getframe(1).f_code is torch_functions.SyncBatchNorm.forward.__code__
+        ),
     }
     for module in (torch.cuda, torch.cuda.memory, torch.cuda.random):
         for name, answer in answers.items():
@@ -498,6 +503,10 @@ def _others(gpus: FakeGpus) -> Iterator[tuple[Any, str, Any]]:
     def compiled(model: Any = None, **options: Any) -> Any:
         if model is None:
             return functools.partial(compiled, **options)
+        if getattr(model, "__module__", None) == "torch.nn.attention.flex_attention":
+            gpus.compiles |= model.__name__ == "flex_attention"  # torch wraps what it calls itself, too
+            return model
+        gpus.compiles = True
         if isinstance(model, torch.nn.Module):
             doubt_compiled()
             return model
@@ -531,4 +540,4 @@ def _others(gpus: FakeGpus) -> Iterator[tuple[Any, str, Any]]:
     yield scaler, "_maybe_opt_step", step
     yield torch, "compile", compiled
     yield torch.jit._state._enabled, "enabled", False  # as PYTORCH_JIT=0: its compiler cannot read stand-ins
-    yield torch.nn.Module, "compile", lambda self, *_, **__: doubt_compiled()
+    yield torch.nn.Module, "compile", lambda self, *_, **__: compiled(self)

@@ -466,3 +466,52 @@ def test_torchaudio_is_imported_without_its_library_for_cuda(program) -> None:
     program("def _load_lib(name):\n    raise OSError('libc10_cuda.so')\n", "torchaudio/_extension/utils.py")
     check = "import torchaudio._extension\nassert not torchaudio._extension.IS_THERE\n"
     rehearse([sys.executable, program(check + WRITTEN)])
+
+
+FLEXIBLE = """
+import sys, torch
+from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+kind = sys.argv[1]
+attention = torch.compile(flex_attention) if kind == "compiled" else flex_attention
+net = torch.nn.Linear(512, 3 * 512).cuda().bfloat16()
+optimizer = torch.optim.SGD(net.parameters(), 0.1)
+mask = None if kind == "built in" else create_block_mask(lambda b, h, q, k: q >= k, None, None, 512, 512, device="cuda")
+for _ in range(4):
+    x = torch.randn(8, 512, 512, device="cuda", dtype=torch.bfloat16)
+    q, k, v = net(x).view(8, 512, 3, 8, 64).permute(2, 0, 3, 1, 4).unbind()
+    if kind == "built in":
+        made = torch.nn.functional.scaled_dot_product_attention(q, k, v)
+    else:
+        made = attention(q, k, v, block_mask=mask)
+    made.float().square().mean().backward()
+    optimizer.step()
+"""
+
+
+def test_compiled_flexible_attention_takes_what_one_kernel_takes_and_others_all_scores(program) -> None:
+    file = program(FLEXIBLE)
+    found = {kind: rehearse([sys.executable, file, kind]) for kind in ("built in", "compiled", "eager")}
+    peaks = {kind: each.allocated_bytes for kind, each in found.items()}
+    assert peaks["compiled"] == pytest.approx(peaks["built in"], rel=0.02)
+    assert peaks["eager"] > peaks["compiled"] + 8 * 8 * 512 * 512 * 4
+    assert not found["compiled"].answer.doubt_kinds
+
+
+def test_batch_norm_over_ranks_takes_what_that_of_one_takes(program) -> None:
+    text = """
+import os, sys, torch
+torch.distributed.init_process_group("nccl")
+torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+net = torch.nn.Sequential(torch.nn.Conv2d(3, 64, 3), torch.nn.BatchNorm2d(64), torch.nn.ReLU(), torch.nn.Flatten())
+net = torch.nn.SyncBatchNorm.convert_sync_batchnorm(net) if "sync" in sys.argv else net
+net = torch.nn.parallel.DistributedDataParallel(net.cuda())
+optimizer = torch.optim.SGD(net.parameters(), 0.1)
+for _ in range(4):
+    net(torch.randn(16, 3, 64, 64, device="cuda")).square().mean().backward()
+    optimizer.step()
+"""
+    file = program(text)
+    line = ["torchrun", "--nproc-per-node", "2", str(file)]
+    found, own = (rehearse([*line, *more], python=sys.executable) for more in (["sync"], []))
+    assert found.allocated_bytes == pytest.approx(own.allocated_bytes, rel=0.001)
+    assert not found.warnings
