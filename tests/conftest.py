@@ -24,7 +24,6 @@ from preloaded_python import COLLECTED, preloaded_python
 from vramtop.estimator.budget import Budget, Components, ModelFacts, Peak, Phase
 from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import GIB
-from vramtop.estimator.isolation.seen import signature
 from vramtop.estimator.job.job import Job, ModelSpec
 from vramtop.estimator.trace import isolated_run, kept_rehearsals, worker_pool
 from vramtop.estimator.trace.worker_pool import POOL, keep_idle_workers
@@ -154,12 +153,6 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDriver]:
 @pytest.fixture
 def quick_rehearsals(monkeypatch: pytest.MonkeyPatch, python_with_torch: str) -> None:
     """Rehearse with a Python that has imported torch already; nothing keeps the programs from real files."""
-    folders: dict[str, str] = {}  # what those of thousands of modules resolve to, once in a test
-
-    def quick_signature(path: str, use: int, shared: dict[str, str] | None = None) -> str:
-        return signature(path, use, folders if shared is None else shared)
-
-    monkeypatch.setattr(kept_rehearsals, "signature", quick_signature)
     monkeypatch.setattr(sys, "executable", python_with_torch)
     monkeypatch.setattr(isolated_run, "KEEPER", Path(__file__).with_name("plain_keeper.py"))
 

@@ -216,11 +216,11 @@ def of_answer(
         answer: what the program took.
         report: what it looked at.
     """
-    paths = dict(report.paths)
+    paths, folders = dict(report.paths), dict[str, str]()
     for use, names in ((USED, (str(python), *answer.files)), (LISTED, answer.folders)):
         for path in names:
             if path not in paths or paths[path][0] < use:
-                paths[path] = (use, signature(path, use))
+                paths[path] = (use, signature(path, use, folders))
     salt = os.urandom(8).hex()
     return KeptRehearsal(
         words=[*words],

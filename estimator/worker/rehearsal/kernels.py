@@ -36,8 +36,9 @@ def kernel_of(func: Any) -> Any:
         return _grouped_product
     if func in _ALIGNED:
         return _aligned_backward
-    if func in _OF_RANKS:
-        return _OF_RANKS[func]
+    other = _OTHERS.get(func)
+    if other is not None:
+        return other
     at = _LOSSES.get(func)
     return None if at is None else lambda *args, **_: _loss(args[0], args[1], args[at] if len(args) > at else 1)
 
@@ -47,14 +48,42 @@ def _per_channel(image: Any, count: int, *_: Any) -> tuple[Any, ...]:
     return tuple(image.new_empty((image.shape[1],), dtype=dtype) for _ in range(count))
 
 
-_OF_RANKS = {
+def _to_complex(tensor: Any, dims: Any, _: int, onesided: bool) -> Any:
+    sizes = list(tensor.shape)
+    if onesided:
+        sizes[dims[-1]] = sizes[dims[-1]] // 2 + 1
+    return _transformed(tensor, sizes, dims, tensor.dtype.to_complex())
+
+
+def _to_real(tensor: Any, dims: Any, _: int, last: int) -> Any:
+    sizes, copy = list(tensor.shape), torch.empty_like(tensor)  # which the library may write into
+    sizes[dims[-1]] = last
+    return _transformed(copy, sizes, dims[-1:], tensor.dtype.to_real())
+
+
+def _transformed(tensor: Any, sizes: Any, dims: Any, dtype: Any) -> Any:
+    """Return a Fourier transform, whose own dimensions lie innermost; cuFFT's work area is taken to be as large.
+
+    Source: torch, ``ATen/native/cuda/SpectralOps.cpp`` (``_exec_fft``, ``_fft_c2r_cufft``).
+    """
+    batch = sorted((at for at in range(tensor.dim()) if at not in dims), key=tensor.stride, reverse=True)
+    order = [*batch, *dims]
+    made = tensor.new_empty([sizes[at] for at in order], dtype=dtype)
+    _ = torch.empty_like(made if dtype.is_complex else tensor)
+    return made.permute([order.index(at) for at in range(tensor.dim())])
+
+
+_OTHERS = {
+    _ATEN._fft_r2c.default: _to_complex,
+    _ATEN._fft_c2r.default: _to_real,
+    _ATEN._fft_c2c.default: lambda tensor, dims, *_: _transformed(tensor, tensor.shape, dims, tensor.dtype),
     _ATEN.batch_norm_stats.default: lambda image, *_: _per_channel(image, 2),
     _ATEN.batch_norm_gather_stats_with_counts.default: lambda image, *_: _per_channel(image, 2),
     _ATEN.batch_norm_elemt.default: lambda image, *_: torch.empty_like(image),
     _ATEN.batch_norm_backward_reduce.default: lambda _, image, *__: _per_channel(image, 4),
     _ATEN.batch_norm_backward_elemt.default: lambda _, image, *__: torch.empty_like(image),
 }
-"""What ``SyncBatchNorm`` runs, for which a CPU has no kernels (``ATen/native/cuda/Normalization.cu``)."""
+"""Fourier transforms, and what ``SyncBatchNorm`` runs (``ATen/native/cuda/Normalization.cu``; a CPU has no kernels)."""
 
 
 def _grouped_product(a: Any, b: Any, offs: Any = None, _bias: Any = None, out_dtype: Any = None) -> Any:

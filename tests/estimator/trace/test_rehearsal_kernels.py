@@ -515,3 +515,26 @@ for _ in range(4):
     found, own = (rehearse([*line, *more], python=sys.executable) for more in (["sync"], []))
     assert found.allocated_bytes == pytest.approx(own.allocated_bytes, rel=0.001)
     assert not found.warnings
+
+
+def test_fourier_transforms_take_a_work_area_and_copy_what_becomes_real(program) -> None:
+    text = """
+import torch
+weight = torch.nn.Parameter(torch.ones(1, device="cuda"))
+optimizer = torch.optim.SGD([weight], 0.1)
+for _ in range(4):
+    image = torch.randn(4, 256, 256, 8, device="cuda")  # 8 MiB
+    over_rows = torch.fft.rfft2(image, dim=(1, 2))
+    assert over_rows.shape == (4, 256, 129, 8) and over_rows.stride(2) == 1  # the channels lie outside
+    assert torch.fft.fft(over_rows, dim=3).shape == over_rows.shape
+    back = torch.fft.irfft2(over_rows, s=(256, 256), dim=(1, 2))
+    assert back.shape == image.shape
+    del image, back
+    torch.fft.irfft(over_rows, dim=2).sum().mul(weight).sum().backward()
+    optimizer.step()
+"""
+    found = rehearse([sys.executable, program(text)])
+    rows = 4 * 256 * 129 * 8 * 8
+    image = 4 * 256 * 256 * 8 * 4
+    with_copy_and_area = image + rows + (image + rows + rows)
+    assert found.allocated_bytes == pytest.approx(with_copy_and_area, rel=0.02)
