@@ -11,6 +11,7 @@ from typing import Any
 DEADLINE_SECONDS = 60.0
 """Long enough for a machine with eight busy processes beside the tests; a passing test never waits that long."""
 _POLL_SECONDS = 0.01
+"""Time between two looks at a condition; later a tenth of the time so far, as many conditions render a screen."""
 
 
 def until(condition: Callable[[], Any], *, seconds: float = DEADLINE_SECONDS) -> None:
@@ -19,11 +20,9 @@ def until(condition: Callable[[], Any], *, seconds: float = DEADLINE_SECONDS) ->
     Raises:
         AssertionError: it was still false after ``seconds``.
     """
-    deadline = time.monotonic() + seconds
+    start = time.monotonic()
     while not condition():
-        if time.monotonic() > deadline:
-            raise AssertionError(f"still false after {seconds:g} s: {_source(condition)}")
-        time.sleep(_POLL_SECONDS)
+        time.sleep(_pause(condition, start, seconds))
 
 
 async def until_shown(pilot: Any, condition: Callable[[], Any], *, seconds: float = DEADLINE_SECONDS) -> None:
@@ -32,11 +31,16 @@ async def until_shown(pilot: Any, condition: Callable[[], Any], *, seconds: floa
     Raises:
         AssertionError: it was still false after ``seconds``.
     """
-    deadline = time.monotonic() + seconds
+    start = time.monotonic()
     while not condition():
-        if time.monotonic() > deadline:
-            raise AssertionError(f"still false after {seconds:g} s: {_source(condition)}")
-        await pilot.pause(_POLL_SECONDS)
+        await pilot.pause(_pause(condition, start, seconds))
+
+
+def _pause(condition: Callable[[], Any], start: float, seconds: float) -> float:
+    waited = time.monotonic() - start
+    if waited > seconds:
+        raise AssertionError(f"still false after {seconds:g} s: {_source(condition)}")
+    return max(_POLL_SECONDS, min(waited / 10, 0.25))
 
 
 def _source(condition: Callable[[], Any]) -> str:

@@ -70,7 +70,10 @@ class TerminalProgram:
     def end(self, *, seconds: float = DEADLINE_SECONDS) -> int:
         """Wait until the program has exited; return its exit code, negative for a signal."""
         self.until(self.has_ended, seconds=seconds)
-        self.read()
+        before = -1
+        while len(self.written) != before:  # one read takes 4 KiB at most
+            before = len(self.written)
+            self.read()
         assert self.code is not None
         return self.code
 
