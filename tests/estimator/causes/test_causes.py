@@ -82,3 +82,19 @@ def test_causes_that_change_the_same_key_are_not_combined() -> None:
     found = {cause.name: cause for cause in setting_causes(asked)}
     assert found["all weights trained"].keys & found["quantization off"].keys
     assert not found["checkpointing on"].keys & found["quantization off"].keys
+
+
+@pytest.mark.parametrize(
+    ("strategy", "names"),
+    [
+        ("fsdp2", {"fewer ranks": 4, "more ranks": 16}),
+        ("zero2", {"fewer ranks": 4, "more ranks": 16, "stage 1": "zero1", "stage 3": "zero3"}),
+        ("ddp", {}),
+    ],
+)
+def test_another_stage_of_zero_and_half_and_twice_the_ranks_are_causes(strategy: str, names: dict[str, Any]) -> None:
+    over = "data_replicate" if strategy == "ddp" else "data_shard"
+    found = [*setting_causes(job(**{"parallel.strategy": strategy, f"parallel.{over}": 8}))]
+    changed = {each.name: next(iter(each.changes.values())) for each in found if each.name.endswith("ranks")}
+    changed |= {each.name: each.changes["parallel.strategy"] for each in found if each.name.startswith("stage ")}
+    assert changed == names

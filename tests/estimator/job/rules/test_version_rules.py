@@ -101,6 +101,11 @@ def test_context_before_a_step_by_version_and_gpu(gpu: str, software: dict[str, 
     assert context_bytes(version_rules(job(software)), generation_of(find_gpu(gpu)), kernels=False) == mib * MIB
 
 
+@pytest.mark.parametrize(("version", "expected"), [("4.51", True), ("4.52", False), ("5.1", False), (None, False)])
+def test_trainers_checkpoint_units_of_fsdp1_before_version_4_52(version: str | None, expected: bool) -> None:
+    assert version_rules(job({} if version is None else {"transformers": version})).checkpoints_units is expected
+
+
 def test_lazily_loaded_kernels_come_with_the_first_step() -> None:
     budget = estimate(job({}))
     loading, forward = (budget.phase(name) for name in ("loading", "forward"))
