@@ -25,7 +25,7 @@ from vramtop.estimator.budget import Budget, Components, ModelFacts, Peak, Phase
 from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.job.job import Job, ModelSpec
-from vramtop.estimator.trace import isolated_run, kept_rehearsals, worker_pool
+from vramtop.estimator.trace import isolated_run, worker_pool
 from vramtop.estimator.trace.worker_pool import POOL, keep_idle_workers
 from vramtop.estimator.trace.worker_process import Worker
 from vramtop.monitor.snapshot.snapshot import GpuProcess, GpuReading, MigReading, Snapshot, Source
