@@ -79,7 +79,8 @@ _COMPARE = {
     _ATEN.lt.Scalar: operator.lt,
     _ATEN.le.Scalar: operator.le,
 }
-_READ = {_ATEN._local_scalar_dense.default, _ATEN.item.default, _ATEN.equal.default, _ATEN.is_nonzero.default}
+_ALIKE = (_ATEN.equal.default, _ATEN.allclose.default)
+_READ = {_ATEN._local_scalar_dense.default, _ATEN.item.default, _ATEN.is_nonzero.default, *_ALIKE}
 _ASKS_FOR_OVERFLOW = re.compile(r"isnan|isinf|isfinite|inf_or_nan|overflow|found_inf")
 """A line that looks for overflows, which are assumed not to happen."""
 _TORCHS = frozenset(("aten", "prim", "prims", "profiler", "c10d"))
@@ -732,7 +733,7 @@ class FakeGpus(StorageTracker):
         """Return a value that the program reads: the real one where the host made it, else a plausible one."""
         self.wait_for_stream()
         constant = args[0].constant
-        if func is _ATEN.equal.default:
+        if func in _ALIKE:
             return True
         if constant is not None:
             return func(constant)
@@ -782,6 +783,10 @@ class FakeGpus(StorageTracker):
         """Return True unless a parameter is being initialized."""
         return self._phase not in ("loading", "tries") or self._gpu_of(tensor) != HOST
 
+    def _counted(self, _: Any, weights: Any, classes: int) -> Any:
+        with self.mode:
+            return self._tracked(torch.empty((classes,), dtype=torch.int64 if weights is None else weights.dtype))
+
     def _largest(self, func: Any, args: Any) -> Any:
         """Return what an operation gives at most where its values decide the shape."""
         source, count = args[0], args[0].numel()
@@ -794,6 +799,8 @@ class FakeGpus(StorageTracker):
             return self._packed(*args)
         if name == "_ctc_loss":
             return self._aligned(*args)
+        if name == "bincount" and len(args) > 2 and args[2]:  # as many classes as are said
+            return self._counted(*args)
         sentence = f"{program_line()} makes a tensor whose size depends on values ({name}): the largest is assumed"
         if name != "masked_select" or args[1].constant is None:
             self.doubts.add(sentence, "sizes")
@@ -812,6 +819,8 @@ class FakeGpus(StorageTracker):
                 return tuple(self._tracked(each) for each in made[: len(func._schema.returns)])
             if name in ("index", "_unsafe_index"):
                 return self._indexed(func, args)
+            if name == "bincount":
+                return self._counted(source, args[1] if len(args) > 1 else None, count)
             if name == "repeat_interleave":
                 raise NotImplementedError(f"{name} with counts on the GPU, at {program_line()}")
         raise NotImplementedError(f"the shape of the result of {name} depends on values, at {program_line()}")

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch._C._functorch import is_functorch_wrapped_tensor
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn.parameter import is_lazy
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
@@ -265,7 +266,7 @@ class Rehearsal:
         if not self.gpus.in_module:
             self._tell_evaluation(module)
         self._tell()
-        if module in self._roots:
+        if module in self._roots or any(map(is_functorch_wrapped_tensor, module.parameters())):
             return
         self._called.add(module)
         self._roots.add(module)

@@ -12,6 +12,7 @@ import torch
 import torch.nn.modules._functions as torch_functions
 from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.autograd import forward_ad
 from torch.nn.parameter import UninitializedTensorMixin  # type: ignore[attr-defined]
 from torch.utils._pytree import tree_map
 
@@ -269,7 +270,13 @@ def _cuda(gpus: FakeGpus, card: Card) -> Iterator[tuple[Any, str, Any]]:
         for name, answer in answers.items():
             if hasattr(module, name):
                 yield module, name, answer
-    missing = {"_cuda_getCurrentRawStream": lambda device=None: 0, "_host_emptyCache": nothing()}
+    missing = {
+        "_cuda_getCurrentRawStream": lambda device=None: 0,
+        "_host_emptyCache": nothing(),
+        "_cuda_record_memory_history": nothing(),
+        "_cuda_record_memory_history_legacy": nothing(),
+        "_cuda_memorySnapshot": lambda *_: {"segments": [], "device_traces": []},
+    }
     for name, answer in missing.items():  # torch is built without CUDA; kernels and graphs ask for them
         if not hasattr(torch._C, name):
             setattr(torch._C, name, answer)
@@ -540,4 +547,5 @@ def _others(gpus: FakeGpus) -> Iterator[tuple[Any, str, Any]]:
     yield scaler, "_maybe_opt_step", step
     yield torch, "compile", compiled
     yield torch.jit._state._enabled, "enabled", False  # as PYTORCH_JIT=0: its compiler cannot read stand-ins
+    yield forward_ad, "_maybe_load_decompositions", lambda: None  # as without its compiler
     yield torch.nn.Module, "compile", lambda self, *_, **__: compiled(self)

@@ -1852,3 +1852,54 @@ def test_packed_weights_in_buffers_are_weights(program) -> None:
     found = rehearse([sys.executable, program(PACKED), "cuda"])
     forward = next(each for each in found.budget.phases if each.name == "forward")
     assert forward.components.weights == 2**22 + 64 * 64 * 4 + 512
+
+
+FORMS = {
+    "gradients of each sample": """
+from torch.func import functional_call, grad, vmap
+weights, rows = dict(net.named_parameters()), torch.randn(32, 64, device="cuda")
+def loss():
+    def of_one(weights, row):
+        return functional_call(net, weights, (row[None],)).square().sum()
+    return sum(each.square().sum() for each in vmap(grad(of_one), (None, 0))(weights, rows).values())
+""",
+    "products with a Jacobian": """
+rows = torch.randn(32, 64, device="cuda")
+def loss():
+    after, change = torch.func.jvp(net, (rows,), (torch.randn_like(rows),))
+    return (after * change).sum()
+""",
+    "orthogonal weights": """
+net = torch.nn.utils.parametrizations.orthogonal(torch.nn.Linear(64, 64)).cuda()
+def loss():
+    return net(torch.randn(32, 64, device="cuda")).sum()
+""",
+    "a history of memory": """
+def loss():
+    torch.cuda.memory._record_memory_history()
+    torch.cuda.memory._dump_snapshot("snapshot.pickle")
+    assert torch.cuda.memory_snapshot() == []
+    return net(torch.randn(32, 64, device="cuda")).sum()
+""",
+    "counted classes": """
+def loss():
+    after = net(torch.randn(32, 64, device="cuda"))
+    counts = torch.bincount(after.argmax(1), minlength=64)
+    assert counts.shape == (64,) and torch.bincount(after.argmax(1)).shape == (32,)
+    return after.sum() / counts.sum()
+""",
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_other_forms_of_programs_run(program, form: str) -> None:
+    start = "import torch\nnet = torch.nn.Linear(64, 64).cuda()\n"
+    steps = """
+optimizer = torch.optim.SGD(net.parameters(), 0.1)
+for _ in range(4):
+    loss().backward()
+    optimizer.step()
+"""
+    found = rehearse([sys.executable, program(start + FORMS[form] + steps)])
+    assert found.answer.trained == 64 * 64 + 64
+    assert found.allocated_bytes > 2 * 4 * 64 * 64
