@@ -43,7 +43,7 @@ WRITERS: dict[str, Callable[[Path], Any]] = {
     "report --out": lambda path: run("report", str(a_recording(path)), "--out", str(path), "--overwrite"),
     "record file": lambda path: RecordingWriter(path, overwrite=True),
     "rehearse --out": lambda path: rehearse._write(SimpleNamespace(out=str(path)), {}),  # type: ignore[arg-type]
-    "program --out": lambda path: run("program", "gpt2", "--out", str(path)),
+    "program --out": lambda path: run("program", "gpt2", "--out", str(path), "--overwrite"),
     "export --textfile": lambda path: TextFile(path, SimpleNamespace(encode=lambda: (b"x", ""))).write(),  # type: ignore[arg-type]
 }
 NAMES = {"export --textfile": "x.prom"}
