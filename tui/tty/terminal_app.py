@@ -149,7 +149,7 @@ def changed_cells(before: Strip, after: Strip) -> Iterator[tuple[int, Sequence[_
 
 
 def _stretches(columns: Sequence[int]) -> list[tuple[int, int]]:
-    """Join columns with small gaps between them: (first, after the last)."""
+    """Merge ranges of columns that lie close together; each is (first, after the last)."""
     if not columns:
         return []
     breaks = [(left + 1, right) for left, right in pairwise(columns) if right - left - 1 > _MAX_GAP_CELLS]

@@ -125,6 +125,9 @@ def explain_wrong_value(message: str, data: Mapping[str, Any]) -> str:
         allowed = f"is not one of {', '.join(choices)}" if choices[1:] else f"is neither {choices[0]!r} nor a list"
         return f"{dotted} = {format_value(value)} {allowed}{meant}"
     plain = _in_plain_words(what)
+    if plain == f" is not {_TYPES['object']}" and not steps[1:]:
+        below = f"id = {format_value(value)}" if dotted == "model" else "its keys"
+        plain += f"; write [{dotted}], and {below} in the next line"
     if plain is None and isinstance(value, Mapping) and steps:  # found by the table's own check, which names the key
         return f"{dotted}: {what}"
     return f"{dotted} = {format_value(value)}{plain or f': {what[:1].lower()}{what[1:]}'}"

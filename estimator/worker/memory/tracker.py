@@ -215,7 +215,7 @@ def _keep(key: tuple[Any, ...], entry: Any) -> None:
 
 
 def _is_of_meta(func: Any, args: tuple[Any, ...]) -> bool:
-    """Return True for an operation whose meta kernel gives at once what the mode finds by many fake operations."""
+    """Return True if torch's meta kernel gives the shapes that fake tensors find only by many operations."""
     at = _OF_META.get(func)
     return args[at] is True if at is not None else func._schema.name.startswith("aten::_foreach_")
 
@@ -224,8 +224,14 @@ def _of_meta(result: Any) -> Any:
     if result is None:
         return _NOTHING
     many = type(result) if isinstance(result, (list, tuple)) else None
-    whole = result if many else [result]
-    return many, [None if each is None else (each.shape, each.stride(), each.dtype, 0) for each in whole]
+    return many, _layouts(result if many else [result])
+
+
+def _layouts(results: Iterable[Any]) -> list[Any]:
+    """Return what makes each result again; None for a gradient that nobody asks for."""
+    return [
+        None if each is None else (each.shape, each.stride(), each.dtype, each.storage_offset()) for each in results
+    ]
 
 
 def shares_storage(func: Any) -> bool:
@@ -319,9 +325,7 @@ def _entry(kind: int, args: tuple[Any, ...], result: Any) -> Any:
         inputs = {each.untyped_storage()._cdata for each in args if type(each) is FakeTensor}
         if len(storages) != len(results) or storages & inputs or any(map(_is_partial, results)):
             return None
-    return many, [
-        None if each is None else (each.shape, each.stride(), each.dtype, each.storage_offset()) for each in whole
-    ]
+    return many, _layouts(whole)
 
 
 def _is_partial(tensor: Any) -> bool:

@@ -1,4 +1,4 @@
-"""Memory of CUDA's kernels for attention, dropout, softmax, norms, recurrent cells and embeddings on CPU tensors."""
+"""Kernels that make fake CPU tensors take the memory that CUDA's kernels take."""
 
 from __future__ import annotations
 

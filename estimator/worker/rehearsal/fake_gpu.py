@@ -187,7 +187,7 @@ class FakeGpus(StorageTracker):
     notes_lines = True
     """Records have the lines that made them."""
     compiles = False
-    """The program compiles something, so that its flexible attention is one kernel."""
+    """The program calls ``torch.compile``, so that ``flex_attention`` is taken to run as one kernel."""
 
     def __init__(
         self,
@@ -475,7 +475,7 @@ class FakeGpus(StorageTracker):
                 record.component = "other_models"
 
     def count_states(self, shapes: set[tuple[int, ...]], before: int) -> None:
-        """Count what has the shape of a trained parameter and is older than a record as optimizer state."""
+        """Count as optimizer state what has the shape of a trained parameter and was allocated before a record."""
         copies = {each.number for each in self._copies_of_weights}
         for record in self._live.values():
             of_state = record.component in (None, "activations") and record.shape in shapes - {()}

@@ -97,7 +97,7 @@ class Rehearsal:
         """Modules that the program calls itself, not through others."""
         self._trained: dict[int, int] = {}
         self._trained_shapes: set[tuple[int, ...]] = set()
-        """Shapes of the parameters that the program changes without an optimizer of torch's."""
+        """Shapes of the parameters that the program trains without an optimizer of ``torch.optim``."""
         self._records_before = 0
         """Storages that there were after the last but one backward pass."""
         self._loaded: dict[str, list[str]] = {}

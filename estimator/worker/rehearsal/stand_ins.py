@@ -381,7 +381,7 @@ def _tensors(gpus: FakeGpus) -> Iterator[tuple[Any, str, Any]]:
     plain_subclass = tensor.as_subclass
 
     def as_subclass(self: Any, cls: Any) -> Any:
-        """Let tensors of a class of the program's lose it on the GPU, where all are of one class."""
+        """Return a tensor on the GPU as it is: a fake tensor cannot be of the program's own class too."""
         return self if isinstance(self, FakeTensor) else plain_subclass(self, cls)
 
     data = torch.Tensor.data

@@ -40,7 +40,8 @@ def test_what_is_wrong_and_what_is_right(table: str, key: str, value: Any, sente
 @pytest.mark.parametrize(
     ("data", "sentence"),
     [
-        ({"training": 3}, "training = 3 is not a table"),
+        ({"training": 3}, "training = 3 is not a table; write [training], and its keys in the next line"),
+        ({"model": "gpt2"}, "model = 'gpt2' is not a table; write [model], and id = 'gpt2' in the next line"),
         ({"name": 3}, "name = 3 is not a text"),
         ({"trainig": {}}, "unknown key 'trainig'; did you mean 'training'?"),
     ],
