@@ -50,6 +50,9 @@ if TYPE_CHECKING:
 PROGRAM = Path(__file__).parents[1] / "worker" / "rehearsal" / "__main__.py"
 DEFAULT_STEPS = 3
 DEFAULT_SECONDS = 600.0
+_UNEQUAL_SHARES = 0.1
+"""How much more a step may take than with equal shares: experts hold a known number of tokens together, but the
+buffers of the one at work grow with its own."""
 NO_TORCH = "cannot import torch"
 """Part of what the program that rehearses says in a Python without torch."""
 _PYTHON_FLAGS_WITH_VALUE = frozenset({"-W", "-X"})
@@ -277,14 +280,16 @@ def _budget(job: Job, found: KeptRehearsal, overhead: Overhead, gpu: Gpu | None)
     highest = highest_of(phases, overhead)
     parts = highest.components
     states = parts.weights + parts.other_models + parts.gradients + parts.optimizer
-    less = highest.allocated_bytes - states if "sizes" in answer.doubt_kinds else 0  # the step's may be absent
+    step = highest.allocated_bytes - states
+    less = step if "sizes" in answer.doubt_kinds else 0  # the step's may be absent
+    more = int(step * _UNEQUAL_SHARES) if "shares" in answer.doubt_kinds else 0
     doubts = Doubts(step=_step_doubt(answer), allocator="plain")
     peak = peak_of(
         phases,
         highest,
         reserved,
         doubts,
-        (less, 0),
+        (less, more),
         calibration=REHEARSED,
         workspaces=_workspace_doubt(answer.convolutions, doubts.step),
     )

@@ -37,6 +37,7 @@ from .factories import moves_lazy
 from .handlers import answer_to_go_on, is_caught
 from .kernels import kernel_of
 from .quantized import as_fake_tensors, is_of_library
+from .routing import Routed, counts, expected_set, follow
 from .sparse import COMPRESSED, is_decided_by_values, is_sparse, kernel_of_compressed, sparse_like, with_elements
 
 if TYPE_CHECKING:
@@ -153,7 +154,7 @@ class Doubts:
     def __init__(self) -> None:
         self.sentences: dict[str, None] = {}
         self.kinds: set[str] = set()
-        """Kinds that the range depends on: ``sizes``, ``recurrent``, ``compiled``."""
+        """Kinds that the range depends on: ``sizes``, ``shares``, ``recurrent``, ``compiled``."""
 
     def add(self, sentence: str, kind: str | None = None) -> None:
         """Record a doubt, and its kind if the range depends on it."""
@@ -188,6 +189,8 @@ class FakeGpus(StorageTracker):
     """Records have the lines that made them."""
     compiles = False
     """The program calls ``torch.compile``, so that ``flex_attention`` is taken to run as one kernel."""
+    _are_shared = False
+    """Some counts are known only as far as routers share equally."""
 
     def __init__(
         self,
@@ -325,7 +328,9 @@ class FakeGpus(StorageTracker):
         self.gpu = self._placed
         kernel = kernel_of_compressed(func, args) if operator.may_be_compressed else operator.kernel
         if kernel is not None:
-            return self._by_python(func, kernel, args, kwargs)
+            result = self._by_python(func, kernel, args, kwargs)
+            self._follow(func, operator, args, result)
+            return result
         bounds = bounds_of_result(func, args, kwargs, self.bounds_of)
         most = most_set_in_result(func, args, self._most_set)
         try:
@@ -338,8 +343,7 @@ class FakeGpus(StorageTracker):
             result.constant = None
         if operator.overwrites and result.constant is None:
             self._know_overwritten(func, result, args, kwargs)
-        if operator.is_mutable and is_bounded(args[0]):
-            self._note_write(args[0])
+        self._follow(func, operator, args, result)
         self._know_bounds(result, bounds, most)
         if operator.copies and not self.in_module and self._is_weight(args[0]):
             self._note_copy(result)
@@ -442,6 +446,39 @@ class FakeGpus(StorageTracker):
             self.know(tensor, low.clone())
         else:
             tensor.bounds = bounds, self._writes_into(tensor)
+
+    def _routed(self, tensor: Any) -> Routed | None:
+        """Return what is known of a tensor's values as a router's choice; None: nothing."""
+        found, writes = getattr(tensor, "routed", (None, 0))
+        return found if found is not None and writes == self._writes_into(tensor) else None
+
+    def _follow(self, func: Any, operator: _Operator, args: Any, result: Any) -> None:
+        """Keep what is known of a router's choices, and the counts that equal shares give."""
+        found, values = follow(func, args, result, self._routed)
+        if operator.is_mutable and (is_bounded(args[0]) or hasattr(args[0], "routed")):
+            self._note_write(args[0])
+        if found is not None:
+            tensor, choice = found
+            tensor.routed = choice, self._writes_into(tensor)
+        if values is not None and result.constant is None:
+            self.know(result, values)
+            result.is_shared = bool(values.any())
+            self._are_shared |= result.is_shared
+        elif self._are_shared and getattr(result, "constant", None) is not None:
+            result.is_shared = any(getattr(each, "is_shared", False) for each in _tensors(args))
+
+    def _doubt_shares(self) -> None:
+        sentence = f"{program_line()} distributes tokens by scores: each expert is assumed to get an equal share"
+        self.doubts.add(sentence, "shares")
+
+    def _taken(self, mask: Any) -> int:
+        """Return how many elements a mask takes: an equal share if it is a router's choice, else the most."""
+        share = expected_set(self._routed(mask), mask.numel())
+        if share is None:
+            return self._most_set(mask)
+        if share:
+            self._doubt_shares()
+        return min(share, self._most_set(mask))
 
     def _writes_into(self, tensor: Any) -> int:
         return self._writes.get(tensor.untyped_storage()._cdata, 0)
@@ -568,6 +605,7 @@ class FakeGpus(StorageTracker):
             if is_sparse(made):
                 return self._sparse(func, args, made)
             self._know_bounds(made, bounds, most_set_in_result(func, args, self._most_set))
+            self._follow(func, _operator(func), args, made)
             if not self.in_module and self._is_weight(source):
                 self._note_copy(made)
             return made
@@ -722,6 +760,8 @@ class FakeGpus(StorageTracker):
         A mask of unknown values takes every element; the number of elements that it takes is the highest, then.
         """
         if fake.constant is not None:
+            if self._are_shared and getattr(fake, "is_shared", False):
+                self._doubt_shares()
             return fake.constant
         if not fake.dtype.is_floating_point:
             self.doubts.add(f"{program_line()} reads values that are only known in a real run")
@@ -734,9 +774,9 @@ class FakeGpus(StorageTracker):
         self.wait_for_stream()
         constant = args[0].constant
         if func in _ALIKE:
-            return True
+            return getattr(args[0], "assumed", True)  # which torch asks with ones, of a tensor that it computed
         if constant is not None:
-            return func(constant)
+            return func(self.values_of(args[0]))
         line, dtype = program_line(), args[0].dtype
         asks_for_overflow = not dtype.is_floating_point and _asks_for_overflow(line)
         many = 0 if asks_for_overflow else self._count_alike(line)
@@ -787,6 +827,14 @@ class FakeGpus(StorageTracker):
         with self.mode:
             return self._tracked(torch.empty((classes,), dtype=torch.int64 if weights is None else weights.dtype))
 
+    def _distributed(self, tokens: int, classes: int) -> Any:
+        """Return how many tokens each expert gets."""
+        with self.mode:
+            made = self._tracked(torch.empty((classes,), dtype=torch.int64))
+        self.know(made, counts(tokens, (classes,), torch.int64))
+        self._are_shared = made.is_shared = True
+        return made
+
     def _largest(self, func: Any, args: Any) -> Any:
         """Return what an operation gives at most where its values decide the shape."""
         source, count = args[0], args[0].numel()
@@ -799,17 +847,19 @@ class FakeGpus(StorageTracker):
             return self._packed(*args)
         if name == "_ctc_loss":
             return self._aligned(*args)
+        if name == "bincount" and (classes := getattr(self._routed(source), "classes", 0)):
+            return self._distributed(count, max(classes, *args[2:3], 0))
         if name == "bincount" and len(args) > 2 and args[2]:  # as many classes as are said
             return self._counted(*args)
         sentence = f"{program_line()} makes a tensor whose size depends on values ({name}): the largest is assumed"
-        if name != "masked_select" or args[1].constant is None:
+        if not all(each.constant is not None or self._routed(each) is not None for each in _masks(name, args)):
             self.doubts.add(sentence, "sizes")
         with self.mode:
             if name in ("nonzero", "argwhere"):
-                return self._tracked(source.new_empty((self._most_set(source), source.dim()), dtype=torch.int64))
+                return self._tracked(source.new_empty((self._taken(source), source.dim()), dtype=torch.int64))
             if name == "masked_select":
                 mask = args[1]
-                count = max(count, mask.numel()) // max(1, mask.numel()) * self._most_set(mask)
+                count = max(count, mask.numel()) // max(1, mask.numel()) * self._taken(mask)
                 return self._tracked(source.new_empty((count,)))
             if name.startswith(("_unique", "unique")):
                 count = min(count, number_of_values(self.bounds_of(source)))
@@ -830,7 +880,7 @@ class FakeGpus(StorageTracker):
         indices: list[Any] = []
         for index in args[1]:
             if index is not None and _is_mask(index):
-                count = self._most_set(index)
+                count = self._taken(index)
                 indices += [self._positions(index, count) for _ in range(index.dim())]
             else:
                 indices.append(index)
@@ -897,6 +947,13 @@ def _most_known(dtype: Any) -> int:
 def _is_composite(func: Any) -> bool:
     has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
     return func.namespace != "prim" and bool(has_kernel(func.name(), "CompositeImplicitAutograd"))
+
+
+def _masks(name: str, args: Any) -> list[Any]:
+    """Return the masks that decide how large the result of an operator is."""
+    if name in ("index", "_unsafe_index"):
+        return [each for each in args[1] if each is not None and _is_mask(each)]
+    return [args[1] if name == "masked_select" else args[0]]
 
 
 def _is_mask(index: Any) -> bool:

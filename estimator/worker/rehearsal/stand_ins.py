@@ -545,6 +545,7 @@ def _others(gpus: FakeGpus) -> Iterator[tuple[Any, str, Any]]:
     yield torch.nn.DataParallel, "forward", on_one_gpu
     yield fake_tensor, "CONSTANT_NUMEL_LIMIT", MAX_KNOWN_VALUES
     yield scaler, "_maybe_opt_step", step
+    yield torch.backends.mha, "_is_fastpath_enabled", False  # it packs padded sequences, by lengths that are not known
     yield torch, "compile", compiled
     yield torch.jit._state._enabled, "enabled", False  # as PYTORCH_JIT=0: its compiler cannot read stand-ins
     yield forward_ad, "_maybe_load_decompositions", lambda: None  # as without its compiler

@@ -231,3 +231,91 @@ for step in range(3):
 
 def test_a_known_mask_selects_as_many_of_unknown_values(program) -> None:
     assert not rehearse([sys.executable, program(MASKED)]).warnings
+
+
+EXPERTS = """
+import sys, torch, torch.nn as nn, torch.nn.functional as F
+dev, wide, count, chosen, tokens = sys.argv[1], 128, 8, 2, 1024
+class Experts(nn.Module):
+    def __init__(self, form):
+        super().__init__()
+        self.form, self.router = form, nn.Linear(wide, count)
+        make = lambda: nn.Sequential(nn.Linear(wide, 512), nn.SiLU(), nn.Linear(512, wide))
+        self.experts = nn.ModuleList([make() for _ in range(count)])
+    def forward(self, x):
+        weights, places = self.router(x).softmax(-1).topk(chosen)
+        return x + self.form(x, weights, places, torch.zeros_like(x), self.experts)
+def of_each_place(x, weights, places, y, experts):
+    for at, expert in enumerate(experts):
+        token, rank = torch.where(places == at)
+        y.index_add_(0, token, expert(x[token]) * weights[token, rank, None])
+    return y
+def of_places_that_are_hit(x, weights, places, y, experts):
+    masks = F.one_hot(places, num_classes=count).permute(2, 1, 0)
+    for at in torch.greater(masks.sum(dim=(-1, -2)), 0).nonzero():
+        rank, token = torch.where(masks[at].squeeze(0))
+        y.index_add_(0, token, experts[int(at)](x[None, token].reshape(-1, wide)) * weights[token, rank, None])
+    return y
+def of_any_rank(x, weights, places, y, experts):
+    for at, expert in enumerate(experts):
+        mask = (places == at).any(dim=-1)
+        if mask.any():
+            y[mask] += expert(x[mask])
+    return y
+def sorted_by(counts):
+    def run(x, weights, places, y, experts):
+        order, counted = places.view(-1).argsort(stable=True), counts(places, weights)
+        parts = zip(experts, x[order // chosen].split(counted, dim=0))
+        made = torch.cat([expert(part) for expert, part in parts])
+        return y.index_add(0, order // chosen, made * weights.view(-1)[order, None])
+    return run
+COUNTS = (
+    lambda places, _: places.view(-1).bincount(minlength=count).tolist(),
+    lambda places, _: torch.histc(places.view(-1).float(), bins=count, min=0, max=count - 1).int().tolist(),
+    lambda places, _: places.new_zeros((tokens, count)).scatter_(1, places, 1).sum(0).cpu().numpy().tolist(),
+    lambda places, w: (w.new_zeros(tokens, count).scatter(1, places, w) > 0).sum(0).tolist(),
+)
+forms = [of_each_place, of_places_that_are_hit, of_any_rank, *map(sorted_by, COUNTS)]
+torch.manual_seed(0)
+net = nn.Sequential(*(Experts(form) for form in forms)).to(dev)
+optimizer = torch.optim.SGD(net.parameters(), 0.01)
+for step in range(3):
+    net(torch.randn(tokens, wide, device=dev)).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+def test_experts_in_a_loop_share_the_tokens_equally(program) -> None:
+    name = program(EXPERTS)
+    found = rehearse([sys.executable, name, "cuda"])
+    taken = found.allocated_bytes - found.workspace_bytes
+    assert taken == pytest.approx(real_peak(name), rel=0.01)
+    assert any("each expert is assumed to get an equal share" in each for each in found.answer.doubts)
+    assert not any("largest is assumed" in each for each in found.answer.doubts)
+    assert found.budget.peak.allocated_range.high_bytes > found.allocated_bytes * 1.05
+
+
+def test_shares_end_where_a_tensor_is_written_into_and_no_number_overflows(program) -> None:
+    lines = (
+        "scores = torch.rand(64, 8, device='cuda')",
+        "assert not scores.isnan().any() and scores.isinf().sum() == 0",
+        "chosen = torch.zeros(64, 8, device='cuda').scatter(1, scores.topk(2).indices, 1.0)",
+        "assert (chosen > 0).nonzero().shape == (128, 2)",
+        "chosen[:32] = torch.rand(32, 8, device='cuda')",
+        "assert (chosen > 0).nonzero().shape == (512, 2)",
+    )
+    rehearse([sys.executable, program(PARTLY_KNOWN.format("\n    ".join(lines))), "cuda"])
+
+
+def test_padded_sequences_are_evaluated_by_torchs_own_encoder(program) -> None:
+    lines = (
+        "layer = nn.TransformerEncoderLayer(64, 4, batch_first=True)",
+        "encoder = nn.TransformerEncoder(layer, 2).cuda().eval()",
+        "with torch.no_grad(): made = encoder(torch.randn(2, 8, 64).cuda(), src_key_padding_mask=unknown.expand(2, 8))",
+        "assert made.shape == (2, 8, 64)",
+        "window = torch.hann_window(64, device='cuda')",
+        "waves = torch.stft(torch.randn(2, 640, device='cuda'), 64, 16, window=window, return_complex=True)",
+        "assert torch.istft(waves, 64, 16, window=window).shape == (2, 640)",
+    )
+    rehearse([sys.executable, program(PARTLY_KNOWN.format("\n    ".join(lines))), "cuda"])

@@ -1,0 +1,143 @@
+"""Equal shares of what a router distributes: how many tokens go to which expert is only known in a real run.
+
+A layer of experts written as a loop takes, for each of them, the tokens whose choice it is. Each token chooses a known
+number of experts, so that all of them together hold a known number of tokens, whoever gets them. Were each expert
+taken to get all tokens, a layer of eight would keep four times what it keeps; and were its number of tokens taken for
+one, next to nothing.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_CHOICES = frozenset(("topk", "sort", "max", "argmax"))
+"""Operators that give the places of the highest scores."""
+_SAME = frozenset(
+    ("alias", "detach", "clone", "_to_copy", "view", "_unsafe_view", "_reshape_alias", "unsqueeze", "squeeze",
+     "permute", "transpose", "t", "select", "slice", "expand", "index", "index_select")
+)  # fmt: skip
+_ZEROS = frozenset(("zeros", "zeros_like", "new_zeros", "isnan", "isinf"))
+"""Operators whose results are zero: no number is assumed to overflow."""
+_SUMS = frozenset(("sum", "count_nonzero"))
+_FOLLOWED = _CHOICES | _SAME | _ZEROS | _SUMS | {"eq", "gt", "ne", "scatter", "any", "histc"}
+
+
+@dataclass(frozen=True)
+class Routed:
+    """What is known of the values of a tensor that says where tokens go."""
+
+    classes: int = 0
+    """Each element is one of so many places, that of one of the highest scores; 0: it is none."""
+    share: float | None = None
+    """Part of the elements that differ from zero, where shares are equal."""
+    are_flags: bool = False
+    """The elements are 0 or 1."""
+
+
+NEVER_SET = Routed(share=0.0, are_flags=True)
+
+
+def follow(
+    func: Any, args: Any, result: Any, routed_of: Callable[[Any], Routed | None]
+) -> tuple[tuple[Any, Routed | None] | None, torch.Tensor | None]:
+    """Return what the result of an operation tells of a router's choices.
+
+    Args:
+        func: of torch's; one that works in place is taken for the one that does not.
+        args: its arguments, which are tensors without values.
+        result: what it made.
+        routed_of: returns what is known of an argument.
+
+    Returns:
+        A tensor of the result with what is known of it, if it is anything; and the values of the result, if equal
+        shares say them.
+    """
+    name = _followed(func)
+    if name is None or not args:
+        return None, None
+    source = args[0]
+    if name in _ZEROS:
+        return (result, NEVER_SET), None
+    given = routed_of(source)
+    if name in _CHOICES:
+        return _chosen(name, args, result, given), None
+    if given is None or type(result) is not FakeTensor:
+        return None, None
+    found, values = None, None
+    if name in _SAME:
+        found = given
+    elif name == "eq" and given.classes:
+        found = _equal(given, args[1])
+    elif name == "scatter" and given.share == 0:
+        found = _scattered(result, args, routed_of(args[2]))
+    elif name in ("gt", "ne") and given.share and _is_zero(args[1]):
+        found = replace(given, are_flags=True)
+    elif name == "any" and given.share is not None:
+        share = min(1.0, given.share * source.numel() / max(1, result.numel()))
+        found = Routed(share=share, are_flags=True)
+        values = torch.full(result.shape, bool(share)) if share in (0, 1) else None
+    elif name == "histc" and given.classes:
+        values = counts(source.numel(), result.shape, result.dtype)
+    elif name in _SUMS and given.share is not None and given.are_flags and not result.dtype.is_floating_point:
+        values = counts(round(given.share * source.numel()), result.shape, result.dtype)
+    return None if found is None else (result, found), values
+
+
+def counts(total: int, shape: Any, dtype: Any) -> torch.Tensor:
+    """Return how many tokens each place gets where they share equally: the first ones get what is left over."""
+    each, left = divmod(total, max(1, math.prod(shape)))
+    shares = torch.full((math.prod(shape),), each, dtype=dtype)
+    shares[:left] += 1
+    return shares.view(tuple(shape))
+
+
+def expected_set(given: Routed | None, size: int) -> int | None:
+    """Return how many of so many elements differ from zero where shares are equal; None: they are no choice."""
+    return None if given is None or given.share is None else math.ceil(given.share * size - 1e-6)
+
+
+def _chosen(name: str, args: Any, result: Any, given: Routed | None) -> tuple[Any, Routed] | None:
+    """Return the places of the highest scores among so many."""
+    scores, at = args[0], 2 if name == "topk" else 1
+    dim = args[at] if len(args) > at else -1
+    if name == "sort" and given is not None:
+        return result[0], given
+    if not isinstance(dim, int) or not scores.dim() or not scores.is_floating_point():
+        return None
+    places = result[1] if isinstance(result, (tuple, list)) else result
+    return (places, Routed(classes=scores.shape[dim])) if places.dtype == torch.int64 else None
+
+
+def _equal(given: Routed, to: Any) -> Routed | None:
+    """Return which part of the choices are one place: a number, or each of a range."""
+    is_known = not isinstance(to, torch.Tensor) or getattr(to, "constant", None) is not None or to.numel() == 1
+    return Routed(share=1 / given.classes, are_flags=True) if is_known else None
+
+
+def _scattered(result: Any, args: Any, chosen: Routed | None) -> Routed | None:
+    """Return which part of zeros a router's choices overwrite."""
+    if chosen is None or not chosen.classes:
+        return None
+    are_flags = not isinstance(args[3], torch.Tensor) and args[3] == 1
+    return Routed(share=args[2].numel() / result.numel(), are_flags=are_flags)
+
+
+def _is_zero(value: Any) -> bool:
+    return not isinstance(value, torch.Tensor) and value == 0
+
+
+@functools.lru_cache(maxsize=4096)
+def _followed(func: Any) -> str | None:
+    """Return the name of an operator that is followed, without the mark of one that works in place."""
+    name = func._schema.name.partition("::")[2]
+    name = name[:-1] if func._schema.is_mutable else name
+    return name if name in _FOLLOWED else None
