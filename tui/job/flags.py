@@ -1102,6 +1102,7 @@ def settings_of_flags(
     if _CHECKPOINTING in found:
         weak.pop(_OFFLOAD, None)  # --unsloth offloads what its own checkpointing saves
     found = {**weak, **found}
+    remarks += _version_of_fsdp(found, gpus)
     values = {key: value for key, (value, _) in found.items()}
     changes = {key: value for key, value in values.items() if _is_job_key(key)}
     arguments = {key.removeprefix(OF_METHOD): each for key, each in found.items() if key.startswith(OF_METHOD)}
@@ -1147,6 +1148,16 @@ def settings_of_flags(
         whole=values.get(TUNING) == "full",
         inputs={key.removeprefix(OF_INPUT): each for key, each in found.items() if key.startswith(OF_INPUT)},
     )
+
+
+def _version_of_fsdp(found: dict[str, tuple[Any, str]], gpus: int | None) -> Iterator[str]:
+    """Take ``--fsdp 2 --gpus 8`` for FSDP's version over as many GPUs; yield that it was."""
+    count, flag = found.get(_SHARD, (0, ""))
+    sizes = [key for key in found if key.startswith("parallel.") and key not in (_SHARD, _STRATEGY)]
+    if flag == "--fsdp" and count in (1, 2) and gpus is not None and gpus > count and not sizes:
+        del found[_SHARD]
+        found[_STRATEGY] = (f"fsdp{count}", flag)
+        yield f"--fsdp {count} --gpus {gpus} is taken for FSDP{count} over {gpus} GPUs."
 
 
 def _is_job_key(key: str) -> bool:
