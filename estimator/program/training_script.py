@@ -13,7 +13,7 @@ import msgspec
 
 from ..common.errors import CannotTellError
 from ..job.job import Job
-from ..job.resolved_job import ResolvedJob, own_optimizer_code, resolve_job
+from ..job.resolved_job import ResolvedJob, own_optimizer_code
 from ..job.rules.optimizers.table import OPTIMIZERS
 from ..job.settings import OtherModel
 from ..model.find_config import ResolvedModel
@@ -111,27 +111,6 @@ class How(NamedTuple):
     """It runs on the CPU, even where there is a GPU."""
 
 
-def training_script(
-    job: Job,
-    model: ResolvedModel,
-    *,
-    how: How = How(),  # noqa: B008 - frozen
-) -> str:
-    """Return the script.
-
-    Args:
-        job: a job that trains, with what it leaves to its framework.
-        model: its config.
-        how: choices of how it is written and run.
-
-    Raises:
-        CannotTellError: no such script stands for the job; the sentence names the setting.
-    """
-    resolved = resolve_job(job)
-    require_expressible(resolved, TEXT_TASKS)
-    return TrainerScript(resolved, model, how.stated, how).text()
-
-
 def start_command(job: Job, file: str) -> str:
     """Return the command that starts the script on the job's ranks."""
     ranks, parallel = job.parallel.world_size, job.parallel
@@ -142,21 +121,22 @@ def start_command(job: Job, file: str) -> str:
     return f"torchrun --nproc-per-node {ranks} {file}"
 
 
-def require_expressible(job: ResolvedJob, tasks: Collection[str]) -> None:
+def require_expressible(job: ResolvedJob, tasks: Collection[str], *, splits_layers: bool = False) -> None:
     """Refuse a job with a setting that a script cannot express yet.
 
     Args:
         job: the job.
         tasks: those whose batches the script can make.
+        splits_layers: it can split layers over GPUs.
 
     Raises:
         CannotTellError: the sentence names the setting.
     """
-    for sentence in _refused(job, tasks):
+    for sentence in _refused(job, tasks, splits_layers=splits_layers):
         raise CannotTellError(f"no program can be written for this job yet: {sentence}")
 
 
-def _refused(job: ResolvedJob, tasks: Collection[str]) -> Iterator[str]:
+def _refused(job: ResolvedJob, tasks: Collection[str], *, splits_layers: bool) -> Iterator[str]:
     """Yield a sentence for each setting of the job that a script cannot express yet."""
     training, parallel = job.training, job.parallel
     other_rules = (
@@ -174,7 +154,7 @@ def _refused(job: ResolvedJob, tasks: Collection[str]) -> Iterator[str]:
         "parallel.load_on_rank_zero": parallel.load_on_rank_zero,
         "saving": job.job.saving,
     }
-    split = parallel.tensor * parallel.pipeline * parallel.context * parallel.expert > 1
+    split = parallel.pipeline * parallel.context * parallel.expert > 1 or (parallel.tensor > 1 and not splits_layers)
     own_types = parallel.param_dtype or parallel.reduce_dtype or parallel.cpu_offload == "optimizer"
     reasons = {
         f"it trains with {training.framework}, whose own command is its program": not job.framework.trainer,
@@ -182,7 +162,7 @@ def _refused(job: ResolvedJob, tasks: Collection[str]) -> Iterator[str]:
         f"the task {job.model.task} needs batches of its own": job.model.task not in tasks,
         **_refused_by_trl(job, trainer),
         "its modules are placed by a device map": job.job.parallel.device_map is not None,
-        "it splits layers, stages, sequences or experts over GPUs": split,
+        "it splits stages, sequences or experts over GPUs": split,
         f"the loss {training.loss} is not {trainer.name}'s": training.loss not in trainer.loss,
         "an example is several sequences": training.sequences_per_example > 1 and trainer is not _DPO,
         "Megatron-FSDP has no setting in the Trainer": job.strategy.megatron_fsdp,

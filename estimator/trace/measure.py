@@ -18,7 +18,8 @@ from ..common.cancellation import current_token
 from ..common.errors import CannotTellError
 from ..job.job import Job
 from ..model.find_config import ResolvedModel
-from ..program.training_script import How, training_script
+from ..program.text_script import training_script
+from ..program.training_script import How
 from .allocator_report import VARIABLES
 from .interpreters import Interpreter, choose_interpreter
 from .start_python import start_python

@@ -13,7 +13,8 @@ from ..job.job import Job
 from ..job.resolved_job import own_optimizer_code, resolve_job
 from ..job.rules.frameworks import steps_take_same_memory
 from ..model.find_config import ResolvedModel
-from ..program.training_script import How, start_command, training_script
+from ..program.text_script import training_script
+from ..program.training_script import How, start_command
 from .allocator_report import ReservedMemory
 from .interpreters import Interpreter, choose_interpreter
 from .worker_pool import cache_file, cached_request

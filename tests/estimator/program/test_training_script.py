@@ -14,7 +14,8 @@ from vramtop.estimator.job.gpu_catalogue import find_gpu
 from vramtop.estimator.job.job import Job
 from vramtop.estimator.job.job_file.changes import job_from_mapping
 from vramtop.estimator.model.find_config import resolve_model
-from vramtop.estimator.program.training_script import How, start_command, training_script
+from vramtop.estimator.program.text_script import training_script
+from vramtop.estimator.program.training_script import How, start_command
 from vramtop.estimator.trace.rehearsal import rehearse
 
 LLAMA = {
@@ -108,7 +109,10 @@ def test_what_was_left_open_has_a_comment() -> None:
     [
         ({"training": {"framework": "torchtitan"}}, "torchtitan"),
         ({"training": {"mode": "inference"}}, "generates text"),
-        ({"parallel": {"tensor": 2}}, "over GPUs"),
+        ({"parallel": {"context": 2}}, "over GPUs"),
+        ({"parallel": {"tensor": 2}, "lora": {"rank": 8}}, "adapters have no plan"),
+        ({"parallel": {"tensor": 4}}, "4 GPUs cannot share 2 key-value heads"),
+        ({"parallel": {"tensor": 2}, "model": {"config": {**LLAMA, "model_type": "gpt_neox"}}}, "not gpt_neox"),
         ({"training": {"optimizer": "muon"}}, "muon"),
         ({"training": {"varying_lengths": True}, "model": {"task": "question-answering"}}, "training.varying_lengths"),
         ({"training": {"trainable": ["!norm"]}, "lora": {"rank": 8}}, "frozen beside adapters"),
@@ -117,6 +121,26 @@ def test_what_was_left_open_has_a_comment() -> None:
 def test_a_job_without_a_program_is_refused_by_the_setting(changes: dict[str, Any], said: str) -> None:
     with pytest.raises(CannotTellError, match=f"no program can be written for this job yet: .*{said}"):
         script_of(job_of(**changes))
+
+
+SPLIT = {
+    "alone": job_of(training={"precision": "bf16"}, parallel={"tensor": 2}),
+    "autocast, tied": job_of(
+        training={"precision": "bf16-mixed", "activation_checkpointing": "full"},
+        model={"config": {**LLAMA, "tie_word_embeddings": True}},
+        parallel={"tensor": 2},
+    ),
+    "and FSDP2": job_of(training={"precision": "bf16"}, parallel={**FSDP, "data_shard": 2, "tensor": 2}),
+}
+
+
+@pytest.mark.parametrize("name", ["alone", *(pytest.param(name, marks=pytest.mark.slow) for name in [*SPLIT][1:])])
+def test_layers_that_are_split_over_gpus_take_what_the_closed_form_says(name: str) -> None:
+    job, gpu = SPLIT[name], find_gpu("h100-80gb")
+    assert start_command(job, "train.py") == f"torchrun --nproc-per-node {job.parallel.world_size} train.py"
+    traced, exact = (estimate(job, method=method, gpu=gpu).peak for method in ("traced", "exact"))
+    assert traced.allocated_bytes == pytest.approx(exact.allocated_bytes, rel=0.01)
+    assert traced.components.weights == pytest.approx(exact.components.weights, rel=0.01)
 
 
 @pytest.mark.parametrize("sharding", ["fsdp1", "fsdp2", "zero3", "ddp"])

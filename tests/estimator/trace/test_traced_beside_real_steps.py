@@ -11,7 +11,8 @@ from vramtop.estimator.formula.rank_memory import workspace_bytes
 from vramtop.estimator.job.gpu_catalogue import generation_of
 from vramtop.estimator.job.job_file.changes import job_from_mapping
 from vramtop.estimator.model.find_config import resolve_model
-from vramtop.estimator.program.training_script import How, training_script
+from vramtop.estimator.program.text_script import training_script
+from vramtop.estimator.program.training_script import How
 
 pytest.importorskip("torch")
 SIZES: dict[str, Any] = {"hidden_size": 256, "num_hidden_layers": 4, "num_attention_heads": 4}

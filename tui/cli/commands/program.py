@@ -8,7 +8,8 @@ from vramtop.estimator.common.errors import ExitCode, InputError
 from vramtop.estimator.common.private_files import write_private
 from vramtop.estimator.model.checkpoint import job_of_model
 from vramtop.estimator.model.find_config import resolve_model
-from vramtop.estimator.program.training_script import How, start_command, training_script
+from vramtop.estimator.program.text_script import training_script
+from vramtop.estimator.program.training_script import How, start_command
 
 from ...draw.text_output import detect_output
 from ...job.load_job import load_from_options

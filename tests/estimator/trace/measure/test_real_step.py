@@ -278,7 +278,7 @@ def test_all_processes_end_with_vramtop(number: int, own_model: Callable[..., Jo
             {"training": {"framework": "torchtitan"}},
             "no program can be written for this job yet: it trains with torchtitan",
         ),
-        ({"parallel": {"pipeline": 2}}, "it splits layers, stages, sequences or experts"),
+        ({"parallel": {"pipeline": 2}}, "it splits stages, sequences or experts"),
     ],
 )
 def test_what_cannot_be_measured_is_refused_before_a_process_starts(tables: dict[str, Any], sentence: str) -> None:

@@ -1,0 +1,159 @@
+"""Training scripts of text models: the Trainer's, and a loop of torch's own where layers are split over GPUs.
+
+Transformers splits only what it loads from a checkpoint, so that a model with random weights is split by torch's
+``parallelize_module``, with the plan of transformers' ``base_model_tp_plan`` for these models.
+"""
+
+from collections.abc import Collection, Iterator
+
+from ..common.errors import CannotTellError
+from ..job.job import Job
+from ..job.resolved_job import ResolvedJob, resolve_job
+from ..model.find_config import ResolvedModel
+from .training_script import TEXT_TASKS, How, TrainerScript, require_expressible
+
+_SPLIT = frozenset(
+    ("llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text", "granite", "smollm3", "seed_oss")
+)
+"""Families of models whose layers have the names of this plan, and nothing that it leaves whole and a rank cannot."""
+_COLUMNS = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "mlp.gate_proj", "mlp.up_proj")
+_ROWS = ("self_attn.o_proj", "mlp.down_proj")
+_TENSOR = "torch.distributed.tensor"
+
+
+def training_script(
+    job: Job,
+    model: ResolvedModel,
+    *,
+    how: How = How(),  # noqa: B008 - frozen
+) -> str:
+    """Return the script.
+
+    Args:
+        job: a job that trains, with what it leaves to its framework.
+        model: its config.
+        how: choices of how it is written and run.
+
+    Raises:
+        CannotTellError: no such script stands for the job; the sentence names the setting.
+    """
+    resolved = resolve_job(job)
+    splits = resolved.parallel.tensor > 1
+    require_expressible(resolved, ("causal-lm",) if splits else TEXT_TASKS, splits_layers=splits)
+    script = _SplitScript if splits else TrainerScript
+    return script(resolved, model, how.stated, how).text()
+
+
+class _SplitScript(TrainerScript):
+    """A script whose loop is written out, and whose layers are split over GPUs."""
+
+    def __init__(self, job: ResolvedJob, model: ResolvedModel, stated: Collection[str] | None, how: How) -> None:
+        for why, applies in _refused(job, model).items():
+            if applies:
+                raise CannotTellError(f"no program can be written for this job yet: with tensor parallelism, {why}")
+        super().__init__(job, model, stated, how)
+        self._imports = {
+            *("os", "torch", "transformers.AutoConfig", "torch.distributed.device_mesh.init_device_mesh"),
+            *(f"{_TENSOR}.parallel.{name}" for name in ("ColwiseParallel", "RowwiseParallel", "parallelize_module")),
+            f"{_TENSOR}.Replicate",
+        }
+
+    @property
+    def _is_tied(self) -> bool:
+        config = self._model.config
+        return bool(config.get("tie_word_embeddings", config["model_type"].startswith("gemma")))  # their default
+
+    def _data(self) -> Iterator[str]:
+        yield next(self._items())
+
+    def _training(self) -> Iterator[str]:
+        parallel, training = self._job.parallel, self._job.training
+        kind = "cpu" if self._how.on_cpu else "cuda"
+        yield f'torch.distributed.init_process_group("{"gloo" if self._how.on_cpu else "nccl"}")'
+        if self._how.on_cpu:
+            yield 'device = torch.device("cpu")'
+        else:
+            yield 'device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))'
+            yield "torch.cuda.set_device(device)"
+        sizes = f"({parallel.data_shard}, {parallel.tensor})"
+        yield f'mesh = init_device_mesh("{kind}", {sizes}, mesh_dim_names=("data", "tensor"))'
+        yield "plan = {"
+        yield '    "model.embed_tokens": RowwiseParallel(input_layouts=Replicate()),'
+        yield from (f'    "model.layers.*.{name}": ColwiseParallel(),' for name in _COLUMNS)
+        yield from (f'    "model.layers.*.{name}": RowwiseParallel(),' for name in _ROWS)
+        yield '    "lm_head": ColwiseParallel(output_layouts=Replicate()),'
+        yield "}"
+        yield 'parallelize_module(model, mesh["tensor"], plan)'
+        if self._is_tied:
+            yield "model.tie_weights()"
+        yield from self._sharded()
+        yield "model.to(device)"
+        if training.activation_checkpointing == "full":
+            yield 'model.gradient_checkpointing_enable({"use_reentrant": False})'
+        yield ""
+        yield from self._optimizer_lines()
+        yield "model.train()"
+        yield f"for _ in range({self._how.steps}):"
+        yield f"    batch = tokens.repeat({training.micro_batch}, 1).to(device){self._comment('training.micro_batch')}"
+        call = "model(input_ids=batch, labels=batch, use_cache=False).loss"
+        if self._job.precision.name.endswith("-mixed"):
+            yield f'    with torch.autocast("{kind}", {self._compute()}):'
+            yield f"        loss = {call}"
+        else:
+            yield f"    loss = {call}"
+        yield "    loss.backward()"
+        yield "    optimizer.step()"
+        yield "    optimizer.zero_grad()"
+
+    def _sharded(self) -> Iterator[str]:
+        """Yield what shards each unit over the GPUs that hold the same part of it."""
+        if not self._job.strategy.fsdp2:
+            return
+        self._imports.add("torch.distributed.fsdp.fully_shard")
+        reshards = self._job.parallel.reshard_after_forward
+        options = 'mesh=mesh["data"]' + ("" if reshards else ", reshard_after_forward=False")
+        whole = "(model.model.embed_tokens, *model.model.layers, model.lm_head)"
+        yield f"for unit in {'model.model.layers' if self._is_tied else whole}:"
+        yield f"    fully_shard(unit, {options})"
+        yield f"fully_shard(model, {options})"
+
+    def _optimizer_lines(self) -> Iterator[str]:
+        rules = self._job.optimizer
+        module, _, name = (rules.torch_class or "").partition(":")
+        self._imports.add(f"{module}.{name}")
+        options = {**{key: value for key, value in rules.options.items() if value}, **rules.torch_options}
+        given = "".join(f", {key}={value!r}" for key, value in options.items())
+        comment = self._comment("training.optimizer", "the default")
+        if self._job.strategy.fsdp2:
+            yield f"optimizer = {name}(model.parameters(){given}){comment}"
+            return
+        self._imports.add(f"{_TENSOR}.DTensor")
+        yield "split = [each for each in model.parameters() if isinstance(each, DTensor)]"
+        yield "whole = [each for each in model.parameters() if not isinstance(each, DTensor)]"
+        yield 'groups = [{"params": split}, {"params": whole}]  # which no kernel steps together'
+        yield f"optimizer = {name}(groups{given}){comment}"
+
+
+def _refused(job: ResolvedJob, model: ResolvedModel) -> dict[str, bool]:
+    """Return sentences, each with True if the loop cannot express the job for it."""
+    training, parallel = job.training, job.parallel
+    family, ranks = model.config.get("model_type"), parallel.tensor
+    heads = model.config.get("num_key_value_heads") or model.config.get("num_attention_heads", ranks)
+    return {
+        f"only {', '.join(sorted(_SPLIT))} have a plan, not {family}": model.code is not None or family not in _SPLIT,
+        f"{ranks} GPUs cannot share {heads} key-value heads": heads % ranks != 0,
+        "adapters have no plan": job.lora is not None,
+        "its loop shards with FSDP2 or not at all": job.strategy.name not in ("none", "fsdp2"),
+        "its loop has one group of data-parallel ranks": parallel.data_replicate > 1,
+        "FSDP2 takes types of its own for mixed precision": job.strategy.fsdp2
+        and job.precision.name.endswith("-mixed"),
+        "its loop keeps nothing in host memory": parallel.cpu_offload not in (None, "none"),
+        "norms are split too, which is another plan": parallel.sequence_parallel,
+        "the job has a plan of its own": parallel.tensor_plan is not None,
+        "its loop steps after each batch": training.gradient_accumulation > 1,
+        "its loop does not evaluate": training.evaluation_batch is not None,
+        "its loop does not compile": bool(training.compile),
+        "its loop has batches of one length": bool(training.varying_lengths),
+        "parameters that are frozen have no plan": job.trainable is not None,
+        f"torch has no {job.optimizer.name}": job.optimizer.torch_class is None,
+    }
