@@ -157,8 +157,6 @@ def _with_started_tool(program: Program) -> Program:
     if started.doubts:
         program.findings.warn(*started.doubts)
         program.findings.add_uncertainty("either", *MODEL_STATES, "activations", "logits")
-    findings = program.findings
-    findings.devices = choice_of_script(started.visible, None, findings.devices, 1)
     launcher = started.launch if program.launcher == program.launch else program.launcher
     return replace(program, launch=started.launch, launcher=launcher)
 

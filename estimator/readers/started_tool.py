@@ -3,7 +3,7 @@
 import os
 import re
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import PurePath
 
@@ -15,11 +15,10 @@ from .program.program import Launch
 from .script.entry_call import find_entry
 from .script.script_settings import open_script
 from .source.data_files import FilesystemView, read_table
-from .source.evidence import Setting, parse_flags
+from .source.evidence import parse_flags
 from .tools.shared import CONFIG_SUFFIXES, ConfigTable
 from .tools.tool_registry import all_tools, find_tool_by_launch, parse_launch
 
-_VISIBLE = "CUDA_VISIBLE_DEVICES"
 _ENTRIES_OF_TRL = {r"trl\.cli(\.main)?\.main": "trl"}
 
 
@@ -31,8 +30,6 @@ class StartedTool(msgspec.Struct, frozen=True, kw_only=True):
     """How it is known, where the script is not here."""
     doubts: tuple[str, ...] = ()
     """What of the script is not counted."""
-    visible: Setting | None = None
-    """The CUDA_VISIBLE_DEVICES that the script sets; the value is no text where it is not known."""
 
 
 def find_started_tool(launch: Launch, filesystem: FilesystemView) -> StartedTool | None:
@@ -57,10 +54,7 @@ def find_started_tool(launch: Launch, filesystem: FilesystemView) -> StartedTool
     doubts = [f"{name}:{entry.line}: {function} gets settings that vramtop cannot read."] if entry.unread else []
     if entry.other_line is not None:
         doubts.append(f"{name}:{entry.other_line}: script code other than {function} is not counted.")
-    arguments = launch.arguments if entry.arguments is None else entry.arguments
-    line, value = entry.variables.get(_VISIBLE, (0, None))
-    visible = Setting(value=value, origin=f"{name} line {line}: {_VISIBLE}") if line else None
-    return StartedTool(launch=_with_command(launch, command, arguments), doubts=tuple(doubts), visible=visible)
+    return StartedTool(launch=_with_command(launch, command), doubts=tuple(doubts))
 
 
 def _by_path(launch: Launch, filesystem: FilesystemView) -> StartedTool | None:
@@ -70,7 +64,7 @@ def _by_path(launch: Launch, filesystem: FilesystemView) -> StartedTool | None:
         command = next((command for path, command in tool.scripts.items() if re.fullmatch(path, script)), None)
         if command is not None and any(map(tool.is_config, _tables(launch, filesystem))):
             note = f"{script} was not found; vramtop assumes the one of {tool.name}'s repository."
-            return StartedTool(launch=_with_command(launch, command, launch.arguments), note=note)
+            return StartedTool(launch=_with_command(launch, command), note=note)
     return None
 
 
@@ -83,8 +77,8 @@ def _tables(launch: Launch, filesystem: FilesystemView) -> Iterator[ConfigTable]
     yield {name: setting.value for name, setting in parse_flags(launch.arguments)[0].items()}
 
 
-def _with_command(launch: Launch, command: str, arguments: Sequence[str]) -> Launch:
+def _with_command(launch: Launch, command: str) -> Launch:
     """Return a launch line with a tool's command in place of its script."""
-    inner = parse_launch([*shlex.split(command), *arguments])
+    inner = parse_launch([*shlex.split(command), *launch.arguments])
     launchers, options = (*launch.launchers, *inner.launchers), {**launch.options, **inner.options}
     return replace(inner, launchers=launchers, options=options, assignments=launch.assignments)

@@ -107,31 +107,18 @@ def _own_nodes(scope: ast.AST) -> Iterator[ast.AST]:
 
 def _kept_in(nodes: list[ast.AST]) -> Iterator[tuple[str, int]]:
     """Yield variables with the lines in which they get their outputs."""
-    backward = [
-        node.lineno
-        for node in nodes
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "backward"
-    ]
-    deleted = [
-        (target.id, node.lineno)
-        for node in nodes
-        if isinstance(node, ast.Delete)
-        for target in node.targets
-        if isinstance(target, ast.Name)
-    ]
-    read = [
-        (node.value.id, node.lineno)
-        for node in nodes
-        if isinstance(node, ast.Attribute) and node.attr in _OUTPUTS and isinstance(node.value, ast.Name)
-    ]
+    backward = [node.lineno for node in nodes if isinstance(node, ast.Call) and _last(node.func) == "backward"]
+    read = {_last(node.value) for node in nodes if isinstance(node, ast.Attribute) and node.attr in _OUTPUTS}
+    deleted = [(_last(each), node.lineno) for node in nodes if isinstance(node, ast.Delete) for each in node.targets]
     for node in nodes:
         if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.Call):
             continue
-        for target in node.targets:
-            ends = [line for line in backward if line > node.lineno]
-            if not isinstance(target, ast.Name) or not ends:
-                continue
-            used = any(name == target.id and node.lineno <= line <= min(ends) for name, line in read)
-            freed = any(name == target.id and node.lineno < line <= min(ends) for name, line in deleted)
-            if used and not freed:
-                yield target.id, node.lineno
+        end = min((line for line in backward if line > node.lineno), default=0)
+        for name in ({*map(_last, node.targets)} & read) - {""} if end else ():
+            if not any(name == each and node.lineno < line <= end for each, line in deleted):
+                yield name, node.lineno
+
+
+def _last(node: ast.expr) -> str:
+    """Return the name of a variable or attribute; empty for anything else."""
+    return str(getattr(node, "attr", getattr(node, "id", "")))

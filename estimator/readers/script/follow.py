@@ -6,7 +6,7 @@ not followed: the library is told, and names that it assigns are unknown from th
 
 import ast
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from ..source.evidence import Setting
 from .values import (
@@ -49,52 +49,6 @@ class BudgetSpentError(Exception):
     """The script takes more steps than are followed."""
 
 
-class Library(Protocol):
-    """What libraries do, as far as memory depends on it."""
-
-    def call(self, call: Call) -> Any:
-        """Return the result of a function that is not the script's, and note what it does."""
-
-    def doubt(self, sentence: str) -> None:
-        """Note something on which all of memory may depend."""
-
-    def decorate(self, function: Function, call: Call) -> Any:
-        """Note a decorator; return what it makes of the function, None: the function itself."""
-
-    def imported(self, path: str, where: str) -> None:
-        """Note what the script imports."""
-
-    def version(self, library: str) -> Any:
-        """Return a library's version; UNKNOWN: not known."""
-
-    def item(self, name: Name, key: Any) -> Any:
-        """Return what stands at a key of a library's name."""
-
-    def makes_anything(self) -> bool:
-        """Return whether something was made that trains."""
-
-    def make_instance(self, kind: Class, call: Call) -> Any:
-        """Return what a class of the script makes that derives from a library's; UNKNOWN: an object like any other."""
-
-    def instance_method(self, instance: Instance, call: Call) -> Any:
-        """Return the result of a method of an object of the script's."""
-
-    def assigned(self, target: Name, value: Any, call: Call) -> None:
-        """Note what is assigned to a part of a library."""
-
-    def not_followed(self, nodes: Sequence[ast.AST], why: str, where: str) -> None:
-        """Note a part of the script that may run and is not followed."""
-
-    def perhaps_trained(self, nodes: Sequence[ast.AST]) -> None:
-        """Note statements that may run and may train: whether a run is resumed, say, only the run knows."""
-
-    def perhaps_replaced(self, value: Thing, where: str) -> None:
-        """Note something that an assignment which is not followed may replace."""
-
-    def repeated(self, test: ast.expr, body: Sequence[ast.stmt], scope: Scope) -> None:
-        """Note a condition that no literal or option decides."""
-
-
 class _End:
     """Why the statements after it do not run: a return with its value, an exit, or the next turn of a loop."""
 
@@ -107,7 +61,7 @@ class Reader:
 
     Args:
         name: its file's name, for people.
-        libraries: what libraries do.
+        libraries: what libraries do, as far as memory depends on it: ``Libraries``.
         environ: its environment.
         argv: the words of its command line, its own path first.
         is_own: tells whether a module lies beside the script.
@@ -116,7 +70,7 @@ class Reader:
     def __init__(
         self,
         name: str,
-        libraries: Library,
+        libraries: Any,
         *,
         environ: Mapping[str, Any],
         argv: Sequence[str],
@@ -397,14 +351,6 @@ class Reader:
     def _declare(self, node: ast.Global | ast.Nonlocal, scope: Scope) -> None:
         scope.elsewhere.update(node.names)
 
-    def _delete(self, node: ast.Delete, scope: Scope) -> None:
-        for target in node.targets:
-            if isinstance(target, ast.Name) and isinstance(value := scope.names.pop(target.id, None), Thing):
-                value.deleted()
-
-    def _assert(self, node: ast.Assert, scope: Scope) -> None:
-        self.evaluate(node.test, scope)
-
     # Expressions
 
     def evaluate(self, node: ast.expr | None, scope: Scope) -> Any:
@@ -559,12 +505,6 @@ class Reader:
                 found.append(value if None not in wanted or isinstance(value, Thing) else UNKNOWN)
         return found if items is not None else UNKNOWN
 
-    def _table_of(self, node: ast.DictComp, scope: Scope) -> Any:
-        pair = ast.copy_location(ast.Tuple([node.key, node.value], ast.Load()), node)
-        pairs = self._comprehension(ast.copy_location(ast.ListComp(pair, node.generators), node), scope)
-        known = isinstance(pairs, list) and all(isinstance(each[0], PLAIN) for each in pairs)
-        return dict(pairs) if known else UNKNOWN
-
     def _lambda(self, node: ast.Lambda, scope: Scope) -> Any:
         return Function(node, scope, self._defaults(node.args, scope), "lambda")
 
@@ -572,10 +512,6 @@ class Reader:
         value = self.evaluate(node.value, scope)
         self.assign(node.target, value, scope, node.value)
         return value
-
-    def _inner(self, node: ast.Await | ast.Yield | ast.YieldFrom, scope: Scope) -> Any:
-        value = self.evaluate(node.value, scope) if node.value is not None else None
-        return value if isinstance(node, ast.Await) else UNKNOWN
 
     def _defaults(self, arguments: ast.arguments, scope: Scope) -> dict[str, Any]:
         named = [*arguments.posonlyargs, *arguments.args]
@@ -765,8 +701,6 @@ _STATEMENTS: Mapping[type[ast.stmt], Callable[[Reader, Any, Scope], _End | None]
     ast.ImportFrom: Reader._import,
     ast.Global: Reader._declare,
     ast.Nonlocal: Reader._declare,
-    ast.Delete: Reader._delete,
-    ast.Assert: Reader._assert,
 }
 _EXPRESSIONS: Mapping[type[Any], Callable[[Reader, Any, Scope], Any]] = {
     ast.Constant: lambda _, node, __: node.value if isinstance(node.value, PLAIN) else UNKNOWN,
@@ -784,10 +718,8 @@ _EXPRESSIONS: Mapping[type[Any], Callable[[Reader, Any, Scope], Any]] = {
     ast.IfExp: Reader._choice,
     ast.JoinedStr: Reader._text,
     **dict.fromkeys((ast.ListComp, ast.SetComp, ast.GeneratorExp), Reader._comprehension),
-    ast.DictComp: Reader._table_of,
     ast.Lambda: Reader._lambda,
     ast.NamedExpr: Reader._walrus,
-    **dict.fromkeys((ast.Await, ast.Yield, ast.YieldFrom), Reader._inner),
 }
 
 
@@ -827,14 +759,6 @@ def _range(call: Call) -> Any:
         return UNKNOWN
     found = range(*numbers)
     return list(found) if len(found) <= _MAX_REPEATED else UNKNOWN
-
-
-def _extreme(call: Call) -> Any:
-    items = call.run.iterate(call.args[0]) if len(call.args) == 1 else call.args
-    numbers = [as_number(item) for item in items or []]
-    if not numbers or not all(isinstance(number, int | float) for number in numbers) or call.kwargs:
-        return UNKNOWN
-    return max(numbers) if call.name == "max" else min(numbers)
 
 
 def _getattr(call: Call) -> Any:
@@ -919,7 +843,6 @@ _BUILTINS: Mapping[str, Callable[[Call], Any]] = {
     "filter": lambda call: call.value(1, default=UNKNOWN),
     "len": _length,
     "range": _range,
-    **dict.fromkeys(("min", "max"), _extreme),
     "getattr": _getattr,
     "setattr": _setattr,
     "hasattr": _hasattr,

@@ -143,18 +143,12 @@ class ModelConfig(Thing):
         self.set_field(name, value, call.where, f"config.{name} = {plain(value)}")
 
     def method(self, call: Call) -> Any:
-        """Take ``config.update({...})``."""
-        if call.name in ("update", "update_from_string"):
-            given = call.value(0)
-            if isinstance(given, str):
-                pairs = (part.partition("=") for part in given[:10_000].split(","))
-                given = {name.strip(): as_number(value.strip()) for name, _, value in pairs}
-            for name, value in {**(given if isinstance(given, dict) else {}), **call.kwargs}.items():
-                self.set_field(str(name), value, call.where, f"config.update({name}={plain(value)})")
-            return None
+        """Note ``config.update({...})``, which is not read."""
+        if call.name.startswith("update"):
+            self._notes.doubt(f"{call.where}: {short_text(call.node)} may change the model and is not read.")
         return self.table() or UNKNOWN if call.name == "to_dict" else self
 
-    def copy(self) -> "ModelConfig":
+    def copy(self, where: str = "") -> "ModelConfig":
         """Return another config with the same fields."""
         other = ModelConfig(self._notes, kind=self._kind, source=self.source)
         other._changes, other.settings = dict(self._changes), dict(self.settings)
@@ -246,11 +240,6 @@ class Model(Thing):
             has_labels = call.unknown_table is not None or "labels" in call.kwargs
             self.passes[id(call.node)] = Pass(call.where, has_labels, call.run.loops)
         return UNKNOWN
-
-    def deleted(self) -> None:
-        """Note that the script deletes it."""
-        if not self.notes.trains:
-            self.on_gpu = False
 
     def put(self, name: str, value: Any, where: str, text: str) -> None:
         """Set what is known of it; the last value counts."""
@@ -442,17 +431,6 @@ def _merge(part: Part, call: Call) -> Any:
     return owner
 
 
-def _fit(part: Part, call: Call) -> Any:
-    """Follow ``fit(objectives, use_amp=True)``, which trains a model of sentence-transformers."""
-    notes = part.owner.notes
-    notes.given.append(part.owner)
-    notes.trains = True
-    if plain(call.value(None, "use_amp", default=False)) is True:
-        setting = Setting(value="fp16", origin=f"{call.where}: fit(use_amp=True)")
-        notes.own_loop.setdefault("mixed_precision", setting)
-    return None
-
-
 def _compile(part: Part, call: Call) -> Any:
     part.owner.put("torch_compile", True, call.where, "compile()")
     return None
@@ -485,7 +463,6 @@ _METHODS: Mapping[str, Callable[[Part, Call], Any]] = {
     "load_adapter": lambda part, call: _load_adapters(part.owner, call),
     "compile": _compile,
     "register_post_accumulate_grad_hook": lambda part, call: call.run.libraries.step_in_backward(call),
-    "fit": _fit,
     "register_comm_hook": _hook,
     **dict.fromkeys(("merge_and_unload", "unload", "merge_adapter"), _merge),
     **dict.fromkeys(_ITSELF, lambda part, _: _itself(part)),
@@ -723,12 +700,6 @@ _TASK_BY_CLASS_ENDING: Mapping[str, Task] = {
     "ForConditionalGeneration": "seq2seq-lm",
     **{f"For{''.join(word.capitalize() for word in task.split('-'))}": task for task in get_args(Task)},
 }
-_SENTENCE_MODELS: Mapping[str, Task] = {
-    "SentenceTransformer": "feature-extraction",
-    "CrossEncoder": "sequence-classification",
-    "SparseEncoder": "masked-lm",
-}
-"""Classes of sentence-transformers, and the head of the model inside."""
 _NO_MODEL_CLASS = re.compile(r"Collator|Output|Config|Processor|Trainer|Loss|Dataset|Metric|Pipeline|Mixin|Arguments")
 _NO_MODELS = ("Tokenizer", "Processor", "FeatureExtractor", "GenerationConfig", "Scheduler")
 _PEFT_CLASSES = ("PeftModel", "PeftModelForCausalLM", "PeftModelForSequenceClassification")
@@ -799,23 +770,6 @@ def _name_of(call: Call, label: str) -> Setting | None:
     return setting if setting is not None and isinstance(setting.value, str) else None
 
 
-def sentence_model(call: Call, notes: Notes) -> Any:
-    """Follow ``SentenceTransformer("id")``, ``CrossEncoder("id")`` and ``SparseEncoder("id")``."""
-    model = Model(notes, call.where, f"{call.name}(...)")
-    model.task = Setting(value=_SENTENCE_MODELS[call.name], origin=f"{call.where}: {call.name}(...)")
-    model.name = _name_of(call, call.name)
-    model.config = ModelConfig(notes, kind=None, source=model.name) if model.name is not None else None
-    if call.name != "CrossEncoder":  # which puts both texts into one sequence
-        _count_sequences(model, 2, f"{call.where}: {call.name} runs once for each text of an example")
-    return model
-
-
-def _count_sequences(model: Model, count: int, what: str) -> None:
-    """Count the sequences that an example usually has, where only the data tell how many."""
-    model.settings["script_sequences"] = Setting(value=count, origin=f"{what}, usually {count}")
-    model.notes.doubt(f"{what}; {count} are counted.", "activations", key="training.sequences_per_example")
-
-
 def from_class(call: Call, notes: Notes) -> Any:
     """Follow ``LlamaForCausalLM(config)``."""
     model = Model(notes, call.where, f"{call.name}(...)")
@@ -861,15 +815,15 @@ def _take_config(model: Model, config: Any, call: Call, notes: Notes) -> None:
     else:
         notes.doubt(f"{call.where}: the config of {call.name}(...) is not known.", key="model.id")
     if call.value(None, "dtype", "torch_dtype") is None:
-        default = notes.default_dtype
         origin = f"{call.where}: {call.name}(config), a model made from its config alone"
-        model.settings["dtype"] = default or Setting(value="float32", origin=origin)
+        model.settings["dtype"] = Setting(value="float32", origin=origin)
 
 
 def _read_task(model: Model, owner: str, call: Call) -> None:
     task = _task_of(owner)
     if task == "multiple-choice":
-        _count_sequences(model, 4, f"{call.where}: {owner} puts every choice of an example through the model")
+        sentence = f"{call.where}: {owner} puts every choice of an example through the model; how many is not known."
+        model.notes.doubt(sentence, "activations", key="training.sequences_per_example", asks=True)
     if task is None and is_model_class(owner) and owner not in UNSLOTH_CLASSES:
         task = "feature-extraction"
     if call.own_class is not None:
@@ -939,18 +893,19 @@ def _note_name(call: Call, notes: Notes, rank: int) -> None:
         notes.names_found.setdefault(rank, setting)
 
 
+def not_followed(call: Call, notes: Notes) -> Any:
+    """Ask which model a class trains that is not read, whatever names one elsewhere."""
+    notes.doubt(f"{call.where}: {call.name}(...) is not read.", key="model.id", asks=True)
+    return UNKNOWN
+
+
 def set_default_dtype(call: Call, notes: Notes) -> Any:
-    """Follow ``torch.set_default_dtype``: models that are made from a config alone have that type."""
-    notes.default_dtype = call.setting(0) if call.args else None
-    if notes.default_dtype is None:
-        sentence = f"{call.where}: {short_text(call.node)} is only known when the script runs."
-        notes.doubt(sentence, *MODEL_STATES, key="training.precision")
+    """Note ``torch.set_default_dtype``: models that are made from a config alone have that type."""
+    notes.doubt(f"{call.where}: {short_text(call.node)} is not read.", *MODEL_STATES, key="training.precision")
     return None
 
 
 def copy_value(call: Call, notes: Notes) -> Any:
     """Follow ``deepcopy(x)``."""
     value = call.value(0, default=UNKNOWN)
-    if isinstance(value, Model | ModelConfig):
-        return value.copy(call.where) if isinstance(value, Model) else value.copy()
-    return dict(value) if isinstance(value, dict) else list(value) if isinstance(value, list) else value
+    return value.copy(call.where) if isinstance(value, Model | ModelConfig) else UNKNOWN

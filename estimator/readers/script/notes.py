@@ -68,7 +68,6 @@ class Notes(msgspec.Struct):
     """A function of another file may be the training, and is noted."""
     names_found: dict[int, Setting] = msgspec.field(default_factory=dict)
     """Models' names that configs (1) and tokenizers (2) are loaded by."""
-    default_dtype: Setting | None = None
     visible_devices: Setting | None = None
     """The CUDA_VISIBLE_DEVICES that the script sets."""
     devices: dict[int, str] = msgspec.field(default_factory=dict)

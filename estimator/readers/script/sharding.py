@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..source.evidence import MODEL_STATES, Component, Setting
-from .models import models_in
+from .models import models_in, not_followed
 from .notes import Notes
 from .values import UNKNOWN, Attribute, Call, Name, Thing, plain, short_text
 
@@ -34,7 +34,7 @@ _PLUGINS: Mapping[str, tuple[tuple[Component, ...], str | None]] = {
 
 
 class AcceleratorObject(Thing):
-    """``Accelerator(...)`` or Lightning's ``Fabric``."""
+    """``Accelerator(...)``."""
 
     def __init__(self, notes: Notes) -> None:
         self._notes = notes
@@ -51,7 +51,7 @@ class AcceleratorObject(Thing):
 
     def method(self, call: Call) -> Any:
         """Follow ``prepare``, which returns what it is given, and ``backward``."""
-        if call.name in ("prepare", "setup", "prepare_model"):
+        if call.name in ("prepare", "prepare_model"):
             for value in call.args:
                 for model in models_in(value):
                     model.on_gpu = True if model.on_gpu is None else model.on_gpu
@@ -125,7 +125,7 @@ def shard(call: Call, notes: Notes) -> Any:
     return (model, optimizer) if call.name == "fully_shard" and isinstance(optimizer, Thing) else model
 
 
-# DeepSpeed, tensor parallelism, autocast, Lightning.
+# DeepSpeed, tensor parallelism, autocast.
 
 
 def initialize_deepspeed(call: Call, notes: Notes) -> Any:
@@ -169,51 +169,11 @@ def _autocast(call: Call, notes: Notes) -> Any:
     return UNKNOWN
 
 
-_TRUE_PRECISION = {"bf16-true": "bfloat16", "16-true": "float16"}
-"""Lightning's precisions that convert the model's weights."""
-
-
-def read_lightning(call: Call, notes: Notes) -> None:
-    """Read the arguments of Lightning's ``Trainer`` and ``Fabric``."""
-    for name, renamed in (("precision", "mixed_precision"), ("accumulate_grad_batches", "gradient_accumulation_steps")):
-        setting = call.setting(name) if name in call.kwargs else None
-        if setting is not None and setting.value is not None:
-            word = MIXED_PRECISION.get(str(setting.value), "no") if name == "precision" else setting.value
-            notes.accelerate.setdefault(renamed, setting.with_value(word))
-            if (dtype := _TRUE_PRECISION.get(str(setting.value))) is not None:
-                notes.assigned.setdefault("dtype", setting.with_value(dtype))
-        elif name in call.kwargs and call.kwargs[name] is not None:
-            key = "training.precision" if name == "precision" else "training.gradient_accumulation"
-            sentence = f"{call.where}: {call.shown(name)} is only known when the script runs."
-            notes.doubt(sentence, *MODEL_STATES, "activations", key=key)
-    devices = plain(call.value(None, "devices", default="auto"))
-    count = len(devices) if isinstance(devices, list) else devices
-    value = count if type(count) is int and count > 0 else "all GPUs"
-    if "devices" in call.kwargs or "gpus" in call.kwargs:
-        notes.written.setdefault(
-            "script_processes", Setting(value=value, origin=f"{call.where}: {call.shown('devices')}")
-        )
-    if isinstance(devices, list) and len(devices) == 1:
-        notes.note_device(devices[0], f"{call.where}: {call.shown('devices')}")
-    elif isinstance(devices, list) and all(type(each) is int for each in devices):
-        origin = f"{call.where}: {call.shown('devices')}"
-        notes.visible_devices = notes.visible_devices or Setting(value=",".join(map(str, devices)), origin=origin)
-    strategy = call.value(None, "strategy", default="auto")
-    if not isinstance(strategy, str) or not strategy.startswith(("auto", "ddp", "single")):
-        sentence = f"{call.where}: Lightning's {call.shown('strategy')} is not read; the figure assumes no sharding."
-        notes.doubt(sentence, *MODEL_STATES, direction="less", key="parallel.strategy")
-
-
-def _make_fabric(call: Call, notes: Notes) -> Any:
-    read_lightning(call, notes)
-    return AcceleratorObject(notes)
-
-
 SHARDING_FUNCTIONS: Mapping[str, Any] = {
     **dict.fromkeys(_SHARDS, shard),
     **dict.fromkeys(("DDP", "DistributedDataParallel", "DataParallel"), replicate),
     "autocast": _autocast,
     "Accelerator": make_accelerator,
-    "Fabric": _make_fabric,
+    "Fabric": not_followed,
 }
 """Functions and classes by the last part of their names."""

@@ -9,10 +9,9 @@ from ...job.rules.optimizers.by_name import NOT_KNOWN, optimizer_arguments, opti
 from ..source.data_files import NULL_IS_NO_LIMIT, NULL_IS_WRONG
 from ..source.evidence import MODEL_STATES, UNKNOWN_TABLE, Setting
 from ..trl.methods import TRAINER_NAMES, method_of_class
-from .models import DECISIVE_ARGUMENTS, AdapterConfig, Model, Part, add_adapters, models_in
+from .models import DECISIVE_ARGUMENTS, AdapterConfig, Model, Part, add_adapters, models_in, not_followed
 from .notes import STEP, TRAINED, Notes
 from .options import LIBRARIES, Options, Parsed
-from .sharding import read_lightning
 from .values import UNKNOWN, Attribute, Bound, Call, Class, Function, Instance, Name, Thing, plain, short_text
 
 TRAINING_CONFIG = re.compile(rf"[A-Za-z0-9]*TrainingArguments|(Async)?({TRAINER_NAMES})(v2)?Config|ModelConfig")
@@ -34,19 +33,11 @@ _LIBRARIES = (
     *("pylate", "gliner", "llamafactory", "swift", "axolotl"),
 )
 """Libraries whose trainers are transformers', or derived from it."""
-_HOOKS = {
-    **dict.fromkeys(("compute_loss", "training_step", "get_train_dataloader", "get_batch_samples"), STEP),
-    **dict.fromkeys(("concatenated_forward", "get_batch_loss_metrics", "dpo_loss", "_prepare_inputs"), STEP),
-    **dict.fromkeys(("create_optimizer", "create_optimizer_and_scheduler"), ("optimizer",)),
-    **dict.fromkeys(("__init__", "_inner_training_loop", "train", "_wrap_model"), (*MODEL_STATES, *STEP)),
-}
-"""Methods of transformers' ``Trainer`` on which memory depends, and the components that they decide."""
 _LOSS_METHODS = ("compute_loss", "concatenated_forward", "get_batch_loss_metrics", "get_batch_metrics", "dpo_loss")
 _PAIRED = re.compile(r"(?i)chosen|reject|negative|\bneg_|pos_|choices|candidates|pairs|concatenated")
 """In a collator: words of batches that hold several sequences for each example."""
 _JOINS = re.compile(r"\b(cat|concat|concatenate|chain|from_iterable|extend|repeat|repeat_interleave|sum)\(")
-_PADS = re.compile(r"(?i)pad|stack\(|tensor\(|super\(\)|DataCollator")
-"""In a collator: what joins sequences, and what makes a batch of one for each example."""
+"""In a collator: what joins sequences."""
 
 
 class Arguments(Thing):
@@ -274,7 +265,7 @@ class TrainerObject(Thing):
         yield self.model
 
 
-def make_trainer(call: Call, notes: Notes, path: str, kind: Class | None = None) -> TrainerObject:
+def make_trainer(call: Call, notes: Notes, path: str, kind: Class | None = None) -> Any:
     """Follow the constructor of a trainer, or of a class of the script that is derived from one.
 
     Args:
@@ -287,32 +278,19 @@ def make_trainer(call: Call, notes: Notes, path: str, kind: Class | None = None)
     root, dot, _ = path.partition(".")
     trainer = TrainerObject(notes, name, call.where)
     if "lightning" in path:
-        read_lightning(call, notes)
-        trainer.name = "LightningTrainer"
-        notes.trainers.append(trainer)
-        return trainer
+        return not_followed(call, notes)
     trainer.read(call)
     notes.trainers.append(trainer)
     notes.called.add(name)
-    for method, components in _HOOKS.items() if kind is not None else ():
-        function = kind.find(method) if kind is not None else None
-        if kind is not None and isinstance(function, Function) and not _is_usual(ast.unparse(function.node)):
-            where = call.run.location(function.node)
-            sentence = f"{where}: {kind.name}.{method} replaces the library's; vramtop does not follow it."
-            notes.doubt(sentence, *components)
-            notes.own_loss |= method in _LOSS_METHODS and method_of_class(name) is not None
+    own = [name for name, each in kind.members.items() if isinstance(each, Function)] if kind is not None else []
+    if kind is not None and own:
+        sentence = f"{call.run.location(kind.node)}: the methods of {kind.name} ({', '.join(own[:3])}) are not read."
+        notes.doubt(sentence, *MODEL_STATES, *STEP)
+        notes.own_loss |= not {*own}.isdisjoint(_LOSS_METHODS) and method_of_class(name) is not None
     if dot and root not in _LIBRARIES and not isinstance(trainer.arguments, Arguments | Parsed):
         notes.called.discard(name)
         notes.doubt(f"{call.where}: vramtop does not know the trainer {path} and does not follow it.")
     return trainer
-
-
-def _is_usual(text: str) -> bool:
-    """Return True for a method that calls the one it replaces, or runs the model once and returns its loss."""
-    if text.startswith("def __init__"):
-        return "super().__init__(*args, **kwargs)" in text
-    once = len(re.findall(r"\bmodel\(", text)) == 1 and not _JOINS.search(text)
-    return "super()" in text or (once and re.search(r"\.loss$|\.loss\b(?!.*(cross_entropy|Loss))", text) is not None)
 
 
 def make_arguments(call: Call, notes: Notes) -> Any:
@@ -352,8 +330,6 @@ def doubt_collator(value: Any, call: Call, notes: Notes, name: str) -> None:
     node = found.kind.node if isinstance(found, Instance) else found.node if isinstance(found, Function) else None
     text = ast.unparse(node) if node is not None else ""
     joins = _PAIRED.search(text) is not None or _JOINS.search(text) is not None
-    if node is not None and not joins and _PADS.search(text) and len(re.findall(r"\bfor\b", text)) < 2:
-        return
     root, dot, _ = found.path.partition(".") if isinstance(found, Name) else ("", "", "")
     if node is not None or found is UNKNOWN or (dot and root not in LIBRARIES):
         sentence = f"{call.where}: {call.shown(name)}: vramtop does not follow how many sequences it puts into a batch."

@@ -75,9 +75,6 @@ class Thing:
         """Yield the values that it holds."""
         yield from ()
 
-    def deleted(self) -> None:
-        """Note that the script deletes it."""
-
 
 class Scope:
     """The names of a module, a call or a class body, and the scope around them."""

@@ -153,22 +153,3 @@ def test_a_script_names_a_gpu_among_those_that_it_sees(tmp_path: Path, script: s
     found = choice(tmp_path, line, script)
     assert (None if found is None else found.index) == index
     assert index != 2 or (found is not None and found.visible == "3,2,1")
-
-
-LIGHTNING = """import lightning as L
-import torch
-from transformers import AutoModelForCausalLM
-class Module(L.LightningModule):
-    def __init__(self):
-        super().__init__()
-        self.model = AutoModelForCausalLM.from_pretrained("gpt2")
-L.Trainer(devices={}).fit(Module(), elsewhere)
-"""
-
-
-@pytest.mark.parametrize(
-    ("devices", "index", "visible"), [("[1]", 1, None), ("[2, 3]", None, "2,3"), ("2", None, None), ("-1", None, None)]
-)
-def test_lightning_names_its_gpus(tmp_path: Path, devices: str, index: int | None, visible: str | None) -> None:
-    found = choice(tmp_path, "python t.py", LIGHTNING.format(devices))
-    assert (found and found.index, found and found.visible) == (index, visible)

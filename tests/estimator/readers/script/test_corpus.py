@@ -26,6 +26,10 @@ TRUTH = truths()
 SMALL = 0.02
 """Share of a count that a head of a few labels may be off by."""
 OPEN = {
+    "a Trainer that distils",
+    "a teacher that is deleted",
+    "fewer layers by the config",
+    "the default dtype",
     "LoRA with the embeddings trained besides",
     "T5 with the encoder frozen",
     "a base model frozen",

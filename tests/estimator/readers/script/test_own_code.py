@@ -60,19 +60,6 @@ def test_the_sequences_of_an_own_loop_are_counted(
     assert unsure(reading) == components
 
 
-@pytest.mark.parametrize(
-    ("body", "doubted"),
-    [
-        ("return super()._prepare_inputs(inputs)", False),
-        ("return {name: torch.cat([each, each]) for name, each in inputs.items()}", True),
-    ],
-)
-def test_inputs_that_a_trainer_prepares_itself_are_in_doubt(tmp_path: Path, body: str, doubted: bool) -> None:
-    own = f"class Own(Trainer):\n    def _prepare_inputs(self, inputs):\n        {body}\n"
-    reading = read(tmp_path, f"{own}Own(model=model, args=args).train()\n")
-    assert unsure(reading) == (STEP if doubted else set())
-
-
 HOOKED = """
 each = {{p: torch.optim.AdamW([p]) for p in model.parameters()}}
 def hook(p):

@@ -102,21 +102,6 @@ def test_deepspeeds_own_loader_has_the_configs_batch_and_not_that_of_a_test_load
     assert reading.value("training.micro_batch") == 6
 
 
-def test_lightnings_devices_are_the_ranks(tmp_path: Path) -> None:
-    text = """
-import pytorch_lightning as pl
-class Module(pl.LightningModule):
-    def __init__(self):
-        super().__init__()
-        self.model = AutoModelForCausalLM.from_pretrained('Qwen/Qwen2.5-0.5B')
-    def configure_optimizers(self):
-        return torch.optim.Adam(self.parameters())
-pl.Trainer(devices=4, strategy="ddp").fit(Module(), DataLoader(elsewhere.data, batch_size=2))
-"""
-    reading = read(tmp_path, HEAD + text)
-    assert (reading.value("parallel.strategy"), reading.value("parallel.data_replicate")) == ("ddp", 4)
-
-
 REWARDS = """
 from functools import partial
 from trl import GRPOConfig, GRPOTrainer

@@ -142,67 +142,6 @@ def test_an_option_that_the_script_assigns_is_what_it_assigns(tmp_path: Path) ->
     assert read(tmp_path, left, "--max_length", "64").value("training.sequence_length") == 64
 
 
-OWN = """
-import lightning as L
-import torch
-import torch.nn as nn
-from torch.utils.data import DataLoader
-
-class Norm(nn.Module):
-    def __init__(self, size):
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(size))
-
-class Attention(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.n_head = 2
-        self.c_attn = nn.Linear(64, 192, bias=False)
-        self.c_proj = nn.Linear(64, 64, bias=False)
-
-class MLP(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.c_fc = nn.Linear(64, 256, bias=False)
-        self.c_proj = nn.Linear(256, 64, bias=False)
-
-class Block(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.ln_1 = Norm(64)
-        self.attn = Attention()
-        self.ln_2 = Norm(64)
-        self.mlp = MLP()
-
-class GPT(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.block_size = 64
-        self.wte = nn.Embedding(512, 64)
-        self.h = nn.ModuleList([Block() for _ in range(3)])
-        self.ln_f = Norm(64)
-        self.lm_head = nn.Linear(64, 512, bias=False)
-
-fabric = L.Fabric(precision="bf16-true")
-model = GPT()
-# FREEZE
-optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-model, optimizer = fabric.setup(model, optimizer)
-for batch in DataLoader([1], batch_size=2):
-    fabric.backward(model(batch))
-    optimizer.step()
-"""
-
-
-def test_a_model_of_its_own_under_fabric_has_its_precision(tmp_path: Path) -> None:
-    found = read(tmp_path, OWN)
-    assert "Fabric(precision='bf16-true')" in found.evidence()["training.precision"]
-    assert found.value("training.precision") == "bf16"
-    assert read(tmp_path, OWN.replace("bf16-true", "bf16-mixed")).value("training.precision") == "bf16-mixed"
-    unknown = read(tmp_path, OWN.replace('"bf16-true"', "unknown()"))
-    assert any(each.unless == "training.precision" for each in unknown.uncertainties)
-
-
 def test_a_flag_that_nothing_reads_stands_for_no_other(tmp_path: Path) -> None:
     reading = read(tmp_path, HEAD + LOAD + TRAIN, "--target_modules", "q_proj")
     assert warned(reading, "--target_modules on the command line is not counted.")

@@ -131,7 +131,7 @@ class Run(SFTTrainer):
 Run('Qwen/Qwen2.5-0.5B').train()
 """
     reading = read(tmp_path, HEAD + own)
-    assert warned(reading, "Run.__init__ replaces the library's; vramtop does not follow it")
+    assert warned(reading, "the methods of Run (__init__) are not read")
     assert warned(reading, "TrainingArguments(...), LoraConfig(...) is not known")
 
 
