@@ -9,15 +9,8 @@ from ...common.untrusted_files import read_file
 from ...job.settings import Software
 
 _FILES = (
-    *(
-        "requirements.txt",
-        "requirement.txt",
-        "pyproject.toml",
-        "setup.py",
-        "setup.cfg",
-        "environment.yml",
-        "install.sh",
-    ),
+    *("requirements.txt", "requirement.txt", "pyproject.toml", "setup.py", "setup.cfg"),
+    *("environment.yml", "install.sh"),
 )
 _MAX_BYTES = 200_000
 _PIN = re.compile(

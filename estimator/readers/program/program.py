@@ -14,6 +14,7 @@ from ...common.errors import InputError
 from ...common.limits import decode_json
 from ...common.records import replace
 from ...job.settings import MAX_GPUS
+from ..arguments.table import library
 from ..source.data_files import FilesystemView, layer_from_table, read_table
 from ..source.evidence import (
     FindingCollector,
@@ -367,42 +368,10 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
 # Names and meanings: ``accelerate/utils/launch.py`` and ``accelerate/commands/launch.py`` of accelerate 1.15.
 
 
-_NAME_BY_VARIABLE = {
-    "ACCELERATE_MIXED_PRECISION": "mixed_precision",
-    "ACCELERATE_USE_FSDP": "use_fsdp",
-    "ACCELERATE_USE_DEEPSPEED": "use_deepspeed",
-    "ACCELERATE_USE_PARALLELISM_CONFIG": "use_parallelism_config",
-    "ACCELERATE_USE_MEGATRON_LM": "use_megatron_lm",
-    "ACCELERATE_DEEPSPEED_ZERO_STAGE": "zero_stage",
-    "ACCELERATE_DEEPSPEED_OFFLOAD_OPTIMIZER_DEVICE": "offload_optimizer_device",
-    "ACCELERATE_DEEPSPEED_OFFLOAD_PARAM_DEVICE": "offload_param_device",
-    "ACCELERATE_DEEPSPEED_CONFIG_FILE": "deepspeed_config_file",
-    "ACCELERATE_GRADIENT_ACCUMULATION_STEPS": "gradient_accumulation_steps",
-    "ACCELERATE_DYNAMO_BACKEND": "dynamo_backend",
-    "WORLD_SIZE": "num_processes",
-    "LOCAL_WORLD_SIZE": "processes_per_node",
-    "LOCAL_SIZE": "processes_per_node",
-}
 _VARIABLE_PREFIXES = ("FSDP_", "PARALLELISM_CONFIG_")
 """Variables that begin so are flags of the same name in lower case."""
-_FLAG_BY_DISTRIBUTED_TYPE = {
-    "FSDP": "use_fsdp",
-    "DEEPSPEED": "use_deepspeed",
-    "MEGATRON_LM": "use_megatron_lm",
-    "MULTI_GPU": "multi_gpu",
-}
 _SECTION_PREFIXES = {"fsdp_config": "fsdp_", "deepspeed_config": "", "parallelism_config": ""}
 """Sections of accelerate's file, and what its flags have in front of the names in them."""
-_SHIPPED_BY_TRL: Mapping[str, Mapping[str, Any]] = {
-    "single_gpu": {"num_processes": 1},
-    "multi_gpu": {"multi_gpu": True},
-    "fsdp1": {"use_fsdp": True, "fsdp_version": 1, "fsdp_sharding_strategy": "FULL_SHARD"},
-    "fsdp2": {"use_fsdp": True, "fsdp_version": 2, "fsdp_reshard_after_forward": True},
-    "zero1": {"use_deepspeed": True, "zero_stage": 1},
-    "zero2": {"use_deepspeed": True, "zero_stage": 2},
-    "zero3": {"use_deepspeed": True, "zero_stage": 3},
-}
-"""Configurations that TRL 1.16 ships and ``--accelerate_config`` names; 8 processes and bf16 unless stated."""
 
 
 def accelerate_layers(program: Program, files: SettingsLayer) -> list[SettingsLayer]:
@@ -432,9 +401,10 @@ def accelerate_layers(program: Program, files: SettingsLayer) -> list[SettingsLa
 def environment_layer(environ: Mapping[str, str]) -> dict[str, Setting]:
     """Return the settings in variables that accelerate, torchrun and deepspeed set for a worker."""
     layer = {}
+    names = library("accelerate").words["variable"]
     for variable, value in environ.items():
         flag = variable.lower() if variable.startswith(_VARIABLE_PREFIXES) else None
-        name = _NAME_BY_VARIABLE.get(variable) or flag
+        name = names.get(variable) or flag
         if name and value.strip():  # empty ones count as not set
             layer[name] = Setting(value=value, origin=f"{variable} in the environment")
     return layer
@@ -449,7 +419,7 @@ def yaml_layer(table: Mapping[str, Any], *, source: str) -> dict[str, Setting]:
         if isinstance(inner, dict):
             named = layer_from_table(inner, source=source, prefix=f"{section}.")
             layer.update({name if name.startswith(prefix) else prefix + name: item for name, item in named.items()})
-    flag = _FLAG_BY_DISTRIBUTED_TYPE.get(str(table.get("distributed_type", "")).upper())
+    flag = library("accelerate").words["distributed_type"].get(str(table.get("distributed_type", "")).upper())
     if flag is not None:
         layer.setdefault(flag, Setting(value=True, origin=f"{source}: distributed_type"))
     if isinstance(table.get("parallelism_config"), dict) and table["parallelism_config"]:
@@ -477,9 +447,10 @@ def _default_file(environ: Mapping[str, str]) -> Path | None:
 
 def _shipped_trl_config(name: str) -> SettingsLayer:
     """Return a configuration that TRL ships; empty if it ships none of that name."""
-    if name not in _SHIPPED_BY_TRL:
+    shipped = library("accelerate").default.get(f"trl_{name}")
+    if shipped is None:
         return {}
-    values = {"num_processes": 8, "mixed_precision": "bf16", **_SHIPPED_BY_TRL[name]}
+    values = {"num_processes": 8, "mixed_precision": "bf16", **shipped}
     origin = f"--accelerate_config {name}, as TRL ships it"
     return {key: Setting(value=value, origin=origin) for key, value in values.items()}
 

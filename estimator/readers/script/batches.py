@@ -8,12 +8,10 @@ Sequences are of one length where the tokenizer pads them to the limit, or where
 import ast
 from collections.abc import Iterator
 
+from ..arguments.table import scripts
 from ..source.evidence import Setting
 
-_PADDING_COLLATORS = (
-    *("DataCollatorWithPadding", "DataCollatorForSeq2Seq", "DataCollatorForTokenClassification"),
-    *("DataCollatorForLanguageModeling", "DataCollatorForMultipleChoice", "pad_sequence"),
-)
+_PADDING_COLLATORS = scripts().names["padding_collators"]
 _ONE_LENGTH = ("ConstantLengthDataset", "TextDataset")
 _GROUPING = ("group_texts", "group_text")
 _TO_LONGEST: tuple[object, ...] = (True, "longest")

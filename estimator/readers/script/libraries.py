@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...job.rules.optimizers.by_name import optimizer_class_names
 from ..arguments.table import scripts
-from ..source.evidence import MODEL_STATES, Component, Setting
+from ..source.evidence import Component, Setting
 from ..source.versions import AssumedVersion, old_arguments, old_names, transformers_defaults
 from ..trl.defaults import argument_defaults, trl_defaults
 from ..trl.methods import method_of_class
@@ -37,7 +37,7 @@ from .models import (
 )
 from .notes import ALL, STEP, TRAINED, Notes
 from .options import LIBRARIES, MEMORY_ARGUMENTS, Namespace, Options, Parsed, Parser, field, run_function
-from .sharding import SHARDING_FUNCTIONS, SHARDING_POLICIES, initialize_deepspeed
+from .sharding import SHARDING_FUNCTIONS, initialize_deepspeed
 from .training import (
     TRAINING_CONFIG,
     Arguments,
@@ -90,10 +90,7 @@ _TRAINS = re.compile(r"(?i)train|fit|^(run|main|launch)")
 """Functions that may be the training itself, by their names."""
 _MAPS = ("map", "with_transform", "set_transform")
 """Methods of data that call a function of the script for each example, which tells how texts are cut."""
-_GROUPS = {
-    *("new_group", "new_subgroups", "new_subgroups_by_enumeration", "all_to_all", "all_to_all_single"),
-    *("initialize_model_parallel", "batch_isend_irecv", "context_parallel"),
-}
+_GROUPS = scripts().names["groups"]
 """Functions by which GPUs share more than the data."""
 _AVERAGES = re.compile(r"(?i)ema|ema.?(model|v\d|params)?|.*exponentialmovingaverage|averagedmodel|modelema\w*|.*_ema")
 """Classes that keep an average of a model's weights."""
@@ -102,24 +99,6 @@ _RUNNERS = ("Fire", "notebook_launcher", "spawn", "Process", "start_processes", 
 _STARTS_PROCESSES = ("notebook_launcher", "spawn", "start_processes")
 _PARSERS = ("HfArgumentParser", "TrlParser", "ArgumentParser", "H4ArgumentParser")
 _TRUE_ON_A_GPU = ("is_bf16_supported", "is_bfloat16_supported", "is_torch_bf16_gpu_available")
-_TRAINING_DEFAULTS: Mapping[str, Any] = {
-    **dict.fromkeys(("do_train", "do_eval", "do_predict", "fp16", "bf16", "torch_compile", "use_cpu", "tf32"), False),
-    **dict.fromkeys(("gradient_checkpointing", "push_to_hub", "overwrite_output_dir", "use_liger_kernel"), False),
-    **dict.fromkeys(("resume_from_checkpoint", "deepspeed", "gradient_checkpointing_kwargs", "hub_token"), None),
-    "seed": 42,
-    "max_steps": -1,
-    "num_train_epochs": 3.0,
-    "fsdp": [],
-    "predict_with_generate": False,
-}
-_MODEL_DEFAULTS: Mapping[str, Any] = {
-    **dict.fromkeys(("use_dora", "trust_remote_code"), False),
-    "lora_r": 16,
-    "lora_target_modules": None,
-    "lora_modules_to_save": None,
-    "model_revision": "main",
-}
-"""Defaults of the classes that parsers fill: those on which scripts base a choice, or which they pass on."""
 _LIGER = re.compile(r"apply_liger_kernel_to_\w+")
 
 
@@ -438,12 +417,17 @@ class Libraries:
         self._options.names |= MEMORY_ARGUMENTS
         versions, library = self.notes.versions, transformers_defaults(self.notes.versions)
         if name == "ModelConfig":
-            return take_options(self._options, name, {**_MODEL_DEFAULTS, **argument_defaults(versions)}, self.notes)
+            return take_options(
+                self._options, name, {**scripts().defaults("model"), **argument_defaults(versions)}, self.notes
+            )
         if not is_trainers:
             self._options.abbreviates = False
             return Parsed(self._options)
         sizes = ("per_device_train_batch_size", "gradient_accumulation_steps")
-        defaults = {**_TRAINING_DEFAULTS, **{each: library[each].value for each in sizes if each in library}}
+        defaults = {
+            **scripts().defaults("training"),
+            **{each: library[each].value for each in sizes if each in library},
+        }
         method = method_of_class(name)
         if method is not None:
             own = trl_defaults(method.name, versions)
@@ -528,28 +512,7 @@ def starts_training(node: ast.AST) -> bool:
     return function.attr == "backward" or (function.attr == "train" and "trainer" in ast.unparse(function.value))
 
 
-_MATTER: Mapping[str, tuple[Component, ...]] = {
-    **dict.fromkeys(("get_peft_model", "add_adapter", "load_adapter", "merge_and_unload"), TRAINED),
-    **dict.fromkeys(("prepare_model_for_kbit_training", "BitsAndBytesConfig"), ("weights", "activations")),
-    **dict.fromkeys(("requires_grad_", "freeze", "unfreeze", "freeze_base_model", "freeze_encoder"), TRAINED),
-    **dict.fromkeys(("gradient_checkpointing_enable", "enable_gradient_checkpointing"), ("activations",)),
-    **dict.fromkeys(("apply_activation_checkpointing", "checkpoint_wrapper", "checkpoint"), ("activations",)),
-    **dict.fromkeys((*SHARDING_FUNCTIONS, *SHARDING_POLICIES), MODEL_STATES),
-    **dict.fromkeys(("autocast",), ("activations",)),
-    **dict.fromkeys(("half", "bfloat16"), (*MODEL_STATES, "activations")),
-    **dict.fromkeys(("deepcopy", "create_reference_model"), ("weights",)),
-    **dict.fromkeys(("initialize", "set_default_dtype"), MODEL_STATES),
-    **dict.fromkeys(("compile", "replace_with_flash_attn"), ("activations",)),
-}
-_DISTRIBUTED_ONLY = ("DDP", "DistributedDataParallel", "DataParallel", "Accelerator")
-_ATTRIBUTES = {
-    "requires_grad": TRAINED,
-    "gradient_checkpointing": ("activations",),
-    "per_device_train_batch_size": STEP,
-    "gradient_accumulation_steps": ("gradients",),
-    **dict.fromkeys(("bf16", "fp16"), (*MODEL_STATES, "activations")),
-    **dict.fromkeys(("max_length", "max_seq_length", "block_size", "model_max_length"), STEP),
-}
+_MATTER, _ATTRIBUTES = scripts().components("call"), scripts().components("attribute")
 
 
 def _matters(node: ast.AST) -> Iterator[tuple[str, tuple[Component, ...]]]:
@@ -571,8 +534,6 @@ def _matters(node: ast.AST) -> Iterator[tuple[str, tuple[Component, ...]]]:
         or (name == "deepcopy" and "model" not in ast.unparse(node))
     ):
         return
-    elif name in _DISTRIBUTED_ONLY:
-        yield shown, ("gradients", "communication")
     elif name in _MATTER:
         yield shown, _MATTER[name]
     elif (TRAINING_CONFIG.fullmatch(name) and name != "ModelConfig") or (

@@ -2,9 +2,9 @@
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from types import MappingProxyType
 from typing import Any, NamedTuple, get_args
 
+from ...job.rules.frameworks import DTYPE_NAMES
 from ...job.settings import Task
 from ..arguments.table import library, scripts
 from ..source.evidence import MODEL_STATES, Setting, default_setting
@@ -27,30 +27,13 @@ from .values import (
 
 CONFIG_DEFAULTS = scripts().config
 """``model_type`` and defaults by what a class's name begins with: ``Llama`` of ``LlamaConfig``."""
-_FIELD_NAMES: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {
-        "hidden_size": ("n_embd", "d_model", "dim"),
-        "num_hidden_layers": ("n_layer", "num_layers", "n_layers"),
-        "num_attention_heads": ("n_head", "num_heads", "n_heads"),
-        "max_position_embeddings": ("n_positions",),
-        "intermediate_size": ("n_inner", "d_ff", "hidden_dim"),
-    }
-)
+_FIELD_NAMES = scripts().aliases["config"]
 """Names that families have for a field which transformers also offers under its general name."""
 _SHAPE_FIELDS = scripts().names["shape_fields"]
 """Fields on which parameters or activations depend."""
 _ADDS_PARTS = re.compile(r"lora|adapter|prefix|pre_?seq|prompt|quant|experts|compress")
 """In the names of config fields by which a model's own code adds or changes parts."""
-LENGTH_ARGUMENTS = (
-    *("max_length", "max_seq_length", "max_seq_len", "block_size", "seq_length", "seq_len", "sequence_length"),
-    "max_words",
-)
-_DTYPES = {
-    **dict.fromkeys(("bfloat16", "bf16"), "bfloat16"),
-    **dict.fromkeys(("float16", "half", "fp16"), "float16"),
-    **dict.fromkeys(("float32", "float", "fp32"), "float32"),
-}
-_CONVERTERS = {"half": "float16", "bfloat16": "bfloat16", "float": "float32"}
+LENGTH_ARGUMENTS = scripts().aliases["argument"]["length"]
 
 
 def _general_name(name: str, config: Mapping[str, Any]) -> str:
@@ -368,7 +351,7 @@ def _to(part: Part, call: Call) -> Any:
 def _convert(part: Part, dtype: Any, call: Call) -> Any:
     """Convert a model's weights to a dtype."""
     owner, shown = part.owner, short_text(call.node)
-    word = _DTYPES.get(str(plain(dtype)).rpartition(".")[2])
+    word = DTYPE_NAMES.get(str(plain(dtype)).rpartition(".")[2])
     if word is not None and not part.name:
         owner.put("dtype", word, call.where, f".{call.name}({', '.join(map(short_text, call.nodes.values()))})")
     elif part.name:
@@ -447,7 +430,7 @@ _METHODS: Mapping[str, Callable[[Part, Call], Any]] = {
     "to": _to,
     "type": lambda part, call: _convert(part, call.value(0, "dst_type"), call),
     **dict.fromkeys(("cuda", "cpu"), _move),
-    **dict.fromkeys(_CONVERTERS, lambda part, call: _convert(part, _CONVERTERS[call.name], call)),
+    **dict.fromkeys(("half", "bfloat16", "float"), lambda part, call: _convert(part, call.name, call)),
     **dict.fromkeys(("requires_grad_", "freeze", "freeze_parameters", "unfreeze", "unfreeze_parameters"), _freeze),
     **dict.fromkeys(("freeze_base_model", "freeze_backbone", "freeze_encoder"), _freeze),
     **dict.fromkeys(("freeze_feature_encoder", "freeze_feature_extractor"), _freeze),
@@ -690,14 +673,7 @@ _NAME_ARGUMENTS = ("pretrained_model_name_or_path", "model_name")
 _NOT_FIELDS = {*_LOADING_ARGUMENTS, *_NAME_ARGUMENTS, *LENGTH_ARGUMENTS, *scripts().names["no_fields_of_a_config"]}
 """Arguments of ``from_pretrained`` that are no fields of the config."""
 _TASK_BY_CLASS_ENDING: Mapping[str, Task] = {
-    "ForCTC": "ctc",
-    "ForSpeechSeq2Seq": "speech-seq2seq",
-    "ForCausalLM": "causal-lm",
-    "ForCausalLMWithValueHead": "causal-lm",
-    "LMHeadModel": "causal-lm",
-    "ForMaskedLM": "masked-lm",
-    "ForSeq2SeqLM": "seq2seq-lm",
-    "ForConditionalGeneration": "seq2seq-lm",
+    **scripts().default["task"],
     **{f"For{''.join(word.capitalize() for word in task.split('-'))}": task for task in get_args(Task)},
 }
 _NO_MODEL_CLASS = re.compile(r"Collator|Output|Config|Processor|Trainer|Loss|Dataset|Metric|Pipeline|Mixin|Arguments")

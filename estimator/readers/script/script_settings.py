@@ -13,6 +13,7 @@ import msgspec
 from ...common.errors import InputError
 from ...common.untrusted_files import TooLargeError, read_file
 from ...job.rules.frameworks import DTYPE_NAMES
+from ..arguments.table import scripts
 from ..source.evidence import MODEL_STATES, Setting, SettingsLayer
 from ..source.versions import OldCall
 from ..trl.methods import method_of_class
@@ -29,21 +30,7 @@ _MAX_BYTES = 3 * 2**16
 """A script of this size is read within a second, whatever it contains."""
 _TRAINERS = ("transformers", "trl", "unsloth", "optimum")
 """Libraries whose trainers, and classes of their arguments, are known by name."""
-_NAMES_BY_SETTING = {
-    "per_device_train_batch_size": (
-        *(
-            "per_device_train_batch_size",
-            "micro_batch_size",
-            "device_batch_size",
-            "per_device_batch_size",
-            "batch_size",
-        ),
-    ),
-    "gradient_accumulation_steps": (
-        *("gradient_accumulation_steps", "grad_accum_steps", "accumulation_steps", "gradient_accumulation"),
-        *("grad_accumulation_steps", "accum_steps"),
-    ),
-}
+_NAMES_BY_SETTING = scripts().aliases["constant"]
 """Names that scripts with a loop of their own keep a setting in; the first that has a number counts."""
 _DECISIVE = {*MEMORY_ARGUMENTS, *LENGTH_ARGUMENTS, *(each for names in _NAMES_BY_SETTING.values() for each in names)}
 """Options without whose values the estimate may be about another job."""

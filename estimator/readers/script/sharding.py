@@ -3,15 +3,12 @@
 from collections.abc import Mapping
 from typing import Any
 
-from ..source.evidence import MODEL_STATES, Component, Setting
+from ...job.rules.frameworks import DTYPE_NAMES, HALF
+from ..arguments.table import scripts
+from ..source.evidence import MODEL_STATES, Setting
 from .models import models_in, not_followed
 from .notes import Notes
 from .values import UNKNOWN, Attribute, Call, Name, Thing, plain, short_text
-
-MIXED_PRECISION = {
-    **dict.fromkeys(("bfloat16", "bf16", "bf16-mixed"), "bf16"),
-    **dict.fromkeys(("float16", "half", "fp16", "16-mixed", "16"), "fp16"),
-}
 
 
 def put_on_gpu(call: Call) -> Any:
@@ -22,15 +19,8 @@ def put_on_gpu(call: Call) -> Any:
     return value
 
 
-_SHARDED: tuple[Component, ...] = (*MODEL_STATES, "activations", "communication")
-_PLUGINS: Mapping[str, tuple[tuple[Component, ...], str | None]] = {
-    **dict.fromkeys(("fsdp_plugin", "deepspeed_plugin", "deepspeed_plugins"), (_SHARDED, "parallel.strategy")),
-    **dict.fromkeys(("parallelism_config", "megatron_lm_plugin", "torch_tp_plugin"), (_SHARDED, "parallel.strategy")),
-    "gradient_accumulation_plugin": (("gradients",), "training.gradient_accumulation"),
-    "dynamo_plugin": (("activations",), "training.compile"),
-    "kwargs_handlers": (("activations", "communication"), None),
-}
-"""Objects that ``Accelerator`` takes, which are not read, with what they decide and the job key that says it."""
+_KEYS = {"gradient_accumulation_plugin": "training.gradient_accumulation", "dynamo_plugin": "training.compile"}
+"""The job keys that say what a plugin decides; of the sharding ones it is the strategy."""
 
 
 class AcceleratorObject(Thing):
@@ -64,10 +54,11 @@ class AcceleratorObject(Thing):
 
 def make_accelerator(call: Call, notes: Notes) -> Any:
     """Follow ``Accelerator(mixed_precision="bf16")``; its plugins and handlers are not read."""
+    plugins = scripts().components("plugin")
     for name, value in call.kwargs.items():
-        if name in _PLUGINS:
-            components, job_key = _PLUGINS[name]
-            shards = job_key == "parallel.strategy"
+        if (components := plugins.get(name)) is not None:
+            shards = "weights" in components
+            job_key = "parallel.strategy" if shards else _KEYS.get(name)
             sentence = f"{call.where}: Accelerator({name}=...) is not read"
             sentence += "; the figure assumes that it shards nothing." if shards else "."
             if value is not None:
@@ -105,14 +96,6 @@ def replicate(call: Call, notes: Notes) -> Any:
 # FSDP and Megatron-FSDP in a script's own loop: units, meshes and dtypes of their shards are a rehearsal's business.
 
 
-SHARDING_POLICIES = (
-    "MixedPrecision",
-    "MixedPrecisionPolicy",
-    "CPUOffloadPolicy",
-    "ModuleWrapPolicy",
-    "init_device_mesh",
-)
-"""What is made for those who shard, perhaps in another file."""
 _SHARDS = ("FSDP", "FullyShardedDataParallel", "fully_shard", "fully_shard_model", "parallelize_module")
 
 
@@ -163,9 +146,9 @@ def _autocast(call: Call, notes: Notes) -> Any:
     if enabled is not True or word is UNKNOWN:
         sentence = f"{call.where}: {short_text(call.node)} is only known when the script runs."
         notes.doubt(sentence, "activations", key="training.precision")
-    if word in MIXED_PRECISION:
+    if (half := DTYPE_NAMES.get(str(word))) in HALF:
         origin = f"{call.where}: {call.name}(...)"
-        notes.own_loop.setdefault("mixed_precision", Setting(value=MIXED_PRECISION[word], origin=origin))
+        notes.own_loop.setdefault("mixed_precision", Setting(value=half, origin=origin))
     return UNKNOWN
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from ...job.rules.optimizers.by_name import NOT_KNOWN, optimizer_arguments, optimizer_by_class
+from ..arguments.table import scripts
 from ..source.data_files import NULL_IS_NO_LIMIT, NULL_IS_WRONG
 from ..source.evidence import MODEL_STATES, UNKNOWN_TABLE, Setting
 from ..trl.methods import TRAINER_NAMES, method_of_class
@@ -17,21 +18,9 @@ from .values import UNKNOWN, Attribute, Bound, Call, Class, Function, Instance, 
 TRAINING_CONFIG = re.compile(rf"[A-Za-z0-9]*TrainingArguments|(Async)?({TRAINER_NAMES})(v2)?Config|ModelConfig")
 SIZE_ARGUMENTS = ("per_device_train_batch_size", "max_length")
 """Arguments whose default is hardly meant where a script computes them: the user is asked for the value."""
-_SETTINGS_OF_OLD_TRAINERS = (
-    *("max_length", "max_seq_length", "max_prompt_length", "max_completion_length", "packing", "beta", "loss_type"),
-    *("precompute_ref_log_probs", "model_init_kwargs"),
-)
+_SETTINGS_OF_OLD_TRAINERS = scripts().names["settings_of_old_trainers"]
 """What TRL's trainers took themselves before 0.13, and their configurations since."""
-_ROLE_BY_ARGUMENT = {
-    **dict.fromkeys(("ref_model", "reference_model"), "reference"),
-    **dict.fromkeys(("teacher_model", "teacher"), "teacher"),
-    **dict.fromkeys(("reward_model", "reward_funcs", "reward_models", "judge"), "reward"),
-    **dict.fromkeys(("value_model", "critic", "critic_model"), "critic"),
-}
-_LIBRARIES = (
-    *("transformers", "trl", "unsloth", "sentence_transformers", "setfit", "optimum", "adapters", "span_marker"),
-    *("pylate", "gliner", "llamafactory", "swift", "axolotl"),
-)
+_LIBRARIES = scripts().names["libraries_of_trainers"]
 """Libraries whose trainers are transformers', or derived from it."""
 _LOSS_METHODS = ("compute_loss", "concatenated_forward", "get_batch_loss_metrics", "get_batch_metrics", "dpo_loss")
 _PAIRED = re.compile(r"(?i)chosen|reject|negative|\bneg_|pos_|choices|candidates|pairs|concatenated")
@@ -195,8 +184,9 @@ class TrainerObject(Thing):
             self._notes.doubt(f"{call.where}: the model {shown} that {call.name} trains is not known.", key="model.id")
         self._take_adapters(call)
         self._take_settings(call)
-        for name, role in _ROLE_BY_ARGUMENT.items():
-            self._take_other(call, name, role)
+        for role, names in scripts().aliases["argument"].items():
+            for name in names if role != "length" else ():
+                self._take_other(call, name, role)
         self._take_optimizer(call)
 
     def _take_settings(self, call: Call) -> None:

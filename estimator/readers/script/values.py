@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from ..arguments.table import scripts
 from ..source.evidence import Setting, parse_digits
 
 
@@ -28,10 +29,7 @@ MAX_LENGTH = 100_000
 _MAX_ITEMS = 10_000
 """Items of a list, with those of the lists in it, that are looked at."""
 _MAX_NUMBER = 10**40
-_NAMESPACES_OF_WORDS = (
-    *("torch", "jnp", "IntervalStrategy", "SaveStrategy", "TaskType", "ShardingStrategy", "BackwardPrefetch"),
-    "DDPCommunicationHookType",
-)
+_NAMESPACES_OF_WORDS = scripts().names["namespaces_of_words"]
 
 
 class Name(msgspec.Struct, frozen=True):

@@ -217,19 +217,6 @@ def _module_names(program: Program) -> tuple[frozenset[str], tuple[str, ...]]:
 
 _CONFIG_FILE = "model_config.yaml"
 _PREFIX = "model_config."
-_DEFAULTS: Mapping[str, Any] = {
-    "n_layer": 16,
-    "n_embd": 4096,
-    "n_head": 32,
-    "block_size": 4096,
-    "vocab_size": 50254,
-    "padding_multiple": 512,
-    "norm_class_name": "LayerNorm",
-    "mlp_class_name": "GptNeoxMLP",
-    "bias": True,
-    "parallel_residual": True,
-    "norm_eps": 1e-5,
-}
 _LLAMA = ("RMSNorm", "LLaMAMLP")
 _GPT_NEOX = ("LayerNorm", "GptNeoxMLP")
 _NOT_CONVERTED = (
@@ -320,7 +307,7 @@ def _untie(program: Program, settings: LayeredSettings, model: Setting) -> None:
 
 def _record_converted(program: Program, own: Mapping[str, Any], origin: str) -> None:
     """Record the Hugging Face config of the same model, for models with Llama's or GPT-NeoX's blocks."""
-    known = {**_DEFAULTS, **{name: value for name, value in own.items() if value is not None}}
+    known = {**library("litgpt").default["model"], **{name: value for name, value in own.items() if value is not None}}
     sizes = [known[name] for name in ("n_layer", "n_embd", "n_head", "vocab_size", "padding_multiple", "block_size")]
     kind = (known["norm_class_name"], known["mlp_class_name"])
     is_gpt_neox = kind == _GPT_NEOX and bool(known["bias"])

@@ -113,15 +113,6 @@ def _read_model(settings: LayeredSettings, findings: FindingCollector) -> None:
         )
 
 
-_GPT2_NAMES = {
-    "num_hidden_layers": "n_layer",
-    "hidden_size": "n_embd",
-    "num_attention_heads": "n_head",
-    "intermediate_size": "n_inner",
-    "max_position_embeddings": "n_positions",
-}
-
-
 def _as_llama(config: dict[str, Any], settings: LayeredSettings) -> dict[str, Any]:
     """Return the config of a Llama, or of a Mixtral if there are experts."""
     find, heads = settings.find, config["num_attention_heads"]
@@ -143,7 +134,7 @@ def _as_gpt2(config: dict[str, Any], settings: LayeredSettings) -> dict[str, Any
     rates = [as_float(settings.find(f"{part}_dropout")) for part in ("attention", "hidden")]
     attention, hidden = (0.1 if rate is None else rate for rate in rates)
     return {
-        **{_GPT2_NAMES.get(name, name): value for name, value in config.items()},
+        **{library("megatron").words["gpt2"].get(name, name): value for name, value in config.items()},
         "model_type": "gpt2",
         "activation_function": "gelu",
         "attn_pdrop": attention,
