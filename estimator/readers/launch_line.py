@@ -111,9 +111,7 @@ def read_launch(
         program = replace(program, versions=_with_pins(program))
     _read_software(program)
     if program.pid is None:
-        program.findings.devices = choice_of_line(
-            launch.wrappers, launch.launchers, accelerate_layers(program, {}), program.filesystem
-        )
+        program.findings.devices = choice_of_line(launch.wrappers, launch.launchers, accelerate_layers(program, {}))
     program = _with_started_tool(program)
     tool = find_tool_by_launch(program.launch)
     return tool.read(program) if tool is not None else _read_own_script(program)

@@ -1,14 +1,11 @@
 """Reads which GPUs a launch line chooses for its program: by a variable, a launcher, Slurm or a container."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import dropwhile
 from pathlib import PurePath
-from typing import Any
 
-from ...common.errors import InputError
 from ...common.records import replace
-from ..source.data_files import FilesystemView, read_table
 from ..source.evidence import DeviceChoice, Setting, SettingsLayer, parse_digits, parse_flags
 
 _VARIABLE = "CUDA_VISIBLE_DEVICES"
@@ -18,12 +15,11 @@ _CONTAINER = re.compile(r"(?:.*=)?NVIDIA_VISIBLE_DEVICES=(.*)")
 _OF_SLURM = ("gpus", "G", "gpus_per_node", "gpus_per_task", "gpus_per_socket", "gres", "tres_per_task")
 _DOCKER_DEVICES = re.compile(r"device=([^\"=]*)(?:\"|$)")
 _DOCKER_COUNT = re.compile(r"(?:count=)?(\d{1,4})")
-_COMPOSE_FILES = ("compose.yaml", "compose.yml", "docker-compose.yaml", "docker-compose.yml")
 _ALL = ("all", "", "none", "-1")
 
 
 def choice_of_line(
-    wrappers: Sequence[str], launchers: Sequence[str], options: Iterable[SettingsLayer], filesystem: FilesystemView
+    wrappers: Sequence[str], launchers: Sequence[str], options: Iterable[SettingsLayer]
 ) -> DeviceChoice | None:
     """Return the choice of a launch line; None: it leaves the GPUs to the environment.
 
@@ -31,10 +27,9 @@ def choice_of_line(
         wrappers: the words in front of the program or its launcher.
         launchers: the launchers.
         options: their settings, the layer that wins first.
-        filesystem: where a compose file is looked for.
     """
     found = {name: setting for layer in reversed(list(options)) for name, setting in layer.items()}
-    container = _container(wrappers, filesystem)
+    container = _container(wrappers)
     inner = _by_launcher(launchers, found) or _by_wrappers(wrappers)
     if container is None or inner is None:
         return inner or container
@@ -100,15 +95,15 @@ def _by_wrappers(wrappers: Sequence[str]) -> DeviceChoice | None:
     return None if by_slurm is None else DeviceChoice(origin=by_slurm.origin, text=_word(by_slurm))
 
 
-def _container(wrappers: Sequence[str], filesystem: FilesystemView) -> DeviceChoice | None:
-    """Return the GPUs that a container is given: docker's flags, or a service of a compose file."""
+def _container(wrappers: Sequence[str]) -> DeviceChoice | None:
+    """Return the GPUs that docker's flags give a container; those of a compose file are not known."""
     names = [PurePath(word).name for word in wrappers]
     at = next((index for index, name in enumerate(names) if name in ("docker", "podman", "docker-compose")), None)
     if at is None:
         return None
     words = wrappers[at + 1 :]
     if names[at] == "docker-compose" or "compose" in words:
-        return _by_compose(words, filesystem)
+        return DeviceChoice(origin="docker compose in the launch line", text="the service's GPUs")
     flags, _ = parse_flags(words, where=f"of {names[at]}")
     for word in words:
         if match := _CONTAINER.fullmatch(word):
@@ -122,50 +117,9 @@ def _container(wrappers: Sequence[str], filesystem: FilesystemView) -> DeviceCho
     return _given(named[1], device.origin) if device is not None and named else None
 
 
-def _by_compose(words: Sequence[str], filesystem: FilesystemView) -> DeviceChoice | None:
-    """Return the GPUs of the service that ``docker compose run SERVICE`` starts."""
-    flags, _ = parse_flags(words)
-    given = next((flags[name] for name in ("f", "file") if name in flags), None)
-    files = _COMPOSE_FILES if given is None else (_word(given),)
-    for name in files:
-        try:
-            services = read_table(filesystem.resolve(name)).get("services")
-        except InputError:
-            continue
-        table = services if isinstance(services, Mapping) else {}
-        service = next((word for word in words if word in table), "")
-        return next(_of_service(table.get(service), f"{name}: {service}"), None)
-    return None
-
-
-def _of_service(service: Any, where: str) -> Iterator[DeviceChoice | None]:
-    """Yield the GPUs that a compose file gives a service; None: all."""
-    environment = _at(service, "environment")
-    pairs = environment.items() if isinstance(environment, Mapping) else ()
-    words = environment if isinstance(environment, list) else [f"{name}={value}" for name, value in pairs]
-    for word in words:
-        if match := _CONTAINER.fullmatch(str(word)):
-            yield _given(match[1], f"{where}.environment: NVIDIA_VISIBLE_DEVICES")
-    reserved = _at(_at(_at(_at(service, "deploy"), "resources"), "reservations"), "devices")
-    for device in (*_list(reserved), *_list(_at(service, "gpus"))):
-        ids, count = _list(_at(device, "device_ids")), _at(device, "count")
-        if ids:
-            yield _given(",".join(map(str, ids)), f"{where}: device_ids")
-        elif type(count) is int and count > 0:
-            yield _given(_first(count), f"{where}: count")
-
-
 def _word(setting: Setting) -> str:
     """Return a flag's value, of several words the first: the others are the command."""
     return str(setting.value[0] if isinstance(setting.value, list) else setting.value)
-
-
-def _at(table: Any, key: str) -> Any:
-    return table.get(key) if isinstance(table, Mapping) else None
-
-
-def _list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []
 
 
 def _given(text: str, origin: str) -> DeviceChoice | None:

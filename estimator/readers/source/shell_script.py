@@ -4,8 +4,6 @@ What only running the script would tell (``$(...)``, a variable that nothing set
 it. Words are expanded as bash's manual has it (Shell Parameters, Parameter Expansion, Arrays).
 """
 
-import ast
-import operator
 import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,7 +19,6 @@ from ...common.untrusted_files import read_file
 SUFFIXES = (".sh", ".bash", ".zsh", ".sbatch", ".slurm")
 _SHELLS = ("sh", "bash", "zsh", "dash", "sbatch", "source", ".")
 _SHEBANG = re.compile(rb"#!\s*\S*?\b(ba|z|da)?sh\b")
-_MAX_ARITHMETIC = 200
 _MAX_FILLED_IN = 2**20
 _MAX_NESTING = 4
 """Scripts that one script calls in turn."""
@@ -34,14 +31,9 @@ _OWN_FOLDER = re.compile(r"\$\(\s*dirname\s+(?:--\s+)?\"?(?:\$0|\$\{?BASH_SOURCE
 _QUOTED_LIST = re.compile(r'"(\$(?:@|\{\w+\[@\]\}))"')
 """Each element is a word of its own, in quotes or not."""
 _ARITHMETIC = re.compile(r"\$\(\(((?:[^()]|\([^()]*\))*)\)\)")
-_BARE_NAME = re.compile(r"\$?\{?\b([A-Za-z_]\w*)\b\}?")
 _REDIRECTION = re.compile(r"(?<!\S)\d?(?:&>>?|>>?|<)\s*&?\S+")
 _HERE_DOCUMENT = re.compile(r"(?<!<)<<(?!<)-?\s*['\"]?(\w+)['\"]?")
 _SUBSTITUTION = re.compile(r"\$\((?!\()(?:[^()]|\([^()]*\))*\)|`[^`]*`")
-_OPERATIONS = {
-    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.floordiv,
-    ast.Mod: operator.mod,
-}  # fmt: skip
 _OPEN = re.compile(r"\$|`")
 _COMMENT = re.compile(r"(^|\s)#.*$")
 _DECLARES = ("export", "declare", "local", "readonly", "typeset", "set")
@@ -326,31 +318,11 @@ class _Script(msgspec.Struct):
                 raise InputError(f"{self.path}: its variables are too long to be filled in")
             return known if known else found["default"] if found["default"] is not None else known or found[0]
 
-        def number(found: re.Match[str]) -> str:
-            result = _computed(_BARE_NAME.sub(lambda name: self.variables.get(name[1], name[0]), found[1]))
-            return found[0].replace(" ", "") if result is None else str(result)
-
         text = _OWN_FOLDER.sub(lambda _: str(self.path.parent.absolute()), text)
-        text = _QUOTED_LIST.sub(r"\1", _ARITHMETIC.sub(number, text))
+        text = _QUOTED_LIST.sub(r"\1", _ARITHMETIC.sub("$(...)", text))
         text = _SUBSTITUTION.sub("$(...)", text)
         parts = re.split(r"('[^']*')", text)
         return "".join(part if part.startswith("'") else _VARIABLE.sub(value, part) for part in parts)
-
-
-def _computed(text: str) -> int | None:
-    """Return the value of shell arithmetic on whole numbers; None: it is something else."""
-
-    def value(node: ast.expr) -> int:
-        if isinstance(node, ast.Constant) and isinstance(node.value, int):
-            return node.value
-        if isinstance(node, ast.BinOp) and type(node.op) in _OPERATIONS:
-            return int(_OPERATIONS[type(node.op)](value(node.left), value(node.right)))
-        raise ValueError
-
-    try:
-        return value(ast.parse(text.strip()[:_MAX_ARITHMETIC], mode="eval").body)
-    except (SyntaxError, ValueError, ZeroDivisionError):
-        return None
 
 
 def _lines(text: str) -> Iterator[tuple[int, str]]:

@@ -8,18 +8,11 @@ import pytest
 from vramtop.estimator.readers.launch_line import read_launch
 from vramtop.estimator.readers.source.evidence import DeviceChoice
 
-COMPOSE = """services:
-  by_id: {deploy: {resources: {reservations: {devices: [{driver: nvidia, device_ids: ["1", "3"]}]}}}}
-  by_count: {gpus: [{count: 2}]}
-  by_variable: {environment: {NVIDIA_VISIBLE_DEVICES: 2}}
-  all: {deploy: {resources: {reservations: {devices: [{driver: nvidia, count: all}]}}}}
-"""
 ACCELERATE = "compute_environment: LOCAL_MACHINE\ndistributed_type: 'NO'\ngpu_ids: {}\nnum_processes: 1\n"
 
 
 def choice(folder: Path, line: str | list[str], script: str = "import os\n") -> DeviceChoice | None:
-    files = {"t.py": script, "compose.yaml": COMPOSE}
-    files |= {"two.yaml": ACCELERATE.format("2"), "all.yaml": ACCELERATE.format("all")}
+    files = {"t.py": script, "two.yaml": ACCELERATE.format("2"), "all.yaml": ACCELERATE.format("all")}
     for name, text in files.items():
         (folder / name).write_text(text)
     words = shlex.split(line) if isinstance(line, str) else line
@@ -59,9 +52,6 @@ def test_choices_of_lines_and_launchers(tmp_path: Path, line: str | list[str], v
         ("docker run --gpus=2 image python t.py", "0,1"),
         ("podman run --device nvidia.com/gpu=2 image python t.py", "2"),
         ("docker run -e NVIDIA_VISIBLE_DEVICES=3 image python t.py", "3"),
-        ("docker compose run --rm by_id python t.py", "1,3"),
-        ("docker-compose -f compose.yaml run by_count python t.py", "0,1"),
-        ("docker compose run by_variable python t.py", "2"),
         ("docker run --gpus device=2,3 -e CUDA_VISIBLE_DEVICES=1 image python t.py", "2,3"),
     ],
 )
@@ -83,8 +73,6 @@ def test_deepspeed_leaves_gpus_out(tmp_path: Path) -> None:
         "python t.py",
         "accelerate launch --config_file all.yaml t.py",
         "docker run --gpus all image python t.py",
-        "docker compose run all python t.py",
-        "docker compose run unknown python t.py",
         "srun -n 1 python t.py",
         "torchrun --nproc_per_node 2 t.py",
     ],
@@ -98,6 +86,7 @@ def test_lines_without_a_choice(tmp_path: Path, line: str) -> None:
     [
         ("srun --gpus=1 python t.py", "--gpus of srun"),
         ("env CUDA_VISIBLE_DEVICES=0 srun --gres gpu:1 python t.py", "--gres of srun"),
+        ("docker compose run by_id python t.py", "docker compose in the launch line"),
         ("deepspeed --include a:0@b:1 t.py", "--include of deepspeed"),
         (["CUDA_VISIBLE_DEVICES=$GPU python t.py"], "CUDA_VISIBLE_DEVICES in the launch line"),
     ],

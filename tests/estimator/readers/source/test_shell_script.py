@@ -40,7 +40,6 @@ accelerate launch train.py "${ARGS[@]}" \\
     [
         ("python train.py --bf16", "python train.py --bf16"),
         ("export CUDA_VISIBLE_DEVICES=0,1\ntorchrun train.py", "CUDA_VISIBLE_DEVICES=0,1 torchrun train.py"),
-        ("A=2; B=$((8 / ($A * 2)))\npython train.py --b $B", "python train.py --b 2"),
         ("A=${A:-4} && python train.py --a $A > log.txt 2>&1", "python train.py --a 4"),
         ("for s in 1 2; do python train.py --seed $s; done", "python train.py --seed $s"),
         ("pip install x\npython prepare.py\ntorchrun train.py", "torchrun train.py"),
@@ -82,6 +81,7 @@ def test_other_programs_are_named(tmp_path: Path) -> None:
         ),
         ("python train.py --model $1", "give its arguments after it, as in vramtop fit -- bash run.sh VALUE"),
         ("N=$(nvidia-smi -L | wc -l)\ntorchrun --nproc_per_node $N train.py", "the value of $N is not known"),
+        ("A=4; B=$((8 / ($A * 2)))\npython train.py --b $B", "run.sh, line 2: the value of $B is not known"),
         ("M=a\nif [ $X ]; then M=b; fi\npython train.py --model $M", "the value of $M is not known"),
         ("python a.py\npython b.py", "run.sh starts several programs (lines 1, 2); give one of them after --"),
         ("echo hello", "run.sh is a shell script that starts no Python program that vramtop can read"),

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from vramtop.estimator.estimation import estimate
-from vramtop.estimator.readers.config_file import read_config_file
 from vramtop.estimator.readers.launch_line import read_launch
 from vramtop.estimator.readers.source.evidence import JobReading
 
@@ -141,25 +140,12 @@ def test_tied_embeddings_are_kept_where_they_are_asked_for(read: Read) -> None:
     )
 
 
-PYTHIA_160M = "--model_config.n_layer 12 --model_config.n_embd 768 --model_config.n_head 12"
-
-
-def test_model_that_is_written_out(read: Read, tmp_path: Path) -> None:
-    """Figure: LitGPT's Pythia 160M has 162,322,944 parameters."""
-    line = f"litgpt pretrain x {LENGTH} --devices 1 {PYTHIA_160M} --model_config.padding_multiple 128"
-    assert estimate(read(line).job(), method="formula").model.parameters == 162_322_944
-    llama = "{n_layer: 2, n_embd: 64, n_head: 4, n_query_groups: 2, norm_class_name: RMSNorm, mlp_class_name: LLaMAMLP,"
-    text = f"model_name: x\nmodel_config: {llama} intermediate_size: 128, bias: false, vocab_size: 500}}\n"
-    (tmp_path / "p.yaml").write_text(f"{text}devices: 1\ntrain: {{max_seq_length: 64}}\n")
-    reading = read_config_file(tmp_path / "p.yaml", environ={})
-    block = 64 * (64 + 32 + 32 + 64) + 3 * 64 * 128 + 2 * 64
-    assert estimate(reading.job(), method="formula").model.parameters == 2 * 512 * 64 + 2 * block + 64
-
-
-def test_model_of_another_kind_is_asked_for(read: Read) -> None:
-    reading = read(f"litgpt pretrain x {LENGTH} --devices 1 {PYTHIA_160M} --model_config.n_expert 4")
+def test_model_that_is_written_out_is_asked_for(read: Read, tmp_path: Path) -> None:
+    reading = read(f"litgpt pretrain x {LENGTH} --devices 1 --model_config.n_layer 12")
     assert "model.id" in reading.missing
-    assert any("n_expert" in warning for warning in reading.warnings)
+    assert any("--model_config.n_layer" in each and "give model.config" in each for each in reading.warnings)
+    (tmp_path / "model_config.yaml").write_text("n_layer: 12\n")
+    assert "model.id" in read(f"litgpt finetune_full {tmp_path} {LENGTH}").missing
 
 
 def test_folder_that_litgpt_wrote_names_its_model(read: Read, tmp_path: Path) -> None:
