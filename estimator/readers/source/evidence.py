@@ -159,6 +159,13 @@ def as_word(setting: Setting | None) -> str | None:
     return str(setting.value).strip().lower().rpartition(".")[2] if setting else None
 
 
+def words_of(setting: Setting | None) -> list[str]:
+    """Return names that were written as a list, perhaps as its text, or with commas or spaces between them."""
+    value: Any = setting.value if setting is not None else None
+    words = value if isinstance(value, list | tuple) else re.sub(r"[\[\]'\",]", " ", str(value or "")).split()
+    return [word for each in words if (word := str(each).strip()) and word.lower() not in ("none", "null")]
+
+
 def parse_digits(text: str) -> int | None:
     """Return a number written in at most nine plain digits, as launchers take it; None for other text."""
     return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else None
@@ -610,4 +617,3 @@ MEGATRON_SHARDING = {
     **dict.fromkeys(("3", "optim_grads_params"), "optim_grads_params"),
 }
 """``parallel.sharding`` by the strategy's name or number (``megatron_fsdp/fully_shard.py`` of Megatron-LM)."""
-"""``parallel.outer_sharding`` likewise."""

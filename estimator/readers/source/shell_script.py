@@ -195,9 +195,9 @@ def _known_words(command: _Command, path: Path) -> tuple[str, ...]:
                 if what[1:2].isdigit()
                 else (f"{what.strip('${}')}=VALUE before vramtop")
             )
+            give = "" if "(" in what else f"{give}, or "
             raise InputError(
-                f"{path}, line {command.line}: the value of {what} is not known; give {give}, or the launch line "
-                "after --"
+                f"{path}, line {command.line}: the value of {what} is not known; give {give}the launch line after --"
             )
     return command.words
 

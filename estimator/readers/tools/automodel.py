@@ -3,6 +3,7 @@
 import re
 from functools import partial
 
+from ...common.errors import CannotTellError
 from ...job.rules.frameworks import DTYPE_NAMES, HALF, STRATEGIES, Strategy
 from ..arguments.table import doubt_arguments, library, record_arguments
 from ..program.program import Program, ToolCommand, WorldSize, checked_ranks, read_world_size
@@ -80,13 +81,7 @@ def _without_liger(settings: LayeredSettings) -> Setting | None:
 
 _SIZE_NAMES = ("dp", "tp", "cp", "pp", "ep")
 _LATEST = (0, 5)
-"""The version whose source these rules follow (tags v0.1.0 to v0.5.0 of NVIDIA-NeMo/Automodel)."""
-
-
-def version_of(program: Program) -> tuple[int, ...]:
-    """Return AutoModel's installed version, by default the latest that is known here."""
-    known = program.versions.get("nemo_automodel") or program.versions.get("nemo-automodel")
-    return version_tuple(known) or _LATEST
+"""The version whose source these rules follow (tag v0.5.0 of NVIDIA-NeMo/Automodel)."""
 
 
 def named_strategy(settings: LayeredSettings) -> Setting | None:
@@ -183,8 +178,7 @@ def _read_policy(program: Program, settings: LayeredSettings, weights: Setting, 
     elif low is not None and kept is not None and low != kept:
         findings.record("parallel.param_dtype", low, origin, written=gathered is not None)
     if reduced is None and not written:
-        dtype = "float32" if version_of(program) >= (0, 5) else "bfloat16"
-        reduced = default_setting(dtype, "Automodel's default mp_policy")
+        reduced = default_setting("float32", "Automodel's default mp_policy")
     in_what = DTYPE_NAMES.get(as_word(reduced) or "", low)
     if in_what is not None:
         reduced = reduced or default_setting(in_what, "mp_policy without a reduce_dtype: the compute dtype")
@@ -205,7 +199,6 @@ def _read_policy(program: Program, settings: LayeredSettings, weights: Setting, 
 _REFUSED = {"params": "gradients and optimizer states whole", "grads_params": "optimizer states whole"}
 """Strategies that only Automodel's and nvFSDP's documentation name, and what they would leave whole by their names."""
 _UNIT_NAMES = ("distributed.nvfsdp_unit_modules", "distributed.megatron_fsdp_unit_modules")
-_LLAMA_BLOCK = "transformers.models.llama.modeling_llama.LlamaDecoderLayer"
 
 
 def read_megatron_fsdp(program: Program, settings: LayeredSettings) -> None:
@@ -237,16 +230,12 @@ def _read_sharding(settings: LayeredSettings, findings: FindingCollector) -> Non
 def _read_units(program: Program, settings: LayeredSettings) -> None:
     """Record what is gathered at once: blocks, or the whole model where no unit is named, or none matches.
 
-    The default names Llama's block before 0.5; since then, the classes that the model itself does not split.
+    The default is the classes that the model itself does not split.
     """
     findings = program.findings
-    null = settings.find_unset(*_UNIT_NAMES)
-    written, since = settings.find(*_UNIT_NAMES), version_of(program) >= (0, 5)
-    if null is not None and null.value is None and ("nvfsdp" in null.origin or not since):
+    null, written = settings.find_unset(*_UNIT_NAMES), settings.find(*_UNIT_NAMES)
+    if null is not None and null.value is None and "nvfsdp" in null.origin:
         findings.record_from(null, "parallel.fsdp_units", "model")
-        return
-    if written is None and (since or settings.find("distributed.nvfsdp_unit_modules") is None):
-        written = None if since else default_setting([_LLAMA_BLOCK], "Automodel's default unit modules")
     if written is None:
         return
     classes = written.value if isinstance(written.value, list) else [written.value]
@@ -310,7 +299,7 @@ def read_parallel(program: Program, settings: LayeredSettings) -> None:
     """Record the strategy, the ranks of every dimension, and the strategy's own settings."""
     findings, strategy = program.findings, strategy_of(program, settings)
     named = named_strategy(settings)
-    if strategy is not None and strategy.megatron_fsdp and version_of(program) >= (0, 2):
+    if strategy is not None and strategy.megatron_fsdp:
         _warn_of_checkpointing(settings, findings)
     else:
         record_arguments(_TABLE(), "checkpointing", settings, findings)
@@ -396,7 +385,7 @@ def read_saving(settings: LayeredSettings, findings: FindingCollector) -> None:
 
 # A recipe's model, batch, optimizer and adapters; the other modules of this room read the rest of it.
 #
-# Names and meanings: ``nemo_automodel/recipes``, ``_transformers`` and ``components`` of Automodel 0.1 to 0.5.
+# Names and meanings: ``nemo_automodel/recipes``, ``_transformers`` and ``components`` of Automodel 0.5.
 
 
 _ATTENTION = ("sdpa", "eager", "flash_attention_2", "flash_attention_3")
@@ -407,6 +396,12 @@ def read(program: Program) -> JobReading:
     """Return the job of an Automodel recipe."""
     findings, settings = program.findings, tool_settings(program, "c", "config")
     findings.record("training.framework", "automodel", "the program that is started", written=False)
+    known = program.versions.get("nemo_automodel") or program.versions.get("nemo-automodel")
+    if (version_tuple(known) or _LATEST) < _LATEST:
+        raise CannotTellError(
+            f"NeMo Automodel {known} is older than 0.5, the first version that is read: rehearse it without a GPU "
+            "(vramtop rehearse -- COMMAND)"
+        )
     _read_model(program, settings)
     _read_batch(settings, findings)
     read_loss(settings, findings)

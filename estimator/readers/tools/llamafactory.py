@@ -19,6 +19,7 @@ from ..source.evidence import (
     as_int,
     as_word,
     default_setting,
+    words_of,
 )
 from ..source.versions import transformers_defaults
 from ..trainer.trainer_program import read_trainer
@@ -60,9 +61,9 @@ def record_freezing(program: Program, settings: LayeredSettings, model: Setting 
         trained = range(stride - 1, layers, stride)
     else:
         trained = range(max(0, layers - wanted), layers) if wanted > 0 else range(min(-wanted, layers))
-    modules = _names(settings.find("freeze_trainable_modules")) or ["all"]
+    modules = words_of(settings.find("freeze_trainable_modules")) or ["all"]
     parts = [f".{layer}.{'' if module == 'all' else module}" for module in modules for layer in trained]
-    parts += _names(settings.find("freeze_extra_modules"))
+    parts += words_of(settings.find("freeze_extra_modules"))
     patterns = [f"*{part}*" for part in parts] or ["!*"]
     origins = [found.origin for name in settings.names("freeze_") if (found := settings.find(name)) is not None]
     origin = "; ".join(origins) or "LLaMA-Factory trains the last two layers by default"
@@ -97,14 +98,6 @@ def _signed(setting: Setting | None) -> int | None:
     text = str(setting.value) if setting is not None else ""
     positive = as_int(setting.with_value(text.removeprefix("-"))) if setting is not None else None
     return positive if positive is None or not text.startswith("-") else -positive
-
-
-def _names(setting: Setting | None) -> list[str]:
-    """Return names written as a list, or with commas between them."""
-    if setting is None or as_word(setting) in ("none", "null", ""):
-        return []
-    value = setting.value if isinstance(setting.value, list) else str(setting.value).split(",")
-    return [str(name).strip() for name in value if str(name).strip()]
 
 
 # Reads LLaMA-Factory's version 1 (``USE_V1=1``), which has a training loop of its own and plugins for the rest.

@@ -19,6 +19,7 @@ from ..source.evidence import (
     as_word,
     default_layer,
     default_setting,
+    words_of,
 )
 from ..source.versions import transformers_defaults, version_tuple
 from ..trainer.trainer_program import read_trainer
@@ -74,7 +75,7 @@ def _targets(program: Program, settings: LayeredSettings) -> dict[str, Setting]:
     regex, targets = settings.find("target_regex"), settings.find("target_modules")
     if regex is not None and regex.value:
         return {"lora_target_modules": regex.with_value(_names_of_regex(str(regex.value)) or str(regex.value))}
-    names = _words(targets)
+    names = words_of(targets)
     if targets is not None and _ALL_LINEAR not in names:
         return {}
     if further := [name for name in names if name != _ALL_LINEAR]:
@@ -104,13 +105,6 @@ def _names_of_regex(text: str) -> list[str] | None:
         return None
     names = [glob.removeprefix("*").removeprefix(".") for glob in globs]
     return names if all(name.replace("_", "").isalnum() for name in names) else None
-
-
-def _words(setting: Setting | None) -> list[str]:
-    if setting is None:
-        return []
-    value = setting.value if isinstance(setting.value, list) else str(setting.value).split()
-    return [str(name) for name in value]
 
 
 # The parameters that ms-swift freezes, and those that it trains again, as patterns of names.
@@ -148,15 +142,8 @@ def _named_globs(settings: LayeredSettings, name: str) -> list[str] | None:
     """Return globs of the parameters that a list of prefixes and a regular expression name; None: not understood."""
     regex = settings.find(f"{name}_regex")
     matching = globs_of_regex(str(regex.value), from_start=False) if regex is not None else []
-    prefixes = [f"{prefix}*" for prefix in _names(settings.find(name))]
+    prefixes = [f"{prefix}*" for prefix in words_of(settings.find(name))]
     return None if matching is None else [*prefixes, *matching]
-
-
-def _names(setting: Setting | None) -> list[str]:
-    if setting is None:
-        return []
-    value = setting.value if isinstance(setting.value, list) else str(setting.value).split()
-    return [str(name) for name in value if str(name).strip("[]'\" ")]
 
 
 # ms-swift: the flags of ``swift sft --model X ...``, its YAML, and the ``args.json`` it writes.

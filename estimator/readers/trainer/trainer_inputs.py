@@ -88,7 +88,8 @@ def read_optimizer(inputs: TrainerInputs, findings: FindingCollector) -> None:
     setting = settings.find("optim")
     if setting is None or not isinstance(setting.value, OptimizerChoice):  # a script's own --optimizer is its own word
         setting = settings.find("optim", "optimizer")
-    setting = _prefer_deepspeed(setting, inputs.deepspeed)
+    if inputs.deepspeed is not None:  # which transformers takes in place of the Trainer's (``deepspeed_optim_sched``)
+        setting = inputs.deepspeed.find("optimizer") or setting
     for name in _LOW_RANK:
         if (switch := settings.find_true(f"use_{name}")) is not None:
             findings.record_optimizer(switch, _low_rank(name, settings, setting))
@@ -100,14 +101,6 @@ def read_optimizer(inputs: TrainerInputs, findings: FindingCollector) -> None:
     elif setting is not None:
         choice = optimizer_by_trainer_name(str(setting.value), _arguments(settings, findings))
         findings.record_optimizer(setting, choice)
-
-
-def _prefer_deepspeed(setting: Setting | None, deepspeed: LayeredSettings | None) -> Setting | None:
-    """Return DeepSpeed's setting if there is one, which transformers takes in place of the Trainer's.
-
-    Source: ``deepspeed_optim_sched`` of transformers' integrations/deepspeed.py.
-    """
-    return (deepspeed.find("optimizer") if deepspeed is not None else None) or setting
 
 
 def _arguments(settings: LayeredSettings, findings: FindingCollector) -> dict[str, Any]:
@@ -167,6 +160,7 @@ _BATCH_NAMES = (
     *("per_device_train_batch_size", "per_gpu_train_batch_size"),
     *("micro_batch_size", "train_batch_size", "batch_size"),
 )
+_ACCUMULATION = "gradient_accumulation_steps"
 _QUERY_LENGTHS = ("query_max_len", "query_max_length", "max_query_length", "q_max_len")
 _PASSAGE_LENGTHS = ("passage_max_len", "passage_max_length", "max_passage_length", "p_max_len")
 _LENGTH_NAMES = (
@@ -174,9 +168,6 @@ _LENGTH_NAMES = (
     *("sequence_length", "sequence_len", "seq_length", "seq_len", "max_source_length"),
     *_PASSAGE_LENGTHS,
 )
-_TOGETHER = re.compile(r"(?i)rerank|cross_?enc")
-"""Models that read a query and a passage as one sequence."""
-
 _WITHOUT_TEXT = re.compile(
     r"image-(?!text)|segmentation|detection|estimation|video|ctc|speech|audio|keypoint|matting|rnnt|tdt"
 )
@@ -195,7 +186,9 @@ def read_step(inputs: TrainerInputs, findings: FindingCollector) -> None:
         _read_length(inputs, findings)
     _read_varying_lengths(inputs, findings)
     _read_evaluation(inputs.settings, findings)
-    _read_accumulation(inputs, findings)
+    steps = _prefer_written(inputs.settings.find(_ACCUMULATION), inputs.deepspeed, _ACCUMULATION)
+    steps = _prefer_written(steps, inputs.accelerate, _ACCUMULATION)
+    findings.record_count("training.gradient_accumulation", steps)
     read_optimizer(inputs, findings)
     record_arguments(library("transformers"), "step", inputs.settings, findings)
     doubt_arguments(library("transformers"), "step", inputs.settings, findings)
@@ -206,9 +199,11 @@ def read_step(inputs: TrainerInputs, findings: FindingCollector) -> None:
         if inputs.trl_unknown is not None and loss is not None and loss.value == "chunked":
             sentence = f"{inputs.trl_unknown} computes the loss in chunks; older versions hold all logits."
             findings.mark_uncertain("training.loss", sentence, direction="more")
-    else:
-        _read_loss(inputs, findings)
-    _read_compile(inputs, findings)
+    elif (liger := read_liger(inputs.settings, findings)) is not None:
+        findings.record_from(liger, "training.loss", "fused-linear")
+    dynamo = inputs.accelerate.find("dynamo_backend")
+    if dynamo is not None and as_word(dynamo) not in ("no", "none"):
+        findings.record("training.compile", True, dynamo.origin)
     if inputs.method is not None and inputs.trl is None:
         findings.warn(f"TRL's method {inputs.method} is not supported: its additional models are not counted.")
         findings.add_uncertainty("more", "weights", "activations", "logits")
@@ -241,17 +236,13 @@ def _read_length(inputs: TrainerInputs, findings: FindingCollector) -> None:
     source = inputs.settings.find("max_source_length", "source_max_len", *_QUERY_LENGTHS)
     target = inputs.settings.find("max_target_length", "target_max_len", "max_new_tokens", *_PASSAGE_LENGTHS)
     both = as_int(source), as_int(target)
-    several = inputs.settings.find("script_sequences")
-    is_apart = (
-        several is not None and _TOGETHER.search(several.origin) is None and inputs.settings.find(*_QUERY_LENGTHS)
-    )
     task = findings.get("model.task")
     is_one = task is None or task.value != "seq2seq-lm"  # whose encoder and decoder each take theirs
     whole = inputs.settings.find(*_LENGTH_NAMES)
     if whole is None and task is not None and _WITHOUT_TEXT.search(str(task.value)):
         findings.release("training.sequence_length")  # images and sounds have sizes of their own
         return
-    if source is not None and target is not None and both[0] and both[1] and is_one and not is_apart:
+    if source is not None and target is not None and both[0] and both[1] and is_one:
         origin = f"the longest source and target ({source.origin}; {target.origin})"
         sentence = f"{origin} are assumed to form one sequence."
         findings.record("training.sequence_length", both[0] + both[1], origin)
@@ -309,12 +300,6 @@ def _read_evaluation(settings: LayeredSettings, findings: FindingCollector) -> N
         findings.add_uncertainty("more", "logits")
 
 
-def _read_accumulation(inputs: TrainerInputs, findings: FindingCollector) -> None:
-    name = "gradient_accumulation_steps"
-    setting = _prefer_written(inputs.settings.find(name), inputs.deepspeed, name)
-    findings.record_count("training.gradient_accumulation", _prefer_written(setting, inputs.accelerate, name))
-
-
 def _prefer_written(setting: Setting | None, other: LayeredSettings | None, name: str) -> Setting | None:
     """Return a written setting of either source rather than a default; ``auto`` leaves it to the trainer's."""
     if setting is not None and setting.written:
@@ -369,15 +354,3 @@ def _read_checkpointing_options(inputs: TrainerInputs, findings: FindingCollecto
     if (every := table.get("every_n_layers")) not in (None, 1):
         sentence = f"{given.origin}: only every {every}th layer is checkpointed; the estimate assumes all layers."
         findings.mark_uncertain("training.activation_checkpointing", sentence, direction="more")
-
-
-def _read_loss(inputs: TrainerInputs, findings: FindingCollector) -> None:
-    liger = read_liger(inputs.settings, findings)
-    if liger is not None:
-        findings.record_from(liger, "training.loss", "fused-linear")
-
-
-def _read_compile(inputs: TrainerInputs, findings: FindingCollector) -> None:
-    dynamo = inputs.accelerate.find("dynamo_backend")
-    if dynamo is not None and as_word(dynamo) not in ("no", "none"):
-        findings.record("training.compile", True, dynamo.origin)

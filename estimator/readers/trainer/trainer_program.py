@@ -5,7 +5,6 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Literal, get_args
 
 from ...common.errors import InputError, VramtopError
-from ...common.limits import LimitError, decode_json
 from ...common.records import replace
 from ...job.resolved_job import trainer_precision
 from ...job.rules.frameworks import DTYPE_NAMES, HALF, STRATEGIES, usual
@@ -27,6 +26,7 @@ from ..source.evidence import (
     as_int,
     as_word,
     default_setting,
+    words_of,
 )
 from ..source.versions import AssumedVersion, framework_with_version, transformers_defaults
 from ..trl.trainer import Setup
@@ -141,12 +141,10 @@ def _read_targets(setting: Setting | None, default: Setting | None, findings: Fi
 def _read_copied_modules(settings: LayeredSettings, findings: FindingCollector) -> None:
     """Record the modules of which peft trains a copy beside the adapters: the embedding, the head."""
     setting = settings.find(*_COPIED_NAMES)
-    names: Any = setting.value if setting is not None else None
-    if isinstance(names, str):
-        names = [name.strip() for name in names.replace(",", " ").split()]
+    names = words_of(setting)
     if setting is None or not names:
         return
-    known = isinstance(names, list) and all(name in (*_EMBEDDINGS, *_HEADS) for name in names)
+    known = all(name in (*_EMBEDDINGS, *_HEADS) for name in names)
     if known and findings.get("training.trainable") is None:
         findings.record_from(setting, "training.trainable", [f"*{name}.*" for name in names])
         if {*names} & {*_EMBEDDINGS} and {*names} & {*_HEADS}:  # peft copies both even where they share their weight
@@ -357,7 +355,8 @@ def mixed_precision(inputs: TrainerInputs, findings: FindingCollector) -> Settin
     DeepSpeed's file decides where it speaks of the type, then TrainingArguments, then accelerate: the trainer ignores
     accelerate's choice when it has one of its own.
     """
-    asked, file = _asked(inputs, findings), _deepspeed_file(inputs)
+    asked = _asked(inputs, findings)
+    file = inputs.deepspeed if inputs.deepspeed is not inputs.accelerate else None  # rather than accelerate's flags
     from_file = file.find("mixed_precision") if file is not None else None
     if file is None or from_file is None:
         return asked
@@ -421,11 +420,6 @@ def _counted_kind(mixed: Setting | None, findings: FindingCollector) -> str | No
     return "bf16"
 
 
-def _deepspeed_file(inputs: TrainerInputs) -> LayeredSettings | None:
-    """Return DeepSpeed's settings when they come from its own JSON rather than from accelerate's flags."""
-    return inputs.deepspeed if inputs.deepspeed is not inputs.accelerate else None
-
-
 def _weights(inputs: TrainerInputs, config: Mapping[str, Any] | None, findings: FindingCollector) -> Setting | None:
     """Return the dtype in which the weights are loaded: ``bf16``, ``fp16`` or ``fp32``."""
     stored = stored_dtype(config)
@@ -485,7 +479,7 @@ def read_run(inputs: TrainerInputs, findings: FindingCollector) -> None:
     if limit is not None and (number := as_int(limit)) is not None:
         findings.record_from(limit, "run.save_total_limit", number)
     targets = find("report_to")
-    if targets is not None and (names := _names(targets)):
+    if targets is not None and (names := [name for name in words_of(targets) if name not in _NO_TARGETS]):
         findings.record_from(targets, "run.report_to", names)
 
 
@@ -518,20 +512,6 @@ def read_saving(inputs: TrainerInputs, findings: FindingCollector, *, lora: bool
     findings.record_from(only or default_setting(False, default_origin), "saving.optimizer", not as_bool(only))
 
 
-def _names(setting: Setting) -> list[str]:
-    """Return names that were written as one, several with commas or spaces, or a list, perhaps as JSON text."""
-    value: Any = setting.value
-    if isinstance(value, str) and value.startswith("["):
-        try:
-            value = decode_json(value.replace("'", '"'), list[str])
-        except LimitError:
-            return []
-    if isinstance(value, str):
-        value = value.replace(",", " ").split()
-    names = [str(name) for name in value] if isinstance(value, list | tuple) else []
-    return [name for name in names if name not in _NO_TARGETS]
-
-
 # Facts about what a script does to its models: a changed config, frozen parameters, models beside the trained one.
 
 
@@ -542,19 +522,6 @@ def config_of_script(settings: LayeredSettings, findings: FindingCollector) -> M
         return None
     findings.record("model.config", dict(made.value), made.origin)
     return made.value
-
-
-def read_trainable(settings: LayeredSettings, findings: FindingCollector) -> None:
-    """Record what trains, how many sequences an example has, and whether the loop keeps the model's outputs."""
-    kept = settings.find("script_keeps_outputs")
-    if kept is not None:
-        findings.record_from(kept, "training.keep_outputs", True)
-    sequences = settings.find("script_sequences")
-    if sequences is not None:
-        findings.record("training.sequences_per_example", sequences.value, sequences.origin, written=False)
-    count = settings.find("script_trainable_parameters")
-    if count is not None:
-        findings.record_from(count, "training.trainable_parameters", count.value)
 
 
 def models_of_script(settings: LayeredSettings, program: Program) -> list[tuple[dict[str, Any], str]]:
@@ -614,7 +581,8 @@ def read_trainer(
         record_zero_sizes(inputs.deepspeed, findings, lambda: hidden_size(given_config(findings, program.environ)))
     read_device_map(inputs, program.environ, findings)
     read_saving(inputs, findings, lora=lora)
-    read_trainable(inputs.settings, findings)
+    if (kept := inputs.settings.find("script_keeps_outputs")) is not None:
+        findings.record_from(kept, "training.keep_outputs", True)
     held = models_of_script(inputs.settings, program)
     if (trainer := inputs.trl_trainer(findings)) is not None:
         zero3 = inputs.deepspeed is not None and as_int(inputs.deepspeed.find("zero_stage")) == 3

@@ -29,6 +29,7 @@ from ..source.evidence import (
     as_int,
     as_word,
     default_setting,
+    words_of,
 )
 from ..source.versions import framework_with_version, is_at_least
 from ..source.written_places import origin_of_bound
@@ -247,7 +248,7 @@ class TrlTrainer(msgspec.Struct, frozen=True, kw_only=True):
         """Yield reward models; functions of the user's own may hold some, which nobody can see from here."""
         for name in _SCORERS if self.method.scored else ():
             given = self.settings.find(name)
-            for value in _words(given.value) if given is not None else ():
+            for value in words_of(given):
                 origin = given.origin if given is not None else ""
                 if name == "reward_funcs" and "/" not in value and value not in _FUNCTIONS:
                     self.findings.warn(f"{origin}: GPU memory of the reward function {value} is not counted.")
@@ -345,11 +346,6 @@ def _sum(prompt: Setting | None, completion: Setting | None) -> Setting | None:
         return None
     origin = f"longest prompt and completion ({'; '.join(dict.fromkeys((prompt.origin, completion.origin)))})"
     return Setting(value=first + second, origin=origin, written=prompt.written or completion.written)
-
-
-def _words(value: Any) -> list[str]:
-    words = value if isinstance(value, list | tuple) else str(value).replace(",", " ").split()
-    return [str(word) for word in words if word not in (None, "None")]
 
 
 # Reads which of Liger-Kernel's kernels a Trainer is to use: ``use_liger_kernel`` and ``liger_kernel_config``.

@@ -50,18 +50,23 @@ def test_what_a_running_model_reports_is_left_out(tmp_path: Path) -> None:
     (tmp_path / "old.py").write_text(SCRIPT.format(model=LLAMA, change=""))
     reported = {
         "running_model_config": Setting(value={"model_type": "llama", "hidden_size": 64}, origin="the probe"),
-        "script_trainable_parameters": Setting(value=20, origin="the probe"),
     }
     line = ["python", "old.py"]
-    assert read_launch(line, environ={}, cwd=tmp_path, reported=reported).value("training.trainable_parameters") == 20
-    given = {"model.id": "gpt2", "training.trainable": ["lm_head"]}
     reading = read_launch(line, environ={}, cwd=tmp_path, reported=reported, given={"model.id": "gpt2"})
-    assert reading.value("model.config") is reading.value("training.trainable_parameters") is None
+    assert reading.value("model.config") is None
+
+
+def test_the_trained_parameters_of_another_model_are_left_out(tmp_path: Path) -> None:
+    line = ["litgpt", "finetune_adapter", LLAMA, "--train.max_seq_length", "64"]
+    assert read_launch(line, environ={}, cwd=tmp_path).value("training.trainable") == ["!*"]
+    given = {"model.id": "gpt2", "training.trainable": ["lm_head"]}
+    reading = read_launch(line, environ={}, cwd=tmp_path, given={"model.id": "gpt2"})
+    assert reading.value("training.trainable") is None
     assert (
         "The trained parameters were read for another model: all parameters of this one are counted."
     ) in reading.warnings
-    assert reading.job({"model.id": "gpt2"}).unsure.optimizer == "less"
-    assert reading.job(given).unsure.optimizer == "no"
+    assert reading.job({"model.id": "gpt2"}).unsure.optimizer == "either"  # less, and more by the method's own
+    assert reading.job(given).unsure.optimizer == "more"
 
 
 def test_an_unknown_old_model_is_neither_missing_nor_a_warning(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
+from vramtop.estimator.common.errors import CannotTellError
 from vramtop.estimator.readers.launch_line import read_launch
 from vramtop.estimator.readers.source.evidence import JobReading
 
@@ -46,26 +47,31 @@ def values(reading: JobReading, *keys: str) -> tuple[Any, ...]:
 
 
 @pytest.mark.parametrize(
-    ("dtype", "policy", "version", "precision", "gathered", "reduced"),
+    ("dtype", "policy", "precision", "gathered", "reduced"),
     [
-        ("bfloat16", None, "0.5.0", "bf16", None, "fp32"),
-        ("bfloat16", None, "0.4.0", "bf16", None, "bf16"),
-        ("float32", None, "0.5.0", "bf16-mixed", None, "fp32"),
-        ("bfloat16", {"param_dtype": "float32"}, "0.5.0", "bf16", "fp32", "fp32"),
-        ("bfloat16", {"param_dtype": "torch.bfloat16", "reduce_dtype": "bfloat16"}, "0.5.0", "bf16", None, "bf16"),
-        ("float32", {"param_dtype": "float32"}, "0.5.0", "fp32", None, "fp32"),
-        ("float32", {"reduce_dtype": "float32"}, "0.5.0", "fp32", None, "fp32"),
-        ("bfloat16", {"reduce_dtype": "float32"}, "0.5.0", "bf16", None, "fp32"),
-        ("bfloat16", {"output_dtype": "bfloat16"}, "0.5.0", "bf16", None, "bf16"),
+        ("bfloat16", None, "bf16", None, "fp32"),
+        ("float32", None, "bf16-mixed", None, "fp32"),
+        ("bfloat16", {"param_dtype": "float32"}, "bf16", "fp32", "fp32"),
+        ("bfloat16", {"param_dtype": "torch.bfloat16", "reduce_dtype": "bfloat16"}, "bf16", None, "bf16"),
+        ("float32", {"param_dtype": "float32"}, "fp32", None, "fp32"),
+        ("float32", {"reduce_dtype": "float32"}, "fp32", None, "fp32"),
+        ("bfloat16", {"reduce_dtype": "float32"}, "bf16", None, "fp32"),
+        ("bfloat16", {"output_dtype": "bfloat16"}, "bf16", None, "bf16"),
     ],
 )
 def test_mixed_precision_policy_of_fsdp2(
-    read: ReadRecipe, dtype: str, policy: Any, version: str, precision: str, gathered: str | None, reduced: str
+    read: ReadRecipe, dtype: str, policy: Any, precision: str, gathered: str | None, reduced: str
 ) -> None:
     distributed = {"strategy": "fsdp2"} | ({"mp_policy": policy} if policy else {})
-    reading = read(model={"torch_dtype": dtype}, distributed=distributed, version=version)
+    reading = read(model={"torch_dtype": dtype}, distributed=distributed)
     keys = ("training.precision", "parallel.param_dtype", "parallel.reduce_dtype")
     assert values(reading, *keys) == (precision, gathered, reduced)
+
+
+def test_older_versions_are_rehearsed(read: ReadRecipe) -> None:
+    with pytest.raises(CannotTellError) as failed:
+        read(version="0.4.0")
+    assert "vramtop rehearse" in failed.value.message
 
 
 @pytest.mark.parametrize(("strategy", "precision"), [("fsdp2", "fp32"), ("ddp", "bf16"), ("megatron_fsdp", "bf16")])
@@ -161,12 +167,10 @@ def test_settings_of_megatron_fsdp(read: ReadRecipe, settings: dict[str, Any], k
 
 
 def test_units_that_the_model_does_not_have_make_it_one_unit(read: ReadRecipe) -> None:
-    """Before 0.5 the default named Llama's block, whatever the model."""
     distributed = {"strategy": "megatron_fsdp"}
-    assert values(read(distributed=distributed, config=QWEN, version="0.3.0"), "parallel.fsdp_units") == ("model",)
     assert values(read(distributed=distributed, config=QWEN), "parallel.fsdp_units") == (None,)
     units = {"megatron_fsdp_unit_modules": ["transformers.models.qwen2.modeling_qwen2.Qwen2DecoderLayer"]}
-    reading = read(distributed=distributed | units, config=QWEN, version="0.3.0")
+    reading = read(distributed=distributed | units, config=QWEN)
     assert values(reading, "parallel.fsdp_units") == (None,)
     for llama in (LLAMA, {"model_type": "llama"}):  # built-in configs name no classes
         reading = read(distributed=distributed | units, config=llama)
