@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
@@ -183,44 +184,16 @@ _TABLES = (
     *("software", "run", "other_models"),
 )
 """The tables of a job file, in its order."""
-_COMPONENTS_DECIDED_BY: Mapping[str, tuple[Component, ...]] = {
-    "model.attention": ("activations",),
-    "training.micro_batch": ("activations", "logits"),
-    "training.sequence_length": ("activations", "logits"),
-    _ACCUMULATION: ("gradients",),
-    "training.precision": (*MODEL_STATES, "activations"),
-    "training.optimizer": ("optimizer",),
-    "training.trainable": ("gradients", "optimizer", "activations"),
-    "training.activation_checkpointing": ("activations",),
-    "training.loss": ("logits",),
-    "training.sequences_per_example": ("activations", "logits"),
-    "training.loss_length": ("logits",),
-    "rollout.micro_batches": ("activations",),
-    "rollout.gpu_memory_utilization": ("activations",),
-    "lora.rank": ("gradients", "optimizer"),
-    "lora.targets": ("gradients", "optimizer", "activations"),
-    "lora.quantization": ("weights",),
-    "inference.weights": ("weights",),
-    "inference.cache_dtype": ("activations",),
-    "parallel.strategy": MODEL_STATES,
-    "parallel.sharding": MODEL_STATES,
-    "parallel.fsdp_units": ("communication",),
-    "parallel.cpu_offload": MODEL_STATES,
-    "parallel.reduce_dtype": ("gradients",),
-    "parallel.sync_every_micro_batch": ("gradients",),
-    "other_models": ("weights",),
-}
-"""Components of the budget that a job key decides, other than model states and activations; they are uncertain where
-its value is."""
 
 
-_MEANINGS = {
-    "training.micro_batch": "batch size",
-    "training.sequence_length": "sequence length",
-    _ACCUMULATION: "number of accumulation steps",
-    "lora.rank": "rank of adapters",
-}
-"""What the number of a key is, in a sentence; other keys are numbers of ranks."""
+class _JobKeys(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The file ``job_keys.toml``."""
+
+    decides: Mapping[str, tuple[Component, ...]]
+    meanings: Mapping[str, str]
+
+
+_KEYS = msgspec.toml.decode(Path(__file__).with_name("job_keys.toml").read_bytes(), type=_JobKeys)
 VERSION_NOT_KNOWN = "not known; "
 """Begins the origin of a library's version that is assumed, before the reason."""
 _DATA_RANKS = ("parallel.data_shard", "parallel.data_replicate")
@@ -426,7 +399,7 @@ class FindingCollector:
             what: what it should have been; by default the key's meaning.
         """
         if key not in self._findings and key not in self._overridden:
-            meaning = what or _MEANINGS.get(key) or f"number of {key.rpartition('.')[2].replace('_', ' ')} ranks"
+            meaning = what or _KEYS.meanings.get(key) or f"number of {key.rpartition('.')[2].replace('_', ' ')} ranks"
             self._refused.setdefault(key, refusal(setting, meaning))
             self.warn(f"{self._refused[key]}.")
             self.require(key)
@@ -502,7 +475,7 @@ class FindingCollector:
     def mark_uncertain(self, key: str, sentence: str, *, direction: UncertaintyDirection = "either") -> None:
         """Warn that a key's value is uncertain, and with it the components it decides, until the user gives it."""
         self.warn(sentence, unless=key)
-        self.add_uncertainty(direction, *_COMPONENTS_DECIDED_BY.get(key, (*MODEL_STATES, "activations")), unless=key)
+        self.add_uncertainty(direction, *_KEYS.decides.get(key, (*MODEL_STATES, "activations")), unless=key)
 
     def get(self, key: str) -> Finding | None:
         """Return the finding of a key."""
@@ -605,15 +578,3 @@ def spell_out(flags: Mapping[str, Setting], known: Collection[str]) -> tuple[dic
         if len(meant) > 1:
             ambiguous[name] = meant
     return found, ambiguous
-
-
-# Words of Megatron-FSDP for what it shards, as scripts, Megatron-LM and Automodel pass them to it.
-
-
-MEGATRON_SHARDING = {
-    **dict.fromkeys(("0", "no_shard"), "none"),
-    **dict.fromkeys(("1", "optim"), "optim"),
-    **dict.fromkeys(("2", "optim_grads"), "optim_grads"),
-    **dict.fromkeys(("3", "optim_grads_params"), "optim_grads_params"),
-}
-"""``parallel.sharding`` by the strategy's name or number (``megatron_fsdp/fully_shard.py`` of Megatron-LM)."""

@@ -8,7 +8,6 @@ from ...job.rules.frameworks import DTYPE_NAMES, HALF, STRATEGIES, Strategy
 from ..arguments.table import doubt_arguments, library, record_arguments
 from ..program.program import Program, ToolCommand, WorldSize, checked_ranks, read_world_size
 from ..source.evidence import (
-    MEGATRON_SHARDING,
     MODEL_STATES,
     FindingCollector,
     JobReading,
@@ -217,8 +216,8 @@ def _read_sharding(settings: LayeredSettings, findings: FindingCollector) -> Non
     written = settings.find("distributed.data_parallel_sharding_strategy", "distributed.zero_dp_strategy")
     chosen = written or default_setting("optim_grads_params", "Automodel's default sharding")
     word = as_word(chosen) or ""
-    if word in MEGATRON_SHARDING:
-        findings.record_from(chosen, "parallel.sharding", MEGATRON_SHARDING[word])
+    if (known := _TABLE().words["sharding"].get(word)) is not None:
+        findings.record_from(chosen, "parallel.sharding", known)
         return
     left = _REFUSED.get(word)
     what = f"it would leave {left}" if left else "it is not known"

@@ -26,6 +26,7 @@ from .shared import (
     PROJECTOR,
     VISION_TOWER,
     Tool,
+    bits_of_weights,
     globs_of_regex,
     tool_layers,
     uses_deepspeed,
@@ -203,9 +204,7 @@ def _quantization(settings: LayeredSettings) -> dict[str, Setting]:
         return {bits: dtype.with_value(True), "bnb_4bit_use_double_quant": dtype.with_value(True)}
     if adapter is None or as_word(adapter) != "qlora":
         return {}
-    double = settings.find("bnb_config_kwargs.bnb_4bit_use_double_quant")
-    default = default_setting(True, "axolotl's default for qlora")
-    return {"load_in_4bit": adapter.with_value(True), "bnb_4bit_use_double_quant": double or default}
+    return bits_of_weights(adapter, settings.find("bnb_config_kwargs.bnb_4bit_use_double_quant"), "axolotl")
 
 
 def _adapter_types(settings: LayeredSettings) -> dict[str, Setting]:

@@ -26,6 +26,7 @@ from ..trainer.trainer_program import read_trainer
 from .shared import (
     ConfigTable,
     Tool,
+    bits_of_weights,
     config_of_model,
     frozen_parts,
     has_any,
@@ -216,11 +217,7 @@ def _quantization_version1(layer: SettingsLayer) -> dict[str, Setting]:
     if name is None or (name.value == "auto" and bits is None):
         return {}
     bits = bits or default_setting(4, "LLaMA-Factory's default quantization_bit")
-    if as_int(bits) == 8:
-        return {"load_in_8bit": bits.with_value(True)}
-    default = default_setting(True, "LLaMA-Factory's default double_quantization")
-    double = layer.get("quant_config.double_quantization") or default
-    return {"load_in_4bit": bits.with_value(True), "bnb_4bit_use_double_quant": double}
+    return bits_of_weights(bits, layer.get("quant_config.double_quantization"), "LLaMA-Factory")
 
 
 def _warn_of_version1(program: Program, layer: SettingsLayer, *, peft: str | None, sharded: bool) -> None:
@@ -354,18 +351,11 @@ def _quantization(settings: LayeredSettings, findings: FindingCollector) -> dict
     if method is not None and as_word(method) not in ("bnb", "bitsandbytes"):
         sentence = f"{method.origin}: weights quantized by {method.value} are counted as bitsandbytes stores them."
         findings.mark_uncertain("lora.quantization", sentence)
-    number = as_int(bits)
-    if number == 8:
-        return {"load_in_8bit": bits.with_value(True)}
-    if number != 4:
+    if as_int(bits) not in (4, 8):
         sentence = f"{bits.origin}: {bits.value} bits are not supported; 4 bits are assumed."
         findings.mark_uncertain("lora.quantization", sentence)
     double = settings.find("double_quantization")
-    default = default_setting(True, "LLaMA-Factory's default double_quantization")
-    return {
-        "load_in_4bit": bits.with_value(True),
-        "bnb_4bit_use_double_quant": double if double is not None and as_bool(double) is not None else default,
-    }
+    return bits_of_weights(bits, double if as_bool(double) is not None else None, "LLaMA-Factory")
 
 
 TOOL = Tool(

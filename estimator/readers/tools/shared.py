@@ -29,6 +29,7 @@ from ..source.evidence import (
     as_float,
     as_int,
     as_word,
+    default_setting,
     is_open,
     parse_flags,
 )
@@ -278,6 +279,20 @@ def optimizer_options(settings: LayeredSettings, *prefixes: str) -> dict[str, An
     """Return the keyword arguments of an optimizer on which memory depends, from settings named ``PREFIX argument``."""
     found = {name: settings.find(*(prefix + name for prefix in prefixes)) for name in optimizer_arguments()}
     return {name: setting.value for name, setting in found.items() if setting is not None}
+
+
+def bits_of_weights(bits: Setting, double: Setting | None, tool: str) -> dict[str, Setting]:
+    """Return bitsandbytes' quantization under transformers' names: in 4 bits, with quantized scales by default.
+
+    Args:
+        bits: 8, or any other value for 4.
+        double: whether the scales are quantized too; None: the tool's default, which is true.
+        tool: whose default it is.
+    """
+    if as_int(bits) == 8:
+        return {"load_in_8bit": bits.with_value(True)}
+    double = double or default_setting(True, f"{tool}'s default double quantization")
+    return {"load_in_4bit": bits.with_value(True), "bnb_4bit_use_double_quant": double}
 
 
 def record_ranks(

@@ -25,6 +25,7 @@ from ..source.versions import transformers_defaults, version_tuple
 from ..trainer.trainer_program import read_trainer
 from .shared import (
     Tool,
+    bits_of_weights,
     config_of_model,
     frozen_parts,
     globs_of_regex,
@@ -208,11 +209,7 @@ def _quantization(settings: LayeredSettings, findings: FindingCollector) -> dict
     if as_word(method) != "bnb" or as_int(bits) not in (4, 8):
         sentence = f"{method.origin}: weights quantized by {method.value} are counted as bitsandbytes stores them."
         findings.mark_uncertain("lora.quantization", sentence)
-    if bits is not None and as_int(bits) == 8:
-        return {"load_in_8bit": bits.with_value(True)}
-    double = settings.find("bnb_4bit_use_double_quant")
-    default = default_setting(True, "ms-swift's default bnb_4bit_use_double_quant")
-    return {"load_in_4bit": (bits or method).with_value(True), "bnb_4bit_use_double_quant": double or default}
+    return bits_of_weights(bits or method, settings.find("bnb_4bit_use_double_quant"), "ms-swift")
 
 
 def _processes(program: Program) -> dict[str, Setting]:
