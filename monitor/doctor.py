@@ -22,7 +22,8 @@ from vramtop.estimator.trace.interpreters import find_interpreters, probe_interp
 
 from .host.processes import HOST_PID_NAMESPACE, ProcessDirectory
 from .preflight.facts import DRIVER_TIMEOUT_SECONDS
-from .snapshot.snapshot import ASLEEP, NO_ANSWER, Fault, GpuReading
+from .snapshot.faults import ASLEEP, NO_ANSWER, Fault
+from .snapshot.snapshot import GpuReading
 from .sources.nvml.device_calls import DRIVER_VERSION_FILE
 from .sources.nvml.nvml_source import NvmlSource
 from .storage.user_file import data_folder

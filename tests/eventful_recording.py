@@ -6,15 +6,8 @@ from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.job.job import Job
 from vramtop.estimator.job.job_file.changes import job_from_mapping
-from vramtop.monitor.snapshot.snapshot import (
-    Fault,
-    GpuProcess,
-    GpuReading,
-    ProcessCounters,
-    Snapshot,
-    Source,
-    WatchedJob,
-)
+from vramtop.monitor.snapshot.faults import Fault
+from vramtop.monitor.snapshot.snapshot import GpuProcess, GpuReading, ProcessCounters, Snapshot, Source, WatchedJob
 from vramtop.monitor.sources.recording import RecordingWriter
 
 BEGIN = 1_790_000_000.0

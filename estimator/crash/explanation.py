@@ -10,7 +10,7 @@ from ..budget import Budget, FieldsOf, PhaseName
 from ..common.errors import VramtopError
 from ..common.sizes import GIB, MIB, UNSEEN_BYTES, format_apart, format_gib, size_text
 from ..model.find_config import built_in_models, resolve_model
-from .records import Failure, FailureKind, OutOfMemory
+from .records import Failure, FailureJson, OutOfMemory
 from .snapshot.records import MemorySnapshot, MemorySnapshotJson
 
 # Sentences on a failure of memory: what it says by itself, and what it says beside the job's budget.
@@ -509,41 +509,6 @@ def _least_bytes(memory: OutOfMemory | None, budget: Budget | None) -> int | Non
 
 
 # The JSON of an explained failure, key by key (``vramtop explain --json``); its schema is made from these types.
-
-
-class FailureJson(TypedDict):
-    """One failure of memory in a log, or the one that a memory snapshot shows."""
-
-    kind: FailureKind
-    """`gpu`: torch's allocator raised, with its figures; `gpu library`: another framework or library had no GPU memory;
-    `start`: a server refused to start for lack of GPU memory; `host`: an allocation of CPU RAM failed; `killed`: a
-    process was killed; `not understood`: the line says that memory ran out, in a wording that is not known."""
-    line: int
-    """Number of its line in the log, from 1; 0: of a memory snapshot."""
-    text: str
-    """The line, shortened."""
-    sure: bool
-    """false: it may have other reasons than memory, such as SIGKILL or a cuDNN without an algorithm."""
-    source: str | None
-    """Framework, library or program that says it; null: torch, or unknown."""
-    rank: int | None
-    """Rank of the process; null: the log does not say it."""
-    memory: Annotated[dict[str, Any], FieldsOf(OutOfMemory)] | None
-    """Figures of the message; null: the failure comes without."""
-    phase: PhaseName | None
-    """Part of the step in which it happened, by its traceback; null: unknown."""
-    place: str | None
-    """Innermost line of the traceback outside torch's own files: `file:line function`; null: unknown."""
-    code: str | None
-    """Source of that line, as the traceback prints it; null: unknown."""
-    tried_host_bytes: int | None
-    """CPU RAM that was asked for; null: unknown, or the failure is not of CPU RAM."""
-    steps: int | None
-    """Steps that a progress bar had counted before; null: none was seen."""
-    caught: bool
-    """true: the log says that the program caught it and went on."""
-    later_steps: int | None
-    """Steps that a progress bar of the same stream counts after it; null: none was seen."""
 
 
 class ExplanationJson(TypedDict):

@@ -3,12 +3,9 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Annotated, Any, Literal, TypedDict
 
-from ..budget import PhaseName
-
-if TYPE_CHECKING:
-    from .explanation import FailureJson
+from ..budget import FieldsOf, PhaseName
 
 FailureKind = Literal["gpu", "gpu library", "start", "host", "killed", "not understood"]
 """``gpu``: torch's allocator raised, with its figures; ``gpu library``: another framework or library had no GPU memory;
@@ -99,6 +96,41 @@ class StackFrame:
         return f"{'/'.join(self.file.split('/')[-2:])}:{self.line} {self.function}"
 
 
+class FailureJson(TypedDict):
+    """One failure of memory in a log, or the one that a memory snapshot shows."""
+
+    kind: FailureKind
+    """`gpu`: torch's allocator raised, with its figures; `gpu library`: another framework or library had no GPU memory;
+    `start`: a server refused to start for lack of GPU memory; `host`: an allocation of CPU RAM failed; `killed`: a
+    process was killed; `not understood`: the line says that memory ran out, in a wording that is not known."""
+    line: int
+    """Number of its line in the log, from 1; 0: of a memory snapshot."""
+    text: str
+    """The line, shortened."""
+    sure: bool
+    """false: it may have other reasons than memory, such as SIGKILL or a cuDNN without an algorithm."""
+    source: str | None
+    """Framework, library or program that says it; null: torch, or unknown."""
+    rank: int | None
+    """Rank of the process; null: the log does not say it."""
+    memory: Annotated[dict[str, Any], FieldsOf(OutOfMemory)] | None
+    """Figures of the message; null: the failure comes without."""
+    phase: PhaseName | None
+    """Part of the step in which it happened, by its traceback; null: unknown."""
+    place: str | None
+    """Innermost line of the traceback outside torch's own files: `file:line function`; null: unknown."""
+    code: str | None
+    """Source of that line, as the traceback prints it; null: unknown."""
+    tried_host_bytes: int | None
+    """CPU RAM that was asked for; null: unknown, or the failure is not of CPU RAM."""
+    steps: int | None
+    """Steps that a progress bar had counted before; null: none was seen."""
+    caught: bool
+    """true: the log says that the program caught it and went on."""
+    later_steps: int | None
+    """Steps that a progress bar of the same stream counts after it; null: none was seen."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
     """One failure of memory in a log."""
@@ -137,7 +169,7 @@ class Failure:
         """True if the log goes on after it: it was caught, or the run was started again."""
         return self.caught or (self.later_steps or 0) >= _FURTHER_STEPS
 
-    def to_json(self) -> "FailureJson":
+    def to_json(self) -> FailureJson:
         """Return the failure for ``--json``."""
         return {
             "kind": self.kind,

@@ -16,7 +16,8 @@ from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import UNSEEN_BYTES, format_gib, size_text
 
 from ..host.available_ram import HostRam, host_verdict
-from ..snapshot.snapshot import NOT_LISTED, gpu_list, mig_label
+from ..snapshot.faults import NOT_LISTED
+from ..snapshot.snapshot import gpu_list, mig_label
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

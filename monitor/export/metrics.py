@@ -18,7 +18,8 @@ from ..board.divergence import RunPhase, Status
 from ..board.fit import unusable_reason
 from ..fleet.fleet import RankFacts
 from ..host.plain_text import displayed_line
-from ..snapshot.snapshot import NO_DRIVER, MigDevice
+from ..snapshot.faults import NO_DRIVER
+from ..snapshot.snapshot import MigDevice
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -26,7 +27,8 @@ if TYPE_CHECKING:
     from prometheus_client.core import Metric as Family
 
     from ..board.board import Board, GpuRow, ProcessRow
-    from ..snapshot.snapshot import Fault, GpuReading, ProcessKey
+    from ..snapshot.faults import Fault
+    from ..snapshot.snapshot import GpuReading, ProcessKey
 
 # The metrics of ``vramtop export``: name, type, labels and meaning. ``docs/reference/metrics.md`` has the same table.
 #

@@ -17,7 +17,8 @@ from ..board.divergence import DIVERGING
 from ..board.fit import unusable_reason
 from ..host.kinds import kind_label
 from ..host.plain_text import displayed_line
-from ..snapshot.snapshot import ASLEEP, NOT_LISTED, MigDevice
+from ..snapshot.faults import ASLEEP, NOT_LISTED
+from ..snapshot.snapshot import MigDevice
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

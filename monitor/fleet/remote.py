@@ -22,7 +22,7 @@ from vramtop.estimator.common.trust import find_program, why_not_found
 from vramtop.estimator.common.version import DISTRIBUTION
 
 from ..host.plain_text import sanitize_line
-from ..snapshot.snapshot import MAX_UNIX_SECONDS
+from ..snapshot.field_types import MAX_UNIX_SECONDS
 from .fleet import Fleet, HostReading, StreamLineError, parse_stream_line
 
 if TYPE_CHECKING:

@@ -12,7 +12,8 @@ from typing import Any
 from vramtop.estimator.common.untrusted_files import check_nesting
 
 from ..host.processes import namespace_pids, open_files
-from ..snapshot.snapshot import MAX_UNIX_SECONDS, AllocatorCounters, ProcessCounters
+from ..snapshot.field_types import MAX_UNIX_SECONDS
+from ..snapshot.snapshot import AllocatorCounters, ProcessCounters
 
 _MAGIC = b"VRAMTOP1"
 _HEADER = struct.Struct("<8sQII")

@@ -23,7 +23,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from .encode_json import encode_json
-from .snapshots import answer, serve
+from .snapshots import answer, every_tick, serve
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -61,8 +61,6 @@ _devices: dict[int, dict[str, Any]] = {}
 """Uuid, peaks and failures of each device that was allocated on, kept because programs reset torch's counters."""
 optimizers: dict[int, dict[str, Any]] = {}
 """What is known of each optimizer that has stepped, by its id; see ``optimizers.py``."""
-every_tick: list[Callable[[], object]] = []
-"""Further functions that the thread calls once a second."""
 _failures: dict[int, int] = {}
 """Torch's own count of failed allocations by device, as of the last sample."""
 

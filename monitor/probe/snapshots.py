@@ -10,7 +10,10 @@ from __future__ import annotations
 import os
 import sys
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 MAX_FILE_BYTES = 1 << 30
 settings: dict[str, Any] = {"folder": None}
@@ -131,6 +134,8 @@ MAX_SNAPSHOTS = 3
 """A program that catches the failure and tries again may run out of memory for hours."""
 MIN_SECONDS = 30.0
 """Between two snapshots; torch may call twice for one failure."""
+every_tick: list[Callable[[], object]] = []
+"""Functions that the publisher's thread calls once a second."""
 _state: dict[str, Any] = {"queued": False, "count": 0, "last": 0.0}
 
 
@@ -140,11 +145,9 @@ def arm(folder: str | None = None) -> None:
     Args:
         folder: where snapshots go; None: the folder that is current at the failure.
     """
-    from . import publisher  # which imports this module
-
     settings["folder"] = os.path.abspath(folder) if folder else settings["folder"]
-    if not _queue() and _queue not in publisher.every_tick:
-        publisher.every_tick.append(_queue)  # torch is imported later
+    if not _queue() and _queue not in every_tick:
+        every_tick.append(_queue)  # torch is imported later
 
 
 def _queue() -> bool:

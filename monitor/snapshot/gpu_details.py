@@ -5,15 +5,13 @@ A figure that could not be read is None, and a ``Fault`` states the reason.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import msgspec
+from msgspec import Meta
 
-if TYPE_CHECKING:  # see field_types
-    from msgspec import Meta
-
-    from .field_types import Count, Degrees, DriverFigure, Watts
-    from .snapshot import Fault
+from .faults import Fault
+from .field_types import Count, Degrees, DriverFigure, Watts
 
 DetailLevel = Literal["compact", "full"]
 """What is read of a GPU beyond the default figures: fans and clock reasons, or everything."""

@@ -13,49 +13,20 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
 
 import msgspec
+from msgspec import Meta
 
 from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import format_gib
 
+from .faults import ASLEEP, HOST_MEMORY, NO_ANSWER, Fault
+from .field_types import Count, Degrees, DriverFigure, Load, Percent, Seconds, Watts
+from .gpu_details import DetailLevel, GpuDetails
+
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-    from msgspec import Meta
-
     from vramtop.estimator.job.job import Job
 
-    from .field_types import Count, Degrees, DriverFigure, Load, Percent, Seconds, Watts
-    from .gpu_details import DetailLevel, GpuDetails
-
-# A fault: what could not be read, and why. Codes are NVML's own, or those that vramtop adds, which are named here.
-
-
-NO_ANSWER = "NO_ANSWER"
-"""Fault code: a driver call has not returned; the figures of the reading are from an earlier one."""
-HOST_MEMORY = "HOST_MEMORY"
-"""Fault code: the GPU has no memory of its own; the figures are the host's."""
-NO_DRIVER = "NO_DRIVER"
-"""Fault code: this machine's GPUs cannot be read at all."""
-NOT_LISTED = "NOT_LISTED"
-"""Fault code: the driver listed this GPU before, and does not any more."""
-ASLEEP = "ASLEEP"
-"""Fault code: the GPU is suspended to save power, and not queried, as that would wake it. It is not lost."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fault:
-    """A failure to read something, with its reason."""
-
-    field: str | None
-    """The field of the reading that is unknown because of it; None: the fault is of the whole device or machine."""
-    code: str
-    """The driver's error code, such as ``NOT_SUPPORTED``."""
-    message: str
-    """One sentence for the user."""
-
-
-MAX_UNIX_SECONDS = 253_402_300_799
-"""Unix seconds at the end of the year 9999, the last moment that ``datetime`` can express."""
 ProcessKey = tuple[int, float | None]
 """A pid and its start time in Unix seconds, as pids are reused; None: the start time is not visible from here."""
 ComputeMode = Literal["default", "exclusive_process", "prohibited"]
@@ -835,3 +806,10 @@ class ProcessFigures(msgspec.Struct, frozen=True, kw_only=True):
     def fault(self, figure: str) -> Fault | None:
         """Return why a figure is unknown; None: it was not asked for, or is known."""
         return next((fault for fault in self.faults if fault.field == figure), None)
+
+
+def resolve_annotations() -> None:
+    """Give ``Job`` its meaning, so that msgspec can decode snapshots: a dashboard without a job does not load it."""
+    from vramtop.estimator.job.job import Job
+
+    globals()["Job"] = Job

@@ -28,8 +28,9 @@ from vramtop.estimator.common.untrusted_files import check_nesting, open_file
 from vramtop.estimator.job.job import Job
 from vramtop.estimator.job.job_file.load_and_save import names_user_code
 
-from ..snapshot.field_types import resolve_annotations
-from ..snapshot.snapshot import MAX_UNIX_SECONDS, Fault, GpuProcess, GpuReading, ProcessCounters, Snapshot
+from ..snapshot.faults import Fault
+from ..snapshot.field_types import MAX_UNIX_SECONDS
+from ..snapshot.snapshot import GpuProcess, GpuReading, ProcessCounters, Snapshot, resolve_annotations
 from .sampler import EndOfRecording
 
 # Removes secrets from the snapshots of a recording, and unsafe jobs, as it may come from an untrusted source.

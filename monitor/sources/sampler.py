@@ -12,7 +12,8 @@ from vramtop.estimator.common.errors import CannotTellError, VramtopError, start
 from vramtop.estimator.common.records import replace
 
 from ..host.machine import HostLoadReader
-from ..snapshot.snapshot import NO_DRIVER, CurrentDemand, Fault, HostLoad, Snapshot, Source
+from ..snapshot.faults import NO_DRIVER, Fault
+from ..snapshot.snapshot import CurrentDemand, HostLoad, Snapshot, Source
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -33,7 +33,8 @@ from vramtop.estimator.common.sizes import GIB, MIB
 from vramtop.estimator.estimation import estimate
 from vramtop.estimator.job.job import Job, ModelSpec, Training
 from vramtop.monitor.board.watchlist import Watchlist
-from vramtop.monitor.snapshot.snapshot import Fault, GpuProcess, GpuReading, Snapshot, Source, WatchedJob
+from vramtop.monitor.snapshot.faults import Fault
+from vramtop.monitor.snapshot.snapshot import GpuProcess, GpuReading, Snapshot, Source, WatchedJob
 
 DAYS = 2
 GPUS, BACKGROUND_PROCESSES_PER_GPU = 8, 6

@@ -2,11 +2,18 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal, TypedDict
 
 from vramtop.estimator.common.secrets import displayed_data
 
 _INDENT = "  "
+
+
+class Versioned(TypedDict):
+    """A form of JSON with the version of its format."""
+
+    schema: Literal[1]
+    """Version of this format; a later one only if a field changes its meaning."""
 
 
 def json_text(value: Any) -> str:

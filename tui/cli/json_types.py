@@ -4,12 +4,12 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, TypedDict
 
 from vramtop.estimator.advice.suggestion_search import Edit, LargestFitting
-from vramtop.estimator.budget import FieldsOf, Method, PhaseName, PlainBudget, PlainJob, Span
+from vramtop.estimator.budget import FieldsOf, Method, PlainBudget, PlainJob
 from vramtop.estimator.common.errors import Verdict
-from vramtop.estimator.crash.explanation import ExplanationJson, FailureJson
+from vramtop.estimator.crash.explanation import ExplanationJson
+from vramtop.estimator.crash.records import FailureJson
 from vramtop.estimator.crash.snapshot.records import MemorySnapshotJson
 from vramtop.estimator.learning.measurement import MeasurementJson
-from vramtop.estimator.trace.measure import MeasuredStepJson
 from vramtop.monitor.anomalies import AnomalyJson
 from vramtop.monitor.attach.attachment import AttachmentJson
 from vramtop.monitor.board.divergence import Status
@@ -19,20 +19,11 @@ from vramtop.monitor.fleet.fleet import HostReading
 from vramtop.monitor.host.kinds import ProcessKind
 from vramtop.monitor.preflight.context import CheckJson
 from vramtop.monitor.probe.probe_reader import DeviceCounters
-from vramtop.monitor.snapshot.snapshot import Fault, Source
+from vramtop.monitor.snapshot.faults import Fault
+from vramtop.monitor.snapshot.snapshot import Source
 
 from ..tty.terminal_facts import TerminalFacts
-from .measuring.free_gpus import OutsideBytes
-
-# The version that every JSON states.
-
-
-class Versioned(TypedDict):
-    """A form of JSON with the version of its format."""
-
-    schema: Literal[1]
-    """Version of this format; a later one only if a field changes its meaning."""
-
+from .json_text import Versioned
 
 # The JSON of ``vramtop estimate`` and ``vramtop fit``, and of ``vramtop models``, which they take.
 
@@ -383,97 +374,7 @@ class DoctorJson(Versioned):
     """Names of the settings that are not at their defaults; their values may name hosts."""
 
 
-# The JSON of ``vramtop measure`` and ``vramtop history``.
-
-
-PlainSpan = Annotated[dict[str, Any], FieldsOf(Span)]
-
-
-class PredictedPeakJson(TypedDict):
-    """The predicted peak; of a run on the CPU, what only a GPU has is null."""
-
-    method: Method
-    """How it was estimated."""
-    phase: PhaseName
-    """Part of the run in which the peak is."""
-    components: dict[str, int | None]
-    """Bytes by purpose at the peak; null: only a GPU has it."""
-    allocated_bytes: int
-    """Value of `torch.cuda.max_memory_allocated`."""
-    reserved_bytes: int | None
-    """Value of `torch.cuda.max_memory_reserved`; null: on the CPU."""
-    device_bytes: int | None
-    """Memory of the process as NVML counts it; null: on the CPU."""
-    low_bytes: int | None
-    """Lower bound of `device_bytes`; null: on the CPU."""
-    high_bytes: int | None
-    """Upper bound of `device_bytes`; null: on the CPU."""
-    allocated_range: PlainSpan | None
-    """Range of `allocated_bytes`; null: unknown, or on the CPU."""
-    reserved_range: PlainSpan | None
-    """Range of `reserved_bytes`; null: unknown, or on the CPU."""
-    cache_bytes: int | None
-    """What the allocator may keep beyond `high_bytes` and gives back before it fails; null: on the CPU."""
-
-
-class MeasuredJson(MeasuredStepJson):
-    """What was measured."""
-
-    process_bytes: int | None
-    """Memory of the process as NVML counts it; null: unknown."""
-    device_bytes: int | None
-    """Growth of the GPU's used memory; null: unknown."""
-    context_bytes: int | None
-    """Memory of the CUDA context alone; null: unknown."""
-    stages: dict[str, Annotated[dict[str, Any], FieldsOf(OutsideBytes)]]
-    """What NVML shows by stage: `context`, `first step` (without training, after the prompt), `steady`."""
-
-
-class SearchJson(TypedDict):
-    """The search for the largest micro-batch that runs (`--search`)."""
-
-    key: Literal["training.micro_batch"]
-    """The setting that was varied."""
-    predicted: int | None
-    """Largest that was predicted to fit; null: not even 1."""
-    runs: int | None
-    """Largest that ran; null: none did."""
-    fails: int | None
-    """Smallest that ran out of memory; null: none did."""
-    tries: list[int]
-    """Values that were tried, in their order."""
-    decided: bool
-    """No value between the two remains untried."""
-
-
-class _Measure(Versioned):
-    job: PlainJob
-    """The job as it was run: the tables of a job file."""
-    predicted: PredictedPeakJson | None
-    """The prediction; null: there is none, and a note says why."""
-    device: Literal["cuda", "cpu"] | None
-    """Where the steps ran; null: they did not."""
-    card: str | None
-    """Name of the GPU; null: none was used."""
-    driver: str | None
-    """Version of the driver; null: no GPU was used, or unknown."""
-    versions: dict[str, str]
-    """Versions of the libraries that ran; empty: nothing did."""
-    measured: MeasuredJson | None
-    """The measured memory; null: the steps did not run."""
-    error: str | None
-    """Why the job did not run, or where it ran out of memory; null: it ran."""
-    seconds: float | None
-    """Time that it took; null: it did not run."""
-    notes: list[str]
-    """What is to be known about the figures, one sentence each."""
-
-
-class MeasureJson(_Measure, total=False):
-    """A job's real steps beside their prediction."""
-
-    search: SearchJson
-    """The search for the largest micro-batch; absent: none was asked for."""
+# The JSON of ``vramtop history``.
 
 
 class HistoryJson(Versioned):

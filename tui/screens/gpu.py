@@ -413,7 +413,7 @@ def _fans(details: GpuDetails) -> list[Content]:
     if speeds is None:
         words = None
     elif not speeds:
-        words = "none for this MIG device"
+        words = "none"
     else:
         words = ", ".join(f"{speed} %" for speed in speeds)
     return [

@@ -14,7 +14,7 @@ import sys
 import termios
 import threading
 from functools import partial
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import Any, TextIO
 
 from textual.app import App
 from textual.events import Resize
@@ -22,10 +22,7 @@ from textual.geometry import Size
 
 from vramtop.estimator.common.errors import ProcessLimitError, process_limit_error, start_thread
 
-from .textual_private import DriverHooks, XTermParser
-
-if TYPE_CHECKING:
-    from .terminal_app import TerminalApp
+from .textual_private import AppHooks, DriverHooks, XTermParser
 
 # A driver whose input thread sleeps until there is input; Textual's own wakes up ten times a second.
 
@@ -122,6 +119,13 @@ _LEAVE_SCREEN = "\x1b[<u\x1b[?1004l\x1b[?2004l\x1b[?1049l\x1b[?25h"
 _RESTORE_MOUSE = "\x1b[?1000h\x1b[?1003h\x1b[?1015h\x1b[?1006h"
 
 
+class RecordingApp(AppHooks):
+    """An app whose recording is completed also where a signal ends it and something hangs."""
+
+    def close_recording(self) -> None:
+        """Complete the recording; an app that records overrides this."""
+
+
 class TerminalDriver(BlockingInputDriver):
     """Reads keys from standard input and draws on standard output, so that standard error may go to a file.
 
@@ -133,7 +137,7 @@ class TerminalDriver(BlockingInputDriver):
     """
 
     def __init__(
-        self, app: "TerminalApp", *, debug: bool = False, mouse: bool = True, size: tuple[int, int] | None = None
+        self, app: RecordingApp, *, debug: bool = False, mouse: bool = True, size: tuple[int, int] | None = None
     ) -> None:
         output = _SafeOutput(sys.__stdout__ or sys.__stderr__)
         super().__init__(app, output=output, debug=debug, mouse=mouse, size=size)

@@ -35,11 +35,10 @@ from vramtop.estimator.common.private_files import open_private
 from ..draw.palette import MIN_TEXT_CONTRAST
 from ..draw.text_output import ColourDepth
 from ..keys import TERMINAL_KEYS, key_name, shown_key
-from .driver import TerminalDriver
+from .driver import RecordingApp, TerminalDriver
 from .line_filters import OutputFilters
 from .textual_private import (
     HAS_LINUX_DRIVER,
-    AppHooks,
     ChopsUpdate,
     CompositorUpdate,
     LayoutUpdate,
@@ -231,7 +230,7 @@ _READY_SECONDS = 2.0
 _READY_CHECKS = 400
 
 
-class ChangedCellsApp(AppHooks):
+class ChangedCellsApp(RecordingApp):
     """Compares what Textual would send with what the terminal shows already.
 
     Args:
@@ -410,9 +409,6 @@ class TerminalApp(ChangedCellsApp):
         self._show_if_too_small(self.size)
         if self.screen_stack and not self.size == self.screen.outer_size == terminal_size_of(self):
             self._repeat_size()
-
-    def close_recording(self) -> None:
-        """Complete the recording; an app that records overrides this."""
 
     def note_crash(self, error: Exception) -> None:
         """Keep the first error that ends the app, for the caller to report."""

@@ -7,8 +7,7 @@ from vramtop.estimator.budget import BudgetJson, FieldsOf
 from vramtop.estimator.job.job import Job
 from vramtop.monitor.fleet.fleet import HostReading
 from vramtop.monitor.fleet.placing import FleetFit
-from vramtop.monitor.snapshot.field_types import resolve_annotations
-from vramtop.monitor.snapshot.snapshot import Snapshot
+from vramtop.monitor.snapshot.snapshot import Snapshot, resolve_annotations
 from vramtop.tui.cli.json_types import (
     AttachJson,
     ConfigChangedJson,
@@ -24,7 +23,6 @@ from vramtop.tui.cli.json_types import (
     HeldJson,
     HistoryJson,
     HostsJson,
-    MeasureJson,
     ModelsJson,
     OnceJson,
     PreflightJson,
@@ -37,6 +35,7 @@ from vramtop.tui.cli.json_types import (
     SnapshotJson,
     StreamLineJson,
 )
+from vramtop.tui.cli.measuring.free_gpus import MeasureJson
 from vramtop.tui.reports.rehearsal_difference import ComparisonJson
 
 resolve_annotations()  # of the records that recordings consist of

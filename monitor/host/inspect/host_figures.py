@@ -10,7 +10,8 @@ import msgspec
 
 from vramtop.estimator.common.records import replace
 
-from ...snapshot.snapshot import FIRST_SAMPLE, HOST_FIGURES, Fault, ProcessFigures
+from ...snapshot.faults import Fault
+from ...snapshot.snapshot import FIRST_SAMPLE, HOST_FIGURES, ProcessFigures
 from ..processes import load_stat
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from ...snapshot.gpu_details import DetailLevel, EccErrors, GpuDetails, NvLinks,
 from .device_calls import PCI_FOLDER, DeviceCalls, RefusedError, field_fault
 
 if TYPE_CHECKING:
-    from ...snapshot.snapshot import Fault
+    from ...snapshot.faults import Fault
 
 # Single questions to the driver about one GPU; a refusal becomes a fault of its field.
 

@@ -11,13 +11,11 @@ import msgspec
 from vramtop.estimator.common.records import replace
 
 from ...host.plain_text import sanitize_line
+from ...snapshot.faults import ASLEEP, NOT_LISTED, Fault
 from ...snapshot.snapshot import (
-    ASLEEP,
     DRIVER_FIGURES,
-    NOT_LISTED,
     ComputeMode,
     CurrentDemand,
-    Fault,
     GpuProcess,
     GpuReading,
     MigReading,

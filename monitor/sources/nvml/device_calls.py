@@ -14,7 +14,8 @@ from vramtop.estimator.common.sizes import format_gib
 
 from ...host.available_ram import available_host_memory, host_total_bytes
 from ...host.processes import ProcessFacts
-from ...snapshot.snapshot import ASLEEP, HOST_MEMORY, NOT_LISTED, Fault, GpuProcess, ProcessType
+from ...snapshot.faults import ASLEEP, HOST_MEMORY, NOT_LISTED, Fault
+from ...snapshot.snapshot import GpuProcess, ProcessType
 
 # NVML's error codes as sentences: for the machine, for one device, for one field.
 

@@ -10,7 +10,8 @@ from vramtop.estimator.job.job import Job, ModelSpec
 from vramtop.monitor.alerts.alert_watch import Condition, Feed, find_conditions
 from vramtop.monitor.board.board import Board
 from vramtop.monitor.board.watchlist import Watchlist
-from vramtop.monitor.snapshot.snapshot import NO_ANSWER, NO_DRIVER, Fault, WatchedJob
+from vramtop.monitor.snapshot.faults import NO_ANSWER, NO_DRIVER, Fault
+from vramtop.monitor.snapshot.snapshot import WatchedJob
 
 GIB = 2**30
 MODEL = ModelSpec(id="meta-llama/Llama-3.1-8B")

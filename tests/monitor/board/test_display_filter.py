@@ -7,7 +7,8 @@ from vramtop.estimator.common.records import replace
 from vramtop.estimator.job.job import Job, ModelSpec
 from vramtop.monitor.board.display_filter import RUNNING_SECONDS, DisplayFilter, parse_devices
 from vramtop.monitor.board.watchlist import Watchlist
-from vramtop.monitor.snapshot.snapshot import Fault, ProcessFigures, WatchedJob
+from vramtop.monitor.snapshot.faults import Fault
+from vramtop.monitor.snapshot.snapshot import ProcessFigures, WatchedJob
 
 GIB = 2**30
 

@@ -11,7 +11,8 @@ from vramtop.estimator.job.job import Job, ModelSpec
 from vramtop.monitor.anomalies import Anomaly
 from vramtop.monitor.board.board import AttachProgress, Board
 from vramtop.monitor.board.watchlist import Watchlist
-from vramtop.monitor.snapshot.snapshot import NO_ANSWER, Fault, MigReading, ProcessCounters, WatchedJob
+from vramtop.monitor.snapshot.faults import NO_ANSWER, Fault
+from vramtop.monitor.snapshot.snapshot import MigReading, ProcessCounters, WatchedJob
 
 GIB = 2**30
 

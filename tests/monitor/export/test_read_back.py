@@ -99,7 +99,7 @@ def test_a_host_whose_sampler_gives_no_readings_is_silent(board) -> None:
 @pytest.mark.parametrize("fault", ["NO_DRIVER"])
 def test_a_host_without_driver_is_live_and_says_so(make_snapshot, make_budget, fault) -> None:
     from vramtop.monitor.board.watchlist import Watchlist
-    from vramtop.monitor.snapshot.snapshot import Fault
+    from vramtop.monitor.snapshot.faults import Fault
 
     snapshot = make_snapshot([], faults=(Fault(field=None, code=fault, message="no driver"),))
     host = read_back(Watchlist(lambda _: make_budget()).update(snapshot))

@@ -8,7 +8,8 @@ from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.job.job import Job
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.fleet.fleet import HostReading, RankFacts, reading_of_board
-from vramtop.monitor.snapshot.snapshot import Fault, WatchedJob
+from vramtop.monitor.snapshot.faults import Fault
+from vramtop.monitor.snapshot.snapshot import WatchedJob
 
 FACTS = RankFacts(rank=3, world_size=8, master="node01:29500")
 

@@ -1,7 +1,8 @@
 """Histories of GPUs and processes."""
 
 from vramtop.estimator.common.sizes import GIB
-from vramtop.monitor.snapshot.snapshot import NO_ANSWER, Fault, MemoryHistory, usual_interval
+from vramtop.monitor.snapshot.faults import NO_ANSWER, Fault
+from vramtop.monitor.snapshot.snapshot import MemoryHistory, usual_interval
 
 
 def test_samples_are_oldest_first_and_the_oldest_are_dropped(make_snapshot, make_gpu, make_process):

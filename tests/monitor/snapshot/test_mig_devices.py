@@ -4,7 +4,8 @@ from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.job.job import Job, ModelSpec
 from vramtop.monitor.board.watchlist import Watchlist
-from vramtop.monitor.snapshot.snapshot import Fault, MemoryHistory, WatchedJob, device_of, mig_devices
+from vramtop.monitor.snapshot.faults import Fault
+from vramtop.monitor.snapshot.snapshot import MemoryHistory, WatchedJob, device_of, mig_devices
 
 
 def test_each_device_has_the_memory_of_its_instance_and_names_the_device_it_shares_it_with(make_mig_gpu, make_process):

@@ -8,7 +8,8 @@ from vramtop.estimator.budget import Budget
 from vramtop.estimator.common.errors import CannotTellError, InputError
 from vramtop.estimator.job.job import Job, ModelSpec
 from vramtop.monitor.board.watchlist import Watchlist
-from vramtop.monitor.snapshot.snapshot import NO_DRIVER, GpuReading, Snapshot
+from vramtop.monitor.snapshot.faults import NO_DRIVER
+from vramtop.monitor.snapshot.snapshot import GpuReading, Snapshot
 from vramtop.monitor.sources.sampler import RETRY_SECONDS, OptionalGpuSource
 
 

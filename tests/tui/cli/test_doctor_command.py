@@ -20,7 +20,7 @@ from vramtop.monitor.doctor import (
     collect_system_facts,
     find_issues,
 )
-from vramtop.monitor.snapshot.snapshot import Fault
+from vramtop.monitor.snapshot.faults import Fault
 from vramtop.tui.cli.commands.doctor import doctor_json, doctor_lines
 from vramtop.tui.cli.main import main
 from vramtop.tui.draw.text_output import TextOutput

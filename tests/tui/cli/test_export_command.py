@@ -11,7 +11,8 @@ import yaml
 from exporter import Exporter, exporters, samples, scrape
 from waiting import until
 
-from vramtop.monitor.snapshot.snapshot import Fault, GpuReading
+from vramtop.monitor.snapshot.faults import Fault
+from vramtop.monitor.snapshot.snapshot import GpuReading
 from vramtop.tui.cli.commands.export import _Log, _whole_faults
 from vramtop.tui.cli.main import main
 

@@ -9,7 +9,8 @@ import pytest
 from json_schemas import valid_json
 
 from vramtop.estimator.common.records import replace
-from vramtop.monitor.snapshot.snapshot import NO_ANSWER, Fault, GpuReading, Snapshot
+from vramtop.monitor.snapshot.faults import NO_ANSWER, Fault
+from vramtop.monitor.snapshot.snapshot import GpuReading, Snapshot
 from vramtop.monitor.sources.nvml.device_calls import NoDriverError
 from vramtop.tui.cli.main import main
 

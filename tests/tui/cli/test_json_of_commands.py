@@ -16,7 +16,8 @@ from vramtop.estimator.job.job import Job, ModelSpec
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.fleet.fleet import Fleet, RankFacts, reading_of_board, stream_line
 from vramtop.monitor.probe.probe_reader import DeviceCounters, ProbeSample
-from vramtop.monitor.snapshot.snapshot import NO_ANSWER, Fault, GpuReading, ProcessCounters, Snapshot, WatchedJob
+from vramtop.monitor.snapshot.faults import NO_ANSWER, Fault
+from vramtop.monitor.snapshot.snapshot import GpuReading, ProcessCounters, Snapshot, WatchedJob
 from vramtop.monitor.sources.demo import demo_path
 from vramtop.monitor.sources.recording import RecordingWriter, read_recording
 from vramtop.monitor.storage.reservations import Reservations

@@ -13,7 +13,8 @@ from waiting import until_shown
 
 from vramtop.estimator.job.job import Job, ModelSpec
 from vramtop.monitor.board.watchlist import Watchlist
-from vramtop.monitor.snapshot.snapshot import Fault, WatchedJob
+from vramtop.monitor.snapshot.faults import Fault
+from vramtop.monitor.snapshot.snapshot import WatchedJob
 from vramtop.tui.app.app import AppOptions, VramtopApp
 from vramtop.tui.app.themes import DEFAULT_THEME, THEMES
 from vramtop.tui.draw.palette import (

@@ -5,11 +5,11 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Annotated, Any, Literal, TypedDict
 
 import msgspec
 
-from vramtop.estimator.budget import Budget, Span
+from vramtop.estimator.budget import Budget, FieldsOf, Method, PhaseName, PlainJob, Span
 from vramtop.estimator.common.errors import CannotTellError, ExitCode, InputError
 from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import GIB, MIB
@@ -24,6 +24,7 @@ from vramtop.estimator.trace.allocator_report import allocator_settings
 from vramtop.estimator.trace.measure import (
     BatchSearch,
     MeasuredStep,
+    MeasuredStepJson,
     Place,
     find_largest_batch,
     rank_count,
@@ -33,15 +34,14 @@ from vramtop.estimator.trace.measure import (
 from vramtop.monitor.board.fit import DeviceCapacity, device_capacities
 from vramtop.monitor.history.history import History
 from vramtop.monitor.history.new_measurement import new_measurement
-from vramtop.monitor.snapshot.snapshot import NO_ANSWER, GpuReading, Snapshot
+from vramtop.monitor.snapshot.faults import NO_ANSWER
+from vramtop.monitor.snapshot.snapshot import GpuReading, Snapshot
 from vramtop.monitor.sources.nvml.nvml_source import NvmlSource
 
 from ...draw.palette import peak_place
 from ...draw.text_output import TextOutput, format_table
 from ..fitting.machine_gpus import committed_bytes, open_source, read_gpus, select_devices
-
-if TYPE_CHECKING:
-    from ..json_types import MeasuredJson, MeasureJson, PredictedPeakJson
+from ..json_text import Versioned
 
 ADVICE = "--cpu runs a tiny model on the CPU instead; --predict only predicts"
 KEPT_BYTES = 512 * MIB
@@ -446,7 +446,97 @@ _UNKNOWN = "-"
 _ALIGNED = "<>>>>"
 
 
-def measured_json(found: MeasuredJob, search: BatchSearch | None = None) -> "MeasureJson":
+PlainSpan = Annotated[dict[str, Any], FieldsOf(Span)]
+
+
+class PredictedPeakJson(TypedDict):
+    """The predicted peak; of a run on the CPU, what only a GPU has is null."""
+
+    method: Method
+    """How it was estimated."""
+    phase: PhaseName
+    """Part of the run in which the peak is."""
+    components: dict[str, int | None]
+    """Bytes by purpose at the peak; null: only a GPU has it."""
+    allocated_bytes: int
+    """Value of `torch.cuda.max_memory_allocated`."""
+    reserved_bytes: int | None
+    """Value of `torch.cuda.max_memory_reserved`; null: on the CPU."""
+    device_bytes: int | None
+    """Memory of the process as NVML counts it; null: on the CPU."""
+    low_bytes: int | None
+    """Lower bound of `device_bytes`; null: on the CPU."""
+    high_bytes: int | None
+    """Upper bound of `device_bytes`; null: on the CPU."""
+    allocated_range: PlainSpan | None
+    """Range of `allocated_bytes`; null: unknown, or on the CPU."""
+    reserved_range: PlainSpan | None
+    """Range of `reserved_bytes`; null: unknown, or on the CPU."""
+    cache_bytes: int | None
+    """What the allocator may keep beyond `high_bytes` and gives back before it fails; null: on the CPU."""
+
+
+class MeasuredJson(MeasuredStepJson):
+    """What was measured."""
+
+    process_bytes: int | None
+    """Memory of the process as NVML counts it; null: unknown."""
+    device_bytes: int | None
+    """Growth of the GPU's used memory; null: unknown."""
+    context_bytes: int | None
+    """Memory of the CUDA context alone; null: unknown."""
+    stages: dict[str, Annotated[dict[str, Any], FieldsOf(OutsideBytes)]]
+    """What NVML shows by stage: `context`, `first step` (without training, after the prompt), `steady`."""
+
+
+class SearchJson(TypedDict):
+    """The search for the largest micro-batch that runs (`--search`)."""
+
+    key: Literal["training.micro_batch"]
+    """The setting that was varied."""
+    predicted: int | None
+    """Largest that was predicted to fit; null: not even 1."""
+    runs: int | None
+    """Largest that ran; null: none did."""
+    fails: int | None
+    """Smallest that ran out of memory; null: none did."""
+    tries: list[int]
+    """Values that were tried, in their order."""
+    decided: bool
+    """No value between the two remains untried."""
+
+
+class _Measure(Versioned):
+    job: PlainJob
+    """The job as it was run: the tables of a job file."""
+    predicted: PredictedPeakJson | None
+    """The prediction; null: there is none, and a note says why."""
+    device: Literal["cuda", "cpu"] | None
+    """Where the steps ran; null: they did not."""
+    card: str | None
+    """Name of the GPU; null: none was used."""
+    driver: str | None
+    """Version of the driver; null: no GPU was used, or unknown."""
+    versions: dict[str, str]
+    """Versions of the libraries that ran; empty: nothing did."""
+    measured: MeasuredJson | None
+    """The measured memory; null: the steps did not run."""
+    error: str | None
+    """Why the job did not run, or where it ran out of memory; null: it ran."""
+    seconds: float | None
+    """Time that it took; null: it did not run."""
+    notes: list[str]
+    """What is to be known about the figures, one sentence each."""
+
+
+class MeasureJson(_Measure, total=False):
+    """A job's real steps beside their prediction."""
+
+    search: SearchJson
+    """The search for the largest micro-batch; absent: none was asked for."""
+
+
+def measured_json(found: MeasuredJob, search: BatchSearch | None = None) -> MeasureJson:
     """Return the line of JSON about one job."""
     step, outside, budget = found.step, found.outside, found.budget
     measured: MeasuredJson | None = None
@@ -486,7 +576,7 @@ def measured_json(found: MeasuredJob, search: BatchSearch | None = None) -> "Mea
     return data
 
 
-def peak_json(found: MeasuredJob, budget: Budget) -> "PredictedPeakJson":
+def peak_json(found: MeasuredJob, budget: Budget) -> PredictedPeakJson:
     """Return the predicted peak; of a run on the CPU null for what only a GPU has."""
     peak, on_cpu = budget.peak, found.step is not None and found.step.device == "cpu"
     components: dict[str, int | None] = dict(peak.components.items())

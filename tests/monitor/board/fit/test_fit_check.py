@@ -8,15 +8,8 @@ from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.job.job import Job, ModelSpec, Parallel
 from vramtop.monitor.board.fit import DeviceCapacity, check_fit, device_capacities
-from vramtop.monitor.snapshot.snapshot import (
-    NO_ANSWER,
-    ComputeMode,
-    Fault,
-    GpuProcess,
-    GpuReading,
-    ProcessType,
-    Snapshot,
-)
+from vramtop.monitor.snapshot.faults import NO_ANSWER, Fault
+from vramtop.monitor.snapshot.snapshot import ComputeMode, GpuProcess, GpuReading, ProcessType, Snapshot
 
 FOUR = Job(model=ModelSpec(id="gpt2"), parallel=Parallel(strategy="fsdp2", data_shard=4))
 

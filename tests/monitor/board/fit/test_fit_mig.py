@@ -11,7 +11,8 @@ from vramtop.estimator.job.job import Job, ModelSpec, Parallel
 from vramtop.monitor.board.board import GpuRow, ProcessRow
 from vramtop.monitor.board.fit import check_fit, commit, device_capacities
 from vramtop.monitor.board.watchlist import Watchlist, committed_bytes
-from vramtop.monitor.snapshot.snapshot import Fault, GpuProcess, GpuReading, Snapshot
+from vramtop.monitor.snapshot.faults import Fault
+from vramtop.monitor.snapshot.snapshot import GpuProcess, GpuReading, Snapshot
 
 TWO = Job(model=ModelSpec(id="gpt2"), parallel=Parallel(strategy="ddp", data_replicate=2))
 Gpus = Callable[..., GpuReading]

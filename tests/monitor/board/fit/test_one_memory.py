@@ -14,7 +14,8 @@ from vramtop.estimator.job.job import Job, ModelSpec
 from vramtop.monitor.anomalies import find_hidden_memory
 from vramtop.monitor.board.fit import check_fit, described_devices, device_capacities, with_host_memory
 from vramtop.monitor.host.available_ram import HostRam
-from vramtop.monitor.snapshot.snapshot import HOST_MEMORY, Fault, GpuReading, Snapshot
+from vramtop.monitor.snapshot.faults import HOST_MEMORY, Fault
+from vramtop.monitor.snapshot.snapshot import GpuReading, Snapshot
 from vramtop.tui.cli.main import main
 
 HOST = HostNeed(process=GIB, loaded=0, loads_once=False, mapped=0, activations=29 * GIB)

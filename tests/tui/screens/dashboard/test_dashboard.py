@@ -18,7 +18,8 @@ from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.job.job import Job, ModelSpec
 from vramtop.monitor.board.watchlist import Watchlist
-from vramtop.monitor.snapshot.snapshot import NO_ANSWER, NO_DRIVER, Fault, Snapshot, WatchedJob
+from vramtop.monitor.snapshot.faults import NO_ANSWER, NO_DRIVER, Fault
+from vramtop.monitor.snapshot.snapshot import Snapshot, WatchedJob
 from vramtop.monitor.sources.sampler import EarlySampler
 from vramtop.tui.app.app import AppOptions, BoardUpdated, SourceFailed, VramtopApp
 from vramtop.tui.app.help import HelpScreen

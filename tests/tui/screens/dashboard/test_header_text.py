@@ -8,7 +8,8 @@ from vramtop.monitor.anomalies import Anomaly
 from vramtop.monitor.board.board import Board, GpuRow
 from vramtop.monitor.board.display_filter import DisplayFilter, parse_devices
 from vramtop.monitor.board.watchlist import Watchlist
-from vramtop.monitor.snapshot.snapshot import NO_ANSWER, Fault, GpuReading, Snapshot
+from vramtop.monitor.snapshot.faults import NO_ANSWER, Fault
+from vramtop.monitor.snapshot.snapshot import GpuReading, Snapshot
 from vramtop.tui.screens.base import BoardFeed
 from vramtop.tui.screens.dashboard.process_rows import TableView
 from vramtop.tui.screens.dashboard.screen import notices

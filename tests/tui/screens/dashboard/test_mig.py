@@ -19,7 +19,8 @@ from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.job.job import Job, ModelSpec
 from vramtop.monitor.board.watchlist import Watchlist
-from vramtop.monitor.snapshot.snapshot import Fault, GpuReading, MigReading, Snapshot, WatchedJob
+from vramtop.monitor.snapshot.faults import Fault
+from vramtop.monitor.snapshot.snapshot import GpuReading, MigReading, Snapshot, WatchedJob
 from vramtop.monitor.sources.recording import RecordingWriter, read_recording
 from vramtop.tui.app.app import AppOptions, VramtopApp
 from vramtop.tui.cli.commands import attach, once

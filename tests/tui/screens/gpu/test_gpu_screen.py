@@ -10,8 +10,9 @@ from waiting import until_shown
 
 from vramtop.estimator.common.records import replace
 from vramtop.monitor.board.watchlist import Watchlist
+from vramtop.monitor.snapshot.faults import NO_ANSWER, Fault
 from vramtop.monitor.snapshot.gpu_details import EccErrors, GpuDetails, NvLinks, PcieLink, RemappedRows
-from vramtop.monitor.snapshot.snapshot import NO_ANSWER, CurrentDemand, Fault, Snapshot
+from vramtop.monitor.snapshot.snapshot import CurrentDemand, Snapshot
 from vramtop.tui.app.app import AppOptions, VramtopApp
 from vramtop.tui.screens.dashboard.gpus import GpuRows
 from vramtop.tui.screens.gpu import GpuScreen
@@ -115,6 +116,16 @@ async def test_g_shows_all_of_the_gpu_of_the_process_and_asks_for_it_only_meanwh
         assert "4712" not in text
         await pilot.press("escape")
         await until_shown(pilot, lambda: "full" not in demand.value.gpus.values())
+
+
+async def test_a_gpu_without_fans_has_none_and_is_not_called_a_mig_device(open_app, make_snapshot, make_gpu) -> None:
+    gpu = replace(make_gpu(0), details=replace(DETAILS, fan_percents=()))
+    app, _ = open_app([make_snapshot([gpu])])
+    async with on_first_board(app) as pilot:
+        await pilot.press("g")
+        await shown(pilot)
+        fans = next(line for line in screen_lines(app) if line.startswith(" fans"))
+        assert fans.partition("·")[0].split() == ["fans", "none"]
 
 
 async def test_arrows_go_to_the_next_gpu_and_after_the_last_to_the_first(open_app, two_gpus) -> None:

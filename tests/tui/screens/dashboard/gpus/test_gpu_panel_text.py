@@ -11,7 +11,8 @@ from vramtop.estimator.job.job import Job
 from vramtop.monitor.board.board import GpuRow, ProcessRow
 from vramtop.monitor.board.divergence import PhaseStart
 from vramtop.monitor.board.watchlist import Watchlist
-from vramtop.monitor.snapshot.snapshot import HOST_MEMORY, Fault, GpuProcess, GpuReading, WatchedJob
+from vramtop.monitor.snapshot.faults import HOST_MEMORY, Fault
+from vramtop.monitor.snapshot.snapshot import GpuProcess, GpuReading, WatchedJob
 from vramtop.tui.draw.labels import budget_cells, held_cells
 from vramtop.tui.draw.palette import colour_of, unattributed_label
 from vramtop.tui.screens.base import BoardFeed

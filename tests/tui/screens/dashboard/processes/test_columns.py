@@ -13,10 +13,10 @@ from vramtop.estimator.common.records import replace
 from vramtop.estimator.job.job import Job
 from vramtop.monitor.board.board import Board
 from vramtop.monitor.board.watchlist import Watchlist
+from vramtop.monitor.snapshot.faults import Fault
 from vramtop.monitor.snapshot.snapshot import (
     FIRST_SAMPLE,
     CurrentDemand,
-    Fault,
     GpuProcess,
     GpuReading,
     ProcessFigures,
