@@ -1,10 +1,16 @@
 """What start-up loads: a look into ``sys.modules`` of fresh interpreters."""
 
+import ast
 import functools
+import graphlib
 import subprocess
 import sys
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+
+ROOT = Path(__file__).parent.parent
 
 HEAVY = ("torch", "transformers", "accelerate", "peft", "numpy", "prometheus_client", "opentelemetry")
 
@@ -158,3 +164,29 @@ def test_of_the_monitor_only_what_reads_is_loaded(program: str, name: str) -> No
 )
 def test_an_estimate_by_the_closed_form_loads_nothing_that_attaches_or_traces(name: str) -> None:
     assert not [module for module in modules(ESTIMATE) if f"{module}.".startswith(f"vramtop.{name}.")]
+
+
+def imported_files(file: Path, files: dict[str, Path]) -> Iterator[str]:
+    """Modules of the project that a file names, also inside functions and for type checkers only."""
+    folder = file.parent.relative_to(ROOT).parts
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (each.name for each in node.names if each.name in files)
+        elif isinstance(node, ast.ImportFrom):
+            start = ("vramtop", *folder[: len(folder) - node.level + 1]) if node.level else ()
+            base = ".".join((*start, *([node.module] if node.module else [])))
+            for each in node.names:
+                yield from [name for name in (f"{base}.{each.name}", base) if name in files][:1]
+
+
+def test_no_file_of_the_monitor_or_the_screens_imports_one_that_imports_it() -> None:
+    paths = [path.relative_to(ROOT) for room in ("monitor", "tui") for path in (ROOT / room).rglob("*.py")]
+    files = {
+        ".".join(("vramtop", *path.with_suffix("").parts)).removesuffix(".__init__"): ROOT / path for path in paths
+    }
+    graph = {name: {each for each in imported_files(path, files) if each != name} for name, path in files.items()}
+    assert graph["vramtop.tui.cli.parsing.arguments"] >= {"vramtop.tui.cli.parsing.parser"}
+    try:
+        graphlib.TopologicalSorter(graph).prepare()
+    except graphlib.CycleError as error:
+        pytest.fail(" imports ".join(reversed(error.args[1])))

@@ -14,7 +14,8 @@ from vramtop.monitor.board.display_filter import ONLY_WORDS
 from vramtop.monitor.storage.settings.schema import SETTINGS, TABLES, find_setting
 from vramtop.tui.cli.commands.completion import FILES, FOLDER
 from vramtop.tui.cli.main import build_parser
-from vramtop.tui.cli.parsing.help_text import FlagFacts, subcommands
+from vramtop.tui.cli.parsing.command_parser import subcommands
+from vramtop.tui.cli.parsing.help_text import FlagFacts
 
 _MODELS = shtab.cmd("vramtop __complete models 2>/dev/null")
 _COMPLETED = {

@@ -16,7 +16,8 @@ from vramtop.estimator.model.find_config import find_built_in
 from vramtop.monitor.storage.settings.in_force import read_toml, settings_in_force
 from vramtop.monitor.storage.settings.schema import SETTINGS
 from vramtop.tui.cli.main import COMMANDS, build_parser
-from vramtop.tui.cli.parsing.help_text import flag_groups, subcommands
+from vramtop.tui.cli.parsing.command_parser import subcommands
+from vramtop.tui.cli.parsing.help_text import flag_groups
 
 ROOT = Path(__file__).parents[2]
 REFERENCE = ROOT / "docs" / "reference"

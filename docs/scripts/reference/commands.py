@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from vramtop.monitor.storage.settings.schema import SETTINGS
 from vramtop.tui.cli.main import build_parser
+from vramtop.tui.cli.parsing.command_parser import CommandParser, subcommands
 from vramtop.tui.cli.parsing.help_text import (
     OF_COMMANDS,
     OF_EVERY_COMMAND,
@@ -12,9 +13,8 @@ from vramtop.tui.cli.parsing.help_text import (
     exit_codes_of,
     flag_groups,
     positionals,
-    subcommands,
 )
-from vramtop.tui.cli.parsing.parser import EVERY_COMMAND, CommandParser
+from vramtop.tui.cli.parsing.shared_arguments import EVERY_COMMAND
 
 from .markdown import block, code, codes, page, prose, sentence, table
 

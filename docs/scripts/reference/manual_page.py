@@ -4,14 +4,15 @@ import re
 from collections.abc import Iterator, Sequence
 
 from vramtop.estimator.common.version import version_number
+from vramtop.tui.cli.parsing.command_parser import CommandParser, subcommands
 from vramtop.tui.cli.parsing.help_text import (
     OF_EVERY_COMMAND,
     FlagGroup,
     exit_codes_sentence,
     flag_groups,
-    subcommands,
 )
-from vramtop.tui.cli.parsing.parser import EVERY_COMMAND, CommandParser, Parser
+from vramtop.tui.cli.parsing.parser import Parser
+from vramtop.tui.cli.parsing.shared_arguments import EVERY_COMMAND
 
 from .commands import ENVIRONMENT
 

@@ -17,7 +17,7 @@ from vramtop.monitor.export.textfile import TextFile
 from vramtop.monitor.sources.recording import RecordingWriter
 from vramtop.tui.cli.commands import rehearse
 from vramtop.tui.cli.main import COMMANDS, build_parser, main
-from vramtop.tui.cli.parsing.parser import CommandParser
+from vramtop.tui.cli.parsing.command_parser import CommandParser
 from vramtop.tui.tty.terminal_app import TerminalApp
 
 READ = {

@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from .parser import (
+from .shared_arguments import (
     JOB_USAGE,
     add_alert_arguments,
     add_described_job_arguments,

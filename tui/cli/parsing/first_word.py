@@ -1,14 +1,14 @@
 """Interprets the first word of a command line: a command, a process, a job, or a mistake."""
 
 import os
-import re
 import sys
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import takewhile
 
 from vramtop.estimator.common.errors import InputError
 
-_JOB_FILE = re.compile(r".*\.(toml|ya?ml|json|py|ipynb|sh|sbatch|slurm)", re.IGNORECASE)
+from .job_words import is_job, models_like
+
 _RECORDING_ENDINGS = (".jsonl", ".jsonl.gz")
 _LAUNCHERS = ("python", "python3", "torchrun", "accelerate", "deepspeed", "mpirun", "srun", "uv", "vllm")
 _SYNONYMS = {"top": (), "version": ("--version",), "man": ("completion", "man"), "completions": ("completion",)}
@@ -43,34 +43,9 @@ def with_command(words: Sequence[str], commands: Sequence[str], values: Mapping[
         return [*before, *_SYNONYMS[word], *after]
     if word.isdecimal():
         return _attach(before, word, after)
-    if _is_job(word):
+    if is_job(word):
         return _fit(before, [word, *after])
     raise InputError(_mistake([word, *takewhile(lambda each: not each.startswith("-"), after)], commands))
-
-
-def not_one_job(words: Sequence[str], flags: Container[str]) -> str:
-    """Return the sentence on several words where a command takes one job.
-
-    Args:
-        words: all of them.
-        flags: names of the command's flags.
-    """
-    setting = next((word for word in words[1:] if "=" in word), None)
-    if setting is not None:
-        name, _, value = setting.partition("=")
-        flag = f"--{name.replace('_', '-')}"
-        return f"{setting}: write {flag} {value}" if flag in flags else f"{setting}: write --set {setting}"
-    for word in words[1:]:
-        if f"--{word}" in flags:
-            return f"{word}: write --{word}"
-        if "--gpu-type" in flags and is_card(word):
-            return f"{word}: write --gpu-type {word}"
-    job = next((word for word in words if _is_job(word)), None)
-    if job is not None:
-        other = next((word for word in words if word != job), job)
-        return f"{other}: unexpected word; after the job {job}, give only flags and their values"
-    text = " ".join(words)
-    return f"no job {text!r}{_models_like(text)}" if _models_like(text) else f"expected one job, not {text!r}"
 
 
 def _with_job_flags(own: Sequence[str], words: Sequence[str], commands: Sequence[str]) -> list[str] | None:
@@ -82,7 +57,7 @@ def _with_job_flags(own: Sequence[str], words: Sequence[str], commands: Sequence
         commands: all commands.
     """
     from ...job.flags import normal_words  # not at start-up
-    from .parser import CommandParser
+    from .command_parser import CommandParser
 
     parser = CommandParser(command="fit", prog="vramtop fit")
     parser.complete()
@@ -135,36 +110,6 @@ def _attach(before: list[str], pid: str, after: list[str]) -> list[str]:
     return [*before, "attach", pid, *after] if text else [*before, "--pid", pid, *after]
 
 
-def _is_job(word: str) -> bool:
-    """Return True for a job file, a script, a folder, or the name of a model that is here."""
-    if _JOB_FILE.fullmatch(word) or "/" in word or os.path.isdir(word):  # noqa: PTH112
-        return True
-    from vramtop.estimator.job.job_file.load_and_save import names_user_code
-    from vramtop.estimator.job.settings import ModelSpec
-    from vramtop.estimator.model.find_config import resolve_model
-
-    if names_user_code(word):
-        return True
-    try:
-        resolve_model(ModelSpec(id=word))
-    except InputError:
-        from ...job.scripted_models import is_scripted  # not at start-up
-
-        return is_scripted(word)
-    return True
-
-
-def is_card(word: str) -> bool:
-    """Return True for the name of a GPU of the catalogue."""
-    from vramtop.estimator.job.gpu_catalogue import find_gpu
-
-    try:
-        find_gpu(word)
-    except InputError:
-        return False
-    return True
-
-
 def _mistake(words: Sequence[str], commands: Sequence[str]) -> str:
     word, text = words[0], " ".join(words)
     if word.rpartition("/")[2] in _LAUNCHERS:
@@ -185,15 +130,7 @@ def _mistake(words: Sequence[str], commands: Sequence[str]) -> str:
     near = difflib.get_close_matches(word, commands, n=1, cutoff=0.6)
     if near:
         return f"there is no command {word!r}; did you mean vramtop {near[0]}?"
-    models = _models_like(text)
+    models = models_like(text)
     if models:
         return f"there is no command or model {text!r}{models}"
     return f"there is no command, model or job file {word!r}; commands are {', '.join(commands)}"
-
-
-def _models_like(text: str) -> str:
-    """Return a question for models whose names are like this text; empty if there are none."""
-    from vramtop.estimator.model.find_config import search_models
-
-    near = search_models(text)
-    return f"; did you mean {', '.join(near[:-1])}{' or ' if near[1:] else ''}{near[-1]}?" if near else ""

@@ -15,12 +15,11 @@ import msgspec
 from vramtop.estimator.common.errors import ExitCode
 from vramtop.estimator.common.records import replace
 
-from .parser import EVERY_COMMAND
+from .shared_arguments import EVERY_COMMAND
 
 if TYPE_CHECKING:
     from vramtop.estimator.job.field_help import FieldHelp
 
-    from .parser import CommandParser
 
 # The facts about a parser's arguments, as help, completion and the manual page need them.
 
@@ -142,17 +141,6 @@ def positionals(parser: argparse.ArgumentParser) -> tuple[FlagFacts, ...]:
     """Return the arguments without a name; of vramtop itself there are none but the command."""
     plain = [action for action in parser._actions if not action.option_strings]
     return tuple(FlagFacts(action) for action in plain if not isinstance(action, argparse._SubParsersAction))
-
-
-def subcommands(parser: argparse.ArgumentParser) -> "list[tuple[str, str, CommandParser]]":
-    """Return name, help and parser of each command, with its arguments."""
-    action = next(each for each in parser._actions if isinstance(each, argparse._SubParsersAction))
-    found = []
-    for choice in action._choices_actions:
-        sub = action.choices[choice.dest]
-        sub.complete()
-        found.append((choice.dest, choice.help or "", sub))
-    return found
 
 
 def _groups(parser: argparse.ArgumentParser) -> Iterator[FlagGroup]:

@@ -79,7 +79,7 @@ def _setting_with_value(word: str, keys: Mapping[str, str]) -> str | None:
 
 
 def _is_card(word: str) -> bool:
-    from .first_word import is_card
+    from .job_words import is_card
 
     return is_card(re.sub(r"^\d{1,7}x", "", word))
 

@@ -1,0 +1,254 @@
+"""Arguments that several commands share, and the types of their values."""
+
+import argparse
+import re
+
+_MAX_DIGITS = 10
+_MAX_STEPS = 1000
+_BYTES_DIGITS = 5
+"""Digits from which a number without a unit is bytes."""
+_GIGABYTES = re.compile(r"\s*gb?$", re.IGNORECASE)
+EVERY_COMMAND = "flags of every command"
+"""Heading of the flags that the dashboard and all commands take."""
+JOB_USAGE = "vramtop {0} JOB [FLAG ...]\n       vramtop {0} [FLAG ...] -- LAUNCH LINE"
+"""Usage of a command that takes a job; ``{0}`` is its name."""
+
+
+def positive_seconds(text: str) -> float:
+    """Parse a duration between 0.1 s and one day."""
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0.1 <= seconds <= 86_400:
+        raise argparse.ArgumentTypeError(f"{text} is not between 0.1 and 86400 seconds")
+    return seconds
+
+
+def process_id(text: str) -> int:
+    """Parse a pid."""
+    return _positive_integer(text, "pid")
+
+
+def step_count(text: str) -> int:
+    """Parse a number of steps that may be run."""
+    count = _positive_integer(text, "number of steps")
+    if count > _MAX_STEPS:
+        raise argparse.ArgumentTypeError(
+            f"{text} is more than {_MAX_STEPS} steps; from the second step on, memory repeats"
+        )
+    return count
+
+
+def _positive_integer(text: str, quantity: str) -> int:
+    if not text.isdecimal() or len(text) > _MAX_DIGITS or not 1 <= int(text) < 2**31:
+        raise argparse.ArgumentTypeError(f"{text[:80]} is not a valid {quantity}")
+    return int(text)
+
+
+def rare_group(parser: argparse.ArgumentParser, heading: str, text: str | None = None) -> "argparse._ArgumentGroup":
+    """Return a new group of flags that the short help leaves out."""
+    group = parser.add_argument_group(heading, text)
+    group.is_rare = True  # type: ignore[attr-defined]
+    return group
+
+
+def add_output_arguments(parser: argparse.ArgumentParser, *, suppress_defaults: bool) -> None:
+    """Add the flags that stand before or after the command, such as ``--json`` and ``--config``.
+
+    Args:
+        parser: of vramtop itself or of a command.
+        suppress_defaults: True for a command, whose defaults would overwrite what stood before the command.
+    """
+    switch, other = (argparse.SUPPRESS, argparse.SUPPRESS) if suppress_defaults else (False, None)
+    group = parser.add_argument_group(EVERY_COMMAND)
+    group.add_argument("--json", action="store_true", default=switch, help="Print JSON.")
+    text = "Draw with ASCII characters only (default: depends on the locale)."
+    group.add_argument("--ascii", action=argparse.BooleanOptionalAction, default=other, help=text)
+    text = "Show tokens, keys and passwords in command lines; the default masks them (recordings never have them)."
+    group.add_argument("--show-secrets", action="store_true", default=switch, help=text)
+    text = "Correct estimates by your measured runs and save new measurements (default), or neither (vramtop history)."
+    group.add_argument("--history", action=argparse.BooleanOptionalAction, default=other, help=text)
+    text = "Use this settings file instead of the default (vramtop config --path); '' for none."
+    group.add_argument("--config", metavar="FILE", default=other, help=text)
+    text = "Python interpreter with torch and transformers, for exact counts and traces."
+    group.add_argument("--python", metavar="PATH", action=_Python, default=other, help=text)
+
+
+class _Python(argparse.Action):
+    """Keeps the interpreter, and as ``pythons`` each one that was named."""
+
+    def __call__(self, _: object, namespace: argparse.Namespace, values: object, __: object = None) -> None:
+        namespace.python = values
+        namespace.pythons = [*getattr(namespace, "pythons", ()), values]
+
+
+def add_described_job_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the machine, and the job with all of its settings."""
+    from ...job.flags import add_job_arguments
+
+    _add_machine_arguments(parser)
+    add_job_arguments(parser)
+
+
+def add_estimate_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the machine, the job with all of its settings, and the method of the estimate."""
+    add_described_job_arguments(parser)
+    add_method_argument(parser)
+    add_rehearse_argument(parser)
+
+
+def add_rehearse_argument(parser: argparse.ArgumentParser, when: str = "") -> None:
+    """Add ``--rehearse``, ``--read-only``, ``--offline`` and ``--data``."""
+    group = parser.add_mutually_exclusive_group()
+    text = "Run the program without a GPU (-- or [program])."
+    group.add_argument("--rehearse", action="store_true", default=None, help=f"{when}{text}")
+    text = "Only read the program; do not ask to run it."
+    group.add_argument("--read-only", action="store_false", dest="rehearse", default=None, help=f"{when}{text}")
+    add_run_arguments(rare_group(parser, "rehearsal"), "With --rehearse: run the program")
+
+
+def add_run_arguments(parser: "argparse._ActionsContainer", how: str) -> None:
+    """Add ``--offline`` and ``--data``, whose help begins with the words ``how``."""
+    constant = "program.offline=true"
+    parser.add_argument(
+        "--offline", action="append_const", dest="set", const=constant, help=f"{how} without network access."
+    )
+    text = f"{how} with synthetic items for data sets that are not there: synthetic[,words=2048][,image=1024x1024]."
+    parser.add_argument(
+        "--data", action="append", dest="set", type="program.data='{}'".format, metavar="synthetic[,SIZES]", help=text
+    )
+
+
+def add_method_argument(parser: argparse.ArgumentParser) -> None:
+    """Add ``--method``."""
+    parser.add_argument(
+        "--method",
+        choices=("auto", "formula", "exact", "traced"),
+        default=None,
+        help=(
+            "formula: closed form, parameters counted from the config; exact: closed form, parameters counted on the "
+            "built model; traced: one traced training step; auto: the most accurate available (default: auto)."
+        ),
+    )
+
+
+def add_host_memory_argument(parser: argparse.ArgumentParser) -> None:
+    """Add ``--host-memory``."""
+    text = "Available CPU RAM, such as 256GiB (default: this machine's; not checked for other machines)."
+    parser.add_argument("--host-memory", "--host-ram", "--ram", metavar="GIB", type=size_in_gib, help=text)
+
+
+def add_verbose_argument(parser: argparse.ArgumentParser) -> None:
+    """Add ``--verbose``."""
+    text = "List the assumptions of the estimate."
+    parser.add_argument("-v", "--verbose", action="store_true", help=text)
+
+
+def add_name_argument(parser: argparse.ArgumentParser) -> None:
+    """Add ``--name`` of a command that serves something."""
+    text = "Another accepted host name of this machine, such as a proxy's (repeatable)."
+    parser.add_argument("--name", action="append", default=[], metavar="NAME", help=text)
+
+
+def size_in_gib(text: str) -> str:
+    """Return a size with its unit; a number alone is GiB, and so are GB, as cards and RAM are sold."""
+    text = _GIGABYTES.sub("", text)
+    return f"{text}GiB" if text.replace(".", "", 1).isdecimal() and len(text) < _BYTES_DIGITS else text
+
+
+def _add_machine_arguments(parser: argparse.ArgumentParser) -> None:
+    from ...job.flags import GPU_TYPE_FLAGS, GpuAction, GpuCountAction, GpuTypeAction
+
+    group = parser.add_argument_group("machine (default: this one)")
+    gpu = group.add_mutually_exclusive_group()
+    text = "A GPU of the catalogue, by its usual name: 4090, h100, a100-80gb, RTX 3090; 8xh100: eight of them."
+    gpu.add_argument(*GPU_TYPE_FLAGS, action=GpuTypeAction, metavar="NAME", help=text)
+    text = "GPUs of this size, such as 24, 80GiB or 81559MiB; a number alone, or GB, is GiB."
+    gpu.add_argument("--gpu-memory", "--vram", "--gpu-mem", metavar="GIB", type=size_in_gib, help=text)
+    text = "Only these GPUs of this machine, such as 0,1; a card's name works as in --gpu-type."
+    gpu.add_argument("--gpu", action=GpuAction, metavar="INDEX[,INDEX]|NAME", help=text)
+    text = "Number of GPUs for --zero, --fsdp, --ddp and --strategy (default: one per rank)."
+    group.add_argument("--gpus", action=GpuCountAction, metavar="N", help=text)
+
+
+# Arguments of the alerts, for the dashboard and ``vramtop export``.
+
+
+def add_alert_arguments(parser: argparse._ActionsContainer, *, after_command: bool = False) -> None:
+    """Add ``--on-alert`` and ``--quiet-hours``.
+
+    Args:
+        parser: of a command, or a group of flags.
+        after_command: it is a command's: what was not given there keeps the value from before the command.
+    """
+    default = argparse.SUPPRESS if after_command else None
+    text = (
+        "shell command to run when an alert fires or clears; it gets VRAMTOP_ALERT, VRAMTOP_ALERT_STATE and other facts"
+    )
+    parser.add_argument("--on-alert", metavar="COMMAND", default=default, help=text)
+    text = "quiet hours without alert messages, local time: 22:00-07:00, or off"
+    parser.add_argument("--quiet-hours", type=_quiet_hours, metavar="HH:MM-HH:MM", default=default, help=text)
+
+
+def _quiet_hours(text: str) -> str:
+    from vramtop.estimator.common.errors import InputError
+    from vramtop.monitor.alerts.alert_watch import QuietHours  # only if they are given
+
+    try:
+        QuietHours.parse(text)
+    except InputError as error:
+        raise argparse.ArgumentTypeError(error.message) from None
+    return text
+
+
+# Arguments about several hosts.
+
+
+def add_stream_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of ``vramtop stream``."""
+    parser.epilog = (
+        "The first field of each line is its schema version; vramtop --host reads versions that differ by one. The "
+        "command ends when standard input or output closes, so a broken connection leaves nothing running."
+    )
+    text = "Attach to training processes automatically (default), or stream no budgets."
+    parser.add_argument("--attach", action=argparse.BooleanOptionalAction, default=argparse.SUPPRESS, help=text)
+    text = "Time between readings (default: 1)."
+    parser.add_argument("--interval", type=positive_seconds, default=1.0, metavar="SECONDS", help=text)
+
+
+def add_host_arguments(parser: argparse.ArgumentParser, *, suppress_defaults: bool = False) -> None:
+    """Add ``--host``, ``--hosts`` and ``--bootstrap``, and ``--prometheus`` with its files.
+
+    Args:
+        parser: of vramtop itself or of a command.
+        suppress_defaults: True for a command, whose defaults would overwrite what stood before the command.
+    """
+    one: object = argparse.SUPPRESS if suppress_defaults else None
+    several: object = argparse.SUPPRESS if suppress_defaults else []
+    group = rare_group(
+        parser,
+        "several hosts, over ssh",
+        "vramtop stream runs on each host, with your own ssh configuration; VRAMTOP_SSH names another command. "
+        "Nothing is copied.",
+    )
+    group.add_argument(
+        "--host", action="append", default=several, metavar="HOST[,HOST]",
+        help="read this host (repeatable): a, ann@b, a Slurm-style list, node[01-16,20], or your group @NAME",
+    )  # fmt: skip
+    text = "read the hosts of a file, one or a list per line"
+    group.add_argument("--hosts", metavar="FILE", default=one, help=text)
+    text = "how to run vramtop on a host where it is not installed: uvx downloads it there"
+    group.add_argument("--bootstrap", choices=("uvx",), default=one, help=text)
+    group = rare_group(
+        parser,
+        "many hosts, from Prometheus",
+        "From vramtop export on the hosts, or other GPU exporters. User and password come from "
+        "VRAMTOP_PROMETHEUS_USER and VRAMTOP_PROMETHEUS_PASSWORD.",
+    )
+    text = "read the hosts that this Prometheus scrapes (default URL: from your settings)"
+    group.add_argument("--prometheus", nargs="?", const="", metavar="URL", default=one, help=text)
+    text = "a bearer token to authenticate with"
+    group.add_argument("--prometheus-token-file", metavar="FILE", default=one, help=text)
+    text = "CA certificates for its TLS certificate (default: the system's)"
+    group.add_argument("--prometheus-ca", metavar="FILE", default=one, help=text)
