@@ -227,8 +227,11 @@ def built_in_models() -> tuple[BuiltInModel, ...]:
 
 def find_built_in(name: str) -> BuiltInModel | None:
     """Return the built-in model for a name: hub id, its last part, or a tuned variant, in upper or lower case."""
-    index = _models_by_name()
-    return next((index[key] for key in _lookup_keys(name) if key in index), None)
+    index, keys = _models_by_name(), _lookup_keys(name)
+    found = next((index[key] for key in keys if key in index), None)
+    if found is not None or "/" in name:  # another publisher's tiny-llama is not TinyLlama
+        return found
+    return next((model for key in keys if (model := _models_by_key().get(_key(key))) is not None), None)
 
 
 def instead_of_model(name: str) -> str | None:
@@ -364,6 +367,16 @@ class _ModelsFile(msgspec.Struct, forbid_unknown_fields=True):
 @functools.cache
 def _models_by_name() -> dict[str, BuiltInModel]:
     return {_lookup_keys(word)[-1]: model for model in built_in_models() for word in (*model.names, *model.ids)}
+
+
+@functools.cache
+def _models_by_key() -> dict[str, BuiltInModel | None]:
+    """Return the models by letters and digits alone, as in ``llama3.1:8b``; None: two models share them."""
+    models: dict[str, BuiltInModel | None] = {}
+    for name, model in _models_by_name().items():
+        key = _key(name)
+        models[key] = model if models.get(key, model) is model else None
+    return models
 
 
 def _lookup_keys(name: str) -> tuple[str, ...]:

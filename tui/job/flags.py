@@ -1134,6 +1134,7 @@ def settings_of_flags(
     processes = values[PROCESSES] * machines if PROCESSES in values else None
     if processes is None and gpus and not counted and (spread or _STRATEGY in values):
         processes = gpus
+    remarks += _placed(gpus if processes is None else None, changes, model_alone=model_alone)
     return FlagSettings(
         changes=changes,
         remarks=tuple(remarks),
@@ -1148,6 +1149,18 @@ def settings_of_flags(
         whole=values.get(TUNING) == "full",
         inputs={key.removeprefix(OF_INPUT): each for key, each in found.items() if key.startswith(OF_INPUT)},
     )
+
+
+def _placed(gpus: int | None, changes: dict[str, Any], *, model_alone: bool) -> Iterator[str]:
+    """Place the modules of one process on several GPUs if a device map is given; yield that it takes one if not."""
+    if gpus is None or gpus == 1:
+        return
+    if "parallel.device_map" in changes:
+        changes.setdefault("parallel.pipeline", gpus)
+        return
+    is_spread = any(key.startswith("parallel.") for key in changes)
+    if model_alone and not is_spread and changes.get("training.mode") != "inference":
+        yield f"The job runs on one of the {gpus} GPUs; --fsdp, --ddp or --device-map auto spreads it over them."
 
 
 def _version_of_fsdp(found: dict[str, tuple[Any, str]], gpus: int | None) -> Iterator[str]:

@@ -58,11 +58,16 @@ def _library_model(name: str, python: str | None) -> LibraryModel | None:
     from vramtop.estimator.trace.installed_packages import image_model, is_built_by_name
     from vramtop.estimator.trace.interpreters import find_interpreters
 
-    if not is_built_by_name(name):
+    spelled: tuple[str, ...] = (name,)
+    if "-" in name and other_kind(name) == "vision":  # resnet-50, vit-base-patch16-224
+        last = name.rpartition("/")[2].lower()
+        spelled = (last.replace("-", ""), last.replace("-", "_"))
+    if not is_built_by_name(spelled[0]):
         return None
     pythons = tuple(find_interpreters(python, os.environ))
-    if (found := image_model(name, pythons)) is not None:
-        return LibraryModel(name=found[0], module=found[1], python=found[2])
+    for each in spelled:
+        if (found := image_model(each, pythons)) is not None:
+            return LibraryModel(name=found[0], module=found[1], python=found[2])
     if other_kind(name) != "vision" or not pythons:
         return None
     raise CannotTellError(

@@ -95,6 +95,8 @@ def test_cache_folder(environ: dict[str, str], expected: str) -> None:
         ("GPT2", "openai-community/gpt2"),
         ("bert-large", "google-bert/bert-large-uncased"),
         ("t5-base", "google-t5/t5-base"),
+        ("llama3.1:8b", "meta-llama/Llama-3.1-8B"),
+        ("Gemma2-9B", "google/gemma-2-9b"),
     ],
 )
 def test_built_in_names_may_be_written_in_several_ways(name: str, expected: str) -> None:

@@ -111,7 +111,7 @@ def test_a_model_of_torchvision_is_known_where_it_is_installed(tmp_path: Path, m
     (tmp_path / "torchvision" / "__init__.py").touch()
     module.write_text("@register_model()\ndef vgg_of_ours():\n    pass\n", encoding="utf-8")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    assert main(["program", "vgg_of_ours", "--batch", "128", "--resolution", "64", "--amp"]) == 0
+    assert main(["program", "us/VGG-of-ours", "--batch", "128", "--resolution", "64", "--amp"]) == 0
     script = capsys.readouterr().out
     assert 'torchvision.models.get_model("vgg_of_ours", weights=None, num_classes=1000)' in script
     assert "batch = 128\nimages = torch.rand(batch, 3, 64, 64)" in script

@@ -25,13 +25,13 @@ from vramtop.tui.job.flags import (
 from vramtop.tui.job.load_job import load_from_options
 
 
-def typed(line: str, *, gpus: int | None = None) -> FlagSettings:
+def typed(line: str, *, gpus: int | None = None, model_alone: bool = False) -> FlagSettings:
     """What a command line sets, after the command."""
     parser = argparse.ArgumentParser(allow_abbrev=False)
     add_job_arguments(parser)
     options = parser.parse_args(normal_words(line.split()))
     assert options.job in (None, "llama-3.1-8b")
-    return settings_of_flags(options.flags, gpus=gpus)
+    return settings_of_flags(options.flags, gpus=gpus, model_alone=model_alone)
 
 
 def job(line: str, *, gpus: int | None = None) -> Job:
@@ -144,6 +144,17 @@ def test_names_of_other_tools_set_what_those_tools_set(line: str, changes: dict[
 def test_a_strategy_is_spread_over_the_gpus(line: str, gpus: int | None, sizes: tuple[str, int, int]) -> None:
     parallel = job(line, gpus=gpus).parallel
     assert (parallel.strategy, parallel.data_shard, parallel.data_replicate) == sizes
+
+
+SPREAD_OVER_TWO = ("--lora", "--lora --ddp", "--lora --tp 2", "--inference", "--device-map auto")
+
+
+def test_one_process_takes_several_gpus_with_a_device_map_only() -> None:
+    said = "The job runs on one of the 2 GPUs"
+    remarks = {line: typed(line, gpus=2, model_alone=True).remarks for line in SPREAD_OVER_TWO}
+    assert [line for line, found in remarks.items() if any(said in each for each in found)] == ["--lora"]
+    assert job("--device-map auto", gpus=2).parallel.pipeline == 2
+    assert job("--device-map auto --pipeline 4", gpus=8).parallel.pipeline == 4
 
 
 @pytest.mark.parametrize(
