@@ -113,6 +113,11 @@ def _main(arguments: list[str]) -> int:
     if "--" in arguments:
         at = arguments.index("--")
         arguments, launch = arguments[:at], arguments[at + 1 :]
+    elif arguments[:1] and arguments[0] in COMMANDS.keys() - _WITHOUT_LAUNCH_LINE.keys():
+        from .parsing.first_word import before_launch_line
+
+        at = before_launch_line(arguments)
+        arguments, launch = arguments[:at], None if at is None else arguments[at:]
     parser = build_parser()
     if arguments and arguments[0] not in COMMANDS:
         from .parsing.first_word import with_command

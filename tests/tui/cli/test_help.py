@@ -10,7 +10,7 @@ import pytest
 
 from vramtop.estimator.job.field_help import field_help
 from vramtop.tui.cli.main import COMMANDS, build_parser, main
-from vramtop.tui.cli.parsing.first_word import with_command
+from vramtop.tui.cli.parsing.first_word import before_launch_line, with_command
 from vramtop.tui.job.flags import job_flags
 
 GROUPS = ("before launch", "while it runs", "afterwards", "vramtop itself", "for scripts")
@@ -115,6 +115,30 @@ def test_a_first_word_that_is_no_command_stands_for_one(words: list[str], meant:
     assert with_command(words, tuple(COMMANDS), build_parser().flags_with_value()) == meant
 
 
+@pytest.mark.parametrize(
+    ("line", "at"),
+    [
+        ("rehearse python train.py", 1),
+        ("fit --gpu-type 4090 /usr/bin/python3.12 -m torch.distributed.run train.py", 3),
+        ("run torchrun train.py", 1),
+        ("rehearse train.py --python python3 --offline", None),
+        ("estimate gpt2 --engine vllm", None),
+    ],
+)
+def test_a_launch_line_may_go_without_dashes(line: str, at: int | None) -> None:
+    assert before_launch_line(line.split()) == at
+
+
+def test_a_launch_line_without_dashes_is_read_like_one_with_them(capsys, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    said = []
+    for words in (["fit", "python", "train.py"], ["fit", "--", "python", "train.py"]):
+        assert main(words) == 2
+        said.append(capsys.readouterr())
+    assert said[0] == said[1]
+    assert "train.py: no such file" in said[0].err
+
+
 def test_a_process_opens_the_dashboard_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     for stream in (sys.stdin, sys.stdout):
         monkeypatch.setattr(stream, "isatty", lambda: True)
@@ -127,7 +151,7 @@ def test_a_process_opens_the_dashboard_on_a_terminal(monkeypatch: pytest.MonkeyP
     [
         (["llama3", "8b"], "there is no command or model 'llama3 8b'; did you mean llama-3-8b or llama-3.1-8b?"),
         (["fit", "llama3", "8b"], "no job 'llama3 8b'; did you mean llama-3-8b or llama-3.1-8b?"),
-        (["llama3-8b", "--gpu", "a100-40gb"], "there is no command or model 'llama3-8b'; did you mean"),
+        (["llama3-9b", "--gpu", "a100-40gb"], "there is no command or model 'llama3-9b'; did you mean"),
         (["gpt2", "h100", "--lora"], "h100: write --gpu-type h100"),
         (["gpt2", "lora"], "lora: write --lora"),
         (["fit", "gpt2", "--compile", "maybe"], "maybe: unexpected word; after the job gpt2"),

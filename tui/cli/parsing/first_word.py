@@ -48,6 +48,23 @@ def with_command(words: Sequence[str], commands: Sequence[str], values: Mapping[
     raise InputError(_mistake([word, *takewhile(lambda each: not each.startswith("-"), after)], commands))
 
 
+def before_launch_line(words: Sequence[str]) -> int | None:
+    """Return the place of the launcher in ``rehearse python train.py``, which has no ``--``; None: there is none.
+
+    Args:
+        words: the command, which takes a launch line, and what follows it.
+    """
+    names = [word.rpartition("/")[2] for word in words]
+    at = next((at for at, name in enumerate(names) if name in _LAUNCHERS or name.startswith("python3.")), None)
+    if at is None or at == len(words) - 1:
+        return None
+    from .command_parser import CommandParser  # not at start-up
+
+    parser = CommandParser(command=words[0], prog=f"vramtop {words[0]}")
+    parser.complete()
+    return None if parser.flags_with_value().get(words[at - 1]) else at  # --python python3
+
+
 def _with_job_flags(own: Sequence[str], words: Sequence[str], commands: Sequence[str]) -> list[str] | None:
     """Return the command line whose command or job stands behind flags of a job; None: the first is no such flag.
 
