@@ -116,8 +116,8 @@ def _main(arguments: list[str]) -> int:
     elif arguments[:1] and arguments[0] in COMMANDS.keys() - _WITHOUT_LAUNCH_LINE.keys():
         from .parsing.first_word import before_launch_line
 
-        at = before_launch_line(arguments)
-        arguments, launch = arguments[:at], None if at is None else arguments[at:]
+        start = before_launch_line(arguments)
+        arguments, launch = arguments[:start], None if start is None else arguments[start:]
     parser = build_parser()
     if arguments and arguments[0] not in COMMANDS:
         from .parsing.first_word import with_command
