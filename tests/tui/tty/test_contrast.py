@@ -67,7 +67,7 @@ def open_app(make_budget, make_gpu, make_process, make_snapshot, scripted_source
         fault = Fault(field="temperature_c", code="UNKNOWN", message="GPU 2 does not tell its temperature")
         gpus = [make_gpu(at, [make_process(at + 1, 40), make_process(at + 11, 5)]) for at in range(3)]
         snapshot = make_snapshot([*gpus, make_gpu(3)], faults=(fault,))
-        app = VramtopApp(scripted_source([snapshot]), watchlist, AppOptions(**({"interval": 0.05} | options)))
+        app = VramtopApp(scripted_source([snapshot]), watchlist, AppOptions(**({"interval": 0.25} | options)))
         theirs = app.get_line_filters
 
         def with_listener() -> list[LineFilter]:

@@ -37,7 +37,7 @@ def open_app(
             others = [make_gpu(at, read_at=time) for at in range(1, gpus)]
             last = make_snapshot([make_gpu(0, processes, read_at=time), *others], time=time)
             watchlist.update(last)
-        return VramtopApp(scripted_source([last]), watchlist, AppOptions(interval=0.05))
+        return VramtopApp(scripted_source([last]), watchlist, AppOptions(interval=0.25))
 
     return make
 

@@ -65,7 +65,7 @@ def make_watchlist(make_budget: Make) -> Callable[[], Watchlist]:
 
 @pytest.fixture
 def open_app(scripted_source: Make, make_watchlist: Make) -> Callable[[Sequence[Snapshot]], VramtopApp]:
-    return lambda snapshots: VramtopApp(scripted_source(snapshots), make_watchlist(), AppOptions(interval=0.05))
+    return lambda snapshots: VramtopApp(scripted_source(snapshots), make_watchlist(), AppOptions(interval=0.25))
 
 
 @pytest.mark.parametrize("size", [(80, 24), (100, 26)])

@@ -3,7 +3,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from screen_host import ScreenHost, opened, screen_lines, screen_text
+from screen_host import opened, screen_lines, screen_text
 from textual.events import Paste
 from textual.pilot import Pilot
 from textual.widgets import Input
@@ -116,8 +116,8 @@ async def test_values_and_phases_are_complete_at_usual_widths(fit, board, width)
         assert "optimizer" in heads
 
 
-async def test_a_new_board_changes_the_verdict(watchlist, board, make_snapshot, make_gpu, make_process):
-    async with opened(FitCheckScreen(watchlist, estimate=watchlist.estimate, initial=START), board) as (screen, pilot):
+async def test_a_new_board_changes_the_verdict(fit, watchlist, board, make_snapshot, make_gpu, make_process):
+    async with fit(board) as (screen, pilot):
         await until_shown(pilot, lambda: "FITS" in text_of(screen, "#answer"))
         screen.show_board(watchlist.update(make_snapshot([make_gpu(0, [make_process(used=75)])])))
         assert "DOES NOT FIT" in text_of(screen, "#answer")
@@ -138,16 +138,19 @@ async def test_a_wrong_value_is_reported_below_its_field_and_the_last_verdict_is
         assert error_under(screen, "training.micro_batch") == ""
 
 
-async def test_an_unknown_model_is_reported_below_the_model_field(fit, watchlist):
+async def test_an_unknown_model_is_reported_below_its_field_and_nothing_is_pinned_or_copied(fit, watchlist):
     async with fit() as (screen, pilot):
         await retype(pilot, screen, "model.id", "nope")
         await until_shown(pilot, lambda: "did you mean" in error_under(screen, "model.id"))
-        await pilot.press("f2")
+        await pilot.press("f2", "f9")
+        await until_shown(pilot, lambda: any("no model 'nope'" in notice for notice in pilot.app.notices))
+        assert pilot.app.screen is screen
         assert watchlist.pending() == ()
+        assert pilot.app.clipboard == ""
 
 
-async def test_the_model_name_is_completed_while_typing(watchlist, estimate):
-    async with opened(FitCheckScreen(watchlist, estimate=estimate)) as (screen, pilot):
+async def test_the_model_name_is_completed_while_typing(fit):
+    async with fit(initial=None) as (screen, pilot):
         await pilot.press(*"llama-3.1")
         await until_shown(pilot, lambda: screen.query_one("#row-model-id Input", Input)._suggestion != "")
         await until_shown(pilot, lambda: bool(screen.query(MatchList)))
@@ -155,11 +158,6 @@ async def test_the_model_name_is_completed_while_typing(watchlist, estimate):
         await pilot.press("right")
         await until_shown(pilot, lambda: screen.query_one(VerdictView).budget is not None)
         assert screen.job == START
-
-
-async def test_without_a_model_the_screen_asks_for_one(watchlist, estimate):
-    async with opened(FitCheckScreen(watchlist, estimate=estimate), size=(80, 24)) as (screen, pilot):
-        await until_shown(pilot, lambda: "enter a model" in text_of(screen, "#problem"))
 
 
 async def test_p_types_inside_a_field_and_pins_outside(fit, watchlist):
@@ -202,19 +200,14 @@ async def test_choices_and_texts_reach_the_job(fit):
     assert job.training.compile
 
 
-async def test_the_better_estimate_replaces_the_quick_one_and_is_kept_when_pinned(
-    watchlist, estimate, board, make_budget
-):
+async def test_the_better_estimate_replaces_the_quick_one_and_is_kept_when_pinned(fit, watchlist, board, make_budget):
     go = threading.Event()
 
     def refine(job: Job) -> Budget:
         assert go.wait(60)
         return replace(make_budget(as_settled(job), device=12), method="exact")
 
-    async with opened(FitCheckScreen(watchlist, estimate=estimate, refine=refine, initial=START), board) as (
-        screen,
-        pilot,
-    ):
+    async with fit(board, refine=refine) as (screen, pilot):
         await until_shown(pilot, lambda: "closed form" in text_of(screen, "#answer"))
         go.set()
         await until_shown(pilot, lambda: "exact count" in text_of(screen, "#answer"))
@@ -244,9 +237,9 @@ async def test_a_slow_estimate_does_not_overwrite_a_later_one(fit, board, make_b
     assert budget.job.training.micro_batch == 2
 
 
-async def test_a_late_quick_estimate_does_not_replace_the_exact_one(watchlist, make_budget):
+async def test_a_late_quick_estimate_does_not_replace_the_exact_one(fit, make_budget):
     exact = replace(make_budget(START, device=12), method="exact")
-    async with opened(FitCheckScreen(watchlist, estimate=watchlist.estimate, initial=START)) as (screen, pilot):
+    async with fit() as (screen, pilot):
         await until_shown(pilot, lambda: screen.query_one(VerdictView).budget is not None)
         view = screen.query_one(VerdictView)
         view.set_budget(exact)
@@ -289,9 +282,9 @@ async def test_a_long_error_is_shown_to_its_end(fit, width):
         assert set(words) <= {word for line in screen_lines(pilot.app) for word in line.split()}
 
 
-async def test_a_job_with_a_target_gpu_starts_on_that_gpu(watchlist, estimate):
+async def test_a_job_with_a_target_gpu_starts_on_that_gpu(fit):
     aimed = Job(model=ModelSpec(id=MODEL), training=Training(micro_batch=3), target=Target(gpu="h100-80gb"))
-    async with opened(FitCheckScreen(watchlist, estimate=estimate, initial=aimed), size=(80, 24)) as (screen, pilot):
+    async with fit(initial=aimed, size=(80, 24)) as (screen, pilot):
         await pilot.pause()
         assert screen.job == aimed
 
@@ -401,22 +394,20 @@ async def test_invalid_settings_get_no_suggestions(fit, board, large):
         await until_shown(pilot, lambda: not suggested(screen))
 
 
-async def test_a_launch_line_of_several_lines_is_pasted_and_opened(watchlist, estimate, tmp_path, monkeypatch):
+async def test_a_launch_line_of_several_lines_is_pasted_and_opened(fit, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").write_text("from transformers import Trainer\n")
-    screen = FitCheckScreen(watchlist, estimate=estimate)
-    app = ScreenHost(screen)
-    async with app.run_test(size=(120, 40)) as pilot:
+    async with fit(initial=None) as (screen, pilot):
         await pilot.press("f3")
-        await until_shown(pilot, lambda: isinstance(app.screen, OpenJobScreen))
-        box = app.screen.query_one(Input)
+        await until_shown(pilot, lambda: isinstance(pilot.app.screen, OpenJobScreen))
+        box = pilot.app.screen.query_one(Input)
         lines = (
             f"python train.py \\\n  --model_name_or_path {MODEL} \\\n  --per_device_train_batch_size 3 --output_dir o\n"
         )
         box.post_message(Paste(lines))
         await until_shown(pilot, lambda: box.value.endswith("--output_dir o"))
         await pilot.press("enter")
-        await until_shown(pilot, lambda: app.screen is screen and bool(screen.query(".remark")))
+        await until_shown(pilot, lambda: pilot.app.screen is screen and bool(screen.query(".remark")))
         assert row(screen, "training.micro_batch").value == 3
         assert "--per_device_train_batch_size" in str(row(screen, "training.micro_batch").query_one(".remark").render())
         asked = [str(label.render()) for label in screen.query(".-missing")]
@@ -427,30 +418,26 @@ async def test_a_launch_line_of_several_lines_is_pasted_and_opened(watchlist, es
         await until_shown(pilot, lambda: settled(screen))
 
 
-async def test_a_launch_line_pasted_into_the_models_field_is_opened(watchlist, estimate, tmp_path, monkeypatch):
+async def test_a_launch_line_pasted_into_the_models_field_is_opened(fit, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").write_text("from transformers import Trainer\n")
-    screen = FitCheckScreen(watchlist, estimate=estimate)
-    app = ScreenHost(screen)
     line = f"python train.py --model_name_or_path {MODEL} --per_device_train_batch_size 3 --output_dir o"
-    async with app.run_test(size=(120, 40)) as pilot:
+    async with fit(initial=None) as (screen, pilot):
         await pilot.pause()
         screen.query_one("#row-model-id Input").post_message(Paste(line))
-        await until_shown(pilot, lambda: app.screen is screen and bool(screen.query(".remark")))
+        await until_shown(pilot, lambda: pilot.app.screen is screen and bool(screen.query(".remark")))
         assert row(screen, "model.id").value == MODEL
 
 
-async def test_a_model_with_flags_typed_into_the_models_field_is_opened(watchlist, estimate):
-    screen = FitCheckScreen(watchlist, estimate=estimate)
-    app = ScreenHost(screen)
-    async with app.run_test(size=(120, 40)) as pilot:
+async def test_a_model_with_flags_typed_into_the_models_field_is_opened(fit):
+    async with fit(initial=None) as (screen, pilot):
         await pilot.pause()
         field = screen.query_one("#row-model-id Input")
         field.focus()
         field.value = f"{MODEL} --qlora --seq 512 -b 3 --gpu-type 4090"
-        await until_shown(pilot, lambda: "Enter reads the whole line" in screen_text(app))
+        await until_shown(pilot, lambda: "Enter reads the whole line" in screen_text(pilot.app))
         await pilot.press("enter")
-        await until_shown(pilot, lambda: app.screen is screen and row(screen, "training.micro_batch").value == 3)
+        await until_shown(pilot, lambda: pilot.app.screen is screen and row(screen, "training.micro_batch").value == 3)
         assert row(screen, "model.id").value == MODEL
         assert screen.job.lora.quantization != "none"
         assert screen.job.target.gpu == "rtx-4090"
@@ -472,88 +459,67 @@ async def test_a_launch_line_that_chooses_gpus_is_judged_on_these(fit, board, tm
         assert screen.job.target.devices == [board.snapshot.gpus[0].uuid]
 
 
-async def test_a_source_that_cannot_be_opened_is_reported_below_the_field(watchlist, estimate):
-    screen = FitCheckScreen(watchlist, estimate=estimate, initial=START)
-    app = ScreenHost(screen)
-    async with app.run_test(size=(80, 24)) as pilot:
+async def test_a_source_that_cannot_be_opened_is_reported_below_the_field(fit):
+    async with fit(size=(80, 24)) as (screen, pilot):
         await pilot.press("f3", *"none.yaml", "enter")
-        await until_shown(pilot, lambda: "no such file" in str(app.screen.query_one("#failure").render()))
+        await until_shown(pilot, lambda: "no such file" in str(pilot.app.screen.query_one("#failure").render()))
         await pilot.press("escape")
-        await until_shown(pilot, lambda: app.screen is screen)
+        await until_shown(pilot, lambda: pilot.app.screen is screen)
         assert screen.job == START
 
 
-async def test_a_job_is_saved_and_no_file_is_replaced_without_confirmation(watchlist, estimate, tmp_path, monkeypatch):
+async def test_a_job_is_saved_and_no_file_is_replaced_without_confirmation(fit, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    screen = FitCheckScreen(watchlist, estimate=estimate, initial=START)
-    app = ScreenHost(screen)
-    async with app.run_test(size=(120, 40)) as pilot:
+    async with fit() as (screen, pilot):
         await until_shown(pilot, lambda: settled(screen))
         await pilot.press("f8", "enter")
-        await until_shown(pilot, lambda: app.screen is screen)
+        await until_shown(pilot, lambda: pilot.app.screen is screen)
         assert load_job(tmp_path / f"{MODEL}.toml") == START
         await retype(pilot, screen, "training.micro_batch", "2")
         await pilot.press("f8", "enter")
         await pilot.pause()
-        assert "press Enter again to replace it" in str(app.screen.query_one("#failure").render())
+        assert "press Enter again to replace it" in str(pilot.app.screen.query_one("#failure").render())
         assert load_job(tmp_path / f"{MODEL}.toml") == START
-        assert isinstance(app.screen, SaveJobScreen)
+        assert isinstance(pilot.app.screen, SaveJobScreen)
         await pilot.press("enter")
-        await until_shown(pilot, lambda: app.screen is screen)
+        await until_shown(pilot, lambda: pilot.app.screen is screen)
         assert load_job(tmp_path / f"{MODEL}.toml").training.micro_batch == 2
 
 
 @pytest.mark.slow
-async def test_the_changed_flags_are_copied_and_shown(watchlist, estimate):
-    screen = FitCheckScreen(watchlist, estimate=estimate, initial=START)
-    app = ScreenHost(screen)
-    async with app.run_test(size=(120, 40)) as pilot:
+async def test_the_changed_flags_are_copied_and_shown(fit):
+    async with fit() as (screen, pilot):
         await retype(pilot, screen, "training.micro_batch", "2")
         await pilot.press("f9")
-        await until_shown(pilot, lambda: isinstance(app.screen, CopiedTextScreen))
-        assert app.clipboard == f"vramtop fit {MODEL} --micro-batch 2"
+        await until_shown(pilot, lambda: isinstance(pilot.app.screen, CopiedTextScreen))
+        assert pilot.app.clipboard == f"vramtop fit {MODEL} --micro-batch 2"
         await pilot.press("escape")
-        await until_shown(pilot, lambda: app.screen is screen)
+        await until_shown(pilot, lambda: pilot.app.screen is screen)
 
 
-async def test_the_flags_of_an_unknown_model_are_not_copied_and_the_reason_is_said(watchlist, estimate):
-    screen = FitCheckScreen(watchlist, estimate=estimate)
-    app = ScreenHost(screen)
-    async with app.run_test(size=(120, 40)) as pilot:
-        await retype(pilot, screen, "model.id", "nosuchmodel")
-        await pilot.press("f9")
-        await until_shown(pilot, lambda: any("no model 'nosuchmodel'" in notice for notice in app.notices))
-        assert app.screen is screen
-
-
-async def test_without_a_model_keys_explain_why_nothing_happens(watchlist, estimate):
-    screen = FitCheckScreen(watchlist, estimate=estimate)
-    app = ScreenHost(screen)
-    async with app.run_test(size=(80, 24)) as pilot:
+async def test_without_a_model_the_screen_asks_for_one_and_keys_explain_why_nothing_happens(fit):
+    async with fit(initial=None, size=(80, 24)) as (screen, pilot):
+        await until_shown(pilot, lambda: "enter a model" in text_of(screen, "#problem"))
         for key in ("f2", "f5", "f8"):
-            app.notices.clear()
+            pilot.app.notices.clear()
             await pilot.press(key)
-            assert app.screen is screen
-            assert "enter a model" in app.notices[-1]
+            assert pilot.app.screen is screen
+            assert "enter a model" in pilot.app.notices[-1]
 
 
-async def test_a_traced_estimate_states_the_estimate_it_replaced(watchlist, estimate, board, make_budget):
+async def test_a_traced_estimate_states_the_estimate_it_replaced(fit, board, make_budget):
     go = threading.Event()
 
     def refine(job: Job) -> Budget:
         assert go.wait(60)
         return replace(make_budget(as_settled(job), device=12), method="traced")
 
-    screen = FitCheckScreen(watchlist, estimate=estimate, refine=refine, initial=START)
-    app = ScreenHost(screen)
-    async with app.run_test(size=(120, 40)) as pilot:
-        await pilot.pause()
-        screen.show_board(board)
+    async with fit(board, refine=refine) as (screen, pilot):
         await until_shown(pilot, lambda: "tracing one step" in text_of(screen, "#answer"))
         go.set()
         await until_shown(pilot, lambda: "2.00 GiB more than the quick estimate of 10.0" in text_of(screen, "#answer"))
         await pilot.press("f5")
-        await until_shown(pilot, lambda: isinstance(app.screen, StepScreen))
+        await until_shown(pilot, lambda: isinstance(pilot.app.screen, StepScreen))
 
 
 async def test_a_pending_job_is_replaced_when_it_is_pinned_again(fit, watchlist):
@@ -565,41 +531,30 @@ async def test_a_pending_job_is_replaced_when_it_is_pinned_again(fit, watchlist)
         assert [job.training.micro_batch for job in watchlist.pending()] == [2]
 
 
-async def test_memory_of_earlier_pending_jobs_is_unavailable(watchlist, estimate, board):
+async def test_memory_of_earlier_pending_jobs_is_unavailable(fit, watchlist, board):
     watchlist.add_pending(Job(model=ModelSpec(id=MODEL), training=Training(micro_batch=7)))
-    screen = FitCheckScreen(
-        watchlist, estimate=estimate, initial=Job(model=ModelSpec(id=MODEL), training=Training(micro_batch=6))
-    )
-    async with ScreenHost(screen).run_test(size=(120, 40)) as pilot:
-        await pilot.pause()
-        screen.show_board(watchlist.update(board.snapshot))
+    asked = Job(model=ModelSpec(id=MODEL), training=Training(micro_batch=6))
+    async with fit(watchlist.update(board.snapshot), initial=asked) as (screen, pilot):
         await until_shown(pilot, lambda: "DOES NOT FIT" in text_of(screen, "#answer"))
 
 
-async def test_models_in_the_cache_are_suggested(watchlist, estimate, tmp_path, monkeypatch):
+async def test_models_in_the_cache_are_suggested_and_folders_completed(fit, tmp_path, monkeypatch):
     (tmp_path / "models--acme--rocket-9b").mkdir()
+    (tmp_path / "checkpoints" / "mine").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
-    async with opened(FitCheckScreen(watchlist, estimate=estimate)) as (screen, pilot):
+    async with fit(initial=None) as (screen, pilot):
         box = screen.query_one(ModelInput)
         await until_shown(pilot, lambda: any(model.name == "acme/rocket-9b" for model in box._models))
         await pilot.press(*"acme/")
         await until_shown(pilot, lambda: box._suggestion == "acme/rocket-9b")
-
-
-async def test_folders_are_completed(watchlist, estimate, tmp_path, monkeypatch):
-    (tmp_path / "checkpoints" / "mine").mkdir(parents=True)
-    monkeypatch.chdir(tmp_path)
-    async with opened(FitCheckScreen(watchlist, estimate=estimate)) as (screen, pilot):
-        box = screen.query_one("#row-model-id Input", Input)
-        await pilot.press(*"./check")
+        await pilot.press("end", "ctrl+u", *"./check")
         await until_shown(pilot, lambda: box._suggestion == "./checkpoints")
 
 
-async def test_closing_the_screen_keeps_the_typed_settings(watchlist, estimate):
+async def test_closing_the_screen_keeps_the_typed_settings(fit):
     kept: list[Job] = []
-    screen = FitCheckScreen(watchlist, estimate=estimate, initial=START, on_close=kept.append)
-    app = ScreenHost(screen)
-    async with app.run_test(size=(120, 40)) as pilot:
+    async with fit(on_close=kept.append) as (screen, pilot):
         await retype(pilot, screen, "training.micro_batch", "5")
         await pilot.press("escape")
         await until_shown(pilot, lambda: bool(kept))
@@ -632,32 +587,24 @@ async def test_alike_gpus_share_one_line(fit, watchlist, make_snapshot, make_gpu
         await until_shown(pilot, lambda: "8 x H100 80GB: 48.5 GiB free each" in text_of(screen, "#answer"))
 
 
-async def test_a_card_is_found_by_typing_a_part_of_its_name(watchlist, estimate):
-    screen = FitCheckScreen(watchlist, estimate=estimate, initial=START)
-    app = ScreenHost(screen)
-    async with app.run_test(size=(120, 40)) as pilot:
+async def test_a_card_is_found_by_typing_a_part_of_its_name(fit):
+    async with fit() as (screen, pilot):
         await pilot.press("f4", "enter")
-        await until_shown(pilot, lambda: isinstance(app.screen, SearchMenu))
+        await until_shown(pilot, lambda: isinstance(pilot.app.screen, SearchMenu))
         await pilot.press(*"4090", "enter")
-        await until_shown(pilot, lambda: app.screen is screen)
+        await until_shown(pilot, lambda: pilot.app.screen is screen)
         await until_shown(pilot, lambda: screen.job is not None and screen.job.target.gpu == "rtx-4090")
 
 
-async def test_the_model_of_a_checked_job_is_recent_the_next_time(watchlist, estimate, tmp_path):
+async def test_the_model_of_a_checked_job_is_recent_the_next_time(fit, tmp_path):
     recent = RecentModels(tmp_path / "recent.json")
-    screen = FitCheckScreen(watchlist, estimate=estimate, initial=START, recent=recent)
-    app = ScreenHost(screen)
-    async with app.run_test(size=(120, 40)) as pilot:
+    async with fit(recent=recent) as (screen, pilot):
         await until_shown(pilot, lambda: settled(screen))
         await pilot.press("escape")
         await until_shown(pilot, lambda: recent.names() == (MODEL,))
 
 
-async def test_the_largest_batch_and_sequence_that_fit_are_said(watchlist, estimate, board):
-    screen = FitCheckScreen(watchlist, estimate=estimate, initial=START)
-    app = ScreenHost(screen)
-    async with app.run_test(size=(80, 24)) as pilot:
-        await pilot.pause()
-        screen.show_board(board)
+async def test_the_largest_batch_and_sequence_that_fit_are_said(fit, board):
+    async with fit(board, size=(80, 24)) as (screen, pilot):
         await until_shown(pilot, lambda: screen.query_one("#largest").display)
         assert "micro-batch 4 (now 1)" in text_of(screen, "#largest")  # of 78.5 GiB, 10 for each

@@ -227,7 +227,7 @@ def open_app(make_snapshot, make_gpu, scripted_source, make_budget) -> Callable[
         for job in pending:
             watchlist.add_pending(job)
         return VramtopApp(
-            scripted_source([make_snapshot([make_gpu()])]), watchlist, AppOptions(interval=0.05, ascii_only=ascii_only)
+            scripted_source([make_snapshot([make_gpu()])]), watchlist, AppOptions(interval=0.25, ascii_only=ascii_only)
         )
 
     return make

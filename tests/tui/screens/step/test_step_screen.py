@@ -98,7 +98,7 @@ async def test_the_peak_is_marked_below_the_highest_moment(traced):
 
 async def test_ascii_mode_draws_only_ascii(traced, make_snapshot, make_gpu, scripted_source):
     source = scripted_source([make_snapshot([make_gpu()])])
-    app = VramtopApp(source, Watchlist(estimate=traced), AppOptions(interval=0.05, ascii_only=True))
+    app = VramtopApp(source, Watchlist(estimate=traced), AppOptions(interval=0.25, ascii_only=True))
     async with app.run_test(size=(80, 24)) as pilot:
         show_step(app, traced(), 80 * GIB)
         await until_shown(pilot, lambda: isinstance(app.screen, StepScreen) and "weights 15.0" in screen_text(app))
@@ -162,7 +162,7 @@ async def test_the_dashboard_opens_the_job_under_the_cursor_and_keeps_its_better
     def refine(job: Job, **_: Any) -> Budget:
         return traced(job)
 
-    app = VramtopApp(source, watchlist, AppOptions(interval=0.05, refine=refine))
+    app = VramtopApp(source, watchlist, AppOptions(interval=0.25, refine=refine))
     async with app.run_test(size=(120, 40)) as pilot:
         await until_shown(pilot, lambda: "llama-8b-sft" in screen_text(app) and "t Step" in screen_text(app))
         await pilot.press("t")
@@ -174,7 +174,7 @@ async def test_the_dashboard_opens_the_job_under_the_cursor_and_keeps_its_better
 
 async def test_the_dashboard_reports_that_there_is_no_budget(make_snapshot, make_gpu, scripted_source, make_budget):
     app = VramtopApp(
-        scripted_source([make_snapshot([make_gpu()])]), Watchlist(estimate=make_budget), AppOptions(interval=0.05)
+        scripted_source([make_snapshot([make_gpu()])]), Watchlist(estimate=make_budget), AppOptions(interval=0.25)
     )
     async with app.run_test(size=(120, 40)) as pilot:
         await until_shown(pilot, lambda: app.board is not None)

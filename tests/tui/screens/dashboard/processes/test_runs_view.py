@@ -248,7 +248,7 @@ def open_app(make_snapshot, make_gpu, make_process, scripted_source) -> Callable
         workers = [make_process(pid, 2, **SERVER) for pid in (21, 22)]
         snapshot = make_snapshot([make_gpu(at, [each]) for at, each in enumerate(workers)])
         watchlist = Watchlist(estimate=lambda job: pytest.fail("no job is known"))
-        return VramtopApp(scripted_source([snapshot]), watchlist, AppOptions(interval=0.1, **options))
+        return VramtopApp(scripted_source([snapshot]), watchlist, AppOptions(interval=0.25, **options))
 
     return make
 
@@ -308,7 +308,7 @@ async def test_the_table_needs_as_many_lines_as_it_has_rows_whatever_the_filter(
 async def test_unfolding_a_run_makes_room_for_its_ranks(make_snapshot, gpus, make_budget, scripted_source):
     watchlist = Watchlist(estimate=lambda job: make_budget(job, device=20))
     watchlist.add_run(WatchedJob(job=Job(name="tune"), pids=tuple((pid, 1_000.0) for pid in RANKS)))
-    app = VramtopApp(scripted_source([make_snapshot(gpus())]), watchlist, AppOptions(interval=0.1))
+    app = VramtopApp(scripted_source([make_snapshot(gpus())]), watchlist, AppOptions(interval=0.25))
     async with app.run_test(size=(120, 50)) as pilot:
         await until_shown(pilot, lambda: app.board is not None and app.screen.query_one(ProcessTable).row_count)
         table = app.screen.query_one(ProcessTable)

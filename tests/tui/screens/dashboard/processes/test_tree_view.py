@@ -122,7 +122,7 @@ def open_app(make_snapshot, make_gpu, make_process, scripted_source, sleeper) ->
         )
         watchlist = Watchlist(estimate=lambda job: pytest.fail("no job is known"))
         snapshot = make_snapshot([make_gpu(0, [row])], **changes)
-        return VramtopApp(scripted_source([snapshot]), watchlist, AppOptions(interval=0.1))
+        return VramtopApp(scripted_source([snapshot]), watchlist, AppOptions(interval=0.25))
 
     return make
 

@@ -82,7 +82,7 @@ def open_app(make_snapshot, make_gpu, make_budget, scripted_source) -> Callable[
             watchlist.add_run(watched)
         changes = {"source": source} if source else {}
         snapshot = make_snapshot([make_gpu(at, each) for at, each in enumerate(gpus)], time=time.time(), **changes)
-        return VramtopApp(scripted_source([snapshot]), watchlist, AppOptions(interval=0.1, **options))
+        return VramtopApp(scripted_source([snapshot]), watchlist, AppOptions(interval=0.25, **options))
 
     return make
 
