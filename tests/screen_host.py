@@ -4,12 +4,13 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
-from textual.app import App
+from textual.app import App, ComposeResult
 from textual.pilot import Pilot
 from textual.screen import Screen
 from waiting import until_shown
 
 from vramtop.monitor.board.board import Board
+from vramtop.tui.screens.dashboard.process_table import ProcessTable
 
 Shown = TypeVar("Shown", bound=Screen[Any])
 
@@ -42,6 +43,32 @@ async def opened(
             await pilot.pause()
             screen.show_board(board)  # type: ignore[attr-defined]
         yield screen, pilot
+
+
+class TableApp(App[None]):
+    """Hosts a process table and records the pids that it opens."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.opened: list[int] = []
+
+    def compose(self) -> ComposeResult:
+        """Show the table alone."""
+        yield ProcessTable()
+
+    def on_process_table_opened(self, event: ProcessTable.Opened) -> None:
+        """Record the process."""
+        self.opened.append(event.row.process.pid)
+
+
+@asynccontextmanager
+async def table_of(board: Board, size: tuple[int, int] = (120, 20)) -> AsyncIterator[tuple[ProcessTable, Pilot[None]]]:
+    """Show a board in a table that is as wide as the terminal."""
+    app = TableApp()
+    async with app.run_test(size=size) as pilot:
+        table = app.query_one(ProcessTable)
+        table.show_board(board, width=size[0])
+        yield table, pilot
 
 
 def screen_lines(app: App[Any]) -> list[str]:

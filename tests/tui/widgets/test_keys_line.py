@@ -41,35 +41,26 @@ def line(app: App[None]) -> str:
     return str(app.screen.query_one(KeysLine).render())
 
 
-async def test_each_key_is_shown_once_with_the_palette_at_the_right() -> None:
+@pytest.mark.parametrize(
+    ("width", "shown"),
+    [(60, f"{'a Attach b Both d Dim':<50}^p palette"), (30, "a Attach b Both d Dim"), (16, "a Attach b Both")],
+)
+async def test_each_key_with_room_is_shown_once_whole_with_the_palette_at_the_right(width: int, shown: str) -> None:
+    app = Keys()
+    async with app.run_test(size=(width, 5)) as pilot:
+        await pilot.pause()
+        assert line(app) == shown
+
+
+async def test_a_click_presses_the_key() -> None:
     app = Keys()
     async with app.run_test(size=(60, 5)) as pilot:
         await pilot.pause()
-        assert line(app) == f"{'a Attach b Both d Dim':<50}^p palette"
-
-
-async def test_the_palette_is_dropped_if_there_is_no_space() -> None:
-    app = Keys()
-    async with app.run_test(size=(30, 5)) as pilot:
-        await pilot.pause()
-        assert line(app) == "a Attach b Both d Dim"
-
-
-async def test_keys_without_room_are_left_out_whole() -> None:
-    app = Keys()
-    async with app.run_test(size=(16, 5)) as pilot:
-        await pilot.pause()
-        assert line(app) == "a Attach b Both"
-
-
-@pytest.mark.parametrize(("x", "said"), [(0, "a"), (7, "a"), (8, ""), (9, "b"), (16, ""), (40, "")])
-async def test_a_click_presses_the_key(x: int, said: str) -> None:
-    app = Keys()
-    async with app.run_test(size=(60, 5)) as pilot:
-        await pilot.pause()
-        await pilot.click(KeysLine, offset=(x, 0))
-        await pilot.pause()
-        assert app.said == said
+        for x, said in ((0, "a"), (7, "a"), (8, ""), (9, "b"), (16, ""), (40, "")):
+            app.said = ""
+            await pilot.click(KeysLine, offset=(x, 0))
+            await pilot.pause()
+            assert app.said == said, x
 
 
 async def test_a_click_on_the_palette_opens_it() -> None:

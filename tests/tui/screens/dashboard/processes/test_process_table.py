@@ -1,10 +1,8 @@
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from typing import Any
 
 import pytest
-from textual.app import App, ComposeResult
-from textual.pilot import Pilot
+from screen_host import TableApp, table_of
 from textual.strip import Strip
 
 from vramtop.estimator.common.records import replace
@@ -35,21 +33,6 @@ def make_board(make_snapshot, make_budget) -> Callable[..., Board]:
         return watchlist.update(make_snapshot(gpus))
 
     return make
-
-
-class TableApp(App[None]):
-    def compose(self) -> ComposeResult:
-        yield ProcessTable()
-
-
-@asynccontextmanager
-async def table_of(board: Board, size: tuple[int, int] = (120, 20)) -> AsyncIterator[tuple[ProcessTable, Pilot[None]]]:
-    """Show a board in a table that is as wide as the terminal."""
-    app = TableApp()
-    async with app.run_test(size=size) as pilot:
-        table = app.query_one(ProcessTable)
-        table.show_board(board, width=size[0])
-        yield table, pilot
 
 
 def pids(table: ProcessTable) -> list[str]:

@@ -1,13 +1,10 @@
 """The table of runs: one row per job, unfolded on a key, with marks; keys and what they leave on the screen."""
 
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
-from screen_host import on_first_board
-from textual.app import App, ComposeResult
-from textual.pilot import Pilot
+from screen_host import TableApp, on_first_board, table_of
 from waiting import until_shown
 
 from vramtop.estimator.common.records import replace
@@ -49,28 +46,6 @@ def make_board(make_snapshot, make_budget) -> Callable[..., Board]:
         return watchlist.update(make_snapshot(readings))
 
     return make
-
-
-class TableApp(App[None]):
-    def __init__(self) -> None:
-        super().__init__()
-        self.opened: list[int] = []
-
-    def compose(self) -> ComposeResult:
-        yield ProcessTable()
-
-    def on_process_table_opened(self, event: ProcessTable.Opened) -> None:
-        self.opened.append(event.row.process.pid)
-
-
-@asynccontextmanager
-async def table_of(board: Board, size: tuple[int, int] = (120, 20)) -> AsyncIterator[tuple[ProcessTable, Pilot[None]]]:
-    """Show a board in a table that is as wide as the terminal."""
-    app = TableApp()
-    async with app.run_test(size=size) as pilot:
-        table = app.query_one(ProcessTable)
-        table.show_board(board, width=size[0])
-        yield table, pilot
 
 
 def shown(table: ProcessTable) -> list[str]:
