@@ -138,7 +138,7 @@ def on_terminal() -> Iterator[Callable[..., TerminalProgram]]:
 
 @pytest.fixture(scope="session", autouse=True)
 def _styles_parsed_once() -> Iterator[None]:
-    """Let all apps of a test run share the parsed styles of their widgets, a tenth of the time of a short test."""
+    """Let all apps of a test run share the parsed styles of their widgets: each start of an app parses them anew."""
     parse, kept = Stylesheet._parse_rules, {}
 
     def parsed(sheet: Stylesheet, css: str, **options: Any) -> Any:
