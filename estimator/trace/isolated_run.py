@@ -127,6 +127,8 @@ class IsolatedRun:
             InputError: its folder is not there, or no more processes may be started.
         """
         kept = [str(self._scratch), self._folder, "", "offline" if self._offline else "", *words]
+        if self._offline:
+            environ = {**environ, "HF_HUB_OFFLINE": "1"}  # else it asks a minute long
         try:
             self._process = subprocess.Popen(
                 [_PYTHON, "-I", "-S", str(KEEPER), *kept],
