@@ -15,11 +15,11 @@ def test_a_named_python_traces_or_the_answer_says_why_not(capsys: pytest.Capture
     found = valid_json("estimate", capsys.readouterr().out)
     assert (found["method"], [each for each in found["warnings"] if each.startswith(UNTRACED)]) == ("traced", [])
 
-    assert main([*words, "--set", "parallel.tensor=2", "--json"]) == 0
+    assert main([*words, "--set", "parallel.pipeline=2", "--json"]) == 0
     found = valid_json("estimate", capsys.readouterr().out)
     assert found["method"] == "exact"
     assert any(
-        each.startswith(f"{UNTRACED}no program can be written for this job yet: it splits layers")
+        each.startswith(f"{UNTRACED}no program can be written for this job yet: it splits stages")
         for each in found["warnings"]
     )
     assert not any(each.startswith(UNTRACED) for each in found["assumptions"])
