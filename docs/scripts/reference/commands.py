@@ -45,7 +45,8 @@ number, and otherwise a job for `vramtop fit`. `vramtop COMMAND --help` prints e
 use, `--help-all` and `man vramtop` all of them. See also [exit codes](exit-codes.md)."""
 _JOB = """\
 `fit`, `estimate`, `wait`, `preflight` and `measure` take a [job](../how-to/before-launch.md#ask-on-the-command-line):
-a model, a script, a file, or a launch line after `--`, which may be left out before `python`, `torchrun` and other launchers. Every key of a [job file](job-file.md) can be set by a flag;
+a model, a script, a file, or a launch line after `--`, which may be left out before `python`, `torchrun` and other
+launchers. Every key of a [job file](job-file.md) can be set by a flag;
 these are the most usual. `vramtop fit --help-all` lists other tools' names of them."""
 
 

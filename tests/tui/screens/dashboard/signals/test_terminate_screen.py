@@ -434,9 +434,9 @@ async def test_in_a_small_terminal_the_choices_stay_visible_and_the_text_scrolls
         assert "pid " in text
         assert "Leave it" in text
         assert "y TERM" in text
-        assert "may keep holding" not in text
+        assert "may still hold" not in text
         await pilot.press(*["down"] * 20)
-        await until_shown(pilot, lambda: "may keep holding" in flat(screen_text(app)))
+        await until_shown(pilot, lambda: "may still hold" in flat(screen_text(app)))
 
 
 async def test_the_dialog_is_ascii_in_ascii_mode(open_app, make_reading, start, choices_enabled_at_once):
