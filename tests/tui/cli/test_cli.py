@@ -124,7 +124,7 @@ def test_a_traced_step_names_its_largest_tensors_and_its_timeline_is_in_the_json
     rows = done.stdout.splitlines()[at + 1 : at + 7]
     assert all(row[0] in "WGOALTM" for row in rows)
     assert any("model.embed_tokens" in row and "151936 x 896" in row for row in rows)
-    assert "PYTORCH_CUDA_ALLOC_CONF: expandable_segments:True" in " ".join(done.stdout.split())
+    assert "PYTORCH_CUDA_ALLOC_CONF sets the allocator: expandable_segments:True" in " ".join(done.stdout.split())
     written = valid_json("estimate", vramtop("estimate", "job.toml", "--method", "traced", "--json", **environ).stdout)
     assert [mark["name"] for mark in written["timeline"]["phases"]] == ["forward", "backward", "optimizer step"]
     assert len(written["timeline"]["reserved_bytes"]) == len(written["timeline"]["events"])

@@ -137,7 +137,7 @@ def test_other_addresses_than_loopback_are_warned_of(export) -> None:
     exporter = export("--listen", "0.0.0.0:0", "--json", "--no-attach").started()
     exporter.process.send_signal(signal.SIGTERM)
     _, errors = exporter.process.communicate(timeout=60)
-    assert "0.0.0.0 is not loopback: whoever reaches this address sees names" in errors
+    assert "0.0.0.0 is not loopback: anyone who can reach this address sees names" in errors
     assert "metrics at http://0.0.0.0:" in errors
 
 

@@ -109,7 +109,7 @@ def test_the_effective_batch_is_shown_as_a_product(fit: Fit) -> None:
     assert (batch["sequences"], batch["tokens"]) == (32, 65536)
     text = " ".join(fit("job.toml", *words).stdout.split())
     assert "32 sequences and 65,536 tokens a step: micro-batch 8 × accumulation 2 × 2 data-parallel ranks" in text
-    assert "micro-batch 8 with 1 accumulation step gives that batch on 2 GPUs" in text
+    assert "micro-batch 8 with 1 accumulation step gives that batch on all 2" in text
 
 
 @pytest.mark.slow

@@ -353,7 +353,7 @@ async def test_wrong_values_are_reported_and_the_last_valid_settings_stay_in_eff
         await until_shown(pilot, lambda: [w.job.training.sequence_length for w in watchlist.runs()] == [512])
         await pilot.press("x")
         await until_shown(pilot, lambda: "whole number" in text_of(screen, "#row-training-sequence_length .error"))
-        await until_shown(pilot, lambda: "last settings apply" in text_of(screen, "#problem"))
+        await until_shown(pilot, lambda: "previous settings apply" in text_of(screen, "#problem"))
         await pilot.press("backspace")
         await until_shown(pilot, lambda: text_of(screen, "#problem") == "")
         screen.query_one("#row-model-id Input", Input).focus()

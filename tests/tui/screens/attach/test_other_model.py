@@ -123,8 +123,8 @@ async def test_until_the_run_is_read_again_nothing_of_the_old_model_is_shown_bes
         await until_shown(pilot, started.is_set)
         assert remarks(screen) == ""
         assert f"found for {OLD}" in str(screen.query_one("#heading-found").render())
-        assert "being read again with gpt2" in problem(screen)
-        assert "Until then, the last settings apply" in problem(screen)
+        assert "Reading the run again with gpt2" in problem(screen)
+        assert "Until then, the previous settings apply" in problem(screen)
         assert watchlist.runs()[0].job.model.id == OLD
         # A later edit wins over what is being read, and is kept.
         await retype(pilot, screen, "training.micro_batch", "7")
@@ -150,7 +150,7 @@ async def test_an_ended_process_cannot_be_read_again_and_that_is_said(training, 
         assert not process.is_running()
         await retype(pilot, screen, "model.id", "gpt2")
         await until_shown(pilot, lambda: watchlist.runs()[0].job.model.id == "gpt2")
-        assert "was read for another one" in str(screen.query_one("#warnings").render())
+        assert "are for the previous model" in str(screen.query_one("#warnings").render())
         assert remarks(screen) == ""
         assert watchlist.runs()[0].job.model.config is None
 
