@@ -63,7 +63,7 @@ class LoopScript(TrainerScript):
             return usual
         if rules.torch_class is not None:
             module, _, name = rules.torch_class.partition(":")
-            options = {**{key: value for key, value in rules.options.items() if value}, **rules.torch_options}
+            options = rules.torch_arguments
         elif rules.class_names:
             module, _, name = rules.class_names[0].rpartition(".")
             options = {"lr": 1e-5, **(self._job.training.optimizer_options or {})}

@@ -10,6 +10,7 @@ from ..common.errors import CannotTellError
 from ..job.job import Job
 from ..job.resolved_job import ResolvedJob, resolve_job
 from ..model.find_config import ResolvedModel
+from ..model.read_architecture import read_architecture
 from .training_script import TEXT_TASKS, How, TrainerScript, require_expressible
 
 _SPLIT = frozenset(
@@ -60,8 +61,7 @@ class _SplitScript(TrainerScript):
 
     @property
     def _is_tied(self) -> bool:
-        config = self._model.config
-        return bool(config.get("tie_word_embeddings", config["model_type"].startswith("gemma")))  # their default
+        return read_architecture(self._model.config).tied
 
     def _data(self) -> Iterator[str]:
         yield next(self._items())
@@ -106,7 +106,7 @@ class _SplitScript(TrainerScript):
         yield "    optimizer.zero_grad()"
 
     def _sharded(self) -> Iterator[str]:
-        """Yield what shards each unit over the GPUs that hold the same part of it."""
+        """Yield the lines that wrap each unit in FSDP2, over the GPUs that hold the same slice of its layers."""
         if not self._job.strategy.fsdp2:
             return
         self._imports.add("torch.distributed.fsdp.fully_shard")
@@ -121,8 +121,7 @@ class _SplitScript(TrainerScript):
         rules = self._job.optimizer
         module, _, name = (rules.torch_class or "").partition(":")
         self._imports.add(f"{module}.{name}")
-        options = {**{key: value for key, value in rules.options.items() if value}, **rules.torch_options}
-        given = "".join(f", {key}={value!r}" for key, value in options.items())
+        given = "".join(f", {key}={value!r}" for key, value in rules.torch_arguments.items())
         comment = self._comment("training.optimizer", "the default")
         if self._job.strategy.fsdp2:
             yield f"optimizer = {name}(model.parameters(){given}){comment}"

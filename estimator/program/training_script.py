@@ -683,7 +683,7 @@ class TrainerScript:
         if own is not None:
             options: Mapping[str, Any] = training.optimizer_options or {}
         else:
-            options = {**{name: value for name, value in rules.options.items() if value}, **rules.torch_options}
+            options = rules.torch_arguments
         return path.replace(":", "."), options
 
 

@@ -51,8 +51,8 @@ PROGRAM = Path(__file__).parents[1] / "worker" / "rehearsal" / "__main__.py"
 DEFAULT_STEPS = 3
 DEFAULT_SECONDS = 600.0
 _UNEQUAL_SHARES = 0.1
-"""How much more a step may take than with equal shares: experts hold a known number of tokens together, but the
-buffers of the one at work grow with its own."""
+"""Share of a step's memory by which unequal routing may raise the peak: all experts together hold a known number of
+tokens, but the buffers of the one at work grow with its own. Chosen, not measured."""
 NO_TORCH = "cannot import torch"
 """Part of what the program that rehearses says in a Python without torch."""
 _PYTHON_FLAGS_WITH_VALUE = frozenset({"-W", "-X"})

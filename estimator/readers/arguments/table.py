@@ -149,7 +149,7 @@ class Scripts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     names: Mapping[str, frozenset[str]]
     """Libraries, methods and arguments by what is known of them."""
     aliases: Mapping[str, Mapping[str, tuple[str, ...]]]
-    """Names for one thing, by subject: the first that is there counts."""
+    """Alternative names of one argument, by subject; the first one that is present counts."""
     default: Mapping[str, Mapping[str, Default]]
     """Defaults of classes by their fields; ``none``: None."""
     decides: Mapping[str, Mapping[str, tuple[str, ...]]]

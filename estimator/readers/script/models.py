@@ -870,7 +870,7 @@ def _note_name(call: Call, notes: Notes, rank: int) -> None:
 
 
 def not_followed(call: Call, notes: Notes) -> Any:
-    """Ask which model a class trains that is not read, whatever names one elsewhere."""
+    """Doubt the model that a class trains, as its arguments are not read, even if another line names a model."""
     notes.doubt(f"{call.where}: {call.name}(...) is not read.", key="model.id", asks=True)
     return UNKNOWN
 

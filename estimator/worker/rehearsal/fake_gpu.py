@@ -190,7 +190,7 @@ class FakeGpus(StorageTracker):
     compiles = False
     """The program calls ``torch.compile``, so that ``flex_attention`` is taken to run as one kernel."""
     _are_shared = False
-    """Some counts are known only as far as routers share equally."""
+    """Some values are known only under the assumption that routers share tokens equally."""
 
     def __init__(
         self,
@@ -399,7 +399,7 @@ class FakeGpus(StorageTracker):
         """Note that a kernel may write into a tensor."""
         if fake.constant is not None:
             self.mode.fake_tensor_converter.invalidate_constant_aliases(fake.constant)
-        if is_bounded(fake):
+        if is_bounded(fake) or hasattr(fake, "routed"):
             self._note_write(fake)
 
     def _sparse(self, func: Any, args: Any, result: Any) -> Any:
@@ -455,8 +455,9 @@ class FakeGpus(StorageTracker):
     def _follow(self, func: Any, operator: _Operator, args: Any, result: Any) -> None:
         """Keep what is known of a router's choices, and the counts that equal shares give."""
         found, values = follow(func, args, result, self._routed)
-        if operator.is_mutable and (is_bounded(args[0]) or hasattr(args[0], "routed")):
-            self._note_write(args[0])
+        for each in (args[0], result) if operator.is_mutable else ():  # an argument ``out`` is the result
+            if isinstance(each, FakeTensor) and (is_bounded(each) or hasattr(each, "routed")):
+                self._note_write(each)
         if found is not None:
             tensor, choice = found
             tensor.routed = choice, self._writes_into(tensor)
@@ -774,7 +775,7 @@ class FakeGpus(StorageTracker):
         self.wait_for_stream()
         constant = args[0].constant
         if func in _ALIKE:
-            return getattr(args[0], "assumed", True)  # which torch asks with ones, of a tensor that it computed
+            return args[0].dim() > 0 or getattr(args[0], "assumed", True)  # torch compares what it computed with one
         if constant is not None:
             return func(self.values_of(args[0]))
         line, dtype = program_line(), args[0].dtype

@@ -304,6 +304,9 @@ def test_shares_end_where_a_tensor_is_written_into_and_no_number_overflows(progr
         "assert (chosen > 0).nonzero().shape == (128, 2)",
         "chosen[:32] = torch.rand(32, 8, device='cuda')",
         "assert (chosen > 0).nonzero().shape == (512, 2)",
+        "state = torch.zeros(64, 8, device='cuda')",
+        "torch._foreach_add_([state], [scores])",
+        "assert state.nonzero().shape == (512, 2)",
     )
     rehearse([sys.executable, program(PARTLY_KNOWN.format("\n    ".join(lines))), "cuda"])
 

@@ -257,6 +257,11 @@ class Optimizer(Struct, frozen=True, kw_only=True, eq=False):
     unpaged: str | None = None
     """Optimizer with the same states on the GPU."""
 
+    @property
+    def torch_arguments(self) -> dict[str, Any]:
+        """Keyword arguments with which ``torch_class`` is made: the options that are on, and its own."""
+        return {**{name: value for name, value in self.options.items() if value}, **self.torch_options}
+
     def with_options(self, given: Options | None) -> "Optimizer":
         """Return the row with a job's options; those that it has no use for change nothing."""
         used = {name: value for name, value in (given or {}).items() if name in self.options}
