@@ -214,6 +214,16 @@ def scaled_dot_product_attention(  # noqa: PLR0917 - torch's own signature
     )[0]
 
 
+def jagged_attention(query: Any, key: Any, value: Any, *settings: Any, **named: Any) -> Any:
+    """Attention over jagged nested tensors (b, h, ragged, d), whose sequences lie packed behind each other.
+
+    Source: torch 2.13 (``torch/nested/_internal/sdpa.py``), which takes the same two kernels.
+    """
+    packed = (each.transpose(1, 2).values()[None].transpose(1, 2) for each in (query, key, value))
+    output = scaled_dot_product_attention(*packed, *settings, **named)
+    return torch.nested.nested_tensor_from_jagged(output.transpose(1, 2)[0], query.offsets()).transpose(1, 2)
+
+
 def _attention_of_other_ranks(query: Any, key: Any, value: Any, *settings: Any) -> Any:
     """Attention over other than four dimensions: only the kernel that writes the scores takes them (``sdp_utils``)."""
     if torch.is_autocast_enabled("cpu"):

@@ -261,11 +261,11 @@ class FakeGpus(StorageTracker):
                 return self.__torch_dispatch__(func, (FakeTensor,), args, kwargs)
         kwargs = kwargs or {}
         if (
-            torch.is_inference_mode_enabled()
+            (torch.is_inference_mode_enabled() or func is _ATEN.to.dtype_layout)
             and _is_composite(func)
             and (FakeTensor in types or any(isinstance(each, torch.device) for each in args))
         ):
-            with self:  # inference mode does not take apart what consists of other operations
+            with self:  # neither inference mode nor other tensors take apart what consists of other operations
                 return func.decompose(*args, **kwargs)
         device = kwargs.get("device")
         is_placed = device is not None and (device.type == "cuda" or self._is_bucket(func, kwargs))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import sys
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -20,7 +21,7 @@ from ..memory.tracker import streams_of
 from ..replaced import replaced
 from .attention import change_attention
 from .cuda_autocast import cuda_autocast
-from .cuda_kernels import cuda_kernels
+from .cuda_kernels import cuda_kernels, jagged_attention
 from .custom_kernels import change_triton, registered_kernels
 from .factories import become, factories, materialize, numbered, types_on_gpu
 from .fake_gpu import MAX_KNOWN_VALUES, Parameters
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
 Card = SimpleNamespace
 """The program's GPU: ``name``, ``total_memory``, ``context`` and ``workspace`` (of cuBLAS; all bytes), ``capability``
 (major, minor)."""
+_RAGGED = itertools.count(2**40)
+"""Numbers of ragged dimensions; torch numbers those of real tensors from 0."""
 
 
 @contextlib.contextmanager
@@ -68,6 +71,7 @@ def stand_ins(gpus: FakeGpus, card: Card) -> Iterator[tuple[Any, str, Any]]:
         yield from each
     yield from _kernels_for_lists()
     yield from _host_attention()
+    yield from _nested_tensors()
 
 
 def _host_attention() -> Iterator[tuple[Any, str, Any]]:
@@ -78,10 +82,37 @@ def _host_attention() -> Iterator[tuple[Any, str, Any]]:
 
     @functools.wraps(on_host)
     def attention(query: Any, *args: Any, **kwargs: Any) -> Any:
+        if query.is_nested and isinstance(query.values(), FakeTensor):
+            return jagged_attention(query, *args, **kwargs)
         is_on_gpu = isinstance(getattr(query, "_local_tensor", query), FakeTensor)
         return (on_gpu if is_on_gpu else on_host)(query, *args, **kwargs)
 
     yield functional, "scaled_dot_product_attention", attention
+
+
+def _nested_int(self: Any, *, coeff: int = 1) -> Any:
+    """Return the length of a ragged dimension with these offsets, which equals itself alone, as for a real tensor."""
+    if self.nested_int_memo is None:
+        from torch.nested._internal.nested_int import NestedIntNode
+
+        self.nested_int_memo = torch.SymInt(NestedIntNode(next(_RAGGED), 1))
+    return self.nested_int_memo * coeff
+
+
+def _nested_tensors() -> Iterator[tuple[Any, str, Any]]:
+    """Yield what jagged nested tensors need whose values are on a GPU: for C++ they are on the host."""
+    from torch.nested._internal.nested_tensor import NestedTensor
+
+    make = torch.Tensor._make_wrapper_subclass
+
+    def make_subclass(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        if issubclass(cls, NestedTensor):
+            args = tuple(torch.device("cpu") if isinstance(each, torch.device) else each for each in args)
+        return make(cls, *args, **kwargs)
+
+    yield torch.Tensor, "_make_wrapper_subclass", staticmethod(make_subclass)
+    yield NestedTensor, "device", property(lambda self: self._values.device)
+    yield NestedTensor, "is_cuda", property(lambda self: self._values.is_cuda)
 
 
 def _streams(gpus: FakeGpus) -> Iterator[tuple[Any, str, Any]]:
@@ -437,6 +468,7 @@ def _tensors(gpus: FakeGpus) -> Iterator[tuple[Any, str, Any]]:
     yield FakeTensor, "numpy", lambda self, **_: gpus.values_of(self).numpy()
     yield FakeTensor, "__array__", lambda self, *args, **_: gpus.values_of(self).numpy()
     yield FakeTensor, "__format__", format_value
+    yield FakeTensor, "get_nested_int", _nested_int
 
 
 def _with_numbers(data: Any) -> Any:

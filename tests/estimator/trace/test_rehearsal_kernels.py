@@ -379,6 +379,38 @@ def test_the_backward_pass_of_a_loss_over_alignments_takes_as_much_as_the_forwar
     assert phases["backward"].allocated - phases["forward"].allocated == pytest.approx(kept + gradient, rel=0.001)
 
 
+SEQUENCES = """
+import sys, torch, torch.nn as nn, torch.nn.functional as F
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.qkv, self.out, self.norm = nn.Linear(64, 192), nn.Linear(64, 64), nn.LayerNorm(64)
+    def forward(self, x):
+        parts = (each.unflatten(-1, [4, -1]).transpose(1, 2) for each in self.qkv(self.norm(x)).chunk(3, -1))
+        return x + F.gelu(self.out(F.scaled_dot_product_attention(*parts).transpose(1, 2).flatten(-2)))
+net = nn.Sequential(nn.Embedding(100, 64), Block(), Block(), nn.Linear(64, 100)).cuda()
+optimizer = torch.optim.AdamW(net.parameters())
+for step in range(3):
+    texts = [torch.randint(0, 100, (each,)) for each in (100, 200, 50, 300)]
+    if sys.argv[1] == "jagged":
+        tokens = torch.nested.nested_tensor(texts, layout=torch.jagged, device="cuda")
+        found, wanted = net(tokens).values(), tokens.values()
+    else:
+        tokens = torch.cat(texts)[None].cuda()
+        found, wanted = net(tokens)[0], tokens[0]
+    F.cross_entropy(found, wanted).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+def test_jagged_sequences_take_what_one_packed_sequence_takes(program) -> None:
+    name = program(SEQUENCES)
+    jagged, packed = (rehearse([sys.executable, name, each]) for each in ("jagged", "packed"))
+    assert jagged.allocated_bytes == pytest.approx(packed.allocated_bytes, rel=0.001)
+    assert jagged.allocated_bytes - jagged.workspace_bytes > 2**22
+
+
 BOXES = """
 import torch
 torch.library.define("torchvision::nms", "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
