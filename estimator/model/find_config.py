@@ -116,6 +116,8 @@ _QUANTIZED_NAMES: tuple[tuple[re.Pattern[str], dict[str, Any]], ...] = (
     (re.compile(r"-fp8\b"), {"quant_method": "fp8"}),
 )
 """``quantization_config`` by the name of a quantized copy, whose own config is not here."""
+PIPELINE = "model_index.json"
+"""File in which a pipeline of diffusers names its parts."""
 _LABEL_NAMES = ("id2label", "label2id", "num_labels", "_num_labels")
 _BASE_SUFFIX_PREFIXES = ("qwen", "deepseek")
 """Models whose pretrained variant has the suffix ``-base``."""
@@ -295,15 +297,19 @@ def _read_folder(name: str, path: Path) -> ResolvedModel | None:
     return None  # a folder that happens to be called like a model
 
 
+def part_folders(index: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the folders of the networks of a pipeline, by its model_index.json: the others hold no weights."""
+    has_class = (name for name, kind in index.items() if isinstance(kind, list) and len(kind) == 2 and kind[1])
+    return tuple(name for name in has_class if re.fullmatch(r"(unet|transformer|vae|text_encoder)(_\d)?", name))
+
+
 def looks_like_hub_id(name: str) -> bool:
     """Return True if a name has the form ``organisation/model``."""
     return re.fullmatch(r"[\w-][\w.-]*/[\w-][\w.-]*", name) is not None
 
 
 def _from_cache(name: str, environ: Mapping[str, str]) -> ResolvedModel | None:
-    if not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name):
-        return None
-    for snapshot in _snapshots(cached_model(name, environ)):
+    for snapshot in cached_snapshots(name, environ):
         file = snapshot / "config.json"
         if is_file(file):
             label = name.rpartition("/")[2]
@@ -311,8 +317,11 @@ def _from_cache(name: str, environ: Mapping[str, str]) -> ResolvedModel | None:
     return None
 
 
-def _snapshots(repository: Path) -> Iterator[Path]:
-    """Yield the snapshot that ``main`` refers to, then the others, latest first."""
+def cached_snapshots(name: str, environ: Mapping[str, str]) -> Iterator[Path]:
+    """Yield the folders of a model in the Hugging Face cache: that of ``main``, then the others, latest first."""
+    if not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name):
+        return
+    repository = cached_model(name, environ)
     folder = repository / "snapshots"
     try:
         revision = read_file(repository / "refs" / "main").decode().strip()

@@ -1,4 +1,4 @@
-"""The Hugging Face hub by huggingface_hub's rules: its address, its token, and one file of a model, kept in its cache.
+"""The Hugging Face hub by huggingface_hub's rules: its address, its token, and a model's configs, kept in its cache.
 
 Sources: ``huggingface_hub/constants.py`` for the variables and the file of the token, ``file_download.py`` for the
 layout of the cache and ``X-Repo-Commit``, ``utils/_http.py`` (hf_raise_for_status) for ``X-Error-Code`` and statuses.
@@ -23,12 +23,13 @@ from ..common.http_fetch import Answer, fetch
 from ..common.limits import Limit, LimitError, decode_json
 from ..common.paths import expand_user
 from ..common.untrusted_files import read_file
-from .find_config import cached_model, hub_cache
+from .find_config import PIPELINE, cached_model, hub_cache, part_folders
 
 HubAnswer = Literal["open", "gated", "refused", "absent", "unreachable", "offline"]
 _TRUE = {"1", "ON", "YES", "TRUE"}
 _ENDPOINT = "https://huggingface.co"
 _MAX_REDIRECTS = 5
+_CONFIG = "config.json"
 
 
 class Refusal(msgspec.Struct, frozen=True):
@@ -70,14 +71,21 @@ def token_file(environ: Mapping[str, str]) -> Path:
 
 
 def ask_hub(
-    name: str, environ: Mapping[str, str], limit: Limit, *, method: str = "GET", redirects: int = 0
+    name: str,
+    environ: Mapping[str, str],
+    limit: Limit,
+    *,
+    file: str = _CONFIG,
+    method: str = "GET",
+    redirects: int = 0,
 ) -> Answer | Refusal:
-    """Ask for a model's config.json, with the token if there is one; return what the hub gives, or why it does not.
+    """Ask for a file of a model, with the token if there is one; return what the hub gives, or why it does not.
 
     Args:
         name: hub id.
         environ: environment with HF_ENDPOINT, the token and the offline variables.
         limit: of the answer.
+        file: path in the model's repository.
         method: ``HEAD`` for its header alone.
         redirects: the most that are followed; the next one is the refusal ``open``.
     """
@@ -85,7 +93,7 @@ def ask_hub(
     if offline:
         return Refusal("offline", f"{offline} is set, so vramtop does not query the hub")
     endpoint = (environ.get("HF_ENDPOINT") or _ENDPOINT).rstrip("/")
-    url = f"{endpoint}/{urllib.parse.quote(name)}/resolve/main/config.json"
+    url = f"{endpoint}/{urllib.parse.quote(name)}/resolve/main/{file}"
     try:
         request = urllib.request.Request(url, method=method, headers={"User-Agent": "vramtop"})  # noqa: S310 - below
     except ValueError:
@@ -136,43 +144,73 @@ def _of_status(status: int, code: str, host: str, token: str | None) -> Refusal:
 
 
 def download_config(name: str, environ: Mapping[str, str], limit: Limit = limits.HUB_CONFIG) -> str | Refusal:
-    """Fetch a model's config.json, that file alone, into the cache; return the host that gave it, or why none did.
+    """Fetch a model's config.json, or a pipeline's index and the configs of its networks, into the cache.
 
     Args:
         name: hub id.
         environ: environment with HF_ENDPOINT, the token, the offline variables and the folder of the cache.
-        limit: of the answer.
+        limit: of each answer.
+
+    Returns:
+        The host that gave it, or why none did.
     """
     host = hub_host(environ)
-    answer = ask_hub(name, environ, limit, redirects=_MAX_REDIRECTS)
-    if isinstance(answer, Refusal):
-        # it may be asked, but has no such file, or redirects without end
-        return Refusal("absent", f"{host} has no config.json for it") if answer.answer == "open" else answer
+    found = _fetch(name, _CONFIG, environ, limit)
+    if isinstance(found, Refusal) and found.answer == "open":  # it may be asked, but has no such file
+        found = _fetch(name, PIPELINE, environ, limit)
+        if isinstance(found, Refusal):
+            return Refusal("absent", f"{host} has no config.json for it")
+    if isinstance(found, Refusal):
+        return found
+    files = [found]
+    for folder in part_folders(found.fields) if found.file == PIPELINE else ():
+        part = _fetch(name, f"{folder}/{_CONFIG}", environ, limit)
+        if isinstance(part, Refusal):
+            return Refusal("unreachable", f"{host} does not give the config.json of its {folder}")
+        files.append(part)
     try:
-        decode_json(answer.content, dict[str, Any])
-    except LimitError:
-        return Refusal("unreachable", f"{host} returned something other than a config.json")
-    try:
-        _keep(cached_model(name, environ), answer.content, answer.headers)
+        for each in files:
+            _keep(cached_model(name, environ), each, found)
     except OSError as error:
         return Refusal("unreachable", f"it cannot be stored in {hub_cache(environ)}: {error.strerror or error}")
     return host
 
 
-def _keep(folder: Path, content: bytes, headers: Message) -> None:
-    """Write a config.json as huggingface_hub does: a blob, a link to it in the snapshot, and the branch."""
-    digest = hashlib.sha256(content).hexdigest()
-    commit = _plain(headers.get("X-Repo-Commit")) or digest[:40]
+class _Fetched(msgspec.Struct):
+    """A JSON file of a model."""
+
+    file: str
+    """Path in the model's repository."""
+    content: bytes
+    headers: Message
+    fields: dict[str, Any]
+
+
+def _fetch(name: str, file: str, environ: Mapping[str, str], limit: Limit) -> _Fetched | Refusal:
+    answer = ask_hub(name, environ, limit, file=file, redirects=_MAX_REDIRECTS)
+    if isinstance(answer, Refusal):
+        return answer
+    try:
+        fields = decode_json(answer.content, dict[str, Any])
+    except LimitError:
+        return Refusal("unreachable", f"{hub_host(environ)} returned something other than a {file}")
+    return _Fetched(file, answer.content, answer.headers, fields)
+
+
+def _keep(folder: Path, fetched: _Fetched, first: _Fetched) -> None:
+    """Write a file as huggingface_hub does: a blob, a link to it in the snapshot of the first file, and the branch."""
+    digest, headers = hashlib.sha256(fetched.content).hexdigest(), fetched.headers
+    commit = _plain(first.headers.get("X-Repo-Commit")) or hashlib.sha256(first.content).hexdigest()[:40]
     blob = _plain(headers.get("X-Linked-Etag") or headers.get("ETag")) or digest
-    snapshot, kept, branch = folder / "snapshots" / commit, folder / "blobs" / blob, folder / "refs" / "main"
-    for each in (snapshot, kept.parent, branch.parent):
+    link, kept = folder / "snapshots" / commit / fetched.file, folder / "blobs" / blob
+    branch = folder / "refs" / "main"
+    for each in (link.parent, kept.parent, branch.parent):
         each.mkdir(parents=True, exist_ok=True)
     unfinished = kept.with_name(f"{blob}.{os.getpid()}.incomplete")
-    unfinished.write_bytes(content)
+    unfinished.write_bytes(fetched.content)
     unfinished.replace(kept)
-    link = snapshot / "config.json"
     link.unlink(missing_ok=True)
-    link.symlink_to(Path("..", "..", "blobs", blob))
+    link.symlink_to(os.path.relpath(kept, link.parent))
     if not branch.exists():  # what is there already is the snapshot of whole files
         branch.write_text(commit, encoding="utf-8")
 

@@ -1,13 +1,16 @@
-"""Diffusion models by name, and how their families are trained."""
+"""Diffusion models by name and on disk, and how their families are trained."""
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from ..common.errors import CannotTellError
+from ..common.paths import expand_user
 from ..job.settings import ModelSpec
+from ..model.find_config import PIPELINE, cached_snapshots, part_folders, read_config
 
 _RANK = 4
 """Rank of the adapters of every example of diffusers."""
@@ -19,19 +22,21 @@ class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     kind: str = msgspec.field(name="class")
     """Class in diffusers or transformers that builds the part."""
     config: dict[str, Any] = {}
-    """The fields of its config that differ from the defaults of the class."""
+    """The fields of its config that differ from the defaults of the class; those of its file where it is on disk."""
+    place: tuple[str, str] | None = None
+    """Where its config.json is on disk: path or hub id of the pipeline, and folder in it."""
 
 
 class DiffusionModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A diffusion model that is known by name."""
+    """A diffusion model that is known by name, or whose configs are on disk."""
 
     id: str
-    """Hub id."""
+    """Hub id, or path of its folder."""
     aliases: tuple[str, ...] = ()
     family: str
     """Key of ``FAMILIES``."""
-    parameters: int
-    """Published parameter count of the part that is trained."""
+    parameters: int | None = None
+    """Published parameter count of the part that is trained; None: it is a checkpoint of somebody's own."""
     size: tuple[int, int]
     """Height and width of its training images, in pixels, unless others are given."""
     vae: str | None = None
@@ -40,6 +45,12 @@ class DiffusionModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """Names of the parts that read the prompt."""
     trained: Part
     """The network that is trained."""
+    own_parts: dict[str, Part] = {}
+    """Parts that are its own, by name; other models share the others."""
+
+    def part(self, name: str) -> Part:
+        """Return one of its parts by name."""
+        return self.own_parts.get(name) or _file().part[name]
 
     @property
     def label(self) -> str:
@@ -71,6 +82,8 @@ class DiffusionModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 class Family(msgspec.Struct, frozen=True, kw_only=True):
     """Training scripts of diffusion models that are trained alike."""
 
+    pipelines: tuple[str, ...]
+    """Classes of their pipelines in diffusers."""
     adapters: str
     """Script that trains adapters."""
     whole: str
@@ -97,6 +110,8 @@ class Family(msgspec.Struct, frozen=True, kw_only=True):
     """Expression of the latents."""
     wraps: bool = False
     """Its class takes no adapters (``add_adapter``): peft's model wraps it."""
+    channels: int = 16
+    """Channels of what the trained network reads; one that fills gaps in images reads more."""
     multiple: int = 16
     """Pixels of which a side is a multiple."""
 
@@ -110,8 +125,10 @@ _SDXL = (
 )
 FAMILIES: Mapping[str, Family] = {
     "sd": Family(
+        pipelines=("StableDiffusionPipeline",),
         adapters="train_text_to_image_lora.py",
         whole="train_text_to_image.py",
+        channels=4,
         precision="fp16",
         targets=_ATTENTION,
         lengths=(77,),
@@ -123,8 +140,10 @@ FAMILIES: Mapping[str, Family] = {
         wide_vae=False,
     ),
     "sdxl": Family(
+        pipelines=("StableDiffusionXLPipeline",),
         adapters="train_text_to_image_lora_sdxl.py",
         whole="train_text_to_image_sdxl.py",
+        channels=4,
         precision="fp16",
         targets=_ATTENTION,
         lengths=(77, 77),
@@ -138,6 +157,7 @@ FAMILIES: Mapping[str, Family] = {
         held=True,
     ),
     "sd3": Family(
+        pipelines=("StableDiffusion3Pipeline",),
         adapters="train_dreambooth_lora_sd3.py",
         whole="train_dreambooth_sd3.py",
         precision="fp16",
@@ -158,8 +178,10 @@ FAMILIES: Mapping[str, Family] = {
         ),
     ),
     "flux": Family(
+        pipelines=("FluxPipeline",),
         adapters="train_dreambooth_lora_flux.py",
         whole="train_dreambooth_flux.py",
+        channels=64,
         precision="bf16",
         targets=(*_JOINT, *(f"{part}.{name}" for part in ("ff", "ff_context") for name in ("net.0.proj", "net.2"))),
         lengths=(77, 512),
@@ -185,8 +207,10 @@ FAMILIES: Mapping[str, Family] = {
         wide_vae=False,
     ),
     "pixart": Family(
+        pipelines=("PixArtSigmaPipeline", "PixArtAlphaPipeline"),
         adapters="train_dreambooth_lora_sd3.py, as diffusers has none for PixArt",
         whole="train_dreambooth_sd3.py, as diffusers has none for PixArt",
+        channels=4,
         precision="fp16",
         targets=_ATTENTION,
         lengths=(300,),
@@ -201,8 +225,10 @@ FAMILIES: Mapping[str, Family] = {
         wraps=True,
     ),
     "sana": Family(
+        pipelines=("SanaPipeline",),
         adapters="train_dreambooth_lora_sana.py",
         whole="train_dreambooth_lora_sana.py, which trains adapters only",
+        channels=32,
         precision="bf16",
         targets=_ATTENTION[:3],
         lengths=(300,),
@@ -212,6 +238,7 @@ FAMILIES: Mapping[str, Family] = {
         multiple=32,
     ),
     "wan": Family(
+        pipelines=("WanPipeline",),
         adapters="train_dreambooth_lora_flux.py with cached latents, as diffusers has none for Wan",
         whole="train_dreambooth_flux.py with cached latents, as diffusers has none for Wan",
         precision="bf16",
@@ -237,11 +264,6 @@ def diffusion_models() -> tuple[DiffusionModel, ...]:
     return _file().model
 
 
-def diffusion_part(name: str) -> Part:
-    """Return a part that several models have, by its name in the file."""
-    return _file().part[name]
-
-
 def find_diffusion_model(name: str) -> DiffusionModel | None:
     """Return the model for a name: hub id, its last part, or another name of it, in upper or lower case."""
     return _by_name().get(name.rstrip("/").casefold())
@@ -250,3 +272,61 @@ def find_diffusion_model(name: str) -> DiffusionModel | None:
 @functools.cache
 def _by_name() -> dict[str, DiffusionModel]:
     return {word.casefold(): model for model in diffusion_models() for word in (model.id, model.label, *model.aliases)}
+
+
+def read_pipeline(name: str, environ: Mapping[str, str]) -> DiffusionModel | None:
+    """Return the model of a pipeline that diffusers saved, from its configs on disk; None: there is none of that name.
+
+    Args:
+        name: of a folder with a model_index.json, or hub id of one in the Hugging Face cache.
+        environ: environment that says where the cache is.
+
+    Raises:
+        InputError: one of its files cannot be read.
+        CannotTellError: no script is known for pipelines of its class.
+    """
+    folder = expand_user(name)
+    places = (
+        [(folder, str(folder.resolve()))] if folder.is_dir() else [(e, name) for e in cached_snapshots(name, environ)]
+    )
+    found = next(((each, place) for each, place in places if (each / PIPELINE).is_file()), None)
+    if found is None:
+        return None
+    folder, place = found
+    index = read_config(folder / PIPELINE)
+    pipeline = str(index.get("_class_name"))
+    family = next((key for key, each in FAMILIES.items() if pipeline in each.pipelines), None)
+    parts = dict(_parts(folder, place, index))
+    trained = parts.pop("unet", None) or parts.pop("transformer", None)
+    of_family = [each for each in diffusion_models() if each.family == family]
+    encoders = tuple(sorted(each for each in parts if each.startswith("text_encoder")))
+    known = of_family[0] if of_family else None
+    if (
+        known is None
+        or trained is None
+        or "transformer_2" in parts
+        or (known.encoders and len(encoders) != len(known.encoders))
+        or trained.config.get("in_channels", FAMILIES[known.family].channels) != FAMILIES[known.family].channels
+    ):
+        raise CannotTellError(
+            f"{name} is a pipeline of diffusers ({pipeline}) for whose training no script is known; vramtop rehearse "
+            "-- python train.py runs your own script without a GPU and predicts its memory"
+        )
+    side = trained.config.get("sample_size")
+    has_unet = known.trained.kind.startswith("UNet")
+    return DiffusionModel(
+        id=place,
+        family=known.family,
+        size=(side * 8, side * 8) if has_unet and isinstance(side, int) else known.size,
+        vae="vae" if known.vae is not None else None,
+        encoders=encoders if known.encoders else (),
+        trained=trained,
+        own_parts=parts,
+    )
+
+
+def _parts(folder: Path, place: str, index: Mapping[str, Any]) -> Iterator[tuple[str, Part]]:
+    """Yield the networks of a pipeline."""
+    for name in part_folders(index):
+        config = read_config(folder / name / "config.json")
+        yield name, Part(kind=str(index[name][1]), config=config, place=(place, name))

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator
 from ..common.errors import CannotTellError, InputError
 from ..job.job import Job
 from ..model.find_config import resolve_model
-from .diffusion_models import FAMILIES, DiffusionModel, Part, diffusion_part
+from .diffusion_models import FAMILIES, DiffusionModel, Part
 from .loop_script import LoopScript, literal
 from .named_models import InputSizes
 from .training_script import How
@@ -76,9 +76,9 @@ class _DiffusionScript(LoopScript):
                 "no program can be written for this job yet: the examples of diffusers keep weights that are trained "
                 "in fp32; --bf16 computes in bf16"
             )
-        self._vae = diffusion_part(model.vae) if model.vae is not None else None
+        self._vae = model.part(model.vae) if model.vae is not None else None
         self._encoders = {
-            f"text_encoder{f'_{at}' if at > 1 else ''}": (diffusion_part(each), f"tokens{f'_{at}' if at > 1 else ''}")
+            f"text_encoder{f'_{at}' if at > 1 else ''}": (model.part(each), f"tokens{f'_{at}' if at > 1 else ''}")
             for at, each in enumerate(model.encoders, 1)
         }
 
@@ -114,6 +114,11 @@ class _DiffusionScript(LoopScript):
             yield from self._network("vae", self._vae)
         for name, (part, _) in self._encoders.items():
             self._imports.add(f"transformers.{part.kind}")
+            if part.place is not None:
+                pipeline, folder = map(literal, part.place)
+                yield f"{name}_config = {part.kind}.config_class.from_pretrained({pipeline}, subfolder={folder})"
+                yield f"{name} = {part.kind}({name}_config)"
+                continue
             yield f"{name} = {part.kind}("
             yield f"    {part.kind}.config_class("
             yield from (f"        {key}={literal(value)}," for key, value in part.config.items())
@@ -122,6 +127,11 @@ class _DiffusionScript(LoopScript):
 
     def _network(self, name: str, part: Part) -> Iterator[str]:
         self._imports.add(f"diffusers.{part.kind}")
+        if part.place is not None:
+            pipeline, folder = map(literal, part.place)
+            yield f"{name}_config = {part.kind}.load_config({pipeline}, subfolder={folder})"
+            yield f"{name} = {part.kind}.from_config({name}_config)"
+            return
         yield f"{name} = {part.kind}("
         yield from (f"    {key}={literal(value)}," for key, value in part.config.items())
         yield ")"
@@ -185,10 +195,10 @@ class _DiffusionScript(LoopScript):
         yield f"batch = {batch}{self._comment('training.micro_batch')}"
         if self._caches:
             frames = f"{(self._frames - 1) // 4 + 1}, " if self._named.family == "wan" else ""
-            channels = 16 if self._named.family == "wan" else 4
             sizes = InputSizes(height=self._height, width=self._width, frames=self._frames)
             yield f"# latents of {diffusion_words(self._named, sizes)}"
-            yield f'item = {{"images": torch.randn({channels}, {frames}{self._height // 8}, {self._width // 8})}}'
+            shape = f"{self._family.channels}, {frames}{self._height // 8}, {self._width // 8}"
+            yield f'item = {{"images": torch.randn({shape})}}'
         else:
             yield f'item = {{"images": torch.rand(3, {self._height}, {self._width})}}'
         if self._held:

@@ -30,7 +30,7 @@ from vramtop.estimator.job.resolved_job import preparation
 from vramtop.estimator.job.rules.frameworks import LONGEST, serving_defaults
 from vramtop.estimator.job.settings import Inference, Lora, ModelSpec, Program, Training
 from vramtop.estimator.model.checkpoint import job_of_model
-from vramtop.estimator.model.find_config import looks_like_hub_id, read_config, resolve_model
+from vramtop.estimator.model.find_config import PIPELINE, looks_like_hub_id, read_config, resolve_model
 from vramtop.estimator.model.read_architecture import max_positions, read_architecture, usual_task
 
 from .flags import (
@@ -48,7 +48,7 @@ from .flags import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from vramtop.estimator.budget import Budget
     from vramtop.estimator.readers.source.evidence import DeviceChoice, JobReading
@@ -236,17 +236,18 @@ def _load_as_asked(options: argparse.Namespace, launch: Sequence[str] | None) ->
         changes.setdefault("model.id", options.model_flag)
     in_file = _named_in_file(named) if launch is None and named else {}
     name = str(changes.get("model.id") or in_file.get("model.id") or named or "")
+    fetched = None
     scripted = launch is None and name and getattr(options, "command", None) in _WITH_SCRIPTS and not _is_read(name)
     if scripted:
         settled = {**in_file, **changes}
-        from .scripted_models import find_scripted  # with msgspec's records of every such model
-
-        if (model := find_scripted(name, getattr(options, "python", None), stated=settled)) is not None:
-            return _of_scripted_model(options, model, given, settled, file=named if in_file else None)
+        model, fetched = _find_scripted(name, getattr(options, "python", None), settled, download=download)
+        if model is not None:
+            loaded = _of_scripted_model(options, model, given, settled, file=named if in_file else None)
+            return loaded if fetched is None else replace(loaded, notes=(*loaded.notes, fetched))
     if given.inputs:
         flag = next(iter(given.inputs.values()))[1]
         raise InputError(f"{flag} is for models that are given images or audio, which {name or 'this job'} is not")
-    fetched = _download(str(changes.get("model.id") or named or "")) if download else None
+    fetched = fetched or _download(str(changes.get("model.id") or named or ""), may_ask=download)
     rehearsed = getattr(options, "rehearse", False)
     loaded = _program(options, launch) if rehearsed else _load(named, launch, changes, given, gpus)
     if loaded.job.program is not None:
@@ -255,8 +256,7 @@ def _load_as_asked(options: argparse.Namespace, launch: Sequence[str] | None) ->
         python = {"program.python": options.python} if getattr(options, "names_python", False) else {}
         job = with_changes(loaded.job, {**changes, **python}, where="--set")
         return replace(loaded, job=job, typed=frozenset(changes))
-    if download and fetched is None:
-        fetched = _download(loaded.job.model.id or "", config=loaded.job.model.config)
+    fetched = fetched or _download(loaded.job.model.id or "", may_ask=download, config=loaded.job.model.config)
     if fetched is not None:
         loaded = replace(loaded, notes=(*loaded.notes, fetched))
     job = given.complete(loaded.job)
@@ -276,6 +276,31 @@ def _load_as_asked(options: argparse.Namespace, launch: Sequence[str] | None) ->
     elif given.adapts:
         loaded = _as_prepared(loaded)
     return _checked(replace(loaded, notes=(*given.remarks, *loaded.notes)), dict(options.flags))
+
+
+def _find_scripted(
+    name: str, python: str | None, stated: Collection[str], *, download: bool
+) -> tuple[ScriptedModel | None, str | None]:
+    """Return the model of a name that has no closed form, and a note if its configs were fetched from the hub.
+
+    Raises:
+        InputError: the name is a hub id, and neither this machine nor the hub has its configs.
+        CannotTellError: no script stands for it.
+    """
+    from .scripted_models import find_scripted  # with msgspec's records of every such model
+
+    error: CannotTellError | None = None
+    try:
+        found = find_scripted(name, python, stated=stated)
+    except CannotTellError as raised:
+        found, error = None, raised
+    if found is None:
+        with contextlib.suppress(*([InputError] if error is not None else [])):
+            if (fetched := _download(name, may_ask=download)) is not None:
+                return find_scripted(name, python, stated=stated), fetched
+    if error is not None:
+        raise error
+    return found, None
 
 
 def _named_in_file(named: str) -> dict[str, Any]:
@@ -466,13 +491,18 @@ def is_shell_script(path: Path) -> bool:
     return shell_script_in([str(path)], Path()) is not None
 
 
-def _download(name: str, *, config: Mapping[str, Any] | None = None) -> str | None:
+def _download(name: str, *, may_ask: bool, config: Mapping[str, Any] | None = None) -> str | None:
     """Fetch a model's config.json from the hub if it is nowhere here; return a note about it, or None.
+
+    Args:
+        name: of the model.
+        may_ask: the hub may be asked (``estimates.download``).
+        config: that the job states.
 
     Raises:
         InputError: it is nowhere here, and the hub does not give it.
     """
-    if config is not None or not looks_like_hub_id(name) or is_file(Path(name)):
+    if not may_ask or config is not None or not looks_like_hub_id(name) or is_file(Path(name)):
         return None
     try:
         resolve_model(ModelSpec(id=name))
@@ -668,7 +698,7 @@ def load_from_text(text: str, given: Mapping[str, Any] | None = None) -> LoadedJ
         raise InputError("enter a job file, a tool's configuration, a launch line, or a model")
     from .scripted_models import may_be_scripted
 
-    if not changes and not is_folder(path) and may_be_scripted(unquoted):
+    if not changes and (not is_folder(path) or is_file(path / PIPELINE)) and may_be_scripted(unquoted):
         return _with_flags(text)
     job = with_changes(_from_model(unquoted, changes), changes, where="what you give")
     return _with_sizes(LoadedJob(job=job, origins={"model.id": "as you gave it"}, typed=frozenset(changes)))

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias, Union
 
 from vramtop.estimator.common.errors import CannotTellError, InputError
+from vramtop.estimator.common.paths import is_file
 from vramtop.estimator.job.settings import ModelSpec
-from vramtop.estimator.model.find_config import other_kind, resolve_model
-from vramtop.estimator.program.diffusion_models import DiffusionModel, find_diffusion_model
+from vramtop.estimator.model.find_config import PIPELINE, other_kind, resolve_model
+from vramtop.estimator.program.diffusion_models import DiffusionModel, find_diffusion_model, read_pipeline
 from vramtop.estimator.program.named_models import NamedModel, find_named_model, named_by_config
 
 if TYPE_CHECKING:
@@ -27,15 +29,17 @@ def find_scripted(name: str, python: str | None, *, stated: Collection[str] = ()
     """Return the model of a name that has no closed form; None: it is another model, or nothing.
 
     Args:
-        name: of the model, or of a folder with its config.json.
+        name: of the model, or of a folder with its config.json or model_index.json.
         python: interpreter that the user named; None: those that are active are searched.
-
         stated: keys of its job; a checkpoint on disk that serves, or has another task, has no such script.
 
     Raises:
-        CannotTellError: it is called like a vision model, and no Python has a library that builds it.
+        CannotTellError: it is called like a vision model, and no Python has a library that builds it; or it is a
+            pipeline of diffusers for which no script is known.
+        InputError: a file of the pipeline cannot be read.
     """
-    if (found := find_named_model(name) or find_diffusion_model(name)) is not None:
+    found = find_named_model(name) or find_diffusion_model(name) or read_pipeline(name, os.environ)
+    if found is not None:
         return found
     try:
         model = resolve_model(ModelSpec(id=name))
@@ -79,7 +83,8 @@ def _library_model(name: str, python: str | None) -> LibraryModel | None:
 
 def may_be_scripted(name: str) -> bool:
     """Return True for a name of a model without a closed form, without asking Pythons which of them builds it."""
-    return (find_named_model(name) or find_diffusion_model(name)) is not None or other_kind(name) == "vision"
+    is_named = (find_named_model(name) or find_diffusion_model(name)) is not None
+    return is_named or other_kind(name) == "vision" or is_file(Path(name, PIPELINE))
 
 
 def is_scripted(name: str) -> bool:

@@ -16,6 +16,7 @@ from vramtop.estimator.common.records import replace
 from vramtop.estimator.job.settings import ModelSpec
 from vramtop.estimator.model.find_config import resolve_model
 from vramtop.estimator.model.hub import Refusal, download_config
+from vramtop.estimator.program.diffusion_models import read_pipeline
 from vramtop.tui.cli.main import main
 
 CONFIG = {"model_type": "llama", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 256}
@@ -120,6 +121,30 @@ def test_a_branch_that_is_there_stays(hub: Hub, environ: dict[str, str], tmp_pat
     download_config(NAME, environ)
     assert branch.read_text() == "of-whole-files"
     assert resolve_model(ModelSpec(id=NAME), environ=environ).config == CONFIG
+
+
+def test_a_pipeline_s_index_and_the_configs_of_its_networks_are_kept(
+    hub: Hub, environ: dict[str, str], tmp_path: Path
+) -> None:
+    index = {
+        "_class_name": "StableDiffusionPipeline",
+        "text_encoder": ["transformers", "CLIPTextModel"],
+        "unet": ["diffusers", "UNet2DConditionModel"],
+        "vae": ["diffusers", "AutoencoderKL"],
+        "../../evil": ["diffusers", "UNet2DConditionModel"],
+    }
+    parts = ("text_encoder", "unet", "vae")
+    place = f"/{NAME}/resolve/main/"
+    hub.answers = {f"{place}{each}/config.json": gives(b"{}", ETag=f'"{each}"') for each in parts}
+    hub.answers[FILE] = refuses(404, X_Error_Code="EntryNotFound")
+    hub.answers[f"{place}model_index.json"] = gives(json.dumps(index).encode(), ETag='"index"')
+    assert download_config(NAME, environ) == "127.0.0.1"
+    assert len(hub.seen) == 5
+    model = read_pipeline(NAME, environ)
+    assert model is not None
+    assert model.trained.place == (NAME, "unet")
+    library = pytest.importorskip("huggingface_hub")
+    assert library.try_to_load_from_cache(NAME, "unet/config.json", cache_dir=tmp_path / "hf" / "hub")
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Scripts of diffusion models: they take on the CPU what their rehearsal says."""
 
+import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,13 +12,12 @@ from real_run import real_peak
 from vramtop.estimator.common.errors import CannotTellError, InputError
 from vramtop.estimator.job.job import Job
 from vramtop.estimator.job.job_file.changes import with_changes
-from vramtop.estimator.program import diffusion_script as written
 from vramtop.estimator.program.diffusion_models import (
     DiffusionModel,
     Part,
     diffusion_models,
-    diffusion_part,
     find_diffusion_model,
+    read_pipeline,
 )
 from vramtop.estimator.program.diffusion_script import diffusion_script, diffusion_words
 from vramtop.estimator.program.named_models import InputSizes
@@ -98,14 +98,10 @@ PARTS: dict[str, dict[str, Any]] = {
 SIDE = 256
 
 
-@pytest.fixture
-def small(monkeypatch, tmp_path: Path) -> None:
-    def shrunk(name: str) -> Part:
-        part = diffusion_part(name)
-        return Part(kind=part.kind, config={**part.config, **PARTS[name]})
-
-    monkeypatch.setattr(written, "diffusion_part", shrunk)
-    monkeypatch.chdir(tmp_path)
+def shrunk(model: DiffusionModel, trained: dict[str, Any]) -> DiffusionModel:
+    parts = {name: model.part(name) for name in (model.vae, *model.encoders) if name is not None}
+    small = {name: Part(kind=each.kind, config={**each.config, **PARTS[name]}) for name, each in parts.items()}
+    return msgspec.structs.replace(model, trained=Part(kind=model.trained.kind, config=trained), own_parts=small)
 
 
 def known(name: str) -> DiffusionModel:
@@ -132,11 +128,10 @@ def slow(name: str, *, whole: bool) -> Any:
         *(slow(name, whole=True) for name in ("sd1.5", "sdxl", "flux")),
     ],
 )
-def test_its_rehearsal_takes_what_a_real_run_takes(name: str, whole: bool, small: None) -> None:
+def test_its_rehearsal_takes_what_a_real_run_takes(name: str, whole: bool, tmp_path: Path, monkeypatch) -> None:
     pytest.importorskip("diffusers")
-    model = known(name)
-    trained = Part(kind=model.trained.kind, config={**SHRUNKEN[name]})
-    model = msgspec.structs.replace(model, trained=trained)
+    monkeypatch.chdir(tmp_path)
+    model = shrunk(known(name), SHRUNKEN[name])
     sizes = InputSizes(height=SIDE, width=SIDE, frames=9 if name == "wan-1.3b" else None)
     script = script_of(model, {"training.precision": "fp32"}, whole=whole, sizes=sizes)
     Path("train.py").write_text(script, encoding="utf-8")
@@ -211,3 +206,46 @@ def test_what_it_does_not_take_is_refused(name: str, sizes, changes, error, said
 def test_weights_that_are_trained_are_fp32() -> None:
     with pytest.raises(CannotTellError, match="keep weights that are trained in fp32"):
         script_of(known("sd1.5"), {"training.precision": "bf16"}, whole=True)
+
+
+def saved(folder: Path, pipeline: str, **unet: Any) -> Path:
+    """Write what diffusers' ``save_pretrained`` writes, without weights."""
+    index: dict[str, Any] = {
+        "_class_name": pipeline,
+        "text_encoder": ["transformers", "CLIPTextModel"],
+        "unet": ["diffusers", "UNet2DConditionModel"],
+        "vae": ["diffusers", "AutoencoderKL"],
+        "scheduler": ["diffusers", "PNDMScheduler"],
+        "safety_checker": [None, None],
+    }
+    folder.mkdir()
+    (folder / "model_index.json").write_text(json.dumps(index))
+    for name, config in (
+        ("unet", {**SHRUNKEN["sd1.5"], "sample_size": 96, **unet}),
+        ("vae", BLOCKS),
+        ("text_encoder", {}),
+    ):
+        (folder / name).mkdir()
+        (folder / name / "config.json").write_text(json.dumps({"_diffusers_version": "0.42.1", **config}))
+    return folder
+
+
+def test_a_pipeline_on_disk_is_built_from_its_configs(tmp_path: Path) -> None:
+    folder = saved(tmp_path / "my-finetune", "StableDiffusionPipeline")
+    model = read_pipeline(str(folder), {})
+    assert model is not None
+    assert (model.label, model.family, model.size) == ("my-finetune", "sd", (768, 768))
+    text = script_of(model)
+    assert f'model_config = UNet2DConditionModel.load_config("{folder}", subfolder="unet")' in text
+    assert f'CLIPTextModel.config_class.from_pretrained("{folder}", subfolder="text_encoder")' in text
+    assert "train_text_to_image_lora.py" in text
+    assert read_pipeline(str(tmp_path), {}) is None
+
+
+@pytest.mark.parametrize(
+    ("pipeline", "unet"), [("KolorsPipeline", {}), ("StableDiffusionPipeline", {"in_channels": 9})]
+)
+def test_a_pipeline_without_a_known_script_is_refused(tmp_path: Path, pipeline: str, unet: dict[str, Any]) -> None:
+    folder = saved(tmp_path / "other", pipeline, **unet)
+    with pytest.raises(CannotTellError, match=rf"\({pipeline}\) for whose training no script is known"):
+        read_pipeline(str(folder), {})
