@@ -14,7 +14,14 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import msgspec
 
 from vramtop.estimator.common.errors import CannotTellError, InputError
-from vramtop.estimator.common.paths import current_folder, expand_user, is_file, is_folder, working_folder
+from vramtop.estimator.common.paths import (
+    current_folder,
+    expand_user,
+    is_file,
+    is_folder,
+    note_job_folder,
+    working_folder,
+)
 from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.secrets import displayed
 from vramtop.estimator.job.job import Job
@@ -184,6 +191,9 @@ def load_from_options(options: argparse.Namespace, launch: Sequence[str] | None)
     Raises:
         InputError: no job is given, it cannot be read, or a required setting is missing.
     """
+    for word in (options.job, *(launch or ())):
+        if word and word.endswith(_PROGRAM_SUFFIXES):
+            note_job_folder(Path(word).parent)
     if getattr(options, "rehearse", False) is not None:
         return _load_as_asked(options, launch)
     of_job = [text for text in options.set if not text.startswith(_OF_PROGRAMS)]
