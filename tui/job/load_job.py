@@ -192,7 +192,7 @@ def load_from_options(options: argparse.Namespace, launch: Sequence[str] | None)
         InputError: no job is given, it cannot be read, or a required setting is missing.
     """
     for word in (options.job, *(launch or ())):
-        if word and word.endswith(_PROGRAM_SUFFIXES):
+        if word and word.endswith(_PROGRAM_SUFFIXES) and is_file(Path(word)):
             note_job_folder(Path(word).parent)
     if getattr(options, "rehearse", False) is not None:
         return _load_as_asked(options, launch)

@@ -39,7 +39,7 @@ class Collector:
         self.received = received
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self._server.server_port}"
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True).start()
 
     def stop(self) -> None:
         self._server.shutdown()
@@ -135,7 +135,7 @@ def test_no_answer_is_read_to_its_end_and_no_other_address_gets_the_metrics(
             pass
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
     latest = LatestBoard(1.0)
     latest.set(board)
     for path in ("/endless", "/moved"):
