@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 from job_matrix import CELLS
-from slow_cases import quick_every
+from slow_cases import quick_every, slow_every
 
 from vramtop.estimator.common.errors import CannotTellError
 from vramtop.estimator.common.records import replace
@@ -65,7 +65,7 @@ def test_repeated_layers_give_the_full_trace(name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", sorted(CELLS)[::9])  # all of them take hours
+@pytest.mark.parametrize("name", slow_every(6, sorted(CELLS)[::9]))  # all of them take hours
 def test_repeated_layers_give_the_full_trace_over_the_matrix(name: str) -> None:
     if "flash" in name:
         pytest.importorskip("flash_attn")
