@@ -3,7 +3,7 @@
 import os
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from typing import Literal, TypedDict
+from typing import Literal
 
 import msgspec
 
@@ -22,41 +22,32 @@ AnomalyKind = Literal["helpers", "shared", "strays", "forgotten", "ended", "unse
 
 
 class Anomaly(msgspec.Struct, frozen=True, kw_only=True):
-    """An unusual use of GPU memory that the user should know of."""
+    """An unusual use of GPU memory."""
 
     kind: AnomalyKind
-    gpu_index: int
+    """`helpers`: data loader workers hold a CUDA context; `shared`: ranks share a GPU; `strays`: a rank uses another
+    rank's GPU; `forgotten`: idle processes of your own; `ended`, `unseen`: memory of no visible process."""
+    gpu: int
+    """NVML index of the GPU."""
     pids: tuple[int, ...]
-    """The anomalous processes; empty for memory of no visible process."""
+    """The processes; empty: memory of no visible process."""
     about: tuple[int, ...] = ()
     """Other processes that it concerns: the owner of helpers, the rank whose GPU it is."""
     held_bytes: int
-    """Memory of ``pids`` on this GPU."""
+    """Bytes that these processes hold on this GPU."""
     sentence: str
-    """States the anomaly."""
+    """The anomaly in words."""
     advice: str
-    """States what to do about it."""
+    """What to do about it."""
 
     @property
     def identity(self) -> tuple[object, ...]:
         """Key that stays the same while the anomaly lasts."""
-        return self.kind, self.gpu_index, self.about if self.kind in ("helpers", "strays") else self.pids
+        return self.kind, self.gpu, self.about if self.kind in ("helpers", "strays") else self.pids
 
     def concerns(self, pids: Iterable[int]) -> bool:
         """Return True if it involves one of these processes."""
         return not {*self.pids, *self.about}.isdisjoint(pids)
-
-    def to_json(self) -> "AnomalyJson":
-        """Return the object of ``vramtop --once --json``."""
-        return {
-            "kind": self.kind,
-            "gpu": self.gpu_index,
-            "pids": list(self.pids),
-            "about": list(self.about),
-            "held_bytes": self.held_bytes,
-            "sentence": self.sentence,
-            "advice": self.advice,
-        }
 
 
 class RuleContext(msgspec.Struct):
@@ -172,7 +163,7 @@ def _helper_anomaly(gpu_index: int, owner: GpuProcess, members: list[GpuProcess]
     hold = f"holds {thing}" if one else f"hold {thing} each"
     return Anomaly(
         kind="helpers",
-        gpu_index=gpu_index,
+        gpu=gpu_index,
         pids=pids,
         about=(owner.pid,),
         held_bytes=held,
@@ -232,7 +223,7 @@ def _shared_gpus(context: RuleContext, job: dict[int, int], by_gpu: dict[int, li
         held = sum(context.processes[pid].used_bytes or 0 for pid in pids)
         yield Anomaly(
             kind="shared",
-            gpu_index=gpu_index,
+            gpu=gpu_index,
             pids=tuple(pids),
             held_bytes=held,
             sentence=f"{_format_ranks(ranks)} of one job share this GPU ({format_pids(pids)}) and hold "
@@ -260,7 +251,7 @@ def _stray_contexts(context: RuleContext, job: dict[int, int], by_gpu: dict[int,
         each = "a CUDA context" if len(pids) == 1 else "a CUDA context each"
         yield Anomaly(
             kind="strays",
-            gpu_index=gpu.index,
+            gpu=gpu.index,
             pids=pids,
             about=tuple(owners),
             held_bytes=held,
@@ -365,7 +356,7 @@ def _forgotten_anomaly(context: RuleContext, process: GpuProcess, later: GpuProc
     kill = f"'kill {process.pid}' frees its memory"
     return Anomaly(
         kind="forgotten",
-        gpu_index=context.home_gpus[process.pid],
+        gpu=context.home_gpus[process.pid],
         pids=(process.pid,),
         about=() if later is None else (later.pid,),
         held_bytes=held,
@@ -388,7 +379,7 @@ def find_ended(context: RuleContext) -> Iterator[Anomaly]:
         )
         yield Anomaly(
             kind="ended",
-            gpu_index=gpu.index,
+            gpu=gpu.index,
             pids=(process.pid,),
             held_bytes=process.used_bytes,
             sentence=(f"process {process.pid} has ended, but {format_gib(process.used_bytes)} GiB are still held"),
@@ -423,7 +414,7 @@ def _hidden_memory(gpu: GpuReading, rest: int) -> Anomaly:
         others = f"{others}, or memory that the visible ones share with the host (cudaMallocManaged)"
     return Anomaly(
         kind="unseen",
-        gpu_index=gpu.index,
+        gpu=gpu.index,
         pids=(),
         held_bytes=rest,
         sentence=f"{format_gib(rest)} GiB do not belong to any visible process",
@@ -491,7 +482,7 @@ class AnomalyDetector:
             for identity, (_, anomaly) in self._last_found.items()
             if now - self._first_found[identity] >= self._min_duration_seconds
         ]
-        self._reported = tuple(sorted(lasting, key=lambda each: (each.gpu_index, -each.held_bytes, each.pids)))
+        self._reported = tuple(sorted(lasting, key=lambda each: (each.gpu, -each.held_bytes, each.pids)))
         return self._reported
 
     def _lingering(self, snapshot: Snapshot) -> dict[tuple[object, ...], tuple[float, Anomaly]]:
@@ -501,9 +492,7 @@ class AnomalyDetector:
         return {
             identity: (time, anomaly)
             for identity, (time, anomaly) in self._last_found.items()
-            if snapshot.time - time <= _LINGER_SECONDS
-            and anomaly.gpu_index in readable
-            and present.issuperset(anomaly.pids)
+            if snapshot.time - time <= _LINGER_SECONDS and anomaly.gpu in readable and present.issuperset(anomaly.pids)
         }
 
     def _find(self, snapshot: Snapshot) -> list[Anomaly]:
@@ -551,23 +540,3 @@ class AnomalyDetector:
 
 
 # The JSON of an anomaly, key by key (``anomalies``); its schema is made from these types.
-
-
-class AnomalyJson(TypedDict):
-    """An unusual use of GPU memory."""
-
-    kind: AnomalyKind
-    """`helpers`: data loader workers hold a CUDA context; `shared`: ranks share a GPU; `strays`: a rank uses another
-    rank's GPU; `forgotten`: idle processes of your own; `ended`, `unseen`: memory of no visible process."""
-    gpu: int
-    """NVML index of the GPU."""
-    pids: list[int]
-    """The processes; empty: memory of no visible process."""
-    about: list[int]
-    """Other processes that it concerns: the owner of helpers, the rank whose GPU it is."""
-    held_bytes: int
-    """Bytes that these processes hold on this GPU."""
-    sentence: str
-    """The anomaly in words."""
-    advice: str
-    """What to do about it."""

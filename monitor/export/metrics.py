@@ -248,7 +248,7 @@ def _figures(board: Board, row: GpuRow, gpu: tuple[str, str]) -> Iterator[Sample
     yield GPU_POWER, gpu, reading.power_w
     anomalous: Counter[str] = Counter()
     for anomaly in board.anomalies:
-        if anomaly.gpu_index == reading.index:
+        if anomaly.gpu == reading.index:
             anomalous[anomaly.kind] += anomaly.held_bytes
     for kind, held in sorted(anomalous.items()):
         yield GPU_ANOMALOUS, (*gpu, kind), held

@@ -339,7 +339,7 @@ def reading_of_board(
         time=board.snapshot.time,
         gpus=tuple(_gpu(board, row, runs, facts_of) for row in board.gpus if board.displays_gpu(row.reading)),
         pending=tuple(_pending(row) for row in board.pending),
-        anomalies=tuple(f"GPU {anomaly.gpu_index}: {displayed(anomaly.sentence)}" for anomaly in board.anomalies),
+        anomalies=tuple(f"GPU {anomaly.gpu}: {displayed(anomaly.sentence)}" for anomaly in board.anomalies),
         faults=tuple(fault.message for fault in board.snapshot.faults),
         unlisted=tuple(fault.message for fault in board.snapshot.faults if fault.code == NOT_LISTED),
         driver_version=source.driver_version,

@@ -10,7 +10,7 @@ from vramtop.estimator.crash.explanation import ExplanationJson
 from vramtop.estimator.crash.records import FailureJson
 from vramtop.estimator.crash.snapshot.records import MemorySnapshotJson
 from vramtop.estimator.learning.measurement import MeasurementJson
-from vramtop.monitor.anomalies import AnomalyJson
+from vramtop.monitor.anomalies import Anomaly
 from vramtop.monitor.attach.attachment import AttachmentJson
 from vramtop.monitor.board.divergence import Status
 from vramtop.monitor.board.fit import FitResultJson
@@ -394,6 +394,7 @@ class ForgottenJson(Versioned):
 # The JSON of ``vramtop --once`` on one machine.
 
 
+PlainAnomaly = Annotated[dict[str, Any], FieldsOf(Anomaly)]
 PlainFault = Annotated[dict[str, Any], FieldsOf(Fault)]
 
 
@@ -575,9 +576,9 @@ class OnceJson(Versioned):
     """Runs of known jobs."""
     pending: list[PendingJson]
     """Pending jobs, in the order of `--job`."""
-    anomalies: list[AnomalyJson]
+    anomalies: list[PlainAnomaly]
     """Memory that is held and should not be."""
-    oddities: list[AnomalyJson]
+    oddities: list[PlainAnomaly]
     """The former name of `anomalies`; the next version has it no more."""
 
 
@@ -604,9 +605,9 @@ class AttachJson(AttachmentJson, Versioned):
     """Its estimate, as `vramtop estimate --json` prints it; null: a required setting is missing."""
     observed_bytes: int | None
     """What the rank that holds the most holds now, as NVML counts the process; null: unknown."""
-    anomalies: list[AnomalyJson]
+    anomalies: list[PlainAnomaly]
     """Anomalies of its processes: memory that is held and should not be."""
-    oddities: list[AnomalyJson]
+    oddities: list[PlainAnomaly]
     """The former name of `anomalies`; the next version has it no more."""
     faults: list[str]
     """What could not be read of the GPUs, one sentence each."""

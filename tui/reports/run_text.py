@@ -96,9 +96,7 @@ def _warning_lines(run: RunReport, output: TextOutput) -> Iterator[str]:
     for sentence in run.faults:
         yield from output.wrapped(f"warning: {sentence}", indent="", further="  ")
     for anomaly in run.anomalies:
-        yield output.paint(
-            f"warning: GPU {anomaly.gpu_index}: {anomaly.sentence}; {anomaly.advice}", colour_of("warning")
-        )
+        yield output.paint(f"warning: GPU {anomaly.gpu}: {anomaly.sentence}; {anomaly.advice}", colour_of("warning"))
 
 
 def _status_lines(run: RunReport, output: TextOutput) -> Iterator[str]:

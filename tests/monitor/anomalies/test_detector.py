@@ -60,7 +60,7 @@ def machine(make_gpu: Make, make_process: Make, make_snapshot: Make) -> Machine:
 
 
 def kinds(found: Sequence[Anomaly]) -> list[tuple[str, int, tuple[int, ...]]]:
-    return [(anomaly.kind, anomaly.gpu_index, anomaly.pids) for anomaly in found]
+    return [(anomaly.kind, anomaly.gpu, anomaly.pids) for anomaly in found]
 
 
 def test_data_loader_workers_with_a_context_are_reported_at_once(machine: Machine) -> None:
@@ -233,7 +233,7 @@ def test_memory_of_an_ended_process_is_reported(machine: Machine, note: str, adv
 def test_unattributed_memory_beyond_the_drivers_own_is_reported(machine: Machine) -> None:
     machine.add(0, 700, 12)
     machine.changes = {"used_bytes": int(12.3 * 2**30)}
-    assert [anomaly.gpu_index for anomaly in machine.scan()] == [1]
+    assert [anomaly.gpu for anomaly in machine.scan()] == [1]
     machine.changes = {"used_bytes": 16 * 2**30}
     found = machine.scan(after=2)
     assert [(anomaly.kind, anomaly.held_bytes >> 30) for anomaly in found] == [("unseen", 4), ("unseen", 16)]

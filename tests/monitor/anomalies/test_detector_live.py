@@ -133,7 +133,7 @@ def test_two_ranks_on_one_gpu_and_a_stray_context_are_reported(
         fake_gpu(uuid="GPU-1", processes=[fake_process(second, 20 * GIB)]),
     ]
     (stray,) = scan()
-    assert (stray.kind, stray.gpu_index, stray.pids, stray.about) == ("strays", 0, (second,), (first,))
+    assert (stray.kind, stray.gpu, stray.pids, stray.about) == ("strays", 0, (second,), (first,))
     driver.gpus = [
         fake_gpu(uuid="GPU-0", processes=[fake_process(first, 20 * GIB)]),
         fake_gpu(uuid="GPU-1", processes=[fake_process(second, 20 * GIB)]),

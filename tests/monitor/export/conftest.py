@@ -66,7 +66,7 @@ class _Found:
     def update(self, snapshot: Any) -> tuple[Anomaly, ...]:
         del snapshot
         words = {"sentence": "forgotten", "advice": "end it"}
-        return (Anomaly(kind="forgotten", gpu_index=0, pids=(12,), held_bytes=2 * GIB, **words),)
+        return (Anomaly(kind="forgotten", gpu=0, pids=(12,), held_bytes=2 * GIB, **words),)
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from vramtop.tui.reports.anomaly_text import anomaly_lines
 Make = Callable[..., Any]
 ODD = Anomaly(
     kind="helpers",
-    gpu_index=0,
+    gpu=0,
     pids=(102, 103),
     about=(101,),
     held_bytes=2**30,

@@ -8,6 +8,8 @@ from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from msgspec import to_builtins
+
 from vramtop.estimator.budget import Budget, budget_on_gpu
 from vramtop.estimator.causes.divergence import Divergence
 from vramtop.estimator.common.errors import CannotTellError, InputError
@@ -205,7 +207,7 @@ def _anomalies(attachment: Attachment, snapshot: Snapshot | None) -> tuple[Anoma
 
 def _to_json(report: RunReport, observed_bytes: int | None) -> "AttachJson":
     sample = report.attachment.probe
-    anomalies = [anomaly.to_json() for anomaly in report.anomalies]
+    anomalies = to_builtins(report.anomalies)
     return {
         "schema": 1,
         **report.attachment.to_json(),

@@ -9,6 +9,8 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from msgspec import to_builtins
+
 from vramtop.estimator.common.errors import InputError
 from vramtop.estimator.common.secrets import displayed
 from vramtop.estimator.common.sizes import format_gib
@@ -116,7 +118,7 @@ def _watch(options: argparse.Namespace, watchlist: Watchlist, snapshot: Snapshot
 def board_json(board: Board) -> "OnceJson":
     """Return the board as ``--once --json`` prints it."""
     snapshot = board.snapshot
-    anomalies = [anomaly.to_json() for anomaly in board.anomalies]
+    anomalies = to_builtins(board.anomalies)
     return {
         "schema": 1,
         "time": datetime.fromtimestamp(snapshot.time, timezone.utc).isoformat(),
@@ -248,9 +250,7 @@ def board_lines(board: Board, output: TextOutput) -> Iterator[str]:
         yield from islice(gpu_lines, sum(board.displays_gpu(each.reading) for each in (gpu, *gpu.devices)))
         if not board.displays_gpu(gpu.reading):
             continue
-        yield from anomaly_lines(
-            [anomaly for anomaly in board.anomalies if anomaly.gpu_index == gpu.reading.index], output
-        )
+        yield from anomaly_lines([anomaly for anomaly in board.anomalies if anomaly.gpu == gpu.reading.index], output)
     yield ""
     yield from _process_lines(board, output)
     for row in board.pending:

@@ -176,10 +176,10 @@ def _anomaly_lines(board: Board) -> list[Content]:
     """Return the anomalies on the GPUs, the one with the most memory first."""
     anomalies = sorted(board.anomalies, key=lambda anomaly: -anomaly.held_bytes)
     shown = anomalies if len(anomalies) <= _MAX_ANOMALY_LINES else anomalies[: _MAX_ANOMALY_LINES - 1]
-    lines = [Content.assemble((" ! ", alarm()), f" GPU {each.gpu_index}: {printable(each.sentence)}") for each in shown]
+    lines = [Content.assemble((" ! ", alarm()), f" GPU {each.gpu}: {printable(each.sentence)}") for each in shown]
     if len(anomalies) > len(shown):
         rest = anomalies[len(shown) :]
-        gpus = gpu_list(sorted({each.gpu_index for each in rest}))
+        gpus = gpu_list(sorted({each.gpu for each in rest}))
         lines.append(
             Content.assemble((" ! ", alarm()), f" {len(rest)} more on GPU {gpus}; vramtop --once shows all of them")
         )

@@ -16,9 +16,7 @@ from vramtop.tui.screens.dashboard.screen import notices
 
 
 def make_anomaly(gpu: int, held: int) -> Anomaly:
-    return Anomaly(
-        kind="unseen", gpu_index=gpu, pids=(), held_bytes=held * GIB, sentence=f"{held} GiB odd", advice="look"
-    )
+    return Anomaly(kind="unseen", gpu=gpu, pids=(), held_bytes=held * GIB, sentence=f"{held} GiB odd", advice="look")
 
 
 def test_anomalies_take_at_most_two_lines_above_the_gpus(
