@@ -13,6 +13,7 @@ from textual.content import Content
 from vramtop.estimator.common.sizes import GIB, KIB, MIB, format_gib
 from vramtop.monitor.board.board import REASONS_IN_WORDS
 from vramtop.monitor.host.kinds import kind_label
+from vramtop.monitor.host.processes import GONE_NOTE
 from vramtop.monitor.snapshot.snapshot import Demand, ProcessKey
 
 from ..background.latest_only_task import LatestOnlyTask
@@ -156,10 +157,10 @@ def detail_lines(details: ProcessDetails) -> Iterator[Content]:
 
 
 def listed_lines(process: GpuProcess) -> Iterator[Content]:
-    """Yield what a snapshot knows of a process: its command, its parent, and what is unusual about it."""
+    """Yield what a snapshot knows of a process: its command, its parent, and anything unusual but that it is gone."""
     lines = [*_command_lines(printable(process.command or process.name or "").split())]
     lines += [_named("parent", str(process.parent))] if process.parent else []
-    lines += [_named("note", process.note)] if process.note else []
+    lines += [_named("note", process.note)] if process.note not in (None, GONE_NOTE) else []
     yield from _part("Command", lines)
 
 
@@ -266,7 +267,7 @@ class ProcessInfoScreen(DrawnScreen[None]):
     BINDINGS: ClassVar[list[BindingType]] = PROCESS_INFO_KEYS
     DEFAULT_CSS = """
     ProcessInfoScreen #title { height: 1; padding: 0 1; text-style: bold; background: $panel; }
-    ProcessInfoScreen #figures { padding: 0 1; }
+    ProcessInfoScreen #figures { padding: 0 1; text-wrap: wrap; }
     ProcessInfoScreen #parts {
         height: 1fr; padding: 0 1; scrollbar-size-vertical: 1; border-top: hkey $foreground 20%;
     }
@@ -335,10 +336,10 @@ class ProcessInfoScreen(DrawnScreen[None]):
         pid, start_time = self._key
         if not self._is_live:
             self._show_problem("The process is in the open recording, not on this machine.")
-        elif start_time is None:
-            self._show_problem(f"Process {pid} is not visible from here: it has ended, or runs in another container.")
-        else:
+        elif start_time is not None:
             self._read_task.submit(partial(self._read, pid, start_time))
+        elif not self._present:  # else the figures say so
+            self._show_problem(f"Process {pid} is not visible from here: it has ended, or runs in another container.")
 
     def action_attach(self) -> None:
         """Open the attach screen on this process."""

@@ -80,6 +80,16 @@ async def test_figures_and_details_are_read_while_the_screen_is_open_and_not_bef
         assert driver.calls[UTILISATION] == calls
 
 
+async def test_a_process_that_is_not_visible_says_so_once_in_whole_words(driver):
+    driver.gpus = [FakeGpu(processes=[FakeProcess(2**22 - 1, GIB)])]  # the largest pid, which nothing here has
+    demand = CurrentDemand()
+    app = VramtopApp(NvmlSource(demand=demand), Watchlist(never), AppOptions(interval=0.05, demand=demand))
+    async with on_first_board(app, (80, 24)) as pilot:
+        await pilot.press("i")
+        await until_shown(pilot, lambda: "container" in screen_text(app))
+        assert screen_text(app).count("not visible") == 1
+
+
 async def test_an_ended_process_keeps_what_was_read_and_says_so(driver, program):
     driver.gpus = [FakeGpu(processes=[FakeProcess(program.pid, 12 * GIB)])]
     demand = CurrentDemand()
