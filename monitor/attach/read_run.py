@@ -160,11 +160,6 @@ _ESTIMATE_VARIABLES = (
 )
 
 
-def path_from_here(root: Path | None, path: Path | None) -> Path | None:
-    """Return a process's path as it is reached from here."""
-    return path if root is None or path is None else root / path.relative_to("/")
-
-
 def environ_from_here(environ: Mapping[str, str], root: Path | None) -> dict[str, str]:
     """Return a process's environment with the folders of its Hugging Face cache as they are reached from here."""
     if root is None:
@@ -270,7 +265,7 @@ def read_run(
     interpreter = find_interpreter(program, root=root)
     versions = installed_versions(program, interpreter, root=root)
     environ = environ_from_here(program.environ or {}, root)
-    cwd = path_from_here(root, program.cwd)
+    cwd = program.cwd if root is None or program.cwd is None else root / program.cwd.relative_to("/")
     if cwd is not None:
         note_job_folder(cwd)
     sample = ProbeReader(run.reporting_process.pid).read()

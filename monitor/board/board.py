@@ -368,7 +368,7 @@ class ProcessGroup:
 def group_processes(board: Board) -> tuple[ProcessGroup, ...]:
     """Return all processes of a board, and the ended ones that are not dismissed, each row in one group."""
     rows = board.processes
-    runs = {_run_key(run): run for run in board.runs if run.rows and _is_known(run)}
+    runs = {("run", *run.pids[0]): run for run in board.runs if run.rows and _is_known(run)}
     finder = _GroupFinder(rows, runs)
     members: dict[GroupKey, list[ProcessRow]] = {key: list(run.rows) for key, run in runs.items()}
     listed = {row.key for run in runs.values() for row in run.rows}
@@ -422,10 +422,6 @@ def _own_key(row: ProcessRow) -> GroupKey:
 def _is_known(run: RunRow) -> bool:
     """Return False for a single process whose job could not be estimated: it may be a rank that was read on its own."""
     return run.budget is not None or len(run.pids) > 1 or run.ended_at is not None
-
-
-def _run_key(run: RunRow) -> GroupKey:
-    return ("run", *run.pids[0])
 
 
 # Why a followed process is on no GPU, and from which age on a board is too old.

@@ -125,7 +125,7 @@ class Reservations(msgspec.Struct, frozen=True):
                     reservation = _read(name, opened) if is_running else None
                     if reservation is None and is_running:
                         continue
-                    if reservation is not None and self._is_in_time(reservation):
+                    if reservation is not None and (reservation.until is None or self.now() < reservation.until):
                         found.append(reservation)
                     else:
                         with contextlib.suppress(OSError):  # another user's
@@ -168,9 +168,6 @@ class Reservations(msgspec.Struct, frozen=True):
 
     def _with_ancestors(self, pid: int) -> tuple[int, ...]:
         return pid, *self.ancestors(pid)
-
-    def _is_in_time(self, reservation: Reservation) -> bool:
-        return reservation.until is None or self.now() < reservation.until
 
     def _open_lock(self) -> int:
         file = self._own_folder() / "lock"

@@ -29,16 +29,12 @@ def crash_sentence(error: BaseException) -> str:
         return limit.message
     what = mask_line(printable(f"{type(error).__name__}: {error}" if str(error) else type(error).__name__))
     request = "please report it to vramtop's issue tracker"
-    path = _save_traceback(error)
+    path = save_fault("".join(traceback.format_exception(error)))
     if path is None:
         where = traceback.extract_tb(error.__traceback__)[-1:]
         place = "".join(f", in {Path(frame.filename).name}, line {frame.lineno}" for frame in where)
         return f"internal error ({what}{place}); {request}, with the output of vramtop doctor"
     return f"internal error ({what}); {request}, with {printable(str(path))} and the output of vramtop doctor"
-
-
-def _save_traceback(error: BaseException) -> Path | None:
-    return save_fault("".join(traceback.format_exception(error)))
 
 
 def save_fault(text: str) -> Path | None:

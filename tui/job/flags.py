@@ -236,11 +236,6 @@ def engine(text: str) -> Settings:
     return {"training.mode": "inference", **same_as("inference.engine")(text.lower())}
 
 
-def of_engine(name: str, read: Reader) -> Reader:
-    """Return a reader of a flag that only an engine's server has."""
-    return lambda text: {SERVED: name, **read(text)}
-
-
 def served_weights(text: str) -> Settings:
     """Read vLLM's ``--quantization``; ``4bit``, ``nf4``, ``8bit``, ``int8`` are bits of the weights in training too.
 
@@ -434,7 +429,7 @@ def _switch(names: str, meaning: str, on: Settings, off: Settings | None = None)
 def _of_engine(engine: str, name: str, flag: str, settings: Reader, value: str = "N") -> FamiliarFlag:
     shown = {"vllm": "vLLM", "sglang": "SGLang"}[engine]
     meaning = f"{shown}'s name for --{flag}; alone with a model, it means that {shown} serves the model."
-    return _flag(name, value, of_engine(engine, settings), meaning)
+    return _flag(name, value, lambda text: {SERVED: engine, **settings(text)}, meaning)
 
 
 _CHECKPOINTING, _OFFLOAD = "training.activation_checkpointing", "training.activation_offload"

@@ -96,11 +96,6 @@ _TONE_STYLES: dict[Tone, tuple[str, str]] = {
 """Styles on dark and on light ground, by tone."""
 
 
-def tone_style(tone: Tone, *, dark: bool) -> str:
-    """Return the style of a tone, on dark or light ground."""
-    return _TONE_STYLES[tone][not dark]
-
-
 def aligned(text: str, column: Column) -> str:
     """Return a text in exactly the width of its column."""
     text = shorten(text, column.width)
@@ -377,7 +372,7 @@ class RowTable(ScrollView, Generic[_Row], can_focus=True):
             columns.append(Column(name="", width=max(1, self.size.width - taken - self._gap)))
         parts = [(signs, "")]
         for column, cell in zip(columns, cells, strict=True):
-            text, style = self._spaced(aligned(cell.text, column)), tone_style(cell.tone, dark=dark)
+            text, style = self._spaced(aligned(cell.text, column)), _TONE_STYLES[cell.tone][not dark]
             if style == parts[-1][1]:
                 parts[-1] = (parts[-1][0] + text, style)
             else:
@@ -494,7 +489,7 @@ class ContentLines(ScrollView, can_focus=False):
             return Strip.blank(self.size.width, self.rich_style)
         strip = self._strips.get(at)
         if strip is None:
-            strip = self._strips[at] = self._painter.draw(self._lines[at], self._style_of(at), self.size.width)
+            strip = self._strips[at] = self._painter.draw(self._lines[at], self.visual_style, self.size.width)
         return strip
 
     def notify_style_update(self) -> None:
@@ -502,6 +497,3 @@ class ContentLines(ScrollView, can_focus=False):
         super().notify_style_update()
         self._strips.clear()
         self._painter.clear()
-
-    def _style_of(self, at: int) -> Style:  # noqa: ARG002 - for subclasses that draw some lines in another style
-        return self.visual_style

@@ -73,7 +73,7 @@ def check_infini_band(
         if context.several_machines:
             return warns(f"{names} here, and NCCL_IB_DISABLE=1: machines communicate over sockets", "unset it")
         return passes(f"{names} here, not used (NCCL_IB_DISABLE=1)")
-    active = [name for name in adapters if _is_active(folder / name)]
+    active = [name for name in adapters if any("ACTIVE" in text for text in _states(folder / name))]
     if not active:
         return warns(f"{names} here, and none of their ports is active", "see ibstat")
     locked = locked_bytes
@@ -145,10 +145,6 @@ def select_interfaces(value: str, here: Sequence[str]) -> list[str]:
         return interface in names if exact else any(interface.startswith(name) for name in names)
 
     return [interface for interface in here if named(interface) != without]
-
-
-def _is_active(adapter: Path) -> bool:
-    return any("ACTIVE" in text for text in _states(adapter))
 
 
 def _states(adapter: Path) -> Iterator[str]:

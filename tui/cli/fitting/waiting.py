@@ -70,10 +70,6 @@ def program_to_start(options: argparse.Namespace, launch: Sequence[str] | None) 
     return program
 
 
-def _print_status(sentence: str) -> None:
-    print(sentence, file=sys.stderr, flush=True)
-
-
 def wait_until_it_fits(
     judge: Callable[[], FitResult],
     label: str,
@@ -82,7 +78,7 @@ def wait_until_it_fits(
     timeout: float | None,
     starts: bool,
     reservations: Reservations | None = None,
-    report: Callable[[str], None] = _print_status,
+    report: Callable[[str], None] = lambda sentence: print(sentence, file=sys.stderr, flush=True),
     sleep: Callable[[float], None] = time.sleep,
     clock: Callable[[], float] = time.monotonic,
 ) -> FitResult:

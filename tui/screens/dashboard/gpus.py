@@ -185,12 +185,8 @@ def _memory(gpu: GpuRow) -> Content:
     if is_shared(gpu):
         return Content.styled(f"{'shared':>11}", MUTED)
     used, total = gpu.reading.used_bytes, gpu.reading.total_bytes
-    words = f"{format_gib(used)}/{'n/a' if total is None else _short(total)}"
+    words = f"{format_gib(used)}/{'n/a' if total is None else f'{total / GIB:.1f}'}"
     return Content(f"{words:>11}")
-
-
-def _short(size_bytes: int) -> str:
-    return f"{size_bytes / GIB:.1f}"
 
 
 def _free(gpu: GpuRow) -> Content:

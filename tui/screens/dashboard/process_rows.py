@@ -666,11 +666,6 @@ def order_key(row: TableRow, by: SortKey) -> tuple[Any, ...]:
     return (row.row is None and not row.rows, *_ORDERS[by](row), -_used(row), _position(row))
 
 
-def in_rank_order(rows: Sequence[TableRow], by: SortKey) -> list[TableRow]:
-    """Return the rows sorted; equals stay in their order."""
-    return sorted(rows, key=_ORDERS[by])
-
-
 def _unattributed_of(gpu: GpuRow, board: Board) -> list[TableRow]:
     displayed = (each for each in (gpu, *gpu.devices) if board.displays_gpu(each.reading))
     return [row for each in displayed for row in _unattributed(each)]
@@ -848,7 +843,7 @@ def _with_children(
         yield top
         return
     yield replace(top, fold="unfolded")
-    yield from _connected(in_rank_order(found or children, by))
+    yield from _connected(sorted(found or children, key=_ORDERS[by]))
 
 
 def _children(group: ProcessGroup) -> list[TableRow]:
