@@ -19,10 +19,7 @@ from vramtop.estimator.common.records import replace
 from vramtop.monitor.host.terminate import refusal_reason
 from vramtop.monitor.snapshot.snapshot import CurrentDemand, Demand
 from vramtop.monitor.sources.sampler import EarlySampler, Sampler
-from vramtop.monitor.storage.settings.schema import (
-    QUIET_HOURS,
-    THEME,
-)
+from vramtop.monitor.storage.settings.schema import QUIET_HOURS, THEME
 
 from ..background.notices import Notices
 from ..background.user_command import UserCommand
@@ -450,7 +447,7 @@ class VramtopApp(SharedApp, BoardApp):
         if self._options.preload_after is not None:
             self.set_timer(self._options.preload_after, preload_screens)
         if self._options.pid is not None:
-            from ..screens.attach import open_attach_on
+            from ..screens.attach.screen import open_attach_on
 
             open_attach_on(self, self._options.pid)
 
@@ -503,7 +500,7 @@ class VramtopApp(SharedApp, BoardApp):
 
     def show_process(self, row: ProcessRow) -> None:
         """Open the attach screen on this process; if it ended out of memory, the screen that explains that."""
-        from ..screens.attach import open_attach_on
+        from ..screens.attach.screen import open_attach_on
         from ..screens.crash import open_crash_on
 
         if not open_crash_on(self, row):

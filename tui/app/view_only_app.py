@@ -24,7 +24,7 @@ _VIEWS = frozenset(
     (
         "vramtop.tui.app.help.HelpScreen",
         "vramtop.tui.screens.alerts.AlertsScreen",
-        "vramtop.tui.screens.attach.AttachScreen",
+        "vramtop.tui.screens.attach.screen.AttachScreen",
         "vramtop.tui.screens.crash.CrashScreen",
         "vramtop.tui.screens.dashboard.process_table.ColumnDialog",
         "vramtop.tui.screens.dashboard.screen.DashboardScreen",

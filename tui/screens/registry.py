@@ -66,8 +66,8 @@ SCREENS = (
         title="Attach",
         command_help="Compare a running job with its budget",
         from_any_screen=True,
-        open="attach:open_attach",
-        keys="attach:ATTACH_KEYS",
+        open="attach.screen:open_attach",
+        keys="attach.screen:ATTACH_KEYS",
     ),
     ScreenSpec(
         name="step",

@@ -7,7 +7,7 @@ from textual.containers import VerticalScroll
 
 from vramtop.tui.app.app import VramtopApp
 from vramtop.tui.app.help import HelpScreen, help_content, key_rows
-from vramtop.tui.screens.attach import ATTACH_KEYS
+from vramtop.tui.screens.attach.screen import ATTACH_KEYS
 from vramtop.tui.screens.dashboard.process_table import ProcessTable
 from vramtop.tui.screens.dashboard.screen import DashboardScreen
 from vramtop.tui.screens.fit import FIT_KEYS

@@ -133,7 +133,7 @@ async def test_the_palettes_commands_write_nothing(app: ViewOnlyApp, tmp_path: P
 @SLOW
 async def test_the_settings_of_a_run_can_be_seen_and_not_changed(app: ViewOnlyApp) -> None:
     from vramtop.tui.job.form import JobForm
-    from vramtop.tui.screens.attach import AttachScreen
+    from vramtop.tui.screens.attach.screen import AttachScreen
 
     async with app.run_test(size=(140, 40)) as pilot:
         await shown(pilot, app)
@@ -152,7 +152,7 @@ async def test_the_settings_of_a_run_can_be_seen_and_not_changed(app: ViewOnlyAp
 async def test_only_processes_on_the_gpus_can_be_read(app: ViewOnlyApp, sleeper: subprocess.Popen[bytes]) -> None:
     from textual.widgets import Input, OptionList
 
-    from vramtop.tui.screens.attach import open_attach_on
+    from vramtop.tui.screens.attach.screen import open_attach_on
 
     async with app.run_test(size=(140, 40)) as pilot:
         await shown(pilot, app)

@@ -22,7 +22,9 @@ from vramtop.monitor.attach.read_run import read_run
 from vramtop.monitor.board.board import Board
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.snapshot.snapshot import ProcessCounters, WatchedJob
-from vramtop.tui.screens.attach import AttachScreen, RankTable, RunGraph
+from vramtop.tui.screens.attach.rank_table import RankTable
+from vramtop.tui.screens.attach.run_graph import RunGraph
+from vramtop.tui.screens.attach.screen import AttachScreen
 from vramtop.tui.screens.step import StepScreen
 
 UNTRACED = "The step was not traced: lion cannot be traced."

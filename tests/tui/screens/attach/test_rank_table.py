@@ -5,7 +5,7 @@ from vramtop.estimator.job.job import Job, ModelSpec
 from vramtop.monitor.board.board import ProcessRow
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.snapshot.snapshot import ProcessCounters, WatchedJob
-from vramtop.tui.screens.attach import RankPlacement, RankTable, rank_columns, rank_rows
+from vramtop.tui.screens.attach.rank_table import RankPlacement, RankTable, rank_columns, rank_rows
 
 JOB = Job(name="sft", model=ModelSpec(id="meta-llama/Llama-3.1-8B"))
 KEYS = ((11, 1_000.0), (12, 1_000.0))

@@ -20,7 +20,7 @@ from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.tui.cli.estimators import Estimators
 from vramtop.tui.cli.main import main
 from vramtop.tui.job.dialogs import RehearseScreen
-from vramtop.tui.screens.attach import AttachScreen
+from vramtop.tui.screens.attach.screen import AttachScreen
 
 pytest.importorskip("torch")
 

@@ -7,7 +7,7 @@ from vramtop.estimator.common.sizes import GIB
 from vramtop.tui.draw.bars import Cell
 from vramtop.tui.draw.memory_graph import Readings, TimeMark
 from vramtop.tui.draw.palette import COMPONENTS, colour_of
-from vramtop.tui.screens.attach import (
+from vramtop.tui.screens.attach.run_graph import (
     EXPECTED,
     LevelLine,
     RunGraph,

@@ -18,7 +18,7 @@ from vramtop.monitor.snapshot.faults import Fault
 from vramtop.monitor.snapshot.snapshot import CurrentDemand, ProcessFigures, Source, WatchedJob
 from vramtop.monitor.sources.nvml.nvml_source import NvmlSource
 from vramtop.tui.app.app import AppOptions, VramtopApp
-from vramtop.tui.screens.attach import AttachScreen
+from vramtop.tui.screens.attach.screen import AttachScreen
 from vramtop.tui.screens.base import ShowsBoard
 from vramtop.tui.screens.process import ProcessInfoScreen
 

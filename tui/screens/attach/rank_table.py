@@ -1,0 +1,210 @@
+"""The table of all ranks of a run; the rank under the cursor is drawn below it."""
+
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
+
+import msgspec
+from textual.binding import BindingType
+from textual.message import Message
+
+from vramtop.estimator.common.records import replace
+from vramtop.estimator.common.sizes import format_gib
+from vramtop.monitor.board.board import NOT_ON_GPU_YET, ProcessRow
+from vramtop.monitor.board.divergence import PeakUsage
+from vramtop.monitor.snapshot.snapshot import ProcessKey
+
+from ...draw.labels import (
+    WORST_FIRST,
+    CellText,
+    budget_label,
+    difference_label,
+    phase_label,
+    severity_rank,
+    status_tone,
+)
+from ...draw.palette import STATUSES
+from ...keys import bind
+from ...widgets.row_table import ROW_BINDINGS, Column, RowTable, fit_columns, scroll_to_row
+
+COLUMNS = (
+    Column(name="RANK", width=4, right=True, importance=5),
+    Column(name="PID", width=7, right=True),
+    Column(name="GPU", width=3, right=True, importance=1),
+    Column(name="HOLDS", width=6, right=True, importance=2),
+    Column(name="PEAK", width=6, right=True, importance=6),
+    Column(name="KNOWN BY", width=10, importance=9),
+    Column(name="BUDGET", width=6, right=True, importance=10),
+    Column(name="DIFF", width=6, right=True, importance=4),
+    Column(name="STATUS", width=15, importance=3),
+    Column(name="PHASE", width=10, importance=7),
+    Column(name="STEP", width=7, right=True, importance=8),
+    Column(name="S/STEP", width=6, right=True, importance=11),
+)
+_GAP = 2
+
+
+class RankRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A line of the table."""
+
+    key: str
+    row: ProcessRow | None
+    """None: this rank is on no GPU."""
+    cells: dict[str, CellText]
+    """By name of the column."""
+
+
+class RankPlacement(msgspec.Struct, frozen=True):
+    """Rank and GPU of a process."""
+
+    rank: int | None = None
+    gpu: str = "-"
+    """The GPU that the process will take according to its environment."""
+    missing: str = NOT_ON_GPU_YET.short
+    """Why it is on no GPU, if it is on none."""
+
+
+def rank_columns(width: int, *, gpu_width: int = 3) -> list[Column]:
+    """Return the columns that fit, in order; the least important ones are dropped first.
+
+    Args:
+        width: cells of the table.
+        gpu_width: cells of the longest GPU or MIG device name.
+    """
+    columns = [replace(each, width=max(3, gpu_width)) if each.name == "GPU" else each for each in COLUMNS]
+    fitting = {column.name for column in fit_columns(columns, width, _GAP)}
+    return [column for column in columns if column.name in fitting]
+
+
+def rank_rows(rows: Sequence[ProcessRow], ranks: Mapping[ProcessKey, RankPlacement]) -> list[RankRow]:
+    """Return a row for each process on each GPU, and for each rank on no GPU; in order of ranks.
+
+    Args:
+        rows: the processes on GPUs, including ended ones.
+        ranks: the placement of each process of the run, in order.
+    """
+    found = [_on_gpu(row, ranks.get(row.process.key, RankPlacement()).rank) for row in rows]
+    present = {row.process.key for row in rows}
+    missing = [_missing_row(key, place) for key, place in ranks.items() if key not in present]
+    order = {key: at for at, key in enumerate(ranks)}
+    by_place = sorted(found, key=lambda each: order.get(each.row.process.key, len(order)) if each.row else 0)
+    return [*by_place, *missing]
+
+
+def _on_gpu(row: ProcessRow, rank: int | None) -> RankRow:
+    comparison, counters = row.comparison, row.process.counters
+    tone = status_tone(row)
+    status = CellText("? no budget" if row.problem else "-", "muted")
+    phase = peak = known = ""
+    if comparison is not None:
+        mark = STATUSES[comparison.status]
+        status = CellText(f"{mark.letter} {mark.word}", tone)
+        phase = phase_label(comparison)
+        if comparison.peak_usage:
+            peak, known = format_gib(comparison.peak_usage.size_bytes), _known_by(comparison.peak_usage)
+    ended = row.ended_at is not None
+    texts = {
+        "RANK": CellText("-" if rank is None else str(rank)),
+        "PID": CellText(str(row.process.pid)),
+        "GPU": CellText(row.gpu.label),
+        "HOLDS": CellText("-" if ended else format_gib(row.process.used_bytes)),
+        "PEAK": CellText(peak or "-"),
+        "KNOWN BY": CellText(known or "-", "muted"),
+        "BUDGET": CellText(budget_label(row)),
+        "DIFF": CellText("-" if comparison is None or ended else difference_label(comparison) or "-", tone),
+        "STATUS": status,
+        "PHASE": CellText(phase or "-"),
+        "STEP": CellText("-" if counters is None or counters.steps is None else f"{counters.steps:,}"),
+        "S/STEP": CellText(
+            "-" if counters is None or counters.step_seconds is None else f"{counters.step_seconds:.2f}"
+        ),
+    }
+    return RankRow(key="/".join(map(str, row.key)), row=row, cells=texts)
+
+
+def _missing_row(key: ProcessKey, place: RankPlacement) -> RankRow:
+    texts = dict.fromkeys((column.name for column in COLUMNS), CellText("-", "muted"))
+    texts["RANK"] = CellText("-" if place.rank is None else str(place.rank))
+    texts["PID"] = CellText(str(key[0]))
+    texts["GPU"] = CellText(place.gpu, "muted")
+    texts["STATUS"] = CellText(place.missing, "muted")
+    return RankRow(key=f"none/{key[0]}/{key[1]}", row=None, cells=texts)
+
+
+def _known_by(high: PeakUsage) -> str:
+    if high.source == "seen":
+        return "seen" if high.interval_seconds is None else f"seen {high.interval_seconds:.1f} s"
+    return {"probe": "probe", "accounting": "driver"}[high.source]
+
+
+class RankTable(RowTable[RankRow], can_focus=True):
+    """The ranks; posts ``Selected`` when the user moves the cursor, ``Paged`` if all are in sight already."""
+
+    GAP_AROUND = True
+    MARGIN = 0
+    BINDINGS: ClassVar[list[BindingType]] = [*ROW_BINDINGS, bind("list.open", "open")]
+    DEFAULT_CSS = """
+    RankTable { height: auto; max-height: 9; min-height: 1; }
+    RankTable > .table--cursor { background: $primary 20%; }
+    RankTable:focus > .table--cursor { background: $primary 45%; }
+    """
+
+    class Selected(Message):
+        """The cursor is on another rank."""
+
+    class Paged(Message):
+        """Page Down (``by`` is 1) or Page Up (-1) was pressed, and there are no more ranks than are in sight."""
+
+        def __init__(self, by: int) -> None:
+            super().__init__()
+            self.by = by
+
+    @property
+    def process(self) -> ProcessRow | None:
+        """The process under the cursor; None if there is none, or it holds nothing on a GPU yet."""
+        return self.selected.row if self.selected else None
+
+    def show(self, rows: Sequence[ProcessRow], ranks: Mapping[ProcessKey, RankPlacement], *, width: int) -> None:
+        """Show these processes, and the ranks that are on no GPU yet.
+
+        Until the user moves it, the cursor is on the rank with the worst status, or the most memory among equals.
+        """
+        new, followed = rank_rows(rows, ranks), self.selected
+        kept = next((row for row in new if followed is not None and row.key == followed.key), None)
+        self._moved = self._moved and kept is not None
+        if new and not self._moved:
+            worst = min(new, key=_urgency)
+            self.cursor_row = new.index(worst if kept is None or _urgency(worst)[0] < _urgency(kept)[0] else kept)
+        gpu_width = max((len(row.gpu.label) for row in rows), default=0)
+        self.show_rows(new, rank_columns(width - self.scrollbar_size_vertical, gpu_width=gpu_width), _GAP)
+        scroll_to_row(self, self.cursor_row, page=self.page)
+
+    def key_of(self, row: RankRow) -> str:
+        """Return the rank's process, and its GPU."""
+        return row.key
+
+    def cells_of(self, row: RankRow) -> list[CellText]:
+        """Return the cells of the columns that are shown."""
+        return [row.cells[column.name] for column in self._columns]
+
+    def signs_of(self, row: RankRow) -> tuple[str, bool]:  # noqa: ARG002 - no rank has a sign
+        """Return nothing: the first column begins at the left."""
+        return "", False
+
+    def move_cursor(self, *, row: int) -> None:
+        """Put the cursor on another rank, and report that."""
+        super().move_cursor(row=row)
+        self.post_message(self.Selected())
+
+    def action_move_page(self, by: int) -> None:
+        """Go to the next or previous ranks; with all of them in sight, what is below the table scrolls."""
+        if self.max_scroll_y:
+            super().action_move_page(by)
+        else:
+            self.post_message(self.Paged(by))
+
+
+def _urgency(row: RankRow) -> tuple[int, int]:
+    """Return a sort key: the worst status first, then the most memory; a rank on no GPU comes last."""
+    if row.row is None:
+        return len(WORST_FIRST) + 1, 0
+    return severity_rank(row.row), -(row.row.process.used_bytes or 0)

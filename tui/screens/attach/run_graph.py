@@ -1,0 +1,296 @@
+"""The run graph: a curve of memory over time in front of the stacked components of the budget.
+
+Components are drawn in full colours below the curve and in faint ones above it; the curve is a thick line between
+them. Each is named once. What is held beyond the budget is red. Without colour, layers are told apart by patterns.
+"""
+
+from collections.abc import Sequence
+from itertools import accumulate
+
+import msgspec
+
+from vramtop.estimator.budget import Components
+
+from ...draw.bars import Cell, component_segments
+from ...draw.memory_graph import (
+    EIGHTHS,
+    Readings,
+    TimelineMark,
+    TimeMark,
+    column_sizes,
+    level_of,
+    timeline_cells,
+    timeline_marks,
+)
+from ...draw.palette import COMPONENTS, OTHER_MEMORY, blend, colour_of, ink_on
+from ...widgets.cell_rows import AxesGraph, AxisLines
+from ..step import GPU_TOTAL, MAX_GPU_TO_PEAK, STACK_ORDER, cell_parts, split_cell
+
+EXPECTED, BOUND = "━", "┄"
+_FULL = "█"
+_STEPS = 8
+_CURVE_EIGHTHS = 4
+"""Minimum thickness of the curve, in eighths of a row."""
+_PATTERNS = (("▓", " "), ("▒", "░"))
+"""Held memory and memory still to come, of every other layer: without colour they are told apart by their patterns."""
+_HELD_SHARE, _COMING_SHARE = 0.62, 0.24
+"""Share of a component's colour in held memory and in memory still to come; the rest is background."""
+
+
+class LevelLine(msgspec.Struct, frozen=True):
+    """A horizontal line, such as a bound of the budget."""
+
+    size_bytes: int
+    char: str
+    colour: str | None = None
+
+
+class RunGraphData(msgspec.Struct, frozen=True, kw_only=True):
+    """The run and its budget."""
+
+    history: Readings
+    top_bytes: int
+    """Bytes at the top of the graph; anything above is cut off."""
+    span_seconds: float
+    """Seconds across the full width."""
+    now: float
+    """Unix seconds at the right edge."""
+    layers: Components | None = None
+    """Components of the budget, behind the curve; None: no budget is known."""
+    slack_bytes: int = 0
+    """Bytes that the allocator keeps beyond the components, on top of them."""
+    lines: tuple[LevelLine, ...] = ()
+    """The last of two lines in the same row is drawn."""
+    marks: tuple[TimeMark, ...] = ()
+    high_bytes: int | None = None
+    """The upper bound of the budget, beyond which the run is red; None: not known, or a guess."""
+    colour: str | None = None
+    """Colour of the curve."""
+
+
+def run_graph_rows(
+    data: RunGraphData,
+    *,
+    width: int,
+    height: int,
+    ground: str = "#000000",
+    patterns: bool = False,
+) -> list[list[Cell]]:
+    """Draw the run, top row first; each column shows the maximum over its time.
+
+    Args:
+        data: the run and its budget.
+        width: columns.
+        height: rows.
+        ground: the background colour, with which components are blended.
+        patterns: draw patterns: there is no colour.
+    """
+    if width <= 0 or height <= 0 or data.top_bytes <= 0:
+        return []
+    sizes = column_sizes(data.history, width, data.span_seconds, data.now)
+    levels = [level_of(size, height * _STEPS, data.top_bytes) for size in sizes]
+    bands = _bands(data, height, ground=ground, patterns=patterns)
+    lines = {_row_of(line.size_bytes, height, data.top_bytes): line for line in data.lines}
+    marks = {mark.column: mark.colour or colour_of("neutral") for mark in _marks(data, width) if mark.column}
+    calm, rows = data.colour or colour_of("no_budget"), []
+    for y in range(height - 1, -1, -1):
+        curve = colour_of("bad") if _is_beyond(data, y, height) else calm
+        row = [_cell(level - y * _STEPS, bands[y], curve, mark=marks.get(x)) for x, level in enumerate(levels)]
+        rows.append(_with_line(row, levels, y, bands[y], lines.get(y)))
+    _write_labels(rows, levels, data)
+    return rows
+
+
+def _is_beyond(data: RunGraphData, y: int, height: int) -> bool:
+    """Return True if everything in a row, counted from the bottom, is beyond the budget."""
+    return data.high_bytes is not None and y * data.top_bytes >= data.high_bytes * height
+
+
+def _write_labels(rows: list[list[Cell]], levels: Sequence[int], data: RunGraphData) -> None:
+    """Write the name and size of each layer once, in its middle, where neither the curve nor a line is."""
+    height, width = len(rows), len(levels)
+    taken = {_row_of(line.size_bytes, height, data.top_bytes) for line in data.lines}
+    layers = _stack(data)
+    ends = list(accumulate(layer.size_bytes for layer in layers))
+    for end, layer in sorted(zip(ends, layers, strict=True), key=lambda pair: -pair[1].size_bytes):
+        low, high = (round(edge * height / data.top_bytes) for edge in (end - layer.size_bytes, end))
+        free = [y for y in range(low, min(high, height)) if y not in taken]
+        if not free or not layer.labels:
+            continue
+        y = min(free, key=lambda each: abs(2 * each + 1 - low - high))
+        row = rows[height - 1 - y]
+        for label in (f" {label} " for label in layer.labels):
+            starts = (0, width - len(label))
+            start = next(
+                (at for at in starts if 0 <= at <= width - len(label) and _is_flat(levels, at, at + len(label), y)),
+                None,
+            )
+            if start is not None:
+                taken.add(y)
+                for x, char in enumerate(label, start=start):
+                    ground = row[x].ground
+                    row[x] = Cell(char, ground and ink_on(ground), ground)
+                break
+
+
+def _is_flat(levels: Sequence[int], start: int, end: int, y: int) -> bool:
+    """Return True if the curve does not pass through these columns of a row, counted from the bottom."""
+    return all(not 0 < level - y * _STEPS < _STEPS + _CURVE_EIGHTHS for level in levels[start:end])
+
+
+def axis_rows(data: RunGraphData, *, width: int, end: str = "now") -> tuple[list[Cell], str]:
+    """Return the two rows below the graph: the phases of the run by name, and time labels such as ``-5 min``.
+
+    Args:
+        data: the run that is drawn above.
+        width: columns.
+        end: label of the right edge.
+    """
+    axis, names = timeline_cells(_marks(data, width), width, empty="─"), [" "] * width
+    step = _tick_seconds(data.span_seconds, width)
+    slot = data.span_seconds / max(1, width)
+    free = max(0, width - len(end))
+    names[free:] = end[-width:] if width else ""
+    for count in range(1, int(data.span_seconds / step) + 1):
+        column = max(0, width - 1 - round(count * step / slot))
+        label = _ago(count * step)
+        at = max(0, column - len(label) // 2)
+        if width and axis[column].char == "─":
+            axis[column] = Cell("┴")
+        if at + len(label) < free:
+            names[at : at + len(label)] = label
+            free = at
+    return axis, "".join(names)
+
+
+def _marks(data: RunGraphData, width: int) -> tuple[TimelineMark, ...]:
+    return timeline_marks(data.marks, width=width, span_seconds=data.span_seconds, now=data.now)
+
+
+def graph_top_bytes(gpu_bytes: int | None, *sizes: int | None) -> int:
+    """Return the bytes at the top of the graph: those of the GPU, if the run or its budget fills enough of it."""
+    most = max((size for size in sizes if size is not None), default=0)
+    if gpu_bytes is not None and (not most or gpu_bytes <= MAX_GPU_TO_PEAK * most):
+        return max(gpu_bytes, most)
+    return max(1, round(most * 1.2))
+
+
+class _Band(msgspec.Struct, frozen=True):
+    """Cells of one row below and above the curve, and the main colour above it."""
+
+    held: Cell
+    coming: Cell
+    ground: str | None
+
+
+def _cell(reach: int, band: _Band, curve: str, *, mark: str | None) -> Cell:
+    """Return the cell of a column whose curve is ``reach`` eighths above the bottom of this row."""
+    if 0 < reach < _STEPS:
+        return Cell(EIGHTHS[reach], curve, band.ground)
+    if _STEPS <= reach < _STEPS + _CURVE_EIGHTHS:
+        return Cell(_FULL, curve)
+    if reach > 0:
+        return band.held
+    return Cell("┊", mark, band.ground) if mark else band.coming
+
+
+def _with_line(row: list[Cell], levels: Sequence[int], y: int, band: _Band, line: LevelLine | None) -> list[Cell]:
+    if line is None:
+        return row
+    for x, level in enumerate(levels):
+        reach = level - y * _STEPS
+        crest = 0 < reach < _STEPS + _CURVE_EIGHTHS
+        if not crest:
+            row[x] = Cell(line.char, line.colour, band.held.ground or band.held.colour if reach > 0 else band.ground)
+    return row
+
+
+def _bands(data: RunGraphData, height: int, *, ground: str, patterns: bool) -> list[_Band]:
+    """Return the look of each row, from the bottom."""
+    calm = data.colour or colour_of("no_budget")
+    curves = [colour_of("bad") if _is_beyond(data, y, height) else calm for y in range(height)]
+    if data.layers is None:
+        return [_Band(Cell(_FULL, curve), Cell(" "), None) for curve in curves]
+    unit = data.top_bytes / (height * _STEPS)
+    layers = _stack(data)
+    ends = accumulate(layer.size_bytes for layer in layers)
+    numbers = accumulate(layer.size_bytes >= unit * _STEPS / 2 for layer in layers)  # thin ones share a pattern
+    edges = [((at, layer.colour), round(end / unit)) for at, end, layer in zip(numbers, ends, layers, strict=True)]
+    return [
+        _band(cell_parts(edges, y), blend(curve, ground, _HELD_SHARE), ground, patterns=patterns)
+        for y, curve in enumerate(curves)
+    ]
+
+
+class _Layer(msgspec.Struct, frozen=True):
+    """A component of the budget."""
+
+    size_bytes: int
+    colour: str
+    labels: tuple[str, ...] = ()
+
+
+def _stack(data: RunGraphData) -> list[_Layer]:
+    """Return the layers, from the bottom."""
+    if data.layers is None:
+        return []
+    segments = dict(zip((name for name, _ in data.layers.items()), component_segments(data.layers), strict=True))
+    stack = [_Layer(segments[name].size_bytes, COMPONENTS[name].colour, segments[name].labels) for name in STACK_ORDER]
+    return [*stack, _Layer(max(0, data.slack_bytes), OTHER_MEMORY["slack"].colour)]
+
+
+_Parts = Sequence[tuple[tuple[int, str] | None, int]]
+"""(Number and colour, eighths) of the layers in a row, from the bottom; None: nothing."""
+
+
+def _band(parts: _Parts, beyond: str, ground: str, *, patterns: bool) -> _Band:
+    most, _ = max(parts, key=lambda part: part[1])
+    if patterns:
+        held, coming = _PATTERNS[most[0] % len(_PATTERNS)] if most else (_FULL, " ")
+        return _Band(Cell(held), Cell(coming), None)
+    cells = []
+    for share, blank in ((_HELD_SHARE, beyond), (_COMING_SHARE, None)):
+        cells.append(
+            split_cell([(blank if layer is None else blend(layer[1], ground, share), n) for layer, n in parts])
+        )
+    return _Band(cells[0], cells[1], blend(most[1], ground, _COMING_SHARE) if most else None)
+
+
+def _row_of(size_bytes: int, height: int, top_bytes: int) -> int:
+    return min(height - 1, size_bytes * height // top_bytes)
+
+
+def _tick_seconds(span_seconds: float, width: int) -> float:
+    """Return the shortest round interval at which labels do not overlap."""
+    room = span_seconds * 12 / max(1, width)
+    steps = [1, 2, 5, 10, 15, 30, *(60 * m for m in (1, 2, 5, 10, 15, 30)), *(3600 * h for h in (1, 2, 3, 6, 12, 24))]
+    return next((float(step) for step in steps if step >= room), 86_400.0 * max(1, -int(-room // 86_400)))
+
+
+def _ago(seconds: float) -> str:
+    for unit, size in (("d", 86_400), ("h", 3600), ("min", 60)):
+        if seconds >= size and seconds % size == 0:
+            return f"-{seconds / size:.0f} {unit}"
+    return f"-{seconds:.0f} s" if seconds < 60 else f"-{seconds / 60:.1f} min"
+
+
+class RunGraph(AxesGraph):
+    """Draws a ``RunGraphData``, and repaints only changed rows."""
+
+    DEFAULT_CSS = "RunGraph { height: 1fr; min-height: 1; }"
+
+    def show(self, data: RunGraphData, *, end: str = "now") -> None:
+        """Draw a run.
+
+        Args:
+            data: the run and its budget.
+            end: label of the right edge.
+        """
+
+        def draw(width: int, height: int) -> tuple[list[list[Cell]], AxisLines]:
+            ground, patterns = self.background_colors[1].hex6, self._ascii_only or self.app.no_color
+            rows = run_graph_rows(data, width=width, height=height, ground=ground, patterns=patterns)
+            return rows, axis_rows(data, width=width, end=end)
+
+        named = (GPU_TOTAL, EXPECTED)
+        self.show_graph(data.top_bytes, draw, lines=[line.size_bytes for line in data.lines if line.char in named])
