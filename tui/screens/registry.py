@@ -57,8 +57,8 @@ SCREENS = (
         title="Fit check",
         command_help="Check whether a job fits on these GPUs",
         from_any_screen=True,
-        open="fit:open_fit_check",
-        keys="fit:FIT_KEYS",
+        open="fit.screen:open_fit_check",
+        keys="fit.screen:FIT_KEYS",
     ),
     ScreenSpec(
         name="attach",

@@ -10,7 +10,7 @@ from vramtop.tui.app.help import HelpScreen, help_content, key_rows
 from vramtop.tui.screens.attach.screen import ATTACH_KEYS
 from vramtop.tui.screens.dashboard.process_table import ProcessTable
 from vramtop.tui.screens.dashboard.screen import DashboardScreen
-from vramtop.tui.screens.fit import FIT_KEYS
+from vramtop.tui.screens.fit.screen import FIT_KEYS
 from vramtop.tui.screens.registry import SCREENS
 
 _SELF_EXPLANATORY = ("Back", "Show all")

@@ -16,7 +16,7 @@ from vramtop.tui.app.app import AppOptions
 from vramtop.tui.app.view_only_app import ViewOnlyApp
 from vramtop.tui.cli.estimators import Estimators
 from vramtop.tui.keys import KEYS
-from vramtop.tui.screens.fit import FitCheckScreen
+from vramtop.tui.screens.fit.screen import FitCheckScreen
 
 STARTS = ("subprocess.Popen", "os.posix_spawn", "os.fork", "os.forkpty", "os.exec", "os.spawn", "os.system")
 QUITS = {"q", "ctrl+q", "ctrl+z"}

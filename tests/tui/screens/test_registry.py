@@ -80,6 +80,6 @@ def test_every_module_that_is_loaded_before_a_key_needs_it_exists(monkeypatch):
     loaded: list[str] = []
     monkeypatch.setattr("vramtop.tui.background.preload.preload_modules", loaded.extend)
     preload_screens()
-    assert "vramtop.tui.screens.fit" in loaded
+    assert "vramtop.tui.screens.fit.screen" in loaded
     for name in loaded:
         import_module(name)

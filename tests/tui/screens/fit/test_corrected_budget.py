@@ -14,7 +14,7 @@ from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.snapshot.snapshot import WatchedJob
 from vramtop.tui.screens.dashboard.gpus import PanelShape, panel_lines
 from vramtop.tui.screens.dashboard.screen import pending_line
-from vramtop.tui.screens.fit import FitCheckScreen
+from vramtop.tui.screens.fit.screen import FitCheckScreen
 
 JOB = Job(name="tune", model=ModelSpec(id="Llama-3.1-8B"))
 SENTENCE = "measured here 3 times, last on 2026-11-12: 41.3 GiB at micro-batch 2; this job scaled from it: 52.0"

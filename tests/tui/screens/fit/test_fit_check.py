@@ -22,7 +22,10 @@ from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.storage.recent_models import RecentModels
 from vramtop.tui.job.dialogs import CopiedTextScreen, OpenJobScreen, SaveJobScreen
 from vramtop.tui.job.form import FieldRow, JobForm, ModelInput
-from vramtop.tui.screens.fit import FitCheckScreen, GpuPicker, Suggestions, VerdictView
+from vramtop.tui.screens.fit.gpu_picker import GpuPicker
+from vramtop.tui.screens.fit.screen import FitCheckScreen
+from vramtop.tui.screens.fit.suggestions import Suggestions
+from vramtop.tui.screens.fit.verdict_view import VerdictView
 from vramtop.tui.screens.step import StepScreen
 from vramtop.tui.widgets.choice import Choice
 from vramtop.tui.widgets.match_list import MatchList, SearchChoice, SearchMenu

@@ -16,7 +16,8 @@ from vramtop.estimator.job.job import Job
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.tui.job.form import FieldRow
 from vramtop.tui.job.load_job import LoadedJob, load_again
-from vramtop.tui.screens.fit import FitCheckScreen, VerdictView
+from vramtop.tui.screens.fit.screen import FitCheckScreen
+from vramtop.tui.screens.fit.verdict_view import VerdictView
 
 OLD = "llama-3.1-8b"
 SCRIPT = f"""

@@ -20,7 +20,8 @@ from vramtop.tui.cli.estimators import Estimators
 from vramtop.tui.job.dialogs import RehearseScreen
 from vramtop.tui.job.form import JobForm
 from vramtop.tui.keys import KEYS
-from vramtop.tui.screens.fit import FitCheckScreen, VerdictView
+from vramtop.tui.screens.fit.screen import FitCheckScreen
+from vramtop.tui.screens.fit.verdict_view import VerdictView
 from vramtop.tui.screens.step import StepScreen
 
 pytest.importorskip("torch")

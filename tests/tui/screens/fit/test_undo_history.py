@@ -1,5 +1,5 @@
 from vramtop.estimator.job.job import Job, Training
-from vramtop.tui.screens.fit import UndoHistory
+from vramtop.tui.screens.fit.undo_history import UndoHistory
 
 
 def job(micro_batch: int, length: int = 2048) -> Job:

@@ -30,7 +30,7 @@ from vramtop.tui.app.app import AppOptions, VramtopApp
 from vramtop.tui.background.preflight_run import PreflightProgress, PreflightRequest, read_context
 from vramtop.tui.job.dialogs import OpenJobScreen
 from vramtop.tui.reports.preflight_text import summary_line
-from vramtop.tui.screens.fit import FitCheckScreen
+from vramtop.tui.screens.fit.screen import FitCheckScreen
 from vramtop.tui.screens.preflight import PreflightMark, PreflightScreen, mark_line
 
 LLAMA = {
@@ -266,7 +266,7 @@ async def test_f12_in_the_fit_check_checks_the_machine_chosen_there(no_network, 
 
 async def test_an_opened_launch_line_is_checked_unchanged(make_budget, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     asked: dict[str, Any] = {}
-    monkeypatch.setattr("vramtop.tui.screens.fit.open_preflight", lambda *_, **given: asked.update(given))
+    monkeypatch.setattr("vramtop.tui.screens.fit.screen.open_preflight", lambda *_, **given: asked.update(given))
     line = (
         "torchrun --nproc-per-node 1 train.py --model_name_or_path gpt2 --per_device_train_batch_size 1 --max_length 64"
     )

@@ -17,7 +17,7 @@ from vramtop.estimator.job.job import Job, ModelSpec
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.snapshot.snapshot import WatchedJob
 from vramtop.tui.app.app import AppOptions, VramtopApp
-from vramtop.tui.screens.fit import FitCheckScreen
+from vramtop.tui.screens.fit.screen import FitCheckScreen
 from vramtop.tui.screens.step import TRACING, StepScreen, show_step
 
 MODEL = "meta-llama/Llama-3.1-8B"

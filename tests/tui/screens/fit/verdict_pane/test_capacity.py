@@ -7,7 +7,8 @@ from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.job.job import Job, ModelSpec
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.snapshot.snapshot import GpuReading, Snapshot
-from vramtop.tui.screens.fit import Capacity, GpuPicker
+from vramtop.tui.screens.fit.advice import Capacity
+from vramtop.tui.screens.fit.gpu_picker import GpuPicker
 
 FIRST, SECOND = (Job(name=name, model=ModelSpec(id="gpt2")) for name in ("first", "second"))
 

@@ -2,7 +2,7 @@ import pytest
 
 from vramtop.monitor.board.fit import check_fit, device_capacities
 from vramtop.tui.draw.palette import VERDICTS
-from vramtop.tui.screens.fit import headline, large_letters
+from vramtop.tui.screens.fit.headline import headline, large_letters
 
 
 def lines(budget, snapshot, **options):

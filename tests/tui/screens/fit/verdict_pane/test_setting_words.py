@@ -1,6 +1,6 @@
 import pytest
 
-from vramtop.tui.screens.fit import settings_words
+from vramtop.tui.screens.fit.suggestions import settings_words
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,90 @@
+"""The form of the fit check: the settings of the job, errors under their fields, and the job that was opened."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from textual.app import ComposeResult
+from textual.containers import Vertical
+
+from vramtop.estimator.job.job import Job
+from vramtop.monitor.storage.recent_models import RecentModels
+
+from ...background.latest_only_task import LatestOnlyTask
+from ...job.form import MODEL, FormReading, JobForm, cached_models, model_choices
+
+if TYPE_CHECKING:
+    from ...job.form import ModelChoice
+    from ...job.load_job import LoadedJob
+from .gpu_picker import GpuPicker
+
+
+class SettingsPane(Vertical):
+    """A job form that another one replaces when a file or a launch line is opened.
+
+    Args:
+        initial: the job to start from.
+        recent: the models that the user checked last; None: they are not kept.
+        on_read: receives the job that was read again with the user's model; the form shows it already.
+        on_error: receives the reason why it could not be read.
+        id: the widget's id in the DOM.
+    """
+
+    def __init__(
+        self,
+        initial: Job,
+        *,
+        recent: RecentModels | None = None,
+        on_read: "Callable[[LoadedJob], object]",
+        on_error: Callable[[str], object],
+        id: str | None = None,  # noqa: A002 - Textual's own name for it
+    ) -> None:
+        super().__init__(id=id)
+        self._recent = recent
+        self._on_read = on_read
+        self.reading = FormReading(self, on_read=self._show_read_again, on_error=on_error)
+        """Reads what was opened again with another model."""
+        self._initial = initial
+        self.edited_field = MODEL
+        """The field that was edited last, under which errors stand."""
+        self._models: tuple[ModelChoice, ...] = ()
+        self._models_task = LatestOnlyTask("models in the cache", self.call_later, self._offer_models)
+
+    def compose(self) -> ComposeResult:
+        """The choice of GPUs, and the form."""
+        yield GpuPicker(chosen=self._initial.target.gpu, id="gpus")
+        yield JobForm(self._initial, models=self._models, id="form")
+
+    def on_mount(self) -> None:
+        """Look for the models that were checked last and those in the Hugging Face cache."""
+        recent = self._recent
+        self._models_task.submit(lambda: model_choices(recent.names() if recent else (), cached_models()))
+
+    def on_unmount(self) -> None:
+        """Cancel all background work."""
+        self._models_task.cancel()
+        self.reading.cancel()
+
+    @property
+    def form(self) -> JobForm:
+        """The form that is shown."""
+        return self.query_one(JobForm)
+
+    def focus_form(self) -> None:
+        """Move the focus to the first field."""
+        self.form.query("Input, Choice").first().focus()
+
+    async def show_source(self, source: "LoadedJob") -> None:
+        """Show a job that was read from a file or a launch line, with the place where each value was read."""
+        self.reading.cancel()
+        await self.form.remove()
+        form = JobForm(source.job, origins=source.origins, missing=source.missing, models=self._models, id="form")
+        await self.mount(form)
+        self.edited_field = source.missing[0] if source.missing else MODEL
+
+    def _show_read_again(self, loaded: "LoadedJob") -> None:
+        self.form.show_reading(loaded.job, loaded.origins, loaded.missing)
+        self._on_read(loaded)
+
+    def _offer_models(self, models: "tuple[ModelChoice, ...]") -> None:
+        self._models = models
+        self.form.set_models(models)
