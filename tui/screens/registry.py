@@ -48,7 +48,7 @@ class ScreenSpec(msgspec.Struct, frozen=True, kw_only=True):
         return cast("Sequence[BindingType]", _load(self.keys)) if self.keys else ()
 
 
-_NEEDED_BY_SCREENS = ("vramtop.estimator.estimation", "vramtop.estimator.advice", "vramtop.tui.job.form")
+_NEEDED_BY_SCREENS = ("vramtop.estimator.estimation", "vramtop.estimator.advice", "vramtop.tui.job.form.job_form")
 """Modules that screens import only with the first job, or after their first frame."""
 SCREENS = (
     ScreenSpec(

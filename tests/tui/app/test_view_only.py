@@ -132,7 +132,7 @@ async def test_the_palettes_commands_write_nothing(app: ViewOnlyApp, tmp_path: P
 
 @SLOW
 async def test_the_settings_of_a_run_can_be_seen_and_not_changed(app: ViewOnlyApp) -> None:
-    from vramtop.tui.job.form import JobForm
+    from vramtop.tui.job.form.job_form import JobForm
     from vramtop.tui.screens.attach.screen import AttachScreen
 
     async with app.run_test(size=(140, 40)) as pilot:

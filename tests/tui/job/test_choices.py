@@ -10,7 +10,9 @@ from vramtop.estimator.job.job_file.changes import with_changes
 from vramtop.estimator.job.resolved_job import quantized_adapters
 from vramtop.estimator.job.settings import ModelSpec
 from vramtop.tui.job.flags import add_job_arguments, normal_words
-from vramtop.tui.job.form import GPUS, MODEL, SHARDING, TUNING, FormState
+from vramtop.tui.job.form.fields import MODEL, TUNING
+from vramtop.tui.job.form.sharding import GPUS, SHARDING
+from vramtop.tui.job.form.state import FormState
 from vramtop.tui.job.load_job import load_from_options
 
 MODELS = ("llama-3.1-8b", "gpt2", "qwen2.5-7b", "pythia-1b")

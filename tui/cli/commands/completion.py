@@ -24,7 +24,7 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
 def dynamic_words(kind: str = "") -> Iterator[str]:
     """Yield the words of ``vramtop __complete KIND``: models that are here, or processes on GPUs; none of others."""
     if kind == "models":
-        from ...job.form import cached_models, model_names
+        from ...job.form.model_choices import cached_models, model_names
 
         yield from dict.fromkeys([*cached_models(), *(name.lower() for name in model_names() if "/" not in name)])
     if kind == "pids":

@@ -40,7 +40,10 @@ from ...background.latest_only_task import (
 from ...draw.labels import MUTED
 from ...draw.text_output import printable
 from ...job.dialogs import BESIDE_RUN_REMARK, RehearseScreen
-from ...job.form import TUNING, FormReading, JobForm, field_row_id
+from ...job.form.field_row import field_row_id
+from ...job.form.fields import TUNING
+from ...job.form.job_form import JobForm
+from ...job.form.reading import FormReading
 from ...keys import bind, shown_key
 from ...reports.divergence_text import divergence_content
 from ...widgets.budget_view import is_better_estimate
@@ -49,16 +52,16 @@ from ...widgets.row_table import StaticLines
 from ..base import BoardApp, is_view_only
 from ..crash import open_crash_on
 from ..step import LiveStepScreen
+from .pid_chooser import PidChooser
+from .rank_table import RankPlacement, RankTable
+from .rank_view import RankView
+from .run_header import process_header, run_header, run_tabs, warnings_content
 
 if TYPE_CHECKING:
     from textual.timer import Timer
 
     from vramtop.estimator.trace.own_program import WhatRuns
     from vramtop.monitor.attach.rehearse_run import RunProgram
-from .pid_chooser import PidChooser
-from .rank_table import RankPlacement, RankTable
-from .rank_view import RankView
-from .run_header import process_header, run_header, run_tabs, warnings_content
 
 
 def find_run(board: Board | None, keys: Sequence[ProcessKey]) -> RunRow | None:

@@ -20,7 +20,7 @@ from vramtop.monitor.board.board import Board
 from vramtop.monitor.board.fit import DeviceCapacity, described_devices, device_capacities
 from vramtop.monitor.snapshot.snapshot import DeviceIndex
 
-from ...job.form import JobForm
+from ...job.form.job_form import JobForm
 from ...widgets.choice import Choice
 from ...widgets.match_list import SearchChoice
 

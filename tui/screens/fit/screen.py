@@ -28,7 +28,9 @@ from vramtop.monitor.storage.recent_models import RecentModels
 
 from ...background.latest_only_task import JobEstimates, LatestOnlyTask
 from ...draw.text_output import printable
-from ...job.form import JobForm, ModelInput, help_line
+from ...job.form.help_line import help_line
+from ...job.form.job_form import JobForm
+from ...job.form.model_input import ModelInput
 from ...keys import ALT_DIGIT_CHARACTERS, bind, shown_key
 from ...widgets.action_label import ActionLabel
 from ...widgets.choice import Choice, ChoiceMenu
@@ -36,6 +38,12 @@ from ...widgets.keys_line import KeysLine
 from ...widgets.row_table import StaticLines
 from ..base import BoardApp
 from ..preflight import PreflightMark, open_preflight
+from .advice import Advice, Capacity, EstimateJob, QuickEstimatorFor, capacity_fingerprint, find_advice
+from .gpu_picker import GpuPicker
+from .settings_pane import SettingsPane
+from .suggestions import Suggestions
+from .undo_history import UndoHistory
+from .verdict_view import VerdictView
 
 if TYPE_CHECKING:
     from textual.timer import Timer
@@ -46,12 +54,6 @@ if TYPE_CHECKING:
     from ...job.dialogs import OpenedJob
     from ...job.load_job import LoadedJob
     from ..step import LiveStepScreen
-from .advice import Advice, Capacity, EstimateJob, QuickEstimatorFor, capacity_fingerprint, find_advice
-from .gpu_picker import GpuPicker
-from .settings_pane import SettingsPane
-from .suggestions import Suggestions
-from .undo_history import UndoHistory
-from .verdict_view import VerdictView
 
 FIT_KEYS: list[BindingType] = [
     bind(

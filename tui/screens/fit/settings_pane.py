@@ -10,12 +10,15 @@ from vramtop.estimator.job.job import Job
 from vramtop.monitor.storage.recent_models import RecentModels
 
 from ...background.latest_only_task import LatestOnlyTask
-from ...job.form import MODEL, FormReading, JobForm, cached_models, model_choices
+from ...job.form.fields import MODEL
+from ...job.form.job_form import JobForm
+from ...job.form.model_choices import cached_models, model_choices
+from ...job.form.reading import FormReading
+from .gpu_picker import GpuPicker
 
 if TYPE_CHECKING:
-    from ...job.form import ModelChoice
+    from ...job.form.model_choices import ModelChoice
     from ...job.load_job import LoadedJob
-from .gpu_picker import GpuPicker
 
 
 class SettingsPane(Vertical):

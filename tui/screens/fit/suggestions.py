@@ -18,7 +18,7 @@ from vramtop.estimator.common.sizes import format_gib
 
 from ...draw.labels import MUTED
 from ...draw.palette import VERDICTS
-from ...job.form import sharding_word
+from ...job.form.sharding import sharding_word
 from ...keys import bind, shown_key
 from ...widgets.row_table import StaticLines
 

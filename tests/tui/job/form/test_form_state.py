@@ -1,7 +1,10 @@
 import pytest
 
 from vramtop.estimator.job.job import Job, Lora, ModelSpec, Parallel, Training
-from vramtop.tui.job.form import BASIC, GPUS, SHARDING, SHARDING_KEYS, FormState, field_groups, job_fields
+from vramtop.tui.job.form.fields import job_fields
+from vramtop.tui.job.form.job_form import BASIC, field_groups
+from vramtop.tui.job.form.sharding import GPUS, SHARDING, SHARDING_KEYS
+from vramtop.tui.job.form.state import FormState
 
 
 def state_of(job: Job, usual_gpus: int = 1) -> FormState:

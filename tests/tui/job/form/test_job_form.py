@@ -9,7 +9,9 @@ from textual.widgets import Input
 from waiting import until_shown
 
 from vramtop.estimator.job.job import Job, ModelSpec, Parallel, Training
-from vramtop.tui.job.form import FieldRow, JobForm, ModelInput
+from vramtop.tui.job.form.field_row import FieldRow
+from vramtop.tui.job.form.job_form import JobForm
+from vramtop.tui.job.form.model_input import ModelInput
 from vramtop.tui.widgets.choice import Choice
 
 

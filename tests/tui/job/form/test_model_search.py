@@ -1,7 +1,7 @@
 import pytest
 
 from vramtop.estimator.model.find_config import find_built_in
-from vramtop.tui.job.form import model_choices, model_names, search_models
+from vramtop.tui.job.form.model_choices import model_choices, model_names, search_models
 
 CHOICES = model_choices(recent=("acme/rocket-9b", "Llama-3.1-70B"), cached=("acme/rocket-9b", "acme/other-1b"))
 

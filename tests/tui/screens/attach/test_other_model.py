@@ -18,7 +18,7 @@ from vramtop.estimator.common.errors import InputError
 from vramtop.estimator.job.job import Job
 from vramtop.monitor.attach.read_run import read_run
 from vramtop.monitor.board.watchlist import Watchlist
-from vramtop.tui.job.form import FieldRow
+from vramtop.tui.job.form.field_row import FieldRow
 from vramtop.tui.screens.attach.screen import AttachScreen
 
 OLD = "llama-3.1-8b"

@@ -21,7 +21,9 @@ from vramtop.monitor.board.board import Board
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.storage.recent_models import RecentModels
 from vramtop.tui.job.dialogs import CopiedTextScreen, OpenJobScreen, SaveJobScreen
-from vramtop.tui.job.form import FieldRow, JobForm, ModelInput
+from vramtop.tui.job.form.field_row import FieldRow
+from vramtop.tui.job.form.job_form import JobForm
+from vramtop.tui.job.form.model_input import ModelInput
 from vramtop.tui.screens.fit.gpu_picker import GpuPicker
 from vramtop.tui.screens.fit.screen import FitCheckScreen
 from vramtop.tui.screens.fit.suggestions import Suggestions

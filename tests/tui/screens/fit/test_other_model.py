@@ -14,7 +14,7 @@ from vramtop.estimator.budget import Budget
 from vramtop.estimator.common.errors import InputError
 from vramtop.estimator.job.job import Job
 from vramtop.monitor.board.watchlist import Watchlist
-from vramtop.tui.job.form import FieldRow
+from vramtop.tui.job.form.field_row import FieldRow
 from vramtop.tui.job.load_job import LoadedJob, load_again
 from vramtop.tui.screens.fit.screen import FitCheckScreen
 from vramtop.tui.screens.fit.verdict_view import VerdictView

@@ -18,7 +18,7 @@ from vramtop.estimator.job.job_file.load_and_save import load_job
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.tui.cli.estimators import Estimators
 from vramtop.tui.job.dialogs import RehearseScreen
-from vramtop.tui.job.form import JobForm
+from vramtop.tui.job.form.job_form import JobForm
 from vramtop.tui.keys import KEYS
 from vramtop.tui.screens.fit.screen import FitCheckScreen
 from vramtop.tui.screens.fit.verdict_view import VerdictView

@@ -1,0 +1,169 @@
+"""One setting of a job form: its label, its control, the evidence of its value, and its error."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from textual import on
+from textual.app import ComposeResult
+from textual.content import Content
+from textual.message import Message
+from textual.widget import Widget
+from textual.widgets import Input, Static
+
+from ...widgets.choice import Choice
+from .fields import MODEL, JobField
+from .model_choices import ModelChoice
+from .model_input import FieldInput, ModelInput
+from .state import FieldState
+
+_NO, _YES = "no", "yes"
+
+
+class FieldRow(Widget):
+    """A setting: its label, its control, the evidence of its value, and its error.
+
+    The row draws the label itself, beside the control: a widget for each label makes a form slow to open.
+
+    Args:
+        state: what the field holds; the form changes it.
+        remark: the evidence of the value; empty: there is none.
+        models: that can be chosen, for the model's field.
+    """
+
+    DEFAULT_CSS = """
+    FieldRow { height: auto; }
+    FieldRow .control { width: 1fr; max-width: 46; margin: 0 0 0 24; }
+    FieldRow .remark { height: auto; padding: 0 1 0 3; color: $text-muted; }
+    FieldRow .error { height: auto; padding: 0 1 0 3; color: $text-error; }
+    """
+
+    @dataclass
+    class Entered(Message):
+        """The user has typed or chosen something, which may be wrong."""
+
+        key: str
+        entered: Any
+        """The text of an input, the word of a choice, True or False for a flag."""
+
+    def __init__(self, state: FieldState, *, remark: str = "", models: Sequence[ModelChoice] = ()) -> None:
+        super().__init__(id=field_row_id(state.field.key))
+        self._state = state
+        self._shown_lines = {"remark": remark}
+        """Text of the lines below the control, by CSS class."""
+        self._models = models
+
+    @property
+    def field(self) -> JobField:
+        """The setting."""
+        return self._state.field
+
+    @property
+    def value(self) -> Any:
+        """The last valid value; None if none was given yet."""
+        return self._state.value
+
+    def compose(self) -> ComposeResult:
+        """Yield the control, the remark below."""
+        yield self._control()
+        for kind, text in self._shown_lines.items():
+            if text:
+                yield Static(text, classes=kind, markup=False)
+
+    def render(self) -> Content:
+        """Return the label, which the control leaves room for."""
+        return Content(f" {self.field.label}")
+
+    def show_error(self, sentence: str | None) -> None:
+        """Show an error below the field; None removes it."""
+        self._show_line("error", f"✗ {sentence}" if sentence else "")
+
+    @on(Input.Changed)
+    def typed(self, event: Input.Changed) -> None:
+        """Pass on what was typed."""
+        event.stop()
+        if isinstance(event.input, ModelInput):
+            event.input.show_matches(event.value)
+            self.show_remark("Enter reads the whole line" if event.input.is_line else "")
+            if event.input.is_line:
+                return
+        if event.value != self._state.text:
+            self.post_message(self.Entered(self.field.key, event.value))
+
+    @on(Choice.Changed)
+    def chosen(self, event: Choice.Changed) -> None:
+        """Pass on what was chosen."""
+        event.stop()
+        if event.value != self._choice_word():
+            self.post_message(self.Entered(self.field.key, event.value == _YES if self._is_flag else event.value))
+
+    def show_state(self) -> None:
+        """Show a value that the user has not typed."""
+        self.show_error(self._state.error)
+        for control in self.query(".control"):
+            if isinstance(control, Input) and control.value != self._state.text:
+                if isinstance(control, ModelInput):
+                    control.keep_closed(self._state.text)
+                control.value = self._state.text
+            elif isinstance(control, Choice):
+                control.choices = self._choices()
+                control.value = self._choice_word()
+
+    def show_remark(self, remark: str) -> None:
+        """Show other evidence of the value; empty: there is none."""
+        self._show_line("remark", remark)
+
+    @property
+    def is_being_edited(self) -> bool:
+        """True if the user has typed a text that is not handled yet."""
+        return any(control.value != self._state.text for control in self.query(Input))
+
+    def set_models(self, models: Sequence[ModelChoice]) -> None:
+        """Offer these models from now on."""
+        self._models = models
+        for control in self.query(ModelInput):
+            control.set_models(models)
+
+    @property
+    def _is_flag(self) -> bool:
+        return self.field.kind == "flag"
+
+    def _choice_word(self) -> str:
+        value = self._state.value
+        return (_YES if value else _NO) if self._is_flag else str(value)
+
+    def _choices(self) -> tuple[str, ...]:
+        """Return the words, and the value if it is not among them: a class that a job file names."""
+        if self._is_flag:
+            return (_NO, _YES)
+        word = self._choice_word()
+        return self.field.choices if word in self.field.choices else (*self.field.choices, word)
+
+    def _control(self) -> Widget:
+        state = self._state
+        match self.field.kind:
+            case "flag" | "choice":
+                return Choice(self._choices(), self._choice_word(), classes="control")
+            case _ if self.field.key == MODEL:
+                return ModelInput(state.text, self._models)
+            case _:
+                hint = "default" if self.field.optional else "type a value"
+                return FieldInput(state.text, placeholder=hint, compact=True, classes="control")
+
+    def _show_line(self, kind: str, text: str) -> None:
+        """Show a line below the control; the widget is made when it is needed first, since forms are large."""
+        if text == self._shown_lines.get(kind, ""):
+            return
+        self._shown_lines[kind] = text
+        found = self.query(f".{kind}")
+        if found:
+            line = found.first(Static)
+            line.update(text)
+            line.display = bool(text)
+        elif text and self.is_mounted:
+            self.mount(Static(text, classes=kind, markup=False))
+
+
+def field_row_id(key: str) -> str:
+    """Return the DOM id of a setting's row."""
+    return "row-" + key.replace(".", "-")

@@ -1,0 +1,183 @@
+"""Inputs of the job form; that of the model searches names and completes folders."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+from textual import on
+from textual.binding import Binding, BindingType
+from textual.events import Paste
+from textual.message import Message
+from textual.suggester import Suggester
+from textual.widgets import Input
+
+from vramtop.estimator.common.paths import expand_user
+
+from ...keys import ALT_DIGIT_CHARACTERS, bind
+from ...widgets.match_list import MatchList
+from .model_choices import ModelChoice, search_models
+
+
+class FieldInput(Input):
+    """An input that leaves Alt with a digit to the screen."""
+
+    def check_consume_key(self, key: str, character: str | None) -> bool:
+        """Return True if the input takes the key: all characters but those of Alt with a digit."""
+        return super().check_consume_key(key, character) and (
+            character is None or character not in ALT_DIGIT_CHARACTERS
+        )
+
+
+class ModelInput(FieldInput):
+    """The input of the model: what is typed searches the known models; a pasted launch line or path is passed on.
+
+    Args:
+        value: the initial text.
+        models: that can be chosen.
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("down", "move(1)", show=False),
+        Binding("up", "move(-1)", show=False),
+        Binding("enter", "take", show=False),
+        bind("app.back", "close"),
+    ]
+
+    @dataclass
+    class JobPasted(Message):
+        """A launch line, a model with flags, or the path of a file, was pasted, or entered."""
+
+        text: str
+
+    def __init__(self, value: str, models: Sequence[ModelChoice]) -> None:
+        super().__init__(
+            value,
+            placeholder="type to search, or a hub id or folder",
+            suggester=ModelSuggester(models),
+            compact=True,
+            classes="control",
+        )
+        self._models = tuple(models)
+        self._list = MatchList(self)
+        self._taken = value
+        """The text that opens no list: it was taken from it, or not typed."""
+
+    def on_unmount(self) -> None:
+        """Remove the list, unless the whole screen is removed."""
+        if self._list.is_attached:
+            self._list.remove()
+
+    @on(MatchList.Taken)
+    def clicked(self, event: MatchList.Taken) -> None:
+        """Take the model that was clicked in the list."""
+        event.stop()
+        self.action_take()
+
+    @property
+    def is_choosing(self) -> bool:
+        """True while the list of models is open."""
+        return self._list.highlighted is not None
+
+    @property
+    def is_line(self) -> bool:
+        """True if it holds a model with flags, or a launch line, rather than words to search models by."""
+        return any(word.startswith("-") for word in self.value.split()[1:])
+
+    def set_models(self, models: Sequence[ModelChoice]) -> None:
+        """Search these models from now on."""
+        self._models = tuple(models)
+        self.suggester = ModelSuggester(models)
+
+    def show_matches(self, text: str) -> None:
+        """List the models that match what was typed."""
+        is_known = any(
+            text.casefold() in (each.name.casefold(), *map(str.casefold, each.other_names)) for each in self._models
+        )
+        if not self.has_focus or is_known or self.is_line or text == self._taken or not text.strip():
+            self._list.close()
+        else:
+            self._open(search_models(text, self._models))
+
+    def keep_closed(self, text: str) -> None:
+        """Open no list for this text: the user has not typed it."""
+        self._taken = text
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Leave the keys to the form and the screen while there is no list to move in."""
+        if action in ("move", "take", "close"):
+            can_open = action == "move" and parameters == (1,) and not self.value.strip() and bool(self._models)
+            is_line = action == "take" and self.is_line
+            return self._list.highlighted is not None or can_open or is_line
+        return super().check_action(action, parameters)
+
+    def action_move(self, by: int) -> None:
+        """Highlight another model; in an empty field, list all of them."""
+        if self._list.highlighted is not None:
+            self._list.move(by)
+        else:
+            self._open(self._models)
+
+    def action_take(self) -> None:
+        """Take the highlighted model; open a model with flags, or a launch line, that was typed."""
+        if self.is_line:
+            self.post_message(self.JobPasted(self.value.strip()))
+        elif (name := self._list.highlighted) is not None:
+            self._taken = name
+            self._list.close()
+            self.value = name
+            self.action_end()
+
+    def action_close(self) -> None:
+        """Close the list, and keep what was typed."""
+        self._taken = self.value
+        self._list.close()
+
+    def _open(self, models: Sequence[ModelChoice]) -> None:
+        """Open the list, on the screen since there are other fields below this one."""
+        if not self._list.is_attached:
+            self.screen.mount(self._list)
+        self._list.styles.offset = (self.region.x, self.region.bottom)
+        self._list.open([each.name for each in models], [each.note for each in models])
+
+    def on_blur(self) -> None:
+        """Close the list: another field has the focus."""
+        self._list.close()
+
+    def on_paste(self, event: Paste) -> None:
+        """Pass on what is not a model; everything else is left to ``Input``, which handles the event next."""
+        text = event.text.strip()
+        if len(text.split()) > 1 or text.strip("'\"").endswith((".toml", ".yaml", ".yml")):
+            event.stop()
+            event.prevent_default()
+            self.post_message(self.JobPasted(text))
+
+
+class ModelSuggester(Suggester):
+    """Completes names of models; if a path is typed, folders."""
+
+    def __init__(self, models: Sequence[ModelChoice]) -> None:
+        super().__init__(use_cache=False, case_sensitive=True)
+        self._models = tuple(name for model in models for name in (model.name, *model.other_names))
+
+    async def get_suggestion(self, value: str) -> str | None:
+        """Return the first completion; folders are read off the UI thread, since a disk may hang."""
+        if value.startswith(("/", "./", "../", "~/")):
+            try:
+                return await asyncio.to_thread(_folder, value)
+            except RuntimeError:  # no thread can be started
+                return None
+        typed = value.casefold()
+        return next((name for name in self._models if typed and name.casefold().startswith(typed)), None)
+
+
+def _folder(typed: str) -> str | None:
+    """Return the first folder, in alphabetical order, whose path begins as typed."""
+    before, _, begin = typed.rpartition("/")
+    try:
+        entries = sorted(each.name for each in expand_user(f"{before}/").iterdir() if each.name.startswith(begin))
+    except (OSError, ValueError):
+        return None
+    found = (f"{before}/{name}" for name in entries if Path(expand_user(f"{before}/{name}")).is_dir())
+    return next((path for path in found if path != typed), None)
