@@ -368,7 +368,7 @@ class ProcessGroup:
 def group_processes(board: Board) -> tuple[ProcessGroup, ...]:
     """Return all processes of a board, and the ended ones that are not dismissed, each row in one group."""
     rows = board.processes
-    runs = {("run", *run.pids[0]): run for run in board.runs if run.rows and _is_known(run)}
+    runs: dict[GroupKey, RunRow] = {("run", *run.pids[0]): run for run in board.runs if run.rows and _is_known(run)}
     finder = _GroupFinder(rows, runs)
     members: dict[GroupKey, list[ProcessRow]] = {key: list(run.rows) for key, run in runs.items()}
     listed = {row.key for run in runs.values() for row in run.rows}

@@ -47,17 +47,9 @@ from vramtop.estimator.trace.measure import tiny_job
 from vramtop.estimator.trace.worker_pool import POOL, keep_idle_workers
 from vramtop.estimator.trace.worker_process import convert_answer
 from vramtop.tui.cli.json_text import json_text
-from vramtop.tui.cli.measuring.free_gpus import (
-    FreeGpus,
-    MeasuredJob,
-    Measuring,
-    NoFreeGpus,
-    OpenGpus,
-    measure_job,
-    measured_json,
-    peak_json,
-    predicted,
-)
+from vramtop.tui.cli.measuring.free_gpus import FreeGpus, NoFreeGpus, OpenGpus
+from vramtop.tui.cli.measuring.measure_job import MeasuredJob, Measuring, measure_job, predicted
+from vramtop.tui.cli.measuring.measured_report import measured_json, peak_json
 
 # The table of a suite (TOML): parts, each with jobs and programs that are measured one after another.
 #

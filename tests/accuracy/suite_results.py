@@ -12,7 +12,7 @@ from vramtop.estimator.common.limits import LimitError, decode_json
 from vramtop.estimator.common.private_files import write_private
 from vramtop.estimator.common.secrets import displayed_data
 from vramtop.estimator.common.untrusted_files import read_file
-from vramtop.tui.cli.measuring.free_gpus import MeasureJson, PredictedPeakJson
+from vramtop.tui.cli.measuring.measured_report import MeasureJson, PredictedPeakJson
 
 _MAX_BYTES = 1 << 26
 

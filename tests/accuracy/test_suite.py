@@ -320,7 +320,7 @@ def test_jobs_have_the_gpu_one_after_another_and_each_is_compared_with_the_empty
         failed = OutOfMemory(step=1, phase="backward", message="full", allocated_bytes=GIB, reserved_bytes=GIB)
         return steps_of(pid, failed if job.training.micro_batch == 4 else None)
 
-    monkeypatch.setattr("vramtop.tui.cli.measuring.free_gpus.run_real_step", run)
+    monkeypatch.setattr("vramtop.tui.cli.measuring.measure_job.run_real_step", run)
     code, found, _ = measured("--part", "steps", "--method", "formula")
     assert (code, found["card"], most) == (0, "NVIDIA H100 80GB HBM3", 1)
     assert {job.software.torch for job in jobs} == {"2.11.0"}  # predictions are about what runs
@@ -347,14 +347,14 @@ def test_a_job_that_cannot_be_run_and_one_that_breaks_are_rows(
         options["on_stage"]("ready", [1])
         raise CannotTellError("the process died") if job.training.micro_batch == 4 else RuntimeError("CUDA is gone")
 
-    monkeypatch.setattr("vramtop.tui.cli.measuring.free_gpus.run_real_step", run)
+    monkeypatch.setattr("vramtop.tui.cli.measuring.measure_job.run_real_step", run)
     words = ("--part", "steps", "--method", "formula")
     code, found, _ = measured(*words)
     assert code == 0
     assert sorted(row["error"] for row in found["rows"]) == ["RuntimeError: CUDA is gone", "the process died"]
     _, found, progress = measured(*words)
     assert "2 of them measured before" in progress
-    monkeypatch.setattr("vramtop.tui.cli.measuring.free_gpus.run_real_step", lambda *_, **__: steps_of(1))
+    monkeypatch.setattr("vramtop.tui.cli.measuring.measure_job.run_real_step", lambda *_, **__: steps_of(1))
     _, found, _ = measured(*words, "--again")
     assert [row["error"] for row in found["rows"]] == [None, None]
 
@@ -367,7 +367,7 @@ def test_a_gpu_that_torch_cannot_use_is_said_once(
         raise CannotTellError(f"{job.label} sees no CUDA GPU")
 
     monkeypatch.setattr("suite._try_gpu", TRY_GPU)
-    monkeypatch.setattr("vramtop.tui.cli.measuring.free_gpus.run_real_step", run)
+    monkeypatch.setattr("vramtop.tui.cli.measuring.measure_job.run_real_step", run)
     out = tmp_path / "results.json"
     code, found, complaint = measured("--out", str(out))
     assert (code, found, out.exists()) == (3, None, False)

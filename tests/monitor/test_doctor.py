@@ -11,19 +11,16 @@ import pynvml
 import pytest
 
 from vramtop.estimator.common.errors import InputError
-from vramtop.monitor.doctor import (
-    DeviceFile,
-    DoctorReport,
-    DriverFacts,
-    PermissionFacts,
-    Redactor,
+from vramtop.monitor.doctor.facts import DeviceFile, DoctorReport, DriverFacts, PermissionFacts
+from vramtop.monitor.doctor.issues import find_issues
+from vramtop.monitor.doctor.redactor import Redactor
+from vramtop.monitor.doctor.report import (
     collect_data_folder_facts,
     collect_driver_facts,
     collect_permission_facts,
     collect_report,
-    collect_system_facts,
-    find_issues,
 )
+from vramtop.monitor.doctor.system import collect_system_facts
 
 NO_SUCH_PID = 2**22 - 1
 
@@ -127,7 +124,7 @@ def test_a_driver_without_gpus_and_one_that_is_slow_are_reported(driver, fake_gp
 )
 def test_the_kernel_module_is_reported_with_kind_and_version(driver, tmp_path, monkeypatch, line, shown):
     (tmp_path / "version").write_text(f"NVRM version: {line}\nGCC version:  gcc 12.2.0\n")
-    monkeypatch.setattr("vramtop.monitor.doctor.DRIVER_VERSION_FILE", tmp_path / "version")
+    monkeypatch.setattr("vramtop.monitor.doctor.report.DRIVER_VERSION_FILE", tmp_path / "version")
     assert collect_driver_facts().kernel_module == shown
 
 

@@ -14,7 +14,8 @@ from vramtop.monitor.anomalies import Anomaly
 from vramtop.monitor.attach.attachment import AttachmentJson
 from vramtop.monitor.board.divergence import Status
 from vramtop.monitor.board.fit import FitResultJson
-from vramtop.monitor.doctor import DataFolderFacts, GpuFacts, InterpreterFacts, Issue, PermissionFacts, SystemFacts
+from vramtop.monitor.doctor.facts import DataFolderFacts, GpuFacts, InterpreterFacts, PermissionFacts, SystemFacts
+from vramtop.monitor.doctor.issues import Issue
 from vramtop.monitor.fleet.fleet import HostReading
 from vramtop.monitor.host.kinds import ProcessKind
 from vramtop.monitor.preflight.context import CheckJson

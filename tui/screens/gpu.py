@@ -41,7 +41,7 @@ from ..widgets.keys_line import KeysLine
 from ..widgets.row_table import ContentLines, StaticLines
 from .base import BoardApp, DrawnScreen, ShowsGpus, is_complete
 from .dashboard.gpus import graph_span, stale_seconds
-from .dashboard.process_rows import columns_named
+from .dashboard.process_columns import columns_named
 from .dashboard.process_table import PROCESS_KEYS, ProcessTable, ProcessTableScreen
 
 if TYPE_CHECKING:

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping
 
 import msgspec
 
-from vramtop.monitor.doctor import Issue, SystemFacts
+from vramtop.monitor.doctor.facts import SystemFacts
+from vramtop.monitor.doctor.issues import Issue
 
 from ..draw.text_output import ColourDepth, TextOutput, colour_depth, is_dumb_terminal
 

@@ -35,7 +35,7 @@ from vramtop.tui.cli.json_types import (
     SnapshotJson,
     StreamLineJson,
 )
-from vramtop.tui.cli.measuring.free_gpus import MeasureJson
+from vramtop.tui.cli.measuring.measured_report import MeasureJson
 from vramtop.tui.reports.rehearsal_difference import ComparisonJson
 
 resolve_annotations()  # of the records that recordings consist of

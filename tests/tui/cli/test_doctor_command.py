@@ -10,16 +10,16 @@ from json_schemas import valid_json
 from rich.cells import cell_len
 
 from vramtop.estimator.common.records import replace
-from vramtop.monitor.doctor import (
+from vramtop.monitor.doctor.facts import (
     DataFolderFacts,
     DoctorReport,
     DriverFacts,
     GpuFacts,
     InterpreterFacts,
     PermissionFacts,
-    collect_system_facts,
-    find_issues,
 )
+from vramtop.monitor.doctor.issues import find_issues
+from vramtop.monitor.doctor.system import collect_system_facts
 from vramtop.monitor.snapshot.faults import Fault
 from vramtop.tui.cli.commands.doctor import doctor_json, doctor_lines
 from vramtop.tui.cli.main import main

@@ -84,7 +84,7 @@ def on_gpus(
 
         monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
         monkeypatch.setattr("vramtop.tui.cli.fitting.machine_gpus.NvmlSource", lambda: source)
-        monkeypatch.setattr("vramtop.tui.cli.measuring.free_gpus.run_real_step", run)
+        monkeypatch.setattr("vramtop.tui.cli.measuring.measure_job.run_real_step", run)
         code = main(["measure", *GPT2, "--json", *words])
         out, err = capsys.readouterr()
         return code, {**valid_json("measure", out), "places": list(source.places)}, err

@@ -11,7 +11,9 @@ import msgspec
 from vramtop.estimator.common.errors import ExitCode
 from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import format_gib
-from vramtop.monitor.doctor import DoctorReport, Issue, Severity, collect_report, find_issues
+from vramtop.monitor.doctor.facts import DoctorReport
+from vramtop.monitor.doctor.issues import Issue, Severity, find_issues
+from vramtop.monitor.doctor.report import collect_report
 from vramtop.monitor.storage.settings.in_force import DEFAULT
 
 from ...draw.palette import CHECKS, Mark

@@ -12,16 +12,9 @@ from vramtop.estimator.trace.measure import BatchSearch
 from ...draw.text_output import detect_output, printable
 from ...job.load_job import load_from_options
 from ..json_text import json_text
-from ..measuring.free_gpus import (
-    MeasuredJob,
-    Measuring,
-    OpenGpus,
-    measure_job,
-    measured_json,
-    measured_lines,
-    predicted,
-    search_micro_batch,
-)
+from ..measuring.free_gpus import OpenGpus
+from ..measuring.measure_job import MeasuredJob, Measuring, measure_job, predicted, search_micro_batch
+from ..measuring.measured_report import measured_json, measured_lines
 from ..progress import Progress
 
 _Result = tuple[MeasuredJob, BatchSearch | None]

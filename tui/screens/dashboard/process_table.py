@@ -17,26 +17,12 @@ from vramtop.monitor.storage.settings.schema import COLUMNS as COLUMNS_SETTING, 
 from ...background.latest_only_task import LatestOnlyTask
 from ...draw.labels import MUTED
 from ...keys import bind, shown_key
-from ...widgets.row_table import (
-    FOLD_SIGNS,
-    MARGIN,
-    ROW_BINDINGS,
-    ContentLines,
-    RowTable,
-    StaticLines,
-    column_gap,
-)
-from .process_rows import (
+from ...widgets.row_table import FOLD_SIGNS, MARGIN, ROW_BINDINGS, ContentLines, RowTable, StaticLines, column_gap
+from .process_columns import (
     COLUMNS,
     PROCESS_COLUMNS,
-    SORTED_BY,
-    VIEWS,
     ColumnName,
     ProcessColumn,
-    SortKey,
-    TableRow,
-    TableView,
-    ViewName,
     all_columns,
     columns_for,
     columns_named,
@@ -44,10 +30,10 @@ from .process_rows import (
     figure_demand,
     is_figure,
     moved,
-    next_sort_key,
-    position_of,
 )
+from .process_rows import SORTED_BY, SortKey, TableRow, next_sort_key, position_of
 from .signals import Terminations
+from .table_view import VIEWS, TableView, ViewName
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence

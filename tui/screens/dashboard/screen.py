@@ -46,8 +46,9 @@ from ...widgets.row_table import StaticLines
 from ..base import FilterField, feed_signs, is_view_only
 from ..registry import screen_bindings
 from .gpus import FRAME_LINES, DashboardLayout, GpuArea, GpuRows, PanelNeed, panel_needs, place_panels
-from .process_rows import columns_named, view_named
+from .process_columns import columns_named
 from .process_table import PROCESS_KEYS, ProcessTable, ProcessTableScreen
+from .table_view import view_named
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

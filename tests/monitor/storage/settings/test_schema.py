@@ -20,7 +20,9 @@ from vramtop.monitor.storage.settings.schema import (
     find_setting,
     nearest_name,
 )
-from vramtop.tui.screens.dashboard.process_rows import COLUMNS, ColumnName, SortKey, ViewName
+from vramtop.tui.screens.dashboard.process_columns import COLUMNS, ColumnName
+from vramtop.tui.screens.dashboard.process_rows import SortKey
+from vramtop.tui.screens.dashboard.table_view import ViewName
 
 if sys.version_info >= (3, 11):
     import tomllib

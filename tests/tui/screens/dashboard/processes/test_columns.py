@@ -25,18 +25,17 @@ from vramtop.monitor.snapshot.snapshot import (
 )
 from vramtop.monitor.sources.nvml.nvml_source import NvmlSource
 from vramtop.tui.app.app import AppOptions, VramtopApp
-from vramtop.tui.screens.dashboard.process_rows import (
+from vramtop.tui.screens.dashboard.process_columns import (
     COLUMNS,
-    TableView,
     all_columns,
     columns_for,
     columns_named,
     default_columns,
-    in_order,
     moved,
-    table_rows,
 )
+from vramtop.tui.screens.dashboard.process_rows import in_order, table_rows
 from vramtop.tui.screens.dashboard.process_table import ColumnDialog, ProcessTable
+from vramtop.tui.screens.dashboard.table_view import TableView
 
 GIB = 2**30
 CALL = "nvmlDeviceGetProcessUtilization"

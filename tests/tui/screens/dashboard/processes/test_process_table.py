@@ -12,14 +12,9 @@ from vramtop.monitor.board.board import Board
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.snapshot.snapshot import GpuProcess, GpuReading, WatchedJob
 from vramtop.tui.draw.palette import STATUSES
-from vramtop.tui.screens.dashboard.process_rows import (
-    TableRow,
-    columns_for,
-    in_order,
-    matching,
-    table_rows,
-    without_folder,
-)
+from vramtop.tui.screens.dashboard.process_cells import without_folder
+from vramtop.tui.screens.dashboard.process_columns import columns_for
+from vramtop.tui.screens.dashboard.process_rows import TableRow, in_order, matching, table_rows
 from vramtop.tui.screens.dashboard.process_table import ProcessTable
 
 

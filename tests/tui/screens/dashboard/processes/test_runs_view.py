@@ -14,7 +14,7 @@ from vramtop.monitor.board.board import Board, ProcessGroup
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.snapshot.snapshot import WatchedJob
 from vramtop.tui.app.app import AppOptions, VramtopApp
-from vramtop.tui.screens.dashboard.process_rows import group_status
+from vramtop.tui.screens.dashboard.process_cells import group_status
 from vramtop.tui.screens.dashboard.process_table import ProcessTable
 from vramtop.tui.screens.dashboard.screen import DashboardScreen
 

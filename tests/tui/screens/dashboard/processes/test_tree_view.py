@@ -18,8 +18,9 @@ from vramtop.monitor.host.inspect.ancestry import Ancestor, AncestryReader
 from vramtop.monitor.host.processes import ProcessDirectory
 from vramtop.monitor.snapshot.snapshot import Source
 from vramtop.tui.app.app import AppOptions, VramtopApp
-from vramtop.tui.screens.dashboard.process_rows import tree_rows, unattributed_rows
+from vramtop.tui.screens.dashboard.process_rows import unattributed_rows
 from vramtop.tui.screens.dashboard.process_table import ProcessTable
+from vramtop.tui.screens.dashboard.tree_rows import tree_rows
 
 ANCESTORS = {
     50: Ancestor(pid=50, name="torchrun", command="/opt/bin/torchrun train.py", user="ana", parent=40),

@@ -1,0 +1,229 @@
+"""Collects the facts about this machine: the driver, the data folder, permissions, and Python interpreters."""
+
+import os
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+
+from vramtop.estimator.common.errors import CannotTellError, InputError, ProcessLimitError, start_thread
+from vramtop.estimator.common.records import replace
+from vramtop.estimator.trace.interpreters import find_interpreters, probe_interpreter
+
+from ..host.processes import ProcessDirectory
+from ..preflight.facts import DRIVER_TIMEOUT_SECONDS
+from ..snapshot.snapshot import GpuReading
+from ..sources.nvml.device_calls import DRIVER_VERSION_FILE
+from ..sources.nvml.nvml_source import NvmlSource
+from ..storage.user_file import data_folder
+from .facts import DataFolderFacts, DeviceFile, DoctorReport, DriverFacts, GpuFacts, InterpreterFacts, PermissionFacts
+from .redactor import Redactor, make_redactor
+from .system import collect_system_facts, file_text
+
+
+def collect_report(
+    environ: Mapping[str, str], *, python: str | None = None, seconds: float = DRIVER_TIMEOUT_SECONDS
+) -> DoctorReport:
+    """Collect the facts about this machine.
+
+    Args:
+        environ: the environment.
+        python: value of ``--python``, which is then the only interpreter that is examined.
+        seconds: time limit for the driver and the interpreters together.
+
+    Raises:
+        InputError: ``python`` does not exist.
+    """
+    deadline = time.monotonic() + seconds
+    try:
+        paths = find_interpreters(python, environ)
+    except InputError:
+        raise InputError("--python: no such program; give the path of a Python with torch") from None
+    redactor = make_redactor(environ)
+    interpreters = _start_probes(paths, environ, python, redactor)
+    system, permissions, files = collect_system_facts(environ), collect_permission_facts(), collect_data_folder_facts()
+    driver = collect_driver_facts(seconds)
+    report = DoctorReport(
+        system=system,
+        driver=replace(driver, library=None if driver.library is None else redactor.path(driver.library)),
+        access=permissions,
+        files=replace(files, folder=redactor.path(files.folder)),
+        pythons=interpreters(deadline),
+    )
+    return msgspec.convert(redactor.redact_json(msgspec.to_builtins(report)), DoctorReport)
+
+
+_LIBRARY = "libnvidia-ml.so"
+_MAX_UUID_CHARACTERS = 12
+"""``GPU-`` and eight digits: enough to distinguish the GPUs of a machine, too little to identify one."""
+
+
+def collect_driver_facts(seconds: float = DRIVER_TIMEOUT_SECONDS) -> DriverFacts:
+    """Return one reading of the GPUs without the names of processes and users.
+
+    Args:
+        seconds: after which a driver that starts, or a GPU, counts as hanging.
+    """
+    source = NvmlSource(first_timeout=seconds)
+    start = time.monotonic()
+    facts = DriverFacts(kernel_module=_kernel_module())
+    try:
+        source.open()
+        opened = time.monotonic()
+        snapshot = source.read()
+    except CannotTellError as error:
+        return replace(facts, problem=error.message, library=_loaded_library())
+    except ImportError as error:
+        return replace(facts, problem=f"nvidia-ml-py cannot be imported: {error}")
+    finally:
+        source.close()
+    mine = ProcessDirectory().describe(os.getpid()).user
+    return replace(
+        facts,
+        driver_version=snapshot.source.driver_version,
+        cuda_version=snapshot.source.cuda_version,
+        library=_loaded_library(),
+        init_seconds=round(opened - start, 4),
+        read_seconds=round(time.monotonic() - opened, 4),
+        faults=snapshot.faults,
+        gpus=tuple(_gpu_facts(gpu, mine) for gpu in snapshot.gpus),
+    )
+
+
+def _gpu_facts(gpu: GpuReading, mine: str | None) -> GpuFacts:
+    processes = gpu.processes
+    seen = [each for each in processes or () if each.start_time is not None]
+    sizes = ("total_bytes", "used_bytes", "free_bytes", "reserved_bytes")
+    counts = {
+        "processes": len(processes),
+        "processes_seen": len(seen),
+        "processes_of_others": sum(each.user != mine for each in seen),
+        "processes_without_memory": sum(each.used_bytes is None for each in processes),
+    } if processes is not None else {}  # fmt: skip
+    return GpuFacts(
+        index=gpu.index,
+        name=gpu.name,
+        uuid=gpu.uuid and f"{gpu.uuid[:_MAX_UUID_CHARACTERS]}...",
+        compute_mode=gpu.compute_mode,
+        mig_devices=None if gpu.mig is None else len(gpu.mig),
+        faults=gpu.faults,
+        **{name: getattr(gpu, name) for name in sizes},
+        **counts,
+    )
+
+
+def _loaded_library() -> str | None:
+    """Return the path of the driver's library that this process has loaded; None: none is loaded."""
+    lines = file_text(Path("/proc/self/maps")).splitlines()
+    return next((line.split(None, 5)[5] for line in lines if _LIBRARY in line), None)
+
+
+def _kernel_module() -> str | None:
+    """Return kind and version of the module: ``NVIDIA UNIX Open Kernel Module for x86_64 580.95.05``."""
+    found = re.search(r"^NVRM version:\s*(.*?\d+\.\d+(?:\.\d+)?)", file_text(DRIVER_VERSION_FILE), re.MULTILINE)
+    return " ".join(found[1].split()) if found else None
+
+
+def collect_data_folder_facts(folder: Path | None = None) -> DataFolderFacts:
+    """Return the state of the user's data folder, or of another one."""
+    folder = folder or data_folder()
+    try:
+        names = sorted(each.name for each in os.scandir(folder) if each.is_file())
+    except OSError:
+        names = []
+    existing = next(each for each in (folder.absolute(), *folder.absolute().parents) if each.exists())
+    return DataFolderFacts(
+        folder=str(folder),
+        there=folder.is_dir(),
+        writable=os.access(existing, os.W_OK),
+        set_aside=sum(".damaged-" in name for name in names),
+    )
+
+
+_DEVICE_FILE = re.compile(r"nvidia(\d+|ctl|-uvm|-modeset)|dxg|nvhost-gpu|nvmap")
+_HIDEPID = re.compile(r"^\S+ /proc proc \S*?hidepid=(?!0\b|off\b)(\w+)", re.MULTILINE)
+
+
+def collect_permission_facts(*, proc: Path = Path("/proc"), dev: Path = Path("/dev")) -> PermissionFacts:
+    """Return the permissions of this user on this machine.
+
+    Args:
+        proc: folder of the processes.
+        dev: folder of the device files.
+    """
+    hidepid = _HIDEPID.search(file_text(proc / "self/mounts"))
+    pidfd = False
+    with suppress(OSError, AttributeError):
+        os.close(os.pidfd_open(os.getpid()))
+        pidfd = True
+    return PermissionFacts(
+        root=os.geteuid() == 0,
+        devices=tuple(_device_files(dev)),
+        hidepid=hidepid[1] if hidepid else None,
+        sees_others=_sees_others(proc),
+        pidfd=pidfd,
+    )
+
+
+def _device_files(dev: Path) -> Iterator[DeviceFile]:
+    for path in sorted(dev.iterdir()) if dev.is_dir() else ():
+        if _DEVICE_FILE.fullmatch(path.name):
+            with suppress(OSError):
+                usable = os.access(path, os.R_OK | os.W_OK)
+                yield DeviceFile(path=f"/dev/{path.name}", mode=f"{path.stat().st_mode & 0o7777:04o}", usable=usable)
+
+
+def _sees_others(proc: Path) -> bool:
+    mine = os.getuid()
+    for name in os.listdir(proc):  # noqa: PTH208 - hundreds of processes
+        with suppress(OSError):
+            if name.isdecimal() and (proc / name).stat().st_uid != mine:
+                return True
+    return False
+
+
+def _start_probes(
+    paths: Sequence[Path], environ: Mapping[str, str], python: str | None, redactor: "Redactor"
+) -> Callable[[float], tuple[InterpreterFacts, ...]]:
+    """Probe each interpreter on a thread of its own; return what gives the facts at a deadline (``time.monotonic``)."""
+    found = {
+        path: InterpreterFacts(path=redactor.path(path), named_by=_named_by(path, python, environ), answered=False)
+        for path in paths
+    }
+
+    def probe(path: Path) -> None:
+        try:
+            facts = probe_interpreter(path)
+        except ProcessLimitError as error:
+            found[path] = replace(found[path], answered=True, problem=error.message)
+            return
+        frameworks = {} if facts is None else {name: getattr(facts, name) for name in ("torch", "transformers", "peft")}
+        found[path] = replace(found[path], answered=True, **frameworks)
+
+    threads = [threading.Thread(target=probe, args=(path,), daemon=True) for path in paths]
+    for path, thread in zip(paths, threads, strict=True):
+        try:
+            start_thread(thread)
+        except ProcessLimitError as error:
+            found[path] = replace(found[path], problem=error.message)
+
+    def facts(deadline: float) -> tuple[InterpreterFacts, ...]:
+        for thread in threads:
+            if thread.ident is not None:
+                thread.join(max(0.0, deadline - time.monotonic()))
+        return tuple(found.values())
+
+    return facts
+
+
+def _named_by(path: Path, python: str | None, environ: Mapping[str, str]) -> str:
+    if python is not None:
+        return "--python"
+    for name in ("VIRTUAL_ENV", "CONDA_PREFIX"):
+        if environ.get(name) and path == Path(environ[name]) / "bin" / "python":
+            return name
+    return "runs vramtop"

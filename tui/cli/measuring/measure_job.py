@@ -1,0 +1,254 @@
+"""One job measured: predicted, run, read from outside, and kept in the history."""
+
+import os
+import time
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from vramtop.estimator.budget import Budget
+from vramtop.estimator.common.errors import CannotTellError, ExitCode, InputError
+from vramtop.estimator.common.records import replace
+from vramtop.estimator.estimation import MethodChoice, estimate, quick_estimator
+from vramtop.estimator.job.gpu_catalogue import Gpu
+from vramtop.estimator.job.job import Job
+from vramtop.estimator.learning.measurement import Observed
+from vramtop.estimator.model.checkpoint import job_of_model
+from vramtop.estimator.model.find_config import ResolvedModel, resolve_model
+from vramtop.estimator.trace.allocator_report import allocator_settings
+from vramtop.estimator.trace.measure import (
+    BatchSearch,
+    MeasuredStep,
+    Place,
+    find_largest_batch,
+    rank_count,
+    run_real_step,
+    tiny_job,
+)
+from vramtop.monitor.history.history import History
+from vramtop.monitor.history.new_measurement import new_measurement
+
+from .free_gpus import FreeGpus, OpenGpus, OutsideFigures
+
+_LARGEST_BATCH = 1 << 16
+"""Micro-batch at which the search ends, however little memory each sequence takes."""
+_NO_WORKSPACE = ":0:0"
+"""In the words of ``CUBLAS_WORKSPACE_CONFIG``."""
+
+
+class Measuring(msgspec.Struct, frozen=True, kw_only=True):
+    """How jobs are measured.
+
+    Args:
+        gpus: of this machine; None: on the CPU.
+        steps: optimizer steps.
+        timeout: seconds for each run.
+        limit_bytes: bytes that torch may allocate on each GPU; None: all that are free.
+        method: of the prediction.
+        python: the interpreter with torch.
+        keep: keep results in the history.
+        progress: called with what is being done.
+    """
+
+    gpus: OpenGpus | None
+    steps: int
+    timeout: float
+    limit_bytes: int | None
+    method: MethodChoice
+    python: str | None
+    keep: bool
+    progress: Callable[[str], None]
+
+    def job(self, job: Job) -> Job:
+        """Return the job that is run in place of this one: on the CPU a tiny one."""
+        return job if self.gpus is not None else tiny_job(job, resolve_model(job.model))
+
+    def predicted_job(self, job: Job) -> Job:
+        """Return the job as its prediction takes it: on the CPU without the workspaces that cuBLAS has on a GPU."""
+        if self.gpus is not None:
+            return job
+        return msgspec.structs.replace(
+            job, software=msgspec.structs.replace(job.software, cublas_workspace=_NO_WORKSPACE)
+        )
+
+
+class MeasuredJob(msgspec.Struct, frozen=True, kw_only=True):
+    """A job beside its measurement, or the reason why there is none."""
+
+    job: Job
+    budget: Budget | None
+    """The estimate; None: none can be made."""
+    unpredicted: str | None = None
+    """Why no estimate can be made."""
+    step: MeasuredStep | None = None
+    outside: OutsideFigures = msgspec.field(default_factory=OutsideFigures)
+    """What NVML showed of the rank with the highest peak."""
+    card: str | None = None
+    driver: str | None = None
+    error: str | None = None
+    """Why nothing was measured."""
+    notes: tuple[str, ...] = ()
+    seconds: float | None = None
+
+    @property
+    def exit_code(self) -> int:
+        """0: measured (or predicted), 1: it ran out of memory, 3: it could not be run."""
+        if self.error is not None:
+            return ExitCode.CANNOT_TELL
+        return ExitCode.NO if self.step is not None and self.step.out_of_memory else ExitCode.DONE
+
+
+def measure_job(job: Job, how: Measuring, *, budget: Budget | None = None) -> MeasuredJob:
+    """Measure a job, predict it, and keep both.
+
+    Args:
+        job: as it is run.
+        how: on which device, how long.
+        budget: the prediction, if it is made already.
+
+    Raises:
+        InputError: the job is invalid, ``--python`` or ``--gpu`` names nothing.
+    """
+    started = time.monotonic()
+    free: FreeGpus | None = None
+    model = resolve_model(job.model)
+    job = job_of_model(job, model)
+    found = MeasuredJob(job=job, budget=budget)
+    try:
+        if how.gpus is None:
+            places = [Place(limit_bytes=how.limit_bytes)] * rank_count(job)
+        else:
+            free = how.gpus.free(rank_count(job))
+            places = free.places(how.limit_bytes)
+            found = replace(found, card=free.name, driver=free.driver)
+        if budget is None:
+            found = predicted(job, how, free.devices[0].gpu_type if free else None, found)
+        how.progress(f"running {how.steps} steps of {model.label}")
+        step = _steps(job, model, how, free, places)
+    except CannotTellError as error:
+        return replace(found, error=error.message)
+    finally:
+        if free is not None:
+            free.release()
+    figures = free.figures[step.ranks.index(step.highest)] if free and free.figures else OutsideFigures()
+    found = replace(found, step=step, outside=figures, seconds=round(time.monotonic() - started, 1))
+    limited = step.out_of_memory is not None and how.limit_bytes is not None  # it failed by the user's wish
+    return _kept(found) if free and how.keep and not limited else found
+
+
+def _steps(
+    job: Job, model: ResolvedModel, how: Measuring, free: FreeGpus | None, places: Sequence[Place]
+) -> MeasuredStep:
+    return run_real_step(
+        job,
+        model,
+        places,
+        device="cuda" if free else "cpu",
+        steps=how.steps,
+        timeout=how.timeout,
+        python=how.python,
+        on_stage=free.read if free else lambda _stage, _pids: None,
+    )
+
+
+def predicted(job: Job, how: Measuring, gpu: Gpu | None, found: MeasuredJob) -> MeasuredJob:
+    """Return the job with its prediction."""
+    how.progress(f"estimating {job.label}")
+    try:
+        return replace(found, budget=estimate(how.predicted_job(job), method=how.method, gpu=gpu, python=how.python))
+    except CannotTellError as error:
+        return replace(found, unpredicted=error.message)
+
+
+def search_micro_batch(job: Job, how: Measuring) -> tuple[MeasuredJob, BatchSearch]:
+    """Find the largest micro-batch that runs; the measurement is that of the largest one, or of the last try.
+
+    Raises:
+        InputError: the job is invalid, or there is no memory to fill.
+        CannotTellError: the job cannot be measured.
+    """
+    available, gpu = how.limit_bytes, None
+    if how.gpus is not None:
+        free = how.gpus.free(rank_count(job))
+        available = free.available_bytes if available is None else min(free.available_bytes, available)
+        gpu = free.devices[0].gpu_type
+    if available is None:
+        raise InputError("--search needs GPUs, or with --cpu --memory SIZE: the memory to fill")
+    quick = quick_estimator(how.predicted_job(job), gpu=gpu)
+    results: dict[int, MeasuredJob] = {}
+
+    def with_batch(micro_batch: int) -> Job:
+        training = msgspec.structs.replace(job.training, micro_batch=micro_batch)
+        return msgspec.structs.replace(job, training=training)
+
+    def need(micro_batch: int) -> int:
+        peak = quick(how.predicted_job(with_batch(micro_batch))).peak
+        return peak.allocated_bytes if how.gpus is None else peak.device_bytes
+
+    def run(micro_batch: int) -> float | None:
+        result = results[micro_batch] = measure_job(with_batch(micro_batch), how)
+        if result.error is not None or result.step is None:
+            raise CannotTellError(result.error or "nothing was measured")
+        if result.step.out_of_memory:
+            return None
+        return _held_bytes(result) / need(micro_batch)
+
+    found = find_largest_batch(
+        _largest(need, available), run, lambda factor: _largest(lambda size: round(need(size) * factor), available)
+    )
+    shown = found.runs if found.runs is not None else found.tries[-1]
+    return results[shown], found
+
+
+def _largest(need: Callable[[int], int], available: int) -> int | None:
+    """Return the largest micro-batch that needs no more; None: not even 1 does."""
+    if need(1) > available:
+        return None
+    low, high = 1, 2
+    while high < _LARGEST_BATCH and need(high) <= available:
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if need(middle) <= available else (low, middle)
+    return low
+
+
+def _held_bytes(result: MeasuredJob) -> int:
+    """Return the memory that a run held, as far out as it is known."""
+    assert result.step is not None  # noqa: S101 - the caller has asked
+    rank, outside = result.step.highest, result.outside
+    known = (outside.process_bytes, outside.device_bytes, rank.reserved_bytes, rank.allocated_bytes)
+    return next((size for size in known if size is not None), 0)
+
+
+def _kept(found: MeasuredJob) -> MeasuredJob:
+    """Keep the measurement in the user's history; what hinders that becomes a note."""
+    assert found.step is not None  # noqa: S101 - the caller has measured
+    rank, failed = found.step.highest, found.step.out_of_memory
+    device = found.outside.process_bytes if found.outside.process_bytes is not None else found.outside.device_bytes
+    variable = allocator_settings(os.environ)
+    observed = Observed(
+        allocated_bytes=rank.allocated_bytes,
+        reserved_bytes=rank.reserved_bytes,
+        device_bytes=device,
+        allocator_source="measure",
+        device_source=None if device is None else "measure",
+    )
+    now = time.time()
+    try:
+        measurement = new_measurement(
+            found.job,
+            [found.budget] if found.budget else [],
+            observed,
+            run=f"measure {rank.pid} {now}",
+            state="out_of_memory" if failed else "ended",
+            time=now,
+            card=found.card,
+            driver=found.driver,
+            versions={name: text for name, text in found.step.versions.items() if name != "python"},
+            allocator=variable[1] if variable else None,
+        )
+        repaired = History().add(measurement)
+    except CannotTellError as error:
+        return replace(found, notes=(*found.notes, f"Not kept in the history: {error.message}."))
+    return replace(found, notes=(*found.notes, *([repaired] if repaired else [])))

@@ -1,0 +1,298 @@
+"""A measurement beside its prediction, as text and as JSON."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from typing import Annotated, Any, Literal, TypedDict
+
+import msgspec
+
+from vramtop.estimator.budget import Budget, FieldsOf, Method, PhaseName, PlainJob, Span
+from vramtop.estimator.common.sizes import GIB, MIB
+from vramtop.estimator.job.job_file.changes import job_to_mapping
+from vramtop.estimator.trace.measure import BatchSearch, MeasuredStep, MeasuredStepJson
+
+from ...draw.palette import peak_place
+from ...draw.text_output import TextOutput, format_table
+from ..json_text import Versioned
+from .free_gpus import OutsideBytes
+from .measure_job import MeasuredJob
+
+_PHASES = ("loading", "forward", "backward", "optimizer step")
+_PARTS = ("weights", "gradients", "optimizer")
+_UNKNOWN = "-"
+_ALIGNED = "<>>>>"
+PlainSpan = Annotated[dict[str, Any], FieldsOf(Span)]
+
+
+class PredictedPeakJson(TypedDict):
+    """The predicted peak; of a run on the CPU, what only a GPU has is null."""
+
+    method: Method
+    """How it was estimated."""
+    phase: PhaseName
+    """Part of the run in which the peak is."""
+    components: dict[str, int | None]
+    """Bytes by purpose at the peak; null: only a GPU has it."""
+    allocated_bytes: int
+    """Value of `torch.cuda.max_memory_allocated`."""
+    reserved_bytes: int | None
+    """Value of `torch.cuda.max_memory_reserved`; null: on the CPU."""
+    device_bytes: int | None
+    """Memory of the process as NVML counts it; null: on the CPU."""
+    low_bytes: int | None
+    """Lower bound of `device_bytes`; null: on the CPU."""
+    high_bytes: int | None
+    """Upper bound of `device_bytes`; null: on the CPU."""
+    allocated_range: PlainSpan | None
+    """Range of `allocated_bytes`; null: unknown, or on the CPU."""
+    reserved_range: PlainSpan | None
+    """Range of `reserved_bytes`; null: unknown, or on the CPU."""
+    cache_bytes: int | None
+    """What the allocator may keep beyond `high_bytes` and gives back before it fails; null: on the CPU."""
+
+
+class MeasuredJson(MeasuredStepJson):
+    """What was measured."""
+
+    process_bytes: int | None
+    """Memory of the process as NVML counts it; null: unknown."""
+    device_bytes: int | None
+    """Growth of the GPU's used memory; null: unknown."""
+    context_bytes: int | None
+    """Memory of the CUDA context alone; null: unknown."""
+    stages: dict[str, Annotated[dict[str, Any], FieldsOf(OutsideBytes)]]
+    """What NVML shows by stage: `context`, `first step` (without training, after the prompt), `steady`."""
+
+
+class SearchJson(TypedDict):
+    """The search for the largest micro-batch that runs (`--search`)."""
+
+    key: Literal["training.micro_batch"]
+    """The setting that was varied."""
+    predicted: int | None
+    """Largest that was predicted to fit; null: not even 1."""
+    runs: int | None
+    """Largest that ran; null: none did."""
+    fails: int | None
+    """Smallest that ran out of memory; null: none did."""
+    tries: list[int]
+    """Values that were tried, in their order."""
+    decided: bool
+    """No value between the two remains untried."""
+
+
+class _Measure(Versioned):
+    job: PlainJob
+    """The job as it was run: the tables of a job file."""
+    predicted: PredictedPeakJson | None
+    """The prediction; null: there is none, and a note says why."""
+    device: Literal["cuda", "cpu"] | None
+    """Where the steps ran; null: they did not."""
+    card: str | None
+    """Name of the GPU; null: none was used."""
+    driver: str | None
+    """Version of the driver; null: no GPU was used, or unknown."""
+    versions: dict[str, str]
+    """Versions of the libraries that ran; empty: nothing did."""
+    measured: MeasuredJson | None
+    """The measured memory; null: the steps did not run."""
+    error: str | None
+    """Why the job did not run, or where it ran out of memory; null: it ran."""
+    seconds: float | None
+    """Time that it took; null: it did not run."""
+    notes: list[str]
+    """What is to be known about the figures, one sentence each."""
+
+
+class MeasureJson(_Measure, total=False):
+    """A job's real steps beside their prediction."""
+
+    search: SearchJson
+    """The search for the largest micro-batch; absent: none was asked for."""
+
+
+def measured_json(found: MeasuredJob, search: BatchSearch | None = None) -> MeasureJson:
+    """Return the line of JSON about one job."""
+    step, outside, budget = found.step, found.outside, found.budget
+    measured: MeasuredJson | None = None
+    if step is not None:
+        measured = {
+            **step.to_json(),
+            "process_bytes": outside.process_bytes,
+            "device_bytes": outside.device_bytes,
+            "context_bytes": outside.context_bytes,
+            "stages": {stage: msgspec.to_builtins(found) for stage, found in outside.stages.items()},
+        }
+    error = found.error
+    if step is not None and step.out_of_memory is not None:
+        error = f"out of memory {step.out_of_memory.place}: {step.out_of_memory.message}"
+    data: MeasureJson = {
+        "schema": 1,
+        "job": {**job_to_mapping(found.job), "name": found.job.label},
+        "predicted": None if budget is None else peak_json(found, budget),
+        "device": step.device if step else None,
+        "card": found.card,
+        "driver": found.driver,
+        "versions": step.versions if step else {},
+        "measured": measured,
+        "error": error,
+        "seconds": found.seconds,
+        "notes": [*found.notes, *([f"Not predicted: {found.unpredicted}."] if found.unpredicted else [])],
+    }
+    if search is not None:
+        data["search"] = {
+            "key": "training.micro_batch",
+            "predicted": search.predicted,
+            "runs": search.runs,
+            "fails": search.fails,
+            "tries": list(search.tries),
+            "decided": search.decided,
+        }
+    return data
+
+
+def peak_json(found: MeasuredJob, budget: Budget) -> PredictedPeakJson:
+    """Return the predicted peak; of a run on the CPU null for what only a GPU has."""
+    peak, on_cpu = budget.peak, found.step is not None and found.step.device == "cpu"
+    components: dict[str, int | None] = dict(peak.components.items())
+    if on_cpu:
+        components |= {"context": None, "communication": None}
+    return {
+        "method": budget.method,
+        "phase": peak.phase,
+        "components": components,
+        "allocated_bytes": peak.allocated_bytes,
+        "reserved_bytes": None if on_cpu else peak.reserved_bytes,
+        "device_bytes": None if on_cpu else peak.device_bytes,
+        "low_bytes": None if on_cpu else peak.low_bytes,
+        "high_bytes": None if on_cpu else peak.high_bytes,
+        "allocated_range": _span_json(None if on_cpu else peak.allocated_range),
+        "reserved_range": _span_json(None if on_cpu else peak.reserved_range),
+        "cache_bytes": None if on_cpu else peak.cache_bytes,
+    }
+
+
+def _span_json(span: Span | None) -> dict[str, Any] | None:
+    return None if span is None else asdict(span)
+
+
+def measured_lines(found: MeasuredJob, output: TextOutput, search: BatchSearch | None = None) -> Iterator[str]:
+    """Yield the figures side by side: torch's, NVML's, by component and by phase, then the notes."""
+    step, budget = found.step, found.budget
+    unit, name = _unit(found)
+    yield from (output.paint(line, None, bold=True) for line in output.wrapped(_headline(found), further="  "))
+    if search is not None:
+        yield from output.wrapped(search.sentence, further="  ")
+    if step is not None and step.out_of_memory is not None:
+        yield from output.wrapped(_failure(step, unit, name), further="  ")
+    if budget is not None:
+        yield from output.wrapped(f"predicted ({budget.method}): the peak {peak_place(budget)}", further="  ")
+    yield ""
+    last = "" if step is not None and step.device == "cpu" else "range"
+    rows = [(name, "measured", "predicted", "difference", last), *_rows(found, unit)]
+    yield from (output.text(line.rstrip()) for line in format_table(rows, _ALIGNED))
+    notes = [*found.notes, *([f"not predicted: {found.unpredicted}"] if found.unpredicted else [])]
+    if step is not None and step.device == "cpu":
+        notes.append(
+            "both figures are for the CPU, without CUDA context, cuBLAS workspaces and allocator cache; vramtop "
+            "estimate includes these"
+        )
+    if step is not None and step.device == "cpu" and found.job.parallel.cpu_offload != "none":
+        notes.append("on a CPU, memory offloaded to the host is included")
+    if step is not None and step.highest.retries:
+        notes.append(f"the allocator freed its cache {step.highest.retries} times because memory was full")
+    if notes:
+        yield ""
+    for note in notes:
+        yield from output.wrapped(f"note: {note}", further="  ")
+
+
+def _headline(found: MeasuredJob) -> str:
+    step = found.step
+    if step is None:
+        return f"{found.job.label}: predicted only"
+    where = found.card or "a GPU" if step.device == "cuda" else "the CPU (a tiny model)"
+    ranks = f"{len(step.ranks)} ranks on " if len(step.ranks) > 1 else ""
+    versions = ", ".join(f"{name} {step.versions[name]}" for name in ("torch", "transformers") if name in step.versions)
+    count = len(step.highest.allocated_by_step_bytes)
+    steps = "" if step.out_of_memory or not count else f"{count} step{'s' * (count != 1)} on "
+    return f"{found.job.label}: {steps}{ranks}{where}; {versions}"
+
+
+def _failure(step: MeasuredStep, unit: int, name: str) -> str:
+    failed = step.out_of_memory
+    assert failed is not None  # noqa: S101 - the caller has asked
+    held = [
+        f"{size / unit:.2f} {name} {word}"
+        for size, word in ((failed.allocated_bytes, "allocated"), (failed.reserved_bytes, "reserved"))
+        if size is not None
+    ]
+    rank = f" of rank {step.ranks.index(step.highest)}" if len(step.ranks) > 1 else ""
+    return f"It ran out of memory {failed.place}{rank}, with {' and '.join(held)}: {failed.message}"
+
+
+def _rows(found: MeasuredJob, unit: int) -> Iterator[tuple[str, str, str, str, str]]:
+    step, budget = found.step, found.budget
+    rank = step.highest if step else None
+    peak = budget.peak if budget else None
+    on_cpu = step is not None and step.device == "cpu"
+
+    def row(name: str, seen: int | None, told: int | None, span: Span | None = None) -> tuple[str, str, str, str, str]:
+        apart = _UNKNOWN if seen is None or not told else f"{100 * (seen - told) / told:+.1f} %"
+        bounds = f"{span.low_bytes / unit:.2f} - {span.high_bytes / unit:.2f}" if span and not on_cpu else ""
+        return name, _size(seen, unit), _size(told, unit), apart, bounds
+
+    yield row(
+        "allocated",
+        rank.allocated_bytes if rank else None,
+        peak.allocated_bytes if peak else None,
+        peak.allocated_range if peak else None,
+    )
+    if not on_cpu:
+        yield from _outer_rows(found, row)
+    for name in _PARTS:
+        yield row(f"  {name}", rank.components.get(name) if rank else None, _whole_component(budget, name))
+    for phase in _PHASES:
+        seen = rank.phases.get(phase) if rank else None
+        told = next((each.allocated_bytes for each in budget.phases if each.name == phase), None) if budget else None
+        if seen is not None or told is not None:
+            yield row(f"allocated, {phase}", seen.allocated if seen else None, told)
+
+
+def _outer_rows(found: MeasuredJob, row: Callable[..., tuple[str, str, str, str, str]]) -> Iterator[Any]:
+    """Yield the figures that only a GPU has."""
+    rank, outside = found.step.highest if found.step else None, found.outside
+    peak = found.budget.peak if found.budget else None
+    yield row(
+        "reserved",
+        rank.reserved_bytes if rank else None,
+        peak.reserved_bytes if peak else None,
+        peak.reserved_range if peak else None,
+    )
+    device = outside.process_bytes if outside.process_bytes is not None else outside.device_bytes
+    yield row("device (NVML)", device, peak.device_bytes if peak else None, peak.device_range if peak else None)
+    reserved = rank.reserved_bytes if rank else None
+    outside_torch = None if device is None or reserved is None else device - reserved
+    yield row("  outside torch", outside_torch, peak.device_bytes - peak.reserved_bytes if peak else None)
+
+
+def _whole_component(budget: Budget | None, name: str) -> int | None:
+    """Return what a component takes where all of it exists: in some phase; of gradients, in the optimizer step."""
+    if budget is None:
+        return None
+    step = budget.phase("optimizer step")
+    if name == "gradients" and step is not None and step.components.gradients:
+        return step.components.gradients
+    most: int = max(getattr(phase.components, name) for phase in budget.phases)
+    return most
+
+
+def _unit(found: MeasuredJob) -> tuple[int, str]:
+    """Return the unit in which the smallest of the peaks can be read."""
+    seen = found.step.highest.allocated_bytes if found.step else None
+    size = seen if seen is not None else found.budget.peak.allocated_bytes if found.budget else 0
+    return (GIB, "GiB") if size >= GIB // 10 else (MIB, "MiB")
+
+
+def _size(size: int | None, unit: int) -> str:
+    return _UNKNOWN if size is None else f"{size / unit:.2f}"

@@ -1,0 +1,311 @@
+"""The columns of the process table: what each shows of a process and of a group, and which of them fit into a width.
+
+To add a column, write what it shows of a process and of a group, a row in ``COLUMNS``, and its name in ``ColumnName``
+and in the settings (``PROCESS_COLUMNS`` of their schema), by which users choose it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Literal
+
+from vramtop.estimator.common.records import replace
+from vramtop.estimator.common.sizes import format_gib
+from vramtop.monitor.snapshot.snapshot import DRIVER_FIGURES, Demand, ProcessFigure, ProcessKey
+
+from ...draw.labels import CellText, budget_label, difference_label, figure_text, format_duration, status_tone
+from ...draw.text_output import printable
+from ...widgets.row_table import Column, fit_columns
+from .process_cells import (
+    STATUS_WIDTH,
+    figure_tone,
+    group_command,
+    group_count,
+    group_gpus,
+    group_status,
+    group_used,
+    group_user,
+    process_command,
+    process_status,
+    process_user,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+
+    from vramtop.monitor.board.board import ProcessGroup, ProcessRow
+
+
+ColumnName = Literal[
+    "PID", "USER", "GPU", "VRAM GiB", "MAX", "SPREAD", "BUDGET", "DIFF", "STATUS", "SM %", "BW %", "CPU %", "RAM GiB",
+    "THR", "UP", "RUNS IN", "COMMAND",
+]  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessColumn(Column):
+    """A column of the table; unless the user chooses, the lowest importance comes first."""
+
+    name: ColumnName
+    about: str
+    """What it shows, in a few words."""
+    is_default: bool = True
+    """Shown unless the user chooses."""
+    of_groups: bool = False
+    """Shown only while there is a group of several rows."""
+    figure: ProcessFigure | None = None
+    """The figure that it shows, which is read only while it does."""
+    process: Callable[[ProcessRow], CellText]
+    """Returns the cell of one process on one GPU."""
+    group: Callable[[ProcessGroup], CellText]
+    """Returns the cell of a group of several rows."""
+
+
+def is_figure(name: ColumnName) -> bool:
+    """Return True for a column of a figure that is read only while it is shown."""
+    return name in _FIGURES
+
+
+def figure_demand(columns: Iterable[ColumnName], sorted_by: ColumnName, processes: Iterable[ProcessKey]) -> Demand:
+    """Return what readings are to contain for a table.
+
+    Args:
+        columns: those that are shown.
+        sorted_by: the column by which all of its rows are sorted.
+        processes: those in sight.
+    """
+    figures = frozenset(_FIGURES[name] for name in columns if name in _FIGURES)
+    if not figures:
+        return Demand()
+    of_all = frozenset({_FIGURES[sorted_by]}) if sorted_by in _FIGURES else frozenset[ProcessFigure]()
+    return Demand(process_figures=figures, processes=frozenset(processes), figures_of_all=of_all)
+
+
+def figure_order(figure: ProcessFigure, rows: Iterable[ProcessRow]) -> tuple[bool, float]:
+    """Return the sort key of a process or a group by a figure: the highest first, unknown last."""
+    value, _ = _total(figure, rows)
+    return (value is None, -(value or 0.0))
+
+
+def _of_process(figure: ProcessFigure, row: ProcessRow) -> CellText:
+    text = figure_text(figure, row.process.figures, live=row.is_live)
+    return CellText(text, figure_tone(row) if text[0].isdigit() else "muted")
+
+
+def _of_group(figure: ProcessFigure, group: ProcessGroup) -> CellText:
+    """Return the sum over its processes, or of what a GPU does the mean; ``≥`` and ``~`` if some are unknown."""
+    value, complete = _total(figure, group.present)
+    if value is None:
+        texts = {_of_process(figure, row).text for row in group.present}
+        return CellText("…" if "…" in texts else "n/a" if texts else "-", "muted")
+    number = format_gib(round(value)) if figure == "rss_bytes" else f"{value:.0f}"
+    sign = "" if complete else "~" if figure in DRIVER_FIGURES else "≥"
+    return CellText(sign + number, "muted" if any(row.gpu.is_stale for row in group.present) else "plain")
+
+
+def _total(figure: ProcessFigure, rows: Iterable[ProcessRow]) -> tuple[float | None, bool]:
+    """Return the mean over GPUs of what the driver measures, else the sum over processes; and whether all are known."""
+    listed = list(rows)
+    if figure not in DRIVER_FIGURES:
+        listed = list({row.process.key: row for row in listed}.values())
+    values = [getattr(row.process.figures, figure, None) for row in listed]
+    known = [float(value) for value in values if value is not None]
+    if not known:
+        return None, False
+    total = sum(known) / len(known) if figure in DRIVER_FIGURES else sum(known)
+    return total, len(known) == len(values)
+
+
+def _figure_column(
+    name: ColumnName, figure: ProcessFigure, about: str, *, width: int, importance: int
+) -> ProcessColumn:
+    return ProcessColumn(
+        name=name, about=about, width=width, right=True, importance=importance, is_default=False, figure=figure,
+        process=partial(_of_process, figure), group=partial(_of_group, figure),
+    )  # fmt: skip
+
+
+FIGURE_COLUMNS = (
+    _figure_column(
+        "SM %", "sm_percent", "share of time with its kernels on the GPU; for a run, the mean", width=4, importance=41
+    ),
+    _figure_column(
+        "BW %", "bandwidth_percent", "share of time with GPU memory reads or writes; for a run, the mean", width=4,
+        importance=42,
+    ),
+    _figure_column("CPU %", "cpu_percent", "CPU use, 100 is one core; for a run, the sum", width=6, importance=43),
+    _figure_column("RAM GiB", "rss_bytes", "resident host memory; for a run, the sum", width=7, importance=44),
+    _figure_column("THR", "threads", "threads; for a run, the sum", width=5, importance=45),
+)  # fmt: skip
+_FIGURES: dict[ColumnName, ProcessFigure] = {column.name: column.figure for column in FIGURE_COLUMNS if column.figure}
+_NOTHING = CellText("")
+_UNKNOWN = CellText("-", "muted")
+PROCESS_COLUMNS: tuple[ColumnName, ...] = (
+    *("PID", "GPU", "VRAM GiB", "COMMAND", "USER", "SM %", "CPU %", "UP", "RAM GiB", "STATUS"),
+    *("BW %", "DIFF", "BUDGET"),
+)
+"""Columns of the view of single processes unless the user chooses: those of other monitors, before the budget's."""
+_EVEN_SHARE = 0.02
+"""Ranks that differ by no more than this share of the highest hold the same."""
+
+
+def default_columns() -> tuple[ColumnName, ...]:
+    """Return the columns that are shown unless the user chooses, the most important first."""
+    shown = (column for column in COLUMNS if column.is_default)
+    return tuple(column.name for column in sorted(shown, key=lambda column: column.importance))
+
+
+def columns_for(
+    width: int,
+    gap: int = 2,
+    *,
+    widths: Mapping[ColumnName, int] | None = None,
+    groups: bool = False,
+    wanted: Sequence[ColumnName] | None = None,
+    empty: Collection[ColumnName] = (),
+) -> list[ProcessColumn]:
+    """Return the columns that fit, in order.
+
+    Args:
+        width: cells of the table.
+        gap: cells between two columns.
+        widths: least widths of columns that need more than usual.
+        groups: there is a group of several rows.
+        wanted: the user's choice, the most important first; None: the default.
+        empty: columns without a figure in any row, which go first where there is little room.
+    """
+    least = widths or {}
+    columns = {column.name: column for column in COLUMNS if groups or not column.of_groups}
+    named = sorted(filter(columns.get, wanted or default_columns()), key=lambda name: name in empty)
+    places = {name: place for place, name in enumerate(named)}
+    chosen = [
+        replace(column, width=max(column.width, least.get(name, 0)), importance=places[name])
+        for name, column in columns.items()
+        if name in places
+    ]
+    return fit_columns(chosen, width, gap)
+
+
+def _used_cell(row: ProcessRow) -> CellText:
+    return CellText(format_gib(row.process.used_bytes), figure_tone(row))
+
+
+def _budget(row: ProcessRow) -> CellText:
+    return _UNKNOWN if row.budget is None else CellText(budget_label(row))
+
+
+def _difference(row: ProcessRow) -> CellText:
+    comparison = row.comparison
+    return CellText("-" if comparison is None else difference_label(comparison) or "-", status_tone(row))
+
+
+def _of_highest(cell: Callable[[ProcessRow], CellText]) -> Callable[[ProcessGroup], CellText]:
+    """Show a group as its rank that holds the most."""
+
+    def of_group(group: ProcessGroup) -> CellText:
+        return _UNKNOWN if (highest := group.highest) is None else cell(highest)
+
+    return of_group
+
+
+def _spread(group: ProcessGroup) -> CellText:
+    size, highest = group.spread_bytes, group.highest
+    if size is None or highest is None:
+        return _UNKNOWN
+    is_even = size <= _EVEN_SHARE * (highest.process.used_bytes or 0)
+    return CellText(format_gib(size), "muted" if is_even else "plain")
+
+
+def _common_place(group: ProcessGroup) -> str:
+    """Return where all processes of a group run; of several places, the first and a sign that there are more."""
+    places = list(dict.fromkeys(row.process.runs_in or "" for row in group.rows))
+    return f"{printable(places[0])}{' …' if len(places) > 1 else ''}"
+
+
+COLUMNS = (
+    ProcessColumn(
+        name="PID", about="process id; for a run, the number of processes", width=7, right=True, importance=0,
+        process=lambda row: CellText(str(row.process.pid)),
+        group=lambda group: CellText(group_count(group)),
+    ),
+    ProcessColumn(
+        name="USER", about="user of the process", width=9, importance=90,
+        process=lambda row: CellText(process_user(row)),
+        group=lambda group: CellText(group_user(group)),
+    ),
+    ProcessColumn(
+        name="GPU", about="GPU index or MIG device; for a run, all of them", width=3, right=True, importance=10,
+        process=lambda row: CellText(row.gpu.label),
+        group=lambda group: CellText(group_gpus(group)),
+    ),
+    ProcessColumn(
+        name="VRAM GiB", about="GPU memory in use; for a run, the sum", width=8, right=True, importance=20,
+        process=_used_cell, group=group_used,
+    ),
+    ProcessColumn(
+        name="MAX", about="for a run: memory of its largest rank", width=5, right=True,
+        importance=50, of_groups=True,
+        process=lambda _: _NOTHING, group=_of_highest(_used_cell),
+    ),
+    ProcessColumn(
+        name="SPREAD", about="for a run: largest rank minus smallest", width=6, right=True,
+        importance=60, of_groups=True,
+        process=lambda _: _NOTHING, group=_spread,
+    ),
+    ProcessColumn(
+        name="BUDGET", about="predicted memory; for a run, of its largest rank", width=6,
+        right=True, importance=80, process=_budget, group=_of_highest(_budget),
+    ),
+    ProcessColumn(
+        name="DIFF", about="memory in use minus the budget", width=6, right=True, importance=70,
+        process=_difference, group=_of_highest(_difference),
+    ),
+    ProcessColumn(
+        name="STATUS", about=(
+            "memory compared with the budget, or why there is no budget"
+        ), width=STATUS_WIDTH, importance=30,
+        process=process_status, group=group_status,
+    ),
+    *FIGURE_COLUMNS,
+    ProcessColumn(
+        name="UP", about="run time", width=7, right=True, importance=100,
+        process=lambda row: CellText(format_duration(row.elapsed_seconds)),
+        group=lambda group: CellText(format_duration(group.elapsed_seconds)),
+    ),
+    ProcessColumn(
+        name="RUNS IN", about="Slurm job, pod or container, with its name", width=27, importance=95, is_default=False,
+        process=lambda row: CellText(printable(row.process.runs_in or "")),
+        group=lambda group: CellText(_common_place(group)),
+    ),
+    ProcessColumn(
+        name="COMMAND", about="job and command line", width=12, importance=40,
+        process=lambda row: CellText(process_command(row)),
+        group=lambda group: CellText(group_command(group)),
+    ),
+)  # fmt: skip
+"""In the order in which they are shown."""
+
+
+def columns_named(names: object) -> tuple[ColumnName, ...] | None:
+    """Return the columns that a setting names; names of no column are left out. None: the default."""
+    known: dict[object, ColumnName] = {column.name: column.name for column in COLUMNS}
+    found = dict.fromkeys(names) if isinstance(names, tuple) else {}
+    return tuple(known[name] for name in found if name in known) or None
+
+
+def all_columns(choice: Sequence[ColumnName]) -> list[ColumnName]:
+    """Return all columns: the chosen ones in their order, each other one behind what is more important than it."""
+    order = list(choice)
+    by_default = [column.name for column in sorted(COLUMNS, key=lambda column: column.importance)]
+    for place, name in enumerate(by_default):
+        if name not in order:
+            order.insert(order.index(by_default[place - 1]) + 1 if place else 0, name)
+    return order
+
+
+def moved(order: Sequence[ColumnName], name: ColumnName, by: int) -> list[ColumnName]:
+    """Return the columns with this one nearer to the beginning (-1) or to the end (1)."""
+    others = [each for each in order if each != name]
+    others.insert(max(0, order.index(name) + by), name)
+    return others

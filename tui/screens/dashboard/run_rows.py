@@ -1,0 +1,104 @@
+"""Rows of the table that shows runs: one per run or program, with the rows of its processes below it if unfolded."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from vramtop.estimator.common.records import replace
+from vramtop.estimator.common.sizes import GIB
+
+from .process_rows import ORDERS, SortKey, TableRow, in_order, matches
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Sequence
+
+    from vramtop.monitor.board.board import GroupKey, ProcessGroup
+
+
+_SMALL_BYTES = 2 * GIB
+"""What the driver itself takes of a GPU is less."""
+_MIN_TOGETHER = 3
+
+
+def run_rows(
+    groups: Sequence[ProcessGroup],
+    rest: Sequence[TableRow],
+    *,
+    words: str,
+    by: SortKey,
+    unfolded: Collection[GroupKey],
+) -> list[TableRow]:
+    """Return the rows that match the filter, in order; a filter that only some processes match unfolds their group.
+
+    Args:
+        groups: all processes of a board.
+        rest: rows of memory that no process accounts for.
+        words: of the filter.
+        by: sort order of the groups, and of the processes of each.
+        unfolded: groups whose processes are shown.
+    """
+    wanted = words.lower().split()
+    tops = in_order([*(_top(group) for group in groups), *_together(rest)], by)
+    return [row for top in tops for row in _with_children(top, wanted, by, unfolded)]
+
+
+def run_row_count(groups: Sequence[ProcessGroup], rest: Sequence[TableRow], unfolded: Collection[GroupKey]) -> int:
+    """Return how many rows ``run_rows`` has without a filter."""
+    tops = (*(_top(group) for group in groups if group.key in unfolded), *_together(rest))
+    shown = sum(len(top.group.rows if top.group else top.parts) for top in tops if top.fold and top.key in unfolded)
+    return len(groups) + len(_together(rest)) + shown
+
+
+def _together(rest: Sequence[TableRow]) -> list[TableRow]:
+    """Return memory that no process accounts for, what little each GPU has of it as one row."""
+    small = [row for row in rest if row.rest_bytes is not None and row.rest_bytes < _SMALL_BYTES]
+    if len(small) < _MIN_TOGETHER:
+        return list(rest)
+    size, gpu = sum(row.rest_bytes or 0 for row in small), small[0].gpu
+    row = TableRow(key=("unattributed",), gpu=gpu, row=None, rest_bytes=size, parts=tuple(small), fold="folded")
+    return [*(each for each in rest if each not in small), row]
+
+
+def _top(group: ProcessGroup) -> TableRow:
+    first = group.rows[0]
+    if len(group.rows) == 1:
+        return TableRow(key=first.key, gpu=first.gpu, row=first, group=group)
+    gpu = min((row.gpu for row in group.rows), key=lambda gpu: gpu.order)
+    return TableRow(key=group.key, gpu=gpu, row=None, group=group, fold="folded")
+
+
+def _with_children(
+    top: TableRow, wanted: Sequence[str], by: SortKey, unfolded: Collection[GroupKey]
+) -> Iterator[TableRow]:
+    if top.fold is None:
+        if not wanted or matches(top, wanted):
+            yield top
+        return
+    is_unfolded = top.key in unfolded
+    if not wanted and not is_unfolded:
+        yield top
+        return
+    children = _children(top.group) if top.group else list(top.parts)
+    found = [row for row in children if matches(row, wanted)] if wanted else children
+    some = 0 < len(found) < len(children)
+    if wanted and not found and not matches(top, wanted):
+        return
+    if not is_unfolded and not some:
+        yield top
+        return
+    yield replace(top, fold="unfolded")
+    yield from _connected(sorted(found or children, key=ORDERS[by]))
+
+
+def _children(group: ProcessGroup) -> list[TableRow]:
+    pids = () if group.run is None or group.ranks_elsewhere else group.run.pids  # elsewhere: which these are is unknown
+    ranks = {key: f"rank {at}: " for at, key in enumerate(pids)} if len(pids) > 1 else {}
+    leads = [ranks.get(row.process.key, "") for row in group.rows]
+    rows = zip(group.rows, leads, strict=True)
+    return [TableRow(key=row.key, gpu=row.gpu, row=row, group=group, lead=lead) for row, lead in rows]
+
+
+def _connected(rows: Sequence[TableRow]) -> Iterator[TableRow]:
+    for at, row in enumerate(rows, start=1):
+        line = "└ " if at == len(rows) else "├ "
+        yield replace(row, lead=f"{line}{row.lead or ''}")
