@@ -130,35 +130,33 @@ class Lora(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_d
     targets: list[str] | Literal["all-linear"] = field(default_factory=lambda: ["q_proj", "v_proj"])
     """Names of the linear layers that get adapters, or ``all-linear``."""
     quantization: Quantization = "none"
-    """Format in which the frozen linear weights are stored: 4-bit (``nf4``, ``nf4-double``) for QLoRA, or 8-bit.
+    """Format of the frozen linear weights: 4-bit (``nf4``, ``nf4-double``) for QLoRA, or 8-bit.
 
-    ``int4`` is GPTQ or AWQ. A checkpoint that is stored in one of these formats has it where this is ``none``.
+    ``int4`` is GPTQ or AWQ. With ``none``, a quantized checkpoint keeps its format.
     """
     dropout: Annotated[float, Meta(ge=0, lt=1)] | None = None
     """Dropout probability of the adapters' input (``lora_dropout``); absent: the framework's default."""
     kbit_preparation: bool | None = None
-    """Parameters that are not quantized are cast to fp32 (peft's ``prepare_model_for_kbit_training``); absent: as the
-    framework does."""
+    """Cast unquantized parameters to fp32 (peft's ``prepare_model_for_kbit_training``); absent: as the framework."""
     adapter_dtype: Dtype | None = None
     """Type of the adapters' weights; absent: the framework's choice."""
     autocast: bool | None = None
-    """Adapters multiply under autocast over 16-bit weights (the Trainer's ``bf16``); absent: after
-    ``kbit_preparation`` only."""
+    """Adapters run under autocast over 16-bit weights (the Trainer's ``bf16``); absent: after ``kbit_preparation``."""
 
 
 class OtherModel(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A model that is held in memory beside the trained one, with frozen weights: no gradients, no optimizer state."""
+    """A model with frozen weights, held in memory beside the trained one."""
 
     role: Literal["reference", "teacher", "reward", "critic", "ema", "other"] = "other"
     """Purpose of the model; ``ema`` is a moving average of the trained model's weights."""
     id: str | None = None
-    """The model, as for ``model.id``; absent: a model like the trained one."""
+    """As ``model.id``; absent: a model like the trained one."""
     config: dict[str, Any] | None = None
     """The fields of a Hugging Face config.json, in place of ``id``."""
     task: Task | None = None
-    """Purpose of the head on top of the model; absent: the same as the trained model's."""
+    """Purpose of its head; absent: as the trained model's."""
     dtype: Dtype | None = None
-    """Type of its weights; absent: that of the trained model's weights."""
+    """Type of its weights; absent: as the trained model's."""
     quantization: Quantization = "none"
     """Format in which its linear weights are stored."""
     sharded: bool = False
@@ -183,7 +181,7 @@ UncertaintyDirection = Literal["no", "less", "more", "either"]
 
 
 class Software(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Versions of libraries on which memory depends; absent: the latest. ``version_rules`` has the rules."""
+    """Versions of libraries on which memory depends; absent: the latest."""
 
     torch: Version | None = None
     """Version of torch."""
@@ -236,11 +234,11 @@ class Target(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit
     gpu: str | None = None
     """GPU that the job is planned for, by its name in the catalogue; absent: this machine's."""
     devices: list[str] = field(default_factory=list)
-    """The GPUs of this machine that the job uses, by UUID, as CUDA_VISIBLE_DEVICES takes them; empty: any."""
+    """GPUs of this machine that the job uses, by UUID; empty: any."""
 
 
 class Program(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A program of the user's: what it allocates in a rehearsal, which `--rehearse` makes, is the budget."""
+    """A program of the user's: what it allocates in a rehearsal (`--rehearse`) is the budget."""
 
     command: str = ""
     """Command that starts it, as it is typed in a shell."""
@@ -253,16 +251,16 @@ class Program(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omi
     timeout: Annotated[float, Meta(gt=0)] = 600
     """Seconds after which it is ended."""
     offline: bool = False
-    """It has no network, as far as this kernel can take it away."""
+    """It has no network."""
     data: str | None = None
-    """``synthetic``: items stand in for data sets that are not there; absent: such a program fails.
+    """``synthetic``: stand-ins for data sets that are not there; absent: such a program fails.
 
     Sizes may follow: ``synthetic,items=1000,words=2048,image=1024x1024,seconds=30,columns=question+answer``.
     """
     kept: str | None = None
-    """Name of a kept rehearsal, the only one that is taken; absent: the one of this command."""
+    """Name of the only saved rehearsal that counts; absent: that of this command."""
     file: str | None = None
-    """Job file that the program was read from, noted by vramtop; absent: it was typed."""
+    """Job file that the program was read from; absent: it was typed."""
 
     @property
     def words(self) -> list[str]:
@@ -274,7 +272,7 @@ class Program(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omi
 
 
 class Run(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Requirements of a run beside the GPUs: no estimate depends on them; the preflight checks do."""
+    """Requirements that the preflight checks compare; no estimate depends on them."""
 
     output_dir: str | None = None
     """Folder for checkpoints; relative to the folder in which the job is started."""
@@ -283,9 +281,9 @@ class Run(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_de
     logging_dir: str | None = None
     """Folder for logs; absent: ``output_dir``."""
     report_to: list[str] = field(default_factory=list)
-    """Services that metrics are reported to, as transformers names them: wandb, tensorboard, mlflow, ..."""
+    """Services for metrics, as transformers names them: wandb, tensorboard, mlflow, ..."""
     inference_endpoint: str | None = None
-    """URL of an inference service that the run calls, to judge or to generate text."""
+    """URL of an inference service that the run calls."""
     inference_key: EnvironmentName = "NSS_INFERENCE_KEY"
     """Environment variable with the key to that service."""
     required_environment: list[EnvironmentName] = field(default_factory=list)
@@ -318,8 +316,8 @@ class Parallel(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
     tensor_plan: str | dict[str, str] | None = None
     """Tensor-parallel plan of your own, as ``module:attribute``; absent: the model's own.
 
-    Also a table with a style of transformers' plans for each module, layer numbers as ``*``. An attribute is a dict of
-    styles or a function that returns one: a traced step imports it, a closed form counts the model's own plan.
+    Also a table with a style of transformers' plans for each module, layer numbers as ``*``. The attribute is a dict
+    of styles or a function that returns one; the closed form counts the model's own plan.
     """
     pipeline: Positive = 1
     """Number of pipeline stages."""
@@ -328,7 +326,7 @@ class Parallel(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
     expert: Positive = 1
     """GPUs over which the experts are split; they are data-parallel GPUs too."""
     reshard_after_forward: bool = True
-    """FSDP frees the gathered parameters after the forward pass, and gathers them again for the backward pass."""
+    """FSDP frees gathered parameters after the forward pass, and gathers them again for the backward pass."""
     fsdp_units: Literal["blocks", "model"] | None = None
     """Unit that FSDP gathers at once: one block, or the whole model; absent: as the framework does."""
     param_dtype: Dtype | None = None
@@ -338,7 +336,7 @@ class Parallel(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
     fsdp_wrap_classes: list[str] | None = None
     """Classes of modules that become FSDP units; absent: the model's blocks."""
     fsdp_backward_prefetch: Literal["pre", "post", "none"] | None = None
-    """Moment when FSDP1's backward pass gathers the next unit: before or after this one's gradients; absent: pre."""
+    """FSDP1's backward pass gathers the next unit before or after this one's gradients; absent: pre."""
     limit_all_gathers: bool | None = None
     """FSDP1 lets the CPU run ahead of the GPU by two gathered units at most; absent: true."""
     original_parameters: bool | None = None
@@ -351,7 +349,7 @@ class Parallel(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
     gradient_dtype: Dtype | None = None
     """Type in which gradients are accumulated (DeepSpeed, Megatron-FSDP); absent: as the strategy does."""
     sync_every_micro_batch: bool | None = None
-    """Gradients are reduced after every micro-batch, not after the last one only; absent: as the framework does."""
+    """Reduce gradients after every micro-batch, not only after the last; absent: as the framework does."""
     gradient_as_bucket_view: bool = False
     """DDP's gradients are views of its buckets, not tensors beside them."""
     cpu_offload: Literal["none", "optimizer", "all"] = "none"
@@ -371,11 +369,11 @@ class Parallel(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
     load_on_rank_zero: bool = False
     """Only the first rank of a machine loads the checkpoint (accelerate's ``cpu_ram_efficient_loading``)."""
     device_map: DeviceMap | None = None
-    """Place modules on ``pipeline`` GPUs that one process uses one after the other, as transformers' ``device_map``.
+    """Place modules on ``pipeline`` GPUs of one process, as transformers' ``device_map``.
 
-    ``auto`` and ``balanced`` fill the GPUs evenly, ``balanced_low_0`` leaves room on the first, ``sequential`` fills
-    one after the other; what no GPU has room for goes to CPU RAM, then to the disk. A table names the device of each
-    module: a GPU's number, ``cpu`` or ``disk``.
+    ``auto`` and ``balanced`` fill GPUs evenly, ``balanced_low_0`` leaves room on the first, ``sequential`` fills one
+    after the other; the rest goes to CPU RAM, then to the disk. A table names the device of each module: a GPU's
+    number, ``cpu`` or ``disk``.
     """
     max_memory: dict[str, int | str] | None = None
     """Most that ``device_map`` places on a device, as ``{0 = "20GiB", cpu = "60GiB"}``; absent: what is free on it."""
@@ -429,7 +427,7 @@ class Inference(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, o
     cache_dtype: Literal["auto", "fp8"] = "auto"
     """Type of the key-value cache; ``auto``: the type of computation."""
     gpu_memory_utilization: Annotated[float, Meta(gt=0, le=1)] = 0.9
-    """Share of the GPU's memory that vLLM or SGLang takes (``mem_fraction_static``); what weights leave is cache."""
+    """Share of the GPU that vLLM or SGLang takes (``mem_fraction_static``); what weights leave is cache."""
     cache_bytes: Annotated[int, Meta(ge=1, le=2**50)] | None = None
     """vLLM: size of the key-value cache in bytes, in place of a share (``kv_cache_memory_bytes``)."""
     prefill_tokens: Positive | None = None
@@ -441,19 +439,19 @@ class Inference(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, o
 
 
 class Rollout(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Text that the model generates during training, in the training process itself or through vLLM on its GPUs.
+    """Text that the model generates in training, in the training process or through vLLM on its GPUs.
 
-    A vLLM server on other GPUs takes none of this memory, and is no part of the job.
+    A vLLM server on other GPUs is no part of the job.
     """
 
     engine: Literal["transformers", "vllm"] = "transformers"
-    """Engine that generates text in training; ``vllm``: vLLM in the training process (TRL calls this ``colocate``)."""
+    """Engine that generates text; ``vllm``: in the training process (TRL's ``colocate``)."""
     micro_batches: Positive = 1
     """Micro-batches whose sequences a rank generates at once (TRL's ``steps_per_generation``)."""
     prompt_length: Positive | None = None
-    """Tokens of a prompt, which run at once; absent: what ``training.loss_length`` leaves of a sequence."""
+    """Tokens of a prompt; absent: what ``training.loss_length`` leaves of a sequence."""
     gather_weights: bool = True
-    """ZeRO 3 gathers the whole weights while text is generated (TRL's ``ds3_gather_for_generation``)."""
+    """ZeRO 3 gathers whole weights for it (TRL's ``ds3_gather_for_generation``)."""
     gpu_memory_utilization: Annotated[float, Meta(gt=0, le=1)] = 0.3
     """vLLM's share of the GPU's memory."""
     tensor: Positive = 1
@@ -475,28 +473,28 @@ class Training(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
     sequence_length: Positive = 2048
     """Tokens per sequence, after truncation or packing."""
     sequences_per_example: Positive = 1
-    """Sequences that one example stands for: 2 if it is a chosen and a rejected one (DPO)."""
+    """Sequences of one example: 2 for a chosen and a rejected one (DPO)."""
     gradient_accumulation: Positive = 1
     """Forward and backward passes per optimizer step."""
     evaluation_batch: Positive | None = None
-    """Sequences per GPU in one forward pass of evaluation; absent: evaluation is not counted."""
+    """Sequences per GPU and forward pass of evaluation; absent: evaluation is not counted."""
     precision: PrecisionName = AUTO
     """Type of weights and computation; ``auto``: as the framework does; ``*-mixed``: fp32 weights under autocast.
 
-    ``auto`` in transformers 5: the checkpoint's type. ``docs/reference/frameworks.md`` has each framework's.
+    ``docs/reference/frameworks.md`` has each framework's default.
     """
     optimizer: OptimizerName = AUTO
-    """The optimizer, by name or as ``module:Class``; ``auto``: the framework's. It decides the bytes of state."""
+    """The optimizer, by name or as ``module:Class``; ``auto``: the framework's."""
     optimizer_options: dict[str, Any] | None = None
-    """The optimizer's keyword arguments on which memory depends, such as ``{rank = 128}``; absent: the defaults."""
+    """The optimizer's arguments on which memory depends, such as ``{rank = 128}``; absent: the defaults."""
     activation_checkpointing: Literal["none", "full", "selective"] = "none"
-    """Free activations in the forward pass and compute them again in the backward pass: slower, less memory."""
+    """Recompute activations in the backward pass: slower, less memory."""
     activation_offload: bool = False
     """Keep saved activations in CPU RAM until the backward pass: slower."""
     trainable: list[str] | None = None
     """Names or patterns of parameters that train; ``!`` in front freezes; absent: all, or with LoRA the adapters."""
     trainable_parameters: Annotated[int, Meta(ge=0, le=2**53)] | None = None
-    """Number of parameters that train, where a running program reports it; counts more than ``trainable``."""
+    """Number of parameters that train, as a running program reports it; overrides ``trainable``."""
     optimizer_in_backward: bool = False
     """Apply each gradient as soon as it is computed, and free it."""
     compile: bool = False
@@ -504,27 +502,25 @@ class Training(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
     loss: Literal["full", "chunked", "fused-linear", "log-probs", "fused-log-probs", "divergence"] = "full"
     """Computation of the loss from the logits.
 
-    ``full``: from all logits at once; ``chunked``: from a part of them at a time; ``fused-linear``: without storing
-    them (Liger-Kernel); ``log-probs``: log-probabilities of the given tokens, from all logits (DPO, GRPO);
-    ``fused-log-probs``: of one example at a time (Liger-Kernel); ``divergence``: between all logits of student and
-    teacher (GKD).
+    ``full``: from all logits at once; ``chunked``: from a part at a time; ``fused-linear``: without storing them
+    (Liger-Kernel); ``log-probs``: log-probabilities of the given tokens (DPO, GRPO); ``fused-log-probs``: of one
+    example at a time (Liger-Kernel); ``divergence``: between student and teacher (GKD).
     """
     fused_kernels: list[FusedKernel] | None = None
-    """Parts of the model that fused kernels compute (Liger-Kernel, Unsloth), which save less; absent: the framework's.
+    """Parts of the model with fused kernels (Liger-Kernel, Unsloth), which save less; absent: the framework's.
 
     ``norm``: RMS and layer norms; ``mlp``: the product of a gated MLP; ``rope``: rotary embeddings;
-    ``cross-entropy``: the loss, which writes its gradient over the logits. Absent, NeMo AutoModel has the first three,
-    and whether a ``fused-linear`` loss comes with them is not known; an empty list: none. Models that Liger-Kernel does
-    not patch stay as they are.
+    ``cross-entropy``: the loss, which writes its gradient over the logits. NeMo AutoModel has the first three. An empty
+    list: none. Models that Liger-Kernel does not patch stay as they are.
     """
     keep_outputs: bool | None = None
-    """A variable of the training loop holds the model's outputs through the backward pass; absent: as the framework."""
+    """A variable holds the model's outputs through the backward pass; absent: as in the framework."""
     loss_length: Positive | None = None
-    """Tokens at the end of each sequence whose logits are computed, such as the completion's; absent: all."""
+    """Tokens at the end of a sequence whose logits are computed, such as the completion; absent: all."""
     reference_pass: bool = False
-    """A reference model's forward pass runs while the activations of the trained model are held."""
+    """A reference model's forward pass runs while activations are held."""
     varying_lengths: bool | None = None
-    """Batches differ in length from step to step: not packed, padded to their longest sequence or not at all."""
+    """Batch lengths differ from step to step: neither packed nor padded to one length."""
     mode: Literal["train", "inference"] = "train"
     """``inference``: the model generates text; no gradients, no optimizer."""
 
@@ -553,7 +549,7 @@ _Elements = Annotated[int, Meta(ge=0, le=2**53)]
 
 
 class Zero(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """DeepSpeed's ZeRO settings on which memory depends, by elements; what is absent has DeepSpeed's default."""
+    """DeepSpeed's ZeRO settings on which memory depends, in elements."""
 
     reduce_bucket: _Elements | None = None
     """Gradients reduced at a time (``reduce_bucket_size``); absent: 5e8."""
@@ -568,7 +564,7 @@ class Zero(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_d
     max_live_parameters: _Elements | None = None
     """Most weights gathered at once, stage 3 (``stage3_max_live_parameters``); absent: 1e9."""
     max_reuse_distance: _Elements | None = None
-    """Weights needed again within that many stay gathered, stage 3 (``stage3_max_reuse_distance``); absent: 1e9."""
+    """Weights used again within that many stay gathered, stage 3 (``stage3_max_reuse_distance``); absent: 1e9."""
     persistence_threshold: _Elements | None = None
     """Smaller parameters are never sharded, stage 3 (``stage3_param_persistence_threshold``); absent: 1e5."""
     sub_group: _Elements | None = None
@@ -584,10 +580,10 @@ class Saving(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit
     weights: Literal["full", "sharded", "adapters", "none"] | None = None
     """Weights that are saved; absent: the adapters alone with LoRA, else the full model.
 
-    ``full``: the first rank gathers the whole model (FULL_STATE_DICT, ``stage3_gather_16bit_weights_on_model_save``,
+    ``full``: gathered on the first rank (FULL_STATE_DICT, ``stage3_gather_16bit_weights_on_model_save``,
     ``save_consolidated``); ``sharded``: each rank saves its shard (SHARDED_STATE_DICT).
     """
     to_cpu: bool = True
-    """Gathered parameters move to CPU RAM one at a time; false: they stay on the GPU until all are there."""
+    """Move gathered parameters to CPU RAM one at a time; false: they stay on the GPU until all are there."""
     optimizer: bool = False
-    """Optimizer states are saved with the weights, in the same way."""
+    """Optimizer states are saved too."""

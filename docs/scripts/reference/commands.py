@@ -19,35 +19,32 @@ from vramtop.tui.cli.parsing.shared_arguments import EVERY_COMMAND
 from .markdown import block, code, codes, page, prose, sentence, table
 
 ENVIRONMENT: Mapping[str, str] = {
-    "CUDA_VISIBLE_DEVICES, CUDA_DEVICE_ORDER": "GPUs that fit considers, and how they are counted.",
+    "CUDA_VISIBLE_DEVICES, CUDA_DEVICE_ORDER": "GPUs that fit considers, and their order.",
     "VIRTUAL_ENV, CONDA_PREFIX": "Where a Python with torch and transformers is looked for.",
     "HF_HUB_CACHE, HF_HOME": "Where downloaded models are.",
-    "VRAMTOP_CONFIG": "The settings file in place of the usual one; /dev/null for none.",
-    "VRAMTOP_TABLE_KEY": "A setting, in place of what the settings file says: VRAMTOP_DASHBOARD_INTERVAL is "
-    "dashboard.interval (vramtop config lists all).",
+    "VRAMTOP_CONFIG": "Another settings file; /dev/null for none.",
+    "VRAMTOP_TABLE_KEY": "The setting table.key; vramtop config lists all.",
     "VRAMTOP_SSH": "The command in place of ssh for --host, such as ssh -F FILE.",
     "VRAMTOP_PROMETHEUS_USER, VRAMTOP_PROMETHEUS_PASSWORD": "User and password of the Prometheus that is read.",
     "VRAMTOP_EXPORT_PASSWORD": "Password that clients of vramtop export need.",
-    "VRAMTOP_POD_GROUP": "Of a training process, set by its manifest: the group of pods that one run consists of.",
+    "VRAMTOP_POD_GROUP": "In a training process: the name of its run, the same in all of its pods.",
     "NO_COLOR, FORCE_COLOR, CLICOLOR, CLICOLOR_FORCE": "Whether the output has colours.",
-    "TEXTUAL_THEME": "The theme, in place of that of your settings.",
-    "TERM, COLORTERM": "What the terminal can do: how many colours, desktop notifications.",
+    "TEXTUAL_THEME": "The theme.",
+    "TERM, COLORTERM": "Colours and desktop notifications of the terminal.",
     "LC_ALL, LC_CTYPE, LANG": "Without UTF-8 everything is drawn in ASCII.",
     "XDG_CONFIG_HOME, XDG_DATA_HOME, XDG_CACHE_HOME": "Where settings, answers and estimates are stored.",
 }
 """Meaning by the names of the variables."""
-_MANY_NAMES = 3
-"""Names of a flag that the page has at most; ``--help-all`` has all."""
 _COMMON = "common settings"
 _INTRODUCTION = """\
 `vramtop` without a command opens the dashboard. A first word that is no command is a process to attach to, if it is a
-number, and otherwise a job for `vramtop fit`. `vramtop COMMAND --help` prints examples and the flags that most people
-use, `--help-all` and `man vramtop` all of them. See also [exit codes](exit-codes.md)."""
+number, and otherwise a job for `vramtop fit`. `vramtop COMMAND --help` prints examples, `--help-all` and `man vramtop`
+all flags with all their names. See also [exit codes](exit-codes.md)."""
 _JOB = """\
-`fit`, `estimate`, `wait`, `preflight` and `measure` take a [job](../how-to/before-launch.md#ask-on-the-command-line):
-a model, a script, a file, or a launch line after `--`, which may be left out before `python`, `torchrun` and other
-launchers. Every key of a [job file](job-file.md) can be set by a flag;
-these are the most usual. `vramtop fit --help-all` lists other tools' names of them."""
+`fit`, `estimate`, `program`, `wait`, `preflight` and `measure` take a
+[job](../how-to/before-launch.md#ask-on-the-command-line): a model, a script, a file, or a launch line after `--`, which
+may be left out before `python`, `torchrun` and other launchers. A flag can set every key of a [job file](job-file.md);
+these are the most usual."""
 
 
 def commands_page() -> str:
@@ -73,7 +70,7 @@ def commands_page() -> str:
         _JOB,
         _flags(common),
         "## Flags of several commands",
-        "Those of the dashboard above mean the same in commands that have them.",
+        "Flags of the dashboard mean the same in commands that have them.",
         table(("flag", "meaning", "commands"), rest),
         *(part for name, sub in commands.items() for part in _command(name, sub, told | shared.keys())),
     )
@@ -89,8 +86,7 @@ def exit_codes_page() -> str:
         "A code means the same in all commands. A sentence on standard error says what is wrong; with `--json` too.",
         table(("code", "meaning"), [(code(number), text) for number, text in OF_EVERY_COMMAND.items()]),
         "## By command",
-        "Every command ends with 2 on wrong input, and with 3 where it needs a driver and there is none. `vramtop "
-        "run`, and `vramtop wait --exec` if the job fits, end with the exit code of the command that they start.",
+        "`vramtop run` and `vramtop wait --exec` end with the exit code of the command that they start.",
         table(("command", *(code(number) for number in columns)), rows),
     )
 
@@ -105,9 +101,8 @@ def environment_page() -> str:
     return page(
         "Environment variables",
         "Each [setting](settings.md) has a variable that counts more than the file: `VRAMTOP_DASHBOARD_INTERVAL` is "
-        f"`dashboard.interval`; {named}. Lists are separated by commas; a switch is `true` or `false`, `yes` or `no`, "
-        "`on` or `off`, `1` or `0`. What a command of yours gets (`--on-alert`) is listed with the "
-        "[alerts](alerts.md#-on-alert-command).",
+        f"`dashboard.interval`; {named}. Lists are separated by commas; a switch is `true` or `false`. "
+        "[Alerts](alerts.md#-on-alert-command) lists the variables of your `--on-alert` command.",
         table(("variable", "what it does"), rows),
     )
 
@@ -162,6 +157,9 @@ def _flags(flags: Sequence[FlagFacts]) -> str:
 
 def _row(flag: FlagFacts) -> tuple[str, str]:
     value = f" {flag.placeholder}" if flag.placeholder else ""
-    *others, last = flag.names[:_MANY_NAMES]
+    first, *others = flag.names
+    # Other tools' names of a flag are in --help-all.
+    shown = [first, *(name for name in others if name.startswith("--no-") or not first.startswith("--"))]
+    *others, last = shown[:2]
     names = "<br>".join([*(code(name) for name in others), code(f"{last}{value}")])
     return names, prose(flag.text(all_choices=True))

@@ -7,16 +7,13 @@ from .markdown import code, codes, page, table
 
 _INTRODUCTION = """\
 Names for `--gpu-type NAME` and `target.gpu = "NAME"`; `8xh100` is eight of them. Describe a card that is not listed by
-its size: `--gpu-memory 80GiB`.
-
-- **Memory** is the total that `nvidia-smi` prints. **≈**: the figure is inferred, because no published capture of this
-  very card was seen, or drivers disagree.
-- **Reserved** is the part of the total that the driver keeps on an idle GPU; empty: it was never observed."""
+its size: `--gpu-memory 80GiB`. Memory is the total that `nvidia-smi` prints, of which the driver reserves 0.2 to 2.3
+GiB; **≈**: the figure is inferred, because no published capture of this very card was seen, or drivers disagree."""
 
 
 def cards_page() -> str:
     """Return the page."""
-    head = ("name", "memory, MiB", "reserved, MiB", "generation", "other names")
+    head = ("name", "MiB", "generation", "other names")
     return page("GPU catalogue", _INTRODUCTION, table(head, map(_row, catalogue())))
 
 
@@ -25,7 +22,6 @@ def _row(gpu: Gpu) -> tuple[str, ...]:
     return (
         code(gpu.name),
         f"{about}{gpu.total_bytes // MIB}",
-        "" if gpu.reserved_bytes is None else f"{gpu.reserved_bytes // MIB}",
         gpu.architecture.capitalize() + (", shared with the CPU" if gpu.unified else ""),
         codes(gpu.aliases),
     )

@@ -1,7 +1,9 @@
 """The page of the job file: every key with its values, its default, its flag and its meaning."""
 
 import inspect
+import re
 from collections.abc import Iterator
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -20,19 +22,18 @@ EXAMPLES = tuple(Path(__file__).with_name(f"{name}_example.toml") for name in ("
 _INTRODUCTION = """\
 Every key of a [job file](../how-to/job-files.md). Only a model is required.
 
-- **Flags** set the same keys, and count more than the file. The flag has the key's name: `--micro-batch` for
-  `training.micro_batch`, with the table's name before it in `[lora]` and `[inference]`. Where it is another, the
-  meaning says so. `--set TABLE.KEY=VALUE` sets any key.
+- **Flags** override the file. A flag has the key's name (`--micro-batch` for `training.micro_batch`), with the table's
+  name before it in `[lora]` and `[inference]`, unless the meaning says another. `--set TABLE.KEY=VALUE` sets any key.
 - **Paths**: a model folder is relative to the file; `run.output_dir` to the folder in which the job is started.
 - **Editors** complete and check keys by the [schema](schemas/job-file.json): `#:schema /path/to/job-file.json` in the
   first line, for Taplo (Even Better TOML)."""
 _UNITS = """\
-- Sizes in bytes are whole numbers (`inference.cache_bytes`). In `parallel.max_memory` they may have a unit: `"20GiB"`,
-  `"20GB"`, `"512MiB"`. 1 GiB is 1024 MiB; 1 GB is 1000 MB.
-- Lengths are tokens, batches are sequences, `zero` counts elements (parameters), not bytes.
+- Sizes are bytes; in `parallel.max_memory` they may have a unit: `"20GiB"`, `"20GB"`, `"512MiB"`.
+- Lengths are tokens, batches are sequences, and `zero` counts elements (parameters).
 - On the command line a size without a unit is GiB (`--gpu-memory 24`), and `4k` is 4096 tokens."""
 _MANY = 12
 """Words of a choice of which the page has all."""
+_ABOUT = re.compile(r"^(Version|Possible error) of [^;]+\.$")
 _LARGEST = 2**31 - 1
 """A bound that no job comes near."""
 _TEXTS = ((types.type_info(Version), "version"), (types.type_info(EnvironmentName), "name of a variable"))
@@ -66,7 +67,7 @@ def _tables() -> Iterator[str]:
         document = inspect.cleandoc(kind.__doc__ or "")
         yield "\n\n".join(prose(part) for part in document.split("\n\n"))
         if each.name in documents and each.default is None:
-            yield f"The table may be left out. {prose(documents[each.name])}"
+            yield prose(documents[each.name]).replace("Absent:", "Without this table:")
         prefix = "" if is_list else f"{each.encode_name}."
         yield _keys_table(prefix, msgspec.structs.fields(kind), kind)
 
@@ -90,7 +91,19 @@ def _keys_table(prefix: str, fields: Any, kind: type[msgspec.Struct]) -> str:
                 meaning if named in ("", field.encode_name) else f"{meaning} Flag: {code(flag)}.",
             )
         )
-    return table(("key", "value", "default", "meaning"), rows)
+    return table(("key", "value", "default", "meaning"), _merged(rows))
+
+
+def _merged(rows: list[tuple[str, ...]]) -> Iterator[tuple[str, ...]]:
+    """Yield rows; of keys that differ in what they are about alone, one row, with their default in the meaning."""
+    for (value, default, meaning), alike in groupby(rows, key=lambda row: (*row[1:3], _ABOUT.sub(r"\1.", row[3]))):
+        several = list(alike)
+        if len(several) == 1:
+            yield several[0]
+            continue
+        told = f" Default: {default}." if default else ""
+        each = "the library" if meaning.startswith("Version") else "the component"
+        yield (", ".join(row[0] for row in several), value, "", f"{meaning.removesuffix('.')} of {each}.{told}")
 
 
 def _default(field: msgspec.structs.FieldInfo) -> str:

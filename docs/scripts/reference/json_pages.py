@@ -18,30 +18,28 @@ _MANY = 6
 _WITH_FIELDS = ("estimate", "fit", "once")
 """Outputs that scripts read most: the page has their fields. Those of the others are in their schemas."""
 _INTRODUCTION = """\
-Every command takes `--json`, and prints nothing else on standard output; an error is one sentence on standard error,
-with the [exit code](exit-codes.md). Each output has a JSON Schema with the type, unit and meaning of every field."""
+Every command takes `--json`; an error is one sentence on standard error, with the [exit code](exit-codes.md). Each
+output has a JSON Schema with the type, unit and meaning of every field."""
 _RULES = """\
 - Sizes are bytes, whole numbers; names of other units say them (`_seconds`, `_percent`, `_w`, `_c`).
-- `null`, and a field that is absent, is unknown unless the field says otherwise. An unknown figure is never 0. A field
-  that is not among `required` may be absent.
-- `schema`, the first field of most, is the version of the format. While it is the same number, fields that are there
-  stay: none is renamed, removed or changes its meaning or unit.
-- New fields and new words of an `enum` may be added: ignore fields that you do not know, and take such a word as
-  `unknown`. Sentences are for people, and may change at any time.
+- A field that is `null` or absent is unknown unless the field says otherwise; an unknown figure is never 0. Fields that
+  are not among `required` may be absent.
+- While `schema`, the version of the format, is the same number, no field is renamed, removed or changed in meaning or
+  unit.
+- New fields and new words of an `enum` may appear: ignore such fields, and take such a word as `unknown`. Sentences are
+  for people, and may change at any time.
 - Secrets are masked, unless `--show-secrets` is given."""
 _FILES = """\
-`vramtop export` and `vramtop serve` print their line when they listen, and go on. `vramtop stream`, recordings and
-exports of the history have one object per line, and so has `vramtop measure` with several jobs. `vramtop run --fit` and
-`vramtop wait --exec` print JSON if they do not start the command."""
+`vramtop export` and `vramtop serve` print their line when they listen. `vramtop stream`, recordings, exports of the
+history and `vramtop measure` with several jobs have one object per line. `vramtop run --fit` and `vramtop wait --exec`
+print JSON if they do not start the command."""
 
 _STREAM = """\
-`vramtop stream` writes one line per reading until standard input or output is closed; `vramtop --host` reads them over
-ssh, also with a `schema` that differs by one. The [schema](schemas/stream.json) has the fields of a line, of its GPUs,
-their processes, ranks and pending jobs. Times are Unix seconds by the clock of the host. A field that is left out is
-unknown, or has its default: it never means 0.
+`vramtop stream` writes one line per reading until standard input or output is closed ([schema](schemas/stream.json)).
+`vramtop --host` also reads a `schema` that differs by one. Times are Unix seconds by the host's clock.
 
 Processes with the same `master` and world size are one run, wherever they are; without one, those with the same
-`rendezvous`, then `pod_group`, `ray_job`, `slurm_job` (the job, not the step). A loopback address is the host."""
+`rendezvous`, then `pod_group`, `ray_job`, `slurm_job` (the job, not the step)."""
 
 
 def _schema(name: str) -> dict[str, Any]:
@@ -83,7 +81,7 @@ def json_page() -> str:
         "## Outputs",
         table(("schema", "printed by"), rows),
         _FILES,
-        "The fields of the outputs that scripts read most:",
+        "These are the fields of the outputs that scripts read most:",
         *(part for name in _WITH_FIELDS for part in _output(name)),
         "## Lines of a stream",
         _STREAM,

@@ -8,6 +8,16 @@ from vramtop.tui.keys import FIXED_KEYS, KEYS, key_name, keys_of
 from .markdown import codes, page, prose, sentence, table
 
 _INTRODUCTION = "`?` in the program lists the keys of the screen."
+_IN_ONE_ROW = {
+    "list.down": "list.up",
+    "list.page_down": "list.page_up",
+    "list.last": "list.first",
+    "list.fold": "list.unfold",
+    "gpu.next": "gpu.previous",
+    "attach.zoom_out": "attach.zoom_in",
+    "attach.next_run": "attach.previous_run",
+}
+"""Keys that the row of another key names, whose sentence says both."""
 _GROUPS = {
     "app": "Every screen",
     "list": "Lists and tables",
@@ -35,7 +45,8 @@ def keys_page() -> str:
     """Return the page."""
     parts = []
     for group, own in groupby(KEYS, key=lambda key_id: key_id.partition(".")[0]):
-        parts += [f"## {_GROUPS[group]}", table(("key", "what it does"), map(_row, own))]
+        rows = [_row(key_id) for key_id in own if key_id not in _IN_ONE_ROW]
+        parts += [f"## {_GROUPS[group]}", table(("key", "what it does"), rows)]
     fixed = [(_keys(row.keys), prose(sentence(row.does)), prose(row.where)) for row in FIXED_KEYS]
     return page(
         "Keys",
@@ -47,7 +58,9 @@ def keys_page() -> str:
 
 
 def _row(key_id: str) -> tuple[str, ...]:
-    shown = ", ".join(key_name(key) if key != "comma" else ", (comma)" for key in keys_of(key_id))
+    ids = [key_id, *(other for other, first in _IN_ONE_ROW.items() if first == key_id)]
+    keys = [key for each in ids for key in keys_of(each)]
+    shown = ", ".join(key_name(key) if key != "comma" else ", (comma)" for key in keys)
     return _keys(shown), prose(sentence(KEYS[key_id].does))
 
 

@@ -7,11 +7,10 @@ from vramtop.monitor.preflight.checks import CHECKS
 from .markdown import page, prose, table
 
 _INTRODUCTION = """\
-`vramtop preflight JOB` and the preflight screen make these checks at the same time. A check that does not apply is
-skipped. The job does not run with a **failure** (exit code 1); it runs with **warnings** (0). A check that cannot be
-made, or not within 30 to 120 s (`--timeout` sets one limit for all), is a warning; if it is **decisive**, the exit code
-is 3. Folders, targets and variables are those of the job file's [`[run]`](job-file.md#run) table, or of the tool that
-was read."""
+`vramtop preflight JOB` makes these checks at the same time, except those that do not apply. A job with a **failure**
+cannot run (exit code 1); with **warnings** it can (0). A check that ends without a result after 30 to 120 s
+(`--timeout`) is a warning; if it is **decisive**, the exit code is 3. Folders, targets and variables are those of the
+job file's [`[run]`](job-file.md#run) table, or of the tool that was read."""
 
 
 def preflight_page() -> str:

@@ -1,4 +1,4 @@
-"""The page of the settings file: every setting with its values, its default, and what takes precedence over it."""
+"""The page of the settings file: every setting with its values, its default, its meaning and its flag."""
 
 from vramtop.monitor.storage.settings.in_force import shown
 from vramtop.monitor.storage.settings.schema import SETTINGS, TABLES, Setting
@@ -7,12 +7,12 @@ from .markdown import code, codes, page, prose, sentence, table
 
 _INTRODUCTION = """\
 Every setting of `config.toml` ([how to change one](../how-to/settings.md)). Its environment variable is its name:
-`VRAMTOP_DASHBOARD_INTERVAL` is `dashboard.interval` ([others](environment.md)); its flag is in the last column."""
+`VRAMTOP_DASHBOARD_INTERVAL` is `dashboard.interval` ([others](environment.md))."""
 
 
 def settings_page() -> str:
     """Return the page."""
-    parts = [part for name, heading in TABLES.items() for part in _table(name, heading)]
+    parts = [part for name in TABLES for part in _table(name)]
     return page(
         "Settings",
         _INTRODUCTION,
@@ -20,22 +20,21 @@ def settings_page() -> str:
     )
 
 
-def _table(name: str, heading: str) -> list[str]:
+def _table(name: str) -> list[str]:
     rows = [
         (
             code(_key(setting)),
             prose(setting.allowed),
             _default(setting),
-            prose(sentence(setting.about)),
-            _flags(setting),
+            " ".join(filter(None, (prose(sentence(setting.about)), _flags(setting)))),
         )
         for setting in SETTINGS
         if setting.table == name
     ]
-    head = ("key", "value", "default", "meaning", "flag")
+    head = ("key", "value", "default", "meaning")
     if not rows:
         return []
-    return [f"## `[{name}]`", prose(sentence(heading)), table(head, rows)]
+    return [f"## `[{name}]`", table(head, rows)]
 
 
 def _key(setting: Setting) -> str:
@@ -47,4 +46,4 @@ def _default(setting: Setting) -> str:
 
 
 def _flags(setting: Setting) -> str:
-    return codes(setting.flag.split(", ")) if setting.flag else ""
+    return f"Flag: {codes(setting.flag.split(', '))}." if setting.flag else ""

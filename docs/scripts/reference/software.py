@@ -33,15 +33,13 @@ The parameters of these families are counted exactly from the config, tensor by 
 models that transformers builds. The word is `model_type` in `config.json`. Another family is read as a decoder like
 Llama's, and an assumption says so; `--method exact` and `traced` count the built model, whatever its family."""
 _TOOLS = """\
-Their configuration files and launch lines are read as they are, `vramtop fit config.yml` or
-`vramtop fit -- tune run ...`, with the version's own defaults. Scripts of your own, TRL's and transformers' Trainer,
-accelerate's and DeepSpeed's configurations, `torchrun`, `accelerate launch`, `deepspeed`, `srun` and `mpirun` are read
-besides."""
+vramtop reads their configuration files and launch lines (`vramtop fit config.yml`, `vramtop fit -- tune run ...`), and
+scripts with TRL's or transformers' Trainer under `torchrun`, `accelerate launch`, `deepspeed`, `srun` or `mpirun`."""
 _DEFAULTS = """\
-Where a job or a command line sets nothing, or `auto`, these count: what the newest version of the library does.
-`stored` is the type in the checkpoint's `config.json`: fp32 if it has none, bf16 if the config is written out in a job
-file. DeepSpeed keeps an fp32 copy of 16-bit weights, so `bf16` becomes `bf16-mixed` under ZeRO. The rows of `peft`
-count for adapters over quantized weights."""
+A setting that a job leaves out, or sets to `auto`, has the default of the library's newest version. `stored` is the
+type in the checkpoint's `config.json`: fp32 if it has none, bf16 if the config is written out in a job file. Under
+ZeRO, `bf16` becomes `bf16-mixed`, because DeepSpeed keeps an fp32 copy. The rows of `peft` are for adapters over
+quantized weights."""
 _MANY = 5
 _SHARDED = {
     0: "nothing",
@@ -137,7 +135,7 @@ def frameworks_page() -> str:
         table(("value", "weights", "computation"), precisions),
         "## Defaults",
         _DEFAULTS,
-        table(("library", "setting", "default", "before", "source"), map(_default, DEFAULTS)),
+        table(("library", "setting", "default", "before"), map(_default, DEFAULTS)),
         "## Tools that are read",
         _TOOLS,
         table(("tool", "its commands"), tools),
@@ -147,7 +145,7 @@ def frameworks_page() -> str:
 def _default(row: Default) -> tuple[str, ...]:
     versions = " or ".join(f"{name} {'.'.join(map(str, version))}" for name, version in row.before)
     past = f"{code(row.older)} with less than {versions}" if row.before else ""
-    return (row.library, code(row.key), code(str(row.value).lower()), past, row.source)
+    return (row.library, code(row.key), code(str(row.value).lower()), past)
 
 
 def optimizer_names() -> str:
