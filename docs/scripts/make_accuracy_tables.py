@@ -163,22 +163,17 @@ def _covered(jobs: Sequence[Job]) -> Iterator[str]:
 
 
 def _rows(results: Iterable[Result]) -> Iterator[str]:
-    """Yield a table for each source."""
+    """Yield the rows of each source below its name."""
     by_source: dict[str, list[Result]] = {}
     for result in results:
         by_source.setdefault(result.case.source, []).append(result)
-    for number, (source, own) in enumerate(by_source.items()):
-        yield from ([""] if number else [])
-        yield f"{source}:"
-        yield from ("", "| row | figure | measured GiB | predicted GiB | error | range |")
-        yield "| --- | --- | --- | --- | --- | --- |"
-        yield from (_line((*_figures(result), _range(result))) for result in own)
-
-
-def _range(result: Result) -> str:
-    """Return what there is to say of a figure's range; empty: it holds the measured figure."""
-    span = result.span
-    return "none" if span is None else "" if result.case.measured_bytes in span else "**outside**"
+    yield from ("| row | figure | measured | predicted | error |", "| --- | --- | --- | --- | --- |")
+    for source, own in by_source.items():
+        yield _line((f"**{source}**", "", "", "", ""))
+        for result in own:
+            *others, error = _figures(result)
+            is_outside = result.span is not None and result.case.measured_bytes not in result.span
+            yield _line((*others, f"{error} **outside**" if is_outside else error))
 
 
 def _figures(result: Result) -> tuple[str, ...]:

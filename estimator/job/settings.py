@@ -150,7 +150,7 @@ class OtherModel(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, 
     role: Literal["reference", "teacher", "reward", "critic", "ema", "other"] = "other"
     """Purpose of the model; ``ema`` is a moving average of the trained model's weights."""
     id: str | None = None
-    """As ``model.id``; absent: a model like the trained one."""
+    """Model, as ``model.id``; absent: a model like the trained one."""
     config: dict[str, Any] | None = None
     """The fields of a Hugging Face config.json, in place of ``id``."""
     task: Task | None = None
