@@ -27,7 +27,8 @@ that stands for the job is rehearsed. Models of torchvision and timm have the na
 libraries ([before launch](../how-to/before-launch.md#models-that-are-given-images-or-audio))."""
 _DIFFUSED = """\
 `vramtop fit`, `estimate` and `program` take them too: adapters by default (`--full` trains all parameters), in the loop
-of the example of diffusers that the script names, with random weights and prompts."""
+of the example of diffusers that the script names, with random weights and prompts. Fine-tunes of these models are built
+from the configs of their pipeline: its folder, or its hub id."""
 _FAMILIES = """\
 The parameters of these families are counted exactly from the config, tensor by tensor; tests compare them with the
 models that transformers builds. The word is `model_type` in `config.json`. Another family is read as a decoder like
