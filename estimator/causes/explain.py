@@ -15,8 +15,8 @@ from ..common.records import replace
 from ..common.reserved_memory import only_figures
 from ..job.job import Job
 from ..job.resolved_job import ResolvedJob, resolve_job
-from ..job.rules.frameworks import STRATEGIES
 from ..job.rules.optimizers.table import OPTIMIZERS
+from ..job.rules.strategies import STRATEGIES
 from ..job.settings import OptimizerName, StrategyName
 from .cause_search import (
     COMMON,

@@ -13,7 +13,8 @@ from msgspec.structs import replace
 
 from ..job.resolved_job import ResolvedJob
 from ..job.rules.dtype_widths import Widths
-from ..job.rules.frameworks import Framework, VersionRules
+from ..job.rules.frameworks import Framework
+from ..job.rules.version_rules import VersionRules
 from ..model.architecture import Architecture
 from ..model.families import LIGER_PATCHES
 from ..model.rank_share import Stage

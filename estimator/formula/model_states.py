@@ -12,8 +12,8 @@ from msgspec import Struct
 
 from ..job.resolved_job import ResolvedJob
 from ..job.rules.dtype_widths import Widths
-from ..job.rules.frameworks import Shards
 from ..job.rules.optimizers.optimizer import Optimizer
+from ..job.rules.strategies import Shards
 from ..model.rank_share import LocalParameters, Stage
 from .buffers import largest_block, weight_width
 from .zero import zero_step_bytes

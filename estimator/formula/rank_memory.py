@@ -12,8 +12,8 @@ from ..common.sizes import GIB, KIB, MIB
 from ..job.gpu_catalogue import Generation, Gpu, generation_of
 from ..job.job import Job
 from ..job.resolved_job import ResolvedJob, resolve_job
-from ..job.rules.frameworks import VersionRules
 from ..job.rules.optimizers.optimizer import Optimizer
+from ..job.rules.version_rules import VersionRules
 from ..job.settings import Parallel
 from ..model.architecture import Architecture, Inventory
 from ..model.placement import Placement, place

@@ -7,13 +7,13 @@ from msgspec import Struct
 
 from ..budget import Budget, Peak, RankPeak, Span
 from ..common.errors import CannotTellError, VramtopError
+from ..common.library_versions import older
 from ..common.records import replace
 from ..common.sizes import format_gib
 from ..job.gpu_catalogue import Gpu
 from ..job.job import Job
 from ..job.resolved_job import ResolvedJob, resolve_job
 from ..job.rules.dtype_widths import is_four_bit
-from ..job.rules.frameworks import older
 from ..model.architecture import Architecture
 from ..model.find_config import resolve_model
 from ..model.read_architecture import count_parameters, read_architecture

@@ -21,25 +21,12 @@ from .rules.dtype_widths import (
     uses_deepspeed,
     uses_megatron_precision,
 )
-from .rules.frameworks import (
-    AUTO,
-    FRAMEWORKS,
-    HALF,
-    LIGER_KERNELS,
-    PRECISIONS,
-    STORED,
-    STRATEGIES,
-    Framework,
-    Precision,
-    Shards,
-    Strategy,
-    VersionRules,
-    ZeroStage,
-    usual,
-    version_rules,
-)
+from .rules.frameworks import FRAMEWORKS, LIGER_KERNELS, Framework
+from .rules.library_defaults import AUTO, STORED, usual
 from .rules.optimizers.optimizer import Optimizer
 from .rules.optimizers.table import LISTED_LIBRARIES, OPTIMIZERS, UNKNOWN
+from .rules.strategies import HALF, PRECISIONS, STRATEGIES, Precision, Shards, Strategy, ZeroStage
+from .rules.version_rules import VersionRules, version_rules
 from .settings import Inference, Lora, ModelSpec, Parallel, Rollout, Software, Training, Zero
 from .trainable import TrainableRules, trainable_rules, trained_heads
 

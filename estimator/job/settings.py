@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 from msgspec import Meta, Struct, field
 from msgspec.structs import replace
 
-from .rules.frameworks import AUTO, FRAMEWORKS, PRECISIONS, STRATEGIES
+from .rules.frameworks import FRAMEWORKS
+from .rules.library_defaults import AUTO
 from .rules.optimizers.table import OPTIMIZERS, check_options
+from .rules.strategies import PRECISIONS, STRATEGIES
 from .trainable import check_patterns
 
 # The tasks that a model may have: the head on top of it.

@@ -9,7 +9,8 @@ from ..common.errors import InputError
 from ..job.gpu_catalogue import Gpu
 from ..job.job import Job
 from ..job.resolved_job import settled
-from ..job.rules.frameworks import AUTO, DTYPE_NAMES
+from ..job.rules.library_defaults import AUTO
+from ..job.rules.strategies import DTYPE_NAMES
 from ..job.settings import Inference
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import msgspec
 from ..job.job import Job
 from ..job.resolved_job import ResolvedJob, resolve_job
 from ..job.rules.dtype_widths import BITSANDBYTES
-from ..job.rules.frameworks import PRECISIONS
+from ..job.rules.strategies import PRECISIONS
 from ..job.settings import Parallel
 from .architecture import Inventory
 

@@ -46,7 +46,7 @@ def what_runs(program: Program, environ: Mapping[str, str] | None = None) -> Wha
         InputError: it is no command of Python's, or others decide what it runs.
     """
     from ..common.secrets import displayed
-    from .rehearsal import python_command
+    from .python_command import python_command
 
     interpreter, words, _ = python_command(
         program.words, os.environ if environ is None else environ, program.python, folder=program.folder

@@ -21,7 +21,6 @@ from ..common.errors import CannotTellError, InputError
 from ..common.records import replace
 from ..common.secrets import displayed
 from ..common.sizes import format_gib, size_text
-from ..common.trust import find_program, why_not_found
 from ..common.untrusted_files import read_file, read_start
 from ..formula.ranges import REHEARSED, Doubts, StepDoubt, WorkspaceDoubt
 from ..formula.rank_memory import communicator_bytes
@@ -31,7 +30,6 @@ from ..job.job import Job
 from ..job.resolved_job import resolve_job
 from ..job.settings import Program
 from ..readers.notebook import papermill_parameters
-from ..readers.program.program import LaunchParser
 from ..readers.source.notebooks import UNKNOWN_VALUE, read_notebook
 from . import kept_rehearsals
 from .allocator_report import allocator_settings
@@ -39,6 +37,7 @@ from .isolated_run import IsolatedRun
 from .kept_rehearsals import ConvolutionFacts, KeptRehearsal, RehearsalAnswer
 from .launch_wrappers import without_wrappers
 from .own_program import not_rehearsed, require_own
+from .python_command import NOTEBOOK, python_command
 from .traced_budget import Overhead, highest_of, overhead_of, peak_of, phases_of, timeline_of
 
 if TYPE_CHECKING:
@@ -55,15 +54,6 @@ _UNEQUAL_SHARES = 0.1
 tokens, but the buffers of the one at work grow with its own. Chosen, not measured."""
 NO_TORCH = "cannot import torch"
 """Part of what the program that rehearses says in a Python without torch."""
-_PYTHON_FLAGS_WITH_VALUE = frozenset({"-W", "-X"})
-_LAUNCHING_MODULES = {
-    "torchrun": "torch.distributed.run",
-    "accelerate": "accelerate.commands.accelerate_cli",
-    "deepspeed": "deepspeed.launcher.runner",
-}
-_LAUNCHERS = ("horovodrun", "ray")
-_NOTEBOOK = ".ipynb"
-_NOTEBOOK_RUNNERS = ("jupyter", "jupyter-nbconvert", "jupyter-execute", "papermill")
 _MAX_ERROR, _MAX_LEFT_OUT, _MAX_LINE = 300, 4, 60
 _MAX_ANSWER_BYTES, _MAX_PROGRESS_BYTES = 2**27, 200
 """The program may write anything where its answer is looked for."""
@@ -178,7 +168,7 @@ def rehearse_job(
     if not may_run:
         raise CannotTellError(not_rehearsed(program, gpu, memory_bytes, changed))
     require_own(program, interpreter, words, folder)
-    notebook = Path(folder, words[0]) if words[0].endswith(_NOTEBOOK) else None
+    notebook = Path(folder, words[0]) if words[0].endswith(NOTEBOOK) else None
     cells, left_out = _cells(notebook, words[1:]) if notebook is not None else (None, ())
     with IsolatedRun(folder, offline=program.offline, background=background) as run:
         files = {"answer": f"{run.shared}/answer.json", "progress": f"{run.shared}/progress"}
@@ -536,93 +526,3 @@ def _ending(run: IsolatedRun) -> str:
     if code >= 0:
         return f"exit code {code}"
     return Signals(-code).name if -code in {*Signals} else f"signal {-code}"
-
-
-def python_command(
-    command: Sequence[str], environ: Mapping[str, str], python: str | None = None, *, folder: str | None = None
-) -> tuple[Path, list[str], dict[str, str]]:
-    """Return the interpreter of a command, the words that it would be given, and the variables that the line sets.
-
-    Args:
-        command: ``[NAME=VALUE ...] python [FLAG ...] FILE|-m MODULE|-c CODE ARGUMENT...``, where the file may be a
-            notebook; an executable file of Python's (a console script); or ``accelerate launch``, ``torchrun`` or
-            ``deepspeed``, which start rank 0 in it. ``uv run``, ``srun`` or ``mpirun`` may stand before it.
-        environ: the environment; ``PATH`` counts.
-        python: the interpreter, instead of the command's.
-        folder: that it is started in; None: the current one.
-
-    Raises:
-        InputError: it is none of these.
-    """
-    words, given, _ = without_wrappers(command, environ, folder)
-    if not words:
-        raise InputError("no command given; write: vramtop rehearse -- python train.py ...")
-    name = Path(words[0]).name
-    path = given.get("PATH", environ.get("PATH", os.defpath))
-    if name in _LAUNCHING_MODULES:
-        words = [_python_of(words[0], path, folder), "-m", _LAUNCHING_MODULES[name], *words[1:]]
-        name = "python"
-    elif name in _LAUNCHERS:
-        raise InputError(f"{name} starts several processes, but a rehearsal runs only one: write python SCRIPT ARGS")
-    elif name in _NOTEBOOK_RUNNERS:
-        launch = LaunchParser(()).parse(words)
-        if "notebook" not in launch.launchers or launch.script is None:
-            raise InputError(f"{name} names no notebook that it runs: write vramtop rehearse NOTEBOOK.ipynb")
-        python, words = python or _python_of(words[0], path, folder), [launch.script, *launch.arguments]
-    if name.startswith(("python", "pypy")):
-        program = python or words[0]
-        rest = without_flags(words[1:])
-        if rest and (module := _LAUNCHING_MODULES.get(Path(rest[0]).name)):  # as the kernel starts a console script
-            rest = ["-m", module, *rest[1:]]
-    else:
-        file = words[0] if Path(folder or "", words[0]).is_file() else str(find_program(words[0], path) or "")
-        if not file:
-            is_script = words[0].endswith((".py", _NOTEBOOK))
-            raise InputError(f"{words[0]}: {'no such file' if is_script else why_not_found(words[0], path)}")
-        interpreter = "python3" if file.endswith((".py", _NOTEBOOK)) else _interpreter(Path(folder or "", file))
-        if interpreter is None:
-            raise InputError(f"{words[0]} is not a Python program; write the command that it runs: python train.py ...")
-        program = python or interpreter
-        rest = [file, *words[1:]]
-    if not rest:
-        raise InputError("the command names no program; write: vramtop rehearse -- python train.py ...")
-    if rest[0] not in ("-m", "-c") and not Path(folder or "", rest[0]).is_file():
-        raise InputError(f"{rest[0]}: no such file")
-    return _found(program, path, folder), rest, given
-
-
-def _found(python: str, path: str, folder: str | None) -> Path:
-    """Return the file of an interpreter."""
-    is_in_folder = folder and not Path(python).is_absolute() and "/" in python
-    found = find_program(f"{folder}/{python}" if is_in_folder else python, path)
-    if found is None:
-        raise InputError(f"{python}: {why_not_found(python, path)}")
-    return Path(found).absolute()
-
-
-def without_flags(words: list[str]) -> list[str]:
-    """Return Python's words from the program on."""
-    at = 0
-    while at < len(words) and words[at].startswith("-") and words[at] not in ("-m", "-c"):
-        at += 2 if words[at] in _PYTHON_FLAGS_WITH_VALUE else 1
-    return words[at:]
-
-
-def _python_of(launcher: str, path: str, folder: str | None) -> str:
-    """Return the interpreter that runs a launcher: the one that its first line names, else the one in its folder."""
-    file = Path(folder or "", launcher)
-    if "/" not in launcher:
-        file = Path(find_program(launcher, path) or "")
-    python = _interpreter(file) if file.is_file() else None
-    beside = file.parent / "python"
-    return python or (str(beside) if "/" in launcher and beside.is_file() else "python")
-
-
-def _interpreter(file: Path) -> str | None:
-    """Return the Python that a script's first line names; None: it is no script of Python's."""
-    with file.open("rb") as opened:
-        line = opened.readline(256)
-    words = line[2:].decode(errors="replace").split() if line.startswith(b"#!") else []
-    if words and Path(words[0]).name == "env":
-        del words[0]
-    return words[0] if words and Path(words[0]).name.startswith("python") else None

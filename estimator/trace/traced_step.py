@@ -11,7 +11,7 @@ from ..budget import LargeTensor, PhaseName
 from ..common.errors import CannotTellError
 from ..job.job import Job
 from ..job.resolved_job import own_optimizer_code, resolve_job
-from ..job.rules.frameworks import steps_take_same_memory
+from ..job.rules.version_rules import steps_take_same_memory
 from ..model.find_config import ResolvedModel
 from ..program.text_script import training_script
 from ..program.training_script import How, start_command

@@ -100,7 +100,7 @@ class RunProgram:
     def kept(self) -> JobReading | None:
         """Return the job of this program as it was rehearsed last; None: never, or something has changed since."""
         from vramtop.estimator.trace.kept_rehearsals import of_run
-        from vramtop.estimator.trace.rehearsal import python_command
+        from vramtop.estimator.trace.python_command import python_command
 
         program = self.program
         try:

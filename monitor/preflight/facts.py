@@ -19,8 +19,9 @@ from vramtop.estimator.common.untrusted_files import TooLargeError, open_file, r
 from vramtop.estimator.job.gpu_catalogue import Gpu
 from vramtop.estimator.job.job import Job
 from vramtop.estimator.job.job_file.load_and_save import names_user_code
-from vramtop.estimator.job.rules.frameworks import FRAMEWORKS, STRATEGIES
+from vramtop.estimator.job.rules.frameworks import FRAMEWORKS
 from vramtop.estimator.job.rules.optimizers.table import OPTIMIZERS
+from vramtop.estimator.job.rules.strategies import STRATEGIES
 from vramtop.estimator.model.find_config import cached_model, find_built_in
 from vramtop.estimator.model.hub import Refusal, ask_hub, hub_host
 from vramtop.estimator.readers.program.program import Launch, read_world_size, yaml_layer

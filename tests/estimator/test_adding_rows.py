@@ -12,9 +12,10 @@ from vramtop.estimator.formula.checkpoint_saving import checkpoint_bytes
 from vramtop.estimator.job import gpu_catalogue
 from vramtop.estimator.job.gpu_catalogue import find_gpu
 from vramtop.estimator.job.job import Job
-from vramtop.estimator.job.rules.frameworks import FRAMEWORKS, STRATEGIES, Framework, Strategy
+from vramtop.estimator.job.rules.frameworks import FRAMEWORKS, Framework
 from vramtop.estimator.job.rules.optimizers.optimizer import Full, Optimizer, Quantized
 from vramtop.estimator.job.rules.optimizers.table import OPTIMIZERS
+from vramtop.estimator.job.rules.strategies import STRATEGIES, Strategy
 from vramtop.estimator.job.settings import ModelSpec, Parallel, Target, Training
 
 GPT2 = ModelSpec(id="gpt2")

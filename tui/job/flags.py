@@ -14,7 +14,7 @@ from vramtop.estimator.job.field_help import is_switch
 from vramtop.estimator.job.job import Job
 from vramtop.estimator.job.job_file.changes import check_value, job_keys, parse_assignment, with_changes
 from vramtop.estimator.job.resolved_job import QLORA, USUAL_LORA_RANK
-from vramtop.estimator.job.rules.frameworks import DTYPE_NAMES, HALF, STRATEGIES
+from vramtop.estimator.job.rules.strategies import DTYPE_NAMES, HALF, STRATEGIES
 
 # Values of flags that have other tools' names, as settings of a job.
 #

@@ -34,7 +34,7 @@ from vramtop.estimator.job.job_file.changes import (
 )
 from vramtop.estimator.job.job_file.load_and_save import load_job, names_user_code, toml_value, written_keys
 from vramtop.estimator.job.resolved_job import preparation
-from vramtop.estimator.job.rules.frameworks import LONGEST, serving_defaults
+from vramtop.estimator.job.rules.library_defaults import LONGEST, serving_defaults
 from vramtop.estimator.job.settings import Inference, Lora, ModelSpec, Program, Training
 from vramtop.estimator.model.checkpoint import job_of_model
 from vramtop.estimator.model.find_config import PIPELINE, looks_like_hub_id, read_config, resolve_model
@@ -219,7 +219,7 @@ def load_from_options(options: argparse.Namespace, launch: Sequence[str] | None)
 
 def _as_program(options: argparse.Namespace, launch: Sequence[str] | None) -> LoadedJob | None:
     """Return what ``--rehearse`` would run, without the flags that describe a job; None: nothing of Python's."""
-    from vramtop.estimator.trace.rehearsal import python_command
+    from vramtop.estimator.trace.python_command import python_command
 
     again = copy(options)
     again.rehearse, again.flags = True, []
@@ -761,7 +761,7 @@ def _program_words(text: str) -> list[str]:
 
 def _read_or_rehearsed(text: str, changes: Mapping[str, Any]) -> LoadedJob:
     """Return the job of a launch line; of one whose model cannot be read, the program's rehearsal if it is Python's."""
-    from vramtop.estimator.trace.rehearsal import python_command
+    from vramtop.estimator.trace.python_command import python_command
 
     read: LoadedJob | InputError
     try:
@@ -781,7 +781,7 @@ def _read_or_rehearsed(text: str, changes: Mapping[str, Any]) -> LoadedJob:
 
 def _with_program(loaded: LoadedJob, words: Sequence[str]) -> LoadedJob:
     """Return the job read from a launch line, together with its program if that can be rehearsed."""
-    from vramtop.estimator.trace.rehearsal import python_command
+    from vramtop.estimator.trace.python_command import python_command
 
     if loaded.job.is_served:
         return loaded

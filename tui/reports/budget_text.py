@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from vramtop.estimator.common.sizes import GIB, MIB, format_gib
 from vramtop.estimator.job.job import effective_batch
 from vramtop.estimator.job.resolved_job import resolve_job
-from vramtop.estimator.job.rules.frameworks import AUTO, HALF
+from vramtop.estimator.job.rules.library_defaults import AUTO
+from vramtop.estimator.job.rules.strategies import HALF
 from vramtop.estimator.job.trainable import describe_trained
 
 from ..draw.bars import BarRange, BarSegment, component_segments, draw_bar, memory_segment

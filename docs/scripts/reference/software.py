@@ -2,9 +2,11 @@
 
 from collections.abc import Sequence
 
-from vramtop.estimator.job.rules.frameworks import DEFAULTS, FRAMEWORKS, PRECISIONS, STRATEGIES, Default, Strategy
+from vramtop.estimator.job.rules.frameworks import FRAMEWORKS
+from vramtop.estimator.job.rules.library_defaults import DEFAULTS, Default
 from vramtop.estimator.job.rules.optimizers.optimizer import Optimizer
 from vramtop.estimator.job.rules.optimizers.table import OPTIMIZERS
+from vramtop.estimator.job.rules.strategies import PRECISIONS, STRATEGIES, Strategy
 from vramtop.estimator.model.families import FAMILIES
 from vramtop.estimator.model.find_config import built_in_models
 from vramtop.estimator.program.diffusion_models import diffusion_models

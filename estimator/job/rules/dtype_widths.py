@@ -9,8 +9,10 @@ from typing import Literal
 
 from msgspec import Struct
 
+from ...common.library_versions import older
 from ..settings import Lora, Parallel, Software
-from .frameworks import Framework, Precision, Strategy, older
+from .frameworks import Framework
+from .strategies import Precision, Strategy
 
 # Bytes of a quantized weight: packed values, and the constants that scale them back.
 #

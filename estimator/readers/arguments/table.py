@@ -7,7 +7,7 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
-from ...job.rules.frameworks import DTYPE_NAMES
+from ...job.rules.strategies import DTYPE_NAMES
 from ...job.settings import UncertaintyDirection
 from ..source.evidence import (
     MODEL_STATES,

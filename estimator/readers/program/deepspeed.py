@@ -3,8 +3,8 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ...job.rules.frameworks import STRATEGIES
 from ...job.rules.optimizers.by_name import NOT_KNOWN, OptimizerChoice, optimizer_by_class
+from ...job.rules.strategies import STRATEGIES
 from ..arguments.table import Renamed, library, record_arguments
 from ..source.evidence import (
     FindingCollector,

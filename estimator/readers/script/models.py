@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, get_args
 
-from ...job.rules.frameworks import DTYPE_NAMES
+from ...job.rules.strategies import DTYPE_NAMES
 from ...job.settings import Task
 from ..arguments.table import library, scripts
 from ..source.evidence import MODEL_STATES, Setting, default_setting

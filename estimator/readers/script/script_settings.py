@@ -12,7 +12,7 @@ import msgspec
 
 from ...common.errors import InputError
 from ...common.untrusted_files import TooLargeError, read_file
-from ...job.rules.frameworks import DTYPE_NAMES
+from ...job.rules.strategies import DTYPE_NAMES
 from ..arguments.table import scripts
 from ..source.evidence import MODEL_STATES, Setting, SettingsLayer
 from ..source.versions import OldCall

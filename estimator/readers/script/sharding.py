@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from ...job.rules.frameworks import DTYPE_NAMES, HALF
+from ...job.rules.strategies import DTYPE_NAMES, HALF
 from ..arguments.table import scripts
 from ..source.evidence import MODEL_STATES, Setting
 from .models import models_in, not_followed

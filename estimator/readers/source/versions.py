@@ -6,7 +6,7 @@ from pathlib import Path
 
 from msgspec import Struct, toml
 
-from ...job.rules.frameworks import STORED, usual
+from ...job.rules.library_defaults import STORED, usual
 from ...job.rules.optimizers.table import OPTIMIZERS
 from .evidence import Setting, default_layer
 

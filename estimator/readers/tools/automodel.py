@@ -4,7 +4,7 @@ import re
 from functools import partial
 
 from ...common.errors import CannotTellError
-from ...job.rules.frameworks import DTYPE_NAMES, HALF, STRATEGIES, Strategy
+from ...job.rules.strategies import DTYPE_NAMES, HALF, STRATEGIES, Strategy
 from ..arguments.table import doubt_arguments, library, record_arguments
 from ..program.program import Program, ToolCommand, WorldSize, checked_ranks, read_world_size
 from ..source.evidence import (

@@ -8,8 +8,8 @@ from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
 from ...common.errors import InputError, VramtopError
+from ...common.library_versions import older
 from ...common.records import replace
-from ...job.rules.frameworks import older
 from ..arguments.table import library, record_arguments
 from ..program.program import Program, ToolCommand, checked_ranks, visible_gpus
 from ..source.data_files import read_table

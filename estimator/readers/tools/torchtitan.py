@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from functools import partial
 
 from ...common.records import replace
-from ...job.rules.frameworks import DTYPE_NAMES
+from ...job.rules.strategies import DTYPE_NAMES
 from ..arguments.table import doubt_arguments, library, record_arguments
 from ..program.program import Program, WorldSize, read_world_size
 from ..source.evidence import (

@@ -6,7 +6,7 @@ Names, meanings and defaults: ``vllm/engine/arg_utils.py`` and ``vllm/config`` o
 import re
 from functools import partial
 
-from ...job.rules.frameworks import SEQUENCES, SHARE, usual
+from ...job.rules.library_defaults import SEQUENCES, SHARE, usual
 from ..arguments.table import library
 from ..program.program import Program, ToolCommand
 from ..source.evidence import (

@@ -7,7 +7,8 @@ from typing import Any, Literal, get_args
 from ...common.errors import InputError, VramtopError
 from ...common.records import replace
 from ...job.resolved_job import trainer_precision
-from ...job.rules.frameworks import DTYPE_NAMES, HALF, STRATEGIES, usual
+from ...job.rules.library_defaults import usual
+from ...job.rules.strategies import DTYPE_NAMES, HALF, STRATEGIES
 from ...job.settings import ModelSpec, Task
 from ..arguments.table import library
 from ..program.deepspeed import record_zero_sizes

@@ -19,6 +19,7 @@ import threading
 from array import array
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -32,11 +33,10 @@ from ..memory.convolutions import BACKWARD, FORWARD, HIGH_SHARE, LOW_SHARE, Conv
 from ..memory.tracker import DEVICE, StorageTracker, allocator_events, new_bytes, parts_of, shares_storage, storage_of
 from ..replaced import replaced
 from .bounds import bounds_of_result, is_bounded, most_set, most_set_in_result, number_of_values
-from .custom_kernels import python_of
-from .factories import moves_lazy
 from .handlers import answer_to_go_on, is_caught
 from .kernels import kernel_of
-from .quantized import as_fake_tensors, is_of_library
+from .library_classes import as_fake_tensors, is_of_library
+from .python_operators import python_of
 from .routing import Routed, counts, expected_set, follow
 from .sparse import COMPRESSED, is_decided_by_values, is_sparse, kernel_of_compressed, sparse_like, with_elements
 
@@ -90,6 +90,9 @@ _PRODUCTS = re.compile(r"mm|mv|^v?dot|^_?linear|matmul|linalg|cholesky|solve|cdi
 _NO_DISPATCH = torch.Tensor.__torch_dispatch__
 _FOLDER = __file__.rpartition("/rehearsal/")[0]
 _TORCH = torch.__path__[0]
+Card = SimpleNamespace
+"""The program's GPU: ``name``, ``total_memory``, ``context`` and ``workspace`` (of cuBLAS; all bytes), ``capability``
+(major, minor)."""
 
 
 @dataclass(frozen=True)
@@ -1022,45 +1025,3 @@ def is_own(name: str, script: str) -> bool:
     file = Path(name).absolute()
     folders = Path.cwd(), Path(script).absolute().parent
     return "site-packages" not in file.parts and any(folder in file.parents for folder in folders)
-
-
-class Parameters:
-    """Makes parameters fake, and moves modules in place as torch does with real ones."""
-
-    def __init__(self, gpus: FakeGpus) -> None:
-        self.gpus = gpus
-        self._new = torch.nn.Parameter.__new__
-
-    def new(self, cls: Any, data: Any = None, requires_grad: bool = True) -> Any:  # noqa: D102 - torch's own
-        if type(data) is torch.Tensor and data.device.type == "cpu":
-            data = self.gpus.on_host(data)
-        return self._new(cls, data, requires_grad)
-
-    def apply(self, module: Any, fn: Any, recurse: bool = True) -> Any:
-        """Apply a function to a module's tensors, as ``torch.nn.Module._apply`` without swapping tensors."""
-        if recurse:
-            for child in module.children():
-                child._apply(fn)
-        for name, parameter in module._parameters.items():
-            if parameter is None or moves_lazy(parameter, fn):
-                continue
-            with torch.no_grad():
-                changed = fn(parameter)
-                gradient = None if parameter.grad is None else fn(parameter.grad)
-            if changed is parameter:
-                continue
-            if hasattr(changed, "_local_tensor"):  # a DTensor, whose parts C++ does not set
-                torch.utils.swap_tensors(parameter, torch.nn.Parameter(changed, parameter.requires_grad))
-            elif isinstance(parameter, FakeTensor) and isinstance(changed, FakeTensor):
-                parameter.data = changed
-                if gradient is not None:
-                    parameter.grad = gradient
-            else:
-                module._parameters[name] = torch.nn.Parameter(changed, parameter.requires_grad)
-            self.gpus.label((module._parameters[name],), "weights")
-        for name, buffer in module._buffers.items():
-            if buffer is not None and not moves_lazy(buffer, fn):
-                module._buffers[name] = changed = fn(buffer)
-                if isinstance(changed, FakeTensor):
-                    self.gpus.label((changed,), "weights")
-        return module

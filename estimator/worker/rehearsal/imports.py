@@ -44,3 +44,18 @@ def after_import(name: str, change: Callable[[ModuleType], None]) -> None:
     if _AFTER not in sys.meta_path:
         sys.meta_path.insert(0, _AFTER)
     _AFTER.changes[name] = change
+
+
+class NoLibrary:
+    """A compiled library whose functions do nothing."""
+
+    compiled_with_cuda = True  # for bitsandbytes
+
+    def __getattr__(self, name: str) -> Any:
+        def nothing(*_: Any, **__: Any) -> int:
+            return 0
+
+        nothing.restype = None  # type: ignore[attr-defined] # by which unsloth knows functions of ctypes
+        return nothing
+
+    __getitem__ = __getattr__

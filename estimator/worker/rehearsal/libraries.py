@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from .custom_kernels import NoLibrary
-from .imports import after_import
+from .imports import NoLibrary, after_import
 from .weights import put, quantizer_of
 
 if TYPE_CHECKING:

@@ -26,14 +26,14 @@ from torch.utils._pytree import tree_leaves
 from ..memory.tracker import made_at, phase_spans, summarize
 from ..replaced import replaced
 from .afterwards import Afterwards, EpochEnds
-from .fake_gpu import FakeGpus, is_own, program_frames, program_line
+from .fake_gpu import Card, FakeGpus, is_own, program_frames, program_line
 from .handlers import is_caught
 from .libraries import build_without_weights
 from .missing_data import MissingData, causes
 from .quantized import buffers_of, elements, keep_libraries_python, packed_sizes, tensors_behind
 from .ranks import parallel_of
 from .sharding import whole_sizes
-from .stand_ins import Card, cuda_without_gpu
+from .stand_ins import cuda_without_gpu
 from .uploads import keep_here
 
 if TYPE_CHECKING:

@@ -22,23 +22,22 @@ from ..replaced import replaced
 from .attention import change_attention
 from .cuda_autocast import cuda_autocast
 from .cuda_kernels import cuda_kernels, jagged_attention
-from .custom_kernels import change_triton, registered_kernels
 from .factories import become, factories, materialize, numbered, types_on_gpu
-from .fake_gpu import MAX_KNOWN_VALUES, Parameters
+from .fake_gpu import MAX_KNOWN_VALUES
 from .graphs import cuda_graphs
 from .kernels import recurrent_layers
-from .quantized import subclasses
+from .library_classes import subclasses
+from .parameters import Parameters
+from .python_operators import registered_kernels
 from .ranks import many_ranks
 from .tensor_files import files_of_tensors
+from .triton_kernels import change_triton
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from .fake_gpu import FakeGpus
+    from .fake_gpu import Card, FakeGpus
 
-Card = SimpleNamespace
-"""The program's GPU: ``name``, ``total_memory``, ``context`` and ``workspace`` (of cuBLAS; all bytes), ``capability``
-(major, minor)."""
 _RAGGED = itertools.count(2**40)
 """Numbers of ragged dimensions; torch numbers those of real tensors from 0."""
 

@@ -4,7 +4,8 @@ import pytest
 
 from vramtop.estimator.job.job_file.changes import job_from_mapping
 from vramtop.estimator.job.resolved_job import resolve_job, settled, trainer_precision
-from vramtop.estimator.job.rules.frameworks import DEFAULTS, FRAMEWORKS
+from vramtop.estimator.job.rules.frameworks import FRAMEWORKS
+from vramtop.estimator.job.rules.library_defaults import DEFAULTS
 
 ZERO = {"strategy": "zero3", "data_shard": 2}
 INT8 = {"quantization": "int8"}

@@ -15,7 +15,8 @@ from vramtop.estimator.isolation.protocol import VARIABLE
 from vramtop.estimator.job.gpu_catalogue import find_gpu
 from vramtop.estimator.job.settings import Parallel
 from vramtop.estimator.trace import isolated_run
-from vramtop.estimator.trace.rehearsal import python_command, rehearse
+from vramtop.estimator.trace.python_command import python_command
+from vramtop.estimator.trace.rehearsal import rehearse
 
 pytest.importorskip("torch")
 

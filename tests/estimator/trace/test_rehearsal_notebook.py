@@ -8,7 +8,8 @@ import pytest
 
 from vramtop.estimator.common.errors import CannotTellError, InputError
 from vramtop.estimator.readers.source.notebooks import source_of_cell
-from vramtop.estimator.trace.rehearsal import python_command, rehearse
+from vramtop.estimator.trace.python_command import python_command
+from vramtop.estimator.trace.rehearsal import rehearse
 
 pytest.importorskip("torch")
 pytestmark = pytest.mark.usefixtures("quick_rehearsals")

@@ -6,8 +6,8 @@ import pytest
 
 pytest.importorskip("torch")
 
-from vramtop.estimator.worker.rehearsal.fake_gpu import FakeGpus
-from vramtop.estimator.worker.rehearsal.stand_ins import Card, stand_ins
+from vramtop.estimator.worker.rehearsal.fake_gpu import Card, FakeGpus
+from vramtop.estimator.worker.rehearsal.stand_ins import stand_ins
 
 
 def signature(function: object) -> inspect.Signature | None:

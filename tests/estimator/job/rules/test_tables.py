@@ -9,8 +9,9 @@ import pytest
 from vramtop import estimator
 from vramtop.estimator.common.errors import InputError
 from vramtop.estimator.job.job_file.changes import choices_of, job_from_mapping
-from vramtop.estimator.job.rules.frameworks import FRAMEWORKS, PRECISIONS, STRATEGIES
+from vramtop.estimator.job.rules.frameworks import FRAMEWORKS
 from vramtop.estimator.job.rules.optimizers.table import OPTIMIZERS
+from vramtop.estimator.job.rules.strategies import PRECISIONS, STRATEGIES
 from vramtop.estimator.job.settings import FrameworkName, OptimizerName, PrecisionName, StrategyName
 
 
