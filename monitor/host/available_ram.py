@@ -48,15 +48,11 @@ def available_host_memory(cgroup: Path = CGROUP) -> HostRam:
     return HostRam(available_bytes=available)
 
 
-def host_total_bytes(cgroup: Path = CGROUP) -> int:
-    """Return this machine's RAM, or the control group's limit if that is less.
-
-    Args:
-        cgroup: folder of the control group's files.
-    """
+def host_total_bytes() -> int:
+    """Return this machine's RAM, or the control group's limit if that is less."""
     import psutil
 
-    total, limit = int(psutil.virtual_memory().total), read_number(cgroup / "memory.max")
+    total, limit = int(psutil.virtual_memory().total), read_number(CGROUP / "memory.max")
     return total if limit is None else min(total, limit)
 
 

@@ -12,7 +12,7 @@ import msgspec
 
 from vramtop.estimator.common import limits
 from vramtop.estimator.common.errors import CannotTellError, InputError, ProcessLimitError
-from vramtop.estimator.common.limits import Limit, LimitError, decode_json
+from vramtop.estimator.common.limits import LimitError, decode_json
 from vramtop.estimator.common.paths import expand_user, is_file, is_folder
 from vramtop.estimator.common.trust import find_program
 from vramtop.estimator.common.untrusted_files import TooLargeError, open_file, read_file
@@ -585,7 +585,7 @@ def write_error(path: Path) -> str | None:
 # Access to a model on the Hugging Face hub: whether its files may be downloaded with the token that is set.
 
 
-def query_hub_access(model: str, environ: Mapping[str, str], limit: Limit = limits.HUB_ACCESS) -> Refusal:
+def query_hub_access(model: str, environ: Mapping[str, str]) -> Refusal:
     """Request the header of the model's config.json, to which the same restrictions apply as to its weights.
 
     A redirection is not followed: it shows that access is granted (``open``).
@@ -593,7 +593,6 @@ def query_hub_access(model: str, environ: Mapping[str, str], limit: Limit = limi
     Args:
         model: hub id.
         environ: environment with HF_ENDPOINT, the token and the offline variables.
-        limit: of the answer.
     """
-    answer = ask_hub(model, environ, limit, method="HEAD")
+    answer = ask_hub(model, environ, limits.HUB_ACCESS, method="HEAD")
     return answer if isinstance(answer, Refusal) else Refusal("open", f"{hub_host(environ)} gives it")

@@ -7,7 +7,7 @@ from collections.abc import Mapping, MutableMapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from textwrap import wrap
-from typing import Literal, TextIO
+from typing import Literal
 
 import msgspec
 
@@ -187,14 +187,13 @@ def printable(text: str) -> str:
     return displayed(text) if len(text) >= _MIN_SECRET_CHARACTERS else text
 
 
-def detect_output(stream: TextIO | None = None, *, ascii_only: bool | None = None) -> TextOutput:
-    """Find out what a stream can show, by NO_COLOR, FORCE_COLOR, TERM and the locale, and whether it is a terminal.
+def detect_output(*, ascii_only: bool | None = None) -> TextOutput:
+    """Find out if standard output is a terminal, and what it can show by NO_COLOR, FORCE_COLOR, TERM and the locale.
 
     Args:
-        stream: None: standard output.
         ascii_only: the user's choice; None: as the locale has it.
     """
-    stream = stream or sys.stdout
+    stream = sys.stdout
     tty = stream.isatty() and not is_dumb_terminal()
     encoding = (stream.encoding or "ascii").lower().replace("-", "")
     width = 100

@@ -271,26 +271,28 @@ _SECONDS = (
 )
 
 
-def memory_ticks(top_bytes: int, count: int = 5) -> list[tuple[int, str]]:
-    """Return about ``count`` round sizes below the end of a scale, each with its label."""
+_TIME_TICKS = 8
+
+
+def memory_ticks(top_bytes: int) -> list[tuple[int, str]]:
+    """Return about five round sizes below the end of a scale, each with its label."""
     unit, word = (GIB, "GiB") if top_bytes >= 2 * GIB else (MIB, "MiB")
     whole = max(top_bytes / unit, 1e-9)
-    rough = whole / count
+    rough = whole / 5
     power = 10.0 ** math.floor(math.log10(rough))
     step = next(power * each for each in (1, 2, 5, 10) if power * each >= rough * 0.999)
     return [(round(at * step * unit), f"{at * step:g} {word}") for at in range(math.floor(whole / step * 1.001) + 1)]
 
 
-def time_ticks(begin: float, end: float, count: int = 8) -> list[tuple[float, str]]:
-    """Return about ``count`` round clock times, each with its label: ``14:05``, ``14:05:30``, ``11-22``.
+def time_ticks(begin: float, end: float) -> list[tuple[float, str]]:
+    """Return about eight round clock times, each with its label: ``14:05``, ``14:05:30``, ``11-22``.
 
     Args:
         begin: Unix seconds.
         end: Unix seconds.
-        count: of ticks.
     """
     span = max(end - begin, 1.0)
-    step = next((each for each in _SECONDS if span / each <= count), span / count)
+    step = next((each for each in _SECONDS if span / each <= _TIME_TICKS), span / _TIME_TICKS)
     offset = clock.localtime(begin).tm_gmtoff or 0
     first = math.ceil((begin + offset) / step) * step - offset
     pattern = "%H:%M:%S" if step < 60 else "%H:%M" if step < 86_400 else "%m-%d"

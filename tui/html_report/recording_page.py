@@ -215,13 +215,12 @@ _STATUS_CLASSES: dict[Status, str] = {
 """Class of the style sheet for the sign of a status; others stand on no colour."""
 
 
-def recording_page(recorded: Recorded, *, made_by: str, now: float | None = None) -> str:
+def recording_page(recorded: Recorded, *, made_by: str) -> str:
     """Return the report as HTML.
 
     Args:
         recorded: what the recording tells.
         made_by: the program and its version.
-        now: Unix seconds at which it is written; None: now.
     """
     sections = [_overview(recorded), _events(recorded), _gpus(recorded)]
     jobs = [(number, run) for number, run in enumerate(recorded.runs, start=1) if run.job is not None]
@@ -233,7 +232,7 @@ def recording_page(recorded: Recorded, *, made_by: str, now: float | None = None
     host = f" of {recording.source.host}" if recording.source.host else ""
     span = f"{clock_text(recording.begin, date=True)} to {clock_text(recording.end, date=True)}"
     subtitle = f"Recording{host}, {span} ({zone_text(recording.begin)})"
-    return page(f"GPU memory: {recording.name}", subtitle, sections, made_by=made_by, now=now)
+    return page(f"GPU memory: {recording.name}", subtitle, sections, made_by=made_by)
 
 
 def _overview(recorded: Recorded) -> Element:

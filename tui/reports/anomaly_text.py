@@ -8,8 +8,9 @@ from ..draw.palette import colour_of
 from ..draw.text_output import TextOutput
 
 
-def anomaly_lines(anomalies: Iterable[Anomaly], output: TextOutput, *, indent: str = "     ") -> Iterator[str]:
+def anomaly_lines(anomalies: Iterable[Anomaly], output: TextOutput) -> Iterator[str]:
     """Yield the sentence of each anomaly with a mark, and below it what to do."""
+    indent = "     "
     for anomaly in anomalies:
         sentence = output.wrapped(f"! {anomaly.sentence}", indent=indent, further=f"{indent}  ")
         yield from (output.paint(line, colour_of("warning")) for line in sentence)

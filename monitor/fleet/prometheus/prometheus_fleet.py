@@ -15,7 +15,7 @@ from .dcgm_hosts import DCGM_USED, dcgm_hosts
 from .vramtop_hosts import vramtop_hosts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping
+    from collections.abc import Collection, Iterator, Mapping
 
     from .client import PrometheusClient, Sample
 
@@ -40,11 +40,10 @@ class PrometheusFleet:
 
     Args:
         client: asks Prometheus.
-        now: Unix seconds.
     """
 
-    def __init__(self, client: PrometheusClient, *, now: Callable[[], float] = time.time) -> None:
-        self._client, self._now = client, now
+    def __init__(self, client: PrometheusClient) -> None:
+        self._client = client
         self._hosts: dict[_Place, HostReading] | None = None
         """The latest reading of each host; None: nothing was read yet."""
 
@@ -57,7 +56,7 @@ class PrometheusFleet:
         collects = gc.isenabled()
         gc.disable()  # some 300,000 records are made and none is garbage: looking for it takes a tenth of the time
         try:
-            return self._read(self._now())
+            return self._read(time.time())
         finally:
             if collects:
                 gc.enable()

@@ -40,20 +40,19 @@ class GpusHere(msgspec.Struct, frozen=True, kw_only=True):
     """How they were chosen, and which running jobs have yet to take memory there."""
 
 
-def gpus_here(selected: str | None, advice: str = DESCRIBE, *, choice: "DeviceChoice | None" = None) -> GpusHere:
+def gpus_here(selected: str | None, *, choice: "DeviceChoice | None" = None) -> GpusHere:
     """Read this machine's GPUs.
 
     Args:
         selected: value of ``--gpu``; None: those that the job or CUDA_VISIBLE_DEVICES chooses, otherwise all.
-        advice: what to do where there is no GPU, at the end of the error.
         choice: the GPUs that the job's launch line or script chooses.
 
     Raises:
         InputError: what chooses the GPUs names none here.
         NoGpusError: there is no GPU, or no usable driver.
     """
-    with open_source(advice) as source:
-        snapshot = read_gpus(source, advice)
+    with open_source() as source:
+        snapshot = read_gpus(source)
     selection, notes = select_devices(selected, snapshot, choice)
     committed, job_notes = committed_bytes(snapshot, selection)
     devices = device_capacities(snapshot, committed, selection)

@@ -98,13 +98,12 @@ class MeasuredJob(msgspec.Struct, frozen=True, kw_only=True):
         return ExitCode.NO if self.step is not None and self.step.out_of_memory else ExitCode.DONE
 
 
-def measure_job(job: Job, how: Measuring, *, budget: Budget | None = None) -> MeasuredJob:
+def measure_job(job: Job, how: Measuring) -> MeasuredJob:
     """Measure a job, predict it, and keep both.
 
     Args:
         job: as it is run.
         how: on which device, how long.
-        budget: the prediction, if it is made already.
 
     Raises:
         InputError: the job is invalid, ``--python`` or ``--gpu`` names nothing.
@@ -113,7 +112,7 @@ def measure_job(job: Job, how: Measuring, *, budget: Budget | None = None) -> Me
     free: FreeGpus | None = None
     model = resolve_model(job.model)
     job = job_of_model(job, model)
-    found = MeasuredJob(job=job, budget=budget)
+    found = MeasuredJob(job=job, budget=None)
     try:
         if how.gpus is None:
             places = [Place(limit_bytes=how.limit_bytes)] * rank_count(job)
@@ -121,8 +120,7 @@ def measure_job(job: Job, how: Measuring, *, budget: Budget | None = None) -> Me
             free = how.gpus.free(rank_count(job))
             places = free.places(how.limit_bytes)
             found = replace(found, card=free.name, driver=free.driver)
-        if budget is None:
-            found = predicted(job, how, free.devices[0].gpu_type if free else None, found)
+        found = predicted(job, how, free.devices[0].gpu_type if free else None, found)
         how.progress(f"running {how.steps} steps of {model.label}")
         step = _steps(job, model, how, free, places)
     except CannotTellError as error:

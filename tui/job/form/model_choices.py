@@ -1,7 +1,7 @@
 """Names of models to choose from, and the search among them: recent ones, those in the cache, built-in ones."""
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
@@ -42,16 +42,12 @@ def model_names() -> tuple[str, ...]:
     return tuple(dict.fromkeys([*(each.name for each in choices), *(n for each in choices for n in each.other_names)]))
 
 
-def cached_models(environ: Mapping[str, str] | None = None) -> tuple[str, ...]:
+def cached_models() -> tuple[str, ...]:
     """Return the ids of the models in the Hugging Face cache, sorted; empty if the cache cannot be read."""
     from vramtop.estimator.model.find_config import hub_cache
 
     try:
-        names = sorted(
-            entry.name
-            for entry in hub_cache(os.environ if environ is None else environ).iterdir()
-            if entry.name.startswith("models--")
-        )
+        names = sorted(entry.name for entry in hub_cache(os.environ).iterdir() if entry.name.startswith("models--"))
     except OSError:
         return ()
     return tuple(name.removeprefix("models--").replace("--", "/", 1) for name in names)
