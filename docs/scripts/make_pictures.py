@@ -13,7 +13,7 @@ from drawing.terminal_svg import still
 
 from vramtop.monitor.snapshot.snapshot import Snapshot
 from vramtop.tui.background.latest_only_task import EstimateFunction
-from vramtop.tui.screens.step import StepScreen
+from vramtop.tui.screens.step.screen import StepScreen
 
 FOLDER, NAMES = folder_and_names()
 LOG = "slurm-4711.out"

@@ -1,46 +1,31 @@
-"""The history of measured runs: add, find, list and forget them."""
+"""The history of measured runs, a SQLite file: private, versioned, bounded, and safe for several programs at once.
+
+sqlite3 is imported with the first use: no other part of vramtop needs it. Its journal is the one that is rolled back:
+a write-ahead log, which older versions of vramtop kept, needs memory that all its readers share, and homes are also
+on file systems of several machines (https://www.sqlite.org/wal.html, section 1).
+"""
 
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
 import sys
-import threading
-import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-import msgspec
-
-from vramtop.estimator.common.errors import CannotTellError, InputError, ProcessLimitError, VramtopError, start_thread
+from vramtop.estimator.common.errors import CannotTellError, InputError
 from vramtop.estimator.common.limits import MEASURED_RUNS, LimitError, decode_json
 from vramtop.estimator.common.paths import is_file
 from vramtop.estimator.common.private_files import make_own_folder
-from vramtop.estimator.common.records import replace
-from vramtop.estimator.common.trust import process_owner
 
-from ..host.processes import read_stat
 from ..storage.user_file import data_file, lock_file, name_for_damaged
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
-    from vramtop.estimator.budget import Budget
-    from vramtop.estimator.job.job import Job
-    from vramtop.estimator.learning.measurement import Measurement, Observed, Predicted, RunState
-
-    from ..board.board import Board, ProcessRow, RunRow
-    from ..board.divergence import PeakUsage
-    from ..snapshot.snapshot import GpuProcess, GpuReading, ProcessKey
-
-# The history's SQLite file: private, versioned, bounded, and safe for several programs at once.
-#
-# sqlite3 is imported with the first use: no other part of vramtop needs it. Its journal is the one that is rolled back:
-# a write-ahead log, which older versions of vramtop kept, needs memory that all its readers share, and homes are also
-# on file systems of several machines (https://www.sqlite.org/wal.html, section 1).
+    from vramtop.estimator.learning.measurement import Measurement
 
 
 FILE_NAME = "history.sqlite3"
@@ -207,7 +192,7 @@ class History:
                 if size > MAX_BYTES:
                     raise MEASURED_RUNS.too_large()
                 texts.append(text)
-        return tuple(found for text in texts if (found := _read(text)) is not None)
+        return tuple(found for text in texts if (found := _measurement(text)) is not None)
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[sqlite3.Connection | None]:
@@ -353,7 +338,7 @@ def _write(connection: sqlite3.Connection, measurement: Measurement) -> None:
     from vramtop.estimator.learning.measurement import measurement_to_json, merged
 
     known = connection.execute("SELECT data FROM measurement WHERE run = ?", (measurement.run,)).fetchone()
-    earlier = _read(known[0]) if known else None
+    earlier = _measurement(known[0]) if known else None
     if earlier is not None:
         measurement = merged(earlier, measurement)
     data = measurement_to_json(measurement)
@@ -393,7 +378,7 @@ def _forget_oldest(connection: sqlite3.Connection, *, keep: int) -> None:
     )
 
 
-def _read(text: Any) -> Measurement | None:
+def _measurement(text: Any) -> Measurement | None:
     """Return a measurement; None: another version of vramtop wrote it, with settings that this one does not know."""
     from vramtop.estimator.learning.measurement import measurement_from_json
 
@@ -403,422 +388,3 @@ def _read(text: Any) -> Measurement | None:
         return measurement_from_json(decode_json(text))
     except (InputError, LimitError):
         return None
-
-
-# Corrects budgets by the user's measured runs: reads the history, and hands what is near to the pure correction.
-
-
-_MOST_PREDICTED = 32
-"""Runs whose jobs are estimated again after an update of vramtop, the newest ones: each takes some milliseconds."""
-_FRESH_SECONDS = 20.0
-"""Time for which what was read of the history is used again: a run becomes a measurement every few minutes."""
-
-
-def corrected_by(
-    runs: Iterable[Measurement],
-    budget: Budget,
-    *,
-    card: str | None,
-    machine: str = "",
-    versions: Mapping[str, str] | None = None,
-    environ: Mapping[str, str] | None = None,
-) -> Budget:
-    """Return the budget corrected by measured runs.
-
-    Args:
-        runs: the runs; those on other cards do not count.
-        budget: of a job.
-        card: name of the GPU that it is for, as NVML or the catalogue gives it; None: unknown; no run counts.
-        machine: digest of the machine; empty: another one, or unknown.
-        versions: versions of libraries in the run; None: what the job states.
-        environ: environment of the run, with the Hugging Face cache and the allocator's settings; None: this one.
-    """
-    from vramtop.estimator.learning.correction import corrected
-    from vramtop.estimator.learning.measurement import private_job
-    from vramtop.estimator.learning.offsets import Subject
-    from vramtop.estimator.model.find_config import resolve_model
-    from vramtop.estimator.trace.allocator_report import allocator_settings
-
-    from .new_measurement import vramtop_version
-
-    environ = os.environ if environ is None else environ
-    try:
-        config = resolve_model(budget.job.model, environ=environ).config
-    except VramtopError:
-        config = {}
-    _, allocator = allocator_settings(environ) or (None, None)
-    facts = private_job(budget.job, config, parameters=budget.model.parameters)
-    subject = Subject.of_job(facts, card=card, machine=machine, versions=versions, allocator=allocator or "")
-    return corrected(budget, subject, runs, version=vramtop_version())
-
-
-class Corrections(msgspec.Struct):
-    """Corrects budgets. Safe to use from several threads; reads a file, so never use it on the UI thread.
-
-    Args:
-        history: opens the history; may raise CannotTellError.
-        notify: called with a sentence, once, if the history cannot be read; estimates stay uncorrected.
-        clock: Unix seconds.
-    """
-
-    history: Callable[[], History] = History
-    notify: Callable[[str], object] = lambda _: None
-    clock: Callable[[], float] = time.time
-    _read: dict[str, tuple[float, tuple[Measurement, ...]]] = msgspec.field(default_factory=dict)
-    _failed: bool = False
-    _lock: threading.Lock = msgspec.field(default_factory=threading.Lock)
-
-    def corrected(
-        self,
-        budget: Budget,
-        *,
-        card: str | None = None,
-        here: bool = True,
-        versions: Mapping[str, str] | None = None,
-        environ: Mapping[str, str] | None = None,
-    ) -> Budget:
-        """Return the budget corrected by measured runs on the same card; as it is where there are none of its kind.
-
-        Args:
-            budget: of a job.
-            card: see ``corrected_by``.
-            here: the job would run, or runs, on this machine.
-            versions: see ``corrected_by``.
-            environ: environment of the run; None: it is no run yet, and would start in this one. A run is never
-                corrected by what was seen of itself: of those measured, only runs that have ended count for it.
-        """
-        from .new_measurement import machine_digest
-
-        runs = self._on_card(card) if card else ()
-        if environ is not None:
-            runs = tuple(each for each in runs if each.state != "steady")
-        if not runs:
-            return budget
-        machine = machine_digest() if here else ""
-        return corrected_by(runs, budget, card=card, machine=machine, versions=versions, environ=environ)
-
-    def forget_what_was_read(self) -> None:
-        """Read the history again with the next budget."""
-        with self._lock:
-            self._read.clear()
-
-    def _on_card(self, card: str) -> tuple[Measurement, ...]:
-        with self._lock:
-            now = self.clock()
-            known = self._read.get(card)
-            if known is not None and now - known[0] < _FRESH_SECONDS:
-                return known[1]
-            try:
-                history = self.history()
-            except CannotTellError:  # no home is known, so nothing is kept
-                return ()
-            try:
-                runs = history.on_card(_names(card))
-                found = (*map(_predicted_now, runs[:_MOST_PREDICTED]), *runs[_MOST_PREDICTED:])
-            except CannotTellError as error:
-                found = ()
-                if not self._failed:
-                    self._failed = True
-                    self.notify(error.message)
-            self._read[card] = now, found
-            return found
-
-
-@functools.lru_cache(maxsize=_MOST_PREDICTED)
-def _predictions(job: bytes, card: str | None, version: str) -> tuple[Predicted, ...]:
-    """Return what this version predicts of a kept job by the closed form; nothing if it cannot."""
-    import msgspec
-
-    from vramtop.estimator.estimation import estimate
-    from vramtop.estimator.job.gpu_catalogue import match_nvml_name
-    from vramtop.estimator.job.job import Job
-    from vramtop.estimator.learning.measurement import Predicted
-
-    try:
-        gpu = match_nvml_name(card) if card else None
-        return (Predicted.of(estimate(msgspec.json.decode(job, type=Job), gpu=gpu), version),)
-    except VramtopError:
-        return ()
-
-
-def _predicted_now(measurement: Measurement) -> Measurement:
-    """Return a measurement with what this version of vramtop predicts: errors of another one's rules are not its own.
-
-    A job of which names were removed cannot be estimated again, nor can a step be traced again.
-    """
-    import msgspec
-
-    from .new_measurement import vramtop_version
-
-    version = vramtop_version()
-    own = [each for each in measurement.predicted if each.version == version]
-    if own or not measurement.is_complete or measurement.hidden or measurement.job.model.config is None:
-        return measurement
-    again = _predictions(msgspec.json.encode(measurement.job), measurement.card, version)
-    return replace(measurement, predicted=again) if again else measurement
-
-
-def _names(card: str) -> tuple[str, ...]:
-    """Return the names under which NVML may know a card."""
-    from vramtop.estimator.job.gpu_catalogue import find_gpu, match_nvml_name
-
-    found = match_nvml_name(card)
-    if found is None:
-        try:
-            found = find_gpu(card)
-        except VramtopError:
-            return (card,)
-    return (card, *found.nvml_names)
-
-
-# The measurement of one process of a run, and what identifies the run.
-
-
-class RunFacts(Protocol):
-    """What was read of a run's process, as far as a measurement needs it."""
-
-    @property
-    def versions(self) -> Mapping[str, str]:
-        """Versions of the installed frameworks, by name."""
-
-    @property
-    def estimate_environ(self) -> Mapping[str, str]:
-        """The Hugging Face cache and the allocator's settings."""
-
-    @property
-    def command(self) -> str:
-        """Command line without secrets."""
-
-
-def run_identity(pid: int) -> str | None:
-    """Return what identifies a process on this machine for all time; None: it has ended, or may not be read."""
-    stat = read_stat(pid)
-    if stat is None:
-        return None
-    try:
-        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:  # noqa: PTH123 - a file of the kernel
-            boot = file.read().strip()
-    except OSError:
-        boot = ""
-    return f"{boot} {pid} {stat.start_ticks}"
-
-
-def is_own(pid: int) -> bool:
-    """Return True if a process belongs to the user who runs vramtop."""
-    return process_owner(pid) == os.geteuid()
-
-
-def measurement_of_run(
-    job: Job,
-    budget: Budget,
-    gpu: GpuReading,
-    process: GpuProcess,
-    *,
-    usage: PeakUsage | None,
-    run: str,
-    state: RunState,
-    time: float,
-    driver: str | None,
-    facts: RunFacts | None,
-) -> Measurement:
-    """Return the measurement of a run by its process with the highest peak; reads files.
-
-    Args:
-        job: of the run.
-        budget: of the job.
-        gpu: the GPU of the process.
-        process: its latest reading, with torch's counters if it runs with the probe.
-        usage: the most that it held.
-        run: what identifies the run; see ``run_identity``.
-        state: what the figures are the peaks of.
-        time: Unix seconds of the reading.
-        driver: version of the driver.
-        facts: what was read of the process; None: nothing.
-    """
-    from vramtop.estimator.trace.allocator_report import allocator_settings
-
-    from .new_measurement import new_measurement
-
-    environ = None if facts is None else facts.estimate_environ
-    _, allocator = (allocator_settings(environ) if environ else None) or (None, None)
-    return new_measurement(
-        job,
-        [budget],
-        _observed(process, usage),
-        run=run,
-        state=state,
-        time=time,
-        card=gpu.name,
-        card_bytes=gpu.total_bytes,
-        driver=driver,
-        versions=dict(facts.versions) if facts else None,
-        command=facts.command if facts else process.command,
-        allocator=allocator,
-        environ=environ,
-    )
-
-
-def _observed(process: GpuProcess, usage: PeakUsage | None) -> Observed:
-    from vramtop.estimator.learning.measurement import Observed
-
-    counters = process.counters
-    allocated, reserved = (counters.allocated_peak_bytes, counters.reserved_peak_bytes) if counters else (None, None)
-    return Observed(
-        allocated_bytes=allocated or None,
-        reserved_bytes=reserved or None,
-        device_bytes=usage.size_bytes if usage else None,
-        allocator_source="probe" if allocated or reserved else None,
-        device_source=None if usage is None else "readings" if usage.source == "seen" else usage.source,
-    )
-
-
-# Makes a measurement of every followed run of this user: when it is steady, when its peak rises, and at its end.
-
-
-MIN_SECONDS = 60.0
-"""Between two measurements of one run, unless it ends."""
-_MIN_RISE = 1.005
-"""Rise of the peak that is worth another write."""
-THREAD = "keep measured run"
-
-
-class _Kept(msgspec.Struct, frozen=True):
-    """The figures of a run that were handed to the thread that keeps them."""
-
-    time: float
-    """Unix seconds of their reading."""
-    peak_bytes: int
-    state: RunState
-    method: str
-    """Method of the estimate beside them."""
-
-
-class _Followed(msgspec.Struct):
-    """A run while it is followed."""
-
-    identity: str
-    """What identifies it on this machine, the same for every program that follows it."""
-    own: bool
-    """It belongs to this user."""
-    was_steady: bool = False
-    grew: bool = False
-    kept: _Kept | None = None
-    """What was kept last; None: nothing yet."""
-
-
-class RunRecorder(msgspec.Struct):
-    """Keeps measurements of the runs on the boards that it observes; the file is written on a thread of its own.
-
-    Args:
-        history: opens the history; may raise CannotTellError.
-        facts: what was read of a process; None: it was not read here.
-        notify: called with a sentence, once, if the history cannot be written; everything else goes on.
-        on_kept: called, on the writing thread, after a measurement was kept.
-        clock: Unix seconds.
-    """
-
-    history: Callable[[], History] = History
-    facts: Callable[[ProcessKey], RunFacts | None] = lambda _: None
-    notify: Callable[[str], object] = lambda _: None
-    on_kept: Callable[[], object] = lambda: None
-    clock: Callable[[], float] = time.time
-    _runs: dict[tuple[ProcessKey, ...], _Followed] = msgspec.field(default_factory=dict)
-    _failed: bool = False
-    _writing: threading.Lock = msgspec.field(default_factory=threading.Lock)
-
-    def observe(self, board: Board) -> None:
-        """Take note of the runs on a board of this machine; costs next to nothing while none changes."""
-        if not board.snapshot.source.is_live:
-            return
-        self._runs = {run.pids: self._runs.get(run.pids) or _follow(run) for run in board.runs}
-        for run in board.runs:
-            followed = self._runs[run.pids]
-            if followed.own and run.budget is not None and not run.missing and not run.job.is_served:
-                self._observe_run(run, run.budget, followed, board)
-
-    def any_kept(self) -> bool:
-        """Return True if the history has one of the runs that were observed last, whoever kept it; reads the file."""
-        from vramtop.estimator.learning.measurement import digest
-
-        from .new_measurement import machine_digest
-
-        machine = machine_digest()
-        known = [digest(machine, each.identity) for each in self._runs.values() if each.identity]
-        try:
-            return any(self.history().list(Choice(run=run)) for run in known)
-        except CannotTellError:
-            return False
-
-    def _observe_run(self, run: RunRow, budget: Budget, followed: _Followed, board: Board) -> None:
-        row = max(run.rows, key=_peak_bytes, default=None)
-        if row is None or row.comparison is None or not _peak_bytes(row):
-            return
-        followed.grew = followed.grew or row.comparison.status == "growing"
-        followed.was_steady = followed.was_steady or row.comparison.phase == "steady"
-        state = _state(run, row, followed)
-        if state is None or run.job.program is not None:  # a program has no settings that other jobs share
-            return
-        now = board.snapshot.time
-        found = _Kept(time=now, peak_bytes=_peak_bytes(row), state=state, method=budget.method)
-        if followed.kept is not None and not _adds_to(found, followed.kept, ended=run.ended_at is not None):
-            return
-        facts = next((known for key in run.pids if (known := self.facts(key)) is not None), None)
-        driver = board.snapshot.source.driver_version
-
-        def keep() -> None:
-            measurement = measurement_of_run(
-                run.job,
-                budget,
-                row.gpu,
-                row.process,
-                usage=row.comparison.peak_usage if row.comparison else None,
-                run=followed.identity,
-                state=state,
-                time=now,
-                driver=driver,
-                facts=facts,
-            )
-            with self._writing:
-                try:
-                    warning = self.history().add(measurement)
-                except CannotTellError as error:
-                    warning, self._failed = None if self._failed else error.message, True
-                else:
-                    self.on_kept()
-            if warning:
-                self.notify(warning)
-
-        with contextlib.suppress(ProcessLimitError):  # the next board tries again
-            start_thread(threading.Thread(target=keep, name=THREAD))  # not a daemon: the program waits for it at exit
-            followed.kept = found
-
-
-def _adds_to(found: _Kept, before: _Kept, *, ended: bool) -> bool:
-    """Return True if figures are worth another measurement: there is something new, and not too soon."""
-    rose = found.peak_bytes > _MIN_RISE * before.peak_bytes
-    if (found.state, found.method) == (before.state, before.method) and not rose:
-        return False
-    return ended or found.time - before.time >= MIN_SECONDS
-
-
-def _follow(run: RunRow) -> _Followed:
-    first = min((pid for pid, _ in run.pids), default=None)
-    identity = run_identity(first) if first is not None else None
-    own = identity is not None and all(is_own(pid) for pid, _ in run.pids)
-    return _Followed(identity=identity or "", own=own)
-
-
-def _state(run: RunRow, row: ProcessRow, followed: _Followed) -> RunState | None:
-    """Return what the figures of a run are the peaks of; None: nothing yet."""
-    if row.comparison is not None and row.comparison.status == "out_of_memory":
-        return "out_of_memory"
-    if followed.grew:
-        return "growing"
-    if run.ended_at is not None:
-        return "ended" if followed.was_steady else "short"
-    return "steady" if followed.was_steady else None
-
-
-def _peak_bytes(row: ProcessRow) -> int:
-    usage = row.comparison.peak_usage if row.comparison else None
-    return usage.size_bytes if usage else 0

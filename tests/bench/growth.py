@@ -11,7 +11,7 @@ from vramtop.estimator.estimation import estimate
 from vramtop.monitor.anomalies import AnomalyDetector
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.snapshot.snapshot import GpuProcess, GpuReading, Snapshot, Source
-from vramtop.tui.screens.dashboard.gpus import gpu_row_line
+from vramtop.tui.screens.dashboard.gpu_rows import gpu_row_line
 from vramtop.tui.screens.dashboard.table_view import TableView
 
 GPU_COUNTS = (1, 2, 4, 8, 16)

@@ -494,7 +494,7 @@ class VramtopApp(SharedApp, BoardApp):
 
     def show_gpu(self, key: GpuKey) -> None:
         """Open the GPU screen on this GPU or MIG device."""
-        from ..screens.gpu import open_gpu_on
+        from ..screens.gpu.screen import open_gpu_on
 
         open_gpu_on(self, key)
 

@@ -28,9 +28,9 @@ _VIEWS = frozenset(
         "vramtop.tui.screens.crash.CrashScreen",
         "vramtop.tui.screens.dashboard.process_table.ColumnDialog",
         "vramtop.tui.screens.dashboard.screen.DashboardScreen",
-        "vramtop.tui.screens.gpu.GpuScreen",
+        "vramtop.tui.screens.gpu.screen.GpuScreen",
         "vramtop.tui.screens.process.ProcessInfoScreen",
-        "vramtop.tui.screens.step.StepScreen",
+        "vramtop.tui.screens.step.screen.StepScreen",
         "vramtop.tui.tty.terminal_app.TooSmallScreen",
         "vramtop.tui.widgets.choice.ChoiceMenu",
     )

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vramtop.monitor.board.watchlist import Watchlist
-from vramtop.monitor.history.history import Corrections
+from vramtop.monitor.history.corrections import Corrections
 from vramtop.monitor.host.available_ram import HostRam, available_host_memory
 from vramtop.monitor.storage.reservations import Reservations
 

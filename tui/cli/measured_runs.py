@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from vramtop.estimator.job.job import Job
     from vramtop.monitor.attach.attachment import Attachment
     from vramtop.monitor.board.divergence import Comparison
-    from vramtop.monitor.history.history import Corrections
+    from vramtop.monitor.history.corrections import Corrections
     from vramtop.monitor.snapshot.snapshot import GpuProcess, GpuReading
 
     from ..job.load_job import LoadedJob
@@ -126,7 +126,8 @@ def keep_reading(
 
     A history that cannot be written is a sentence on standard error.
     """
-    from vramtop.monitor.history.history import History, is_own, measurement_of_run, run_identity
+    from vramtop.monitor.history.history import History
+    from vramtop.monitor.history.run_measurement import is_own, measurement_of_run, run_identity
 
     first = min((rank.pid for rank in attachment.ranks), default=attachment.pid)
     identity = run_identity(first)
@@ -168,6 +169,6 @@ def corrected_run(
 
 
 def _corrections() -> Corrections:
-    from vramtop.monitor.history.history import Corrections
+    from vramtop.monitor.history.corrections import Corrections
 
     return Corrections(notify=lambda sentence: print(f"vramtop: {printable(sentence)}", file=sys.stderr))

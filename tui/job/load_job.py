@@ -40,19 +40,10 @@ from vramtop.estimator.model.checkpoint import job_of_model
 from vramtop.estimator.model.find_config import PIPELINE, looks_like_hub_id, read_config, resolve_model
 from vramtop.estimator.model.read_architecture import max_positions, read_architecture, usual_task
 
-from .flags import (
-    GPU_TYPE_FLAGS,
-    TRUST_KEY,
-    FlagSettings,
-    GpuAction,
-    GpuCountAction,
-    GpuTypeAction,
-    add_job_arguments,
-    flags_by_key,
-    normal_words,
-    settings_of_flags,
-    with_method,
-)
+from .flags.gpu_flags import GPU_TYPE_FLAGS, GpuAction, GpuCountAction, GpuTypeAction
+from .flags.job_flags import TRUST_KEY, add_job_arguments, flags_by_key
+from .flags.settings import FlagSettings, settings_of_flags, with_method
+from .flags.words import normal_words
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence

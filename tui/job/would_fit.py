@@ -11,7 +11,7 @@ from vramtop.estimator.job.job import Job
 from vramtop.estimator.learning.correction import carried, uncorrected
 from vramtop.monitor.board.fit import DeviceCapacity, check_fit
 
-from .flags import flags_by_key
+from .flags.job_flags import flags_by_key
 
 _MOST = 4
 

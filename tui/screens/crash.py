@@ -32,7 +32,7 @@ from ..reports.crash_text import explanation_lines, snapshot_lines
 from ..widgets.keys_line import KeysLine
 from ..widgets.row_table import StaticLines
 from .base import BoardApp, is_ascii_only
-from .step import show_step
+from .step.screen import show_step
 
 _HINT = (
     "a memory snapshot (torch.cuda.memory._dump_snapshot, vramtop run --snapshot-on-oom, vramtop snapshot PID); "

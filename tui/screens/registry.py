@@ -74,7 +74,7 @@ SCREENS = (
         label="Step",
         title="Step",
         command_help="Show memory over one training step, by component",
-        open="step:open_step",
+        open="step.screen:open_step",
     ),
     ScreenSpec(
         name="preflight",
@@ -90,8 +90,8 @@ SCREENS = (
         in_footer=False,
         title="GPU",
         command_help="Show a GPU's utilisation, clocks, throttling, links, health and processes",
-        open="gpu:open_gpu",
-        keys="gpu:GPU_KEYS",
+        open="gpu.screen:open_gpu",
+        keys="gpu.screen:GPU_KEYS",
     ),
     ScreenSpec(
         name="process",

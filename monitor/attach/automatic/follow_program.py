@@ -19,7 +19,8 @@ from vramtop.estimator.job.job_file.changes import parse_assignment
 
 from ...board.board import REASONS_IN_WORDS
 from ...board.watchlist import Watchlist
-from ...history.history import History, RunRecorder
+from ...history.history import History
+from ...history.run_recorder import RunRecorder
 from ...host.processes import ancestor_pids, is_running, start_time_of
 from .automatic_attach import AutomaticAttach
 

@@ -18,7 +18,7 @@ from vramtop.estimator.job.job_file.changes import replaces_model
 from vramtop.estimator.readers.source.evidence import Finding
 from vramtop.estimator.trace.worker_pool import keep_idle_workers
 
-from ...history.history import Corrections
+from ...history.corrections import Corrections
 from ...host.process_info import UnreadableProcessError, remember_process_tree
 from ...host.processes import is_running
 from ..attachment import Attachment, SavedAnswers, with_saved_answers

@@ -2,7 +2,7 @@ import pytest
 
 from vramtop.estimator.job.field_help import field_help, is_switch
 from vramtop.estimator.job.job_file.changes import job_keys
-from vramtop.tui.job.flags import flags_by_key
+from vramtop.tui.job.flags.job_flags import flags_by_key
 
 
 def test_every_flag_of_the_command_line_has_a_sentence():

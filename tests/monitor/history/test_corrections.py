@@ -7,8 +7,9 @@ from simulated_machine import NOW, Machine, budget_of, job
 
 from vramtop.estimator.common.errors import CannotTellError
 from vramtop.estimator.common.records import replace
-from vramtop.monitor.history import history as module, new_measurement
-from vramtop.monitor.history.history import Corrections, History
+from vramtop.monitor.history import corrections as module, new_measurement
+from vramtop.monitor.history.corrections import Corrections
+from vramtop.monitor.history.history import History
 
 TARGET = job(micro_batch=8)
 CARD = "NVIDIA H100 80GB HBM3"

@@ -17,8 +17,9 @@ from vramtop.estimator.common.records import replace
 from vramtop.estimator.job.job import Job, ModelSpec
 from vramtop.estimator.learning.measurement import Measurement
 from vramtop.monitor.board.watchlist import Watchlist
-from vramtop.monitor.history import history as module
-from vramtop.monitor.history.history import THREAD, History, RunRecorder
+from vramtop.monitor.history import run_recorder as module
+from vramtop.monitor.history.history import History
+from vramtop.monitor.history.run_recorder import THREAD, RunRecorder
 from vramtop.monitor.snapshot.snapshot import GpuProcess, GpuReading, ProcessCounters, ProcessKey, Snapshot, WatchedJob
 
 GIB = 2**30
@@ -187,7 +188,7 @@ def test_readings_alone_are_kept_when_memory_has_settled(machine: Machine) -> No
 
 def test_runs_of_other_users_are_not_kept(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     other = os.geteuid() + 1
-    monkeypatch.setattr("vramtop.monitor.history.history.os.geteuid", lambda: other)
+    monkeypatch.setattr("vramtop.monitor.history.run_measurement.os.geteuid", lambda: other)
     machine.tick(38, steps=2)
     assert machine.runs == ()
 

@@ -23,7 +23,7 @@ from vramtop.monitor.attach.attachment import SavedAnswers, run_key
 from vramtop.monitor.attach.read_run import read_run
 from vramtop.monitor.sources.demo import demo_path
 from vramtop.tui.cli.main import main
-from vramtop.tui.job.flags import job_flags
+from vramtop.tui.job.flags.job_flags import job_flags
 
 JOB = """
 name = "check"
@@ -511,7 +511,7 @@ def test_the_command_line_does_not_repeat_job_defaults() -> None:
     """An omitted flag changes nothing: defaults are defined only in the job."""
     import argparse
 
-    from vramtop.tui.job.flags import add_job_arguments
+    from vramtop.tui.job.flags.job_flags import add_job_arguments
 
     parser = argparse.ArgumentParser()
     add_job_arguments(parser)

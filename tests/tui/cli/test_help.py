@@ -11,7 +11,7 @@ import pytest
 from vramtop.estimator.job.field_help import field_help
 from vramtop.tui.cli.main import COMMANDS, build_parser, main
 from vramtop.tui.cli.parsing.first_word import before_launch_line, with_command
-from vramtop.tui.job.flags import job_flags
+from vramtop.tui.job.flags.job_flags import job_flags
 
 GROUPS = ("before launch", "while it runs", "afterwards", "vramtop itself", "for scripts")
 

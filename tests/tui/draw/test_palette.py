@@ -23,7 +23,7 @@ from vramtop.tui.draw.palette import (
     parse_hex,
     rgb_of_256,
 )
-from vramtop.tui.screens.step import STACK_ORDER
+from vramtop.tui.screens.step.step_graph import STACK_ORDER
 
 Matrix = tuple[tuple[float, float, float], ...]
 VISION: dict[str, Matrix] = {

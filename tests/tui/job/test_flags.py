@@ -12,16 +12,11 @@ from vramtop.estimator.job.job_file.changes import job_keys, with_changes
 from vramtop.estimator.job.settings import Lora, ModelSpec
 from vramtop.estimator.readers.launch_line import read_launch
 from vramtop.estimator.readers.trl.trainer import read_method
-from vramtop.tui.job.flags import (
-    FAMILIAR_FLAGS,
-    FlagSettings,
-    GpuAction,
-    GpuCountAction,
-    add_job_arguments,
-    job_flags,
-    normal_words,
-    settings_of_flags,
-)
+from vramtop.tui.job.flags.familiar import FAMILIAR_FLAGS
+from vramtop.tui.job.flags.gpu_flags import GpuAction, GpuCountAction
+from vramtop.tui.job.flags.job_flags import add_job_arguments, job_flags
+from vramtop.tui.job.flags.settings import FlagSettings, settings_of_flags
+from vramtop.tui.job.flags.words import normal_words
 from vramtop.tui.job.load_job import load_from_options
 
 

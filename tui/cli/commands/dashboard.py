@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from vramtop.estimator.common.errors import InputError, require_threads
 from vramtop.monitor.attach.automatic.automatic_attach import AutomaticAttach, IdleTracing, LeftAlone
-from vramtop.monitor.history.history import RunRecorder
+from vramtop.monitor.history.run_recorder import RunRecorder
 from vramtop.monitor.snapshot.snapshot import CurrentDemand, Demand, ProcessFigure
 from vramtop.monitor.sources.nvml.nvml_source import NvmlSource
 from vramtop.monitor.sources.sampler import EarlySampler, HostLoadSource, OptionalGpuSource

@@ -156,7 +156,7 @@ def _sampler(
 ) -> Sampler:
     """Return the sampler, which keeps the latest board; what attaches to runs and measures them follows it."""
     from vramtop.monitor.attach.automatic.automatic_attach import AutomaticAttach, IdleTracing
-    from vramtop.monitor.history.history import RunRecorder
+    from vramtop.monitor.history.run_recorder import RunRecorder
     from vramtop.monitor.snapshot.faults import NO_DRIVER
     from vramtop.monitor.sources.nvml.nvml_source import NvmlSource
     from vramtop.monitor.sources.sampler import OptionalGpuSource, Sampler

@@ -14,7 +14,7 @@ from vramtop.estimator.common.errors import CannotTellError, VramtopError
 from vramtop.estimator.common.records import replace
 from vramtop.monitor.attach.automatic.automatic_attach import AutomaticAttach
 from vramtop.monitor.board.watchlist import Watchlist
-from vramtop.monitor.history.history import RunRecorder
+from vramtop.monitor.history.run_recorder import RunRecorder
 from vramtop.monitor.snapshot.snapshot import Snapshot
 from vramtop.monitor.sources.nvml.nvml_source import NvmlSource
 from vramtop.monitor.sources.recording import RecordingWriter

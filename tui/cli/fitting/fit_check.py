@@ -34,7 +34,7 @@ from vramtop.monitor.host.available_ram import RANKS_OF_DESCRIBED_HOST, HostRam,
 
 from ...draw.palette import VERDICTS
 from ...draw.text_output import TextOutput, detect_output
-from ...job.flags import flags_by_key
+from ...job.flags.job_flags import flags_by_key
 from ...job.load_job import LoadedJob, load_changed
 from ...reports.budget_text import assumed_lines, budget_lines, closing_lines, fit_lines, largest_line, need_text
 from ..json_text import json_text

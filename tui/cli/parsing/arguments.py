@@ -263,7 +263,7 @@ def _models(parser: "Parser") -> None:
 
 
 def _attach(parser: "Parser") -> None:
-    from ...job.flags import TRUST_KEY
+    from ...job.flags.job_flags import TRUST_KEY
 
     text = "Any process of the run: a rank or its launcher."
     parser.add_argument("process", type=process_id, metavar="PID", help=text)
@@ -378,7 +378,7 @@ def _history(parser: "Parser") -> None:
 
 
 def _rehearse(parser: "Parser") -> None:
-    from ...job.flags import GPU_TYPE_FLAGS, GpuTypeAction
+    from ...job.flags.gpu_flags import GPU_TYPE_FLAGS, GpuTypeAction
 
     parser.usage = "vramtop rehearse [FLAG ...] (JOB | -- COMMAND [ARGUMENT ...])"
     parser.examples = """\
@@ -418,7 +418,8 @@ def _rehearse(parser: "Parser") -> None:
 
 
 def _measure(parser: "Parser") -> None:
-    from ...job.flags import add_job_arguments, gpu_count
+    from ...job.flags.gpu_flags import gpu_count
+    from ...job.flags.job_flags import add_job_arguments
 
     parser.usage = JOB_USAGE.format("measure")
     parser.examples = """\

@@ -33,7 +33,7 @@ class CommandParser(Parser):
         """Parse as ``ArgumentParser`` does; the parent parser calls this for the command on the command line."""
         self.complete()
         if self.get_default("flags") is not None:
-            from ...job.flags import normal_words
+            from ...job.flags.words import normal_words
 
             args = normal_words(args, self._option_string_actions)
         options, unknown = super().parse_known_args(args, namespace)

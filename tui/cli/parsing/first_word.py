@@ -73,7 +73,7 @@ def _with_job_flags(own: Sequence[str], words: Sequence[str], commands: Sequence
         words: the others, the first of them a flag.
         commands: all commands.
     """
-    from ...job.flags import normal_words  # not at start-up
+    from ...job.flags.words import normal_words  # not at start-up
     from .command_parser import CommandParser
 
     parser = CommandParser(command="fit", prog="vramtop fit")

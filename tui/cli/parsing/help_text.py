@@ -61,7 +61,7 @@ class FlagFacts:
 
     @property
     def _is_switch(self) -> bool:
-        from ...job.flags import value_alone
+        from ...job.flags.job_flags import value_alone
 
         return self._field is not None and value_alone(self._field.key) == "true"
 

@@ -85,7 +85,7 @@ class _Python(argparse.Action):
 
 def add_described_job_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the machine, and the job with all of its settings."""
-    from ...job.flags import add_job_arguments
+    from ...job.flags.job_flags import add_job_arguments
 
     _add_machine_arguments(parser)
     add_job_arguments(parser)
@@ -158,7 +158,7 @@ def size_in_gib(text: str) -> str:
 
 
 def _add_machine_arguments(parser: argparse.ArgumentParser) -> None:
-    from ...job.flags import GPU_TYPE_FLAGS, GpuAction, GpuCountAction, GpuTypeAction
+    from ...job.flags.gpu_flags import GPU_TYPE_FLAGS, GpuAction, GpuCountAction, GpuTypeAction
 
     group = parser.add_argument_group("machine (default: this one)")
     gpu = group.add_mutually_exclusive_group()

@@ -61,7 +61,7 @@ def meant_by(name: str, actions: Mapping[str, Any]) -> str | None:
 
 def describes_job(name: str) -> bool:
     """Return True for a flag of a job, which ``vramtop fit`` has."""
-    from ...job.flags import flag_names
+    from ...job.flags.words import flag_names
 
     return name.replace("_", "-") in flag_names()
 

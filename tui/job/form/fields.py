@@ -10,7 +10,7 @@ from vramtop.estimator.job.job import Job
 from vramtop.estimator.job.job_file.changes import choices_of, with_changes, with_old_model_removed
 from vramtop.estimator.job.settings import Inference, Lora, ModelSpec, Parallel, Program, Training
 
-from ..flags import LENGTH, tokens
+from ..flags.values import LENGTH, tokens
 
 FieldKind = Literal["text", "number", "share", "choice", "flag", "words"]
 """``share`` is a number above 0, at most 1; ``words`` is a list of words."""

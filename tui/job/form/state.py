@@ -12,7 +12,7 @@ from vramtop.estimator.job.job_file.changes import ABOUT_THE_MODEL, field_of, wi
 from vramtop.estimator.job.resolved_job import preparation, quantized_adapters
 from vramtop.estimator.job.settings import Training
 
-from ..flags import LENGTH
+from ..flags.values import LENGTH
 from .fields import (
     FIELDS_THAT_HIDE_OTHERS,
     MODEL,

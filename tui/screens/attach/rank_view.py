@@ -35,7 +35,7 @@ from ...keys import shown_key
 from ...widgets.budget_view import budget_bar, model_lines, peak_line, phase_table, remark_lines, short_gpu_name
 from ...widgets.row_table import StaticLines
 from ..base import is_ascii_only
-from ..step import GPU_TOTAL
+from ..step.step_graph import GPU_TOTAL
 from .run_graph import BOUND, EXPECTED, LevelLine, RunGraph, RunGraphData, graph_top_bytes
 
 _LABEL_WIDTH, _FIGURES_WIDTH = 10, 28

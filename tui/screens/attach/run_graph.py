@@ -24,7 +24,7 @@ from ...draw.memory_graph import (
 )
 from ...draw.palette import COMPONENTS, OTHER_MEMORY, blend, colour_of, ink_on
 from ...widgets.cell_rows import AxesGraph, AxisLines
-from ..step import GPU_TOTAL, MAX_GPU_TO_PEAK, STACK_ORDER, cell_parts, split_cell
+from ..step.step_graph import GPU_TOTAL, MAX_GPU_TO_PEAK, STACK_ORDER, cell_parts, split_cell
 
 EXPECTED, BOUND = "━", "┄"
 _FULL = "█"

@@ -51,7 +51,7 @@ from ...widgets.keys_line import KeysLine
 from ...widgets.row_table import StaticLines
 from ..base import BoardApp, is_view_only
 from ..crash import open_crash_on
-from ..step import LiveStepScreen
+from ..step.screen import LiveStepScreen
 from .pid_chooser import PidChooser
 from .rank_table import RankPlacement, RankTable
 from .rank_view import RankView

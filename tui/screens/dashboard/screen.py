@@ -45,7 +45,10 @@ from ...widgets.keys_line import KeysLine
 from ...widgets.row_table import StaticLines
 from ..base import FilterField, feed_signs, is_view_only
 from ..registry import screen_bindings
-from .gpus import FRAME_LINES, DashboardLayout, GpuArea, GpuRows, PanelNeed, panel_needs, place_panels
+from .gpu_area import DashboardLayout, GpuArea
+from .gpu_rows import GpuRows
+from .panel_places import PanelNeed, panel_needs, place_panels
+from .panel_shape import FRAME_LINES
 from .process_columns import columns_named
 from .process_table import PROCESS_KEYS, ProcessTable, ProcessTableScreen
 from .table_view import view_named

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
     from ...job.dialogs import OpenedJob
     from ...job.load_job import LoadedJob
-    from ..step import LiveStepScreen
+    from ..step.screen import LiveStepScreen
 
 FIT_KEYS: list[BindingType] = [
     bind(
@@ -330,7 +330,7 @@ class FitCheckScreen(Screen[None]):
     def action_step(self) -> None:
         """Open the step screen on the job."""
         if budget := self._budget_for("draw"):
-            from ..step import LiveStepScreen  # imported when it is opened first
+            from ..step.screen import LiveStepScreen  # imported when it is opened first
 
             self._step = self._step or LiveStepScreen(self)
             self._step.open(

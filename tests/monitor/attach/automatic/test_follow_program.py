@@ -20,8 +20,10 @@ from vramtop.estimator.learning.measurement import digest
 from vramtop.monitor.attach.automatic import automatic_attach
 from vramtop.monitor.attach.automatic.follow_program import CommandStderr, follow
 from vramtop.monitor.attach.automatic.start_following import start_following
-from vramtop.monitor.history.history import THREAD, History, RunRecorder, run_identity
+from vramtop.monitor.history.history import History
 from vramtop.monitor.history.new_measurement import machine_digest
+from vramtop.monitor.history.run_measurement import run_identity
+from vramtop.monitor.history.run_recorder import THREAD, RunRecorder
 from vramtop.monitor.snapshot.snapshot import ProcessCounters
 
 GIB = 2**30

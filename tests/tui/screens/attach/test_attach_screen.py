@@ -25,7 +25,7 @@ from vramtop.monitor.snapshot.snapshot import ProcessCounters, WatchedJob
 from vramtop.tui.screens.attach.rank_table import RankTable
 from vramtop.tui.screens.attach.run_graph import RunGraph
 from vramtop.tui.screens.attach.screen import AttachScreen
-from vramtop.tui.screens.step import StepScreen
+from vramtop.tui.screens.step.screen import StepScreen
 
 UNTRACED = "The step was not traced: lion cannot be traced."
 

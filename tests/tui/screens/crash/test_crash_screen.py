@@ -25,7 +25,7 @@ from vramtop.tui.app.app import VramtopApp
 from vramtop.tui.screens.attach.rank_table import RankTable
 from vramtop.tui.screens.crash import CrashScreen
 from vramtop.tui.screens.dashboard.screen import DashboardScreen
-from vramtop.tui.screens.step import StepScreen
+from vramtop.tui.screens.step.screen import StepScreen
 
 JOB = Job(name="gpt2-sft", model=ModelSpec(id="gpt2"), training=Training(micro_batch=16, sequence_length=1024))
 SNAPSHOT = parse_snapshot(io.BufferedReader(io.BytesIO(pickle.dumps(training_crash()))))  # type: ignore[arg-type]

@@ -23,7 +23,8 @@ from vramtop.monitor.snapshot.snapshot import Snapshot, WatchedJob
 from vramtop.monitor.sources.sampler import EarlySampler
 from vramtop.tui.app.app import AppOptions, BoardUpdated, SourceFailed, VramtopApp
 from vramtop.tui.app.help import HelpScreen
-from vramtop.tui.screens.dashboard.gpus import GpuPanel, GpuRows
+from vramtop.tui.screens.dashboard.gpu_area import GpuPanel
+from vramtop.tui.screens.dashboard.gpu_rows import GpuRows
 from vramtop.tui.screens.dashboard.process_table import ProcessTable
 
 NEEDS = {"llama-8b-sft": 62.0, "qwen-7b-dpo": 52.0, "big": 70.0, "small": 5.0}

@@ -2,14 +2,9 @@ from itertools import product
 
 import pytest
 
-from vramtop.tui.screens.dashboard.gpus import (
-    FRAME_LINES,
-    JOBLESS_LINES,
-    DashboardLayout,
-    PanelNeed,
-    PanelPlace,
-    place_panels,
-)
+from vramtop.tui.screens.dashboard.gpu_area import DashboardLayout
+from vramtop.tui.screens.dashboard.panel_places import PanelNeed, PanelPlace, place_panels
+from vramtop.tui.screens.dashboard.panel_shape import FRAME_LINES, JOBLESS_LINES
 from vramtop.tui.screens.dashboard.screen import plan_layout
 
 

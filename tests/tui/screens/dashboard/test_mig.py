@@ -25,7 +25,8 @@ from vramtop.monitor.sources.recording import RecordingWriter, read_recording
 from vramtop.tui.app.app import AppOptions, VramtopApp
 from vramtop.tui.cli.commands import attach, once
 from vramtop.tui.cli.main import main
-from vramtop.tui.screens.dashboard.gpus import GpuPanel, GpuRows, gpu_name_width, gpu_row_line, gpu_row_titles
+from vramtop.tui.screens.dashboard.gpu_area import GpuPanel
+from vramtop.tui.screens.dashboard.gpu_rows import GpuRows, gpu_name_width, gpu_row_line, gpu_row_titles
 from vramtop.tui.screens.dashboard.process_rows import in_order, matching, table_rows
 from vramtop.tui.screens.dashboard.process_table import ProcessTable
 from vramtop.tui.screens.dashboard.signals import termination_details

@@ -12,7 +12,8 @@ from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.job.job import Job, ModelSpec
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.snapshot.snapshot import WatchedJob
-from vramtop.tui.screens.dashboard.gpus import PanelShape, panel_lines
+from vramtop.tui.screens.dashboard.gpu_panel import panel_lines
+from vramtop.tui.screens.dashboard.panel_shape import PanelShape
 from vramtop.tui.screens.dashboard.screen import pending_line
 from vramtop.tui.screens.fit.screen import FitCheckScreen
 

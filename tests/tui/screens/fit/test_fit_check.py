@@ -28,7 +28,7 @@ from vramtop.tui.screens.fit.gpu_picker import GpuPicker
 from vramtop.tui.screens.fit.screen import FitCheckScreen
 from vramtop.tui.screens.fit.suggestions import Suggestions
 from vramtop.tui.screens.fit.verdict_view import VerdictView
-from vramtop.tui.screens.step import StepScreen
+from vramtop.tui.screens.step.screen import StepScreen
 from vramtop.tui.widgets.choice import Choice
 from vramtop.tui.widgets.match_list import MatchList, SearchChoice, SearchMenu
 

@@ -22,7 +22,7 @@ from vramtop.tui.job.form.job_form import JobForm
 from vramtop.tui.keys import KEYS
 from vramtop.tui.screens.fit.screen import FitCheckScreen
 from vramtop.tui.screens.fit.verdict_view import VerdictView
-from vramtop.tui.screens.step import StepScreen
+from vramtop.tui.screens.step.screen import StepScreen
 
 pytest.importorskip("torch")
 

@@ -14,8 +14,8 @@ from vramtop.monitor.snapshot.faults import NO_ANSWER, Fault
 from vramtop.monitor.snapshot.gpu_details import EccErrors, GpuDetails, NvLinks, PcieLink, RemappedRows
 from vramtop.monitor.snapshot.snapshot import CurrentDemand, Snapshot
 from vramtop.tui.app.app import AppOptions, VramtopApp
-from vramtop.tui.screens.dashboard.gpus import GpuRows
-from vramtop.tui.screens.gpu import GpuScreen
+from vramtop.tui.screens.dashboard.gpu_rows import GpuRows
+from vramtop.tui.screens.gpu.screen import GpuScreen
 
 DETAILS = GpuDetails(
     level="full",

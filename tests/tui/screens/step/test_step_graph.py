@@ -6,7 +6,7 @@ from vramtop.estimator.budget import Budget, Components, PhaseMark, Timeline
 from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import GIB
 from vramtop.tui.draw.palette import COMPONENTS, ink_on
-from vramtop.tui.screens.step import StepMemory, axis_rows, step_memory, step_rows, step_top_bytes
+from vramtop.tui.screens.step.step_graph import StepMemory, axis_rows, step_memory, step_rows, step_top_bytes
 
 
 def step(levels, *, device=None, positions=None, end=None, phases=(("forward", 0),)) -> StepMemory:

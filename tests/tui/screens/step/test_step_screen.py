@@ -18,7 +18,7 @@ from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.snapshot.snapshot import WatchedJob
 from vramtop.tui.app.app import AppOptions, VramtopApp
 from vramtop.tui.screens.fit.screen import FitCheckScreen
-from vramtop.tui.screens.step import TRACING, StepScreen, show_step
+from vramtop.tui.screens.step.screen import TRACING, StepScreen, show_step
 
 MODEL = "meta-llama/Llama-3.1-8B"
 JOB = Job(name="llama-8b-sft", model=ModelSpec(id=MODEL))

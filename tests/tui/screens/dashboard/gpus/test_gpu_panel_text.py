@@ -16,13 +16,10 @@ from vramtop.monitor.snapshot.snapshot import GpuProcess, GpuReading, WatchedJob
 from vramtop.tui.draw.labels import budget_cells, held_cells
 from vramtop.tui.draw.palette import colour_of, unattributed_label
 from vramtop.tui.screens.base import BoardFeed
-from vramtop.tui.screens.dashboard.gpus import (
-    PanelShape,
-    gpu_row_line,
-    gpu_row_titles,
-    panel_lines,
-    panel_needs,
-)
+from vramtop.tui.screens.dashboard.gpu_panel import panel_lines
+from vramtop.tui.screens.dashboard.gpu_rows import gpu_row_line, gpu_row_titles
+from vramtop.tui.screens.dashboard.panel_places import panel_needs
+from vramtop.tui.screens.dashboard.panel_shape import PanelShape
 from vramtop.tui.screens.dashboard.screen import header_line, summary_line
 
 SHAPE = PanelShape(width=120, graph_height=3)

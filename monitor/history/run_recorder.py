@@ -1,0 +1,173 @@
+"""Makes a measurement of every followed run of this user: when it is steady, when its peak rises, and at its end."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from vramtop.estimator.common.errors import CannotTellError, ProcessLimitError, start_thread
+
+from .history import Choice, History
+from .run_measurement import RunFacts, is_own, measurement_of_run, run_identity
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from vramtop.estimator.budget import Budget
+    from vramtop.estimator.learning.measurement import RunState
+
+    from ..board.board import Board, ProcessRow, RunRow
+    from ..snapshot.snapshot import ProcessKey
+
+
+MIN_SECONDS = 60.0
+"""Between two measurements of one run, unless it ends."""
+_MIN_RISE = 1.005
+"""Rise of the peak that is worth another write."""
+THREAD = "keep measured run"
+
+
+class _Kept(msgspec.Struct, frozen=True):
+    """The figures of a run that were handed to the thread that keeps them."""
+
+    time: float
+    """Unix seconds of their reading."""
+    peak_bytes: int
+    state: RunState
+    method: str
+    """Method of the estimate beside them."""
+
+
+class _Followed(msgspec.Struct):
+    """A run while it is followed."""
+
+    identity: str
+    """What identifies it on this machine, the same for every program that follows it."""
+    own: bool
+    """It belongs to this user."""
+    was_steady: bool = False
+    grew: bool = False
+    kept: _Kept | None = None
+    """What was kept last; None: nothing yet."""
+
+
+class RunRecorder(msgspec.Struct):
+    """Keeps measurements of the runs on the boards that it observes; the file is written on a thread of its own.
+
+    Args:
+        history: opens the history; may raise CannotTellError.
+        facts: what was read of a process; None: it was not read here.
+        notify: called with a sentence, once, if the history cannot be written; everything else goes on.
+        on_kept: called, on the writing thread, after a measurement was kept.
+        clock: Unix seconds.
+    """
+
+    history: Callable[[], History] = History
+    facts: Callable[[ProcessKey], RunFacts | None] = lambda _: None
+    notify: Callable[[str], object] = lambda _: None
+    on_kept: Callable[[], object] = lambda: None
+    clock: Callable[[], float] = time.time
+    _runs: dict[tuple[ProcessKey, ...], _Followed] = msgspec.field(default_factory=dict)
+    _failed: bool = False
+    _writing: threading.Lock = msgspec.field(default_factory=threading.Lock)
+
+    def observe(self, board: Board) -> None:
+        """Take note of the runs on a board of this machine; costs next to nothing while none changes."""
+        if not board.snapshot.source.is_live:
+            return
+        self._runs = {run.pids: self._runs.get(run.pids) or _follow(run) for run in board.runs}
+        for run in board.runs:
+            followed = self._runs[run.pids]
+            if followed.own and run.budget is not None and not run.missing and not run.job.is_served:
+                self._observe_run(run, run.budget, followed, board)
+
+    def any_kept(self) -> bool:
+        """Return True if the history has one of the runs that were observed last, whoever kept it; reads the file."""
+        from vramtop.estimator.learning.measurement import digest
+
+        from .new_measurement import machine_digest
+
+        machine = machine_digest()
+        known = [digest(machine, each.identity) for each in self._runs.values() if each.identity]
+        try:
+            return any(self.history().list(Choice(run=run)) for run in known)
+        except CannotTellError:
+            return False
+
+    def _observe_run(self, run: RunRow, budget: Budget, followed: _Followed, board: Board) -> None:
+        row = max(run.rows, key=_peak_bytes, default=None)
+        if row is None or row.comparison is None or not _peak_bytes(row):
+            return
+        followed.grew = followed.grew or row.comparison.status == "growing"
+        followed.was_steady = followed.was_steady or row.comparison.phase == "steady"
+        state = _state(run, row, followed)
+        if state is None or run.job.program is not None:  # a program has no settings that other jobs share
+            return
+        now = board.snapshot.time
+        found = _Kept(time=now, peak_bytes=_peak_bytes(row), state=state, method=budget.method)
+        if followed.kept is not None and not _adds_to(found, followed.kept, ended=run.ended_at is not None):
+            return
+        facts = next((known for key in run.pids if (known := self.facts(key)) is not None), None)
+        driver = board.snapshot.source.driver_version
+
+        def keep() -> None:
+            measurement = measurement_of_run(
+                run.job,
+                budget,
+                row.gpu,
+                row.process,
+                usage=row.comparison.peak_usage if row.comparison else None,
+                run=followed.identity,
+                state=state,
+                time=now,
+                driver=driver,
+                facts=facts,
+            )
+            with self._writing:
+                try:
+                    warning = self.history().add(measurement)
+                except CannotTellError as error:
+                    warning, self._failed = None if self._failed else error.message, True
+                else:
+                    self.on_kept()
+            if warning:
+                self.notify(warning)
+
+        with contextlib.suppress(ProcessLimitError):  # the next board tries again
+            start_thread(threading.Thread(target=keep, name=THREAD))  # not a daemon: the program waits for it at exit
+            followed.kept = found
+
+
+def _adds_to(found: _Kept, before: _Kept, *, ended: bool) -> bool:
+    """Return True if figures are worth another measurement: there is something new, and not too soon."""
+    rose = found.peak_bytes > _MIN_RISE * before.peak_bytes
+    if (found.state, found.method) == (before.state, before.method) and not rose:
+        return False
+    return ended or found.time - before.time >= MIN_SECONDS
+
+
+def _follow(run: RunRow) -> _Followed:
+    first = min((pid for pid, _ in run.pids), default=None)
+    identity = run_identity(first) if first is not None else None
+    own = identity is not None and all(is_own(pid) for pid, _ in run.pids)
+    return _Followed(identity=identity or "", own=own)
+
+
+def _state(run: RunRow, row: ProcessRow, followed: _Followed) -> RunState | None:
+    """Return what the figures of a run are the peaks of; None: nothing yet."""
+    if row.comparison is not None and row.comparison.status == "out_of_memory":
+        return "out_of_memory"
+    if followed.grew:
+        return "growing"
+    if run.ended_at is not None:
+        return "ended" if followed.was_steady else "short"
+    return "steady" if followed.was_steady else None
+
+
+def _peak_bytes(row: ProcessRow) -> int:
+    usage = row.comparison.peak_usage if row.comparison else None
+    return usage.size_bytes if usage else 0

@@ -1,0 +1,280 @@
+"""The panel of a GPU as lines of text: held memory and budget on one scale, and a graph over time."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rich.cells import cell_len
+from textual.content import Content
+
+from vramtop.estimator.common.sizes import UNSEEN_BYTES, format_gib
+from vramtop.monitor.snapshot.snapshot import GpuReading, MigDevice
+
+from ...draw.labels import (
+    FAINT,
+    MUTED,
+    SEPARATOR,
+    alarm,
+    badge,
+    bar_content,
+    budget_cells,
+    format_duration,
+    gpu_figure_parts,
+    held_cells,
+    is_uncertain,
+    job_name,
+    join_to_width,
+    left_and_right,
+    process_name,
+    severity_rank,
+    shorten,
+    urgent_label,
+    worst_row,
+)
+from ...draw.palette import STATUSES, budget_size, unattributed_label
+from ...draw.text_output import printable
+from ...keys import shown_key
+from .gpu_graph import graph_lines
+from .gpu_rows import is_shared
+from .panel_shape import LABEL_WIDTH, PanelShape, panel_line
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from vramtop.monitor.board.board import GpuRow, ProcessRow
+
+    from ...draw.memory_graph import Readings
+
+
+_NAME_WIDTH = 38
+"""Most cells for the name of a GPU in a wide panel, with the frame."""
+_FRAME_CELLS = 9
+"""Corners, blanks, and a piece of the rule between the name and the figures of a panel."""
+_MIN_BAR_WIDTH = 12
+_IN_USE_WIDTH = 60
+"""Width of figures that say ``in use``; where there is less room, the bar alone says it."""
+_ALWAYS = 3
+"""The figures that are worth more than these words: utilisation, power, temperature."""
+
+
+def panel_lines(
+    gpu: GpuRow, history: Readings, shape: PanelShape, *, now: float, stale_seconds: float | None = None
+) -> list[Content]:
+    """Return the panel with its border.
+
+    Args:
+        gpu: the GPU to show.
+        history: used memory of the GPU over time.
+        shape: size of the panel.
+        now: time of the latest reading, in Unix seconds.
+        stale_seconds: age of the reading if it is stale.
+    """
+    frame = _frame_style(gpu, stale=stale_seconds is not None)
+    if not shape.framed:
+        return _jobless_lines(gpu, shape, stale_seconds)
+    inside = [_held_line(gpu, shape), _budget_line(gpu, shape), *graph_lines(gpu, history, shape, now)]
+    side = Content.styled("│", frame)
+    room = shape.width - 4
+    return [
+        _title("┌┐", gpu.reading, frame, shape, stale_seconds),
+        *(Content.assemble(side, " ", left_and_right(line, Content(), room), " ", side) for line in inside),
+        _border("└┘", _verdict(gpu, shape.width - 6), Content(), frame, shape.width),
+    ]
+
+
+def _jobless_lines(gpu: GpuRow, shape: PanelShape, stale_seconds: float | None) -> list[Content]:
+    """Return a rule, and what is held, with why there is no budget."""
+    words = _why_no_budget(gpu)
+    if is_shared(gpu) or not gpu.reading.total_bytes:
+        line = _held_line(gpu, shape)
+    else:
+        room = shape.width - 4 - LABEL_WIDTH
+        words = shorten(words, max(shape.figures_width, room - _MIN_BAR_WIDTH - 2))
+        cells = min(shape.bar_width, room - cell_len(words) - 2)
+        line = panel_line("in use", bar_content(held_cells(gpu, cells)), Content.styled(words, MUTED), shape, cells)
+    return [
+        _title("──", gpu.reading, FAINT, shape, stale_seconds),
+        left_and_right(Content.assemble("  ", line), Content(), shape.width),
+    ]
+
+
+def _title(corners: str, reading: GpuReading, style: str, shape: PanelShape, stale_seconds: float | None) -> Content:
+    name = _name(reading)
+    least = min(name.cell_length + _FRAME_CELLS, _NAME_WIDTH)
+    figures = _figures(reading, max(shape.width // 2 + 8, shape.width - least), stale_seconds)
+    return _border(corners, name, figures, style, shape.width)
+
+
+def used_words(reading: GpuReading, unit: str = "GiB") -> str:
+    """Return used and total memory in words, or why they are not known."""
+    if reading.used_bytes is None or reading.total_bytes is None:
+        reason = reading.reason("used_bytes") or reading.reason("total_bytes")
+        return f"memory n/a: {printable(reason)}" if reason else "memory n/a"
+    if isinstance(reading, MigDevice) and reading.shares_memory_of:
+        words = f"{format_gib(reading.used_bytes)} of {format_gib(reading.total_bytes)} {unit}"
+        return f"{words}, shared with {reading.shares_memory_of}"
+    share = 100 * reading.used_bytes / reading.total_bytes
+    shared = ", shared" if isinstance(reading, MigDevice) and reading.shares_memory else ""
+    return f"{format_gib(reading.used_bytes)} of {format_gib(reading.total_bytes)} {unit} ({share:.0f} %){shared}"
+
+
+def _name(reading: GpuReading) -> Content:
+    name = printable(reading.name or "GPU").removeprefix("NVIDIA ")
+    if isinstance(reading, MigDevice):  # its end is cut first
+        name, _, _ = name.rpartition(" MIG")
+        name = f"MIG {printable(reading.device.profile or 'device')} of {name}"
+    if reading.shares_host_memory:
+        name = f"{name} (host's memory)"
+    return Content.assemble((f"{reading.label} ", "bold"), name)
+
+
+def _figures(reading: GpuReading, width: int, stale_seconds: float | None) -> Content:
+    rest: list[Content | str] = [f"free {format_gib(reading.free_bytes)}", *gpu_figure_parts(reading)]
+    if stale_seconds is not None:
+        age = Content.styled(f" ! {format_duration(stale_seconds)} old ", alarm())
+        return join_to_width([age, _used(reading, "GiB", width), *rest], width)
+    wanted = [_used(reading, "GiB in use", width), *rest]
+    needed = sum(Content.assemble(part).cell_length + len(SEPARATOR) for part in wanted[: 2 + _ALWAYS]) - len(SEPARATOR)
+    words = "GiB in use" if width >= max(needed, _IN_USE_WIDTH) else "GiB"
+    return join_to_width([_used(reading, words, width), *rest], width)
+
+
+def _used(reading: GpuReading, unit: str, width: int) -> Content:
+    return Content.styled(shorten(used_words(reading, unit), width), "bold")
+
+
+def _held_line(gpu: GpuRow, shape: PanelShape) -> Content:
+    if isinstance(gpu.reading, MigDevice) and gpu.reading.shares_memory_of:
+        holders = ", ".join(f"{process_name(row.process)} {format_gib(row.process.used_bytes)}" for row in gpu.rows)
+        words = f"shares the memory of {gpu.reading.shares_memory_of}{f'; of that {holders}' if holders else ''}"
+        return panel_line("in use", Content.styled(words, MUTED), Content(), shape)
+    if not gpu.reading.total_bytes:
+        reason = gpu.reading.reason("total_bytes") or "the GPU's total memory is unknown"
+        known = gpu.reading.attributed_bytes
+        held = "" if known is None else f", processes hold {format_gib(known)} GiB"
+        return panel_line("in use", Content.styled(f"n/a: {printable(reason)}{held}", MUTED), Content(), shape)
+    drawn = bar_content(held_cells(gpu, shape.bar_width))
+    return panel_line("in use", drawn, _held_figures(gpu, shape.figures_width), shape)
+
+
+def _held_figures(gpu: GpuRow, width: int) -> Content:
+    reading, jobs = gpu.reading, gpu.rows_with_budget
+    parts: list[Content | str] = []
+    if reading.processes is None:
+        parts.append("processes n/a")
+    elif jobs:
+        others = [row.process.used_bytes for row in gpu.rows if not row.budget]
+        parts.append(f"{_sum_words([row.process.used_bytes for row in jobs])} GiB")
+        parts += [f"{len(others)} other{'s' * (len(others) > 1)} {_sum_words(others)}"] if others else []
+    elif gpu.rows:
+        first, rest = gpu.rows[0], gpu.rows[1:]
+        size = f" {format_gib(first.process.used_bytes)}"
+        parts.append(shorten(process_name(first.process), min(16, width - len(size))) + size)
+        if rest:
+            parts.append(f"{len(rest)} more {_sum_words([row.process.used_bytes for row in rest])}")
+    if reading.remaining_bytes is None or reading.remaining_bytes >= UNSEEN_BYTES:
+        parts.append(f"{unattributed_label(reading)} {format_gib(reading.remaining_bytes)}")
+    parts.append(f"reserved {format_gib(reading.reserved_bytes)}")
+    return join_to_width(parts, width)
+
+
+def _sum_words(sizes: Sequence[int | None]) -> str:
+    """Return the sum in GiB; what is not known is said."""
+    known = [size for size in sizes if size is not None]
+    if not known:
+        return "n/a"
+    return format_gib(sum(known)) + (" and n/a" if len(known) < len(sizes) else "")
+
+
+def _why_no_budget(gpu: GpuRow) -> str:
+    """Return why a GPU has no budget, in a few words."""
+    if gpu.reading.mig is not None:
+        count = len(gpu.reading.mig)
+        reason = gpu.reading.reason("mig")
+        words = (
+            f"in MIG mode: programs run on its {count} MIG device{'s' * (count > 1)}"
+            if count
+            else "in MIG mode, without MIG devices"
+        )
+        return f"{words}; {printable(reason)}" if reason else words
+    if (row := next((row for row in gpu.rows if row.problem), None)) and row.problem:
+        key = shown_key("dashboard.attach")
+        to_do = f"; press {key} to rehearse it" if row.no_budget_reason == "needs model" else ""
+        return f"n/a: {printable(row.problem)}{to_do}"
+    if gpu.reading.processes is None:
+        refused = (fault.message for fault in gpu.reading.faults if fault.field == "processes")
+        return f"processes n/a: {printable(next(refused, 'not known'))}"
+    reasons = dict.fromkeys(row.no_budget_reason for row in gpu.rows if row.no_budget_reason)
+    if reasons:
+        return f"no budget: {', '.join(str(reason) for reason in reasons)}"
+    return "no known job" if gpu.rows else "nothing is running"
+
+
+def _budget_line(gpu: GpuRow, shape: PanelShape) -> Content:
+    if gpu.reading.mig is not None or gpu.expected_bytes is None:
+        return panel_line("budget", Content.styled(_why_no_budget(gpu), MUTED), Content(), shape)
+    range_words = f"({format_gib(gpu.low_bytes)} to {format_gib(gpu.high_bytes)})"
+    peaks = {row.budget.peak.phase for row in gpu.rows_with_budget if row.budget and row.budget.serving is None}
+    figures = join_to_width(
+        [
+            f"{budget_size(gpu.expected_bytes, 'incomplete' if is_uncertain(gpu) else None)} GiB {range_words}",
+            *_correction(gpu),
+            *(["peak in " + ", ".join(sorted(peaks))] if peaks else []),
+        ],
+        shape.figures_width,
+    )
+    cells = budget_cells(gpu, shape.bar_width) if gpu.reading.total_bytes else None
+    return panel_line("budget", Content() if cells is None else bar_content(cells), figures, shape)
+
+
+def _correction(gpu: GpuRow) -> list[str]:
+    """Return what was expected before measured runs corrected it; nothing where they did not."""
+    budgets = [row.budget for row in gpu.rows_with_budget if row.budget is not None]
+    if all(budget.learned is None for budget in budgets):
+        return []
+    before = sum(
+        each.learned.uncorrected_steady_bytes if each.learned else each.steady_device_bytes for each in budgets
+    )
+    return [f"corrected, was {format_gib(before)}"]
+
+
+def _verdict(gpu: GpuRow, width: int) -> Content:
+    """Return each process that has a status, worst first, and the sentence of the worst one."""
+    judged = sorted((row for row in gpu.rows if row.comparison), key=severity_rank)
+    if not judged or judged[0].comparison is None:
+        return Content()
+    first = judged[0].comparison
+    is_told = len(judged) == 1 and first.status == "growing"  # the sentence begins with it
+    parts: list[Content | str] = [_job(judged[0], "" if is_told else urgent_label(judged[0], unit=" GiB"))]
+    if len(judged) < 3:
+        parts += [_job(row, urgent_label(row, unit=" GiB")) for row in judged[1:]]
+    else:
+        parts.append(f"{len(judged) - 1} more jobs")
+    line = join_to_width(parts, width)
+    room = width - line.cell_length - 3
+    return join_to_width([line, shorten(first.sentence, room)], width) if room > 16 else line
+
+
+def _job(row: ProcessRow, beside: str) -> Content:
+    if row.comparison is None:
+        return Content("?")
+    status = row.comparison.status
+    mark = Content.assemble(badge(STATUSES[status], status), f" {beside}" if beside else "")
+    return Content.assemble(shorten(job_name(row), 24), " ", mark)
+
+
+def _frame_style(gpu: GpuRow, *, stale: bool) -> str:
+    row = worst_row(gpu.rows)
+    if stale or row is None or row.comparison is None or not row.comparison.diverges:
+        return FAINT
+    return f"bold {STATUSES[row.comparison.status].colour}"
+
+
+def _border(corners: str, left: Content, right: Content, style: str, width: int) -> Content:
+    room = width - 4
+    if right.cell_length > room - 2:
+        right = right.truncate(room - 2, ellipsis=True)
+    left = left.truncate(max(0, room - right.cell_length - 4), ellipsis=True)
+    parts = [Content.assemble(" ", part, " ") if part else Content() for part in (left, right)]
+    rule = "─" * (width - 4 - sum(part.cell_length for part in parts))
+    return Content.assemble((corners[0] + "─", style), parts[0], (rule, style), parts[1], ("─" + corners[1], style))
