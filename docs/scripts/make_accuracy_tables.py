@@ -21,7 +21,7 @@ from report import coverage, group_results, left_out_spans, summarize  # noqa: E
 
 from vramtop.estimator.common.sizes import GIB  # noqa: E402
 from vramtop.estimator.job.job import Job  # noqa: E402
-from vramtop.estimator.job.rules.frameworks import FRAMEWORKS
+from vramtop.estimator.job.rules.frameworks import FRAMEWORKS  # noqa: E402
 from vramtop.estimator.job.rules.strategies import PRECISIONS, STRATEGIES  # noqa: E402
 from vramtop.estimator.job.settings import Lora  # noqa: E402
 

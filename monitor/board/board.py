@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ..host.kinds import ProcessKind
     from ..snapshot.snapshot import DeviceIndex, GpuKey, GpuProcess, GpuReading, HistoryKey, ProcessKey, Snapshot
     from .divergence import Comparison, PhaseStart
-    from .fit import FitResult
+    from .fit_result import FitResult
 
 NoBudgetReason = Literal[
     "reading…", "no access", "left alone", "not attached", "not training", "job not read", "needs model", "unreadable",

@@ -8,350 +8,39 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from vramtop.estimator.common.errors import VramtopError
 from vramtop.estimator.common.records import replace
-from vramtop.estimator.common.sizes import UNSEEN_BYTES, format_gib
 
 from ..anomalies import AnomalyDetector
-from ..host.kinds import program_of
-from ..host.plain_text import duration_text
 from ..host.processes import is_running
-from ..snapshot.snapshot import MemoryHistory, mig_devices, processes_by_device
+from ..snapshot.snapshot import MemoryHistory
 from .board import Board, GpuRow, PendingRow, ProcessRow, RunRow
+from .board_rows import committed_bytes, gpu_rows, growth_by_device, overlap
+from .budget_cache import BudgetCache
 from .endings import count_kernel_oom_kills, peak_sentence, process_end
+from .pending_rows import PendingFits
 from .without_budget import ProcessesWithoutBudget
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from vramtop.estimator.budget import Budget, RankPeak
-    from vramtop.estimator.common.errors import Verdict
+    from vramtop.estimator.budget import Budget
     from vramtop.estimator.job.gpu_catalogue import Gpu
     from vramtop.estimator.job.job import Job
 
     from ..host.available_ram import HostRam
-    from ..host.kinds import KnownProgram
     from ..snapshot.snapshot import (
         DeviceIndex,
         FinalCounters,
         GpuKey,
-        GpuProcess,
-        GpuReading,
         HistoryKey,
-        MigDevice,
         ProcessKey,
         Snapshot,
         WatchedJob,
     )
-    from .board import AttachProgress, NoBudgetReason
+    from .board import AttachProgress
+    from .board_rows import NoBudgetReasonFunction
     from .display_filter import DisplayFilter
     from .divergence import PhaseTracker, Status
-    from .fit import DeviceCapacity, FitResult
-
-# Cache of budgets: one estimate per job, and one budget per rank of a job whose pipeline stages differ.
-
-
-MAX_BUDGETS = 64
-"""Budgets kept in total; those of running and pending jobs are kept even if there are more."""
-
-
-class BudgetCache:
-    """Budgets by job. Not safe for concurrent use.
-
-    Args:
-        estimate: a quick estimate of a job; may raise VramtopError. Called once per job.
-    """
-
-    def __init__(self, estimate: Callable[[Job], Budget]) -> None:
-        self._estimate = estimate
-        self._budgets: dict[bytes, Budget | str] = {}
-        """By the identity of the budget's job, which has a value for each setting that the job given leaves open."""
-        self._settled: dict[bytes, bytes] = {}
-        """That identity by the one of the job given, where they differ."""
-        self._rank_budgets: dict[bytes, dict[RankPeak | int, Budget]] = {}
-        """Budgets of ranks by job: by the peak of the pipeline stage, or for a server by the memory of the GPU."""
-
-    def budget_of(self, job: Job) -> Budget | str:
-        """Return the budget of a job, or the reason that there is none."""
-        key = self._key(job)
-        if key not in self._budgets:
-            try:
-                self._keep(job, self._estimate(job))
-            except VramtopError as error:
-                self._keep(job, error.message)
-        return self._budgets[self._key(job)]
-
-    def budget_of_rank(self, run: WatchedJob, rank: int, total_bytes: int | None = None) -> Budget | str:
-        """Return the budget of one process of a run; always the same object until the job's budget changes.
-
-        The budgets of pipeline stages differ, which is known if all ranks of the run are on this machine. A server's
-        depends on the GPU, of which it takes a share.
-
-        Args:
-            run: the run.
-            rank: place of the process in the run.
-            total_bytes: memory of its GPU as CUDA states it; None: unknown.
-        """
-        budget = self.budget_of(run.job)
-        if isinstance(budget, str):
-            return budget
-        if budget.serving is not None:
-            return self._budget_on_gpu(budget, total_bytes)
-        if not budget.stages or len(run.pids) != run.job.parallel.world_size:
-            return budget
-        by_peak = self._rank_budgets.setdefault(self._key(run.job), {})
-        peak = budget.ranks[rank]
-        if peak not in by_peak:
-            by_peak[peak] = budget.of_rank(rank)
-        return by_peak[peak]
-
-    def set_if_unknown(self, job: Job, budget: Budget | str) -> None:
-        """Keep the budget of a job that has none yet, or the reason that it has none."""
-        if isinstance(self._budgets.get(self._key(job), ""), str):
-            self._keep(job, budget)
-
-    def _key(self, job: Job) -> bytes:
-        given = job_key(job)
-        return self._settled.get(given, given)
-
-    def _keep(self, job: Job, budget: Budget | str) -> None:
-        given = job_key(job)
-        key = given if isinstance(budget, str) else job_key(budget.job)
-        if key != given:
-            self._settled[given] = key
-        if isinstance(self._budgets.get(key, ""), str):  # else one that is as good or better is known
-            self._budgets[key] = budget
-
-    def _budget_on_gpu(self, budget: Budget, total_bytes: int | None) -> Budget:
-        from vramtop.estimator.budget import budget_on_gpu  # not before there is a server
-
-        by_total = self._rank_budgets.setdefault(job_key(budget.job), {})
-        total = total_bytes or 0
-        if total not in by_total:
-            by_total[total] = budget_on_gpu(budget, total_bytes)
-        return by_total[total]
-
-    def set_budget(self, budget: Budget) -> None:
-        """Replace the quick estimate of a job by a better one."""
-        key = job_key(budget.job)
-        self._budgets[key] = budget
-        self._rank_budgets.pop(key, None)
-
-    def discard_unused(self, used: Iterable[Job]) -> None:
-        """Discard the oldest budgets of unused jobs while there are more than ``MAX_BUDGETS`` in total."""
-        excess = len(self._budgets) - MAX_BUDGETS
-        if excess <= 0:
-            return
-        used_keys = set(map(self._key, used))
-        for key in [key for key in self._budgets if key not in used_keys][:excess]:
-            del self._budgets[key]
-            self._rank_budgets.pop(key, None)
-        self._settled = {given: key for given, key in self._settled.items() if key in self._budgets}
-
-
-def job_key(job: Job) -> bytes:
-    """Return the identity of a job: its settings as JSON."""
-    import msgspec  # not before there is a job
-
-    return msgspec.json.encode(job)
-
-
-# Builds the rows of the board for GPUs, MIG devices and processes, and adds up what running jobs will yet allocate.
-
-
-if TYPE_CHECKING:
-    NoBudgetReasonFunction = Callable[[GpuProcess, KnownProgram], NoBudgetReason | None]
-
-
-def gpu_rows(
-    snapshot: Snapshot, with_job: Callable[[ProcessRow], ProcessRow], reason: NoBudgetReasonFunction = lambda *_: None
-) -> tuple[GpuRow, ...]:
-    """Return one row per GPU of a snapshot.
-
-    Args:
-        snapshot: the machine now.
-        with_job: adds the job of a process to its row, if it is known.
-        reason: returns why a process has no budget, in a word or two, as long as it has none.
-    """
-    return tuple(_gpu_row(snapshot, gpu, with_job, reason) for gpu in snapshot.gpus)
-
-
-def committed_bytes(gpus: Iterable[GpuRow]) -> dict[DeviceIndex, int]:
-    """Return the bytes by device that running jobs will yet allocate: budget less memory, for jobs not yet steady."""
-    committed: dict[DeviceIndex, int] = {}
-    for gpu in gpus:
-        for row in gpu.rows_with_budget:
-            steady = row.comparison is not None and row.comparison.phase == "steady"
-            if row.budget and row.process.used_bytes is not None and not steady:
-                remaining = row.budget.steady_device_bytes - row.process.used_bytes
-                device = row.process.device_index_on(gpu.reading.index)
-                committed[device] = committed.get(device, 0) + max(0, remaining)
-    return committed
-
-
-def growth_by_device(gpus: Iterable[GpuRow]) -> dict[DeviceIndex, str]:
-    """Return which process grows on a device and when it will be full, of the one that fills it first."""
-    found: dict[DeviceIndex, tuple[float, str]] = {}
-    for gpu in gpus:
-        for row in gpu.rows:
-            seconds = row.full_seconds
-            if seconds is None or row.comparison is None or row.comparison.status != "growing":
-                continue
-            name = row.job.label if row.job and row.job.has_label else f"process {row.process.pid}"
-            device = row.process.device_index_on(gpu.reading.index)
-            sentence = f"{name} grows, GPU {gpu.reading.index} full in about {duration_text(seconds)}"
-            found[device] = min(found.get(device, (seconds, sentence)), (seconds, sentence))
-    return {device: sentence for device, (_, sentence) in found.items()}
-
-
-def _gpu_row(
-    snapshot: Snapshot,
-    gpu: GpuReading,
-    with_job: Callable[[ProcessRow], ProcessRow],
-    reason: NoBudgetReasonFunction,
-) -> GpuRow:
-    devices = mig_devices(gpu)
-    rows = tuple(
-        with_job(_process_row(snapshot, device, process, reason))
-        for device, process in processes_by_device(gpu, devices)
-    )
-    return GpuRow(reading=gpu, rows=rows, devices=tuple(_mig_row(device, rows) for device in devices))
-
-
-def _process_row(
-    snapshot: Snapshot, gpu: GpuReading, process: GpuProcess, reason: NoBudgetReasonFunction
-) -> ProcessRow:
-    elapsed = None if process.start_time is None else max(0.0, snapshot.time - process.start_time)
-    program = program_of(process)
-    return ProcessRow(
-        gpu=gpu,
-        process=process,
-        elapsed_seconds=elapsed,
-        is_live=snapshot.source.is_live,
-        kind=program.kind,
-        program_name=program.name,
-        may_have_job=program.may_have_job,
-        no_budget_reason=reason(process, program),
-    )
-
-
-def _mig_row(device: MigDevice, rows: Sequence[ProcessRow]) -> GpuRow:
-    inside = {id(process) for process in device.processes or ()}
-    return GpuRow(reading=device, rows=tuple(row for row in rows if id(row.process) in inside))
-
-
-def _overlap(one: WatchedJob, other: WatchedJob) -> bool:
-    return not set(one.pids).isdisjoint(other.pids)
-
-
-# Rows of the pending jobs: whether each would fit now, placed one after the other, without the flicker of readings.
-
-
-_MIN_CONTRARY_READINGS = 3
-"""Consecutive readings that change whether a pending job fits: processes come and go."""
-
-
-class PendingFits:
-    """Checks the pending jobs at each snapshot and remembers which of them fit. Not safe for concurrent use."""
-
-    def __init__(self) -> None:
-        self._fits: dict[bytes, _DebouncedFit] = {}
-
-    def rows(
-        self,
-        snapshot: Snapshot,
-        committed: Mapping[DeviceIndex, int],
-        jobs: Sequence[tuple[Job, Budget | str]],
-        host: HostRam | None,
-        growth: Mapping[DeviceIndex, str],
-    ) -> tuple[PendingRow, ...]:
-        """Return the row of each pending job; a job that fits takes its memory from those behind it.
-
-        Args:
-            snapshot: the machine now.
-            committed: bytes by device that running jobs will yet allocate or that are reserved.
-            jobs: pending jobs in order, each with its budget or the reason that there is none.
-            host: RAM of the machine; None: unknown.
-            growth: what will take the free memory of a device, in a sentence.
-        """
-        before, self._fits = self._fits, {}
-        if not jobs:
-            return ()
-        from .fit import commit, device_capacities  # not before there is a pending job
-
-        devices = device_capacities(snapshot, committed)
-        devices = tuple(replace(each, growth=growth.get(each.device_index)) for each in devices)
-        rows = []
-        for job, budget in jobs:
-            problem = _problem(budget, devices)
-            if isinstance(budget, str) or problem:
-                rows.append(PendingRow(job=job, budget=None if isinstance(budget, str) else budget, problem=problem))
-                continue
-            fit = self._fits[job_key(job)] = before.get(job_key(job)) or _DebouncedFit()
-            chosen = [each for each in devices if not job.target.devices or each.uuid in job.target.devices]
-            result = _check(job, budget, chosen, host, fit.verdict)
-            fit.verdict = result.verdict
-            fit.add(result.verdict == "fits", snapshot.time)
-            changed_at = fit.changed_at
-            rows.append(
-                PendingRow(job=job, budget=budget, fit=result, fits=fit.fits is True, fits_changed_at=changed_at)
-            )
-            if result.verdict in ("fits", "tight"):
-                devices = commit(devices, result.bytes_by_device)
-        return tuple(rows)
-
-
-class _DebouncedFit(msgspec.Struct):
-    """Debounced verdict of a pending job: it changes only after several readings in a row."""
-
-    verdict: Verdict | None = None
-    """Verdict at the reading before."""
-    fits: bool | None = None
-    changed_at: float | None = None
-    """Unix seconds."""
-    _contrary_readings: int = 0
-    _last_time: float | None = None
-
-    def add(self, fits: bool, time: float) -> None:
-        if time == self._last_time:  # the same reading again
-            return
-        self._last_time = time
-        if self.fits is None:
-            self.fits = fits
-        self._contrary_readings = self._contrary_readings + 1 if fits != self.fits else 0
-        if self._contrary_readings >= _MIN_CONTRARY_READINGS:
-            self.fits, self.changed_at, self._contrary_readings = fits, time, 0
-
-
-def _problem(budget: Budget | str, devices: Sequence[DeviceCapacity]) -> str | None:
-    """Return why the fit of a job cannot be checked; None: it can."""
-    if isinstance(budget, str):
-        return budget
-    if devices:
-        return None
-    return f"needs {format_gib(budget.ranks.highest.device_bytes)} GiB, and no GPU is visible here"
-
-
-def _check(
-    job: Job, budget: Budget, devices: Sequence[DeviceCapacity], host: HostRam | None, previous: Verdict | None
-) -> FitResult:
-    """Return whether a job fits; the verdict stays while less than is displayed would change it."""
-    from .fit import check_fit, with_host_memory
-
-    def check(slack: int) -> FitResult:
-        result = check_fit(budget, devices, slack_bytes=slack)
-        if host is None:
-            return result
-        return with_host_memory(result, budget, host, ranks=job.parallel.world_size, slack_bytes=slack)
-
-    result = check(0)
-    if previous in (None, result.verdict):
-        return result
-    others = (check(slack) for slack in (UNSEEN_BYTES, -UNSEEN_BYTES))
-    return next((other for other in others if other.verdict == previous), result)
-
-
-# Tracks the processes of known jobs through their phases, compares them with their budgets, and notices their end.
 
 
 class _TrackedProcess(msgspec.Struct):
@@ -611,8 +300,8 @@ class Watchlist:
             if budget is not None:
                 self._budgets.set_if_unknown(run.job, budget)
             self._dismissed.discard(run.pids)
-            at = next((at for at, known in enumerate(self._runs) if _overlap(known, run)), len(self._runs))
-            others = [known for known in self._runs[at:] if not _overlap(known, run)]
+            at = next((at for at, known in enumerate(self._runs) if overlap(known, run)), len(self._runs))
+            others = [known for known in self._runs[at:] if not overlap(known, run)]
             self._runs = (*self._runs[:at], run, *others)
 
     def dismiss_runs(self, pids: Iterable[ProcessKey]) -> None:
@@ -707,7 +396,7 @@ class Watchlist:
     def _recorded_runs(self, snapshot: Snapshot) -> Iterable[WatchedJob]:
         """Return the runs of a recorded snapshot that are neither known nor dismissed."""
         self._dismissed &= {run.pids for run in snapshot.watched}
-        unknown = (run for run in snapshot.watched if not any(_overlap(run, known) for known in self._runs))
+        unknown = (run for run in snapshot.watched if not any(overlap(run, known) for known in self._runs))
         return (run for run in unknown if run.pids not in self._dismissed)
 
     def _with_job(

@@ -14,8 +14,8 @@ import msgspec
 from vramtop.estimator.common.errors import Verdict
 
 from ..board.board import stale_after_seconds
+from ..board.capacity import unusable_reason
 from ..board.divergence import RunPhase, Status
-from ..board.fit import unusable_reason
 from ..fleet.fleet import RankFacts
 from ..host.plain_text import displayed_line
 from ..snapshot.faults import NO_DRIVER

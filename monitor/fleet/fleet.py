@@ -13,8 +13,8 @@ from vramtop.estimator.common.errors import CannotTellError
 from vramtop.estimator.common.limits import LimitError, decode_json
 from vramtop.estimator.common.secrets import displayed
 
+from ..board.capacity import unusable_reason
 from ..board.divergence import DIVERGING
-from ..board.fit import unusable_reason
 from ..host.kinds import kind_label
 from ..host.plain_text import displayed_line
 from ..snapshot.faults import ASLEEP, NOT_LISTED

@@ -12,7 +12,9 @@ from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import UNSEEN_BYTES
 
 from ..board.board import BEING_READ
-from ..board.fit import VERDICTS_BEST_FIRST, DeviceCapacity, check_fit
+from ..board.capacity import DeviceCapacity
+from ..board.fit import check_fit
+from ..board.fit_result import VERDICTS_BEST_FIRST
 from .fleet import HostState
 
 if TYPE_CHECKING:

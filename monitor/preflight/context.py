@@ -15,7 +15,7 @@ from vramtop.estimator.trace.installed_packages import InstalledPackages, TorchB
 
 from ..attach.attachment import GpuAssignment, GpuEnvironment, assign_gpu, nvml_mig_parent, visible_mig_devices
 from ..attach.chosen_devices import ChosenDevices
-from ..board.fit import DeviceCapacity
+from ..board.capacity import DeviceCapacity
 from .facts import JobInterpreter, Machine
 
 # A preflight check, and its result.

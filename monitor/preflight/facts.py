@@ -30,7 +30,7 @@ from vramtop.estimator.readers.source.evidence import LayeredSettings, SettingsL
 from vramtop.estimator.readers.tools.tool_registry import find_program_index, parse_launch, split_launch_line
 from vramtop.estimator.trace.interpreters import find_interpreters
 
-from ..board.fit import DeviceCapacity, device_capacities
+from ..board.capacity import DeviceCapacity, device_capacities
 from ..host.available_ram import HostRam, available_host_memory
 from ..snapshot.snapshot import Snapshot
 from ..sources.nvml.nvml_source import NvmlSource, shut_down

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from ..board.board import GroupKey, ProcessRow
     from ..board.divergence import Comparison, Status
-    from ..board.fit import FitResult
+    from ..board.fit_result import FitResult
     from ..snapshot.snapshot import GpuKey, GpuReading, HistoryKey, Snapshot, Source
 
 # Events of a recording: runs that start, end, fail and diverge, GPUs that are lost, and gaps.

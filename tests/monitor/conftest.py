@@ -16,7 +16,7 @@ from vramtop.estimator.budget import Budget
 from vramtop.estimator.job.job import Job, ModelSpec
 from vramtop.estimator.model.hub import Refusal
 from vramtop.estimator.trace.installed_packages import InstalledPackages, TorchBuild
-from vramtop.monitor.board.fit import device_capacities
+from vramtop.monitor.board.capacity import device_capacities
 from vramtop.monitor.preflight.context import CheckContext
 from vramtop.monitor.preflight.facts import JobInterpreter, Machine
 from vramtop.monitor.snapshot.snapshot import GpuReading

@@ -15,7 +15,7 @@ from vramtop.estimator.job.job import Job
 from vramtop.estimator.job.resolved_job import settles
 from vramtop.estimator.readers.source.evidence import DeviceChoice
 from vramtop.monitor.board.board import Board
-from vramtop.monitor.board.fit import DeviceCapacity, device_capacities
+from vramtop.monitor.board.capacity import DeviceCapacity, device_capacities
 from vramtop.monitor.preflight.checks import CHECKS
 from vramtop.monitor.preflight.context import Check, CheckContext, CheckResult
 from vramtop.monitor.preflight.facts import (

@@ -13,7 +13,7 @@ from vramtop.estimator.learning.measurement import MeasurementJson
 from vramtop.monitor.anomalies import Anomaly
 from vramtop.monitor.attach.attachment import AttachmentJson
 from vramtop.monitor.board.divergence import Status
-from vramtop.monitor.board.fit import FitResultJson
+from vramtop.monitor.board.fit_result import FitResultJson
 from vramtop.monitor.doctor.facts import DataFolderFacts, GpuFacts, InterpreterFacts, PermissionFacts, SystemFacts
 from vramtop.monitor.doctor.issues import Issue
 from vramtop.monitor.fleet.fleet import HostReading

@@ -27,32 +27,32 @@ from vramtop.estimator.common.secrets import displayed
 from vramtop.estimator.job.job import Job
 from vramtop.estimator.job.job_file.changes import (
     job_differences,
-    job_to_mapping,
     parse_assignment,
     with_changes,
     with_old_model_removed,
 )
-from vramtop.estimator.job.job_file.load_and_save import load_job, names_user_code, toml_value, written_keys
+from vramtop.estimator.job.job_file.load_and_save import load_job, names_user_code, written_keys
 from vramtop.estimator.job.resolved_job import preparation
 from vramtop.estimator.job.rules.library_defaults import LONGEST, serving_defaults
-from vramtop.estimator.job.settings import Inference, Lora, ModelSpec, Program, Training
+from vramtop.estimator.job.settings import ModelSpec, Program, Training
 from vramtop.estimator.model.checkpoint import job_of_model
 from vramtop.estimator.model.find_config import PIPELINE, looks_like_hub_id, read_config, resolve_model
 from vramtop.estimator.model.read_architecture import max_positions, read_architecture, usual_task
 
 from .flags.gpu_flags import GPU_TYPE_FLAGS, GpuAction, GpuCountAction, GpuTypeAction
-from .flags.job_flags import TRUST_KEY, add_job_arguments, flags_by_key
+from .flags.job_flags import add_job_arguments, flags_by_key
 from .flags.settings import FlagSettings, settings_of_flags, with_method
 from .flags.words import normal_words
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from vramtop.estimator.budget import Budget
     from vramtop.estimator.readers.source.evidence import DeviceChoice, JobReading
     from vramtop.estimator.readers.source.shell_script import ScriptLaunch
 
     from .scripted_models import ScriptedModel
+
 
 _WITH_SCRIPTS = ("fit", "estimate", "program", "wait", "preflight")
 """Commands that take a model without a closed form, for which its training script stands."""
@@ -941,118 +941,6 @@ def _lines_left_open(reading: JobReading | None) -> str:
 def _not_a_job(error: InputError) -> InputError:
     suffixes = ", ".join(_JOB_SUFFIXES)
     return InputError(f"{error.message}; a job is a file that ends in {suffixes}, a model, or a launch line after --")
-
-
-# The changed settings of a job as text to paste: vramtop's flags, and edits of the tool's own files.
-
-
-_ACCUMULATION = "training.gradient_accumulation"
-_OF_THE_PROGRAM = ("program.command", "program.folder", "program.file")
-"""What the command itself says, and where it is typed."""
-
-
-def changed_settings_text(job: Job, loaded: LoadedJob | None, text: str, *, gpus: int | None = None) -> str:
-    """Return the command that gives the same verdict, and below it the edits of the tool's own file or launch line.
-
-    Args:
-        job: as the form has it.
-        loaded: the job that was opened; None: it was typed into the form.
-        text: what was opened: a path, or a launch line in one line.
-        gpus: number of GPUs of a machine that is described; None: this machine.
-    """
-    command = " ".join(_command(job, loaded, text, gpus))
-    edits = "\n".join(_edit_lines(job, loaded))
-    return f"{command}\n\n{edits}" if edits else command
-
-
-def _command(job: Job, loaded: LoadedJob | None, text: str, gpus: int | None) -> Iterator[str]:
-    program = job.program
-    yield "vramtop fit" if program is None else "vramtop fit --rehearse"
-    is_launch_line = loaded is not None and loaded.is_launch_line
-    if program is not None:
-        text = program.command
-        changes = job_differences(program_job([]).job, job)
-        changes = {key: value for key, value in changes.items() if key not in _OF_THE_PROGRAM}
-    elif loaded is None:
-        model = ModelSpec(id=job.model.id, config=job.model.config)
-        base = Job(name=job.name, model=model)
-        if model.id:
-            base = with_changes(base, usual_sizes(job))
-        yield shlex.quote(job.model.id or "MODEL")
-        changes = _without_table_defaults(job_differences(base, job), base)
-    else:
-        if not is_launch_line:
-            yield shlex.quote(text)
-        changes = _changes(job, loaded)
-    yield from _flags(changes)
-    if job.target.gpu and gpus is not None:
-        yield f"--gpus {gpus}"
-    if is_launch_line or program is not None:
-        yield f"-- {displayed(text)}"
-
-
-def _changes(job: Job, loaded: LoadedJob) -> dict[str, Any]:
-    """Return the differences from what was opened, with the settings that were missing there.
-
-    The accumulation is added if it was derived from a global batch: it would change with the other settings.
-    """
-    changes = _without_table_defaults(job_differences(loaded.job, job), loaded.job)
-    tables = job_to_mapping(job)
-    for key in loaded.missing:
-        table, _, name = key.partition(".")
-        changes[key] = tables[table].get(name)
-    if changes and loaded.reading is not None and loaded.reading.global_batch is not None:
-        changes.setdefault(_ACCUMULATION, job.training.gradient_accumulation)
-    return changes
-
-
-def _without_table_defaults(changes: Mapping[str, Any], before: Job) -> dict[str, Any]:
-    """Remove the defaults of tables that are new; one key of each stays, which creates the table."""
-    tables_before, kept, created = job_to_mapping(before), dict(changes), set[str]()
-    defaults = {"lora": job_to_mapping(Job(lora=Lora())), "inference": job_to_mapping(Job(inference=Inference()))}
-    for key, value in changes.items():
-        table, _, name = key.partition(".")
-        if table in defaults and table not in tables_before and name:
-            if defaults[table][table].get(name) == value and table in created:
-                del kept[key]
-            created.add(table)
-    return kept
-
-
-def _flags(changes: Mapping[str, Any]) -> Iterator[str]:
-    flags = flags_by_key()
-    for key, value in changes.items():
-        if value is None and "." not in key:
-            continue  # a removed table has no flag; the edits tell to remove it
-        if key == "target.gpu":
-            yield f"--gpu-type {shlex.quote(str(value))}"
-        elif key == TRUST_KEY and value is True:
-            yield flags[key]
-        elif key in flags and value is not None:
-            yield f"{flags[key]} {shlex.quote(value if isinstance(value, str) else toml_value(value))}"
-        elif value is not None:
-            yield f"--set {shlex.quote(f'{key}={toml_value(value)}')}"
-
-
-def _edit_lines(job: Job, loaded: LoadedJob | None) -> Iterator[str]:
-    if loaded is None or job.program is not None:
-        return
-    changes = _changes(job, loaded)
-    removed = [key for key, value in changes.items() if value is None and "." not in key]
-    if removed:
-        yield f"# remove: {', '.join(removed)}"
-    if loaded.reading is None:
-        return
-    from vramtop.estimator.advice.suggestion_search import tool_edits  # with the readers of all tools
-
-    changed = job_differences(loaded.job, job)
-    wanted = {key: value for key, value in changes.items() if key in changed and value is not None}
-    wanted.pop("target.gpu", None)
-    edits = tool_edits(loaded.reading, loaded.job, wanted, tool=loaded.tool, place=loaded.place)
-    yield from (f"# {edit.place}: {edit.words}" if edit.place else f"# {edit.words}" for edit in edits)
-
-
-# Loads a job from the words that the user types or pastes, as ``vramtop fit`` takes them.
 
 
 _NO_JOB = "enter a job file, a model with its flags, or a launch line"

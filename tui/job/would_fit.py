@@ -9,7 +9,8 @@ from vramtop.estimator.crash.explanation import Explanation
 from vramtop.estimator.estimation import quick_estimator
 from vramtop.estimator.job.job import Job
 from vramtop.estimator.learning.correction import carried, uncorrected
-from vramtop.monitor.board.fit import DeviceCapacity, check_fit
+from vramtop.monitor.board.capacity import DeviceCapacity
+from vramtop.monitor.board.fit import check_fit
 
 from .flags.job_flags import flags_by_key
 

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from vramtop.estimator.advice.suggestion_search import LargestFitting
     from vramtop.estimator.budget import Budget, LargeTensor, Span
     from vramtop.estimator.job.job import Job
-    from vramtop.monitor.board.fit import DeviceCapacity, DeviceVerdict, FitResult
+    from vramtop.monitor.board.capacity import DeviceCapacity
+    from vramtop.monitor.board.fit_result import DeviceVerdict, FitResult
 
     from ..draw.text_output import TextOutput
 

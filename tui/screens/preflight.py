@@ -17,7 +17,7 @@ from vramtop.estimator.common.records import replace
 from vramtop.estimator.job.job import Job
 from vramtop.estimator.readers.source.evidence import DeviceChoice
 from vramtop.monitor.board.board import Board
-from vramtop.monitor.board.fit import DeviceCapacity
+from vramtop.monitor.board.capacity import DeviceCapacity
 from vramtop.monitor.preflight.context import Check, CheckContext, CheckResult
 
 from ..background.latest_only_task import LatestOnlyTask

@@ -9,19 +9,12 @@ from vramtop.estimator.budget import Budget, Method
 from vramtop.estimator.common.sizes import format_gib
 from vramtop.estimator.job.gpu_catalogue import match_nvml_name
 from vramtop.estimator.job.job import effective_batch
-from vramtop.monitor.board.fit import DeviceCapacity, DeviceVerdict, FitResult, count_devices
+from vramtop.monitor.board.capacity import DeviceCapacity, count_devices
+from vramtop.monitor.board.fit_result import DeviceVerdict, FitResult
 
 from ..draw.bars import BarRange, BarSegment, Cell, component_segments, draw_bar, memory_segment
 from ..draw.labels import MUTED, badge, bar_content
-from ..draw.palette import (
-    COMPONENTS,
-    OTHER_MEMORY,
-    VERDICTS,
-    MemoryKind,
-    colour_of,
-    component_mark,
-    peak_place,
-)
+from ..draw.palette import COMPONENTS, OTHER_MEMORY, VERDICTS, MemoryKind, colour_of, component_mark, peak_place
 
 METHOD_LABELS: Mapping[Method, str] = {
     "formula": "closed form",

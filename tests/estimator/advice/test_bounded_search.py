@@ -17,7 +17,8 @@ from vramtop.estimator.estimation import QuickEstimator, quick_estimator
 from vramtop.estimator.formula import closed_form
 from vramtop.estimator.job.job import Job
 from vramtop.estimator.job.job_file.changes import job_from_mapping, with_changes
-from vramtop.monitor.board.fit import DeviceCapacity, check_fit
+from vramtop.monitor.board.capacity import DeviceCapacity
+from vramtop.monitor.board.fit import check_fit
 
 LLAMA: dict[str, Any] = {"model_type": "llama", "hidden_size": 1024, "num_hidden_layers": 4, "num_attention_heads": 16}
 MOE: dict[str, Any] = {"model_type": "qwen3_moe", "hidden_size": 512, "num_hidden_layers": 4, "num_attention_heads": 8}

@@ -7,7 +7,8 @@ from real_run import real_peak
 
 from vramtop.estimator.job.gpu_catalogue import find_gpu
 from vramtop.estimator.trace.rehearsal import rehearse
-from vramtop.monitor.board.fit import DeviceCapacity, check_fit
+from vramtop.monitor.board.capacity import DeviceCapacity
+from vramtop.monitor.board.fit import check_fit
 
 pytest.importorskip("torch")
 

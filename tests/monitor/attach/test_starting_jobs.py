@@ -12,8 +12,8 @@ from vramtop.estimator.readers.source.evidence import FindingCollector
 from vramtop.monitor.attach.attachment import Attachment, GpuAssignment, GpuEnvironment, RankProcess
 from vramtop.monitor.attach.read_run import StartingProcess, find_starting_processes, remaining_bytes_by_device
 from vramtop.monitor.board.board import GpuRow, ProcessRow
+from vramtop.monitor.board.board_rows import committed_bytes
 from vramtop.monitor.board.divergence import Comparison
-from vramtop.monitor.board.watchlist import committed_bytes
 from vramtop.monitor.snapshot.snapshot import GpuProcess, GpuReading, Snapshot
 
 NOW = 2_000.0

@@ -4,7 +4,7 @@ from vramtop.estimator.budget import Budget
 from vramtop.estimator.common.errors import InputError
 from vramtop.estimator.job.job import Job, ModelSpec
 from vramtop.estimator.job.resolved_job import settled
-from vramtop.monitor.board.watchlist import MAX_BUDGETS, BudgetCache
+from vramtop.monitor.board.budget_cache import MAX_BUDGETS, BudgetCache
 
 
 def job(number: int) -> Job:

@@ -7,7 +7,8 @@ import pytest
 from vramtop.estimator.budget import Budget, HostNeed
 from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import GIB
-from vramtop.monitor.board.fit import DeviceCapacity, check_fit, with_host_memory
+from vramtop.monitor.board.capacity import DeviceCapacity
+from vramtop.monitor.board.fit import check_fit, with_host_memory
 from vramtop.monitor.host.available_ram import HostRam, available_host_memory, host_verdict
 
 NEED = HostNeed(process=GIB, loaded=10 * GIB, loads_once=False, mapped=5 * GIB, optimizer=8 * GIB)

@@ -12,7 +12,7 @@ from vramtop.estimator.job.gpu_catalogue import find_gpu
 from vramtop.estimator.job.job import Job, ModelSpec, Parallel
 from vramtop.estimator.readers.source.evidence import DeviceChoice
 from vramtop.estimator.trace.installed_packages import TorchBuild
-from vramtop.monitor.board.fit import DeviceCapacity, device_capacities
+from vramtop.monitor.board.capacity import DeviceCapacity, device_capacities
 from vramtop.monitor.preflight.checks.cuda import (
     check_compute_capability,
     check_cuda_runtime,

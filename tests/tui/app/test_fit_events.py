@@ -8,7 +8,8 @@ from vramtop.estimator.budget import Budget
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.job.job import Job
 from vramtop.monitor.board.board import PendingRow
-from vramtop.monitor.board.fit import DeviceCapacity, check_fit
+from vramtop.monitor.board.capacity import DeviceCapacity
+from vramtop.monitor.board.fit import check_fit
 from vramtop.tui.app.app import FitEvents, desktop_sequence
 from vramtop.tui.screens.dashboard.screen import pending_line
 

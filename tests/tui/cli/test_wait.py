@@ -13,7 +13,9 @@ from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.estimation import estimate
 from vramtop.estimator.job.job import Job, ModelSpec
 from vramtop.estimator.readers.source.evidence import DeviceChoice
-from vramtop.monitor.board.fit import FitResult, check_fit, device_capacities
+from vramtop.monitor.board.capacity import device_capacities
+from vramtop.monitor.board.fit import check_fit
+from vramtop.monitor.board.fit_result import FitResult
 from vramtop.monitor.snapshot.snapshot import GpuReading, Snapshot
 from vramtop.monitor.sources.nvml.device_calls import NoDriverError
 from vramtop.monitor.storage.reservations import Reservations

@@ -6,7 +6,8 @@ from vramtop.estimator.common.errors import InputError
 from vramtop.estimator.job.job import Job, ModelSpec, Training
 from vramtop.estimator.job.job_file.changes import with_changes
 from vramtop.tui.cli.main import main
-from vramtop.tui.job.load_job import changed_settings_text, load_from_text
+from vramtop.tui.job.changed_settings import changed_settings_text
+from vramtop.tui.job.load_job import load_from_text
 
 LINE = (
     "torchrun --nproc_per_node 2 train.py --model_name_or_path meta-llama/Llama-3.1-8B "

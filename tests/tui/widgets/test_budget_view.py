@@ -5,7 +5,8 @@ from vramtop.estimator.common.records import replace
 from vramtop.estimator.estimation import estimate
 from vramtop.estimator.job.job import Job
 from vramtop.estimator.job.job_file.changes import with_changes
-from vramtop.monitor.board.fit import check_fit, device_capacities
+from vramtop.monitor.board.capacity import device_capacities
+from vramtop.monitor.board.fit import check_fit
 from vramtop.monitor.snapshot.snapshot import GpuReading, Snapshot
 from vramtop.tui.widgets.budget_view import gpu_lines, phase_table, remark_lines
 

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from vramtop.estimator.common.errors import InputError
 from vramtop.estimator.common.records import replace
 from vramtop.estimator.trace.worker_pool import keep_idle_workers
-from vramtop.monitor.board.fit import FitResult, described_devices, device_capacities
+from vramtop.monitor.board.capacity import described_devices, device_capacities
+from vramtop.monitor.board.fit_result import FitResult
 
 from ...job.load_job import load_from_options
 from ..fitting.fit_check import check_here, check_on, judge_on, report_fit

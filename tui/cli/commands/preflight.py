@@ -9,7 +9,7 @@ from vramtop.estimator.common.errors import ExitCode
 from vramtop.estimator.common.paths import working_folder
 from vramtop.estimator.common.records import replace
 from vramtop.estimator.job.job import Job
-from vramtop.monitor.board.fit import described_devices
+from vramtop.monitor.board.capacity import described_devices
 from vramtop.monitor.preflight.checks import CHECKS
 from vramtop.monitor.preflight.context import CheckContext, CheckResult
 from vramtop.monitor.preflight.facts import (

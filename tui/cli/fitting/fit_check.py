@@ -29,7 +29,9 @@ from vramtop.estimator.job.gpu_catalogue import Gpu
 from vramtop.estimator.job.job import REHEARSED, Job
 from vramtop.estimator.job.job_file.load_and_save import edit_job_file, unified_diff
 from vramtop.estimator.learning.correction import carried, uncorrected
-from vramtop.monitor.board.fit import DeviceCapacity, FitResult, check_fit, count_devices, with_host_memory
+from vramtop.monitor.board.capacity import DeviceCapacity, count_devices
+from vramtop.monitor.board.fit import check_fit, with_host_memory
+from vramtop.monitor.board.fit_result import FitResult
 from vramtop.monitor.host.available_ram import RANKS_OF_DESCRIBED_HOST, HostRam, available_host_memory
 
 from ...draw.palette import VERDICTS

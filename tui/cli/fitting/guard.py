@@ -15,7 +15,8 @@ from vramtop.estimator.common.records import replace
 from vramtop.estimator.job.job import Job
 from vramtop.estimator.job.job_file.changes import parse_assignment, with_changes
 from vramtop.estimator.job.settings import ModelSpec, Parallel
-from vramtop.monitor.board.fit import DeviceVerdict, FitResult, count_devices
+from vramtop.monitor.board.capacity import count_devices
+from vramtop.monitor.board.fit_result import DeviceVerdict, FitResult
 
 from ...draw.text_output import printable
 from ...job.load_job import load_from_options

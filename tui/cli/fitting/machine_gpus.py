@@ -10,7 +10,7 @@ import msgspec
 from vramtop.estimator.budget import Budget
 from vramtop.estimator.common.errors import CannotTellError
 from vramtop.estimator.estimation import estimate
-from vramtop.monitor.board.fit import DeviceCapacity, device_capacities
+from vramtop.monitor.board.capacity import DeviceCapacity, device_capacities
 from vramtop.monitor.snapshot.snapshot import DeviceIndex, Snapshot, gpu_list
 from vramtop.monitor.sources.nvml.nvml_source import NvmlSource
 from vramtop.monitor.storage.reservations import Reservations

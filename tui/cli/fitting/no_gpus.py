@@ -12,7 +12,8 @@ from vramtop.estimator.common.sizes import format_gib
 from vramtop.estimator.job.gpu_catalogue import Gpu, catalogue
 from vramtop.estimator.job.job import Job
 from vramtop.estimator.job.job_file.changes import with_changes
-from vramtop.monitor.board.fit import check_fit, described_devices
+from vramtop.monitor.board.capacity import described_devices
+from vramtop.monitor.board.fit import check_fit
 
 from ...draw.palette import VERDICTS
 from ...draw.text_output import TextOutput, detect_output, format_table

@@ -9,7 +9,8 @@ from vramtop.estimator.budget import Budget
 from vramtop.estimator.common.errors import InputError, Verdict
 from vramtop.estimator.common.sizes import GIB, MIB
 from vramtop.estimator.formula.rank_memory import ASSUMPTION
-from vramtop.monitor.board.fit import check_fit, described_devices
+from vramtop.monitor.board.capacity import described_devices
+from vramtop.monitor.board.fit import check_fit
 
 from ...draw.palette import VERDICTS
 from ...draw.text_output import printable

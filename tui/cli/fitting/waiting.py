@@ -12,7 +12,8 @@ from vramtop.estimator.common.secrets import mask_line
 from vramtop.estimator.common.sizes import UNSEEN_BYTES
 from vramtop.estimator.common.trust import look_up_program
 from vramtop.estimator.readers.source.evidence import DeviceChoice
-from vramtop.monitor.board.fit import DeviceCapacity, FitResult
+from vramtop.monitor.board.capacity import DeviceCapacity
+from vramtop.monitor.board.fit_result import FitResult
 from vramtop.monitor.host.processes import start_time_of
 from vramtop.monitor.storage.reservations import Reservation, Reservations
 

@@ -10,7 +10,9 @@ from vramtop.estimator.budget import Budget
 from vramtop.estimator.common.cancellation import current_token
 from vramtop.estimator.common.errors import CancelledError, Verdict, VramtopError
 from vramtop.estimator.job.job import Job
-from vramtop.monitor.board.fit import DeviceCapacity, FitResult, check_fit, count_devices, with_host_memory
+from vramtop.monitor.board.capacity import DeviceCapacity, count_devices
+from vramtop.monitor.board.fit import check_fit, with_host_memory
+from vramtop.monitor.board.fit_result import FitResult
 from vramtop.monitor.host.available_ram import HostRam
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from vramtop.estimator.job.settings import Target
 from vramtop.estimator.readers.source.evidence import DeviceChoice
 from vramtop.monitor.attach.chosen_devices import ChosenDevices, chosen_devices
 from vramtop.monitor.board.board import Board
-from vramtop.monitor.board.fit import DeviceCapacity, described_devices, device_capacities
+from vramtop.monitor.board.capacity import DeviceCapacity, described_devices, device_capacities
 from vramtop.monitor.snapshot.snapshot import DeviceIndex
 
 from ...job.form.job_form import JobForm

@@ -4,7 +4,7 @@ from textual.content import Content
 
 from vramtop.estimator.budget import Budget
 from vramtop.estimator.common.sizes import format_gib
-from vramtop.monitor.board.fit import FitResult
+from vramtop.monitor.board.fit_result import FitResult
 
 from ...draw.palette import VERDICTS
 

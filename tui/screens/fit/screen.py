@@ -311,8 +311,8 @@ class FitCheckScreen(Screen[None]):
 
     def action_copy(self) -> None:
         """Copy the changed settings to the clipboard, as flags and as edits of what was opened, and show them."""
+        from ...job.changed_settings import changed_settings_text
         from ...job.dialogs import CopiedTextScreen
-        from ...job.load_job import changed_settings_text
 
         job = self.job
         if job is None:

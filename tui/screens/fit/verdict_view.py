@@ -11,7 +11,7 @@ from textual.widgets import Static
 
 from vramtop.estimator.budget import Budget
 from vramtop.estimator.common.sizes import format_gib
-from vramtop.monitor.board.fit import FitResult
+from vramtop.monitor.board.fit_result import FitResult
 
 from ...draw.labels import MUTED
 from ...draw.palette import colour_of

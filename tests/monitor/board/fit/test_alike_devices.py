@@ -9,8 +9,11 @@ from vramtop.estimator.budget import Budget, RankPeak, RankPeaks, ServingNeed
 from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.job.job import Job, ModelSpec, Parallel
-from vramtop.monitor.board import fit
-from vramtop.monitor.board.fit import MAX_LISTED, DeviceCapacity, DeviceVerdict, check_fit, check_serving_fit
+from vramtop.monitor.board import placement
+from vramtop.monitor.board.capacity import DeviceCapacity
+from vramtop.monitor.board.fit import check_fit
+from vramtop.monitor.board.fit_result import MAX_LISTED, DeviceVerdict
+from vramtop.monitor.board.serving_fit import check_serving_fit
 
 
 def alike(count: int, free: int = 80, *, index: int = 0) -> DeviceCapacity:
@@ -70,13 +73,13 @@ def test_the_work_does_not_grow_with_the_ranks(
     make_budget: Callable[..., Budget], monkeypatch: pytest.MonkeyPatch, stages: int
 ) -> None:
     judged: list[DeviceCapacity] = []
-    judge = fit._judge_training_fit
+    judge = placement._judge_training_fit
 
     def count(rank: RankPeak, device: DeviceCapacity, *, slack_bytes: int) -> DeviceVerdict:
         judged.append(device)
         return judge(rank, device, slack_bytes=slack_bytes)
 
-    monkeypatch.setattr(fit, "_judge_training_fit", count)
+    monkeypatch.setattr(placement, "_judge_training_fit", count)
     work = []
     for shards in (4, 300_000):
         judged.clear()

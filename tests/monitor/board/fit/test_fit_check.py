@@ -7,7 +7,8 @@ from vramtop.estimator.budget import Budget, RankPeak
 from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.job.job import Job, ModelSpec, Parallel
-from vramtop.monitor.board.fit import DeviceCapacity, check_fit, device_capacities
+from vramtop.monitor.board.capacity import DeviceCapacity, device_capacities
+from vramtop.monitor.board.fit import check_fit
 from vramtop.monitor.snapshot.faults import NO_ANSWER, Fault
 from vramtop.monitor.snapshot.snapshot import ComputeMode, GpuProcess, GpuReading, ProcessType, Snapshot
 

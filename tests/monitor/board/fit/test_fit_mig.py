@@ -9,8 +9,10 @@ from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.job.job import Job, ModelSpec, Parallel
 from vramtop.monitor.board.board import GpuRow, ProcessRow
-from vramtop.monitor.board.fit import check_fit, commit, device_capacities
-from vramtop.monitor.board.watchlist import Watchlist, committed_bytes
+from vramtop.monitor.board.board_rows import committed_bytes
+from vramtop.monitor.board.capacity import commit, device_capacities
+from vramtop.monitor.board.fit import check_fit
+from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.snapshot.faults import Fault
 from vramtop.monitor.snapshot.snapshot import GpuProcess, GpuReading, Snapshot
 

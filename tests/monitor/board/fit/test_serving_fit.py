@@ -5,7 +5,8 @@ import pytest
 from vramtop.estimator.budget import RankPeak, RankPeaks, ServingNeed
 from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import GIB
-from vramtop.monitor.board.fit import DeviceCapacity, check_serving_fit, device_capacities
+from vramtop.monitor.board.capacity import DeviceCapacity, device_capacities
+from vramtop.monitor.board.serving_fit import check_serving_fit
 from vramtop.monitor.snapshot.snapshot import GpuReading, Snapshot
 
 NEED = ServingNeed(

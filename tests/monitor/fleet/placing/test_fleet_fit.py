@@ -10,7 +10,8 @@ from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.job.job import Job
 from vramtop.estimator.job.settings import ModelSpec, Parallel
-from vramtop.monitor.board.fit import DeviceCapacity, check_fit
+from vramtop.monitor.board.capacity import DeviceCapacity
+from vramtop.monitor.board.fit import check_fit
 from vramtop.monitor.fleet.fleet import Fleet, FleetGpu, FleetProcess, HostReading
 from vramtop.monitor.fleet.placing import Card, FleetFit, place_job
 

@@ -20,7 +20,7 @@ from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.job.gpu_catalogue import find_gpu
 from vramtop.estimator.job.job import Job, ModelSpec, Run, Target
-from vramtop.monitor.board.fit import DeviceCapacity, device_capacities
+from vramtop.monitor.board.capacity import DeviceCapacity, device_capacities
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.preflight.checks import CHECKS
 from vramtop.monitor.preflight.context import Check, CheckContext, CheckResult, CheckStatus

@@ -1,6 +1,7 @@
 import pytest
 
-from vramtop.monitor.board.fit import check_fit, device_capacities
+from vramtop.monitor.board.capacity import device_capacities
+from vramtop.monitor.board.fit import check_fit
 from vramtop.tui.draw.palette import VERDICTS
 from vramtop.tui.screens.fit.headline import headline, large_letters
 

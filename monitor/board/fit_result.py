@@ -1,0 +1,287 @@
+"""Result of a fit check: the verdict for each device and for the whole job, and its JSON."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from itertools import islice
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict
+
+import msgspec
+
+from vramtop.estimator.budget import FieldsOf, HostNeedJson, ServingNeed
+from vramtop.estimator.common.errors import Verdict  # noqa: TC001 - schemas look types up at run time
+from vramtop.estimator.common.sizes import UNSEEN_BYTES, format_gib
+
+from .capacity import DeviceCapacity, count_devices
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ..host.available_ram import HostVerdict
+
+
+VERDICTS_BEST_FIRST: tuple[Verdict, ...] = ("fits", "tight", "unknown", "does_not_fit")
+MAX_LISTED = 1024
+"""GPUs, and ranks, that JSON lists one by one; of more it lists the first, and their number (``gpus_total``)."""
+MIG_NEEDS_ONE_RANK = "is for jobs with one rank: a program sees one MIG device and no other GPU"
+"""CUDA enumerates a single compute instance, and no whole GPU along with one (NVIDIA MIG User Guide, CUDA Device
+Enumeration). NCCL 2.31 joins ranks that each see one of their own, as an experiment (NVIDIA/nccl issue 1716)."""
+
+
+class DeviceVerdict(msgspec.Struct, frozen=True, kw_only=True):
+    """Verdict for one rank of the job on one device; for as many alike ranks on as many alike devices."""
+
+    device: DeviceCapacity
+    verdict: Verdict
+    need_bytes: int
+    """Expected peak of the rank."""
+
+    @property
+    def margin_bytes(self) -> int | None:
+        """Available bytes less the expected peak; negative if it does not fit; None if unknown."""
+        available = self.device.available_bytes
+        return None if available is None else available - self.need_bytes
+
+    @property
+    def shortfall_bytes(self) -> int:
+        """Bytes by which the expected peak exceeds the available ones; 0 if it fits or they are unknown."""
+        return max(0, -(self.margin_bytes or 0))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServingFit:
+    """Memory that a vLLM engine allocates on one device."""
+
+    need: ServingNeed
+    asked_bytes: int
+    """``gpu_memory_utilization`` x the total memory of the GPU."""
+    cache_bytes: int
+    cache_tokens: int
+    concurrency: float
+    """Sequences of full length that run at once."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the value of ``serving`` in ``vramtop fit --json``."""
+        return {
+            **asdict(self.need),
+            "least_bytes": self.need.least_bytes,
+            "wanted_bytes": self.need.wanted_bytes,
+            "asked_bytes": self.asked_bytes,
+            "cache_bytes": self.cache_bytes,
+            "cache_tokens": self.cache_tokens,
+            "concurrency": round(self.concurrency, 2),
+        }
+
+
+class FitResult(msgspec.Struct, frozen=True, kw_only=True):
+    """Verdict for the whole job, and the devices of its ranks."""
+
+    verdict: Verdict
+    gpus: tuple[DeviceVerdict, ...]
+    """Every device that was considered, in the order given."""
+    rank_devices: tuple[DeviceCapacity, ...]
+    """Devices of the ranks, in the order of the ranks; the best placement if the job does not fit. Alike devices may
+    be one entry with their number."""
+    margin_bytes: int | None
+    """Smallest margin over the chosen devices; negative if the job does not fit.
+
+    None if the available memory of one of them is unknown, or there are no devices."""
+    sentence: str
+    """The verdict in words."""
+    host: HostVerdict | None = None
+    """Whether the RAM of the host is enough; None: not checked."""
+    serving: ServingFit | None = None
+    """Memory of the vLLM engine on the chosen device with the worst verdict; None: vLLM does not run the job, or there
+    is no such device."""
+
+    @property
+    def placement(self) -> tuple[int, ...]:
+        """NVML index of each rank's GPU; for a MIG device, of the GPU that it is a part of. At most ``MAX_LISTED``."""
+        return tuple(islice((index for device in self.rank_devices for index in device.indices), MAX_LISTED))
+
+    @property
+    def cuda_devices(self) -> tuple[str, ...]:
+        """Entries of CUDA_VISIBLE_DEVICES for the ranks."""
+        return tuple(device.cuda_device for device in self.rank_devices)
+
+    @property
+    def bytes_by_device(self) -> tuple[tuple[DeviceCapacity, int], ...]:
+        """Bytes that the job would allocate on each chosen device."""
+        return tuple((gpu.device, gpu.need_bytes) for gpu in self.gpus if gpu.device in self.rank_devices)
+
+    def to_json(self) -> FitResultJson:
+        """Return the fields of ``vramtop fit --json`` that concern the GPUs and the host."""
+        listed = (_device_json(gpu, index) for gpu in self.gpus for index in gpu.device.indices)
+        found: FitResultJson = {
+            "verdict": self.verdict,
+            "gpus": list(islice(listed, MAX_LISTED)),
+            "placement": list(self.placement),
+            "placement_uuids": list(
+                islice((each.uuid for each in self.rank_devices for _ in each.indices), MAX_LISTED)
+            ),
+            "margin_bytes": self.margin_bytes,
+        }
+        gpus = count_devices(gpu.device for gpu in self.gpus)
+        if gpus > MAX_LISTED:
+            found["gpus_total"], found["placement_total"] = gpus, count_devices(self.rank_devices)
+        if self.host is not None:
+            found["host"] = _host_json(self.host)
+        if self.serving is not None:
+            found["serving"] = self.serving.to_json()
+        return found
+
+
+def smallest_margin(verdicts: Sequence[DeviceVerdict]) -> int | None:
+    """Return the smallest margin; None if one of them is unknown, or there are none."""
+    margins = [verdict.margin_bytes for verdict in verdicts]
+    known = [margin for margin in margins if margin is not None]
+    return min(known) if known and len(known) == len(margins) else None
+
+
+def shortfall_text(size: int) -> str:
+    """Return the bytes that lack: ``3.2 GiB``."""
+    return f"{format_gib(size)} GiB" if size >= UNSEEN_BYTES else "less than 0.1 GiB"
+
+
+def combinable_devices(devices: Sequence[DeviceCapacity], ranks: int) -> list[DeviceCapacity]:
+    """Return the devices that this many ranks can be placed on together."""
+    return [device for device in devices if device.mig is None or ranks == 1]
+
+
+def too_few_devices(count: int, devices: Sequence[DeviceCapacity]) -> str:
+    """Return the reason that a job of several ranks cannot be placed: only ``count`` devices can be combined."""
+    there_are = {0: "there are none", 1: "there is 1"}.get(count, f"there are {count}")
+    mig_note = f"; a MIG device {MIG_NEEDS_ONE_RANK}" if any(device.mig for device in devices) else ""
+    return f"{there_are} here{mig_note}"
+
+
+def _device_json(gpu: DeviceVerdict, index: int) -> FitGpuJson:
+    device = gpu.device
+    found: FitGpuJson = {
+        "index": index,
+        "uuid": device.uuid,
+        "name": device.name,
+        "free_bytes": device.free_bytes,
+        "committed_bytes": device.committed_bytes,
+        "available_bytes": device.available_bytes,
+        "verdict": gpu.verdict,
+        "closed": device.unusable_reason,
+        "unread": device.unread_reason,
+    }
+    if (mig := device.mig) is not None:
+        found["mig"] = {
+            "profile": mig.profile,
+            "gpu_instance": mig.gpu_instance,
+            "compute_instance": mig.compute_instance,
+            "total_bytes": mig.total_bytes,
+        }
+    return found
+
+
+def _host_json(host: HostVerdict) -> HostVerdictJson:
+    from vramtop.estimator.formula.rank_memory import ASSUMPTION  # not at start-up: it brings the estimator
+
+    return {
+        "verdict": host.verdict,
+        "available_bytes": host.available_bytes,
+        **host.need.to_json(host.ranks),
+        "assumption": ASSUMPTION,
+    }
+
+
+class MigJson(TypedDict):
+    """A MIG device: a part of a GPU."""
+
+    profile: str | None
+    """MIG profile, such as `1g.10gb`."""
+    gpu_instance: int
+    """GPU instance whose memory it has."""
+    compute_instance: int
+    """Compute instance of that GPU instance."""
+    total_bytes: int | None
+    """Its memory."""
+
+
+class _FitGpu(TypedDict):
+    index: int
+    """NVML index of the GPU; of a MIG device, of the GPU that it is a part of."""
+    uuid: str | None
+    """UUID of the GPU or MIG device; null: described, not of this machine, or unknown."""
+    name: str | None
+    """Name of the card."""
+    free_bytes: int | None
+    """Free memory as NVML counts it now; of a described GPU, what its driver leaves."""
+    committed_bytes: int
+    """Free bytes that running jobs will yet allocate, or that are reserved for others."""
+    available_bytes: int | None
+    """Free less committed bytes: what the job can have."""
+    verdict: Verdict
+    """Whether a rank fits on this GPU."""
+    closed: str | None
+    """Why no program can be started on it, whatever is free; null: one can be."""
+    unread: str | None
+    """Why its memory is unknown; null: it is known."""
+
+
+class FitGpuJson(_FitGpu, total=False):
+    """A GPU or MIG device that was considered."""
+
+    mig: MigJson
+    """The MIG device that this is; absent: it is a whole GPU."""
+
+
+class HostVerdictJson(HostNeedJson):
+    """Whether the RAM of the machine is enough."""
+
+    verdict: Literal["fits", "tight", "does_not_fit"]
+    """Whether it fits."""
+    available_bytes: int
+    """RAM that the job can have: free, or in caches that the system drops on demand."""
+    assumption: str
+    """What the figures take for granted, in one sentence."""
+
+
+class ServingFitJson(TypedDict):
+    """GPU memory that an engine (vLLM, SGLang) allocates on the GPU with the worst verdict."""
+
+    least_bytes: int
+    """Bytes with the cache of one sequence of full length, without which it does not start."""
+    wanted_bytes: int
+    """Bytes with the cache of all sequences at full length."""
+    asked_bytes: int
+    """Bytes that it takes: its share of the GPU."""
+    cache_bytes: int
+    """Bytes that remain for the key-value cache."""
+    cache_tokens: int
+    """Tokens that the cache holds."""
+    concurrency: float
+    """Sequences of full length that run at once."""
+
+
+class _Fit(TypedDict):
+    verdict: Verdict
+    """`fits`; `tight`: the expected peak fits, its upper bound does not; `unknown`: the expected peak does not fit, its
+    lower bound does, or figures are missing; `does_not_fit`: not even the lower bound fits."""
+    gpus: list[FitGpuJson]
+    """Every GPU and MIG device that was considered, at most 1024 of them."""
+    placement: list[int]
+    """NVML index of each rank's GPU, in the order of the ranks, at most 1024 of them; the best placement if the job
+    does not fit, empty if there is none."""
+    placement_uuids: list[str | None]
+    """UUIDs in the same order: entries of CUDA_VISIBLE_DEVICES; null: the GPU is described, not of this machine."""
+    margin_bytes: int | None
+    """Smallest margin over the chosen GPUs: available bytes less the expected peak; negative if the job does not fit;
+    null: unknown, or there is no GPU."""
+
+
+class FitResultJson(_Fit, total=False):
+    """The verdict for a job, and the GPUs of its ranks."""
+
+    gpus_total: int
+    """Number of GPUs; absent: all are listed."""
+    placement_total: int
+    """Number of ranks; absent: all are listed."""
+    host: HostVerdictJson
+    """Whether the RAM of the machine is enough; absent: not checked."""
+    serving: Annotated[dict[str, Any], FieldsOf(ServingNeed, also=ServingFitJson)]
+    """Memory of the engine that serves the model; absent: none does."""
