@@ -81,16 +81,18 @@ def test_flags_that_describe_a_job_do_not_hide_the_way_out(
 
 
 def test_preflight_names_the_rehearsal_of_what_was_not_wholly_read(
-    capsys: pytest.CaptureFixture[str],
+    python_with_torch: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    main(["preflight", "--gpu-memory", "24", "--method", "formula", "--", sys.executable, "open.py"])
+    main(["preflight", "--gpu-memory", "24", "--method", "formula", "--", python_with_torch, "open.py"])
     last = capsys.readouterr().out.splitlines()[-1]
     assert "vramtop preflight --rehearse --gpu-memory 24GiB -- " in last
 
 
-def test_preflight_asks_too(answer: Callable[[str], None], capsys: pytest.CaptureFixture[str]) -> None:
+def test_preflight_asks_too(
+    answer: Callable[[str], None], python_with_torch: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     answer("n\n")
-    main(["preflight", "--gpu-memory", "8", "--", sys.executable, "open.py"])
+    main(["preflight", "--gpu-memory", "8", "--", python_with_torch, "open.py"])
     said = " ".join(capsys.readouterr().out.split())
     assert said.startswith("The program was read from the command line. Not known: - open.py line 7")
     assert "Rehearse it for the exact figure" in said
