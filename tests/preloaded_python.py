@@ -13,7 +13,7 @@ import atexit
 import contextlib
 import fcntl
 import gc
-import json
+import marshal
 import os
 import runpy
 import select
@@ -23,6 +23,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import weakref
 from importlib import import_module
 from pathlib import Path
 
@@ -32,14 +33,14 @@ HUB = {"HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
 """Variables of the hub while all modules are imported: those of a rehearsal in a test that sets none."""
 COLLECTED = "tests"
 CLIENT = """#!{python} -IS
-import json, os, socket, sys
-server = socket.socket(socket.AF_UNIX)
+import _socket, marshal, os, sys  # socket and json take as long to import as Python takes to start
+server = _socket.socket(_socket.AF_UNIX)
 hub = {{name: text for name, text in os.environ.items() if name.startswith("HF_")}}
 hub["HF_HUB_DISABLE_TELEMETRY"] = "1"
 server.connect({socket!r} if hub == {hub!r} or {has_one!r} else {socket!r} + ".first")
-words = sys.argv[1:]
-request = json.dumps([words, dict(os.environ), os.getcwd()]).encode()
-socket.send_fds(server, [len(request).to_bytes(8, "big")], [0, 1, 2])
+request = marshal.dumps([sys.argv[1:], dict(os.environ), os.getcwd()])
+streams = b"".join(number.to_bytes(4, sys.byteorder) for number in (0, 1, 2))
+server.sendmsg([len(request).to_bytes(8, "big")], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, streams)])
 server.sendall(request)
 os._exit(int.from_bytes(server.recv(1) or b"\\x01", "big"))
 """
@@ -81,21 +82,31 @@ def _serve(door: str, owner: int, modules: list[str]) -> None:
         else:
             for module in later:
                 import_module(module)
+    for each in tuple(weakref.finalize._registry):
+        each.atexit = False  # they take apart what is imported, at the end of every program
     gc.freeze()  # a collection of garbage that goes through all that is imported takes half a second
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(f"{door}.new")
     listener.listen()
     Path(f"{door}.new").rename(door)
     ended = os.pidfd_open(owner)
-    while ended not in select.select([listener, ended], [], [])[0]:
-        client, _ = listener.accept()
-        if not os.fork():
-            listener.close()
-            os.close(ended)
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            _answer(client)
-        client.close()
+    running: dict[int, tuple[socket.socket, int]] = {}
+    """The client and the pid of each program, by its pidfd. A process between them would cost another fork of torch."""
+    while True:
+        ready = select.select([listener, ended, *running, *(client for client, _ in running.values())], [], [])[0]
+        if ended in ready:
+            break
+        for pidfd, (client, program) in list(running.items()):
+            if pidfd in ready or client in ready:
+                del running[pidfd]
+                os.close(pidfd)
+                _end(client, program, has_ended=pidfd in ready)
+        if listener in ready:
+            client, _ = listener.accept()
+            program = _start(
+                client, [listener.fileno(), ended, *running, *(each.fileno() for each, _ in running.values())]
+            )
+            running[os.pidfd_open(program)] = client, program
 
 
 def _collect(words: list[str]) -> None:
@@ -121,16 +132,18 @@ def _collect(words: list[str]) -> None:
                 del sys.modules[name]
 
 
-def _answer(client: socket.socket) -> None:
-    """Run a client's program, and end it when the client ends."""
+def _start(client: socket.socket, of_server: list[int]) -> int:
+    """Start a client's program, without the server's descriptors, and return its pid."""
     size, descriptors, _, _ = socket.recv_fds(client, 8, 3)
     with client.makefile("rb") as request:
-        words, environ, folder = json.loads(request.read(int.from_bytes(size, "big")))
+        words, environ, folder = marshal.loads(request.read(int.from_bytes(size, "big")))  # noqa: S302
     program = os.fork()
     if not program:
         os.setpgid(0, 0)
         for number, descriptor in enumerate(descriptors):
             os.dup2(descriptor, number)
+        for descriptor in (*of_server, client.fileno(), *descriptors):
+            os.close(descriptor)
         os.chdir(folder)
         os.environ.clear()
         os.environ.update(environ)
@@ -140,16 +153,20 @@ def _answer(client: socket.socket) -> None:
         of_program = "" if words[0] == "-u" else str(Path(words[0]).resolve().parent)
         sys.path[:1] = [of_program, *(added.split(os.pathsep) if added else ())]
         _run(words)
-    ended = os.pidfd_open(program)
-    ready, _, _ = select.select([client, ended], [], [])
-    if ended not in ready:
+    for descriptor in descriptors:
+        os.close(descriptor)
+    return program
+
+
+def _end(client: socket.socket, program: int, *, has_ended: bool) -> None:
+    """Tell a client how its program has ended; end the program of a client that has ended."""
+    if not has_ended:
         os.kill(program, signal.SIGKILL)
     _, status = os.waitpid(program, 0)
     with contextlib.suppress(ProcessLookupError):
         os.killpg(program, signal.SIGKILL)  # what it has started
-    with contextlib.suppress(BrokenPipeError):  # the client was killed
+    with client, contextlib.suppress(BrokenPipeError):  # the client was killed
         client.sendall(os.waitstatus_to_exitcode(status).to_bytes(1, "big") if os.WIFEXITED(status) else b"\xff")
-    os._exit(0)
 
 
 class _QuickEnd:
