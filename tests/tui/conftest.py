@@ -66,8 +66,8 @@ class TerminalProgram:
         if select.select([self.terminal], [], [], seconds)[0]:
             try:
                 self.written += os.read(self.terminal, 65536)
-            except OSError:  # the program has exited
-                time.sleep(seconds)
+            except OSError:  # the program has exited, or is about to
+                time.sleep(0.01)
 
     def end(self, *, seconds: float = DEADLINE_SECONDS) -> int:
         """Wait until the program has exited; return its exit code, negative for a signal."""

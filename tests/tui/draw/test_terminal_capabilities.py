@@ -67,39 +67,32 @@ def test_terminals_without_drawing_are_recognised() -> None:
     assert is_dumb_terminal({})
 
 
-@pytest.mark.parametrize(
-    ("environ", "utf8"),
-    quick_every(
-        2,
-        [
-            ({"LC_ALL": "C"}, False),
-            ({"LANG": "C"}, False),
-            ({"LC_ALL": "POSIX", "LANG": "en_US.UTF-8"}, False),
-            ({"LANG": "de_DE"}, False),
-            ({}, False),
-            ({"LANG": "C.UTF-8"}, True),
-            ({"LC_ALL": "", "LANG": "en_US.utf8"}, True),
-            ({"LC_CTYPE": "C.UTF-8"}, True),
-            ({"LC_ALL": "C", "PYTHONUTF8": "1"}, True),
-        ],
-    ),
-)
-def test_a_locale_without_utf8_is_recognised_even_if_python_overrides_it(environ, utf8) -> None:
-    """In the C locale Python sets LC_CTYPE itself or uses UTF-8."""
+LOCALES = [
+    ({"LC_ALL": "C"}, False),
+    ({"LANG": "C"}, False),
+    ({"LC_ALL": "POSIX", "LANG": "en_US.UTF-8"}, False),
+    ({"LANG": "de_DE"}, False),
+    ({}, False),
+    ({"LANG": "C.UTF-8"}, True),
+    ({"LC_ALL": "", "LANG": "en_US.utf8"}, True),
+    ({"LC_CTYPE": "C.UTF-8"}, True),
+    ({"LC_ALL": "C", "PYTHONUTF8": "1"}, True),
+]
+"""Variables, and whether they name a locale with UTF-8."""
+
+
+@pytest.mark.parametrize(("environ", "utf8"), LOCALES)
+def test_a_locale_without_utf8_is_recognised(environ, utf8) -> None:
     assert locale_is_utf8(environ) is utf8
+
+
+@pytest.mark.parametrize(("environ", "utf8"), quick_every(8, LOCALES))
+def test_a_locale_counts_even_if_python_overrides_it(environ, utf8) -> None:
+    """In the C locale Python sets LC_CTYPE itself or uses UTF-8."""
     rest = {name: text for name, text in os.environ.items() if not name.startswith(("LC_", "LANG", "PYTHONUTF8"))}
-    words = [
-        sys.executable,
-        "-m",
-        "vramtop.tui.cli",
-        "estimate",
-        "gpt2",
-        "--method",
-        "formula",
-        "--gpu-memory",
-        "8GiB",
-    ]
-    done = subprocess.run(words, env=rest | environ, capture_output=True, check=True)
+    words = ["estimate", "gpt2", "--method", "formula", "--gpu-memory", "8GiB"]
+    command = [sys.executable, "-m", "vramtop.tui.cli", *words]
+    done = subprocess.run(command, env=rest | environ, capture_output=True, check=True)
     assert done.stdout.isascii() is not utf8
 
 
@@ -111,15 +104,13 @@ def test_bars_use_the_available_colours(many, codes) -> None:
     assert (codes in drawn) if codes else drawn == "WWW"
 
 
-@pytest.mark.parametrize("term", ["dumb", "unknown", ""])
-def test_without_drawing_one_reading_is_printed_with_the_reason(on_terminal, term) -> None:
-    there = on_terminal(environ={"TERM": term})
+def test_without_drawing_one_reading_is_printed_with_the_reason(on_terminal) -> None:
+    there = on_terminal(environ={"TERM": "dumb"})
     assert there.end() == 3  # no driver here
     assert b"TERM" in there.written
     assert b"\x1b" not in there.written
     assert b"NVIDIA" in there.written
-    played = on_terminal("--demo", environ={"TERM": term})
-    assert played.end() == 2
+    assert on_terminal("--demo", environ={"TERM": "dumb"}).end() == 2
 
 
 @pytest.mark.parametrize(
