@@ -16,7 +16,7 @@ from vramtop.tui.cli.parsing.help_text import (
 )
 from vramtop.tui.cli.parsing.shared_arguments import EVERY_COMMAND
 
-from .markdown import block, code, codes, page, prose, sentence, table
+from .markdown import block, bullets, code, codes, page, prose, sentence
 
 ENVIRONMENT: Mapping[str, str] = {
     "CUDA_VISIBLE_DEVICES, CUDA_DEVICE_ORDER": "GPUs that fit considers, and their order.",
@@ -52,16 +52,16 @@ def commands_page() -> str:
     parser = build_parser()
     commands = {name: sub for name, _, sub in subcommands(parser)}
     shared = _shared_flags(commands)
-    rows = [(f"[`{name}`](#vramtop-{name})", prose(sentence(text))) for name, text, _ in subcommands(parser)]
+    lines = [f"[`{name}`](#vramtop-{name}): {prose(sentence(text))}" for name, text, _ in subcommands(parser)]
     dashboard = [group for group in flag_groups(parser) if group.heading != EVERY_COMMAND]
     every = [flag for group in flag_groups(parser) if group.heading == EVERY_COMMAND for flag in group.flags]
     common = [flag for group in flag_groups(commands["fit"]) if group.heading == _COMMON for flag in group.flags]
     told = {_key(flag) for group in dashboard for flag in group.flags}
-    rest = [(*_row(flag), codes(names)) for key, (flag, names) in shared.items() if key not in told]
+    rest = [f"{_line(flag)} ({codes(names)})" for key, (flag, names) in shared.items() if key not in told]
     return page(
         "Commands",
         _INTRODUCTION,
-        table(("command", "what it does"), rows),
+        bullets(lines),
         "## The dashboard",
         *(part for group in dashboard for part in _group(group)),
         "## Flags of every command",
@@ -71,29 +71,27 @@ def commands_page() -> str:
         _flags(common),
         "## Flags of several commands",
         "Flags of the dashboard mean the same in commands that have them.",
-        table(("flag", "meaning", "commands"), rest),
+        bullets(rest),
         *(part for name, sub in commands.items() for part in _command(name, sub, told | shared.keys())),
     )
 
 
 def exit_codes_page() -> str:
     """Return the page of the exit codes."""
-    columns = [1, 3, 4]
-    cells = {name: tuple(_cells(name, columns)) for name in OF_COMMANDS}
-    rows = [(code(name) if name else "the dashboard", *found) for name, found in cells.items() if any(found)]
+    meanings = {code(name) if name else "the dashboard": _own_codes(name) for name in OF_COMMANDS}
     return page(
         "Exit codes",
         "A code means the same in all commands. A sentence on standard error says what is wrong; with `--json` too.",
-        table(("code", "meaning"), [(code(number), text) for number, text in OF_EVERY_COMMAND.items()]),
+        bullets(f"{code(number)}: {text}" for number, text in OF_EVERY_COMMAND.items()),
         "## By command",
         "`vramtop run` and `vramtop wait --exec` end with the exit code of the command that they start.",
-        table(("command", *(code(number) for number in columns)), rows),
+        bullets(f"{name}: {told}" for name, told in meanings.items() if told),
     )
 
 
 def environment_page() -> str:
     """Return the page of the environment variables."""
-    rows = [(codes(names.split(", ")), prose(text)) for names, text in ENVIRONMENT.items()]
+    lines = [f"{codes(names.split(', '))}: {prose(text)}" for names, text in ENVIRONMENT.items()]
     others = [
         each for each in SETTINGS if each.variable and each.variable != f"VRAMTOP_{each.name.replace('.', '_').upper()}"
     ]
@@ -103,13 +101,14 @@ def environment_page() -> str:
         "Each [setting](settings.md) has a variable that counts more than the file: `VRAMTOP_DASHBOARD_INTERVAL` is "
         f"`dashboard.interval`; {named}. Lists are separated by commas; a switch is `true` or `false`. "
         "[Alerts](alerts.md#-on-alert-command) lists the variables of your `--on-alert` command.",
-        table(("variable", "what it does"), rows),
+        bullets(lines),
     )
 
 
-def _cells(name: str, columns: Sequence[int]) -> Iterator[str]:
-    meanings = {int(code): text for code, text in exit_codes_of(name).items()}
-    yield from (prose(meanings.get(number, "")) for number in columns)
+def _own_codes(name: str) -> str:
+    """Return what a command says by the codes of verdicts; the others mean the same everywhere."""
+    told = {int(number): text for number, text in exit_codes_of(name).items() if number in (1, 3, 4)}
+    return "; ".join(f"{code(number)} {prose(text)}" for number, text in told.items())
 
 
 def _command(name: str, sub: CommandParser, told: set[tuple[str, str]]) -> Iterator[str]:
@@ -120,9 +119,9 @@ def _command(name: str, sub: CommandParser, told: set[tuple[str, str]]) -> Itera
     operands = [each for each in positionals(sub) if each.placeholder != "JOB"]
     own = [flag for group in flag_groups(sub) if group.heading != EVERY_COMMAND for flag in group.flags]
     own = [flag for flag in own if _key(flag) not in told and not _is_left_out(flag)]
-    rows = [(code(each.placeholder), prose(each.meaning)) for each in operands] + [_row(flag) for flag in own]
-    if rows:
-        yield table(("argument or flag" if operands else "flag", "meaning"), rows)
+    lines = [f"{code(each.placeholder)}: {prose(each.meaning)}" for each in operands] + [_line(flag) for flag in own]
+    if lines:
+        yield bullets(lines)
 
 
 def _shared_flags(commands: Mapping[str, CommandParser]) -> dict[tuple[str, str], tuple[FlagFacts, list[str]]]:
@@ -152,14 +151,14 @@ def _group(group: FlagGroup) -> Iterator[str]:
 
 
 def _flags(flags: Sequence[FlagFacts]) -> str:
-    return table(("flag", "meaning"), map(_row, flags))
+    return bullets(map(_line, flags))
 
 
-def _row(flag: FlagFacts) -> tuple[str, str]:
+def _line(flag: FlagFacts) -> str:
     value = f" {flag.placeholder}" if flag.placeholder else ""
     first, *others = flag.names
     # Other tools' names of a flag are in --help-all.
     shown = [first, *(name for name in others if name.startswith("--no-") or not first.startswith("--"))]
     *others, last = shown[:2]
-    names = "<br>".join([*(code(name) for name in others), code(f"{last}{value}")])
-    return names, prose(flag.text(all_choices=True))
+    names = codes([*others, f"{last}{value}"])
+    return f"{names}: {prose(flag.text(all_choices=True))}"

@@ -9,12 +9,12 @@ from vramtop.estimator.job.job import Job, Lora, ModelSpec
 
 from .json_outputs import OUTPUTS
 from .json_schema import schema_of
-from .markdown import block, code, codes, page, prose, table
+from .markdown import block, bullets, code, codes, page, prose
 
 _WIDTH = 120
 _INDENT = "  "
 _MANY = 6
-"""Words of an enumeration that a table has at most; the schema has all."""
+"""Words of an enumeration that the page has at most; the schema has all."""
 _WITH_FIELDS = ("estimate", "fit", "once")
 """Outputs that scripts read most: the page has their fields. Those of the others are in their schemas."""
 _INTRODUCTION = """\
@@ -69,8 +69,8 @@ def _closed(part: Any) -> Any:
 
 def json_page() -> str:
     """Return the page about JSON."""
-    rows = [
-        (f"[{output.title}](schemas/{name}.json)", "".join(map(code, output.commands[:1])))
+    lines = [
+        ": ".join((f"[{output.title}](schemas/{name}.json)", *map(code, output.commands[:1])))
         for name, output in OUTPUTS.items()
     ]
     return page(
@@ -79,7 +79,7 @@ def json_page() -> str:
         "## What can be relied on",
         _RULES,
         "## Outputs",
-        table(("schema", "printed by"), rows),
+        bullets(lines),
         _FILES,
         "These are the fields of the outputs that scripts read most:",
         *(part for name in _WITH_FIELDS for part in _output(name)),
@@ -106,13 +106,12 @@ _UNSAID = re.compile(r", in bytes(?=[;.])|; (absent|null): unknown(?=\.$)")
 
 
 def _fields(schema: dict[str, Any]) -> str:
-    """Return the table of the fields of an object."""
-    rows = [
-        (code(key), _type(facts), prose(_UNSAID.sub("", facts["description"])))
+    """Return the list of the fields of an object."""
+    return bullets(
+        f"{code(key)} ({_type(facts)}): {prose(_UNSAID.sub('', facts['description']))}"
         for key, facts in schema["properties"].items()
         if key != "schema"
-    ]
-    return table(("field", "type", "what it is"), rows)
+    )
 
 
 def _type(facts: dict[str, Any]) -> str:

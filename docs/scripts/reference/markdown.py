@@ -26,6 +26,11 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(_cell(cell) for cell in line)} |" for line in lines)
 
 
+def bullets(lines: Iterable[str]) -> str:
+    """Return a list; its lines are Markdown already."""
+    return "\n".join(f"- {line}" for line in lines)
+
+
 def code(text: object) -> str:
     """Return text as code, a word or a line."""
     return f"`{text}`" if str(text) else ""

@@ -182,10 +182,7 @@ OF_COMMANDS: Mapping[str, Mapping[ExitCode, str]] = {
     "preflight": {
         ExitCode.DONE: "no check fails, though there may be warnings, a tight fit among them",
         ExitCode.NO: "a check fails: the job would not run",
-        ExitCode.CANNOT_TELL: (
-            "no check fails, but the driver, the memory or the model's files could not be checked, so it is unknown "
-            "whether the job can start"
-        ),
+        ExitCode.CANNOT_TELL: ("no check fails, but the driver, the memory or the model's files could not be checked"),
     },
     "models": {ExitCode.DONE: "listed", ExitCode.WRONG_INPUT: "wrong input, or no model has such a name"},
     "attach": {ExitCode.DONE: "the run was read", ExitCode.CANNOT_TELL: "a setting that is needed is missing"},
