@@ -90,7 +90,7 @@ SHARED_KEYS = {
     "list.unfold": Key("right", "unfold the run, program or host under the cursor, or fold it"),
     "list.fold": Key("left", "fold the run, program or host under the cursor", in_help=False),
     "list.filter": Key("slash", "show only rows or lines with these words"),
-    "job.step": Key("f5,t", "the training step: memory over one step of this job, by component"),
+    "job.step": Key("f5,t", "the training step: memory over one step, by component"),
     "form.other_pane": Key("f6", "the other half: switch between the settings and the rest of the screen"),
 }
 
@@ -135,19 +135,17 @@ FIXED_KEYS = (
 
 
 DASHBOARD_KEYS = {
-    "dashboard.fit_check": Key(
-        "f", ("fit check: find out whether a job would fit before you start it; reopens a pending job")
-    ),
+    "dashboard.fit_check": Key("f", ("fit check: whether a job fits before you start it; reopens a pending job")),
     "dashboard.attach": Key(
-        "a", ("attach: compare a running job with its budget; opens the latest run, or lets you pick one")
+        "a", ("attach: compare a running job with its budget; the latest run, or one that you pick")
     ),
     "dashboard.step": Key("t", "the job's training step: memory by component, largest tensors"),
-    "dashboard.preflight": Key("p", "preflight: check that everything a pending job needs is ready"),
+    "dashboard.preflight": Key("p", "preflight: check what a pending job needs to start"),
     "dashboard.gpu": Key("g", "the GPU under the cursor: bandwidth, clocks, throttling, PCIe, ECC"),
     "dashboard.process": Key("i", "the process at the cursor: SM, CPU, RAM, folder, container, parents, environment"),
-    "dashboard.alerts": Key("w", "alerts: list lasting problems, new problems, and your quiet hours"),
+    "dashboard.alerts": Key("w", "alerts: problems, and your quiet hours"),
     "dashboard.crash": Key(
-        "e", "explain out of memory: of the process under the cursor, a log, or a torch memory snapshot"
+        "e", "explain out of memory: the process under the cursor, a log, or a torch memory snapshot"
     ),
     "dashboard.record": Key("r", "record to a file: start or stop"),
     "dashboard.dismiss": Key("x", "dismiss the ended run: the one under the cursor; or unpin a pending job"),
@@ -161,13 +159,13 @@ DASHBOARD_KEYS = {
         "signal the marked processes, or those under the cursor: TERM, INT or KILL; names them and asks first; off "
         "with --read-only",
     ),
-    "processes.user": Key("u", "one user's processes: of the user under the cursor; press again to show all"),
+    "processes.user": Key("u", "one user's processes: the user under the cursor; again: all"),
     "processes.leave_alone": Key(
         "l", "detach from the run: leave the one under the cursor alone, or attach to it again"
     ),
     "columns.switch": Key("space", "show or hide the column under the cursor"),
-    "columns.more_important": Key("left,minus,shift+up", "more important: the column stays longer when space is short"),
-    "columns.less_important": Key("right,plus,shift+down", "less important: the column goes first when space is short"),
+    "columns.more_important": Key("left,minus,shift+up", "more important: the column stays longer"),
+    "columns.less_important": Key("right,plus,shift+down", "less important: the column goes first"),
     "columns.default": Key("d", "the default columns"),
     "columns.keep": Key("enter", "keep this choice"),
     "signal.terminate": Key("y", "send TERM"),
@@ -180,7 +178,7 @@ DASHBOARD_KEYS = {
     "alerts.quiet_hours": Key("e", "set the quiet hours, without alert messages, such as 22:00-07:00, or off; saved"),
     "preflight.again": Key("r", "check again"),
     "crash.open_file": Key("o", "explain a log or a torch memory snapshot"),
-    "step.lines": Key("enter", "show the source line that made the marked tensor, with its context"),
+    "step.lines": Key("enter", "show the source line that made the marked tensor"),
 }
 
 
@@ -191,16 +189,14 @@ JOB_KEYS = {
     "fit.pin": Key(
         "f2,p", "pin the job as pending, so the dashboard shows whether it fits; replaces its earlier version"
     ),
-    "fit.open": Key("f3,o", "open a job file, another tool's configuration, or a launch line; you can paste it"),
-    "fit.choose_gpus": Key(
-        "f4,g", "choose the GPUs: those of this machine, or any number of a model from the catalogue"
-    ),
+    "fit.open": Key("f3,o", "open a job file, another tool's configuration, or a pasted launch line"),
+    "fit.choose_gpus": Key("f4,g", "choose the GPUs: those of this machine, or a model from the catalogue"),
     "fit.save": Key("f8,w", "save as a job file, for vramtop fit FILE"),
-    "fit.copy": Key("f9,y", "copy the changes: as vramtop fit flags and as edits to the tool's own file"),
+    "fit.copy": Key("f9,y", "copy the changes: as flags, and as edits to the tool's own file"),
     "fit.undo": Key("f10,u", "undo a suggestion, an opened file, or the edits of one field"),
     "fit.preflight": Key(
         "f12,c",
-        "preflight: check the job's driver, model, access tokens, disk, libraries and network",
+        "preflight: check driver, model, access tokens, disk, libraries and network",
     ),
     "fit.rehearse": Key("ctrl+r,r", "rehearse the program: without a GPU; shows the command and asks first"),
     "rehearse.run": Key("y", "run the program"),
