@@ -34,8 +34,6 @@ _UNITS = """\
 _MANY = 12
 """Words of a choice of which the page has all."""
 _ABOUT = re.compile(r"^(Version|Possible error) of [^;]+\.$")
-_LARGEST = 2**31 - 1
-"""A bound that no job comes near."""
 _TEXTS = ((types.type_info(Version), "version"), (types.type_info(EnvironmentName), "name of a variable"))
 """Texts with a pattern, in words."""
 
@@ -160,7 +158,7 @@ def _in_words(kind: types.Type, choices: tuple[str, ...]) -> str:
 
 
 def _number(kind: types.IntType | types.FloatType) -> str:
-    word = "integer" if isinstance(kind, types.IntType) else "number"
-    largest = None if (kind.le or 0) >= _LARGEST else kind.le
-    bounds = [(">", kind.gt), ("≥", kind.ge), ("<", kind.lt), ("≤", largest)]
-    return f"{word} {', '.join(f'{sign} {bound}' for sign, bound in bounds if bound is not None)}".strip()
+    if isinstance(kind, types.IntType):
+        return "integer"
+    bounds = [(">", kind.gt), ("≥", kind.ge), ("<", kind.lt), ("≤", kind.le)]
+    return f"number {', '.join(f'{sign} {bound}' for sign, bound in bounds if bound is not None)}".strip()

@@ -6,8 +6,8 @@ from vramtop.monitor.storage.settings.schema import SETTINGS, TABLES, Setting
 from .markdown import code, codes, page, prose, sentence, table
 
 _INTRODUCTION = """\
-Every setting of `config.toml` ([how to change one](../how-to/settings.md)). Its environment variable is its name:
-`VRAMTOP_DASHBOARD_INTERVAL` is `dashboard.interval` ([others](environment.md))."""
+Every setting of `config.toml` ([how to change one](../how-to/settings.md)), with its flags in parentheses. Its
+environment variable is its name: `VRAMTOP_DASHBOARD_INTERVAL` is `dashboard.interval` ([others](environment.md))."""
 
 
 def settings_page() -> str:
@@ -24,7 +24,7 @@ def _table(name: str) -> list[str]:
     rows = [
         (
             code(_key(setting)),
-            prose(setting.allowed),
+            _value(setting),
             _default(setting),
             " ".join(filter(None, (prose(sentence(setting.about)), _flags(setting)))),
         )
@@ -37,6 +37,11 @@ def _table(name: str) -> list[str]:
     return [f"## `[{name}]`", table(head, rows)]
 
 
+def _value(setting: Setting) -> str:
+    words = setting.allowed.removeprefix("one of: ").replace("a list of:", "list:")
+    return "boolean" if words == "true or false" else prose(words)
+
+
 def _key(setting: Setting) -> str:
     return "NAME" if setting.kind == "mapping" else setting.name.rpartition(".")[2]
 
@@ -46,4 +51,4 @@ def _default(setting: Setting) -> str:
 
 
 def _flags(setting: Setting) -> str:
-    return f"Flag: {codes(setting.flag.split(', '))}." if setting.flag else ""
+    return f"({codes(setting.flag.split(', '))})" if setting.flag else ""
