@@ -57,7 +57,10 @@ def commands_page() -> str:
     every = [flag for group in flag_groups(parser) if group.heading == EVERY_COMMAND for flag in group.flags]
     common = [flag for group in flag_groups(commands["fit"]) if group.heading == _COMMON for flag in group.flags]
     told = {_key(flag) for group in dashboard for flag in group.flags}
-    rest = [f"{_line(flag)} ({codes(names)})" for key, (flag, names) in shared.items() if key not in told]
+    rest: dict[str, list[str]] = {}
+    for key, (flag, names) in shared.items():
+        if key not in told:
+            rest.setdefault(codes(names), []).append(_line(flag))
     return page(
         "Commands",
         _INTRODUCTION,
@@ -71,7 +74,7 @@ def commands_page() -> str:
         _flags(common),
         "## Flags of several commands",
         "Flags of the dashboard mean the same in commands that have them.",
-        bullets(rest),
+        *(part for names, flags in rest.items() for part in (f"{names}:", bullets(flags))),
         *(part for name, sub in commands.items() for part in _command(name, sub, told | shared.keys())),
     )
 
