@@ -131,26 +131,37 @@ _KEPT = {"lstm": 5, "gru": 6, "rnn_tanh": 1, "rnn_relu": 1}
 _OF_A_STEP = {"lstm": 11, "gru": 8, "rnn_tanh": 2, "rnn_relu": 2}
 
 
-def recurrent_layers(is_on_gpu: Any, doubts: Any) -> Iterator[tuple[Any, str, Any]]:
+_SINCE_BF16 = "2.11"
+"""torch whose builds for CUDA have cuDNN 9.13 or newer, which takes bf16 too, from compute capability 8.0 on.
+
+Source: torch, ``CUDAHooks::supportsBFloat16RNNWithCuDNN``.
+"""
+
+
+def recurrent_layers(is_on_gpu: Any, doubts: Any, *, is_ampere: bool = True) -> Iterator[tuple[Any, str, Any]]:
     """Yield stand-ins for the functions behind ``torch.nn.LSTM`` and others, for tensors on a GPU.
 
     Args:
         is_on_gpu: says of a tensor whether it is there.
         doubts: what is not known is added to it.
+        is_ampere: the GPU has compute capability 8.0 or more.
     """
+    has_bf16 = is_ampere and torch.__version__ >= _SINCE_BF16
+    dtypes = {*torch.backends.cudnn.CUDNN_TENSOR_DTYPES, *([torch.bfloat16] if has_bf16 else [])}
     for name in _GATES:
         original = getattr(torch._VF, name)
-        yield torch._VF, name, functools.partial(_recurrent, name, original, is_on_gpu, doubts)
+        yield torch._VF, name, functools.partial(_recurrent, name, original, is_on_gpu, dtypes, doubts)
     # weights in one buffer take what they take in many
     yield torch.backends.cudnn, "is_acceptable", lambda tensor: False  # noqa: ARG005 - torch's names
 
 
-def _recurrent(name: str, original: Any, is_on_gpu: Any, doubts: Any, tensor: Any, *args: Any) -> Any:
+def _recurrent(  # noqa: PLR0917 - torch's own come last
+    name: str, original: Any, is_on_gpu: Any, dtypes: Any, doubts: Any, tensor: Any, *args: Any
+) -> Any:
     if not is_on_gpu(tensor):
         return original(tensor, *args)
     dtype = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else tensor.dtype
-    cudnn = torch.backends.cudnn
-    if not cudnn.enabled or dtype not in cudnn.CUDNN_TENSOR_DTYPES:
+    if not torch.backends.cudnn.enabled or dtype not in dtypes:
         doubts.add("recurrent layers without cuDNN run as single steps", "recurrent")
         return original(tensor, *args)
     sentence = "memory kept by recurrent layers follows a rule inferred from cuDNN of 2017; cuDNN publishes none"

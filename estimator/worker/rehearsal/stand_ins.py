@@ -63,7 +63,7 @@ def stand_ins(gpus: FakeGpus, card: Card) -> Iterator[tuple[Any, str, Any]]:
         _streams(gpus),
         _tensors(gpus),
         _autocast(),
-        _others(gpus),
+        _others(gpus, card),
         many_ranks(gpus),
         cuda_graphs(gpus),
     ):
@@ -522,7 +522,7 @@ def _kernels_for_lists() -> Iterator[tuple[Any, str, Any]]:
     yield torch._C, "_group_tensors_by_device_and_dtype", grouped
 
 
-def _others(gpus: FakeGpus) -> Iterator[tuple[Any, str, Any]]:
+def _others(gpus: FakeGpus, card: Card) -> Iterator[tuple[Any, str, Any]]:
     """Yield what else depends on a device or on values."""
     scaler, is_all_true = torch.amp.GradScaler, torch._is_all_true
 
@@ -556,7 +556,8 @@ def _others(gpus: FakeGpus) -> Iterator[tuple[Any, str, Any]]:
 
         return run
 
-    yield from recurrent_layers(lambda each: isinstance(each, FakeTensor), gpus.doubts)
+    is_ampere = card.capability[0] >= 8
+    yield from recurrent_layers(lambda each: isinstance(each, FakeTensor), gpus.doubts, is_ampere=is_ampere)
     yield from files_of_tensors(gpus)
     yield torch, "_is_all_true", is_valid
 

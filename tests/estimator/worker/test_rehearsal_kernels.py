@@ -50,6 +50,18 @@ def test_recurrent_layers_keep_what_cudnn_was_measured_to_keep(
     assert made.count(workspace) == 2  # forward and backward
 
 
+@pytest.mark.parametrize(("torch_version", "is_ampere"), [("2.13.0", True), ("2.13.0", False), ("2.10.0", True)])
+def test_bf16_recurrent_layers_are_cudnn_s_since_it_takes_them(
+    torch_version: str, is_ampere: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch, "__version__", torch.torch_version.TorchVersion(torch_version))
+    doubts = Doubts()
+    with replaced(*recurrent_layers(lambda _: True, doubts, is_ampere=is_ampere)):
+        torch.nn.LSTM(4, 8, dtype=torch.bfloat16)(torch.empty(5, 2, 4, dtype=torch.bfloat16))
+    single_steps = "recurrent layers without cuDNN run as single steps" in doubts.sentences
+    assert single_steps is (not is_ampere or torch_version == "2.10.0")
+
+
 def test_models_of_an_older_transformers_get_flash_attn_which_packs_and_pads(monkeypatch) -> None:
     model = ModuleType("transformers.models.older")
     model.is_flash_attn_2_available = lambda: False

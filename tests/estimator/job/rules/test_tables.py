@@ -51,5 +51,6 @@ def test_no_formula_compares_the_name_of_a_row(package: str) -> None:
 def test_the_documentation_lists_every_optimizer_and_option() -> None:
     text = (Path(__file__).parents[4] / "docs" / "reference" / "optimizers.md").read_text()
     assert not [name for name in OPTIMIZERS if f"`{name}`" not in text], "run `make reference`"
-    listed = {name for row in re.findall(r"^\| (.*?) \|", text, re.MULTILINE) for name in re.findall(r"`(.*?)`", row)}
+    rows = re.findall(r"^(?:\| .*? \||- .*?: )", text, re.MULTILINE)
+    listed = {name for row in rows for name in re.findall(r"`(.*?)`", row)}
     assert listed - OPTIMIZERS.keys() == {"module:Class"}
