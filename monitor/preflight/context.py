@@ -213,14 +213,10 @@ def target_devices(context: CheckContext) -> tuple[DeviceCapacity, ...]:
     devices = context.machine.devices
     if context.machine.chosen or context.devices.is_unknown:
         return devices
-    mig_devices = _visible_mig_devices(context)
+    gpus = context.machine.snapshot.gpus if context.machine.snapshot else ()
+    mig_devices = visible_mig_devices(GpuEnvironment.from_environ(context.environ, local_rank=None), gpus)
     if mig_devices:
         return tuple(device for device in devices if device.uuid in mig_devices)
     indices = assigned_gpu_indices(context)
     chosen = tuple(device for device in devices if device.index in indices)
     return chosen if len(chosen) == context.ranks_here else devices
-
-
-def _visible_mig_devices(context: CheckContext) -> tuple[str, ...]:
-    gpus = context.machine.snapshot.gpus if context.machine.snapshot else ()
-    return visible_mig_devices(GpuEnvironment.from_environ(context.environ, local_rank=None), gpus)

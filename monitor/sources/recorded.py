@@ -468,7 +468,11 @@ class _Collector:
         self._time, self._readings = snapshot.time, self._readings + 1
         source = replace(snapshot.source, kind="recording", path=None)
         board = self._board = self._watchlist.update(replace(snapshot, source=source))
-        self._add_faults(snapshot)
+        for fault in snapshot.faults:
+            if fault.code == TRUNCATED_CODE:
+                self._finder.add(Event(time=snapshot.time, kind="cut", sentence=fault.message))
+            elif len(self._faults) < _MAX_PROGRAMS:
+                self._faults[fault.message] = None
         self._add_gpus(board, before)
         groups = group_processes(board)
         self._add_processes(board, groups, before)
@@ -509,13 +513,6 @@ class _Collector:
     def _is_gap(self, seconds: float) -> bool:
         usual = self._usual_interval()
         return usual is not None and seconds > max(_GAP_INTERVALS * usual, usual + _MIN_GAP_SECONDS)
-
-    def _add_faults(self, snapshot: Snapshot) -> None:
-        for fault in snapshot.faults:
-            if fault.code == TRUNCATED_CODE:
-                self._finder.add(Event(time=snapshot.time, kind="cut", sentence=fault.message))
-            elif len(self._faults) < _MAX_PROGRAMS:
-                self._faults[fault.message] = None
 
     def _add_gpus(self, board: Board, before: float | None) -> None:
         time = board.snapshot.time

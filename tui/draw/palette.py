@@ -95,15 +95,11 @@ def readable(colour: Rgb, ground: Rgb, least: float) -> Rgb:
         lighter = contrast(WHITE, ground) >= contrast(BLACK, ground)
     end = WHITE if lighter else BLACK
     for step in range(1, _STEPS):
-        moved = _mixed(colour, end, step)
+        red, green, blue = (round(one + (other - one) * step / _STEPS) for one, other in zip(colour, end, strict=True))
+        moved = red, green, blue
         if contrast(moved, ground) >= least:
             return moved
     return end
-
-
-def _mixed(colour: Rgb, end: Rgb, step: int) -> Rgb:
-    red, green, blue = (round(one + (other - one) * step / _STEPS) for one, other in zip(colour, end, strict=True))
-    return red, green, blue
 
 
 @lru_cache(maxsize=1024)

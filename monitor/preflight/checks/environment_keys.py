@@ -2,7 +2,6 @@
 
 import netrc
 from collections.abc import Iterator
-from pathlib import Path
 from urllib.parse import urlsplit
 
 import msgspec
@@ -98,18 +97,13 @@ def _wandb_alternative(context: CheckContext) -> str | None:
     if mode in _WANDB_OFFLINE_MODES:
         return f"WANDB_MODE={mode}"
     host = _host(context.environ.get("WANDB_BASE_URL") or "https://api.wandb.ai")
-    path = _netrc_file(context)
+    named = context.environ.get("NETRC")
+    path = expand_user(named) if named else context.path("~/.netrc")
     try:
         known = netrc.netrc(str(path)).authenticators(host)
     except (OSError, netrc.NetrcParseError, UnicodeDecodeError):
         return None
     return f"{host} in {path}" if known and known[2] else None
-
-
-def _netrc_file(context: CheckContext) -> Path:
-    """Return the file that NETRC names, else ``~/.netrc``."""
-    named = context.environ.get("NETRC")
-    return expand_user(named) if named else context.path("~/.netrc")
 
 
 def _host(url: str) -> str:

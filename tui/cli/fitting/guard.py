@@ -49,7 +49,8 @@ def guarded(options: argparse.Namespace, launch: Sequence[str], environ: Mapping
         with contextlib.suppress(CannotTellError):
             gpus_here(options.gpu)  # a wrong index is an error of this command line, not of the job
     for text in options.set:
-        _require_known_key(text)
+        key, value = parse_assignment(text)
+        with_changes(Job(model=ModelSpec(id="any")), {key: value}, where="--set")  # refuses a mistyped setting
     try:
         loaded = load_from_options(options, launch)
         check = _of_this_machine(check_here(options, loaded), launch)
@@ -77,16 +78,6 @@ def _starts(verdict: FitResult | DeviceVerdict, budget: Budget) -> bool:
     if verdict.verdict == "unknown" and not budget.peak.says_nothing:
         return verdict.margin_bytes is None or verdict.margin_bytes >= 0
     return verdict.verdict != "does_not_fit"
-
-
-def _require_known_key(text: str) -> None:
-    """Refuse a mistyped setting, with which the check would say nothing about the command.
-
-    Raises:
-        InputError: a job has no such setting, or not this value.
-    """
-    key, value = parse_assignment(text)
-    with_changes(Job(model=ModelSpec(id="any")), {key: value}, where="--set")
 
 
 def _visible(verdict: FitResult, budget: Budget) -> dict[str, str]:

@@ -196,7 +196,8 @@ def legend_content(row: ProcessRow, graph: RunGraphData, span_label: str) -> Con
 
 def bars_content(row: ProcessRow, width: int, *, now: float) -> Content:
     """Return held memory and budget on one scale, torch's counters, and the status."""
-    scale = _scale(row)
+    sizes = [row.process.used_bytes, row.budget.peak.high_bytes if row.budget else None]
+    scale = row.gpu.total_bytes or max(size for size in (*sizes, 1) if size is not None)
     cells = width - _LABEL_WIDTH - _FIGURES_WIDTH
     lines = [_held_line(row, scale, cells)]
     if row.budget is not None:
@@ -248,11 +249,6 @@ def facts_content(row: ProcessRow) -> Content:
 def time_words(unix_seconds: float) -> str:
     """Return the time of day."""
     return time.strftime("%H:%M:%S", time.localtime(unix_seconds))
-
-
-def _scale(row: ProcessRow) -> int:
-    sizes = [row.process.used_bytes, row.budget.peak.high_bytes if row.budget else None]
-    return row.gpu.total_bytes or max(size for size in (*sizes, 1) if size is not None)
 
 
 def _held_line(row: ProcessRow, scale: int, cells: int) -> Content:
