@@ -12,7 +12,7 @@ import pytest
 from vramtop.estimator.common.errors import CannotTellError
 from vramtop.estimator.job.job import Job
 from vramtop.estimator.job.job_file.changes import job_from_mapping
-from vramtop.monitor.attach.attachment import SavedAnswers
+from vramtop.monitor.attach.saved_answers import SavedAnswers
 from vramtop.monitor.history.history import History
 from vramtop.monitor.sources.recording import read_recording
 from vramtop.monitor.storage.pending_jobs import PendingJobs

@@ -8,14 +8,9 @@ from vramtop.estimator.common.errors import InputError
 from vramtop.estimator.readers.source.evidence import DeviceChoice
 
 from ..snapshot.snapshot import GpuReading, gpu_list
-from .attachment import (
-    GpuEnvironment,
-    find_device,
-    nvml_mig_parent,
-    parse_visible_devices,
-    visible_gpus,
-    visible_mig_devices,
-)
+from .gpu_assignment import visible_gpus, visible_mig_devices
+from .gpu_environment import GpuEnvironment, nvml_mig_parent
+from .visible_devices import find_device, parse_visible_devices
 
 _VARIABLE = "CUDA_VISIBLE_DEVICES"
 

@@ -13,8 +13,9 @@ from vramtop.estimator.job.job import Job
 from vramtop.estimator.model.hub import Refusal
 from vramtop.estimator.trace.installed_packages import InstalledPackages, TorchBuild
 
-from ..attach.attachment import GpuAssignment, GpuEnvironment, assign_gpu, nvml_mig_parent, visible_mig_devices
 from ..attach.chosen_devices import ChosenDevices
+from ..attach.gpu_assignment import GpuAssignment, assign_gpu, visible_mig_devices
+from ..attach.gpu_environment import GpuEnvironment, nvml_mig_parent
 from ..board.capacity import DeviceCapacity
 from .facts import JobInterpreter, Machine
 

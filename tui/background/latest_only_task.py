@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
     from vramtop.estimator.budget import Budget
     from vramtop.estimator.job.job import Job
-    from vramtop.monitor.attach.attachment import Attachment, SavedAnswer, SavedAnswers
+    from vramtop.monitor.attach.attachment import Attachment
+    from vramtop.monitor.attach.saved_answers import SavedAnswer, SavedAnswers
     from vramtop.monitor.snapshot.snapshot import ProcessKey
 
 Result = TypeVar("Result")
@@ -350,7 +351,7 @@ class RunReader:
             self._task.submit(lambda: known)
             return
 
-        from vramtop.monitor.attach.attachment import run_key
+        from vramtop.monitor.attach.saved_answers import run_key
 
         def read() -> Attachment:
             attachment = self._attach(pid, start_time=start_time, on_gpu=on_gpu)
@@ -375,7 +376,7 @@ class RunReader:
         Raises:
             VramtopError: it can no longer be read.
         """
-        from vramtop.monitor.attach.attachment import SavedAnswer, run_key
+        from vramtop.monitor.attach.saved_answers import SavedAnswer, run_key
 
         plain = self._attach(attachment.pid, start_time=attachment.start_time, on_gpu=on_gpu)
         now, run = self._answers.clock(), run_key(plain)
@@ -400,7 +401,7 @@ class RunReader:
     def _with_answers(
         self, plain: Attachment, answers: Mapping[str, SavedAnswer], on_gpu: Collection[int] | None
     ) -> Attachment:
-        from vramtop.monitor.attach.attachment import apply_answers
+        from vramtop.monitor.attach.saved_answers import apply_answers
 
         pid, start = plain.pid, plain.start_time
         return apply_answers(

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from ...board.board import Board
     from ...snapshot.snapshot import ProcessKey, Snapshot
     from ...sources.sampler import SnapshotSource
-    from .automatic_attach import Candidate
+    from .candidates import Candidate
 
 # Standard error of a command that ``vramtop run`` has started, where vramtop says one sentence at most.
 

@@ -6,15 +6,8 @@ from typing import Any
 
 import pytest
 
-from vramtop.monitor.attach.attachment import (
-    GpuAssignment,
-    GpuEnvironment,
-    assign_gpu,
-    has_own_gpu_numbering,
-    nvml_mig_parent,
-    visible_gpus,
-    visible_mig_devices,
-)
+from vramtop.monitor.attach.gpu_assignment import GpuAssignment, assign_gpu, visible_gpus, visible_mig_devices
+from vramtop.monitor.attach.gpu_environment import GpuEnvironment, has_own_gpu_numbering, nvml_mig_parent
 from vramtop.monitor.snapshot.snapshot import GpuProcess, GpuReading
 
 UUIDS = ("GPU-8f3a0000-11", "GPU-8f3b0000-22", "GPU-17c90000-33", "GPU-e0520000-44")

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from vramtop.estimator.readers.source.evidence import FindingCollector, JobReading
-from vramtop.monitor.attach.read_run import with_live_facts
+from vramtop.monitor.attach.live_facts import with_live_facts
 from vramtop.monitor.probe.probe_reader import OptimizerFacts, ProbeSample
 
 

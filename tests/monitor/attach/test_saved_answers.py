@@ -9,7 +9,8 @@ import pytest
 from vramtop.estimator.common.errors import CannotTellError
 from vramtop.estimator.common.records import replace
 from vramtop.estimator.readers.source.evidence import FindingCollector
-from vramtop.monitor.attach.attachment import Attachment, SavedAnswers, run_key, with_saved_answers
+from vramtop.monitor.attach.attachment import Attachment
+from vramtop.monitor.attach.saved_answers import SavedAnswers, run_key, with_saved_answers
 
 DAY = 1_795_000_000.0
 """2026-11-18."""
@@ -167,7 +168,7 @@ def test_the_oldest_runs_are_deleted_first(tmp_path):
 def test_two_dashboards_at_once_lose_no_answers(answers):
     program = (
         "import sys, pathlib\n"
-        "from vramtop.monitor.attach.attachment import SavedAnswers\n"
+        "from vramtop.monitor.attach.saved_answers import SavedAnswers\n"
         "for at in range(25):\n"
         "    SavedAnswers(pathlib.Path(sys.argv[1])).save('run', {f'{sys.argv[2]}.{at}': at})\n"
     )

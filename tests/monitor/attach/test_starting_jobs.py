@@ -9,8 +9,14 @@ from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.job.job import Job, ModelSpec, Parallel
 from vramtop.estimator.readers.source.evidence import FindingCollector
-from vramtop.monitor.attach.attachment import Attachment, GpuAssignment, GpuEnvironment, RankProcess
-from vramtop.monitor.attach.read_run import StartingProcess, find_starting_processes, remaining_bytes_by_device
+from vramtop.monitor.attach.attachment import Attachment, RankProcess
+from vramtop.monitor.attach.gpu_assignment import GpuAssignment
+from vramtop.monitor.attach.gpu_environment import GpuEnvironment
+from vramtop.monitor.attach.starting_processes import (
+    StartingProcess,
+    find_starting_processes,
+    remaining_bytes_by_device,
+)
 from vramtop.monitor.board.board import GpuRow, ProcessRow
 from vramtop.monitor.board.board_rows import committed_bytes
 from vramtop.monitor.board.divergence import Comparison

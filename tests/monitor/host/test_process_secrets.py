@@ -15,8 +15,8 @@ from waiting import until
 from vramtop.estimator.common import secrets
 from vramtop.estimator.common.records import replace
 from vramtop.estimator.job.job import Job, ModelSpec
-from vramtop.monitor.attach.attachment import run_key
 from vramtop.monitor.attach.read_run import read_run
+from vramtop.monitor.attach.saved_answers import run_key
 from vramtop.monitor.host.inspect.process_details import read_details
 from vramtop.monitor.host.process_info import read_process
 from vramtop.monitor.host.processes import ProcessDirectory

@@ -16,7 +16,7 @@ from vramtop.estimator.common.errors import CannotTellError
 from vramtop.estimator.job.job import Job, ModelSpec
 from vramtop.estimator.job.job_file.load_and_save import save_job
 from vramtop.estimator.trace.worker_pool import read_cached, write_cached
-from vramtop.monitor.attach.attachment import SavedAnswers
+from vramtop.monitor.attach.saved_answers import SavedAnswers
 from vramtop.monitor.history.history import History
 from vramtop.monitor.storage.pending_jobs import PendingJobs
 from vramtop.monitor.storage.settings.change import change_settings

@@ -19,8 +19,8 @@ from slow_cases import quick_every
 from waiting import until
 
 from vramtop.estimator.job.job import Job
-from vramtop.monitor.attach.attachment import SavedAnswers, run_key
 from vramtop.monitor.attach.read_run import read_run
+from vramtop.monitor.attach.saved_answers import SavedAnswers, run_key
 from vramtop.monitor.sources.demo import demo_path
 from vramtop.tui.cli.main import main
 from vramtop.tui.job.flags.job_flags import job_flags

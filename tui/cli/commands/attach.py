@@ -19,9 +19,10 @@ from vramtop.estimator.job.gpu_catalogue import match_nvml_name
 from vramtop.estimator.job.job import Job
 from vramtop.estimator.job.job_file.changes import job_to_mapping, parse_assignment, replaces_model
 from vramtop.monitor.anomalies import Anomaly, AnomalyDetector
-from vramtop.monitor.attach.attachment import Attachment, SavedAnswers, with_saved_answers
+from vramtop.monitor.attach.attachment import Attachment
 from vramtop.monitor.attach.read_run import read_run, require_running
 from vramtop.monitor.attach.rehearse_run import find_program, with_rehearsal
+from vramtop.monitor.attach.saved_answers import SavedAnswers, with_saved_answers
 from vramtop.monitor.board.divergence import Comparison, PhaseTracker, compare_with_budget, diagnose
 from vramtop.monitor.snapshot.snapshot import GpuProcess, GpuReading, Snapshot
 from vramtop.monitor.sources.nvml.nvml_source import NvmlSource

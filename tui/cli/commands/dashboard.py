@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vramtop.estimator.common.errors import InputError, require_threads
-from vramtop.monitor.attach.automatic.automatic_attach import AutomaticAttach, IdleTracing, LeftAlone
+from vramtop.monitor.attach.automatic.automatic_attach import AutomaticAttach
+from vramtop.monitor.attach.automatic.idle_tracing import IdleTracing
+from vramtop.monitor.attach.automatic.left_alone import LeftAlone
 from vramtop.monitor.history.run_recorder import RunRecorder
 from vramtop.monitor.snapshot.snapshot import CurrentDemand, Demand, ProcessFigure
 from vramtop.monitor.sources.nvml.nvml_source import NvmlSource

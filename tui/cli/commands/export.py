@@ -155,7 +155,8 @@ def _sampler(
     log: _Log,
 ) -> Sampler:
     """Return the sampler, which keeps the latest board; what attaches to runs and measures them follows it."""
-    from vramtop.monitor.attach.automatic.automatic_attach import AutomaticAttach, IdleTracing
+    from vramtop.monitor.attach.automatic.automatic_attach import AutomaticAttach
+    from vramtop.monitor.attach.automatic.idle_tracing import IdleTracing
     from vramtop.monitor.history.run_recorder import RunRecorder
     from vramtop.monitor.snapshot.faults import NO_DRIVER
     from vramtop.monitor.sources.nvml.nvml_source import NvmlSource

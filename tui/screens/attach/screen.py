@@ -20,9 +20,10 @@ from vramtop.estimator.common.errors import VramtopError
 from vramtop.estimator.common.records import replace
 from vramtop.estimator.estimation import estimate
 from vramtop.estimator.job.job import Job
-from vramtop.monitor.attach.attachment import Attachment, SavedAnswers, run_key
+from vramtop.monitor.attach.attachment import Attachment
 from vramtop.monitor.attach.read_run import read_run
 from vramtop.monitor.attach.rehearse_run import find_program, with_rehearsal
+from vramtop.monitor.attach.saved_answers import SavedAnswers, run_key
 from vramtop.monitor.board.board import NOT_ON_GPU_YET, Board, MissingReason, ProcessRow, RunRow, missing_reason
 from vramtop.monitor.board.divergence import Status, diagnose
 from vramtop.monitor.board.watchlist import Watchlist

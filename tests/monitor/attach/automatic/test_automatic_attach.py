@@ -13,10 +13,12 @@ from waiting import until
 from vramtop.estimator.common.errors import CannotTellError
 from vramtop.estimator.common.limits import Limit
 from vramtop.estimator.estimation import estimate
-from vramtop.monitor.attach.attachment import SavedAnswers, run_key
 from vramtop.monitor.attach.automatic import read_job
-from vramtop.monitor.attach.automatic.automatic_attach import ENDED_RUN_SECONDS, AutomaticAttach, IdleTracing, LeftAlone
+from vramtop.monitor.attach.automatic.automatic_attach import ENDED_RUN_SECONDS, AutomaticAttach
+from vramtop.monitor.attach.automatic.idle_tracing import IdleTracing
+from vramtop.monitor.attach.automatic.left_alone import LeftAlone
 from vramtop.monitor.attach.automatic.run_answer import ReadRequest
+from vramtop.monitor.attach.saved_answers import SavedAnswers, run_key
 from vramtop.monitor.board.board import AttachProgress, Board
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.host.process_info import read_process

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from vramtop.estimator.common.records import replace
-from vramtop.monitor.attach.automatic.automatic_attach import MAX_READINGS, RETRY_SECONDS, SETTLED_SECONDS, Candidates
+from vramtop.monitor.attach.automatic.candidates import MAX_READINGS, RETRY_SECONDS, SETTLED_SECONDS, Candidates
 from vramtop.monitor.attach.automatic.run_answer import RunAnswer
 from vramtop.monitor.board.board_rows import gpu_rows
 from vramtop.monitor.host.kinds import program_of

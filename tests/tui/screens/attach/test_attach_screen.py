@@ -17,8 +17,9 @@ from vramtop.estimator.common.errors import CannotTellError, InputError
 from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.job.job import Job, ModelSpec
-from vramtop.monitor.attach.attachment import Attachment, SavedAnswers, run_key
+from vramtop.monitor.attach.attachment import Attachment
 from vramtop.monitor.attach.read_run import read_run
+from vramtop.monitor.attach.saved_answers import SavedAnswers, run_key
 from vramtop.monitor.board.board import Board
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.snapshot.snapshot import ProcessCounters, WatchedJob

@@ -1,0 +1,71 @@
+"""Facts that the running program reports of its model and optimizers; they precede what was read elsewhere."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from vramtop.estimator.common.records import replace
+from vramtop.estimator.job.rules.optimizers.by_name import optimizer_by_class
+from vramtop.estimator.readers.source.evidence import Finding, JobReading
+
+from ..probe.probe_reader import OptimizerFacts, ProbeSample
+
+_MODEL = "reported by the running program (probe)"
+_OPTIMIZER = "the running optimizer (probe)"
+_UNKNOWN = "unknown"
+
+
+def with_live_facts(reading: JobReading, sample: ProbeSample | None) -> JobReading:
+    """Return a reading with the trained parameters and the optimizer that the probe reports, if it does."""
+    found = {} if sample is None else {finding.key: finding for finding in _live_findings(sample)}
+    if not found:
+        return reading
+    others = tuple(finding for finding in reading.findings if finding.key not in found)
+    known = {*found, *(["training.trainable"] if "training.trainable_parameters" in found else [])}
+    return replace(
+        reading,
+        findings=(*others, *found.values()),
+        uncertainties=tuple(each for each in reading.uncertainties if each.unless not in known),
+    )
+
+
+def _live_findings(sample: ProbeSample) -> Iterator[Finding]:
+    model = sample.model or {}
+    trained = _trained_of_model(model) or _trained_of_optimizers(sample.optimizers)
+    if trained:
+        yield Finding(key="training.trainable_parameters", value=trained, origin=_MODEL, written=True)
+    if names := _names(model.get("trained")):
+        yield Finding(key="training.trainable", value=names, origin=_MODEL, written=True)
+    if sample.optimizers:
+        yield from _optimizer_findings(max(sample.optimizers, key=lambda each: sum(each.trained.values())))
+
+
+def _trained_of_model(model: Mapping[str, Any]) -> int | None:
+    """Return the elements that a model trains; None: a rank sees its share of them only, or nothing is reported."""
+    if model.get("sharded") is not False:
+        return None
+    counts: Mapping[str, int] = model["parameters"]
+    return sum(count for name, count in counts.items() if name.endswith(" trained"))
+
+
+def _trained_of_optimizers(optimizers: tuple[OptimizerFacts, ...]) -> int | None:
+    """Return the elements that all optimizers step; None: they are shares of a rank."""
+    if any(each.sharded not in (None, "dtensor") for each in optimizers):
+        return None
+    return sum(count for each in optimizers for count in each.trained.values())
+
+
+def _names(value: Any) -> list[str] | None:
+    if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
+        return None
+    usable = [name for name in value if name and len(name) <= 500 and not name.startswith("!") and name.isprintable()]
+    return usable if len(usable) == len(value) and not any(" " in name for name in usable) else None
+
+
+def _optimizer_findings(facts: OptimizerFacts) -> Iterator[Finding]:
+    given = {name: value for name, value in facts.options.items() if value is not None}
+    choice = optimizer_by_class(facts.name, given)
+    if choice.name == _UNKNOWN or choice.sentence is not None:
+        return
+    yield Finding(key="training.optimizer", value=choice.name, origin=_OPTIMIZER, written=True)
+    if choice.options:
+        yield Finding(key="training.optimizer_options", value=dict(choice.options), origin=_OPTIMIZER, written=True)
