@@ -96,7 +96,7 @@ from pathlib import Path
 from vramtop.estimator.common.errors import VramtopError
 from vramtop.estimator.job.job_file.load_and_save import save_job
 from vramtop.estimator.trace.worker_pool import write_cached
-from vramtop.monitor.attach.attachment import SavedAnswers
+from vramtop.monitor.attach.saved_answers import SavedAnswers
 from vramtop.estimator.job.job import Job, ModelSpec
 resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))
 folder = Path(sys.argv[1])
@@ -123,7 +123,7 @@ def test_a_full_disk_leaves_the_old_files_complete_and_no_partial_ones(tmp_path:
 KEEPS = """
 import sys
 from pathlib import Path
-from vramtop.monitor.attach.attachment import SavedAnswers
+from vramtop.monitor.attach.saved_answers import SavedAnswers
 for number in range(40):
     SavedAnswers(Path(sys.argv[1])).save(f"{sys.argv[2]}-{number}", {"training.micro_batch": number})
 """
