@@ -98,7 +98,8 @@ from pathlib import Path
 from vramtop.estimator.job.job import Job, ModelSpec
 from vramtop.estimator.estimation import estimate
 from vramtop.estimator.common.sizes import GIB
-from vramtop.monitor.board.fit import check_fit, device_capacities
+from vramtop.monitor.board.capacity import device_capacities
+from vramtop.monitor.board.fit import check_fit
 from vramtop.monitor.storage.reservations import Reservations
 from vramtop.monitor.snapshot.snapshot import GpuReading, Snapshot, Source
 from vramtop.tui.cli.fitting.waiting import wait_until_it_fits
