@@ -131,6 +131,7 @@ def start_python_with_torch(tmp_path_factory: pytest.TempPathFactory) -> str:
         "torch",
         "torch._dynamo",
         "torch.distributed.launcher",
+        *(f"worker.rehearsal.{name}" for name in ("moving", "notebook", "program", "ranks", "watched")),
         "--",
         "peft",
         "transformers.trainer",

@@ -32,6 +32,7 @@ from waiting import until
 HUB = {"HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
 """Variables of the hub while all modules are imported: those of a rehearsal in a test that sets none."""
 COLLECTED = "tests"
+ESTIMATOR = str(Path(__file__).parents[1] / "estimator")
 CLIENT = """#!{python} -IS
 import _socket, marshal, os, sys  # socket and json take as long to import as Python takes to start
 server = _socket.socket(_socket.AF_UNIX)
@@ -75,8 +76,10 @@ def _serve(door: str, owner: int, modules: list[str]) -> None:
         _collect(modules[1:])
     else:
         first, later = modules[: modules.index("--")], modules[modules.index("--") + 1 :]
+        sys.path.insert(0, ESTIMATOR)  # in which a rehearsal finds its package
         for module in first:
             import_module(module)
+        del sys.path[0]
         if os.fork():
             door += ".first"
         else:
