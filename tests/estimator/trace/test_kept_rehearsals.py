@@ -25,10 +25,7 @@ from vramtop.estimator.trace.rehearsal import rehearse_job
 
 pytest.importorskip("torch")
 
-STAGED = Path(f"/dev/shm/vramtop-test-{os.getpid()}-staged")  # noqa: S108 - data is staged there
-PROGRAM = f"""
-STAGED = {str(STAGED)!r}"""
-PROGRAM += """
+PROGRAM = """
 import ctypes, os, sqlite3, subprocess, sys, torch
 from sizes import WIDE
 if os.path.exists("override.txt"):
@@ -38,7 +35,7 @@ n += len(sqlite3.connect("data.sqlite").execute("select * from t").fetchall())
 n += int(subprocess.run(["/bin/sh", "-c", ". ./settings.sh; echo $N"], capture_output=True).stdout)
 subprocess.run("./script.sh", check=True)
 ctypes.CDLL(None).open(b"native.bin", 0)
-open(STAGED).read()
+open({staged!r}).read()
 here = os.getcwd()
 os.chdir("current")
 os.chdir(here)
@@ -64,13 +61,22 @@ for step in range(4):
 """
 
 
+def staged() -> Path:
+    """Return a file where data is staged; each process that runs tests has its own, though all are forks of one."""
+    return Path(f"/dev/shm/vramtop-test-{os.getpid()}-staged")  # noqa: S108
+
+
+def program() -> str:
+    return PROGRAM.replace("{staged!r}", repr(str(staged())))
+
+
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The current folder, with a program in an environment of its own and all that it reads."""
     folder = tmp_path / "run"
     folder.mkdir()
     for name, text in {
-        "train.py": PROGRAM,
+        "train.py": program(),
         "sizes.py": "WIDE = 64",
         "settings.sh": "N=1",
         "shards/0": "",
@@ -101,9 +107,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     (folder / "env" / "share" / "table").write_text("x")
     monkeypatch.chdir(folder)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    STAGED.write_text("x")
+    staged().write_text("x")
     yield folder
-    STAGED.unlink()
+    staged().unlink()
 
 
 def rehearsed(*, may_run: bool = True, environ: dict[str, str] | None = None, **settings: object) -> Budget:
@@ -119,7 +125,7 @@ def kept() -> KeptRehearsal:
 
 
 def changed(found: KeptRehearsal, folder: str = "/") -> set[str]:
-    paths = {path: facts for path, facts in found.paths.items() if path.startswith((folder, str(STAGED)))}
+    paths = {path: facts for path, facts in found.paths.items() if path.startswith((folder, str(staged())))}
     return {path for path, (use, was) in paths.items() if signature(path, use) != was}
 
 
@@ -146,7 +152,7 @@ def make_folder_of_a_file() -> None:
 
 
 CHANGES: dict[str, Callable[[], object]] = {
-    "train.py": lambda: Path("train.py").write_text(PROGRAM + "\n"),
+    "train.py": lambda: Path("train.py").write_text(program() + "\n"),
     "sizes.py": lambda: Path("sizes.py").write_text("WIDE = 96"),
     "override.txt": lambda: Path("override.txt").write_text("128"),
     "shards": lambda: Path("shards/1").touch(),
@@ -161,7 +167,7 @@ CHANGES: dict[str, Callable[[], object]] = {
     "kinds": make_folder_of_a_file,
     "opened": Path("opened/b").touch,
     "env/lib/site-packages": lambda: Path(place(Path(), "env/lib/site-packages"), "sitecustomize.py").touch(),
-    "staged": lambda: STAGED.write_text("y"),
+    "staged": lambda: staged().write_text("y"),
     "marker": Path("marker").mkdir,
     "large.bin": lambda: rewrite_within_its_time("large.bin"),
 }
@@ -169,7 +175,7 @@ CHANGES: dict[str, Callable[[], object]] = {
 
 def place(folder: Path, name: str) -> str:
     if name == "staged":
-        return str(STAGED)
+        return str(staged())
     return str(next((folder / "env/lib").glob("*/site-packages")) if name == "env/lib/site-packages" else folder / name)
 
 
@@ -220,7 +226,7 @@ def test_what_asks_the_network_is_not_kept_unless_it_is_offline(folder: Path, mo
     monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
     asks = "import socket; s = socket.socket(); s.setblocking(False); s.connect_ex(('192.0.2.1', 443))"
     tells = "\nimport os, torch\nfill = torch.ones(int(os.environ.get('HF_HUB_OFFLINE', '0')) << 20, device='cuda')\n"
-    Path("train.py").write_text(asks + tells + PROGRAM)
+    Path("train.py").write_text(asks + tells + program())
     found = rehearsed()
     said = "This rehearsal is not kept: it used the network (192.0.2.1:443), which --offline prevents."
     assert said in found.assumptions
@@ -237,7 +243,7 @@ def test_what_asks_the_network_is_not_kept_unless_it_is_offline(folder: Path, mo
 
 @pytest.mark.slow
 def test_a_launcher_that_asks_for_the_port_of_a_run_beside_it_is_no_network(folder: Path) -> None:
-    Path("train.py").write_text(PROGRAM)
+    Path("train.py").write_text(program())
     command = "env/bin/python -m accelerate.commands.launch --multi_gpu --num_processes 2"
     with socket.create_server(("127.0.0.1", 0)) as of_the_run:
         command += f" --main_process_port {of_the_run.getsockname()[1]} train.py"
