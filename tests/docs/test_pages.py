@@ -124,7 +124,7 @@ def keys_of(table: str) -> set[str]:
 
 def test_keys_of_the_how_tos_are_those_of_the_program() -> None:
     """A table of keys begins with ``| key |``; the page of all keys is written from the code."""
-    known = keys_of(PAGES["docs/reference/keys.md"])
+    known = set(re.findall(r"`([^`]+)`", PAGES["docs/reference/keys.md"]))
     tables = {
         page: "".join(re.findall(r"^\| key \|[^\n]*\n(?:\|.*\n)+", text, flags=re.MULTILINE))
         for page, text in PAGES.items()

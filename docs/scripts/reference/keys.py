@@ -5,10 +5,10 @@ from itertools import groupby
 
 from vramtop.tui.keys import FIXED_KEYS, KEYS, key_name, keys_of
 
-from .markdown import codes, page, prose, sentence, table
+from .markdown import bullets, codes, page, prose, sentence
 
 _INTRODUCTION = "`?` in the program lists the keys of the screen."
-_IN_ONE_ROW = {
+_IN_ONE_LINE = {
     "list.down": "list.up",
     "list.page_down": "list.page_up",
     "list.last": "list.first",
@@ -17,7 +17,7 @@ _IN_ONE_ROW = {
     "attach.zoom_out": "attach.zoom_in",
     "attach.next_run": "attach.previous_run",
 }
-"""Keys that the row of another key names, whose sentence says both."""
+"""Keys that are listed with another key, whose sentence says both."""
 _GROUPS = {
     "app": "Every screen",
     "list": "Lists and tables",
@@ -45,23 +45,22 @@ def keys_page() -> str:
     """Return the page."""
     parts = []
     for group, own in groupby(KEYS, key=lambda key_id: key_id.partition(".")[0]):
-        rows = [_row(key_id) for key_id in own if key_id not in _IN_ONE_ROW]
-        parts += [f"## {_GROUPS[group]}", table(("key", "what it does"), rows)]
-    fixed = [(_keys(row.keys), prose(sentence(row.does)), prose(row.where)) for row in FIXED_KEYS]
+        parts += [f"## {_GROUPS[group]}", bullets(_line(key_id) for key_id in own if key_id not in _IN_ONE_LINE)]
+    fixed = [f"{_keys(row.keys)} {prose(sentence(row.does))} ({prose(row.where)})" for row in FIXED_KEYS]
     return page(
         "Keys",
         _INTRODUCTION,
         *parts,
         "## As in other programs",
-        table(("key", "what it does", "works on"), fixed),
+        bullets(fixed),
     )
 
 
-def _row(key_id: str) -> tuple[str, ...]:
-    ids = [key_id, *(other for other, first in _IN_ONE_ROW.items() if first == key_id)]
+def _line(key_id: str) -> str:
+    ids = [key_id, *(other for other, first in _IN_ONE_LINE.items() if first == key_id)]
     keys = [key for each in ids for key in keys_of(each)]
     shown = ", ".join(key_name(key) if key != "comma" else ", (comma)" for key in keys)
-    return _keys(shown), prose(sentence(KEYS[key_id].does))
+    return f"{_keys(shown)} {prose(sentence(KEYS[key_id].does))}"
 
 
 def _keys(shown: str) -> str:
