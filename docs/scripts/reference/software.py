@@ -13,7 +13,7 @@ from vramtop.estimator.program.diffusion_models import diffusion_models
 from vramtop.estimator.program.named_models import named_models
 from vramtop.estimator.readers.tools.tool_registry import all_tools
 
-from .markdown import code, codes, page, table
+from .markdown import bullets, code, codes, page, table
 
 _MODELS = """\
 A model is named by a built-in name, a Hugging Face id, a folder with a `config.json`, or `module:callable` of your
@@ -24,20 +24,21 @@ They need no file and no network. Case and punctuation do not matter: `llama-3.1
 their hub ids, parameters and bytes of weights. Of a model that reads images too, the language part is built in, by a
 name of its own: `gemma-3-4b-text`."""
 _NAMED = """\
-`vramtop fit`, `estimate` and `program` take them by these names. There is no closed form for them: the training script
-that stands for the job is rehearsed. Models of torchvision and timm have the names of these
-libraries ([before launch](../how-to/before-launch.md#models-that-are-given-images-or-audio))."""
+`vramtop fit`, `estimate` and `program` take them by these names, with a short one in parentheses, and [rehearse their
+training script](../how-to/before-launch.md#models-that-are-given-images-or-audio). Models of torchvision and timm have
+the names of these libraries."""
 _DIFFUSED = """\
-`vramtop fit`, `estimate` and `program` take them too: adapters by default (`--full` trains all parameters), in the loop
-of the example of diffusers that the script names, with random weights and prompts. Fine-tunes of these models are built
-from the configs of their pipeline: its folder, or its hub id."""
+They train adapters by default (`--full`: all parameters), in the loop of diffusers' example, with random weights and
+prompts. The sizes are the default pixels of an image. Fine-tunes of these models are built from the configs of
+their pipeline: its folder, or its hub id."""
 _FAMILIES = """\
 The parameters of these families are counted exactly from the config, tensor by tensor; tests compare them with the
 models that transformers builds. The word is `model_type` in `config.json`. Another family is read as a decoder like
 Llama's, and an assumption says so; `--method exact` and `traced` count the built model, whatever its family."""
 _TOOLS = """\
 vramtop reads their configuration files and launch lines (`vramtop fit config.yml`, `vramtop fit -- tune run ...`), and
-scripts with TRL's or transformers' Trainer under `torchrun`, `accelerate launch`, `deepspeed`, `srun` or `mpirun`."""
+scripts of your own, TRL's or transformers' Trainer under `torchrun`, `accelerate launch`, `deepspeed`, `srun` or
+`mpirun`, with accelerate's and DeepSpeed's configurations."""
 _DEFAULTS = """\
 A setting that a job leaves out, or sets to `auto`, has the default of the library's newest version. `stored` is the
 type in the checkpoint's `config.json`: fp32 if it has none, bf16 if the config is written out in a job file. Under
@@ -73,10 +74,10 @@ def models_page() -> str:
         codes(model.label.replace(" ", "-") for model in built_in_models()),
         "## Models that are given images or audio",
         _NAMED,
-        table(("task", "models, and a short name"), [(task, ", ".join(models)) for task, models in named.items()]),
+        bullets(f"{task}: {', '.join(models)}" for task, models in named.items()),
         "## Diffusion models",
         _DIFFUSED,
-        table(("model, and a short name", "pixels"), diffused),
+        bullets(f"{model}: {pixels}" for model, pixels in diffused),
         "## Families that are known exactly",
         _FAMILIES,
         table(("model_type", "stack", "tasks"), families),
@@ -141,7 +142,7 @@ def frameworks_page() -> str:
         table(("library", "setting", "default", "before"), map(_default, DEFAULTS)),
         "## Tools that are read",
         _TOOLS,
-        table(("tool", "its commands"), tools),
+        bullets(f"{tool}: {commands}" for tool, commands in tools),
     )
 
 
