@@ -119,7 +119,7 @@ class FitOverHostsJson(Versioned):
 
 
 class ModelJson(TypedDict):
-    """A built-in model."""
+    """A model that is known by name."""
 
     name: str
     """A name to type: the first that has the word that was given."""
@@ -140,7 +140,7 @@ class ModelJson(TypedDict):
 
 
 class ModelsJson(Versioned):
-    """The built-in models, those whose names have the word that was given."""
+    """The models that are known by name, those whose names have the word that was given."""
 
     models: list[ModelJson]
     """The models, family by family."""

@@ -30,7 +30,7 @@ COMMANDS = {
     "program": "print the training script that a described job stands for",
     "wait": "wait until a job fits on this machine, then start it",
     "preflight": "check everything a job needs before it starts",
-    "models": "list the built-in models with parameters and bytes",
+    "models": "list the models known by name, with parameters and bytes",
     "attach": "read a running training process and compare it with its budget",
     "explain": "explain why a run ran out of memory, from a log or snapshot",
     "snapshot": "make a process with the probe write a memory snapshot",
@@ -55,7 +55,7 @@ Each is a module of ``commands`` with ``run(options, launch)``, which takes the 
 _MAX_LINES = 40
 """Lines of the output of a program that failed, from its end."""
 _WITHOUT_LAUNCH_LINE = {
-    "models": "models lists the built-in models",
+    "models": "models lists the models known by name",
     "attach": "attach reads a running process",
     "snapshot": "snapshot asks a running process",
     "history": "history is about measured runs",

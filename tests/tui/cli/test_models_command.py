@@ -7,6 +7,8 @@ import pytest
 from json_schemas import valid_json
 
 from vramtop.estimator.model.find_config import built_in_models, find_built_in
+from vramtop.estimator.program.diffusion_models import diffusion_models, find_diffusion_model
+from vramtop.estimator.program.named_models import find_named_model, named_models
 from vramtop.tui.cli.main import main
 
 Run = Callable[..., tuple[int, str, str]]
@@ -29,7 +31,13 @@ def test_every_model_is_listed_by_a_name_that_finds_it(run: Run) -> None:
     head, *rows = out.splitlines()
     assert (code, err) == (0, "")
     assert head.split() == ["NAME", "PARAMETERS", "WEIGHTS", "DTYPE", "FAMILY", "ID"]
-    assert [find_built_in(row.split()[0]) for row in rows] == list(built_in_models())
+    found = [find_built_in(name) or find_named_model(name) or find_diffusion_model(name) for name in names(rows)]
+    assert found == [*built_in_models(), *named_models(), *diffusion_models()]
+    assert not [row for row in rows if re.split(r" {2,}", row)[1] == "0 M"]
+
+
+def names(rows: list[str]) -> list[str]:
+    return [row.split()[0] for row in rows]
 
 
 def test_a_row_has_parameters_bytes_and_family(run: Run) -> None:
@@ -60,7 +68,7 @@ def test_a_word_chooses_by_name_id_or_another_name(run: Run, word: str, name: st
 
 def test_json_follows_its_schema(run: Run) -> None:
     found = valid_json("models", run("--json")[1])["models"]
-    assert len(found) == len(built_in_models())
+    assert len(found) == len(built_in_models()) + len(named_models()) + len(diffusion_models())
     model = next(each for each in found if each["id"] == "allenai/OLMo-2-0425-1B")
     assert (model["dtype"], model["weight_bytes"]) == ("float32", 4 * model["parameters"])
     model = next(each for each in found if each["id"] == "openai-community/gpt2")
@@ -70,9 +78,8 @@ def test_json_follows_its_schema(run: Run) -> None:
 def test_a_word_in_no_name_is_an_error_with_the_nearest(run: Run) -> None:
     assert run("lama-3.1-8c") == (
         *(2, ""),
-        "vramtop: no built-in model has 'lama-3.1-8c' in its name; did you mean llama-3.1-8b, llama-3-8b, "
-        "llama-3.2-1b?\n",
+        "vramtop: no known model has 'lama-3.1-8c' in its name; did you mean llama-3.1-8b, llama-3-8b, llama-3.2-1b?\n",
     )
     code, out, err = run("zzzz", "--json")
     assert (code, out) == (2, "")
-    assert err == "vramtop: no built-in model has 'zzzz' in its name; vramtop models lists all\n"
+    assert err == "vramtop: no known model has 'zzzz' in its name; vramtop models lists all\n"

@@ -1015,7 +1015,7 @@ complete -c vramtop -n '_shtab_vramtop_using preflight' -l history -l no-history
 complete -c vramtop -n '_shtab_vramtop_using preflight' -l config -xka "(__fish_complete_path (commandline -ct))" -d 'Use this settings file instead of the default (vramtop config --path)'
 complete -c vramtop -n '_shtab_vramtop_using preflight' -l python -xka "(__fish_complete_path (commandline -ct))" -d 'Python interpreter with torch and transformers, for exact counts and traces'
 complete -c vramtop -n '_shtab_vramtop_using preflight; and test $_shtab_vramtop_npos -eq 0' -ka "(vramtop __complete models 2>/dev/null; __fish_complete_path (commandline -ct))" -d 'Job file (TOML), configuration of another tool (axolotl, LLaMA-Factory, torchtune, ...), model (built-in name, hub id in the local cache, folder with a config.json, module:callable), script (train.py, train.ipynb), or a launch line after --'
-complete -c vramtop -n '_shtab_vramtop_using; and test $_shtab_vramtop_npos -eq 0' -a models -d 'List the built-in models with parameters and bytes.'
+complete -c vramtop -n '_shtab_vramtop_using; and test $_shtab_vramtop_npos -eq 0' -a models -d 'List the models known by name, with parameters and bytes.'
 complete -c vramtop -n '_shtab_vramtop_using models' -s h -l help -d 'Show this help message and exit'
 complete -c vramtop -n '_shtab_vramtop_using models' -l help-all -d 'Show every flag and exit'
 complete -c vramtop -n '_shtab_vramtop_using models' -l json -d 'Print JSON'
