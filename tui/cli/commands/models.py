@@ -2,7 +2,7 @@
 
 import argparse
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from vramtop.estimator.common.errors import InputError
 from vramtop.estimator.common.sizes import format_size
@@ -15,6 +15,8 @@ from ..json_text import json_text
 
 if TYPE_CHECKING:
     from ..json_types import ModelJson, ModelsJson
+
+    _Model: TypeAlias = BuiltInModel | NamedModel | DiffusionModel
 
 
 _HEAD = ("NAME", "PARAMETERS", "WEIGHTS", "DTYPE", "FAMILY", "ID")
@@ -44,14 +46,15 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
 def _named(word: str) -> Iterator["ModelJson"]:
     """Yield the models whose id or name contains a word, each with the first name to type for it."""
     word = word.casefold().replace(" ", "-")
-    for model in (*built_in_models(), *named_models(), *diffusion_models()):
+    models: tuple[_Model, ...] = (*built_in_models(), *named_models(), *diffusion_models())
+    for model in models:
         names = [name.replace(" ", "-").casefold() for name in (model.label, *model.aliases)]
         fitting = [name for name in names if word in name]
         if fitting or word in model.id.casefold():
             yield _to_json((fitting or names)[0], model)
 
 
-def _to_json(name: str, model: BuiltInModel | NamedModel | DiffusionModel) -> "ModelJson":
+def _to_json(name: str, model: "_Model") -> "ModelJson":
     config = model.config if isinstance(model, BuiltInModel) else model.spec.config or {}
     dtype = config.get("torch_dtype", config.get("dtype"))
     parameters = model.parameters or 0  # every model of the files has a figure
