@@ -97,8 +97,12 @@ def has_tied_head(model: Any) -> bool:
     return head is not None and tokens is not None and getattr(head, "weight", None) is getattr(tokens, "weight", None)
 
 
-def _from_transformers(fields: dict[str, Any], task: str) -> Any:
-    """Build a model of a type that the installed transformers has."""
+def require_known_type(fields: dict[str, Any]) -> None:
+    """Refuse a config whose type transformers does not have.
+
+    Raises:
+        RefusedError: it may come with its own code.
+    """
     import transformers
 
     name = fields.get("model_type")
@@ -110,10 +114,19 @@ def _from_transformers(fields: dict[str, Any], task: str) -> Any:
         )
     if name not in known:
         raise RefusedError(f"transformers {transformers.__version__} does not know the model type {name!r}")
+
+
+def _from_transformers(fields: dict[str, Any], task: str) -> Any:
+    """Build a model of a type that the installed transformers has."""
+    import transformers
+
+    require_known_type(fields)
     config = resolved_config(fields)
     head = auto_class(task)
     if type(config) not in head._model_mapping:
-        raise RefusedError(f"transformers {transformers.__version__} has no {task} head for the model type {name!r}")
+        raise RefusedError(
+            f"transformers {transformers.__version__} has no {task} head for the model type {config.model_type!r}"
+        )
     model = head.from_config(config, attn_implementation="eager", trust_remote_code=False)
     if fields.get("tie_word_embeddings") is False and has_tied_head(model):
         # transformers 5 ties T5's head whatever the config says, but unties what a checkpoint holds apart

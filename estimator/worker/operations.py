@@ -291,6 +291,7 @@ def _distribution(package: str) -> str | None:
 def trace(message: dict[str, Any]) -> dict[str, Any]:
     """Rehearse two training steps of a script, and return the memory of the second."""
     from .described import import_libraries, trace_script
+    from .inventory import require_known_type
     from .memory.allocator import pack_allocations, replay_reserved
     from .memory.tracker import allocator_events, summarize
     from .repetition import trace_repeated
@@ -299,6 +300,8 @@ def trace(message: dict[str, Any]) -> dict[str, Any]:
     script = message["script"]
     try:
         import_libraries(script["text"])
+        if "code" not in message:
+            require_known_type(message["config"])
         traced = None
         if message["least_rounds"] is not None:
             traced = trace_repeated(
