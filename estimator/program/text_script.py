@@ -40,7 +40,8 @@ def training_script(
     """
     resolved = resolve_job(job)
     splits = resolved.parallel.tensor > 1
-    require_expressible(resolved, ("causal-lm",) if splits else TEXT_TASKS, splits_layers=splits)
+    tasks = [each for each in TEXT_TASKS if each != "audio-classification" or "num_mel_bins" not in model.config]
+    require_expressible(resolved, ("causal-lm",) if splits else tasks, splits_layers=splits)
     script = _SplitScript if splits else TrainerScript
     return script(resolved, model, how.stated, how).text()
 

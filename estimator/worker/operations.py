@@ -49,7 +49,7 @@ import sys
 import time
 from typing import Any
 
-from .request.protocol import UnsupportedError, library_versions
+from .request.protocol import RefusedError, UnsupportedError, library_versions
 
 _FRAMEWORKS = ("torch", "transformers", "peft")
 _QUANTIZED_SHARE = 0.9
@@ -311,7 +311,7 @@ def trace(message: dict[str, Any]) -> dict[str, Any]:
                 message["least_rounds"],
             )
         traced = traced or trace_script(script, [None])[0]
-    except UnsupportedError as reason:
+    except (UnsupportedError, RefusedError) as reason:
         return {"unsupported": str(reason)}
     gc.disable()  # what is left to do makes 100,000 tuples and no garbage; the collection after the answer enables it
     summary = summarize(traced.history)

@@ -100,7 +100,7 @@ def test_damaged_and_huge_pickles_end_in_a_sentence(data: bytes) -> None:
 
 
 def test_what_takes_too_long_or_too_much_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    endless = b"\x80\x04" + b"]0" * 2**26
+    endless = b"\x80\x04" + b"]0" * 2**27
     with monkeypatch.context() as patch:
         limit = "limits.SNAPSHOT_READER = limits.Limit(what='reading it', seconds=1.0, bytes=2**32)"
         program = snapshot_reader._PROGRAM.replace(

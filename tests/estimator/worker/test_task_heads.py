@@ -211,7 +211,7 @@ def test_the_reason_why_no_step_was_traced_is_an_assumption(tmp_path: Path, monk
     config = {"model_type": "brandnew", "vocab_size": 100, **SIZES}
     budget = estimate(Job(model=ModelSpec(config=config)), method="auto", python=sys.executable)
     assert budget.method == "formula"
-    assert any("Unrecognized model identifier: brandnew" in sentence for sentence in budget.assumptions)
+    assert any("does not know the model type 'brandnew'" in sentence for sentence in budget.assumptions)
     low, high = UNKNOWN_FAMILY_ERROR
     assert any(f"{low:+.0%} to {high:+.0%}" in warning for warning in budget.warnings)
 
