@@ -419,8 +419,8 @@ class TrainerScript:
         if rules is None or self._job.lora is not None:
             return
         self._imports.add("re")
-        yield "for name, parameter in model.named_parameters():"
-        yield f"    parameter.requires_grad_({rules.otherwise})"
+        yield f"model.requires_grad_({rules.otherwise})"
+        yield "for name, parameter in model.named_parameters(remove_duplicate=False):"
         for rule, trains in rules.rules:
             yield f"    if re.search({rule!r}, name):"
             yield f"        parameter.requires_grad_({trains})"

@@ -53,7 +53,7 @@ def counted(optimizer: str, tmp_path: Path, *, precision: str = "bf16", **option
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("looks", "how"),
-    quick_every(2, [("", "fake tensors"), ("if p.grad.norm().item() > 1e9: return", "fitted")], start=1),
+    quick_every(2, [("", "fake tensors"), ("if p.grad.norm().item() > 1e9: return", "scaled to the model's")], start=1),
 )
 def test_a_class_of_the_users_own(tmp_path: Path, looks: str, how: str) -> None:
     """One that looks at values cannot be stepped on fake tensors, and is on small real ones."""
