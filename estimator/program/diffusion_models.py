@@ -306,7 +306,7 @@ def read_pipeline(name: str, environ: Mapping[str, str]) -> DiffusionModel | Non
         or trained is None
         or "transformer_2" in parts
         or (known.encoders and len(encoders) != len(known.encoders))
-        or trained.config.get("in_channels", FAMILIES[known.family].channels) != FAMILIES[known.family].channels
+        or trained.config.get("in_channels") not in (None, FAMILIES[known.family].channels)
     ):
         raise CannotTellError(
             f"{name} is a pipeline of diffusers ({pipeline}) for whose training no script is known; vramtop rehearse "

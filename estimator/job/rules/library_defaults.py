@@ -148,7 +148,7 @@ def serving_defaults(engine: str) -> dict[str, str]:
 
 
 def usual(library: str, key: str, versions: Mapping[str, str | None]) -> str:
-    """Return the value of a setting that is not set; versions that are not stated count as the latest.
+    """Return a library's default for a setting; a version that is not stated counts as the latest.
 
     Args:
         library: see ``Default.library``.

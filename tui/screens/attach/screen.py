@@ -428,7 +428,7 @@ class AttachScreen(Screen[None]):
         self.refresh_bindings()
 
     async def _show_rehearsed(self, rehearsed: tuple[Attachment, Budget]) -> None:
-        """Take what was rehearsed as the job of the run, and its budget."""
+        """Make the rehearsed program the job of the run, and its budget the run's."""
         attachment, budget = rehearsed
         self._end_rehearsal()
         self._watchlist.dismiss_runs(self._keys)

@@ -101,7 +101,7 @@ class VerdictView(VerticalScroll):
         self.remove_class("-invalid")
 
     def keep_quick_budget(self, reason: str) -> None:
-        """Say why there will be no refined budget, in place of that the step is being traced."""
+        """Say why the budget will not be refined, where the screen said that the step is being traced."""
         self._refining, self._not_refined = False, reason
         self._draw()
 
