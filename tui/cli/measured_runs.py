@@ -74,9 +74,10 @@ def estimate_job(
             unread = replace(loaded, job=loaded.program, unread=error.message)
             return estimate_job(options, unread, gpu, memory_bytes, here=here, kept=kept)
     else:
-        from .rehearsing import not_rehearsed, rehearsal_of
+        from .rehearsing import not_rehearsed, rehearsal_of, usual_need
 
-        found = rehearsal_of(options, job, gpu, memory_bytes, known=loaded.why_unread, kept=kept)
+        known = (*loaded.why_unread, *usual_need(loaded, gpu))
+        found = rehearsal_of(options, job, gpu, memory_bytes, known=known, kept=kept)
         if found is None:
             raise not_rehearsed(options, loaded, gpu, memory_bytes)
         budget = found

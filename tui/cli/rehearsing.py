@@ -6,8 +6,9 @@ import shlex
 import sys
 from typing import TYPE_CHECKING
 
-from vramtop.estimator.common.errors import NOT_REHEARSED, CannotTellError
+from vramtop.estimator.common.errors import NOT_REHEARSED, CannotTellError, VramtopError
 from vramtop.estimator.common.secrets import displayed
+from vramtop.estimator.common.sizes import format_gib
 
 from ..draw.text_output import detect_output, printable
 from ..job.load_job import LoadedJob, rehearsing
@@ -161,8 +162,25 @@ def not_rehearsed(
         except CannotTellError as not_kept:
             return not_kept
     error = CannotTellError(f"{NOT_REHEARSED}{rehearsing_line(options, loaded.job)} runs the program without a GPU")
-    error.output = loaded.unread or ""
+    error.output = "\n".join(filter(None, (loaded.unread, *usual_need(loaded, gpu))))
     return error
+
+
+def usual_need(loaded: LoadedJob, gpu: Gpu | None) -> tuple[str, ...]:
+    """Return what a program of which batch or length are not known needs at the usual ones, as a sentence."""
+    from vramtop.estimator.estimation import estimate
+
+    job = loaded.at_usual_sizes
+    if job is None:
+        return ()
+    try:
+        budget = estimate(job, method="formula", gpu=gpu)
+    except VramtopError:  # what else is wrong with it is no reason not to run it
+        return ()
+    sizes = f"{job.training.micro_batch} x {job.training.sequence_length:,} tokens"
+    ranks = job.parallel.world_size
+    each = f"each of {ranks:,} GPUs needs" if ranks > 1 else "it needs"
+    return (f"At {sizes} on a GPU, which is a guess, {each} about {format_gib(budget.peak.device_bytes)} GiB.",)
 
 
 def rehearsing_line(options: argparse.Namespace, job: Job) -> str:

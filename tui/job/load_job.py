@@ -72,6 +72,7 @@ _GIVEN = "you"
 """Origin of a value that the user edited."""
 _TRAINABLE = "--trainable"
 _LENGTH = "training.sequence_length"
+_SIZES = {"training.micro_batch", _LENGTH}
 _COPIED_WEIGHTS = (
     "The weights are stored in one 16-bit dtype and computed in the other; the range includes autocast's copies. "
     "--dtype loads them in the compute dtype."
@@ -120,6 +121,8 @@ class LoadedJob(msgspec.Struct, frozen=True, kw_only=True):
     """The program of the launch line, for a rehearsal; None: not a Python program, or the user declined."""
     unread: str | None = None
     """Why the launch line could not be read, so that the job is a program; None: it was read, or not to be."""
+    at_usual_sizes: Job | None = None
+    """What was read, where only batch or length are not known, with the usual ones; None: more is missing."""
 
     @property
     def why_unread(self) -> tuple[str, ...]:
@@ -171,6 +174,8 @@ class LoadedJob(msgspec.Struct, frozen=True, kw_only=True):
 class _NotStatedError(InputError):
     """A job leaves out a required setting, which a rehearsal of its program might tell."""
 
+    at_usual_sizes: Job | None = None
+
 
 def load_from_options(options: argparse.Namespace, launch: Sequence[str] | None) -> LoadedJob:
     """Load the job of the command line; of a launch line that cannot be read, the program that could be rehearsed.
@@ -201,7 +206,7 @@ def load_from_options(options: argparse.Namespace, launch: Sequence[str] | None)
                 f"{error.message}; or run the program as it is, without {', '.join(dict.fromkeys(described))}: "
                 f"vramtop rehearse -- {displayed(command)}"
             ) from None
-        return replace(program, unread=error.message)
+        return replace(program, unread=error.message, at_usual_sizes=getattr(error, "at_usual_sizes", None))
     if not loaded.is_launch_line or loaded.job.program is not None or loaded.job.is_served:
         return loaded
     program = _as_program(options, launch)
@@ -923,7 +928,12 @@ def _require_complete(loaded: LoadedJob, source: str, where: str) -> LoadedJob:
         add = "add it" if len(loaded.missing) == 1 else "add each"
         if unread:
             add = f"correct that, or {add}"
-        raise _NotStatedError(f"{source} does not set {', '.join(loaded.missing)}{left_open}; {add} {example}")
+        error = _NotStatedError(f"{source} does not set {', '.join(loaded.missing)}{left_open}; {add} {example}")
+        if set(loaded.missing) <= _SIZES:
+            with contextlib.suppress(InputError, CannotTellError):
+                length = {_LENGTH: usual_length(loaded.job.model)} if _LENGTH in loaded.missing else {}
+                error.at_usual_sizes = with_changes(loaded.job, length)
+        raise error
     findings = loaded.reading.findings if loaded.reading else ()
     guessed = [f"{f.key} = {f.value_text} ({f.origin})" for f in findings if not f.written]
     if not guessed:

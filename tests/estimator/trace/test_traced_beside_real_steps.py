@@ -28,7 +28,8 @@ T5 = {
     "num_heads": 4,
     "d_kv": 64,
 }
-VIT = {"model_type": "vit", "image_size": 112, "intermediate_size": 1024, **SIZES}
+VIT = {"model_type": "vit", "image_size": 32, "intermediate_size": 1024, **SIZES}
+"""Of small images: on the CPU, the batch that accelerate collates ahead of its step counts as well."""
 CHECKPOINTED = {"activation_checkpointing": "full"}
 JOBS: dict[str, dict[str, Any]] = {
     "llama": {"model": {"config": LLAMA}},

@@ -185,6 +185,15 @@ def test_the_setting_always_runs_it_on_a_terminal(
     assert runs() == 1
 
 
+def test_a_program_whose_length_is_not_known_has_a_figure_at_the_usual_one(
+    folder: Path, runs: Callable[[], int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "open.py").write_text(OPEN.replace("max_length=512", "max_length=mylib.LENGTH"))
+    assert main(line(folder, script="open.py")) == 3
+    assert "At 4 x 1,024 tokens on a GPU, which is a guess, it needs about " in capsys.readouterr().err  # gpt2's most
+    assert runs() == 0
+
+
 @pytest.mark.parametrize("how", ["--read-only", "the setting"])
 def test_what_is_only_to_be_read_is_not_asked_about(
     how: str,

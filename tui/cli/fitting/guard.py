@@ -56,7 +56,11 @@ def guarded(options: argparse.Namespace, launch: Sequence[str], environ: Mapping
         check = _of_this_machine(check_here(options, loaded), launch)
         verdict = check.judge(check.budget)
     except VramtopError as error:
-        unread = f"{error.output.rstrip('.')}; " if error.output and error.message.startswith(NOT_REHEARSED) else ""
+        unread = (
+            f"{' '.join(error.output.split()).rstrip('.')}; "
+            if error.output and error.message.startswith(NOT_REHEARSED)
+            else ""
+        )
         reason = f"cannot tell whether the job fits: {unread}{error.message.rstrip('.')}"
         if options.strict:
             raise CannotTellError(f"{reason}; it was not started (--strict)") from None
