@@ -236,7 +236,7 @@ def test_its_rehearsal_takes_what_a_real_run_takes(name: str, tmp_path: Path, mo
     Path("train.py").write_text(script, encoding="utf-8")
     found = rehearse([sys.executable, "train.py"])
     on_gpu = real_peak("train.py", ranks=None) - host_bytes(script)
-    near = 0.005 if name == "swin-tiny" else 0.002  # 24 KiB more, of which the tensor is not known
+    near = 0.006 if name == "swin-tiny" else 0.002  # 24 KiB more, of which the tensor is not known
     assert found.allocated_bytes - found.workspace_bytes == pytest.approx(on_gpu, rel=near)
 
 

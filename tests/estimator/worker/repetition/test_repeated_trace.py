@@ -69,6 +69,8 @@ def test_repeated_layers_give_the_full_trace(name: str) -> None:
 def test_repeated_layers_give_the_full_trace_over_the_matrix(name: str) -> None:
     if "flash" in name:
         pytest.importorskip("flash_attn")
+    if "nf4" in name or "int8" in name:
+        pytest.importorskip("bitsandbytes")
     try:
         request = request_of(deep_job(name, SLOW_DEPTH))
     except CannotTellError as reason:
