@@ -5,6 +5,7 @@ their defaults. A script of adapters freezes the weights in the type of the comp
 keeps them in fp32 under autocast.
 """
 
+import itertools
 from collections.abc import Collection, Iterator
 
 from ..common.errors import CannotTellError, InputError
@@ -50,8 +51,8 @@ def diffusion_words(model: DiffusionModel, sizes: InputSizes) -> str:
 
 class _DiffusionScript(LoopScript):
     places = frozenset(
-        ("training.activation_checkpointing", "lora", "lora.rank", "lora.targets", "lora.autocast", "lora.dropout")
-    )
+        f"lora.{key}" for key in ("rank", "targets", "autocast", "dropout", "quantization", "kbit_preparation")
+    ) | {"lora", "training.activation_checkpointing"}
 
     def __init__(
         self, job: Job, model: DiffusionModel, sizes: InputSizes, stated: Collection[str] | None, how: How
@@ -93,7 +94,11 @@ class _DiffusionScript(LoopScript):
 
     def text(self) -> str:
         """Return the whole script."""
-        parts = [self._start(), self._networks(), self._adapted(), self._before(), self._loader(), self._loop()]
+        placed, rest = [self._frozen(), self._adapted()], [self._loader(), self._loop()]
+        if self._job.quantization is None:
+            parts = [self._start(), self._networks(), itertools.chain(*placed), self._before(), *rest]
+        else:  # of which nobody can afford the text encoders beside it
+            parts = [self._start(), self._networks(), placed[0], self._before(), placed[1], *rest]
         body = "\n\n".join("\n".join(lines) for each in parts if (lines := list(each)))
         return f"{self._head()}\n\n{self._import_lines()}\n\n{body}\n"
 
@@ -136,19 +141,28 @@ class _DiffusionScript(LoopScript):
         yield from (f"    {key}={literal(value)}," for key, value in part.config.items())
         yield ")"
 
-    def _adapted(self) -> Iterator[str]:
-        job, lora, family = self._job, self._job.lora, self._family
-        yield f"# what is where, and in which type, is as in {self._named.loop(adapts=lora is not None)}"
+    def _frozen(self) -> Iterator[str]:
+        job = self._job
+        yield f"# what is where, and in which type, is as in {self._named.loop(adapts=job.lora is not None)}"
         frozen = ["vae"] if self._vae is not None else []
         frozen += list(self._encoders)
-        for each in frozen + (["model"] if lora is not None else []):
+        for each in frozen + (["model"] if job.lora is not None else []):
             yield f"{each}.requires_grad_(False)"
         if self._vae is not None:
-            yield f"vae.to(device, dtype={'torch.float32' if family.wide_vae else 'weight_dtype'})"
-        if lora is not None:
+            yield f"vae.to(device, dtype={'torch.float32' if self._family.wide_vae else 'weight_dtype'})"
+        if job.lora is not None and job.quantization is None:
             yield "model.to(device, dtype=weight_dtype)"
         for name in self._encoders:
             yield f"{name}.to(device, dtype=weight_dtype)"
+
+    def _adapted(self) -> Iterator[str]:
+        job, lora, family = self._job, self._job.lora, self._family
+        if job.quantization is not None:
+            yield "model.to(dtype=weight_dtype)"
+            yield from self._quantized()
+            if lora is not None and lora.kbit_preparation:
+                self._imports.add("peft.prepare_model_for_kbit_training")
+                yield "model = prepare_model_for_kbit_training(model, use_gradient_checkpointing=False)"
         if job.training.activation_checkpointing == "full":
             yield "model.enable_gradient_checkpointing()"
         if lora is not None:
@@ -173,6 +187,15 @@ class _DiffusionScript(LoopScript):
         usual = "torch.optim.AdamW(trained, lr=1e-4, weight_decay=1e-2)"
         comment = "" if self._has_optimizer else "  # not set: the default of the script"
         yield f"optimizer = {self._optimizer_of('trained', usual)}{comment}"
+
+    def _layers_to_quantize(self) -> Iterator[str]:
+        yield "kept = {*(model._keep_in_fp32_modules or ())}"
+        yield "for name, layer in list(model.named_modules()):"
+        yield "    if isinstance(layer, torch.nn.Linear) and not {*name.split('.')} & kept:"
+        yield "        weight = layer.weight.data"
+
+    def _device(self) -> str:
+        return "device"
 
     def _before(self) -> Iterator[str]:
         """Yield what is done once: the embeddings of the prompts, after which their encoders are not needed."""

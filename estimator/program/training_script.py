@@ -345,15 +345,7 @@ class TrainerScript:
             layer, weight = "Linear8bitLt", "Int8Params"
             made = given = ["has_fp16_weights=False"]
         yield "# the frozen linear layers as from_pretrained(quantization_config=...) makes them"
-        self._imports |= {
-            "transformers.pytorch_utils.Conv1D",
-            "transformers.quantizers.base.get_keys_to_not_convert",
-        }
-        yield "kept = {*get_keys_to_not_convert(model), *(model._keep_in_fp32_modules or ())}"
-        yield "for name, layer in list(model.named_modules()):"
-        yield "    is_linear, is_transposed = isinstance(layer, torch.nn.Linear), isinstance(layer, Conv1D)"
-        yield "    if (is_linear or is_transposed) and not {name, name.rpartition('.')[2]} & kept:"
-        yield "        weight = layer.weight.data.T.contiguous() if is_transposed else layer.weight.data"
+        yield from self._layers_to_quantize()
         yield f"        made = bitsandbytes.nn.{layer}("
         yield f"            {sizes},"
         yield f"            {', '.join(made)},"
@@ -374,6 +366,18 @@ class TrainerScript:
             self._imports.add("peft.prepare_model_for_kbit_training")
             comment = self._comment("lora.kbit_preparation", "peft's documentation does so")
             yield f"model = prepare_model_for_kbit_training(model, use_gradient_checkpointing=False){comment}"
+
+    def _layers_to_quantize(self) -> Iterator[str]:
+        """Yield the beginning of a loop over the model's linear layers, with the ``weight`` of each."""
+        self._imports |= {
+            "transformers.pytorch_utils.Conv1D",
+            "transformers.quantizers.base.get_keys_to_not_convert",
+        }
+        yield "kept = {*get_keys_to_not_convert(model), *(model._keep_in_fp32_modules or ())}"
+        yield "for name, layer in list(model.named_modules()):"
+        yield "    is_linear, is_transposed = isinstance(layer, torch.nn.Linear), isinstance(layer, Conv1D)"
+        yield "    if (is_linear or is_transposed) and not {name, name.rpartition('.')[2]} & kept:"
+        yield "        weight = layer.weight.data.T.contiguous() if is_transposed else layer.weight.data"
 
     def _device(self) -> str:
         if self._job.parallel.world_size == 1:

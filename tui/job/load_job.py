@@ -196,7 +196,7 @@ def load_from_options(options: argparse.Namespace, launch: Sequence[str] | None)
     try:
         loaded = _load_as_asked(options, launch)
     except (CannotTellError, _NotStatedError) as error:
-        program = _as_program(options, launch)
+        program = _as_program(options, launch) if launch is not None or _is_read(str(options.job)) else None
         if program is None:
             raise
         described = [flag for flag, _ in options.flags] + [f"--set {text}" for text in of_job]
@@ -354,6 +354,8 @@ def _of_scripted_model(
     keys |= of_flags
     refuse_meaningless(keys, model.label, has_length=model.spec.task in ("image-text-to-text", "feature-extraction"))
     changes = {key: value for key, value in changes.items() if key != "model.id"}
+    if "lora.targets" in model.usual and of_flags.get("lora.targets") == of_flags.get("lora.quantization") is not None:
+        del changes["lora.targets"]  # --qlora alone, which means all linear layers of a language model
     named = {"training.precision"} if given.weights or given.mixed else set()
     typed = frozenset(changes) | named
     usual = {key: value for key, value in model.usual.items() if not (given.whole and key.startswith("lora."))}

@@ -128,6 +128,7 @@ def program_of_script(job: Job, script: str, command: str, file: str, *, python:
 def _require_packages(script: str, label: str, python: Path) -> None:
     lines = (line.split() for line in script.splitlines() if line.startswith(("import ", "from ")))
     names = {words[1].partition(".")[0] for words in lines}
+    names |= {"torchvision"} if "timm" in names else set()  # which timm imports
     missing = sorted(names - set(installed_packages(python, distributions=[], modules=sorted(names)).modules))
     if missing:
         raise CannotTellError(

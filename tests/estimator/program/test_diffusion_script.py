@@ -194,13 +194,37 @@ def test_an_example_in_words() -> None:
         ("sd1.5", {"frames": 9}, {}, InputError, "--frames means nothing"),
         ("sdxl", {"images": 2}, {}, InputError, "one image or video in each example"),
         ("wan-1.3b", {"frames": 80}, {}, InputError, "one frame and multiples of four more, such as 81"),
-        ("flux", {}, {"lora.quantization": "nf4"}, CannotTellError, "no place for lora.quantization"),
         ("flux", {}, {"parallel.strategy": "fsdp2"}, CannotTellError, "no place for parallel.strategy = fsdp2"),
     ],
 )
 def test_what_it_does_not_take_is_refused(name: str, sizes, changes, error, said: str) -> None:
     with pytest.raises(error, match=said):
         script_of(known(name), changes, sizes=InputSizes(**sizes))
+
+
+QUANTIZED = {"lora.quantization": "nf4", "lora.kbit_preparation": True}
+
+
+def test_a_quantized_network_meets_no_text_encoder_on_the_gpu() -> None:
+    plain, quantized = script_of(known("flux")), script_of(known("flux"), QUANTIZED)
+    assert plain.index("model.to(device") < plain.index("del text_encoder")
+    assert quantized.index("del text_encoder") < quantized.index("model = model.to(device)")
+    assert "model = prepare_model_for_kbit_training(model, use_gradient_checkpointing=False)" in quantized
+
+
+@pytest.mark.slow
+def test_quantized_weights_take_half_a_byte(tmp_path: Path, monkeypatch) -> None:
+    pytest.importorskip("diffusers")
+    pytest.importorskip("bitsandbytes")
+    monkeypatch.chdir(tmp_path)
+    sizes, took = InputSizes(height=SIDE, width=SIDE), []
+    for changes in ({}, QUANTIZED):
+        script = script_of(shrunk(known("flux"), SHRUNKEN["flux"]), changes, sizes=sizes)
+        Path("train.py").write_text(script, encoding="utf-8")
+        step = rehearse([sys.executable, "train.py"]).budget.phase("optimizer step")
+        assert step is not None
+        took.append(step.components.weights)
+    assert 0.25 < took[1] / took[0] < 0.5  # what is no linear layer has the type that it had
 
 
 def test_weights_that_are_trained_are_fp32() -> None:
