@@ -52,7 +52,8 @@ def diffusion_words(model: DiffusionModel, sizes: InputSizes) -> str:
 class _DiffusionScript(LoopScript):
     places = frozenset(
         f"lora.{key}" for key in ("rank", "targets", "autocast", "dropout", "quantization", "kbit_preparation")
-    ) | {"lora", "training.activation_checkpointing"}
+    ) | {"lora", "training.activation_checkpointing", "parallel.data_shard"}
+    strategies = ("fsdp2",)
 
     def __init__(
         self, job: Job, model: DiffusionModel, sizes: InputSizes, stated: Collection[str] | None, how: How
@@ -77,6 +78,11 @@ class _DiffusionScript(LoopScript):
                 "no program can be written for this job yet: the examples of diffusers keep weights that are trained "
                 "in fp32; --bf16 computes in bf16"
             )
+        if self._job.strategy.fsdp and self._job.lora is not None:
+            raise CannotTellError(
+                "no program can be written for this job yet: adapters keep another type than the weights, which FSDP2 "
+                "does not shard together; --ddp copies both"
+            )
         self._vae = model.part(model.vae) if model.vae is not None else None
         self._encoders = {
             f"text_encoder{f'_{at}' if at > 1 else ''}": (model.part(each), f"tokens{f'_{at}' if at > 1 else ''}")
@@ -86,6 +92,11 @@ class _DiffusionScript(LoopScript):
     @property
     def _held(self) -> bool:
         return self._family.held if self._job.lora is not None else self._family.held_whole
+
+    @property
+    def _trained(self) -> str:
+        """Expression of the trained parameters; a list of them would keep what they were before they are sharded."""
+        return "trained" if self._job.lora is not None else "model.parameters()"
 
     @property
     def _caches(self) -> bool:
@@ -110,7 +121,12 @@ class _DiffusionScript(LoopScript):
         accumulated = job.training.gradient_accumulation
         steps = f", gradient_accumulation_steps={accumulated}" if accumulated > 1 else ""
         comment = self._comment("training.precision")
-        yield f'accelerator = Accelerator(mixed_precision="{mixed}"{steps}{cpu}){comment}'
+        sharded = ""
+        if job.strategy.fsdp:
+            self._imports.add("accelerate.FullyShardedDataParallelPlugin")
+            yield 'blocks = FullyShardedDataParallelPlugin(fsdp_version=2, auto_wrap_policy="transformer_based_wrap")'
+            sharded = ", fsdp_plugin=blocks"
+        yield f'accelerator = Accelerator(mixed_precision="{mixed}"{steps}{sharded}{cpu}){comment}'
         yield f"device, weight_dtype = accelerator.device, torch.{job.precision.dtype}"
 
     def _networks(self) -> Iterator[str]:
@@ -183,10 +199,11 @@ class _DiffusionScript(LoopScript):
                 yield "cast_training_params(model, dtype=torch.float32)"
         else:
             yield "model.train()"
-        yield "trained = [each for each in model.parameters() if each.requires_grad]"
-        usual = "torch.optim.AdamW(trained, lr=1e-4, weight_decay=1e-2)"
+        if lora is not None:
+            yield "trained = [each for each in model.parameters() if each.requires_grad]"
+        usual = f"torch.optim.AdamW({self._trained}, lr=1e-4, weight_decay=1e-2)"
         comment = "" if self._has_optimizer else "  # not set: the default of the script"
-        yield f"optimizer = {self._optimizer_of('trained', usual)}{comment}"
+        yield f"optimizer = {self._optimizer_of(self._trained, usual)}{comment}"
 
     def _layers_to_quantize(self) -> Iterator[str]:
         yield "kept = {*(model._keep_in_fp32_modules or ())}"
@@ -242,7 +259,7 @@ class _DiffusionScript(LoopScript):
             yield f"        {line}"
         yield "        accelerator.backward(loss)"
         yield "        if accelerator.sync_gradients:"
-        yield "            accelerator.clip_grad_norm_(trained, 1.0)"
+        yield f"            accelerator.clip_grad_norm_({self._trained}, 1.0)"
         yield "        optimizer.step()"
         yield "        optimizer.zero_grad()"
         if family.predict and "FluxPipeline" in "".join(family.predict):

@@ -34,12 +34,14 @@ class LoopScript(TrainerScript):
 
     places: frozenset[str] = frozenset()
     """Further keys for which it has a place."""
+    strategies: tuple[str, ...] = ()
+    """Ways to shard for which it has a place."""
 
     def __init__(self, job: Job, model: ResolvedModel, stated: Collection[str] | None, how: How) -> None:
         usual = Job(model=job.model, lora=Lora() if job.lora is not None else None)
         given = [*job_differences(usual, job), *(["lora"] if job.lora is not None else [])]
         others = [key for key in given if key not in _PLACES | self.places and not key.startswith(_NOT_IN_SCRIPTS)]
-        if others or job.parallel.strategy not in ("none", "ddp"):
+        if others or job.parallel.strategy not in ("none", "ddp", *self.strategies):
             key = others[0] if others else f"parallel.strategy = {job.parallel.strategy}"
             raise CannotTellError(f"no program can be written for {model.label} yet: its loop has no place for {key}")
         chosen = job.training.optimizer != "auto" if stated is None else "training.optimizer" in stated

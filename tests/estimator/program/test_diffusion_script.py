@@ -187,6 +187,23 @@ def test_an_example_in_words() -> None:
     assert "torch.randn(16, 13, 60, 104)" in script_of(known("wan-14b"), sizes=InputSizes(frames=49))
 
 
+SHARDED = {"parallel.strategy": "fsdp2", "parallel.data_shard": 2}
+
+
+@pytest.mark.slow
+def test_a_shard_of_all_parameters_takes_its_share(tmp_path: Path, monkeypatch) -> None:
+    pytest.importorskip("diffusers")
+    monkeypatch.chdir(tmp_path)
+    model, sizes = shrunk(known("flux"), SHRUNKEN["flux"]), InputSizes(height=SIDE, width=SIDE)
+    Path("train.py").write_text(script_of(model, SHARDED, whole=True, sizes=sizes), encoding="utf-8")
+    budget = rehearse(["torchrun", "--nproc-per-node", "2", "train.py"]).budget
+    step = budget.phase("optimizer step")
+    assert step is not None
+    share = budget.model.trainable_parameters * 4 / 2
+    assert step.components.gradients == pytest.approx(share, rel=0.02)
+    assert step.components.optimizer == pytest.approx(2 * share, rel=0.02)
+
+
 @pytest.mark.parametrize(
     ("name", "sizes", "changes", "error", "said"),
     [
@@ -194,7 +211,8 @@ def test_an_example_in_words() -> None:
         ("sd1.5", {"frames": 9}, {}, InputError, "--frames means nothing"),
         ("sdxl", {"images": 2}, {}, InputError, "one image or video in each example"),
         ("wan-1.3b", {"frames": 80}, {}, InputError, "one frame and multiples of four more, such as 81"),
-        ("flux", {}, {"parallel.strategy": "fsdp2"}, CannotTellError, "no place for parallel.strategy = fsdp2"),
+        ("flux", {}, {"parallel.strategy": "zero3"}, CannotTellError, "no place for parallel.strategy = zero3"),
+        ("flux", {}, SHARDED, CannotTellError, "adapters keep another type than the weights"),
     ],
 )
 def test_what_it_does_not_take_is_refused(name: str, sizes, changes, error, said: str) -> None:
