@@ -194,14 +194,16 @@ SHARDED = {"parallel.strategy": "fsdp2", "parallel.data_shard": 2}
 def test_a_shard_of_all_parameters_takes_its_share(tmp_path: Path, monkeypatch) -> None:
     pytest.importorskip("diffusers")
     monkeypatch.chdir(tmp_path)
-    model, sizes = shrunk(known("flux"), SHRUNKEN["flux"]), InputSizes(height=SIDE, width=SIDE)
-    Path("train.py").write_text(script_of(model, SHARDED, whole=True, sizes=sizes), encoding="utf-8")
-    budget = rehearse(["torchrun", "--nproc-per-node", "2", "train.py"]).budget
-    step = budget.phase("optimizer step")
-    assert step is not None
-    share = budget.model.trainable_parameters * 4 / 2
-    assert step.components.gradients == pytest.approx(share, rel=0.02)
-    assert step.components.optimizer == pytest.approx(2 * share, rel=0.02)
+    sizes, took = InputSizes(height=SIDE, width=SIDE), []
+    for changes, words in (({}, [sys.executable]), (SHARDED, ["torchrun", "--nproc-per-node", "2"])):
+        script = script_of(shrunk(known("flux"), SHRUNKEN["flux"]), changes, whole=True, sizes=sizes)
+        Path("train.py").write_text(script, encoding="utf-8")
+        step = rehearse([*words, "train.py"]).budget.phase("optimizer step")
+        assert step is not None
+        took.append((step.components.weights, step.components.optimizer))
+    (weights, optimizer), (shard, shard_optimizer) = took
+    assert shard_optimizer == pytest.approx(optimizer / 2, rel=0.1)  # small tensors fill whole blocks
+    assert shard == pytest.approx(weights / 2, rel=0.1)
 
 
 @pytest.mark.parametrize(
