@@ -207,6 +207,20 @@ WORDINGS: tuple[Wording, ...] = (
         r"device:(?:CPU|cpu):",
         says=("CPU RAM ran out, not GPU memory, for a tensor of shape {shape}, of {type}.",),
     ),
+    Wording(  # torch/utils/data/_utils/signal_handling.py, aten/src/ATen/MapAllocator.cpp; nccl: src/misc/shmutils.cc
+        kind="host",
+        source="shared memory",
+        pattern=r"is killed by signal: Bus error|dataloader's workers are out of shared memory"
+        r"|(?:unable to (?:write|mmap|resize|open).{0,40} file </torch_|/dev/shm/).{0,200}"
+        r"(?:No space left|Cannot allocate)"
+        r"|No space left on device.{0,20}/dev/shm/|Error while creating shared memory segment",
+        says=(
+            "Shared memory (/dev/shm) is full: DataLoader workers pass their batches through it, and NCCL the data of "
+            "ranks on one host. GPU memory was not the cause.",
+            "In a container, make it larger (docker run --shm-size 8g, or --ipc=host; Kubernetes: an emptyDir with "
+            "medium Memory at /dev/shm), or use fewer DataLoader workers.",
+        ),
+    ),
     # --- servers that refuse to start
     Wording(  # vllm/v1/worker/gpu_worker.py, vllm/v1/worker/utils.py: request_memory
         kind="start",
@@ -471,6 +485,25 @@ WORDINGS: tuple[Wording, ...] = (
         pattern=r"CUDA error 2 at \S{0,200}ggml\S{0,200}: out of memory|ggml.{0,200}CUDA error: out of memory",
         says=(_LLAMA_CPP,),
     ),
+    Wording(  # transformers/quantizers/quantizer_bnb_4bit.py, quantizer_bnb_8bit.py: validate_environment
+        kind="gpu library",
+        source="transformers",
+        pattern=r"Some modules are dispatched on the CPU or the disk",
+        says=(
+            "The quantized model does not fit beside what the GPU holds already: device_map would leave a part of it "
+            "on the CPU.",
+            "End other processes on the GPU, take a smaller model, or name the part that stays on the CPU (device_map "
+            "with llm_int8_enable_fp32_cpu_offload=True).",
+        ),
+    ),
+    Wording(  # TensorRT: virtualMemoryBuffer.cpp, defaultAllocator.cpp, and its builder's warning
+        kind="gpu library",
+        source="TensorRT",
+        pattern=r"\[TRT\].{0,200}(?:OutOfMemory|[Oo]ut of memory)|virtualMemoryBuffer\.cpp.{0,80}OutOfMemory"
+        r"|Requested amount of GPU memory \((?P<tried>\d+) bytes\) could not be allocated"
+        r"|Insufficient GPU memory for KV cache",
+        says=("Make the batch, the workspace (--memPoolSize) or the engine's longest shape smaller.",),
+    ),
     Wording(  # bitsandbytes: csrc/ops.cuh, pythonInterface.cpp, CUDA_CHECK_RETURN
         kind="gpu library",
         source="bitsandbytes",
@@ -558,7 +591,7 @@ WORDINGS: tuple[Wording, ...] = (
     Wording(
         kind="host",
         pattern=r"_ArrayMemoryError|^(?:numpy\.\S*)?MemoryError\b|\bstd::bad_alloc\b|Cannot allocate memory"
-        r"|insufficient shared memory \(shm\)|cudaHostAlloc.{0,80}(?:fail|error)|\bENOMEM\b",
+        r"|insufficient shared memory \(shm\)|cudaHostAlloc.{0,80}(?:fail|error|out of memory)|\bENOMEM\b",
         figures=(r"Unable to allocate (?P<tried>\d+(?:\.\d+)? [KMGT]iB)",),
     ),
     # --- GPU memory that PyTorch or a library asked for, without figures
@@ -647,9 +680,9 @@ _ROOTS = {
     root.encode(): tuple(word.encode() for word in words.split())
     for root, words in {
         "memory": "outof memoryerror lowonmem memorypressure memorylimit memory(shm memoryondevice memoryfor "
-        "memoryprof memoryalloc enoughmemory systemmemory memorycapac",
-        "alloc": "oallocate tallocate allocating allocationon allocfailed badalloc cudahostalloc calloc hostalloc "
-        "cachingallocator memoryallocation",
+        "memoryprof memoryalloc enoughmemory systemmemory memorycapac memoryseg insufficient",
+        "alloc": "oallocate beallocated tallocate allocating allocationon allocfailed badalloc cudahostalloc calloc "
+        "hostalloc cachingallocator memoryallocation",
         "code": "exitcode returncode",
         "cu": "cublas cudnn cusolver cusparse executablebatch",
     }.items()
@@ -666,6 +699,9 @@ _WORDS = tuple(
         "maxseq",
         "objectstorefull",
         "pagingfile",
+        "buserror",
+        "spaceleft",
+        "dispatchedonthecpu",
     ]
 )
 """Folded words of which every line that the table knows contains one; of many the part that they share is above."""

@@ -102,6 +102,15 @@ EXAMPLES = (
     ("torch.AcceleratorError: CUDA error: out of memory", "gpu library", None, True, "outside PyTorch's"),
     ("RuntimeError: CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`", "gpu library", "cuBLAS", False, "usually memory"),
     ("RuntimeError: Unable to find a valid cuDNN algorithm to run convolution", "gpu library", "cuDNN", False, "usually memory"),
+    ("RuntimeError: DataLoader worker (pid 4567) is killed by signal: Bus error. It is possible that dataloader's workers are out of shared memory.", "host", "shared memory", True, "--shm-size"),
+    ("RuntimeError: unable to write to file </torch_1234_567_0>: No space left on device (28)", "host", "shared memory", True, "fewer DataLoader workers"),
+    ("RuntimeError: unable to mmap 1048576 bytes from file </torch_1_2>: Cannot allocate memory (12)", "host", "shared memory", True, "GPU memory was not the cause"),
+    ("node:12:34 [0] NCCL WARN Error while creating shared memory segment /dev/shm/nccl-abc123 (size 9637888)", "host", "shared memory", True, "--ipc=host"),
+    ("OSError: [Errno 28] No space left on device: '/dev/shm/psm_abc'", "host", "shared memory", True, "--shm-size"),
+    ("ValueError: Some modules are dispatched on the CPU or the disk. Make sure you have enough GPU RAM to fit", "gpu library", "transformers", True, "device_map"),
+    ("[TRT] [E] 2: [virtualMemoryBuffer.cpp::resizePhysical::140] Error Code 2: OutOfMemory (no further information)", "gpu library", "TensorRT", True, "--memPoolSize"),
+    ("[W] Requested amount of GPU memory (34359738368 bytes) could not be allocated.", "gpu library", "TensorRT", True, "smaller"),
+    ("RuntimeError: Failed to pin memory: cudaHostAlloc(...) : out of memory", "host", None, True, "CPU RAM ran out"),
     ("ERROR renderer: the arena is Out-Of-Memory", "not understood", None, False, "does not know this wording"),
 )  # fmt: skip
 
