@@ -36,6 +36,7 @@ PART = {
         "mixed hybrid",
         "mixed fsdp2 kept",
         "mixed fsdp2 accumulated",
+        "fp32 fsdp2 accumulated",
         "bf16 adafactor",
         "mixed 8 x 128",
     ),
@@ -66,6 +67,7 @@ QUICK = (
     "qwen3, mixed fsdp2 checkpointed",
     "mixtral, bf16 adapters",
     "t5, mixed",
+    "llama, fp32 fsdp2 accumulated",
 )
 """Cells that every test run includes."""
 
