@@ -295,5 +295,6 @@ def _reduces_in_fp32(parallel: Parallel, framework: Framework, strategy: Strateg
         if strategy.megatron_fsdp and not framework.gradient_buffer:
             return precision.width == 4
         by_accelerate = strategy.fsdp2 and framework.trainer
-        return precision.width == 4 or not (by_accelerate or (strategy.flat_parameters and framework.transformers_models))
+        by_trainer = strategy.flat_parameters and framework.transformers_models
+        return precision.width == 4 or not (by_accelerate or by_trainer)
     return parallel.reduce_dtype == "fp32"
