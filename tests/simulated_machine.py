@@ -11,7 +11,7 @@ from vramtop.estimator.job.gpu_catalogue import find_gpu
 from vramtop.estimator.job.job import Job
 from vramtop.estimator.job.job_file.changes import job_from_mapping
 from vramtop.estimator.learning.measurement import Measurement, Observed, Predicted, private_job
-from vramtop.estimator.learning.offsets import Subject
+from vramtop.estimator.learning.subject import Subject
 from vramtop.estimator.model.find_config import resolve_model
 
 DAY = 86_400.0

@@ -1,140 +1,65 @@
-"""The correction of an estimate by measured runs: a pure function of a budget and the measurements."""
+"""The correction of an estimate by measured runs of the same job: what was seen, and how far it varied."""
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from math import hypot
+from statistics import median_low
 
 from ..budget import Budget, Components, Learned, Peak, Phase, RankPeak, Span
 from ..common.records import replace
-from ..common.sizes import format_gib
-from .measurement import Measurement, Predicted
-from .offsets import FIGURES, PARTS, Errors, Evidence, Subject, collect_evidence, expected_errors, scales
+from ..common.sizes import MIB, format_gib
+from .measurement import Measurement, Observed, Predicted
+from .subject import Subject
 
-# The words for a correction: where, how often and when the job or one of its kind was measured, and what follows.
-
-
-def correction_words(evidence: Sequence[Evidence], subject: Subject, peak: Peak, before: Peak) -> str:
-    """Return the sentence that goes with a corrected figure.
-
-    Args:
-        evidence: what it rests on, the nearest first.
-        subject: what is estimated.
-        peak: the corrected peak.
-        before: the uncorrected peak.
-    """
-    first, others = evidence[0], len(evidence) - 1
-    figure = f"{format_gib(peak.device_bytes)} ({format_gib(peak.low_bytes)} to {format_gib(peak.high_bytes)})"
-    rest = f"; uncorrected {format_gib(before.device_bytes)}"
-    times, seen = _times(first, subject), _seen(first)
-    also = f", and {others} other {'job' if others == 1 else 'jobs'}" if others else ""
-    if first.same:
-        expected = "expected" if first.runs[0].observed.device_bytes is not None else "expected on the GPU"
-        return f"{times}: {seen}{also}; {expected} {figure}{rest}"
-    if first.is_of_context:
-        return f"a job on this card was {times}{also}: its CUDA context is used here; {figure}{rest}"
-    if not others and len(first.runs) == 1 and _width(peak) > _width(before):
-        rest += "; the range is wider, as there is only one run"
-    return f"{times}: {seen} {_sizes(first.subject, subject)}{also}; this job scaled from it: {figure}{rest}"
-
-
-def _width(peak: Peak) -> int:
-    return peak.high_bytes - peak.low_bytes
-
-
-def _times(evidence: Evidence, subject: Subject) -> str:
-    is_here = evidence.subject.machine and evidence.subject.machine == subject.machine
-    here = "here" if is_here else "on this kind of card"
-    count, day = len(evidence.runs), time.strftime("%Y-%m-%d", time.localtime(evidence.runs[0].time))
-    if count == 1:
-        return f"measured {here} once, on {day}"
-    return f"measured {here} {count} times, last on {day}"
-
-
-def _seen(evidence: Evidence) -> str:
-    """Return the highest figure of the newest run."""
-    observed = evidence.runs[0].observed
-    for size, name in (
-        (observed.device_bytes, ""),
-        (observed.reserved_bytes, " reserved"),
-        (observed.allocated_bytes, " allocated"),
-    ):
-        if size is not None:
-            return f"{format_gib(size)} GiB{name}"
-    return "n/a"
-
-
-def _sizes(measured: Subject, subject: Subject) -> str:
-    """Return in which sizes the measured job differs."""
-    if measured.shape != subject.shape:
-        return "by another model of its family"
-    job, other = measured.job, subject.job
-    pairs = (
-        ("micro-batch {}", job.training.micro_batch, other.training.micro_batch),
-        ("sequence length {}", job.training.sequence_length, other.training.sequence_length),
-        (
-            "gradient accumulation {}",
-            job.training.gradient_accumulation,
-            other.training.gradient_accumulation,
-        ),
-        ("LoRA rank {}", job.lora and job.lora.rank, other.lora and other.lora.rank),
-        ("{} shards", job.parallel.data_shard, other.parallel.data_shard),
-        ("{} replicas", job.parallel.data_replicate, other.parallel.data_replicate),
-    )
-    named = [words.format(mine) for words, mine, its in pairs if mine != its]
-    return f"at {', '.join(named)}" if named else "with other settings"
-
-
+MOST_RUNS = 5
+"""Runs that count, the newest ones: a change of the user's stack is believed after three."""
 _LEAST_CHANGE = 0.003
 """A correction below this share of the figure that narrows nothing is none."""
-_LEAST_RATIO, _MOST_RATIO = 0.12, 6.0
-"""Bounds of a corrected range, as a share of the uncorrected one."""
-_EVEN = 0.8
-"""Least share of half the width that either side of a corrected range has."""
 _NARROWER = 0.97
-_NCCL_ERROR = 3.0
-"""Error of a byte of NCCL relative to one of CUDA's context (``ranges.calibration``)."""
+_NOISE = {"allocated": (16 * MIB, 0.004), "reserved": (16 * MIB, 0.004), "device": (32 * MIB, 0.008)}
+"""Bytes, and share of the figure, by which one run of a job may lie beyond the others: batches differ in what they pad
+and route. Readings of NVML also miss a peak between two of them."""
+_READINGS_NOISE = (64 * MIB, 0.02)
 _STEP_COMPONENTS = ("activations", "logits", "temporary")
 
 
-def corrected(budget: Budget, subject: Subject, measurements: Iterable[Measurement], *, version: str) -> Budget:
-    """Return the budget corrected by measured runs, with the words that say so; as it is where these say nothing.
+def corrected(budget: Budget, subject: Subject, measurements: Iterable[Measurement]) -> Budget:
+    """Return the budget corrected by measured runs of its job, with the words that say so; without any, as it is.
+
+    Runs of other jobs say nothing, however near they are; nor do runs that leaked, failed or ended early.
 
     Args:
         budget: an estimate, not corrected yet.
         subject: its job without names, and the place in which it would run.
-        measurements: runs on the same card.
-        version: of vramtop.
+        measurements: runs.
     """
     if budget.learned is not None or budget.serving is not None or budget.job.is_served:
         return budget  # a server fills the memory that it is given
-    predicted = Predicted.of(budget, version)
-    known = tuple(measurements)
-    subject = _with_usual_versions(subject, known)
-    evidence = collect_evidence(known, subject, predicted, budget.method)
-    if not evidence:
+    runs = _runs_of(subject, measurements)
+    if not runs:
         return budget
-    errors = expected_errors(evidence, predicted)
-    found = _add_errors(budget, predicted, errors)
-    peak = found.peak
-    change = abs(peak.device_bytes - budget.peak.device_bytes)
-    is_narrower = _width(peak) < _NARROWER * _width(budget.peak)
-    if change < _LEAST_CHANGE * budget.peak.device_bytes and not is_narrower:
+    before, predicted = budget.peak, Predicted.of(budget, "")
+    spans = _observed_spans([run.observed for run in runs[:MOST_RUNS]])
+    errors = _errors({name: size - getattr(before, f"{name}_bytes") for name, (size, _) in spans.items()})
+    found = _add_errors(budget, errors, {name: span for name, (_, span) in spans.items()})
+    change = abs(found.peak.device_bytes - before.device_bytes)
+    is_narrower = _width(found.peak) < _NARROWER * _width(before)
+    if change < _LEAST_CHANGE * before.device_bytes and not is_narrower:
         return budget
-    runs = [run for each in evidence for run in each.runs]
-    nccl = _nccl_share(predicted) * errors.outside
     learned = Learned(
-        sentence=correction_words(evidence, subject, peak, budget.peak),
-        runs=len(runs),
-        jobs=len(evidence),
-        same_job=evidence[0].same,
-        last=max(run.time for run in runs),
+        sentence=_sentence(runs, subject, found.peak, before),
+        runs=len(runs[:MOST_RUNS]),
+        jobs=1,
+        same_job=True,
+        last=runs[0].time,
         errors={
-            "fixed": round(errors.fixed),
-            "tokens": round(errors.step - errors.fixed),
-            "slack": round(errors.slack),
-            "context": round(errors.outside - nccl),
-            "nccl": round(nccl),
+            "fixed": 0,
+            "tokens": errors["step"],
+            "slack": errors["slack"],
+            "context": errors["outside"],
+            "nccl": 0,
         },
-        uncorrected=budget.peak,
+        uncorrected=before,
         uncorrected_outside_bytes=predicted.outside_bytes,
         uncorrected_steady_bytes=budget.steady_device_bytes,
     )
@@ -149,37 +74,117 @@ def uncorrected(budget: Budget) -> Budget:
     return replace(budget, peak=learned.uncorrected, steady_device_bytes=learned.uncorrected_steady_bytes, learned=None)
 
 
-def _with_usual_versions(subject: Subject, measurements: Iterable[Measurement]) -> Subject:
-    """Return the subject with those versions that nobody states taken from the newest run of its framework here."""
-    framework = subject.job.training.framework
-    runs = [run for run in measurements if run.job.training.framework == framework]
-    here = [run for run in runs if run.machine and run.machine == subject.machine] or runs
-    newest = max(here, key=lambda run: run.time, default=None)
-    if newest is None:
-        return subject
-    return replace(subject, versions={**newest.versions, **subject.versions})
+def carried(changed: Budget, like: Budget) -> Budget:
+    """Return the budget of a changed job moved by the correction of the job itself, for searches and sweeps.
+
+    What lies outside of the allocator is taken as it was; the rest in proportion to the bytes of the step. The range
+    stays as wide as the estimate of the changed job has it, which was not measured.
+
+    Args:
+        changed: of the changed job, not corrected.
+        like: of the job; its correction is carried over, if it has one.
+    """
+    learned = like.learned
+    if learned is None or changed.learned is not None:
+        return changed
+    if changed.job == like.job:
+        return like
+    share = _step_bytes(changed.peak.components) / max(1, _step_bytes(learned.uncorrected.components))
+    errors = {
+        "step": round(share * learned.errors.get("tokens", 0)),
+        "slack": round(share * learned.errors.get("slack", 0)),
+        "outside": learned.errors.get("context", 0),
+    }
+    return _add_errors(changed, errors, {})
 
 
-def _add_errors(budget: Budget, predicted: Predicted, errors: Errors) -> Budget:
-    """Return the budget with errors added to its figures, ranges, components and phases."""
+def _runs_of(subject: Subject, measurements: Iterable[Measurement]) -> list[Measurement]:
+    """Return the runs of a job with the newest one's releases, the newest first: of this machine, if there are any."""
+    runs = [
+        run
+        for run in sorted(measurements, key=lambda run: -run.time)
+        if run.is_complete and subject.is_same_job(Subject.of_measurement(run))
+    ]
+    runs = [run for run in runs if run.machine and run.machine == subject.machine] or runs
+    return [run for run in runs if Subject.of_measurement(run).has_same_releases(Subject.of_measurement(runs[0]))]
+
+
+def _observed_spans(seen: Sequence[Observed]) -> dict[str, tuple[int, Span]]:
+    """Return the median of each figure that was seen, and the range in which the next run is expected."""
+    found = {}
+    for name, usual in _NOISE.items():
+        sizes = [size for each in seen if (size := getattr(each, f"{name}_bytes")) is not None]
+        if not sizes:
+            continue
+        is_sampled = name == "device" and all(each.device_source == "readings" for each in seen)
+        least, share = _READINGS_NOISE if is_sampled else usual
+        beyond = round(hypot(least, share * max(sizes)))
+        found[name] = median_low(sizes), Span(min(sizes) - beyond, max(sizes) + beyond)
+    return found
+
+
+def _errors(seen: Mapping[str, int]) -> dict[str, int]:
+    """Return the errors by part; a figure that was not seen is as far off as the next one that was.
+
+    Args:
+        seen: error of each figure that was seen.
+    """
+    device = next((seen[name] for name in ("device", "reserved", "allocated") if name in seen), 0)
+    reserved = seen.get("reserved", device if "device" in seen else seen.get("allocated", 0))
+    allocated = seen.get("allocated", reserved)
+    return {"step": allocated, "slack": reserved - allocated, "outside": device - reserved}
+
+
+def _sentence(runs: Sequence[Measurement], subject: Subject, peak: Peak, before: Peak) -> str:
+    """Return the words for a correction: where, how often and when the job was measured, and what follows."""
+    here = "here" if runs[0].machine and runs[0].machine == subject.machine else "on this kind of card"
+    day = time.strftime("%Y-%m-%d", time.localtime(runs[0].time))
+    times = f"once, on {day}" if len(runs) == 1 else f"{len(runs)} times, last on {day}"
+    figure = f"{format_gib(peak.device_bytes)} ({format_gib(peak.low_bytes)} to {format_gib(peak.high_bytes)})"
+    expected = "expected" if runs[0].observed.device_bytes is not None else "expected on the GPU"
+    seen = _highest(runs[0].observed)
+    return f"measured {here} {times}: {seen}; {expected} {figure}; uncorrected {format_gib(before.device_bytes)}"
+
+
+def _highest(observed: Observed) -> str:
+    for size, name in (
+        (observed.device_bytes, ""),
+        (observed.reserved_bytes, " reserved"),
+        (observed.allocated_bytes, " allocated"),
+    ):
+        if size is not None:
+            return f"{format_gib(size)} GiB{name}"
+    return "n/a"
+
+
+def _width(peak: Peak) -> int:
+    return peak.high_bytes - peak.low_bytes
+
+
+def _add_errors(budget: Budget, errors: Mapping[str, int], spans: Mapping[str, Span]) -> Budget:
+    """Return the budget with errors added to its figures, components and phases.
+
+    Args:
+        budget: a budget.
+        errors: bytes by part: step, slack, outside.
+        spans: ranges of figures that were seen; the others move with their figures.
+    """
     before = budget.peak
-    peak = _corrected_peak(before, predicted, errors)
-    more = peak.device_bytes - before.device_bytes
+    peak = _corrected_peak(before, errors, spans)
     step, outside = peak.allocated_bytes - before.allocated_bytes, _outside(peak) - _outside(before)
-    nccl = _nccl_share(predicted)
     whole = _step_bytes(before.components)
 
     def corrected_phase(phase: Phase) -> Phase:
         own = _step_bytes(phase.components)
         share = 1.0 if phase.name == before.phase else min(1.0, own / whole if whole else 0.0)
-        components = _corrected_components(phase.components, max(round(share * step), -own), outside, nccl)
+        components = _corrected_components(phase.components, max(round(share * step), -own), outside)
         return replace(phase, components=components, outside_bytes=max(0, phase.outside_bytes + outside))
 
     return replace(
         budget,
-        peak=replace(peak, components=_corrected_components(before.components, step, outside, nccl)),
+        peak=replace(peak, components=_corrected_components(before.components, step, outside)),
         phases=tuple(map(corrected_phase, budget.phases)),
-        steady_device_bytes=max(0, budget.steady_device_bytes + more),
+        steady_device_bytes=max(0, budget.steady_device_bytes + peak.device_bytes - before.device_bytes),
         stages=tuple(_corrected_stage(stage, before, peak) for stage in budget.stages),
     )
 
@@ -192,15 +197,22 @@ def _step_bytes(parts: Components) -> int:
     return sum(getattr(parts, name) for name in _STEP_COMPONENTS)
 
 
-def _corrected_peak(peak: Peak, predicted: Predicted, errors: Errors) -> Peak:
+def _corrected_peak(peak: Peak, errors: Mapping[str, int], spans: Mapping[str, Span]) -> Peak:
     """Return the peak with other figures and ranges; its components are as they were."""
-    parts = predicted.components
+    parts = peak.components
     computed_with = parts.weights + parts.gradients // 2 + parts.optimizer // 2
-    step = round(max(errors.step, min(0, computed_with - peak.allocated_bytes)))
+    step = max(errors["step"], min(0, computed_with - peak.allocated_bytes))
     allocated = peak.allocated_bytes + step
-    reserved = max(allocated, peak.reserved_bytes + step + round(errors.slack))
-    device = reserved + max(0, _outside(peak) + round(errors.outside))
-    device_range = _corrected_span(peak.device_range, peak.device_bytes, device, errors.widths["device"])
+    reserved = max(allocated, peak.reserved_bytes + step + errors["slack"])
+    device = reserved + max(0, _outside(peak) + errors["outside"])
+
+    def span(name: str, old: Span | None, before: int, after: int) -> Span | None:
+        found = spans.get(name)
+        if found is None and old is not None:
+            found = Span(old.low_bytes + after - before, old.high_bytes + after - before)
+        return found and Span(max(0, min(found.low_bytes, after)), max(found.high_bytes, after))
+
+    device_range = span("device", peak.device_range, peak.device_bytes, device) or peak.device_range
     return replace(
         peak,
         allocated_bytes=allocated,
@@ -208,39 +220,18 @@ def _corrected_peak(peak: Peak, predicted: Predicted, errors: Errors) -> Peak:
         device_bytes=device,
         low_bytes=max(device_range.low_bytes, min(parts.weights, device)),
         high_bytes=device_range.high_bytes,
-        allocated_range=peak.allocated_range
-        and _corrected_span(peak.allocated_range, peak.allocated_bytes, allocated, errors.widths["allocated"]),
-        reserved_range=peak.reserved_range
-        and _corrected_span(peak.reserved_range, peak.reserved_bytes, reserved, errors.widths["reserved"]),
+        allocated_range=span("allocated", peak.allocated_range, peak.allocated_bytes, allocated),
+        reserved_range=span("reserved", peak.reserved_range, peak.reserved_bytes, reserved),
     )
 
 
-def _corrected_span(span: Span, before: int, after: int, width: float) -> Span:
-    """Return a range around the corrected figure, as wide as what remains unknown."""
-    ratio = min(_MOST_RATIO, max(_LEAST_RATIO, width))
-    below, above = _even_sides(span, before)
-    return Span(max(0, after - round(ratio * below)), after + round(ratio * above))
-
-
-def _even_sides(span: Span, size: int) -> tuple[float, float]:
-    """Return the bytes below and above a figure in its range, neither much less than the other.
-
-    What a range has on one side more is what the rules may leave out on any stack; the errors that are learned, and
-    those of each job's own, may have either sign.
-    """
-    below, above = (max(0, each) for each in (size - span.low_bytes, span.high_bytes - size))
-    least = _EVEN * (below + above) / 2
-    return max(below, least), max(above, least)
-
-
-def _corrected_components(parts: Components, step: int, outside: int, nccl: float) -> Components:
-    """Return components that sum up to the corrected figures.
+def _corrected_components(parts: Components, step: int, outside: int) -> Components:
+    """Return components that sum up to the corrected figures: the step's in proportion, what is outside in the context.
 
     Args:
         parts: components.
         step: bytes that the step takes more.
         outside: bytes that lie more outside of the allocator.
-        nccl: share of these that is NCCL's.
     """
     sizes: dict[str, int] = dict(parts.items())
     whole, left = _step_bytes(parts), step
@@ -249,19 +240,12 @@ def _corrected_components(parts: Components, step: int, outside: int, nccl: floa
         sizes[name] += more
         left -= more
     sizes["temporary"] += left
-    sizes["communication"] += round(nccl * outside)
-    sizes["context"] += outside - round(nccl * outside)
+    sizes["context"] += outside
     lacking = sum(min(0, size) for size in sizes.values())
     sizes = {name: max(0, size) for name, size in sizes.items()}
     largest = max(sizes, key=lambda name: sizes[name])
     sizes[largest] = max(0, sizes[largest] + lacking)
     return Components(**sizes)
-
-
-def _nccl_share(predicted: Predicted) -> float:
-    """Return NCCL's share of an error outside of the allocator: of the variances that the calibration gives."""
-    context, nccl = predicted.components.context, predicted.outside_bytes - predicted.components.context
-    return (_NCCL_ERROR * nccl) ** 2 / max(1.0, context**2 + (_NCCL_ERROR * nccl) ** 2) if nccl > 0 else 0.0
 
 
 def _corrected_stage(stage: RankPeak, before: Peak, after: Peak) -> RankPeak:
@@ -273,44 +257,3 @@ def _corrected_stage(stage: RankPeak, before: Peak, after: Peak) -> RankPeak:
         low_bytes=scale(stage.low_bytes, before.low_bytes, after.low_bytes),
         high_bytes=scale(stage.high_bytes, before.high_bytes, after.high_bytes),
     )
-
-
-def carried(changed: Budget, like: Budget) -> Budget:
-    """Return the budget of a changed job corrected like the job itself, for searches and sweeps.
-
-    The offsets of the job count for the changed one if it is of the same kind, in proportion to the bytes in doubt.
-
-    Args:
-        changed: of the changed job, not corrected.
-        like: of the job; its correction is carried over, if it has one.
-    """
-    learned = like.learned
-    if learned is None or changed.learned is not None:
-        return changed
-    before, after = Predicted.of(like, ""), Predicted.of(changed, "")
-    one, other = (Subject(job=budget.job, shape="", hidden="", card=None, machine="") for budget in (like, changed))
-    is_of_kind = one.is_of_kind(other) and before.phase == after.phase
-    told = {"step": is_of_kind, "slack": is_of_kind, "outside": one.has_same_context(other)}
-    had, has = scales(before), scales(after)
-    share = {part: told[part] * has[part] / had[part] for part in PARTS}
-    seen = learned.errors
-    fixed = seen.get("fixed", 0)
-    errors = Errors(
-        step=told["step"] * fixed + share["step"] * seen.get("tokens", 0),
-        fixed=told["step"] * fixed,
-        slack=share["slack"] * seen.get("slack", 0),
-        outside=share["outside"] * (seen.get("context", 0) + seen.get("nccl", 0)),
-        widths={
-            figure: _width_ratio(like.peak, learned.uncorrected, figure) if is_of_kind else 1.0 for figure in FIGURES
-        },
-    )
-    return _add_errors(changed, after, errors)
-
-
-def _width_ratio(after: Peak, before: Peak, figure: str) -> float:
-    """Return how wide the corrected range is, as a share of the uncorrected one."""
-    span, old = getattr(after, f"{figure}_range"), getattr(before, f"{figure}_range")
-    if span is None or old is None:
-        return 1.0
-    width: int = span.high_bytes - span.low_bytes
-    return width / max(1.0, sum(_even_sides(old, getattr(before, f"{figure}_bytes"))))

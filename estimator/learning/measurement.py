@@ -147,10 +147,6 @@ class Measurement:
     time: float
     """Unix seconds at which the figures were last seen."""
 
-    def by(self, method: Method) -> Predicted | None:
-        """Return what a method predicted; None: it did not estimate the job."""
-        return next((each for each in self.predicted if each.method == method), None)
-
     @property
     def is_complete(self) -> bool:
         """True if its figures are the peaks of a run that reached its final level and did not leak."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import threading
 import time
@@ -11,7 +10,6 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from vramtop.estimator.common.errors import CannotTellError, VramtopError
-from vramtop.estimator.common.records import replace
 
 from .history import History
 
@@ -19,11 +17,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from vramtop.estimator.budget import Budget
-    from vramtop.estimator.learning.measurement import Measurement, Predicted
+    from vramtop.estimator.learning.measurement import Measurement
 
 
-_MOST_PREDICTED = 32
-"""Runs whose jobs are estimated again after an update of vramtop, the newest ones: each takes some milliseconds."""
 _FRESH_SECONDS = 20.0
 """Time for which what was read of the history is used again: a run becomes a measurement every few minutes."""
 
@@ -49,11 +45,9 @@ def corrected_by(
     """
     from vramtop.estimator.learning.correction import corrected
     from vramtop.estimator.learning.measurement import private_job
-    from vramtop.estimator.learning.offsets import Subject
+    from vramtop.estimator.learning.subject import Subject
     from vramtop.estimator.model.find_config import resolve_model
     from vramtop.estimator.trace.allocator_report import allocator_settings
-
-    from .new_measurement import vramtop_version
 
     environ = os.environ if environ is None else environ
     try:
@@ -63,7 +57,7 @@ def corrected_by(
     _, allocator = allocator_settings(environ) or (None, None)
     facts = private_job(budget.job, config, parameters=budget.model.parameters)
     subject = Subject.of_job(facts, card=card, machine=machine, versions=versions, allocator=allocator or "")
-    return corrected(budget, subject, runs, version=vramtop_version())
+    return corrected(budget, subject, runs)
 
 
 class Corrections(msgspec.Struct):
@@ -127,8 +121,7 @@ class Corrections(msgspec.Struct):
             except CannotTellError:  # no home is known, so nothing is kept
                 return ()
             try:
-                runs = history.on_card(_names(card))
-                found = (*map(_predicted_now, runs[:_MOST_PREDICTED]), *runs[_MOST_PREDICTED:])
+                found = history.on_card(_names(card))
             except CannotTellError as error:
                 found = ()
                 if not self._failed:
@@ -136,40 +129,6 @@ class Corrections(msgspec.Struct):
                     self.notify(error.message)
             self._read[card] = now, found
             return found
-
-
-@functools.lru_cache(maxsize=_MOST_PREDICTED)
-def _predictions(job: bytes, card: str | None, version: str) -> tuple[Predicted, ...]:
-    """Return what this version predicts of a kept job by the closed form; nothing if it cannot."""
-    import msgspec
-
-    from vramtop.estimator.estimation import estimate
-    from vramtop.estimator.job.gpu_catalogue import match_nvml_name
-    from vramtop.estimator.job.job import Job
-    from vramtop.estimator.learning.measurement import Predicted
-
-    try:
-        gpu = match_nvml_name(card) if card else None
-        return (Predicted.of(estimate(msgspec.json.decode(job, type=Job), gpu=gpu), version),)
-    except VramtopError:
-        return ()
-
-
-def _predicted_now(measurement: Measurement) -> Measurement:
-    """Return a measurement with what this version of vramtop predicts: errors of another one's rules are not its own.
-
-    A job of which names were removed cannot be estimated again, nor can a step be traced again.
-    """
-    import msgspec
-
-    from .new_measurement import vramtop_version
-
-    version = vramtop_version()
-    own = [each for each in measurement.predicted if each.version == version]
-    if own or not measurement.is_complete or measurement.hidden or measurement.job.model.config is None:
-        return measurement
-    again = _predictions(msgspec.json.encode(measurement.job), measurement.card, version)
-    return replace(measurement, predicted=again) if again else measurement
 
 
 def _names(card: str) -> tuple[str, ...]:

@@ -21,7 +21,7 @@ def history(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> History:
     monkeypatch.setattr(new_measurement, "vramtop_version", lambda: "1")
     machine = Machine(tokens=0.2, slack=0.03)
     kept = History(tmp_path / "history.sqlite3")
-    for size in (1, 2, 4):
+    for size in (1, 8, 8):
         kept.add(machine.run(job(micro_batch=size)))
     return kept
 
@@ -36,7 +36,7 @@ def test_a_budget_is_corrected_by_what_was_measured_here(history: History) -> No
         found = corrections(history).corrected(before, environ={}, **place)  # type: ignore[arg-type]
         assert found.peak.device_bytes > 1.1 * before.peak.device_bytes, place
         assert found.learned is not None
-        assert found.learned.jobs == 3
+        assert found.learned.runs == 2
     assert "on this kind of card" in (
         learned.sentence
         if (learned := corrections(history).corrected(before, card=CARD, here=False, environ={}).learned)
@@ -56,14 +56,9 @@ def test_a_corrected_budget_is_not_corrected_again(history: History) -> None:
 
 
 def test_the_allocators_settings_of_the_run_count(history: History) -> None:
-    plain = corrections(history).corrected(budget_of(TARGET), card=CARD, environ={})
-    other = corrections(history).corrected(
-        budget_of(TARGET), card=CARD, environ={"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
-    )
-    assert plain.learned is not None
-    assert other.learned is not None
-    assert abs(plain.learned.errors["slack"]) > 0
-    assert other.learned.errors["slack"] == 0
+    other = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
+    assert corrections(history).corrected(budget_of(TARGET), card=CARD, environ={}).learned is not None
+    assert corrections(history).corrected(budget_of(TARGET), card=CARD, environ=other).learned is None
 
 
 def test_a_history_that_cannot_be_read_is_said_once_and_changes_nothing(tmp_path: Path) -> None:
@@ -91,8 +86,7 @@ def test_what_was_read_is_used_again_until_a_run_is_kept(history: History, monke
     found = Corrections(history=lambda: history, clock=lambda: now[0])
     small = job(micro_batch=1)
     before = found.corrected(budget_of(small), card=CARD, environ={})
-    run = history.list()[0]
-    history.add(replace(run, run="new", job=replace_job(run.job), time=NOW))
+    history.add(Machine(tokens=0.2).run(small, run="new", time=NOW))
     assert found.corrected(budget_of(small), card=CARD, environ={}) == before
     found.forget_what_was_read()
     assert found.corrected(budget_of(small), card=CARD, environ={}).learned != before.learned
@@ -100,24 +94,6 @@ def test_what_was_read_is_used_again_until_a_run_is_kept(history: History, monke
     monkeypatch.setattr(History, "reading", None)
     with pytest.raises(TypeError):
         found.corrected(budget_of(small), card=CARD, environ={})
-
-
-def replace_job(each: object) -> object:
-    """The same job with another length."""
-    import msgspec
-
-    training = msgspec.structs.replace(each.training, sequence_length=1024)  # type: ignore[attr-defined]
-    return msgspec.structs.replace(each, training=training)  # type: ignore[type-var]
-
-
-@pytest.mark.slow
-def test_what_another_version_predicted_is_predicted_again(history: History, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = corrections(history).corrected(budget_of(TARGET), card=CARD, environ={})
-    monkeypatch.setattr(new_measurement, "vramtop_version", lambda: "2")
-    after = corrections(history).corrected(budget_of(TARGET), card=CARD, environ={})
-    assert before.learned is not None
-    assert after.learned is not None
-    assert after.peak == before.peak  # the rules are the same in both
 
 
 def test_a_run_is_not_corrected_by_what_was_seen_of_itself(history: History) -> None:

@@ -18,7 +18,7 @@ from vramtop.tui.screens.dashboard.screen import pending_line
 from vramtop.tui.screens.fit.screen import FitCheckScreen
 
 JOB = Job(name="tune", model=ModelSpec(id="Llama-3.1-8B"))
-SENTENCE = "measured here 3 times, last on 2026-11-12: 41.3 GiB at micro-batch 2; this job scaled from it: 52.0"
+SENTENCE = "measured here 3 times, last on 2026-11-12: 52.1 GiB; expected 52.0 (51.0 to 53.1); uncorrected 40.0"
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def corrected(make_budget: Callable[..., Budget]) -> Callable[[Job], Budget]:
     def estimate(job: Job) -> Budget:
         before = make_budget(job, device=40)
         learned = Learned(
-            sentence=SENTENCE, runs=3, jobs=1, same_job=False, last=0.0, uncorrected=before.peak,
+            sentence=SENTENCE, runs=3, jobs=1, same_job=True, last=0.0, uncorrected=before.peak,
             uncorrected_outside_bytes=round(2.5 * GIB), uncorrected_steady_bytes=before.steady_device_bytes,
         )  # fmt: skip
         return replace(make_budget(job, device=52), learned=learned)
