@@ -105,19 +105,6 @@ class FitJson(FitResultJson, Versioned):
     """What was assumed while the job was read, and how GPUs were chosen, one sentence each."""
 
 
-class FitOverHostsJson(Versioned):
-    """What the answer over hosts has beside its verdict and hosts."""
-
-    budget: PlainBudget | None
-    """The estimate on the first host's type of GPU; null: no host was considered."""
-    sentence: str
-    """The verdict in words."""
-    notice: str | None
-    """What is wrong with the source of the hosts as a whole; null: nothing."""
-    notes: list[str]
-    """What was assumed while the job was read, and what is not checked, one sentence each."""
-
-
 class ModelJson(TypedDict):
     """A model that is known by name."""
 

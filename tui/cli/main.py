@@ -148,9 +148,9 @@ def _run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
         require_none_typed(options)
         if launch is not None and options.command in _WITHOUT_LAUNCH_LINE:
             raise InputError(f"{_WITHOUT_LAUNCH_LINE[options.command]}; it takes no launch line")
-        if fleet and options.command != "fit":
+        if fleet:
             name = "--prometheus" if options.prometheus else "--host"
-            raise InputError(f"{name} is for the dashboard, --once and fit; {options.command} reads this machine")
+            raise InputError(f"{name} is for the dashboard and --once; {options.command} reads this machine")
         return int(_started(options.command).run(options, launch))
     if launch is not None:
         raise InputError("a launch line after -- needs a command, such as vramtop fit -- torchrun train.py ...")
@@ -227,7 +227,7 @@ def _add_dashboard_arguments(parser: argparse.ArgumentParser) -> None:
     jobs.add_argument("--pid", type=process_id, help="attach to this process")
     text = "attach to training processes automatically (default), or not"
     jobs.add_argument("--attach", action=switch, default=None, help=text)
-    text = "job file of a pending job (repeatable); with several hosts: the job on the fit screen"
+    text = "job file of a pending job (repeatable)"
     jobs.add_argument("--job", action="append", default=[], metavar="FILE", help=text)
     text = "how to signal that a pending job fits now or no longer fits (default: none)"
     jobs.add_argument("--signal-fit", choices=("none", "bell", "desktop"), help=text)

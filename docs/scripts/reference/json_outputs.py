@@ -6,7 +6,6 @@ from typing import Annotated, Any
 from vramtop.estimator.budget import BudgetJson, FieldsOf
 from vramtop.estimator.job.job import Job
 from vramtop.monitor.fleet.fleet import HostReading
-from vramtop.monitor.fleet.placing import FleetFit
 from vramtop.monitor.snapshot.snapshot import Snapshot, resolve_annotations
 from vramtop.tui.cli.json_types import (
     AttachJson,
@@ -18,7 +17,6 @@ from vramtop.tui.cli.json_types import (
     ExplainJson,
     ExportJson,
     FitJson,
-    FitOverHostsJson,
     ForgottenJson,
     HeldJson,
     HistoryJson,
@@ -68,11 +66,6 @@ OUTPUTS = {
             "vramtop wait JOB --json",
             "vramtop run --fit --json -- COMMAND",
         ),
-    ),
-    "fit-hosts": Output(
-        kind=Annotated[dict[str, Any], FieldsOf(FleetFit, is_whole=True, also=FitOverHostsJson)],
-        title="Which hosts can take a job",
-        commands=("vramtop fit JOB --host NAME --json", "vramtop fit JOB --prometheus URL --json"),
     ),
     "fit-scheduler": Output(
         kind=SchedulerJson,

@@ -7,9 +7,8 @@ from vramtop.estimator.common.records import replace
 from vramtop.estimator.estimation import quick_estimator
 from vramtop.estimator.job.gpu_catalogue import find_gpu
 from vramtop.estimator.job.job import Job, ModelSpec
-from vramtop.monitor.fleet.placing import Card
 from vramtop.tui.cli.fitting.no_gpus import find_cards
-from vramtop.tui.job.budgets_by_card import BudgetsByCard, beyond_formula, estimator_on_card
+from vramtop.tui.job.other_cards import beyond_formula, estimator_on_card
 
 JOB = Job(name="a", model=ModelSpec(id="meta-llama/Llama-3.2-1B"))
 MIB = 2**20
@@ -35,23 +34,3 @@ def test_the_cards_of_a_traced_budget_need_what_they_need_each() -> None:
     traced = replace(quick_estimator(JOB, gpu=None)(JOB), method="traced")
     needs = {card.gpu.name: card.device_bytes for card in find_cards(JOB, traced) if card.count == 1}
     assert needs["a100-80gb"] < needs["h100-80gb"]
-
-
-def test_a_job_is_estimated_once_and_keeps_the_method_of_that_on_other_cards() -> None:
-    made, corrected = [], []
-
-    def estimate(job, gpu, memory_bytes):
-        made.append(gpu.name)
-        return replace(shifted(quick_estimator(job, gpu=gpu)(job), 700 * MIB), method="traced")
-
-    def correct(budget, gpu):
-        corrected.append(gpu.name)
-        return budget
-
-    budgets = BudgetsByCard(JOB, estimate, correct)
-    cards = [Card(name, 81559 * MIB) for name in ("NVIDIA A100-SXM4-80GB", "NVIDIA H100 80GB HBM3")]
-    sizes = [budgets.on(card).peak.device_bytes for card in (*cards, *cards)]
-    plain = [quick_estimator(JOB, gpu=card.gpu_type)(JOB).peak.device_bytes for card in cards]
-    assert sizes == [size + 700 * MIB for size in plain] * 2
-    assert (made, corrected) == (["a100-80gb"], ["h100-80gb"])
-    assert BudgetsByCard(JOB, estimate, gpu_type="h100").on(cards[0]) is None

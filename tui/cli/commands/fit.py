@@ -1,4 +1,4 @@
-"""``vramtop fit JOB``: check whether a job fits on this machine now, a described one, or hosts of a fleet."""
+"""``vramtop fit JOB``: check whether a job fits on this machine now, or on a described one."""
 
 import argparse
 import time
@@ -23,12 +23,6 @@ _WAIT_ADVICE = "vramtop fit with --gpu-type or --gpu-memory checks another machi
 
 def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
     """Print the verdict; exit code 0: fits, 1: does not fit, 3: cannot tell, 4: tight."""
-    if options.prometheus or options.host or options.hosts:
-        return _over_fleet(options, launch)
-    if options.prometheus_token_file or options.prometheus_ca:
-        raise InputError("--prometheus-token-file and --prometheus-ca need --prometheus URL")
-    if options.bootstrap:
-        raise InputError("--bootstrap is for --host and --hosts")
     program = program_to_start(options, launch)
     elsewhere = next((flag for flag in ("slurm", "kubernetes") if getattr(options, flag)), None)
     if options.wait:
@@ -57,16 +51,6 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
     budget = estimate_job(options, loaded, gpu, memory_bytes, here=False)
     devices = described_devices(gpu, memory_bytes, options.gpus or budget.job.parallel.world_size)
     return report_fit(options, check_on(options, loaded, devices, described=(gpu, memory_bytes), budget=budget))
-
-
-def _over_fleet(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
-    """Print which hosts of a fleet can take the job; exit codes likewise, 1 if none can take it now."""
-    from ..fitting.fleet_check import check_on_fleet, refuse_what_is_for_this_machine
-    from .fleet import read_once
-
-    refuse_what_is_for_this_machine(options)
-    loaded = load_from_options(options, launch)
-    return check_on_fleet(options, loaded, read_once(options))
 
 
 def _wait(options: argparse.Namespace, launch: Sequence[str] | None, program: Sequence[str]) -> int:

@@ -59,7 +59,7 @@ def run(options: argparse.Namespace) -> int:
     """
     _refuse_what_is_for_one_host(options, "--prometheus" if options.prometheus else "--host")
     if options.once:
-        return _print_fleet(options, read_once(options))
+        return _print_fleet(options, _read_once(options))
     if not sys.stdout.isatty() or not sys.stdin.isatty():
         raise InputError("the dashboard needs a terminal; use --once for text or --once --json for scripts")
     if is_dumb_terminal():
@@ -75,7 +75,7 @@ def run(options: argparse.Namespace) -> int:
     return _show(options, source, name)
 
 
-def read_once(options: argparse.Namespace) -> Fleet:
+def _read_once(options: argparse.Namespace) -> Fleet:
     """Read the hosts once, over ssh with the training processes that run there.
 
     Raises:
@@ -199,7 +199,7 @@ def _refuse_what_is_for_one_host(options: argparse.Namespace, flag: str) -> None
         if value:
             raise InputError(f"{name} is for one machine, not for {flag}")
     if options.job:
-        raise InputError(f"--job is for one machine; vramtop fit {options.job[0]} {flag} ... asks the hosts")
+        raise InputError(f"--job is for one machine, not for {flag}")
 
 
 def _print_fleet(options: argparse.Namespace, fleet: Fleet) -> int:

@@ -17,8 +17,8 @@ from vramtop.monitor.board.fit import check_fit
 
 from ...draw.palette import VERDICTS
 from ...draw.text_output import TextOutput, detect_output, format_table
-from ...job.budgets_by_card import beyond_formula, estimator_on_card
 from ...job.load_job import LoadedJob
+from ...job.other_cards import beyond_formula, estimator_on_card
 from ...reports.budget_text import assumed_lines, budget_lines, closing_lines, need_text
 from ..json_text import json_text
 from ..rehearsing import offer_of

@@ -9,7 +9,6 @@ from .shared_arguments import (
     add_alert_arguments,
     add_described_job_arguments,
     add_estimate_arguments,
-    add_host_arguments,
     add_host_memory_argument,
     add_method_argument,
     add_name_argument,
@@ -121,28 +120,21 @@ _FIT_EXAMPLES = """\
   vramtop fit llama-3.1-70b --fsdp 16 --pure-bf16 --gpu-type h100
   vramtop fit job.toml                        on this machine, now
   vramtop fit axolotl.yml --gpu-type a100-80gb
-  vramtop fit job.toml --prometheus http://prometheus:9090    on which host?
   vramtop fit job.toml --slurm > head.sbatch   the #SBATCH lines that it needs
   vramtop fit -- torchrun --nproc-per-node 8 train.py --bf16 --output_dir out
 """
-_FLEET_EPILOG = (
-    "With --prometheus, --host or --hosts: exit code 0 one host (or several together) can take it now; 1 none can; 3 "
-    "no host with current readings can, but some hosts have none; --gpu-type then considers only GPUs of that type."
-)
 
 
 def add_fit_arguments(parser: "Parser") -> None:
     """Add the arguments of ``vramtop fit``."""
     parser.usage = JOB_USAGE.format("fit")
     parser.examples = _FIT_EXAMPLES
-    parser.epilog = _FLEET_EPILOG
     _add_judging_arguments(parser)
     _add_placing_arguments(parser)
     waiting = rare_group(parser, "waiting")
     text = "Wait until the job fits on this machine's GPUs, then exit with code 0 (vramtop wait)."
     waiting.add_argument("--wait", action="store_true", help=text)
     _add_waiting_arguments(waiting)
-    add_host_arguments(parser, suppress_defaults=True)
 
 
 def add_wait_arguments(parser: "Parser") -> None:

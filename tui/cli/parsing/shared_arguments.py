@@ -217,15 +217,8 @@ def add_stream_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--interval", type=positive_seconds, default=1.0, metavar="SECONDS", help=text)
 
 
-def add_host_arguments(parser: argparse.ArgumentParser, *, suppress_defaults: bool = False) -> None:
-    """Add ``--host``, ``--hosts`` and ``--bootstrap``, and ``--prometheus`` with its files.
-
-    Args:
-        parser: of vramtop itself or of a command.
-        suppress_defaults: True for a command, whose defaults would overwrite what stood before the command.
-    """
-    one: object = argparse.SUPPRESS if suppress_defaults else None
-    several: object = argparse.SUPPRESS if suppress_defaults else []
+def add_host_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add ``--host``, ``--hosts`` and ``--bootstrap``, and ``--prometheus`` with its files."""
     group = rare_group(
         parser,
         "several hosts, over ssh",
@@ -233,13 +226,13 @@ def add_host_arguments(parser: argparse.ArgumentParser, *, suppress_defaults: bo
         "Nothing is copied.",
     )
     group.add_argument(
-        "--host", action="append", default=several, metavar="HOST[,HOST]",
+        "--host", action="append", default=[], metavar="HOST[,HOST]",
         help="read this host (repeatable): a, ann@b, a Slurm-style list, node[01-16,20], or your group @NAME",
     )  # fmt: skip
     text = "read the hosts of a file, one or a list per line"
-    group.add_argument("--hosts", metavar="FILE", default=one, help=text)
+    group.add_argument("--hosts", metavar="FILE", help=text)
     text = "how to run vramtop on a host where it is not installed: uvx downloads it there"
-    group.add_argument("--bootstrap", choices=("uvx",), default=one, help=text)
+    group.add_argument("--bootstrap", choices=("uvx",), help=text)
     group = rare_group(
         parser,
         "many hosts, from Prometheus",
@@ -247,8 +240,8 @@ def add_host_arguments(parser: argparse.ArgumentParser, *, suppress_defaults: bo
         "VRAMTOP_PROMETHEUS_USER and VRAMTOP_PROMETHEUS_PASSWORD.",
     )
     text = "read the hosts that this Prometheus scrapes (default URL: from your settings)"
-    group.add_argument("--prometheus", nargs="?", const="", metavar="URL", default=one, help=text)
+    group.add_argument("--prometheus", nargs="?", const="", metavar="URL", help=text)
     text = "a bearer token to authenticate with"
-    group.add_argument("--prometheus-token-file", metavar="FILE", default=one, help=text)
+    group.add_argument("--prometheus-token-file", metavar="FILE", help=text)
     text = "CA certificates for its TLS certificate (default: the system's)"
-    group.add_argument("--prometheus-ca", metavar="FILE", default=one, help=text)
+    group.add_argument("--prometheus-ca", metavar="FILE", help=text)
