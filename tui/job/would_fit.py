@@ -1,17 +1,15 @@
 """Inputs of suggestions for a run that ran out of memory: the GPU as it was, and the job as it turned out to be."""
 
 from vramtop.estimator.advice.suggestion_search import Suggestion, flag_edits, shifted
-from vramtop.estimator.advice.suggestions import calibrated, suggest
 from vramtop.estimator.budget import Budget
 from vramtop.estimator.common.errors import CannotTellError, Verdict
 from vramtop.estimator.common.records import replace
 from vramtop.estimator.crash.explanation import Explanation
 from vramtop.estimator.estimation import quick_estimator
-from vramtop.estimator.job.job import Job
-from vramtop.estimator.learning.correction import carried, uncorrected
 from vramtop.monitor.board.capacity import DeviceCapacity
 from vramtop.monitor.board.fit import check_fit
 
+from .advice import find_suggestions
 from .flags.job_flags import flags_by_key
 
 _MOST = 4
@@ -54,15 +52,11 @@ def quick_suggestions(explanation: Explanation, budget: Budget) -> tuple[tuple[S
         quick = quick_estimator(budget.job)
     except CannotTellError:
         return ()
-    scaled = calibrated(budget.job, uncorrected(ran), quick)
-
-    def corrected(changed: Job) -> Budget:
-        return carried(scaled(changed), ran)
 
     def judge(changed: Budget) -> Verdict:
         return check_fit(changed, (device,)).verdict
 
-    found = suggest(budget.job, ran, corrected if ran.learned else quick, judge, gpus=device.count, most=_MOST)
+    found = find_suggestions(ran, judge, quick, gpus=device.count, most=_MOST)
     names = flags_by_key()
     return tuple(
         (each, ", ".join(edit.words for edit in flag_edits(budget.job, each.changes, names)))

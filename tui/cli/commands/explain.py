@@ -20,11 +20,12 @@ from vramtop.estimator.job.job_file.changes import parse_assignment
 from vramtop.monitor.board.fit import check_fit
 
 from ...draw.text_output import TextOutput, detect_output
+from ...job.advice import Advice
 from ...job.load_job import LoadedJob, load_from_options
 from ...job.would_fit import budget_of_what_ran, failed_gpu
 from ...reports.budget_text import closing_lines
 from ...reports.crash_text import explanation_lines, snapshot_lines
-from ..fitting.fit_check import Advice, Machine, advice_lines, advise, suggestions_json
+from ..fitting.fit_check import Machine, advice_lines, advise, suggestions_json
 from ..fitting.machine_gpus import open_source, read_gpus
 from ..json_text import json_text
 from ..measured_runs import Correct, correction, estimate_job
@@ -71,7 +72,6 @@ def gpu_of_failure(options: argparse.Namespace, job: Job, memory_bytes: int | No
 
 def would_fit(
     explanation: Explanation,
-    loaded: LoadedJob,
     budget: Budget,
     options: argparse.Namespace,
     *,
@@ -84,7 +84,6 @@ def would_fit(
 
     Args:
         explanation: of the failure.
-        loaded: the job.
         budget: of the job, corrected by measured runs if some are near it.
         options: of the command line.
         progress: called with what is being done.
@@ -94,7 +93,6 @@ def would_fit(
     if device is None:
         return None
     return advise(
-        loaded.job,
         ran,
         lambda changed: check_fit(changed, (device,)).verdict,
         Machine(gpu=None, memory_bytes=device.total_bytes, gpus=device.count, python=options.python),
@@ -137,7 +135,7 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
     advice = None
     if loaded is not None and budget is not None:
         with Progress(quiet=options.json) as progress:
-            advice = would_fit(explanation, loaded, budget, options, progress=progress, correct=correct)
+            advice = would_fit(explanation, budget, options, progress=progress, correct=correct)
     if options.json:
         found: ExplainJson = {
             "schema": 1,

@@ -10,15 +10,12 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from vramtop.estimator.advice.suggestion_search import (
-    BoundedSearch,
     Edit,
-    LargestFitting,
     Suggestion,
-    find_largest,
     flag_edits,
     tool_edits,
 )
-from vramtop.estimator.advice.suggestions import calibrated, confirm, suggest
+from vramtop.estimator.advice.suggestions import confirm
 from vramtop.estimator.budget import Budget
 from vramtop.estimator.common.errors import CannotTellError, ExitCode, Verdict
 from vramtop.estimator.common.records import replace
@@ -28,7 +25,7 @@ from vramtop.estimator.estimation import MethodChoice, estimate, quick_estimator
 from vramtop.estimator.job.gpu_catalogue import Gpu
 from vramtop.estimator.job.job import REHEARSED, Job
 from vramtop.estimator.job.job_file.load_and_save import edit_job_file, unified_diff
-from vramtop.estimator.learning.correction import carried, uncorrected
+from vramtop.estimator.learning.correction import carried
 from vramtop.monitor.board.capacity import DeviceCapacity, count_devices
 from vramtop.monitor.board.fit import check_fit, with_host_memory
 from vramtop.monitor.board.fit_result import FitResult
@@ -36,6 +33,7 @@ from vramtop.monitor.host.available_ram import RANKS_OF_DESCRIBED_HOST, HostRam,
 
 from ...draw.palette import VERDICTS
 from ...draw.text_output import TextOutput, detect_output
+from ...job.advice import Advice, find_advice
 from ...job.flags.job_flags import flags_by_key
 from ...job.load_job import LoadedJob, load_changed
 from ...reports.budget_text import assumed_lines, budget_lines, closing_lines, fit_lines, largest_line, need_text
@@ -52,7 +50,6 @@ if TYPE_CHECKING:
 # The advice of ``vramtop fit``: changes with which a job fits, and the largest batch and sequence that fit.
 
 
-_MAX_SUGGESTIONS = 6
 _VERDICT_WIDTH = len("! tight")
 _HEADINGS: dict[Verdict, str] = {
     "fits": "ways to make it fit, least costly first:",
@@ -61,15 +58,6 @@ _HEADINGS: dict[Verdict, str] = {
     "unknown": "ways to make it smaller:",
 }
 """Heading of the suggestions, by the verdict of the best one."""
-
-
-class Advice(msgspec.Struct, frozen=True, kw_only=True):
-    """Suggested changes, and the largest batch and sequence."""
-
-    suggestions: tuple[Suggestion, ...] = ()
-    """The best first; empty for a job that fits."""
-    largest: LargestFitting | None = None
-    """The largest batch and sequence that fit; None: the closed form does not know the model."""
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True):
@@ -82,7 +70,6 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def advise(
-    job: Job,
     budget: Budget,
     judge: Callable[[Budget], Verdict],
     machine: Machine,
@@ -96,52 +83,36 @@ def advise(
     """Search for changes with the closed form; those that are shown are estimated as the job itself was.
 
     Args:
-        job: as it is.
         budget: of the job.
         judge: whether a budget fits.
         machine: the GPUs to fit on.
         method: as the user chose it.
-        keep_global_batch: the largest micro-batch must allow some accumulation that keeps the sequences per step.
+        keep_global_batch: see ``find_advice``.
         progress: called with what is being done.
-        correct: corrects a budget by measured runs; what is suggested is corrected by what was measured near it.
-        change: returns the job with new values by key, as it is where they are pasted.
+        correct: corrects a budget by measured runs of its own job; else the job's correction is carried over.
+        change: see ``find_advice``.
     """
     try:
-        quick = quick_estimator(job, gpu=machine.gpu)
+        quick = quick_estimator(budget.job, gpu=machine.gpu)
     except CannotTellError:
-        return Advice()
-    scaled = calibrated(job, uncorrected(budget), quick)
-    if budget.learned is None:  # nothing was measured near it
-        own = scaled
-    else:
-
-        def own(changed: Job) -> Budget:
-            return correct(scaled(changed))
-
-    # what a correction makes of the least that may be reserved is no lower bound
-    bounded = BoundedSearch(scaled, judge) if budget.learned is None else None
-    grown = find_largest(
-        job,
-        bounded or (lambda changed: judge(own(changed)) == "fits"),
-        max_positions=quick.max_positions,
+        return Advice(budget=budget)
+    found = find_advice(
+        budget,
+        judge,
+        quick,
+        gpus=machine.gpus,
+        gpu=machine.gpu,
         keep_global_batch=keep_global_batch,
-    )
-    if job.is_served:
-        grown = replace(grown, micro_batch=None)  # vLLM runs as many sequences as its cache holds
-    if judge(budget) == "fits":
-        return Advice(largest=grown)
-    searched = quick if budget.learned is None else lambda changed: carried(scaled(changed), budget)
-    found = suggest(
-        job, budget, searched, judge, gpus=machine.gpus, gpu=machine.gpu, most=_MAX_SUGGESTIONS, change=change
+        change=change,
     )
 
     def as_pasted(changed: Job) -> Budget:
         found = estimate(
             changed, method=method, gpu=machine.gpu, memory_bytes=machine.memory_bytes, python=machine.python
         )
-        return correct(found)
+        return carried(correct(found), budget)
 
-    return Advice(suggestions=confirm(found, as_pasted, judge, progress=progress), largest=grown)
+    return replace(found, suggestions=confirm(found.suggestions, as_pasted, judge, progress=progress))
 
 
 def suggestion_edits(loaded: LoadedJob, suggestion: Suggestion) -> tuple[Edit, ...]:
@@ -320,7 +291,6 @@ def report_fit(options: argparse.Namespace, check: FitCheck) -> int:
     loaded = replace(check.loaded, job=budget.job, notes=in_json if options.json else notes)
     with Progress(quiet=options.json) as progress:
         advice = advise(
-            loaded.job,
             budget,
             lambda changed: judge(changed).verdict,
             replace(check.machine, python=options.python),

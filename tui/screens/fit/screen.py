@@ -28,6 +28,7 @@ from vramtop.monitor.storage.recent_models import RecentModels
 
 from ...background.latest_only_task import JobEstimates, LatestOnlyTask
 from ...draw.text_output import printable
+from ...job.advice import Advice, EstimateJob
 from ...job.form.help_line import help_line
 from ...job.form.job_form import JobForm
 from ...job.form.model_input import ModelInput
@@ -38,7 +39,7 @@ from ...widgets.keys_line import KeysLine
 from ...widgets.row_table import StaticLines
 from ..base import BoardApp
 from ..preflight import PreflightMark, open_preflight
-from .advice import Advice, Capacity, EstimateJob, QuickEstimatorFor, capacity_fingerprint, find_advice
+from .advice import Capacity, QuickEstimatorFor, advice_on, capacity_fingerprint
 from .gpu_picker import GpuPicker
 from .settings_pane import SettingsPane
 from .suggestions import Suggestions
@@ -438,7 +439,7 @@ class FitCheckScreen(Screen[None]):
         """Search for advice once the verdict is drawn: Python threads share one processor."""
         budget, job = self._view.budget, self.job
         if budget is not None and job is not None and settles(budget.job, job):
-            self._advice_task.submit(partial(find_advice, budget, self._capacity, self._quick_estimator))
+            self._advice_task.submit(partial(advice_on, budget, self._capacity, self._quick_estimator))
 
     def _show_budget(self, budget: Budget) -> None:
         self._checked_model = budget.job.model.id

@@ -15,6 +15,7 @@ from vramtop.monitor.board.fit_result import FitResult
 
 from ...draw.labels import MUTED
 from ...draw.palette import colour_of
+from ...job.advice import Advice
 from ...keys import shown_key
 from ...reports.budget_text import largest_line
 from ...widgets.budget_view import (
@@ -30,7 +31,7 @@ from ...widgets.budget_view import (
 )
 from ...widgets.row_table import StaticLines
 from ..base import is_ascii_only
-from .advice import Advice, Capacity
+from .advice import Capacity
 from .headline import headline
 from .suggestions import Suggestions
 
