@@ -655,21 +655,29 @@ def _checked(loaded: LoadedJob, flags: Mapping[str, str]) -> LoadedJob:
     return loaded
 
 
-_MODEL_WITH_FLAGS = re.compile(r"vramtop |(?!python)[^\s=]+ --?[a-zA-Z]")
-"""``llama-3.1-8b --qlora``, and what ``vramtop`` itself is given."""
+_OWN_WORDS = re.compile(r"vramtop(?: (?:fit|estimate))?(?: |$)")
+"""The beginning of a line of vramtop's own."""
 
 
-def _with_flags(text: str) -> LoadedJob:
-    """Return the job of a model with flags; ``--gpu`` sets its card.
+def _with_flags(words: Sequence[str]) -> LoadedJob:
+    """Return the job of a model or file with flags; ``--gpu`` sets its card.
 
     Raises:
         InputError: the flags or the job are wrong, or a required setting is missing.
     """
     from vramtop.estimator.job.gpu_catalogue import find_gpu
 
-    typed = load_typed(text)
-    card = {} if typed.gpu_type is None else {"target.gpu": find_gpu(typed.gpu_type).name}
-    return replace(typed.loaded, job=with_changes(typed.loaded.job, card))
+    options = _Parser().parse_args(normal_words(words))
+    options.command = "fit"
+    if options.gpu:
+        raise InputError(
+            f"--gpu {options.gpu}: give a card, such as h100; the screen already shows this machine's GPUs"
+        )
+    if size := getattr(options, "gpu_memory", None):
+        raise InputError(f"{size}: here give a card by its name, such as h100")
+    loaded = load_from_options(options, None)
+    card = {} if options.gpu_type is None else {"target.gpu": find_gpu(options.gpu_type).name}
+    return replace(loaded, job=with_changes(loaded.job, card))
 
 
 def load_from_text(text: str, given: Mapping[str, Any] | None = None) -> LoadedJob:
@@ -685,8 +693,6 @@ def load_from_text(text: str, given: Mapping[str, Any] | None = None) -> LoadedJ
     """
     changes = dict(given or {})
     text = text.strip().removeprefix("$ ").strip()
-    unquoted = text[1:-1] if len(text) > 1 and text[0] == text[-1] and text[0] in "'\"" else text
-    path = expand_user(unquoted)
     if _COMMAND.match(text) is not None:
         return _of_command(text, changes)
     if (found := _REHEARSAL.match(text)) is not None:
@@ -694,6 +700,9 @@ def load_from_text(text: str, given: Mapping[str, Any] | None = None) -> LoadedJ
         if rest.endswith(_JOB_SUFFIXES[0]):
             return _program_of_file(expand_user(rest))
         return program_job(_program_words(rest))
+    text = _OWN_WORDS.sub("", text, count=1)
+    unquoted = text[1:-1] if len(text) > 1 and text[0] == text[-1] and text[0] in "'\"" else text
+    path = expand_user(unquoted)
     if path.suffix in _JOB_SUFFIXES and (is_file(path) or len(text.split()) == 1):
         return _with_sizes(_from_file(path, changes))
     if is_file(path) and is_shell_script(path):
@@ -701,13 +710,16 @@ def load_from_text(text: str, given: Mapping[str, Any] | None = None) -> LoadedJ
     if path.suffix in _PROGRAM_SUFFIXES and is_file(path):
         return _read_or_rehearsed(shlex.join(["python", unquoted]), changes)
     if len(text.split()) > 1 and not is_folder(path):
-        return _with_flags(text) if _MODEL_WITH_FLAGS.match(text) else _read_or_rehearsed(text, changes)
+        words = _words(text)
+        starts_program = words[0].startswith("python") or "=" in words[0] or _is_launch_line(words)
+        has_flags = words[1:] and words[1].startswith("-") and not starts_program
+        return _with_flags(words) if has_flags else _read_or_rehearsed(text, changes)
     if not unquoted:
         raise InputError("enter a job file, a tool's configuration, a launch line, or a model")
     from .scripted_models import may_be_scripted
 
     if not changes and (not is_folder(path) or is_file(path / PIPELINE)) and may_be_scripted(unquoted):
-        return _with_flags(text)
+        return _with_flags([unquoted])
     job = with_changes(_from_model(unquoted, changes), changes, where="what you give")
     return _with_sizes(LoadedJob(job=job, origins={"model.id": "as you gave it"}, typed=frozenset(changes)))
 
@@ -955,55 +967,14 @@ def _not_a_job(error: InputError) -> InputError:
     return InputError(f"{error.message}; a job is a file that ends in {suffixes}, a model, or a launch line after --")
 
 
-_NO_JOB = "enter a job file, a model with its flags, or a launch line"
-
-
-class TypedJob(msgspec.Struct, frozen=True, kw_only=True):
-    """A job as the user typed it."""
-
-    loaded: LoadedJob
-    gpu_type: str | None = None
-    """The only type of GPU that is wanted, of ``--gpu-type``."""
-
-
-def load_typed(text: str) -> TypedJob:
-    """Load a job from words such as ``job.toml``, ``llama-3.1-8b --qlora --gpu-type h100``, or a launch line.
-
-    Args:
-        text: one line; ``vramtop fit`` at its beginning is left out, and a launch line may stand behind ``--``.
-
-    Raises:
-        InputError: it is none of these, cannot be read, or a required setting is missing.
-    """
-    text = text.strip().removeprefix("$ ").strip()
-    words = [text] if is_file(expand_user(text)) else _words(text)
-    if words[:1] == ["vramtop"]:
-        words = words[2:] if words[1:2] in (["fit"], ["estimate"]) else words[1:]
-    if not words:
-        raise InputError(_NO_JOB)
-    before, launch = _parts(words)
-    options = _Parser().parse_args(normal_words(before))
-    options.command = "fit"
-    if size := getattr(options, "gpu_memory", None):
-        raise InputError(f"{size}: here give a card by its name, such as h100")
-    if options.gpu:
-        raise InputError(
-            f"--gpu {options.gpu}: give a card, such as h100; the screen already shows this machine's GPUs"
-        )
-    return TypedJob(loaded=load_from_options(options, launch), gpu_type=options.gpu_type)
-
-
-def _parts(words: Sequence[str]) -> tuple[list[str], list[str] | None]:
-    """Return the flags of the job, and the launch line if there is one."""
-    if "--" in words:
-        at = words.index("--")
-        return list(words[:at]), list(words[at + 1 :])
+def _is_launch_line(words: Sequence[str]) -> bool:
+    """Return True if words start a program or a shell script, and do not name a model with its flags."""
     from vramtop.estimator.readers.source.shell_script import shell_script_in
     from vramtop.estimator.readers.tools.tool_registry import parse_launch  # with the readers of all tools
 
     runs_script = shell_script_in(words, Path()) not in (None, 0)
     is_launch = len(words) > 1 and (runs_script or parse_launch(words).program_name is not None)
-    return ([], list(words)) if is_launch and not is_file(expand_user(words[0])) else (list(words), None)
+    return is_launch and not is_file(expand_user(words[0]))
 
 
 class _Parser(argparse.ArgumentParser):

@@ -1,38 +1,38 @@
-"""A job as the user types it on the fit screen of a fleet: the same words as after ``vramtop fit``."""
+"""A job as the user types it in the dashboard: the same words as after ``vramtop fit``."""
 
 from pathlib import Path
 
 import pytest
 
 from vramtop.estimator.common.errors import InputError
-from vramtop.tui.job.load_job import load_typed
+from vramtop.tui.job.load_job import load_from_text
 
 
 @pytest.mark.parametrize(
     ("text", "ranks", "gpu_type", "micro_batch"),
     [
         ("gpt2 --batch-size 4", 1, None, 4),
-        ("vramtop fit gpt2 --batch_size 4 --fsdp --gpu-type 8xh100", 8, "h100", 4),
+        ("vramtop fit gpt2 --batch_size 4 --fsdp --gpu-type 8xh100", 8, "h100-80gb", 4),
         ("$ gpt2 --gpus 4 --ddp --card a100-80gb", 4, "a100-80gb", 1),
-        ("gpt2 --gpu 2xh100 --zero3 -b 4", 2, "h100", 4),
+        ("gpt2 --gpu 2xh100 --zero3 -b 4", 2, "h100-80gb", 4),
         ("gpt2 --set training.micro_batch=2", 1, None, 2),
         ("trl sft --model_name_or_path gpt2 --dataset_name x --per_device_train_batch_size 3", 1, None, 3),
-        ("--gpu-type h100 -- trl sft --model_name_or_path gpt2 --per_device_train_batch_size 3", 1, "h100", 3),
+        ("fit --gpu-type h100 -- trl sft --model_name_or_path gpt2 --per_device_train_batch_size 3", 1, "h100-80gb", 3),
     ],
 )
 def test_words_of_vramtop_fit_and_launch_lines(text: str, ranks: int, gpu_type: str | None, micro_batch: int) -> None:
-    typed = load_typed(text)
-    assert typed.loaded.job.model.id == "gpt2"
-    assert typed.loaded.job.parallel.world_size == ranks
-    assert typed.loaded.job.training.micro_batch == micro_batch
-    assert typed.gpu_type == gpu_type
+    loaded = load_from_text(text)
+    assert loaded.job.model.id == "gpt2"
+    assert loaded.job.parallel.world_size == ranks
+    assert loaded.job.training.micro_batch == micro_batch
+    assert loaded.job.target.gpu == gpu_type
 
 
 def test_a_job_file_with_a_space_in_its_name(tmp_path: Path) -> None:
     path = tmp_path / "my job.toml"
     path.write_text('[model]\nid = "gpt2"\n')
     for text in (str(path), f"'{path}' --batch-size 2"):
-        assert load_typed(text).loaded.file == path
+        assert load_from_text(text).file == path
 
 
 @pytest.mark.parametrize(
@@ -50,4 +50,4 @@ def test_a_job_file_with_a_space_in_its_name(tmp_path: Path) -> None:
 )
 def test_mistakes_are_one_sentence(text: str, sentence: str) -> None:
     with pytest.raises(InputError, match=sentence):
-        load_typed(text)
+        load_from_text(text)
