@@ -14,7 +14,6 @@ from .values import (
     PLAIN,
     UNKNOWN,
     Attribute,
-    Bound,
     Call,
     Class,
     Function,
@@ -35,14 +34,10 @@ _MAX_DEPTH = 12
 """Functions that call functions."""
 _MAX_NESTING = 40
 """Expressions inside expressions."""
-_MAX_REPEATED = 64
-"""The longest list whose loop is followed item by item; the body of a longer one is followed once."""
 _FILLING = ("append", "add", "extend", "update", "insert", "setdefault", "pop", "remove", "discard")
 _EXITS = ("sys.exit", "exit", "quit", "os._exit")
-_TEXT_METHODS = {
-    *("lower", "upper", "strip", "startswith", "endswith", "split", "replace", "removeprefix", "removesuffix"),
-    *("partition", "rpartition", "isdigit", "rstrip", "lstrip", "rsplit"),
-}
+
+_TEXT_METHODS = ("lower", "upper", "strip", "startswith", "endswith")
 
 
 class BudgetSpentError(Exception):
@@ -312,7 +307,6 @@ class Reader:
     def _define(self, node: ast.FunctionDef | ast.AsyncFunctionDef, scope: Scope) -> None:
         names = tuple(_dotted(each.func if isinstance(each, ast.Call) else each) for each in node.decorator_list)
         function = Function(node, scope, self._defaults(node.args, scope), node.name)
-        function.decorators = tuple(name.rpartition(".")[2] for name in names)
         scope.assign(node.name, function)
         for each, name in zip(reversed(node.decorator_list), reversed(names), strict=True):
             call = Call(self, each, f"@{name.rpartition('.')[2]}", None, scope=scope)
@@ -422,15 +416,11 @@ class Reader:
         try:
             if isinstance(value, dict):
                 return value.get(key, UNKNOWN) if isinstance(key, PLAIN) else UNKNOWN
-            if isinstance(value, list | tuple | str) and isinstance(key, int | slice):
+            if isinstance(value, list | tuple | str) and isinstance(key, int):
                 return value[key]
         except (IndexError, TypeError, ValueError):
             pass
         return UNKNOWN
-
-    def _slice(self, node: ast.Slice, scope: Scope) -> Any:
-        ends = [self.evaluate(end, scope) if end is not None else None for end in (node.lower, node.upper, node.step)]
-        return slice(*ends) if all(end is None or isinstance(end, int) for end in ends) else UNKNOWN
 
     def _unary(self, node: ast.UnaryOp, scope: Scope) -> Any:
         value = self.evaluate(node.operand, scope)
@@ -495,15 +485,12 @@ class Reader:
             return UNKNOWN
         (loop,) = node.generators
         items = self.iterate(self.evaluate(loop.iter, scope))
-        found: list[Any] = []
-        for item in items if items is not None and len(items) <= _MAX_REPEATED else [UNKNOWN]:
-            inner = Scope(scope)
-            self.assign(loop.target, item, inner)
-            wanted = [truth(self.evaluate(test, inner)) for test in loop.ifs]
-            value = self.evaluate(node.elt, inner) if False not in wanted else UNKNOWN
-            if False not in wanted:  # of a model's parameters it stays known whose they are
-                found.append(value if None not in wanted or isinstance(value, Thing) else UNKNOWN)
-        return found if items is not None else UNKNOWN
+        inner = Scope(scope)
+        self.assign(loop.target, items[0] if items is not None and len(items) == 1 else UNKNOWN, inner)
+        for test in loop.ifs:
+            self.evaluate(test, inner)
+        value = self.evaluate(node.elt, inner)  # of a model's parameters it stays known whose they are
+        return [value if isinstance(value, Thing) else UNKNOWN]
 
     def _lambda(self, node: ast.Lambda, scope: Scope) -> Any:
         return Function(node, scope, self._defaults(node.args, scope), "lambda")
@@ -558,12 +545,6 @@ class Reader:
     def call(self, function: Any, call: Call) -> Any:
         """Return the result of calling a value."""
         self._step()
-        if isinstance(function, Bound):
-            given = len(function.args)
-            call.args = [*function.args, *call.args]
-            call.nodes = {key + given if isinstance(key, int) else key: node for key, node in call.nodes.items()}
-            call.kwargs = {**function.kwargs, **call.kwargs}
-            return self.call(function.function, call)
         if isinstance(function, Function):
             return self._call_function(function, call)
         if isinstance(function, Class):
@@ -577,18 +558,31 @@ class Reader:
             if isinstance(function.receiver, Thing):
                 return function.receiver.method(call)
             if isinstance(function.receiver, (*PLAIN, list, tuple, dict)):
-                return _method(function.receiver, call)
+                return self._method(function.receiver, call)
             return self.library(call)
         if isinstance(function, Thing):
             return function.called(call)
         call.receiver = UNKNOWN
         return self.library(call)
 
+    def _method(self, value: Any, call: Call) -> Any:
+        """Return what stands in a table under a key; what other methods do to a list or table is not followed."""
+        key = call.value(0)
+        if isinstance(value, dict) and call.name == "get" and isinstance(key, PLAIN):
+            return value.get(key, call.value(1))
+        if isinstance(value, str) and call.name in _TEXT_METHODS and all(isinstance(each, str) for each in call.args):
+            return getattr(value, call.name)(*call.args[:1])
+        if call.name in _FILLING and call.scope is not None and isinstance(call.node, ast.Call):
+            self._forget(getattr(call.node.func, "value", call.node), call.scope)
+        return UNKNOWN
+
     def _call_function(self, function: Function, call: Call) -> Any:
         node = function.node
         if id(node) in self._active or len(self._active) >= _MAX_DEPTH:
             return UNKNOWN
         self._followed.add(id(node))
+        if function.first:
+            call = Call(self, call.node, call.path, None, [*function.first, *call.args], call.kwargs)
         scope = Scope(function.scope)
         self._bind(function, call, scope)
         self._active.append(id(node))
@@ -638,7 +632,7 @@ class Reader:
             made.values[name] = call.value(at, name, default=kind.find(name))
         finish = kind.find("__post_init__")
         if isinstance(finish, Function):
-            self.call(Bound(finish, (made,)), Call(self, call.node, "__post_init__"))
+            self.call(finish, Call(self, call.node, "__post_init__", None, [made]))
         return made
 
 
@@ -709,7 +703,6 @@ _EXPRESSIONS: Mapping[type[Any], Callable[[Reader, Any, Scope], Any]] = {
     **dict.fromkeys((ast.List, ast.Tuple, ast.Set), Reader._items),
     ast.Dict: Reader._dict,
     ast.Subscript: Reader._subscript,
-    ast.Slice: Reader._slice,
     ast.Call: Reader._call,
     ast.UnaryOp: Reader._unary,
     ast.BoolOp: Reader._either,
@@ -753,49 +746,16 @@ def _length(call: Call) -> Any:
     return len(value) if known else UNKNOWN
 
 
-def _range(call: Call) -> Any:
-    numbers = [as_number(value) for value in call.args]
-    if not all(type(number) is int for number in numbers) or not 1 <= len(numbers) <= 3 or numbers[2:] == [0]:
-        return UNKNOWN
-    found = range(*numbers)
-    return list(found) if len(found) <= _MAX_REPEATED else UNKNOWN
-
-
 def _getattr(call: Call) -> Any:
     name = call.value(1)
     found = call.run.attribute(call.value(0), name) if isinstance(name, str) else UNKNOWN
-    is_missing = len(call.args) > 2 and isinstance(found, Attribute) and isinstance(call.value(0), Instance)
-    return call.args[2] if is_missing else UNKNOWN if isinstance(found, Attribute) else found
-
-
-def _setattr(call: Call) -> Any:
-    owner, name = call.value(0), call.value(1)
-    if isinstance(owner, Thing) and isinstance(name, str):
-        owner.set_attribute(name, call.value(2), call)
-    elif isinstance(owner, Thing):
-        call.run.libraries.doubt(f"{call.where}: which attribute {short_text(call.node)} sets is not known.")
-    return None
-
-
-def _hasattr(call: Call) -> Any:
-    owner, name = call.value(0), call.value(1)
-    has = getattr(owner, "has", None)
-    if isinstance(owner, Instance) and isinstance(name, str):
-        return name in owner.values or owner.kind.find(name) is not UNKNOWN
-    if has is not None:
-        return has(name)
-    return True if isinstance(owner, Name) and owner.path.startswith("torch.") else UNKNOWN
+    return UNKNOWN if isinstance(found, Attribute) else found
 
 
 def _dict_of(call: Call) -> Any:
     first = call.value(0, default={})
     table = first if isinstance(first, dict) else getattr(first, "as_table", lambda: None)()
     return {**table, **call.kwargs} if isinstance(table, dict) and call.unknown_table is None else UNKNOWN
-
-
-def _variables(call: Call) -> Any:
-    value = call.value(0)
-    return value.values if isinstance(value, Instance) else value if isinstance(value, Thing) else UNKNOWN
 
 
 def _environ(call: Call) -> Any:
@@ -808,48 +768,16 @@ def _path(call: Call) -> Any:
     return "/".join(parts) if parts and len(parts) == len(call.args) else UNKNOWN
 
 
-def _partial(call: Call) -> Any:
-    return Bound(call.args[0], tuple(call.args[1:]), call.kwargs) if call.args else UNKNOWN
-
-
-def _method(value: Any, call: Call) -> Any:
-    """Return the result of a method of a text, list or table; lists and tables change in place."""
-    args = call.args
-    try:
-        if isinstance(value, str) and call.name in _TEXT_METHODS:
-            found = getattr(value, call.name)(*args) if all(isinstance(each, PLAIN) for each in args) else UNKNOWN
-            return list(found) if isinstance(found, tuple) else found
-        if isinstance(value, dict):
-            if call.name in ("get", "pop"):
-                return value.get(args[0], call.value(1, default=None)) if isinstance(args[0], PLAIN) else UNKNOWN
-            if call.name == "update":
-                value.update({**(args[0] if args and isinstance(args[0], dict) else {}), **call.kwargs})
-                return None
-            if call.name in ("items", "keys", "values", "copy"):
-                found = getattr(value, call.name)()
-                return found if isinstance(found, dict) else list(found)
-        if isinstance(value, list) and call.name in ("append", "add", "extend") and len(value) < MAX_LENGTH:
-            more = [args[0]] if call.name in ("append", "add") else call.run.iterate(args[0])
-            value += [UNKNOWN] if more is None else [*more, UNKNOWN] if call.run.loops else more
-            return None
-    except (TypeError, ValueError, IndexError, KeyError, AttributeError):
-        pass
-    return UNKNOWN
-
-
 _BUILTINS: Mapping[str, Callable[[Call], Any]] = {
     **{kind.__name__: _convert(kind) for kind in (int, float, str, bool)},
-    **dict.fromkeys(("list", "tuple", "set", "frozenset", "iter", "reversed", "sorted"), _items),
+    **dict.fromkeys(("list", "tuple", "set", "iter", "sorted"), _items),
     "filter": lambda call: call.value(1, default=UNKNOWN),
-    "len": _length,
-    "range": _range,
-    "getattr": _getattr,
-    "setattr": _setattr,
-    "hasattr": _hasattr,
     "dict": _dict_of,
-    **dict.fromkeys(("vars", "asdict", "dataclasses.asdict"), _variables),
+    **dict.fromkeys(("vars", "asdict", "dataclasses.asdict"), lambda call: call.value(0, default=UNKNOWN)),
+    "getattr": _getattr,
+    "len": _length,
+    **dict.fromkeys(("hasattr", "range", "functools.partial", "partial"), lambda _: UNKNOWN),
     **dict.fromkeys(("os.environ.get", "os.getenv"), _environ),
     **dict.fromkeys(("os.path.join", "pathlib.Path", "Path", "os.path.expanduser", "os.path.abspath"), _path),
-    **dict.fromkeys(("functools.partial", "partial"), _partial),
 }
 """Functions of Python and its standard library by their dotted names."""

@@ -51,7 +51,6 @@ from .training import (
 )
 from .values import (
     UNKNOWN,
-    Bound,
     Call,
     Class,
     Function,
@@ -285,7 +284,7 @@ class Libraries:
         elif name == "find_executable_batch_size":
             sentence = f"{call.where}: {name} halves the batch when it does not fit; the first batch size is counted."
             self.notes.doubt(sentence, *STEP, direction="less", key="training.micro_batch")
-            return Bound(function, (call.value(0, "starting_batch_size", default=128),))  # accelerate's default
+            function.first = [call.value(0, "starting_batch_size", default=128)]  # accelerate's default
         return None
 
     def make_instance(self, kind: Class, call: Call) -> Any:
@@ -329,7 +328,7 @@ class Libraries:
 
     def assigned(self, target: Name, value: Any, call: Call) -> None:
         """Note what is assigned to a part of a library."""
-        is_code = isinstance(value, Function | Class | Bound | Name) or value is UNKNOWN
+        is_code = isinstance(value, Function | Class | Name) or value is UNKNOWN
         if target.path.partition(".")[0] in _PATCHED and is_code and not _HARMLESS.fullmatch(call.name):
             what = ".".join(target.path.split(".")[-2:])
             self.notes.doubt(f"{call.where}: the script replaces {what}; the library's own is assumed.", *STEP)
@@ -483,8 +482,7 @@ class Libraries:
     def step_in_backward(self, call: Call) -> Any:
         """Note a hook on each gradient that steps an optimizer and frees the gradient."""
         value = call.value(0, "hook")
-        function = value.function if isinstance(value, Bound) else value
-        done = ast.unparse(function.node) if isinstance(function, Function) else ""
+        done = ast.unparse(value.node) if isinstance(value, Function) else ""
         if ".step(" in done and re.search(r"\.zero_grad\(|\.grad = None", done):
             origin = f"{call.where}: a hook steps each parameter and frees its gradient"
             self.notes.written["script_in_backward"] = Setting(value=True, origin=origin)
@@ -562,7 +560,7 @@ def _noting(function: Callable[[Call, Notes], Any]) -> _Handler:
 _OTHER_MODULES = ("backends.mps", "xpu", "mps", "npu", "hpu")
 _OTHER_DEVICES = ("torch_xla", "torch_npu", "torch_xpu", "torch_tpu", "torch_mlu", "torch_hpu", "torch_musa")
 _BY_PATH: Mapping[str, _Handler] = {
-    **dict.fromkeys(("eval", "exec"), Libraries._execute),
+    **dict.fromkeys(("eval", "exec", "setattr"), Libraries._execute),
     **dict.fromkeys(("torch.compile", "compile"), Libraries._compile),
     "deepspeed.initialize": _noting(initialize_deepspeed),
     "torch.device": Libraries._device,

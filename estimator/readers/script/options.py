@@ -16,7 +16,6 @@ from ..source.evidence import Setting, as_bool
 from .values import (
     UNKNOWN,
     Attribute,
-    Bound,
     Call,
     Class,
     Function,
@@ -271,9 +270,7 @@ class Parsed(Thing):
         if name in self._defaults:
             return UNKNOWN if name in self._options.unresolved else self._defaults[name]
         member = self._kind.find(name) if self._kind is not None and name not in self._kind.fields else UNKNOWN
-        if isinstance(member, Function):
-            return Bound(member, (self,))
-        return UNKNOWN if self.has(name) else Attribute(self, name)
+        return UNKNOWN if self.has(name) or isinstance(member, Function) else Attribute(self, name)
 
     def set_attribute(self, name: str, value: Any, call: Call) -> None:
         """Take an assignment to an option."""
@@ -362,7 +359,7 @@ def parse_class(options: Options, kind: Any, call: Call, library_class: Callable
     made = library_class(bases[0], call) if bases else Parsed(options, kind)
     finish = kind.find("__post_init__")
     if isinstance(finish, Function):
-        call.run.call(Bound(finish, (made,)), Call(call.run, call.node, "__post_init__"))
+        call.run.call(finish, Call(call.run, call.node, "__post_init__", None, [made]))
     return made
 
 

@@ -13,7 +13,7 @@ from ..trl.methods import TRAINER_NAMES, method_of_class
 from .models import DECISIVE_ARGUMENTS, AdapterConfig, Model, Part, add_adapters, models_in, not_followed
 from .notes import STEP, TRAINED, Notes
 from .options import LIBRARIES, Options, Parsed
-from .values import UNKNOWN, Attribute, Bound, Call, Class, Function, Instance, Name, Thing, plain, short_text
+from .values import UNKNOWN, Attribute, Call, Class, Function, Instance, Name, Thing, plain, short_text
 
 TRAINING_CONFIG = re.compile(rf"[A-Za-z0-9]*TrainingArguments|(Async)?({TRAINER_NAMES})(v2)?Config|ModelConfig")
 SIZE_ARGUMENTS = ("per_device_train_batch_size", "max_length")
@@ -225,7 +225,7 @@ class TrainerObject(Thing):
         for each in value if isinstance(value, list | tuple) else [value]:
             origin = f"{call.where}: {call.name}({name}=...)"
             found = each.name if isinstance(each, Model) else Setting(value=each, origin=origin)
-            if each is self.model or isinstance(each, Function | Bound | Instance | type(None)):
+            if each is self.model or isinstance(each, Function | Instance | type(None)):
                 continue
             if isinstance(each, Model | str) and found is not None:
                 self.others.append((role, found, each))
@@ -316,12 +316,11 @@ def make_loader(call: Call, notes: Notes) -> Any:
 
 def doubt_collator(value: Any, call: Call, notes: Notes, name: str) -> None:
     """Note what makes the batches, where it may put several sequences of each example into one."""
-    found = value.function if isinstance(value, Bound) else value
-    node = found.kind.node if isinstance(found, Instance) else found.node if isinstance(found, Function) else None
+    node = value.kind.node if isinstance(value, Instance) else value.node if isinstance(value, Function) else None
     text = ast.unparse(node) if node is not None else ""
     joins = _PAIRED.search(text) is not None or _JOINS.search(text) is not None
-    root, dot, _ = found.path.partition(".") if isinstance(found, Name) else ("", "", "")
-    if node is not None or found is UNKNOWN or (dot and root not in LIBRARIES):
+    root, dot, _ = value.path.partition(".") if isinstance(value, Name) else ("", "", "")
+    if node is not None or value is UNKNOWN or (dot and root not in LIBRARIES):
         sentence = f"{call.where}: {call.shown(name)}: vramtop does not follow how many sequences it puts into a batch."
         notes.doubt(sentence, *STEP, key="training.sequences_per_example", asks=joins)
 

@@ -3,7 +3,7 @@
 import ast
 import itertools
 import operator
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -111,15 +111,8 @@ class Function:
     name: str
     options: Mapping[str, Setting] | None = None
     """Options of the command line that its parameters stand for (click, typer, fire)."""
-    decorators: tuple[str, ...] = ()
-
-
-class Bound(msgspec.Struct, eq=False):
-    """A function with some arguments given: a method, or ``functools.partial``."""
-
-    function: Any
-    args: tuple[Any, ...]
-    kwargs: Mapping[str, Any] = msgspec.field(default_factory=dict)
+    first: Sequence[Any] = ()
+    """Arguments that a decorator puts before those of a call."""
 
 
 class Attribute(msgspec.Struct, eq=False):

@@ -35,6 +35,7 @@ OPEN = {
     "a base model frozen",
     "a classifier of its own",
     "a flag that is off",
+    "a factory with keywords",
     "a helper with a list",
     "a new head",
     "biases only",

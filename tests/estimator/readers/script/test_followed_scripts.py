@@ -152,8 +152,8 @@ def test_a_module_outside_of_the_folder_is_not_read(tmp_path: Path) -> None:
 
 
 def test_long_running_scripts_are_followed_to_a_limit(tmp_path: Path) -> None:
-    loop = "r = range(60)\nx = [[[i * j * k for i in r] for j in r] for k in r]\n"
-    reading = read(tmp_path, f'{LOAD}{loop}model = AutoModelForCausalLM.from_pretrained("gpt2")\n{TRAIN}')
+    calls = "".join(f"def f{at}():\n" + f"    f{at + 1}()\n" * 4 for at in range(11))
+    reading = read(tmp_path, f'{LOAD}{calls}f0()\nmodel = AutoModelForCausalLM.from_pretrained("gpt2")\n{TRAIN}')
     assert any("is too long to follow" in warning for warning in reading.warnings)
     assert unsure(reading)["weights"] == "more"
 
