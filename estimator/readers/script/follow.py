@@ -142,8 +142,10 @@ class Reader:
         for at, statement in enumerate(body):
             self._step()
             self._rest = body[at + 1 :]
-            handler = _STATEMENTS.get(type(statement))
-            end = handler(self, statement, scope) if handler is not None else None
+            handler = getattr(self, f"_{type(statement).__name__.lower()}", None)  # its method, as of a NodeVisitor
+            if handler is None:
+                self._skip([statement], short_text(statement), scope, statement)
+            end = handler(statement, scope) if handler is not None else None
             if end is not None:
                 return end
         return None
@@ -153,7 +155,7 @@ class Reader:
         if self._steps < 0:
             raise BudgetSpentError
 
-    def _expression(self, node: ast.Expr, scope: Scope) -> _End | None:
+    def _expr(self, node: ast.Expr, scope: Scope) -> _End | None:
         self.statement = node.value
         self.evaluate(node.value, scope)
         return _End("exit") if _exits(node) else None
@@ -163,11 +165,11 @@ class Reader:
         for target in node.targets:
             self.assign(target, value, scope, node.value)
 
-    def _annotated(self, node: ast.AnnAssign, scope: Scope) -> None:
+    def _annassign(self, node: ast.AnnAssign, scope: Scope) -> None:
         if node.value is not None:
             self.assign(node.target, self.evaluate(node.value, scope), scope, node.value)
 
-    def _augmented(self, node: ast.AugAssign, scope: Scope) -> None:
+    def _augassign(self, node: ast.AugAssign, scope: Scope) -> None:
         left = self.evaluate(node.target, scope)
         value = binary(type(node.op), left, self.evaluate(node.value, scope)) if not self.loops else UNKNOWN
         self.assign(node.target, value, scope)
@@ -267,6 +269,8 @@ class Reader:
             return end
         return self.block(node.orelse, scope)
 
+    _asyncfor = _for
+
     def _while(self, node: ast.While, scope: Scope) -> _End | None:
         if truth(self.evaluate(node.test, scope)) is False:
             return self.block(node.orelse, scope)
@@ -287,6 +291,8 @@ class Reader:
         self.without_gradients = before
         return end
 
+    _asyncwith = _with
+
     def _try(self, node: ast.Try, scope: Scope) -> _End | None:
         end = self.block(node.body, scope)
         if end is None:
@@ -301,10 +307,22 @@ class Reader:
                     self._forget(each, scope)
         return self.block(node.finalbody, scope) or end
 
+    def _match(self, node: ast.Match, scope: Scope) -> None:
+        self._skip([node], f"match {short_text(node.subject)}", scope, node)
+
+    def _raise(self, node: ast.Raise, scope: Scope) -> _End:
+        return _End("exit")
+
+    def _break(self, node: ast.Break, scope: Scope) -> _End:
+        return _End("break")
+
+    def _continue(self, node: ast.Continue, scope: Scope) -> _End:
+        return _End("continue")
+
     def _return(self, node: ast.Return, scope: Scope) -> _End:
         return _End("return", self.evaluate(node.value, scope) if node.value is not None else None)
 
-    def _define(self, node: ast.FunctionDef | ast.AsyncFunctionDef, scope: Scope) -> None:
+    def _functiondef(self, node: ast.FunctionDef | ast.AsyncFunctionDef, scope: Scope) -> None:
         names = tuple(_dotted(each.func if isinstance(each, ast.Call) else each) for each in node.decorator_list)
         function = Function(node, scope, self._defaults(node.args, scope), node.name)
         scope.assign(node.name, function)
@@ -316,7 +334,9 @@ class Reader:
             if made is not None:
                 scope.assign(node.name, made)
 
-    def _class(self, node: ast.ClassDef, scope: Scope) -> None:
+    _asyncfunctiondef = _functiondef
+
+    def _classdef(self, node: ast.ClassDef, scope: Scope) -> None:
         bases = tuple(self.evaluate(base, scope) for base in node.bases)
         inner = Scope(scope)
         self.block(node.body, inner)
@@ -342,14 +362,18 @@ class Reader:
             if name != "*":
                 scope.assign(name, Name(value))
 
-    def _declare(self, node: ast.Global | ast.Nonlocal, scope: Scope) -> None:
+    _importfrom = _import
+
+    def _global(self, node: ast.Global | ast.Nonlocal, scope: Scope) -> None:
         scope.elsewhere.update(node.names)
+
+    _nonlocal = _global
 
     # Expressions
 
     def evaluate(self, node: ast.expr | None, scope: Scope) -> Any:
         """Return an expression's value."""
-        handler = _EXPRESSIONS.get(type(node))
+        handler = getattr(self, f"_{type(node).__name__.lower()}", None)
         if handler is None or node is None or self._nesting > _MAX_NESTING:
             if node is not None:
                 self.libraries.not_followed([node], "", self.location(node))
@@ -357,9 +381,12 @@ class Reader:
         self._step()
         self._nesting += 1
         try:
-            return handler(self, node, scope)
+            return handler(node, scope)
         finally:
             self._nesting -= 1
+
+    def _constant(self, node: ast.Constant, scope: Scope) -> Any:
+        return node.value if isinstance(node.value, PLAIN) else UNKNOWN
 
     def _name(self, node: ast.Name, scope: Scope) -> Any:
         found = scope.find(node.id)
@@ -380,7 +407,7 @@ class Reader:
             return Attribute(value, name)
         return value.attribute(name)
 
-    def _items(self, node: ast.List | ast.Tuple | ast.Set, scope: Scope) -> Any:
+    def _list(self, node: ast.List | ast.Tuple | ast.Set, scope: Scope) -> Any:
         items: list[Any] = []
         for element in node.elts:
             if isinstance(element, ast.Starred):
@@ -391,6 +418,9 @@ class Reader:
             else:
                 items.append(self.evaluate(element, scope))
         return tuple(items) if isinstance(node, ast.Tuple) else items
+
+    _tuple = _list
+    _set = _list
 
     def _dict(self, node: ast.Dict, scope: Scope) -> Any:
         table: dict[Any, Any] = {}
@@ -410,7 +440,7 @@ class Reader:
         if isinstance(value, Name) and value.path.endswith("environ"):
             return self.environ.get(key, UNKNOWN) if isinstance(key, str) else UNKNOWN
         if isinstance(value, Name):
-            return self.libraries.item(value, key)
+            return UNKNOWN
         if isinstance(value, Thing):
             return value.item(key)
         try:
@@ -422,7 +452,7 @@ class Reader:
             pass
         return UNKNOWN
 
-    def _unary(self, node: ast.UnaryOp, scope: Scope) -> Any:
+    def _unaryop(self, node: ast.UnaryOp, scope: Scope) -> Any:
         value = self.evaluate(node.operand, scope)
         if isinstance(node.op, ast.Not):
             known = truth(value)
@@ -431,7 +461,7 @@ class Reader:
         is_number = isinstance(value, int | float) and not isinstance(node.op, ast.Invert)
         return UNKNOWN if not is_number else -value if isinstance(node.op, ast.USub) else value
 
-    def _either(self, node: ast.BoolOp, scope: Scope) -> Any:
+    def _boolop(self, node: ast.BoolOp, scope: Scope) -> Any:
         """Evaluate ``a or b`` to the first true value, ``a and b`` to the first false one, else to the last."""
         wanted, unknown = isinstance(node.op, ast.Or), False
         value: Any = UNKNOWN
@@ -443,10 +473,10 @@ class Reader:
             unknown = unknown or known is None
         return UNKNOWN if unknown else value
 
-    def _binary(self, node: ast.BinOp, scope: Scope) -> Any:
+    def _binop(self, node: ast.BinOp, scope: Scope) -> Any:
         return binary(type(node.op), self.evaluate(node.left, scope), self.evaluate(node.right, scope))
 
-    def _comparison(self, node: ast.Compare, scope: Scope) -> Any:
+    def _compare(self, node: ast.Compare, scope: Scope) -> Any:
         left = self.evaluate(node.left, scope)
         result: Any = True
         for kind, right_node in zip(node.ops, node.comparators, strict=True):
@@ -459,7 +489,7 @@ class Reader:
             left = right
         return result
 
-    def _choice(self, node: ast.IfExp, scope: Scope) -> Any:
+    def _ifexp(self, node: ast.IfExp, scope: Scope) -> Any:
         known = truth(self.evaluate(node.test, scope))
         if known is not None:
             return self.evaluate(node.body if known else node.orelse, scope)
@@ -467,7 +497,7 @@ class Reader:
         self.libraries.not_followed([node.body, node.orelse], why, self.location(node))
         return UNKNOWN
 
-    def _text(self, node: ast.JoinedStr, scope: Scope) -> Any:
+    def _joinedstr(self, node: ast.JoinedStr, scope: Scope) -> Any:
         pieces = []
         for part in node.values:
             value = self.evaluate(part.value, scope) if isinstance(part, ast.FormattedValue) else None
@@ -480,7 +510,7 @@ class Reader:
         text = "".join(pieces)
         return text if len(text) < MAX_LENGTH else UNKNOWN
 
-    def _comprehension(self, node: ast.ListComp | ast.SetComp | ast.GeneratorExp, scope: Scope) -> Any:
+    def _listcomp(self, node: ast.ListComp | ast.SetComp | ast.GeneratorExp, scope: Scope) -> Any:
         if len(node.generators) != 1:
             return UNKNOWN
         (loop,) = node.generators
@@ -492,10 +522,13 @@ class Reader:
         value = self.evaluate(node.elt, inner)  # of a model's parameters it stays known whose they are
         return [value if isinstance(value, Thing) else UNKNOWN]
 
+    _setcomp = _listcomp
+    _generatorexp = _listcomp
+
     def _lambda(self, node: ast.Lambda, scope: Scope) -> Any:
         return Function(node, scope, self._defaults(node.args, scope), "lambda")
 
-    def _walrus(self, node: ast.NamedExpr, scope: Scope) -> Any:
+    def _namedexpr(self, node: ast.NamedExpr, scope: Scope) -> Any:
         value = self.evaluate(node.value, scope)
         self.assign(node.target, value, scope, node.value)
         return value
@@ -669,51 +702,6 @@ def _functions(body: Sequence[ast.stmt], path: str) -> Iterator[tuple[ast.Functi
             yield from _functions(node.body, f"{node.name}.")
         elif isinstance(node, ast.If | ast.Try):
             yield from _functions([*node.body, *node.orelse], path)
-
-
-_STATEMENTS: Mapping[type[ast.stmt], Callable[[Reader, Any, Scope], _End | None]] = {
-    ast.Expr: Reader._expression,
-    ast.Assign: Reader._assign,
-    ast.AnnAssign: Reader._annotated,
-    ast.AugAssign: Reader._augmented,
-    ast.If: Reader._if,
-    ast.For: Reader._for,
-    ast.AsyncFor: Reader._for,
-    ast.While: Reader._while,
-    ast.With: Reader._with,
-    ast.AsyncWith: Reader._with,
-    ast.Try: Reader._try,
-    ast.Match: lambda run, node, scope: run._skip([node], f"match {short_text(node.subject)}", scope, node),
-    ast.Return: Reader._return,
-    ast.Raise: lambda *_: _End("exit"),
-    ast.Break: lambda *_: _End("break"),
-    ast.Continue: lambda *_: _End("continue"),
-    ast.FunctionDef: Reader._define,
-    ast.AsyncFunctionDef: Reader._define,
-    ast.ClassDef: Reader._class,
-    ast.Import: Reader._import,
-    ast.ImportFrom: Reader._import,
-    ast.Global: Reader._declare,
-    ast.Nonlocal: Reader._declare,
-}
-_EXPRESSIONS: Mapping[type[Any], Callable[[Reader, Any, Scope], Any]] = {
-    ast.Constant: lambda _, node, __: node.value if isinstance(node.value, PLAIN) else UNKNOWN,
-    ast.Name: Reader._name,
-    ast.Attribute: Reader._attribute,
-    **dict.fromkeys((ast.List, ast.Tuple, ast.Set), Reader._items),
-    ast.Dict: Reader._dict,
-    ast.Subscript: Reader._subscript,
-    ast.Call: Reader._call,
-    ast.UnaryOp: Reader._unary,
-    ast.BoolOp: Reader._either,
-    ast.BinOp: Reader._binary,
-    ast.Compare: Reader._comparison,
-    ast.IfExp: Reader._choice,
-    ast.JoinedStr: Reader._text,
-    **dict.fromkeys((ast.ListComp, ast.SetComp, ast.GeneratorExp), Reader._comprehension),
-    ast.Lambda: Reader._lambda,
-    ast.NamedExpr: Reader._walrus,
-}
 
 
 # Python's own functions and methods, as far as a script's settings and choices depend on them.

@@ -36,7 +36,7 @@ from .models import (
     set_default_dtype,
 )
 from .notes import ALL, STEP, TRAINED, Notes
-from .options import LIBRARIES, MEMORY_ARGUMENTS, Namespace, Options, Parsed, Parser, field, run_function
+from .options import LIBRARIES, MEMORY_ARGUMENTS, Options, Parsed, Parser, field, run_function
 from .sharding import SHARDING_FUNCTIONS, initialize_deepspeed
 from .training import (
     TRAINING_CONFIG,
@@ -245,12 +245,6 @@ class Libraries:
         names = [] if self._has_unsloth else [(library, name), *(("transformers", each) for each in alias)]
         for row, argument in (each for pair in names for each in old_arguments(*pair, call.kwargs)):
             self.notes.old_calls.setdefault(row, f"{name}({argument}=) at {call.where}")
-
-    def item(self, name: Name, key: Any) -> Any:
-        """Return the class of a config by its model type; UNKNOWN for other tables."""
-        kinds = (kind for kind, table in CONFIG_DEFAULTS.items() if table["model_type"] == key)
-        kind = next(kinds, None) if name.name == "CONFIG_MAPPING" else None
-        return Name(f"transformers.{kind}Config") if kind is not None else UNKNOWN
 
     def makes_anything(self) -> bool:
         """Return whether something was made that trains."""
@@ -481,14 +475,8 @@ class Libraries:
 
     def step_in_backward(self, call: Call) -> Any:
         """Note a hook on each gradient that steps an optimizer and frees the gradient."""
-        value = call.value(0, "hook")
-        done = ast.unparse(value.node) if isinstance(value, Function) else ""
-        if ".step(" in done and re.search(r"\.zero_grad\(|\.grad = None", done):
-            origin = f"{call.where}: a hook steps each parameter and frees its gradient"
-            self.notes.written["script_in_backward"] = Setting(value=True, origin=origin)
-        else:
-            sentence = f"{call.where}: vramtop does not follow what the hook does with gradients."
-            self.notes.doubt(sentence, "gradients", "optimizer", direction="less")
+        sentence = f"{call.where}: vramtop does not follow what the hook does with gradients."
+        self.notes.doubt(sentence, "gradients", "optimizer", direction="less")
         return UNKNOWN
 
     def _set_device(self, call: Call) -> Any:
@@ -497,9 +485,6 @@ class Libraries:
     def _device(self, call: Call) -> Any:
         value = call.value(0, "type")
         return value if isinstance(value, str) else UNKNOWN
-
-    def _namespace(self, call: Call) -> Any:
-        return Namespace({**(call.value(0) if isinstance(call.value(0), dict) else {}), **call.kwargs})
 
 
 def starts_training(node: ast.AST) -> bool:
@@ -579,7 +564,6 @@ _BY_NAME: Mapping[str, _Handler] = {
     **dict.fromkeys(_RUNNERS, Libraries._run),
     **dict.fromkeys(_PARSERS, Libraries._parser),
     **dict.fromkeys(("field", "Field"), lambda _, call: field(call)),
-    **dict.fromkeys(("SimpleNamespace", "Namespace"), Libraries._namespace),
     **dict.fromkeys(_TRUE_ON_A_GPU, _always(True)),
     **{f"is_{name}_available": _always(False) for name in _OTHER_DEVICES},
     **dict.fromkeys(("get_rank", "get_local_rank", "get_process_index"), _always(0)),

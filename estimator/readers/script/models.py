@@ -16,7 +16,6 @@ from .values import (
     Call,
     Name,
     Thing,
-    as_number,
     plain,
     short_text,
     truth,
@@ -392,26 +391,17 @@ def _checkpoint(part: Part, call: Call) -> Any:
 
 def _resize(part: Part, call: Call) -> Any:
     """Follow ``resize_token_embeddings(n)``; by the tokens of a tokenizer the vocabulary hardly grows."""
-    number, multiple = as_number(call.value(0, "new_num_tokens")), call.value(1, "pad_to_multiple_of")
     shown = short_text(call.nodes.get(0))
-    if isinstance(number, int) and number > 0:
-        number = -(-number // multiple) * multiple if isinstance(multiple, int) and multiple > 0 else number
-        if part.owner.config is not None:
-            part.owner.config = part.owner.config.copy()
-            part.owner.config.set_field("vocab_size", number, call.where, f"resize_token_embeddings({number})")
-    elif not re.fullmatch(r"len\(.*tok.*\)|.*tok\w*\.vocab_size", shown):
-        sentence = f"{call.where}: resize_token_embeddings({shown}) is only known when the script runs."
-        part.owner.notes.doubt(sentence, *MODEL_STATES, "logits", direction="more")
+    if not re.fullmatch(r"len\(.*tok.*\)|.*tok\w*\.vocab_size", shown):
+        sentence = f"{call.where}: resize_token_embeddings({shown}) is not read."
+        part.owner.notes.doubt(sentence, *MODEL_STATES, "logits")
     return part
 
 
 def _merge(part: Part, call: Call) -> Any:
-    owner = part.owner
-    if not owner.notes.trains:  # after the training nothing changes it
-        owner.has_adapters = False
-        known = owner.settings.items()
-        owner.settings = {name: each for name, each in known if not name.startswith("lora_") and name != "use_peft"}
-    return owner
+    if not part.owner.notes.trains:  # after the training nothing changes it
+        part.owner.notes.doubt(f"{call.where}: {call.name}() before the training is not read.")
+    return part.owner
 
 
 def _compile(part: Part, call: Call) -> Any:
@@ -490,11 +480,7 @@ class AdapterConfig(Thing):
 
     def set_attribute(self, name: str, value: Any, call: Call) -> None:
         """Take an assignment to an argument."""
-        known, renamed = plain(value), _LORA_NAMES.get(name, f"lora_{name}")
-        if known is UNKNOWN and name in DECISIVE_ARGUMENTS:
-            self.unresolved[name] = f"{call.where}: {self.kind}.{name} is only known when the script runs."
-        elif known is not UNKNOWN and name not in _WITHOUT_EFFECT:
-            self.settings[renamed] = Setting(value=known, origin=f"{call.where}: {short_text(call.node)} = {known}")
+        self.unresolved[name] = f"{call.where}: {self.kind}.{name} is set after the call, which is not read."
 
 
 class QuantizationConfig(Thing):
@@ -767,13 +753,9 @@ def _load_config(call: Call, notes: Notes) -> Any:
     if call.owner not in ("AutoConfig", "PretrainedConfig") and kind not in CONFIG_DEFAULTS:
         return UNKNOWN
     name = call.setting(0) if call.args else None
-    if call.name == "for_model":
-        kinds = {table["model_type"]: kind for kind, table in CONFIG_DEFAULTS.items()}
-        config = ModelConfig(notes, kind=kinds.get(str(plain(call.value(0, "model_type")))), source=None)
-    elif name is None or not isinstance(name.value, str):
+    if call.name == "for_model" or name is None or not isinstance(name.value, str):
         return UNKNOWN
-    else:
-        config = ModelConfig(notes, kind=None, source=name)
+    config = ModelConfig(notes, kind=None, source=name)
     config.set_fields(call, f"{call.owner}.{call.name}")
     return config
 

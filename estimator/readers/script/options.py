@@ -19,7 +19,6 @@ from .values import (
     Call,
     Class,
     Function,
-    Instance,
     Name,
     Thing,
     as_number,
@@ -387,15 +386,3 @@ def field(call: Call) -> Any:
     if isinstance(factory, Name) and factory.path in ("list", "dict"):
         return [] if factory.path == "list" else {}
     return call.run.call(factory, Call(call.run, call.node, "", None, scope=call.scope))
-
-
-class Namespace(Instance):
-    """``SimpleNamespace(batch=4)``: an object with the attributes that it was given."""
-
-    def __init__(self, values: Mapping[str, Any]) -> None:
-        super().__init__(Class("SimpleNamespace", ast.ClassDef("SimpleNamespace", [], [], [], []), (), {}, {}))
-        self.values = dict(values)
-
-    def as_table(self) -> dict[str, Any]:
-        """Return all attributes by name."""
-        return self.values

@@ -343,45 +343,29 @@ def truth(value: Any) -> bool | None:
 
 
 def binary(kind: type[ast.operator], left: Any, right: Any) -> Any:
-    """Return the result of an arithmetic operator."""
-    if isinstance(left, str) != isinstance(right, str) and kind is not ast.Mod:
-        left, right = as_number(left), as_number(right)
-    apply = _ARITHMETIC.get(kind)
-    if apply is None or not _is_safe(kind, left, right):
+    """Return the result of arithmetic on numbers, or of joining two texts or lists; UNKNOWN for anything else."""
+    if kind is ast.Add and type(left) is type(right) and isinstance(left, str | list | tuple):
+        return left + right if len(left) + len(right) <= MAX_LENGTH else UNKNOWN
+    left, right, apply = as_number(left), as_number(right), _ARITHMETIC.get(kind)
+    limit = 128 if kind is ast.Pow else _MAX_NUMBER
+    if apply is None or not all(isinstance(side, int | float) and abs(side) < limit for side in (left, right)):
         return UNKNOWN
     try:
         found = apply(left, right)
     except (TypeError, ValueError, ArithmeticError):
         return UNKNOWN
-    return UNKNOWN if isinstance(found, int) and abs(found) > _MAX_NUMBER else found
-
-
-def _is_safe(kind: type[ast.operator], left: Any, right: Any) -> bool:
-    """Return False for what could take long or much memory, and for values that have no arithmetic here."""
-    if isinstance(left, int | float) and isinstance(right, int | float):
-        if kind is ast.Pow:
-            return abs(right) < 128 and abs(left) < 10**6
-        return abs(left) < _MAX_NUMBER and abs(right) < _MAX_NUMBER
-    if kind is ast.Mult and isinstance(left, str | list | tuple) and type(right) is int:
-        return len(left) * max(right, 0) <= MAX_LENGTH
-    sizes = [len(side) for side in (left, right) if isinstance(side, str | list | tuple)]
-    return kind is ast.Add and type(left) is type(right) and len(sizes) == 2 and sum(sizes) <= MAX_LENGTH
+    return found if isinstance(found, int | float) and abs(found) < _MAX_NUMBER else UNKNOWN
 
 
 def compare(kind: type[ast.cmpop], left: Any, right: Any) -> Any:
-    """Return the result of a comparison; UNKNOWN where a part of it is."""
+    """Return the result of a comparison of plain data, of names, or with None; UNKNOWN for any other."""
     if isinstance(left, Unknown | Attribute) or isinstance(right, Unknown | Attribute):
         return UNKNOWN
-    if kind in (ast.Is, ast.IsNot, ast.Eq, ast.NotEq) and not (_is_data(left) and _is_data(right)):
-        if isinstance(left, Name) and isinstance(right, Name):
-            same = left.path == right.path
-        elif isinstance(left, Name) or isinstance(right, Name):
-            return UNKNOWN
-        else:
-            same = left is right
-        return same is (kind in (ast.Is, ast.Eq))
-    if kind in (ast.Is, ast.IsNot):
-        return (type(left) is type(right) and left == right) is (kind is ast.Is)
+    wants_same = kind in (ast.Is, ast.Eq)
+    if isinstance(left, Name) and isinstance(right, Name) and kind in (ast.Is, ast.IsNot, ast.Eq, ast.NotEq):
+        return (left.path == right.path) is wants_same
+    if kind in (ast.Is, ast.IsNot) and not isinstance(left, Name):
+        return (left is right) is wants_same if left is None or isinstance(left, bool | Thing) else not wants_same
     apply = _COMPARISONS.get(kind)
     if apply is None or not _is_data(left) or not _is_data(right):
         return UNKNOWN
@@ -389,15 +373,11 @@ def compare(kind: type[ast.cmpop], left: Any, right: Any) -> Any:
         left, right = as_number(left), as_number(right)
     try:
         return bool(apply(left, right))
-    except (TypeError, ValueError, RecursionError):
+    except TypeError:
         return UNKNOWN
 
 
-def _is_data(value: Any, depth: int = 0) -> bool:
-    """Return True for Python's own data without a part that is unknown."""
-    if isinstance(value, PLAIN):
-        return True
-    if isinstance(value, dict):
-        return depth < 4 and all(_is_data(each, depth + 1) for pair in value.items() for each in pair)
-    is_list = isinstance(value, list | tuple | set | frozenset)
-    return is_list and depth < 4 and all(_is_data(item, depth + 1) for item in value)
+def _is_data(value: Any) -> bool:
+    """Return True for a number, a text, None, or a list or table of them."""
+    items = value if isinstance(value, list | tuple | dict) else [value]
+    return all(isinstance(item, PLAIN) for item in items)

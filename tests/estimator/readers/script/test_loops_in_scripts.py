@@ -62,7 +62,7 @@ def test_an_accumulation_that_only_the_run_knows_is_a_doubt(tmp_path: Path) -> N
         ("vocab = {}\nif words():\n    vocab['a'] = 1\n", None),
         ("class C:\n    v = 1\nc = C()\nc.l = []\nif words():\n    c.l.append(1)\nvocab = c.l\n", None),
         ("vocab = []\nfor w in range(5):\n    vocab.append(w)\n", None),
-        ("vocab = ['a'] * 7\n", 7),
+        ("vocab = ['a', 'b', 'c']\n", 3),
     ],
 )
 def test_a_container_filled_from_unknown_data_has_no_length(tmp_path: Path, lines: str, vocabulary: int | None) -> None:

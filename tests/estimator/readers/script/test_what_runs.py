@@ -142,7 +142,7 @@ from transformers import HfArgumentParser
 class Arguments(TrainingArguments):
     report_to: str = "none"
 (given,) = HfArgumentParser(Arguments).parse_args_into_dataclasses()
-args = argparse.Namespace(**vars(given))
+args = given
 dtype = torch.bfloat16 if args.bf16 else torch.float32
 model = AutoModelForCausalLM.from_pretrained('Qwen/Qwen2.5-0.5B', dtype=dtype)
 Trainer(model=model, args=given).train()
