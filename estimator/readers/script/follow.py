@@ -145,7 +145,7 @@ class Reader:
             handler = getattr(self, f"_{type(statement).__name__.lower()}", None)  # its method, as of a NodeVisitor
             if handler is None:
                 self._skip([statement], short_text(statement), scope, statement)
-            end = handler(statement, scope) if handler is not None else None
+            end: _End | None = handler(statement, scope) if handler is not None else None
             if end is not None:
                 return end
         return None
@@ -525,9 +525,6 @@ class Reader:
     _setcomp = _listcomp
     _generatorexp = _listcomp
 
-    def _lambda(self, node: ast.Lambda, scope: Scope) -> Any:
-        return Function(node, scope, self._defaults(node.args, scope), "lambda")
-
     def _namedexpr(self, node: ast.NamedExpr, scope: Scope) -> Any:
         value = self.evaluate(node.value, scope)
         self.assign(node.target, value, scope, node.value)
@@ -614,16 +611,12 @@ class Reader:
         if id(node) in self._active or len(self._active) >= _MAX_DEPTH:
             return UNKNOWN
         self._followed.add(id(node))
-        if function.first:
-            call = Call(self, call.node, call.path, None, [*function.first, *call.args], call.kwargs)
         scope = Scope(function.scope)
         self._bind(function, call, scope)
         self._active.append(id(node))
         self._may_return.append(False)
         before, self.loops = self.loops, self.loops
         try:
-            if isinstance(node, ast.Lambda):
-                return self.evaluate(node.body, scope)
             end = self.block(node.body, scope)
             value = end.value if end is not None and end.kind == "return" else None
             return UNKNOWN if self._may_return[-1] and not isinstance(value, Thing | tuple) else value

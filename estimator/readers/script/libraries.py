@@ -276,9 +276,8 @@ class Libraries:
                 f"{call.where}: the configuration files of {name}() are not read; its settings are not known."
             )
         elif name == "find_executable_batch_size":
-            sentence = f"{call.where}: {name} halves the batch when it does not fit; the first batch size is counted."
-            self.notes.doubt(sentence, *STEP, direction="less", key="training.micro_batch")
-            function.first = [call.value(0, "starting_batch_size", default=128)]  # accelerate's default
+            self.notes.doubt(f"{call.where}: {name} searches for the batch size, and is not followed.")
+            return UNKNOWN
         return None
 
     def make_instance(self, kind: Class, call: Call) -> Any:

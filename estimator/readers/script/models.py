@@ -450,18 +450,15 @@ DECISIVE_ARGUMENTS = frozenset(library("transformers").key)
 """Arguments without whose values the estimate may be about another job."""
 _LORA_NAMES = {
     "r": "lora_r",
-    "init_r": "lora_r",
     "target_modules": "lora_target_modules",
     "lora_dropout": "lora_dropout",
 }
 _WITHOUT_EFFECT = scripts().names["lora_without_effect"]
 """Arguments of ``LoraConfig`` and ``get_peft_model`` on which no bytes depend; any other is named as not counted."""
-_SCHEDULE_OF_RANKS = {"r", "target_r", "tinit", "tfinal", "deltaT", "beta1", "beta2", "orth_reg_weight", "total_step"}
-"""Arguments of AdaLoRA, which begins with ``init_r`` ranks and ends with fewer."""
 _QUANTIZATION_ARGUMENTS = ("load_in_4bit", "load_in_8bit", "bnb_4bit_quant_type", "bnb_4bit_use_double_quant")
 _TUNER = re.compile(r"LoRA|Lora|IA3|Prompt|Prefix|OFT|Vera|LoKr|LoHa|FourierFT|LNTuning|Bone|Shira|Hira")
 """In the names of peft's configurations, where it is not known that they are peft's."""
-_WITHOUT_RANK = ("Prompt", "Prefix", "IA3", "LNTuning", "FourierFT", "Vera", "Trainable", "AdaptionPrompt")
+_WITHOUT_RANK = ("Prompt", "Prefix", "IA3", "LNTuning", "FourierFT", "Vera", "AdaLora", "Trainable", "AdaptionPrompt")
 """Methods of peft whose parameters do not grow with a rank."""
 UNSLOTH_CLASSES = ("FastLanguageModel", "FastModel", "FastVisionModel", "FastTextModel")
 _UNSLOTH_OTHER_PRECISIONS = ("load_in_8bit", "load_in_16bit", "load_in_fp8", "full_finetuning")
@@ -505,10 +502,8 @@ def is_adapter_config(path: str) -> bool:
 
 def _read_lora(call: Call, into: dict[str, Setting], unresolved: dict[str, str]) -> None:
     """Read the arguments of ``LoraConfig`` under the names of our settings."""
-    if call.name == "AdaLoraConfig" and "init_r" not in call.kwargs:
-        into["lora_r"] = default_setting(12, "AdaLoRA's default initial rank")
     for name in call.kwargs:
-        if name in _WITHOUT_EFFECT or (call.name == "AdaLoraConfig" and name in _SCHEDULE_OF_RANKS):
+        if name in _WITHOUT_EFFECT:
             continue
         setting = call.setting(name)
         if setting is None and name in DECISIVE_ARGUMENTS:
@@ -587,10 +582,8 @@ def _hint_unsloth_loading(model: Model, call: Call) -> None:
     perhaps_on = {name for name, value in call.kwargs.items() if value is True or plain(value) is UNKNOWN}
     if perhaps_on.isdisjoint(_UNSLOTH_OTHER_PRECISIONS):
         hints["load_in_4bit"] = True
-    if plain(call.kwargs.get("fast_inference")) is True:  # vLLM in this process, which shares the weights
-        share = call.setting("gpu_memory_utilization") if "gpu_memory_utilization" in call.kwargs else None
-        model.hints["vllm_gpu_memory_utilization"] = share or default_setting(0.5, "unsloth's default")
-        hints |= {"use_vllm": True, "vllm_mode": "colocate"}
+    if call.value(None, "fast_inference", default=False) is not False:
+        model.notes.doubt(f"{call.where}: fast_inference starts vLLM in this process, which is not counted.")
     for name, value in hints.items():
         model.hints.setdefault(name, default_setting(value, "unsloth's default"))
 
@@ -699,7 +692,6 @@ def from_pretrained(call: Call, notes: Notes) -> Any:
     if owner.endswith("Config") and not owner.endswith("GenerationConfig"):
         return _load_config(call, notes)
     if not loads_model(owner):
-        _note_name(call, notes, 2)
         return UNKNOWN
     model = Model(notes, call.where, f"{owner}.{call.name}")
     _read_task(model, owner, call)
@@ -748,7 +740,6 @@ def config_class(call: Call, notes: Notes) -> Any:
 
 
 def _load_config(call: Call, notes: Notes) -> Any:
-    _note_name(call, notes, 1)
     kind = call.owner.removesuffix("Config")
     if call.owner not in ("AutoConfig", "PretrainedConfig") and kind not in CONFIG_DEFAULTS:
         return UNKNOWN
@@ -842,13 +833,6 @@ def _read_quantization(model: Model, call: Call) -> None:
         shown = f"{call.where}: quantization_config={short_text(call.nodes.get('quantization_config'))}"
         sentence = f"{shown} is only known when the script runs."
         model.notes.doubt(sentence, "weights", "activations", direction="less", key="lora.quantization")
-
-
-def _note_name(call: Call, notes: Notes, rank: int) -> None:
-    """Note the name that a config or tokenizer is loaded by, in case no model is."""
-    setting = _name_of(call, f"{call.owner}.{call.name}")
-    if setting is not None and not call.path.startswith("diffusers."):  # whose autoencoders stand beside the model
-        notes.names_found.setdefault(rank, setting)
 
 
 def not_followed(call: Call, notes: Notes) -> Any:

@@ -66,8 +66,6 @@ class Notes(msgspec.Struct):
     """A backward pass, or a trainer's ``train``, was followed."""
     trains_elsewhere: bool = False
     """A function of another file may be the training, and is noted."""
-    names_found: dict[int, Setting] = msgspec.field(default_factory=dict)
-    """Models' names that configs (1) and tokenizers (2) are loaded by."""
     visible_devices: Setting | None = None
     """The CUDA_VISIBLE_DEVICES that the script sets."""
     devices: dict[int, str] = msgspec.field(default_factory=dict)

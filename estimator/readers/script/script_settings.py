@@ -237,7 +237,7 @@ def _settings(tree: ast.Module, name: str, notes: Notes, options: Options, reade
     elif model is not None:
         unused = _read_model(model, notes, layers, certain=trained.certain)
     else:
-        _name_unknown(notes, layers.written, reader)
+        _doubt_model(notes, reader)
     unused |= _no_models(model, notes, options)
     _read_trainer_adapters(notes, layers)
     if trained.certain and "model_name_or_path" in layers.written:
@@ -286,7 +286,6 @@ def _settings(tree: ast.Module, name: str, notes: Notes, options: Options, reade
 def _read_layers(tree: ast.Module, name: str, notes: Notes, options: Options, reader: Reader) -> _Layers:
     """Return the settings in options, names and the arguments of trainers, whichever model is trained."""
     defaults, set_later = dict(options.defaults()), options.assigned
-    _doubt_lengths(defaults, notes)
     named = {**_lengths(tree, name, reader.module), **_constants(notes, reader.module, name)}
     given = {
         key: each for key, each in set_later.items() if key in options.given and options.given[key].value != each.value
@@ -392,21 +391,12 @@ def _doubt_around(values: list[Any], model: Model, notes: Notes) -> None:
         notes.doubt(sentence, *ALL, direction="more")
 
 
-def _name_unknown(notes: Notes, written: dict[str, Setting], reader: Reader) -> None:
-    """Name the model that a config or a tokenizer is loaded by, where it is not known how the model is made."""
-    own = next(
-        (value for value in reader.module.names.values() if isinstance(value, Instance) and value.is_module), None
-    )
-    if own is not None and 1 in notes.names_found:
-        written["model_name_or_path"] = notes.names_found[1]
-    if own is not None or not (notes.trainers or notes.optimizers or notes.names_found):
-        if own is not None:
-            notes.doubt(f"{reader.name}: the trained model {own.kind.name} is the script's own.", key="model.id")
-        return
-    if notes.names_found:
-        written["model_name_or_path"] = notes.names_found[min(notes.names_found)]
-        origin = written["model_name_or_path"].origin
-        notes.doubt(f"{origin} names the model; how the script makes it is not known.", key="model.id")
+def _doubt_model(notes: Notes, reader: Reader) -> None:
+    """Note that it is not known how the trained model is made."""
+    values = reader.module.names.values()
+    own = next((value for value in values if isinstance(value, Instance) and value.is_module), None)
+    if own is not None:
+        notes.doubt(f"{reader.name}: the trained model {own.kind.name} is the script's own.", key="model.id")
     elif notes.optimizers:
         notes.doubt(f"{notes.optimizers[0].where}: the model that the optimizer trains is not known.", key="model.id")
 
@@ -427,7 +417,7 @@ def _doubt_not_reached(tree: ast.Module, name: str, notes: Notes, reader: Reader
 def _no_models(model: Model | None, notes: Notes, options: Options) -> set[str]:
     """Return the option for a model where no library loads one by name, and none has the name: it is the script's."""
     given = options.given.get("model")
-    loads = model is not None or notes.models or notes.names_found
+    loads = model is not None or notes.models
     is_own = given is not None and not loads and notes.find_config(str(given.value)) is None
     return {"model"} if is_own else set()
 
@@ -449,7 +439,7 @@ def _read_trainer_adapters(notes: Notes, layers: _Layers) -> None:
 
 def _read_model(model: Model, notes: Notes, layers: _Layers, *, certain: bool) -> set[str]:
     """Take what is known of the trained model; return the options that do not decide what their names say."""
-    source = model.name or (model.config.source if model.config is not None else None) or notes.names_found.get(1)
+    source = model.name or (model.config.source if model.config is not None else None)
     if source is not None:
         layers.written["model_name_or_path"] = source
     settings = {**(model.config.settings if model.config is not None else {}), **model.settings}
@@ -568,27 +558,21 @@ def _lengths(tree: ast.Module, script: str, module: Scope) -> dict[str, Setting]
 
 
 def _longer_cuts(options: Options, notes: Notes, defaults: Mapping[str, Setting]) -> dict[str, Setting]:
-    """Return lengths at which sequences are cut, where an option's default of that name is shorter: it is another's."""
-    found: dict[str, Setting] = {}
-    for name in LENGTH_ARGUMENTS:
-        cut, default = notes.hints.get(name), defaults.get(name)
-        if cut is None or default is None or name in options.given:
-            continue
-        if isinstance(cut.value, int) and isinstance(default.value, int) and cut.value > default.value:
-            found[name] = cut
-            sentence = f"{default.origin} is {default.value}, and {cut.origin} is {cut.value}, which is counted."
-            notes.doubt(sentence, *STEP, key="training.sequence_length")
-    return found
-
-
-def _doubt_lengths(defaults: Mapping[str, Setting], notes: Notes) -> None:
-    """Note that a script has several options for lengths, of which one is counted."""
+    """Return where sequences are cut, if a default of that name is shorter; note that there are several lengths."""
     known = {name: setting.value for name, setting in defaults.items() if _LENGTH.match(name)}
+    cuts = {name: notes.hints[name] for name in LENGTH_ARGUMENTS if name in known and name in notes.hints}
+    cuts = {
+        name: cut
+        for name, cut in cuts.items()
+        if type(cut.value) is type(known[name]) is int and cut.value > known[name] and name not in options.given
+    }
+    known |= {f"{name} of a call": cut.value for name, cut in cuts.items()}
     known = {name: value for name, value in known.items() if type(value) is int and value >= _SHORTEST}
     if len(set(known.values())) > 1:
         shown = ", ".join(f"{name}={value}" for name, value in sorted(known.items())[:4])
         sentence = f"The script has several lengths ({shown}); vramtop does not know which one a step has."
         notes.doubt(sentence, *STEP, key="training.sequence_length")
+    return cuts
 
 
 def _doubt_pairs(tree: ast.Module, name: str, notes: Notes) -> None:

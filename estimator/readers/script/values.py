@@ -3,7 +3,7 @@
 import ast
 import itertools
 import operator
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -103,16 +103,14 @@ class Scope:
 
 @dataclass(eq=False, slots=True)
 class Function:
-    """A function or lambda of the script."""
+    """A function of the script."""
 
-    node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
+    node: ast.FunctionDef | ast.AsyncFunctionDef
     scope: Scope
     defaults: Mapping[str, Any]
     name: str
     options: Mapping[str, Setting] | None = None
     """Options of the command line that its parameters stand for (click, typer, fire)."""
-    first: Sequence[Any] = ()
-    """Arguments that a decorator puts before those of a call."""
 
 
 class Attribute(msgspec.Struct, eq=False):

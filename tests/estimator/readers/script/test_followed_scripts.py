@@ -193,7 +193,7 @@ def test_without_any_word_about_dtypes_the_precision_is_a_doubt(tmp_path: Path) 
     assert "The dtype of the weights is not set" in " ".join(reading.warnings)
 
 
-def test_a_batch_that_is_searched_for_starts_with_the_first(tmp_path: Path) -> None:
+def test_a_batch_that_is_searched_for_is_not_known(tmp_path: Path) -> None:
     script = f"""\
 from accelerate.utils import find_executable_batch_size
 {LOAD}
@@ -205,12 +205,12 @@ def loop(batch_size, data):
 loop([1, 2])
 """
     reading = read(tmp_path, script)
-    assert found(reading, "training.micro_batch") == (256,)
-    assert unsure(reading)["activations"] == "less"
+    assert found(reading, "training.micro_batch") == (None,)
+    assert any("find_executable_batch_size searches" in each for each in reading.warnings)
 
 
-@pytest.mark.parametrize(("argument", "rank"), [("init_r=24, target_r=4", 24), ("", 12)])
-def test_adalora_begins_with_its_initial_rank(tmp_path: Path, argument: str, rank: int) -> None:
-    adapters = f"model = get_peft_model(model, AdaLoraConfig({argument}))\n"
+def test_adalora_is_not_counted(tmp_path: Path) -> None:
+    adapters = "model = get_peft_model(model, AdaLoraConfig(init_r=24, target_r=4))\n"
     script = f'from peft import *\n{LOAD}model = AutoModelForCausalLM.from_pretrained("gpt2")\n{adapters}{TRAIN}'
-    assert found(read(tmp_path, script), "lora.rank") == (rank,)
+    warnings = read(tmp_path, script).warnings
+    assert any("the trained parameters of AdaLoraConfig are not counted" in each for each in warnings)

@@ -169,7 +169,7 @@ model.generate(max_length=4096)
 """
     reading = read(tmp_path, HEAD + LOAD + text + TRAIN)
     assert reading.value("training.sequence_length") == length
-    assert warned(reading, "default of --max_length is 20, and") is (length == 1024)
+    assert warned(reading, "max_length of a call=1024") is (length == 1024)
     given = read(tmp_path, HEAD + LOAD + text + TRAIN, "--max_length", "64")
     assert given.value("training.sequence_length") == 64
 

@@ -354,7 +354,7 @@ GRPOTrainer(model="gpt2", reward_funcs=lambda completions, **more: [0.0], args=a
     assert job.rollout == Rollout(engine="vllm")
 
 
-def test_unsloths_fast_inference_is_a_vllm_in_the_process(read: Read, tmp_path: Path) -> None:
+def test_unsloths_fast_inference_is_named(read: Read, tmp_path: Path) -> None:
     script = """\
 from unsloth import FastLanguageModel
 from trl import GRPOConfig, GRPOTrainer
@@ -363,8 +363,7 @@ args = GRPOConfig(output_dir="out", per_device_train_batch_size=8, max_completio
 GRPOTrainer(model=model, reward_funcs=[], args=args).train()
 """
     (tmp_path / "train.py").write_text(script)
-    job = read("python train.py").job({"training.sequence_length": 600})
-    assert job.rollout == Rollout(engine="vllm", gpu_memory_utilization=0.6)
+    assert any("fast_inference starts vLLM in this process" in each for each in read("python train.py").warnings)
 
 
 def test_a_reward_model_beside_reward_functions(read: Read, tmp_path: Path) -> None:
