@@ -37,7 +37,7 @@ _MAX_NESTING = 40
 _FILLING = ("append", "add", "extend", "update", "insert", "setdefault", "pop", "remove", "discard")
 _EXITS = ("sys.exit", "exit", "quit", "os._exit")
 
-_TEXT_METHODS = ("lower", "upper", "strip", "startswith", "endswith")
+_TEXT_METHODS = ("lower", "upper", "strip", "split", "startswith", "endswith")
 
 
 class BudgetSpentError(Exception):
@@ -525,6 +525,9 @@ class Reader:
     _setcomp = _listcomp
     _generatorexp = _listcomp
 
+    def _lambda(self, node: ast.Lambda, scope: Scope) -> Any:
+        return Function(node, scope, self._defaults(node.args, scope), "lambda")
+
     def _namedexpr(self, node: ast.NamedExpr, scope: Scope) -> Any:
         value = self.evaluate(node.value, scope)
         self.assign(node.target, value, scope, node.value)
@@ -601,7 +604,10 @@ class Reader:
         if isinstance(value, dict) and call.name == "get" and isinstance(key, PLAIN):
             return value.get(key, call.value(1))
         if isinstance(value, str) and call.name in _TEXT_METHODS and all(isinstance(each, str) for each in call.args):
-            return getattr(value, call.name)(*call.args[:1])
+            try:
+                return getattr(value, call.name)(*call.args)
+            except (TypeError, ValueError):
+                return UNKNOWN
         if call.name in _FILLING and call.scope is not None and isinstance(call.node, ast.Call):
             self._forget(getattr(call.node.func, "value", call.node), call.scope)
         return UNKNOWN
@@ -617,6 +623,8 @@ class Reader:
         self._may_return.append(False)
         before, self.loops = self.loops, self.loops
         try:
+            if isinstance(node, ast.Lambda):
+                return self.evaluate(node.body, scope)
             end = self.block(node.body, scope)
             value = end.value if end is not None and end.kind == "return" else None
             return UNKNOWN if self._may_return[-1] and not isinstance(value, Thing | tuple) else value

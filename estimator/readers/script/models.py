@@ -116,10 +116,6 @@ class ModelConfig(Thing):
         table = self.table() or {}
         return table.get(_general_name(name, table), Attribute(self, name))
 
-    def has(self, name: Any) -> Any:
-        """Return whether it has a field; UNKNOWN for one that is not known."""
-        return True if not isinstance(self.attribute(name), Attribute) else UNKNOWN
-
     def set_attribute(self, name: str, value: Any, call: Call) -> None:
         """Take an assignment to a field."""
         self.set_field(name, value, call.where, f"config.{name} = {plain(value)}")

@@ -385,4 +385,4 @@ def field(call: Call) -> Any:
     factory = call.kwargs["default_factory"]
     if isinstance(factory, Name) and factory.path in ("list", "dict"):
         return [] if factory.path == "list" else {}
-    return UNKNOWN
+    return call.run.call(factory, Call(call.run, call.node, "", None, scope=call.scope))

@@ -77,10 +77,6 @@ class Arguments(Thing):
         setting = None if known is UNKNOWN else Setting(value=known, origin=text)
         self._put(name, value, setting, f"{call.where}: {self.name}.{name}")
 
-    def has(self, name: Any) -> Any:
-        """Return whether it has an argument."""
-        return True if name in self.values else UNKNOWN
-
 
 class Optimizer(Thing):
     """An optimizer, by the call that makes it."""

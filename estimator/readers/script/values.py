@@ -103,9 +103,9 @@ class Scope:
 
 @dataclass(eq=False, slots=True)
 class Function:
-    """A function of the script."""
+    """A function or lambda of the script."""
 
-    node: ast.FunctionDef | ast.AsyncFunctionDef
+    node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
     scope: Scope
     defaults: Mapping[str, Any]
     name: str
