@@ -608,9 +608,22 @@ class Reader:
                 return getattr(value, call.name)(*call.args)
             except (TypeError, ValueError):
                 return UNKNOWN
-        if call.name in _FILLING and call.scope is not None and isinstance(call.node, ast.Call):
-            self._forget(getattr(call.node.func, "value", call.node), call.scope)
+        if call.name in _FILLING:
+            self._fill(value, call)
         return UNKNOWN
+
+    def _fill(self, value: Any, call: Call) -> None:
+        """Change a list or table in place, as other names and callers may hold it; what is not known spoils it."""
+        tables = [each for each in call.args if isinstance(each, dict)]
+        if isinstance(value, dict) and call.name == "update" and tables == call.args and call.unknown_table is None:
+            value.update(*tables, **call.kwargs)
+        elif isinstance(value, list) and call.name == "append" and not self.loops:
+            value.extend(call.args)
+        elif isinstance(value, list):
+            value.append(UNKNOWN)
+        elif isinstance(value, dict):
+            value.update(dict.fromkeys(value, UNKNOWN))
+            self._forget(getattr(getattr(call.node, "func", None), "value", call.node), call.scope or self.module)
 
     def _call_function(self, function: Function, call: Call) -> Any:
         node = function.node

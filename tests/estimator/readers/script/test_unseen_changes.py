@@ -149,3 +149,22 @@ def test_a_flag_that_nothing_reads_stands_for_no_other(tmp_path: Path) -> None:
     (tmp_path / "zero.json").write_text('{"bf16": {"enabled": true}, "zero_optimization": {"stage": 2}}')
     sharded = read(tmp_path, HEAD + options + LOAD + TRAIN, "--torch_dtype", "bfloat16", "--deepspeed", "zero.json")
     assert not warned(sharded, "--torch_dtype")
+
+
+@pytest.mark.parametrize(
+    ("change", "batch"),
+    [
+        ("given.update(per_device_train_batch_size=8)", 8),
+        ("given.update({'per_device_train_batch_size': 8})", 8),
+        ("given.update(elsewhere.settings())", None),
+        ("given.pop('per_device_train_batch_size')", None),
+    ],
+)
+def test_a_table_that_a_function_changes_is_changed_for_its_caller(
+    tmp_path: Path, change: str, batch: int | None
+) -> None:
+    text = f"given = {{'per_device_train_batch_size': 2}}\ndef change(given):\n    {change}\nchange(given)\n"
+    reading = read(
+        tmp_path, HEAD + LOAD + text + "Trainer(model=model, args=TrainingArguments('x', **given)).train()\n"
+    )
+    assert reading.value("training.micro_batch") == batch
