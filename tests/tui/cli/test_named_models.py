@@ -137,5 +137,5 @@ def test_a_diffusion_model_trains_adapters_unless_all_of_it_is_asked_for(capsys)
     script = capsys.readouterr().out
     assert "LoraConfig" not in script
     assert 'Accelerator(mixed_precision="bf16")' in script
-    assert "optimizer = AdamW8bit(trained, " in script
+    assert "optimizer = AdamW8bit(model.parameters(), " in script
     assert "from bitsandbytes.optim import AdamW8bit" in script
