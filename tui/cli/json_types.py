@@ -1,6 +1,6 @@
 """The JSON that each command prints with ``--json``, key by key: type checkers hold the commands to it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal, TypedDict
 
 from vramtop.estimator.advice.suggestion_search import Edit, LargestFitting
@@ -636,7 +636,7 @@ class PreflightJson(Versioned):
 # The JSON of ``vramtop config``.
 
 
-PlainValue = bool | int | float | str | Sequence[str] | Mapping[str, str | Sequence[str]]
+PlainValue = bool | int | float | str | Sequence[str]
 
 
 class SettingJson(TypedDict):

@@ -14,8 +14,8 @@ from vramtop.estimator.common.errors import CannotTellError, InputError, Process
 from vramtop.estimator.common.private_files import PRIVATE, make_own_folder, write_private
 
 from ..user_file import lock_file, may_change_files
-from .in_force import NO_FILE, config_file, read_settings_file, read_toml, shown, shown_name
-from .schema import SETTINGS, TABLES, Value, find_setting, mapping_of
+from .in_force import NO_FILE, config_file, read_settings_file, read_toml, shown
+from .schema import SETTINGS, TABLES, Value, find_setting
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,11 +38,10 @@ def settings_template() -> str:
         "# vramtop config prints what is in force, and from where.",
     ]
     for table, heading in TABLES.items():
-        is_mapping = find_setting(table) is not None
-        lines += ["", f"[{table}]", *([] if is_mapping else _comment(f"{heading}."))]
+        lines += ["", f"[{table}]", *_comment(f"{heading}.")]
         for setting in SETTINGS:
             if setting.table == table:
-                lines += [*([] if is_mapping else [""]), *_setting(setting)]
+                lines += ["", *_setting(setting)]
     return "\n".join(lines) + "\n"
 
 
@@ -50,9 +49,6 @@ def _setting(setting: Setting) -> Iterator[str]:
     yield from _comment(f"{setting.about}.")
     yield from _comment(f"{setting.allowed[0].upper()}{setting.allowed[1:]}.{_instead(setting)}")
     key = setting.name.rpartition(".")[2]
-    if isinstance(setting.example, dict):
-        yield from (f"# {shown_name(name)} = {shown(value)}" for name, value in setting.example.items())
-        return
     if setting.example is not None:
         yield f"#   for example: {key} = {shown(setting.example)}"
     yield f"# {key} = {shown(setting.default)}"
@@ -75,7 +71,7 @@ _LOCK_TIMEOUT_SECONDS = 2.0
 _PERMISSIONS = 0o777
 _HEADING = "# Settings of vramtop; vramtop config --template prints all of them with their meaning.\n"
 Changes = Mapping[str, Value | None]
-"""New values by dotted name, also of an entry of a mapping (``hosts.groups.train``); None: the setting is removed."""
+"""New values by dotted name; None: the setting is removed."""
 
 
 def change_settings(changes: Changes, environ: Mapping[str, str] = os.environ) -> None:
@@ -115,7 +111,7 @@ def save_setting(name: str, value: Value | None, notify: Callable[[str], None]) 
     """Save one setting on a thread of its own, as a disk may hang; without a word if the user wants no file.
 
     Args:
-        name: dotted; also of an entry of a mapping.
+        name: dotted.
         value: as ``Setting.checked`` returns it; None: it is removed, and its default holds.
         notify: called on that thread with a sentence if it could not be saved.
     """
@@ -143,25 +139,15 @@ def _change(file: Path, changes: Changes) -> None:
         new = _changed(text or _HEADING, changes)
     except (TypeError, AttributeError):  # a value stands where the table should
         new = text
-    gone = tuple(f"{name}." for name in changes)
-    expected = {name: value for name, value in _entries(before.values) if not f"{name}.".startswith(gone)}
+    expected = {name: value for name, value in before.values.items() if name not in changes}
     expected |= {name: value for name, value in changes.items() if value is not None}
-    if dict(_entries(read_toml(new, str(file)).values)) != expected:
+    if dict(read_toml(new, str(file)).values) != expected:
         wanted = [name if value is None else f"{name} = {shown(value)}" for name, value in changes.items()]
         do = "remove from it" if None in changes.values() else "write into it"
         raise CannotTellError(f"{file} cannot be changed without damage; {do} yourself: {', '.join(wanted)}.")
     if new != text:
         mode = stat.S_IMODE(file.stat().st_mode) & _PERMISSIONS if file.exists() else PRIVATE
         write_private(file, new.encode(), mode=mode)
-
-
-def _entries(values: Mapping[str, Value]) -> Iterator[tuple[str, Value]]:
-    """Yield each value by its dotted name, also those of mappings."""
-    for name, value in values.items():
-        if isinstance(value, Mapping):
-            yield from ((f"{name}.{key}", entry) for key, entry in value.items())
-        else:
-            yield name, value
 
 
 def _changed(text: str, changes: Changes) -> str:
@@ -174,27 +160,25 @@ def _changed(text: str, changes: Changes) -> str:
 
 
 def _put(document: TOMLDocument, name: str, value: Value | None) -> None:
-    """Set or remove one value, or remove a whole mapping; a table is added where there is none."""
+    """Set or remove one value; a table is added where there is none."""
     import tomlkit
 
-    setting = find_setting(name) or mapping_of(name)
+    setting = find_setting(name)
     if setting is None:
         raise KeyError(name)
-    is_mapping = setting.kind == "mapping" and setting.name == name
-    parent = name.rpartition(".")[0] if is_mapping else setting.table
     table: Any = document
     # Below a dotted name (hosts.ssh = ...) a header would swallow the lines that follow it.
     is_inline = any(
         key is not None and key.is_dotted() and key.key == setting.name.partition(".")[0] for key, _ in document.body
     )
-    for part in filter(None, parent.split(".")):
+    for part in setting.table.split("."):
         is_inline |= isinstance(table, tomlkit.items.InlineTable)
         if part not in table:
             if value is None:
                 return
-            table[part] = tomlkit.inline_table() if is_inline else tomlkit.table(is_super_table=f"{part}." in parent)
+            table[part] = tomlkit.inline_table() if is_inline else tomlkit.table()
         table = table[part]
-    key = name[len(parent) + 1 :] if parent else name
+    key = name.rpartition(".")[2]
     if value is None:
         table.pop(key, None)
     else:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from vramtop.estimator.common.trust import own_writers
 from vramtop.estimator.common.untrusted_files import check_nesting, read_file
 
-from .schema import SETTINGS, TABLES, Value, find_setting, mapping_of, nearest_name
+from .schema import SETTINGS, TABLES, Value, find_setting, nearest_name
 
 # Finds the settings file.
 
@@ -83,18 +83,14 @@ def read_toml(text: str, file: str) -> FileSettings:
     values: dict[str, Any] = {}
     wrong: list[tuple[str, str]] = []
     for name, value in _leaves(tables):
-        setting = find_setting(name) or mapping_of(name)
+        setting = find_setting(name)
         if setting is None:
             wrong.append((name, _unknown(name, value)))
             continue
         try:
-            if setting.name == name:
-                values[name] = setting.checked(value)
-            else:
-                entry = setting.checked({name[len(setting.name) + 1 :]: value})
-                values[setting.name] = values.get(setting.name, {}) | entry
+            values[name] = setting.checked(value)
         except ValueError as error:
-            used = "it is left out" if setting.kind == "mapping" else f"{shown(setting.default)} is used"
+            used = f"{shown(setting.default)} is used"
             wrong.append((name, f"{name} = {shown(value)}: {error}; until then {used}"))
     lines = lines_of(text) if wrong else {}
     problems = (

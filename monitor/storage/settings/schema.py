@@ -7,16 +7,18 @@ To add one, write a row here, and read it where it takes effect; what has a flag
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
 from functools import cache
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 # One setting: its name, type, default and meaning. Values are checked by msgspec, which is loaded where there are any.
 
 
-Kind = Literal["switch", "seconds", "text", "choice", "list", "mapping"]
-"""``list``: of texts; ``mapping``: a table of its own, from names to texts or lists of texts."""
-Value = bool | float | str | tuple[str, ...] | Mapping[str, "str | tuple[str, ...]"]
+Kind = Literal["switch", "seconds", "text", "choice", "list"]
+"""``list``: of texts."""
+Value = bool | float | str | tuple[str, ...]
 _SWITCH_WORDS = {
     **dict.fromkeys(("true", "yes", "on", "1"), True),
     **dict.fromkeys(("false", "no", "off", "0"), False),
@@ -32,7 +34,6 @@ _KIND_WORDS: dict[Kind, str] = {
     "text": 'text in quotes, such as "text"',
     "choice": "one of the choices",
     "list": 'a list of texts, such as ["a", "b"]',
-    "mapping": "a table of names and texts",
 }
 
 
@@ -40,7 +41,7 @@ class Setting(NamedTuple):
     """A setting of vramtop, as the settings file has it; no dataclass, which takes five times as long to define."""
 
     name: str
-    """Dotted: its TOML table and its key, ``dashboard.interval``. A mapping's is that of its table."""
+    """Dotted: its TOML table and its key, ``dashboard.interval``."""
     kind: Kind
     default: Value
     about: str
@@ -48,7 +49,7 @@ class Setting(NamedTuple):
     choices: tuple[str, ...] = ()
     """The words that it, or each entry of a list, may be."""
     pattern: str = ""
-    """What a text, or each entry of a list or mapping, must match in full; an empty one need not."""
+    """What a text, or each entry of a list, must match in full; an empty one need not."""
     expects: str = ""
     """What is allowed, in words, where kind and choices do not say it: ``HH:MM-HH:MM, or off``."""
     example: Value | None = None
@@ -67,13 +68,11 @@ class Setting(NamedTuple):
     @property
     def table(self) -> str:
         """The TOML table that it is in."""
-        return self.name if self.kind == "mapping" else self.name.rpartition(".")[0]
+        return self.name.rpartition(".")[0]
 
     @property
     def variable(self) -> str:
-        """The variable that takes precedence over the file, ``VRAMTOP_DASHBOARD_INTERVAL``; a mapping has none."""
-        if self.kind == "mapping":
-            return ""
+        """The variable that takes precedence over the file, ``VRAMTOP_DASHBOARD_INTERVAL``."""
         return self.own_variable or f"VRAMTOP_{self.name.replace('.', '_').upper()}"
 
     @property
@@ -102,10 +101,6 @@ class Setting(NamedTuple):
                 value = [word for word in stripped if word != ""]
         try:
             found: Value = msgspec.convert(value, _type_of(self.name))
-            if isinstance(found, dict):
-                words, several = _words_of(self.name)
-                for entry in found.values():
-                    msgspec.convert(entry, words if isinstance(entry, str) else several)
         except msgspec.ValidationError as error:
             at = re.search(r"`\$\[(\d+)\]`", str(error))
             word = value[int(at[1])] if at and isinstance(value, list) else None
@@ -113,12 +108,6 @@ class Setting(NamedTuple):
             raise ValueError(f"{wrong}give {self.allowed}") from None
         if self.check is not None and (problem := self.check(found)):
             raise ValueError(problem)
-        return found
-
-    def checked_entry(self, key: str, value: object) -> str | tuple[str, ...]:
-        """Return the value of one entry of a mapping as it is kept, likewise."""
-        entries: Any = self.checked({key: value})
-        found: str | tuple[str, ...] = entries[key]
         return found
 
     def parsed(self, text: str) -> Value:
@@ -137,7 +126,7 @@ class Setting(NamedTuple):
 
 @cache
 def _type_of(name: str) -> Any:
-    """Return the type of a setting's values for msgspec; entries of a mapping are checked one by one."""
+    """Return the type of a setting's values for msgspec."""
     from msgspec import Meta
 
     word, words = _words_of(name)
@@ -145,7 +134,6 @@ def _type_of(name: str) -> Any:
         "switch": bool,
         "seconds": Annotated[float, Meta(ge=_LEAST_SECONDS, le=_MOST_SECONDS)],
         "list": words,
-        "mapping": dict[str, str | tuple[str, ...]],  # msgspec 0.22 frees constraints within a union twice
     }.get(_BY_NAME[name].kind, word)
 
 
@@ -174,7 +162,6 @@ TABLES = {
     "pending": "Pending jobs",
     "alerts": "Alerts: how you are told, and from when on",
     "hosts": "Several hosts, over ssh",
-    "hosts.groups": "Groups of hosts: --host @NAME",
     "prometheus": "Many hosts, from a Prometheus",
     "export": "vramtop export",
     "serve": "vramtop serve",
@@ -323,11 +310,6 @@ SETTINGS: tuple[Setting, ...] = (
         about="Command in place of ssh for --host",
     ),
     Setting(
-        name="hosts.groups", kind="mapping", default={}, example={"train": "node[01-16]"},
-        pattern=r"[^-\s@]\S*", expects='names and lists of hosts: train = "node[01-16]"',
-        about="Groups of hosts by name: vramtop --host @train reads them",
-    ),
-    Setting(
         name="prometheus.url", kind="text", default="", flag="--prometheus", pattern=r"https?://[^\s@]+",
         example="http://prometheus:9090",
         expects="an address that begins with http:// or https://, without user and password",
@@ -361,12 +343,6 @@ _BY_NAME: dict[str, Setting] = {setting.name: setting for setting in SETTINGS}
 def find_setting(name: str) -> Setting | None:
     """Return the setting of a dotted name."""
     return _BY_NAME.get(name)
-
-
-def mapping_of(name: str) -> Setting | None:
-    """Return the mapping that a dotted name is an entry of: ``hosts.groups.train`` is one of ``hosts.groups``."""
-    mappings = (each for each in SETTINGS if each.kind == "mapping")
-    return next((each for each in mappings if re.match(rf"{re.escape(each.name)}\..", name)), None)
 
 
 def nearest_name(name: str) -> str | None:

@@ -53,7 +53,7 @@ def test_it_lists_every_setting_with_value_and_origin_at_80_columns(
     run: Run, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     command = "notify-send 'a very long command that does not fit beside anything' \\\"$VRAMTOP_ALERT\\\""
-    write(file, f'[dashboard]\n\nview = "tree"\n[alerts]\ncommand = "{command}"\n[hosts.groups]\na = "n[1-3]"\n')
+    write(file, f'[dashboard]\n\nview = "tree"\n[alerts]\ncommand = "{command}"\n[hosts]\nssh = "ssh -4"\n')
     monkeypatch.setenv("VRAMTOP_DASHBOARD_THEME", "nord")
     code, out, err = run("--interval", "3", "--no-mouse", "config")
     assert (code, err) == (0, "")
@@ -65,7 +65,7 @@ def test_it_lists_every_setting_with_value_and_origin_at_80_columns(
     assert ("mouse", "false", "--no-mouse") in rows
     assert ("view", '"tree"', "config.toml:3") in rows
     assert ("theme", '"nord"', "VRAMTOP_DASHBOARD_THEME") in rows
-    assert ("a", '"n[1-3]"', "config.toml:7") in rows
+    assert ("ssh", '"ssh', '-4"') in rows
     assert ("host_line", "true", "default") in rows
     for setting in SETTINGS:
         key = setting.name.rpartition(".")[2]
@@ -95,17 +95,11 @@ def test_one_setting_is_printed_changed_and_removed(run: Run, file: Path) -> Non
     assert run("config", "dashboard.interval") == (0, "2.5\n", "")
     assert run("config", "dashboard.columns", "PID, VRAM GiB")[0] == 0
     assert run("config", "dashboard.columns") == (0, "PID,VRAM GiB\n", "")
-    assert run("config", "hosts.groups.train", "node[01-16]")[0] == 0
-    assert run("config", "hosts.groups.train") == (0, "node[01-16]\n", "")
     assert run("config", "dashboard.mouse", "off")[0] == 0
     assert run("config", "--unset", "dashboard.interval")[0] == 0
     assert run("config", "dashboard.interval")[1] == "1\n"
     text = file.read_text().partition("\n\n")[2]
-    assert (
-        text == '[dashboard]\ncolumns = ["PID", "VRAM GiB"]\nmouse = false\n\n[hosts.groups]\ntrain = "node[01-16]"\n'
-    )
-    assert run("config", "--unset", "hosts.groups.train")[0] == 0
-    assert run("config", "hosts.groups.train")[0] == 2
+    assert text == '[dashboard]\ncolumns = ["PID", "VRAM GiB"]\nmouse = false\n'
 
 
 @pytest.mark.parametrize(
@@ -263,20 +257,6 @@ def test_a_python_that_is_not_there_is_said_and_one_that_is_typed_is_refused(run
     code, _, err = run("estimate", "gpt2", "--method", "formula")
     assert code == 0
     assert err.startswith(f'vramtop: {file}, line 2: estimates.python = "/nowhere/python": no such program')
-
-
-def test_a_group_of_hosts_stands_for_its_hosts(run: Run, file: Path, tmp_path: Path) -> None:
-    seen = tmp_path / "seen"
-    ssh = tmp_path / "ssh"
-    ssh.write_text(f'#!/bin/sh\necho "$@" >> {seen}\nexit 255\n')
-    ssh.chmod(0o755)
-    write(file, f'[hosts]\nssh = "{ssh}"\n[hosts.groups]\ntrain = ["n1", "n2"]\n')
-    run("--host", "@train,other", "--once")
-    words = seen.read_text().split()
-    assert {"n1", "n2", "other"} <= set(words)
-    code, _, err = run("--host", "@tain", "--once")
-    assert code == 2
-    assert "there is no group tain; your settings have train" in err
 
 
 def test_a_prometheus_without_an_address_is_that_of_the_settings_and_its_token_goes_to_no_other(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,7 +15,6 @@ from vramtop.monitor.storage.settings.schema import (
     SETTINGS,
     TABLES,
     find_setting,
-    mapping_of,
     nearest_name,
 )
 
@@ -25,7 +23,7 @@ from ..json_text import json_text
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from vramtop.monitor.storage.settings.in_force import SettingsInForce
     from vramtop.monitor.storage.settings.schema import Setting, Value
@@ -91,12 +89,6 @@ def plain(value: Value | tuple[str, ...]) -> str:
 
 def _rows(setting: Setting, settings: SettingsInForce, lines: Mapping[str, int]) -> Iterator[str]:
     value, origin = settings.values[setting.name], settings.origins[setting.name]
-    if isinstance(value, Mapping):
-        for key, entry in value.items():
-            yield from _row(key, shown(entry), _origin(f"{setting.name}.{key}", origin, settings, lines))
-        if not value:
-            yield "  (nothing set)"
-        return
     text = displayed(shown(value))
     yield from _row(setting.name.rpartition(".")[2], text, _origin(setting.name, origin, settings, lines))
 
@@ -169,18 +161,7 @@ def _print(options: argparse.Namespace, settings: SettingsInForce, chosen: Seque
     elif name is None or name in TABLES:
         print("\n".join(config_lines(settings, chosen, detect_output(ascii_only=options.ascii))))
     else:
-        print(plain(_value(name, settings)))
-
-
-def _value(name: str, settings: SettingsInForce) -> Value:
-    (setting,) = _chosen(name)
-    value: Value = settings.values[setting.name]
-    if setting.name == name or not isinstance(value, Mapping):
-        return value
-    key = _key_within(setting, name)
-    if key not in value:
-        raise InputError(f"{name} is not set; vramtop config {setting.name} lists the ones that are")
-    return value[key]
+        print(plain(settings.values[_chosen(name)[0].name]))
 
 
 def _change(options: argparse.Namespace, name: str, text: str | None) -> int:
@@ -192,11 +173,7 @@ def _change(options: argparse.Namespace, name: str, text: str | None) -> int:
     value: Value | None = None
     if text is not None:
         try:
-            value = (
-                setting.parsed(text)
-                if setting.name == name
-                else setting.checked_entry(_key_within(setting, name), text)
-            )
+            value = setting.parsed(text)
         except ValueError as error:
             raise InputError(f"{name} = {text}: {error}") from None
     change_settings({name: value})
@@ -211,18 +188,13 @@ def _change(options: argparse.Namespace, name: str, text: str | None) -> int:
     return 0
 
 
-def _key_within(mapping: Setting, name: str) -> str:
-    """Return the key of an entry within its mapping: ``train`` of ``hosts.groups.train``."""
-    return name.removeprefix(f"{mapping.name}.")
-
-
 def _chosen(name: str) -> tuple[Setting, ...]:
-    """Return the settings of a table, or the one of this name, or the mapping that it is an entry of.
+    """Return the settings of a table, or the one of this name.
 
     Raises:
         InputError: there is none.
     """
-    found = find_setting(name) or mapping_of(name)
+    found = find_setting(name)
     if found is not None:
         return (found,)
     of_table = tuple(setting for setting in SETTINGS if f"{setting.table}.".startswith(f"{name}."))
@@ -234,5 +206,5 @@ def _chosen(name: str) -> tuple[Setting, ...]:
 
 def _is_about(name: str, chosen: Sequence[Setting]) -> bool:
     """Return True if a problem is about one of these settings, about the whole file, or about none that there is."""
-    about = find_setting(name) or mapping_of(name)
+    about = find_setting(name)
     return about in chosen or (about is None and (not name or len(chosen) == len(SETTINGS)))

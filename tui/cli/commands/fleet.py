@@ -22,7 +22,7 @@ from ...draw.text_output import detect_output, format_table, is_dumb_terminal, p
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
     from vramtop.monitor.fleet.fleet import (
         Fleet,
@@ -140,29 +140,10 @@ def _hosts(options: argparse.Namespace) -> tuple[str, ...]:
     """Return the hosts of all options, each once."""
     from vramtop.monitor.fleet.remote import parse_hosts, read_hosts_file
 
-    groups = options.settings.values["hosts.groups"]
-    found = [host for text in options.host for word in _in_place_of_groups(text, groups) for host in parse_hosts(word)]
+    found = [host for text in options.host for host in parse_hosts(text)]
     if options.hosts:
         found += read_hosts_file(Path(options.hosts))
     return tuple(dict.fromkeys(found))
-
-
-def _in_place_of_groups(text: str, groups: Mapping[str, str | tuple[str, ...]]) -> Iterator[str]:
-    """Yield the list with each ``@NAME`` in it replaced by the hosts of that group.
-
-    Raises:
-        InputError: there is no such group.
-    """
-    for word in text.split(",") if "@" in text else [text]:
-        name = word.strip().removeprefix("@")
-        if name == word.strip():
-            yield word
-        elif name in groups:
-            hosts = groups[name]
-            yield from [hosts] if isinstance(hosts, str) else hosts
-        else:
-            known = f"; your settings have {', '.join(groups)}" if groups else " in your settings"
-            raise InputError(f"--host @{name}: there is no group {name}{known}; define it in [hosts.groups]")
 
 
 def _is_attached(fleet: Fleet) -> bool:

@@ -227,7 +227,7 @@ def add_host_arguments(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--host", action="append", default=[], metavar="HOST[,HOST]",
-        help="read this host (repeatable): a, ann@b, a Slurm-style list, node[01-16,20], or your group @NAME",
+        help="read this host (repeatable): a, ann@b, or a Slurm-style list, node[01-16,20]",
     )  # fmt: skip
     text = "read the hosts of a file, one or a list per line"
     group.add_argument("--hosts", metavar="FILE", help=text)

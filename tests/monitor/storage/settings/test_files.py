@@ -74,9 +74,7 @@ def test_the_environment_comes_before_the_file_and_that_before_the_default(
 
 
 def test_what_is_wrong_is_said_with_its_line_and_the_rest_is_used(folders: Path) -> None:
-    file = write(
-        '[dashboard]\nintervall = 2\nview = "tree"\n\n# a\ncolumns = [\n "PID",\n "NO"]\n[hosts.groups]\nsort = 1\n'
-    )
+    file = write('[dashboard]\nintervall = 2\nview = "tree"\n\n# a\ncolumns = [\n "PID",\n "NO"]\n[hosts]\nssh = 1\n')
     settings = settings_in_force()
     assert settings.values["dashboard.view"] == "tree"
     assert settings.values["dashboard.columns"] == ()
@@ -86,7 +84,7 @@ def test_what_is_wrong_is_said_with_its_line_and_the_rest_is_used(folders: Path)
         f'{file}, line 6: dashboard.columns = ["PID", "NO"]: "NO" is wrong; give a list of: "PID", '
     )
     assert second.endswith("until then [] is used")
-    assert third.startswith(f"{file}, line 10: hosts.groups.sort = 1: give ")
+    assert third.startswith(f"{file}, line 10: hosts.ssh = 1: give ")
 
 
 def test_a_file_that_is_no_toml_is_said_with_its_line_and_is_never_overwritten(folders: Path) -> None:
@@ -103,17 +101,17 @@ def test_a_file_that_is_no_toml_is_said_with_its_line_and_is_never_overwritten(f
 def test_a_change_keeps_comments_order_and_permissions(folders: Path) -> None:
     file = write(COMMENTED)
     file.chmod(0o640)
-    change_settings({"dashboard.theme": "gruvbox", "dashboard.view": "tree", "hosts.groups.train": "node[01-16]"})
+    change_settings({"dashboard.theme": "gruvbox", "dashboard.view": "tree", "hosts.ssh": "ssh -4"})
     text = file.read_text()
     assert stat.S_IMODE(file.stat().st_mode) == 0o640
     assert text.startswith('# mine\n\n[dashboard]  # what I look at\ntheme = "gruvbox"   # in the evening\n')
     assert "# interval = 1\n" in text
     settings = settings_in_force()
     assert settings.values["dashboard.view"] == "tree"
-    assert settings.values["hosts.groups"] == {"train": "node[01-16]"}
-    change_settings({"dashboard.theme": None, "hosts.groups.train": None})
+    assert settings.values["hosts.ssh"] == "ssh -4"
+    change_settings({"dashboard.theme": None, "hosts.ssh": None})
     assert settings_in_force().origins["dashboard.theme"] == DEFAULT
-    assert settings_in_force().values["hosts.groups"] == {}
+    assert settings_in_force().values["hosts.ssh"] == "ssh"
     assert "# interval = 1\n" in file.read_text()
 
 
@@ -138,15 +136,20 @@ def test_what_runs_a_program_is_taken_only_from_a_file_that_nobody_else_may_writ
 
 
 def test_many_changes_at_once_are_all_kept(folders: Path) -> None:
-    threads = [
-        threading.Thread(target=change_settings, args=({f"hosts.groups.g{number}": f"n{number}"},))
-        for number in range(8)
-    ]
+    changes = {f"dashboard.{name}": False for name in ("mouse", "host_line")} | {
+        "dashboard.view": "tree",
+        "dashboard.theme": "nord",
+        "hosts.ssh": "ssh -4",
+        "alerts.signal": "bell",
+        "alerts.off": ("growing",),
+    }
+    threads = [threading.Thread(target=change_settings, args=({name: value},)) for name, value in changes.items()]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(20)
-    assert settings_in_force().values["hosts.groups"] == {f"g{number}": f"n{number}" for number in range(8)}
+    values = settings_in_force().values
+    assert {name: values[name] for name in changes} == changes
 
 
 def test_a_folder_that_cannot_be_written_is_said_and_nothing_is_lost(folders: Path) -> None:
@@ -206,7 +209,6 @@ def test_a_setting_that_there_is_not_is_named_and_stays_in_the_file(folders: Pat
     ("name", "value", "todo"),
     [
         ("hosts.ssh", "c", 'write into it yourself: hosts.ssh = "c".'),
-        ("hosts.groups.train", "c", 'write into it yourself: hosts.groups.train = "c".'),
     ],
 )
 def test_a_file_that_a_change_would_damage_stays_and_the_sentence_says_what_to_do(

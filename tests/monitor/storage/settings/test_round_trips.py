@@ -31,9 +31,6 @@ def values_of(setting: Setting) -> st.SearchStrategy[Value]:
             choices = setting.choices or (("0", "2-3", "GPU-5a3f") if setting.pattern else ())
             words = st.sampled_from(choices) if choices else NAMES.filter(lambda name: "," not in name)
             return st.lists(words.map(str.strip).filter(bool), max_size=4).map(tuple)
-        case "mapping":
-            entries = st.sampled_from(("n1", "n[01-16]")) if setting.pattern else WORDS
-            return st.dictionaries(NAMES, entries, max_size=3)
     if setting.pattern:
         return st.sampled_from([value for value in (setting.default, setting.example) if isinstance(value, str)])
     return WORDS
@@ -56,13 +53,9 @@ def written(chosen: Mapping[str, Value], style: str) -> tuple[str, list[str]]:
 
     tables: dict[str, dict[str, object]] = {}
     for name, value in chosen.items():
-        setting = BY_NAME[name]
-        if isinstance(value, Mapping):
-            tables.setdefault(name, {}).update(value)
-        else:
-            tables.setdefault(setting.table, {})[name.rpartition(".")[2]] = value
+        tables.setdefault(BY_NAME[name].table, {})[name.rpartition(".")[2]] = value
     lines = [comment(), ""]
-    if style == "inline" and not {"hosts", "hosts.groups"} <= set(tables):
+    if style == "inline":
         lines += [f"{table} = {shown(entries)} {comment()}" for table, entries in tables.items()]
         return "\n".join(lines), comments
     for table, entries in tables.items():
@@ -78,35 +71,26 @@ def written(chosen: Mapping[str, Value], style: str) -> tuple[str, list[str]]:
 
 
 @settings(max_examples=20)
-@example({"hosts.groups": {"a": "n1"}, "dashboard.view": "runs"}, "dotted", {"hosts.groups": {"a": "n1"}}, set())
-@example({"hosts.ssh": "ssh", "dashboard.view": "runs"}, "dotted", {"hosts.groups": {"a": "n1"}}, set())
+@example({"hosts.ssh": "ssh", "dashboard.view": "runs"}, "dotted", {"hosts.ssh": "ssh -4"}, set())
 @given(CHOSEN, STYLES, CHOSEN, st.sets(st.sampled_from(sorted(BY_NAME)), max_size=6))
 def test_a_change_changes_what_it_names_and_keeps_everything_else(
     before: dict[str, Value], style: str, changes: dict[str, Value], removed: set[str]
 ) -> None:
     text, comments = written(before, style)
-    expected = {name: value for name, value in before.items() if value != {}}
-    assert read_toml(text, "f").values == expected
+    assert read_toml(text, "f").values == before
     every: dict[str, Value | None] = {**dict.fromkeys(removed), **changes}
-    entries = {
-        f"{name}.{key}": entry
-        for name, value in changes.items()
-        if isinstance(value, Mapping)
-        for key, entry in value.items()
-    }
-    written_changes = {name: None if isinstance(value, Mapping) else value for name, value in every.items()} | entries
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "config.toml"
         file.write_text(text, encoding="utf-8")
         file.chmod(0o600)
         environ = {"VRAMTOP_CONFIG": str(file)}
-        change_settings(written_changes, environ)
+        change_settings(every, environ)
         after = file.read_text(encoding="utf-8")
         found = settings_in_force(environ)
     assert not found.problems
     for setting in SETTINGS:
         value = every[setting.name] if setting.name in every else before.get(setting.name)
-        is_default = value is None or value == {}
+        is_default = value is None
         assert found.values[setting.name] == (setting.default if is_default else value)
         assert (found.origins[setting.name] == DEFAULT) == is_default
     gone = {name for name in every if name in before}
@@ -116,7 +100,7 @@ def test_a_change_changes_what_it_names_and_keeps_everything_else(
     if style != "inline":
         for name in (name for name, origin in found.origins.items() if origin != DEFAULT and name in lines):
             assert name.rpartition(".")[2] in numbered[lines[name] - 1]
-        assert {name for name, value in changes.items() if not isinstance(value, Mapping)} <= set(lines)
+        assert set(changes) <= set(lines)
 
 
 @settings(max_examples=40)
