@@ -18,7 +18,7 @@ from ..job.job_file.changes import job_from_mapping, job_to_mapping
 from ..job.settings import ModelSpec
 from ..model.architecture import Architecture
 from ..model.families import FAMILIES
-from ..model.find_config import built_in_models, find_built_in
+from ..model.find_config import find_built_in
 from ..model.read_architecture import read_architecture
 
 RunState = Literal["steady", "ended", "short", "growing", "out_of_memory"]
@@ -189,8 +189,9 @@ def _most(one: int | None, other: int | None) -> int | None:
 
 # A job without what names something of the user's: folders, models, classes, parameters, run names, keys, URLs.
 #
-# A text is kept only if it is one of the words that vramtop itself offers for that setting, the number of a version,
-# or a word of a public config. Everything else is removed, and its digest tells two jobs apart that differ in it.
+# A text is kept only if it is one of the words that vramtop itself offers for that setting, or the number of a version.
+# Everything else is removed, and its digest tells two jobs apart that differ in it; of a model's config only the digest
+# of its architecture is kept.
 
 
 _VERSION = re.compile(r"v?\d+(\.\d+)*")
@@ -205,7 +206,6 @@ _LAYER_WORDS = (
 )
 _PUBLIC_LAYERS = frozenset(_LAYER_WORDS.split())
 """Names of layers in public models."""
-_MAX_LIST = 4096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -244,63 +244,13 @@ def private_job(job: Job, config: Mapping[str, Any] | None, *, parameters: int |
     removed: list[object] = []
     facts = _without_names(job, "", removed)
     arch = _architecture(config, job)
-    public = public_config(config) if config else None
-    if arch is not None and _architecture(public, job) != arch:
-        removed.append("config")
-    spec = msgspec.structs.replace(facts.model, config=public)
     shape = digest(sorted(asdict(arch).items(), key=str)) if arch else digest(job.model.id, config, parameters)
     return PrivateJob(
-        job=msgspec.structs.replace(facts, model=spec),
+        job=facts,
         model=_label(job.model, arch, parameters),
         shape=shape,
         hidden=digest(*removed) if removed else "",
     )
-
-
-def public_config(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the numbers of a model's config, and the words that also occur in the configs of public models."""
-    keys, words = _public_words()
-    found = {}
-    for key, value in config.items():
-        if key in keys and (kept := _public_value(value, words)) is not None:
-            found[key] = kept
-    return found
-
-
-def _public_value(value: Any, words: frozenset[str]) -> Any:
-    if isinstance(value, bool | int | float):
-        return value
-    if isinstance(value, str):
-        return value if value in words else None
-    if isinstance(value, Mapping):
-        return public_config(value) or None
-    if isinstance(value, list | tuple) and len(value) <= _MAX_LIST:
-        kept = [_public_value(each, words) for each in value]
-        return None if None in kept else kept
-    return None
-
-
-@functools.cache
-def _public_words() -> tuple[frozenset[str], frozenset[str]]:
-    """Return the keys and the words in the configs of the built-in models."""
-    keys, words = set[str](), set(FAMILIES)
-
-    def add(value: Any) -> None:
-        if isinstance(value, str):
-            words.add(value)
-        elif isinstance(value, Mapping):
-            for key, each in value.items():
-                keys.add(key)
-                add(each)
-        elif isinstance(value, list | tuple):
-            for each in value:
-                add(each)
-
-    for model in built_in_models():
-        add(model.config)
-    keys.update(("num_labels", "dtype", "torch_dtype"))
-    words.update(("float32", "bfloat16", "float16"))
-    return frozenset(keys), frozenset(words)
 
 
 def _without_names(table: Any, path: str, removed: list[object]) -> Any:

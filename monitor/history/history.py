@@ -53,8 +53,6 @@ _TABLE = """
 """
 MAX_RUNS = 2000
 """The newest are kept."""
-MAX_RUN_BYTES = 2**16
-"""A measurement has about 4 KiB; one with a huge config is kept without its job's config."""
 _FULL_SHARE = 0.9
 _MOST_ON_CARD = 400
 _STEPS_BETWEEN_LOOKS = 1000
@@ -341,11 +339,7 @@ def _write(connection: sqlite3.Connection, measurement: Measurement) -> None:
     earlier = _measurement(known[0]) if known else None
     if earlier is not None:
         measurement = merged(earlier, measurement)
-    data = measurement_to_json(measurement)
-    text = msgspec.json.encode(data).decode()
-    if len(text) > MAX_RUN_BYTES:
-        data["job"].get("model", {}).pop("config", None)
-        text = msgspec.json.encode(data).decode()
+    text = msgspec.json.encode(measurement_to_json(measurement)).decode()
     _make_room(connection)
     connection.execute(
         "INSERT OR REPLACE INTO measurement VALUES (?, ?, ?, ?, ?, ?, ?, ?)",

@@ -1,13 +1,11 @@
-"""What is kept of a job names nothing of the user's, and still gives the same estimate."""
+"""What is kept of a job names nothing of the user's."""
 
 import json
 from pathlib import Path
 from typing import Any
 
 import msgspec
-import pytest
 
-from vramtop.estimator.estimation import estimate
 from vramtop.estimator.job.job import Job
 from vramtop.estimator.job.job_file.changes import job_from_mapping, job_to_mapping
 from vramtop.estimator.learning.measurement import private_job
@@ -22,28 +20,6 @@ def kept(mapping: dict[str, Any]) -> tuple[Job, Job]:
     job = job_from_mapping(mapping, where="test")
     job = job_of_model(job, resolve_model(job.model))
     return job, private_job(job, resolve_model(job.model).config).job
-
-
-@pytest.mark.parametrize(
-    "mapping",
-    [
-        {"model": {"id": "llama-3.1-8b"}, "training": {"precision": "bf16", "micro_batch": 2}},
-        pytest.param(
-            {"model": {"id": "qwen3-30b-a3b"}, "parallel": {"strategy": "fsdp2", "data_shard": 8}},
-            marks=pytest.mark.slow,
-        ),
-        pytest.param(
-            {"model": {"id": "gemma-2-9b"}, "lora": {"targets": ["q_proj", "down_proj"], "quantization": "nf4"}},
-            marks=pytest.mark.slow,
-        ),
-        {"model": {"id": "bert-base-uncased", "task": "sequence-classification", "num_labels": 7}},
-    ],
-)
-def test_what_is_kept_gives_the_same_estimate(mapping: dict[str, Any]) -> None:
-    job, private = kept(mapping)
-    assert private.model.id is None
-    assert private_job(job, resolve_model(job.model).config).hidden == ""
-    assert estimate(private).peak == estimate(job).peak
 
 
 def test_a_folder_a_name_or_a_key_is_not_kept(tmp_path: Path) -> None:
@@ -86,7 +62,7 @@ def test_a_folder_a_name_or_a_key_is_not_kept(tmp_path: Path) -> None:
     assert private.software.torch == "2.9.1"
     assert private.lora is not None
     assert private.lora.targets[1] == "q_proj"
-    assert (private.model.config or {})["hidden_size"] == 512
+    assert private.model.config is None
     assert job_from_mapping(job_to_mapping(private), where="kept") == private
     assert private_job(job, config).model == "llama"
 
