@@ -1,4 +1,4 @@
-"""Corrects budgets by the user's measured runs: reads the history, and hands what is near to the pure correction."""
+"""Corrects budgets by the user's measured runs: reads the history, and hands the runs to the pure correction."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from vramtop.estimator.common.errors import CannotTellError, VramtopError
 from .history import History
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Mapping
 
     from vramtop.estimator.budget import Budget
     from vramtop.estimator.learning.measurement import Measurement
@@ -22,42 +22,6 @@ if TYPE_CHECKING:
 
 _FRESH_SECONDS = 20.0
 """Time for which what was read of the history is used again: a run becomes a measurement every few minutes."""
-
-
-def corrected_by(
-    runs: Iterable[Measurement],
-    budget: Budget,
-    *,
-    card: str | None,
-    machine: str = "",
-    versions: Mapping[str, str] | None = None,
-    environ: Mapping[str, str] | None = None,
-) -> Budget:
-    """Return the budget corrected by measured runs.
-
-    Args:
-        runs: the runs; those on other cards do not count.
-        budget: of a job.
-        card: name of the GPU that it is for, as NVML or the catalogue gives it; None: unknown; no run counts.
-        machine: digest of the machine; empty: another one, or unknown.
-        versions: versions of libraries in the run; None: what the job states.
-        environ: environment of the run, with the Hugging Face cache and the allocator's settings; None: this one.
-    """
-    from vramtop.estimator.learning.correction import corrected
-    from vramtop.estimator.learning.measurement import private_job
-    from vramtop.estimator.learning.subject import Subject
-    from vramtop.estimator.model.find_config import resolve_model
-    from vramtop.estimator.trace.allocator_report import allocator_settings
-
-    environ = os.environ if environ is None else environ
-    try:
-        config = resolve_model(budget.job.model, environ=environ).config
-    except VramtopError:
-        config = {}
-    _, allocator = allocator_settings(environ) or (None, None)
-    facts = private_job(budget.job, config, parameters=budget.model.parameters)
-    subject = Subject.of_job(facts, card=card, machine=machine, versions=versions, allocator=allocator or "")
-    return corrected(budget, subject, runs)
 
 
 class Corrections(msgspec.Struct):
@@ -85,16 +49,23 @@ class Corrections(msgspec.Struct):
         versions: Mapping[str, str] | None = None,
         environ: Mapping[str, str] | None = None,
     ) -> Budget:
-        """Return the budget corrected by measured runs on the same card; as it is where there are none of its kind.
+        """Return the budget corrected by measured runs on the same card; as it is where there are none of it.
 
         Args:
             budget: of a job.
-            card: see ``corrected_by``.
+            card: name of the GPU that it is for, as NVML or the catalogue gives it; None: unknown; no run counts.
             here: the job would run, or runs, on this machine.
-            versions: see ``corrected_by``.
-            environ: environment of the run; None: it is no run yet, and would start in this one. A run is never
-                corrected by what was seen of itself: of those measured, only runs that have ended count for it.
+            versions: versions of libraries in the run; None: what the job states.
+            environ: environment of the run, with the Hugging Face cache and the allocator's settings; None: it is no
+                run yet, and would start in this one. A run is never corrected by what was seen of itself: of those
+                measured, only runs that have ended count for it.
         """
+        from vramtop.estimator.learning.correction import corrected
+        from vramtop.estimator.learning.measurement import private_job
+        from vramtop.estimator.learning.subject import Subject
+        from vramtop.estimator.model.find_config import resolve_model
+        from vramtop.estimator.trace.allocator_report import allocator_settings
+
         from .new_measurement import machine_digest
 
         runs = self._on_card(card) if card else ()
@@ -102,8 +73,20 @@ class Corrections(msgspec.Struct):
             runs = tuple(each for each in runs if each.state != "steady")
         if not runs:
             return budget
-        machine = machine_digest() if here else ""
-        return corrected_by(runs, budget, card=card, machine=machine, versions=versions, environ=environ)
+        environ = os.environ if environ is None else environ
+        try:
+            config = resolve_model(budget.job.model, environ=environ).config
+        except VramtopError:
+            config = {}
+        _, allocator = allocator_settings(environ) or (None, None)
+        subject = Subject.of_job(
+            private_job(budget.job, config, parameters=budget.model.parameters),
+            card=card,
+            machine=machine_digest() if here else "",
+            versions=versions,
+            allocator=allocator or "",
+        )
+        return corrected(budget, subject, runs)
 
     def forget_what_was_read(self) -> None:
         """Read the history again with the next budget."""
