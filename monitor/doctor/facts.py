@@ -40,11 +40,11 @@ class GpuFacts(msgspec.Struct, frozen=True, kw_only=True):
     """What could not be read, with the driver's error codes."""
 
 
-class DriverFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """Facts about the driver; None: not reported."""
+class Driver(msgspec.Struct, frozen=True, kw_only=True):
+    """The driver; None: not reported."""
 
     problem: str | None = None
-    """Why the driver cannot be used, in a sentence."""
+    """Why it cannot be used, in a sentence; None: it can."""
     driver_version: str | None = None
     """Its version."""
     cuda_version: str | None = None
@@ -59,6 +59,11 @@ class DriverFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Time that one reading of all GPUs took."""
     faults: tuple[Fault, ...] = ()
     """What could not be read of the machine as a whole."""
+
+
+class DriverFacts(Driver, frozen=True, kw_only=True):
+    """The driver and the GPUs that it lists."""
+
     gpus: tuple[GpuFacts, ...] = ()
 
     @property

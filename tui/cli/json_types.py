@@ -14,7 +14,14 @@ from vramtop.monitor.anomalies import Anomaly
 from vramtop.monitor.attach.attachment import AttachmentJson
 from vramtop.monitor.board.divergence import Status
 from vramtop.monitor.board.fit_result import FitResultJson
-from vramtop.monitor.doctor.facts import DataFolderFacts, GpuFacts, InterpreterFacts, PermissionFacts, SystemFacts
+from vramtop.monitor.doctor.facts import (
+    DataFolderFacts,
+    Driver,
+    GpuFacts,
+    InterpreterFacts,
+    PermissionFacts,
+    SystemFacts,
+)
 from vramtop.monitor.doctor.issues import Issue
 from vramtop.monitor.fleet.fleet import HostReading
 from vramtop.monitor.host.kinds import ProcessKind
@@ -318,27 +325,6 @@ class HostsJson(Versioned):
 # The JSON of ``vramtop doctor``.
 
 
-class DriverJson(TypedDict):
-    """The driver."""
-
-    problem: str | None
-    """Why it cannot be used, in a sentence; null: it can."""
-    driver_version: str | None
-    """Its version."""
-    cuda_version: str | None
-    """Latest CUDA version that it supports."""
-    kernel_module: str | None
-    """Kind and version of the kernel module."""
-    library: str | None
-    """Path of the library that was loaded."""
-    init_seconds: float | None
-    """Time that NVML took to start."""
-    read_seconds: float | None
-    """Time that one reading of all GPUs took."""
-    faults: list[Annotated[dict[str, Any], FieldsOf(Fault)]]
-    """What could not be read of the machine as a whole."""
-
-
 class DoctorJson(Versioned):
     """Facts about this machine for a bug report, without names of users and hosts."""
 
@@ -346,7 +332,7 @@ class DoctorJson(Versioned):
     """What is wrong or unusual, the most severe first."""
     system: Annotated[dict[str, Any], FieldsOf(SystemFacts)]
     """The system."""
-    driver: DriverJson
+    driver: Annotated[dict[str, Any], FieldsOf(Driver)]
     """The driver."""
     gpus: list[Annotated[dict[str, Any], FieldsOf(GpuFacts)]]
     """The GPUs."""

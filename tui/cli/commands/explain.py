@@ -84,7 +84,7 @@ def would_fit(
 
     Args:
         explanation: of the failure.
-        budget: of the job, corrected by measured runs if some are near it.
+        budget: of the job, corrected by measured runs if there are any of it.
         options: of the command line.
         progress: called with what is being done.
         correct: corrects a budget by measured runs.
