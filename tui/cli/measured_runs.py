@@ -1,16 +1,15 @@
-"""Estimates corrected by measured runs, and keeping such runs; ``--no-history`` turns both off."""
+"""Estimates corrected by measured runs; ``--no-history`` turns that off."""
 
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
 from vramtop.estimator.budget import Budget
-from vramtop.estimator.common.errors import CannotTellError, VramtopError
+from vramtop.estimator.common.errors import VramtopError
 from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import format_gib
 from vramtop.estimator.estimation import UNTRACED, estimate
@@ -24,9 +23,8 @@ if TYPE_CHECKING:
     from vramtop.estimator.job.gpu_catalogue import Gpu
     from vramtop.estimator.job.job import Job
     from vramtop.monitor.attach.attachment import Attachment
-    from vramtop.monitor.board.divergence import Comparison
     from vramtop.monitor.history.corrections import Corrections
-    from vramtop.monitor.snapshot.snapshot import GpuProcess, GpuReading
+    from vramtop.monitor.snapshot.snapshot import GpuReading
 
     from ..job.load_job import LoadedJob
 
@@ -112,47 +110,6 @@ def correction(options: argparse.Namespace, job: Job, gpu: Gpu | None, *, here: 
         return lambda budget: budget
     found = _corrections()
     return lambda budget: found.corrected(budget, card=card, here=here)
-
-
-def keep_reading(
-    attachment: Attachment,
-    budget: Budget,
-    comparison: Comparison,
-    gpu: GpuReading,
-    process: GpuProcess,
-    *,
-    driver: str | None,
-) -> None:
-    """Keep one reading of a run of this user, if it is known to be steady: it tells its steps through the probe.
-
-    A history that cannot be written is a sentence on standard error.
-    """
-    from vramtop.monitor.history.history import History
-    from vramtop.monitor.history.run_measurement import is_own, measurement_of_run, run_identity
-
-    first = min((rank.pid for rank in attachment.ranks), default=attachment.pid)
-    identity = run_identity(first)
-    own = all(is_own(rank.pid) for rank in attachment.ranks)
-    if budget.job.program is not None or comparison.phase != "steady" or identity is None or not own:
-        return
-    try:
-        measurement = measurement_of_run(
-            budget.job,
-            budget,
-            gpu,
-            process,
-            usage=comparison.peak_usage,
-            run=identity,
-            state="steady",
-            time=time.time(),
-            driver=driver,
-            facts=attachment,
-        )
-        warning = History().add(measurement)
-    except CannotTellError as error:
-        warning = error.message
-    if warning:
-        print(f"vramtop: {printable(warning)}", file=sys.stderr)
 
 
 def corrected_run(

@@ -1,5 +1,4 @@
-"""Reports as one HTML file, of a recording or of measured runs, and their plots as files.
+"""The report on a recording as one HTML file.
 
-Lives here: plots as plain data, drawn as SVG into the page and into files of their own. No Textual screen, no reading
-of recordings.
+Lives here: plots as plain data, drawn as SVG into the page. No Textual screen, no reading of recordings.
 """

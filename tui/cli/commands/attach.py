@@ -30,7 +30,7 @@ from vramtop.monitor.sources.nvml.nvml_source import NvmlSource
 from ...draw.text_output import detect_output
 from ...reports.run_text import RunReport, run_lines
 from ..json_text import json_text
-from ..measured_runs import corrected_run, keep_reading
+from ..measured_runs import corrected_run
 from ..progress import Progress
 
 if TYPE_CHECKING:
@@ -54,9 +54,6 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
     comparison = _compare(attachment, budget, process) if budget else None
     if comparison and largest is None and snapshot and all(each.processes is not None for each in snapshot.gpus):
         comparison = replace(comparison, sentence="it is not on a GPU that is visible here")
-    driver = snapshot.source.driver_version if snapshot else None
-    if budget and comparison and gpu and process and not missing and options.history:
-        keep_reading(attachment, budget, comparison, gpu, process, driver=driver)
     report = RunReport(
         attachment=attachment,
         job=job,

@@ -1349,7 +1349,7 @@ complete -c vramtop -n '_shtab_vramtop_using export' -l show-secrets -d 'Show to
 complete -c vramtop -n '_shtab_vramtop_using export' -l history -l no-history -d 'Correct estimates by your measured runs and save new measurements'
 complete -c vramtop -n '_shtab_vramtop_using export' -l config -xka "(__fish_complete_path (commandline -ct))" -d 'Use this settings file instead of the default (vramtop config --path)'
 complete -c vramtop -n '_shtab_vramtop_using export' -l python -xka "(__fish_complete_path (commandline -ct))" -d 'Python interpreter with torch and transformers, for exact counts and traces'
-complete -c vramtop -n '_shtab_vramtop_using; and test $_shtab_vramtop_npos -eq 0' -a report -d 'Write a recording, or measured runs, as one HTML file.'
+complete -c vramtop -n '_shtab_vramtop_using; and test $_shtab_vramtop_npos -eq 0' -a report -d 'Write a recording as one HTML file.'
 complete -c vramtop -n '_shtab_vramtop_using report' -s h -l help -d 'Show this help message and exit'
 complete -c vramtop -n '_shtab_vramtop_using report' -l help-all -d 'Show every flag and exit'
 complete -c vramtop -n '_shtab_vramtop_using report' -l out -xka "(__fish_complete_path (commandline -ct))" -d 'The HTML file'
