@@ -362,8 +362,9 @@ def compare(kind: type[ast.cmpop], left: Any, right: Any) -> Any:
     wants_same = kind in (ast.Is, ast.Eq)
     if isinstance(left, Name) and isinstance(right, Name) and kind in (ast.Is, ast.IsNot, ast.Eq, ast.NotEq):
         return (left.path == right.path) is wants_same
-    if kind in (ast.Is, ast.IsNot) and not isinstance(left, Name):
-        return (left is right) is wants_same if left is None or isinstance(left, bool | Thing) else not wants_same
+    is_single = any(isinstance(side, bool | Thing | None) for side in (left, right))
+    if kind in (ast.Is, ast.IsNot) and is_single and not isinstance(left, Name) and not isinstance(right, Name):
+        return (left is right) is wants_same
     apply = _COMPARISONS.get(kind)
     if apply is None or not _is_data(left) or not _is_data(right):
         return UNKNOWN
