@@ -97,6 +97,10 @@ class Buffers(Struct, frozen=True, kw_only=True):
 
     forward: int = 0
     """While blocks run forward."""
+    last_gather: int = 0
+    """While the last block's parameters are copied out of its flat buffer; 0: no buffer of another unit is left."""
+    head_gather: int = 0
+    """While the head's are; likewise."""
     head_forward: int = 0
     """While head and loss run forward."""
     loss_backward: int = 0
@@ -138,7 +142,8 @@ class Buffers(Struct, frozen=True, kw_only=True):
 #
 # Units (accelerate, ``utils/fsdp_utils.py``, 1.15): every block; the token embedding; final norm and head together, a
 # tied embedding with them; the rest under the root. By torch's ``distributed/fsdp/_fully_shard``: in the forward pass
-# a unit's flat buffer stays until the next unit has been gathered, or the root's forward pass is over; in the
+# a unit's flat buffer stays until the next unit's parameters are copied out of theirs (``wait_for_unshard`` holds it in
+# a variable of its own), or the root's forward pass is over; in the
 # backward pass the next unit is gathered beforehand, and the input of a reduce-scatter stays until the next unit's
 # gradients exist. Root and head are not resharded after the forward pass; a head with the embedding in its unit only
 # when everything has run backward, because a unit waits for its first module.
@@ -146,7 +151,14 @@ class Buffers(Struct, frozen=True, kw_only=True):
 
 @lru_cache(maxsize=256)
 def unit_buffers(
-    stage: Stage, widths: Widths, *, tied: bool, keeps: bool, loss_in_forward: bool = True, own_pool: bool = False
+    stage: Stage,
+    widths: Widths,
+    *,
+    tied: bool,
+    keeps: bool,
+    loss_in_forward: bool = True,
+    own_pool: bool = False,
+    reduced_over: int | None = None,
 ) -> Buffers:
     """Return the buffers of FSDP2 under accelerate, and under torchtitan since 0.2.
 
@@ -157,6 +169,7 @@ def unit_buffers(
         keeps: blocks stay gathered after the forward pass.
         loss_in_forward: the loss is computed within the root's forward pass, before which no flat buffer is freed.
         own_pool: as for ``root_buffers``.
+        reduced_over: ranks over which gradients are split; None: the rank keeps whole ones from earlier micro-batches.
     """
     block = unit_of(largest_block(stage), widths)
     head, embedding, root = _units_around_blocks(stage, widths, tied=tied)
@@ -168,11 +181,15 @@ def unit_buffers(
     ahead = kept or 2 * block.whole
     waiting, waiting_head = (0, 0) if own_pool else (block.reduced, head.reduced)
     if tied:
-        end = head.whole + 2 * head.gradients, head.gradients + head.reduced
+        # the last block's backward pass gathers the unit ahead, which was freed with the head
+        own = head.reduced * widths.gradient // widths.reduce // reduced_over if reduced_over else 0  # not there yet
+        end = 2 * head.whole + 2 * head.gradients + waiting - own, head.gradients + head.reduced
     else:
         end = embedding.whole + embedding.gradients + waiting, embedding.gradients + embedding.reduced
     return Buffers(
         forward=stays + gathering,
+        last_gather=stays + gathering + block.whole,
+        head_gather=0 if tied else root.whole + kept + 2 * head.whole + block.whole,
         head_forward=root.whole + head.whole + kept + flat,
         loss_backward=root.whole + head.whole + kept,
         head_backward=root.whole + head.whole + kept + head.gradients,
@@ -234,6 +251,7 @@ def root_buffers(
     base, last = root.whole, (block.whole if last_stays and not kept else 0)
     return Buffers(
         forward=base + ahead,
+        last_gather=base + ahead + block.whole if pools_root else 0,
         head_forward=base + kept + last,
         loss_backward=base + kept + last,
         head_backward=base + kept + last + head,

@@ -148,6 +148,22 @@ def _forward(rank: RankMemory) -> Iterator[_Moment]:
         temporary=rank.batch_mask + saved.forward_temporary_bytes + (kept or rank.casts // max(1, rank.stage.layers)),
         communication=buffers.forward,
     )
+    if buffers.last_gather:
+        yield _Moment(
+            gradients=rank.accumulated_gradients,
+            activations=activations - saved.all_layers_bytes // max(1, rank.stage.layers),
+            logits=rank.loss.retained_before_bytes,
+            temporary=rank.batch_mask + kept,
+            communication=buffers.last_gather,
+        )
+    if buffers.head_gather and rank.stage.last:
+        yield _Moment(
+            gradients=rank.accumulated_gradients,
+            activations=activations,
+            logits=rank.loss.retained_before_bytes,
+            temporary=rank.batch_mask + kept,
+            communication=buffers.head_gather,
+        )
     if buffers.ahead_blocks:  # the last block with as many gathered ahead of it
         yield _Moment(
             gradients=rank.accumulated_gradients,

@@ -147,6 +147,7 @@ def communication_buffers(job: ResolvedJob, stage: Stage, *, tied: bool) -> Buff
             keeps=keeps,
             loss_in_forward=job.framework.loss_in_forward,
             own_pool=job.versions.reduces_in_own_pool,
+            reduced_over=None if job.accumulates_unsharded else job.shards.gradients,
         )
     return root_buffers(
         stage,

@@ -6,6 +6,7 @@ or the cells that have all the words in their names, and prints how far off the 
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from job_matrix import CELLS
@@ -13,6 +14,7 @@ from job_matrix import CELLS
 from vramtop.estimator.budget import Budget
 from vramtop.estimator.common.errors import CannotTellError
 from vramtop.estimator.estimation import estimate
+from vramtop.estimator.job.job_file.changes import job_from_mapping
 from vramtop.estimator.trace.worker_pool import keep_idle_workers
 
 CLOSE = 0.03
@@ -100,6 +102,26 @@ def test_closed_form_and_trace_agree(name: str, tmp_path: Path, monkeypatch: pyt
     assert formula.peak.reserved_bytes == pytest.approx(trace.peak.reserved_bytes, rel=RESERVED_CLOSE)
     for component, error in _errors(formula, trace).items():
         assert abs(error) <= CLOSE, component  # two errors that cancel are errors
+
+
+@pytest.mark.parametrize(
+    ("model", "lora"),
+    [
+        ("Qwen/Qwen2.5-0.5B", None),  # whose head is the embedding
+        pytest.param("EleutherAI/pythia-410m", None, marks=pytest.mark.slow),
+        pytest.param("microsoft/Phi-3.5-mini-instruct", {"rank": 64, "targets": "all-linear"}, marks=pytest.mark.slow),
+    ],
+)
+def test_what_fsdp2_gathers_where_sequences_are_short(model: str, lora: Any, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    tables = {
+        "model": {"id": model},
+        "training": {"precision": "bf16", "micro_batch": 1, "sequence_length": 128, "optimizer": "sgd"},
+        "parallel": {"strategy": "fsdp2", "data_shard": 8},
+    }
+    job = job_from_mapping({**tables, **({"lora": lora} if lora else {})}, where="test")
+    formula, trace = estimate(job), estimate(job, method="traced", python=sys.executable)
+    assert formula.peak.allocated_bytes == pytest.approx(trace.peak.allocated_bytes, rel=CLOSE)
 
 
 def _errors(formula: Budget, trace: Budget) -> dict[str, float]:
