@@ -25,7 +25,6 @@ OWN = {  # of vramtop's own processes, through a pipe or a private folder, or wh
     "estimator/worker/rehearsal/tensor_files.py",
     "estimator/worker/request/protocol.py",
     "monitor/attach/automatic/read_program.py",
-    "monitor/history/corrections.py",
     "monitor/storage/pending_jobs.py",
 }
 AS_PYTHON_WRITES_IT = {  # NaN, Infinity, or more behind the end; each catches RecursionError and checks what it takes
