@@ -253,6 +253,9 @@ def flat_buffers(
     ]
     gradients = unit_of(((held, 1.0) for held in outside), widths).gradients
     late = 0 if head.whole else gradients  # until the root's are reduced
+    # the head's gradient, the embedding's, and their sum, to which autograd adds nothing in place
+    tokens = [(stage.token_embedding, 1.0)] if tied and stage.token_embedding is not None else []
+    summed = 3 * unit_of(tokens, widths).gradients
     apart = [(held, share) for held, share in largest_block(stage) if held.adapter and rule.adapters_apart]
     adapters = unit_of(apart, widths)
     computed, sharded = largest.gradients + adapters.gradients, widths.gradient / widths.compute / shards
@@ -277,7 +280,7 @@ def flat_buffers(
         embedding=always
         + max(
             over + late + 2 * around.gradients,
-            2 * root.gradients - round(root.gradients * sharded),
+            max(2 * root.gradients, summed) - round(root.gradients * sharded),
             root.gradients + root.reduced,
         ),
         pool=inside,

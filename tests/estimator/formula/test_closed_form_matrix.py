@@ -104,22 +104,29 @@ def test_closed_form_and_trace_agree(name: str, tmp_path: Path, monkeypatch: pyt
         assert abs(error) <= CLOSE, component  # two errors that cancel are errors
 
 
+ADAPTERS = {"lora": {"rank": 64, "targets": "all-linear"}}
+
+
 @pytest.mark.parametrize(
-    ("model", "lora"),
+    ("strategy", "model", "lora"),
     [
-        ("Qwen/Qwen2.5-0.5B", None),  # whose head is the embedding
-        pytest.param("EleutherAI/pythia-410m", None, marks=pytest.mark.slow),
-        pytest.param("microsoft/Phi-3.5-mini-instruct", {"rank": 64, "targets": "all-linear"}, marks=pytest.mark.slow),
+        ("fsdp2", "Qwen/Qwen2.5-0.5B", {}),  # whose head is the embedding
+        pytest.param("fsdp1", "google/gemma-3-1b-it", {}, marks=pytest.mark.slow),
+        pytest.param("fsdp2", "EleutherAI/pythia-410m", {}, marks=pytest.mark.slow),
+        pytest.param("fsdp2", "microsoft/Phi-3.5-mini-instruct", ADAPTERS, marks=pytest.mark.slow),
     ],
 )
-def test_what_fsdp2_gathers_where_sequences_are_short(model: str, lora: Any, tmp_path: Path, monkeypatch) -> None:
+def test_what_is_gathered_where_sequences_are_short(
+    strategy: str, model: str, lora: Any, tmp_path: Path, monkeypatch
+) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     tables = {
         "model": {"id": model},
         "training": {"precision": "bf16", "micro_batch": 1, "sequence_length": 128, "optimizer": "sgd"},
-        "parallel": {"strategy": "fsdp2", "data_shard": 8},
+        "parallel": {"strategy": strategy, "data_shard": 8},
+        **lora,
     }
-    job = job_from_mapping({**tables, **({"lora": lora} if lora else {})}, where="test")
+    job = job_from_mapping(tables, where="test")
     formula, trace = estimate(job), estimate(job, method="traced", python=sys.executable)
     assert formula.peak.allocated_bytes == pytest.approx(trace.peak.allocated_bytes, rel=CLOSE)
 
