@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path, PurePath
-from typing import Any
+from typing import Any, get_args
 
 from ..common.errors import CannotTellError, InputError
 from ..common.paths import working_folder
@@ -16,7 +16,6 @@ from .notebook import notebook_of_program, with_cells
 from .program.device_choice import choice_of_line, choice_of_script
 from .program.pinned_versions import pinned_versions, repository_folders
 from .program.program import Program, accelerate_layers, read_world_size
-from .script.notes import ALL
 from .script.options import MEMORY_ARGUMENTS
 from .script.script_settings import ScriptSettings, read_script
 from .script.training import SIZE_ARGUMENTS
@@ -25,6 +24,7 @@ from .source.evidence import (
     MODEL_STATES,
     UNKNOWN_TABLE,
     VERSION_NOT_KNOWN,
+    Component,
     FindingCollector,
     JobReading,
     LayeredSettings,
@@ -262,14 +262,13 @@ def _read_with_script(
     layers = [*stated, *defaults]
     for doubt in script.doubts:
         program.findings.warn(doubt.sentence, unless=doubt.key if doubt.asks else None)
-        program.findings.add_uncertainty(doubt.direction, *doubt.components, unless=doubt.key)
+        program.findings.add_uncertainty("either", *get_args(Component), unless=doubt.key)
         if doubt.asks and doubt.key is not None:
             program.findings.require(doubt.key)
-    wide = [doubt for doubt in script.doubts if doubt.components == ALL]
     program.findings.left_open = [
-        *(doubt.sentence for doubt in wide if doubt.key is not None),
+        *(doubt.sentence for doubt in script.doubts if doubt.key == "model.id"),
         *unresolved.values(),
-        *(doubt.sentence for doubt in wide if doubt.key is None),
+        *(doubt.sentence for doubt in script.doubts if doubt.key != "model.id"),
     ]
     return read_trainer(
         program,

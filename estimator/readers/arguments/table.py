@@ -152,19 +152,12 @@ class Scripts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Alternative names of one argument, by subject; the first one that is present counts."""
     default: Mapping[str, Mapping[str, Default]]
     """Defaults of classes by their fields; ``none``: None."""
-    decides: Mapping[str, Mapping[str, tuple[str, ...]]]
-    """Names by the components of memory that they decide, with spaces between them."""
     config: Mapping[str, Mapping[str, Any]]
     """Defaults of transformers' configs by what the name of a class begins with: ``Llama`` of ``LlamaConfig``."""
 
     def defaults(self, subject: str) -> dict[str, Any]:
         """Return the defaults of a class."""
         return {name: None if value == "none" else value for name, value in self.default[subject].items()}
-
-    def components(self, subject: str) -> dict[str, tuple[Component, ...]]:
-        """Return the components that names decide."""
-        rows = self.decides[subject].items()
-        return {name: msgspec.convert(parts.split(), tuple[Component, ...]) for parts, names in rows for name in names}
 
 
 def read_file(name: str, kind: type[Kind]) -> Kind:

@@ -102,7 +102,7 @@ class Reader:
             self.call(main, Call(self, main.node, "main"))  # as the entry point of a package
         for node, path in _functions(tree.body, ""):
             if id(node) not in self._followed:
-                why = f"{path}() is not called from the top of the script"
+                why = f", as {path}() is not called from the top of the script"
                 self.libraries.not_followed(node.body, why, self.location(node))
 
     def location(self, node: ast.AST) -> str:
@@ -227,7 +227,7 @@ class Reader:
 
     def _skip(self, body: Sequence[ast.AST], why: str, scope: Scope, at: ast.AST) -> None:
         """Leave statements out that may run: what they assign is unknown."""
-        why = f"whether this part runs is known only at run time ({why})"
+        why = f", as whether it runs is known only at run time ({why})"
         self.libraries.not_followed(body, why, self.location(at))
         self.libraries.perhaps_trained(body)
         for each in (node for statement in body for node in ast.walk(statement)):
@@ -301,7 +301,7 @@ class Reader:
             end = self.block(node.handlers[0].body, scope)
         if end is None and node.handlers:  # what the handlers would make of the same names
             handled = [each for handler in node.handlers for each in handler.body if not _fails([each])]
-            self.libraries.not_followed(handled, "it runs after an error only", self.location(node))
+            self.libraries.not_followed(handled, ", as it runs after an error only", self.location(node))
             for each in (inner for part in handled for inner in ast.walk(part)):
                 if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store):
                     self._forget(each, scope)
@@ -493,7 +493,7 @@ class Reader:
         known = truth(self.evaluate(node.test, scope))
         if known is not None:
             return self.evaluate(node.body if known else node.orelse, scope)
-        why = f"whether this part runs is known only at run time (if {short_text(node.test)})"
+        why = f", as whether it runs is known only at run time (if {short_text(node.test)})"
         self.libraries.not_followed([node.body, node.orelse], why, self.location(node))
         return UNKNOWN
 

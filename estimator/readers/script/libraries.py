@@ -3,13 +3,13 @@
 import ast
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...job.rules.optimizers.by_name import optimizer_class_names
 from ..arguments.table import scripts
-from ..source.evidence import Component, Setting
+from ..source.evidence import Setting
 from ..source.versions import AssumedVersion, old_arguments, old_names, transformers_defaults
 from ..trl.defaults import argument_defaults, trl_defaults
 from ..trl.methods import method_of_class
@@ -35,7 +35,7 @@ from .models import (
     quantization_config,
     set_default_dtype,
 )
-from .notes import ALL, STEP, TRAINED, Notes
+from .notes import Notes
 from .options import LIBRARIES, MEMORY_ARGUMENTS, Options, Parsed, Parser, field, run_function
 from .sharding import SHARDING_FUNCTIONS, initialize_deepspeed
 from .training import (
@@ -197,10 +197,10 @@ class Libraries:
         models = list(dict.fromkeys(each for value in given for each in models_in(value)))
         if models and _AVERAGES.fullmatch(name) is not None:
             sentence = f"{call.where}: {name}(...) keeps an average of the weights, which is not counted."
-            self.notes.doubt(sentence, "weights", direction="more", key="other_models")
+            self.notes.doubt(sentence, key="other_models")
             return UNKNOWN
         if call.receiver is UNKNOWN and name in _MATTER:
-            self.notes.doubt(f"{call.where}: {short_text(call.node)}: of what is not known.", *_MATTER[name])
+            self.notes.doubt(f"{call.where}: {short_text(call.node)}: of what is not known.")
         is_trusted = root in _TRUSTED and not is_own and call.receiver is None
         if is_trusted or _HARMLESS.fullmatch(name) or (not models and _OF_DATA.search(name)):
             return UNKNOWN
@@ -231,9 +231,7 @@ class Libraries:
         """Note functions by which GPUs share a model or a sequence, by their names."""
         if call.name in _GROUPS and call.path.partition(".")[0] in ("torch", "dist", "deepspeed", "megatron"):
             sentence = f"{call.where}: by {call.name}(...) GPUs may share a model or a sequence"
-            self.notes.doubt(
-                f"{sentence}; the figure divides only the data.", *ALL, direction="less", key="parallel.context"
-            )
+            self.notes.doubt(f"{sentence}; the figure divides only the data.", key="parallel.context")
 
     def _note_old(self, call: Call) -> None:
         """Note what today's libraries refuse; unsloth makes TRL's trainers take what they took."""
@@ -261,7 +259,7 @@ class Libraries:
         if root not in {*_TRUSTED, *LIBRARIES, *_NEVER_TRAIN, *sys.stdlib_module_names}:
             self.notes.foreign.setdefault(root, where)
             if _PATCHES.search((path.rpartition(".")[0] or path).replace(".", "_")):
-                self.notes.doubt(f"{where}: {path} may change what libraries do; it is not read.", *STEP)
+                self.notes.doubt(f"{where}: {path} may change what libraries do; it is not read.")
 
     def decorate(self, function: Function, call: Call) -> Any:
         """Take options of click and typer; note other decorators that give a function its settings."""
@@ -298,7 +296,7 @@ class Libraries:
                 return make_optimizer(call, self.notes)
             if base == "Optimizer":
                 sentence = f"{call.where}: the memory of the script's own optimizer {kind.name} is not known."
-                self.notes.doubt(sentence, "optimizer", key="training.optimizer")
+                self.notes.doubt(sentence, key="training.optimizer")
                 return make_optimizer(call, self.notes)
             if is_model_class(base):
                 call.own_class = kind
@@ -324,7 +322,7 @@ class Libraries:
         is_code = isinstance(value, Function | Class | Name) or value is UNKNOWN
         if target.path.partition(".")[0] in _PATCHED and is_code and not _HARMLESS.fullmatch(call.name):
             what = ".".join(target.path.split(".")[-2:])
-            self.notes.doubt(f"{call.where}: the script replaces {what}; the library's own is assumed.", *STEP)
+            self.notes.doubt(f"{call.where}: the script replaces {what}; the library's own is assumed.")
 
     def repeated(self, test: ast.expr, body: Sequence[ast.stmt], scope: Scope) -> None:
         """Note the accumulation in a condition around an optimizer's step."""
@@ -334,7 +332,7 @@ class Libraries:
             self.notes.hints.setdefault("gradient_accumulation_steps", Setting(value=steps, origin=shown))
         elif steps == 0:
             sentence = f"{shown}: how often the optimizer steps is only known when the script runs."
-            self.notes.doubt(sentence, "gradients", direction="more", key="training.gradient_accumulation")
+            self.notes.doubt(sentence, key="training.gradient_accumulation")
 
     def perhaps_trained(self, nodes: Sequence[ast.AST]) -> None:
         """Note that something trains, where either side of a condition calls ``trainer.train``."""
@@ -348,19 +346,12 @@ class Libraries:
         if isinstance(value, Model) and self._loads_unfollowed:
             self.notes.doubt(f"{where}: whether another model is loaded is not known.", key="model.id", asks=True)
 
-    def not_followed(self, nodes: Sequence[ast.AST], why: str, where: str) -> None:
-        """Note calls and assignments on which memory depends, in a part of the script that is not followed."""
-        found: dict[str, tuple[Component, ...]] = {}
-        for node in (each for part in nodes for each in ast.walk(part)):
-            found.update(_matters(node))
-        self._loads_unfollowed = ALL in found.values()
+    def not_followed(self, nodes: Iterable[ast.AST], why: str, where: str) -> None:
+        """Note a part of the script that is not followed, if memory may depend on it."""
+        found = [node for part in nodes for node in ast.walk(part) if _matters(node)]
+        self._loads_unfollowed = any("from_" in short_text(node) or is_model_class(_called(node)) for node in found)
         if found:
-            names, components = list(found), {each for parts in found.values() for each in parts}
-            shown = ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
-            sentence = (
-                f"{where}: {why}: {shown} is not known." if why else f"{where}: what {shown} changes is not known."
-            )
-            self.notes.doubt(sentence, *(each for each in ALL if each in components))
+            self.notes.doubt(f"{where}: {short_text(found[0])} is not followed{why}; memory may depend on it.")
 
     def backward(self) -> None:
         """Note a backward pass; forward passes in a loop before it may run more than once."""
@@ -467,7 +458,7 @@ class Libraries:
         value = call.value(0, "model")
         if "context_fn" in call.kwargs or "check_fn" in call.kwargs:
             sentence = f"{call.where}: {call.name}(...) keeps some activations by its policy; none of them are counted."
-            self.notes.doubt(sentence, "activations", direction="more", key="training.activation_checkpointing")
+            self.notes.doubt(sentence, key="training.activation_checkpointing")
         for model in models_in(value):
             model.put("activation_checkpointing", True, call.where, f"{call.name}(...)")
         return value if call.name == "checkpoint_wrapper" else None
@@ -475,7 +466,7 @@ class Libraries:
     def step_in_backward(self, call: Call) -> Any:
         """Note a hook on each gradient that steps an optimizer and frees the gradient."""
         sentence = f"{call.where}: vramtop does not follow what the hook does with gradients."
-        self.notes.doubt(sentence, "gradients", "optimizer", direction="less")
+        self.notes.doubt(sentence)
         return UNKNOWN
 
     def _set_device(self, call: Call) -> Any:
@@ -494,40 +485,35 @@ def starts_training(node: ast.AST) -> bool:
     return function.attr == "backward" or (function.attr == "train" and "trainer" in ast.unparse(function.value))
 
 
-_MATTER, _ATTRIBUTES = scripts().components("call"), scripts().components("attribute")
+_MATTER, _ATTRIBUTES = scripts().names["decisive_calls"], scripts().names["decisive_attributes"]
+_OTHER_FUNCTIONS = re.compile(r"(re\.)?compile|(?!.*checkpoint\.).*\.checkpoint|(?!deepspeed\.).*initialize")
+"""Functions of the same names on which no memory depends."""
 
 
-def _matters(node: ast.AST) -> Iterator[tuple[str, tuple[Component, ...]]]:
-    """Yield what memory depends on in a node, as people read it, with the components that it decides."""
-    if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and node.attr in _ATTRIBUTES:
-        yield f"{short_text(node)} = ...", _ATTRIBUTES[node.attr]
-    if not isinstance(node, ast.Call):
-        return
-    path = ast.unparse(node.func) if isinstance(node.func, ast.Attribute | ast.Name) else ""
+def _called(node: ast.AST) -> str:
+    """Return the dotted name of what a call calls; empty for anything else."""
+    function = node.func if isinstance(node, ast.Call) else None
+    return ast.unparse(function) if isinstance(function, ast.Attribute | ast.Name) else ""
+
+
+def _matters(node: ast.AST) -> bool:
+    """Return True for a call or an assignment on which memory may depend."""
+    if isinstance(node, ast.Attribute):
+        return isinstance(node.ctx, ast.Store) and node.attr in _ATTRIBUTES
+    path = _called(node)
     owner, _, name = path.rpartition(".")
-    shown = f"{path.rpartition('.')[2] if not name.startswith('from_') else path}(...)"
-    root = owner.partition(".")[0]
-    if name in ("from_pretrained", "from_config") and loads_model(owner.rpartition(".")[2]):
-        yield shown, ALL
-    elif (
-        (name == "checkpoint" and "checkpoint" not in owner and owner)
-        or (name == "compile" and root in ("re", ""))
-        or (name == "initialize" and root != "deepspeed")
-        or (name == "deepcopy" and "model" not in ast.unparse(node))
-    ):
-        return
-    elif name in _MATTER:
-        yield shown, _MATTER[name]
-    elif (TRAINING_CONFIG.fullmatch(name) and name != "ModelConfig") or (
-        name.endswith("Trainer") and len(name) > len("Trainer")
-    ):
-        yield shown, ALL
-    elif name in optimizer_class_names() and (owner or len(name) > 4):
-        yield shown, ("optimizer",)
-    elif is_adapter_config(name):
-        yield shown, TRAINED
-    elif is_model_class(name) and name[:1].isupper():
-        yield shown, ALL
+    if name in ("from_pretrained", "from_config"):
+        return loads_model(owner.rpartition(".")[2])
+    is_class = name[:1].isupper() and name not in ("ModelConfig", "Trainer")
+    return (
+        (name in _MATTER and not _OTHER_FUNCTIONS.fullmatch(path))
+        or (name == "deepcopy" and "model" in ast.unparse(node))
+        or TRAINING_CONFIG.fullmatch(name) is not None
+        or (name.endswith("Trainer") and is_class)
+        or (name in optimizer_class_names() and (owner != "" or len(name) > 4))
+        or is_adapter_config(name)
+        or (is_class and is_model_class(name))
+    )
 
 
 _Handler = Callable[[Libraries, Call], Any]

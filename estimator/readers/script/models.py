@@ -7,8 +7,8 @@ from typing import Any, NamedTuple, get_args
 from ...job.rules.strategies import DTYPE_NAMES
 from ...job.settings import Task
 from ..arguments.table import library, scripts
-from ..source.evidence import MODEL_STATES, Setting, default_setting
-from .notes import TRAINED, Notes
+from ..source.evidence import Setting, default_setting
+from .notes import Notes
 from .values import (
     PLAIN,
     UNKNOWN,
@@ -282,7 +282,7 @@ class Part(Thing):
         name = self.name.rpartition(".")[2]
         if _CHANGES.search(name) or not (_MODULES.search(name) or _HARMLESS_ATTRIBUTES.search(name)):
             sentence = f"{call.where}: {self.name}(...) may change the model; vramtop does not follow it."
-            self.owner.notes.doubt(sentence, *MODEL_STATES, "activations")
+            self.owner.notes.doubt(sentence)
             return self.owner
         return UNKNOWN
 
@@ -351,7 +351,7 @@ def _convert(part: Part, dtype: Any, call: Call) -> Any:
         owner.put("dtype", word, call.where, f".{call.name}({', '.join(map(short_text, call.nodes.values()))})")
     elif part.name:
         sentence = f"{call.where}: {shown}: only part of the model is converted; the estimate counts one dtype."
-        owner.notes.doubt(sentence, *MODEL_STATES, "activations", key="training.precision")
+        owner.notes.doubt(sentence, key="training.precision")
     else:
         owner.settings.pop("dtype", None)
         owner.settings.pop("torch_dtype", None)
@@ -381,7 +381,7 @@ def _checkpoint(part: Part, call: Call) -> Any:
         owner.put("activation_checkpointing", on, call.where, short_text(call.node))
     elif on:
         sentence = f"{call.where}: {short_text(call.node)}: checkpointing of part of the model is not counted."
-        owner.notes.doubt(sentence, "activations", direction="less")
+        owner.notes.doubt(sentence)
     return None
 
 
@@ -390,7 +390,7 @@ def _resize(part: Part, call: Call) -> Any:
     shown = short_text(call.nodes.get(0))
     if not re.fullmatch(r"len\(.*tok.*\)|.*tok\w*\.vocab_size", shown):
         sentence = f"{call.where}: resize_token_embeddings({shown}) is not read."
-        part.owner.notes.doubt(sentence, *MODEL_STATES, "logits")
+        part.owner.notes.doubt(sentence)
     return part
 
 
@@ -517,16 +517,13 @@ def add_adapters(model: Model, config: Any, call: Call, *, text: str = "") -> No
     if isinstance(config, AdapterConfig):
         model.unresolved.update(config.unresolved)
         if any(word in config.kind for word in _WITHOUT_RANK):
-            model.notes.doubt(
-                f"{config.where}: the trained parameters of {config.kind} are not counted.",
-                *TRAINED,
-                key="training.trainable_parameters",
-            )
+            sentence = f"{config.where}: the trained parameters of {config.kind} are not counted."
+            model.notes.doubt(sentence, key="training.trainable_parameters")
             return
         model.settings.update(config.settings)
         if config.kind != "LoraConfig":
             sentence = f"{config.where}: {config.kind} is counted as LoRA adapters, from which it differs."
-            model.notes.doubt(sentence, *TRAINED, key="lora.rank")
+            model.notes.doubt(sentence, key="lora.rank")
     model.put("use_peft", True, call.where, text or f"{call.name}(...)")
 
 
@@ -534,7 +531,7 @@ def _load_adapters(model: Model, call: Call) -> None:
     """Note adapters that were trained before."""
     add_adapters(model, None, call)
     sentence = f"{call.where}: {call.name}(...) loads adapters; vramtop does not read their rank and layers."
-    model.notes.doubt(sentence, "gradients", "optimizer", key="lora.rank")
+    model.notes.doubt(sentence, key="lora.rank")
 
 
 def get_peft_model(call: Call, notes: Notes) -> Any:
@@ -544,13 +541,9 @@ def get_peft_model(call: Call, notes: Notes) -> Any:
         return UNKNOWN
     unsloth = call.owner in UNSLOTH_CLASSES
     if config is not None and not isinstance(config, AdapterConfig):
-        notes.doubt(
-            f"{call.where}: the parameters that {call.shown(1 if len(call.args) > 1 else 'peft_config')} trains are "
-            "not known; all are counted.",
-            *TRAINED,
-            direction="less",
-            key="training.trainable",
-        )
+        shown = call.shown(1 if len(call.args) > 1 else "peft_config")
+        sentence = f"{call.where}: the parameters that {shown} trains are not known; all are counted."
+        notes.doubt(sentence, key="training.trainable")
         return model
     add_adapters(model, config, call)
     _read_lora(call, model.settings, model.unresolved)
@@ -768,16 +761,16 @@ def _read_task(model: Model, owner: str, call: Call) -> None:
     task = _task_of(owner)
     if task == "multiple-choice":
         sentence = f"{call.where}: {owner} puts every choice of an example through the model; how many is not known."
-        model.notes.doubt(sentence, "activations", key="training.sequences_per_example", asks=True)
+        model.notes.doubt(sentence, key="training.sequences_per_example", asks=True)
     if task is None and is_model_class(owner) and owner not in UNSLOTH_CLASSES:
         task = "feature-extraction"
     if call.own_class is not None:
         sentence = f"{call.where}: the script's own class {call.own_class.name} makes the model; {owner} is counted."
-        model.notes.doubt(sentence, *(() if owner.endswith("PreTrainedModel") else ("weights", *TRAINED, "logits")))
+        model.notes.doubt(sentence)
         task = None if owner.endswith("PreTrainedModel") else task
     elif task is None and "For" in owner:
         sentence = f"{call.where}: the head of {owner} is not known; the family's usual one is counted."
-        model.notes.doubt(sentence, "weights", "activations", "logits", key="model.task")
+        model.notes.doubt(sentence, key="model.task")
     if task is not None:
         label = f"{owner}.{call.name}" if call.name.startswith("from_") else f"{call.name}(...)"
         model.task = Setting(value=task, origin=f"{call.where}: {label}")
@@ -795,7 +788,7 @@ def _read_loading(model: Model, call: Call, notes: Notes) -> None:
             sentence = f"{call.where}: {shown} is only known when the script runs; its default is assumed."
             model.unresolved[name] = sentence
         elif setting is None and name in call.kwargs and call.kwargs[name] is not None:
-            notes.doubt(f"{call.where}: {label}({name}=...) is only known when the script runs.", "weights")
+            notes.doubt(f"{call.where}: {label}({name}=...) is only known when the script runs.")
     for name in LENGTH_ARGUMENTS:
         setting = call.setting(name, label) if name in call.kwargs else None
         if setting is not None and setting.value is not None:
@@ -828,7 +821,7 @@ def _read_quantization(model: Model, call: Call) -> None:
     elif config is not None:
         shown = f"{call.where}: quantization_config={short_text(call.nodes.get('quantization_config'))}"
         sentence = f"{shown} is only known when the script runs."
-        model.notes.doubt(sentence, "weights", "activations", direction="less", key="lora.quantization")
+        model.notes.doubt(sentence, key="lora.quantization")
 
 
 def not_followed(call: Call, notes: Notes) -> Any:
@@ -839,7 +832,7 @@ def not_followed(call: Call, notes: Notes) -> Any:
 
 def set_default_dtype(call: Call, notes: Notes) -> Any:
     """Note ``torch.set_default_dtype``: models that are made from a config alone have that type."""
-    notes.doubt(f"{call.where}: {short_text(call.node)} is not read.", *MODEL_STATES, key="training.precision")
+    notes.doubt(f"{call.where}: {short_text(call.node)} is not read.", key="training.precision")
     return None
 
 

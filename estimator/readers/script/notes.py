@@ -6,24 +6,18 @@ from typing import Any
 
 import msgspec
 
-from ...job.settings import UncertaintyDirection
-from ..source.evidence import MODEL_STATES, Component, Setting
+from ..source.evidence import Setting
 from ..source.versions import OldCall
 
-STEP: tuple[Component, ...] = ("activations", "logits")
-ALL: tuple[Component, ...] = (*MODEL_STATES, *STEP)
-TRAINED: tuple[Component, ...] = ("gradients", "optimizer", "activations")
 _DEVICE = re.compile(r"cuda(?::(\d{1,3}))?")
 _MAX_SENTENCES = 12
 """Sentences on what was not understood; the rest is counted in one."""
 
 
 class Doubt(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that memory depends on and that was not understood."""
+    """Something that was not understood; all of memory may depend on it, and need more or less for it."""
 
     sentence: str
-    direction: UncertaintyDirection = "either"
-    components: tuple[Component, ...] = ()
     key: str | None = None
     """The job key whose value, given by the user, removes the doubt."""
     asks: bool = False
@@ -73,17 +67,9 @@ class Notes(msgspec.Struct):
     current_device: int = 0
     _doubts: dict[str, Doubt] = msgspec.field(default_factory=dict)
 
-    def doubt(
-        self,
-        sentence: str,
-        *components: Component,
-        direction: UncertaintyDirection = "either",
-        key: str | None = None,
-        asks: bool = False,
-    ) -> None:
-        """Note something that was not understood, and the components of memory that it concerns."""
-        doubt = Doubt(sentence=sentence, direction=direction, components=components or ALL, key=key, asks=asks)
-        self._doubts.setdefault(sentence, doubt)
+    def doubt(self, sentence: str, *, key: str | None = None, asks: bool = False) -> None:
+        """Note something that was not understood."""
+        self._doubts.setdefault(sentence, Doubt(sentence=sentence, key=key, asks=asks))
 
     def doubts(self) -> list[Doubt]:
         """Return what was not understood; of very many, the first sentences and the number of the rest."""
@@ -92,7 +78,7 @@ class Notes(msgspec.Struct):
         if more <= 1:
             return found
         sentence = f"{more} more parts of the script are not known; vramtop rehearse follows all of them."
-        return [*found[:_MAX_SENTENCES], Doubt(sentence=sentence, components=ALL)]
+        return [*found[:_MAX_SENTENCES], Doubt(sentence=sentence)]
 
     def note_device(self, value: Any, where: str, *, is_current: bool = False) -> None:
         """Note a GPU that something is put on, by its position: ``cuda:1``, 1; ``cuda`` is the current one."""

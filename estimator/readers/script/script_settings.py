@@ -14,14 +14,14 @@ from ...common.errors import InputError
 from ...common.untrusted_files import TooLargeError, read_file
 from ...job.rules.strategies import DTYPE_NAMES
 from ..arguments.table import scripts
-from ..source.evidence import MODEL_STATES, Setting, SettingsLayer
+from ..source.evidence import Setting, SettingsLayer
 from ..source.versions import OldCall
 from ..trl.methods import method_of_class
 from .batches import kept_outputs, varying_lengths
 from .follow import BudgetSpentError, Reader
 from .libraries import DIFFUSION, LOSSES, Libraries, starts_training
 from .models import LENGTH_ARGUMENTS, Model, Part, models_in
-from .notes import ALL, STEP, TRAINED, Doubt, Notes
+from .notes import Doubt, Notes
 from .options import LIBRARIES, MEMORY_ARGUMENTS, Options, may_parse_elsewhere
 from .training import TRAINING_CONFIG, Optimizer, TrainerObject
 from .values import UNKNOWN, Instance, Scope
@@ -359,7 +359,7 @@ def _find_trained(notes: Notes) -> _Trained:
         if len(live) > 1:
             where = ", ".join(each.where for each in live[1:])
             sentence = f"{where}: another model is also trained; its gradients and optimizer state are not counted."
-            notes.doubt(sentence, *MODEL_STATES, direction="more")
+            notes.doubt(sentence)
         if live:
             _doubt_around(values, live[0], notes)
             return _Trained(model=live[0], certain=True)
@@ -388,7 +388,7 @@ def _doubt_around(values: list[Any], model: Model, notes: Notes) -> None:
     around = next((value for value in _flat(values) if isinstance(value, Instance) and value.is_module), None)
     if around is not None:
         sentence = f"{model.where}: {around.kind.name} holds the model; its own layers are not counted."
-        notes.doubt(sentence, *ALL, direction="more")
+        notes.doubt(sentence)
 
 
 def _doubt_model(notes: Notes, reader: Reader) -> None:
@@ -454,8 +454,7 @@ def _read_model(model: Model, notes: Notes, layers: _Layers, *, certain: bool) -
     if model.frozen_at is not None:
         sentence = f"{model.frozen_at}: which parameters train is not read; "
         sentence += "those of the adapters are counted." if model.has_adapters else "all are counted."
-        either = model.has_adapters
-        notes.doubt(sentence, *TRAINED, direction="either" if either else "less", key="training.trainable")
+        notes.doubt(sentence, key="training.trainable")
     if certain and not model.has_adapters and not model.changed_unseen:  # whatever options for adapters it has
         origin = f"{model.where}: the script attaches no adapters"
         layers.assigned["use_peft"] = Setting(value=False, origin=origin, written=False)
@@ -472,7 +471,7 @@ def _read_passes(model: Model, notes: Notes) -> None:
     if repeated is not None or len(passes) > 1:
         how = "in a loop" if repeated is not None else f"in {len(passes)} places"
         sentence = f"{(repeated or passes[-1]).where}: the model runs {how} before a backward pass; once is counted."
-        notes.doubt(sentence, *STEP, direction="more", key="training.sequences_per_example")
+        notes.doubt(sentence, key="training.sequences_per_example")
     over_words = model.task is None or str(model.task.value).endswith("-lm")
     own_loss = passes and not any(each.has_labels for each in passes) and bool(LOSSES & notes.called)
     if own_loss and over_words and not notes.trainers:
@@ -480,7 +479,7 @@ def _read_passes(model: Model, notes: Notes) -> None:
             f"{passes[0].where}: the script computes the loss itself; the library's loss is counted, with its "
             "copies of the logits."
         )
-        notes.doubt(sentence, "logits", key="training.loss")
+        notes.doubt(sentence, key="training.loss")
 
 
 def _read_config(model: Model, notes: Notes, written: dict[str, Setting]) -> None:
@@ -514,14 +513,14 @@ def _other_models(notes: Notes, trained: Model | None) -> Setting | None:
         dtype = known.get("dtype") or known.get("torch_dtype")
         entry["dtype"] = (DTYPE_NAMES.get(str(dtype.value).rpartition(".")[2]) if dtype is not None else None) or "auto"
         if any(setting.value is True for key, setting in known.items() if key.startswith("load_in_")):
-            notes.doubt(f"{name.origin} is quantized but is not counted so.", "weights", direction="less")
+            notes.doubt(f"{name.origin} is quantized but is not counted so.")
         entries.append(entry)
     by_trainer = any(each.ran for each in notes.trainers)  # a Trainer moves only its own models to the GPU
     for model in notes.models if trained is not None else ():
         is_left = model.on_gpu is False or (by_trainer and model.on_gpu is None)
         if model is not trained and not is_left and not any(model is value for _, _, value in given):
             sentence = f"{model.where}: another model besides the trained one is not counted."
-            notes.doubt(sentence, "weights", "activations", direction="more", key="other_models")
+            notes.doubt(sentence, key="other_models")
     return Setting(value=entries, origin="; ".join(each.origin for _, each, _ in given)) if entries else None
 
 
@@ -571,7 +570,7 @@ def _longer_cuts(options: Options, notes: Notes, defaults: Mapping[str, Setting]
     if len(set(known.values())) > 1:
         shown = ", ".join(f"{name}={value}" for name, value in sorted(known.items())[:4])
         sentence = f"The script has several lengths ({shown}); vramtop does not know which one a step has."
-        notes.doubt(sentence, *STEP, key="training.sequence_length")
+        notes.doubt(sentence, key="training.sequence_length")
     return cuts
 
 
@@ -584,7 +583,7 @@ def _doubt_pairs(tree: ast.Module, name: str, notes: Notes) -> None:
             first = not dim or getattr(dim[0], "value", None) == 0
             if first and _PAIRS[0].search(text) and _PAIRS[1].search(text) and not _OUTCOMES.search(text):
                 sentence = f"{name} line {node.lineno}: {called}(...) joins chosen and rejected sequences."
-                notes.doubt(sentence, *STEP, key="training.sequences_per_example", asks=True)
+                notes.doubt(sentence, key="training.sequences_per_example", asks=True)
 
 
 def _doubt_part(optimizer: Optimizer, notes: Notes) -> None:
@@ -592,7 +591,7 @@ def _doubt_part(optimizer: Optimizer, notes: Notes) -> None:
     given = list(_flat(optimizer.given))
     if given and all(isinstance(value, Part) and value.name and "?" not in value.name for value in given):
         sentence = f"{optimizer.where}: {optimizer.name} gets some parameters; its state is counted for all that train."
-        notes.doubt(sentence, "optimizer", direction="less")
+        notes.doubt(sentence)
 
 
 def _imported(tree: ast.Module) -> Iterator[str]:

@@ -5,7 +5,7 @@ from typing import Any
 
 from ...job.rules.strategies import DTYPE_NAMES, HALF
 from ..arguments.table import scripts
-from ..source.evidence import MODEL_STATES, Setting
+from ..source.evidence import Setting
 from .models import models_in, not_followed
 from .notes import Notes
 from .values import UNKNOWN, Attribute, Call, Name, Thing, plain, short_text
@@ -19,8 +19,10 @@ def put_on_gpu(call: Call) -> Any:
     return value
 
 
-_KEYS = {"gradient_accumulation_plugin": "training.gradient_accumulation", "dynamo_plugin": "training.compile"}
-"""The job keys that say what a plugin decides; of the sharding ones it is the strategy."""
+_JOB_KEYS = {
+    "mixed_precision": "training.precision",
+    "gradient_accumulation_steps": "training.gradient_accumulation",
+}
 
 
 class AcceleratorObject(Thing):
@@ -54,24 +56,18 @@ class AcceleratorObject(Thing):
 
 def make_accelerator(call: Call, notes: Notes) -> Any:
     """Follow ``Accelerator(mixed_precision="bf16")``; its plugins and handlers are not read."""
-    plugins = scripts().components("plugin")
     for name, value in call.kwargs.items():
-        if (components := plugins.get(name)) is not None:
-            shards = "weights" in components
-            job_key = "parallel.strategy" if shards else _KEYS.get(name)
-            sentence = f"{call.where}: Accelerator({name}=...) is not read"
-            sentence += "; the figure assumes that it shards nothing." if shards else "."
+        if name in scripts().names["plugins"]:
             if value is not None:
-                notes.doubt(sentence, *components, direction="less" if shards else "either", key=job_key)
+                shards = name not in ("gradient_accumulation_plugin", "dynamo_plugin", "kwargs_handlers")
+                sentence = f"{call.where}: Accelerator({name}=...) is not read."
+                notes.doubt(sentence, key="parallel.strategy" if shards else None)
         elif (setting := call.setting(name)) is not None:
             if setting.value is not None:
                 notes.accelerate.setdefault(name, setting)
-        elif name in ("mixed_precision", "gradient_accumulation_steps"):
-            key = "training.precision" if name == "mixed_precision" else "training.gradient_accumulation"
+        elif name in _JOB_KEYS:
             sentence = f"{call.where}: {call.shown(name)} is only known when the script runs."
-            notes.doubt(
-                sentence, *(("weights", "gradients", "activations") if "mixed" in name else ("gradients",)), key=key
-            )
+            notes.doubt(sentence, key=_JOB_KEYS[name])
     return AcceleratorObject(notes)
 
 
@@ -86,10 +82,10 @@ def replicate(call: Call, notes: Notes) -> Any:
         notes.own_loop.setdefault("gradient_as_bucket_view", views)
     elif "gradient_as_bucket_view" in call.kwargs or call.unknown_table is not None:
         sentence = f"{call.where}: {call.name}(gradient_as_bucket_view=...) is only known when the script runs."
-        notes.doubt(sentence, "communication", direction="less", key="parallel.gradient_as_bucket_view")
+        notes.doubt(sentence, key="parallel.gradient_as_bucket_view")
     if call.value(None, "mixed_precision") is not None:
         sentence = f"{call.where}: {call.shown('mixed_precision')} is not read."
-        notes.doubt(sentence, "weights", "activations", "communication")
+        notes.doubt(sentence)
     return put_on_gpu(call)
 
 
@@ -129,7 +125,7 @@ def initialize_deepspeed(call: Call, notes: Notes) -> Any:
             notes.written.setdefault("deepspeed", Setting(value=value, origin=f"{call.where}: {call.name}({name}=...)"))
         elif name in call.kwargs:
             sentence = f"{call.where}: {call.shown(name)} is only known when the script runs."
-            notes.doubt(sentence, *MODEL_STATES, key="parallel.strategy")  # fp16 under DeepSpeed keeps an fp32 copy
+            notes.doubt(sentence, key="parallel.strategy")  # fp16 under DeepSpeed keeps an fp32 copy
     for each in models_in(model):
         each.on_gpu = True
     return (model, optimizer, UNKNOWN, UNKNOWN)
@@ -145,7 +141,7 @@ def _autocast(call: Call, notes: Notes) -> Any:
     word = plain(value) if value is not None else "float16"
     if enabled is not True or word is UNKNOWN:
         sentence = f"{call.where}: {short_text(call.node)} is only known when the script runs."
-        notes.doubt(sentence, "activations", key="training.precision")
+        notes.doubt(sentence, key="training.precision")
     if (half := DTYPE_NAMES.get(str(word))) in HALF:
         origin = f"{call.where}: {call.name}(...)"
         notes.own_loop.setdefault("mixed_precision", Setting(value=half, origin=origin))

@@ -8,10 +8,10 @@ from typing import Any
 from ...job.rules.optimizers.by_name import NOT_KNOWN, optimizer_arguments, optimizer_by_class
 from ..arguments.table import scripts
 from ..source.data_files import NULL_IS_NO_LIMIT, NULL_IS_WRONG
-from ..source.evidence import MODEL_STATES, UNKNOWN_TABLE, Setting
+from ..source.evidence import UNKNOWN_TABLE, Setting
 from ..trl.methods import TRAINER_NAMES, method_of_class
 from .models import DECISIVE_ARGUMENTS, AdapterConfig, Model, Part, add_adapters, models_in, not_followed
-from .notes import STEP, TRAINED, Notes
+from .notes import Notes
 from .options import LIBRARIES, Options, Parsed
 from .values import UNKNOWN, Attribute, Call, Class, Function, Instance, Name, Thing, plain, short_text
 
@@ -159,7 +159,7 @@ class TrainerObject(Thing):
             self.arguments = next((each for each in call.args if isinstance(each, Arguments)), self.arguments)
         if call.unknown_table is not None and isinstance(self.arguments, Thing):
             text = f"{call.name}(**{short_text(call.unknown_table)})"
-            self._notes.doubt(f"{call.where}: {text}: vramtop does not follow how batches are made.", *STEP)
+            self._notes.doubt(f"{call.where}: {text}: vramtop does not follow how batches are made.")
         elif self.arguments is UNKNOWN or call.unknown_table is not None:
             sentence = f"{call.where}: the arguments of {call.name}(...) are not known; defaults are counted."
             self._notes.doubt(sentence)
@@ -200,7 +200,7 @@ class TrainerObject(Thing):
         first = given[0] if isinstance(given, list | tuple) and given else given
         if first is not None and not isinstance(first, Optimizer):
             sentence = f"{call.where}: {call.shown('optimizers')} is an optimizer that is not known."
-            self._notes.doubt(sentence, "optimizer", key="training.optimizer")
+            self._notes.doubt(sentence, key="training.optimizer")
 
     def _take_adapters(self, call: Call) -> None:
         config = call.value(None, "peft_config")
@@ -210,7 +210,7 @@ class TrainerObject(Thing):
                 add_adapters(self.model, config, call, text=f"{call.name}(peft_config=...)")
         elif config is not None:
             sentence = f"{call.where}: {call.shown('peft_config')} is not known; no adapters are counted."
-            self._notes.doubt(sentence, *TRAINED, direction="less", key="lora.rank")
+            self._notes.doubt(sentence, key="lora.rank")
 
     def _take_other(self, call: Call, name: str, role: str) -> None:
         """Take a model besides the trained one, by its name or as the script loads it."""
@@ -226,7 +226,7 @@ class TrainerObject(Thing):
             if isinstance(each, Model | str) and found is not None:
                 self.others.append((role, found, each))
             elif "trl" not in getattr(each, "path", ""):
-                self._notes.doubt(f"{call.where}: {call.shown(name)} is not known.", "weights", key="other_models")
+                self._notes.doubt(f"{call.where}: {call.shown(name)} is not known.", key="other_models")
 
     def attribute(self, name: str) -> Any:
         """Return the model, the arguments, or a method."""
@@ -271,7 +271,7 @@ def make_trainer(call: Call, notes: Notes, path: str, kind: Class | None = None)
     own = [name for name, each in kind.members.items() if isinstance(each, Function)] if kind is not None else []
     if kind is not None and own:
         sentence = f"{call.run.location(kind.node)}: the methods of {kind.name} ({', '.join(own[:3])}) are not read."
-        notes.doubt(sentence, *MODEL_STATES, *STEP)
+        notes.doubt(sentence)
         notes.own_loss |= not {*own}.isdisjoint(_LOSS_METHODS) and method_of_class(name) is not None
     if dot and root not in _LIBRARIES and not isinstance(trainer.arguments, Arguments | Parsed):
         notes.called.discard(name)
@@ -318,7 +318,7 @@ def doubt_collator(value: Any, call: Call, notes: Notes, name: str) -> None:
     root, dot, _ = value.path.partition(".") if isinstance(value, Name) else ("", "", "")
     if node is not None or value is UNKNOWN or (dot and root not in LIBRARIES):
         sentence = f"{call.where}: {call.shown(name)}: vramtop does not follow how many sequences it puts into a batch."
-        notes.doubt(sentence, *STEP, key="training.sequences_per_example", asks=joins)
+        notes.doubt(sentence, key="training.sequences_per_example", asks=joins)
 
 
 def take_options(options: Options, name: str, defaults: Mapping[str, Any], notes: Notes) -> Parsed:

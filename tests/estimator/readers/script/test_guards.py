@@ -74,7 +74,7 @@ BOTH = (
 def test_sizes_under_a_condition_that_cannot_be_decided_are_asked_for(tmp_path: Path) -> None:
     reading = read(tmp_path, UNDECIDED + BOTH)
     assert "training.micro_batch" in reading.missing
-    assert "(if A.long): TrainingArguments(...) is not known" in doubts(reading)
+    assert "known only at run time (if A.long)" in doubts(reading)
     size = "size = 4\nif A.big:\n    size = 64\n" + TRAIN.replace("batch_size=2", "batch_size=size")
     assert "training.micro_batch" in read(tmp_path, UNDECIDED + size).missing
 
@@ -82,7 +82,7 @@ def test_sizes_under_a_condition_that_cannot_be_decided_are_asked_for(tmp_path: 
 def test_adapters_under_a_condition_that_cannot_be_decided_are_named(tmp_path: Path) -> None:
     reading = read(tmp_path, f"{UNDECIDED}if A.lora:\n{indented(ADAPT)}{TRAIN}")
     assert reading.value("lora.rank") is None
-    assert "(if A.lora): get_peft_model(...), LoraConfig(...) is not known" in doubts(reading)
+    assert "known only at run time (if A.lora)" in doubts(reading)
     assert {each.component for each in reading.uncertainties} >= {"gradients", "optimizer", "activations"}
 
 
@@ -94,7 +94,7 @@ def test_a_model_under_a_condition_that_cannot_be_decided_is_asked_for(tmp_path:
 def test_what_is_in_a_function_that_nothing_calls_is_named(tmp_path: Path) -> None:
     helper = f"def adapted(model):\n{indented(ADAPT)}    return model\n"
     said = doubts(read(tmp_path, HEAD + LOAD + helper + TRAIN))
-    assert "adapted() is not called from the top of the script: get_peft_model(...), LoraConfig(...)" in said
+    assert "adapted() is not called from the top of the script" in said
 
 
 def test_a_file_that_the_script_parses_has_its_settings(tmp_path: Path) -> None:

@@ -68,8 +68,8 @@ def test_sharding_by_a_script_itself_is_not_known(tmp_path: Path, lines: str) ->
 )
 def test_what_plugins_of_accelerate_shard_is_not_read(tmp_path: Path, plugin: str) -> None:
     reading = read(tmp_path, f"acc = Accelerator({plugin})")
-    assert any("is not read; the figure assumes that it shards nothing." in each for each in reading.warnings)
-    assert {("weights", "less"), ("optimizer", "less")} <= unsure(reading)
+    assert any("is not read." in each for each in reading.warnings)
+    assert ("weights", "either") in unsure(reading)
 
 
 def test_deepspeed_in_an_own_loop(tmp_path: Path) -> None:
@@ -99,18 +99,17 @@ optimizer.step()
 
 
 @pytest.mark.parametrize(
-    ("lines", "views", "doubts"),
+    ("lines", "views", "is_open"),
     [
-        ("model = DDP(model, gradient_as_bucket_view=True, bucket_cap_mb=100, static_graph=True)", True, set()),
-        ("model = DDP(model, gradient_as_bucket_view=find())", None, {("communication", "less")}),
-        ("model = DDP(model, **find())", None, {("communication", "less")}),
-        ("model = DDP(model)\nmodel.register_comm_hook(None, hook)", None, {("communication", "more")}),
-        ("a = Accelerator(kwargs_handlers=[AutocastKwargs(enabled=False)])", None, {("activations", "either")}),
+        ("model = DDP(model, gradient_as_bucket_view=True, bucket_cap_mb=100, static_graph=True)", True, False),
+        ("model = DDP(model, gradient_as_bucket_view=find())", None, True),
+        ("model = DDP(model, **find())", None, True),
+        ("model = DDP(model)\nmodel.register_comm_hook(None, hook)", None, True),
+        ("a = Accelerator(kwargs_handlers=[AutocastKwargs(enabled=False)])", None, True),
     ],
 )
-def test_arguments_of_ddp(tmp_path: Path, lines: str, views: bool | None, doubts: set[tuple[str, str]]) -> None:
+def test_arguments_of_ddp(tmp_path: Path, lines: str, views: bool | None, is_open: bool) -> None:
     (tmp_path / "train.py").write_text(REPLICAS.replace("LINES", lines))
     reading = read_launch(["python", "train.py"], environ=RANKS, cwd=tmp_path, versions={"transformers": "5.23.0"})
     assert values(reading, "strategy", "gradient_as_bucket_view") == ("ddp", views)
-    assert doubts <= unsure(reading)
-    assert bool(doubts) == any(component in ("communication", "activations") for component, _ in unsure(reading))
+    assert any(component == "communication" for component, _ in unsure(reading)) is is_open
