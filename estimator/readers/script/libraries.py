@@ -101,11 +101,8 @@ _TRUE_ON_A_GPU = ("is_bf16_supported", "is_bfloat16_supported", "is_torch_bf16_g
 _LIGER = re.compile(r"apply_liger_kernel_to_\w+")
 
 
-_DECISIVE: tuple[tuple[Any, str], ...] = (
-    (Model, "the model"),
-    (ModelConfig, "the config of the model"),
-    (Arguments | Parsed, "the options"),
-)
+_DECISIVE = (Model, ModelConfig, Arguments, Parsed)
+"""Values that a function which is not known may change, and memory with them."""
 
 
 class Libraries:
@@ -211,20 +208,16 @@ class Libraries:
     def _doubt_unknown(self, call: Call, name: str, models: list[Model], *, is_own: bool) -> None:
         """Note a function that is not known where it is given what decides, or may do anything."""
         given, taken = [*call.args, *call.kwargs.values()], call.run.statement is not call.node
-        is_library = "." in call.path or is_own
-        is_foreign = call.path.partition(".")[0] in self.notes.foreign and call.receiver is None
-        acts = not taken and (is_own or is_foreign)
-        what = "the model" if models and (taken or is_library) else ""
-        if is_own or call.receiver is UNKNOWN or is_library:
-            what = what or next((what for value in given for kinds, what in _DECISIVE if isinstance(value, kinds)), "")
-        if not (what or acts) or call.path in self._noted:
+        is_open = "." in call.path or is_own or call.receiver is UNKNOWN
+        decides = is_open and any(isinstance(value, _DECISIVE) for value in given)
+        acts = not taken and (is_own or (call.receiver is None and call.path.partition(".")[0] in self.notes.foreign))
+        if not (decides or acts or (models and (taken or "." in call.path or is_own))) or call.path in self._noted:
             return
         for model in models:
             model.changed_unseen = True
         self._noted.add(call.path)
         where = "in another file, which vramtop does not read" if is_own else "not known"
-        gets = f" gets {what} and" if what else ""
-        self.notes.doubt(f"{call.where}: {name}(...){gets} is {where}.")
+        self.notes.doubt(f"{call.where}: {name}(...) is {where}.")
         self.notes.trains_elsewhere |= is_own and _TRAINS.search(name) is not None
 
     def _doubt_name(self, call: Call) -> None:
@@ -354,13 +347,11 @@ class Libraries:
             self.notes.doubt(f"{where}: {short_text(found[0])} is not followed{why}; memory may depend on it.")
 
     def backward(self) -> None:
-        """Note a backward pass; forward passes in a loop before it may run more than once."""
+        """Note a backward pass."""
         self.notes.trains = True
-        around = self.reader.loops
         for model in self.notes.models:
-            for key, each in model.passes.items():
-                inside = each.loops[: len(around)] == around and each.loops != around
-                model.passes[key] = each._replace(repeats=inside if each.repeats is None else each.repeats)
+            model.runs_again |= any(loops > len(self.reader.loops) for loops in model.loops)
+            model.loops = []
 
     # Calls by name
 
@@ -463,12 +454,6 @@ class Libraries:
             model.put("activation_checkpointing", True, call.where, f"{call.name}(...)")
         return value if call.name == "checkpoint_wrapper" else None
 
-    def step_in_backward(self, call: Call) -> Any:
-        """Note a hook on each gradient that steps an optimizer and frees the gradient."""
-        sentence = f"{call.where}: vramtop does not follow what the hook does with gradients."
-        self.notes.doubt(sentence)
-        return UNKNOWN
-
     def _set_device(self, call: Call) -> Any:
         self.notes.note_device(call.value(0, "device"), call.where, is_current=True)
 
@@ -562,7 +547,6 @@ _BY_NAME: Mapping[str, _Handler] = {
     "backward": Libraries._backward,
     "get_peft_config": _noting(peft_config),
     "get_quantization_config": _noting(quantization_config),
-    "register_post_accumulate_grad_hook": Libraries.step_in_backward,
     **dict.fromkeys(("SentenceTransformer", "CrossEncoder", "SparseEncoder"), _noting(not_followed)),
     **dict.fromkeys(("apply_activation_checkpointing", "checkpoint_wrapper"), Libraries._checkpoint_layers),
     **dict.fromkeys(("prepare_model_for_kbit_training", "prepare_model_for_int8_training"), _noting(prepare_for_kbit)),

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple, get_args
+from typing import Any, get_args
 
 from ...job.rules.strategies import DTYPE_NAMES
 from ...job.settings import Task
@@ -149,18 +149,6 @@ _BODY_NAMES = ("model", "transformer", "bert", "roberta", "distilbert", "gpt_neo
 """Parts in which nearly all of a model lies."""
 
 
-class Pass(NamedTuple):
-    """A place in which a model runs forward."""
-
-    where: str
-    has_labels: bool
-    """It may be given labels, and compute the loss."""
-    loops: tuple[Any, ...]
-    """The loops around it, outermost first."""
-    repeats: bool | None = None
-    """It may run more than once before a backward pass; None: no backward pass was seen since."""
-
-
 class Model(Thing):
     """A model, whatever wraps it.
 
@@ -191,8 +179,14 @@ class Model(Thing):
         """The script froze all of it, and trains no part of it that is seen."""
         self.frozen_at: str | None = None
         """Where the script decides itself which parameters train, since it has the adapters that it has."""
-        self.passes: dict[int, Pass] = {}
-        """Its forward passes with gradients by the calls."""
+        self.passes: dict[int, str] = {}
+        """Where its forward passes with gradients stand."""
+        self.loops: list[int] = []
+        """Numbers of loops around those since the last backward pass."""
+        self.runs_again = False
+        """A loop runs it again before a backward pass."""
+        self.has_labels = False
+        """A forward pass may be given labels, and compute the loss."""
         notes.models.append(self)
 
     def attribute(self, name: str) -> Any:
@@ -213,10 +207,11 @@ class Model(Thing):
         return Part(self, "").method(call)
 
     def called(self, call: Call) -> Any:
-        """Note a forward pass, and whether it may compute the loss."""
+        """Note a forward pass."""
         if not call.run.without_gradients:
-            has_labels = call.unknown_table is not None or "labels" in call.kwargs
-            self.passes[id(call.node)] = Pass(call.where, has_labels, call.run.loops)
+            self.passes[id(call.node)] = call.where
+            self.loops.append(len(call.run.loops))
+            self.has_labels |= call.unknown_table is not None or "labels" in call.kwargs
         return UNKNOWN
 
     def put(self, name: str, value: Any, where: str, text: str) -> None:
@@ -394,9 +389,10 @@ def _resize(part: Part, call: Call) -> Any:
     return part
 
 
-def _merge(part: Part, call: Call) -> Any:
-    if not part.owner.notes.trains:  # after the training nothing changes it
-        part.owner.notes.doubt(f"{call.where}: {call.name}() before the training is not read.")
+def _not_read(part: Part, call: Call) -> Any:
+    """Doubt what changes the model or its training, unless it comes after the training."""
+    if not part.owner.notes.trains:
+        part.owner.notes.doubt(f"{call.where}: {short_text(call.node)} before the training is not read.")
     return part.owner
 
 
@@ -431,9 +427,8 @@ _METHODS: Mapping[str, Callable[[Part, Call], Any]] = {
     "add_adapter": lambda part, call: add_adapters(part.owner, call.value(0, "adapter_config", "peft_config"), call),
     "load_adapter": lambda part, call: _load_adapters(part.owner, call),
     "compile": _compile,
-    "register_post_accumulate_grad_hook": lambda part, call: call.run.libraries.step_in_backward(call),
     "register_comm_hook": _hook,
-    **dict.fromkeys(("merge_and_unload", "unload", "merge_adapter"), _merge),
+    **dict.fromkeys(("merge_and_unload", "unload", "merge_adapter", "register_post_accumulate_grad_hook"), _not_read),
     **dict.fromkeys(_ITSELF, lambda part, _: _itself(part)),
 }
 """Methods of modules by name."""

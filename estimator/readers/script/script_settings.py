@@ -467,18 +467,12 @@ def _read_model(model: Model, notes: Notes, layers: _Layers, *, certain: bool) -
 def _read_passes(model: Model, notes: Notes) -> None:
     """Note several forward passes, which may keep their activations at a time, and a loss of the script's own."""
     passes = list(model.passes.values())
-    repeated = next((each for each in passes if each.repeats), None)
-    if repeated is not None or len(passes) > 1:
-        how = "in a loop" if repeated is not None else f"in {len(passes)} places"
-        sentence = f"{(repeated or passes[-1]).where}: the model runs {how} before a backward pass; once is counted."
+    if model.runs_again or len(passes) > 1:
+        sentence = f"{passes[-1]}: the model may run more than once before a backward pass; once is counted."
         notes.doubt(sentence, key="training.sequences_per_example")
     over_words = model.task is None or str(model.task.value).endswith("-lm")
-    own_loss = passes and not any(each.has_labels for each in passes) and bool(LOSSES & notes.called)
-    if own_loss and over_words and not notes.trainers:
-        sentence = (
-            f"{passes[0].where}: the script computes the loss itself; the library's loss is counted, with its "
-            "copies of the logits."
-        )
+    if passes and not model.has_labels and bool(LOSSES & notes.called) and over_words and not notes.trainers:
+        sentence = f"{passes[0]}: the script computes the loss itself; the library's loss is counted."
         notes.doubt(sentence, key="training.loss")
 
 

@@ -77,15 +77,12 @@ def make_accelerator(call: Call, notes: Notes) -> Any:
 
 def replicate(call: Call, notes: Notes) -> Any:
     """Follow ``DDP(model)``."""
-    views = call.setting("gradient_as_bucket_view") if "gradient_as_bucket_view" in call.kwargs else None
-    if views is not None:
-        notes.own_loop.setdefault("gradient_as_bucket_view", views)
-    elif "gradient_as_bucket_view" in call.kwargs or call.unknown_table is not None:
-        sentence = f"{call.where}: {call.name}(gradient_as_bucket_view=...) is only known when the script runs."
-        notes.doubt(sentence, key="parallel.gradient_as_bucket_view")
-    if call.value(None, "mixed_precision") is not None:
-        sentence = f"{call.where}: {call.shown('mixed_precision')} is not read."
-        notes.doubt(sentence)
+    known = call.setting("gradient_as_bucket_view") if "gradient_as_bucket_view" in call.kwargs else None
+    if known is not None:
+        notes.own_loop.setdefault("gradient_as_bucket_view", known)
+    is_open = call.unknown_table is not None or ("gradient_as_bucket_view" in call.kwargs and known is None)
+    if is_open or call.value(None, "mixed_precision") is not None:
+        notes.doubt(f"{call.where}: the arguments of {short_text(call.node)} are not read.")
     return put_on_gpu(call)
 
 

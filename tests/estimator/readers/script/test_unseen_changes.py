@@ -50,7 +50,7 @@ def warned(reading: JobReading, words: str) -> bool:
 def test_what_is_not_followed_may_change_the_model(tmp_path: Path, change: str) -> None:
     reading = read(tmp_path, HEAD + LOAD + change + "\n" + TRAIN)
     assert unsure(reading) >= STATES
-    assert warned(reading, "(...) gets the model and is not known")
+    assert warned(reading, "(...) is not known")
     assert reading.value("model.id") == "Qwen/Qwen2.5-0.5B"
     adapted = read(tmp_path, HEAD + LOAD + change + "\n" + TRAIN, "--lora_r", "16")
     assert adapted.value("lora.rank") == 16
