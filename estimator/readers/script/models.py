@@ -149,7 +149,67 @@ _BODY_NAMES = ("model", "transformer", "bert", "roberta", "distilbert", "gpt_neo
 """Parts in which nearly all of a model lies."""
 
 
-class Model(Thing):
+class Part(Thing):
+    """A module of a model, or its parameters, by its last name inside; the empty name is the whole model."""
+
+    def __init__(self, owner: "Model", name: str) -> None:
+        self.owner: Model = owner
+        self.name = name
+
+    def attribute(self, name: str) -> Any:
+        """Return a module inside, or a method."""
+        if name in _METHODS or name in _QUIET_METHODS or name in _ITSELF:
+            return Attribute(self, name)
+        if name in ("device", "dtype", "training", "name_or_path", "hf_device_map", "grad", "data"):
+            return UNKNOWN
+        if name == "requires_grad":
+            return True
+        if name == "config":
+            return self.owner.attribute(name)
+        return Part(self.owner, name)
+
+    def item(self, key: Any) -> Any:
+        """Return one of several layers."""
+        return Part(self.owner, str(key) if isinstance(key, int) else "?")
+
+    def set_attribute(self, name: str, value: Any, call: Call) -> None:
+        """Take an assignment: a module replaces a part of the model."""
+        if name == "requires_grad":
+            self.freeze(value, call)
+        elif name.endswith("gradient_checkpointing") and value is True:  # transformers until 4.35
+            _checkpoint(self, call)
+        elif not _HARMLESS_ATTRIBUTES.search(f"{self.name}.{name}") or isinstance(value, Thing):
+            shown = f"{self.name or 'model'}.{name}"
+            sentence = f"{call.where}: what the script puts in the place of {shown} is not counted."
+            self.owner.notes.doubt(sentence)
+
+    def freeze(self, value: Any, call: Call) -> None:
+        """Note that parameters are frozen or trained; which of them is only known when the script runs."""
+        self.owner.frozen_at = call.where
+        self.owner.is_frozen = not self.name and value is False
+
+    def method(self, call: Call) -> Any:
+        """Return the result of one of the module's methods."""
+        method = _METHODS.get(call.name)
+        if method is not None:
+            return method(self, call)
+        return UNKNOWN if call.name in _QUIET_METHODS or call.name.startswith(("get_", "is_", "_")) else self.owner
+
+    def called(self, call: Call) -> Any:
+        """Return the result of a forward pass of the part, or of a method of the model's own class."""
+        name = self.name
+        if _CHANGES.search(name) or not (_MODULES.search(name) or _HARMLESS_ATTRIBUTES.search(name)):
+            sentence = f"{call.where}: {self.name}(...) may change the model; vramtop does not follow it."
+            self.owner.notes.doubt(sentence)
+            return self.owner
+        return UNKNOWN
+
+    def elements(self) -> list[Any]:
+        """Return one module that stands for all: ``for layer in model.layers``."""
+        return [Part(self.owner, "?")]
+
+
+class Model(Part):
     """A model, whatever wraps it.
 
     Args:
@@ -159,8 +219,9 @@ class Model(Thing):
     """
 
     def __init__(self, notes: Notes, where: str, label: str) -> None:
+        super().__init__(self, "")
         self.notes, self.where, self.label = notes, where, label
-        self.name: Setting | None = None
+        self.source: Setting | None = None
         """The model's name; None: it is made from a config."""
         self.task: Setting | None = None
         self.is_read = False
@@ -193,18 +254,14 @@ class Model(Thing):
         """Return a part, the config, a method, or the model itself behind a wrapper."""
         if name == "config":
             return self.config if self.config is not None else UNKNOWN
-        return self if name in _TRANSPARENT else Part(self, "").attribute(name)
+        return self if name in _TRANSPARENT else super().attribute(name)
 
     def set_attribute(self, name: str, value: Any, call: Call) -> None:
         """Take an assignment to an attribute; modules replace a part."""
         if name == "config" and isinstance(value, ModelConfig):
             self.config = value
         else:
-            Part(self, "").set_attribute(name, value, call)
-
-    def method(self, call: Call) -> Any:
-        """Return the result of one of the model's methods."""
-        return Part(self, "").method(call)
+            super().set_attribute(name, value, call)
 
     def called(self, call: Call) -> Any:
         """Note a forward pass."""
@@ -222,68 +279,8 @@ class Model(Thing):
     def copy(self, where: str) -> "Model":
         """Return another model with the same weights."""
         other = Model(self.notes, where, self.label)
-        other.name, other.config, other.on_gpu = self.name, self.config, self.on_gpu
+        other.source, other.config, other.on_gpu = self.source, self.config, self.on_gpu
         return other
-
-
-class Part(Thing):
-    """A module of a model, or its parameters, by its name inside; the empty name is the whole model."""
-
-    def __init__(self, owner: Model, name: str) -> None:
-        self.owner, self.name = owner, name
-
-    def attribute(self, name: str) -> Any:
-        """Return a module inside, or a method."""
-        if name in _METHODS or name in _QUIET_METHODS or name in _ITSELF:
-            return Attribute(self, name)
-        if name in ("device", "dtype", "training", "name_or_path", "hf_device_map", "grad", "data"):
-            return UNKNOWN
-        if name == "requires_grad":
-            return True
-        if name == "config":
-            return self.owner.attribute(name)
-        return Part(self.owner, f"{self.name}.{name}".strip("."))
-
-    def item(self, key: Any) -> Any:
-        """Return one of several layers."""
-        return Part(self.owner, f"{self.name}.{key if isinstance(key, int) else '?'}")
-
-    def set_attribute(self, name: str, value: Any, call: Call) -> None:
-        """Take an assignment: a module replaces a part of the model."""
-        if name == "requires_grad":
-            self.freeze(value, call)
-        elif name.endswith("gradient_checkpointing") and value is True:  # transformers until 4.35
-            _checkpoint(self, call)
-        elif not _HARMLESS_ATTRIBUTES.search(f"{self.name}.{name}") or isinstance(value, Thing):
-            sentence = (
-                f"{call.where}: what the script puts in the place of {self.name or 'model'}.{name} is not counted."
-            )
-            self.owner.notes.doubt(sentence)
-
-    def freeze(self, value: Any, call: Call) -> None:
-        """Note that parameters are frozen or trained; which of them is only known when the script runs."""
-        self.owner.frozen_at = call.where
-        self.owner.is_frozen = not self.name and value is False
-
-    def method(self, call: Call) -> Any:
-        """Return the result of one of the module's methods."""
-        method = _METHODS.get(call.name)
-        if method is not None:
-            return method(self, call)
-        return UNKNOWN if call.name in _QUIET_METHODS or call.name.startswith(("get_", "is_", "_")) else self.owner
-
-    def called(self, call: Call) -> Any:
-        """Return the result of a forward pass of the part, or of a method of the model's own class."""
-        name = self.name.rpartition(".")[2]
-        if _CHANGES.search(name) or not (_MODULES.search(name) or _HARMLESS_ATTRIBUTES.search(name)):
-            sentence = f"{call.where}: {self.name}(...) may change the model; vramtop does not follow it."
-            self.owner.notes.doubt(sentence)
-            return self.owner
-        return UNKNOWN
-
-    def elements(self) -> list[Any]:
-        """Return one module that stands for all: ``for layer in model.layers``."""
-        return [Part(self.owner, f"{self.name}.?")]
 
 
 _CHANGES = re.compile(
@@ -300,9 +297,7 @@ _MODULES = re.compile(
 
 def models_in(value: Any, depth: int = 0) -> Iterator[Model]:
     """Yield the models that a value holds."""
-    if isinstance(value, Model):
-        yield value
-    elif isinstance(value, Part):
+    if isinstance(value, Part):
         yield value.owner
     elif depth < 5 and isinstance(value, list | tuple | dict):
         for item in list(value.values() if isinstance(value, dict) else value)[:2000]:
@@ -312,13 +307,10 @@ def models_in(value: Any, depth: int = 0) -> Iterator[Model]:
             yield from models_in(item, depth + 1)
 
 
-def _itself(part: Part) -> Any:
-    return part.owner if not part.name else part
-
-
 def _parameters(part: Part, call: Call) -> Any:
     """Return one parameter that stands for all, with its name where that is asked for."""
-    return [(UNKNOWN, part)] if call.name.startswith("named") else [part]
+    found = Part(part.owner, part.name)
+    return [(UNKNOWN, found)] if call.name.startswith("named") else [found]
 
 
 def _to(part: Part, call: Call) -> Any:
@@ -335,7 +327,7 @@ def _to(part: Part, call: Call) -> Any:
         elif not part.name:
             part.owner.on_gpu = not (isinstance(value, str) and value.startswith(("cpu", "meta")))
             part.owner.notes.note_device(value, call.where)
-    return _itself(part)
+    return part
 
 
 def _convert(part: Part, dtype: Any, call: Call) -> Any:
@@ -351,7 +343,7 @@ def _convert(part: Part, dtype: Any, call: Call) -> Any:
         owner.settings.pop("dtype", None)
         owner.settings.pop("torch_dtype", None)
         owner.unresolved["dtype"] = f"{call.where}: {shown} is only known when the script runs."
-    return _itself(part)
+    return part
 
 
 def _move(part: Part, call: Call) -> Any:
@@ -359,7 +351,7 @@ def _move(part: Part, call: Call) -> Any:
         part.owner.on_gpu = call.name == "cuda"
         if part.owner.on_gpu:
             part.owner.notes.note_device(call.value(0, "device", default="cuda"), call.where)
-    return _itself(part)
+    return part
 
 
 def _freeze(part: Part, call: Call) -> Any:
@@ -367,12 +359,12 @@ def _freeze(part: Part, call: Call) -> Any:
     is_whole = call.name.removesuffix("_parameters") in ("freeze", "unfreeze", "requires_grad_")
     value = call.value(0, "requires_grad", default=True) if call.name == "requires_grad_" else call.name[0] == "u"
     (part if is_whole else Part(part.owner, "?")).freeze(value, call)
-    return _itself(part)
+    return part
 
 
 def _checkpoint(part: Part, call: Call) -> Any:
     owner, on = part.owner, "disable" not in call.name
-    if not part.name or part.name.rpartition(".")[2] in _BODY_NAMES:
+    if not part.name or part.name in _BODY_NAMES:
         owner.put("activation_checkpointing", on, call.where, short_text(call.node))
     elif on:
         sentence = f"{call.where}: {short_text(call.node)}: checkpointing of part of the model is not counted."
@@ -429,7 +421,7 @@ _METHODS: Mapping[str, Callable[[Part, Call], Any]] = {
     "compile": _compile,
     "register_comm_hook": _hook,
     **dict.fromkeys(("merge_and_unload", "unload", "merge_adapter", "register_post_accumulate_grad_hook"), _not_read),
-    **dict.fromkeys(_ITSELF, lambda part, _: _itself(part)),
+    **dict.fromkeys(_ITSELF, lambda part, _: part),
 }
 """Methods of modules by name."""
 
@@ -621,7 +613,7 @@ def _is_unquantized(model: Model) -> bool:
     """Return True if the script says how a model is loaded, and nothing of it quantizes the weights."""
     names = ("load_in_4bit", "load_in_8bit", "quantization_config")
     table = model.config.table() if model.config is not None else None
-    name = str(model.name.value) if model.name is not None else ""
+    name = str(model.source.value) if model.source is not None else ""
     is_stored_so = "quantization_config" in table if table is not None else _QUANTIZED_NAME.search(name) is not None
     if not model.is_read or is_stored_so or model.unresolved.keys() & {*names}:
         return False
@@ -686,12 +678,12 @@ def from_pretrained(call: Call, notes: Notes) -> Any:
     if call.name == "from_config":
         _take_config(model, first if isinstance(first, ModelConfig) else call.value(None, "config"), call, notes)
     else:
-        model.name = _name_of(call, f"{owner}.{call.name}")
+        model.source = _name_of(call, f"{owner}.{call.name}")
         given = call.value(None, "config")
-        model.config = given if isinstance(given, ModelConfig) else ModelConfig(notes, kind=None, source=model.name)
+        model.config = given if isinstance(given, ModelConfig) else ModelConfig(notes, kind=None, source=model.source)
         if isinstance(given, ModelConfig):
             model.settings.update(given.settings)
-        elif model.name is None:
+        elif model.source is None:
             model.config = None
             notes.doubt(f"{call.where}: which model {owner} loads is only known when the script runs.", key="model.id")
     _read_loading(model, call, notes)

@@ -439,7 +439,7 @@ def _read_trainer_adapters(notes: Notes, layers: _Layers) -> None:
 
 def _read_model(model: Model, notes: Notes, layers: _Layers, *, certain: bool) -> set[str]:
     """Take what is known of the trained model; return the options that do not decide what their names say."""
-    source = model.name or (model.config.source if model.config is not None else None)
+    source = model.source or (model.config.source if model.config is not None else None)
     if source is not None:
         layers.written["model_name_or_path"] = source
     settings = {**(model.config.settings if model.config is not None else {}), **model.settings}
@@ -499,7 +499,12 @@ def _other_models(notes: Notes, trained: Model | None) -> Setting | None:
     entries: list[dict[str, Any]] = []
     for role, name, value in given:
         entry: dict[str, Any] = {"role": role}
-        if not isinstance(value, Model) or trained is None or trained.name is None or trained.name.value != name.value:
+        if (
+            not isinstance(value, Model)
+            or trained is None
+            or trained.source is None
+            or trained.source.value != name.value
+        ):
             entry["id"] = name.value
         if role == "reward":
             entry["task"] = "sequence-classification"

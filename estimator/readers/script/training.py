@@ -120,7 +120,7 @@ def is_parameters(value: Any) -> bool:
     if isinstance(value, list | tuple) and value:
         first = value[0]
         return is_parameters(first) or (isinstance(first, dict) and "params" in first)
-    return isinstance(value, Part)
+    return isinstance(value, Part) and not isinstance(value, Model)
 
 
 def make_optimizer(call: Call, notes: Notes) -> Optimizer:
@@ -220,7 +220,7 @@ class TrainerObject(Thing):
             self._notes.assigned[name] = Setting(value=[], origin=origin)
         for each in value if isinstance(value, list | tuple) else [value]:
             origin = f"{call.where}: {call.name}({name}=...)"
-            found = each.name if isinstance(each, Model) else Setting(value=each, origin=origin)
+            found = each.source if isinstance(each, Model) else Setting(value=each, origin=origin)
             if each is self.model or isinstance(each, Function | Instance | type(None)):
                 continue
             if isinstance(each, Model | str) and found is not None:
