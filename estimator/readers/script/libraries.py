@@ -33,7 +33,6 @@ from .models import (
     peft_config,
     prepare_for_kbit,
     quantization_config,
-    set_default_dtype,
 )
 from .notes import Notes
 from .options import LIBRARIES, MEMORY_ARGUMENTS, Options, Parsed, Parser, field, run_function
@@ -121,10 +120,6 @@ class Libraries:
         """Functions that are not known, each noted at its first call."""
         self.reader: Reader
 
-    def doubt(self, sentence: str) -> None:
-        """Note something on which all of memory may depend."""
-        self.notes.doubt(sentence)
-
     # What the reader asks
 
     def call(self, call: Call) -> Any:
@@ -132,7 +127,9 @@ class Libraries:
         root = call.path.partition(".")[0]
         if call.path.startswith("diffusers.") and _DIFFUSED.search(call.path):
             self.notes.called.add(DIFFUSION)
-        self._doubt_name(call)
+        if call.name in _GROUPS and root in ("torch", "dist", "deepspeed", "megatron"):
+            sentence = f"{call.where}: {call.name}(...) is not read; GPUs may share a model or a sequence by it."
+            self.notes.doubt(sentence, key="parallel.context")
         if call.receiver is None and "." in call.path:
             self._note_old(call)
         is_foreign = "." in call.path and root not in ("trl", "transformers", "unsloth") and method_of_class(call.name)
@@ -219,12 +216,6 @@ class Libraries:
         where = "in another file, which vramtop does not read" if is_own else "not known"
         self.notes.doubt(f"{call.where}: {name}(...) is {where}.")
         self.notes.trains_elsewhere |= is_own and _TRAINS.search(name) is not None
-
-    def _doubt_name(self, call: Call) -> None:
-        """Note functions by which GPUs share a model or a sequence, by their names."""
-        if call.name in _GROUPS and call.path.partition(".")[0] in ("torch", "dist", "deepspeed", "megatron"):
-            sentence = f"{call.where}: by {call.name}(...) GPUs may share a model or a sequence"
-            self.notes.doubt(f"{sentence}; the figure divides only the data.", key="parallel.context")
 
     def _note_old(self, call: Call) -> None:
         """Note what today's libraries refuse; unsloth makes TRL's trainers take what they took."""
@@ -362,8 +353,8 @@ class Libraries:
         self.backward()
         return UNKNOWN
 
-    def _execute(self, call: Call) -> Any:
-        self.doubt(f"{call.where}: {short_text(call.node)} may change any setting, but vramtop does not follow it.")
+    def _not_read(self, call: Call) -> Any:
+        self.notes.doubt(f"{call.where}: {short_text(call.node)} is not read.")
         return UNKNOWN
 
     def _run(self, call: Call) -> Any:
@@ -515,7 +506,7 @@ def _noting(function: Callable[[Call, Notes], Any]) -> _Handler:
 _OTHER_MODULES = ("backends.mps", "xpu", "mps", "npu", "hpu")
 _OTHER_DEVICES = ("torch_xla", "torch_npu", "torch_xpu", "torch_tpu", "torch_mlu", "torch_hpu", "torch_musa")
 _BY_PATH: Mapping[str, _Handler] = {
-    **dict.fromkeys(("eval", "exec", "setattr"), Libraries._execute),
+    **dict.fromkeys(("eval", "exec", "setattr"), Libraries._not_read),
     **dict.fromkeys(("torch.compile", "compile"), Libraries._compile),
     "deepspeed.initialize": _noting(initialize_deepspeed),
     "torch.device": Libraries._device,
@@ -543,7 +534,7 @@ _BY_NAME: Mapping[str, _Handler] = {
     ),
     "BitsAndBytesConfig": lambda _, call: QuantizationConfig(call),
     "get_peft_model": _noting(get_peft_model),
-    "set_default_dtype": _noting(set_default_dtype),
+    "set_default_dtype": Libraries._not_read,
     "backward": Libraries._backward,
     "get_peft_config": _noting(peft_config),
     "get_quantization_config": _noting(quantization_config),

@@ -817,12 +817,6 @@ def not_followed(call: Call, notes: Notes) -> Any:
     return UNKNOWN
 
 
-def set_default_dtype(call: Call, notes: Notes) -> Any:
-    """Note ``torch.set_default_dtype``: models that are made from a config alone have that type."""
-    notes.doubt(f"{call.where}: {short_text(call.node)} is not read.", key="training.precision")
-    return None
-
-
 def copy_value(call: Call, notes: Notes) -> Any:
     """Follow ``deepcopy(x)``."""
     value = call.value(0, default=UNKNOWN)

@@ -333,7 +333,7 @@ class Parser(Thing):
         is_file = call.name in ("parse_json_file", "parse_yaml_file")
         if own_words or (is_file and not self._options.take_file(call)) or call.name == "parse_dict":
             self._options.is_open = True
-            call.run.libraries.doubt(
+            call.run.libraries.notes.doubt(
                 f"{call.where}: vramtop does not follow where {call.name}(...) gets its options; flags are counted."
             )
         if not self._kinds:
