@@ -333,7 +333,8 @@ class Libraries:
     def not_followed(self, nodes: Iterable[ast.AST], why: str, where: str) -> None:
         """Note a part of the script that is not followed, if memory may depend on it."""
         found = [node for part in nodes for node in ast.walk(part) if _matters(node)]
-        self._loads_unfollowed = any("from_" in short_text(node) or is_model_class(_called(node)) for node in found)
+        called = [_called(node).rpartition(".")[2] for node in found]
+        self._loads_unfollowed = any(name.startswith("from_") or is_model_class(name) for name in called)
         if found:
             self.notes.doubt(f"{where}: {short_text(found[0])} is not followed{why}; memory may depend on it.")
 
