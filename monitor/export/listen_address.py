@@ -16,7 +16,7 @@ import msgspec
 from vramtop.estimator.common.errors import InputError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from vramtop.estimator.common.limits import Deadline, Limit
 
@@ -135,7 +135,7 @@ Address = tuple[Any, ...]
 
 
 class _Connection(msgspec.Struct, eq=False):
-    socket: socket.socket
+    end: Callable[[], object]
     address: Address
     client: str
     until: Deadline
@@ -159,15 +159,18 @@ class Connections(msgspec.Struct):
     """By the client's address and port; the oldest first."""
     _lock: threading.Lock = msgspec.field(default_factory=threading.Lock)
 
-    def add(self, opened: socket.socket, address: Address) -> None:
-        """Take note of a new connection, and end those that it takes the place of."""
+    def add(self, address: Address, end: Callable[[], object]) -> None:
+        """Take note of a new connection, and end those that it takes the place of.
+
+        Args:
+            address: its other side.
+            end: ends it; may be called after it has ended, and raise OSError then.
+        """
         client = _client(address[0])
         with self._lock:
-            for closed in [key for key, each in self._open.items() if each.socket.fileno() < 0]:
-                del self._open[closed]
             self._make_room([each for each in self._open.values() if each.client == client], self.of_one)
             self._make_room(list(self._open.values()), self.limit)
-            self._open[address] = _Connection(opened, address, client, self.limit.deadline())
+            self._open[address] = _Connection(end, address, client, self.limit.deadline())
 
     def note_request(self, address: Address) -> None:
         """Take note that the whole request has arrived."""
@@ -193,8 +196,7 @@ class Connections(msgspec.Struct):
     def _end(self, ended: _Connection) -> None:
         del self._open[ended.address]
         with suppress(OSError):
-            # not the TLS socket's own, which a thread that reads from it does not survive
-            socket.socket.shutdown(ended.socket, socket.SHUT_RDWR)
+            ended.end()
 
 
 def _client(address: str) -> str:

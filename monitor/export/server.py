@@ -19,6 +19,7 @@ import ssl
 import threading
 import traceback
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from wsgiref.simple_server import WSGIRequestHandler
 
@@ -167,7 +168,9 @@ def _server_class(family: int, tls: TlsFiles | None, limit: Limit) -> type[Threa
 
         def process_request(self, request: Any, client_address: Any) -> None:
             """Start a thread for the request, once there is room for it."""
-            self.connections.add(request, client_address)
+            # not the TLS socket's own shutdown, which a thread that reads from it does not survive
+            end = partial(socket.socket.shutdown, request, socket.SHUT_RDWR)
+            self.connections.add(client_address, end)
             if not self.threads.acquire(timeout=_ROOM_SECONDS):
                 self.connections.forget(client_address)
                 self.shutdown_request(request)

@@ -9,14 +9,12 @@ import os
 import secrets
 import shlex
 import signal
-import socket
 import sys
 import traceback
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 import textual_serve
 from aiohttp import web
@@ -35,7 +33,8 @@ if TYPE_CHECKING:
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 MAX_DASHBOARDS = 8
 """Pages at a time: each is a process that reads the driver."""
-_TOKEN_BYTES = 32
+_OPENING = "Open the address that vramtop serve printed.\n"
+_TOO_MANY = f"{MAX_DASHBOARDS} pages are open, the maximum. Close one, then reload this page.\n"
 _LOOK_SECONDS = 0.5
 _END_SECONDS = 5.0
 """Time in which dashboards end with the server; their pipes are closed then, and each ends by itself."""
@@ -79,7 +78,7 @@ class BrowserServer(Server):
 
     def __init__(self, hosts: HostNames, flags: Sequence[str]) -> None:
         super().__init__(_command(flags))
-        self.token, self.flags = secrets.token_urlsafe(_TOKEN_BYTES), tuple(flags)
+        self.token, self.flags = secrets.token_urlsafe(32), tuple(flags)
         self._hosts, self._pages = hosts, 0
         self._connections = Connections(limits.SERVE_REQUESTS, limits.SERVE_CLIENT)
 
@@ -106,18 +105,25 @@ class BrowserServer(Server):
         runner = web.AppRunner(self.application(), handle_signals=False, **settings)
         await runner.setup()
         try:
-            for listening in _listen(host, port, self._connections):
-                await web.SockSite(runner, listening).start()
+            self._note_connections(runner.server)
+            await web.TCPSite(runner, host, port).start()
             on_ready(*runner.addresses[0][:2])
             while not stopped.done():
                 self._connections.end_late()
                 await asyncio.wait([stopped], timeout=_LOOK_SECONDS)
         except OSError as error:
-            reason = error.strerror or error
+            reason = os.strerror(error.errno) if (error.errno or 0) > 0 else error.strerror or error  # asyncio rewords
             raise InputError(f"--listen {host}:{port}: cannot listen there: {reason}; choose another") from None
         finally:
             stopped.cancel()
             await asyncio.wait([asyncio.ensure_future(runner.cleanup())], timeout=_END_SECONDS)
+
+    def _note_connections(self, server: Any) -> None:
+        def note(handler: object, transport: asyncio.Transport) -> None:
+            self._connections.add(transport.get_extra_info("peername"), transport.abort)
+            made(handler, transport)
+
+        made, server.connection_made = server.connection_made, note
 
     def application(self) -> web.Application:
         """Return the pages: one with the terminal, its script and its styles, and its websocket."""
@@ -130,19 +136,17 @@ class BrowserServer(Server):
     @web.middleware
     async def _check(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Answer only who knows the token; all others get the same answer, whatever they asked for."""
-        opening = "Open the address that vramtop serve printed.\n"
         host = request.headers.get("Host")
         if not self._hosts.allow(host):
-            raise web.HTTPForbidden(text=f"The request uses another host name than this server's. {opening}")
+            raise web.HTTPForbidden(text=f"The request uses another host name than this server's. {_OPENING}")
         given = request.path.partition("/")[2].partition("/")[0]
         if not hmac.compare_digest(given.encode(errors="replace"), self.token.encode()):
-            raise web.HTTPNotFound(text="The address needs its token. Open the address that vramtop serve printed.\n")
+            raise web.HTTPNotFound(text=f"The address needs its token. {_OPENING}")
         if request.path.endswith("/ws"):
             if not is_own_page(request.headers.get("Origin"), host):
-                raise web.HTTPForbidden(text=f"Only this server's own pages may request this. {opening}")
+                raise web.HTTPForbidden(text=f"Only this server's own pages may request this. {_OPENING}")
             if self._pages >= MAX_DASHBOARDS:
-                most = f"{MAX_DASHBOARDS} pages are open, the maximum. Close one, then reload this page.\n"
-                raise web.HTTPServiceUnavailable(text=most)
+                raise web.HTTPServiceUnavailable(text=_TOO_MANY)
         if request.transport is not None:
             self._connections.forget(request.transport.get_extra_info("peername"))
         response = await handler(request)
@@ -176,12 +180,7 @@ def is_own_page(origin: str | None, host: str | None) -> bool:
 
     Browsers let every page open a websocket to every server, and send the page's origin with it.
     """
-    try:
-        parts = urlsplit(origin or "")
-    except ValueError:
-        return False
-    named = (host or "").lower()
-    return named != "" and parts.scheme in ("http", "https") and not parts.path and parts.netloc.lower() == named
+    return bool(host) and (origin or "").lower() in (f"http://{host}".lower(), f"https://{host}".lower())
 
 
 def _command(flags: Sequence[str]) -> str:
@@ -205,35 +204,6 @@ def _server_log() -> logging.Logger:
     log = logging.getLogger("vramtop.serve")
     log.filters = [is_ours]
     return log
-
-
-class _Listening(socket.socket):
-    """A socket that takes note of the connections that it accepts."""
-
-    connections: Connections
-
-    def accept(self) -> tuple[socket.socket, Any]:
-        """Accept a connection."""
-        opened, address = super().accept()
-        self.connections.add(opened, address)
-        return opened, address
-
-
-def _listen(host: str, port: int, connections: Connections) -> list[_Listening]:
-    """Return a socket for each address of a host.
-
-    Raises:
-        OSError: nothing can listen there.
-    """
-    made = []
-    for family, _, _, _, address in dict.fromkeys(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)):
-        made.append(listening := _Listening(family, socket.SOCK_STREAM))
-        listening.connections = connections
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if family == socket.AF_INET6:
-            listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-        listening.bind(address)
-    return made
 
 
 async def _file(path: Path, _: web.Request) -> web.StreamResponse:
