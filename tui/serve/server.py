@@ -112,8 +112,8 @@ class BrowserServer(Server):
                 self._connections.end_late()
                 await asyncio.wait([stopped], timeout=_LOOK_SECONDS)
         except OSError as error:
-            number = error.errno or 0  # whose words asyncio replaces
-            reason = os.strerror(number) if number > 0 else error.strerror or error
+            code = error.errno or 0  # whose words asyncio replaces
+            reason = os.strerror(code) if code > 0 else error.strerror or error
             raise InputError(f"--listen {host}:{port}: cannot listen there: {reason}; choose another") from None
         finally:
             stopped.cancel()
