@@ -32,7 +32,7 @@ async def tour() -> list[Frame]:
             await program.play(second)
             await show("one leaves its budget", 1.5)
         await program.press("enter")
-        await program.shown("Why?")
+        await program.shown("GiB if ")  # of the explanation, which is computed in the background
         await program.settled(3)
         await show("Enter: why?", 6)
         await program.press("escape")

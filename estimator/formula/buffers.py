@@ -143,10 +143,9 @@ class Buffers(Struct, frozen=True, kw_only=True):
 # Units (accelerate, ``utils/fsdp_utils.py``, 1.15): every block; the token embedding; final norm and head together, a
 # tied embedding with them; the rest under the root. By torch's ``distributed/fsdp/_fully_shard``: in the forward pass
 # a unit's flat buffer stays until the next unit's parameters are copied out of theirs (``wait_for_unshard`` holds it in
-# a variable of its own), or the root's forward pass is over; in the
-# backward pass the next unit is gathered beforehand, and the input of a reduce-scatter stays until the next unit's
-# gradients exist. Root and head are not resharded after the forward pass; a head with the embedding in its unit only
-# when everything has run backward, because a unit waits for its first module.
+# a variable of its own), or the root's forward pass is over; in the backward pass the next unit is gathered beforehand,
+# and the input of a reduce-scatter stays until the next unit's gradients exist. Root and head are not resharded after
+# the forward pass; a head with the embedding in its unit is gathered again by the last block's backward pass.
 
 
 @lru_cache(maxsize=256)

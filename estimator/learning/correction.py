@@ -124,7 +124,7 @@ def _observed_spans(seen: Sequence[Observed]) -> dict[str, tuple[int, Span]]:
 
 
 def _errors(seen: Mapping[str, int]) -> dict[str, int]:
-    """Return the errors by part; a figure that was not seen is as far off as the next one that was.
+    """Return the errors by part; an unobserved figure is taken to be as far off as the nearest observed one.
 
     Args:
         seen: error of each figure that was seen.

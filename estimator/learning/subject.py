@@ -97,6 +97,6 @@ class Subject:
 
 
 def card_name(name: str | None) -> str | None:
-    """Return the name of a card in the catalogue, which is the same for all of its drivers; else its own."""
+    """Return the name of a card in the catalogue, the same under every driver; if it is not there, its own name."""
     found = match_nvml_name(name) if name else None
     return found.name if found else name

@@ -159,7 +159,8 @@ class _DiffusionScript(LoopScript):
 
     def _frozen(self) -> Iterator[str]:
         job = self._job
-        yield f"# what is where, and in which type, is as in {self._named.loop(adapts=job.lora is not None)}"
+        place = f"is as in {self._named.loop(adapts=job.lora is not None)}"
+        yield f"# what is where, and in which type, {place}{', but for the order' if job.quantization else ''}"
         frozen = ["vae"] if self._vae is not None else []
         frozen += list(self._encoders)
         for each in frozen + (["model"] if job.lora is not None else []):

@@ -74,10 +74,11 @@ def estimate_job(
     else:
         from .rehearsing import not_rehearsed, rehearsal_of, usual_need
 
-        known = (*loaded.why_unread, *usual_need(loaded, gpu))
-        found = rehearsal_of(options, job, gpu, memory_bytes, known=known, kept=kept)
+        need = usual_need(loaded, gpu)
+        found = rehearsal_of(options, job, gpu, memory_bytes, known=(*loaded.why_unread, *need), kept=kept)
         if found is None:
-            raise not_rehearsed(options, loaded, gpu, memory_bytes)
+            unread = "\n".join((loaded.unread, *need)) if loaded.unread is not None else None
+            raise not_rehearsed(options, replace(loaded, unread=unread), gpu, memory_bytes)
         budget = found
     return correction(options, job, gpu, here=here)(_with_reason(budget) if options.names_python else budget)
 

@@ -162,7 +162,7 @@ def not_rehearsed(
         except CannotTellError as not_kept:
             return not_kept
     error = CannotTellError(f"{NOT_REHEARSED}{rehearsing_line(options, loaded.job)} runs the program without a GPU")
-    error.output = "\n".join(filter(None, (loaded.unread, *usual_need(loaded, gpu))))
+    error.output = loaded.unread or ""
     return error
 
 

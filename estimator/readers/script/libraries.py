@@ -464,7 +464,7 @@ def starts_training(node: ast.AST) -> bool:
 
 _MATTER, _ATTRIBUTES = scripts().names["decisive_calls"], scripts().names["decisive_attributes"]
 _OTHER_FUNCTIONS = re.compile(r"(re\.)?compile|(?!.*checkpoint\.).*\.checkpoint|(?!deepspeed\.).*initialize")
-"""Functions of the same names on which no memory depends."""
+"""Functions that share a name with a decisive call but do not change memory."""
 
 
 def _called(node: ast.AST) -> str:

@@ -189,7 +189,7 @@ class Part(Thing):
         self.owner.is_frozen = not self.name and value is False
 
     def method(self, call: Call) -> Any:
-        """Return the result of one of the module's methods."""
+        """Return the result of calling a method of the module."""
         method = _METHODS.get(call.name)
         if method is not None:
             return method(self, call)
@@ -243,7 +243,7 @@ class Model(Part):
         self.passes: dict[int, str] = {}
         """Where its forward passes with gradients stand."""
         self.loops: list[int] = []
-        """Numbers of loops around those since the last backward pass."""
+        """How many loops stand around each forward pass since the last backward pass."""
         self.runs_again = False
         """A loop runs it again before a backward pass."""
         self.has_labels = False

@@ -76,7 +76,7 @@ class Candidate(msgspec.Struct):
         return self.due is not None and not self.readings
 
     def see(self, row: ProcessRow) -> None:
-        """Take the figures of a row."""
+        """Update this process with the figures of its row."""
         self.used_bytes, self.is_server = row.process.used_bytes or 0, row.kind == "server"
         self.gpu_name, self.gpu_bytes = row.gpu.name, row.gpu.total_bytes
         self.cpu_seconds = row.process.cpu_seconds
