@@ -77,8 +77,9 @@ def estimate_job(
         need = usual_need(loaded, gpu)
         found = rehearsal_of(options, job, gpu, memory_bytes, known=(*loaded.why_unread, *need), kept=kept)
         if found is None:
-            unread = "\n".join((loaded.unread, *need)) if loaded.unread is not None else None
-            raise not_rehearsed(options, replace(loaded, unread=unread), gpu, memory_bytes)
+            if loaded.unread is not None:
+                loaded = replace(loaded, unread="\n".join((loaded.unread, *need)))
+            raise not_rehearsed(options, loaded, gpu, memory_bytes)
         budget = found
     return correction(options, job, gpu, here=here)(_with_reason(budget) if options.names_python else budget)
 
