@@ -111,7 +111,8 @@ def estimate(
             return widen_for_uncertainty(with_unstated_settings(traced, unstated()))
         except CannotTellError as error:
             if method == "traced":
-                raise
+                hint = "" if isinstance(arch, CannotTellError) else "; --method exact answers by formula"
+                raise CannotTellError(f"{error.message}{hint}") from None
             if isinstance(arch, CannotTellError) and model.source != "code":
                 raise CannotTellError(f"{arch.message} ({error.message})") from None
             remarks.append(f"{UNTRACED}{error.message}.")
@@ -305,7 +306,6 @@ def _closed_form(
 ) -> Budget:
     """Return the closed form, on parameters counted on the built model if the method asks for it."""
     if method != "formula":
-        from .trace.exact_optimizer import exact_budget
         from .trace.exact_parameter_count import exact_inventory
 
         if progress:
@@ -317,7 +317,9 @@ def _closed_form(
                 model, job.model.task, lora=lora, places=places, device_map=placing, python=python
             )
             shape = _architecture_of_built(job, model, arch, counted)
-            return exact_budget(job, shape, counted, gpu=gpu, conf=conf, python=python, progress=progress)
+            from .formula.closed_form import closed_form  # a trace needs none of it
+
+            return closed_form(job, shape, counted, method="exact", gpu=gpu, conf=conf)
         except CannotTellError:
             if method == "exact" or model.source == "code":
                 raise

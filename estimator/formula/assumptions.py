@@ -281,7 +281,7 @@ def _warnings(
             "torch.compile: blocks are assumed to be partitioned like those of Llama and Qwen; the range allows for "
             "graph breaks and other partitions."
         )
-    if job.optimizer.high is not None and job.trains:
+    if job.optimizer.high is not None and job.trains and inventory is not None:
         name = job.training.optimizer_class or "The optimizer"
         yield (
             f"{name} is not known: the figure has two fp32 states per trained parameter, and the range allows for 0 "

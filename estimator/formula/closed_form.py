@@ -18,7 +18,6 @@ from ..job.gpu_catalogue import Gpu
 from ..job.job import Job
 from ..job.resolved_job import with_sizes_of
 from ..job.rules.dtype_widths import BYTES_PER_ELEMENT
-from ..job.rules.optimizers.optimizer import Optimizer
 from ..job.settings import Inference, Training
 from ..model.architecture import Architecture, Inventory
 from ..model.families import FAMILIES
@@ -483,7 +482,6 @@ def closed_form(
     method: Method = "formula",
     gpu: Gpu | None = None,
     words: bool = True,
-    optimizer: Optimizer | None = None,
     doubts: bool = True,
     reserved: ReservedMemory | None = None,
     conf: str | None = None,
@@ -499,17 +497,16 @@ def closed_form(
         gpu: the GPU, for CUDA's own memory; None: a Hopper GPU.
         words: with assumptions and warnings, which a search does not need.
         doubts: with a range that allows for what is not known about which parameters train.
-        optimizer: rules in place of those that ``training.optimizer`` names: of a class whose steps were counted.
         reserved: how the reserved memory is found; None: as ``with_reserved_memory`` says, by default from a replay.
         conf: the allocator's settings, as in ``PYTORCH_CUDA_ALLOC_CONF``; None: those that the job's framework makes.
-        families: of the same model, GPU and optimizer: remember what jobs share.
+        families: of the same model and GPU: remember what jobs share.
 
     Raises:
         InputError: the job is spread over more than the model has, or its LoRA targets match nothing.
     """
     prepared = None if families is None else families.find(job)
     if prepared is None:
-        plan = make_plan(job, arch, inventory, gpu=gpu, optimizer=optimizer)
+        plan = make_plan(job, arch, inventory, gpu=gpu)
     else:
         plan = replace(prepared.plan, job=with_sizes_of(prepared.plan.job, job))
     reserved = reserved or how_reserved_memory_is_found()
@@ -659,13 +656,12 @@ def _with_doubts(peak: Peak, plan: Plan) -> Peak:
 
 
 def _peak_of(job: Job, plan: Plan) -> Peak:
-    """Return the peak of another job on the plan's model, GPU and optimizer."""
+    """Return the peak of another job on the plan's model and GPU."""
     return closed_form(
         job,
         plan.arch,
         plan.inventory,
         gpu=plan.gpu,
-        optimizer=plan.job.optimizer,
         words=False,
         doubts=False,
         reserved="guessed",

@@ -12,7 +12,6 @@ from ..common.sizes import GIB, KIB, MIB
 from ..job.gpu_catalogue import Generation, Gpu, generation_of
 from ..job.job import Job
 from ..job.resolved_job import ResolvedJob, resolve_job
-from ..job.rules.optimizers.optimizer import Optimizer
 from ..job.rules.version_rules import VersionRules
 from ..job.settings import Parallel
 from ..model.architecture import Architecture, Inventory
@@ -359,14 +358,13 @@ def make_plan(
     inventory: Inventory,
     *,
     gpu: Gpu | None = None,
-    optimizer: Optimizer | None = None,
 ) -> Plan:
-    """Resolve a job on a model and a GPU, with an optimizer's rules in place of those that the job names, if given.
+    """Resolve a job on a model and a GPU.
 
     Raises:
         InputError: the job is spread over more than the model has, or its LoRA targets match nothing.
     """
-    resolved = resolve_job(job, optimizer=optimizer)
+    resolved = resolve_job(job)
     placement = _placement(resolved, inventory, gpu)
     return Plan(
         job=resolved,

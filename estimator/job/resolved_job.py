@@ -337,22 +337,18 @@ class ResolvedJob(Struct, frozen=True, kw_only=True, eq=False):
     """Compiled blocks make masks of their own: FSDP's hooks, which are not compiled, end a graph before each."""
 
 
-def resolve_job(job: Job, *, optimizer: Optimizer | None = None) -> ResolvedJob:
+def resolve_job(job: Job) -> ResolvedJob:
     """Resolve a job: look up its rows in the tables, and derive the quantities that depend on the job alone.
 
     What it leaves to its framework is settled before, with the model's config (``model.job_of_model``); without one,
     its weights are taken to be stored in bf16.
-
-    Args:
-        job: the job.
-        optimizer: rules in place of those that ``training.optimizer`` names.
     """
     job = settled(job)
     training, parallel = job.training, job.parallel.without_tables
     framework, strategy = FRAMEWORKS[training.framework], STRATEGIES[parallel.strategy]
     precision, versions = PRECISIONS[training.precision], version_rules(job)
     row = OPTIMIZERS[UNKNOWN if training.optimizer_class else training.optimizer]
-    optimizer = optimizer or row.with_options(training.optimizer_options)
+    optimizer = row.with_options(training.optimizer_options)
     stage = strategy.stage(parallel.sharding)
     # context-parallel ranks share the shards, as accelerate and torchtitan build their meshes
     shards = _shards(stage, strategy, parallel)

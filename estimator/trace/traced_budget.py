@@ -44,7 +44,6 @@ from .traced_step import StepSummary, Trace, TracedPhase, trace_job
 
 _COUNT_TOLERANCE = 0.002
 """Relative difference of two counts of one model's parameters."""
-_FORMULA_HINT = "; method exact has rules for it"
 _PHASES: tuple[PhaseName, ...] = ("loading", "forward", "backward", "optimizer step", "evaluation", "saving")
 
 
@@ -97,10 +96,9 @@ def traced_budget(
     """
     resolved = resolve_job(job)
     set_by, conf = allocator_settings(os.environ if environ is None else environ) or (None, resolved.allocator_conf)
-    hint = _FORMULA_HINT if arch else ""
     if resolved.quantization is not None and (job.lora is None or resolved.quantization not in BITSANDBYTES):
-        raise CannotTellError(f"vramtop cannot trace a step with weights stored in {resolved.quantization}{hint}")
-    trace = trace_job(job, model, allocator_conf=conf, python=python, timeout=timeout, hint=hint)
+        raise CannotTellError(f"vramtop cannot trace a step with weights stored in {resolved.quantization}")
+    trace = trace_job(job, model, allocator_conf=conf, python=python, timeout=timeout)
     overhead = overhead_of(resolved, gpu)
     phases = phases_of(trace.phases, overhead)
     highest = highest_of(phases, overhead)

@@ -18,7 +18,7 @@ from ..program.training_script import How, start_command
 from .allocator_report import ReservedMemory
 from .interpreters import Interpreter, choose_interpreter
 from .worker_pool import cache_file, cached_request
-from .worker_process import WORKER_PROGRAM, UnsupportedRequestError
+from .worker_process import WORKER_PROGRAM
 
 _CACHE_VERSION = 4
 _STEPS = 3
@@ -72,7 +72,6 @@ def trace_job(
     allocator_conf: str | None = None,
     python: str | None = None,
     timeout: float = 900,
-    hint: str = "",
 ) -> Trace:
     """Return the trace of a job, from the cache if it was traced before.
 
@@ -82,7 +81,6 @@ def trace_job(
         allocator_conf: the allocator's settings.
         python: the interpreter with torch and transformers; None: searched for.
         timeout: seconds.
-        hint: what to do about a job that tracing does not support, at the end of the error.
 
     Raises:
         InputError: ``python`` does not exist.
@@ -93,14 +91,10 @@ def trace_job(
     if not steps_take_same_memory(job, torch=interpreter.torch, transformers=interpreter.transformers):
         raise CannotTellError(
             f"the job uses other versions than torch {interpreter.torch} and transformers {interpreter.transformers} "
-            f"of {interpreter.path}; name a Python with its versions (--python), or use method exact, which has rules "
-            "for them"
+            f"of {interpreter.path}; name a Python with its versions (--python)"
         )
     file = cache_file("traces", _cache_key(request, interpreter))
-    try:
-        return cached_request(interpreter, request, Trace, file=file, version=_CACHE_VERSION, timeout=timeout)
-    except UnsupportedRequestError as error:
-        raise CannotTellError(f"{error.message}{hint}") from None
+    return cached_request(interpreter, request, Trace, file=file, version=_CACHE_VERSION, timeout=timeout)
 
 
 def trace_request(job: Job, model: ResolvedModel, allocator_conf: str | None = None) -> dict[str, Any]:

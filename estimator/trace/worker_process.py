@@ -52,19 +52,14 @@ class WorkerEndedError(CannotTellError):
     """The worker ended without an answer."""
 
 
-class UnsupportedRequestError(CannotTellError):
-    """The worker does not support a setting of the request."""
-
-
 def convert_answer(message: Mapping[str, Any], answer_type: type[T]) -> T:
     """Return a worker's message as a typed answer.
 
     Raises:
-        UnsupportedRequestError: the worker does not support the request.
-        CannotTellError: the message has another type.
+        CannotTellError: the worker does not support the request, or the message has another type.
     """
     if message.get("unsupported"):
-        raise UnsupportedRequestError(str(message["unsupported"]))
+        raise CannotTellError(str(message["unsupported"]))
     try:
         return msgspec.convert(message, answer_type)
     except msgspec.ValidationError as error:

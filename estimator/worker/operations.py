@@ -20,11 +20,6 @@
             "adapters": [{"name", "shape", "repeat", "kind", "dtype"}, ...] or null,
             "experts": {"count", "elements"} or null, "tp_plan": {pattern: style}, "no_split": [class, ...],
             "config": {...}, "device_map": {module: device} or null, "versions": {...}}
-    {"op": "optimizer", "path": "galore_torch:GaLoreAdamW", "options": {"rank": 128},
-     "tensors": [{"shape": [4096, 4096], "dtype": "bfloat16"}, ...], "code": {"folder"} or absent}
-        -> {"states": [bytes or null, ...], "step": [bytes, ...], "how": "fake" or "fitted", "class": "module.Class",
-            "distribution": "galore-torch 1.0" or null}
-        -> {"unsupported": "why it cannot be stepped"}
     {"op": "trace", "script": {"text", "start": [words that start it], "gpus": ranks, "card": as ``Card`` takes it},
      "config": the model's, "task": ..., "least_rounds": of layers that a shallow model has, or null: all are traced,
      "allocator": {"conf": ...}, "code": that the script runs, or absent}
@@ -243,51 +238,6 @@ def inferred_device_map(model: Any, placing: dict[str, Any]) -> dict[str, Any] |
     return dict(infer_auto_device_map(model, limits, **options))
 
 
-def optimizer(message: dict[str, Any]) -> dict[str, Any]:
-    """Return the bytes of state of each tensor, and of temporary memory while that one alone is stepped.
-
-    A state of null stands for vectors that the class does not step. The class comes from an installed library; one of
-    the user's own is imported only from the folder that ``code`` names.
-    """
-    import torch
-
-    from .optimizer_states import OptimizerFactory, measure, without_compiling
-    from .request.user_code import optimizer_class, read_user_code
-
-    tensors = [(tuple(each["shape"]), each["dtype"]) for each in message["tensors"]]
-    found: dict[Any, Any] = {}
-    ways = set()
-    with without_compiling():
-        kind = optimizer_class(message["path"], read_user_code(message))
-        factory = OptimizerFactory(kind, dict(message.get("options") or {}))
-        try:
-            for dtype in dict.fromkeys(dtype for _, dtype in tensors):
-                shapes = [shape for shape, its in tensors if its == dtype]
-                measured, how = measure(factory, shapes, getattr(torch, dtype))
-                ways.add(how)
-                found.update({(shape, dtype): each for shape, each in zip(shapes, measured)})  # noqa: B905 - 3.9
-        except UnsupportedError as reason:
-            return {"unsupported": str(reason)}
-    answers = [found[tensor] for tensor in tensors]
-    return {
-        "states": [None if each is None else round(each.states) for each in answers],
-        "step": [0 if each is None else round(each.step) for each in answers],
-        "how": "fake" if ways == {"fake"} else "fitted",
-        "class": f"{kind.__module__}.{kind.__qualname__}",
-        "distribution": _distribution(kind.__module__.partition(".")[0]),
-    }
-
-
-def _distribution(package: str) -> str | None:
-    from importlib.metadata import PackageNotFoundError, packages_distributions, version
-
-    try:
-        name = packages_distributions().get(package, [package])[0]
-        return f"{name} {version(name)}"
-    except (PackageNotFoundError, ImportError):
-        return None
-
-
 def trace(message: dict[str, Any]) -> dict[str, Any]:
     """Rehearse two training steps of a script, and return the memory of the second."""
     from .described import import_libraries, trace_script
@@ -336,6 +286,5 @@ OPERATIONS = {
     "packages": packages,
     "torch": torch_build,
     "inventory": inventory,
-    "optimizer": optimizer,
     "trace": trace,
 }

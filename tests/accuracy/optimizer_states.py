@@ -2,20 +2,29 @@
 
     python optimizer_states.py --out optimizer_states.json        with an interpreter that has the libraries
 
-Nothing needs a GPU: the worker's operation ``optimizer`` steps each class on fake or small real tensors. Classes that
+Nothing needs a GPU: each class is stepped on fake tensors, or on real ones where it looks at values. Classes that
 cannot be stepped here are left out, with a line on stderr. ``tests/estimator/job/rules/test_optimizer_states.py``
 compares the file with the table of optimizers; measure again when a library changes.
 """
 
 import argparse
+import importlib
+import inspect
 import json
-import subprocess
 import sys
+import warnings
 from collections.abc import Iterator
+from importlib.metadata import packages_distributions, version
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-WORKER = Path(__file__).parents[2] / "estimator" / "worker" / "__main__.py"
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from vramtop.estimator.worker.measure.counters import LiveBytes
+
+STEPS = 3
 SHAPES = ((256, 512), (512, 256), (1024, 1024), (512,), (8192,))
 GALORE = {"rank": 64, "update_proj_gap": 200, "scale": 0.25, "proj_type": "std"}
 APOLLO = {"rank": 64, "update_proj_gap": 200, "scale": 1.0, "proj_type": "std", "proj": "random"}
@@ -73,34 +82,72 @@ def cases() -> Iterator[tuple[str, dict[str, Any], str, dict[str, Any]]]:
             yield f"pytorch_optimizer:{name}", {}, row, {}
 
 
-def measure(python: str) -> Iterator[dict[str, Any]]:
+def make(kind: Any, options: dict[str, Any], name: str, parameter: torch.nn.Parameter) -> Any:
+    """Return the optimizer; options that the class does not take by keyword belong to the group of matrices."""
+    signature = inspect.signature(kind)
+    names = list(signature.parameters)
+    open_ended = any(each.kind is each.VAR_KEYWORD for each in signature.parameters.values())
+    own = {key: value for key, value in options.items() if key in names or open_ended}
+    group = {key: value for key, value in options.items() if key not in own and parameter.dim() > 1}
+    if "lr" in names and signature.parameters["lr"].default is inspect.Parameter.empty:
+        own.setdefault("lr", 1e-4)
+    if names[0] == "named_parameters":
+        return kind([(name, parameter)], **own)
+    return kind([{"params": [parameter], **group}], **own)
+
+
+def step(kind: Any, options: dict[str, Any], shape: tuple[int, ...], dtype: torch.dtype) -> tuple[int, int]:
+    """Step one parameter, and return the bytes of its states, and of temporary memory in a step."""
+    parameter = torch.nn.Parameter(0.02 * torch.randn(shape).to(dtype))
+    parameter.grad = 0.01 * torch.randn(shape).to(dtype)
+    counter = LiveBytes()
+    counter.ignore(parameter)
+    counter.ignore(parameter.grad)
+    with warnings.catch_warnings(), counter:
+        warnings.simplefilter("ignore")
+        optimizer = make(kind, options, "model.layers.0.mlp.up_proj.weight", parameter)
+        if callable(getattr(optimizer, "train", None)):  # schedule-free optimizers evaluate at other weights
+            optimizer.train()
+        closure = inspect.signature(kind.step).parameters.get("closure")
+        needed = closure is not None and closure.default is closure.empty
+        for _ in range(STEPS):
+            optimizer.step(*([lambda: torch.zeros(())] if needed else []))
+        return counter.live, counter.peak - counter.live  # in some, projections make the first step the highest
+
+
+def steps(path: str, options: dict[str, Any]) -> list[tuple[int, int]]:
+    """Step a class on all shapes and dtypes: on fake tensors, or on real ones if that fails."""
+    module, _, name = path.partition(":")
+    kind = attrgetter(name)(importlib.import_module(module))
+    cases = [(shape, dtype) for dtype in (torch.float32, torch.bfloat16) for shape in SHAPES]
+    try:
+        with FakeTensorMode(allow_non_fake_inputs=True):
+            return [step(kind, options, *case) for case in cases]
+    except Exception:  # noqa: BLE001 - optimizers that read values fail in as many ways as there are optimizers
+        torch.manual_seed(0)
+        return [step(kind, options, *case) for case in cases]
+
+
+def measure() -> Iterator[dict[str, Any]]:
     """Yield a record per case that can be stepped."""
-    tensors = [{"shape": shape, "dtype": dtype} for dtype in ("float32", "bfloat16") for shape in SHAPES]
-    every = list(cases())
-    lines = [
-        json.dumps({"id": at, "op": "optimizer", "path": path, "options": options, "tensors": tensors})
-        for at, (path, options, _, _) in enumerate(every)
-    ]
-    worker = subprocess.run(
-        [python, str(WORKER)],  # the interpreter that the caller names
-        input="\n".join(lines) + "\n",
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    for (path, options, row, row_options), line in zip(every, worker.stdout.splitlines(), strict=True):
-        answer = json.loads(line)
-        if "states" not in answer:
-            sys.stderr.write(f"{path}: {answer.get('unsupported') or answer.get('error')}\n")
+    # compiling takes minutes, and changes no state
+    torch.compile = lambda model=None, **_options: (lambda each: each) if model is None else model
+    for path, options, row, row_options in cases():
+        try:
+            found = steps(path, options)
+        except Exception as error:  # noqa: BLE001 - a library that is not installed, or that needs a GPU
+            sys.stderr.write(f"{path}: {error}\n")
             continue
+        package = path.partition(":")[0].partition(".")[0]
+        distribution = packages_distributions().get(package, [package])[0]
         yield {
             "class": path,
             "options": options,
             "row": row,
             "row_options": row_options,
-            "distribution": answer["distribution"],
-            "states": answer["states"],
-            "step": answer["step"],
+            "distribution": f"{distribution} {version(distribution)}",
+            "states": [states for states, _ in found],
+            "step": [temporary for _, temporary in found],
         }
 
 
@@ -108,9 +155,8 @@ def main() -> int:
     """Measure all classes and write the file."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path(__file__).with_suffix(".json"))
-    parser.add_argument("--python", default=sys.executable, help="interpreter that has the libraries")
     options = parser.parse_args()
-    records = ",\n".join(json.dumps(record) for record in measure(options.python))
+    records = ",\n".join(json.dumps(record) for record in measure())
     options.out.write_text(f"[\n{records}\n]\n")
     return 0
 

@@ -43,7 +43,7 @@ from vramtop.estimator.job.settings import ModelSpec, Software
 from vramtop.estimator.model.find_config import resolve_model
 from vramtop.estimator.trace.installed_packages import installed_packages, torch_build
 from vramtop.estimator.trace.interpreters import Interpreter, choose_interpreter
-from vramtop.estimator.trace.measure import tiny_job
+from vramtop.estimator.trace.measure.tiny_job import tiny_job
 from vramtop.estimator.trace.worker_pool import POOL, keep_idle_workers
 from vramtop.estimator.trace.worker_process import convert_answer
 from vramtop.tui.cli.json_text import json_text

@@ -20,7 +20,8 @@ from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.job.job import Job
 from vramtop.estimator.trace.installed_packages import InstalledPackages, TorchBuild, installed_packages, torch_build
 from vramtop.estimator.trace.interpreters import Interpreter
-from vramtop.estimator.trace.measure import MeasuredRank, MeasuredStep, OutOfMemory, Place, StepPeak
+from vramtop.estimator.trace.measure.measured_step import MeasuredRank, MeasuredStep, OutOfMemory, StepPeak
+from vramtop.estimator.trace.measure.real_step import Place
 from vramtop.monitor.snapshot.snapshot import GpuProcess, GpuReading, Snapshot
 
 TABLE = """

@@ -682,7 +682,7 @@ def _with_length(plan: Plan, share: float) -> Plan:
     training = msgspec.structs.replace(
         job.training, sequence_length=length, loss_length=None if scored is None else min(length, scored)
     )
-    shorter = resolve_job(msgspec.structs.replace(job, training=training), optimizer=plan.job.optimizer)
+    shorter = resolve_job(msgspec.structs.replace(job, training=training))
     return msgspec.structs.replace(plan, job=shorter)
 
 

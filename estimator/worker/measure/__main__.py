@@ -26,7 +26,7 @@ if not __package__:  # run by its path: import the worker's folder as a package,
     __package__ = f"{folder.parent.name}.{folder.name}"
 
 from ..request.protocol import die_with_parent
-from .run_script import Stages
+from .stages import Stages
 
 PLAN = "plan.json"
 

@@ -114,27 +114,6 @@ def build_user_model(name: str, folder: str) -> Any:
     return found
 
 
-def optimizer_class(path: str, code: UserCode | None) -> Any:
-    """Return an optimizer class of an installed library, or of the user's folder where ``code`` names one.
-
-    Raises:
-        RefusedError: there is no such class.
-    """
-    if code is not None:
-        found = import_attribute(path, code.folder)
-    else:
-        module, _, name = path.partition(":")
-        try:
-            found = import_module(module)
-            for attribute in name.split("."):
-                found = getattr(found, attribute)
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - a broken installation raises anything
-            raise RefusedError(f"{path} cannot be imported: {type(error).__name__}: {error}") from None
-    if not isinstance(found, type):
-        raise RefusedError(f"{path} is not a class")
-    return found
-
-
 @contextlib.contextmanager
 def refusing_errors(name: str, folder: str) -> Iterator[None]:
     """Turn any exception of the user's code into a ``RefusedError`` with its type and its line, but lack of memory.

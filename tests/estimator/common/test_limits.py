@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[3]
 DEEP = "[" * 200_000
 DECODES = re.compile(r"json\.(?:loads?|JSONDecoder|Decoder|decode)\b")
 OWN = {  # of vramtop's own processes, through a pipe or a private folder, or what it has encoded itself
-    "estimator/trace/measure.py",
+    "estimator/trace/measure/real_step.py",
     "estimator/trace/isolated_run.py",
     "estimator/trace/rehearsal.py",
     "estimator/trace/worker_process.py",

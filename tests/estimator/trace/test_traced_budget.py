@@ -11,6 +11,7 @@ from vramtop.estimator.common.errors import CannotTellError
 from vramtop.estimator.estimation import estimate
 from vramtop.estimator.job.gpu_catalogue import find_gpu
 from vramtop.estimator.job.job_file.changes import job_from_mapping
+from vramtop.estimator.job.job_file.load_and_save import load_job
 from vramtop.estimator.trace.worker_pool import POOL
 
 CONFIG: dict[str, Any] = {
@@ -202,3 +203,42 @@ def test_auto_states_why_nothing_was_traced() -> None:
         text.startswith("The step was not traced: no program can be written for this job yet: Megatron-FSDP")
         for text in budget.assumptions
     )
+
+
+KEEPER = """
+import torch
+
+
+class Keeper(torch.optim.Optimizer):
+    def __init__(self, params, lr=1e-4, copies=3):
+        super().__init__(params, {"lr": lr})
+        self.copies = copies
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for p in group["params"]:
+                self.state[p].setdefault("kept", [torch.zeros_like(p) for _ in range(self.copies)])
+"""
+
+
+def test_an_optimizer_class_of_the_users_own_is_stepped(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(KEEPER)
+    file = tmp_path / "job.toml"
+    settings = "micro_batch = 1\nsequence_length = 64\nprecision = 'bf16'"
+
+    def of(optimizer: str, method: Any) -> Budget:
+        text = f"[training]\n{settings}\n{optimizer}\n[model]\nconfig = {{{toml}}}\n"
+        file.write_text(text)
+        return estimate(load_job(file), method=method, python=sys.executable)
+
+    toml = ", ".join(f"{name} = {value!r}" for name, value in CONFIG.items())
+    own = "optimizer = 'mine:Keeper'\noptimizer_options = {copies = 5}"
+    stepped, guessed = of(own, "traced"), of(own, "formula")
+    weights = stepped.peak.components.weights
+    assert stepped.peak.components.optimizer == pytest.approx(5 * weights, rel=0.01)
+    assert not any("is not known" in text for text in stepped.warnings)
+    assert any("mine:Keeper is not known" in text for text in guessed.warnings)
+    assert guessed.peak.high_bytes - guessed.peak.low_bytes > 2 * guessed.peak.components.optimizer
+    with pytest.raises(CannotTellError, match=r"no attribute 'Absent'.*--method exact answers by formula"):
+        of("optimizer = 'mine:Absent'", "traced")

@@ -9,15 +9,10 @@ import pytest
 from json_schemas import valid_json
 
 from vramtop.estimator.common.sizes import GIB, MIB
-from vramtop.estimator.trace.measure import (
-    MeasuredRank,
-    MeasuredStep,
-    OutOfMemory,
-    Place,
-    StepPeak,
-    find_largest_batch,
-    tiny_job,
-)
+from vramtop.estimator.trace.measure.batch_search import find_largest_batch
+from vramtop.estimator.trace.measure.measured_step import MeasuredRank, MeasuredStep, OutOfMemory, StepPeak
+from vramtop.estimator.trace.measure.real_step import Place
+from vramtop.estimator.trace.measure.tiny_job import tiny_job
 from vramtop.monitor.history.history import History
 from vramtop.monitor.snapshot.snapshot import GpuProcess, GpuReading, Snapshot
 from vramtop.tui.cli.main import main

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from vramtop.estimator.common.errors import CannotTellError, InputError
 from vramtop.estimator.common.sizes import parse_size
-from vramtop.estimator.trace.measure import BatchSearch
+from vramtop.estimator.trace.measure.batch_search import BatchSearch
 
 from ...draw.text_output import detect_output, printable
 from ...job.load_job import load_from_options

@@ -16,15 +16,10 @@ from vramtop.estimator.learning.measurement import Observed
 from vramtop.estimator.model.checkpoint import job_of_model
 from vramtop.estimator.model.find_config import ResolvedModel, resolve_model
 from vramtop.estimator.trace.allocator_report import allocator_settings
-from vramtop.estimator.trace.measure import (
-    BatchSearch,
-    MeasuredStep,
-    Place,
-    find_largest_batch,
-    rank_count,
-    run_real_step,
-    tiny_job,
-)
+from vramtop.estimator.trace.measure.batch_search import BatchSearch, find_largest_batch
+from vramtop.estimator.trace.measure.measured_step import MeasuredStep
+from vramtop.estimator.trace.measure.real_step import Place, rank_count, run_real_step
+from vramtop.estimator.trace.measure.tiny_job import tiny_job
 from vramtop.monitor.history.history import History
 from vramtop.monitor.history.new_measurement import new_measurement
 

@@ -9,7 +9,8 @@ import msgspec
 from vramtop.estimator.budget import Budget, FieldsOf, Method, PhaseName, PlainJob, Span
 from vramtop.estimator.common.sizes import GIB, MIB
 from vramtop.estimator.job.job_file.changes import job_to_mapping
-from vramtop.estimator.trace.measure import BatchSearch, MeasuredStep, MeasuredStepJson
+from vramtop.estimator.trace.measure.batch_search import BatchSearch
+from vramtop.estimator.trace.measure.measured_step import MeasuredStep, MeasuredStepJson
 
 from ...draw.palette import peak_place
 from ...draw.text_output import TextOutput, format_table

@@ -74,7 +74,7 @@ def optimizer_by_class(name: str, options: Mapping[str, Any] | None = None) -> O
 
 
 def _unlisted(name: str, options: Mapping[str, Any], sentence: str) -> OptimizerChoice:
-    """Return a class without a row: of a widely used library ``module:Class``, which the method exact can step."""
+    """Return a class without a row: of a widely used library ``module:Class``, which the job's program steps."""
     module, _, last = name.replace(":", ".").rpartition(".")
     if module.partition(".")[0] not in LISTED_LIBRARIES or not _CLASS.fullmatch(f"{module}:{last}"):
         return OptimizerChoice(name=UNKNOWN, sentence=sentence)

@@ -161,19 +161,6 @@ def _low_rank(shape: Shape, side: Side, options: Options) -> int:
     return rank * {"longer": max(rows, columns), "shorter": min(rows, columns)}[side]
 
 
-class PerShape(Full, frozen=True, kw_only=True, eq=False):
-    """Bytes that were counted for each shape and dtype of a model's parameters."""
-
-    sizes: Mapping[tuple[Shape, float], float]
-    """By shape and bytes per element."""
-
-    def _bytes(self, shape: Shape, width: float, _options: Options) -> float:
-        if (shape, width) in self.sizes:
-            return self.sizes[shape, width]
-        alike = [size / prod(other) for (other, of), size in self.sizes.items() if of == width]
-        return prod(shape) * max(alike, default=2 * width)
-
-
 Part = Literal["all", "block-matrices", "targets"]
 """Parameters that an optimizer steps by itself; another one steps the rest."""
 

@@ -1,7 +1,6 @@
 """The table's states are those that real steps of the libraries' classes leave behind."""
 
 import json
-import math
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +9,9 @@ import pytest
 import torch
 
 from vramtop.estimator.job.rules.optimizers.by_name import optimizer_by_class
-from vramtop.estimator.job.rules.optimizers.optimizer import Optimizer, PerShape
+from vramtop.estimator.job.rules.optimizers.optimizer import Optimizer
 from vramtop.estimator.job.rules.optimizers.table import OPTIMIZERS
-from vramtop.estimator.worker.optimizer_states import LiveBytes
+from vramtop.estimator.worker.measure.counters import LiveBytes
 
 MEASURED = json.loads((Path(__file__).parents[3] / "accuracy" / "optimizer_states.json").read_text())
 SHAPES = ((256, 512), (512, 256), (1024, 1024), (512,), (8192,))
@@ -184,10 +183,3 @@ def test_copies_of_a_foreach_step(name: str, weight_decay: float) -> None:
     copies = OPTIMIZERS[choice.name].with_options(choice.options).copies
     total = sum(each.numel() * 4 for each in parameters)
     assert (counter.peak - counter.live) / total == pytest.approx(copies, abs=0.06)
-
-
-def test_states_of_counted_shapes_stand_in_for_shapes_that_were_not() -> None:
-    rule = PerShape(sizes={((4, 4), 2): 64.0})
-    assert rule.bytes_of((4, 4), 2, {}) == 64
-    assert rule.bytes_of((8, 4), 2, {}) == pytest.approx(64 * 2)
-    assert rule.bytes_of((4, 4), 4, {}) == math.prod((4, 4)) * 8

@@ -18,13 +18,8 @@ from vramtop.estimator.common.errors import CannotTellError
 from vramtop.estimator.job.job import Job
 from vramtop.estimator.job.job_file.changes import job_from_mapping
 from vramtop.estimator.model.find_config import resolve_model
-from vramtop.estimator.trace.measure import (
-    MeasuredStep,
-    Place,
-    _environment,
-    rank_count,
-    run_real_step,
-)
+from vramtop.estimator.trace.measure.measured_step import MeasuredStep
+from vramtop.estimator.trace.measure.real_step import Place, _environment, rank_count, run_real_step
 
 CONFIG = {
     "model_type": "llama",

@@ -1,0 +1,215 @@
+"""Counters of the memory of real steps by phase: CUDA's caching allocator, or the storages of CPU tensors."""
+
+from __future__ import annotations
+
+import contextlib
+import weakref
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from ..memory.tracker import block_bytes
+from ..replaced import replaced
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+OutOfMemoryError: Any = getattr(torch, "OutOfMemoryError", None) or torch.cuda.OutOfMemoryError
+"""Out-of-memory errors of torch: ``torch.OutOfMemoryError`` since 2.5, ``torch.cuda.OutOfMemoryError`` before."""
+_BYTES = ("requested", "allocated", "active", "inactive_split", "reserved")
+_COUNTERS = (
+    *(f"{name}_bytes.all.current" for name in _BYTES),
+    *("segment.all.current", "num_alloc_retries", "num_ooms", "num_device_alloc", "num_device_free"),
+)
+"""Entries of ``torch.cuda.memory_stats``; older versions of torch lack some."""
+
+
+class PhaseCounter:
+    """Peaks of the phases of each step. Subclasses read the memory."""
+
+    def __init__(self) -> None:
+        self.peaks: dict[tuple[int, str], tuple[int, int | None]] = {}
+        """Allocated and reserved peaks by step and phase; None: the device has no such figure."""
+        self.now: tuple[int, str] = (0, "")
+        """Step and phase that is running."""
+
+    def begin_phase(self, step: int, phase: str) -> None:
+        """Start a phase; the phase before it ends."""
+        if self.now[1]:
+            allocated, reserved = self.take_peaks()
+            known = self.peaks.get(self.now, (0, None))
+            self.peaks[self.now] = max(known[0], allocated), None if reserved is None else max(known[1] or 0, reserved)
+        self.now = step, phase
+
+    def take_peaks(self) -> tuple[int, int | None]:
+        """Return the allocated and reserved peaks since the last call, and start again."""
+        raise NotImplementedError
+
+    def levels(self) -> tuple[int, int | None]:
+        """Return the bytes that are allocated and reserved now."""
+        raise NotImplementedError
+
+    def retries(self) -> int | None:
+        """Return how often the allocator freed its cache because memory was full; None: it has no cache."""
+        return None
+
+    def allocator(self) -> dict[str, Any] | None:
+        """Return the allocator's name, settings and counters of now; None: it has none."""
+        return None
+
+    def counting(self) -> Any:
+        """Return the context in which memory is counted."""
+        raise NotImplementedError
+
+    def wait_for_stream(self) -> None:
+        """Wait until the device is done, as reading the loss does."""
+
+
+class CudaCounter(PhaseCounter):
+    """Counters of CUDA's caching allocator."""
+
+    def take_peaks(self) -> tuple[int, int | None]:
+        """Return the peaks, and reset torch's counters."""
+        found = torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved()
+        torch.cuda.reset_peak_memory_stats()
+        return found
+
+    def levels(self) -> tuple[int, int | None]:
+        """Return torch's counters."""
+        return torch.cuda.memory_allocated(), torch.cuda.memory_reserved()
+
+    def retries(self) -> int | None:
+        """Return torch's ``num_alloc_retries``."""
+        return int(torch.cuda.memory_stats().get("num_alloc_retries", 0))
+
+    def allocator(self) -> dict[str, Any]:
+        """Return what torch says of its allocator."""
+        counters = torch.cuda.memory_stats()
+        return {
+            "backend": torch.cuda.get_allocator_backend(),
+            "settings": torch.cuda.memory._snapshot().get("allocator_settings", {}),
+            "counters": {name: counters[name] for name in _COUNTERS if name in counters},
+        }
+
+    def counting(self) -> Any:
+        """Return an empty context: the allocator always counts."""
+        return contextlib.nullcontext()
+
+    def wait_for_stream(self) -> None:
+        """Synchronize."""
+        torch.cuda.synchronize()
+
+
+class CpuCounter(PhaseCounter):
+    """Counts the storages of CPU tensors in blocks of the allocator's size; there is no cache to count.
+
+    Args:
+        capacity: bytes beyond which an allocation fails; None: those of the machine.
+    """
+
+    def __init__(self, capacity: int | None) -> None:
+        super().__init__()
+        self._live = _CpuStorages(capacity)
+
+    def take_peaks(self) -> tuple[int, int | None]:
+        """Return the peak of the counted bytes."""
+        peak, self._live.peak = self._live.peak, self._live.live
+        return peak, None
+
+    def levels(self) -> tuple[int, int | None]:
+        """Return the counted bytes."""
+        return self._live.live, None
+
+    @contextlib.contextmanager
+    def counting(self) -> Iterator[None]:
+        """Count the storages that are made inside."""
+        with self._live, self._live.counting_resize():
+            yield
+
+
+def _is_plain(kind: Any) -> bool:
+    """Return True if tensors of a class have a storage of their own: bitsandbytes' weights too, not a DTensor."""
+    return kind is FakeTensor or kind.__torch_dispatch__ == torch.Tensor.__torch_dispatch__
+
+
+class LiveBytes(TorchDispatchMode):  # type: ignore[misc] # torch is not type-checked
+    """Counts the storages that appear while the mode is active, until they are released."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.live = self.peak = 0
+        self._seen: set[int] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if not all(map(_is_plain, types)):
+            return NotImplemented  # a subclass's operation comes back as operations of its inner tensors
+        result = func(*args, **(kwargs or {}))
+        for leaf in tree_leaves(result):
+            if isinstance(leaf, torch.Tensor):
+                self._count(leaf)
+        return result
+
+    def ignore(self, tensor: Any) -> None:
+        """Do not count the storage of a tensor."""
+        self._seen.add(tensor.untyped_storage()._cdata)
+
+    def _count(self, tensor: Any) -> None:
+        storage = tensor.untyped_storage()
+        key, size = storage._cdata, storage.nbytes()
+        if key in self._seen:
+            return
+        self._seen.add(key)
+        self.live += size
+        self.peak = max(self.peak, self.live)
+        weakref.finalize(storage, self._release, key, size)
+
+    def _release(self, key: int, size: int) -> None:
+        self._seen.discard(key)
+        self.live -= size
+
+
+class _CpuStorages(LiveBytes):
+    def __init__(self, capacity: int | None) -> None:
+        super().__init__()
+        self._capacity = capacity
+        self._sizes: dict[int, int] = {}
+
+    def _count(self, tensor: Any) -> None:
+        if tensor.device.type != "cpu":
+            return
+        storage = tensor.untyped_storage()
+        key = storage._cdata
+        if key not in self._seen:
+            self._seen.add(key)
+            weakref.finalize(storage, self._release, key, 0).atexit = False
+            self._set(key, block_bytes(storage.nbytes()))
+
+    def _release(self, key: int, size: int) -> None:
+        self._seen.discard(key)
+        self.live -= self._sizes.pop(key, size)
+
+    def _set(self, key: int, size: int) -> None:
+        live = self.live + size - self._sizes.get(key, 0)
+        if self._capacity is not None and live > self._capacity:
+            raise OutOfMemoryError(
+                f"Tried to allocate {size} bytes on the CPU; the limit is {self._capacity}, and {self.live} are in use"
+            )
+        self.live, self._sizes[key] = live, size
+        self.peak = max(self.peak, live)
+
+    @contextlib.contextmanager
+    def counting_resize(self) -> Iterator[None]:
+        """Follow storages that FSDP empties and fills again in place."""
+        original = torch.UntypedStorage.resize_
+
+        def resize(storage: Any, size: int) -> Any:
+            result = original(storage, size)
+            if storage._cdata in self._seen:
+                self._set(storage._cdata, block_bytes(size))
+            return result
+
+        with replaced((torch.UntypedStorage, "resize_", resize)):
+            yield
