@@ -19,6 +19,7 @@ from .snapshot.records import MemorySnapshot
 from .snapshot.snapshot_reader import is_snapshot, read_snapshot
 from .wordings import (
     CAUGHT,
+    PINNED,
     Wording,
     find_wording,
     fold,
@@ -554,6 +555,9 @@ class _Reader:
     def _keep_wording(
         self, stream: _Stream, line: LogLine, wording: Wording, found: dict[str, str], *, caught: bool = False
     ) -> None:
+        innermost = stream.frames[-1][3] if stream.frames else ""
+        if wording.kind == "gpu library" and wording.source is None and "pin_memory" in innermost:
+            wording = PINNED
         by_summary = self._reported_rank if line.rank is None and _OF_RANK.search(line.text) else None
         rank = line.rank if by_summary is None else by_summary
         failure = _told(

@@ -513,6 +513,18 @@ WORDINGS: tuple[Wording, ...] = (
             "Load 4-bit instead of 8-bit, keep part of the model on the CPU (device_map), or make the batch smaller.",
         ),
     ),
+    Wording(  # faiss/gpu/StandardGpuResources.cpp
+        kind="gpu library",
+        source="Faiss",
+        pattern=r"StandardGpuResources: alloc fail type .{0,80} size (?P<tried>\d+) bytes",
+        says=("Use a smaller temporary memory (setTempMemory), a smaller index, or more GPUs.",),
+    ),
+    Wording(  # tinygrad/runtime/ops_cuda.py and device.py: MemoryError
+        kind="gpu library",
+        source="tinygrad",
+        pattern=rf"Allocation of (?P<tried>{SIZE}) failed on (?:CUDA|NV)(?::\d+)?\. Used: (?P<allocated>{SIZE})",
+        says=(_SMALLER,),
+    ),
     Wording(  # onnxruntime/core/framework/bfc_arena.cc
         kind="gpu library",
         source="ONNX Runtime",
@@ -574,10 +586,18 @@ WORDINGS: tuple[Wording, ...] = (
         r"|\bOOMKilled\b(?!\W{1,4}false)"
         r"|oom-kill:constraint=|killed by the OOM killer|exceeded (?:step|job) memory limit",
     ),
+    Wording(  # Colab and Kaggle restart a notebook
+        kind="killed",
+        source="the notebook's host",
+        pattern=r"[Yy]our session crashed after using all available RAM"
+        r"|[Nn]otebook tried to allocate more memory than is available",
+        says=("CPU RAM of the notebook's machine ran out, not GPU memory.",),
+    ),
     Wording(  # a SIGKILL without its sender
         kind="killed",
         sure=False,
-        pattern=r"exit ?code {0,9}[:=]? {0,9}(?:-9|137)\b|return code {0,9}=? {0,9}(?:-9|137)\b|Signal 9 \(SIGKILL\)"
+        pattern=r"[Ee]xit(?:ed)? ?(?:with )?code(?: is)? {0,9}[:=]? {0,9}(?:-9|137)\b"
+        r"|return code {0,9}=? {0,9}(?:-9|137)\b|Signal 9 \(SIGKILL\)"
         r"|^(?:\S+: line \d+: +\d+ )?Killed(?: {2,}.*)?$|died with <Signals\.SIGKILL: 9>"
         r"|DataLoader worker \(pid\(?s?\)? [\d, ]+\) (?:is killed by signal: Killed|exited unexpectedly)"
         r"|A worker process managed by the executor was unexpectedly terminated|was killed by SIGKILL",
@@ -626,7 +646,8 @@ WORDINGS: tuple[Wording, ...] = (
         r"|(?:CUBLAS|CUDNN|CUSOLVER|CUSPARSE)_STATUS_ALLOC_FAILED|hipErrorOutOfMemory|HIP_ERROR_OutOfMemory"
         r"|(?:Cuda|CUDA|Hip|HIP) failure(?: \d+)?:? '?out of memory|Failed to CUDA (?:calloc|host alloc)"
         r"|(?:CUDA|HIP) runtime error.{0,80}: out of memory|cudaSuccess \(2 vs\. 0\) +out of memory"
-        r"|(?:cuda|hip)Malloc\w{0,10} failed: out of memory"
+        r"|(?:cuda|hip)Malloc\w{0,10} (?:retry )?(?:failed|error):? out of memory|Insufficient VRAM"
+        r"|CUDA(?: failed with error|:) out of memory\s*$|Gpu API call\) out of memory"
         r"|OutOfMemoryError: ?(?:CUDA out of memory\.?)?\s*$|[A-Z]{2,4} out of memory\.?\s*$",
     ),
     Wording(
@@ -659,7 +680,7 @@ CAUGHT = re.compile(
     r"|attempting to copy inputs of .{0,200} due to CUDA OOM|skipp\w{1,9} (?:\w{1,20} ){0,2}batch"
     r"|(?:\boom\b|out ?of ?memory).{0,120}(?:\bretry|\bskipp|\brecover|using cpu|falling back|trying again"
     r"|reducing (?:the )?batch|halving)"
-    r"|(?:\bretry\w{0,9}|\bskipp\w{1,9}|\brecover\w{0,9}) .{0,60}(?:\boom\b|out of memory))"
+    r"|(?:\bretry(?! failed)\w{0,9}|\bskipp\w{1,9}|\brecover\w{0,9}) .{0,60}(?:\boom\b|out of memory))"
 )
 """A line that says the program caught the failure and goes on."""
 
@@ -681,7 +702,7 @@ _ROOTS = {
     for root, words in {
         "memory": "outof memoryerror lowonmem memorypressure memorylimit memory(shm memoryondevice memoryfor "
         "memoryprof memoryalloc enoughmemory systemmemory memorycapac memoryseg insufficient",
-        "alloc": "oallocate beallocated tallocate allocating allocationon allocfailed badalloc cudahostalloc calloc "
+        "alloc": "oallocate beallocated tallocate allocating allocationo allocfailed badalloc cudahostalloc calloc "
         "hostalloc cachingallocator memoryallocation",
         "code": "exitcode returncode",
         "cu": "cublas cudnn cusolver cusparse executablebatch",
@@ -702,6 +723,8 @@ _WORDS = tuple(
         "buserror",
         "spaceleft",
         "dispatchedonthecpu",
+        "allavailableram",
+        "insufficientvram",
     ]
 )
 """Folded words of which every line that the table knows contains one; of many the part that they share is above."""
@@ -745,6 +768,19 @@ def lines_with(folded: bytes, words: Iterable[bytes]) -> set[bytes]:
             at = folded.find(word, end)
     return found
 
+
+PINNED = Wording(  # at::cuda::getPinnedMemoryAllocator: cudaHostAlloc, in a process that may have no CUDA context yet
+    kind="gpu library",
+    source="pinned memory",
+    pattern="",
+    sure=False,
+    says=(
+        "The call pins CPU RAM, for which the error has the same words: the host may have no more RAM to pin (or "
+        "ulimit -l forbids it), or the GPU no room for the CUDA context that pinning needs.",
+        "Pin less (pin_memory=False in DataLoader, fewer workers, no optimizer or parameter offload), or free the GPU.",
+    ),
+)
+"""Of a CUDA error that the line of the traceback which pins memory raises; its words are those of any other."""
 
 _COMPILED = tuple((wording, re.compile(wording.pattern)) for wording in WORDINGS)
 

@@ -46,6 +46,10 @@ Memory on the node (IP: 10.0.0.2, ID: 4f) where the task (task ID: a6, name=toke
 """
 
 # (log, head of the failure, a sentence)
+PINS = """Traceback (most recent call last):
+  File "/env/torch/utils/data/_utils/pin_memory.py", line 98, in pin_memory
+    return data.pin_memory()
+RuntimeError: CUDA error: out of memory"""
 EXAMPLES = (
     (XLA, "gpu library", "JAX/XLA", True, "needs 5.00 GiB: arguments 512 MiB, outputs 1.50 GiB, temporaries 3.00 GiB"),
     ("RESOURCE_EXHAUSTED: Failed to allocate request for 176.00MiB (184549376B) on device ordinal 0", "gpu library", "JAX/XLA", True, "XLA_PYTHON_CLIENT_PREALLOCATE=false"),
@@ -111,6 +115,14 @@ EXAMPLES = (
     ("[TRT] [E] 2: [virtualMemoryBuffer.cpp::resizePhysical::140] Error Code 2: OutOfMemory (no further information)", "gpu library", "TensorRT", True, "--memPoolSize"),
     ("[W] Requested amount of GPU memory (34359738368 bytes) could not be allocated.", "gpu library", "TensorRT", True, "smaller"),
     ("RuntimeError: Failed to pin memory: cudaHostAlloc(...) : out of memory", "host", None, True, "CPU RAM ran out"),
+    ("RuntimeError: StandardGpuResources: alloc fail type TemporaryMemoryBuffer dev 0 space Device stream 0x5 size 1610612736 bytes (cudaMalloc error out of memory [2])", "gpu library", "Faiss", True, "setTempMemory"),
+    ("tinygrad.device.MemoryError: Allocation of 1.00 GB failed on CUDA. Used: 22.30 GB", "gpu library", "tinygrad", True, "smaller"),
+    ("MXNetError: cudaMalloc retry failed: out of memory", "gpu library", None, True, "no figures"),
+    ("RuntimeError: CUDA failed with error out of memory", "gpu library", None, True, "no figures"),
+    ("RuntimeError: Insufficient VRAM for model and cache", "gpu library", None, True, "no figures"),
+    ("Your session crashed after using all available RAM.", "killed", "the notebook's host", True, "not GPU memory"),
+    ("Container killed on request. Exit code is 137", "killed", None, False, "SIGKILL"),
+    (PINS, "gpu library", "pinned memory", False, "no more RAM to pin"),
     ("ERROR renderer: the arena is Out-Of-Memory", "not understood", None, False, "does not know this wording"),
 )  # fmt: skip
 
