@@ -780,7 +780,7 @@ PINNED = Wording(  # at::cuda::getPinnedMemoryAllocator: cudaHostAlloc, in a pro
         "Pin less (pin_memory=False in DataLoader, fewer workers, no optimizer or parameter offload), or free the GPU.",
     ),
 )
-"""Of a CUDA error that the line of the traceback which pins memory raises; its words are those of any other."""
+"""A CUDA error that the line of the traceback which pins memory raises; its words are those of any other."""
 
 _COMPILED = tuple((wording, re.compile(wording.pattern)) for wording in WORDINGS)
 

@@ -466,7 +466,8 @@ class FakeGpus(StorageTracker):
             tensor.routed = choice, self._writes_into(tensor)
         if values is not None and result.constant is None:
             self.know(result, values)
-            result.is_shared = bool(values.any())
+            counted = self._routed(args[0])
+            result.is_shared = bool(values.any()) and not (counted is not None and counted.are_answers)
             self._are_shared |= result.is_shared
         elif self._are_shared and getattr(result, "constant", None) is not None:
             result.is_shared = any(getattr(each, "is_shared", False) for each in _tensors(args))

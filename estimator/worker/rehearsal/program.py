@@ -34,6 +34,7 @@ from .quantized import buffers_of, elements, keep_libraries_python, packed_sizes
 from .ranks import parallel_of
 from .sharding import whole_sizes
 from .stand_ins import cuda_without_gpu
+from .terminal import terminal_sizes
 from .uploads import keep_here
 
 if TYPE_CHECKING:
@@ -159,7 +160,7 @@ class Rehearsal:
             self.gpus.naming_modules(),
             self._threads(),
             self._saving(),
-            replaced(*self._after.ending_epochs()),
+            replaced(*self._after.ending_epochs(), *terminal_sizes()),
         ):
             try:
                 program()

@@ -41,6 +41,8 @@ class Routed:
     """Part of the elements that differ from zero, where shares are equal."""
     are_flags: bool = False
     """The elements are 0 or 1."""
+    are_answers: bool = False
+    """They say which choices are their labels: a count of them is a metric, and no tokens go anywhere."""
 
 
 NEVER_SET = Routed(share=0.0, are_flags=True)
@@ -76,7 +78,7 @@ def follow(
     if name in _SAME:
         found = given
     elif name == "eq" and given.classes:
-        found = _equal(given, args[1])
+        found = _equal(given, source, args[1])
     elif name == "scatter" and given.share == 0:
         found = _scattered(result, args, routed_of(args[2]))
     elif name in ("gt", "ne") and given.share and _is_zero(args[1]):
@@ -102,7 +104,7 @@ def counts(total: int, shape: Any, dtype: Any) -> torch.Tensor:
 
 def expected_set(given: Routed | None, size: int) -> int | None:
     """Return how many of so many elements differ from zero where shares are equal; None: they are no choice."""
-    return None if given is None or given.share is None else math.ceil(given.share * size - 1e-6)
+    return None if given is None or given.share is None or given.are_answers else math.ceil(given.share * size - 1e-6)
 
 
 def _chosen(name: str, args: Any, result: Any, given: Routed | None) -> tuple[Any, Routed] | None:
@@ -117,8 +119,10 @@ def _chosen(name: str, args: Any, result: Any, given: Routed | None) -> tuple[An
     return (places, Routed(classes=scores.shape[dim])) if places.dtype == torch.int64 else None
 
 
-def _equal(given: Routed, to: Any) -> Routed | None:
-    """Return which part of the choices are one place: a number, or each of a range."""
+def _equal(given: Routed, chosen: Any, to: Any) -> Routed | None:
+    """Return which part of the choices are one place: a number, or each of a range; or their labels, one for each."""
+    if isinstance(to, torch.Tensor) and to.numel() > 1 and to.shape == chosen.shape:
+        return Routed(share=1 / given.classes, are_flags=True, are_answers=True)
     is_known = not isinstance(to, torch.Tensor) or getattr(to, "constant", None) is not None or to.numel() == 1
     return Routed(share=1 / given.classes, are_flags=True) if is_known else None
 

@@ -296,6 +296,27 @@ def test_experts_in_a_loop_share_the_tokens_equally(program) -> None:
     assert found.budget.peak.allocated_range.high_bytes > found.allocated_bytes * 1.05
 
 
+ANSWERS = """
+import os, sys, torch
+_, width = os.popen("stty size", "r").read().split()
+columns = os.get_terminal_size().columns - int(width)
+dev = torch.device(sys.argv[1])
+model = torch.nn.Linear(256, 10).to(dev)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+right = columns
+for _ in range(3):
+    labels = torch.randint(0, 10, (64,)).to(dev)
+    logits = model(torch.randn(64, 256).to(dev))
+    torch.nn.functional.cross_entropy(logits, labels).backward()
+    optimizer.step()
+    right += logits.max(1)[1].eq(labels).sum().item() + (logits.argmax(1) == labels).sum().item()
+"""
+
+
+def test_right_answers_are_counted_without_a_doubt_also_beside_a_bar_as_wide_as_the_terminal(program) -> None:
+    assert rehearse([sys.executable, program(ANSWERS), "cuda"]).answer.doubts == []
+
+
 def test_shares_end_where_a_tensor_is_written_into_and_no_number_overflows(program) -> None:
     lines = (
         "scores = torch.rand(64, 8, device='cuda')",
