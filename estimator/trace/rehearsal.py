@@ -362,8 +362,14 @@ def _warnings(answer: RehearsalAnswer) -> Iterator[str]:
             yield f"cuDNN workspaces for convolutions {kind} have not been measured: the range is wide."
     if answer.ended == "time":
         yield f"The time limit was reached after {_steps(answer)}, at {answer.line}: later steps may need more memory."
+    what = f"{f'at {answer.line}: ' if answer.line else ''}{_error(answer) or 'it exited'}"
     if answer.ended == "failed":
-        yield f"The program failed after {_steps(answer)}, at {answer.line}: {_error(answer) or 'it exited'}."
+        yield f"The program failed after {_steps(answer)}, {what}."
+    if answer.ended == "stopped":
+        yield (
+            f"After {_steps(answer)} the rehearsal ended the epoch early, and the program stopped there, {what}. In a "
+            "whole epoch that need not happen; what comes after it is not in the figure."
+        )
     if answer.ended == "end" and answer.steps and all(each.steps < 2 for each in answer.steps):
         yield "The program ended after its first optimizer step: later steps may need more memory."
 

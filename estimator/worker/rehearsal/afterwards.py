@@ -46,6 +46,8 @@ class Afterwards:
         self.has_begun = False
         self.has_interrupted = False
         """The program has left its steps: it evaluates or saves."""
+        self.has_ended_epoch = False
+        """A data loader was ended early: what counts on a whole epoch may fail for that alone."""
         self.backward_passes = 0
         self._gpus = gpus
         self._wanted = steps
@@ -148,6 +150,7 @@ class Afterwards:
             if self.has_begun and is_spent:
                 if steps == self._steps:
                     self._batches_left = _most(self._batches_left, self_, given)
+                self.has_ended_epoch = True
                 raise EpochEnds
             batch = take(self_)
             self_._vramtop_seen = epoch, steps, passes, given + 1

@@ -107,6 +107,7 @@ class Rehearsal:
         self._told = 0.0
         self._progress = os.open(plan["progress"], os.O_WRONLY | os.O_CREAT) if "progress" in plan else -1
         self._failed_threads: list[BaseException] = []
+        self._exit_line = ""
         self._awaits_forward = False
         """A backward pass or an optimizer's step is over: the next module that is called begins a forward pass."""
         self._begin("loading")
@@ -167,6 +168,7 @@ class Rehearsal:
             except SystemExit as end:
                 if end.code not in (None, 0):
                     sys.stderr.write(end.code if isinstance(end.code, str) else f"exit code {end.code}\n")
+                    self._exit_line = _last_line(end)
                     self._finish("exit", code=end.code if isinstance(end.code, int) else 1)
             except BaseException as error:  # noqa: BLE001 - the program's own failure, which is told
                 traceback.print_exception(type(error), error, _own_part(error.__traceback__))
@@ -428,10 +430,11 @@ class Rehearsal:
     def _answer(self, ended: str, error: BaseException | None) -> dict[str, Any]:
         gpus, history = self.gpus, self.gpus.history
         if self._after.has_begun and ended in ("error", "exit"):  # what was asked for is there
-            ended = "end" if _is_end_of_epoch(error) else "failed"
+            stopped = "stopped" if self._after.has_ended_epoch else "failed"
+            ended = "end" if _is_end_of_epoch(error) else stopped
         answer: dict[str, Any] = {
             "ended": ended,
-            "line": program_line() if error is None else _last_line(error),
+            "line": self._exit_line or (program_line() if error is None else _last_line(error)),
             "error": None if error is None else f"{type(error).__name__}: {error}"[:1000] + self._data.hint(error),
             "missing_data": self._data.of(error),
             "missing_package": _missing_package(error),

@@ -120,6 +120,15 @@ def test_a_program_that_fails_after_its_steps_has_an_answer_and_a_warning(progra
     assert warning.endswith("train.py:14: AssertionError: too late.")
 
 
+@pytest.mark.parametrize("stops", ["raise RuntimeError('no metric yet')", "sys.exit(1)"])
+def test_a_program_that_stops_where_its_epoch_was_ended_early_need_not_do_so_in_a_whole_one(program, stops) -> None:
+    text = EPOCHS.replace("    net.eval()", f"    {stops}")
+    (warning,) = rehearse([sys.executable, program(text), "cuda"]).warnings
+    line = text.splitlines().index(f"    {stops}") + 1
+    assert warning.startswith("After 3 steps of AdamW the rehearsal ended the epoch early, and the program stopped")
+    assert f"train.py:{line}: " in warning
+
+
 ENDLESS = """
 import torch
 from torch.utils.data import DataLoader
