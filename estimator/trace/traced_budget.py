@@ -26,6 +26,7 @@ from ..job.gpu_catalogue import Gpu, generation_of
 from ..job.job import Job
 from ..job.resolved_job import ResolvedJob, resolve_job
 from ..job.rules.dtype_widths import BITSANDBYTES
+from ..job.rules.version_rules import steps_take_same_memory
 from ..job.trainable import describe_trained
 from ..model.architecture import Architecture
 from ..model.find_config import ResolvedModel
@@ -44,6 +45,10 @@ from .traced_step import StepSummary, Trace, TracedPhase, trace_job
 
 _COUNT_TOLERANCE = 0.002
 """Relative difference of two counts of one model's parameters."""
+_OTHER_VERSIONS = (
+    "The job uses other versions than torch {} and transformers {}, with which its step was run: theirs may take other "
+    "memory."
+)
 _PHASES: tuple[PhaseName, ...] = ("loading", "forward", "backward", "optimizer step", "evaluation", "saving")
 
 
@@ -98,7 +103,9 @@ def traced_budget(
     set_by, conf = allocator_settings(os.environ if environ is None else environ) or (None, resolved.allocator_conf)
     if resolved.quantization is not None and (job.lora is None or resolved.quantization not in BITSANDBYTES):
         raise CannotTellError(f"vramtop cannot trace a step with weights stored in {resolved.quantization}")
-    trace = trace_job(job, model, allocator_conf=conf, python=python, timeout=timeout)
+    trace = trace_job(job, model, allocator_conf=conf, python=python, timeout=timeout, any_version=arch is None)
+    torch, transformers = trace.versions["torch"], trace.versions["transformers"]
+    same = steps_take_same_memory(job, torch=torch, transformers=transformers)
     overhead = overhead_of(resolved, gpu)
     phases = phases_of(trace.phases, overhead)
     highest = highest_of(phases, overhead)
@@ -106,7 +113,7 @@ def traced_budget(
     capacity = capacity_on(gpu, memory_bytes, outside + overhead.workspace)
     on_gpu = _reserved_on(capacity, trace, conf)
     reserved = trace.reserved if on_gpu.out_of_memory else on_gpu  # its need, where it exceeds the GPU
-    doubts = doubts_of(resolved, recurrent=has_recurrent_blocks(model.config))
+    doubts = doubts_of(resolved, known_family=same, recurrent=has_recurrent_blocks(model.config))
     less, more = preparation_doubt(resolved, arch) if arch else (0, 0)
     other = less + longest_first_doubt(resolved, highest.components), more
     peak = peak_of(phases, highest, reserved.peak + overhead.workspace, doubts, other)
@@ -134,6 +141,7 @@ def traced_budget(
         warnings=(
             *warnings(resolved, arch, None, fused_recurrence="mamba_ssm" in trace.versions),
             *(f"{each[0].upper()}{each[1:]}." for each in trace.doubts),
+            *(() if same else (_OTHER_VERSIONS.format(torch, transformers),)),
             *allocator_warnings(on_gpu, trace.reserved.peak + overhead.workspace, capacity),
         ),
         largest=trace.peak_tensors,

@@ -72,6 +72,7 @@ def trace_job(
     allocator_conf: str | None = None,
     python: str | None = None,
     timeout: float = 900,
+    any_version: bool = False,
 ) -> Trace:
     """Return the trace of a job, from the cache if it was traced before.
 
@@ -81,6 +82,7 @@ def trace_job(
         allocator_conf: the allocator's settings.
         python: the interpreter with torch and transformers; None: searched for.
         timeout: seconds.
+        any_version: also where the interpreter's libraries are not of the versions that the job states.
 
     Raises:
         InputError: ``python`` does not exist.
@@ -88,7 +90,8 @@ def trace_job(
     """
     request = trace_request(job, model, allocator_conf)
     interpreter = choose_interpreter(python, os.environ)
-    if not steps_take_same_memory(job, torch=interpreter.torch, transformers=interpreter.transformers):
+    same = steps_take_same_memory(job, torch=interpreter.torch, transformers=interpreter.transformers)
+    if not (same or any_version):
         raise CannotTellError(
             f"the job uses other versions than torch {interpreter.torch} and transformers {interpreter.transformers} "
             f"of {interpreter.path}; name a Python with its versions (--python)"

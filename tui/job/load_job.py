@@ -921,6 +921,11 @@ def _require_complete(loaded: LoadedJob, source: str, where: str) -> LoadedJob:
     Raises:
         InputError: a required setting is missing.
     """
+    if loaded.is_launch_line and loaded.job.program is None and (kind := _other_input(loaded.job.model)):
+        raise CannotTellError(
+            f"{source} trains {loaded.job.model.id} for {kind}, whose inputs are not read from "
+            "a script; --rehearse runs it without a GPU"
+        )
     if loaded.missing:
         refused = loaded.reading.refused if loaded.reading else {}
         wrong = [key for key in loaded.missing if key in refused]
@@ -933,7 +938,7 @@ def _require_complete(loaded: LoadedJob, source: str, where: str) -> LoadedJob:
         if absent := _ABSENT.search(unread):
             raise InputError(f"{absent[1]}: no such file")
         if "model.id" in loaded.missing and loaded.is_launch_line:
-            others = ", ".join(key for key in loaded.missing if key != "model.id")
+            others = ", ".join(key for key in loaded.missing if key not in ("model.id", _LENGTH))  # images have none
             also = f"; {others} must be given too" if others else ""
             raise _NotStatedError(
                 f"{_NO_MODEL.format(source)}{left_open}; give it {where} --set model.id=NAME: a hub id, "
@@ -954,6 +959,23 @@ def _require_complete(loaded: LoadedJob, source: str, where: str) -> LoadedJob:
         return loaded
     note = f"Assumed (the job does not set these): {'; '.join(guessed)}."
     return replace(loaded, notes=(*loaded.notes, note))
+
+
+def _other_input(spec: ModelSpec) -> str | None:
+    """Return the task of a model that takes images or audio and has no formula; None: it is another, or not found."""
+    from vramtop.estimator.program.named_models import find_named_model, named_by_config
+
+    if not spec.id or names_user_code(spec.id):
+        return None
+    try:
+        model = resolve_model(spec)
+        read_architecture(model.config, spec.task, where=model.where)
+    except InputError:
+        return None
+    except CannotTellError:
+        named = find_named_model(spec.id) or named_by_config(model)
+        return None if named is None else named.task
+    return None
 
 
 def _lines_left_open(reading: JobReading | None) -> str:

@@ -5,6 +5,7 @@ import pytest
 from vramtop.estimator.common.errors import InputError
 from vramtop.estimator.job.job import Job, ModelSpec, Training
 from vramtop.estimator.job.job_file.changes import with_changes
+from vramtop.estimator.program.named_models import find_named_model
 from vramtop.tui.cli.main import main
 from vramtop.tui.job.changed_settings import changed_settings_text
 from vramtop.tui.job.load_job import load_from_text
@@ -80,6 +81,21 @@ def test_a_program_without_a_model_that_can_be_read_is_one_to_rehearse(tmp_path,
     (tmp_path / "train.sh").write_text("echo")
     with pytest.raises(InputError):
         load_from_text("./train.sh --batch 3")
+
+
+WHISPER = """
+from transformers import Seq2SeqTrainer, Seq2SeqTrainingArguments, WhisperForConditionalGeneration
+model = WhisperForConditionalGeneration.from_pretrained("openai/whisper-small")
+args = Seq2SeqTrainingArguments("out", per_device_train_batch_size=16, fp16=True)
+Seq2SeqTrainer(args=args, model=model, train_dataset=None).train()
+"""
+
+
+def test_a_line_that_trains_on_audio_is_told_at_once_that_only_its_program_knows(tmp_path, capsys):
+    (tmp_path / "train.py").write_text(WHISPER.replace("openai/whisper-small", str(tmp_path)))
+    (tmp_path / "config.json").write_text(json.dumps(find_named_model("whisper-small").config))
+    assert main(["fit", "--read-only", "--gpu-memory", "80GiB", "--", "python", "train.py"]) == 3
+    assert "for speech-seq2seq, whose inputs are not read from a script; --rehearse" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
