@@ -805,6 +805,10 @@ _UNPACKED = {
 """What decides whether weights stay in the format in which the checkpoint stores them."""
 
 
+def _listed(words: Sequence[str]) -> str:
+    return f"{', '.join(words[:-1])} and {words[-1]}" if words[1:] else words[0]
+
+
 def widen_for_uncertainty(budget: Budget) -> Budget:
     """Return the budget with a range that allows for the job's uncertain components, and a warning.
 
@@ -826,7 +830,8 @@ def widen_for_uncertainty(budget: Budget) -> Budget:
         replace(stage, low_bytes=max(0, stage.low_bytes - less), high_bytes=stage.high_bytes + more)
         for stage in budget.stages
     )
-    errors = ", ".join(f"{name} {_ERRORS[direction]}" for name, direction in uncertain)
+    alike = {error: [name for name, direction in uncertain if direction == error] for error in _ERRORS}
+    errors = "; ".join(f"{_listed(names)} {_ERRORS[error]}" for error, names in alike.items() if names)
     warning = f"Some settings are not understood (see the notes), so the range allows for {errors}."
     if [*uncertain] == [("weights", "more")] and budget.job.inference is not None:
         warning = _UNPACKED.get(budget.job.inference.weights, warning)

@@ -190,6 +190,7 @@ def read_step(inputs: TrainerInputs, findings: FindingCollector) -> None:
     steps = _prefer_written(steps, inputs.accelerate, _ACCUMULATION)
     findings.record_count("training.gradient_accumulation", steps)
     read_optimizer(inputs, findings)
+    _read_compile(inputs, findings)
     record_arguments(library("transformers"), "step", inputs.settings, findings)
     doubt_arguments(library("transformers"), "step", inputs.settings, findings)
     _read_checkpointing(inputs, findings)
@@ -201,12 +202,21 @@ def read_step(inputs: TrainerInputs, findings: FindingCollector) -> None:
             findings.mark_uncertain("training.loss", sentence, direction="more")
     elif (liger := read_liger(inputs.settings, findings)) is not None:
         findings.record_from(liger, "training.loss", "fused-linear")
-    dynamo = inputs.accelerate.find("dynamo_backend")
-    if dynamo is not None and as_word(dynamo) not in ("no", "none"):
-        findings.record("training.compile", True, dynamo.origin)
     if inputs.method is not None and inputs.trl is None:
         findings.warn(f"TRL's method {inputs.method} is not supported: its additional models are not counted.")
         findings.add_uncertainty("more", "weights", "activations", "logits")
+
+
+def _read_compile(inputs: TrainerInputs, findings: FindingCollector) -> None:
+    """Record whether the backend of torch.compile fuses kernels; ``eager`` runs the model as it is."""
+    backend = inputs.settings.find("torch_compile_backend") or inputs.accelerate.find("dynamo_backend")
+    word = as_word(backend)
+    if backend is None or word in (None, "no", "none"):
+        return
+    findings.record_from(backend, "training.compile", word == "inductor")
+    if word not in ("inductor", "eager"):
+        sentence = f"{backend.origin} = {word}: what this backend of torch.compile keeps is not known."
+        findings.mark_uncertain("training.compile", sentence, direction="either")
 
 
 def _read_micro_batch(inputs: TrainerInputs, findings: FindingCollector) -> None:

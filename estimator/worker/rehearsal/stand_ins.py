@@ -541,6 +541,8 @@ def _others(gpus: FakeGpus, card: Card) -> Iterator[tuple[Any, str, Any]]:
     def compiled(model: Any = None, **options: Any) -> Any:
         if model is None:
             return functools.partial(compiled, **options)
+        if options.get("backend") == "eager":
+            return model
         if getattr(model, "__module__", None) == "torch.nn.attention.flex_attention":
             gpus.compiles |= model.__name__ == "flex_attention"  # torch wraps what it calls itself, too
             return model

@@ -38,11 +38,32 @@ def read(tmp_path: Path) -> Read:
         ("--lr_scheduler_type cosine --weight_decay 0.1 --tokenizers_parallelism true", Uncertainties()),
         ("--precompute_ref_log_probs true --use_bnb_nested_quant true --use_dora false", Uncertainties()),
         ("--use_dora true", Uncertainties(gradients="either", optimizer="either", activations="either")),
+        ("--torch_compile true --torch_compile_backend inductor", Uncertainties()),
+        ("--torch_compile true --torch_compile_backend eager", Uncertainties()),
+        (
+            "--torch_compile_backend cudagraphs",
+            Uncertainties(weights="either", gradients="either", optimizer="either", activations="either"),
+        ),
         ("--lora_alpha 3 --some_offload_setting false --dataloader_num_workers 4", Uncertainties()),
     ],
 )
 def test_uncertain_settings(read: Read, flags: str, unsure: Uncertainties) -> None:
     assert read(f"{TRAINER} {flags}").job().unsure == unsure
+
+
+@pytest.mark.parametrize(
+    ("line", "compiles"),
+    [
+        (f"{TRAINER} --torch_compile true", True),
+        (f"{TRAINER} --torch_compile true --torch_compile_backend eager", False),
+        (f"{TRAINER} --torch_compile_backend inductor", True),
+        (f"accelerate launch --dynamo_backend EAGER {TRAINER.removeprefix('python ')}", False),
+        (f"accelerate launch --dynamo_backend inductor {TRAINER.removeprefix('python ')}", True),
+        (f"accelerate launch --dynamo_backend no {TRAINER.removeprefix('python ')}", False),
+    ],
+)
+def test_only_a_backend_of_torch_compile_that_fuses_kernels_counts(read: Read, line: str, compiles: bool) -> None:
+    assert read(line).job().training.compile == compiles
 
 
 @pytest.mark.parametrize("method", ["formula", "auto"])
