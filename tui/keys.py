@@ -215,7 +215,6 @@ JOB_KEYS = {
     ),
     "attach.next_run": Key("right_square_bracket", "the next run", in_help=False),
     "attach.dismiss": Key("x", "dismiss this run; ended runs stay until you dismiss them"),
-    "fleet.sort": Key("s", "sort by the next column: status, host, job, user, free; ↓ marks it"),
 }
 
 

@@ -53,7 +53,6 @@ async def draw_cluster(name: str, size: tuple[int, int]) -> None:
     """Open the dashboard over many hosts, and save the screen."""
     async with open_cluster(size) as program:
         await program.shown("node05")
-        await program.press("right")
         save(name, program)
 
 
@@ -118,7 +117,7 @@ async def main() -> None:
     pictures = {
         "dashboard": lambda: draw("dashboard", (100, 33), nothing),
         "runs": lambda: draw("runs", (112, 31), unfold_a_run, snapshots=[eight_gpus(second) for second in range(8)]),
-        "hosts": lambda: draw_cluster("hosts", (110, 15)),
+        "hosts": lambda: draw_cluster("hosts", (110, 34)),
         "out-of-memory": lambda: draw("out-of-memory", (100, 30), explain_a_log),
         "attach": lambda: draw("attach", (100, 40), attach_to_a_job),
         "fit-check": lambda: draw("fit-check", (120, 32), check_a_job),

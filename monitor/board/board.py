@@ -234,6 +234,8 @@ class Board(msgspec.Struct, frozen=True, kw_only=True):
     """What is not displayed; None: everything is."""
     attach_progress: AttachProgress | None = None
     """How many runs were read by themselves; None: none is."""
+    sums: str | None = None
+    """Sums over many hosts, in words; None: the board is of one machine."""
 
     @property
     def displayed_gpus(self) -> tuple[GpuRow, ...]:

@@ -1,5 +1,5 @@
-"""The fleet: readings of many hosts as plain immutable data, and the runs that span them.
+"""The fleet: readings of many hosts as plain immutable data, and the board that the dashboard shows of them.
 
-Lives here: ``HostReading`` and what it consists of, ``Fleet`` with its sums, runs over several hosts, the reading of
-this host's board, and the interface of whatever reads many hosts. No input or output.
+Lives here: ``HostReading`` and what it consists of, ``Fleet`` with its sums, the reading of this host's board, the two
+sources of many hosts (ssh and Prometheus), and the board over many hosts.
 """

@@ -229,8 +229,18 @@ class GpuReading:
 
     @property
     def label(self) -> str:
-        """Label in the process table: the index; of a MIG device GPU and GPU instance, ``0:3``."""
+        """Label in sentences: the index; of a MIG device GPU and GPU instance, ``0:3``; of many hosts ``node1:0``."""
         return str(self.index)
+
+    @property
+    def column_label(self) -> str:
+        """Label in tables, beside the name of its host where there are many."""
+        return self.label
+
+    @property
+    def host(self) -> str | None:
+        """Name of its host, of a reading of many hosts; None: there is only one."""
+        return None
 
     @property
     def order(self) -> tuple[int, ...]:
@@ -292,7 +302,7 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_live(self) -> bool:
-        """True if it is this machine now, so that its processes can be looked at; False: a recording."""
+        """True if it is this machine now, so that its processes can be looked at; False: a recording or other hosts."""
         return self.kind == "nvml"
 
 

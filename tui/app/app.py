@@ -76,12 +76,12 @@ class SourceFailed(Message):
         self.sentence = sentence
 
 
-# Options of the two apps, as the command line and the settings file give them.
+# Options of the app, as the command line and the settings file give them.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SharedOptions:
-    """What both apps can be told."""
+class AppOptions:
+    """Everything about the app but its source of snapshots and its jobs."""
 
     interval: float = 1.0
     """Seconds between readings."""
@@ -99,11 +99,6 @@ class SharedOptions:
     """Called with name and value of each setting that the user changes, the theme among them."""
     clock: Callable[[], float] = time.monotonic
     """Monotonic seconds."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AppOptions(SharedOptions):
-    """Everything about the app over one machine but its source of snapshots and its jobs."""
 
     banner: str | None = None
     """A line about what is special about this run, such as that a recording is played."""
@@ -133,62 +128,6 @@ class AppOptions(SharedOptions):
     """Seconds after which screens are imported that no key has asked for; None: never."""
     demand: CurrentDemand = field(default_factory=CurrentDemand)
     """What the screen in front shows beyond memory; the source reads only that."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FleetOptions(SharedOptions):
-    """Everything about the app over many hosts but its source of fleets."""
-
-    source: str
-    """What is read, in a few words: ``12 hosts over ssh``."""
-
-
-# The part that both apps share: it keeps the settings, puts changed ones in force, and shows notices.
-
-
-class SharedApp(ThemedApp):
-    """An app with the user's settings.
-
-    Args:
-        options: the settings, and what to draw with.
-    """
-
-    def __init__(self, options: SharedOptions) -> None:
-        self._options = options
-        super().__init__(colours=options.colours, ascii_only=options.ascii_only)
-        self.choose_theme(options.theme)
-
-    def on_mount(self) -> None:
-        """Show what was found before the app was open; an app's own ``on_mount`` runs as well."""
-        self.theme_changed_signal.subscribe(self, self._keep_theme)
-        earlier = self._options.notices.show_on(partial(self.call_from_thread, self._show_notice))
-        for sentence in earlier:
-            self._show_notice(sentence)
-
-    def _show_notice(self, sentence: str) -> None:
-        self.notify(sentence, severity="warning", markup=False)
-
-    def show_notice(self, sentence: str) -> None:
-        """Show a warning now, or once the app is open; called from other threads."""
-        self._options.notices.add(sentence)
-
-    @property
-    def settings(self) -> Mapping[str, Value]:
-        """The settings in force by dotted name, with what was changed in this run; absent: the default."""
-        return self._options.settings
-
-    def save_setting(self, name: str, value: Value | None) -> None:
-        """Keep what the user has chosen on a screen, for this run and later ones."""
-        values = self._options.settings
-        if value is None:
-            values.pop(name, None)
-        else:
-            values[name] = value
-        self._options.save_setting(name, value)
-
-    def _keep_theme(self, theme: Theme) -> None:
-        if theme.name != self.settings.get(THEME, DEFAULT_THEME):
-            self.save_setting(THEME, theme.name)
 
 
 # Events of pending jobs that start or cease to fit: a sentence for the user, and a command of theirs.
@@ -359,11 +298,7 @@ def _notice_severity(announcements: Sequence[Announcement]) -> SeverityLevel:
     return "error" if "critical" in firing else "warning" if "warning" in firing else "information"
 
 
-_SAMPLER_STOP_SECONDS = 0.1
-"""Quitting waits this long for the sampler: a driver call may hang."""
-
-
-class VramtopApp(SharedApp, BoardApp):
+class VramtopApp(ThemedApp, BoardApp):
     """The dashboard and the screens that open from it.
 
     Args:
@@ -375,13 +310,15 @@ class VramtopApp(SharedApp, BoardApp):
     TITLE = "vramtop"
     CSS_PATH = "vramtop.tcss"
     BINDINGS: ClassVar[list[BindingType]] = APP_KEYS
-    _options: AppOptions
+    stop_seconds = 0.1
+    """Quitting waits this long for the sampler: a driver call may hang."""
 
     def __init__(
         self, source: SnapshotSource | EarlySampler, watchlist: Watchlist, options: AppOptions | None = None
     ) -> None:
-        options = options or AppOptions()
-        super().__init__(options)
+        self._options = options = options or AppOptions()
+        super().__init__(colours=options.colours, ascii_only=options.ascii_only)
+        self.choose_theme(options.theme)
         self.watchlist = watchlist
         self.board = None
         self.estimate, self.refine, self.python = options.estimate, options.refine, options.python
@@ -400,6 +337,31 @@ class VramtopApp(SharedApp, BoardApp):
             if isinstance(source, EarlySampler)
             else Sampler(source, options.interval, self._build_board, self._report_failure)
         )
+
+    def _show_notice(self, sentence: str) -> None:
+        self.notify(sentence, severity="warning", markup=False)
+
+    def show_notice(self, sentence: str) -> None:
+        """Show a warning now, or once the app is open; called from other threads."""
+        self._options.notices.add(sentence)
+
+    @property
+    def settings(self) -> Mapping[str, Value]:
+        """The settings in force by dotted name, with what was changed in this run; absent: the default."""
+        return self._options.settings
+
+    def save_setting(self, name: str, value: Value | None) -> None:
+        """Keep what the user has chosen on a screen, for this run and later ones."""
+        values = self._options.settings
+        if value is None:
+            values.pop(name, None)
+        else:
+            values[name] = value
+        self._options.save_setting(name, value)
+
+    def _keep_theme(self, theme: Theme) -> None:
+        if theme.name != self.settings.get(THEME, DEFAULT_THEME):
+            self.save_setting(THEME, theme.name)
 
     @property
     def feed(self) -> BoardFeed:
@@ -433,7 +395,10 @@ class VramtopApp(SharedApp, BoardApp):
         return DashboardScreen()
 
     def on_mount(self) -> None:
-        """Start the sampler, or take over the one that runs already."""
+        """Start the sampler, or take over the one that runs already; show what was found before the app was open."""
+        self.theme_changed_signal.subscribe(self, self._keep_theme)
+        for sentence in self._options.notices.show_on(partial(self.call_from_thread, self._show_notice)):
+            self._show_notice(sentence)
         self.call_after_refresh(_resume_garbage_collection)
         if self.attach is not None:
             self.attach.on_change = self._post_rebuilt_board
@@ -453,7 +418,7 @@ class VramtopApp(SharedApp, BoardApp):
 
     def on_unmount(self) -> None:
         """Stop the sampler, without waiting for a driver call that hangs."""
-        self._sampler.stop(_SAMPLER_STOP_SECONDS)
+        self._sampler.stop(self.stop_seconds)
         self._signals.close()
         if self.attach is not None:
             self.attach.close()

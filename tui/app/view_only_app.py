@@ -40,8 +40,6 @@ _REFUSED_ACTIONS = frozenset(
     ("forget", "leave_alone", "quiet_hours", "record", "rehearse", "suspend_process", "terminate")
 )
 """Actions of these screens that would change something; the keys of others open screens that are refused."""
-_REFUSED_SCREENS = ("fit_check", "preflight")
-"""Screens of the registry that are refused at their key already: they would ask something before they open."""
 
 
 class ViewOnlyApp(VramtopApp):
@@ -52,11 +50,15 @@ class ViewOnlyApp(VramtopApp):
     """
 
     view_only = True
+    refusal = REFUSAL
+    """Why something is not done."""
+    refused_screens: tuple[str, ...] = ("fit_check", "preflight")
+    """Screens of the registry that are refused at their key already: they would ask something before they open."""
 
     @property
     def termination_refusal(self) -> str | None:
         """Why no process can be terminated from here."""
-        return REFUSAL
+        return self.refusal
 
     def push_screen(self, screen: Screen[Any] | str, *args: Any, **settings: Any) -> Any:
         """Open a screen that only shows, and no other."""
@@ -82,11 +84,11 @@ class ViewOnlyApp(VramtopApp):
         """Return True if an action changes something, or opens a screen that does; no footer offers its key."""
         name, _, parameters = action.partition("(")
         name = name.rpartition(".")[2]
-        return name in _REFUSED_ACTIONS or (name == "open_screen" and parameters.strip("')\"") in _REFUSED_SCREENS)
+        return name in _REFUSED_ACTIONS or (name == "open_screen" and parameters.strip("')\"") in self.refused_screens)
 
     def action_open_screen(self, name: str) -> None:
         """Open a screen of the registry, unless it takes settings or starts something."""
-        if name in _REFUSED_SCREENS:
+        if name in self.refused_screens:
             self._refuse()
         else:
             super().action_open_screen(name)
@@ -101,4 +103,4 @@ class ViewOnlyApp(VramtopApp):
         return None
 
     def _refuse(self) -> None:
-        self.notify(REFUSAL, severity="warning", markup=False)
+        self.notify(self.refusal, severity="warning", markup=False)

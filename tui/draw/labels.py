@@ -57,8 +57,12 @@ _GPU_FAULTS = {
     "NO_PERMISSION": "no permission",
     "NOT_LISTED": "not listed",
     "ASLEEP": "asleep",
+    "CONNECTING": "connecting",
+    "SILENT": "silent",
+    "UNREACHABLE": "unreachable",
+    "NO_GPU": "no GPU",
 }
-"""A word for each fault of a whole GPU, by its code."""
+"""A word for each fault of a whole GPU, or of a host, by its code."""
 _CALM_STYLES = {"on_budget": "$text-success", "fits": "bold $text-success"}
 _BADGES = {name for name, mark in (*STATUSES.items(), *VERDICTS.items()) if mark.word.isupper()}
 
@@ -285,7 +289,7 @@ def figure_reason(figure: ProcessFigure, figures: ProcessFigures | None, *, live
     if figure_text(figure, figures, live=live) != "n/a":
         return None
     fault = figures.fault(figure) if figures else None
-    return fault.message if fault else "not in the recording"
+    return fault.message if fault else "not in these readings"
 
 
 # Figures of one GPU beside its memory as short texts: what slows it down, utilisation, power, temperature, fan.

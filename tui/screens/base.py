@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from ..background.latest_only_task import EstimateFunction
 
-# State of the readings, of one machine or of many: their age, whether they are paused, and the signs for that.
+# State of the readings: their age, whether they are paused, and the signs for that.
 
 
 STALE_INTERVALS = 3
@@ -41,7 +41,7 @@ STALE_INTERVALS = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FeedStatus:
+class BoardFeed:
     """Interval, age and state of the readings."""
 
     interval: float
@@ -53,9 +53,13 @@ class FeedStatus:
     """Why there are no new readings."""
     alerts: int = 0
     """Alerts that fire."""
+    recording: str | None = None
+    """Name of the file that is being recorded."""
+    banner: str | None = None
+    """A line about what is special about this run, such as that a recording is played."""
 
 
-def feed_signs(feed: FeedStatus) -> list[Content]:
+def feed_signs(feed: BoardFeed) -> list[Content]:
     """Return what a header says of the readings: paused, old, with alerts; nothing where all is as usual."""
     signs = []
     if feed.paused:
@@ -66,16 +70,6 @@ def feed_signs(feed: FeedStatus) -> list[Content]:
         words = f"{feed.alerts} alert{'' if feed.alerts == 1 else 's'}"
         signs.append(Content.styled(f" {words} ({shown_key('dashboard.alerts')}) ", alarm()))
     return signs
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BoardFeed(FeedStatus):
-    """Interval, age and state of the readings of one machine, or of a recording."""
-
-    recording: str | None = None
-    """Name of the file that is being recorded."""
-    banner: str | None = None
-    """A line about what is special about this run, such as that a recording is played."""
 
 
 @runtime_checkable

@@ -335,7 +335,9 @@ class ProcessInfoScreen(DrawnScreen[None]):
         """Read the details again."""
         pid, start_time = self._key
         if not self._is_live:
-            self._show_problem("The process is in the open recording, not on this machine.")
+            of_hosts = self.app.board is not None and self.app.board.sums is not None
+            where = "on another host" if of_hosts else "in the open recording"
+            self._show_problem(f"The process is {where}, not on this machine.")
         elif start_time is not None:
             self._read_task.submit(partial(self._read, pid, start_time))
         elif not self._present:  # else the figures say so
@@ -380,6 +382,8 @@ class ProcessInfoScreen(DrawnScreen[None]):
         if self._details is not None:
             yield from detail_lines(self._details)
         elif self._rows:
+            if not self._is_live and (comparison := self._rows[0].comparison):
+                yield Content(printable(comparison.sentence))
             yield from listed_lines(self._rows[0].process)
         elif self._problem is None:
             yield Content.styled("… reading the process", MUTED)
@@ -389,8 +393,8 @@ class ProcessInfoScreen(DrawnScreen[None]):
         row = self._rows[0] if self._rows else None
         name = process_name(row.process) if row else ""
         user = (self._details.user if self._details else None) or (row.process.user if row else None)
-        facts = [f"Process {pid}", *([name] if name else []), printable(user or "user n/a")]
-        if start_time is not None:
+        facts = [f"Process {pid}" if pid >= 0 else "Process", *([name] if name else []), printable(user or "user n/a")]
+        if start_time is not None and start_time >= 0:
             now = self.app.board.snapshot.time if self.app.board else time.time()
             started = datetime.fromtimestamp(start_time).astimezone()
             facts += [f"started {started:%d %b %H:%M:%S}", f"up {format_duration(max(0.0, now - start_time))}"]

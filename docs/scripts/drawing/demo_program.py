@@ -17,10 +17,11 @@ from textual.widgets import Input
 
 from vramtop.estimator.estimation import estimate
 from vramtop.monitor.board.watchlist import Watchlist
+from vramtop.monitor.fleet.hosts_board import HostsSource, HostsWatchlist
 from vramtop.monitor.sources.demo import demo_path
 from vramtop.monitor.sources.recording import read_recording
-from vramtop.tui.app.app import AppOptions, FleetOptions, VramtopApp
-from vramtop.tui.app.fleet_app import FleetApp
+from vramtop.tui.app.app import AppOptions, VramtopApp
+from vramtop.tui.app.hosts_app import HostsApp
 
 from .demo_fleet import ClusterSource
 from .terminal_svg import Cell, Row, Screen
@@ -76,12 +77,12 @@ class Player:
 class Program:
     """The program, open in a terminal of some size."""
 
-    def __init__(self, app: VramtopApp | FleetApp, pilot: Pilot[None], player: Player | None) -> None:
+    def __init__(self, app: VramtopApp, pilot: Pilot[None], player: Player | None) -> None:
         self.app, self.pilot, self._player = app, pilot, player
 
     async def play(self, second: int) -> None:
         """Play until this second of the recording."""
-        if self._player is None or not isinstance(self.app, VramtopApp):
+        if self._player is None:
             raise TypeError("a cluster stands still")
         player, app = self._player, self.app
         player.second = second
@@ -155,7 +156,8 @@ async def open_program(
 @asynccontextmanager
 async def open_cluster(size: tuple[int, int]) -> AsyncIterator[Program]:
     """Open the dashboard over many hosts in a terminal of this size."""
-    app = FleetApp(ClusterSource(), FleetOptions(source="6 hosts over ssh", clock=lambda: 0.0))
+    source = HostsSource(ClusterSource(), "6 hosts over ssh")
+    app = HostsApp(source, HostsWatchlist(estimate), AppOptions(clock=lambda: 0.0))
     async with app.run_test(size=size) as pilot:
         yield Program(app, pilot, None)
 

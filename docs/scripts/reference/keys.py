@@ -37,7 +37,6 @@ _GROUPS = {
     "fit": "Fit check",
     "rehearse": "Question before a rehearsal",
     "attach": "Attach",
-    "fleet": "Dashboard over several hosts",
 }
 
 

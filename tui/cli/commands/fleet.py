@@ -205,18 +205,21 @@ def _show(options: argparse.Namespace, source: FleetSource, name: str) -> int:
 
     from ...background.notices import Notices
     from ..crash_report import crash_sentence
+    from ..estimators import quick_estimate
     from ..option_settings import settings_notices
 
     depth = prepare_textual()
-    from ...app.app import FleetOptions
-    from ...app.fleet_app import FleetApp
+    from vramtop.monitor.fleet.hosts_board import HostsSource, HostsWatchlist
+
+    from ...app.app import AppOptions
+    from ...app.hosts_app import HostsApp
 
     require_threads(_THREADS)
     notices = Notices(settings_notices(options.settings))
-    app = FleetApp(
-        source,
-        FleetOptions(
-            source=name,
+    app = HostsApp(
+        HostsSource(source, name),
+        HostsWatchlist(quick_estimate),
+        AppOptions(
             interval=options.interval,
             ascii_only=detect_output(ascii_only=options.ascii).ascii_only,
             colours=depth,

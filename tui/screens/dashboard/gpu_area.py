@@ -109,7 +109,7 @@ class GpuArea:
         name_width = gpu_name_width(board.displayed_gpus)
         rows.styles.height = layout.gpu_height
         jobs = names_jobs(board.displayed_gpus)
-        titles.show(gpu_row_titles(row_width, names=name_width, jobs=jobs))
+        titles.show(gpu_row_titles(row_width, names=name_width, jobs=jobs, hosts=board.sums is not None))
         rows.show_gpus(board.displayed_gpus, width=row_width, name_width=name_width, selected=selected, stale=stale)
         if shows_hardware(row_width - name_width, jobs=jobs):
             self._demand_details(board.displayed_gpus, row_width)

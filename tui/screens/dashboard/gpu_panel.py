@@ -214,7 +214,8 @@ def _budget_line(gpu: GpuRow, shape: PanelShape) -> Content:
     if gpu.reading.mig is not None or gpu.expected_bytes is None:
         return panel_line("budget", Content.styled(_why_no_budget(gpu), MUTED), Content(), shape)
     range_words = f"({format_gib(gpu.low_bytes)} to {format_gib(gpu.high_bytes)})"
-    peaks = {row.budget.peak.phase for row in gpu.rows_with_budget if row.budget and row.budget.serving is None}
+    budgets = [row.budget for row in gpu.rows_with_budget if row.budget]
+    peaks = {budget.peak.phase for budget in budgets if budget.phases and budget.serving is None}
     figures = join_to_width(
         [
             f"{budget_size(gpu.expected_bytes, 'incomplete' if is_uncertain(gpu) else None)} GiB {range_words}",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
 import msgspec
@@ -32,7 +33,7 @@ from ...widgets.row_table import RowTable
 from ..base import STALE_INTERVALS
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from vramtop.monitor.board.board import Board, GpuRow
 
@@ -50,12 +51,17 @@ _MIN_HARDWARE_WIDTH, _MIN_BOTH_WIDTH = 95, 115
 _HARDWARE_WIDTH = 20
 _JOB_WIDTH = 22
 _INDEX_WIDTH = 2
+_NUMBER_WIDTH, _MAX_HOST_WIDTH = 4, 20
+"""Width of the number of a GPU or MIG device beside the name of its host, and the most that this name gets."""
 _PROFILE_WIDTH = 12
 """Length of ``1c.7g.141gb``, plus one."""
 
 
 def gpu_name_width(gpus: Sequence[GpuRow]) -> int:
-    """Return the width of the names at the left: GPU indices, or MIG devices with their profiles."""
+    """Return the width of the names at the left: GPU indices, or MIG devices with profiles, behind their hosts."""
+    hosts = [cell_len(gpu.reading.host) for gpu in gpus if gpu.reading.host]
+    if hosts:
+        return min(_MAX_HOST_WIDTH, max(hosts)) + 1 + _NUMBER_WIDTH
     if not any(gpu.devices for gpu in gpus):
         return _INDEX_WIDTH
     return max(cell_len(_title_gpu_row_text(gpu.reading)) for gpu in gpus)
@@ -82,16 +88,23 @@ def gpu_row_line(
     """
     reading = gpu.reading
     mark = "▶" if selected else " "
-    index = Content.styled(f"{mark}{set_cell_size(_title_gpu_row_text(reading), names)} ", "bold" if selected else "")
-    if names == _INDEX_WIDTH:
-        index = Content.styled(f"{mark}{reading.index:>{names}} ", "bold" if selected else "")
+    name = set_cell_size(_title_gpu_row_text(reading), names)
+    if reading.host:
+        host = names - 1 - _NUMBER_WIDTH
+        name = f"{set_cell_size(shorten(printable(reading.host), host), host)} {reading.column_label:>{_NUMBER_WIDTH}}"
+    elif names == _INDEX_WIDTH:
+        name = f"{reading.index:>{names}}"
+    index = Content.styled(f"{mark}{name} ", "bold" if selected else "")
+    if not reading.column_label:  # a host without figures
+        reason = printable(reading.reason("total_bytes") or "")
+        return Content.assemble(index, _status(gpu, None), " ", (reason, MUTED)).truncate(width, ellipsis=True)
     right = [_memory(gpu), _free(gpu), _status(gpu, stale_seconds)]
     if width >= _MIN_UTIL_WIDTH:
         util = "n/a" if reading.utilisation_percent is None else f"{reading.utilisation_percent} %"
         right.insert(2, Content(f"{util:>{_UTIL_WIDTH}}"))
     if jobs and width >= _MIN_JOB_WIDTH:
         right.append(_job_gpu_row_text(gpu))
-    if shows_hardware(width - names, jobs=jobs):
+    if reading.host is None and shows_hardware(width - names, jobs=jobs):
         right.insert(3, hardware_cell(reading, _HARDWARE_WIDTH))
     words = Content("  ").join(right)
     room = max(4, width - index.cell_length - words.cell_length - 2)
@@ -135,19 +148,20 @@ def names_jobs(gpus: Sequence[GpuRow]) -> bool:
     return any(row.job or isinstance(gpu.reading, MigDevice) for gpu in gpus for row in gpu.rows)
 
 
-def gpu_row_titles(width: int, *, names: int = _INDEX_WIDTH, jobs: bool = True) -> Content:
-    """Return the titles above the lines of ``gpu_row_line``."""
+def gpu_row_titles(width: int, *, names: int = _INDEX_WIDTH, jobs: bool = True, hosts: bool = False) -> Content:
+    """Return the titles above the lines of ``gpu_row_line``; ``hosts``: of many hosts."""
     right = [f"{'used/total':>11}", f"{'free':>5}", f"{' status':{_STATUS_WIDTH}}"]
     if width >= _MIN_UTIL_WIDTH:
         right.insert(2, f"{'util':>{_UTIL_WIDTH}}")
     if jobs and width >= _MIN_JOB_WIDTH:
         right.append(f"{'job':{_JOB_WIDTH}}")
-    if shows_hardware(width - names, jobs=jobs):
+    if not hosts and shows_hardware(width - names, jobs=jobs):
         right.insert(3, f"{'power    temp':>{_HARDWARE_WIDTH}}")
     words = "  ".join(right)
     room = max(4, width - names - 2 - len(words) - 2)
     held = shorten("GiB in use, ┃ budget", room + 1)
-    return Content.styled(f"{'GPU':{names + 1}} {held:{room + 1}} {words}", MUTED).truncate(width)
+    name = f" {'HOST':{names - _NUMBER_WIDTH}}{'GPU':>{_NUMBER_WIDTH}}" if hosts else "GPU"
+    return Content.styled(f"{name:{names + 1}} {held:{room + 1}} {words}", MUTED).truncate(width)
 
 
 def _memory(gpu: GpuRow) -> Content:
@@ -200,10 +214,10 @@ GPU_ROW_KEYS = [
 
 
 class GpuLine(msgspec.Struct, frozen=True):
-    """The line of a GPU or MIG device."""
+    """The line of a GPU or MIG device, which is drawn when it comes into sight."""
 
     key: GpuKey
-    content: Content
+    draw: Callable[[], Content]
 
 
 class GpuRows(RowTable[GpuLine], can_focus=True):
@@ -236,7 +250,10 @@ class GpuRows(RowTable[GpuLine], can_focus=True):
         self.show_rows([
             GpuLine(
                 gpu.reading.key,
-                gpu_row_line(gpu, width, names=name_width, selected=at == selected, stale_seconds=age, jobs=jobs),
+                partial(
+                    gpu_row_line, gpu, width,
+                    names=name_width, selected=at == selected, stale_seconds=age, jobs=jobs,
+                ),
             )
             for at, (gpu, age) in enumerate(zip(gpus, stale, strict=True))
         ])  # fmt: skip
@@ -247,7 +264,7 @@ class GpuRows(RowTable[GpuLine], can_focus=True):
 
     def cells_of(self, row: GpuLine) -> Content:
         """Return the line."""
-        return row.content
+        return row.draw()
 
     def move_cursor(self, *, row: int) -> None:
         """Select another GPU."""

@@ -11,7 +11,7 @@ from vramtop.estimator.common.sizes import GIB, format_gib
 from vramtop.monitor.host.kinds import kind_label
 from vramtop.monitor.snapshot.snapshot import gpu_list
 
-from ...draw.labels import CellText, Tone, gpu_labels, severity_rank, shorten, status_tone, worst_row
+from ...draw.labels import CellText, Tone, severity_rank, shorten, status_tone, worst_row
 from ...draw.palette import STATUSES
 from ...draw.text_output import printable
 
@@ -100,7 +100,8 @@ def group_user(group: ProcessGroup) -> str:
 
 def group_gpus(group: ProcessGroup) -> str:
     """Return its GPUs in the shortest form: ``0-7``."""
-    return short_gpu_list(gpu_labels(group.rows))
+    places = {row.gpu.order: row.gpu.column_label for row in group.rows}
+    return short_gpu_list(places[order] for order in sorted(places))
 
 
 def short_gpu_list(labels: Iterable[str]) -> str:

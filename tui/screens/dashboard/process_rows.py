@@ -102,6 +102,12 @@ class TableRow(msgspec.Struct, frozen=True, kw_only=True):
         """True if settings of its job are missing: opening it asks for them."""
         return any(row.has_guessed_budget for row in self.rows)
 
+    @property
+    def host(self) -> CellText:
+        """Its host, where there are many."""
+        hosts = {part.gpu.host for part in self.parts} or {self.gpu.host}
+        return CellText(printable(self.gpu.host or "") if len(hosts) == 1 else f"{len(hosts)} hosts")
+
     def cell(self, column: ProcessColumn) -> CellText:
         """Return the cell of a column; not cached, because most of hundreds of rows are not visible."""
         if self.row is not None:
@@ -202,6 +208,8 @@ def _unattributed(gpu: GpuRow) -> list[TableRow]:
     reading, size = gpu.reading, gpu.unattributed_bytes
     if isinstance(reading, MigDevice) and (reading.shares_memory_of or reading.processes is None):
         return []  # it is in the row of another device, or of the whole GPU
+    if not reading.column_label:
+        return []  # it is a host without figures
     if size is None:
         worth_a_row = reading.processes is None or reading.reason("unattributed_bytes") is not None
     else:
@@ -218,7 +226,7 @@ def _texts_of_rest(row: TableRow) -> dict[ColumnName, str]:
         if size is None and (reason := reading.reason("unattributed_bytes")):
             words = f"unattributed n/a: {reason}"
     return {
-        "GPU": short_gpu_list(part.gpu.label for part in row.parts or (row,)),
+        "GPU": short_gpu_list(part.gpu.column_label for part in row.parts or (row,)),
         "VRAM GiB": format_gib(size),
         "MAX": "",
         "SPREAD": "",

@@ -17,7 +17,16 @@ from vramtop.monitor.storage.settings.schema import COLUMNS as COLUMNS_SETTING, 
 from ...background.latest_only_task import LatestOnlyTask
 from ...draw.labels import MUTED
 from ...keys import bind, shown_key
-from ...widgets.row_table import FOLD_SIGNS, MARGIN, ROW_BINDINGS, ContentLines, RowTable, StaticLines, column_gap
+from ...widgets.row_table import (
+    FOLD_SIGNS,
+    MARGIN,
+    ROW_BINDINGS,
+    Column,
+    ContentLines,
+    RowTable,
+    StaticLines,
+    column_gap,
+)
 from .process_columns import (
     COLUMNS,
     PROCESS_COLUMNS,
@@ -46,7 +55,6 @@ if TYPE_CHECKING:
     from vramtop.monitor.snapshot.snapshot import Demand, ProcessKey
 
     from ...draw.labels import CellText
-    from ...widgets.row_table import Column
     from ..base import BoardApp
 
 PROCESS_KEYS = (
@@ -318,19 +326,20 @@ class ProcessTable(RowTable[TableRow], can_focus=True):
         """Make the rows and choose the columns again."""
         view, gap = self._view, column_gap(self._board_width)
         rows = view.rows(words=self.filter_words, by=self.sort_key)
+        wanted, hosts = self._wanted or self.usual_columns, view.host_width
         columns = columns_for(
-            self._board_width - self.scrollbar_size_vertical - MARGIN,
+            self._board_width - self.scrollbar_size_vertical - MARGIN - (hosts and hosts + gap),
             gap,
             widths=view.widths(rows),
             groups=view.has_groups,
-            wanted=self._wanted or self.usual_columns,
+            wanted=[name for name in wanted if not is_figure(name)] if hosts else wanted,
             empty=() if self._wanted else view.empty_columns,
         )
         sorted_by = SORTED_BY[self.sort_key]
         if is_figure(sorted_by) and all(column.name != sorted_by for column in columns) and self._board_width:
             self.sort_key = "STATUS"
             rows = view.rows(words=self.filter_words, by=self.sort_key)
-        self.show_rows(rows, columns, gap)
+        self.show_rows(rows, [Column(name="HOST", width=hosts), *columns] if hosts else columns, gap)
 
     def key_of(self, row: TableRow) -> Hashable:
         """Return the key of a row."""
@@ -338,7 +347,7 @@ class ProcessTable(RowTable[TableRow], can_focus=True):
 
     def cells_of(self, row: TableRow) -> Sequence[CellText]:
         """Return the cells of a row."""
-        return [row.cell(column) for column in self._columns if isinstance(column, ProcessColumn)]
+        return [row.cell(column) if isinstance(column, ProcessColumn) else row.host for column in self._columns]
 
     def signs_of(self, row: TableRow) -> tuple[str, bool]:
         """Return the signs of its mark and of its fold."""

@@ -96,7 +96,7 @@ def header_line(board: Board | None, feed: BoardFeed, width: int) -> Content:
         left += [printable(source.host or "this machine")]
         left += [f"driver {printable(source.driver_version)}"] if source.driver_version else []
         left += [f"CUDA {printable(source.cuda_version)}"] if source.cuda_version else []
-        count = len(board.gpus)
+        count = sum(bool(gpu.reading.column_label) for gpu in board.gpus)
         right += [f"{count} GPU{'' if count == 1 else 's'}", f"every {feed.interval:g} s"]
         right += [time.strftime("%H:%M:%S", time.localtime(board.snapshot.time))]
     shown = join_to_width(right, width)
@@ -110,7 +110,7 @@ def notices(board: Board | None, feed: BoardFeed, width: int) -> list[Content]:
     """Return the warnings and the banner, one or more lines each; usually none."""
     lines = []
     banner = feed.banner
-    if board and not banner and not board.snapshot.source.is_live:
+    if board and not banner and not board.snapshot.source.is_live and board.sums is None:
         banner = "a recording, not this machine's current state"
     if banner:
         lines.append(
@@ -123,6 +123,7 @@ def notices(board: Board | None, feed: BoardFeed, width: int) -> list[Content]:
     if board and board.hidden:
         lines.append(_filter_line(board, board.hidden))
     if board:
+        lines += [Content(board.sums)] if board.sums else []
         for fault in board.snapshot.faults:
             lines += _alarm_lines(fault.message, width)
         if not board.gpus:
@@ -162,17 +163,19 @@ def _planning_lines(board: Board) -> list[Content]:
 
 def _gpu_faults(board: Board, width: int) -> list[Content]:
     """Return faults of whole GPUs; GPUs with the same fault share a line."""
-    gpus: dict[str, list[int]] = {}
+    gpus: dict[str, list[str]] = {}
     for gpu in board.snapshot.gpus:
         for fault in gpu.faults:
             if fault.field is None:
-                gpus.setdefault(fault.message, []).append(gpu.index)
+                gpus.setdefault(fault.message, []).append(gpu.label)
                 break
     shown = list(gpus.items())[: _MAX_GPU_FAULTS if len(gpus) <= _MAX_GPU_FAULTS else _MAX_GPU_FAULTS - 1]
-    lines = [line for message, those in shown for line in _alarm_lines(f"GPU {gpu_list(those)}: {message}", width)]
+    words = "" if board.sums else "GPU "  # many hosts: labels begin with the name of the host
+    lines = [line for message, those in shown for line in _alarm_lines(f"{words}{gpu_list(those)}: {message}", width)]
     if len(gpus) > len(shown):
-        rest = [index for message, those in gpus.items() if message not in dict(shown) for index in those]
-        lines += _alarm_lines(f"GPU {gpu_list(sorted(rest))}: more faults; vramtop --once shows all of them", width)
+        unnamed = {label for message, those in gpus.items() if message not in dict(shown) for label in those}
+        rest = [gpu.label for gpu in board.snapshot.gpus if gpu.label in unnamed]
+        lines += _alarm_lines(f"{words}{gpu_list(rest, most=8)}: more faults; vramtop --once shows all of them", width)
     return lines
 
 
@@ -223,6 +226,8 @@ def _reading(board: Board) -> str | None:
 def _without_budgets(board: Board) -> str:
     """Return why there is no budget, and what to do."""
     attach, fit = shown_key("dashboard.attach"), shown_key("dashboard.fit_check")
+    if board.sums is not None:
+        return "no process has a budget there"
     if board.attach_progress is None:
         return f"no budgets yet: press {attach} to attach to a running job, {fit} to check a new one"
     reasons = Counter(row.no_budget_reason for row in board.processes if row.no_budget_reason)
@@ -410,7 +415,14 @@ _MIN_TABLE_HEIGHT = 5
 
 
 def plan_layout(
-    *, width: int, height: int, gpus: Sequence[PanelNeed], processes: int, pending: int, budgets: bool
+    *,
+    width: int,
+    height: int,
+    gpus: Sequence[PanelNeed],
+    processes: int,
+    pending: int,
+    budgets: bool,
+    hosts: bool = False,
 ) -> DashboardLayout:
     """Divide ``height`` lines so that all GPUs and some processes are visible, and graphs get the rest.
 
@@ -421,10 +433,13 @@ def plan_layout(
         processes: rows of the process table.
         pending: number of pending jobs.
         budgets: a budget is on the screen, so that its letters need a legend.
+        hosts: the GPUs are of many hosts: they get rows, and processes at least half of the lines.
     """
     table = min(max(_MIN_TABLE_HEIGHT, processes + 1), max(8, height * 35 // 100))
     waiting = min(pending, max(1, height // 8))
-    legend = budgets and height >= 30
+    legend = budgets and height >= 30 and not hosts
+    if hosts:
+        return _rows(height, min(len(gpus), height // 2), table, waiting, legend=legend)
     places = place_panels(tuple(gpus), width=width, room=height - table - waiting - legend)
     if places is None:
         return _rows(height, len(gpus), table, waiting, legend=legend)
@@ -736,4 +751,5 @@ class DashboardScreen(ProcessTableScreen):
             processes=self.table.needed_rows,
             pending=len(board.pending),
             budgets=any(gpu.expected_bytes is not None for gpu in board.gpus),
+            hosts=board.sums is not None,
         )

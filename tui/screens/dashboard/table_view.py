@@ -25,6 +25,8 @@ VIEWS: tuple[ViewName, ...] = ("runs", "processes", "tree")
 _OF_BUDGETS: tuple[ColumnName, ...] = ("BUDGET", "DIFF")
 _MAX_GPU_WIDTH = 9
 """Longer lists of GPUs are cut."""
+_MAX_HOST_WIDTH = 20
+"""Longer names of hosts are cut."""
 
 
 def view_named(name: object) -> ViewName:
@@ -75,14 +77,21 @@ class TableView:
         groups = [row.group for row in rows if row.row is None and row.group]
         lists = [
             *map(group_gpus, groups),
-            *(short_gpu_list(part.gpu.label for part in row.parts) for row in rows if row.parts),
+            *(short_gpu_list(part.gpu.column_label for part in row.parts) for row in rows if row.parts),
         ]
         longest = max(map(len, lists), default=0)
-        labels = [len(gpu.reading.label) for gpu in self._board.displayed_gpus]
+        labels = [len(gpu.reading.column_label) for gpu in self._board.displayed_gpus]
         return {
             "GPU": max([min(longest, _MAX_GPU_WIDTH), *labels]),
             "PID": max(map(len, map(group_count, groups)), default=0),
         }
+
+    @property
+    def host_width(self) -> int:
+        """Width of the column of hosts; 0: the board is of one machine."""
+        if self._board is None or self._board.sums is None:
+            return 0
+        return min(_MAX_HOST_WIDTH, max((len(gpu.reading.host or "") for gpu in self._board.gpus), default=0))
 
     def show_board(self, board: Board) -> None:
         """Take the rows from this board from now on."""

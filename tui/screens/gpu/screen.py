@@ -244,7 +244,8 @@ def _state_line(gpu: GpuReading, board: Board, width: int, *, paused: bool) -> C
     if details is None or details.level != "full":
         if not board.snapshot.source.is_live:
             known = gpu.memory_utilisation_percent is not None
-            words = f"{'' if known else 'bandwidth, '}the recording has no clocks, links or health of this GPU"
+            whose = "the recording has" if board.sums is None else "readings of other hosts have"
+            words = f"{'' if known else 'bandwidth, '}{whose} no clocks, links or health of this GPU"
         elif paused:
             words = f"paused: press {shown_key('app.pause')} to resume the readings"
         else:

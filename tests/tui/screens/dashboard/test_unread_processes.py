@@ -11,12 +11,13 @@ from fake_driver import GIB, FakeDriver, FakeGpu, FakeProcess
 from vramtop.estimator.common.records import replace
 from vramtop.monitor.board.board import AttachProgress, Board
 from vramtop.monitor.board.watchlist import Watchlist
-from vramtop.monitor.fleet.fleet import reading_of_board
+from vramtop.monitor.fleet.fleet import Fleet, reading_of_board
+from vramtop.monitor.fleet.hosts_board import hosts_snapshot
 from vramtop.monitor.sources.nvml.nvml_source import NvmlSource
 from vramtop.tui.cli.main import main
+from vramtop.tui.draw.labels import gpu_status
 from vramtop.tui.screens.dashboard.process_rows import table_rows
 from vramtop.tui.screens.dashboard.screen import summary_line
-from vramtop.tui.screens.fleet.host_rows import gpu_rows
 
 
 @pytest.fixture
@@ -41,8 +42,9 @@ def test_the_dashboard_says_that_they_are_unknown(board: Board) -> None:
 
 
 def test_the_list_of_hosts_says_neither_idle_nor_no_budget(board: Board) -> None:
-    rows = gpu_rows(reading_of_board(board, host="host"))
-    assert [row.make_cells()["STATUS"].text for row in rows] == ["processes n/a", "idle"]
+    host = reading_of_board(board, host="host")
+    rows = hosts_snapshot(Fleet(board.snapshot.time, (host,)), "one host").rows
+    assert [gpu_status(row, 20).plain.strip() for row in rows] == ["processes n/a", "idle"]
 
 
 def test_once_says_why_and_its_json_has_null(driver: FakeDriver, capsys: pytest.CaptureFixture[str]) -> None:

@@ -125,7 +125,7 @@ async def test_a_recording_shows_what_it_has_and_no_process_of_this_machine_is_r
         assert "CPU  1612 %" in text
         assert "12.0 GiB" in text
         assert "n/a: this GPU does not report it" in text
-        assert "n/a: not in the recording" in text
+        assert "n/a: not in these readings" in text
         assert f"python train.py --seed {os.getpid()}" in text
         await pilot.press("i")
         await until_shown(pilot, lambda: not isinstance(app.screen, ProcessInfoScreen))

@@ -1,0 +1,194 @@
+"""The dashboard over many hosts, driven through the real app."""
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+import pytest
+from screen_host import screen_lines, screen_text
+from scripted_fleets import HOSTS, NOW, ScriptedFleets, host
+from textual.widgets import Input
+from waiting import until_shown
+
+from vramtop.estimator.common.errors import CannotTellError
+from vramtop.estimator.common.sizes import GIB
+from vramtop.monitor.fleet.fleet import Fleet, FleetGpu, FleetPending, FleetProcess, HostReading
+from vramtop.monitor.fleet.hosts_board import HostsSource, HostsWatchlist
+from vramtop.tui.app.app import AppOptions
+from vramtop.tui.app.hosts_app import HostsApp
+from vramtop.tui.screens.dashboard.gpu_rows import GpuRows
+from vramtop.tui.screens.dashboard.process_table import ProcessTable
+from vramtop.tui.screens.gpu.screen import GpuScreen
+
+H100 = {"name": "NVIDIA H100", "total_bytes": 80 * GIB, "used_bytes": 0, "free_bytes": 80 * GIB}
+
+
+def make_app(source: Any, clock: Callable[[], float] = time.monotonic) -> HostsApp:
+    watchlist = HostsWatchlist(lambda _: pytest.fail("a job of another host is estimated there"))
+    return HostsApp(HostsSource(source, "5 hosts over ssh"), watchlist, AppOptions(interval=0.1, clock=clock))
+
+
+def drive(
+    check: Callable[..., Any],
+    hosts: Sequence[HostReading] = HOSTS,
+    size: tuple[int, int] = (120, 30),
+    clock: Callable[[], float] = time.monotonic,
+) -> None:
+    """Run the app until the first fleet is shown, then the check, which gets app, pilot and source."""
+
+    async def run() -> None:
+        source = ScriptedFleets(hosts)
+        app = make_app(source, clock)
+        async with app.run_test(size=size) as pilot:
+            await until_shown(pilot, lambda: app.screen.query(GpuRows) and app.screen.query_one(GpuRows).rows)
+            await pilot.pause()
+            await check(app, pilot, source)
+        assert source.closed.is_set()
+
+    asyncio.run(run())
+
+
+def processes(app: HostsApp) -> list[tuple[str, int]]:
+    rows = app.screen.query_one(ProcessTable).rows
+    return [(row.host.text, row.row.process.pid) for row in rows if row.row is not None]
+
+
+def line_of(app: HostsApp, name: str) -> str:
+    return next(line for line in screen_lines(app) if line[1:].startswith(name))
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 60)], ids=lambda size: f"{size[0]}x{size[1]}")
+def test_gpus_are_grouped_by_host_below_sums_over_live_hosts(size) -> None:
+    async def check(app, pilot, source):
+        text = screen_text(app)
+        for words in ("1 of 5 hosts silent", "1 of 7 processes diverging", "free 374.0 of 800.0 GiB", "HOST    GPU"):
+            assert words in text
+        assert "! node4: last read 3 min ago: Connection refused" in " ".join(text.split())
+        assert "OVER" in line_of(app, "node2     1")
+        assert processes(app)[:2] == [("node2", 701), ("node10", 700)]
+
+    drive(check, size=size)
+
+
+def test_a_host_without_figures_of_now_has_one_row_that_says_why() -> None:
+    async def check(app, pilot, source):
+        gone = line_of(app, "node4")
+        assert "! unreachable last read 3 min ago: Connection refused" in " ".join(gone.split())
+        assert "20.0" not in gone  # its figures are old
+        assert ("node4", 700) not in processes(app)
+        silent = msgspec.structs.replace(HOSTS[1], state="silent", reason="no reading arrives", since=NOW)
+        source.fleet = Fleet(NOW + 300, (HOSTS[0], silent, host("node5", None, state="connecting", since=None)))
+        await until_shown(pilot, lambda: "last read 5 min ago: no reading arrives" in line_of(app, "node2"))
+        assert "connecting" in line_of(app, "node5")
+        assert {name for name, _ in processes(app)} == {"node1"}
+
+    drive(check)
+
+
+def test_keys_filter_and_sort_as_on_one_machine() -> None:
+    async def check(app, pilot, source):
+        await pilot.press("slash")
+        app.screen.query_one(Input).value = "user:bob"
+        await until_shown(pilot, lambda: processes(app) == [("node10", 700)])
+        app.screen.query_one(Input).value = "node2 over"
+        await until_shown(pilot, lambda: processes(app) == [("node2", 701)])
+        await pilot.press("escape", "s", "s")
+        await until_shown(pilot, lambda: "GPU↓" in screen_text(app))
+        assert [name for name, _ in processes(app)] == ["node1"] * 4 + ["node2"] * 2 + ["node10"]
+
+    drive(check)
+
+
+def test_enter_opens_the_gpu_and_the_process_as_its_host_describes_it() -> None:
+    async def check(app, pilot, source):
+        await pilot.press("enter")
+        await until_shown(pilot, lambda: "on another host" in screen_text(app))
+        for words in ("Process 701", "tune · budget 60.0 GiB", "OVER", "holds 66 GiB", "rank 5 of 8"):
+            assert words in screen_text(app)
+        await pilot.press("escape", "g")
+        await until_shown(pilot, lambda: isinstance(app.screen, GpuScreen) and "GPU node2:1" in screen_text(app))
+        assert "readings of other hosts have no clocks" in screen_text(app)
+
+    drive(check)
+
+
+@pytest.mark.parametrize("key", ["a", "f", "k", "r", "x"])
+def test_keys_for_this_machine_alone_are_refused(key) -> None:
+    async def check(app, pilot, source):
+        await pilot.press(key)
+        await pilot.pause()
+        assert len(app.screen_stack) == 1
+
+    drive(check)
+
+
+def test_a_source_that_fails_is_said_and_its_figures_get_old() -> None:
+    async def check(app, pilot, source):
+        source.fleet = CannotTellError("ssh cannot be started")
+        await until_shown(pilot, lambda: "! ssh cannot be started" in " ".join(screen_text(app).split()))
+        late[0] = 90.0
+        await until_shown(pilot, lambda: "! figures are 1 min old" in screen_text(app))
+
+    late = [0.0]
+    drive(check, clock=lambda: time.monotonic() + late[0])
+
+
+MIG = (
+    FleetGpu(index=0, label="0:1", total_bytes=10 * GIB, used_bytes=5 * GIB, free_bytes=5 * GIB),
+    FleetGpu(index=0, label="0:2", total_bytes=10 * GIB, used_bytes=0, free_bytes=10 * GIB),
+)
+ODD = {
+    "no driver": (host("odd", faults=("no driver is loaded",)), ["no GPU no driver is loaded"]),
+    "a lost GPU": (
+        host("odd", gpus=(FleetGpu(index=1, fault="it has fallen off the bus", is_lost=True),)),
+        ["odd:1: it has fallen off the bus", "! lost"],
+    ),
+    "a driver that hangs": (
+        host("odd", gpus=(FleetGpu(index=0, fault="no answer for 9 s", is_stale=True, **H100),)),
+        ["odd:0: no answer for 9 s", "! hangs"],
+    ),
+    "a GPU that sleeps": (host("odd", gpus=(FleetGpu(index=0, is_asleep=True, fault="it is asleep"),)), ["! asleep"]),
+    "processes that cannot be read": (
+        host("odd", gpus=(FleetGpu(index=0, fault="not permitted", **H100),)),
+        ["processes n/a"],
+    ),
+    "MIG devices": (
+        host("odd", gpus=(FleetGpu(index=0, devices=MIG, processes=(FleetProcess(pid=4, device="0:1"),), **H100),)),
+        ["odd   0:1", "odd   0:2"],
+    ),
+    "processes without a pid": (
+        host("odd", gpus=(FleetGpu(index=0, processes=(FleetProcess(user="ann", note="3 other processes"),), **H100),)),
+        ["odd     ann", "3 other processes"],
+    ),
+    "a pending job": (
+        host("odd", None, pending=(FleetPending(job="next", verdict="fits", sentence="on GPU 0"),)),
+        ["pending odd: next", "FITS", "on GPU 0"],
+    ),
+    "what the host says": (host("odd", None, anomalies=("GPU 0: forgotten",)), ["! odd: GPU 0: forgotten"]),
+}
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_what_is_unusual_on_a_host_is_said(name) -> None:
+    reading, words = ODD[name]
+
+    async def check(app, pilot, source):
+        text = "\n".join(" ".join(line.split()) for line in screen_lines(app))
+        for each in words:
+            assert " ".join(each.split()) in text
+
+    drive(check, [reading])
+
+
+@pytest.mark.slow
+def test_of_a_thousand_hosts_only_those_in_sight_are_drawn() -> None:
+    hosts = [host(f"node{at:04}", *["on_budget"] * 8, first=8 * at) for at in range(1000)]
+
+    async def check(app, pilot, source):
+        table, gpus = app.screen.query_one(ProcessTable), app.screen.query_one(GpuRows)
+        assert (len(table.rows), len(gpus.rows)) == (8000, 8000)
+        assert table.drawn_lines + gpus.drawn_lines < 200
+
+    drive(check, hosts)
