@@ -170,8 +170,8 @@ def hosts_snapshot(fleet: Fleet, name: str) -> HostsSnapshot:
 def absence(fleet: Fleet, host: HostReading) -> str:
     """Return why a host has no figures of now, and how long ago its last ones are."""
     age = fleet.age_seconds(host)
-    last = "never read" if age is None else f"last read {duration_text(age)} ago"
-    return f"{last}: {host.reason}" if host.reason else last
+    last = None if age is None else f"last read {duration_text(age)} ago"
+    return ": ".join(filter(None, (last, host.reason))) or "never read"
 
 
 def _natural(name: str) -> tuple[str, int, str]:

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
 _OWN = "vramtop_sampler_up"
 _READ_AT = "vramtop_sampler_last_reading_timestamp_seconds"
-_LOOK_BACK_SECONDS = 3600.0
-"""Hosts that were seen within this time are listed as silent; older ones are forgotten."""
 _SILENCE_SECONDS = 180.0
 """Age of figures at which a host is silent: three scrapes of Prometheus' default. Of an exporter that it cannot scrape
 Prometheus has no figures at once."""
@@ -32,11 +30,11 @@ class _Place(NamedTuple):
     """A host as one exporter names it; a dcgm-exporter may speak for several."""
 
     target: Target
-    host: str | None
+    host: str
 
 
 class PrometheusFleet:
-    """A source of fleets (``FleetSource``): one query for each metric at each reading.
+    """A source of fleets (``FleetSource``): one query for each metric at each reading, and nothing kept in between.
 
     Args:
         client: asks Prometheus.
@@ -44,8 +42,6 @@ class PrometheusFleet:
 
     def __init__(self, client: PrometheusClient) -> None:
         self._client = client
-        self._hosts: dict[_Place, HostReading] | None = None
-        """The latest reading of each host; None: nothing was read yet."""
 
     def read(self) -> Fleet:
         """Return all hosts as Prometheus knows them now; a host that it has no new figures of is silent.
@@ -56,55 +52,50 @@ class PrometheusFleet:
         collects = gc.isenabled()
         gc.disable()  # some 300,000 records are made and none is garbage: looking for it takes a tenth of the time
         try:
-            return self._read(time.time())
+            now = time.time()
+            hosts = self._found(now)
+            hosts |= self._silent({place.target for place in hosts}, now)
         finally:
             if collects:
                 gc.enable()
+        nothing = f"{self._client.host} has no metrics of vramtop export or dcgm-exporter"
+        return Fleet(now, tuple(_named_apart(hosts)), notice=None if hosts else nothing)
 
     def close(self) -> None:
         """Nothing is open between two readings."""
-
-    def _read(self, now: float) -> Fleet:
-        before = self._gone_before(now) if self._hosts is None else self._hosts
-        found = self._found(now)
-        missing = before.keys() - found.keys()
-        up = {sample.metric.target: sample.number for sample in self._ask("up")} if missing else {}
-        arrived = {gpu.uuid for place in found.keys() - before.keys() for gpu in found[place].gpus if gpu.uuid}
-        self._hosts = {
-            **{place: _silent(before[place], up.get(place.target)) for place in before if place in missing},
-            **found,
-        }
-        for place in missing:
-            host = before[place]
-            # its exporter has another address now; containers beside it may share GPUs, and were there before
-            is_back = any(gpu.uuid in arrived for gpu in host.gpus)
-            if is_back or (host.since is not None and now - host.since > _LOOK_BACK_SECONDS):
-                del self._hosts[place]
-        nothing = f"{self._client.host} has no metrics of vramtop export or dcgm-exporter"
-        return Fleet(now, tuple(_named_apart(self._hosts)), notice=None if self._hosts else nothing)
 
     def _found(self, now: float) -> dict[_Place, HostReading]:
         """Return the hosts that Prometheus has figures of."""
         own = vramtop_hosts(self._ask, self._seen_at(_OWN, now))
         known = frozenset(gpu.uuid for host in own.values() for gpu in host.gpus if gpu.uuid)
         others = dcgm_hosts(self._ask, self._seen_at(DCGM_USED, now), known)
-        found = {_Place(target, None): host for target, host in own.items()}
+        found = {_Place(target, host.host): host for target, host in own.items()}
         found |= {_Place(target, name): host for (target, name), host in others.items()}
         for place, host in found.items():
             if host.is_live and host.since is not None and now - host.since > _SILENCE_SECONDS:
                 found[place] = replace(host, state="silent", reason="Prometheus has no new figures of it")
         return found
 
-    def _gone_before(self, now: float) -> dict[_Place, HostReading]:
-        """Return the hosts that vramtop's exporters spoke for within the last hour, without figures."""
-        window = f"[{_LOOK_BACK_SECONDS:.0f}s]"
-        read_at = {each.metric.target: each.number for each in self._ask(f"last_over_time({_READ_AT}{window})")}
+    def _silent(self, speaking: set[Target], now: float) -> dict[_Place, HostReading]:
+        """Return the hosts of exporters that cannot be scraped and spoke within the last hour, without figures.
+
+        Args:
+            speaking: exporters that Prometheus has figures of.
+            now: Unix seconds.
+        """
+        down = {each.metric.target for each in self._ask("up == 0")} - speaking
         found: dict[_Place, HostReading] = {}
-        for sample in self._ask(f"last_over_time(vramtop_host_info{window})"):
-            target = sample.metric.target
-            name, last = plain(sample.metric.host) or target.host, read_at.get(target)
-            since = None if last is None else min(last, now)
-            found[_Place(target, None)] = HostReading(host=name, time=last, since=since, state="silent")
+        if not down:
+            return found
+        read_at = {each.metric.target: each.number for each in self._ask(f"last_over_time({_READ_AT}[1h])")}
+        for metric in ("vramtop_host_info", DCGM_USED):
+            for sample in self._ask(f"last_over_time({metric}[1h])"):
+                target, last = sample.metric.target, read_at.get(sample.metric.target)
+                if target in down:
+                    name = plain(sample.metric.host or sample.metric.Hostname) or target.host
+                    since = None if last is None else min(last, now)
+                    reason = "Prometheus cannot scrape its exporter"
+                    found[_Place(target, name)] = HostReading(host=name, since=since, state="silent", reason=reason)
         return found
 
     def _seen_at(self, metric: str, now: float) -> dict[Target, float]:
@@ -117,12 +108,6 @@ class PrometheusFleet:
 
     def _ask(self, expression: str) -> list[Sample]:
         return self._client.query(expression, Vector).result
-
-
-def _silent(host: HostReading, up: float | None) -> HostReading:
-    """Return a host that Prometheus has no figures of any more."""
-    reason = "Prometheus cannot scrape its exporter" if up == 0 else "Prometheus no longer scrapes its exporter"
-    return host if host.reason == reason else replace(host, state="silent", reason=reason)
 
 
 def _named_apart(hosts: Mapping[_Place, HostReading]) -> Collection[HostReading]:
