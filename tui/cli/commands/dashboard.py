@@ -6,7 +6,7 @@ import os
 import sys
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from vramtop.estimator.common.errors import InputError, require_threads
 from vramtop.monitor.attach.automatic.automatic_attach import AutomaticAttach
@@ -35,6 +35,10 @@ if TYPE_CHECKING:
 
     from vramtop.monitor.board.watchlist import Watchlist
     from vramtop.monitor.sources.sampler import SnapshotSource
+    from vramtop.monitor.storage.settings.in_force import SettingsInForce
+
+    from ...app.app import AppOptions, VramtopApp
+    from ...draw.text_output import ColourDepth
 
 _PRELOAD_SECONDS = 1.0
 """Time after the first frame at which screens are imported that no key has asked for."""
@@ -48,7 +52,6 @@ def run(options: argparse.Namespace) -> int:
         leave_files_unchanged()
     jobs = pending_jobs(options)
     settings = options.settings
-    notices = Notices(settings_notices(settings))
     chosen = display_filter(options)
     figures = chosen.figures if chosen else frozenset[ProcessFigure]()
     demand = CurrentDemand(Demand(host=settings.values[HOST_LINE]), always=figures)
@@ -58,6 +61,7 @@ def run(options: argparse.Namespace) -> int:
     if is_dumb_terminal():
         return _print_once(options)
     depth = prepare_textual()
+    notices = app_notices(settings)
     estimators = Estimators(options.python, corrects=options.history and banner is None, notify=notices.add)
     watchlist = estimators.watchlist
     watchlist.display_filter = chosen
@@ -74,20 +78,18 @@ def run(options: argparse.Namespace) -> int:
         AutomaticAttach(watchlist, enabled=False)  # says what the processes of the recording are
     measures = banner is None and options.history and not options.view_only
     recorder = _recorder(estimators, attach, notices.add) if measures else None
-    threading.excepthook = lambda failed: notices.add(crash_sentence(failed.exc_value or failed.exc_type()))
     sampler = EarlySampler(source, options.interval, watchlist.update)  # reads while Textual is being imported
-    from ...app.app import AppOptions, VramtopApp
+    from ...app.app import VramtopApp
     from ...app.view_only_app import ViewOnlyApp
 
-    app_options = AppOptions(
-        interval=options.interval,
-        ascii_only=detect_output(ascii_only=options.ascii).ascii_only,
-        colours=depth,
+    app_options = app_options_of(
+        options,
+        notices,
+        depth,
         banner=banner,
         pid=options.pid,
         estimate=estimators.quick,
         refine=None if options.view_only else estimators.accurate,
-        notices=notices,
         signal_fit=options.signal_fit,
         on_fit=None if options.view_only else options.on_fit,
         signal_alert=options.signal_alert,
@@ -95,15 +97,48 @@ def run(options: argparse.Namespace) -> int:
         python=options.python,
         read_only=options.read_only,
         preload_after=_PRELOAD_SECONDS,
-        theme=settings.values[THEME],
-        settings=dict(settings.values),
-        save_setting=lambda name, value: save_setting(name, value, notices.add),
         observe_runs=recorder.observe if recorder else lambda _: None,
         demand=demand,
         attach=attach,
     )
     require_threads(_THREADS_OF_TEXTUAL)  # while the terminal is still as it was
     app = (ViewOnlyApp if options.view_only else VramtopApp)(sampler, watchlist, app_options)
+    return run_app(app, options)
+
+
+def app_notices(settings: SettingsInForce) -> Notices:
+    """Return what is to be told when the app is open: of the settings, and what fails on another thread."""
+    notices = Notices(settings_notices(settings))
+    threading.excepthook = lambda failed: notices.add(crash_sentence(failed.exc_value or failed.exc_type()))
+    return notices
+
+
+def app_options_of(options: argparse.Namespace, notices: Notices, colours: ColourDepth, **more: Any) -> AppOptions:
+    """Return the options of an app that follow from the command line and the settings, and others.
+
+    Args:
+        options: of the command line.
+        notices: what is to be told when the app is open.
+        colours: of the terminal.
+        more: further fields of ``AppOptions``.
+    """
+    from ...app.app import AppOptions
+
+    values = options.settings.values
+    return AppOptions(
+        interval=options.interval,
+        ascii_only=detect_output(ascii_only=options.ascii).ascii_only,
+        colours=colours,
+        notices=notices,
+        theme=values[THEME],
+        settings=dict(values),
+        save_setting=lambda name, value: save_setting(name, value, notices.add),
+        **more,
+    )
+
+
+def run_app(app: VramtopApp, options: argparse.Namespace) -> int:
+    """Run an app until it is quit; exit code 0."""
     app.run(mouse=options.mouse)
     if app.crash is not None:
         raise app.crash

@@ -5,39 +5,26 @@ from __future__ import annotations
 import json
 import os
 import sys
-import threading
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
-from msgspec import Struct
+from msgspec import Struct, to_builtins
 
 from vramtop.estimator.common.errors import ExitCode, InputError, VramtopError, require_threads
-from vramtop.estimator.common.sizes import format_gib, format_size
 from vramtop.estimator.common.version import version_number
-from vramtop.monitor.host.plain_text import duration_text
 
-from ...draw.palette import budget_size, status_mark
-from ...draw.text_output import detect_output, format_table, is_dumb_terminal, prepare_textual
+from ...draw.text_output import detect_output, is_dumb_terminal, prepare_textual
+from ..estimators import quick_estimate
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterator
 
-    from vramtop.monitor.fleet.fleet import (
-        Fleet,
-        FleetGpu,
-        FleetProcess,
-        FleetSource,
-        FleetTotals,
-        HostReading,
-        HostTotals,
-    )
+    from vramtop.monitor.fleet.fleet import Fleet, FleetSource, FleetTotals, HostReading
     from vramtop.monitor.fleet.prometheus.client import PrometheusClient
     from vramtop.monitor.fleet.prometheus.prometheus_fleet import PrometheusFleet
     from vramtop.monitor.fleet.remote import RemoteFleet
 
-    from ...draw.text_output import TextOutput
     from ..json_types import HostsJson, TotalsJson
 
 _CONNECT_SECONDS = 15.0
@@ -188,55 +175,37 @@ def _print_fleet(options: argparse.Namespace, fleet: Fleet) -> int:
     if options.json:
         print(json.dumps(fleet_json(fleet), indent=2))
     else:
-        print("\n".join(fleet_lines(fleet, detect_output(ascii_only=options.ascii))))
+        from vramtop.monitor.fleet.hosts_board import HostsWatchlist, hosts_snapshot
+
+        from .once import board_lines
+
+        name = f"{len(fleet.hosts)} host{'s' * (len(fleet.hosts) != 1)}"
+        board = HostsWatchlist(quick_estimate).update(hosts_snapshot(fleet, name))
+        print("\n".join(board_lines(board, detect_output(ascii_only=options.ascii))))
     return ExitCode.DONE if any(host.is_live for host in fleet.hosts) else ExitCode.CANNOT_TELL
 
 
 def _show(options: argparse.Namespace, source: FleetSource, name: str) -> int:
-    """Show the fleet until the dashboard is quit; exit code 0.
+    """Show the hosts until the dashboard is quit; exit code 0.
 
     Args:
         options: of the command line.
         source: is closed at the end.
         name: what it reads, in a few words.
     """
-    from vramtop.monitor.storage.settings.change import save_setting
-    from vramtop.monitor.storage.settings.schema import THEME
-
-    from ...background.notices import Notices
-    from ..crash_report import crash_sentence
-    from ..estimators import quick_estimate
-    from ..option_settings import settings_notices
-
-    depth = prepare_textual()
     from vramtop.monitor.fleet.hosts_board import HostsSource, HostsWatchlist
 
-    from ...app.app import AppOptions
+    from .dashboard import app_notices, app_options_of, run_app
+
+    depth = prepare_textual()
     from ...app.hosts_app import HostsApp
 
     require_threads(_THREADS)
-    notices = Notices(settings_notices(options.settings))
-    app = HostsApp(
-        HostsSource(source, name),
-        HostsWatchlist(quick_estimate),
-        AppOptions(
-            interval=options.interval,
-            ascii_only=detect_output(ascii_only=options.ascii).ascii_only,
-            colours=depth,
-            theme=options.settings.values[THEME],
-            settings=dict(options.settings.values),
-            notices=notices,
-            save_setting=lambda name, value: save_setting(name, value, notices.add),
-        ),
-    )
-    threading.excepthook = lambda failed: notices.add(crash_sentence(failed.exc_value or failed.exc_type()))
-    app.run(mouse=options.mouse)
-    if app.crash is not None:
-        raise app.crash
-    return app.return_code or 0
+    app_options = app_options_of(options, app_notices(options.settings), depth)
+    return run_app(HostsApp(HostsSource(source, name), HostsWatchlist(quick_estimate), app_options), options)
 
 
-# One reading as JSON and as text.
+# One reading as JSON.
 
 
 def fleet_json(fleet: Fleet) -> HostsJson:
@@ -253,22 +222,11 @@ def fleet_json(fleet: Fleet) -> HostsJson:
 
 def _totals_json(totals: FleetTotals) -> TotalsJson:
     """Return the sums; their bytes are unknown if no GPU could be read."""
-    sums, known = totals.gpus, totals.gpus.gpus > 0
-    return {
-        "hosts": totals.hosts,
-        "silent_hosts": totals.silent_hosts,
-        "connecting_hosts": totals.connecting_hosts,
-        "gpus": sums.gpus,
-        "unknown_gpus": sums.unknown_gpus,
-        "total_bytes": sums.total_bytes if known else None,
-        "used_bytes": sums.used_bytes if known else None,
-        "free_bytes": sums.free_bytes if known else None,
-        "committed_bytes": sums.committed_bytes if known else None,
-        "unattributed_bytes": sums.unattributed_bytes if known else None,
-        "unattributed_unknown": sums.unattributed_unknown,
-        "processes": sums.processes,
-        "diverging": sums.diverging,
-    }
+    sums = to_builtins(totals.gpus)
+    if not totals.gpus.gpus:
+        sums |= {name: None for name in sums if name.endswith("_bytes")}
+    hosts = {"hosts": totals.hosts, "silent_hosts": totals.silent_hosts, "connecting_hosts": totals.connecting_hosts}
+    return cast("TotalsJson", hosts | sums)
 
 
 def _host_json(fleet: Fleet, host: HostReading) -> dict[str, Any]:
@@ -281,79 +239,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Struct):
         return {name: _plain(getattr(value, name)) for name in value.__struct_fields__}
     return [_plain(each) for each in value] if isinstance(value, tuple) else value
-
-
-def fleet_lines(fleet: Fleet, output: TextOutput) -> Iterator[str]:
-    """Yield the fleet as text: sums, hosts with their GPUs and processes."""
-    totals = fleet.totals
-    gpus = totals.gpus
-    silent = f", {totals.silent_hosts} silent" if totals.silent_hosts else ""
-    unknown = f" ({gpus.unknown_gpus} more n/a)" if gpus.unknown_gpus else ""
-    yield output.text(
-        f"{_count(totals.hosts, 'host')}{silent}, {_count(gpus.gpus, 'GPU')}{unknown}: "
-        f"{_sum(gpus, gpus.free_bytes)} free, "
-        f"{_sum(gpus, gpus.committed_bytes)} committed, {_sum(gpus, gpus.unattributed_bytes)} unattributed; "
-        f"{_count(gpus.processes, 'process', 'processes')}, {gpus.diverging} diverging"
-    )
-    rows: list[tuple[str, ...]] = []
-    for host in fleet.hosts:
-        if not host.is_live:
-            yield output.text(f"{host.host}: {_absence(fleet, host)}")
-            continue
-        rows += [_gpu_cells(host, gpu) for gpu in host.gpus]
-    yield from format_table([[output.text(cell) for cell in row] for row in rows], "<<<>>><")
-    processes = [
-        [output.text(cell) for cell in _process_cells(host, gpu, process)]
-        for host in fleet.hosts
-        if host.is_live
-        for gpu in host.gpus
-        for process in gpu.processes or ()
-    ]
-    yield from ["", *format_table(processes, "<<<<>><")] if processes else []
-    yield from (output.text(f"{host.host}: {fault}") for host in fleet.hosts if host.is_live for fault in host.faults)
-
-
-def _count(number: int, noun: str, nouns: str = "") -> str:
-    return f"{number} {noun if number == 1 else nouns or f'{noun}s'}"
-
-
-def _sum(totals: HostTotals, size_bytes: int) -> str:
-    return format_size(size_bytes) if totals.gpus else "n/a"
-
-
-def _absence(fleet: Fleet, host: HostReading) -> str:
-    """Return why a host has no figures of now, and how old the last ones are."""
-    age = fleet.age_seconds(host)
-    last = "" if age is None else f" (last reading {duration_text(age)} ago)"
-    return f"{host.state}{last}: {host.reason or 'no reason known'}"
-
-
-def _gpu_cells(host: HostReading, gpu: FleetGpu) -> tuple[str, ...]:
-    return (
-        host.host,
-        f"GPU {gpu.shown_label}",
-        gpu.name or "name n/a",
-        "memory n/a"
-        if gpu.total_bytes is None
-        else f"{format_gib(gpu.used_bytes)} of {format_gib(gpu.total_bytes)} GiB in use",
-        "" if gpu.total_bytes is None else f"{format_gib(gpu.free_bytes)} free",
-        "" if not gpu.committed_bytes else f"{format_gib(gpu.committed_bytes)} committed",
-        gpu.fault or "",
-    )
-
-
-def _process_cells(host: HostReading, gpu: FleetGpu, process: FleetProcess) -> tuple[str, ...]:
-    return (
-        host.host,
-        f"pid {process.pid}" if process.pid is not None else "",
-        process.user or "user n/a",
-        f"GPU {process.device or gpu.shown_label}",
-        "memory n/a" if process.used_bytes is None else f"{format_gib(process.used_bytes)} GiB",
-        f"budget {budget_size(process.budget_bytes, process.status)}" if process.budget_bytes is not None else "",
-        " ".join(
-            filter(
-                None,
-                (status_mark(process.status).word if process.status else process.note, process.job or process.command),
-            )
-        ),
-    )

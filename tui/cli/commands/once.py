@@ -240,11 +240,12 @@ def _process_json(row: ProcessRow) -> "ProcessJson":
 def board_lines(board: Board, output: TextOutput) -> Iterator[str]:
     """Yield the GPUs with their anomalies, the processes, the pending jobs, and what could not be read."""
     source = board.snapshot.source
-    count = len(board.gpus)
+    count = sum(bool(gpu.reading.column_label) for gpu in board.gpus)
     facts = [source.host or os.uname().nodename]
     facts += [f"driver {source.driver_version}"] if source.driver_version else []
     facts += [f"CUDA {source.cuda_version}"] if source.cuda_version else []
     yield output.text(", ".join([*facts, f"{count} GPU{'s' * (count != 1)}"]))
+    yield from [output.text(board.sums)] if board.sums else []
     gpu_lines = iter(_aligned([_gpu_cells(row) for row in board.displayed_gpus], "<<>>>>>", output))
     for gpu in board.gpus:
         yield from islice(gpu_lines, sum(board.displays_gpu(each.reading) for each in (gpu, *gpu.devices)))
@@ -262,7 +263,8 @@ def board_lines(board: Board, output: TextOutput) -> Iterator[str]:
         for each in (gpu.reading, *(device.reading for device in gpu.devices)):
             for fault in each.faults:
                 labels.setdefault(fault.message, each.label)
-        yield from (output.text(f"GPU {label}: {message}") for message, label in labels.items())
+        of = "GPU " if gpu.reading.column_label else "host "
+        yield from (output.text(f"{of}{label}: {message}") for message, label in labels.items())
 
 
 def _process_lines(board: Board, output: TextOutput) -> Iterator[str]:
@@ -292,6 +294,8 @@ def _aligned(rows: Sequence[tuple[str, ...]], align: str, output: TextOutput) ->
 def _command(row: ProcessRow) -> str:
     """Return the command line of a process, after its note and what it is."""
     process, label = row.process, kind_label(row.kind, row.program_name)
+    if row.gpu.host and row.job:  # another host's command line may be hidden, and its job is not attached to here
+        label = row.job.label
     command = process.command or process.name
     line = f"({process.note}) {command}" if command and process.note else command or process.note or "n/a"
     return f"{label}: {line}" if label else line
@@ -306,11 +310,16 @@ def _gpu_cells(row: GpuRow) -> tuple[str, ...]:
         if gpu.shares_memory_of:
             return (f"GPU {gpu.label}", f"{name}, memory of {gpu.shares_memory_of}", "", "", "", "", "")
         return (f"GPU {gpu.label}", name, *sizes, "", "", "")
+    if not gpu.column_label:
+        return (f"host {gpu.label}", "no GPU, or no figures", "", "", "", "", "")
+    util = "util n/a" if gpu.utilisation_percent is None else f"util {gpu.utilisation_percent} %"
+    if gpu.host:  # nothing else is known of other hosts
+        return (f"GPU {gpu.label}", gpu.name or "name n/a", *sizes, util, "", "")
     return (
         f"GPU {gpu.index}",
         gpu.name or "name n/a",
         *sizes,
-        "util n/a" if gpu.utilisation_percent is None else f"util {gpu.utilisation_percent} %",
+        util,
         "W n/a" if gpu.power_w is None else f"{gpu.power_w:.0f} W",
         "C n/a" if gpu.temperature_c is None else f"{gpu.temperature_c} C",
     )
@@ -327,7 +336,7 @@ def _status(row: ProcessRow) -> str:
 def _process_cells(row: ProcessRow) -> tuple[str, ...]:
     process, status = row.process, row.comparison.status if row.comparison else None
     return (
-        f"pid {process.pid}",
+        f"pid {process.pid}" if process.pid >= 0 else "",
         process.user or "user n/a",
         f"GPU {row.gpu.label}",
         "memory n/a" if process.used_bytes is None else f"{format_gib(process.used_bytes)} GiB",
