@@ -9,6 +9,20 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ..source.evidence import Setting
+from .libraries import (
+    assigned,
+    call_library,
+    decorate,
+    imported,
+    make_instance,
+    not_followed,
+    own_method,
+    starts_training,
+    version,
+)
+from .models import Model
+from .notes import Notes
+from .training import accumulation
 from .values import (
     MAX_LENGTH,
     PLAIN,
@@ -56,7 +70,7 @@ class Reader:
 
     Args:
         name: its file's name, for people.
-        libraries: what libraries do, as far as memory depends on it: ``Libraries``.
+        notes: where it is noted what libraries do, as far as memory depends on it.
         environ: its environment.
         argv: the words of its command line, its own path first.
         is_own: tells whether a module lies beside the script.
@@ -65,16 +79,14 @@ class Reader:
     def __init__(
         self,
         name: str,
-        libraries: Any,
+        notes: Notes,
         *,
         environ: Mapping[str, Any],
         argv: Sequence[str],
         is_own: Callable[[str, int], bool],
     ) -> None:
-        self.name, self.libraries, self.environ = name, libraries, dict(environ)
+        self.name, self.notes, self.environ = name, notes, dict(environ)
         self._argv, self._is_own = list(argv), is_own
-        self.own_modules: set[str] = set()
-        """Roots of the modules beside the script that it imports."""
         self.loops: tuple[ast.AST, ...] = ()
         """Loops around what is followed, outermost first."""
         self.without_gradients = False
@@ -98,12 +110,13 @@ class Reader:
         self.module.names.update(__name__="__main__", __file__=self.name)
         self.block(tree.body, self.module)
         main = self.module.names.get("main")
-        if isinstance(main, Function) and id(main.node) not in self._followed and not self.libraries.makes_anything():
+        trains = self.notes.trainers or self.notes.optimizers or self.notes.given
+        if isinstance(main, Function) and id(main.node) not in self._followed and not trains:
             self.call(main, Call(self, main.node, "main"))  # as the entry point of a package
         for node, path in _functions(tree.body, ""):
             if id(node) not in self._followed:
                 why = f", as {path}() is not called from the top of the script"
-                self.libraries.not_followed(node.body, why, self.location(node))
+                self._not_followed(node.body, why, node)
 
     def location(self, node: ast.AST) -> str:
         """Return the script and line of a node: ``train.py line 12``."""
@@ -111,7 +124,14 @@ class Reader:
 
     def library(self, call: Call) -> Any:
         """Return the result of a library's function."""
-        return self.libraries.call(call)
+        return call_library(call)
+
+    def own_method(self, instance: Instance, call: Call) -> Any:
+        """Return the result of a method of an object of the script's."""
+        return own_method(instance, call)
+
+    def _not_followed(self, nodes: Sequence[ast.AST], why: str, at: ast.AST) -> None:
+        not_followed(nodes, why, self.location(at), self.notes)
 
     def option(self, node: ast.AST, scope: Scope | None) -> Setting | None:
         """Return the option of the command line whose value an expression is; None: it is something else."""
@@ -184,9 +204,9 @@ class Reader:
             if isinstance(owner, Thing):
                 owner.set_attribute(target.attr, value, call)
             elif isinstance(owner, Name):
-                self.libraries.assigned(Name(f"{owner.path}.{target.attr}"), value, call)
+                assigned(Name(f"{owner.path}.{target.attr}"), value, call)
             elif owner is UNKNOWN:
-                self.libraries.not_followed([target], "", call.where)
+                self._not_followed([target], "", target)
         elif isinstance(target, ast.Subscript):
             self._assign_item(target, value, scope)
         elif isinstance(target, ast.Tuple | ast.List):
@@ -221,16 +241,29 @@ class Reader:
         if known is not None:
             return self.block(node.body if known else node.orelse, scope)
         turns = isinstance(node.body[-1], ast.Continue)
-        self.libraries.repeated(node.test, rest if turns else node.body, scope)
+        self._note_accumulation(node.test, rest if turns else node.body, scope)
         self._skip([*node.body, *node.orelse], f"if {short_text(node.test)}", scope, node)
         return None
+
+    def _note_accumulation(self, test: ast.expr, body: Sequence[ast.stmt], scope: Scope) -> None:
+        """Note the accumulation in a condition around an optimizer's step."""
+        steps = accumulation(test, body, lambda node: self.evaluate(node, scope))
+        shown = f"{self.location(test)}: {short_text(test)}"
+        if steps:
+            self.notes.hints.setdefault("gradient_accumulation_steps", Setting(value=steps, origin=shown))
+        elif steps == 0:
+            sentence = f"{shown}: how often the optimizer steps is only known when the script runs."
+            self.notes.doubt(sentence, key="training.gradient_accumulation")
 
     def _skip(self, body: Sequence[ast.AST], why: str, scope: Scope, at: ast.AST) -> None:
         """Leave statements out that may run: what they assign is unknown."""
         why = f", as whether it runs is known only at run time ({why})"
-        self.libraries.not_followed(body, why, self.location(at))
-        self.libraries.perhaps_trained(body)
+        self._not_followed(body, why, at)
         for each in (node for statement in body for node in ast.walk(statement)):
+            if starts_training(each):
+                self.notes.trains = True
+                for trainer in self.notes.trainers:
+                    trainer.ran = True
             if isinstance(each, ast.Return):
                 self._may_return[-1] = True
             elif isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
@@ -249,8 +282,9 @@ class Reader:
             known = owner.names[target.id] if owner is not None else None
             if not isinstance(known, Thing):
                 scope.assign(target.id, UNKNOWN)
-            elif isinstance(target.ctx, ast.Store):
-                self.libraries.perhaps_replaced(known, self.location(target))
+            elif isinstance(target.ctx, ast.Store) and isinstance(known, Model) and self.notes.loads_unfollowed:
+                sentence = f"{self.location(target)}: whether another model is loaded is not known."
+                self.notes.doubt(sentence, key="model.id", asks=True)
         elif isinstance(target, ast.Attribute):
             held = self.evaluate(target.value, scope) if isinstance(target.value, ast.Name | ast.Attribute) else None
             if isinstance(held, Thing):
@@ -301,7 +335,7 @@ class Reader:
             end = self.block(node.handlers[0].body, scope)
         if end is None and node.handlers:  # what the handlers would make of the same names
             handled = [each for handler in node.handlers for each in handler.body if not _fails([each])]
-            self.libraries.not_followed(handled, ", as it runs after an error only", self.location(node))
+            self._not_followed(handled, ", as it runs after an error only", node)
             for each in (inner for part in handled for inner in ast.walk(part)):
                 if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store):
                     self._forget(each, scope)
@@ -330,8 +364,8 @@ class Reader:
             call = Call(self, each, f"@{name.rpartition('.')[2]}", None, scope=scope)
             if isinstance(each, ast.Call):
                 self._take_arguments(call, each, scope)
-            made = self.libraries.decorate(function, call)
-            if made is not None:
+            made = decorate(function, call)
+            if made is not function:
                 scope.assign(node.name, made)
 
     _asyncfunctiondef = _functiondef
@@ -357,8 +391,8 @@ class Reader:
                 name, value = each.asname or each.name, path
             root = path.partition(".")[0]
             if level or self._is_own(module or root, level):
-                self.own_modules.add(root)
-            self.libraries.imported(path, self.location(node))
+                self.notes.own_modules.add(root)
+            imported(path, self.location(node), self.notes)
             if name != "*":
                 scope.assign(name, Name(value))
 
@@ -376,7 +410,7 @@ class Reader:
         handler = getattr(self, f"_{type(node).__name__.lower()}", None)
         if handler is None or node is None or self._nesting > _MAX_NESTING:
             if node is not None:
-                self.libraries.not_followed([node], "", self.location(node))
+                self._not_followed([node], "", node)
             return UNKNOWN
         self._step()
         self._nesting += 1
@@ -401,7 +435,7 @@ class Reader:
             if value.path == "sys" and name == "argv":
                 return list(self._argv)
             if name == "__version__":
-                return self.libraries.version(value.path)
+                return version(value.path, self.notes)
             return "linux" if (value.path, name) == ("sys", "platform") else Name(f"{value.path}.{name}")
         if not isinstance(value, Thing):
             return Attribute(value, name)
@@ -494,7 +528,7 @@ class Reader:
         if known is not None:
             return self.evaluate(node.body if known else node.orelse, scope)
         why = f", as whether it runs is known only at run time (if {short_text(node.test)})"
-        self.libraries.not_followed([node.body, node.orelse], why, self.location(node))
+        self._not_followed([node.body, node.orelse], why, node)
         return UNKNOWN
 
     def _joinedstr(self, node: ast.JoinedStr, scope: Scope) -> Any:
@@ -670,7 +704,7 @@ class Reader:
             scope.names[arguments.kwarg.arg] = more if call.unknown_table is None else UNKNOWN
 
     def _make(self, kind: Class, call: Call) -> Any:
-        found = self.libraries.make_instance(kind, call)
+        found = make_instance(kind, call)
         if found is not UNKNOWN:
             return found
         made = Instance(kind)

@@ -6,20 +6,9 @@ from typing import Any, get_args
 
 from ...job.rules.strategies import DTYPE_NAMES
 from ...job.settings import Task
-from ..arguments.table import library, scripts
+from ..arguments.table import scripts
 from ..source.evidence import Setting, default_setting
-from .notes import Notes
-from .values import (
-    PLAIN,
-    UNKNOWN,
-    Attribute,
-    Call,
-    Name,
-    Thing,
-    plain,
-    short_text,
-    truth,
-)
+from .values import UNKNOWN, Attribute, Call, Name, Record, Thing, plain, short_text, truth
 
 # Configs: defaults of transformers' classes (its ``models/<family>``, version 5), and what a script changes of them.
 
@@ -32,105 +21,86 @@ _SHAPE_FIELDS = scripts().names["shape_fields"]
 """Fields on which parameters or activations depend."""
 _ADDS_PARTS = re.compile(r"lora|adapter|prefix|pre_?seq|prompt|quant|experts|compress")
 """In the names of config fields by which a model's own code adds or changes parts."""
+_OF_THE_WEIGHTS = ("attn_implementation", "dtype", "torch_dtype")
+"""Fields that ``from_pretrained`` takes too."""
 LENGTH_ARGUMENTS = scripts().aliases["argument"]["length"]
-
-
-def _general_name(name: str, config: Mapping[str, Any]) -> str:
-    """Return the name under which a config has a field."""
-    if name in config:
-        return name
-    return next((each for each in _FIELD_NAMES.get(name, ()) if each in config), name)
 
 
 class ModelConfig(Thing):
     """A model's config.
 
     Args:
-        notes: where doubts are noted.
+        call: what makes it; its keywords are fields.
         kind: what its class begins with, such as ``Llama``; None: that of the model it is loaded from.
         source: the model whose config it is; None: it has the class's defaults.
     """
 
-    def __init__(self, notes: Notes, *, kind: str | None, source: Setting | None) -> None:
-        self._notes, self._kind, self.source = notes, kind, source
+    def __init__(self, call: Call, *, kind: str | None, source: Setting | None) -> None:
+        self._kind, self.source = kind, source
+        self._find_config = call.notes.find_config
         self._changes: dict[str, Setting] = {}
         self.settings: dict[str, Setting] = {}
         """``attn_implementation`` and ``dtype``, which may be set on the config too."""
 
     def _base(self) -> Mapping[str, Any] | None:
-        if self.source is not None:
-            return self._notes.find_config(str(self.source.value))
-        return CONFIG_DEFAULTS.get(self._kind or "")
+        return CONFIG_DEFAULTS.get(self._kind or "") if self.source is None else self._find_config(self.source.value)
+
+    def _field(self, name: str) -> str:
+        """Return the name under which the config has a field."""
+        base = self._base() or {}
+        return name if name in base else next((each for each in _FIELD_NAMES.get(name, ()) if each in base), name)
 
     def table(self) -> dict[str, Any] | None:
         """Return the whole config; None: unknown."""
         base = self._base()
-        if base is None:
-            return None
-        return {**base, **{_general_name(name, base): setting.value for name, setting in self._changes.items()}}
+        changes = {self._field(name): setting.value for name, setting in self._changes.items()}
+        return None if base is None else {**base, **changes}
 
     def changed(self) -> dict[str, Setting]:
         """Return the changes that make another model of it."""
-        base = self._base()
-        if base is None:
-            return {name: setting for name, setting in self._changes.items() if name in _SHAPE_FIELDS}
+        base = self._base() or {}
+        changes = {self._field(name): (name, setting) for name, setting in self._changes.items()}
         return {
             name: setting
-            for name, setting in self._changes.items()
-            if (name in _SHAPE_FIELDS or _general_name(name, base) in base)
-            and base.get(_general_name(name, base)) != setting.value
+            for field, (name, setting) in changes.items()
+            if (name in _SHAPE_FIELDS or field in base) and (not base or base.get(field) != setting.value)
         }
 
-    def set_field(self, name: str, value: Any, where: str, text: str) -> None:
+    def take(self, name: str, setting: Setting, call: Call) -> None:
         """Take a new value for a field."""
-        known = plain(value)
-        if name.lstrip("_") in ("attn_implementation", "dtype", "torch_dtype"):
-            name = name.lstrip("_")
-            if known is UNKNOWN:
-                self._notes.unresolved[name] = f"{where}: {text} is only known when the script runs."
-            elif known is not None:
-                self.settings[name] = Setting(value=known, origin=f"{where}: {text}")
-        elif known is UNKNOWN:
+        value, name = setting.value, name.lstrip("_")
+        if name in _OF_THE_WEIGHTS:
+            self.settings |= {name: setting} if value is not None else {}
+        elif value is UNKNOWN:
             if name in _SHAPE_FIELDS - {"num_labels"}:
-                self._notes.doubt(f"{where}: {text} changes the model and is only known when the script runs.")
-        elif name in ("id2label", "label2id") and isinstance(known, dict):
-            self._changes.setdefault("num_labels", Setting(value=len(known), origin=f"{where}: {text}"))
-        elif isinstance(known, (*PLAIN, list)):
-            if known and _ADDS_PARTS.search(name) and name not in (self._base() or ()):
-                self._notes.doubt(f"{where}: {text} may add or change parts of the model; vramtop does not follow it.")
-            self._changes[name] = Setting(value=known, origin=f"{where}: {text}")
+                call.notes.doubt(setting.origin)
+        elif name in ("id2label", "label2id") and isinstance(value, dict):
+            self._changes.setdefault("num_labels", setting.with_value(len(value)))
+        elif not isinstance(value, dict):
+            if value and _ADDS_PARTS.search(name) and name not in (self._base() or ()):
+                call.notes.doubt(f"{setting.origin} may add or change parts of the model; vramtop does not follow it.")
+            self._changes[name] = setting
 
-    def set_fields(self, call: Call, label: str) -> None:
+    def take_keywords(self, call: Call, label: str) -> None:
         """Take the keywords of a call as fields."""
-        for name, value in call.kwargs.items():
-            if name not in _NOT_FIELDS or name in ("dtype", "torch_dtype", "attn_implementation"):
-                self.set_field(name, value, call.where, f"{label}({name}={short_text(call.nodes.get(name))})")
-        _doubt_table(call, label, self._notes)
+        for name in call.kwargs:
+            if name not in _NOT_FIELDS:
+                self.take(name, call.setting(name, label), call)
 
     def attribute(self, name: str) -> Any:
         """Return a field's value, or a method."""
-        if name == "text_config":
-            return self
-        if name in self._changes:
-            return self._changes[name].value
-        table = self.table() or {}
-        return table.get(_general_name(name, table), Attribute(self, name))
+        known = {**(self.table() or {}), **{each: setting.value for each, setting in self._changes.items()}}
+        return self if name == "text_config" else known.get(self._field(name), Attribute(self, name))
 
     def set_attribute(self, name: str, value: Any, call: Call) -> None:
         """Take an assignment to a field."""
-        self.set_field(name, value, call.where, f"config.{name} = {plain(value)}")
+        self.take(name, call.setting(0), call)
 
     def method(self, call: Call) -> Any:
         """Note ``config.update({...})``, which is not read."""
         if call.name.startswith("update"):
-            self._notes.doubt(f"{call.where}: {short_text(call.node)} may change the model and is not read.")
+            call.doubt(f"{short_text(call.node)} may change the model and is not read.")
         return self.table() or UNKNOWN if call.name == "to_dict" else self
-
-    def copy(self, where: str = "") -> "ModelConfig":
-        """Return another config with the same fields."""
-        other = ModelConfig(self._notes, kind=self._kind, source=self.source)
-        other._changes, other.settings = dict(self._changes), dict(self.settings)
-        return other
 
 
 # Models and their parts.
@@ -147,6 +117,16 @@ _QUIET_METHODS = scripts().names["quiet_methods"]
 _ITSELF = scripts().names["methods_that_return_the_model"]
 _BODY_NAMES = ("model", "transformer", "bert", "roberta", "distilbert", "gpt_neox", "language_model", "llm")
 """Parts in which nearly all of a model lies."""
+_CHANGES = re.compile(
+    r"(?i)wrap|lora|peft|adapter|quant|freez|prun|convert|inject|replace|attach|checkpointing"
+    r"|(init|build|create|add|load|set)\w*_(vision|audio|speech|tower|module|encoder|projector|head|layer|token)"
+)
+"""Methods of a model's own class that change what it holds or trains."""
+_MODULES = re.compile(
+    r"(?i)head|model|encoder|decoder|transformer|embed|layer|score|classifier|backbone|bert|norm|proj|logit|loss|pool"
+    r"|^\?$|^\d+$|_$"
+)
+"""Modules that scripts call directly, and methods of parameters, by their names."""
 
 
 class Part(Thing):
@@ -164,9 +144,7 @@ class Part(Thing):
             return UNKNOWN
         if name == "requires_grad":
             return True
-        if name == "config":
-            return self.owner.attribute(name)
-        return Part(self.owner, name)
+        return self.owner.attribute(name) if name == "config" else Part(self.owner, name)
 
     def item(self, key: Any) -> Any:
         """Return one of several layers."""
@@ -179,9 +157,7 @@ class Part(Thing):
         elif name.endswith("gradient_checkpointing") and value is True:  # transformers until 4.35
             _checkpoint(self, call)
         elif not _HARMLESS_ATTRIBUTES.search(f"{self.name}.{name}") or isinstance(value, Thing):
-            shown = f"{self.name or 'model'}.{name}"
-            sentence = f"{call.where}: what the script puts in the place of {shown} is not counted."
-            self.owner.notes.doubt(sentence)
+            call.doubt(f"what the script puts in the place of {self.name or 'model'}.{name} is not counted.")
 
     def freeze(self, value: Any, call: Call) -> None:
         """Note that parameters are frozen or trained; which of them is only known when the script runs."""
@@ -193,14 +169,15 @@ class Part(Thing):
         method = _METHODS.get(call.name)
         if method is not None:
             return method(self, call)
+        if call.name in _ITSELF:
+            return self
         return UNKNOWN if call.name in _QUIET_METHODS or call.name.startswith(("get_", "is_", "_")) else self.owner
 
     def called(self, call: Call) -> Any:
         """Return the result of a forward pass of the part, or of a method of the model's own class."""
         name = self.name
         if _CHANGES.search(name) or not (_MODULES.search(name) or _HARMLESS_ATTRIBUTES.search(name)):
-            sentence = f"{call.where}: {self.name}(...) may change the model; vramtop does not follow it."
-            self.owner.notes.doubt(sentence)
+            call.doubt(f"{name}(...) may change the model; vramtop does not follow it.")
             return self.owner
         return UNKNOWN
 
@@ -213,14 +190,13 @@ class Model(Part):
     """A model, whatever wraps it.
 
     Args:
-        notes: the reading that it belongs to.
-        where: the script and line that make it.
-        label: the call that makes it, for people.
+        call: the call that makes it.
+        label: that call for people.
     """
 
-    def __init__(self, notes: Notes, where: str, label: str) -> None:
+    def __init__(self, call: Call, label: str) -> None:
         super().__init__(self, "")
-        self.notes, self.where, self.label = notes, where, label
+        self.where, self.label = call.where, label
         self.source: Setting | None = None
         """The model's name; None: it is made from a config."""
         self.task: Setting | None = None
@@ -229,7 +205,6 @@ class Model(Part):
         self.settings: dict[str, Setting] = {}
         """What is known of it by the names of transformers' arguments: dtype, attention, quantization, LoRA."""
         self.hints: dict[str, Setting] = {}
-        self.unresolved: dict[str, str] = {}
         self.config: ModelConfig | None = None
         self.changed_unseen = False
         """Something that is not followed was given it, and may have changed it."""
@@ -248,7 +223,7 @@ class Model(Part):
         """A loop runs it again before a backward pass."""
         self.has_labels = False
         """A forward pass may be given labels, and compute the loss."""
-        notes.models.append(self)
+        call.notes.models.append(self)
 
     def attribute(self, name: str) -> Any:
         """Return a part, the config, a method, or the model itself behind a wrapper."""
@@ -271,39 +246,23 @@ class Model(Part):
             self.has_labels |= call.unknown_table is not None or "labels" in call.kwargs
         return UNKNOWN
 
-    def put(self, name: str, value: Any, where: str, text: str) -> None:
+    def put(self, name: str, value: Any, call: Call, text: str) -> None:
         """Set what is known of it; the last value counts."""
-        self.settings[name] = Setting(value=value, origin=f"{where}: {text}")
-        self.unresolved.pop(name, None)
+        self.settings[name] = Setting(value=value, origin=f"{call.where}: {text}")
 
-    def copy(self, where: str) -> "Model":
-        """Return another model with the same weights."""
-        other = Model(self.notes, where, self.label)
-        other.source, other.config, other.on_gpu = self.source, self.config, self.on_gpu
-        return other
-
-
-_CHANGES = re.compile(
-    r"(?i)wrap|lora|peft|adapter|quant|freez|prun|convert|inject|replace|attach|checkpointing"
-    r"|(init|build|create|add|load|set)\w*_(vision|audio|speech|tower|module|encoder|projector|head|layer|token)"
-)
-"""Methods of a model's own class that change what it holds or trains."""
-_MODULES = re.compile(
-    r"(?i)head|model|encoder|decoder|transformer|embed|layer|score|classifier|backbone|bert|norm|proj|logit|loss|pool"
-    r"|^\?$|^\d+$|_$"
-)
-"""Modules that scripts call directly, and methods of parameters, by their names."""
+    def move(self, device: Any, call: Call) -> None:
+        """Take the device that it is put on."""
+        self.on_gpu = not (isinstance(device, str) and device.startswith(("cpu", "meta")))
+        call.notes.note_device(device, call.where)
 
 
 def models_in(value: Any, depth: int = 0) -> Iterator[Model]:
     """Yield the models that a value holds."""
     if isinstance(value, Part):
         yield value.owner
-    elif depth < 5 and isinstance(value, list | tuple | dict):
-        for item in list(value.values() if isinstance(value, dict) else value)[:2000]:
-            yield from models_in(item, depth + 1)
-    elif depth < 5 and isinstance(value, Thing):
-        for item in value.parts():
+    elif depth < 5 and isinstance(value, list | tuple | dict | Thing):
+        items = value.values() if isinstance(value, dict) else value.parts() if isinstance(value, Thing) else value
+        for item in list(items)[:2000]:
             yield from models_in(item, depth + 1)
 
 
@@ -315,42 +274,34 @@ def _parameters(part: Part, call: Call) -> Any:
 
 def _to(part: Part, call: Call) -> Any:
     """Follow ``model.to(device, dtype)``."""
-    values = [
-        *enumerate(call.args),
-        *((name, call.kwargs[name]) for name in ("device", "dtype") if name in call.kwargs),
-    ]
-    for key, value in values:
+    for key, value in [*enumerate(call.args), *call.kwargs.items()]:
         shown = short_text(call.nodes.get(key))
         is_dtype = key == "dtype" or (isinstance(value, Name) and value.path.startswith("torch."))
         if is_dtype or (value is UNKNOWN and re.search(r"(?i)dtype|float|half|precision", shown)):
             _convert(part, value, call)
-        elif not part.name:
-            part.owner.on_gpu = not (isinstance(value, str) and value.startswith(("cpu", "meta")))
-            part.owner.notes.note_device(value, call.where)
+        elif not part.name and (key == "device" or isinstance(key, int)):
+            part.owner.move(value, call)
     return part
 
 
 def _convert(part: Part, dtype: Any, call: Call) -> Any:
     """Convert a model's weights to a dtype."""
-    owner, shown = part.owner, short_text(call.node)
     word = DTYPE_NAMES.get(str(plain(dtype)).rpartition(".")[2])
-    if word is not None and not part.name:
-        owner.put("dtype", word, call.where, f".{call.name}({', '.join(map(short_text, call.nodes.values()))})")
-    elif part.name:
-        sentence = f"{call.where}: {shown}: only part of the model is converted; the estimate counts one dtype."
-        owner.notes.doubt(sentence, key="training.precision")
+    shown = short_text(call.node)
+    if part.name:
+        shown += ": only part of the model is converted; the estimate counts one dtype."
+        call.doubt(shown, key="training.precision")
+    elif word is not None:
+        part.owner.put("dtype", word, call, f".{call.name}({', '.join(map(short_text, call.nodes.values()))})")
     else:
-        owner.settings.pop("dtype", None)
-        owner.settings.pop("torch_dtype", None)
-        owner.unresolved["dtype"] = f"{call.where}: {shown} is only known when the script runs."
+        part.owner.settings.pop("torch_dtype", None)
+        part.owner.put("dtype", UNKNOWN, call, f"{shown} is only known when the script runs.")
     return part
 
 
 def _move(part: Part, call: Call) -> Any:
     if not part.name:
-        part.owner.on_gpu = call.name == "cuda"
-        if part.owner.on_gpu:
-            part.owner.notes.note_device(call.value(0, "device", default="cuda"), call.where)
+        part.owner.move("cpu" if call.name == "cpu" else call.value(0, "device", default="cuda"), call)
     return part
 
 
@@ -363,40 +314,26 @@ def _freeze(part: Part, call: Call) -> Any:
 
 
 def _checkpoint(part: Part, call: Call) -> Any:
-    owner, on = part.owner, "disable" not in call.name
+    on = "disable" not in call.name
     if not part.name or part.name in _BODY_NAMES:
-        owner.put("activation_checkpointing", on, call.where, short_text(call.node))
+        part.owner.put("activation_checkpointing", on, call, short_text(call.node))
     elif on:
-        sentence = f"{call.where}: {short_text(call.node)}: checkpointing of part of the model is not counted."
-        owner.notes.doubt(sentence)
-    return None
+        call.doubt(f"{short_text(call.node)}: checkpointing of part of the model is not counted.")
 
 
 def _resize(part: Part, call: Call) -> Any:
     """Follow ``resize_token_embeddings(n)``; by the tokens of a tokenizer the vocabulary hardly grows."""
     shown = short_text(call.nodes.get(0))
     if not re.fullmatch(r"len\(.*tok.*\)|.*tok\w*\.vocab_size", shown):
-        sentence = f"{call.where}: resize_token_embeddings({shown}) is not read."
-        part.owner.notes.doubt(sentence)
+        call.doubt(f"resize_token_embeddings({shown}) is not read.")
     return part
 
 
 def _not_read(part: Part, call: Call) -> Any:
     """Doubt what changes the model or its training, unless it comes after the training."""
-    if not part.owner.notes.trains:
-        part.owner.notes.doubt(f"{call.where}: {short_text(call.node)} before the training is not read.")
+    if not call.notes.trains:
+        call.doubt(f"{short_text(call.node)} before the training is not read.")
     return part.owner
-
-
-def _compile(part: Part, call: Call) -> Any:
-    part.owner.put("torch_compile", True, call.where, "compile()")
-    return None
-
-
-def _hook(part: Part, call: Call) -> Any:
-    """Note a communication hook of DDP's, which may copy its buckets."""
-    part.owner.put("ddp_comm_hook", "hook", call.where, f".{call.name}(...)")
-    return UNKNOWN
 
 
 _METHODS: Mapping[str, Callable[[Part, Call], Any]] = {
@@ -418,10 +355,9 @@ _METHODS: Mapping[str, Callable[[Part, Call], Any]] = {
     ),
     "add_adapter": lambda part, call: add_adapters(part.owner, call.value(0, "adapter_config", "peft_config"), call),
     "load_adapter": lambda part, call: _load_adapters(part.owner, call),
-    "compile": _compile,
-    "register_comm_hook": _hook,
+    "compile": lambda part, call: part.owner.put("torch_compile", True, call, "compile()"),
+    "register_comm_hook": lambda part, call: part.owner.put("ddp_comm_hook", "hook", call, f".{call.name}(...)"),
     **dict.fromkeys(("merge_and_unload", "unload", "merge_adapter", "register_post_accumulate_grad_hook"), _not_read),
-    **dict.fromkeys(_ITSELF, lambda part, _: part),
 }
 """Methods of modules by name."""
 
@@ -429,13 +365,7 @@ _METHODS: Mapping[str, Callable[[Part, Call], Any]] = {
 # Adapters and quantization: peft, bitsandbytes, unsloth.
 
 
-DECISIVE_ARGUMENTS = frozenset(library("transformers").key)
-"""Arguments without whose values the estimate may be about another job."""
-_LORA_NAMES = {
-    "r": "lora_r",
-    "target_modules": "lora_target_modules",
-    "lora_dropout": "lora_dropout",
-}
+_LORA_NAMES = {"r": "lora_r", "target_modules": "lora_target_modules", "lora_dropout": "lora_dropout"}
 _WITHOUT_EFFECT = scripts().names["lora_without_effect"]
 """Arguments of ``LoraConfig`` and ``get_peft_model`` on which no bytes depend; any other is named as not counted."""
 _QUANTIZATION_ARGUMENTS = ("load_in_4bit", "load_in_8bit", "bnb_4bit_quant_type", "bnb_4bit_use_double_quant")
@@ -443,38 +373,30 @@ _TUNER = re.compile(r"LoRA|Lora|IA3|Prompt|Prefix|OFT|Vera|LoKr|LoHa|FourierFT|L
 """In the names of peft's configurations, where it is not known that they are peft's."""
 _WITHOUT_RANK = ("Prompt", "Prefix", "IA3", "LNTuning", "FourierFT", "Vera", "AdaLora", "Trainable", "AdaptionPrompt")
 """Methods of peft whose parameters do not grow with a rank."""
-UNSLOTH_CLASSES = ("FastLanguageModel", "FastModel", "FastVisionModel", "FastTextModel")
+_UNSLOTH_CLASSES = ("FastLanguageModel", "FastModel", "FastVisionModel", "FastTextModel")
 _UNSLOTH_OTHER_PRECISIONS = ("load_in_8bit", "load_in_16bit", "load_in_fp8", "full_finetuning")
 _QUANTIZED_NAME = re.compile(r"(?i)gptq|awq|bnb|hqq|int[48]|[48]-?bit|fp8")
 _DROPOUT = 0.05
 """``lora_dropout`` of TRL's ModelConfig."""
 
 
-class AdapterConfig(Thing):
+class AdapterConfig(Record):
     """``LoraConfig(...)`` or another configuration of peft."""
 
-    def __init__(self, call: Call) -> None:
-        self.kind, self.where, self.settings = call.name, call.where, dict[str, Setting]()
-        self.unresolved: dict[str, str] = {}
-        _read_lora(call, self.settings, self.unresolved)
+    def counted(self) -> dict[str, Setting]:
+        """Return its arguments under the names of our settings; of others only that they are given."""
+        found: dict[str, Setting] = {}
+        for name, setting in self.settings.items():
+            is_known = setting.value is not UNKNOWN
+            if name in _LORA_NAMES and not is_known:
+                found[name] = setting
+            elif name not in _WITHOUT_EFFECT and setting.value not in (None, False, [], {}):
+                found[_LORA_NAMES.get(name, f"lora_{name}")] = setting if is_known else setting.with_value(True)
+        return found
 
-    def set_attribute(self, name: str, value: Any, call: Call) -> None:
-        """Take an assignment to an argument."""
-        self.unresolved[name] = f"{call.where}: {self.kind}.{name} is set after the call, which is not read."
 
-
-class QuantizationConfig(Thing):
+class QuantizationConfig(Record):
     """``BitsAndBytesConfig(...)``."""
-
-    def __init__(self, call: Call) -> None:
-        self.settings: dict[str, Setting] = {}
-        self.unresolved: dict[str, str] = {}
-        for name in _QUANTIZATION_ARGUMENTS:
-            setting = call.setting(name) if name in call.kwargs else None
-            if setting is None and name in call.kwargs and name in DECISIVE_ARGUMENTS:
-                self.unresolved[name] = _not_known(call, name)
-            elif setting is not None and setting.value is not None:
-                self.settings[name] = setting
 
 
 def is_adapter_config(path: str) -> bool:
@@ -483,72 +405,53 @@ def is_adapter_config(path: str) -> bool:
     return name.endswith("Config") and (path.startswith("peft.") or _TUNER.search(name) is not None)
 
 
-def _read_lora(call: Call, into: dict[str, Setting], unresolved: dict[str, str]) -> None:
-    """Read the arguments of ``LoraConfig`` under the names of our settings."""
-    for name in call.kwargs:
-        if name in _WITHOUT_EFFECT:
-            continue
-        setting = call.setting(name)
-        if setting is None and name in DECISIVE_ARGUMENTS:
-            unresolved[name] = _not_known(call, name)
-        elif setting is None and name not in _LORA_NAMES:
-            into[f"lora_{name}"] = Setting(value=True, origin=f"{call.where}: {call.shown(name)}")
-        elif setting is not None and setting.value not in (None, False, [], {}):
-            into[_LORA_NAMES.get(name, f"lora_{name}")] = setting
-
-
 def add_adapters(model: Model, config: Any, call: Call, *, text: str = "") -> None:
     """Add adapters to a model: what it held so far is frozen."""
     model.frozen_at = model.frozen_at if model.has_adapters else None
     model.has_adapters, model.is_frozen = True, False
     if isinstance(config, AdapterConfig):
-        model.unresolved.update(config.unresolved)
-        if any(word in config.kind for word in _WITHOUT_RANK):
-            sentence = f"{config.where}: the trained parameters of {config.kind} are not counted."
-            model.notes.doubt(sentence, key="training.trainable_parameters")
+        if any(word in config.name for word in _WITHOUT_RANK):
+            sentence = f"{config.where}: the trained parameters of {config.name} are not counted."
+            call.notes.doubt(sentence, key="training.trainable_parameters")
             return
-        model.settings.update(config.settings)
-        if config.kind != "LoraConfig":
-            sentence = f"{config.where}: {config.kind} is counted as LoRA adapters, from which it differs."
-            model.notes.doubt(sentence, key="lora.rank")
-    model.put("use_peft", True, call.where, text or f"{call.name}(...)")
+        model.settings.update(config.counted())
+        if config.name != "LoraConfig":
+            sentence = f"{config.where}: {config.name} is counted as LoRA adapters, from which it differs."
+            call.notes.doubt(sentence, key="lora.rank")
+    model.put("use_peft", True, call, text or f"{call.name}(...)")
 
 
-def _load_adapters(model: Model, call: Call) -> None:
+def _load_adapters(model: Model, call: Call) -> Model:
     """Note adapters that were trained before."""
     add_adapters(model, None, call)
-    sentence = f"{call.where}: {call.name}(...) loads adapters; vramtop does not read their rank and layers."
-    model.notes.doubt(sentence, key="lora.rank")
+    call.doubt(f"{call.name}(...) loads adapters; vramtop does not read their rank and layers.", key="lora.rank")
+    return model
 
 
-def get_peft_model(call: Call, notes: Notes) -> Any:
+def _get_peft_model(call: Call) -> Any:
     """Follow ``get_peft_model(model, config)``, and unsloth's method of that name."""
     model, config = call.value(0, "model"), call.value(1, "peft_config")
     if not isinstance(model, Model):
         return UNKNOWN
-    unsloth = call.owner in UNSLOTH_CLASSES
     if config is not None and not isinstance(config, AdapterConfig):
         shown = call.shown(1 if len(call.args) > 1 else "peft_config")
-        sentence = f"{call.where}: the parameters that {shown} trains are not known; all are counted."
-        notes.doubt(sentence, key="training.trainable")
+        call.doubt(f"the parameters that {shown} trains are not known; all are counted.", key="training.trainable")
         return model
     add_adapters(model, config, call)
-    _read_lora(call, model.settings, model.unresolved)
+    model.settings.update(AdapterConfig(call).counted())
     if call.value(None, "autocast_adapter_dtype", default=True) is False:
-        model.put("lora_adapter_dtype", "as weights", call.where, "autocast_adapter_dtype=False")
+        model.put("lora_adapter_dtype", "as weights", call, "autocast_adapter_dtype=False")
     given = call.value(None, "use_gradient_checkpointing")
-    if "use_gradient_checkpointing" in call.kwargs and given is not UNKNOWN:
+    if given is not None and given is not UNKNOWN:
         text = f"use_gradient_checkpointing={given!r}"
-        model.put("activation_checkpointing", given not in (False, None), call.where, text)
+        model.put("activation_checkpointing", given is not False, call, text)
         if given == "unsloth":
-            model.put("activation_offloading", True, call.where, text)
-    if unsloth:
+            model.put("activation_offloading", True, call, text)
+    if call.owner in _UNSLOTH_CLASSES:
         hints = {"lora_r": 16, "activation_checkpointing": True, "lora_target_modules": "all-linear"}
-        if "use_gradient_checkpointing" not in call.kwargs:
-            hints["activation_offloading"] = True
-        for name, value in hints.items():
-            model.hints.setdefault(name, default_setting(value, "unsloth's default"))
-    notes.models = [each for each in notes.models if each is not model] + [model]
+        hints |= {"activation_offloading": True} if "use_gradient_checkpointing" not in call.kwargs else {}
+        model.hints |= {name: default_setting(value, "unsloth's default") for name, value in hints.items()}
+    call.notes.models = [each for each in call.notes.models if each is not model] + [model]
     return model
 
 
@@ -559,53 +462,45 @@ def _hint_unsloth_loading(model: Model, call: Call) -> None:
     if perhaps_on.isdisjoint(_UNSLOTH_OTHER_PRECISIONS):
         hints["load_in_4bit"] = True
     if call.value(None, "fast_inference", default=False) is not False:
-        model.notes.doubt(f"{call.where}: fast_inference starts vLLM in this process, which is not counted.")
-    for name, value in hints.items():
-        model.hints.setdefault(name, default_setting(value, "unsloth's default"))
+        call.doubt("fast_inference starts vLLM in this process, which is not counted.")
+    model.hints |= {name: default_setting(value, "unsloth's default") for name, value in hints.items()}
 
 
-def _not_known(call: Call, name: str) -> str:
-    return f"{call.where}: {call.shown(name)} is only known when the script runs; its default is assumed."
-
-
-def peft_config(call: Call, notes: Notes) -> Any:
+def _peft_config(call: Call) -> Any:
     """Follow TRL's ``get_peft_config(model_args)``: None unless adapters are asked for."""
     known = truth(call.run.attribute(call.value(0), "use_peft"))
     if not known:
         return UNKNOWN if known is None else None
     dropout = plain(call.run.attribute(call.value(0), "lora_dropout"))
-    found = AdapterConfig(Call(call.run, call.node, "LoraConfig"))
-    origin = f"{call.where}: ModelConfig's lora_dropout"
-    found.settings["lora_dropout"] = Setting(value=_DROPOUT if dropout is UNKNOWN else dropout, origin=origin)
-    return found
+    dropout = _DROPOUT if dropout is UNKNOWN else dropout
+    return AdapterConfig(Call(call.run, call.node, "LoraConfig", kwargs={"lora_dropout": dropout}))
 
 
-def quantization_config(call: Call, notes: Notes) -> Any:
+def _quantization_config(call: Call) -> Any:
     """Follow TRL's ``get_quantization_config(model_args)``: None unless a quantization is asked for."""
     known = [truth(call.run.attribute(call.value(0), name)) for name in ("load_in_4bit", "load_in_8bit")]
-    if True in known:
-        return QuantizationConfig(Call(call.run, call.node, "BitsAndBytesConfig"))
-    return UNKNOWN if None in known else None
+    made = QuantizationConfig(Call(call.run, call.node, "BitsAndBytesConfig"))
+    return made if True in known else UNKNOWN if None in known else None
 
 
-def prepare_for_kbit(call: Call, notes: Notes) -> Any:
+def _prepare_for_kbit(call: Call) -> Any:
     """Follow peft's ``prepare_model_for_kbit_training``: it freezes the model, and checkpoints unless told not to.
 
     A model that is not quantized it casts to fp32 and does not checkpoint (peft/utils/other.py, 0.2 to 0.15).
     """
     model = call.value(0, "model", default=UNKNOWN)
-    if isinstance(model, Model):
-        model.is_frozen, model.frozen_at = True, call.where
-        if _is_unquantized(model):
-            if call.name == "prepare_model_for_kbit_training":
-                model.put("dtype", "float32", call.where, f"{call.name}() of a model that is not quantized")
-            return model
+    if not isinstance(model, Model):
+        return model
+    model.is_frozen, model.frozen_at = True, call.where
+    if not _is_unquantized(model):
         checkpoints = call.value(1, "use_gradient_checkpointing", default=True)
         if checkpoints is UNKNOWN:
-            model.unresolved["gradient_checkpointing"] = _not_known(call, "use_gradient_checkpointing")
+            model.settings["gradient_checkpointing"] = call.setting("use_gradient_checkpointing")
         elif checkpoints is not False:
-            model.put("activation_checkpointing", True, call.where, f"{call.name}()")
-        model.put("kbit_preparation", True, call.where, f"{call.name}()")
+            model.put("activation_checkpointing", True, call, f"{call.name}()")
+        model.put("kbit_preparation", True, call, f"{call.name}()")
+    elif call.name == "prepare_model_for_kbit_training":
+        model.put("dtype", "float32", call, f"{call.name}() of a model that is not quantized")
     return model
 
 
@@ -615,9 +510,8 @@ def _is_unquantized(model: Model) -> bool:
     table = model.config.table() if model.config is not None else None
     name = str(model.source.value) if model.source is not None else ""
     is_stored_so = "quantization_config" in table if table is not None else _QUANTIZED_NAME.search(name) is not None
-    if not model.is_read or is_stored_so or model.unresolved.keys() & {*names}:
-        return False
-    return not any(setting.value for each in names if (setting := model.settings.get(each)) is not None)
+    given = (model.settings.get(each) for each in names)
+    return model.is_read and not is_stored_so and not any(setting is not None and setting.value for setting in given)
 
 
 # Calls that make models: ``from_pretrained``, ``from_config``, a class with a config, copies.
@@ -625,14 +519,17 @@ def _is_unquantized(model: Model) -> bool:
 
 _LOADING_ARGUMENTS = ("dtype", "torch_dtype", "attn_implementation", "load_in_4bit", "load_in_8bit")
 _NAME_ARGUMENTS = ("pretrained_model_name_or_path", "model_name")
-_NOT_FIELDS = {*_LOADING_ARGUMENTS, *_NAME_ARGUMENTS, *LENGTH_ARGUMENTS, *scripts().names["no_fields_of_a_config"]}
+_NOT_FIELDS = {
+    *("load_in_4bit", "load_in_8bit", *_NAME_ARGUMENTS, *LENGTH_ARGUMENTS),
+    *scripts().names["no_fields_of_a_config"],
+}
 """Arguments of ``from_pretrained`` that are no fields of the config."""
 _TASK_BY_CLASS_ENDING: Mapping[str, Task] = {
     **scripts().default["task"],
     **{f"For{''.join(word.capitalize() for word in task.split('-'))}": task for task in get_args(Task)},
 }
 _NO_MODEL_CLASS = re.compile(r"Collator|Output|Config|Processor|Trainer|Loss|Dataset|Metric|Pipeline|Mixin|Arguments")
-_NO_MODELS = ("Tokenizer", "Processor", "FeatureExtractor", "GenerationConfig", "Scheduler")
+_NO_MODELS = ("Tokenizer", "Processor", "FeatureExtractor", "GenerationConfig", "Scheduler", "Config")
 _PEFT_CLASSES = ("PeftModel", "PeftModelForCausalLM", "PeftModelForSequenceClassification")
 
 
@@ -646,48 +543,40 @@ def _task_of(name: str) -> Task | None:
 def is_model_class(name: str) -> bool:
     """Return True for a name of transformers' models: ``LlamaForCausalLM``, ``AutoModel``."""
     stem = name.removesuffix("Model")
-    known = stem in CONFIG_DEFAULTS or stem in ("Auto", *UNSLOTH_CLASSES)
+    known = stem in CONFIG_DEFAULTS or stem in ("Auto", *_UNSLOTH_CLASSES)
     return _task_of(name) is not None or (stem != name and known)
 
 
 def loads_model(owner: str) -> bool:
     """Return True for a class whose ``from_pretrained`` loads a model."""
-    is_model = "Model" in owner or _task_of(owner) is not None
-    return is_model and not any(word in owner for word in (*_NO_MODELS, "Config"))
+    return ("Model" in owner or _task_of(owner) is not None) and not any(word in owner for word in _NO_MODELS)
 
 
-def from_pretrained(call: Call, notes: Notes) -> Any:
+def _from_pretrained(call: Call) -> Any:
     """Follow ``AutoModelForX.from_pretrained("id", dtype=...)``, and the same for configs, tokenizers and adapters."""
-    owner = call.owner
+    owner, first = call.owner, call.value(0, "model", *_NAME_ARGUMENTS)
     if owner in _PEFT_CLASSES:
-        model = call.value(0, "model")
-        if not isinstance(model, Model):
-            return UNKNOWN
-        _load_adapters(model, call)
-        return model
+        return _load_adapters(first, call) if isinstance(first, Model) else UNKNOWN
     if owner.endswith("Config") and not owner.endswith("GenerationConfig"):
-        return _load_config(call, notes)
-    if not loads_model(owner):
-        return UNKNOWN
-    model = Model(notes, call.where, f"{owner}.{call.name}")
+        return _load_config(call)
+    if not loads_model(owner) or isinstance(first, Model):  # a model in one of TRL's with a value head
+        return first if isinstance(first, Model) else UNKNOWN
+    model = Model(call, f"{owner}.{call.name}")
     _read_task(model, owner, call)
-    first = call.value(0, *_NAME_ARGUMENTS)
-    if isinstance(first, Model):  # TRL's models with a value head
-        notes.models.remove(model)
-        return first
+    given = first if isinstance(first, ModelConfig) else call.value(None, "config")
     if call.name == "from_config":
-        _take_config(model, first if isinstance(first, ModelConfig) else call.value(None, "config"), call, notes)
+        _take_config(model, given, call)
     else:
         model.source = _name_of(call, f"{owner}.{call.name}")
-        given = call.value(None, "config")
-        model.config = given if isinstance(given, ModelConfig) else ModelConfig(notes, kind=None, source=model.source)
         if isinstance(given, ModelConfig):
-            model.settings.update(given.settings)
-        elif model.source is None:
-            model.config = None
-            notes.doubt(f"{call.where}: which model {owner} loads is only known when the script runs.", key="model.id")
-    _read_loading(model, call, notes)
-    if owner in UNSLOTH_CLASSES:
+            model.config, model.settings = given, dict(given.settings)
+        elif model.source is not None:
+            model.config = ModelConfig(call, kind=None, source=model.source)
+            model.config.take_keywords(call, f"{owner}.{call.name}")
+        else:
+            call.doubt(f"which model {owner} loads is only known when the script runs.", key="model.id")
+    _read_loading(model, call)
+    if owner in _UNSLOTH_CLASSES:
         _hint_unsloth_loading(model, call)
         return (model, UNKNOWN)
     return model
@@ -700,124 +589,119 @@ def _name_of(call: Call, label: str) -> Setting | None:
     return setting if setting is not None and isinstance(setting.value, str) else None
 
 
-def from_class(call: Call, notes: Notes) -> Any:
+def from_class(call: Call) -> Any:
     """Follow ``LlamaForCausalLM(config)``."""
-    model = Model(notes, call.where, f"{call.name}(...)")
+    model = Model(call, f"{call.name}(...)")
     _read_task(model, call.name, call)
-    _take_config(model, call.value(0, "config"), call, notes)
+    _take_config(model, call.value(0, "config"), call)
     return model
 
 
-def config_class(call: Call, notes: Notes) -> Any:
+def config_class(call: Call) -> Any:
     """Follow ``LlamaConfig(hidden_size=64)``."""
-    config = ModelConfig(notes, kind=call.name.removesuffix("Config"), source=None)
-    config.set_fields(call, call.name)
+    config = ModelConfig(call, kind=call.name.removesuffix("Config"), source=None)
+    config.take_keywords(call, call.name)
+    _doubt_table(call, call.name)
     return config
 
 
-def _load_config(call: Call, notes: Notes) -> Any:
-    kind = call.owner.removesuffix("Config")
-    if call.owner not in ("AutoConfig", "PretrainedConfig") and kind not in CONFIG_DEFAULTS:
+def _load_config(call: Call) -> Any:
+    label, kind = f"{call.owner}.{call.name}", call.owner.removesuffix("Config")
+    name = _name_of(call, label)
+    if (kind not in ("Auto", "Pretrained") and kind not in CONFIG_DEFAULTS) or call.name == "for_model" or name is None:
         return UNKNOWN
-    name = call.setting(0) if call.args else None
-    if call.name == "for_model" or name is None or not isinstance(name.value, str):
-        return UNKNOWN
-    config = ModelConfig(notes, kind=None, source=name)
-    config.set_fields(call, f"{call.owner}.{call.name}")
+    config = ModelConfig(call, kind=None, source=name)
+    config.take_keywords(call, label)
+    _doubt_table(call, label)
     return config
 
 
-def _doubt_table(call: Call, label: str, notes: Notes) -> None:
+def _doubt_table(call: Call, label: str) -> None:
     if call.unknown_table is not None:
-        notes.doubt(f"{call.where}: {label}(**{short_text(call.unknown_table)}) is only known when the script runs.")
+        call.doubt(f"{label}(**{short_text(call.unknown_table)}) is only known when the script runs.")
 
 
-def _take_config(model: Model, config: Any, call: Call, notes: Notes) -> None:
+def _take_config(model: Model, config: Any, call: Call) -> None:
     """Make a model from a config alone: its weights are in torch's default type."""
     if isinstance(config, ModelConfig):
         model.config = config
         model.settings.update({name: each for name, each in config.settings.items() if "dtype" not in name})
     else:
-        notes.doubt(f"{call.where}: the config of {call.name}(...) is not known.", key="model.id")
+        call.doubt(f"the config of {call.name}(...) is not known.", key="model.id")
     if call.value(None, "dtype", "torch_dtype") is None:
-        origin = f"{call.where}: {call.name}(config), a model made from its config alone"
-        model.settings["dtype"] = Setting(value="float32", origin=origin)
+        model.put("dtype", "float32", call, f"{call.name}(config), a model made from its config alone")
 
 
 def _read_task(model: Model, owner: str, call: Call) -> None:
     task = _task_of(owner)
     if task == "multiple-choice":
-        sentence = f"{call.where}: {owner} puts every choice of an example through the model; how many is not known."
-        model.notes.doubt(sentence, key="training.sequences_per_example", asks=True)
-    if task is None and is_model_class(owner) and owner not in UNSLOTH_CLASSES:
+        sentence = f"{owner} puts every choice of an example through the model; how many is not known."
+        call.doubt(sentence, key="training.sequences_per_example", asks=True)
+    if task is None and is_model_class(owner) and owner not in _UNSLOTH_CLASSES:
         task = "feature-extraction"
     if call.own_class is not None:
-        sentence = f"{call.where}: the script's own class {call.own_class.name} makes the model; {owner} is counted."
-        model.notes.doubt(sentence)
+        call.doubt(f"the script's own class {call.own_class.name} makes the model; {owner} is counted.")
         task = None if owner.endswith("PreTrainedModel") else task
     elif task is None and "For" in owner:
-        sentence = f"{call.where}: the head of {owner} is not known; the family's usual one is counted."
-        model.notes.doubt(sentence, key="model.task")
+        call.doubt(f"the head of {owner} is not known; the family's usual one is counted.", key="model.task")
     if task is not None:
-        label = f"{owner}.{call.name}" if call.name.startswith("from_") else f"{call.name}(...)"
-        model.task = Setting(value=task, origin=f"{call.where}: {label}")
+        model.task = Setting(value=task, origin=f"{call.where}: {model.label}")
 
 
-def _read_loading(model: Model, call: Call, notes: Notes) -> None:
-    """Read dtype, attention, quantization, device, and fields of the config."""
+def _read_loading(model: Model, call: Call) -> None:
+    """Read dtype, attention, quantization and device."""
     label = f"{call.owner}.{call.name}"
-    for name in (*_LOADING_ARGUMENTS, "device_map", "max_memory"):
-        setting = call.setting(name, label) if name in call.kwargs else None
-        if setting is not None and setting.value is not None:
-            model.settings[name] = setting
-        elif setting is None and name in call.kwargs and name in DECISIVE_ARGUMENTS:
-            shown = f"{label}({name}={short_text(call.nodes.get(name))})"
-            sentence = f"{call.where}: {shown} is only known when the script runs; its default is assumed."
-            model.unresolved[name] = sentence
-        elif setting is None and name in call.kwargs and call.kwargs[name] is not None:
-            notes.doubt(f"{call.where}: {label}({name}=...) is only known when the script runs.")
-    for name in LENGTH_ARGUMENTS:
-        setting = call.setting(name, label) if name in call.kwargs else None
-        if setting is not None and setting.value is not None:
-            notes.hints.setdefault(name, setting)
+    model.settings.update(call.settings(*_LOADING_ARGUMENTS, "device_map", "max_memory", label=label))
+    for name in ("device_map", "max_memory"):
+        if name in model.settings and model.settings[name].value is UNKNOWN:
+            call.doubt(f"{label}({name}=...) is only known when the script runs.")
+    for name, setting in call.settings(*LENGTH_ARGUMENTS, label=label).items():
+        call.notes.hints.setdefault(name, setting)
     if call.value(None, "trust_remote_code") is True:
-        model.put("script_remote_code", True, call.where, f"{label}(trust_remote_code=True)")
+        model.put("script_remote_code", True, call, f"{label}(trust_remote_code=True)")
     if call.value(None, "use_flash_attention_2") is True:  # until 4.52
-        model.put("attn_implementation", "flash_attention_2", call.where, f"{label}(use_flash_attention_2=True)")
-    _read_quantization(model, call)
-    device = call.value(None, "device_map")
-    if device is not None:
-        model.on_gpu = not (device == "cpu" or (isinstance(device, dict) and set(device.values()) == {"cpu"}))
-        notes.note_device(device.get("") if isinstance(device, dict) else device, call.where)
-    _doubt_table(call, label, notes)
-    is_known = call.unknown_table is None and call.value(None, "quantization_config") is not UNKNOWN
-    model.is_read = is_known and call.owner not in UNSLOTH_CLASSES
-    fields = {name: value for name, value in call.kwargs.items() if name not in _NOT_FIELDS}
-    if fields and call.name != "from_config" and model.config is not None:
-        model.config = model.config.copy()
-        for name, value in fields.items():
-            model.config.set_field(name, value, call.where, f"{label}({name}={short_text(call.nodes.get(name))})")
-
-
-def _read_quantization(model: Model, call: Call) -> None:
+        model.put("attn_implementation", "flash_attention_2", call, f"{label}(use_flash_attention_2=True)")
     config = call.value(None, "quantization_config")
     if isinstance(config, QuantizationConfig):
-        model.settings.update(config.settings)
-        model.unresolved.update(config.unresolved)
-        model.put("bitsandbytes_config", True, call.where, "BitsAndBytesConfig(...)")
+        found = {name: config.settings[name] for name in _QUANTIZATION_ARGUMENTS if name in config.settings}
+        model.settings.update({name: setting for name, setting in found.items() if setting.value is not None})
+        model.put("bitsandbytes_config", True, call, "BitsAndBytesConfig(...)")
     elif config is not None:
-        shown = f"{call.where}: quantization_config={short_text(call.nodes.get('quantization_config'))}"
-        sentence = f"{shown} is only known when the script runs."
-        model.notes.doubt(sentence, key="lora.quantization")
+        shown = f"quantization_config={short_text(call.nodes.get('quantization_config'))}"
+        call.doubt(f"{shown} is only known when the script runs.", key="lora.quantization")
+    device = call.value(None, "device_map")
+    if isinstance(device, dict):
+        device = device.get("", "cpu" if set(device.values()) == {"cpu"} else UNKNOWN)
+    if device is not None:
+        model.move(device, call)
+    _doubt_table(call, label)
+    is_known = call.unknown_table is None and config is not UNKNOWN
+    model.is_read = is_known and call.owner not in _UNSLOTH_CLASSES
 
 
-def not_followed(call: Call, notes: Notes) -> Any:
+def not_followed(call: Call) -> Any:
     """Doubt the model that a class trains, as its arguments are not read, even if another line names a model."""
-    notes.doubt(f"{call.where}: {call.name}(...) is not read.", key="model.id", asks=True)
-    return UNKNOWN
+    return call.doubt(f"{call.name}(...) is not read.", key="model.id", asks=True)
 
 
-def copy_value(call: Call, notes: Notes) -> Any:
-    """Follow ``deepcopy(x)``."""
+def _copy(call: Call) -> Any:
+    """Follow ``deepcopy(model)``; what else is copied is not known."""
     value = call.value(0, default=UNKNOWN)
-    return value.copy(call.where) if isinstance(value, Model | ModelConfig) else UNKNOWN
+    if not isinstance(value, Model):
+        return UNKNOWN
+    other = Model(call, value.label)
+    other.source, other.config, other.on_gpu = value.source, value.config, value.on_gpu
+    return other
+
+
+MODEL_CALLS: Mapping[str, Callable[[Call], Any]] = {
+    **dict.fromkeys(("from_pretrained", "from_config", "for_model"), _from_pretrained),
+    "BitsAndBytesConfig": QuantizationConfig,
+    "get_peft_model": _get_peft_model,
+    "get_peft_config": _peft_config,
+    "get_quantization_config": _quantization_config,
+    **dict.fromkeys(("SentenceTransformer", "CrossEncoder", "SparseEncoder", "Fabric"), not_followed),
+    **dict.fromkeys(("prepare_model_for_kbit_training", "prepare_model_for_int8_training"), _prepare_for_kbit),
+    **dict.fromkeys(("deepcopy", "create_reference_model"), _copy),
+}
+"""Functions and classes by the last part of their names."""

@@ -25,7 +25,10 @@ class Doubt(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Notes(msgspec.Struct):
-    """The findings of one reading."""
+    """The findings of one reading.
+
+    A setting whose value is ``UNKNOWN`` has a sentence in place of its origin.
+    """
 
     find_config: Callable[[str], Mapping[str, Any] | None]
     """Returns the config of a model by its name; None if it is not on this machine."""
@@ -33,6 +36,8 @@ class Notes(msgspec.Struct):
     """Installed versions by distribution, where known."""
     ranks: Any
     """Number of processes that run the script."""
+    options: Any
+    """The script's ``Options``."""
     models: list[Any] = msgspec.field(default_factory=list)
     """Every model that the script makes, in order."""
     optimizers: list[Any] = msgspec.field(default_factory=list)
@@ -48,14 +53,19 @@ class Notes(msgspec.Struct):
     """Settings of the script's own training loop, by accelerate's names."""
     assigned: dict[str, Setting] = msgspec.field(default_factory=dict)
     """What the script sets whatever its command line says."""
-    unresolved: dict[str, str] = msgspec.field(default_factory=dict)
     called: set[str] = msgspec.field(default_factory=set)
+    noted: set[str] = msgspec.field(default_factory=set)
+    """Functions that are not known, each noted at its first call."""
     old_calls: dict[OldCall, str] = msgspec.field(default_factory=dict)
     """What today's libraries refuse, and where it stands."""
     foreign: dict[str, str] = msgspec.field(default_factory=dict)
     """Modules that the script imports and vramtop does not know, each with the place."""
+    own_modules: set[str] = msgspec.field(default_factory=set)
+    """Roots of the modules beside the script that it imports."""
     own_loss: bool = False
     """A class of the script's, derived from one of TRL's trainers, computes the loss itself."""
+    loads_unfollowed: bool = False
+    """What was last not followed loads a model."""
     trains: bool = False
     """A backward pass, or a trainer's ``train``, was followed."""
     trains_elsewhere: bool = False

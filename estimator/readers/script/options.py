@@ -23,7 +23,6 @@ from .values import (
     Thing,
     as_number,
     plain,
-    short_text,
 )
 
 _SWITCHES = ("store_true", "store_false", "BooleanOptionalAction")
@@ -66,16 +65,14 @@ class Options:
         self.used: set[str] = set()
         """Options that the script was seen to use."""
         self.assigned: dict[str, Setting] = {}
-        """Options that the script assigns after it has parsed its command line."""
-        self.unresolved: dict[str, str] = {}
-        """Options that it assigns from what only the running script knows, each with a sentence."""
+        """Options that the script assigns after it has parsed its command line; the value may be UNKNOWN."""
         self.from_file: dict[str, Setting] = {}
         """Settings of a file that the script parses in place of a command line."""
 
     def defaults(self) -> Iterator[tuple[str, Setting]]:
         """Yield options with a known value: the command line's, or the default."""
         for name in self.declared:
-            found = self.find(name, uses=False) if name not in self.unresolved else None
+            found = self.find(name, uses=False)
             value = plain(found.value) if found is not None else UNKNOWN
             if found is not None and value is not UNKNOWN and value is not None:
                 yield name, found.with_value(value)
@@ -84,8 +81,8 @@ class Options:
         """Return an option of the command line or its default, as the script gets it; None: unknown."""
         if uses:
             self.used.add(name)
-        if name in self.assigned or name in self.unresolved:
-            return self.assigned.get(name)
+        if name in self.assigned:
+            return self.assigned[name] if self.assigned[name].value is not UNKNOWN else None
         declared, given = self.declared.get(name), self.given.get(name)
         if given is not None:
             return given if declared is None else given.with_value(_convert(given.value, declared))
@@ -93,19 +90,9 @@ class Options:
             return None
         return Setting(value=declared.default, origin=declared.origin)
 
-    def assign(self, name: str, value: Any, call: Call) -> None:
-        """Take an assignment to an option."""
-        known, text = plain(value), f"{call.where}: {short_text(call.node)}"
-        self.assigned.pop(name, None)
-        self.unresolved.pop(name, None)
-        if known is UNKNOWN:
-            self.unresolved[name] = f"{text} is only known when the script runs."
-        else:
-            self.assigned[name] = Setting(value=known, origin=f"{text} = {known!r}")
-
     def add_argument(self, call: Call) -> None:
         """Declare ``parser.add_argument("--batch", type=int, default=4)``."""
-        flags = [word for word in call.args if isinstance(word, str)]
+        flags = [word.partition("/")[0] for word in call.args if isinstance(word, str)]
         self.is_open |= not flags or len(flags) < len(call.args)
         name = next((flag for flag in flags if flag.startswith("--")), flags[0] if flags else "")
         dest = call.value(None, "dest")
@@ -118,7 +105,7 @@ class Options:
         default: Any = UNKNOWN if call.value(None, "required") else None
         if "default" in call.kwargs:
             default = call.kwargs["default"]
-        elif action in ("store_true", "store_false"):
+        elif action in ("store_true", "store_false") or call.value(None, "is_flag"):
             default = action == "store_false"
         word = kind.name if isinstance(kind, Name) else None
         if action in _SWITCHES or isinstance(kind, Function) or (word and "bool" in word and word != "bool"):
@@ -130,52 +117,36 @@ class Options:
             )
         is_list = number in ("+", "*") or isinstance(number, int)
         origin = f"{call.where}: default of {name}"
-        self._declare(key, Declared(default=default, origin=origin, kind=word, is_list=is_list))
+        self.declare(key, Declared(default=default, origin=origin, kind=word, is_list=is_list))
         for flag in flags:
             short = flag.lstrip("-").replace("-", "_")
             self.names.add(short)
             if short != key and short in self.given and key not in self.given:
                 self.given = {**self.given, key: self.given[short]}
 
-    def _declare(self, name: str, declared: Declared) -> None:
+    def declare(self, name: str, declared: Declared) -> None:
+        """Take an option."""
         self.names.add(name)
         self.declared[name] = declared
 
-    def declare_fields(self, kind: Class, run: Any) -> list[str]:
-        """Declare the fields of a dataclass; return their names."""
+    def declare_fields(self, kind: Class, run: Any) -> None:
+        """Declare the fields of a dataclass."""
         for name, node in kind.fields.items():
             value = kind.find(name) if node.value is not None else UNKNOWN
-            self._declare(name, _annotated(node.annotation, value, f"{run.location(node)}: default of {name}"))
-        return list(kind.fields)
+            self.declare(name, _annotated(node.annotation, value, f"{run.location(node)}: default of {name}"))
 
     def of_function(self, function: Function, run: Any) -> dict[str, Setting]:
-        """Return the options of the command line that a function's parameters stand for (fire, typer, tyro)."""
+        """Return the options of the command line that a function's parameters stand for (click, fire, typer, tyro)."""
         found: dict[str, Setting] = {}
         self.is_open = True
         arguments = function.node.args
         for each in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs):
             default = function.defaults.get(each.arg, UNKNOWN)
             origin = f"{run.location(each)}: default of {each.arg}"
-            self._declare(each.arg, _annotated(each.annotation, default, origin))
-            setting = self.find(each.arg)
-            if setting is not None:
-                found[each.arg] = setting
+            if each.arg not in self.declared:
+                self.declare(each.arg, _annotated(each.annotation, default, origin))
+            found[each.arg] = self.find(each.arg) or Setting(value=UNKNOWN, origin=origin)
         return found
-
-    def click_option(self, function: Function, call: Call) -> None:
-        """Declare ``@click.option("--batch", default=4)`` for the function below it."""
-        self.is_open = True
-        if call.value(None, "is_flag") and "default" not in call.kwargs:
-            call.kwargs["default"] = False
-        flags = [str(word).partition("/")[0] for word in call.args if isinstance(word, str)]
-        call.args = [flag for flag in flags if flag.startswith("-")] or flags
-        named = next((flag for flag in flags if not flag.startswith("-")), None)
-        if named is not None:
-            call.kwargs["dest"] = named
-        self.add_argument(call)
-        key = next(reversed(self.declared), "")
-        found = self.find(key)
-        function.options = {**(function.options or {}), key: found or Setting(value=UNKNOWN, origin="")}
 
     def take_file(self, call: Call) -> bool:
         """Take the settings of a file that the script parses in place of a command line; False if it is not known."""
@@ -267,13 +238,13 @@ class Parsed(Thing):
         if found is not None:
             return found.value
         if name in self._defaults:
-            return UNKNOWN if name in self._options.unresolved else self._defaults[name]
+            return UNKNOWN if name in self._options.assigned else self._defaults[name]
         member = self._kind.find(name) if self._kind is not None and name not in self._kind.fields else UNKNOWN
         return UNKNOWN if self.has(name) or isinstance(member, Function) else Attribute(self, name)
 
     def set_attribute(self, name: str, value: Any, call: Call) -> None:
         """Take an assignment to an option."""
-        self._options.assign(name, value, call)
+        self._options.assigned[name] = call.setting(0)
 
     def item(self, key: Any) -> Any:
         """Return an option by its name (``vars(args)["batch"]``)."""
@@ -291,7 +262,7 @@ class Parsed(Thing):
     def has(self, name: Any) -> bool:
         """Return whether there is an option of a name."""
         options = self._options
-        return any(name in each for each in (options.declared, options.given, options.assigned, options.unresolved))
+        return any(name in each for each in (options.declared, options.given, options.assigned))
 
     def as_table(self) -> dict[str, Any]:
         """Return all options by name."""
@@ -319,34 +290,31 @@ class Parser(Thing):
         """Declare an option, or return the parsed objects, one for each class."""
         if call.name == "add_argument":
             self._options.add_argument(call)
-            return UNKNOWN
-        if call.name.startswith("add_"):  # a group, or parsers of subcommands
+        elif call.name.startswith("add_"):  # a group, or parsers of subcommands
             self._options.is_open |= call.name == "add_subparsers"
             return self
-        if call.name == "set_defaults":
+        elif call.name == "set_defaults":
             for name, value in call.kwargs.items():
-                self._options.declared[name] = Declared(default=value, origin=f"{call.where}: set_defaults({name}=...)")
-            return UNKNOWN
-        if not call.name.startswith("parse"):
-            return UNKNOWN
+                self._options.declare(name, Declared(default=value, origin=f"{call.where}: set_defaults({name}=...)"))
+        return self._parse(call) if call.name.startswith("parse") else UNKNOWN
+
+    def _parse(self, call: Call) -> Any:
         own_words = call.args and call.name.startswith("parse_args")  # words in place of the command line
         is_file = call.name in ("parse_json_file", "parse_yaml_file")
         if own_words or (is_file and not self._options.take_file(call)) or call.name == "parse_dict":
             self._options.is_open = True
-            call.run.libraries.notes.doubt(
-                f"{call.where}: vramtop does not follow where {call.name}(...) gets its options; flags are counted."
-            )
+            call.doubt(f"vramtop does not follow where {call.name}(...) gets its options; flags are counted.")
         if not self._kinds:
             parsed = Parsed(self._options)
             return (parsed, UNKNOWN) if call.name == "parse_known_args" else parsed
-        found = tuple(parse_class(self._options, kind, call, self._library_class) for kind in self._kinds)
+        found = tuple(_parse_class(self._options, kind, call, self._library_class) for kind in self._kinds)
         if call.value(None, "return_remaining_strings") is True:
             self._options.is_open = True
             return (*found, UNKNOWN)
         return found[0] if call.name == "parse" and len(found) == 1 else found
 
 
-def parse_class(options: Options, kind: Any, call: Call, library_class: Callable[[Name, Call], Any]) -> Any:
+def _parse_class(options: Options, kind: Any, call: Call, library_class: Callable[[Name, Call], Any]) -> Any:
     """Return an object of a class with the options of its fields."""
     if isinstance(kind, Name):
         return library_class(kind, call)
@@ -362,27 +330,26 @@ def parse_class(options: Options, kind: Any, call: Call, library_class: Callable
     return made
 
 
-def run_function(options: Options, call: Call) -> Any:
+def run_function(call: Call) -> Any:
     """Follow the function that ``fire.Fire``, ``typer.run``, ``mp.spawn`` and the like are given."""
-    function = call.value(0, "fn", "target", "function", "component", "main", "f")
-    if isinstance(function, Class) and call.name in ("cli", "parse"):
-        return parse_class(options, function, call, lambda *_: UNKNOWN)
+    function, options = call.value(0, "fn", "target", "function", "component", "main", "f"), call.notes.options
+    if isinstance(function, Class) and call.name == "cli":
+        return _parse_class(options, function, call, lambda *_: UNKNOWN)
     if not isinstance(function, Function):
         options.is_open = True
         return UNKNOWN
     if call.name in ("Fire", "cli", "run"):
         function.options = function.options or options.of_function(function, call.run)
     given = call.value(1, "args", default=())
-    args = list(given) if isinstance(given, list | tuple) else []
-    args = [0, *args] if call.name == "spawn" else args
+    args = [0] * (call.name == "spawn") + (list(given) if isinstance(given, list | tuple) else [])
     return call.run.call(function, Call(call.run, call.node, function.name, None, args))
 
 
 def field(call: Call) -> Any:
     """Return the default of a dataclass's field, or of an option of typer."""
-    if "default" in call.kwargs or "default_factory" not in call.kwargs:
+    factory = call.value(None, "default_factory")
+    if factory is None or "default" in call.kwargs:
         return call.value(0, "default", default=UNKNOWN)
-    factory = call.kwargs["default_factory"]
     if isinstance(factory, Name) and factory.path in ("list", "dict"):
         return [] if factory.path == "list" else {}
     return call.run.call(factory, Call(call.run, call.node, "", None, scope=call.scope))

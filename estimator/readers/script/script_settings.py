@@ -5,6 +5,7 @@ import re
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -13,18 +14,18 @@ import msgspec
 from ...common.errors import InputError
 from ...common.untrusted_files import TooLargeError, read_file
 from ...job.rules.strategies import DTYPE_NAMES
-from ..arguments.table import scripts
-from ..source.evidence import Setting, SettingsLayer
+from ..arguments.table import library, scripts
+from ..source.evidence import UNKNOWN_TABLE, Setting, SettingsLayer
 from ..source.versions import OldCall
 from ..trl.methods import method_of_class
 from .batches import kept_outputs, varying_lengths
 from .follow import BudgetSpentError, Reader
-from .libraries import DIFFUSION, LOSSES, Libraries, starts_training
-from .models import LENGTH_ARGUMENTS, Model, Part, models_in
+from .libraries import DIFFUSION, LOSSES, starts_training
+from .models import LENGTH_ARGUMENTS, AdapterConfig, Model, ModelConfig, Part, models_in
 from .notes import Doubt, Notes
 from .options import LIBRARIES, MEMORY_ARGUMENTS, Options, may_parse_elsewhere
-from .training import TRAINING_CONFIG, Optimizer, TrainerObject
-from .values import UNKNOWN, Instance, Scope
+from .training import TRAINING_CONFIG, TrainerObject
+from .values import UNKNOWN, Instance
 
 _MAX_BYTES = 3 * 2**16
 """A script of this size is read within a second, whatever it contains."""
@@ -32,8 +33,11 @@ _TRAINERS = ("transformers", "trl", "unsloth", "optimum")
 """Libraries whose trainers, and classes of their arguments, are known by name."""
 _NAMES_BY_SETTING = scripts().aliases["constant"]
 """Names that scripts with a loop of their own keep a setting in; the first that has a number counts."""
-_DECISIVE = {*MEMORY_ARGUMENTS, *LENGTH_ARGUMENTS, *(each for names in _NAMES_BY_SETTING.values() for each in names)}
-"""Options without whose values the estimate may be about another job."""
+_DECISIVE = {
+    *(*library("transformers").key, *MEMORY_ARGUMENTS, *LENGTH_ARGUMENTS),
+    *(each for names in _NAMES_BY_SETTING.values() for each in names),
+}
+"""Options and arguments without whose values the estimate may be about another job."""
 _LENGTH = re.compile(
     r"(?i)^(?!.*(eval|val_|test|gen|new_tok|min_|prompt|pre_|rope|window|dim|vocab|prefix|name|source|target)).*(length|len|seqlen|block_size)$"
 )
@@ -166,20 +170,18 @@ def read_script(
     find_file = find_file or (lambda _: None)
     number = str(environ.get("WORLD_SIZE", ""))
     notes = Notes(
-        find_config=_remembering(find_config),
+        find_config=cache(find_config or (lambda _: None)),
         versions=versions or {},
         ranks=int(number) if number.isdigit() else UNKNOWN,
+        options=Options(options, arguments, find_file),
     )
-    known = Options(options, arguments, find_file)
-    libraries = Libraries(notes, known, find_file)
     reader = Reader(
         path.name,
-        libraries,
+        notes,
         environ=environ,
         argv=[str(path), *arguments],
         is_own=lambda module, level: _is_own(module, level, folders or [path.parent]),
     )
-    libraries.reader = reader
     try:
         reader.read(tree)
     except (BudgetSpentError, RecursionError, MemoryError):
@@ -187,19 +189,7 @@ def read_script(
     except Exception as error:  # noqa: BLE001 - a script may do anything; what was found so far counts
         kind = type(error).__name__
         notes.doubt(f"{path.name}: vramtop could not follow a part ({kind}); this is a bug in vramtop.")
-    return _settings(tree, path.name, notes, known, reader)
-
-
-def _remembering(find: Callable[[str], Mapping[str, Any] | None] | None) -> Callable[[str], Mapping[str, Any] | None]:
-    """Return the function with a memory: a reading asks for the same model more than once."""
-    known: dict[str, Mapping[str, Any] | None] = {}
-
-    def found(name: str) -> Mapping[str, Any] | None:
-        if name not in known:
-            known[name] = find(name) if find is not None else None
-        return known[name]
-
-    return found
+    return _settings(tree, reader)
 
 
 def _is_own(module: str, level: int, folders: Sequence[Path]) -> bool:
@@ -222,14 +212,24 @@ class _Layers(msgspec.Struct):
     written: dict[str, Setting]
     hints: dict[str, Setting]
     assigned: dict[str, Setting]
-    unresolved: dict[str, str]
+
+    def split(self, hints: dict[str, Setting]) -> dict[str, str]:
+        """Take the settings out that only the running script knows; return a sentence for each that matters."""
+        found: dict[str, str] = {}
+        for layer in (hints, self.hints, self.assigned, self.written):  # an option's default is no more than a hint
+            unknown = {name: setting.origin for name, setting in layer.items() if setting.value is UNKNOWN}
+            for name in unknown:
+                del layer[name]
+            found |= {name: sentence for name, sentence in unknown.items() if name in (*_DECISIVE, UNKNOWN_TABLE)}
+        return {name: sentence for name, sentence in found.items() if name not in self.written}
 
 
-def _settings(tree: ast.Module, name: str, notes: Notes, options: Options, reader: Reader) -> ScriptSettings:
+def _settings(tree: ast.Module, reader: Reader) -> ScriptSettings:
     """Return what a reading comes to."""
+    notes, options = reader.notes, reader.notes.options
     trained = _find_trained(notes)
     model, has_optimizer = trained.model, bool(notes.trainers or notes.optimizers)
-    layers = _read_layers(tree, name, notes, options, reader)
+    layers = _read_layers(tree, reader)
     _read_optimizer(notes, model, layers)
     unused: set[str] = set()
     if trained.name is not None:
@@ -237,27 +237,30 @@ def _settings(tree: ast.Module, name: str, notes: Notes, options: Options, reade
     elif model is not None:
         unused = _read_model(model, notes, layers, certain=trained.certain)
     else:
-        _doubt_model(notes, reader)
-    unused |= _no_models(model, notes, options)
+        _doubt_model(reader)
+    given = options.given.get("model")
+    if given is not None and model is None and not notes.models and notes.find_config(str(given.value)) is None:
+        unused.add("model")  # no library loads one by name, and none has the name: it is the script's
     _read_trainer_adapters(notes, layers)
     if trained.certain and "model_name_or_path" in layers.written:
         layers.assigned["model_name_or_path"] = layers.written["model_name_or_path"]
     seen = {
         "script_other_models": _other_models(notes, model),
-        "script_keeps_outputs": kept_outputs(tree, name) if has_optimizer else None,
-        "script_varying_lengths": varying_lengths(tree, name),
+        "script_keeps_outputs": kept_outputs(tree, reader.name) if has_optimizer else None,
+        "script_varying_lengths": varying_lengths(tree, reader.name),
     }
     layers.written |= {key: setting for key, setting in seen.items() if setting is not None}
-    _doubt_pairs(tree, name, notes)
+    _doubt_pairs(tree, reader)
     if not (notes.trains or notes.given or notes.trains_elsewhere):
-        _doubt_not_reached(tree, name, notes, reader)
+        _doubt_not_reached(tree, reader)
     doubts = notes.doubts()
     if any(doubt.asks and doubt.key == "model.id" for doubt in doubts):
         layers.written.pop("model_name_or_path", None)
         layers.assigned.pop("model_name_or_path", None)
     imported = {each for each in _imported(tree) if TRAINING_CONFIG.fullmatch(each) or method_of_class(each)}
+    unresolved = layers.split(notes.hints)
     used = _used_options(options, layers, notes)
-    is_open = options.is_open or bool(reader.own_modules) or not has_optimizer or may_parse_elsewhere(tree)
+    is_open = options.is_open or bool(notes.own_modules) or not has_optimizer or may_parse_elsewhere(tree)
     return ScriptSettings(
         assigned=layers.assigned,
         written=layers.written,
@@ -272,9 +275,7 @@ def _settings(tree: ast.Module, name: str, notes: Notes, options: Options, reade
         option_names=frozenset(options.names) if options.abbreviates else frozenset(),
         read_options=None if is_open else frozenset({*options.names, *options.declared, *options.used}),
         unresolved={
-            key: text
-            for key, text in layers.unresolved.items()
-            if key not in options.given or key in options.unresolved
+            key: text for key, text in unresolved.items() if key not in options.given or key in options.assigned
         },
         unknown_trainer=_unknown_trainer(tree),
         doubts=tuple(doubts),
@@ -283,40 +284,44 @@ def _settings(tree: ast.Module, name: str, notes: Notes, options: Options, reade
     )
 
 
-def _read_layers(tree: ast.Module, name: str, notes: Notes, options: Options, reader: Reader) -> _Layers:
+def _read_layers(tree: ast.Module, reader: Reader) -> _Layers:
     """Return the settings in options, names and the arguments of trainers, whichever model is trained."""
-    defaults, set_later = dict(options.defaults()), options.assigned
-    named = {**_lengths(tree, name, reader.module), **_constants(notes, reader.module, name)}
+    notes, options = reader.notes, reader.notes.options
+    defaults, later = dict(options.defaults()), options.assigned
     given = {
-        key: each for key, each in set_later.items() if key in options.given and options.given[key].value != each.value
+        key: each for key, each in later.items() if key in options.given and options.given[key].value != each.value
     }
+    named = {**_lengths(tree, reader), **_constants(reader)}
     layers = _Layers(
         written={**options.from_file, **notes.written},
-        hints={**named, **notes.hints, **defaults, **_longer_cuts(options, notes, defaults)},
+        hints={**named, **notes.hints, **defaults, **_longer_cuts(notes, defaults)},
         assigned={
             **notes.assigned,
-            **{key: each for key, each in set_later.items() if key not in options.declared},
+            **{key: each for key, each in later.items() if key not in options.declared},
             **given,
         },
-        unresolved={**notes.unresolved, **{key: text for key, text in options.unresolved.items() if key in _DECISIVE}},
     )
-    layers.hints |= {key: each for key, each in set_later.items() if key in options.declared}
-    for arguments in _arguments_that_count(notes):
+    layers.hints |= {key: each for key, each in later.items() if key in options.declared}
+    trainers = [each for each in notes.trainers if each.ran] or notes.trainers
+    used = [each.arguments for each in trainers if each.arguments in notes.arguments] or notes.arguments
+    for arguments in (*used, *(each for each in notes.arguments if each.name == "ModelConfig")):
         layers.written = {**arguments.fields, **layers.written}
-        layers.unresolved = {**arguments.unresolved, **layers.unresolved}
-    layers.unresolved = {key: sentence for key, sentence in layers.unresolved.items() if key not in layers.written}
     return layers
 
 
 def _read_optimizer(notes: Notes, model: Model | None, layers: _Layers) -> None:
     """Take the optimizer of the trained model."""
-    of_model = next((each for each in notes.optimizers if model in each.models()), None)
+    of_model = next((each for each in notes.optimizers if model in models_in(each.given)), None)
     optimizer = of_model or next(iter(notes.optimizers), None)
-    if optimizer is not None:
-        _doubt_part(optimizer, notes)
-        layers.hints.setdefault("optim", optimizer.setting)
+    if optimizer is None:
+        return
+    layers.hints.setdefault("optim", optimizer.setting)
     if of_model is not None:  # whatever a flag of that name says
-        layers.assigned["optim"] = of_model.setting
+        layers.assigned["optim"] = optimizer.setting
+    given = list(_flat(optimizer.given))
+    if given and all(isinstance(value, Part) and value.name and "?" not in value.name for value in given):
+        sentence = f"{optimizer.where}: {optimizer.name} gets some parameters; its state is counted for all that train."
+        notes.doubt(sentence)
 
 
 def _used_options(options: Options, layers: _Layers, notes: Notes) -> set[str]:
@@ -326,13 +331,6 @@ def _used_options(options: Options, layers: _Layers, notes: Notes) -> set[str]:
         key for key, given in options.given.items() if any(each.startswith(f"{given.origin} (") for each in origins)
     }
     return used | options.used | {key for key in options.declared if key not in options.given}
-
-
-def _arguments_that_count(notes: Notes) -> list[Any]:
-    """Return the arguments of the trainer that runs; all where none is known to have them."""
-    trainers = [each for each in notes.trainers if each.ran] or notes.trainers
-    used = [each.arguments for each in trainers if each.arguments in notes.arguments]
-    return [*(used or notes.arguments), *(each for each in notes.arguments if each.name == "ModelConfig")]
 
 
 # Which model is trained.
@@ -349,22 +347,22 @@ class _Trained(msgspec.Struct):
 def _find_trained(notes: Notes) -> _Trained:
     """Return what is trained: what a trainer has, else an optimizer, else what is prepared, else the first model."""
     trainers: list[TrainerObject] = sorted(notes.trainers, key=lambda each: not each.ran)
-    for trainer in trainers:
-        if trainer.model_name is not None:
-            return _Trained(name=trainer.model_name, certain=True)
+    name = next((trainer.model_name for trainer in trainers if trainer.model_name is not None), None)
+    if name is not None:
+        return _Trained(name=name, certain=True)
     held = [trainer.model for trainer in trainers if trainer.model is not None]
     for values in (held, [each.given for each in notes.optimizers], notes.given):
         found = list(dict.fromkeys(model for value in values for model in models_in(value)))
         live = [model for model in found if not model.is_frozen] or found
+        around = next((value for value in _flat(values) if isinstance(value, Instance) and value.is_module), None)
         if len(live) > 1:
             where = ", ".join(each.where for each in live[1:])
             sentence = f"{where}: another model is also trained; its gradients and optimizer state are not counted."
             notes.doubt(sentence)
-        if live:
-            _doubt_around(values, live[0], notes)
-            return _Trained(model=live[0], certain=True)
-        if any(isinstance(value, Instance) and value.is_module for value in _flat(values)):
-            return _Trained()
+        if live and around is not None:
+            notes.doubt(f"{live[0].where}: {around.kind.name} holds the model; its own layers are not counted.")
+        if live or around is not None:
+            return _Trained(model=live[0], certain=True) if live else _Trained()
     if any(value is UNKNOWN for each in notes.optimizers for value in _flat(each.given)):
         return _Trained()
     loose = [each for each in notes.models if not each.is_frozen]
@@ -383,17 +381,9 @@ def _flat(values: Any) -> Iterator[Any]:
             yield value
 
 
-def _doubt_around(values: list[Any], model: Model, notes: Notes) -> None:
-    """Note a module of the script's own around the model: its own layers are not known."""
-    around = next((value for value in _flat(values) if isinstance(value, Instance) and value.is_module), None)
-    if around is not None:
-        sentence = f"{model.where}: {around.kind.name} holds the model; its own layers are not counted."
-        notes.doubt(sentence)
-
-
-def _doubt_model(notes: Notes, reader: Reader) -> None:
+def _doubt_model(reader: Reader) -> None:
     """Note that it is not known how the trained model is made."""
-    values = reader.module.names.values()
+    notes, values = reader.notes, reader.module.names.values()
     own = next((value for value in values if isinstance(value, Instance) and value.is_module), None)
     if own is not None:
         notes.doubt(f"{reader.name}: the trained model {own.kind.name} is the script's own.", key="model.id")
@@ -401,11 +391,12 @@ def _doubt_model(notes: Notes, reader: Reader) -> None:
         notes.doubt(f"{notes.optimizers[0].where}: the model that the optimizer trains is not known.", key="model.id")
 
 
-def _doubt_not_reached(tree: ast.Module, name: str, notes: Notes, reader: Reader) -> None:
+def _doubt_not_reached(tree: ast.Module, reader: Reader) -> None:
     """Note that no training was found, and the library that may have it."""
-    foreign = next(((root, where) for root, where in notes.foreign.items() if root not in reader.own_modules), None)
-    if reader.own_modules or any(map(starts_training, ast.walk(tree))):
-        notes.doubt(f"{name}: vramtop did not reach the training itself; settings may be missing.")
+    notes = reader.notes
+    foreign = next(((root, where) for root, where in notes.foreign.items() if root not in notes.own_modules), None)
+    if notes.own_modules or any(map(starts_training, ast.walk(tree))):
+        notes.doubt(f"{reader.name}: vramtop did not reach the training itself; settings may be missing.")
     elif foreign is not None and not (notes.models or notes.optimizers or notes.trainers):
         root, where = foreign
         notes.doubt(
@@ -414,24 +405,13 @@ def _doubt_not_reached(tree: ast.Module, name: str, notes: Notes, reader: Reader
         )
 
 
-def _no_models(model: Model | None, notes: Notes, options: Options) -> set[str]:
-    """Return the option for a model where no library loads one by name, and none has the name: it is the script's."""
-    given = options.given.get("model")
-    loads = model is not None or notes.models
-    is_own = given is not None and not loads and notes.find_config(str(given.value)) is None
-    return {"model"} if is_own else set()
-
-
 def _read_trainer_adapters(notes: Notes, layers: _Layers) -> None:
     """Take the adapters that a trainer adds to the model that it loads itself."""
     for trainer in notes.trainers:
-        if trainer.adapters is not None and not isinstance(trainer.model, Model):
+        if isinstance(trainer.adapters, AdapterConfig) and not isinstance(trainer.model, Model):
             origin = f"{trainer.where}: {trainer.name}(peft_config=...)"
-            layers.written.setdefault("use_peft", Setting(value=True, origin=origin))
-            for key, setting in trainer.adapters.settings.items():
-                layers.written.setdefault(key, setting)
-            for key, sentence in trainer.adapters.unresolved.items():
-                layers.unresolved.setdefault(key, sentence)
+            adapters = {"use_peft": Setting(value=True, origin=origin), **trainer.adapters.counted()}
+            layers.written = {**adapters, **layers.written}
 
 
 # What is known of the trained model, and of those beside it.
@@ -439,18 +419,14 @@ def _read_trainer_adapters(notes: Notes, layers: _Layers) -> None:
 
 def _read_model(model: Model, notes: Notes, layers: _Layers, *, certain: bool) -> set[str]:
     """Take what is known of the trained model; return the options that do not decide what their names say."""
-    source = model.source or (model.config.source if model.config is not None else None)
+    config = model.config
+    source = model.source or (config.source if config is not None else None)
     if source is not None:
         layers.written["model_name_or_path"] = source
-    settings = {**(model.config.settings if model.config is not None else {}), **model.settings}
-    if model.task is not None:
-        settings["task"] = model.task
-    for name, setting in settings.items():
-        layers.written.setdefault(name, setting)
-    for name, setting in model.hints.items():
-        layers.hints.setdefault(name, setting)
-    for name, sentence in model.unresolved.items():
-        layers.unresolved.setdefault(name, sentence)
+    settings = {**(config.settings if config is not None else {}), **model.settings}
+    task = {"task": model.task} if model.task is not None else {}
+    layers.written = {**settings, **task, **layers.written}
+    layers.hints = {**model.hints, **layers.hints}
     if model.frozen_at is not None:
         sentence = f"{model.frozen_at}: which parameters train is not read; "
         sentence += "those of the adapters are counted." if model.has_adapters else "all are counted."
@@ -459,8 +435,9 @@ def _read_model(model: Model, notes: Notes, layers: _Layers, *, certain: bool) -
         origin = f"{model.where}: the script attaches no adapters"
         layers.assigned["use_peft"] = Setting(value=False, origin=origin, written=False)
     _read_passes(model, notes)
-    _read_config(model, notes, layers.written)
-    is_typed = {"dtype", "torch_dtype"} & {*settings, *model.unresolved}
+    if config is not None:
+        _read_config(model, config, notes, layers.written)
+    is_typed = {"dtype", "torch_dtype"} & {*settings}
     return {"dtype", "torch_dtype"} if certain and model.is_read and not is_typed else set()
 
 
@@ -476,15 +453,11 @@ def _read_passes(model: Model, notes: Notes) -> None:
         notes.doubt(sentence, key="training.loss")
 
 
-def _read_config(model: Model, notes: Notes, written: dict[str, Setting]) -> None:
+def _read_config(model: Model, config: ModelConfig, notes: Notes, written: dict[str, Setting]) -> None:
     """Take the config that the script makes or changes."""
-    config = model.config
-    if config is None:
-        return
     changed, table = config.changed(), config.table()
     if config.source is not None and set(changed) <= {"num_labels"}:
-        for name, setting in changed.items():
-            written.setdefault(name, setting)
+        written.update({name: setting for name, setting in changed.items() if name not in written})
     elif table is not None:
         origin = "; ".join(setting.origin for setting in changed.values()) or f"{model.where}: {model.label}"
         written["script_model_config"] = Setting(value=table, origin=origin[:300])
@@ -497,75 +470,66 @@ def _other_models(notes: Notes, trained: Model | None) -> Setting | None:
     """Return the job file's ``other_models``: those that a trainer is given. Others are named as not counted."""
     given = [each for trainer in notes.trainers for each in trainer.others]
     entries: list[dict[str, Any]] = []
+    trained_name = trained.source.value if trained is not None and trained.source is not None else None
     for role, name, value in given:
-        entry: dict[str, Any] = {"role": role}
-        if (
-            not isinstance(value, Model)
-            or trained is None
-            or trained.source is None
-            or trained.source.value != name.value
-        ):
-            entry["id"] = name.value
-        if role == "reward":
-            entry["task"] = "sequence-classification"
         known = value.settings if isinstance(value, Model) else {}
+        is_same = isinstance(value, Model) and trained_name == name.value
+        entry = {"role": role, **({} if is_same else {"id": name.value})}
+        entry |= {"task": "sequence-classification"} if role == "reward" else {}
         dtype = known.get("dtype") or known.get("torch_dtype")
-        entry["dtype"] = (DTYPE_NAMES.get(str(dtype.value).rpartition(".")[2]) if dtype is not None else None) or "auto"
+        word = DTYPE_NAMES.get(str(dtype.value).rpartition(".")[2]) if dtype is not None else None
         if any(setting.value is True for key, setting in known.items() if key.startswith("load_in_")):
             notes.doubt(f"{name.origin} is quantized but is not counted so.")
-        entries.append(entry)
+        entries.append({**entry, "dtype": word or "auto"})
     by_trainer = any(each.ran for each in notes.trainers)  # a Trainer moves only its own models to the GPU
     for model in notes.models if trained is not None else ():
         is_left = model.on_gpu is False or (by_trainer and model.on_gpu is None)
         if model is not trained and not is_left and not any(model is value for _, _, value in given):
-            sentence = f"{model.where}: another model besides the trained one is not counted."
-            notes.doubt(sentence, key="other_models")
+            notes.doubt(f"{model.where}: another model besides the trained one is not counted.", key="other_models")
     return Setting(value=entries, origin="; ".join(each.origin for _, each, _ in given)) if entries else None
 
 
 # Settings that a script keeps in names of its module.
 
 
-def _constants(notes: Notes, module: Scope, script: str) -> dict[str, Setting]:
+def _constants(reader: Reader) -> dict[str, Setting]:
     """Return the settings that names of a module have at the end, for a script with a loop of its own."""
     found: dict[str, Setting] = {}
+    notes, module = reader.notes, reader.module
     for setting, names in _NAMES_BY_SETTING.items() if notes.optimizers and not notes.trainers else ():
-        known = ((name, module.names.get(name)) for name in names)
-        name, value = next(((name, value) for name, value in known if type(value) is int), ("", None))
-        if name:
-            given = module.origins.get(name)
-            found[setting] = given or Setting(value=value, origin=f"{script}: {name} = {value}")
+        name = next((name for name in names if type(module.names.get(name)) is int), None)
+        if name is not None:
+            value = module.names[name]
+            origin = f"{reader.name}: {name} = {value}"
+            found[setting] = module.origins.get(name) or Setting(value=value, origin=origin)
     return found
 
 
-def _lengths(tree: ast.Module, script: str, module: Scope) -> dict[str, Setting]:
+def _lengths(tree: ast.Module, reader: Reader) -> dict[str, Setting]:
     """Return numbers that the script assigns to names of lengths, in any case: ``MAX_LENGTH = 2048``."""
     found: dict[str, Setting] = {}
+    module = reader.module
     for node in ast.walk(tree):
         if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
-            target = node.targets[0] if isinstance(node, ast.Assign) else node.target
-            name = target.id if isinstance(target, ast.Name) else ""
-            if name.lower() not in LENGTH_ARGUMENTS:
-                continue
-            value = module.names.get(name, node.value.value if isinstance(node.value, ast.Constant) else UNKNOWN)
-            origin = module.origins.get(name)
-            if type(value) is int:
-                where = f"{script} line {node.lineno}: {name}"
-                found[name.lower()] = origin or Setting(value=value, origin=where)
+            name = getattr(node.targets[0] if isinstance(node, ast.Assign) else node.target, "id", "")
+            value = module.names.get(name, getattr(node.value, "value", UNKNOWN))
+            if name.lower() in LENGTH_ARGUMENTS and type(value) is int:
+                origin = f"{reader.location(node)}: {name}"
+                found[name.lower()] = module.origins.get(name) or Setting(value=value, origin=origin)
     return found
 
 
-def _longer_cuts(options: Options, notes: Notes, defaults: Mapping[str, Setting]) -> dict[str, Setting]:
+def _longer_cuts(notes: Notes, defaults: Mapping[str, Setting]) -> dict[str, Setting]:
     """Return where sequences are cut, if a default of that name is shorter; note that there are several lengths."""
-    known = {name: setting.value for name, setting in defaults.items() if _LENGTH.match(name)}
+    known = {name: each.value for name, each in defaults.items() if _LENGTH.match(name) and type(each.value) is int}
     cuts = {name: notes.hints[name] for name in LENGTH_ARGUMENTS if name in known and name in notes.hints}
     cuts = {
         name: cut
         for name, cut in cuts.items()
-        if type(cut.value) is type(known[name]) is int and cut.value > known[name] and name not in options.given
+        if type(cut.value) is int and cut.value > known[name] and name not in notes.options.given
     }
     known |= {f"{name} of a call": cut.value for name, cut in cuts.items()}
-    known = {name: value for name, value in known.items() if type(value) is int and value >= _SHORTEST}
+    known = {name: value for name, value in known.items() if value >= _SHORTEST}
     if len(set(known.values())) > 1:
         shown = ", ".join(f"{name}={value}" for name, value in sorted(known.items())[:4])
         sentence = f"The script has several lengths ({shown}); vramtop does not know which one a step has."
@@ -573,7 +537,7 @@ def _longer_cuts(options: Options, notes: Notes, defaults: Mapping[str, Setting]
     return cuts
 
 
-def _doubt_pairs(tree: ast.Module, name: str, notes: Notes) -> None:
+def _doubt_pairs(tree: ast.Module, reader: Reader) -> None:
     """Note batches that a script joins of chosen and rejected sequences."""
     for node in ast.walk(tree):
         called = getattr(node.func, "attr", "") if isinstance(node, ast.Call) else ""
@@ -581,16 +545,8 @@ def _doubt_pairs(tree: ast.Module, name: str, notes: Notes) -> None:
             text, dim = ast.unparse(node.args[0]), [each.value for each in node.keywords if each.arg == "dim"]
             first = not dim or getattr(dim[0], "value", None) == 0
             if first and _PAIRS[0].search(text) and _PAIRS[1].search(text) and not _OUTCOMES.search(text):
-                sentence = f"{name} line {node.lineno}: {called}(...) joins chosen and rejected sequences."
-                notes.doubt(sentence, key="training.sequences_per_example", asks=True)
-
-
-def _doubt_part(optimizer: Optimizer, notes: Notes) -> None:
-    """Note an optimizer that is given some modules' parameters alone."""
-    given = list(_flat(optimizer.given))
-    if given and all(isinstance(value, Part) and value.name and "?" not in value.name for value in given):
-        sentence = f"{optimizer.where}: {optimizer.name} gets some parameters; its state is counted for all that train."
-        notes.doubt(sentence)
+                sentence = f"{reader.location(node)}: {called}(...) joins chosen and rejected sequences."
+                reader.notes.doubt(sentence, key="training.sequences_per_example", asks=True)
 
 
 def _imported(tree: ast.Module) -> Iterator[str]:

@@ -1,19 +1,17 @@
 """Sharding and precision of a script's own loop: accelerate, DDP, FSDP, Megatron-FSDP, DeepSpeed, autocast."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from ...job.rules.strategies import DTYPE_NAMES, HALF
 from ..arguments.table import scripts
 from ..source.evidence import Setting
-from .models import models_in, not_followed
-from .notes import Notes
+from .models import models_in
 from .values import UNKNOWN, Attribute, Call, Name, Thing, plain, short_text
 
 
-def put_on_gpu(call: Call) -> Any:
+def _put_on_gpu(value: Any) -> Any:
     """Note that what is wrapped is on the GPU, and return it."""
-    value = call.value(0, "module", "model", default=UNKNOWN)
     for model in models_in(value):
         model.on_gpu = True if model.on_gpu is None else model.on_gpu
     return value
@@ -28,128 +26,118 @@ _JOB_KEYS = {
 class AcceleratorObject(Thing):
     """``Accelerator(...)``."""
 
-    def __init__(self, notes: Notes) -> None:
-        self._notes = notes
+    def __init__(self, ranks: Any) -> None:
+        self._known = {
+            **dict.fromkeys(("is_main_process", "is_local_main_process", "sync_gradients"), True),
+            **dict.fromkeys(("process_index", "local_process_index"), 0),
+            **dict.fromkeys(("num_processes", "world_size"), ranks),
+            **dict.fromkeys(("device", "state"), UNKNOWN),
+        }
 
     def attribute(self, name: str) -> Any:
         """Return a property or method."""
-        if name in ("is_main_process", "is_local_main_process", "sync_gradients"):
-            return True
-        if name in ("process_index", "local_process_index"):
-            return 0
-        if name in ("num_processes", "world_size"):
-            return self._notes.ranks
-        return UNKNOWN if name in ("device", "state") else Attribute(self, name)
+        return self._known.get(name, Attribute(self, name))
 
     def method(self, call: Call) -> Any:
         """Follow ``prepare``, which returns what it is given, and ``backward``."""
         if call.name in ("prepare", "prepare_model"):
-            for value in call.args:
-                for model in models_in(value):
-                    model.on_gpu = True if model.on_gpu is None else model.on_gpu
-                self._notes.given.append(value)
+            call.notes.given += [_put_on_gpu(value) for value in call.args]
             return call.args[0] if len(call.args) == 1 else tuple(call.args)
         if call.name == "backward":
-            call.run.libraries.backward()
+            backward(call)
         return call.value(0, default=UNKNOWN) if call.name in ("unwrap_model", "free_memory") else UNKNOWN
 
 
-def make_accelerator(call: Call, notes: Notes) -> Any:
+def backward(call: Call) -> Any:
+    """Note a backward pass."""
+    call.notes.trains = True
+    for model in call.notes.models:
+        model.runs_again |= any(loops > len(call.run.loops) for loops in model.loops)
+        model.loops = []
+    return UNKNOWN
+
+
+def _make_accelerator(call: Call) -> Any:
     """Follow ``Accelerator(mixed_precision="bf16")``; its plugins and handlers are not read."""
-    for name, value in call.kwargs.items():
+    for name, setting in call.settings(*call.kwargs).items():
         if name in scripts().names["plugins"]:
-            if value is not None:
-                shards = name not in ("gradient_accumulation_plugin", "dynamo_plugin", "kwargs_handlers")
-                sentence = f"{call.where}: Accelerator({name}=...) is not read."
-                notes.doubt(sentence, key="parallel.strategy" if shards else None)
-        elif (setting := call.setting(name)) is not None:
-            if setting.value is not None:
-                notes.accelerate.setdefault(name, setting)
+            shards = name not in ("gradient_accumulation_plugin", "dynamo_plugin", "kwargs_handlers")
+            call.doubt(f"Accelerator({name}=...) is not read.", key="parallel.strategy" if shards else None)
+        elif setting.value is not UNKNOWN:
+            call.notes.accelerate.setdefault(name, setting)
         elif name in _JOB_KEYS:
-            sentence = f"{call.where}: {call.shown(name)} is only known when the script runs."
-            notes.doubt(sentence, key=_JOB_KEYS[name])
-    return AcceleratorObject(notes)
+            call.notes.doubt(setting.origin, key=_JOB_KEYS[name])
+    return AcceleratorObject(call.notes.ranks)
 
 
-# DDP, of whose arguments ``gradient_as_bucket_view`` alone decides about bytes that count: buckets hold every
-# gradient once, whatever ``bucket_cap_mb`` is (torch 2.13, ``torch/csrc/distributed/c10d/reducer.cpp``).
+def _replicate(call: Call) -> Any:
+    """Follow ``DDP(model)``, of whose arguments ``gradient_as_bucket_view`` alone decides about bytes that count.
 
-
-def replicate(call: Call, notes: Notes) -> Any:
-    """Follow ``DDP(model)``."""
-    known = call.setting("gradient_as_bucket_view") if "gradient_as_bucket_view" in call.kwargs else None
-    if known is not None:
-        notes.own_loop.setdefault("gradient_as_bucket_view", known)
-    is_open = call.unknown_table is not None or ("gradient_as_bucket_view" in call.kwargs and known is None)
+    Buckets hold every gradient once, whatever ``bucket_cap_mb`` is (torch 2.13,
+    ``torch/csrc/distributed/c10d/reducer.cpp``).
+    """
+    views = call.settings("gradient_as_bucket_view")
+    is_open = call.unknown_table is not None or any(setting.value is UNKNOWN for setting in views.values())
     if is_open or call.value(None, "mixed_precision") is not None:
-        notes.doubt(f"{call.where}: the arguments of {short_text(call.node)} are not read.")
-    return put_on_gpu(call)
+        call.doubt(f"the arguments of {short_text(call.node)} are not read.")
+    else:
+        call.notes.own_loop.update(views)
+    return _put_on_gpu(call.value(0, "module", "model", default=UNKNOWN))
 
 
-# FSDP and Megatron-FSDP in a script's own loop: units, meshes and dtypes of their shards are a rehearsal's business.
+def _shard(call: Call) -> Any:
+    """Note that ``FSDP(model)``, ``fully_shard(model)`` or ``parallelize_module(model, ...)`` divides a model.
 
-
-_SHARDS = ("FSDP", "FullyShardedDataParallel", "fully_shard", "fully_shard_model", "parallelize_module")
-
-
-def shard(call: Call, notes: Notes) -> Any:
-    """Note that ``FSDP(model)``, ``fully_shard(model)`` or ``parallelize_module(model, ...)`` divides a model."""
+    Units, meshes and dtypes of the shards are a rehearsal's business.
+    """
     setting = Setting(value=True, origin=f"{call.where}: {call.name}(...)")
-    notes.own_loop.setdefault("script_sharding", setting)
-    notes.doubt(f"{setting.origin} is not read; how the model is sharded is not known.")
-    model, optimizer = put_on_gpu(call), call.value(1, "optimizer")
+    call.notes.own_loop.setdefault("script_sharding", setting)
+    call.doubt(f"{call.name}(...) is not read; how the model is sharded is not known.")
+    model, optimizer = _put_on_gpu(call.value(0, "module", "model", default=UNKNOWN)), call.value(1, "optimizer")
     return (model, optimizer) if call.name == "fully_shard" and isinstance(optimizer, Thing) else model
 
 
-# DeepSpeed, tensor parallelism, autocast.
-
-
-def initialize_deepspeed(call: Call, notes: Notes) -> Any:
+def _initialize_deepspeed(call: Call) -> Any:
     """Follow ``deepspeed.initialize(model=..., optimizer=..., config=...)``."""
     model, optimizer = call.value(1, "model", default=UNKNOWN), call.value(2, "optimizer", default=None)
     table = plain(call.kwargs.get("config"))
     trains = optimizer is not None or "model_parameters" in call.kwargs
     if not trains and isinstance(table, dict) and not table.get("optimizer"):
         return (model, UNKNOWN, UNKNOWN, UNKNOWN)  # it only runs, as a reference model does
-    notes.given.append(model)
+    call.notes.given.append(_put_on_gpu(model))
     size = table.get("train_micro_batch_size_per_gpu") if isinstance(table, dict) else None
-    if "training_data" in call.kwargs and isinstance(size, int):  # DeepSpeed makes the loader itself
-        origin = f"{call.where}: {call.name}(config=...)"
-        notes.hints["per_device_train_batch_size"] = Setting(value=size, origin=origin)
-    for name in ("config", "config_params"):
-        value = plain(call.kwargs.get(name))
-        if isinstance(value, str | dict):
-            notes.written.setdefault("deepspeed", Setting(value=value, origin=f"{call.where}: {call.name}({name}=...)"))
-        elif name in call.kwargs:
-            sentence = f"{call.where}: {call.shown(name)} is only known when the script runs."
-            notes.doubt(sentence, key="parallel.strategy")  # fp16 under DeepSpeed keeps an fp32 copy
-    for each in models_in(model):
-        each.on_gpu = True
+    for name, setting in call.settings("config", "config_params").items():
+        if "training_data" in call.kwargs and isinstance(size, int):  # DeepSpeed makes the loader itself
+            call.notes.hints["per_device_train_batch_size"] = setting.with_value(size)
+        if isinstance(setting.value, str | dict):
+            call.notes.written.setdefault("deepspeed", setting)
+        else:  # fp16 under DeepSpeed keeps an fp32 copy
+            call.doubt(f"{call.shown(name)} is only known when the script runs.", key="parallel.strategy")
     return (model, optimizer, UNKNOWN, UNKNOWN)
 
 
-def _autocast(call: Call, notes: Notes) -> Any:
-    """Follow ``autocast("cuda", torch.bfloat16)``."""
+def _autocast(call: Call) -> Any:
+    """Follow ``autocast("cuda", torch.bfloat16)``, and ``torch.cuda.amp.autocast(torch.bfloat16)``."""
     enabled, value = call.value(None, "enabled", default=True), call.value(1, "dtype")
-    if enabled is False:
-        return UNKNOWN
     if value is None and isinstance(call.value(0), Name):
-        value = call.value(0)  # torch.cuda.amp.autocast(torch.bfloat16)
+        value = call.value(0)
     word = plain(value) if value is not None else "float16"
-    if enabled is not True or word is UNKNOWN:
-        sentence = f"{call.where}: {short_text(call.node)} is only known when the script runs."
-        notes.doubt(sentence, key="training.precision")
-    if (half := DTYPE_NAMES.get(str(word))) in HALF:
+    if enabled is not False and (enabled is not True or word is UNKNOWN):
+        call.doubt(f"{short_text(call.node)} is only known when the script runs.", key="training.precision")
+    half = DTYPE_NAMES.get(str(word))
+    if enabled is not False and half in HALF:
         origin = f"{call.where}: {call.name}(...)"
-        notes.own_loop.setdefault("mixed_precision", Setting(value=half, origin=origin))
+        call.notes.own_loop.setdefault("mixed_precision", Setting(value=half, origin=origin))
     return UNKNOWN
 
 
-SHARDING_FUNCTIONS: Mapping[str, Any] = {
-    **dict.fromkeys(_SHARDS, shard),
-    **dict.fromkeys(("DDP", "DistributedDataParallel", "DataParallel"), replicate),
+SHARDING_CALLS: Mapping[str, Callable[[Call], Any]] = {
+    **dict.fromkeys(("FSDP", "FullyShardedDataParallel", "fully_shard", "fully_shard_model"), _shard),
+    "parallelize_module": _shard,
+    **dict.fromkeys(("DDP", "DistributedDataParallel", "DataParallel"), _replicate),
+    "deepspeed.initialize": _initialize_deepspeed,
     "autocast": _autocast,
-    "Accelerator": make_accelerator,
-    "Fabric": not_followed,
+    "Accelerator": _make_accelerator,
+    "backward": backward,
 }
-"""Functions and classes by the last part of their names."""
+"""Functions and classes by their dotted names, or the last part of them."""

@@ -11,6 +11,7 @@ import msgspec
 
 from ..arguments.table import scripts
 from ..source.evidence import Setting, parse_digits
+from .notes import Notes
 
 
 class Unknown:
@@ -190,15 +191,32 @@ class Instance(Thing):
 
     def method(self, call: "Call") -> Any:
         """Return the result of a method, which is not followed."""
-        return call.run.libraries.instance_method(self, call)
-
-    def called(self, call: "Call") -> Any:
-        """Take a call for a forward pass, which is not followed."""
-        return UNKNOWN
+        return call.run.own_method(self, call)
 
     def parts(self) -> Iterator[Any]:
         """Yield the values of its attributes."""
         yield from self.values.values()
+
+
+class Record(Thing):
+    """The arguments of a library's constructor by name, as far as they matter: ``TrainingArguments``, ``LoraConfig``.
+
+    Args:
+        call: the call of the constructor.
+    """
+
+    def __init__(self, call: "Call") -> None:
+        self.name, self.where, self.unknown_table = call.name, call.where, call.unknown_table
+        self.values = dict(call.kwargs)
+        self.settings: dict[str, Setting] = {name: call.setting(name) for name in call.kwargs}
+
+    def attribute(self, name: str) -> Any:
+        """Return an argument's value."""
+        return self.values.get(name, UNKNOWN)
+
+    def set_attribute(self, name: str, value: Any, call: "Call") -> None:
+        """Take an assignment to an argument."""
+        self.values[name], self.settings[name] = value, call.setting(0)
 
 
 class Call(msgspec.Struct):
@@ -248,8 +266,19 @@ class Call(msgspec.Struct):
         key = f"{name}=" if isinstance(name, str) else ""
         return f"{self.name}({key}{short_text(self.nodes.get(name))})"
 
-    def setting(self, key: str | int, label: str = "") -> Setting | None:
-        """Return an argument's value and where it stands; None if it is unknown.
+    @property
+    def notes(self) -> Notes:
+        """The findings of the reading."""
+        notes: Notes = self.run.notes
+        return notes
+
+    def doubt(self, text: str, *, key: str | None = None, asks: bool = False) -> Any:
+        """Note something at this place that was not understood; return UNKNOWN."""
+        self.notes.doubt(f"{self.where}: {text}", key=key, asks=asks)
+        return UNKNOWN
+
+    def setting(self, key: str | int, label: str = "") -> Setting:
+        """Return an argument, or what is assigned, and where it stands; UNKNOWN with a sentence for what is not known.
 
         Args:
             key: its keyword or position.
@@ -257,13 +286,20 @@ class Call(msgspec.Struct):
         """
         value = plain(self.args[key] if isinstance(key, int) else self.kwargs[key])
         node = self.nodes.get(key)
-        if value is UNKNOWN:
-            return None
         shown = short_text(node) if node is not None else repr(value)[:40]
         named = f"{key}=" if isinstance(key, str) else ""
-        text = f"{self.run.location(node or self.node)}: {label or self.name}({named}{shown})"
+        is_assigned = isinstance(getattr(self.node, "ctx", None), ast.Store)
+        made = f"{short_text(self.node)} = {shown}" if is_assigned else f"{label or self.name}({named}{shown})"
+        text = f"{self.run.location(node or self.node)}: {made}"
+        if value is UNKNOWN:
+            return Setting(value=UNKNOWN, origin=f"{text} is only known when the script runs.")
         option = self.run.option(node, self.scope) if node is not None else None
         return Setting(value=value, origin=text if option is None else f"{option.origin} ({text})")
+
+    def settings(self, *names: str, label: str = "") -> dict[str, Setting]:
+        """Return the arguments of these names that are given and not None."""
+        found = {name: self.setting(name, label) for name in names if name in self.kwargs}
+        return {name: setting for name, setting in found.items() if setting.value is not None}
 
 
 def short_text(node: ast.AST | None) -> str:
