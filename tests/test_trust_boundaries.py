@@ -68,7 +68,8 @@ def test_few_modules_start_programs_and_none_by_a_bare_name(found: tuple[list[tu
     started, _ = found
     own = {"estimator/trace/start_python.py", KEEPER, *OWN_INTERPRETER}
     assert {name for name, _ in started} == own | OF_THE_USERS_CHOICE
-    assert [name for name, source in SOURCES.items() if OTHER_STARTS.search(source)] == []
+    of_the_programs = ["estimator/worker/rehearsal/terminal.py"]  # hands on what the rehearsed program asks for
+    assert [name for name, source in SOURCES.items() if OTHER_STARTS.search(source)] == of_the_programs
     for name, what in started:
         first = what.elts[0] if isinstance(what, ast.List) else what
         assert not isinstance(first, ast.Constant), f"{name} starts {ast.unparse(first)}: use find_program"
