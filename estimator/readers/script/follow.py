@@ -1,7 +1,7 @@
 """Follows a script from its top: statements that run for certain, and functions that they call. Nothing is executed.
 
 What stands under a condition that no literal or option decides, or in a function that nothing calls from the top, is
-not followed: the library is told, and names that it assigns are unknown from there on.
+not followed: memory may depend on it, and names that it assigns are unknown from there on.
 """
 
 import ast
@@ -22,7 +22,8 @@ from .libraries import (
 )
 from .models import Model
 from .notes import Notes
-from .training import accumulation
+from .options import Parsed
+from .training import note_accumulation
 from .values import (
     MAX_LENGTH,
     PLAIN,
@@ -50,8 +51,8 @@ _MAX_NESTING = 40
 """Expressions inside expressions."""
 _FILLING = ("append", "add", "extend", "update", "insert", "setdefault", "pop", "remove", "discard")
 _EXITS = ("sys.exit", "exit", "quit", "os._exit")
-
 _TEXT_METHODS = ("lower", "upper", "strip", "split", "startswith", "endswith")
+_ENDS = {ast.Raise: "exit", ast.Break: "break", ast.Continue: "continue"}
 
 
 class BudgetSpentError(Exception):
@@ -115,8 +116,7 @@ class Reader:
             self.call(main, Call(self, main.node, "main"))  # as the entry point of a package
         for node, path in _functions(tree.body, ""):
             if id(node) not in self._followed:
-                why = f", as {path}() is not called from the top of the script"
-                self._not_followed(node.body, why, node)
+                self._not_followed(node.body, f", as {path}() is not called from the top of the script", node)
 
     def location(self, node: ast.AST) -> str:
         """Return the script and line of a node: ``train.py line 12``."""
@@ -140,20 +140,13 @@ class Reader:
         if isinstance(node, ast.Name):
             owner = scope.find(node.id)
             return owner.origins.get(node.id) if owner is not None else None
-        if isinstance(node, ast.Attribute | ast.Subscript):
+        if isinstance(node, ast.Attribute | ast.Subscript) and isinstance(node.value, ast.Name):
+            owner = scope.find(node.value.id)
             key = node.attr if isinstance(node, ast.Attribute) else getattr(node.slice, "value", None)
-            owner = scope.find(node.value.id) if isinstance(node.value, ast.Name) else None
-            value = owner.names[node.value.id] if owner is not None and isinstance(node.value, ast.Name) else None
-            find = getattr(value, "option", None)
-            found = find(key) if find is not None and isinstance(key, str) else None
-            return found if isinstance(found, Setting) else None
-        if (
-            isinstance(node, ast.Call)
-            and len(node.args) == 1
-            and getattr(node.func, "id", "") in ("int", "float", "str")
-        ):
-            return self.option(node.args[0], scope)
-        return None
+            held = owner.names[node.value.id] if owner is not None else None
+            return held.option(key) if isinstance(held, Parsed) and isinstance(key, str) else None
+        is_converted = isinstance(node, ast.Call) and getattr(node.func, "id", "") in ("int", "float", "str")
+        return self.option(node.args[0], scope) if is_converted and isinstance(node, ast.Call) and node.args else None
 
     # Statements
 
@@ -162,6 +155,8 @@ class Reader:
         for at, statement in enumerate(body):
             self._step()
             self._rest = body[at + 1 :]
+            if type(statement) in _ENDS:
+                return _End(_ENDS[type(statement)])
             handler = getattr(self, f"_{type(statement).__name__.lower()}", None)  # its method, as of a NodeVisitor
             if handler is None:
                 self._skip([statement], short_text(statement), scope, statement)
@@ -197,41 +192,34 @@ class Reader:
     def assign(self, target: ast.expr, value: Any, scope: Scope, source: ast.expr | None = None) -> None:
         """Assign a value to a name, an attribute, an item, or several of them."""
         if isinstance(target, ast.Name):
-            self._assign_name(target.id, value, scope, source)
-        elif isinstance(target, ast.Attribute):
-            owner = self.evaluate(target.value, scope)
-            call = Call(self, target, target.attr, owner, [value], nodes={0: source or target}, scope=scope)
-            if isinstance(owner, Thing):
-                owner.set_attribute(target.attr, value, call)
-            elif isinstance(owner, Name):
-                assigned(Name(f"{owner.path}.{target.attr}"), value, call)
-            elif owner is UNKNOWN:
-                self._not_followed([target], "", target)
-        elif isinstance(target, ast.Subscript):
-            self._assign_item(target, value, scope)
+            scope.assign(target.id, value, self.option(source, scope) if source is not None else None)
         elif isinstance(target, ast.Tuple | ast.List):
             items = self.iterate(value)
-            known = items is not None and len(items) == len(target.elts)
-            for at, each in enumerate(target.elts):
-                inner = each.value if isinstance(each, ast.Starred) else each
-                self.assign(inner, items[at] if known and items is not None and inner is each else UNKNOWN, scope)
+            known = items if items is not None and len(items) == len(target.elts) else [UNKNOWN] * len(target.elts)
+            for each, item in zip(target.elts, known, strict=True):
+                is_rest = isinstance(each, ast.Starred)
+                self.assign(each.value if is_rest else each, UNKNOWN if is_rest else item, scope)
+        elif isinstance(target, ast.Attribute | ast.Subscript):
+            self._assign_inside(target, value, scope, source)
 
-    def _assign_name(self, name: str, value: Any, scope: Scope, source: ast.expr | None) -> None:
-        scope.assign(name, value)
-        option = self.option(source, scope) if source is not None else None
-        if option is not None and isinstance(value, PLAIN):
-            scope.origins[name] = option.with_value(value)
-
-    def _assign_item(self, target: ast.Subscript, value: Any, scope: Scope) -> None:
-        owner, key = self.evaluate(target.value, scope), self.evaluate(target.slice, scope)
+    def _assign_inside(
+        self, target: ast.Attribute | ast.Subscript, value: Any, scope: Scope, source: ast.expr | None
+    ) -> None:
+        owner = self.evaluate(target.value, scope)
+        key = target.attr if isinstance(target, ast.Attribute) else self.evaluate(target.slice, scope)
+        call = Call(self, target, str(key), owner, [value], nodes={0: source or target}, scope=scope)
         if isinstance(owner, dict) and isinstance(key, PLAIN) and not self.loops:
             owner[key] = value
         elif isinstance(owner, dict | list):
-            self._forget(target.value, scope)
-        elif isinstance(owner, Name) and isinstance(key, str):
-            self.library(Call(self, target, f"{owner.path}.__setitem__", None, [key, value], scope=scope))
+            _spoil(owner)
         elif isinstance(owner, Thing) and isinstance(key, str):
-            owner.set_attribute(key, value, Call(self, target, key, owner, [value], scope=scope))
+            owner.set_attribute(key, value, call)
+        elif isinstance(owner, Name) and isinstance(target, ast.Attribute):
+            assigned(Name(f"{owner.path}.{target.attr}"), value, call)
+        elif isinstance(owner, Name):
+            self.library(Call(self, target, f"{owner.path}.__setitem__", None, [key, value], scope=scope))
+        elif owner is UNKNOWN:
+            self._not_followed([target], "", target)
 
     def _if(self, node: ast.If, scope: Scope) -> _End | None:
         rest = self._rest
@@ -240,25 +228,13 @@ class Reader:
             known = _fails(node.orelse)
         if known is not None:
             return self.block(node.body if known else node.orelse, scope)
-        turns = isinstance(node.body[-1], ast.Continue)
-        self._note_accumulation(node.test, rest if turns else node.body, scope)
+        note_accumulation(self, node.test, rest if isinstance(node.body[-1], ast.Continue) else node.body, scope)
         self._skip([*node.body, *node.orelse], f"if {short_text(node.test)}", scope, node)
         return None
 
-    def _note_accumulation(self, test: ast.expr, body: Sequence[ast.stmt], scope: Scope) -> None:
-        """Note the accumulation in a condition around an optimizer's step."""
-        steps = accumulation(test, body, lambda node: self.evaluate(node, scope))
-        shown = f"{self.location(test)}: {short_text(test)}"
-        if steps:
-            self.notes.hints.setdefault("gradient_accumulation_steps", Setting(value=steps, origin=shown))
-        elif steps == 0:
-            sentence = f"{shown}: how often the optimizer steps is only known when the script runs."
-            self.notes.doubt(sentence, key="training.gradient_accumulation")
-
     def _skip(self, body: Sequence[ast.AST], why: str, scope: Scope, at: ast.AST) -> None:
         """Leave statements out that may run: what they assign is unknown."""
-        why = f", as whether it runs is known only at run time ({why})"
-        self._not_followed(body, why, at)
+        self._not_followed(body, f", as whether it runs is known only at run time ({why})", at)
         for each in (node for statement in body for node in ast.walk(statement)):
             if starts_training(each):
                 self.notes.trains = True
@@ -277,40 +253,38 @@ class Reader:
 
     def _forget(self, target: ast.AST, scope: Scope) -> None:
         """Forget the value of a name, attribute or list that an assignment or a call changes."""
-        if isinstance(target, ast.Name):
+        if isinstance(target, ast.Subscript):
+            self._forget(target.value, scope)
+        elif isinstance(target, ast.Name):
             owner = scope.find(target.id)
             known = owner.names[target.id] if owner is not None else None
+            _spoil(known)
             if not isinstance(known, Thing):
                 scope.assign(target.id, UNKNOWN)
             elif isinstance(target.ctx, ast.Store) and isinstance(known, Model) and self.notes.loads_unfollowed:
                 sentence = f"{self.location(target)}: whether another model is loaded is not known."
                 self.notes.doubt(sentence, key="model.id", asks=True)
-        elif isinstance(target, ast.Attribute):
-            held = self.evaluate(target.value, scope) if isinstance(target.value, ast.Name | ast.Attribute) else None
+        elif isinstance(target, ast.Attribute) and isinstance(target.value, ast.Name | ast.Attribute):
+            held = self.evaluate(target.value, scope)
             if isinstance(held, Thing):
                 held.set_attribute(target.attr, UNKNOWN, Call(self, target, target.attr, held, [UNKNOWN], scope=scope))
-        elif isinstance(target, ast.Subscript):
-            self._forget(target.value, scope)
 
     def _for(self, node: ast.For | ast.AsyncFor, scope: Scope) -> _End | None:
         """Follow the body once: what differs from turn to turn is unknown."""
         items = self.iterate(self.evaluate(node.iter, scope))
-        self.loops = (*self.loops, node)
         self.assign(node.target, items[0] if items is not None and len(items) == 1 else UNKNOWN, scope)
-        end = self.block(node.body, scope)
-        self.loops = self.loops[:-1]
-        if end is not None and end.kind == "return":
-            return end
-        return self.block(node.orelse, scope)
+        return self._turn(node, scope) or self.block(node.orelse, scope)
 
     _asyncfor = _for
 
     def _while(self, node: ast.While, scope: Scope) -> _End | None:
-        if truth(self.evaluate(node.test, scope)) is False:
-            return self.block(node.orelse, scope)
-        self.loops = (*self.loops, node)
+        known = truth(self.evaluate(node.test, scope))
+        return self.block(node.orelse, scope) if known is False else self._turn(node, scope)
+
+    def _turn(self, node: ast.For | ast.AsyncFor | ast.While, scope: Scope) -> _End | None:
+        before, self.loops = self.loops, (*self.loops, node)
         end = self.block(node.body, scope)
-        self.loops = self.loops[:-1]
+        self.loops = before
         return end if end is not None and end.kind == "return" else None
 
     def _with(self, node: ast.With | ast.AsyncWith, scope: Scope) -> _End | None:
@@ -328,12 +302,10 @@ class Reader:
     _asyncwith = _with
 
     def _try(self, node: ast.Try, scope: Scope) -> _End | None:
-        end = self.block(node.body, scope)
-        if end is None:
-            end = self.block(node.orelse, scope)
-        elif end.kind == "exit" and node.handlers:
+        end = self.block([*node.body, *node.orelse], scope)
+        if end is not None and end.kind == "exit" and node.handlers:
             end = self.block(node.handlers[0].body, scope)
-        if end is None and node.handlers:  # what the handlers would make of the same names
+        elif end is None:  # what the handlers would make of the same names
             handled = [each for handler in node.handlers for each in handler.body if not _fails([each])]
             self._not_followed(handled, ", as it runs after an error only", node)
             for each in (inner for part in handled for inner in ast.walk(part)):
@@ -341,32 +313,19 @@ class Reader:
                     self._forget(each, scope)
         return self.block(node.finalbody, scope) or end
 
-    def _match(self, node: ast.Match, scope: Scope) -> None:
-        self._skip([node], f"match {short_text(node.subject)}", scope, node)
-
-    def _raise(self, node: ast.Raise, scope: Scope) -> _End:
-        return _End("exit")
-
-    def _break(self, node: ast.Break, scope: Scope) -> _End:
-        return _End("break")
-
-    def _continue(self, node: ast.Continue, scope: Scope) -> _End:
-        return _End("continue")
-
     def _return(self, node: ast.Return, scope: Scope) -> _End:
         return _End("return", self.evaluate(node.value, scope) if node.value is not None else None)
 
     def _functiondef(self, node: ast.FunctionDef | ast.AsyncFunctionDef, scope: Scope) -> None:
-        names = tuple(_dotted(each.func if isinstance(each, ast.Call) else each) for each in node.decorator_list)
         function = Function(node, scope, self._defaults(node.args, scope), node.name)
         scope.assign(node.name, function)
-        for each, name in zip(reversed(node.decorator_list), reversed(names), strict=True):
-            call = Call(self, each, f"@{name.rpartition('.')[2]}", None, scope=scope)
+        for each in reversed(node.decorator_list):
+            name = _dotted(each.func if isinstance(each, ast.Call) else each).rpartition(".")[2]
+            call = Call(self, each, name, None, scope=scope)
             if isinstance(each, ast.Call):
                 self._take_arguments(call, each, scope)
-            made = decorate(function, call)
-            if made is not function:
-                scope.assign(node.name, made)
+            if decorate(function, call) is UNKNOWN:
+                scope.assign(node.name, UNKNOWN)
 
     _asyncfunctiondef = _functiondef
 
@@ -382,19 +341,15 @@ class Reader:
 
     def _import(self, node: ast.Import | ast.ImportFrom, scope: Scope) -> None:
         for each in node.names:
-            if isinstance(node, ast.Import):
-                module, level, path = each.name, 0, each.name
-                name, value = (each.asname, each.name) if each.asname else (each.name.partition(".")[0],) * 2
-            else:
-                module, level = node.module or "", node.level
-                path = f"{module}.{each.name}".strip(".")
-                name, value = each.asname or each.name, path
+            module, level = (each.name, 0) if isinstance(node, ast.Import) else (node.module or "", node.level)
+            path = each.name if isinstance(node, ast.Import) else f"{module}.{each.name}".strip(".")
             root = path.partition(".")[0]
+            is_root = isinstance(node, ast.Import) and not each.asname
             if level or self._is_own(module or root, level):
                 self.notes.own_modules.add(root)
             imported(path, self.location(node), self.notes)
-            if name != "*":
-                scope.assign(name, Name(value))
+            if each.name != "*":
+                scope.assign(root if is_root else each.asname or each.name, Name(root if is_root else path))
 
     _importfrom = _import
 
@@ -432,14 +387,10 @@ class Reader:
     def attribute(self, value: Any, name: str) -> Any:
         """Return an attribute of a value."""
         if isinstance(value, Name):
-            if value.path == "sys" and name == "argv":
+            if (value.path, name) == ("sys", "argv"):
                 return list(self._argv)
-            if name == "__version__":
-                return version(value.path, self.notes)
-            return "linux" if (value.path, name) == ("sys", "platform") else Name(f"{value.path}.{name}")
-        if not isinstance(value, Thing):
-            return Attribute(value, name)
-        return value.attribute(name)
+            return version(value.path, self.notes) if name == "__version__" else Name(f"{value.path}.{name}")
+        return value.attribute(name) if isinstance(value, Thing) else Attribute(value, name)
 
     def _list(self, node: ast.List | ast.Tuple | ast.Set, scope: Scope) -> Any:
         items: list[Any] = []
@@ -461,30 +412,22 @@ class Reader:
         for key_node, value_node in zip(node.keys, node.values, strict=True):
             value = self.evaluate(value_node, scope)
             key = self.evaluate(key_node, scope) if key_node is not None else None
-            if key_node is None:
-                if not isinstance(value, dict):
-                    return UNKNOWN
-                table.update(value)
-            elif isinstance(key, PLAIN):
-                table[key] = value
+            if key_node is None and not isinstance(value, dict):
+                return UNKNOWN
+            table |= value if key_node is None else {key: value} if isinstance(key, PLAIN) else {}
         return table
 
     def _subscript(self, node: ast.Subscript, scope: Scope) -> Any:
         value, key = self.evaluate(node.value, scope), self.evaluate(node.slice, scope)
-        if isinstance(value, Name) and value.path.endswith("environ"):
-            return self.environ.get(key, UNKNOWN) if isinstance(key, str) else UNKNOWN
         if isinstance(value, Name):
-            return UNKNOWN
+            is_environ = value.path.endswith("environ") and isinstance(key, str)
+            return self.environ.get(key, UNKNOWN) if is_environ else UNKNOWN
         if isinstance(value, Thing):
             return value.item(key)
-        try:
-            if isinstance(value, dict):
-                return value.get(key, UNKNOWN) if isinstance(key, PLAIN) else UNKNOWN
-            if isinstance(value, list | tuple | str) and isinstance(key, int):
-                return value[key]
-        except (IndexError, TypeError, ValueError):
-            pass
-        return UNKNOWN
+        if isinstance(value, dict):
+            return value.get(key, UNKNOWN) if isinstance(key, PLAIN) else UNKNOWN
+        is_known = isinstance(value, list | tuple | str) and isinstance(key, int) and -len(value) <= key < len(value)
+        return value[key] if is_known else UNKNOWN
 
     def _unaryop(self, node: ast.UnaryOp, scope: Scope) -> Any:
         value = self.evaluate(node.operand, scope)
@@ -532,29 +475,24 @@ class Reader:
         return UNKNOWN
 
     def _joinedstr(self, node: ast.JoinedStr, scope: Scope) -> Any:
-        pieces = []
-        for part in node.values:
-            value = self.evaluate(part.value, scope) if isinstance(part, ast.FormattedValue) else None
-            if isinstance(part, ast.Constant):
-                pieces.append(str(part.value))
-            elif getattr(part, "format_spec", None) is None and isinstance(value, str | int | float):
-                pieces.append(str(value))
-            else:
-                return UNKNOWN
-        text = "".join(pieces)
-        return text if len(text) < MAX_LENGTH else UNKNOWN
+        parts = [self.evaluate(part, scope) for part in node.values]
+        text = "".join(map(str, parts))
+        return (
+            text if all(isinstance(part, str | int | float) for part in parts) and len(text) < MAX_LENGTH else UNKNOWN
+        )
+
+    def _formattedvalue(self, node: ast.FormattedValue, scope: Scope) -> Any:
+        value = self.evaluate(node.value, scope)
+        return value if node.format_spec is None else UNKNOWN
 
     def _listcomp(self, node: ast.ListComp | ast.SetComp | ast.GeneratorExp, scope: Scope) -> Any:
-        if len(node.generators) != 1:
-            return UNKNOWN
-        (loop,) = node.generators
+        (loop, *more), inner = node.generators, Scope(scope)
         items = self.iterate(self.evaluate(loop.iter, scope))
-        inner = Scope(scope)
         self.assign(loop.target, items[0] if items is not None and len(items) == 1 else UNKNOWN, inner)
         for test in loop.ifs:
             self.evaluate(test, inner)
-        value = self.evaluate(node.elt, inner)  # of a model's parameters it stays known whose they are
-        return [value if isinstance(value, Thing) else UNKNOWN]
+        value = self.evaluate(node.elt, inner) if not more else UNKNOWN
+        return [value if isinstance(value, Thing) else UNKNOWN]  # of parameters it stays known whose they are
 
     _setcomp = _listcomp
     _generatorexp = _listcomp
@@ -599,15 +537,13 @@ class Reader:
                 call.args.append(self.evaluate(argument, scope))
         for keyword in node.keywords:
             value = self.evaluate(keyword.value, scope)
-            table = value if isinstance(value, dict) else getattr(value, "as_table", lambda: None)()
+            table = value.as_table() if isinstance(value, Parsed) else value
             if keyword.arg is not None:
-                call.kwargs[keyword.arg] = value
-                call.nodes[keyword.arg] = keyword.value
-            elif isinstance(table, dict):
-                call.kwargs.update({str(key): item for key, item in table.items()})
-                call.nodes.update({str(key): keyword.value for key in table})
-            else:
-                call.unknown_table = keyword.value
+                table = {keyword.arg: value}
+            elif not isinstance(table, dict) or UNKNOWN in table:
+                call.unknown_table, table = keyword.value, {}
+            call.kwargs.update({str(key): item for key, item in table.items()})
+            call.nodes.update({str(key): keyword.value for key in table})
 
     def call(self, function: Any, call: Call) -> Any:
         """Return the result of calling a value."""
@@ -624,9 +560,8 @@ class Reader:
             call.receiver, call.path = function.receiver, function.name
             if isinstance(function.receiver, Thing):
                 return function.receiver.method(call)
-            if isinstance(function.receiver, (*PLAIN, list, tuple, dict)):
-                return self._method(function.receiver, call)
-            return self.library(call)
+            is_data = isinstance(function.receiver, (*PLAIN, list, tuple, dict))
+            return self._method(function.receiver, call) if is_data else self.library(call)
         if isinstance(function, Thing):
             return function.called(call)
         call.receiver = UNKNOWN
@@ -636,28 +571,21 @@ class Reader:
         """Return what stands in a table under a key; what other methods do to a list or table is not followed."""
         key = call.value(0)
         if isinstance(value, dict) and call.name == "get" and isinstance(key, PLAIN):
-            return value.get(key, call.value(1))
+            return value.get(key, UNKNOWN if UNKNOWN in value else call.value(1))
         if isinstance(value, str) and call.name in _TEXT_METHODS and all(isinstance(each, str) for each in call.args):
             try:
                 return getattr(value, call.name)(*call.args)
             except (TypeError, ValueError):
                 return UNKNOWN
-        if call.name in _FILLING:
-            self._fill(value, call)
-        return UNKNOWN
-
-    def _fill(self, value: Any, call: Call) -> None:
-        """Change a list or table in place, as other names and callers may hold it; what is not known spoils it."""
         tables = [each for each in call.args if isinstance(each, dict)]
-        if isinstance(value, dict) and call.name == "update" and tables == call.args and call.unknown_table is None:
+        is_known = tables == call.args and call.unknown_table is None and not self.loops
+        if isinstance(value, dict) and call.name == "update" and is_known:
             value.update(*tables, **call.kwargs)
         elif isinstance(value, list) and call.name == "append" and not self.loops:
             value.extend(call.args)
-        elif isinstance(value, list):
-            value.append(UNKNOWN)
-        elif isinstance(value, dict):
-            value.update(dict.fromkeys(value, UNKNOWN))
-            self._forget(getattr(getattr(call.node, "func", None), "value", call.node), call.scope or self.module)
+        elif call.name in _FILLING:
+            _spoil(value)
+        return UNKNOWN
 
     def _call_function(self, function: Function, call: Call) -> Any:
         node = function.node
@@ -668,7 +596,6 @@ class Reader:
         self._bind(function, call, scope)
         self._active.append(id(node))
         self._may_return.append(False)
-        before, self.loops = self.loops, self.loops
         try:
             if isinstance(node, ast.Lambda):
                 return self.evaluate(node.body, scope)
@@ -676,7 +603,6 @@ class Reader:
             value = end.value if end is not None and end.kind == "return" else None
             return UNKNOWN if self._may_return[-1] and not isinstance(value, Thing | tuple) else value
         finally:
-            self.loops = before
             self._active.pop()
             self._may_return.pop()
 
@@ -687,20 +613,16 @@ class Reader:
         for at, name in enumerate([*named, *(each.arg for each in arguments.kwonlyargs)]):
             key: str | int = name if name in call.kwargs else at
             if name in call.kwargs or (at < len(named) and at < len(call.args)):
-                scope.names[name] = call.kwargs[name] if name in call.kwargs else call.args[at]
                 option = self.option(call.nodes[key], call.scope) if key in call.nodes else None
+                scope.assign(name, call.kwargs[name] if name in call.kwargs else call.args[at], option)
             elif function.options is not None and name in function.options:
-                option = function.options[name]
-                scope.names[name] = option.value
+                scope.assign(name, function.options[name].value, function.options[name])
             else:
-                scope.names[name], option = function.defaults.get(name, UNKNOWN), None
-            if option is not None and isinstance(scope.names[name], PLAIN):
-                scope.origins[name] = option.with_value(scope.names[name])
+                scope.assign(name, function.defaults.get(name, UNKNOWN))
         if arguments.vararg is not None:
             scope.names[arguments.vararg.arg] = tuple(call.args[len(named) :])
         if arguments.kwarg is not None:
-            known = {*named, *(each.arg for each in arguments.kwonlyargs)}
-            more = {name: value for name, value in call.kwargs.items() if name not in known}
+            more = {name: value for name, value in call.kwargs.items() if name not in scope.names}
             scope.names[arguments.kwarg.arg] = more if call.unknown_table is None else UNKNOWN
 
     def _make(self, kind: Class, call: Call) -> Any:
@@ -715,6 +637,14 @@ class Reader:
         if isinstance(finish, Function):
             self.call(finish, Call(self, call.node, "__post_init__", None, [made]))
         return made
+
+
+def _spoil(value: Any) -> None:
+    """Forget what a list or table holds, for everyone who holds it."""
+    if isinstance(value, list):
+        value.append(UNKNOWN)
+    elif isinstance(value, dict):
+        value.update(dict.fromkeys((*value, UNKNOWN), UNKNOWN))
 
 
 def _exits(node: ast.stmt) -> bool:
@@ -733,12 +663,9 @@ def _fails(body: Sequence[ast.stmt]) -> bool:
 
 def _dotted(node: ast.expr) -> str:
     """Return a dotted name, such as ``torch.optim.AdamW``, as the script writes it."""
-    parts: list[str] = []
-    while isinstance(node, ast.Attribute):
-        parts.append(node.attr)
-        node = node.value
-    parts.append(node.id if isinstance(node, ast.Name) else "")
-    return ".".join(reversed(parts))
+    if isinstance(node, ast.Attribute):
+        return f"{_dotted(node.value)}.{node.attr}"
+    return node.id if isinstance(node, ast.Name) else ""
 
 
 def _functions(body: Sequence[ast.stmt], path: str) -> Iterator[tuple[ast.FunctionDef | ast.AsyncFunctionDef, str]]:
@@ -770,9 +697,10 @@ def _convert(kind: type) -> Callable[[Call], Any]:
 
 
 def _items(call: Call) -> Any:
-    items = call.run.iterate(call.args[0]) if call.args else []
+    value = call.value(0, default=[])
+    items = call.run.iterate(value)
     if items is None:
-        return call.args[0] if isinstance(call.args[0], Thing) else UNKNOWN
+        return value if isinstance(value, Thing) else UNKNOWN
     return tuple(items) if call.name == "tuple" else items
 
 
@@ -790,7 +718,7 @@ def _getattr(call: Call) -> Any:
 
 def _dict_of(call: Call) -> Any:
     first = call.value(0, default={})
-    table = first if isinstance(first, dict) else getattr(first, "as_table", lambda: None)()
+    table = first.as_table() if isinstance(first, Parsed) else first
     return {**table, **call.kwargs} if isinstance(table, dict) and call.unknown_table is None else UNKNOWN
 
 
@@ -800,8 +728,7 @@ def _environ(call: Call) -> Any:
 
 
 def _path(call: Call) -> Any:
-    parts = [part for part in call.args if isinstance(part, str)]
-    return "/".join(parts) if parts and len(parts) == len(call.args) else UNKNOWN
+    return "/".join(call.args) if call.args and all(isinstance(part, str) for part in call.args) else UNKNOWN
 
 
 _BUILTINS: Mapping[str, Callable[[Call], Any]] = {

@@ -193,7 +193,7 @@ def imported(path: str, where: str, notes: Notes) -> None:
 
 def decorate(function: Function, call: Call) -> Any:
     """Take options of click and typer; note other decorators that give a function its settings."""
-    name, options = call.name.removeprefix("@"), call.notes.options
+    name, options = call.name, call.notes.options
     if name in ("option", "argument"):
         options.add_argument(call)
     elif name == "command":

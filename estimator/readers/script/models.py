@@ -274,8 +274,8 @@ def _parameters(part: Part, call: Call) -> Any:
 
 def _to(part: Part, call: Call) -> Any:
     """Follow ``model.to(device, dtype)``."""
-    given: list[tuple[int | str, Any]] = [*enumerate(call.args), *call.kwargs.items()]
-    for key, value in given:
+    values: list[tuple[str | int, Any]] = [*enumerate(call.args), *call.kwargs.items()]
+    for key, value in values:
         shown = short_text(call.nodes.get(key))
         is_dtype = key == "dtype" or (isinstance(value, Name) and value.path.startswith("torch."))
         if is_dtype or (value is UNKNOWN and re.search(r"(?i)dtype|float|half|precision", shown)):

@@ -311,7 +311,7 @@ def _read_layers(tree: ast.Module, reader: Reader) -> _Layers:
 
 def _read_optimizer(notes: Notes, model: Model | None, layers: _Layers) -> None:
     """Take the optimizer of the trained model."""
-    of_model = next((each for each in notes.optimizers if any(own is model for own in models_in(each.given))), None)
+    of_model = next((each for each in notes.optimizers if model in {*models_in(each.given)}), None)
     optimizer = of_model or next(iter(notes.optimizers), None)
     if optimizer is None:
         return

@@ -12,7 +12,7 @@ from ..source.evidence import UNKNOWN_TABLE, Setting
 from ..trl.methods import TRAINER_NAMES, method_of_class
 from .models import AdapterConfig, Model, Part, add_adapters, not_followed
 from .options import LIBRARIES, Parsed
-from .values import UNKNOWN, Attribute, Call, Class, Function, Instance, Name, Record, Thing, plain, short_text
+from .values import UNKNOWN, Attribute, Call, Class, Function, Instance, Name, Record, Scope, Thing, plain, short_text
 
 TRAINING_CONFIG = re.compile(rf"[A-Za-z0-9]*TrainingArguments|(Async)?({TRAINER_NAMES})(v2)?Config|ModelConfig")
 SIZE_ARGUMENTS = ("per_device_train_batch_size", "max_length")
@@ -259,17 +259,18 @@ def _doubt_collator(call: Call, name: str) -> None:
         call.doubt(sentence, key="training.sequences_per_example", asks=asks)
 
 
-def accumulation(test: ast.expr, body: Iterable[ast.stmt], evaluate: Callable[[ast.expr], Any]) -> int | None:
-    """Return the accumulation in a condition around an optimizer's step: ``(step + 1) % accumulation == 0``.
-
-    None: the condition is about something else; 0: the number is not known.
-    """
-    steps = any(isinstance(node, ast.Attribute) and node.attr == "step" for each in body for node in ast.walk(each))
-    for node in ast.walk(test) if steps else ():
-        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod):
-            found = evaluate(node.right)
-            return found if type(found) is int and 0 < found <= 4096 else 0
-    return None
+def note_accumulation(run: Any, test: ast.expr, body: Iterable[ast.stmt], scope: Scope) -> None:
+    """Note the accumulation in a condition around an optimizer's step: ``(step + 1) % accumulation == 0``."""
+    nodes = [node for node in ast.walk(test) if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod)]
+    steps = (isinstance(node, ast.Attribute) and node.attr == "step" for each in body for node in ast.walk(each))
+    if not nodes or not any(steps):
+        return
+    shown, found = f"{run.location(test)}: {short_text(test)}", run.evaluate(nodes[0].right, scope)
+    if type(found) is int and 0 < found <= 4096:
+        run.notes.hints.setdefault("gradient_accumulation_steps", Setting(value=found, origin=shown))
+    else:
+        sentence = f"{shown}: how often the optimizer steps is only known when the script runs."
+        run.notes.doubt(sentence, key="training.gradient_accumulation")
 
 
 TRAINING_CALLS: Mapping[str, Callable[[Call], Any]] = {"DataLoader": _make_loader}

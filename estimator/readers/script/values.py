@@ -95,11 +95,13 @@ class Scope:
             scope = scope.outer
         return scope
 
-    def assign(self, name: str, value: Any) -> None:
-        """Give a name a value."""
+    def assign(self, name: str, value: Any, option: Setting | None = None) -> None:
+        """Give a name a value, which may be that of an option."""
         scope: Scope = (self.find(name) or self) if name in self.elsewhere else self
         scope.names[name] = value
         scope.origins.pop(name, None)
+        if option is not None and isinstance(value, PLAIN):
+            scope.origins[name] = option.with_value(value)
 
 
 @dataclass(eq=False, slots=True)
