@@ -221,6 +221,10 @@ class Reader:
         elif owner is UNKNOWN:
             self._not_followed([target], "", target)
 
+    def _delete(self, node: ast.Delete, scope: Scope) -> None:
+        for each in node.targets:
+            scope.names.pop(getattr(each, "id", ""), None)
+
     def _if(self, node: ast.If, scope: Scope) -> _End | None:
         rest = self._rest
         known = truth(self.evaluate(node.test, scope))

@@ -240,11 +240,12 @@ class Model(Part):
 
     def called(self, call: Call) -> Any:
         """Note a forward pass."""
-        if not call.run.without_gradients:
-            self.passes[id(call.node)] = call.where
-            self.loops.append(len(call.run.loops))
-            self.has_labels |= call.unknown_table is not None or "labels" in call.kwargs
-        return UNKNOWN
+        if call.run.without_gradients:
+            return UNKNOWN
+        self.passes[id(call.node)] = call.where
+        self.loops.append(len(call.run.loops))
+        self.has_labels |= call.unknown_table is not None or "labels" in call.kwargs
+        return Outputs(call.where)
 
     def put(self, name: str, value: Any, call: Call, text: str) -> None:
         """Set what is known of it; the last value counts."""
@@ -254,6 +255,13 @@ class Model(Part):
         """Take the device that it is put on."""
         self.on_gpu = not (isinstance(device, str) and device.startswith(("cpu", "meta")))
         call.notes.note_device(device, call.where)
+
+
+class Outputs(Thing):
+    """The outputs of a forward pass, which a name may keep until the next one."""
+
+    def __init__(self, where: str) -> None:
+        self.where = where
 
 
 def models_in(value: Any, depth: int = 0) -> Iterator[Model]:

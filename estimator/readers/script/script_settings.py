@@ -18,32 +18,34 @@ from ..arguments.table import library, scripts
 from ..source.evidence import UNKNOWN_TABLE, Setting, SettingsLayer
 from ..source.versions import OldCall
 from ..trl.methods import method_of_class
-from .batches import kept_outputs, varying_lengths
 from .follow import BudgetSpentError, Reader
 from .libraries import DIFFUSION, LOSSES, starts_training
 from .models import LENGTH_ARGUMENTS, AdapterConfig, Model, ModelConfig, Part, models_in
 from .notes import Doubt, Notes
 from .options import LIBRARIES, MEMORY_ARGUMENTS, Options, may_parse_elsewhere
 from .training import TRAINING_CONFIG, TrainerObject
-from .values import UNKNOWN, Instance
+from .values import UNKNOWN, Instance, short_text
 
 _MAX_BYTES = 3 * 2**16
 """A script of this size is read within a second, whatever it contains."""
 _TRAINERS = ("transformers", "trl", "unsloth", "optimum")
 """Libraries whose trainers, and classes of their arguments, are known by name."""
-_NAMES_BY_SETTING = scripts().aliases["constant"]
+_SIZES = scripts().aliases["constant"]
 """Names that scripts with a loop of their own keep a setting in; the first that has a number counts."""
 _DECISIVE = {
     *(*library("transformers").key, *MEMORY_ARGUMENTS, *LENGTH_ARGUMENTS),
-    *(each for names in _NAMES_BY_SETTING.values() for each in names),
+    *(each for names in _SIZES.values() for each in names),
 }
 """Options and arguments without whose values the estimate may be about another job."""
 _LENGTH = re.compile(
     r"(?i)^(?!.*(eval|val_|test|gen|new_tok|min_|prompt|pre_|rope|window|dim|vocab|prefix|name|source|target)).*(length|len|seqlen|block_size)$"
 )
-_PAIRS = re.compile(r"(?i)chosen|prefer|winner|positive|_w\b"), re.compile(r"(?i)reject|dispref|loser|negative|_l\b")
-_OUTCOMES = re.compile(r"(?i)reward|log_?p|loss|score|logit|margin|acc|value")
+_JOINS = ("cat", "concat", "concatenate")
+_PAIRS = re.compile(r"(?i)(chosen|prefer|winner|positive|_w\b).*(reject|dispref|loser|negative|_l\b)")
+_OUTCOMES = re.compile(r"(?i)reward|log_?p|loss|score|logit|margin|acc|value|dim=-?[1-9]")
 """In the names of what a model returns, which is joined after it has run."""
+_PADDING_COLLATORS = scripts().names["padding_collators"]
+_ONE_LENGTH = ("ConstantLengthDataset", "TextDataset", "group_texts", "group_text")
 _SHORTEST = 16
 """Numbers below are no lengths of sequences."""
 
@@ -246,8 +248,7 @@ def _settings(tree: ast.Module, reader: Reader) -> ScriptSettings:
         layers.assigned["model_name_or_path"] = layers.written["model_name_or_path"]
     seen = {
         "script_other_models": _other_models(notes, model),
-        "script_keeps_outputs": kept_outputs(tree, reader.name) if has_optimizer else None,
-        "script_varying_lengths": varying_lengths(tree, reader.name),
+        "script_varying_lengths": _varying_lengths(tree, reader),
     }
     layers.written |= {key: setting for key, setting in seen.items() if setting is not None}
     _doubt_pairs(tree, reader)
@@ -257,7 +258,11 @@ def _settings(tree: ast.Module, reader: Reader) -> ScriptSettings:
     if any(doubt.asks and doubt.key == "model.id" for doubt in doubts):
         layers.written.pop("model_name_or_path", None)
         layers.assigned.pop("model_name_or_path", None)
-    imported = {each for each in _imported(tree) if TRAINING_CONFIG.fullmatch(each) or method_of_class(each)}
+    imported = [*_imported(tree)]
+    known = {name for root, name in imported if root in _TRAINERS}
+    known = {name for name in known if TRAINING_CONFIG.fullmatch(name) or method_of_class(name)}
+    trainers = [name for root, name in imported if root == "trl" and name.endswith("Trainer")]
+    unknown = next((name for name in trainers if method_of_class(name) is None), None)
     unresolved = layers.split(notes.hints)
     used = _used_options(options, layers, notes)
     is_open = options.is_open or bool(notes.own_modules) or not has_optimizer or may_parse_elsewhere(tree)
@@ -266,7 +271,7 @@ def _settings(tree: ast.Module, reader: Reader) -> ScriptSettings:
         written=layers.written,
         hints={key: each for key, each in layers.hints.items() if each.value is not None},
         accelerate={**({} if notes.trainers else notes.own_loop), **notes.accelerate},
-        called=frozenset(notes.called | (set() if has_optimizer else imported)),
+        called=frozenset(notes.called | (set() if has_optimizer else known)),
         old_calls=notes.old_calls,
         own_loss=notes.own_loss,
         loads_model=model is not None and trained.name is None,
@@ -277,7 +282,7 @@ def _settings(tree: ast.Module, reader: Reader) -> ScriptSettings:
         unresolved={
             key: text for key, text in unresolved.items() if key not in options.given or key in options.assigned
         },
-        unknown_trainer=_unknown_trainer(tree),
+        unknown_trainer=unknown.removesuffix("Trainer").lower() if unknown is not None else None,
         doubts=tuple(doubts),
         visible_devices=notes.visible_devices,
         device=notes.device,
@@ -291,10 +296,10 @@ def _read_layers(tree: ast.Module, reader: Reader) -> _Layers:
     given = {
         key: each for key, each in later.items() if key in options.given and options.given[key].value != each.value
     }
-    named = {**_lengths(tree, reader), **_constants(reader)}
+    _doubt_lengths(notes, defaults)
     layers = _Layers(
         written={**options.from_file, **notes.written},
-        hints={**named, **notes.hints, **defaults, **_longer_cuts(notes, defaults)},
+        hints={**_constants(tree, reader), **notes.hints, **defaults},
         assigned={
             **notes.assigned,
             **{key: each for key, each in later.items() if key not in options.declared},
@@ -492,75 +497,73 @@ def _other_models(notes: Notes, trained: Model | None) -> Setting | None:
 # Settings that a script keeps in names of its module.
 
 
-def _constants(reader: Reader) -> dict[str, Setting]:
-    """Return the settings that names of a module have at the end, for a script with a loop of its own."""
+def _constants(tree: ast.Module, reader: Reader) -> dict[str, Setting]:
+    """Return numbers that names of lengths are given anywhere, and the sizes of a script with a loop of its own."""
     found: dict[str, Setting] = {}
     notes, module = reader.notes, reader.module
-    for setting, names in _NAMES_BY_SETTING.items() if notes.optimizers and not notes.trainers else ():
-        name = next((name for name in names if type(module.names.get(name)) is int), None)
-        if name is not None:
-            value = module.names[name]
-            origin = f"{reader.name}: {name} = {value}"
-            found[setting] = module.origins.get(name) or Setting(value=value, origin=origin)
-    return found
-
-
-def _lengths(tree: ast.Module, reader: Reader) -> dict[str, Setting]:
-    """Return numbers that the script assigns to names of lengths, in any case: ``MAX_LENGTH = 2048``."""
-    found: dict[str, Setting] = {}
-    module = reader.module
+    for setting, aliases in _SIZES.items() if notes.optimizers and not notes.trainers else ():
+        name = next((name for name in aliases if type(module.names.get(name)) is int), "")
+        value, origin = module.names.get(name), module.origins.get(name)
+        found |= {setting: origin or Setting(value=value, origin=f"{reader.name}: {name} = {value}")} if name else {}
     for node in ast.walk(tree):
         if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
             name = getattr(node.targets[0] if isinstance(node, ast.Assign) else node.target, "id", "")
             value = module.names.get(name, getattr(node.value, "value", UNKNOWN))
             if name.lower() in LENGTH_ARGUMENTS and type(value) is int:
-                origin = f"{reader.location(node)}: {name}"
-                found[name.lower()] = module.origins.get(name) or Setting(value=value, origin=origin)
+                made = Setting(value=value, origin=f"{reader.location(node)}: {name}")
+                found[name.lower()] = module.origins.get(name) or made
     return found
 
 
-def _longer_cuts(notes: Notes, defaults: Mapping[str, Setting]) -> dict[str, Setting]:
-    """Return where sequences are cut, if a default of that name is shorter; note that there are several lengths."""
-    known = {name: each.value for name, each in defaults.items() if _LENGTH.match(name) and type(each.value) is int}
-    cuts = {name: notes.hints[name] for name in LENGTH_ARGUMENTS if name in known and name in notes.hints}
-    cuts = {
-        name: cut
-        for name, cut in cuts.items()
-        if type(cut.value) is int and cut.value > known[name] and name not in notes.options.given
-    }
-    known |= {f"{name} of a call": cut.value for name, cut in cuts.items()}
+def _doubt_lengths(notes: Notes, defaults: Mapping[str, Setting]) -> None:
+    """Note that there are several lengths: of options, and of the calls that cut sequences."""
+    cuts = {f"{name} of a call": notes.hints[name] for name in LENGTH_ARGUMENTS if name in notes.hints}
+    options = {name: setting for name, setting in defaults.items() if _LENGTH.match(name)}
+    known = {name: each.value for name, each in {**options, **cuts}.items() if type(each.value) is int}
     known = {name: value for name, value in known.items() if value >= _SHORTEST}
-    if len(set(known.values())) > 1:
+    if options and len({*known.values()}) > 1:
         shown = ", ".join(f"{name}={value}" for name, value in sorted(known.items())[:4])
         sentence = f"The script has several lengths ({shown}); vramtop does not know which one a step has."
         notes.doubt(sentence, key="training.sequence_length")
-    return cuts
+
+
+def _varying_lengths(tree: ast.Module, reader: Reader) -> Setting | None:
+    """Return whether lengths vary, by how sequences are padded; None where the script leaves it open.
+
+    They do not where the tokenizer pads to the limit, or sequences are concatenated and cut (``group_texts`` of
+    transformers' examples); collators that pad take a batch to its longest sequence.
+    """
+    found: dict[bool | None, Setting] = {}
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call | ast.FunctionDef):
+            continue
+        function = getattr(node, "func", node)
+        called = getattr(function, "attr", getattr(function, "id", getattr(function, "name", "")))
+        padding = next((each.value for each in getattr(node, "keywords", ()) if each.arg == "padding"), None)
+        value = getattr(padding, "value", None)
+        if called in _ONE_LENGTH or value == "max_length":
+            varies: bool | None = False
+        elif value in (True, "longest") or (padding is None and called in _PADDING_COLLATORS):
+            varies = True
+        elif padding is not None and value is None:
+            varies = None
+        else:
+            continue
+        found.setdefault(varies, Setting(value=varies, origin=f"{reader.location(node)}: {short_text(node)}"))
+    return found.get(False) or (found.get(True) if None not in found else None)
 
 
 def _doubt_pairs(tree: ast.Module, reader: Reader) -> None:
     """Note batches that a script joins of chosen and rejected sequences."""
     for node in ast.walk(tree):
-        called = getattr(node.func, "attr", "") if isinstance(node, ast.Call) else ""
-        if called in ("cat", "concat", "concatenate") and isinstance(node, ast.Call) and node.args:
-            text, dim = ast.unparse(node.args[0]), [each.value for each in node.keywords if each.arg == "dim"]
-            first = not dim or getattr(dim[0], "value", None) == 0
-            if first and _PAIRS[0].search(text) and _PAIRS[1].search(text) and not _OUTCOMES.search(text):
-                sentence = f"{reader.location(node)}: {called}(...) joins chosen and rejected sequences."
-                reader.notes.doubt(sentence, key="training.sequences_per_example", asks=True)
+        text = ast.unparse(node) if isinstance(node, ast.Call) and getattr(node.func, "attr", "") in _JOINS else ""
+        if _PAIRS.search(text) and not _OUTCOMES.search(text):
+            sentence = f"{reader.location(node)}: {short_text(node)} joins chosen and rejected sequences."
+            reader.notes.doubt(sentence, key="training.sequences_per_example", asks=True)
 
 
-def _imported(tree: ast.Module) -> Iterator[str]:
-    """Yield the names that are imported from the libraries whose trainers are known here."""
+def _imported(tree: ast.Module) -> Iterator[tuple[str, str]]:
+    """Yield the libraries that names are imported from, with the names."""
     for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and not node.level and (node.module or "").partition(".")[0] in _TRAINERS:
-            yield from (alias.name for alias in node.names)
-
-
-def _unknown_trainer(tree: ast.Module) -> str | None:
-    """Return the name of a trainer that is imported from TRL and not known here, without ``Trainer``."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "trl":
-            for alias in node.names:
-                if alias.name.endswith("Trainer") and method_of_class(alias.name) is None:
-                    return alias.name.removesuffix("Trainer").lower()
-    return None
+        if isinstance(node, ast.ImportFrom) and not node.level:
+            yield from (((node.module or "").partition(".")[0], alias.name) for alias in node.names)

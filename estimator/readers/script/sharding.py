@@ -6,7 +6,7 @@ from typing import Any
 from ...job.rules.strategies import DTYPE_NAMES, HALF
 from ..arguments.table import scripts
 from ..source.evidence import Setting
-from .models import models_in
+from .models import Outputs, models_in
 from .values import UNKNOWN, Attribute, Call, Name, Thing, plain, short_text
 
 
@@ -51,6 +51,10 @@ class AcceleratorObject(Thing):
 def backward(call: Call) -> Any:
     """Note a backward pass."""
     call.notes.trains = True
+    for name, value in call.scope.names.items() if call.scope is not None else ():
+        if isinstance(value, Outputs):
+            origin = f"{value.where}: {name} holds the model's outputs until the next ones replace it"
+            call.notes.written.setdefault("script_keeps_outputs", Setting(value=True, origin=origin))
     for model in call.notes.models:
         model.runs_again |= any(loops > len(call.run.loops) for loops in model.loops)
         model.loops = []

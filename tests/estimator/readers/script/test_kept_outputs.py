@@ -1,6 +1,5 @@
 """Scripts whose own loops keep the model's outputs through the backward pass, and scripts that free them."""
 
-import ast
 import shlex
 from pathlib import Path
 from typing import Any
@@ -8,9 +7,7 @@ from typing import Any
 import pytest
 
 from vramtop.estimator.readers.launch_line import read_launch
-from vramtop.estimator.readers.script.script_settings import kept_outputs
 
-KEPT = "for batch in loader:\n    out = model(**batch)\n    loss = out.loss\n    loss.backward()\n"
 SCRIPT = """
 import torch
 from torch.utils.data import DataLoader
@@ -22,26 +19,6 @@ for batch in DataLoader([], batch_size=2):
     outputs.loss.backward()
     optimizer.step()
 """
-
-
-@pytest.mark.parametrize(
-    ("text", "kept"),
-    [
-        (KEPT, True),
-        ("def train():\n" + "".join(f"    {line}\n" for line in KEPT.splitlines()), True),
-        (KEPT.replace("loss.backward()", "accelerator.backward(loss)"), True),
-        (KEPT.replace("out.loss", "loss_function(out.logits, batch)"), True),
-        (KEPT.replace("    loss.backward()", "    del out\n    loss.backward()"), False),
-        (KEPT.replace("out = model(**batch)\n    loss = out.loss", "loss = model(**batch).loss"), False),
-        (
-            "def compute(batch):\n    out = model(**batch)\n    return out.loss\nloss = compute(1)\nloss.backward()\n",
-            False,
-        ),
-        ("out = model(batch)\nprint(out.loss)\n", False),
-    ],
-)
-def test_a_variable_that_outlives_the_backward_pass(text: str, kept: bool) -> None:
-    assert (kept_outputs(ast.parse(text), "train.py") is not None) is kept
 
 
 @pytest.mark.parametrize(

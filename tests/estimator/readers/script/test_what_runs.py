@@ -152,15 +152,13 @@ Trainer(model=model, args=given).train()
     assert read(tmp_path, HEAD + parse, "--output_dir", "x").value("training.precision") == "fp32"
 
 
-@pytest.mark.parametrize(("cut", "length"), [("args.data_length", 1024), ("16", 20)])
-def test_the_default_of_a_length_for_something_else_is_not_the_shorter_one(
-    tmp_path: Path, cut: str, length: int
-) -> None:
+@pytest.mark.parametrize(("cut", "is_open"), [("args.data_size", True), ("args.max_length", False)])
+def test_a_default_of_another_length_than_a_call_cuts_to_is_in_doubt(tmp_path: Path, cut: str, is_open: bool) -> None:
     text = f"""
 import argparse
 from transformers import AutoTokenizer
 parser = argparse.ArgumentParser()
-parser.add_argument('--data_length', type=int, default=1024)
+parser.add_argument('--data_size', type=int, default=1024)
 parser.add_argument('--max_length', type=int, default=20, help='of what is generated')
 args = parser.parse_args()
 tokenizer = AutoTokenizer.from_pretrained('Qwen/Qwen2.5-0.5B')
@@ -168,8 +166,8 @@ tokens = tokenizer.encode('text', truncation=True, max_length={cut})
 model.generate(max_length=4096)
 """
     reading = read(tmp_path, HEAD + LOAD + text + TRAIN)
-    assert reading.value("training.sequence_length") == length
-    assert warned(reading, "max_length of a call=1024") is (length == 1024)
+    assert reading.value("training.sequence_length") == 20
+    assert warned(reading, "max_length of a call=1024") is is_open
     given = read(tmp_path, HEAD + LOAD + text + TRAIN, "--max_length", "64")
     assert given.value("training.sequence_length") == 64
 
