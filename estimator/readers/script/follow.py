@@ -96,7 +96,8 @@ class Reader:
         self.module = Scope()
         self._followed: set[int] = set()
         self._active: list[int] = []
-        self._may_return = [False]
+        self._may_return: list[set[str] | None] = [None]
+        """By function: the attributes and items that it may have assigned before it may have returned."""
         self._rest: Sequence[ast.stmt] = ()
         """The statements that come after the current one in its block."""
         self._steps = _MAX_STEPS
@@ -197,9 +198,13 @@ class Reader:
             items = self.iterate(value)
             known = items if items is not None and len(items) == len(target.elts) else [UNKNOWN] * len(target.elts)
             for each, item in zip(target.elts, known, strict=True):
-                is_rest = isinstance(each, ast.Starred)
-                self.assign(each.value if is_rest else each, UNKNOWN if is_rest else item, scope)
+                if isinstance(each, ast.Starred):
+                    self.assign(each.value, UNKNOWN, scope)
+                else:
+                    self.assign(each, item, scope)
         elif isinstance(target, ast.Attribute | ast.Subscript):
+            if ast.unparse(target) in (self._may_return[-1] or ()):
+                value = UNKNOWN
             self._assign_inside(target, value, scope, source)
 
     def _assign_inside(
@@ -245,7 +250,7 @@ class Reader:
                 for trainer in self.notes.trainers:
                     trainer.ran = True
             if isinstance(each, ast.Return):
-                self._may_return[-1] = True
+                self._may_return[-1] = (self._may_return[-1] or set()) | set(map(ast.unparse, _inside(body)))
             elif isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
                 scope.assign(each.name, UNKNOWN)
             elif isinstance(each, ast.Import | ast.ImportFrom):
@@ -599,13 +604,13 @@ class Reader:
         scope = Scope(function.scope)
         self._bind(function, call, scope)
         self._active.append(id(node))
-        self._may_return.append(False)
+        self._may_return.append(None)
         try:
             if isinstance(node, ast.Lambda):
                 return self.evaluate(node.body, scope)
             end = self.block(node.body, scope)
             value = end.value if end is not None and end.kind == "return" else None
-            return UNKNOWN if self._may_return[-1] and not isinstance(value, Thing | tuple) else value
+            return UNKNOWN if self._may_return[-1] is not None and not isinstance(value, Thing | tuple) else value
         finally:
             self._active.pop()
             self._may_return.pop()
@@ -641,6 +646,13 @@ class Reader:
         if isinstance(finish, Function):
             self.call(finish, Call(self, call.node, "__post_init__", None, [made]))
         return made
+
+
+def _inside(body: Sequence[ast.AST]) -> Iterator[ast.AST]:
+    """Yield the attributes and items that statements assign: they outlive the function."""
+    for node in (each for statement in body for each in ast.walk(statement)):
+        if isinstance(node, ast.Attribute | ast.Subscript) and isinstance(node.ctx, ast.Store):
+            yield node
 
 
 def _spoil(value: Any) -> None:

@@ -335,12 +335,13 @@ def _liger(call: Call) -> None:
 
 
 def _compile(call: Call) -> Any:
-    value = call.value(0, "model", default=UNKNOWN)
+    value, backend = call.value(0, "model", default=UNKNOWN), plain(call.kwargs.get("backend", "inductor"))
+    named = backend if isinstance(backend, str) else "of another name"
     for model in models_in(value):
-        model.put("torch_compile", True, call, "torch.compile(...)")
+        model.put("torch_compile_backend", named, call, "torch.compile(...)")
     if isinstance(value, Instance):
-        compiled = Setting(value=True, origin=f"{call.where}: torch.compile(...)")
-        call.notes.hints.setdefault("torch_compile", compiled)
+        compiled = Setting(value=named, origin=f"{call.where}: torch.compile(...)")
+        call.notes.hints.setdefault("torch_compile_backend", compiled)
     return value
 
 

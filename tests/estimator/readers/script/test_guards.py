@@ -243,6 +243,20 @@ def test_a_switch_named_deepspeed_does_not_hide_the_script_s_own_configuration(t
     assert (reading.value("parallel.strategy"), reading.value("training.precision")) == ("zero2", "fp16-mixed")
 
 
+def test_what_follows_an_early_return_is_not_the_only_value(tmp_path: Path) -> None:
+    text = HEAD + LOAD + "import os\nfrom peft import LoraConfig, get_peft_model\nclass Arguments:\n    names = None\n"
+    text += (
+        "def pick(given):\n    if os.path.exists('x.yml'):\n        given.names = ['q_proj', 'v_proj']\n"
+        "        RETURN\n    given.names = ['k_proj']\n"
+        "given = Arguments()\ngiven.names = ['q_proj']\npick(given)\n"
+        "model = get_peft_model(model, LoraConfig(r=8, target_modules=given.names))\n"
+    )
+    reading = read(tmp_path, text.replace("RETURN", "return") + TRAIN)
+    assert reading.value("lora.targets") != ["k_proj"]
+    assert any("target_modules" in each for each in reading.warnings)
+    assert read(tmp_path, text.replace("RETURN", "pass") + TRAIN).value("lora.targets") == ["k_proj"]
+
+
 @pytest.mark.parametrize("name", ["AutoModelForImageClassification", "AutoModelForCTC", "AutoModelForSpeechSeq2Seq"])
 def test_images_and_sounds_are_not_asked_for_a_length_of_text(tmp_path: Path, name: str) -> None:
     text = f"from transformers import {name}\n{HEAD}model = {name}.from_pretrained('a/b')\n{TRAIN}"
