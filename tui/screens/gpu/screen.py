@@ -245,7 +245,7 @@ def _state_line(gpu: GpuReading, board: Board, width: int, *, paused: bool) -> C
         if not board.snapshot.source.is_live:
             known = gpu.memory_utilisation_percent is not None
             whose = "the recording has" if board.sums is None else "readings of other hosts have"
-            words = f"{'' if known else 'bandwidth, '}{whose} no clocks, links or health of this GPU"
+            words = f"{whose} no {'' if known else 'bandwidth, '}clocks, links or health of this GPU"
         elif paused:
             words = f"paused: press {shown_key('app.pause')} to resume the readings"
         else:

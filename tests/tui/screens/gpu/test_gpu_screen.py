@@ -191,7 +191,7 @@ async def test_a_recording_says_what_it_has_not(open_app, two_gpus) -> None:
         await shown(pilot)
         assert "hot" in screen_lines(app)[1]
         await pilot.press("right")
-        assert "bandwidth, the recording has no clocks, links or health of this GPU" in screen_lines(app)[1]
+        assert "the recording has no bandwidth, clocks, links or health of this GPU" in screen_lines(app)[1]
 
 
 async def test_a_gpu_that_hangs_has_old_figures_with_their_age_and_one_that_goes_is_said_to_be_gone(

@@ -109,7 +109,7 @@ def test_enter_opens_the_gpu_and_the_process_as_its_host_describes_it() -> None:
             assert words in screen_text(app)
         await pilot.press("escape", "g")
         await until_shown(pilot, lambda: isinstance(app.screen, GpuScreen) and "GPU node2:1" in screen_text(app))
-        assert "readings of other hosts have no clocks" in screen_text(app)
+        assert "readings of other hosts have no bandwidth, clocks" in screen_text(app)
 
     drive(check)
 
