@@ -2,43 +2,23 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 from vramtop.estimator.common.sizes import format_gib
+from vramtop.estimator.job.job_file.load_and_save import job_to_toml
 
 from ..draw.labels import format_duration, process_name
 from ..draw.palette import COMPONENTS, STATUSES, Mark, colour_of, component_mark
-from .page import (
-    Band,
-    Bar,
-    BarPlot,
-    Gap,
-    Line,
-    Moment,
-    Segment,
-    TimePlot,
-    add,
-    bar_plot,
-    clock_text,
-    component_parts,
-    legend,
-    node,
-    page,
-    section,
-    slack_part,
-    table,
-    time_plot,
-    zone_text,
-)
+from .page import Node, add, node, page, section, sentences, table
+from .plots import Line, Moment, Range, TimePlot, clock_text, time_figure
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from xml.etree.ElementTree import Element
 
     from vramtop.estimator.budget import Budget
-    from vramtop.estimator.job.job import Job
-    from vramtop.monitor.board.divergence import Status
-    from vramtop.monitor.sources.recorded import Event, EventKind, Recorded, RecordedGpu, RecordedProcess, RecordedRun
+    from vramtop.monitor.sources.recorded import Event, EventKind, Recorded, RecordedGpu, RecordedRun
 
 
 # The plots of a recording: memory over time of each GPU and run, and predicted components beside what was seen.
@@ -63,60 +43,50 @@ _HEADROOM = 1.08
 
 def gpu_plot(gpu: RecordedGpu, recorded: Recorded) -> TimePlot:
     """Return the memory in use of a GPU over time, beside what its known jobs should hold together."""
-    high = gpu.used.high_bytes
-    total = f" of {format_gib(gpu.total_bytes)}" if gpu.total_bytes else ""
-    most = "memory unknown" if high is None else f"at most {format_gib(high)}{total} GiB in use"
     lines = [Line("in use", colour_of("no_budget"), gpu.used.stretches(), "area")]
     if gpu.expected:
-        expected = gpu.expected.stretches()
-        lines.append(Line("expected of its jobs", colour_of("warning"), expected, "dashed"))
-    sizes = (gpu.total_bytes, high, gpu.expected.high_bytes)
+        lines.append(Line("expected of its jobs", colour_of("warning"), gpu.expected.stretches(), "dashed"))
     return TimePlot(
-        title=f"GPU {gpu.label}, {(gpu.name or 'unknown model').removeprefix('NVIDIA ')}: {most}",
-        summary=f"Memory in use on GPU {gpu.label} over time; {most}.",
+        summary=f"Memory in use on GPU {gpu.label} over time; {_most(gpu)}.",
         begin=recorded.recording.begin,
         end=recorded.recording.end,
-        top_bytes=_top(sizes),
+        top_bytes=_top(gpu.total_bytes, gpu.used.high_bytes, gpu.expected.high_bytes),
         limit_bytes=gpu.total_bytes,
         lines=tuple(lines),
-        moments=_moments(recorded.events, gpu_label=gpu.label),
-        gaps=_gaps(recorded.events),
+        moments=_moments(recorded.events, lambda event: not event.gpus or gpu.label in event.gpus),
     )
 
 
-def run_plot(run: RecordedRun, recorded: Recorded, number: int) -> TimePlot:
+def _most(gpu: RecordedGpu) -> str:
+    high, total = gpu.used.high_bytes, f" of {format_gib(gpu.total_bytes)}" if gpu.total_bytes else ""
+    return "memory unknown" if high is None else f"at most {format_gib(high)}{total} GiB in use"
+
+
+def _run_plot(run: RecordedRun, recorded: Recorded, number: int) -> TimePlot:
     """Return the memory of each process of a run over time, with the range of its budget."""
-    lines = sorted(process_lines(run), key=lambda line: line.style == "line")  # the highest is drawn last
     band = None
     if run.budget is not None:
         peak, guess = run.budget.peak, bool(run.missing)
-        band = Band(
-            label="budget, with guessed settings" if guess else "budget",
-            colour=colour_of("uncertain") if guess else STATUSES["on_budget"].colour,
-            low_bytes=peak.low_bytes,
-            expected_bytes=run.budget.steady_device_bytes,
-            high_bytes=peak.shown_high_bytes,
-        )
-    seen = format_gib(run.peak_bytes)
+        label = "budget, with guessed settings" if guess else "budget"
+        colour = STATUSES["incomplete" if guess else "on_budget"].colour
+        band = Range(label, colour, run.budget.steady_device_bytes, peak.low_bytes, peak.shown_high_bytes)
     return TimePlot(
-        title=f"{run_name(run)}: at most {seen} GiB on one GPU",
-        summary=f"Memory of run {number} over time; at most {seen} GiB on one GPU.",
+        summary=f"Memory of run {number} over time; at most {format_gib(run.peak_bytes)} GiB on one GPU.",
         begin=recorded.recording.begin,
         end=recorded.recording.end,
-        top_bytes=_top((run.peak_bytes, band.high_bytes if band else None)),
-        lines=tuple(lines),
+        top_bytes=_top(run.peak_bytes, band.high_bytes if band else None),
+        lines=tuple(sorted(_process_lines(run), key=lambda line: line.style == "line")),  # the highest is drawn last
         band=band,
-        moments=_moments(recorded.events, run=run),
-        gaps=_gaps(recorded.events),
+        moments=_moments(recorded.events, lambda event: event.run == run.key or event.kind == "cut"),
     )
 
 
-def process_lines(run: RecordedRun) -> list[Line]:
+def _process_lines(run: RecordedRun) -> list[Line]:
     """Return a line for each process of a run, by rank."""
     highest, few = run.highest, len(run.processes) <= len(_RANK_COLOURS)
     return [
         Line(
-            label=process_label(process),
+            label=f"GPU {process.row.gpu.label}, pid {process.row.process.pid}",
             colour=_RANK_COLOURS[at % len(_RANK_COLOURS)] if len(run.processes) > 1 else colour_of("no_budget"),
             stretches=process.used.stretches(),
             style="line" if few or process is highest else "thin",
@@ -126,27 +96,6 @@ def process_lines(run: RecordedRun) -> list[Line]:
     ]
 
 
-def component_plot(run: RecordedRun, budget: Budget) -> BarPlot:
-    """Return the predicted components of each phase, and below them what the rank with the highest memory held."""
-    marks = {name: component_mark(name, budget) for name in COMPONENTS}
-    bars = []
-    for phase in budget.phases:
-        figure = f"{format_gib(phase.components.total_bytes)} GiB"
-        bars.append(Bar(f"predicted, {phase.name}", component_parts(phase.components, marks), figure))
-    peak = budget.peak
-    figure = f"{format_gib(peak.device_bytes)} GiB ({format_gib(peak.low_bytes)} to {format_gib(peak.high_bytes)})"
-    parts = (*component_parts(peak.components, marks), slack_part(peak.device_bytes - peak.components.total_bytes))
-    bars.append(Bar(f"predicted peak, {peak.phase}", parts, figure, peak.low_bytes, peak.high_bytes))
-    seen = run.peak_bytes
-    if seen is not None:
-        bars.append(Bar("seen, highest", _seen(run, seen), f"{format_gib(seen)} GiB"))
-    return BarPlot(
-        title=f"{run_name(run)}: predicted components, and what was seen",
-        summary=f"Predicted peak {figure}; seen at most {format_gib(seen)} GiB.",
-        bars=tuple(bars),
-    )
-
-
 def run_name(run: RecordedRun) -> str:
     """Return the label of a run's job, or the name of the program."""
     if run.job is not None:
@@ -154,65 +103,21 @@ def run_name(run: RecordedRun) -> str:
     return process_name(run.processes[0].row.process) if run.processes else "?"
 
 
-def process_label(process: RecordedProcess) -> str:
-    """Return GPU and pid of a process."""
-    return f"GPU {process.row.gpu.label}, pid {process.row.process.pid}"
-
-
-def _seen(run: RecordedRun, size: int) -> tuple[Segment, ...]:
-    """Return the parts of the highest memory that was seen, as far as torch's counters divide it."""
-    colour = colour_of("no_budget")
-    highest = run.highest
-    counters = highest.row.process.counters if highest else None
-    if counters is None or counters.allocated_peak_bytes is None or counters.reserved_peak_bytes is None:
-        return (Segment("seen", colour, size),)
-    allocated, cached = counters.allocated_peak_bytes, counters.reserved_peak_bytes - counters.allocated_peak_bytes
-    outside = size - counters.reserved_peak_bytes
-    if min(cached, outside) < 0:  # of different moments
-        return (Segment("seen", colour, size),)
-    return (
-        Segment("allocated by torch, at most", colour, allocated),
-        slack_part(cached),
-        Segment("outside of torch", COMPONENTS["context"].colour, outside),
-    )
-
-
-def _moments(
-    events: Sequence[Event], *, gpu_label: str | None = None, run: RecordedRun | None = None
-) -> tuple[Moment, ...]:
+def _moments(events: Sequence[Event], concerns: Callable[[Event], bool]) -> tuple[Moment, ...]:
+    """Return the events that concern a plot, and all times without readings."""
     found = []
     for number, event in enumerate(events, start=1):
-        if run is not None:
-            concerns = event.run == run.key or event.kind == "cut"
-        else:
-            concerns = not event.gpus or gpu_label in event.gpus
-        if concerns and event.kind != "gap":
-            found.append(Moment(event.time, number, EVENT_MARKS[event.kind].colour, event.sentence))
+        if event.kind == "gap" and event.end is not None:
+            text = f"{clock_text(event.time)} to {clock_text(event.end)}: no reading"
+            found.append(Moment(event.time, text, end=event.end))
+        elif event.kind != "gap" and concerns(event):
+            text = f"{clock_text(event.time)} {event.sentence}"
+            found.append(Moment(event.time, text, number, EVENT_MARKS[event.kind].colour))
     return tuple(found)
 
 
-def _gaps(events: Sequence[Event]) -> tuple[Gap, ...]:
-    found = ((event.time, event.end) for event in events if event.kind == "gap" and event.end is not None)
-    return tuple(Gap(begin, end, f"{clock_text(begin)} to {clock_text(end)}: no reading") for begin, end in found)
-
-
-def _top(sizes: Sequence[int | None]) -> int:
+def _top(*sizes: int | None) -> int:
     return max(1, round(_HEADROOM * max((size for size in sizes if size is not None), default=1)))
-
-
-_MAX_LEGEND_RANKS = 8
-_SIGN_CLASSES: dict[EventKind, str] = {
-    **dict.fromkeys(("out_of_memory", "diverged", "gpu_lost"), "bad"),
-    **dict.fromkeys(("gap", "cut"), "warning"),
-    **dict.fromkeys(("back_in_budget", "gpu_back"), "good"),
-}
-"""Class of the style sheet for the sign of an event; others stand on no colour."""
-_STATUS_CLASSES: dict[Status, str] = {
-    **dict.fromkeys(("over", "growing", "out_of_memory"), "bad"),
-    "under": "warning",
-    "on_budget": "good",
-}
-"""Class of the style sheet for the sign of a status; others stand on no colour."""
 
 
 def recording_page(recorded: Recorded, *, made_by: str) -> str:
@@ -223,15 +128,12 @@ def recording_page(recorded: Recorded, *, made_by: str) -> str:
         made_by: the program and its version.
     """
     sections = [_overview(recorded), _events(recorded), _gpus(recorded)]
-    jobs = [(number, run) for number, run in enumerate(recorded.runs, start=1) if run.job is not None]
-    others = [(number, run) for number, run in enumerate(recorded.runs, start=1) if run.job is None]
-    sections += [_run(run, recorded, number) for number, run in jobs]
-    if others:
-        sections.append(_programs(others, recorded))
+    sections += [_run(run, recorded, number) for number, run in enumerate(recorded.runs, start=1)]
     recording = recorded.recording
     host = f" of {recording.source.host}" if recording.source.host else ""
     span = f"{clock_text(recording.begin, date=True)} to {clock_text(recording.end, date=True)}"
-    subtitle = f"Recording{host}, {span} ({zone_text(recording.begin)})"
+    zone = time.strftime("%Z, UTC%z", time.localtime(recording.begin))
+    subtitle = f"Recording{host}, {span} ({zone})"
     return page(f"GPU memory: {recording.name}", subtitle, sections, made_by=made_by)
 
 
@@ -251,7 +153,7 @@ def _overview(recorded: Recorded) -> Element:
         lines.append(f"{count} without readings, {format_duration(unread)} in all; plots are empty there")
     lines += [f"fault: {fault}" for fault in recorded.faults]
     lines += [f"pending at the end: {sentence}" for sentence in recorded.pending]
-    found = section("Overview", _list(lines), name="overview")
+    found = section("Overview", sentences(lines), name="overview")
     rows = [_overview_row(run, at) for at, run in enumerate(recorded.runs, start=1) if run.job is not None]
     heads = ("RUN", "STATUS", "GPU", "SEEN GiB", "EXPECTED", "RANGE")
     none = "The jobs of the processes in this recording are unknown, so there are no budgets."
@@ -277,41 +179,36 @@ def _status(run: RecordedRun) -> Element:
     shown = run.needs_attention or last
     if shown is None:
         return node("span", run.problem or "not compared")
-    mark = STATUSES[shown.status]
-    return node("span", f"{mark.letter} {mark.word}", class_=f"sign {_STATUS_CLASSES.get(shown.status, '')}".strip())
+    return _sign(STATUSES[shown.status])
+
+
+def _sign(mark: Mark) -> Element:
+    return node("span", f"{mark.letter} {mark.word}", class_=f"sign {mark.colour_name}")
 
 
 def _events(recorded: Recorded) -> Element:
-    found = section("Events", name="events")
-    if not recorded.events:
-        none = "No run started, ended, failed or left its budget, and every GPU could be read throughout."
-        add(found, node("p", none))
-        return found
+    none = "No run started, ended, failed or left its budget, and every GPU could be read throughout."
     rows = [_event_row(number, event, recorded) for number, event in enumerate(recorded.events, start=1)]
-    add(found, table(("", "TIME", "AFTER", "EVENT"), rows, numbers=(0,)))
-    if recorded.events_left_out:
-        add(found, node("p", f"{recorded.events_left_out} more events are not listed.", class_="note"))
-    return found
+    left_out = f"{recorded.events_left_out} more events are not listed." if recorded.events_left_out else None
+    listed = table(("", "TIME", "AFTER", "EVENT"), rows, numbers=(0,)) if rows else node("p", none)
+    return section("Events", listed, left_out, name="events")
 
 
 def _event_row(number: int, event: Event, recorded: Recorded) -> tuple[Element | str, ...]:
     after = format_duration(max(0.0, event.time - recorded.recording.begin))
-    sign = f"{EVENT_MARKS[event.kind].letter} {EVENT_MARKS[event.kind].word}"
-    mark = node("span", sign, class_=f"sign {_SIGN_CLASSES.get(event.kind, '')}".strip())
-    time = node("span", clock_text(event.time), class_="nowrap")
-    return (str(number), time, node("span", after, class_="nowrap"), node("span", mark, f" {event.sentence}"))
+    words = node("span", _sign(EVENT_MARKS[event.kind]), f" {event.sentence}")
+    return (str(number), *(node("span", time, class_="nowrap") for time in (clock_text(event.time), after)), words)
 
 
 def _gpus(recorded: Recorded) -> Element:
     found = section("GPUs", name="gpus")
-    expected = ("expected of its jobs", colour_of("warning"), "dashed")
-    entries = [expected] if any(gpu.expected for gpu in recorded.gpus) else []
-    add(found, legend({"in use": colour_of("no_budget")}, entries))
     plots = node("div", class_="plots many" if len(recorded.gpus) > 2 else "plots")
     for gpu in recorded.gpus:
-        plot = gpu_plot(gpu, recorded)
-        why = node("p", f"Not known at some time: {gpu.unknown_reason}", class_="note") if gpu.unknown_reason else None
-        add(plots, node("figure", node("figcaption", plot.title), time_plot(plot), why))
+        title = f"GPU {gpu.label}, {(gpu.name or 'unknown model').removeprefix('NVIDIA ')}: {_most(gpu)}"
+        figure = time_figure(title, gpu_plot(gpu, recorded))
+        if gpu.unknown_reason:
+            add(figure, node("p", f"Not known at some time: {gpu.unknown_reason}", class_="note"))
+        add(plots, figure)
     add(found, plots if recorded.gpus else node("p", "There was no GPU."))
     return found
 
@@ -325,14 +222,13 @@ def _run(run: RecordedRun, recorded: Recorded, number: int) -> Element:
         command = node("code", row.process.command) if row.process.command else None
         add(found, node("p", f"{ranks}{who} ", command, class_="note"))
     add(found, _explanation(run))
-    plot = run_plot(run, recorded, number)
-    add(found, node("figure", node("figcaption", plot.title), time_plot(plot), _run_legend(run)))
+    title = f"At most {format_gib(run.peak_bytes)} GiB on one GPU"
+    add(found, time_figure(title, _run_plot(run, recorded, number)))
     if run.budget is not None:
-        bars = component_plot(run, run.budget)
-        add(found, node("figure", node("figcaption", bars.title), bar_plot(bars), legend(bars.legend)))
-        add(found, _component_table(run, run.budget), _budget_notes(run, run.budget))
+        add(found, _component_table(run, run.budget), _budget_notes(run.budget))
     if run.job is not None:
-        add(found, _job(run.job))
+        text = job_to_toml(run.job, of_this_machine=False)
+        add(found, node("details", node("summary", "The job, as a job file"), node("pre", text)))
     return found
 
 
@@ -351,80 +247,30 @@ def _explanation(run: RecordedRun) -> Element:
     if run.divergence is not None:
         lines.append(f"Why? {run.divergence.sentence}")
         lines += [line for line in run.divergence.lines if line not in run.divergence.sentence]
-    return _list(lines or ["Only its memory is known."])
-
-
-def _run_legend(run: RecordedRun) -> Element:
-    entries = [(line.label, line.colour, "line") for line in process_lines(run)[:_MAX_LEGEND_RANKS]]
-    squares = {}
-    if run.budget is not None:
-        word = "range of the budget (a guess)" if run.missing else "range of the budget"
-        colour = STATUSES["incomplete" if run.missing else "on_budget"].colour
-        squares[word] = colour
-        entries.append(("expected between steps", colour, "dashed"))
-    return legend(squares, entries)
+    return sentences(lines or ["Only its memory is known."])
 
 
 def _component_table(run: RecordedRun, budget: Budget) -> Element:
-    heads = ("GiB", *(phase.name.upper() for phase in budget.phases), "PEAK")
-    rows: list[tuple[Element | str, ...]] = []
-    for name, size in budget.peak.components.items():
-        sizes = [getattr(phase.components, name) for phase in budget.phases]
-        if size or any(sizes):
-            cells = (format_gib(each, digits=2) for each in (*sizes, size))
-            rows.append((component_mark(name, budget).word, *cells))
-    totals = (phase.components.total_bytes for phase in budget.phases)
-    rows.append(
-        ("all components", *(format_gib(each, digits=2) for each in totals), _gib(budget.peak.components.total_bytes))
-    )
+    """Return the predicted components of each phase, and what the rank with the highest memory held."""
+    peak, columns = budget.peak, [*(phase.components for phase in budget.phases), budget.peak.components]
+    sizes = [(component_mark(name, budget).word, [getattr(column, name) for column in columns]) for name in COMPONENTS]
+    rows: list[tuple[Node, ...]] = [(word, *map(_gib, found)) for word, found in sizes if any(found)]
+    rows.append(("all components", *(_gib(column.total_bytes) for column in columns)))
     blank = [""] * len(budget.phases)
-    rows.append(("with the allocator's slack", *blank, _gib(budget.peak.device_bytes)))
+    span = f"{_gib(peak.device_bytes)} ({format_gib(peak.low_bytes)} to {format_gib(peak.shown_high_bytes)})"
+    rows.append(("with the allocator's slack", *blank, span))
     rows.append(("seen, highest", *blank, _gib(run.peak_bytes)))
+    heads = ("GiB", *(phase.name.upper() for phase in budget.phases), f"PEAK, {peak.phase.upper()}")
     return table(heads, rows, numbers=tuple(range(1, len(heads))))
-
-
-def _budget_notes(run: RecordedRun, budget: Budget) -> Element | None:
-    method = "the closed form" if budget.method == "formula" else f"the method {budget.method}"
-    notes = [f"The budget is an estimate by {method} for the job in the recording, made when this report was written."]
-    highest = run.highest
-    usage = highest.row.comparison.peak_usage if highest and highest.row.comparison else None
-    if usage is not None and usage.source == "seen" and usage.interval_seconds is not None:
-        notes.append(
-            f"The highest is that of readings every {usage.interval_seconds:.1f} s: a peak between two is missed."
-        )
-    notes += [f"Warning: {warning}" for warning in budget.warnings]
-    found = node("div", _list(notes))
-    if budget.assumptions:
-        summary = node("summary", f"{len(budget.assumptions)} assumptions of the estimate")
-        add(found, node("details", summary, _list(list(budget.assumptions))))
-    return found
-
-
-def _job(job: Job) -> Element:
-    from vramtop.estimator.job.job_file.load_and_save import job_to_toml
-
-    text = job_to_toml(job, of_this_machine=False)
-    return node("details", node("summary", "The job, as a job file"), node("pre", text))
-
-
-def _programs(others: list[tuple[int, RecordedRun]], recorded: Recorded) -> Element:
-    found = section("Processes without a known job", name="programs")
-    plots = node("div", class_="plots many" if len(others) > 2 else "plots")
-    for number, run in others:
-        plot = run_plot(run, recorded, number)
-        row = run.processes[0].row
-        who = f", user {row.process.user}" if row.process.user else ""
-        heading = node("figcaption", f"{run_name(run)}: at most {format_gib(run.peak_bytes)} GiB")
-        many = f"{len(run.processes)} processes" if len(run.processes) > 1 else process_label(run.processes[0])
-        detail = node("p", f"{many}{who} ", node("code", row.process.command or ""), class_="note")
-        add(plots, node("figure", heading, detail, time_plot(plot) if run.highest else "No reading has its memory."))
-    add(found, plots)
-    return found
-
-
-def _list(lines: list[str]) -> Element:
-    return node("ul", *(node("li", line) for line in lines), class_="lines")
 
 
 def _gib(size: int | None) -> str:
     return format_gib(size, digits=2)
+
+
+def _budget_notes(budget: Budget) -> Element:
+    method = "the closed form" if budget.method == "formula" else f"the method {budget.method}"
+    notes = [f"The budget is an estimate by {method} for the job in the recording, made when this report was written."]
+    notes += [f"Warning: {warning}" for warning in budget.warnings]
+    summary = node("summary", f"{len(budget.assumptions)} assumptions of the estimate")
+    return node("div", sentences(notes), node("details", summary, sentences(budget.assumptions)))

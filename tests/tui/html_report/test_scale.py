@@ -5,7 +5,7 @@ from itertools import pairwise
 import pytest
 from hypothesis import given, strategies as st
 
-from vramtop.tui.html_report.page import memory_ticks, time_ticks
+from vramtop.tui.html_report.plots import memory_ticks, time_ticks
 
 
 @given(st.integers(1, 2**50))
