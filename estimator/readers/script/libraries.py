@@ -339,6 +339,7 @@ def _compile(call: Call) -> Any:
     named = backend if isinstance(backend, str) else "of another name"
     for model in models_in(value):
         model.put("torch_compile_backend", named, call, "torch.compile(...)")
+        model.put("torch_compile_mode", plain(call.kwargs.get("mode")), call, "torch.compile(...)")
     if isinstance(value, Instance):
         compiled = Setting(value=named, origin=f"{call.where}: torch.compile(...)")
         call.notes.hints.setdefault("torch_compile_backend", compiled)

@@ -72,12 +72,16 @@ def test_a_custom_training_loop(tmp_path: Path) -> None:
     assert (job.training.optimizer, job.training.compile) == ("sgd", True)
 
 
-@pytest.mark.parametrize(("backend", "compiles"), [("'eager'", False), ("'inductor'", True), ("own_backend", False)])
+@pytest.mark.parametrize(
+    ("backend", "compiles"),
+    [("'eager'", False), ("'inductor'", True), ("own_backend", False), ("'inductor', mode='reduce-overhead'", True)],
+)
 def test_the_backend_of_torch_compile_decides(tmp_path: Path, backend: str, compiles: bool) -> None:
     script = f"model = AutoModelForCausalLM.from_pretrained('gpt2')\nmodel = torch.compile(model, backend={backend})\n"
     reading = read(tmp_path, f"{script}Trainer(model=model, args=TrainingArguments('o')).train()\n")
     assert reading.value("training.compile") == compiles
     assert any("backend of torch.compile" in each for each in reading.warnings) == (backend == "own_backend")
+    assert any("CUDA graphs" in each for each in reading.warnings) == (", mode" in backend)
 
 
 def test_dataclass_defaults_serve_as_options(tmp_path: Path) -> None:
