@@ -9,8 +9,9 @@ from ..common.errors import InputError
 from ..job.gpu_catalogue import Gpu
 from ..job.job import Job
 from ..job.resolved_job import settled
+from ..job.rules.frameworks import FRAMEWORKS
 from ..job.rules.library_defaults import AUTO
-from ..job.rules.strategies import DTYPE_NAMES
+from ..job.rules.strategies import DTYPE_NAMES, STRATEGIES
 from ..job.settings import Inference
 
 if TYPE_CHECKING:
@@ -27,6 +28,8 @@ WEIGHT_FORMATS: Mapping[str, StoredFormat] = {
     "mxfp4": "mxfp4",
 }
 """By ``quant_method``, as transformers, vLLM and SGLang know it; a config says more of bitsandbytes."""
+_WITHOUT_NAMED_BLOCKS = ("distilbert",)
+"""Model types whose ``_no_split_modules`` is None (transformers 5.23), of those that have a closed form."""
 _TRAINED_UNPACKED = ("fp8", "mxfp4")
 """Formats that transformers unpacks to 16 bits for training (``dequantize=True``)."""
 _COMPUTED_SINCE = {"fp8": (8, 9), "mxfp4": (7, 5)}
@@ -76,6 +79,8 @@ def job_of_model(job: Job, model: "ResolvedModel", gpu: Gpu | None = None) -> Jo
         InputError: all of the model is to be trained, and its weights are stored in a format that cannot be.
     """
     job = settled(job, weights_of(model))
+    if _is_one_unit(job, model):
+        job = replace(job, parallel=replace(job.parallel, fsdp_units="model"))
     kind = stored_format(model.config)
     if kind is None:
         return job
@@ -95,6 +100,14 @@ def job_of_model(job: Job, model: "ResolvedModel", gpu: Gpu | None = None) -> Jo
         f"the weights of {model.label} are stored in {kind} and cannot be trained; train adapters (--lora, or [lora] "
         "in a job file), or give the unquantized model"
     )
+
+
+def _is_one_unit(job: Job, model: "ResolvedModel") -> bool:
+    """Return True if accelerate makes one FSDP unit of a model since transformers names none of its blocks."""
+    parallel = job.parallel
+    chosen = parallel.fsdp_units or parallel.fsdp_wrap_classes or parallel.fsdp_min_unit_parameters
+    by_trainer = FRAMEWORKS[job.training.framework].trainer and STRATEGIES[parallel.strategy].fsdp
+    return by_trainer and not chosen and model.config.get("model_type") in _WITHOUT_NAMED_BLOCKS
 
 
 def _unpacks(job: Job, kind: StoredFormat, gpu: Gpu | None) -> bool:
@@ -136,6 +149,8 @@ def settled_by_model(before: Job, after: Job, model: "ResolvedModel", gpu: Gpu |
         stored = weights_of(model)
         known = f"the model's weights are stored in {stored}" if stored else "the model's config states no dtype"
         yield f"The precision is {after.training.precision}, {default}: {known}."
+    if before.parallel.fsdp_units != after.parallel.fsdp_units:
+        yield f"FSDP gathers {model.label} as one unit: transformers names none of its blocks (_no_split_modules)."
     if before.training.optimizer == AUTO and after.training.mode == "train":
         yield f"The optimizer is {after.training.optimizer}, {default}."
     if before.lora != after.lora or before.inference != after.inference:

@@ -13,6 +13,7 @@ from vramtop.estimator.job.job import Inference, Job
 from vramtop.estimator.job.job_file.changes import job_from_mapping
 from vramtop.estimator.job.settings import Lora, ModelSpec, Training
 from vramtop.estimator.model.checkpoint import job_of_model, stored_dtype, stored_format
+from vramtop.estimator.model.families import FAMILIES
 from vramtop.estimator.model.find_config import built_in_models, other_kind, resolve_model
 
 LLAMA = dict(resolve_model(ModelSpec(id="llama-3.1-8b")).config)
@@ -131,6 +132,23 @@ def test_a_budget_says_what_its_model_settled() -> None:
     stated = estimate(Job(model=ModelSpec(id="llama-3.1-8b"), training=budget.job.training))
     assert stated.peak == budget.peak
     assert "transformers' default" not in " ".join(stated.assumptions)
+
+
+def test_fsdp_gathers_a_model_as_one_unit_if_transformers_names_none_of_its_blocks() -> None:
+    transformers = pytest.importorskip("transformers")
+    model_types = transformers.models.auto.modeling_auto.MODEL_MAPPING_NAMES
+    classes = {name: model_types[name] for name in FAMILIES if name in model_types}
+    unnamed = {
+        name
+        for name, kind in classes.items()
+        if not getattr(transformers, kind if isinstance(kind, str) else kind[0])._no_split_modules
+    }
+    job = job_from_mapping({"parallel": {"strategy": "fsdp2", "data_shard": 4}}, where="test")
+    for name in classes:
+        model = msgspec.structs.replace(resolve_model(ModelSpec(id="gpt2")), config={"model_type": name})
+        assert (job_of_model(job, model).parallel.fsdp_units == "model") == (name in unnamed)
+    budget = estimate(msgspec.structs.replace(job, model=ModelSpec(id="distilbert-base")))
+    assert any("as one unit: transformers names none of its blocks" in each for each in budget.assumptions)
 
 
 def test_a_quick_estimate_settles_each_changed_job() -> None:
