@@ -178,7 +178,6 @@ def _read_library_file(program: Program, table: ConfigTable, path: Path, library
         sentence = (
             "Other TRL commands may hold a second model and two sequences per example; give the launch line to decide."
         )
-        program.findings.warn(sentence)
-        program.findings.add_uncertainty("more", "weights", "activations", "logits")
+        program.findings.doubt(sentence, "more", "weights", "activations", "logits")
     trl = {**trl_defaults("sft", program.versions), **model_config_defaults(program.versions)}
     return read_trainer(program, [settings, trl, defaults], [{}], method="sft")

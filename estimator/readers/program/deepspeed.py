@@ -74,8 +74,7 @@ def _record_auto(name: str, setting: Setting, findings: FindingCollector, hidden
         findings.record(f"zero.{name}", _AUTO[name](hidden), origin)
     elif name == "reduce_bucket":
         sentence = f"{setting.origin}: auto depends on the model's hidden size, which is not known; 5e8 is assumed."
-        findings.warn(sentence, unless="zero.reduce_bucket")
-        findings.add_uncertainty("less", "communication", unless="zero.reduce_bucket")
+        findings.doubt(sentence, "less", "communication", unless="zero.reduce_bucket")
 
 
 def _elements(setting: Setting) -> int | None:

@@ -468,14 +468,20 @@ class FindingCollector:
         for component in components:
             self._uncertainties[Uncertainty(component=component, direction=direction, unless=unless)] = None
 
+    def doubt(
+        self, sentence: str, direction: UncertaintyDirection, *components: Component, unless: str | None = None
+    ) -> None:
+        """Warn of components that may need ``less``, ``more`` or ``either``, until the user gives the key."""
+        self.warn(sentence, unless=unless)
+        self.add_uncertainty(direction, *components, unless=unless)
+
     def release(self, key: str) -> None:
         """Ask for a key no longer: the program has no such thing."""
         self._required = [each for each in self._required if each != key]
 
     def mark_uncertain(self, key: str, sentence: str, *, direction: UncertaintyDirection = "either") -> None:
         """Warn that a key's value is uncertain, and with it the components it decides, until the user gives it."""
-        self.warn(sentence, unless=key)
-        self.add_uncertainty(direction, *_KEYS.decides.get(key, (*MODEL_STATES, "activations")), unless=key)
+        self.doubt(sentence, direction, *_KEYS.decides.get(key, (*MODEL_STATES, "activations")), unless=key)
 
     def get(self, key: str) -> Finding | None:
         """Return the finding of a key."""

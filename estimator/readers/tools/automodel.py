@@ -184,8 +184,7 @@ def _read_policy(program: Program, settings: LayeredSettings, weights: Setting, 
         findings.record_from(reduced, "parallel.reduce_dtype", in_what)
     out = DTYPE_NAMES.get(as_word(output) or "")
     if output is not None and out == "fp32" and low in HALF:
-        findings.warn(f"{output.origin}: the logits are cast to fp32, which is not counted.")
-        findings.add_uncertainty("more", "logits")
+        findings.doubt(f"{output.origin}: the logits are cast to fp32, which is not counted.", "more", "logits")
 
 
 # Megatron-FSDP, once nvFSDP, under Automodel: its keys, and what Megatron-FSDP itself makes of them.
@@ -284,8 +283,7 @@ def read_tensor_plan(program: Program, settings: LayeredSettings, *, strategy: S
         findings.warn(f"{given.origin}: Automodel's own plan is counted as the model's plan in transformers.")
     else:
         sentence = f"{given.origin}: a plan of your own is not read; the model's own plan is assumed."
-        findings.warn(sentence, unless="parallel.tensor_plan")
-        findings.add_uncertainty("more", *MODEL_STATES, "activations", unless="parallel.tensor_plan")
+        findings.doubt(sentence, "more", *MODEL_STATES, "activations", unless="parallel.tensor_plan")
 
 
 # Reads how a recipe spreads its job over ranks: the ``distributed`` section, by strategy.

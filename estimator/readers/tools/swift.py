@@ -95,8 +95,7 @@ def _doubt_encoders(program: Program, settings: LayeredSettings) -> None:
     switches = (settings.find("freeze_vit"), settings.find("freeze_aligner"))
     if any(as_bool(switch) is not False for switch in switches):
         sentence = "ms-swift adapts only the language part of a multimodal model; all layers are counted."
-        program.findings.warn(sentence)
-        program.findings.add_uncertainty("less", "gradients", "optimizer", "activations", unless="lora.targets")
+        program.findings.doubt(sentence, "less", "gradients", "optimizer", "activations", unless="lora.targets")
 
 
 def _names_of_regex(text: str) -> list[str] | None:
@@ -221,8 +220,7 @@ def _processes(program: Program) -> dict[str, Setting]:
     visible = visible_gpus(program.environ)
     if "tool" in program.launcher.launchers and "RANK" not in program.environ and (as_int(visible) or 1) > 1:
         sentence = "ms-swift spreads the layers over several GPUs in one process; the figure assumes all on one GPU."
-        program.findings.warn(sentence)
-        program.findings.add_uncertainty("less", *MODEL_STATES, "activations")
+        program.findings.doubt(sentence, "less", *MODEL_STATES, "activations")
     return {"num_processes": default_setting(1, "ms-swift starts one process")}
 
 

@@ -184,8 +184,7 @@ def _doubt_function(settings: LayeredSettings, findings: FindingCollector, *, st
     sentence = (
         f"{function.origin}: {function.value} is a Python function, which vramtop does not read; defaults are assumed."
     )
-    findings.warn(sentence)
-    findings.add_uncertainty("less", "logits", unless="training.loss")  # some chunk their loss
+    findings.doubt(sentence, "less", "logits", unless="training.loss")  # some chunk their loss
     if not states_mode and settings.find("activation_checkpoint.mode") is None:
         findings.add_uncertainty("either", "activations", unless="training.activation_checkpointing")
     if settings.find("parallelism.tensor_parallel_degree") is None:

@@ -52,8 +52,7 @@ def fsdp_settings(inputs: TrainerInputs, findings: FindingCollector) -> LayeredS
             f"FSDP {default.value} ({default.origin}); before 5.10 the default was FSDP 1, as one unit without "
             "auto_wrap."
         )
-        findings.warn(sentence, unless="parallel.strategy")
-        findings.add_uncertainty("more", "communication", unless="parallel.strategy")
+        findings.doubt(sentence, "more", "communication", unless="parallel.strategy")
     _set_units(layer, fsdp, inputs)
     _set_resharding(layer, inputs)
     return LayeredSettings(layer)

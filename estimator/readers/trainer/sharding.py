@@ -257,8 +257,7 @@ def _read_ddp(inputs: TrainerInputs, data: int | None, findings: FindingCollecto
             "accelerate starts one process per GPU unless --num_processes is given. One process is counted; with "
             "several, DDP adds a copy of the gradients."
         )
-        findings.warn(sentence, unless="parallel.data_replicate")
-        findings.add_uncertainty("more", "gradients", unless="parallel.data_replicate")
+        findings.doubt(sentence, "more", "gradients", unless="parallel.data_replicate")
     record_arguments(library("accelerate"), "ddp", accelerate, findings)
     for each in (settings, accelerate):
         doubt_arguments(library("accelerate"), "ddp", each, findings)

@@ -302,12 +302,12 @@ def _read_evaluation(settings: LayeredSettings, findings: FindingCollector) -> N
         return
     findings.record_count("training.evaluation_batch", settings.find("per_device_eval_batch_size"))
     if metrics is not None and moves is None:
-        findings.warn(
+        sentence = (
             f"Evaluation keeps the logits of the whole validation set on the GPU ({metrics.origin}); they are not "
             "counted (sequence length x vocabulary x 2 to 4 bytes per sequence). eval_accumulation_steps moves them "
             "to CPU RAM."
         )
-        findings.add_uncertainty("more", "logits")
+        findings.doubt(sentence, "more", "logits")
 
 
 def _prefer_written(setting: Setting | None, other: LayeredSettings | None, name: str) -> Setting | None:

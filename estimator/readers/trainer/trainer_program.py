@@ -68,10 +68,8 @@ def read_lora(inputs: TrainerInputs, default_targets: Setting | None, findings: 
             findings.warn(f"{rank.origin}: use_peft is not set, so no adapters are counted.")
             find(*_TARGET_NAMES)  # which have no effect either, and need no warning of their own
         if quantization is not None:
-            findings.warn(
-                f"{quantization.origin}: weights are counted unquantized, because there are no LoRA adapters."
-            )
-            findings.add_uncertainty("less", "weights")
+            sentence = f"{quantization.origin}: weights are counted unquantized, because there are no LoRA adapters."
+            findings.doubt(sentence, "less", "weights")
         return False
     rank = rank or default_setting(16 if inputs.method else 8, "the default rank")
     findings.record_count("lora.rank", rank)
@@ -152,11 +150,9 @@ def _read_copied_modules(settings: LayeredSettings, findings: FindingCollector) 
             sentence = (
                 "if the head and the embedding share their weight, peft trains a copy of each, but one is counted."
             )
-            findings.warn(f"{setting.origin}: {sentence}", unless="training.trainable")
-            findings.add_uncertainty("more", *MODEL_STATES, unless="training.trainable")
+            findings.doubt(f"{setting.origin}: {sentence}", "more", *MODEL_STATES, unless="training.trainable")
     else:
-        findings.warn(f"{setting.origin} may change the memory and is not counted.")
-        findings.add_uncertainty("more", *MODEL_STATES)
+        findings.doubt(f"{setting.origin} may change the memory and is not counted.", "more", *MODEL_STATES)
 
 
 # Reads the model (``name``, ``model.*``) from transformers' and TRL's arguments.
@@ -340,8 +336,7 @@ def read_precision(
             findings.record("lora.autocast", True, f"{mixed.origin}: autocast", written=mixed.written)
         if mixed is not None and {kind, precision} == set(HALF) and findings.get("lora.quantization") is None:
             sentence = f"{mixed.origin} computes in {kind}, and the weights are {precision}: autocast may keep a copy."
-            findings.warn(sentence, unless="training.precision")
-            findings.add_uncertainty("more", "weights", unless="training.precision")
+            findings.doubt(sentence, "more", "weights", unless="training.precision")
     elif findings.get("training.precision") is None:
         sentence = "The dtype of the weights is not set; they are counted as the checkpoint stores them."
         findings.mark_uncertain("training.precision", sentence, direction="more")

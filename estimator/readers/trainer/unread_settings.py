@@ -39,8 +39,7 @@ def warn_of_unresolved(
         elif name != UNKNOWN_TABLE:
             findings.mark_uncertain(keys[name], sentence)
         elif not reported:
-            findings.warn(sentence)
-            findings.add_uncertainty("either", *MODEL_STATES, "activations")
+            findings.doubt(sentence, "either", *MODEL_STATES, "activations")
 
 
 def warn_of_unread(settings: LayeredSettings, findings: FindingCollector) -> None:

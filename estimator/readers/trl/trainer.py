@@ -172,8 +172,7 @@ class TrlTrainer(msgspec.Struct, frozen=True, kw_only=True):
                     f"{self.trl} takes log-probabilities of the completions only, which may need less memory than this "
                     "figure."
                 )
-                findings.warn(sentence)
-                findings.add_uncertainty("less", "logits", unless=_LOSS)
+                findings.doubt(sentence, "less", "logits", unless=_LOSS)
             origin = f"{self.trl} takes log-probabilities of {method.name} from all logits"
             findings.record(_LOSS, _LOSS_OF_SCORES[method.scores], origin, written=False)
 
@@ -284,8 +283,7 @@ class TrlTrainer(msgspec.Struct, frozen=True, kw_only=True):
             findings.warn(f"{vllm.origin}: vLLM serves from its own GPUs, which are not part of this job.")
         else:
             sentence = "vLLM is assumed to run on a GPU that training does not use; otherwise give [rollout]."
-            findings.warn(f"{vllm.origin}: {sentence}")
-            findings.add_uncertainty("more", "weights", "activations", unless="rollout.engine")
+            findings.doubt(f"{vllm.origin}: {sentence}", "more", "weights", "activations", unless="rollout.engine")
 
     def _read_own_generation(self, ranks: int | None) -> None:
         """Record generation by transformers: the micro-batches whose sequences are generated at once."""
