@@ -198,10 +198,8 @@ class Reader:
             items = self.iterate(value)
             known = items if items is not None and len(items) == len(target.elts) else [UNKNOWN] * len(target.elts)
             for each, item in zip(target.elts, known, strict=True):
-                if isinstance(each, ast.Starred):
-                    self.assign(each.value, UNKNOWN, scope)
-                else:
-                    self.assign(each, item, scope)
+                inner = each.value if isinstance(each, ast.Starred) else each
+                self.assign(inner, item if inner is each else UNKNOWN, scope)
         elif isinstance(target, ast.Attribute | ast.Subscript):
             if ast.unparse(target) in (self._may_return[-1] or ()):
                 value = UNKNOWN

@@ -251,6 +251,10 @@ class Model(Part):
         """Set what is known of it; the last value counts."""
         self.settings[name] = Setting(value=value, origin=f"{call.where}: {text}")
 
+    def stored(self) -> dict[str, Any]:
+        """Return what is known of the type of its weights."""
+        return {name: self.settings[name].value for name in _STORED if name in self.settings}
+
     def move(self, device: Any, call: Call) -> None:
         """Take the device that it is put on."""
         self.on_gpu = not (isinstance(device, str) and device.startswith(("cpu", "meta")))
@@ -526,7 +530,8 @@ def _is_unquantized(model: Model) -> bool:
 # Calls that make models: ``from_pretrained``, ``from_config``, a class with a config, copies.
 
 
-_LOADING_ARGUMENTS = ("dtype", "torch_dtype", "attn_implementation", "load_in_4bit", "load_in_8bit")
+_STORED = ("dtype", "torch_dtype", "load_in_4bit", "load_in_8bit")
+_LOADING_ARGUMENTS = (*_STORED, "attn_implementation")
 _NAME_ARGUMENTS = ("pretrained_model_name_or_path", "model_name")
 _NOT_FIELDS = {
     *("load_in_4bit", "load_in_8bit", *_NAME_ARGUMENTS, *LENGTH_ARGUMENTS),

@@ -13,7 +13,6 @@ import msgspec
 
 from ...common.errors import InputError
 from ...common.untrusted_files import TooLargeError, read_file
-from ...job.rules.strategies import DTYPE_NAMES
 from ..arguments.table import library, scripts
 from ..source.evidence import UNKNOWN_TABLE, Setting, SettingsLayer
 from ..source.versions import OldCall
@@ -246,11 +245,10 @@ def _settings(tree: ast.Module, reader: Reader) -> ScriptSettings:
     _read_trainer_adapters(notes, layers)
     if trained.certain and "model_name_or_path" in layers.written:
         layers.assigned["model_name_or_path"] = layers.written["model_name_or_path"]
-    seen = {
-        "script_other_models": _other_models(notes, model),
-        "script_varying_lengths": _varying_lengths(tree, reader),
-    }
-    layers.written |= {key: setting for key, setting in seen.items() if setting is not None}
+    if (varying := _varying_lengths(tree, reader)) is not None:
+        layers.written["script_varying_lengths"] = varying
+    if model is not None:
+        _doubt_others(notes, model)
     _doubt_pairs(tree, reader)
     if not (notes.trains or notes.given or notes.trains_elsewhere):
         _doubt_not_reached(tree, reader)
@@ -471,27 +469,17 @@ def _read_config(model: Model, config: ModelConfig, notes: Notes, written: dict[
             notes.doubt(f"{setting.origin} changes a model whose config was not found; this is not counted.")
 
 
-def _other_models(notes: Notes, trained: Model | None) -> Setting | None:
-    """Return the job file's ``other_models``: those that a trainer is given. Others are named as not counted."""
+def _doubt_others(notes: Notes, trained: Model) -> None:
+    """Note models beside the trained one that are not counted, or not as they are loaded."""
     given = [each for trainer in notes.trainers for each in trainer.others]
-    entries: list[dict[str, Any]] = []
-    trained_name = trained.source.value if trained is not None and trained.source is not None else None
-    for role, name, value in given:
-        known = value.settings if isinstance(value, Model) else {}
-        is_same = isinstance(value, Model) and trained_name == name.value
-        entry = {"role": role, **({} if is_same else {"id": name.value})}
-        entry |= {"task": "sequence-classification"} if role == "reward" else {}
-        dtype = known.get("dtype") or known.get("torch_dtype")
-        word = DTYPE_NAMES.get(str(dtype.value).rpartition(".")[2]) if dtype is not None else None
-        if any(setting.value is True for key, setting in known.items() if key.startswith("load_in_")):
-            notes.doubt(f"{name.origin} is quantized but is not counted so.")
-        entries.append({**entry, "dtype": word or "auto"})
     by_trainer = any(each.ran for each in notes.trainers)  # a Trainer moves only its own models to the GPU
-    for model in notes.models if trained is not None else ():
+    for model in notes.models:
         is_left = model.on_gpu is False or (by_trainer and model.on_gpu is None)
-        if model is not trained and not is_left and not any(model is value for _, _, value in given):
+        if model in given and model.stored() != trained.stored():
+            sentence = f"{model.where}: the weights are counted in the type of the trained model's."
+            notes.doubt(sentence, key="other_models")
+        elif model is not trained and not is_left and model not in given:
             notes.doubt(f"{model.where}: another model besides the trained one is not counted.", key="other_models")
-    return Setting(value=entries, origin="; ".join(each.origin for _, each, _ in given)) if entries else None
 
 
 # Settings that a script keeps in names of its module.

@@ -17,6 +17,8 @@ from .values import UNKNOWN, Attribute, Call, Class, Function, Instance, Name, R
 TRAINING_CONFIG = re.compile(rf"[A-Za-z0-9]*TrainingArguments|(Async)?({TRAINER_NAMES})(v2)?Config|ModelConfig")
 SIZE_ARGUMENTS = ("per_device_train_batch_size", "max_length")
 """Arguments whose default is hardly meant where a script computes them: the user is asked for the value."""
+_OTHER_MODELS = {"reference": "ref_model", "teacher": "teacher_model"}
+"""TRL's names of arguments that name a model of a role."""
 _BATCH = "per_device_train_batch_size"
 _SETTINGS_OF_OLD_TRAINERS = scripts().names["settings_of_old_trainers"]
 """What TRL's trainers took themselves before 0.13, and their configurations since."""
@@ -123,8 +125,8 @@ class TrainerObject(Thing):
             self.arguments = next((each for each in call.args if isinstance(each, Arguments)), self.arguments)
         self.adapters = call.value(None, "peft_config")
         self.ran = False
-        self.others: list[tuple[str, Setting, Any]] = []
-        """Roles and names of other models, and the model or its name as it is given."""
+        self.others: list[Model] = []
+        """Models besides the trained one that it is given, and that are known."""
 
     def read(self, call: Call) -> None:
         """Take the arguments of its constructor."""
@@ -168,19 +170,25 @@ class TrainerObject(Thing):
             call.doubt(f"the model {shown} that {call.name} trains is not known.", key="model.id")
 
     def _take_other(self, call: Call, name: str, role: str) -> None:
-        """Take a model besides the trained one, by its name or as the script loads it."""
-        value, origin = call.value(None, name), f"{call.where}: {call.name}({name}=...)"
-        values = value if isinstance(value, list | tuple) else [value]
-        if name == "reward_funcs" and value and all(isinstance(each, Function) for each in values):
+        """Take models besides the trained one, by their names or as the script loads them."""
+        value, known = call.value(None, name), dict[str, Setting]()
+        values = [each for each in (value if isinstance(value, list | tuple) else [value]) if each is not self.model]
+        values = [each for each in values if not isinstance(each, Instance | type(None))]
+        origin = f"{call.where}: {call.name}({name}=...)"
+        if name == "reward_funcs" and values and all(isinstance(each, Function) for each in values):
             self._notes.assigned[name] = Setting(value=[], origin=f"{origin}: functions of the script")
         for each in values:
-            found = each.source if isinstance(each, Model) else Setting(value=each, origin=origin)
-            if each is self.model or isinstance(each, Function | Instance | type(None)):
-                continue
-            if isinstance(each, Model | str) and found is not None:
-                self.others.append((role, found, each))
-            elif "trl" not in getattr(each, "path", ""):
+            setting = each.source if isinstance(each, Model) else Setting(value=each, origin=origin)
+            if isinstance(each, Model | str) and setting is not None:
+                known[setting.value] = setting
+                self.others += [each] if isinstance(each, Model) else []
+            elif not isinstance(each, Function) and "trl" not in getattr(each, "path", ""):
                 call.doubt(f"{call.shown(name)} is not known.", key="other_models")
+        if known and role != "critic" and method_of_class(self.name) is not None:
+            origins = "; ".join(setting.origin for setting in known.values())
+            self._notes.written[_OTHER_MODELS.get(role, name)] = Setting(value=[*known], origin=origins)
+        elif known:
+            call.doubt(f"the model in {call.shown(name)} is not counted.", key="other_models")
 
     def attribute(self, name: str) -> Any:
         """Return the model, the arguments, or a method."""

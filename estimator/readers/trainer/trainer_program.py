@@ -29,7 +29,7 @@ from ..source.evidence import (
     default_setting,
     words_of,
 )
-from ..source.versions import AssumedVersion, framework_with_version, transformers_defaults
+from ..source.versions import AssumedVersion, framework_with_version
 from ..trl.trainer import Setup
 from .fsdp import fsdp_settings
 from .sharding import deepspeed_settings, read_device_map, read_parallel
@@ -520,29 +520,6 @@ def config_of_script(settings: LayeredSettings, findings: FindingCollector) -> M
     return made.value
 
 
-def models_of_script(settings: LayeredSettings, program: Program) -> list[tuple[dict[str, Any], str]]:
-    """Return the models that a script holds beside the trained one; transformers' default decides their dtype."""
-    given = settings.find("script_other_models")
-    if given is None or not isinstance(given.value, list):
-        return []
-    trained = program.findings.get("model.id")
-    return [(_complete(dict(each), trained, program), given.origin) for each in given.value if isinstance(each, dict)]
-
-
-def _complete(entry: dict[str, Any], trained: Finding | None, program: Program) -> dict[str, Any]:
-    if "id" in entry:
-        folder = program.filesystem.resolve(str(entry["id"]))
-        entry["id"] = str(folder) if os.access(folder / "config.json", os.F_OK) else entry["id"]
-    if entry.get("dtype") == "auto":
-        word = as_word(transformers_defaults(program.versions)["dtype"]) or ""
-        if word == "auto":
-            model = default_setting(entry["id"], "the script") if "id" in entry else trained
-            stored = stored_dtype(known_config(model, program.environ, folders=program.pid is None))
-            word = as_word(stored) or "bfloat16"
-        entry["dtype"] = DTYPE_NAMES.get(word, "fp32")
-    return entry
-
-
 def read_trainer(
     program: Program,
     layers: Sequence[SettingsLayer],
@@ -579,14 +556,11 @@ def read_trainer(
     read_saving(inputs, findings, lora=lora)
     if (kept := inputs.settings.find("script_keeps_outputs")) is not None:
         findings.record_from(kept, "training.keep_outputs", True)
-    held = models_of_script(inputs.settings, program)
     if (trainer := inputs.trl_trainer(findings)) is not None:
         zero3 = inputs.deepspeed is not None and as_int(inputs.deepspeed.find("zero_stage")) == 3
         sharding: Literal["zero3", "fsdp"] | None = "zero3" if zero3 else "fsdp" if inputs.fsdp is not None else None
-        trainer.read_other_models(Setup(adapters=lora, sharding=sharding, filesystem=inputs.filesystem, held=held))
+        trainer.read_other_models(Setup(adapters=lora, sharding=sharding, filesystem=inputs.filesystem))
         trainer.read_rollout(inputs.ranks)
-    elif held:
-        findings.record("other_models", [model for model, _ in held], held[0][1])
     inputs.settings.find(*understood)
     warn_of_unread(inputs.settings, findings)
     return findings.build()

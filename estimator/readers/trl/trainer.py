@@ -225,7 +225,7 @@ class TrlTrainer(msgspec.Struct, frozen=True, kw_only=True):
                 return
             origin = f"{origin} with beta {beta.value} ({beta.origin})"
         origin = f"{origin} ({given.origin})" if given is not None else origin
-        name = given.value if given is not None and isinstance(given.value, str) else None
+        name = next(iter(words_of(given)), None)
         sharded = setup.sharding == "fsdp" and self.is_since(method.reference_sharded_since)
         yield setup.frozen("reference", sharded=sharded, id=name), origin
 
@@ -237,8 +237,8 @@ class TrlTrainer(msgspec.Struct, frozen=True, kw_only=True):
         )
         if not self.method.teacher or server is not None or setup.holds("teacher"):
             return
-        if named is not None and isinstance(named.value, str):
-            yield setup.frozen("teacher", id=named.value, dtype=self._dtype(options, setup)), named.origin
+        if named is not None and (names := words_of(named)):
+            yield setup.frozen("teacher", id=names[0], dtype=self._dtype(options, setup)), named.origin
             return
         self.findings.warn(f"The teacher of TRL's {self.method.name} is not named, so it is not counted.")
         self.findings.add_uncertainty("more", "weights")
