@@ -10,7 +10,7 @@ from vramtop.estimator.estimation import estimate
 from vramtop.estimator.job.gpu_catalogue import find_gpu
 from vramtop.estimator.job.job import Job
 from vramtop.estimator.job.job_file.changes import job_from_mapping
-from vramtop.estimator.learning.measurement import Measurement, Observed, Predicted, private_job
+from vramtop.estimator.learning.measurement import Measurement, Observed, Predicted, kept_job
 from vramtop.estimator.learning.subject import Subject
 from vramtop.estimator.model.find_config import resolve_model
 
@@ -46,9 +46,8 @@ def budget_of(each: Job) -> Budget:
 
 def subject_of(each: Job, **changes: object) -> Subject:
     """Make the subject of a job on the simulated machine."""
-    facts = private_job(each, resolve_model(each.model).config)
     place = {"card": CARD, "machine": "here", "versions": {"torch": "2.9.1"}, **changes}
-    return Subject.of_job(facts, **place)  # type: ignore[arg-type]
+    return Subject.of_job(each, resolve_model(each.model).config, **place)  # type: ignore[arg-type]
 
 
 @dataclass
@@ -99,14 +98,14 @@ class Machine:
         observed = self.truth(each, days_ago=days_ago)
         if known == "readings":
             observed = Observed(device_bytes=observed.device_bytes, device_source="readings")
-        facts = private_job(each, resolve_model(each.model).config)
+        kept = kept_job(each, resolve_model(each.model).config)
         self._runs += 1
         measurement = Measurement(
             run=f"{id(self):x}-{self._runs}",
-            job=facts.job,
-            model=facts.model,
-            shape=facts.shape,
-            hidden=facts.hidden,
+            job=kept.job,
+            model=kept.model,
+            shape=kept.shape,
+            settings=kept.settings,
             predicted=(Predicted.of(budget_of(each), "1"),),
             observed=observed,
             state="ended",

@@ -1,26 +1,30 @@
 """The measurement: what was predicted of one run, and what was seen of it. Without paths, names or secrets."""
 
-import functools
 import hashlib
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Annotated, Any, Literal, TypedDict, get_args, get_origin
+from typing import Annotated, Any, Literal, TypedDict
 
 import msgspec
 
 from ..budget import Budget, Components, FieldsOf, Method, PhaseName, PlainJob, Span
 from ..common.errors import InputError, VramtopError
 from ..common.untrusted_files import check_nesting
-from ..job.gpu_catalogue import find_gpu
 from ..job.job import Job
-from ..job.job_file.changes import job_from_mapping, job_to_mapping
-from ..job.settings import ModelSpec
+from ..job.job_file.changes import job_from_mapping
+from ..job.settings import ModelSpec, Parallel, Run, Software, Target, Training, Uncertainties
 from ..model.architecture import Architecture
 from ..model.families import FAMILIES
 from ..model.find_config import find_built_in
 from ..model.read_architecture import read_architecture
 
+_KEPT = {
+    "training": ("micro_batch", "sequence_length"),
+    "parallel": ("strategy", "data_shard", "data_replicate", "tensor", "pipeline", "context"),
+}
+"""Settings that are kept, by table."""
 RunState = Literal["steady", "ended", "short", "growing", "out_of_memory"]
 """State of the run whose peaks these are: at its final level of memory, still running (``steady``) or over
 (``ended``); one that ended before it reached that level (``short``); one that leaked (``growing``), or that failed."""
@@ -119,13 +123,13 @@ class Measurement:
     run: str
     """Digest that identifies the run: the same from every vramtop that follows it."""
     job: Job
-    """The job without what names something of the user's; see ``private_job``."""
+    """The batch, the length and the parallel sizes of the job; see ``kept_job``."""
     model: str
     """The model in words: its public name where vramtop knows it, else family and size."""
     shape: str
     """Digest of the model's architecture."""
-    hidden: str = ""
-    """Digest of those settings that are not kept because they are names (patterns, classes); empty: there are none."""
+    settings: str
+    """Digest of the settings on which a step depends."""
     predicted: tuple[Predicted, ...]
     """One for each method that estimated the job."""
     observed: Observed
@@ -187,38 +191,27 @@ def _most(one: int | None, other: int | None) -> int | None:
     return max((size for size in (one, other) if size is not None), default=None)
 
 
-# A job without what names something of the user's: folders, models, classes, parameters, run names, keys, URLs.
-#
-# A text is kept only if it is one of the words that vramtop itself offers for that setting, or the number of a version.
-# Everything else is removed, and its digest tells two jobs apart that differ in it; of a model's config only the digest
-# of its architecture is kept.
+# What is kept of a job: words and numbers for people, and digests of its model and settings, by which another job is
+# recognised as the same. Folders, models, classes, run names, keys and URLs are in neither.
 
 
 _VERSION = re.compile(r"v?\d+(\.\d+)*")
 _ALLOCATOR = re.compile(r"[\w:,.\[\]> ]*", re.ASCII)
 """``max_split_size_mb:512,expandable_segments:True`` (torch's notes on CUDA, PYTORCH_CUDA_ALLOC_CONF)."""
-_WORKSPACE = re.compile(r"(:\d{1,9}:\d{1,9}){1,9}")
-_DEVICE_SIZE = re.compile(r"\d+(\.\d+)? ?[KMGT]?i?B?")
-_LAYER_WORDS = (
-    "all-linear q_proj k_proj v_proj o_proj gate_proj up_proj down_proj qkv_proj gate_up_proj query_key_value dense "
-    "dense_h_to_4h dense_4h_to_h c_attn c_proj c_fc fc1 fc2 out_proj lm_head embed_tokens query key value wq wk wv wo "
-    "w1 w2 w3 q_a_proj q_b_proj kv_a_proj_with_mqa kv_b_proj"
-)
-_PUBLIC_LAYERS = frozenset(_LAYER_WORDS.split())
-"""Names of layers in public models."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PrivateJob:
-    """A job without what names something of the user's."""
+class KeptJob:
+    """What is kept of a job."""
 
     job: Job
+    """Its batch, its length and its parallel sizes."""
     model: str
     """The model in words: its public name where vramtop knows it, else family and size."""
     shape: str
     """Digest of the model's architecture."""
-    hidden: str
-    """Digest of those settings that were removed and on which memory may depend; empty: there are none."""
+    settings: str
+    """Digest of the settings on which a step depends."""
 
 
 def allocator_words(settings: str | None) -> str:
@@ -233,101 +226,46 @@ def release_number(version: str) -> str | None:
     return found[0] if found else None
 
 
-def private_job(job: Job, config: Mapping[str, Any] | None, *, parameters: int | None = None) -> PrivateJob:
-    """Return a job without names.
+def kept_job(job: Job, config: Mapping[str, Any] | None, *, parameters: int | None = None) -> KeptJob:
+    """Return what is kept of a job.
 
     Args:
         job: the job.
         config: its model's config; None or empty: unknown, or the model is code.
         parameters: of the model; None: unknown.
     """
-    removed: list[object] = []
-    facts = _without_names(job, "", removed)
     arch = _architecture(config, job)
-    shape = digest(sorted(asdict(arch).items(), key=str)) if arch else digest(job.model.id, config, parameters)
-    return PrivateJob(
-        job=facts,
+    return KeptJob(
+        job=Job(
+            training=Training(**{name: getattr(job.training, name) for name in _KEPT["training"]}),
+            parallel=Parallel(**{name: getattr(job.parallel, name) for name in _KEPT["parallel"]}),
+        ),
         model=_label(job.model, arch, parameters),
-        shape=shape,
-        hidden=digest(*removed) if removed else "",
+        shape=digest(sorted(asdict(arch).items(), key=str)) if arch else digest(job.model.id, config, parameters),
+        settings=settings_digest(job),
     )
 
 
-def _without_names(table: Any, path: str, removed: list[object]) -> Any:
-    """Return a table of a job without names; what memory may depend on is added to ``removed``."""
-    changes = {}
-    for each in msgspec.structs.fields(type(table)):
-        name, value = f"{path}{each.encode_name}", getattr(table, each.name)
-        kept = _kept(name, value, each.type, removed)
-        if kept is not value:
-            changes[each.name] = kept
-    return msgspec.structs.replace(table, **changes) if changes else table
+def settings_digest(job: Job, *names: str) -> str:
+    """Return a digest of the settings on which a step depends.
 
-
-def _kept(name: str, value: Any, type_: Any, removed: list[object]) -> Any:
-    """Return the value of a setting, or what is kept in its place."""
-    if isinstance(value, msgspec.Struct):
-        return type(value)() if name == "run" else _without_names(value, f"{name}.", removed)
-    if isinstance(value, list) and value and isinstance(value[0], msgspec.Struct):
-        return [_without_names(each, f"{name}.", removed) for each in value]
-    if value is None or isinstance(value, bool | int | float):
-        return value
-    if name in ("name", "model.id", "model.code_folder", "model.config"):
-        return None
-    if name == "target.gpu":
-        return value if _is_known_gpu(value) else None
-    if name == "software.cublas_workspace":
-        return value if _WORKSPACE.fullmatch(value) else None
-    if name.startswith("software.") and not _choices(type_):
-        return release_number(value)
-    choices = _choices(type_)
-    texts = value if isinstance(value, list) else [value]
-    if all(isinstance(text, str) and text in choices for text in texts):
-        return value
-    return _replacement(name, value, removed)
-
-
-def _replacement(name: str, value: Any, removed: list[object]) -> Any:
-    """Return what is kept in place of a name on which memory depends."""
-    if name == "lora.targets" and _PUBLIC_LAYERS.issuperset(value):
-        return value
-    if name == "parallel.max_memory" and all(_is_device(key, size) for key, size in value.items()):
-        return value
-    if name == "training.optimizer_options":
-        removed.extend(sorted((key, each) for key, each in value.items() if not isinstance(each, bool | int | float)))
-        return {key: each for key, each in value.items() if isinstance(each, bool | int | float)} or None
-    removed.append((name, str(value)))
-    if name == "lora.targets":
-        return [each if each in _PUBLIC_LAYERS else f"x{digest(each)}" for each in value]
-    if name == "training.optimizer":
-        return f"private:C{digest(value)}"
-    return None
-
-
-def _is_device(name: str, size: object) -> bool:
-    return (name.isdigit() or name in ("cpu", "disk")) and bool(_DEVICE_SIZE.fullmatch(str(size)))
-
-
-def _is_known_gpu(name: str) -> bool:
-    try:
-        find_gpu(name)
-    except VramtopError:
-        return False
-    return True
-
-
-@functools.cache
-def _choices(type_: Any) -> frozenset[object]:
-    """Return the words that a setting's type offers."""
-    if get_origin(type_) is Literal:
-        return frozenset(get_args(type_))
-    words = set[object]()
-    for each in get_args(type_):
-        if isinstance(each, msgspec.Meta):
-            words.update((each.extra or {}).get("choices", ()))
-        elif get_args(each):
-            words |= _choices(each)
-    return frozenset(words)
+    Args:
+        job: the job.
+        *names: digests of settings that a record without this digest does not have.
+    """
+    software = job.software
+    table = msgspec.structs.replace(
+        job,
+        name=None,
+        model=ModelSpec(task=job.model.task, attention=job.model.attention),
+        training=msgspec.structs.replace(job.training, trainable_parameters=None),
+        saving=None,
+        target=Target(),
+        software=Software(module_loading=software.module_loading, cublas_workspace=software.cublas_workspace),
+        unsure=Uncertainties(),
+        run=Run(),
+    )
+    return digest(json.dumps(msgspec.to_builtins(table), sort_keys=True), *names)  # without what is at its default
 
 
 def _architecture(config: Mapping[str, Any] | None, job: Job) -> Architecture | None:
@@ -379,14 +317,14 @@ class _Measurement(TypedDict):
     predicted: list[Annotated[dict[str, Any], FieldsOf(Predicted, only_known=True)]]
     """Prediction of each method that estimated the job."""
     job: PlainJob
-    """The job without names of the user's: the tables of a job file."""
+    """What is kept of the job, without names of the user's: the tables of a job file."""
+    settings: str
+    """Digest of the settings on which a step depends."""
 
 
 class MeasurementJson(_Measurement, total=False):
     """One run: its job, its GPU, what was predicted, and what was seen. What is unknown is left out."""
 
-    hidden: str
-    """Digest of those settings that are not kept because they are names (patterns, classes); absent: there are none."""
     card: str
     """The GPU's name, as NVML gives it; absent: unknown."""
     card_bytes: int
@@ -408,6 +346,7 @@ class MeasurementJson(_Measurement, total=False):
 
 def measurement_to_json(measurement: Measurement) -> "MeasurementJson":
     """Return plain dicts and lists; what is unknown is left out."""
+    job = measurement.job
     found: MeasurementJson = {
         "run": measurement.run,
         "time": measurement.time,
@@ -416,7 +355,8 @@ def measurement_to_json(measurement: Measurement) -> "MeasurementJson":
         "shape": measurement.shape,
         "observed": _known(asdict(measurement.observed)),
         "predicted": [_known(asdict(each)) for each in measurement.predicted],
-        "job": job_to_mapping(measurement.job),
+        "job": {table: {name: getattr(getattr(job, table), name) for name in names} for table, names in _KEPT.items()},
+        "settings": measurement.settings,
     }
     for name in MeasurementJson.__annotations__:
         value = getattr(measurement, name)
@@ -435,10 +375,13 @@ def measurement_from_json(data: Mapping[str, Any]) -> Measurement:
         facts = msgspec.convert(data, dict[str, Any])
         job = msgspec.convert(facts.get("job"), dict[str, Any])
         check_nesting(job)
-        read = msgspec.convert({**facts, "job": {}}, Measurement)
+        read = msgspec.convert({"settings": "", **facts, "job": {}}, Measurement)
+        hidden = [msgspec.convert(facts["hidden"], str)] if facts.get("hidden") else []
     except (msgspec.ValidationError, ValueError) as error:
         raise InputError(f"this is not a measurement that vramtop wrote: {error}") from None
-    return replace(read, job=job_from_mapping(job, where="the measurement's job"))
+    kept = job_from_mapping(job, where="the measurement's job")
+    # earlier versions kept the settings themselves, and a digest of those that are names
+    return replace(read, job=kept, settings=read.settings or settings_digest(kept, *hidden))
 
 
 def _known(data: Mapping[str, Any]) -> dict[str, Any]:

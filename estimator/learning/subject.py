@@ -4,13 +4,11 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from functools import cached_property
-
-import msgspec
+from typing import Any
 
 from ..job.gpu_catalogue import match_nvml_name
 from ..job.job import Job
-from ..job.settings import ModelSpec, Run, Software, Target, Uncertainties
-from .measurement import Measurement, PrivateJob, allocator_words
+from .measurement import Measurement, allocator_words, kept_job
 
 _RELEASE = re.compile(r"v?(\d+)(?:\.(\d+))?")
 _LIBRARIES = ("torch", "cuda", "transformers", "litgpt", "torchtitan", "trl", "peft", "bitsandbytes")
@@ -20,12 +18,10 @@ _LIBRARIES = ("torch", "cuda", "transformers", "litgpt", "torchtitan", "trl", "p
 class Subject:
     """A job and the place in which it runs."""
 
-    job: Job
-    """Without names."""
     shape: str
     """Digest of the model's architecture."""
-    hidden: str
-    """Digest of settings that are names."""
+    settings: str
+    """Digest of the settings on which a step depends."""
     card: str | None
     """Name of the GPU, as NVML gives it; None: unknown."""
     machine: str
@@ -38,19 +34,21 @@ class Subject:
     @classmethod
     def of_job(
         cls,
-        facts: PrivateJob,
+        job: Job,
+        config: Mapping[str, Any],
         *,
+        parameters: int | None = None,
         card: str | None,
         machine: str,
         versions: Mapping[str, str] | None = None,
         allocator: str = "",
     ) -> "Subject":
         """Return the subject of an estimate; versions of the run count more than those that the job states."""
-        stated = {name: text for name, text in msgspec.structs.asdict(facts.job.software).items() if text}
+        stated = {name: text for name in _LIBRARIES if (text := getattr(job.software, name, None))}
+        kept = kept_job(job, config, parameters=parameters)
         return cls(
-            job=facts.job,
-            shape=facts.shape,
-            hidden=facts.hidden,
+            shape=kept.shape,
+            settings=kept.settings,
             card=card,
             machine=machine,
             versions={**stated, **(versions or {})},
@@ -62,27 +60,9 @@ class Subject:
         """Return the subject of a measured run."""
         return cls(**{each.name: getattr(run, each.name) for each in fields(cls)})
 
-    @cached_property
-    def settings(self) -> Job:
-        """The settings on which a step depends."""
-        job, software = self.job, self.job.software
-        return msgspec.structs.replace(
-            job,
-            name=None,
-            model=ModelSpec(task=job.model.task, attention=job.model.attention),
-            training=msgspec.structs.replace(job.training, trainable_parameters=None),
-            saving=None,
-            target=Target(),
-            software=Software(module_loading=software.module_loading, cublas_workspace=software.cublas_workspace),
-            unsure=Uncertainties(),
-            run=Run(),
-        )
-
     def is_same_job(self, other: "Subject") -> bool:
         """Return True if the other is the very job on the same kind of card."""
-        mine, its = (
-            (each.settings, each.shape, each.hidden, each.allocator, card_name(each.card)) for each in (self, other)
-        )
+        mine, its = ((each.settings, each.shape, each.allocator, card_name(each.card)) for each in (self, other))
         return self.card is not None and mine == its and self.has_same_releases(other)
 
     @cached_property

@@ -61,7 +61,6 @@ class Corrections(msgspec.Struct):
                 measured, only runs that have ended count for it.
         """
         from vramtop.estimator.learning.correction import corrected
-        from vramtop.estimator.learning.measurement import private_job
         from vramtop.estimator.learning.subject import Subject
         from vramtop.estimator.model.find_config import resolve_model
         from vramtop.estimator.trace.allocator_report import allocator_settings
@@ -80,7 +79,9 @@ class Corrections(msgspec.Struct):
             config = {}
         _, allocator = allocator_settings(environ) or (None, None)
         subject = Subject.of_job(
-            private_job(budget.job, config, parameters=budget.model.parameters),
+            budget.job,
+            config,
+            parameters=budget.model.parameters,
             card=card,
             machine=machine_digest() if here else "",
             versions=versions,

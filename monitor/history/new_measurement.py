@@ -14,7 +14,7 @@ from vramtop.estimator.learning.measurement import (
     Predicted,
     allocator_words,
     digest,
-    private_job,
+    kept_job,
     release_number,
 )
 from vramtop.estimator.model.find_config import resolve_model
@@ -68,15 +68,15 @@ def new_measurement(
         config = resolve_model(job.model, environ=environ).config
     except VramtopError:  # the model's folder is gone
         config = {}
-    facts = private_job(job, config, parameters=budgets[0].model.parameters if budgets else None)
+    kept = kept_job(job, config, parameters=budgets[0].model.parameters if budgets else None)
     machine = machine_digest()
-    stated = {name: value for name in _LIBRARIES if (value := getattr(facts.job.software, name, None))}
+    stated = {name: value for name in _LIBRARIES if (value := getattr(job.software, name, None))}
     return Measurement(
         run=digest(machine, run),
-        job=facts.job,
-        model=facts.model,
-        shape=facts.shape,
-        hidden=facts.hidden,
+        job=kept.job,
+        model=kept.model,
+        shape=kept.shape,
+        settings=kept.settings,
         predicted=tuple(Predicted.of(budget, vramtop_version()) for budget in budgets),
         observed=observed,
         state=state,
@@ -84,7 +84,7 @@ def new_measurement(
         card_bytes=card_bytes,
         driver=driver,
         machine=machine,
-        versions={**stated, **_numbers(versions or {})},
+        versions=_numbers({**stated, **(versions or {})}),
         command=digest(command) if command else None,
         allocator=allocator_words(allocator),
         time=time,
