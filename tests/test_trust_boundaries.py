@@ -38,7 +38,7 @@ USE_SHARED_FOLDERS = {
     "estimator/isolation/watch.py",  # tells what is the program's own in shared memory
     "monitor/storage/reservations.py",  # checks owners of folder, files and processes
     "monitor/probe/snapshots.py",  # a file that must not exist yet, in the user's own run
-    "monitor/preflight/checks/nccl.py",  # asks how much is free in it
+    "monitor/preflight/checks/memory.py",  # asks how much is free in it
 }
 
 

@@ -224,26 +224,13 @@ def _find_active(environ: Mapping[str, str]) -> JobInterpreter:
 # Environment of a job that is started with a launch line, and the number of its ranks on one machine.
 
 
-_ADDRESS_OPTIONS = ("master_addr", "main_process_ip", "rdzv_endpoint")
-_PORT_OPTIONS = ("master_port", "main_process_port")
-
-
 def job_environment(environ: Mapping[str, str], launch: Sequence[str] | None) -> dict[str, str]:
-    """Return the job's environment: ours, the assignments before its command, and the rendezvous of its launcher."""
+    """Return the job's environment: ours, and the assignments before its command."""
     found = dict(environ)
     if launch is None:
         return found
     parsed = parse_launch(split_launch_line(launch))
     found.update(parsed.assignments)
-    options = LayeredSettings(parsed.options)
-    address, port = options.find(*_ADDRESS_OPTIONS), options.find(*_PORT_OPTIONS)
-    if address is not None:
-        host, _, own_port = str(address.value).rpartition(":") if ":" in str(address.value) else (address.value, "", "")
-        found["MASTER_ADDR"] = str(host).strip("[]")
-        if own_port:
-            found["MASTER_PORT"] = own_port
-    if port is not None:
-        found["MASTER_PORT"] = str(port.value)
     return found
 
 
@@ -463,7 +450,7 @@ def _cached_snapshot(name: str, environ: Mapping[str, str]) -> Path | None:
     return folder if _REVISION.fullmatch(revision) and is_folder(folder) else None
 
 
-# Python packages that a job needs: distributions by its settings, and modules by its reporting targets.
+# Python packages that a job needs, by its settings.
 
 
 _ATTENTION_LIBRARIES = {
@@ -489,18 +476,6 @@ DISTRIBUTIONS = tuple(
     )
 )
 """All distributions that ``required_libraries`` may name."""
-REPORTING_MODULES: dict[str, tuple[tuple[str, ...], ...]] = {
-    **{name: ((name,),) for name in ("wandb", "mlflow", "comet_ml", "neptune", "clearml", "codecarbon", "dvclive")},
-    **{name: ((name,),) for name in ("swanlab", "trackio")},
-    "tensorboard": (("tensorboard", "tensorboardX"),),
-    "flyte": (("flytekit",),),
-    "azure_ml": (("azureml",),),
-    "dagshub": (("dagshub",), ("mlflow",)),
-    "kubeflow": (),
-}
-"""Groups of modules by reporting target; one of each group is enough.
-
-Names of the targets as in transformers (integrations/integration_utils.py)."""
 
 
 class RequiredLibrary(msgspec.Struct, frozen=True, kw_only=True):

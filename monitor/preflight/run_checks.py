@@ -33,7 +33,6 @@ from .checks import CHECKS
 from .context import Check, CheckContext, CheckResult, LazyValue, inconclusive
 from .facts import (
     DISTRIBUTIONS,
-    REPORTING_MODULES,
     JobInterpreter,
     Machine,
     count_local_ranks,
@@ -212,7 +211,6 @@ def prepare(
     with suppress(InputError):  # which the checks of the model report
         model = resolve_model(job.model, environ=environ)
     job = job if model is None else job_of_model(job, model)
-    modules = sorted({name for groups in REPORTING_MODULES.values() for group in groups for name in group})
 
     def rehearse() -> Budget:
         from vramtop.estimator.trace.rehearsal import rehearse_job
@@ -248,7 +246,6 @@ def prepare(
             lambda: installed_packages(
                 interpreter.path,
                 distributions=DISTRIBUTIONS,
-                modules=modules,
                 requirements_of=["transformers"],
                 environ=environ,
             )

@@ -1,7 +1,7 @@
 """The preflight checks: a function each, and a row of ``CHECKS``."""
 
 from ..context import Check
-from . import cuda, environment_keys, libraries, memory, model, nccl, output_folders
+from . import cuda, environment_keys, libraries, memory, model, output_folder
 
 CHECKS = (
     Check("NVIDIA driver", cuda.check_driver, waits_for="the driver", decisive=True),
@@ -24,17 +24,9 @@ CHECKS = (
     Check("Host memory", memory.check_host_memory, waits_for="the quick estimate"),
     Check("Model files", model.check_model_files, waits_for="the file system", decisive=True),
     Check("Model access", model.check_model_access, waits_for="the hub", decisive=True),
-    Check("Hub token", environment_keys.check_hub_token, waits_for="the hub"),
     Check("Environment keys", environment_keys.check_environment_keys),
-    Check("Output folder", output_folders.check_output_folder, waits_for="the file system"),
-    Check("Log folder", output_folders.check_log_folder, waits_for="the file system"),
-    Check(
-        "Reporting targets", output_folders.check_reporting_targets, waits_for="the job's Python to list its packages"
-    ),
+    Check("Output folder", output_folder.check_output_folder, waits_for="the file system"),
     Check("Libraries", libraries.check_libraries, waits_for="the job's Python to list its packages"),
-    Check("NCCL interface", nccl.check_network_interface),
-    Check("NCCL InfiniBand", nccl.check_infini_band),
-    Check("Shared memory", nccl.check_shared_memory),
-    Check("Rendezvous", nccl.check_rendezvous),
+    Check("Shared memory", memory.check_shared_memory),
 )
 """In the order of the report."""

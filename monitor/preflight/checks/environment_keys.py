@@ -1,4 +1,4 @@
-"""Checks of the API keys and tokens that the job needs. Their values are tested, and never shown."""
+"""Check of the API keys that the job needs. Their values are tested, and never shown."""
 
 import netrc
 from collections.abc import Iterator
@@ -7,10 +7,8 @@ from urllib.parse import urlsplit
 import msgspec
 
 from vramtop.estimator.common.paths import expand_user
-from vramtop.estimator.model.hub import find_token, offline_variable, token_file
 
 from ..context import CheckContext, CheckResult, fails, passes, skips, warns
-from ..facts import find_model_location, is_downloaded
 
 _REPORTING_KEYS = {
     "wandb": "WANDB_API_KEY",
@@ -29,25 +27,6 @@ class RequiredKey(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
     alternative: str | None = None
     """What replaces the variable and exists, in words."""
-
-
-def check_hub_token(context: CheckContext) -> CheckResult:
-    """A token for the Hugging Face hub, if the hub restricts access to the model.
-
-    Fail if there is none; whether the token gives access is reported by the model access check.
-    """
-    location = find_model_location(context.job, context.environ)
-    if location is None or location.hub_id is None or is_downloaded(location, context.job):
-        return skips("nothing needs to be downloaded from the hub")
-    if offline_variable(context.environ):
-        return skips("the hub must not be contacted (offline)")
-    access, token = context.hub_access(), find_token(context.environ)
-    if token is not None:
-        return passes(f"there is a token ({token[1]})")
-    if access.answer in ("gated", "absent", "refused"):
-        found = f"HF_TOKEN is not set, nor is there a token in {token_file(context.environ)}"
-        return fails(found, "set HF_TOKEN where the job is started, or run: hf auth login")
-    return skips("the hub requires none" if access.answer == "open" else "the hub does not answer")
 
 
 def check_environment_keys(context: CheckContext) -> CheckResult:

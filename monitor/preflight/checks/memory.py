@@ -1,11 +1,14 @@
-"""Checks of memory: a quick lower bound on the GPUs, the whole fit verdict, and the host's RAM."""
+"""Checks of memory: a quick lower bound on the GPUs, the whole fit verdict, the host's RAM, and shared memory."""
+
+import os
+from pathlib import Path
 
 import msgspec
 
 from vramtop.estimator.budget import Budget
 from vramtop.estimator.common.errors import CancelledError
 from vramtop.estimator.common.records import replace
-from vramtop.estimator.common.sizes import format_gib
+from vramtop.estimator.common.sizes import GIB, MIB, format_gib
 from vramtop.estimator.job.job import Job
 from vramtop.estimator.job.resolved_job import resolve_job
 from vramtop.estimator.job.settings import Parallel
@@ -15,6 +18,8 @@ from ...board.fit import check_fit
 from ...host.available_ram import RANKS_OF_DESCRIBED_HOST, host_verdict
 from ..context import CheckContext, CheckResult, fails, inconclusive, passes, skips, target_devices, warns
 
+_MIN_SHARED_BYTES = GIB
+"""NVIDIA's recommendation for containers for NCCL (``--shm-size=1g``); Docker's own default is 64 MiB."""
 _QUANTIZED_BITS = {"nf4": 4, "nf4-double": 4, "int8": 8, "fp8": 8, "int4": 4}
 _QUANTIZED_EXTRA_BYTES = 0.1
 """Bytes per quantized weight for the constants of its block and for the weights that are not quantized."""
@@ -143,3 +148,25 @@ def _weight_bytes(job: Job) -> float:
     if job.is_served and job.inference and job.inference.weights != "auto":
         return _QUANTIZED_BITS[job.inference.weights] / 8 + _QUANTIZED_EXTRA_BYTES
     return resolve_job(job).widths.weight
+
+
+def check_shared_memory(context: CheckContext, folder: Path = Path("/dev/shm")) -> CheckResult:  # noqa: S108 - the folder that is examined
+    """Shared memory, through which the ranks of a machine communicate.
+
+    Fail if there is none; warn if there is little of it.
+    """
+    if context.job.parallel.world_size == 1:
+        return skips("not needed: one GPU")
+    if context.machine.is_described:
+        return skips("the job is for another machine than this one")
+    if context.environ.get("NCCL_SHM_DISABLE", "") == "1":
+        return skips("NCCL_SHM_DISABLE=1: NCCL does not use it")
+    advice = "make it larger; in a container --shm-size=1g, or --ipc=host"
+    if not folder.is_dir() or not os.access(folder, os.W_OK):
+        return fails(f"{folder} does not exist or cannot be written to", advice)
+    disk = os.statvfs(folder)
+    free, total = disk.f_bavail * disk.f_frsize, disk.f_blocks * disk.f_frsize
+    found = f"{folder}: {format_gib(free, digits=2)} GiB free of {format_gib(total, digits=2)}"
+    if free < MIB:
+        return fails(f"{found}: it is full", "delete files left by ended programs, or make it larger")
+    return warns(found, advice) if free < _MIN_SHARED_BYTES else passes(found)

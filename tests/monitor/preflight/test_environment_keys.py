@@ -7,7 +7,7 @@ import pytest
 
 from vramtop.estimator.job.job import Job, ModelSpec, Run
 from vramtop.estimator.model.hub import Refusal
-from vramtop.monitor.preflight.checks.environment_keys import check_environment_keys, check_hub_token
+from vramtop.monitor.preflight.checks.environment_keys import check_environment_keys
 from vramtop.monitor.preflight.context import CheckContext
 
 MakeContext = Callable[..., CheckContext]
@@ -66,23 +66,6 @@ def test_wandb_key_may_be_elsewhere_or_unneeded(make_context: MakeContext, tmp_p
     (tmp_path / ".netrc").write_text(f"nonsense {SECRET}\n")
     broken = check_environment_keys(make_context(job, environ=home))
     assert (broken.status, SECRET in broken.found) == ("failure", False)
-
-
-def test_a_gated_model_that_is_not_downloaded_needs_a_token(make_context: MakeContext, tmp_path: Path) -> None:
-    job, environ = Job(model=ModelSpec(id="acme/gated")), {"HF_HOME": str(tmp_path)}
-
-    def look(answer: str, **more: str) -> tuple[str, str]:
-        access = Refusal(answer, "")  # type: ignore[arg-type]
-        found = check_hub_token(make_context(job, environ={**environ, **more}, hub_access=lambda: access))
-        return found.status, found.found
-
-    assert look("gated") == ("failure", f"HF_TOKEN is not set, nor is there a token in {tmp_path / 'token'}")
-    assert look("gated", HF_TOKEN=SECRET) == ("pass", "there is a token (HF_TOKEN)")
-    assert look("gated", HF_HUB_OFFLINE="1")[0] == "skipped"
-    assert look("open")[0] == look("unreachable")[0] == "skipped"
-    (tmp_path / "token").write_text(SECRET)
-    assert look("gated") == ("pass", f"there is a token ({tmp_path / 'token'})")
-    assert check_hub_token(make_context(Job(model=INLINE))).status == "skipped"
 
 
 def test_environment_keys_are_checked_without_waiting_for_the_hub(make_context: MakeContext) -> None:

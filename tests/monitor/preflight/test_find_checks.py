@@ -5,9 +5,8 @@ from vramtop.monitor.preflight.checks import CHECKS
 REPORT = [
     *("NVIDIA driver", "CUDA runtime", "Compute capability", "Visible devices"),
     *("VRAM lower bound", "VRAM verdict", "Host memory"),
-    *("Model files", "Model access", "Hub token", "Environment keys"),
-    *("Output folder", "Log folder", "Reporting targets", "Libraries"),
-    *("NCCL interface", "NCCL InfiniBand", "Shared memory", "Rendezvous"),
+    *("Model files", "Model access", "Environment keys"),
+    *("Output folder", "Libraries", "Shared memory"),
 ]
 
 

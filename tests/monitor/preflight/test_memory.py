@@ -1,6 +1,8 @@
-"""Lower bound, fit verdict and host memory."""
+"""Lower bound, fit verdict, host memory and shared memory."""
 
 from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -8,7 +10,7 @@ import pytest
 from vramtop.estimator.budget import Budget
 from vramtop.estimator.common.errors import CancelledError, CannotTellError
 from vramtop.estimator.common.records import replace
-from vramtop.estimator.common.sizes import GIB
+from vramtop.estimator.common.sizes import GIB, MIB
 from vramtop.estimator.estimation import estimate
 from vramtop.estimator.job.job import Inference, Job, Lora, ModelSpec, Parallel, Training
 from vramtop.monitor.host.available_ram import HostRam
@@ -16,6 +18,7 @@ from vramtop.monitor.preflight.checks.memory import (
     check_fit_verdict,
     check_host_memory,
     check_lower_bound,
+    check_shared_memory,
     rank_lower_bound,
 )
 from vramtop.monitor.preflight.context import CheckContext
@@ -176,3 +179,20 @@ def test_only_the_named_mig_device_is_checked(make_context: MakeContext, make_mi
     small = replace(budget, peak=replace(budget.peak, device_bytes=30 * GIB, high_bytes=31 * GIB))
     moved = check_fit_verdict(make_context(asked, **(asked_of | {"deepest_budget": lambda: small})))
     assert (moved.status, moved.advice) == ("failure", "it fits on others: CUDA_VISIBLE_DEVICES=MIG-0-3-0")
+
+
+@pytest.mark.parametrize(("free", "status"), [(0, "failure"), (64 * MIB, "warning"), (4096 * MIB, "pass")])
+def test_shared_memory(
+    make_context: MakeContext, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free: int, status: str
+) -> None:
+    def four_ranks(environ: dict[str, str] | None = None, **changes: Any) -> CheckContext:
+        job = Job(model=ModelSpec(id="gpt2"), parallel=Parallel(strategy="ddp", data_replicate=4))
+        return make_context(job, environ=environ or {}, **changes)
+
+    disk = SimpleNamespace(f_bavail=free // 4096, f_frsize=4096, f_blocks=2**21)
+    monkeypatch.setattr("os.statvfs", lambda path: disk)
+    assert check_shared_memory(four_ranks(), tmp_path).status == status
+    assert check_shared_memory(four_ranks({"NCCL_SHM_DISABLE": "1"}), tmp_path).status == "skipped"
+    assert check_shared_memory(four_ranks(), tmp_path / "none").status == "failure"
+    assert check_shared_memory(make_context()).status == "skipped"
+    assert check_shared_memory(four_ranks(machine=Machine(devices=()))).status == "skipped"

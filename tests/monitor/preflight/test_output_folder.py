@@ -1,4 +1,4 @@
-"""Output and log folders, and reporting targets."""
+"""The folder for checkpoints."""
 
 import os
 from collections.abc import Callable
@@ -12,14 +12,8 @@ from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.estimation import estimate
 from vramtop.estimator.formula.checkpoint_saving import checkpoint_bytes
 from vramtop.estimator.job.job import Job, Lora, ModelSpec, Run, Training
-from vramtop.estimator.trace.installed_packages import InstalledPackages
-from vramtop.monitor.preflight.checks.output_folders import (
-    check_log_folder,
-    check_output_folder,
-    check_reporting_targets,
-)
+from vramtop.monitor.preflight.checks.output_folder import check_output_folder
 from vramtop.monitor.preflight.context import CheckContext
-from vramtop.monitor.preflight.facts import JobInterpreter
 
 MakeContext = Callable[..., CheckContext]
 INLINE = ModelSpec(config={"model_type": "llama"})
@@ -42,10 +36,7 @@ def with_run(make_context: MakeContext, run: Run) -> CheckContext:
 
 
 def test_a_job_without_folders_is_skipped(make_context: MakeContext) -> None:
-    context = with_run(make_context, Run())
-    assert {check(context).status for check in (check_output_folder, check_log_folder, check_reporting_targets)} == {
-        "skipped"
-    }
+    assert check_output_folder(with_run(make_context, Run())).status == "skipped"
 
 
 @pytest.mark.parametrize(
@@ -69,9 +60,8 @@ def test_free_space_for_checkpoints(
 
 def test_a_full_disk(make_context: MakeContext, disk: Callable[..., None]) -> None:
     disk(0)
-    run = Run(output_dir="out", logging_dir="logs")
+    run = Run(output_dir="out")
     assert check_output_folder(with_run(make_context, run)).status == "failure"
-    assert check_log_folder(with_run(make_context, run)).status == "failure"
     disk(500 * GIB, files=0)
     assert "no inodes left" in check_output_folder(with_run(make_context, run)).found
     disk(500 * GIB, files=0, inodes=0)  # a file system that does not count inodes
@@ -81,13 +71,11 @@ def test_a_full_disk(make_context: MakeContext, disk: Callable[..., None]) -> No
 def test_an_unwritable_folder_is_a_failure(make_context: MakeContext, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     for name in ("file", "file/below", "/proc/none/out"):
-        for check, run in ((check_output_folder, Run(output_dir=name)), (check_log_folder, Run(logging_dir=name))):
-            found = check(with_run(make_context, run))
-            assert (found.status, "cannot be written to" in found.found) == ("failure", True), name
+        found = check_output_folder(with_run(make_context, Run(output_dir=name)))
+        assert (found.status, "cannot be written to" in found.found) == ("failure", True), name
 
 
 def test_nothing_is_left_in_the_folder(make_context: MakeContext, tmp_path: Path) -> None:
-    assert check_log_folder(with_run(make_context, Run(logging_dir="logs"))).status == "pass"
     check_output_folder(with_run(make_context, Run(output_dir="out")))
     assert list(tmp_path.iterdir()) == []
 
@@ -119,24 +107,3 @@ def test_the_size_of_a_checkpoint(job: Training, bytes_per_parameter: int) -> No
 def test_checkpoints_of_adapters_hold_only_the_adapters() -> None:
     budget = estimate(Job(model=ModelSpec(id="gpt2"), lora=Lora(targets=["c_attn"])))
     assert checkpoint_bytes(budget) == budget.model.trainable_parameters * 4 * 3
-
-
-def test_reporting_targets_must_be_importable(make_context: MakeContext) -> None:
-    def look(*targets: str, modules: tuple[str, ...] = (), sure: bool = True) -> tuple[str, str]:
-        there = InstalledPackages(python="3.12", executable="python", versions={}, modules=modules, requirements=())
-        python = JobInterpreter(path=Path("/opt/env/bin/python"), origin="--python", is_certain=sure)
-        job = Job(model=INLINE, run=Run(report_to=list(targets)))
-        found = check_reporting_targets(make_context(job, packages=lambda: there, interpreter=python))
-        return found.status, found.found
-
-    assert look("none")[0] == look("all")[0] == look()[0] == "skipped"
-    assert look("wandb") == ("failure", "/opt/env/bin/python has no wandb")
-    assert look("wandb", modules=("wandb",))[0] == "pass"
-    assert look("tensorboard", modules=("tensorboardX",))[0] == "pass"
-    assert look("dagshub", modules=("dagshub",))[0] == "failure"
-    assert look("dagshub", modules=("dagshub", "mlflow"))[0] == "pass"
-    assert look("wandb", sure=False)[0] == "warning"
-    assert look("weights-and-biases") == (
-        "warning",
-        "weights-and-biases: not a target that transformers supports",
-    )

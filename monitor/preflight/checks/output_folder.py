@@ -1,0 +1,48 @@
+"""Check of the folder for checkpoints."""
+
+from pathlib import Path
+
+from vramtop.estimator.common.errors import VramtopError
+from vramtop.estimator.common.sizes import format_gib
+from vramtop.estimator.formula.checkpoint_saving import checkpoint_bytes
+
+from ..context import CheckContext, CheckResult, fails, inconclusive, passes, skips, warns
+from ..facts import free_bytes, has_no_inodes, nearest_existing_folder, write_error
+
+
+def check_output_folder(context: CheckContext) -> CheckResult:
+    """The folder for checkpoints can be written to, and has enough free space for them.
+
+    Fail if there is no space for one checkpoint; warn if there is space for fewer than are kept.
+    """
+    run = context.job.run
+    if run.output_dir is None:
+        return skips("the job does not say where it writes (run.output_dir)")
+    path = context.path(run.output_dir)
+    refused = write_error(path)
+    if refused is not None:
+        return fails(f"{path} cannot be written to: {refused}", "choose another output_dir, or change its permissions")
+    if has_no_inodes(path):
+        return fails(f"{nearest_existing_folder(path)} has no inodes left", "delete files there")
+    free = free_bytes(path)
+    try:
+        size = checkpoint_bytes(context.quick_budget())
+    except VramtopError as error:
+        found = f"{path}: {format_gib(free)} GiB free; the size of a checkpoint is unknown: {error.message}"
+        return inconclusive(found)
+    return _compare_space(path, free, size, run.save_total_limit)
+
+
+def _compare_space(path: Path, free: int, size: int, limit: int | None) -> CheckResult:
+    if not size:
+        return passes(f"{path}: {format_gib(free)} GiB free; nothing is trained, so no checkpoints")
+    found = f"{path}: {format_gib(free)} GiB free, a checkpoint takes about {format_gib(size, digits=2)}"
+    if free < size:
+        return fails(f"{found}: no room for one", "choose an output_dir on a larger disk, or make room")
+    count = free // size
+    if limit is None:
+        return passes(f"{found}: room for {count:,}; none is deleted unless save_total_limit says so")
+    if count < limit + 1:  # the new one is written before the oldest is deleted
+        found = f"{found}: room for {count}, but {limit} and the newest are kept"
+        return warns(found, "make room, or lower save_total_limit")
+    return passes(f"{found}: room for the {limit} that are kept")
