@@ -115,8 +115,10 @@ class Reader:
         trains = self.notes.trainers or self.notes.optimizers or self.notes.given
         if isinstance(main, Function) and id(main.node) not in self._followed and not trains:
             self.call(main, Call(self, main.node, "main"))  # as the entry point of a package
+        mentioned = {each for node in ast.walk(tree) for each in _names_in(node)}
         for node, path in _functions(tree.body, ""):
-            if id(node) not in self._followed:
+            is_reached = "." in path or node.name in mentioned or bool(node.decorator_list)
+            if id(node) not in self._followed and is_reached:
                 self._not_followed(node.body, f", as {path}() is not called from the top of the script", node)
 
     def location(self, node: ast.AST) -> str:
@@ -644,6 +646,16 @@ class Reader:
         if isinstance(finish, Function):
             self.call(finish, Call(self, call.node, "__post_init__", None, [made]))
         return made
+
+
+def _names_in(node: ast.AST) -> Iterator[str]:
+    """Yield the name by which a node may lead to a function: one that nothing names is never called."""
+    if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
+        yield node.id
+    elif isinstance(node, ast.Attribute):
+        yield node.attr
+    elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+        yield node.value
 
 
 def _inside(body: Sequence[ast.AST]) -> Iterator[ast.AST]:

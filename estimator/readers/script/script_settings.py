@@ -45,6 +45,7 @@ _OUTCOMES = re.compile(r"(?i)reward|log_?p|loss|score|logit|margin|acc|value|dim
 """In the names of what a model returns, which is joined after it has run."""
 _PADDING_COLLATORS = scripts().names["padding_collators"]
 _ONE_LENGTH = ("ConstantLengthDataset", "TextDataset", "group_texts", "group_text")
+_LENGTHS_OF_TRL = ("max_length", "max_seq_length", "max_prompt_length")
 _SHORTEST = 16
 """Numbers below are no lengths of sequences."""
 
@@ -295,6 +296,7 @@ def _read_layers(tree: ast.Module, reader: Reader) -> _Layers:
         key: each for key, each in later.items() if key in options.given and options.given[key].value != each.value
     }
     _doubt_lengths(notes, defaults)
+    _doubt_unused_lengths(tree, reader)
     layers = _Layers(
         written={**options.from_file, **notes.written},
         hints={**_constants(tree, reader), **notes.hints, **defaults},
@@ -512,6 +514,24 @@ def _doubt_lengths(notes: Notes, defaults: Mapping[str, Setting]) -> None:
     if options and len({*known.values()}) > 1:
         shown = ", ".join(f"{name}={value}" for name, value in sorted(known.items())[:4])
         sentence = f"The script has several lengths ({shown}); vramtop does not know which one a step has."
+        notes.doubt(sentence, key="training.sequence_length")
+
+
+def _doubt_unused_lengths(tree: ast.Module, reader: Reader) -> None:
+    """Note options for the length of sequences that nothing in the script reads; TRL reads its own."""
+    notes, options = reader.notes, reader.notes.options
+    lengths = {*LENGTH_ARGUMENTS, "cutoff_len", "model_max_length", "sequence_len"} - {*_LENGTHS_OF_TRL}
+    ours = lengths & options.declared.keys()
+    for node in ast.walk(tree) if ours else ():
+        if isinstance(node, ast.Attribute) and "token" not in ast.unparse(node.value).rpartition(".")[2].lower():
+            ours.discard(node.attr)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
+            ours.discard(node.id)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            ours.discard(node.value)
+    for name in sorted(ours):
+        place = options.declared[name].origin.partition(": ")[0]
+        sentence = f"{place}: nothing in {reader.name} reads {name}; what cuts sequences is not known."
         notes.doubt(sentence, key="training.sequence_length")
 
 

@@ -91,10 +91,24 @@ def test_a_model_under_a_condition_that_cannot_be_decided_is_asked_for(tmp_path:
     assert "model.id" in read(tmp_path, UNDECIDED + other + TRAIN).missing
 
 
-def test_what_is_in_a_function_that_nothing_calls_is_named(tmp_path: Path) -> None:
+def test_what_is_in_a_function_that_nothing_calls_is_named_unless_nothing_names_it(tmp_path: Path) -> None:
     helper = f"def adapted(model):\n{indented(ADAPT)}    return model\n"
-    said = doubts(read(tmp_path, HEAD + LOAD + helper + TRAIN))
-    assert "adapted() is not called from the top of the script" in said
+    sentence = "adapted() is not called from the top of the script"
+    for use in ("hooks = {'adapt': adapted}\n", "job = Job(hook='adapted')\n"):
+        assert sentence in doubts(read(tmp_path, HEAD + LOAD + helper + use + TRAIN))
+    assert sentence not in doubts(read(tmp_path, HEAD + LOAD + helper + TRAIN))
+
+
+def test_a_length_that_nothing_reads_is_doubted(tmp_path: Path) -> None:
+    options = (
+        "from dataclasses import dataclass\n@dataclass\nclass Own(TrainingArguments):\n    cutoff_len: int = 512\n"
+    )
+    options += "(args,) = HfArgumentParser((Own,)).parse_args_into_dataclasses()\n"
+    train = TRAIN.replace("args=args", "args=args") + "{}\n"
+    unused = read(tmp_path, HEAD + options + LOAD + train.format("tokenizer.cutoff_len"), "--cutoff_len", "1024")
+    used = read(tmp_path, HEAD + options + LOAD + train.format("cut(args.cutoff_len)"), "--cutoff_len", "1024")
+    assert "what cuts sequences is not known" in doubts(unused)
+    assert "what cuts sequences is not known" not in doubts(used)
 
 
 def test_a_file_that_the_script_parses_has_its_settings(tmp_path: Path) -> None:

@@ -93,7 +93,7 @@ def test_flags_about_the_model_that_nothing_reads_are_named(tmp_path: Path, name
     assert not warned(read(tmp_path, used, f"--{name}", "4"), f"--{name} on the command line")
 
 
-@pytest.mark.parametrize("name", ["model_max_length", "fine_tuner", "save_checkpoint_every", "rabbits"])
+@pytest.mark.parametrize("name", ["fine_tuner", "save_checkpoint_every", "rabbits"])
 def test_flags_about_other_things_are_not(tmp_path: Path, name: str) -> None:
     options = OPTIONS.format(field=f"{name}: str = 'x'")
     assert not warned(read(tmp_path, HEAD + options + LOAD + TRAIN, f"--{name}", "4"), name)
