@@ -194,8 +194,6 @@ def _read_policy(program: Program, settings: LayeredSettings, weights: Setting, 
 # 0.16).
 
 
-_REFUSED = {"params": "gradients and optimizer states whole", "grads_params": "optimizer states whole"}
-"""Strategies that only Automodel's and nvFSDP's documentation name, and what they would leave whole by their names."""
 _UNIT_NAMES = ("distributed.nvfsdp_unit_modules", "distributed.megatron_fsdp_unit_modules")
 
 
@@ -203,7 +201,7 @@ def read_megatron_fsdp(program: Program, settings: LayeredSettings) -> None:
     """Record how Megatron-FSDP shards, in which units, and what its buffers keep."""
     findings = program.findings
     _read_sharding(settings, findings)
-    _read_units(program, settings)
+    _read_units(settings, findings)
     record_arguments(_TABLE(), "megatron_fsdp", settings, findings)
     doubt_arguments(_TABLE(), "megatron_fsdp", settings, findings)
     if (sharding := findings.get("parallel.sharding")) is None or sharding.value != "optim_grads_params":
@@ -218,45 +216,17 @@ def _read_sharding(settings: LayeredSettings, findings: FindingCollector) -> Non
     if (known := _TABLE().words["sharding"].get(word)) is not None:
         findings.record_from(chosen, "parallel.sharding", known)
         return
-    left = _REFUSED.get(word)
-    what = f"it would leave {left}" if left else "it is not known"
     findings.record_from(chosen, "parallel.sharding", "none")  # the most that it can mean
-    sentence = f"{chosen.origin}: Megatron-FSDP has no strategy {word!r}; {what}: nothing sharded is counted at most."
+    sentence = f"{chosen.origin}: Megatron-FSDP has no strategy {word!r}; nothing sharded is counted at most."
     findings.mark_uncertain("parallel.sharding", sentence, direction="less")
 
 
-def _read_units(program: Program, settings: LayeredSettings) -> None:
-    """Record what is gathered at once: blocks, or the whole model where no unit is named, or none matches.
-
-    The default is the classes that the model itself does not split.
-    """
-    findings = program.findings
-    null, written = settings.find_unset(*_UNIT_NAMES), settings.find(*_UNIT_NAMES)
-    if null is not None and null.value is None and "nvfsdp" in null.origin:
-        findings.record_from(null, "parallel.fsdp_units", "model")
-    if written is None:
-        return
-    classes = written.value if isinstance(written.value, list) else [written.value]
-    names = [str(each).rpartition(".")[2] for each in classes]
-    block = _block_prefix(program)
-    if block is not None and not any(name.lower().startswith(block) for name in names):
-        sentence = f"{written.origin}: no unit is a block of this model, so the whole model is gathered at once."
-        findings.warn(sentence, unless="parallel.fsdp_units")
-        findings.record_from(written, "parallel.fsdp_units", "model")
-    elif not any(name.endswith(("Layer", "Block", "DecoderLayer")) for name in names):
-        sentence = f"{written.origin}: the units {', '.join(names)} are counted as whole blocks."
-        findings.mark_uncertain("parallel.fsdp_units", sentence)
-
-
-def _block_prefix(program: Program) -> str | None:
-    """Return the beginning of the names of the model's classes in lower case; None: its config is not known."""
-    config = known_config(program.findings.get("model.id"), program.environ) or {}
-    architectures = config.get("architectures")
-    first = architectures[0] if isinstance(architectures, list) and architectures else None
-    if isinstance(first, str) and "For" in first:
-        return first.partition("For")[0].lower()
-    family = config.get("model_type")
-    return family.removesuffix("_text").replace("_", "") if isinstance(family, str) else None
+def _read_units(settings: LayeredSettings, findings: FindingCollector) -> None:
+    """Doubt the units that a recipe names itself; by default they are the classes that the model does not split."""
+    named = settings.find(*_UNIT_NAMES) or settings.find_unset(*_UNIT_NAMES)
+    if named is not None:
+        sentence = f"{named.origin}: Megatron-FSDP's units are not read; blocks are assumed."
+        findings.mark_uncertain("parallel.fsdp_units", sentence, direction="more")
 
 
 # The tensor-parallel plan of a recipe: ``tp_plan`` (``custom_tp_plan``, ``tp_shard_plan``), or Automodel's own.
@@ -279,11 +249,9 @@ def read_tensor_plan(program: Program, settings: LayeredSettings, *, strategy: S
     settings.find(*inner)
     if strategy.megatron_fsdp:
         findings.warn(f"{given.origin} is ignored: Automodel does not pass your plan to Megatron-FSDP.")
-    elif str(given.value).startswith("nemo_automodel."):
-        findings.warn(f"{given.origin}: Automodel's own plan is counted as the model's plan in transformers.")
-    else:
-        sentence = f"{given.origin}: a plan of your own is not read; the model's own plan is assumed."
-        findings.doubt(sentence, "more", *MODEL_STATES, "activations", unless="parallel.tensor_plan")
+        return
+    sentence = f"{given.origin}: the plan is not read; the model's own plan is assumed."
+    findings.doubt(sentence, "more", *MODEL_STATES, "activations", unless="parallel.tensor_plan")
 
 
 # Reads how a recipe spreads its job over ranks: the ``distributed`` section, by strategy.

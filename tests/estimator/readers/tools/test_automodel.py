@@ -14,7 +14,6 @@ from vramtop.estimator.readers.source.evidence import JobReading
 
 ReadRecipe = Callable[..., JobReading]
 LLAMA = {"model_type": "llama", "architectures": ["LlamaForCausalLM"]}
-QWEN = {"model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"]}
 
 
 @pytest.fixture
@@ -156,8 +155,6 @@ NVFSDP = "nemo_automodel.components.distributed.nvfsdp.NVFSDPManager"
         ({"preserve_fp32_weights": True}, "main_weights", True),
         ({}, "main_weights", False),
         ({"grad_reduce_in_fp32": True}, "reduce_dtype", "fp32"),
-        ({"nvfsdp_unit_modules": None}, "fsdp_units", "model"),
-        ({"megatron_fsdp_unit_modules": None}, "fsdp_units", None),
         ({}, "fsdp_units", None),
     ],
 )
@@ -166,15 +163,12 @@ def test_settings_of_megatron_fsdp(read: ReadRecipe, settings: dict[str, Any], k
     assert values(reading, f"parallel.{key}") == (value,)
 
 
-def test_units_that_the_model_does_not_have_make_it_one_unit(read: ReadRecipe) -> None:
-    distributed = {"strategy": "megatron_fsdp"}
-    assert values(read(distributed=distributed, config=QWEN), "parallel.fsdp_units") == (None,)
-    units = {"megatron_fsdp_unit_modules": ["transformers.models.qwen2.modeling_qwen2.Qwen2DecoderLayer"]}
-    reading = read(distributed=distributed | units, config=QWEN)
-    assert values(reading, "parallel.fsdp_units") == (None,)
-    for llama in (LLAMA, {"model_type": "llama"}):  # built-in configs name no classes
-        reading = read(distributed=distributed | units, config=llama)
-        assert values(reading, "parallel.fsdp_units") == ("model",)
+@pytest.mark.parametrize("units", [None, ["transformers.models.qwen2.modeling_qwen2.Qwen2DecoderLayer"]])
+def test_units_that_a_recipe_names_are_in_doubt(read: ReadRecipe, units: Any) -> None:
+    plain = read(distributed={"strategy": "megatron_fsdp"})
+    assert plain.job().unsure.communication == "no"
+    named = read(distributed={"strategy": "megatron_fsdp", "megatron_fsdp_unit_modules": units})
+    assert any(each.unless == "parallel.fsdp_units" for each in named.uncertainties)
 
 
 @pytest.mark.parametrize(
