@@ -5,9 +5,9 @@ import re
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ...common.errors import InputError, VramtopError
+from ...common.errors import InputError
 from ...common.library_versions import older
 from ...common.records import replace
 from ..arguments.table import library, record_arguments
@@ -27,7 +27,6 @@ from ..source.evidence import (
     refusal,
     spell_out,
 )
-from ..trainer.trainer_program import known_config
 from ..trainer.unread_settings import warn_of_unread
 from .shared import (
     CONFIG_SUFFIXES,
@@ -39,9 +38,6 @@ from .shared import (
     record_optimizer,
     tool_layers,
 )
-
-if TYPE_CHECKING:
-    from ...model.architecture import Architecture
 
 # LitGPT's adapter methods (LLaMA-Adapter, and its second version): which parameters train.
 #
@@ -59,19 +55,6 @@ def read_adapter_method(program: Program, settings: LayeredSettings, *, second: 
     if quantize is not None:
         findings.warn(f"{quantize.origin}: weights are counted unquantized, because there are no LoRA adapters.")
         findings.add_uncertainty("less", "weights")
-
-
-def known_architecture(program: Program) -> "Architecture | None":
-    """Return the architecture of the model that has been read; None if it is not known here."""
-    from ...model.read_architecture import read_architecture  # here: 20 ms that recognising a run does not need
-
-    written = program.findings.get("model.config")
-    model = program.findings.get("model.id")
-    config = written.value if written is not None else known_config(model, program.environ, folders=program.pid is None)
-    try:
-        return read_architecture(config) if config is not None else None
-    except VramtopError:
-        return None
 
 
 # Reads how LitGPT spreads a job, from ``devices`` and ``num_nodes``; visible GPUs count for ``auto`` only.
@@ -148,66 +131,36 @@ def _all_devices(program: Program, nodes: int) -> Setting | None:
     return visible_gpus(program.environ)
 
 
-# The layers that LitGPT's switches (``lora_mlp``, ...) adapt, by the names that the model at hand gives them.
+# The layers that LitGPT's switches (``lora_mlp``, ...) adapt.
 
 
-TARGETS: dict[str, tuple[tuple[tuple[str, ...], ...], bool]] = {
-    "lora_query": ((("q_proj",),), True),
-    "lora_key": ((("k_proj",),), False),
-    "lora_value": ((("v_proj",),), True),
-    "lora_projection": ((("o_proj",), ("dense",), ("out_proj",)), False),
+_TARGETS: Mapping[str, tuple[tuple[str, ...], bool]] = {
+    "lora_query": (("q_proj",), True),
+    "lora_key": (("k_proj",), False),
+    "lora_value": (("v_proj",), True),
+    "lora_projection": (("o_proj", "dense", "out_proj"), False),
     "lora_mlp": (
         (
-            ("gate_proj", "up_proj", "down_proj"),
-            ("gate_up_proj", "down_proj"),
-            ("dense_h_to_4h", "dense_4h_to_h"),
-            ("fc1", "fc2"),
+            *("gate_proj", "up_proj", "gate_up_proj", "down_proj", "dense_h_to_4h", "dense_4h_to_h", "fc1", "fc2"),
+            *("w1", "w2", "w3", "gate"),
         ),
         False,
     ),
-    "lora_head": ((("lm_head",), ("embed_out",)), False),
+    "lora_head": (("lm_head", "embed_out"), False),
 }
-"""Each switch with the names of its layers in several families, and its default."""
+"""Each switch with the names of its layers in all families, and its default."""
 
 
-def record_targets(program: Program, settings: LayeredSettings) -> None:
-    """Record the layers that the switches adapt; without a known model, by all names."""
-    names, experts = _module_names(program)
-    targets: list[str] = []
-    origins: list[str] = []
-    for name, (families, on_by_default) in TARGETS.items():
-        setting = settings.find(name)
-        is_on = as_bool(setting) if setting is not None else on_by_default
-        if is_on and name == "lora_mlp" and experts and setting is not None:
-            targets += experts
-        elif is_on:
-            every = tuple(dict.fromkeys(layer for family in families for layer in family))
-            targets += next((family for family in families if names.issuperset(family)), every)
-        if setting is not None:
-            origins.append(setting.origin)
-    origin = "; ".join(origins) or "LitGPT's default: queries and values"
-    program.findings.record("lora.targets", targets, origin, written=bool(origins))
+def _record_targets(settings: LayeredSettings, findings: FindingCollector) -> None:
+    """Record the layers that the switches adapt, by the names of all families; a model has some of them."""
+    given = {name: setting for name in _TARGETS if (setting := settings.find(name)) is not None}
+    on = [names for name, (names, by_default) in _TARGETS.items() if _is_on(given.get(name), default=by_default)]
+    origin = "; ".join(setting.origin for setting in given.values()) or "LitGPT's default: queries and values"
+    findings.record("lora.targets", [name for names in on for name in names], origin, written=bool(given))
 
 
-def _module_names(program: Program) -> tuple[frozenset[str], tuple[str, ...]]:
-    """Return the last parts of the names of the model's linear layers, and those of its experts and their router.
-
-    Both are empty if the model is not known.
-    """
-    from ...model.families import family_of
-    from ...model.read_architecture import count_parameters  # here: a model is looked up only where it must be
-
-    arch = known_architecture(program)
-    try:
-        inventory = count_parameters(arch) if arch is not None else None
-    except VramtopError:
-        inventory = None
-    if arch is None or inventory is None:
-        return frozenset(), ()
-    linear = [group.name for group in inventory.groups if group.linear]
-    names = frozenset(name.removesuffix(".weight").rpartition(".")[2] for name in linear)
-    experts = family_of(inventory.family).expert_names if arch.experts else None
-    return names, (*experts, "gate") if experts else ()
+def _is_on(setting: Setting | None, *, default: bool) -> bool:
+    return default if setting is None else bool(as_bool(setting))
 
 
 # The model of a LitGPT job: a checkpoint folder, a name in its list, or a ``Config`` of its own.
@@ -296,7 +249,7 @@ _OPTIONS = (
     *("train.save_interval", "train.log_interval", "train.global_batch_size", "train.micro_batch_size"),
     *("train.lr_warmup_steps", "train.lr_warmup_fraction", "train.epochs", "train.max_tokens", "train.max_steps"),
     *("train.max_time", "train.max_seq_length", "train.tie_embeddings", "train.max_norm", "train.min_lr"),
-    *("precision", "quantize", "devices", "num_nodes", "optimizer", *TARGETS, "lora_r", "lora_alpha", "lora_dropout"),
+    *("precision", "quantize", "devices", "num_nodes", "optimizer", *_TARGETS, "lora_r", "lora_alpha", "lora_dropout"),
 )
 """Options whose names may be shortened on the command line, with those that make a short name ambiguous."""
 
@@ -379,7 +332,7 @@ def _read_optimizer(settings: LayeredSettings, findings: FindingCollector, *, pr
 def _read_lora(program: Program, settings: LayeredSettings) -> None:
     findings = program.findings
     record_arguments(library("litgpt"), "lora", settings, findings)
-    record_targets(program, settings)
+    _record_targets(settings, findings)
     findings.record_dropout(settings.find("lora_dropout"))
 
 
