@@ -1,10 +1,8 @@
 """Building blocks that several tools use."""
 
-import itertools
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -382,14 +380,14 @@ def frozen_parts(settings: LayeredSettings, config: Mapping[str, Any] | None, *,
 _MAX_GLOBS = 128
 _MAX_CHARACTERS = 500
 _GROUP = re.compile(r"\((?:\?:)?([^()]*)\)(?![+*?{])")
-_TOKEN = re.compile(r"(\\[.dw_\-]|\[[^\[\]\\]+\]|[\^$.]|[A-Za-z0-9_:\-])([+*?]?)")
+_TOKEN = re.compile(r"(\\[.dw_\-]|\[[^\[\]\\]+\]|[.A-Za-z0-9_:\-])([+*]?)")
 _GLOBS = {"\\d": "[0-9]", "\\w": "?", "\\.": ".", "\\_": "_", "\\-": "-"}
 
 
 def globs_of_regex(text: str, *, from_start: bool, dots_are_literal: bool = False) -> list[str] | None:
     """Return globs of whole names that match where a regular expression does; None if no few globs do.
 
-    Repeated classes of letters match any text, repeated digits one to three. Groups may not be repeated.
+    What follows a repeated class may be any text. Groups may not be repeated.
 
     Args:
         text: the regular expression; it is never run, as one that never ends would never end.
@@ -400,36 +398,24 @@ def globs_of_regex(text: str, *, from_start: bool, dots_are_literal: bool = Fals
     while len(texts) <= _MAX_GLOBS and len(text) <= _MAX_CHARACTERS and (group := _GROUP.search(texts[0])):
         alternatives = group[1].split("|")
         texts = [each.replace(group[0], word, 1) for word in alternatives for each in texts]
-    globs = [_globs(part, from_start, dots_are_literal) for each in texts for part in each.split("|")]
-    found = [glob for each in globs for glob in each or ()]
-    is_plain = None not in globs and len(text) <= _MAX_CHARACTERS and len(found) <= _MAX_GLOBS
+    globs = [_glob(part, from_start, dots_are_literal) for each in texts for part in each.split("|")]
+    found = [glob for glob in globs if glob is not None]
+    is_plain = len(found) == len(globs) <= _MAX_GLOBS and len(text) <= _MAX_CHARACTERS
     return list(dict.fromkeys(found)) if is_plain else None
 
 
-def _globs(text: str, from_start: bool, literal: bool) -> list[str] | None:
-    """Return the globs of an expression without groups."""
-    tokens = _TOKEN.findall(text)
-    anchors = [at for at, (word, _) in enumerate(tokens) if word in "^$"]
-    inner = set(anchors) - ({0} if text.startswith("^") else {len(tokens) - 1}) - {len(tokens) - 1}
-    if "".join(word + quantifier for word, quantifier in tokens) != text or inner or (literal and "\\." in text):
+def _glob(text: str, from_start: bool, literal: bool) -> str | None:
+    """Return the glob of an expression without groups."""
+    inner, glob = text.removeprefix("^").removesuffix("$"), ""
+    tokens = _TOKEN.findall(inner)
+    if "".join(word + quantifier for word, quantifier in tokens) != inner or (literal and "\\." in text):
         return None
-    pieces = [_repeated(word, each, literal) for word, each in tokens if word not in "^$"]
-    if prod(len(piece) for piece in pieces) > _MAX_GLOBS:
-        return None
+    for word, quantifier in tokens:
+        dot = "." if literal and quantifier != "+" else "?"
+        one = dot if word == "." else _GLOBS.get(word, word.replace("[^", "[!", 1))
+        glob += "*" if quantifier == "*" else f"{one}*" if quantifier else one
     begins, ends = "" if from_start or text.startswith("^") else "*", "" if text.endswith("$") else "*"
-    return [re.sub(r"\*+", "*", f"{begins}{''.join(parts)}{ends}") for parts in itertools.product(*pieces)]
-
-
-def _repeated(word: str, quantifier: str, literal: bool) -> list[str]:
-    """Return the globs of one part of an expression with what follows it: ``+``, ``*``, ``?`` or nothing."""
-    dot = "." if literal and quantifier != "+" else "?"
-    glob = dot if word == "." else _GLOBS.get(word, word.replace("[^", "[!", 1))
-    if quantifier in ("", "?"):
-        return [glob] if not quantifier else ["", glob]
-    digits = [glob * count for count in (1, 2, 3)] if glob in ("[0-9]", "[!0-9]") else []
-    if quantifier == "*":
-        return ["", *digits] if digits else ["*"]
-    return digits or [f"{glob}*"]
+    return re.sub(r"\*+", "*", f"{begins}{glob}{ends}")
 
 
 def uses_deepspeed(settings: LayeredSettings) -> dict[str, Setting]:
