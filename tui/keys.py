@@ -175,7 +175,6 @@ DASHBOARD_KEYS = {
     "gpu.previous": Key("left", "previous or next GPU; MIG devices come after their GPU"),
     "gpu.next": Key("right", "the next GPU or MIG device", in_help=False),
     "process.read": Key("r", "read the details again"),
-    "alerts.quiet_hours": Key("e", "set the quiet hours, without alert messages, such as 22:00-07:00, or off; saved"),
     "preflight.again": Key("r", "check again"),
     "crash.open_file": Key("o", "explain a log or a torch memory snapshot"),
     "step.lines": Key("enter", "show the source line that made the marked tensor"),

@@ -29,7 +29,6 @@ _GROUPS = {
     "signal": "Question before a signal",
     "gpu": "GPU screen",
     "process": "Process screen",
-    "alerts": "Alerts",
     "settings": "Settings",
     "preflight": "Preflight",
     "crash": "Out of memory",
