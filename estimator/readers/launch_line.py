@@ -47,6 +47,11 @@ from .unread_tools import unread_tool_of_launch
 _CUBLAS_WORKSPACE = re.compile(r"(:\d+:\d+)+")
 _VERSION = re.compile(r"v?\d")
 _TRAINER_FLAGS = ("output_dir", "do_train", "num_train_epochs", "logging_steps", "save_strategy", "optim", "report_to")
+_SPLIT_BATCHES = (
+    "{origin} shows {count} GPUs to one process: transformers' Trainer splits {count} times the batch over them "
+    "(nn.DataParallel) and gathers on the first, which is not counted; torchrun --nproc_per_node {count} starts one "
+    "process for each."
+)
 _MAX_NAMES = 3
 _NO_PROGRAMS = ("pip", "venv", "build", "torch.utils.collect_env", "json.tool", "huggingface_hub")
 """Modules that a shell script may run before it trains."""
@@ -284,8 +289,14 @@ def _read_with_script(
 def _read_devices(program: Program, script: ScriptSettings, launched: Sequence[SettingsLayer]) -> None:
     """Record the GPUs that the script chooses itself."""
     ranks = as_int(read_world_size(program.launcher, LayeredSettings(*launched), program.environ).ranks) or 1
-    found = program.findings.devices
-    program.findings.devices = choice_of_script(script.visible_devices, script.device, found, ranks)
+    found = choice_of_script(script.visible_devices, script.device, program.findings.devices, ranks)
+    program.findings.devices = found
+    by_trainer = script.trains_with_trainer and "device_map" not in script.written
+    if found is not None and found.index is None and ranks == 1 and not program.launch.launchers and by_trainer:
+        count = len([each for each in (found.visible or "").split(",") if each.strip()])
+        if count > 1:
+            program.findings.warn(_SPLIT_BATCHES.format(origin=found.origin, count=count))
+            program.findings.add_uncertainty("either", *get_args(Component))
 
 
 def _unread_flags(flags: SettingsLayer, script: ScriptSettings) -> SettingsLayer:

@@ -89,6 +89,12 @@ def _replicate(call: Call) -> Any:
     return _put_on_gpu(call.value(0, "module", "model", default=UNKNOWN))
 
 
+def _split_batches(call: Call) -> Any:
+    """Note ``DataParallel(model)``, one process that splits its batches over all GPUs that it sees."""
+    call.doubt("DataParallel splits each batch over the visible GPUs and gathers outputs on the first; one is counted.")
+    return _put_on_gpu(call.value(0, "module", default=UNKNOWN))
+
+
 def _shard(call: Call) -> Any:
     """Note that ``FSDP(model)``, ``fully_shard(model)`` or ``parallelize_module(model, ...)`` divides a model.
 
@@ -138,7 +144,8 @@ def _autocast(call: Call) -> Any:
 SHARDING_CALLS: Mapping[str, Callable[[Call], Any]] = {
     **dict.fromkeys(("FSDP", "FullyShardedDataParallel", "fully_shard", "fully_shard_model"), _shard),
     "parallelize_module": _shard,
-    **dict.fromkeys(("DDP", "DistributedDataParallel", "DataParallel"), _replicate),
+    **dict.fromkeys(("DDP", "DistributedDataParallel"), _replicate),
+    "DataParallel": _split_batches,
     "deepspeed.initialize": _initialize_deepspeed,
     "autocast": _autocast,
     "Accelerator": _make_accelerator,

@@ -99,6 +99,24 @@ def test_what_is_in_a_function_that_nothing_calls_is_named_unless_nothing_names_
     assert sentence not in doubts(read(tmp_path, HEAD + LOAD + helper + TRAIN))
 
 
+@pytest.mark.parametrize(
+    ("line", "splits"),
+    [("0,1,2 python", True), ("1 python", False), ("0,1 torchrun --nproc_per_node 2", False)],
+)
+@pytest.mark.parametrize("load", [LOAD, LOAD.replace("')", "', device_map='auto')")])
+def test_one_process_that_sees_several_gpus_splits_its_batches(
+    tmp_path: Path, line: str, splits: bool, load: str
+) -> None:
+    (tmp_path / "train.py").write_text(HEAD + load + TRAIN)
+    reading = read_launch(["env", *f"CUDA_VISIBLE_DEVICES={line} train.py".split()], environ={}, cwd=tmp_path)
+    assert ("nn.DataParallel" in doubts(reading)) == (splits and load == LOAD)
+
+
+def test_data_parallel_of_a_script_is_doubted(tmp_path: Path) -> None:
+    loop = "model = torch.nn.DataParallel(model).cuda()\ntorch.optim.AdamW(model.parameters()).step()\n"
+    assert "DataParallel splits each batch" in doubts(read(tmp_path, HEAD + LOAD + loop))
+
+
 def test_a_length_that_nothing_reads_is_doubted(tmp_path: Path) -> None:
     options = (
         "from dataclasses import dataclass\n@dataclass\nclass Own(TrainingArguments):\n    cutoff_len: int = 512\n"
