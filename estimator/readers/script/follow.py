@@ -284,8 +284,6 @@ class Reader:
         self.assign(node.target, items[0] if items is not None and len(items) == 1 else UNKNOWN, scope)
         return self._turn(node, scope) or self.block(node.orelse, scope)
 
-    _asyncfor = _for
-
     def _while(self, node: ast.While, scope: Scope) -> _End | None:
         known = truth(self.evaluate(node.test, scope))
         return self.block(node.orelse, scope) if known is False else self._turn(node, scope)
@@ -307,8 +305,6 @@ class Reader:
         end = self.block(node.body, scope)
         self.without_gradients = before
         return end
-
-    _asyncwith = _with
 
     def _try(self, node: ast.Try, scope: Scope) -> _End | None:
         end = self.block([*node.body, *node.orelse], scope)
@@ -335,8 +331,6 @@ class Reader:
                 self._take_arguments(call, each, scope)
             if decorate(function, call) is UNKNOWN:
                 scope.assign(node.name, UNKNOWN)
-
-    _asyncfunctiondef = _functiondef
 
     def _classdef(self, node: ast.ClassDef, scope: Scope) -> None:
         bases = tuple(self.evaluate(base, scope) for base in node.bases)

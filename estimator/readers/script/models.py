@@ -359,6 +359,7 @@ _METHODS: Mapping[str, Callable[[Part, Call], Any]] = {
     **dict.fromkeys(("freeze_base_model", "freeze_backbone", "freeze_encoder"), _freeze),
     **dict.fromkeys(("freeze_feature_encoder", "freeze_feature_extractor"), _freeze),
     **dict.fromkeys(("gradient_checkpointing_enable", "gradient_checkpointing_disable"), _checkpoint),
+    **dict.fromkeys(("activation_checkpointing_enable", "activation_checkpointing_disable"), _checkpoint),
     **dict.fromkeys(("enable_gradient_checkpointing", "disable_gradient_checkpointing"), _checkpoint),
     "_set_gradient_checkpointing": _checkpoint,
     "resize_token_embeddings": _resize,

@@ -12,7 +12,7 @@ import msgspec
 from ...common.errors import InputError
 from ..arguments.table import scripts
 from ..source.data_files import layer_from_table, read_table
-from ..source.evidence import Setting, as_bool
+from ..source.evidence import Setting, as_bool, as_float
 from .values import (
     UNKNOWN,
     Attribute,
@@ -173,22 +173,18 @@ def _convert(value: Any, declared: Declared) -> Any:
     """Return the text of an option as the type that the script gives it."""
     if isinstance(value, list):
         return [_convert(item, Declared(default=None, origin="", kind=declared.kind)) for item in value]
-    kind = declared.kind
-    if kind is None and isinstance(declared.default, bool | int | float):
-        kind = {bool: "flag", int: "int", float: "float"}[type(declared.default)]
+    kind = declared.kind or {bool: "flag", int: "int", float: "float"}.get(type(declared.default))
     converted: Any = value
     if kind == "flag":
         known = as_bool(Setting(value=value, origin=""))
         converted = value if known is None else known
     elif kind == "bool":
-        converted = value if isinstance(value, bool) else bool(value)
+        converted = bool(value)
     elif kind == "int":
         converted = as_number(value)
     elif kind == "float" and isinstance(value, str):
-        try:
-            converted = float(value)
-        except ValueError:
-            converted = UNKNOWN
+        number = as_float(Setting(value=value, origin=""))
+        converted = UNKNOWN if number is None else number
     return [converted] if declared.is_list else converted
 
 

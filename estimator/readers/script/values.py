@@ -369,6 +369,7 @@ _COMPARISONS: dict[type[ast.cmpop], Callable[[Any, Any], bool]] = {
     ast.In: lambda item, items: item in items,
     ast.NotIn: lambda item, items: item not in items,
 }
+_IDENTITY = (ast.Is, ast.IsNot, ast.Eq, ast.NotEq)
 
 
 def truth(value: Any) -> bool | None:
@@ -395,22 +396,18 @@ def binary(kind: type[ast.operator], left: Any, right: Any) -> Any:
 
 def compare(kind: type[ast.cmpop], left: Any, right: Any) -> Any:
     """Return the result of a comparison of plain data, of names, or with None; UNKNOWN for any other."""
-    if isinstance(left, Unknown | Attribute) or isinstance(right, Unknown | Attribute):
+    sides = (left, right)
+    names = sum(isinstance(side, Name) for side in sides)
+    if names == 1 or any(isinstance(side, Unknown | Attribute) for side in sides):
         return UNKNOWN
-    wants_same = kind in (ast.Is, ast.Eq)
-    if isinstance(left, Name) and isinstance(right, Name) and kind in (ast.Is, ast.IsNot, ast.Eq, ast.NotEq):
-        return (left.path == right.path) is wants_same
-    is_single = any(isinstance(side, bool | Thing | None) for side in (left, right))
-    if kind in (ast.Is, ast.IsNot) and is_single and not isinstance(left, Name) and not isinstance(right, Name):
-        return (left is right) is wants_same
-    apply = _COMPARISONS.get(kind)
-    if apply is None or not _is_data(left) or not _is_data(right):
-        return UNKNOWN
-    if isinstance(left, str | int) and isinstance(right, str | int) and type(left) is not type(right):
+    if kind in (ast.Is, ast.IsNot) or not all(map(_is_data, sides)):
+        is_same = left is right or (type(left) is type(right) and left == right)
+        return is_same is (kind in (ast.Is, ast.Eq)) if kind in _IDENTITY else UNKNOWN
+    if all(isinstance(side, str | int) for side in sides) and type(left) is not type(right):
         left, right = as_number(left), as_number(right)
     try:
-        return bool(apply(left, right))
-    except TypeError:
+        return bool(_COMPARISONS[kind](left, right))
+    except (KeyError, TypeError):
         return UNKNOWN
 
 

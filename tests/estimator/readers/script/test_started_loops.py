@@ -124,3 +124,10 @@ def test_reward_functions_that_are_chosen_by_name_are_not_known_and_end_no_scrip
     reading = read(tmp_path, HEAD + REWARDS)
     assert any("reward_funcs=functions" in each for each in reading.warnings)
     assert not any("it fails before training" in each for each in reading.warnings)
+
+
+@pytest.mark.parametrize("name", ["gradient_checkpointing_enable", "activation_checkpointing_enable"])
+def test_checkpointing_by_either_name(tmp_path: Path, name: str) -> None:
+    reading = read(tmp_path, HEAD + LOAD + f"model.{name}()\n" + LOOP.format(size=2))
+    assert reading.value("training.activation_checkpointing") == "full"
+    assert not unsure(reading)
