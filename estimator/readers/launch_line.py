@@ -265,6 +265,10 @@ def _read_with_script(
     stated = [{**flags, **script.assigned}, files, script.written, script.hints]
     stated = [{name: each for name, each in layer.items() if name not in script.unused} for layer in stated]
     layers = [*stated, *defaults]
+    if script.mixed_config is not None:
+        sentence = f"transformers' Trainer is given a {script.mixed_config}, whose own defaults are not counted."
+        program.findings.warn(sentence)
+        program.findings.add_uncertainty("either", *get_args(Component))
     for doubt in script.doubts:
         program.findings.warn(doubt.sentence, unless=doubt.key if doubt.asks else None)
         program.findings.add_uncertainty("either", *get_args(Component), unless=doubt.key)

@@ -96,8 +96,18 @@ class ScriptSettings(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def trl_method(self) -> str | None:
         """``sft``, ``dpo``, ... where the script uses one of TRL's trainers."""
+        if self.mixed_config is not None:
+            return self.unknown_trainer
         methods = (method_of_class(name) for name in sorted(self.called))
         return next((method.name for method in methods if method is not None), self.unknown_trainer)
+
+    @property
+    def mixed_config(self) -> str | None:
+        """The arguments of TRL's that transformers' own Trainer is given; None: there are none."""
+        configs = [name for name in sorted(self.called) if name.endswith("Config") and method_of_class(name)]
+        trainers = {name for name in self.called if name.endswith("Trainer")}
+        is_plain = bool(trainers) and trainers <= {"Trainer", "Seq2SeqTrainer"}
+        return configs[0] if configs and is_plain else None
 
     @property
     def uses_plain_arguments(self) -> bool:

@@ -301,7 +301,9 @@ def _read_evaluation(settings: LayeredSettings, findings: FindingCollector) -> N
     if strategy is None or as_word(strategy) in ("no", "0", "0.0") or as_bool(strategy) is False:
         return
     findings.record_count("training.evaluation_batch", settings.find("per_device_eval_batch_size"))
-    if metrics is not None and moves is None:
+    task = findings.get("model.task")
+    over_words = task is None or str(task.value).endswith("-lm")  # a classifier's are a few numbers
+    if metrics is not None and moves is None and over_words:
         sentence = (
             f"Evaluation keeps the logits of the whole validation set on the GPU ({metrics.origin}); they are not "
             "counted (sequence length x vocabulary x 2 to 4 bytes per sequence). eval_accumulation_steps moves them "

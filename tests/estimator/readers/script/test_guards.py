@@ -303,3 +303,20 @@ def test_a_list_of_layers_may_stand_in_brackets(tmp_path: Path) -> None:
     text += f"def main(lora_target_modules: list[str] = ['q_proj']):\n{indented(body)}fire.Fire(main)\n"
     reading = read(tmp_path, text, "--lora_target_modules", "[q_proj,v_proj]")
     assert reading.value("lora.targets") == ["q_proj", "v_proj"]
+
+
+def test_a_config_of_trl_given_to_a_plain_trainer_makes_no_pairs(tmp_path: Path) -> None:
+    text = HEAD + LOAD + "from trl import RewardConfig, RewardTrainer\n"
+    args = "args=RewardConfig('x', per_device_train_batch_size=2, max_length=512)).train()\n"
+    plain = read(tmp_path, f"{text}Trainer(model=model, {args}")
+    pairs = read(tmp_path, f"{text}RewardTrainer(model=model, {args}")
+    assert plain.job().training.sequences_per_example == 1
+    assert "given a RewardConfig, whose own defaults are not counted" in doubts(plain)
+    assert pairs.job().training.sequences_per_example == 2
+
+
+@pytest.mark.parametrize(("kind", "warns"), [("CausalLM", True), ("SequenceClassification", False)])
+def test_logits_of_an_evaluation_matter_over_words_alone(tmp_path: Path, kind: str, warns: bool) -> None:
+    head, load = (each.replace("CausalLM", kind) for each in (HEAD, LOAD))
+    train = TRAIN.replace("=2)", "=2, eval_strategy='steps')").replace("))", "), compute_metrics=score)")
+    assert ("logits of the whole validation set" in doubts(read(tmp_path, head + load + train))) == warns
