@@ -217,19 +217,19 @@ def _read_own_script(program: Program) -> JobReading:
     files = _config_layer(program, flags, words, opened)
     given = {**files, **flags}
     launched = accelerate_layers(program, files)
-    script = _read_script(program, given, notebook, opened, launched)
+    script = _read_script(program, given, notebook, launched)
     if (spelled := _spell_out(program, flags, script)) != flags:
         flags, given = spelled, {**files, **spelled}
-        script = _read_script(program, given, notebook, opened, launched)
+        script = _read_script(program, given, notebook, launched)
     if unread := _unread_flags(flags, script):
         _warn_of_unread_flags(program, unread)
         flags = {name: setting for name, setting in flags.items() if name not in unread}
         files = {} if "config" in unread else files
         given = {**files, **flags}
-        script = _read_script(program, given, notebook, opened, launched)
+        script = _read_script(program, given, notebook, launched)
     if assumed := assumed_versions(script.old_calls, program.versions):
         program = _with_assumed(program, assumed)
-        script = _read_script(program, given, notebook, opened, launched)
+        script = _read_script(program, given, notebook, launched)
     if script.makes_images:
         raise CannotTellError(
             f"{program.launch.program_name} trains a diffusion model, which vramtop cannot estimate from source: "
@@ -395,7 +395,6 @@ def _read_script(
     program: Program,
     options: SettingsLayer,
     notebook: NotebookCode | None,
-    opened: set[Path],
     launched: Sequence[SettingsLayer],
 ) -> ScriptSettings:
     """Return the settings in the script's source; TRL's own scripts have none beside their flags."""
@@ -417,7 +416,6 @@ def _read_script(
             arguments=program.launch.arguments,
             find_config=partial(_find_config, program),
             folders=_import_folders(program),
-            find_file=partial(_find_file, program, opened),
             versions=program.versions,
         )
     except InputError as error:
@@ -454,21 +452,6 @@ def _sources(program: Program) -> Iterator[Path]:
     """Yield the folders of its repository in which packages lie, which is installed where it runs."""
     for folder in _repository(program):
         yield from (each for each in (folder, folder / "src") if each.is_dir())
-
-
-def _find_file(program: Program, opened: set[Path], name: str) -> Path | None:
-    """Return a file that the script reads, in its own folder or below the one it is started in; None if it is not."""
-    path = program.filesystem.resolve(name)
-    script = program.filesystem.resolve(program.launch.script or "")
-    try:
-        real = path.resolve()
-        inside = any(real.is_relative_to(folder.resolve()) for folder in (program.filesystem.cwd, script.parent))
-    except (OSError, RuntimeError):
-        return None
-    if not inside or not real.is_file():
-        return None
-    opened.add(path)
-    return path
 
 
 def _environ_of_rank(program: Program, launched: Sequence[SettingsLayer]) -> dict[str, Any]:

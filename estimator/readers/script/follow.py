@@ -87,7 +87,7 @@ class Reader:
         is_own: Callable[[str, int], bool],
     ) -> None:
         self.name, self.notes, self.environ = name, notes, dict(environ)
-        self._argv, self._is_own = list(argv), is_own
+        self.argv, self._is_own = list(argv), is_own
         self.loops: tuple[ast.AST, ...] = ()
         """Loops around what is followed, outermost first."""
         self.without_gradients = False
@@ -391,7 +391,7 @@ class Reader:
         """Return an attribute of a value."""
         if isinstance(value, Name):
             if (value.path, name) == ("sys", "argv"):
-                return list(self._argv)
+                return list(self.argv)
             return version(value.path, self.notes) if name == "__version__" else Name(f"{value.path}.{name}")
         return value.attribute(name) if isinstance(value, Thing) else Attribute(value, name)
 

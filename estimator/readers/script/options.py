@@ -4,14 +4,11 @@ import ast
 import itertools
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from ...common.errors import InputError
 from ..arguments.table import scripts
-from ..source.data_files import layer_from_table, read_table
 from ..source.evidence import Setting, as_bool, as_float
 from .values import (
     UNKNOWN,
@@ -47,13 +44,10 @@ class Options:
     Args:
         given: the flags on the command line by name.
         arguments: the words of the command line.
-        find_file: returns a file that the script may read, by the name that it uses.
     """
 
-    def __init__(
-        self, given: Mapping[str, Setting], arguments: Sequence[str], find_file: Callable[[str], Path | None]
-    ) -> None:
-        self.given, self._find_file = given, find_file
+    def __init__(self, given: Mapping[str, Setting], arguments: Sequence[str]) -> None:
+        self.given = given
         self._words = list(itertools.takewhile(lambda word: not word.startswith("-"), arguments))
         self.declared: dict[str, Declared] = {}
         self.names: set[str] = set()
@@ -66,8 +60,6 @@ class Options:
         """Options that the script was seen to use."""
         self.assigned: dict[str, Setting] = {}
         """Options that the script assigns after it has parsed its command line; the value may be UNKNOWN."""
-        self.from_file: dict[str, Setting] = {}
-        """Settings of a file that the script parses in place of a command line."""
 
     def defaults(self) -> Iterator[tuple[str, Setting]]:
         """Yield options with a known value: the command line's, or the default."""
@@ -147,17 +139,6 @@ class Options:
                 self.declare(each.arg, _annotated(each.annotation, default, origin))
             found[each.arg] = self.find(each.arg) or Setting(value=UNKNOWN, origin=origin)
         return found
-
-    def take_file(self, call: Call) -> bool:
-        """Take the settings of a file that the script parses in place of a command line; False if it is not known."""
-        name = call.value(0, "json_file", "yaml_file")
-        path = self._find_file(name) if isinstance(name, str) else None
-        try:
-            self.from_file = dict(layer_from_table(read_table(path), source=path.name)) if path is not None else {}
-        except InputError:
-            return False
-        self.given = {**self.from_file, **self.given}
-        return path is not None
 
 
 def _annotated(annotation: ast.expr | None, default: Any, origin: str) -> Declared:
@@ -297,7 +278,8 @@ class Parser(Thing):
     def _parse(self, call: Call) -> Any:
         own_words = call.args and call.name.startswith("parse_args")  # words in place of the command line
         is_file = call.name in ("parse_json_file", "parse_yaml_file")
-        if own_words or (is_file and not self._options.take_file(call)) or call.name == "parse_dict":
+        is_given = call.value(0, "json_file", "yaml_file") in call.run.argv[1:2]  # whose settings are options already
+        if own_words or (is_file and not is_given) or call.name == "parse_dict":
             self._options.is_open = True
             call.doubt(f"vramtop does not follow where {call.name}(...) gets its options; flags are counted.")
         if not self._kinds:

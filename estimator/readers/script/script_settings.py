@@ -159,7 +159,6 @@ def read_script(
     find_config: Callable[[str], Mapping[str, Any] | None] | None = None,
     versions: Mapping[str, str] | None = None,
     folders: Sequence[Path] = (),
-    find_file: Callable[[str], Path | None] | None = None,
     text: str | None = None,
 ) -> ScriptSettings:
     """Return the settings in a script's source.
@@ -172,20 +171,18 @@ def read_script(
         find_config: returns a model's config by the model's name; None if it is not here.
         versions: installed versions by distribution, where known.
         folders: where the modules lie that it imports, which are not read; empty: in its own folder.
-        find_file: returns a file that it may read, by the name that it uses; None if there is none.
         text: its source, where that is not what the file holds: the cells of a notebook.
 
     Raises:
         InputError: it cannot be read, or is not Python that this interpreter can parse.
     """
     tree = open_script(path, text=text)
-    find_file = find_file or (lambda _: None)
     number = str(environ.get("WORLD_SIZE", ""))
     notes = Notes(
         find_config=cache(find_config or (lambda _: None)),
         versions=versions or {},
         ranks=int(number) if number.isdigit() else UNKNOWN,
-        options=Options(options, arguments, find_file),
+        options=Options(options, arguments),
     )
     reader = Reader(
         path.name,
@@ -308,7 +305,7 @@ def _read_layers(tree: ast.Module, reader: Reader) -> _Layers:
     _doubt_lengths(notes, defaults)
     _doubt_unused_lengths(tree, reader)
     layers = _Layers(
-        written={**options.from_file, **notes.written},
+        written=dict(notes.written),
         hints={**_constants(tree, reader), **notes.hints, **defaults},
         assigned={
             **notes.assigned,

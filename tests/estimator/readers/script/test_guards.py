@@ -138,18 +138,18 @@ def test_a_file_that_the_script_parses_has_its_settings(tmp_path: Path) -> None:
     }
     (tmp_path / "args.json").write_text(json.dumps(settings))
     text = (
-        f"import argparse\n{HEAD}{DATACLASS.splitlines()[0]}\n@dataclass\nclass A:\n    lora_enable: bool = False\n"
-        "    lora_r: int = 8\np = argparse.ArgumentParser()\np.add_argument('--file')\n"
-        "A, args = HfArgumentParser((A, TrainingArguments)).parse_json_file(json_file=p.parse_args().file)\n"
+        f"{HEAD}{DATACLASS.splitlines()[0]}\n@dataclass\nclass A:\n    lora_enable: bool = False\n"
+        "    lora_r: int = 8\nimport os, sys\nparser = HfArgumentParser((A, TrainingArguments))\n"
+        "if len(sys.argv) == 2 and sys.argv[1].endswith('.json'):\n"
+        "    A, args = parser.parse_json_file(json_file=os.path.abspath(sys.argv[1]))\n"
+        "else:\n    A, args = parser.parse_json_file(json_file='none.json')\n"
         f"{LOAD}if A.lora_enable:\n{indented(ADAPT)}Trainer(model=model, args=args).train()\n"
     )
-    reading = read(tmp_path, text, "--file", "args.json")
+    reading = read(tmp_path, text, "args.json")
     assert (reading.value("training.micro_batch"), reading.value("lora.rank")) == (3, 8)
     assert reading.value("training.activation_checkpointing") == "full"
     assert "args.json" in reading.evidence()["training.micro_batch"]
-    assert "does not follow where parse_json_file(...) gets its options" in doubts(
-        read(tmp_path, text, "--file", "none.json")
-    )
+    assert "does not follow where parse_json_file(...) gets its options" in doubts(read(tmp_path, text))
 
 
 @pytest.mark.parametrize(
