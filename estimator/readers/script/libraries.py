@@ -50,7 +50,7 @@ _NEVER_TRAIN = scripts().names["libraries_without_a_loop"]
 """Libraries without a training loop, beside those that are trusted."""
 _HARMLESS = re.compile(
     r"(?i).*(policy|evaluat|print|count|summar|log|save|load_state|plot|test|valid|num_|size|generate|pipeline|clip_grad|watch"
-    r"|scheduler|collator|seed|show|descri|inspect|type|len|unwrap|metric|mask|rotary|callback|allow).*"
+    r"|scheduler|collator|seed|show|descri|inspect|type|len|unwrap|metric|mask|rotary|callback|allow|proctitle).*"
     r"|is_.*|debug|info|warning|error|critical"
 )
 """Functions on which no memory of a step depends, by their names."""
@@ -416,6 +416,8 @@ _BY_NAME: Mapping[str, Callable[[Call], Any]] = {
     **dict.fromkeys(("field", "Field"), field),
     **dict.fromkeys(_TRUE_ON_A_GPU, _always(True)),
     **{f"is_{name}_available": _always(False) for name in _OTHER_DEVICES},
+    "train_on_responses_only": lambda call: call.value(0, "trainer", default=UNKNOWN),
+    "get_kbit_device_map": lambda _: {"": 0},  # of TRL: this process's GPU
     **dict.fromkeys(("get_rank", "get_local_rank", "get_process_index"), _always(0)),
     **dict.fromkeys(("get_world_size", "get_num_processes"), lambda call: call.notes.ranks),
     **dict.fromkeys(("add_argument", "parse_args", "parse_known_args"), lambda call: _parser(call).method(call)),

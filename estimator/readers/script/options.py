@@ -69,6 +69,13 @@ class Options:
             if found is not None and value is not UNKNOWN and value is not None:
                 yield name, found.with_value(value)
 
+    def made_true(self) -> Iterator[tuple[str, Setting]]:
+        """Yield options that the command line calls false and argparse's ``type=bool`` makes true: any text is."""
+        for name, declared in self.declared.items():
+            given = self.given.get(name)
+            if given is not None and declared.kind == "bool" and as_bool(given) is False and given.value != "":
+                yield name, Setting(value=True, origin=f"{given.origin} = {given.value}, which type=bool makes true")
+
     def find(self, name: str, *, uses: bool = True) -> Setting | None:
         """Return an option of the command line or its default, as the script gets it; None: unknown."""
         if uses:
@@ -160,7 +167,7 @@ def _convert(value: Any, declared: Declared) -> Any:
         known = as_bool(Setting(value=value, origin=""))
         converted = value if known is None else known
     elif kind == "bool":
-        converted = bool(value)
+        converted = value != ""  # argparse makes True of any text, "False" too
     elif kind == "int":
         converted = as_number(value)
     elif kind == "float" and isinstance(value, str):

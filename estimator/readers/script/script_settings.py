@@ -309,6 +309,7 @@ def _read_layers(tree: ast.Module, reader: Reader) -> _Layers:
         hints={**_constants(tree, reader), **notes.hints, **defaults},
         assigned={
             **notes.assigned,
+            **dict(options.made_true()),
             **{key: each for key, each in later.items() if key not in options.declared},
             **given,
         },

@@ -261,10 +261,24 @@ def _doubt_collator(call: Call, name: str) -> None:
     value = call.value(None, name)
     node = value.kind.node if isinstance(value, Instance) else value.node if isinstance(value, Function) else None
     root, dot, _ = value.path.partition(".") if isinstance(value, Name) else ("", "", "")
+    if node is not None and _stacks_once(node):
+        return
     if node is not None or value is UNKNOWN or (dot and root not in LIBRARIES):
         asks = node is not None and _JOINS.search(ast.unparse(node)) is not None
         sentence = f"{call.shown(name)}: vramtop does not follow how many sequences it puts into a batch."
         call.doubt(sentence, key="training.sequences_per_example", asks=asks)
+
+
+def _stacks_once(node: ast.AST) -> bool:
+    """Return True for a collator that makes one sequence of each example: it pads or stacks, and joins nothing."""
+    source = ast.unparse(node)
+    for each in ast.walk(node):
+        loops = len(each.generators) if isinstance(each, ast.ListComp | ast.GeneratorExp) else 0
+        adds = isinstance(each, ast.BinOp | ast.AugAssign) and isinstance(each.op, ast.Add | ast.Mult)
+        if loops > 1 or adds:
+            return False
+    joins = _JOINS.search(source) is not None or "append(" in source
+    return not joins and re.search(r"pad_sequence|stack|\.pad\(", source) is not None
 
 
 def note_accumulation(run: Any, test: ast.expr, body: Iterable[ast.stmt], scope: Scope) -> None:

@@ -320,3 +320,32 @@ def test_logits_of_an_evaluation_matter_over_words_alone(tmp_path: Path, kind: s
     head, load = (each.replace("CausalLM", kind) for each in (HEAD, LOAD))
     train = TRAIN.replace("=2)", "=2, eval_strategy='steps')").replace("))", "), compute_metrics=score)")
     assert ("logits of the whole validation set" in doubts(read(tmp_path, head + load + train))) == warns
+
+
+BOOLEAN = """import argparse
+from peft import LoraConfig, get_peft_model
+p = argparse.ArgumentParser()
+p.add_argument("--use_lora", type=bool, default=True)
+p.add_argument("--fp16", type=bool, default=False)
+A = p.parse_args()
+if A.use_lora:
+    model = get_peft_model(model, LoraConfig(r=16, target_modules=["q_proj"]))
+"""
+
+
+def test_argparse_makes_any_text_true(tmp_path: Path) -> None:
+    train = TRAIN.replace("=2", "=2, fp16=A.fp16")
+    reading = read(tmp_path, HEAD + LOAD + BOOLEAN + train, "--use_lora", "False", "--fp16", "False")
+    assert (reading.value("lora.rank"), reading.value("training.precision")) == (16, "bf16")
+    assert any("which type=bool makes true" in finding.origin for finding in reading.findings)
+
+
+def test_functions_of_trl_and_unsloth_that_change_no_memory_are_no_doubt(tmp_path: Path) -> None:
+    imports = "from trl import get_kbit_device_map\nfrom unsloth.chat_templates import train_on_responses_only\n"
+    load = LOAD.replace("')", "', device_map=get_kbit_device_map())")
+    title = "from setproctitle import setproctitle\nsetproctitle('mine')\n"
+    train = (
+        f"trainer = {TRAIN.replace('.train()', '')}trainer = train_on_responses_only(trainer, 'a')\ntrainer.train()\n"
+    )
+    text = HEAD + imports + load + title + train
+    assert read(tmp_path, text).left_open == ()

@@ -56,7 +56,7 @@ PLAIN = COLLATOR.format(ids="[each['input_ids'] for each in features]")
     ("before", "value", "is_plain"),
     [
         ("", "DataCollatorForSeq2Seq(None)", True),
-        (PLAIN, "Batches()", False),
+        (PLAIN, "Batches()", True),
         (COLLATOR.format(ids="[each['chosen'] for each in features] + [each['other'] for each in features]"),
          "Batches()", False),
         (COLLATOR.format(ids="list(chain(*[each['input_ids'] for each in features]))"), "Batches()", False),
