@@ -195,25 +195,18 @@ JOB_KEYS = {
     "fit.undo": Key("f10,u", "undo a suggestion, an opened file, or the edits of one field"),
     "fit.preflight": Key(
         "f12,c",
-        "preflight: check driver, model, access tokens, disk, libraries and network",
+        "preflight: check driver, model, access, disk and libraries",
     ),
     "fit.rehearse": Key("ctrl+r,r", "rehearse the program: without a GPU; shows the command and asks first"),
     "rehearse.run": Key("y", "run the program"),
     "rehearse.leave": Key("n,q", "run nothing"),
     "fit.apply": Key("enter", "apply the highlighted suggestion", in_help=False),
-    "attach.choose": Key("f3", "attach to one more process"),
     "attach.rehearse": Key(
         "ctrl+r,r", "rehearse this run beside it, without a GPU; shows the command and asks first; again: stop"
     ),
     "attach.forget": Key("f8", "forget your settings: those for this command line; clearing a field forgets that one"),
     "attach.zoom_in": Key("plus,equals_sign", ("shorter or longer time: 1, 5, 15, 60 minutes, or the whole run")),
     "attach.zoom_out": Key("minus,underscore", "show a longer time span", in_help=False),
-    "attach.previous_run": Key(
-        "left_square_bracket",
-        "the previous or next run; ↑ ↓ choose the rank in the graph, PgUp PgDn scroll the text below",
-    ),
-    "attach.next_run": Key("right_square_bracket", "the next run", in_help=False),
-    "attach.dismiss": Key("x", "dismiss this run; ended runs stay until you dismiss them"),
 }
 
 

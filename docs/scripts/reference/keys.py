@@ -15,7 +15,6 @@ _IN_ONE_LINE = {
     "list.fold": "list.unfold",
     "gpu.next": "gpu.previous",
     "attach.zoom_out": "attach.zoom_in",
-    "attach.next_run": "attach.previous_run",
 }
 """Keys that are listed with another key, whose sentence says both."""
 _GROUPS = {

@@ -148,23 +148,6 @@ async def test_the_settings_of_a_run_can_be_seen_and_not_changed(app: ViewOnlyAp
         assert app.focused is None or form not in app.focused.ancestors_with_self
 
 
-@SLOW
-async def test_only_processes_on_the_gpus_can_be_read(app: ViewOnlyApp, sleeper: subprocess.Popen[bytes]) -> None:
-    from textual.widgets import Input, OptionList
-
-    from vramtop.tui.screens.attach.screen import open_attach_on
-
-    async with app.run_test(size=(140, 40)) as pilot:
-        await shown(pilot, app)
-        open_attach_on(app, None)
-        await until_shown(pilot, lambda: app.screen.query(OptionList))
-        box = app.screen.query_one("#pid", Input)
-        assert box.disabled
-        await pilot.press("1", "enter")
-        assert box.value == ""
-        assert [option.id for option in app.screen.query_one("#running", OptionList).options] == [str(sleeper.pid)]
-
-
 def test_no_file_of_the_users_changes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(user_file, "_changes_allowed", type(user_file._changes_allowed)())
     user_file._changes_allowed.set()

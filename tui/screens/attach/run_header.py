@@ -1,38 +1,26 @@
-"""Runs in a few lines of text: tabs for all of them, and the header of the one that is shown."""
+"""A run in a few lines of text: its name, its facts, and the warnings about it."""
 
 from collections.abc import Sequence
 
 from textual.content import Content
 
 from vramtop.monitor.attach.attachment import Attachment
-from vramtop.monitor.board.board import NOT_ON_GPU_YET, ProcessRow, RunRow
-from vramtop.monitor.snapshot.snapshot import ProcessKey, gpu_list
+from vramtop.monitor.board.board import ProcessRow, RunRow
+from vramtop.monitor.snapshot.snapshot import gpu_list
 
-from ...draw.labels import MUTED, badge, format_duration, gpu_labels, process_name, shorten, urgent_label, worst_row
+from ...draw.labels import badge, format_duration, gpu_labels, process_name, urgent_label, worst_row
 from ...draw.palette import STATUSES, colour_of
 from ...draw.text_output import printable
-from .rank_view import time_words
-
-_MAX_NAME_WIDTH = 28
 
 
-def run_tabs(runs: Sequence[RunRow], shown: Sequence[ProcessKey], width: int) -> Content:
-    """Return the followed runs in one line, the shown one marked; those that do not fit in are counted."""
-    if not runs:
+def run_title(run: RunRow | None) -> Content:
+    """Return the name of a followed run: its job's, or else program and model; None: it is not followed yet."""
+    if run is None:
         return Content("Attach: compare a running job with its budget")
-    at = next((at for at, run in enumerate(runs) if not set(shown).isdisjoint(run.pids)), None)
-    if len(runs) == 1 and at == 0:  # its status stands below
-        return Content(_name(runs[0])).truncate(width)
-    tabs = [_tab(number, run, shown=number == at) for number, run in enumerate(runs)]
-    first = 0
-    while at is not None and first < at and sum(tab.cell_length + 2 for tab in tabs[first : at + 1]) > width:
-        first += 1
-    line = Content(f"‹ {first} more  " if first else "")
-    for place, tab in enumerate(tabs[first:], start=first):
-        if line.cell_length + tab.cell_length > width - 10 and place not in {first, at}:
-            return Content.assemble(line, f"{len(tabs) - place} more ›").truncate(width)
-        line = Content.assemble(line, tab, "  ")
-    return line.truncate(width)
+    if run.job.name:
+        return Content(printable(run.job.name))
+    program = [process_name(row.process) for row in run.rows[:1]]
+    return Content(printable(" ".join([*program, (run.job.model.id or "").rpartition("/")[2]])))
 
 
 def run_header(attachment: Attachment, rows: Sequence[ProcessRow], missing: str) -> Content:
@@ -72,26 +60,6 @@ def warnings_content(attachment: Attachment) -> Content:
     return Content("\n").join(
         Content.assemble(("! ", f"bold {colour_of('warning')}"), printable(text)) for text in attachment.warnings
     )
-
-
-def _tab(number: int, run: RunRow, *, shown: bool) -> Content:
-    row = worst_row(run.rows)
-    words = Content.styled(f" {number + 1} {shorten(_name(run), _MAX_NAME_WIDTH)}", "bold reverse" if shown else "")
-    if run.ended_at is not None and (row is None or row.comparison is None or row.comparison.status == "ended"):
-        return Content.assemble(words, " ", Content.styled(f"■ ended {time_words(run.ended_at)}", MUTED))
-    if row is None or row.comparison is None:
-        return Content.assemble(
-            words, Content.styled(" no budget" if run.problem else f" {NOT_ON_GPU_YET.short}", MUTED)
-        )
-    return Content.assemble(words, " ", badge(STATUSES[row.comparison.status], row.comparison.status))
-
-
-def _name(run: RunRow) -> str:
-    """Return the job's name, or else program and model, which distinguishes two runs of one script."""
-    if run.job.name:
-        return printable(run.job.name)
-    program = [process_name(row.process) for row in run.rows[:1]]
-    return printable(" ".join([*program, (run.job.model.id or "").rpartition("/")[2]]))
 
 
 def _head(facts: Sequence[str], rows: Sequence[ProcessRow], command: str) -> Content:

@@ -53,10 +53,9 @@ from ...widgets.row_table import StaticLines
 from ..base import BoardApp, is_view_only
 from ..crash import open_crash_on
 from ..step.screen import LiveStepScreen
-from .pid_chooser import PidChooser
 from .rank_table import RankPlacement, RankTable
 from .rank_view import RankView
-from .run_header import process_header, run_header, run_tabs, warnings_content
+from .run_header import process_header, run_header, run_title, warnings_content
 
 if TYPE_CHECKING:
     from textual.timer import Timer
@@ -102,7 +101,6 @@ def with_start_times(board: Board | None, keys: tuple[ProcessKey, ...]) -> tuple
 
 ATTACH_KEYS: list[BindingType] = [
     bind("app.back", "back", "Back"),
-    bind("attach.choose", "choose", "Process"),
     bind(
         "dashboard.process", "app.open_screen('process')", "Info",
         help_text="details of the process: SM, CPU, RAM, folder, container, parents, environment",
@@ -113,9 +111,6 @@ ATTACH_KEYS: list[BindingType] = [
     bind("attach.forget", "forget", "Forget", show=False),
     bind("attach.zoom_in", "zoom(-1)", group="Zoom"),
     bind("attach.zoom_out", "zoom(1)", group="Zoom"),
-    bind("attach.previous_run", "run(-1)", group="Runs"),
-    bind("attach.next_run", "run(1)", group="Runs"),
-    bind("attach.dismiss", "dismiss_run", "Dismiss"),
 ]  # fmt: skip
 ATTACH_LAYOUT = """
 AttachScreen #title { width: 1fr; height: 1; padding: 0 1; text-style: bold; background: $panel; }
@@ -142,7 +137,7 @@ _Divergence = tuple[int, HistoryKey, int, bool, Status]
 
 
 class AttachScreen(Screen[None]):
-    """Asks for a process, reads its job, and follows its run; keys lead to the other runs.
+    """Reads the job of a process, and follows its run.
 
     Args:
         watchlist: compares the run with its budget as soon as the job is complete.
@@ -153,7 +148,7 @@ class AttachScreen(Screen[None]):
         answers: the file of settings that the user fills in.
         attached: what was read of processes before: an ended process can no longer be read.
         board: the latest board, until ``show_board`` brings the next.
-        pid: the process; None: the user is asked.
+        pid: the process.
         start_time: start of that process, if known: pids are reused.
     """
 
@@ -173,15 +168,15 @@ class AttachScreen(Screen[None]):
         answers: SavedAnswers | None = None,
         attached: MutableMapping[ProcessKey, Attachment] | None = None,
         board: Board | None = None,
-        pid: int | None = None,
+        pid: int,
         start_time: float | None = None,
     ) -> None:
         super().__init__()
         self._watchlist, self._board = watchlist, board
         self._estimate_changed = estimate_changed or estimate
-        self._pid: int | None = None
-        """The process that was read last; None: the user is choosing one."""
-        self._keys: tuple[ProcessKey, ...] = () if pid is None else ((pid, start_time),)
+        self._pid = pid
+        """The process that was read last."""
+        self._keys: tuple[ProcessKey, ...] = ((pid, start_time),)
         """Processes of the run that is shown."""
         self._on_gpus: tuple[ProcessRow, ...] = ()
         """Processes of the run that are on GPUs."""
@@ -219,9 +214,8 @@ class AttachScreen(Screen[None]):
         """The divergence that is explained, or that is being explained."""
 
     def compose(self) -> ComposeResult:
-        """The choice of a process; or the whole run, and below it one of its processes."""
+        """The whole run, and below it one of its processes."""
         yield StaticLines(id="title")
-        yield PidChooser(id="choose")
         with Vertical(id="attached"):
             yield StaticLines(id="run")
             yield StaticLines(id="warnings")
@@ -234,11 +228,9 @@ class AttachScreen(Screen[None]):
         yield KeysLine()
 
     def on_mount(self) -> None:
-        """Read the process, or ask for one."""
-        if self._keys:
-            self._open_run(self._keys)
-        else:
-            self.action_choose()
+        """Read the process."""
+        self._show_run()
+        self._read(*self._keys[0])
 
     def on_unmount(self) -> None:
         """Cancel all background work."""
@@ -249,14 +241,7 @@ class AttachScreen(Screen[None]):
         """Show the run as it is on this board."""
         self._board = board
         with self.app.batch_update():
-            if not self._keys:
-                self.query_one(PidChooser).show_board(board)
             self._show_run()
-
-    @on(PidChooser.Chosen)
-    def pid_chosen(self, event: PidChooser.Chosen) -> None:
-        """Read the chosen process."""
-        self._open_run(((event.pid, None),))
 
     @on(JobForm.Edited)
     def settings_edited(self, event: JobForm.Edited) -> None:
@@ -288,44 +273,18 @@ class AttachScreen(Screen[None]):
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002 - Textual's
         """Disable keys that would do nothing."""
-        if action in ("zoom", "run", "dismiss_run") and isinstance(self.focused, Input):
-            return False  # they are typed into the field
         match action:
-            case "run":
-                return len(self._runs) > (self._shown_run is not None)
-            case "dismiss_run":
-                return self._shown_run is not None
+            case "zoom":
+                return not isinstance(self.focused, Input)  # its keys are typed into the field
             case "rehearse":
                 return self._rehearsal is not None or self._may_rehearse
             case "other_pane" | "forget":
-                return self._attachment is not None and self._pid is not None
-            case "step" | "zoom":
-                return self._pid is not None
+                return self._attachment is not None
         return True
 
     def action_zoom(self, by: int) -> None:
         """Show a longer time (1) or a shorter one (-1)."""
         self.query_one(RankView).zoom(by)
-
-    def action_run(self, by: int) -> None:
-        """Show the next run (1) or the previous one (-1)."""
-        runs, run = self._runs, self._shown_run
-        if runs:
-            self._open_run(runs[(runs.index(run) + by if run in runs else 0) % len(runs)].pids)
-
-    def action_dismiss_run(self) -> None:
-        """Follow this run no longer, whether it has ended or not."""
-        run = self._shown_run
-        if run is None:
-            return
-        self._watchlist.dismiss_runs(run.pids)
-        self._reader.forget(run.pids)
-        self._board = self._watchlist.rebuild_board()
-        self.notify(f"{run.job.label} is detached.", markup=False)
-        if self._runs:
-            self._open_run(self._runs[0].pids)
-        else:
-            self.app.pop_screen()
 
     def action_other_pane(self) -> None:
         """Move the focus to the settings, or back to the run."""
@@ -380,23 +339,11 @@ class AttachScreen(Screen[None]):
         else:
             self._step.open(budget, self._estimates, gpu_bytes=row.gpu.total_bytes if row else None)
 
-    def action_choose(self, failure: str = "") -> None:
-        """Ask for another process; ``failure`` says why the last one could not be read."""
-        self._cancel()
-        self._pid, self._keys, self._attachment = None, (), None
-        chooser = self.query_one(PidChooser)
-        self._show_run()
-        if self._board:
-            chooser.show_board(self._board)
-        chooser.show_failure(failure)
-        chooser.query_one(Input).focus()
-        self.refresh_bindings()
-
     @property
     def _may_rehearse(self) -> bool:
         """Whether this user runs it, on this machine and in no container."""
         pid = self._pid
-        if pid is None or is_view_only(self) or is_only_in_recording(self._board, pid):
+        if is_view_only(self) or is_only_in_recording(self._board, pid):
             return False
         if not any(map(self._watchlist.is_running, self._keys)):
             return False
@@ -483,16 +430,12 @@ class AttachScreen(Screen[None]):
     def shown_process(self) -> ProcessKey | None:
         """The process under the cursor of the table; before the run is on a GPU, its first."""
         row = self._selected
-        return (row.process.key if row else self._keys[0]) if self._keys else None
+        return row.process.key if row else self._keys[0]
 
     @property
     def _selected(self) -> ProcessRow | None:
         """The process under the cursor, which is drawn; None: it holds nothing on a GPU."""
         return self.query_one(RankTable).process
-
-    @property
-    def _runs(self) -> tuple[RunRow, ...]:
-        return self._board.runs if self._board else ()
 
     @property
     def _on_gpu(self) -> set[int] | None:
@@ -501,14 +444,6 @@ class AttachScreen(Screen[None]):
     @property
     def _shown_run(self) -> RunRow | None:
         return find_run(self._board, self._keys)
-
-    def _open_run(self, keys: tuple[ProcessKey, ...]) -> None:
-        """Show this run, and read the first of its processes."""
-        self._keys, self._attachment, self._budget = keys, None, None
-        self.query_one("#settings").remove_children()
-        self._show_problem(None)
-        self._show_run()
-        self._read(*self._keys[0])
 
     def _read(self, pid: int, start_time: float | None, *, recall: bool = True) -> None:
         self._pid = pid
@@ -579,10 +514,7 @@ class AttachScreen(Screen[None]):
             await self._show_attachment(attachment)
 
     def _show_unreadable(self, sentence: str) -> None:
-        """Show the run without its settings, or ask for another process if there is nothing to show."""
-        if not self._on_gpus:
-            self.action_choose(sentence)
-            return
+        """Show the run without its settings, and why there are none."""
         self.add_class("-unreadable")
         self._show_problem(sentence)
         self._draw_rehearsal()
@@ -651,19 +583,16 @@ class AttachScreen(Screen[None]):
 
     @on(Resize)
     def _show_run(self) -> None:
-        """Draw the names of the runs, and the run that is shown or the choice of a process."""
+        """Draw the run."""
         if not self.query("#facts"):  # a size, or a board, may come before the widgets
             return
         board, attachment = self._board, self._attachment
         keys = self._keys = with_start_times(board, self._keys)
-        self.query_one(PidChooser).display = not keys
-        self.query_one("#attached").display = bool(keys)
-        self.query_one("#title", StaticLines).show(run_tabs(self._runs, keys, self.size.width - 2))
-        if not keys:
-            return
+        self.query_one("#title", StaticLines).show(run_title(self._shown_run).truncate(self.size.width - 2))
         rows = self._on_gpus = run_rows(board, keys)
         self._missing = NOT_ON_GPU_YET if rows else missing_reason(board, keys, self._watchlist.is_running)
-        header = Content.styled(f"… reading process {keys[0][0]}", MUTED)
+        reading = "" if self.has_class("-unreadable") else "… reading "
+        header = Content.styled(f"{reading}process {keys[0][0]}", MUTED)
         if attachment:
             header = run_header(attachment, rows, self._missing.short)
         elif rows:
@@ -733,14 +662,18 @@ def _origins(attachment: Attachment) -> dict[str, str]:
 
 
 def open_attach(app: BoardApp) -> None:
-    """Show the latest run, or ask for a process if no run is followed."""
+    """Show the run of the process under the cursor, else the latest one."""
     runs = app.board.runs if app.board else ()
-    pid, start_time = runs[-1].pids[0] if runs and runs[-1].pids else (None, None)
-    open_attach_on(app, pid, start_time)
+    selected = app.selected_process
+    key = selected.process.key if selected else runs[-1].pids[0] if runs and runs[-1].pids else None
+    if key is None:
+        app.notify("There is no process on a GPU to attach to; vramtop PID opens one.", severity="warning")
+    else:
+        open_attach_on(app, *key)
 
 
-def open_attach_on(app: BoardApp, pid: int | None, start_time: float | None = None) -> None:
-    """Open the screen on this process; None: ask for one."""
+def open_attach_on(app: BoardApp, pid: int, start_time: float | None = None) -> None:
+    """Open the screen on this process."""
     screen = AttachScreen(
         app.watchlist,
         estimate=app.estimate or estimate,

@@ -9,7 +9,7 @@ import psutil
 import pytest
 from screen_host import ScreenHost, opened
 from textual.screen import Screen
-from textual.widgets import Input, OptionList
+from textual.widgets import Input
 from waiting import until_shown
 
 from vramtop.estimator.budget import Budget
@@ -206,26 +206,17 @@ def two_runs(training, watchlist, make_snapshot, make_gpu, make_process):
 
 
 @pytest.mark.slow
-async def test_all_ranks_are_listed_and_a_key_shows_another_run(attached, training, two_runs):
+async def test_all_ranks_are_listed_and_the_cursor_chooses_one(attached, two_runs):
     async with attached(board=two_runs(40, 61, 41), pid=999_999_000) as (screen, pilot):
         await until_shown(pilot, lambda: "no process 999999000" in text_of(screen, "#problem"))
         assert len(screen.query_one(RankTable).rows) == 2
-        assert "1 other  ▲ OVER" in text_of(screen, "#title")
-        assert "2 mine" in text_of(screen, "#title")
+        assert text_of(screen, "#title") == "other"
         assert "61.0 of 80.0 GiB" in text_of(screen, "#bars")  # the rank over its budget
         await pilot.press("up")
         await until_shown(pilot, lambda: "40.0 of 80.0 GiB" in text_of(screen, "#bars"))
-        await pilot.press("right_square_bracket")
-        await until_shown(pilot, lambda: f"pid {training.pid}" in text_of(screen, "#run"))
-        assert "41.0 of 80.0 GiB" in text_of(screen, "#bars")
-        await until_shown(pilot, lambda: bool(screen.query("JobForm")))
-        await pilot.press("left_square_bracket")
-        await until_shown(pilot, lambda: "pid 999999001" in text_of(screen, "#facts"))
 
 
-async def test_a_run_that_has_ended_stays_with_its_summary_until_it_is_dismissed(
-    attached, training, watchlist, two_runs
-):
+async def test_a_run_that_has_ended_stays_with_its_summary(attached, training, watchlist, two_runs):
     watchlist.is_running = lambda key: key[0] == training.pid
     async with attached(board=two_runs(40, 61, 41), pid=999_999_000) as (screen, pilot):
         await until_shown(pilot, lambda: "no process 999999000" in text_of(screen, "#problem"))
@@ -234,9 +225,6 @@ async def test_a_run_that_has_ended_stays_with_its_summary_until_it_is_dismissed
         assert "held at most 61.0 GiB" in text_of(screen, "#bars")
         assert "its whole run" in text_of(screen, "#legend")
         assert [run.job.label for run in watchlist.rebuild_board().runs] == ["other", "mine"]
-        await pilot.press("x")
-        await until_shown(pilot, lambda: f"pid {training.pid}" in text_of(screen, "#run"))
-        assert [run.job.label for run in watchlist.rebuild_board().runs] == ["mine"]
 
 
 @pytest.mark.slow
@@ -365,50 +353,29 @@ async def test_wrong_values_are_reported_and_the_last_valid_settings_stay_in_eff
         assert watchlist.runs()[0].job.model.id == "meta-llama/Llama-3.1-8B"
 
 
-async def test_without_a_pid_the_screen_offers_the_processes_on_gpus(training, watchlist, estimate_forty, board):
-    async with opened(AttachScreen(watchlist, estimate=estimate_forty), board) as (screen, pilot):
-        assert screen.query_one(OptionList).option_count == 1
-        await pilot.press("tab", "enter")
-        await until_shown(pilot, lambda: f"pid {training.pid}" in text_of(screen, "#run"))
-        await pilot.press("f3")
-        assert not screen.query_one("#attached").display
-
-
-async def test_a_process_of_a_recording_is_not_read_from_this_machine(training, watchlist, estimate_forty, board):
+async def test_a_process_of_a_recording_is_not_read_from_this_machine(attached, training, watchlist, board):
     source = replace(board.snapshot.source, kind="demo")
     recorded = replace(board, snapshot=replace(board.snapshot, source=source))
-    async with opened(AttachScreen(watchlist, estimate=estimate_forty), recorded) as (screen, pilot):
-        await pilot.press("tab", "enter")
+    async with attached(pid=training.pid, board=recorded, shown=recorded) as (screen, pilot):
         await until_shown(pilot, lambda: "is in the open recording" in text_of(screen, "#problem"))
         assert "41.0 of 80.0 GiB" in text_of(screen, "#bars")
         assert watchlist.runs() == ()
 
 
-async def test_an_ended_process_is_reported_in_one_sentence(watchlist, estimate_forty):
+async def test_an_ended_process_is_reported_in_one_sentence(attached):
     with subprocess.Popen([sys.executable, "-c", ""]) as ended:
         ended.wait()
-    async with opened(AttachScreen(watchlist, estimate=estimate_forty), size=(80, 24)) as (screen, pilot):
-        await pilot.press(*str(ended.pid), "enter")
-        await until_shown(pilot, lambda: f"no process {ended.pid}" in text_of(screen, "#failure"))
-        assert screen.query_one(Input).has_focus
+    async with attached(pid=ended.pid, size=(80, 24)) as (screen, pilot):
+        await until_shown(pilot, lambda: f"no process {ended.pid}" in text_of(screen, "#problem"))
+        assert text_of(screen, "#run") == f"process {ended.pid}"
 
 
-async def test_an_unreadable_process_is_reported_in_one_sentence(watchlist, estimate_forty):
+async def test_an_unreadable_process_is_reported_in_one_sentence(attached):
     def attach(pid: int, **_: object) -> Attachment:
         raise CannotTellError(f"Process {pid} is hidden from this user; run vramtop as its owner or as root.")
 
-    async with opened(AttachScreen(watchlist, attach=attach, estimate=estimate_forty, pid=1), size=(80, 24)) as (
-        screen,
-        pilot,
-    ):
-        await until_shown(pilot, lambda: "hidden from this user" in text_of(screen, "#failure"))
-
-
-@pytest.mark.parametrize("typed", ["abc", "-1", ""])
-async def test_an_invalid_pid_is_reported_in_one_sentence(watchlist, estimate_forty, typed):
-    async with opened(AttachScreen(watchlist, estimate=estimate_forty), size=(80, 24)) as (screen, pilot):
-        await pilot.press(*typed, "enter")
-        assert "pid" in text_of(screen, "#failure")
+    async with attached(attach=attach, pid=1, size=(80, 24)) as (screen, pilot):
+        await until_shown(pilot, lambda: "hidden from this user" in text_of(screen, "#problem"))
 
 
 async def test_a_run_without_gpu_memory_shows_its_budget_alone(attached, training):

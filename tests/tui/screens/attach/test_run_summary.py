@@ -1,5 +1,3 @@
-import pytest
-
 from vramtop.estimator.causes.divergence import Divergence
 from vramtop.estimator.causes.explain import Explanation
 from vramtop.estimator.common.sizes import GIB
@@ -7,48 +5,18 @@ from vramtop.estimator.job.job import Job, ModelSpec
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.snapshot.snapshot import WatchedJob
 from vramtop.tui.reports.divergence_text import divergence_content
-from vramtop.tui.screens.attach.run_header import run_tabs
+from vramtop.tui.screens.attach.run_header import run_title
 
 
-@pytest.fixture
-def runs_of(make_budget, make_snapshot, make_gpu, make_process):
-    """Makes runs of one process on one GPU each."""
-
-    def make(count: int):
-        watchlist = Watchlist(estimate=lambda job: make_budget(job, device=40), is_running=lambda _: False)
-        for at in range(count):
-            job = Job(name=f"run-number-{at}", model=ModelSpec(id="meta-llama/Llama-3.1-8B"))
-            watchlist.add_run(WatchedJob(job=job, pids=((at + 1, 1_000.0),)))
-        gpus = [make_gpu(at, [make_process(pid=at + 1, used=40)]) for at in range(count)]
-        return watchlist.update(make_snapshot(gpus)).runs
-
-    return make
-
-
-def test_without_runs_the_line_explains_the_screen(runs_of):
-    assert "compare a running job with its budget" in run_tabs((), (), 80).plain
-
-
-def test_a_single_run_is_named_and_several_have_numbers_and_statuses(runs_of):
-    assert run_tabs(runs_of(1), ((1, 1_000.0),), 80).plain == "run-number-0"
-    line = run_tabs(runs_of(2), ((2, 1_000.0),), 80).plain
-    assert "1 run-number-0  ✓ within budget" in line
-    assert "2 run-number-1" in line
-
-
-@pytest.mark.parametrize("width", [20, 40, 80, 120])
-@pytest.mark.parametrize("shown", [1, 5, 9])
-def test_many_runs_fit_in_the_line_and_the_current_one_is_included(runs_of, width, shown):
-    line = run_tabs(runs_of(9), ((shown, 1_000.0),), width)
-    assert line.cell_length <= width
-    assert width < 40 or f"{shown} run-number-{shown - 1}" in line.plain
+def test_a_process_that_is_not_followed_yet_explains_the_screen():
+    assert "compare a running job with its budget" in run_title(None).plain
 
 
 def test_a_run_without_a_name_shows_its_program_and_model(make_budget, make_snapshot, make_gpu, make_process):
     watchlist = Watchlist(estimate=lambda job: make_budget(job, device=40))
     watchlist.add_run(WatchedJob(job=Job(model=ModelSpec(id="meta-llama/Llama-3.1-8B")), pids=((4711, 1_000.0),)))
     runs = watchlist.update(make_snapshot([make_gpu(0, [make_process(used=40)])])).runs
-    assert run_tabs(runs, ((4711, 1_000.0),), 80).plain == "train.py Llama-3.1-8B"
+    assert run_title(runs[0]).plain == "train.py Llama-3.1-8B"
 
 
 def test_an_explanation_is_shown_once():

@@ -417,8 +417,10 @@ async def test_enter_opens_the_process_and_escape_returns(open_app, make_snapsho
 
 
 @pytest.mark.parametrize(("key", "screen"), [("f", "FitCheckScreen"), ("a", "AttachScreen")])
-async def test_key_opens_the_screen_and_figures_keep_updating_behind_it(open_app, make_snapshot, make_gpu, key, screen):
-    app = open_app([make_snapshot([make_gpu(0)])])
+async def test_key_opens_the_screen_and_figures_keep_updating_behind_it(
+    open_app, make_snapshot, make_gpu, make_process, key, screen
+):
+    app = open_app([make_snapshot([make_gpu(0, [make_process(999_999_001, 40)])])])
     async with on_first_board(app) as pilot:
         await pilot.press(key)
         await opened(pilot, screen)
@@ -497,16 +499,23 @@ async def test_an_ended_run_stays_in_the_table_until_it_is_dismissed(open_app, m
         await until_shown(pilot, lambda: not any("999999001" in line for line in screen_lines(app)))
 
 
-async def test_attach_without_a_process_opens_the_latest_run(open_app, make_snapshot, make_gpu, make_process):
+async def test_attach_opens_the_run_under_the_cursor(open_app, make_snapshot, make_gpu, make_process):
     running = make_snapshot([make_gpu(0, [make_process(999_999_001, 40), make_process(999_999_002, 20)])])
     app = open_app([running], jobs={"big": [999_999_001], "small": [999_999_002]})
     async with on_first_board(app) as pilot:
         await pilot.press("a")
         await until_shown(pilot, lambda: "no process 999999002" in screen_text(app))
         text = screen_text(app)
-        assert "1 big" in text
-        assert "2 small" in text
+        assert text.lstrip().startswith("small")  # it is under its budget, so that its row is the first
         assert "pid 999999002" in text
+
+
+async def test_attach_without_a_process_says_so(open_app, make_snapshot, make_gpu):
+    app = open_app([make_snapshot([make_gpu(0)])])
+    async with on_first_board(app) as pilot:
+        await pilot.press("a")
+        await until_shown(pilot, lambda: any("vramtop PID opens one" in note.message for note in app._notifications))
+        assert len(app.screen_stack) == 1
 
 
 async def test_click_on_the_row_under_the_cursor_opens_it_in_every_column(
