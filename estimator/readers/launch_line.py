@@ -306,9 +306,10 @@ def _read_devices(program: Program, script: ScriptSettings, launched: Sequence[S
 def _unread_flags(flags: SettingsLayer, script: ScriptSettings) -> SettingsLayer:
     """Return the flags that no parser of the script reads; none where not all that it reads is known."""
     read = script.read_options
+    passed_over = {name: setting for name, setting in flags.items() if name in script.passed_over}
     if read is None:
-        return {}
-    return {
+        return passed_over
+    return passed_over | {
         name: setting
         for name, setting in flags.items()
         if setting.origin.startswith("--")

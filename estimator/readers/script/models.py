@@ -492,9 +492,11 @@ def _peft_config(call: Call) -> Any:
 
 def _quantization_config(call: Call) -> Any:
     """Follow TRL's ``get_quantization_config(model_args)``: None unless a quantization is asked for."""
-    known = [truth(call.run.attribute(call.value(0), name)) for name in ("load_in_4bit", "load_in_8bit")]
-    made = QuantizationConfig(Call(call.run, call.node, "BitsAndBytesConfig"))
-    return made if True in known else UNKNOWN if None in known else None
+    names = ("load_in_4bit", "load_in_8bit")
+    known = {name: truth(call.run.attribute(call.value(0), name)) for name in names}
+    asked = {name: True for name, value in known.items() if value}
+    made = QuantizationConfig(Call(call.run, call.node, "BitsAndBytesConfig", kwargs=asked))
+    return made if asked else UNKNOWN if None in known.values() else None
 
 
 def _prepare_for_kbit(call: Call) -> Any:

@@ -22,7 +22,7 @@ from .libraries import DIFFUSION, LOSSES, starts_training
 from .models import LENGTH_ARGUMENTS, AdapterConfig, Model, ModelConfig, Part, models_in
 from .notes import Doubt, Notes
 from .options import LIBRARIES, MEMORY_ARGUMENTS, Options, may_parse_elsewhere
-from .training import TRAINING_CONFIG, TrainerObject
+from .training import TRAINING_CONFIG, Arguments, TrainerObject
 from .values import UNKNOWN, Instance, short_text
 
 _MAX_BYTES = 3 * 2**16
@@ -45,6 +45,13 @@ _OUTCOMES = re.compile(r"(?i)reward|log_?p|loss|score|logit|margin|acc|value|dim
 """In the names of what a model returns, which is joined after it has run."""
 _PADDING_COLLATORS = scripts().names["padding_collators"]
 _ONE_LENGTH = ("ConstantLengthDataset", "TextDataset", "group_texts", "group_text")
+_OF_ARGUMENTS = {
+    *("per_device_train_batch_size", "per_gpu_train_batch_size", "micro_batch_size", "train_batch_size", "batch_size"),
+    *("gradient_accumulation_steps", "gradient_checkpointing", "optim", "bf16", "fp16", "torch_compile"),
+    *("use_liger_kernel", "auto_find_batch_size", "per_device_eval_batch_size", "eval_strategy", "evaluation_strategy"),
+}
+"""Names that a trainer's arguments decide, with those by which a flag may stand for the batch."""
+_OF_LOADING = {"load_in_4bit", "load_in_8bit", "attn_implementation"}
 _LENGTHS_OF_TRL = ("max_length", "max_seq_length", "max_prompt_length")
 _SHORTEST = 16
 """Numbers below are no lengths of sequences."""
@@ -73,6 +80,8 @@ class ScriptSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Options that it was seen to use."""
     unused: frozenset[str] = frozenset()
     """Options that do not decide what their names say."""
+    passed_over: frozenset[str] = frozenset()
+    """Those of them on the command line that the script gives to nothing that takes them."""
     option_names: frozenset[str] = frozenset()
     """Names that its command line may have, and may abbreviate as argparse allows."""
     read_options: frozenset[str] | None = None
@@ -247,6 +256,7 @@ def _settings(tree: ast.Module, reader: Reader) -> ScriptSettings:
         unused = _read_model(model, notes, layers, certain=trained.certain)
     else:
         _doubt_model(reader)
+    passed_over = _decided_by_script(trained, notes, layers)
     given = options.given.get("model")
     if given is not None and model is None and not notes.models and notes.find_config(str(given.value)) is None:
         unused.add("model")  # no library loads one by name, and none has the name: it is the script's
@@ -282,7 +292,8 @@ def _settings(tree: ast.Module, reader: Reader) -> ScriptSettings:
         own_loss=notes.own_loss,
         loads_model=model is not None and trained.name is None,
         understood=frozenset({*used, *(f"no_{each}" for each in used)}),
-        unused=frozenset(unused),
+        unused=frozenset(unused | passed_over),
+        passed_over=frozenset(passed_over & options.given.keys()),
         option_names=frozenset(options.names) if options.abbreviates else frozenset(),
         read_options=None if is_open else frozenset({*options.names, *options.declared, *options.used}),
         unresolved={
@@ -452,6 +463,25 @@ def _read_model(model: Model, notes: Notes, layers: _Layers, *, certain: bool) -
         _read_config(model, config, notes, layers.written)
     is_typed = {"dtype", "torch_dtype"} & {*settings}
     return {"dtype", "torch_dtype"} if certain and model.is_read and not is_typed else set()
+
+
+def _decided_by_script(trained: _Trained, notes: Notes, layers: _Layers) -> set[str]:
+    """Let what the script gives its trainer and its model count before its own flags; return flags it gives neither.
+
+    Both are known as a whole: without ``**table`` that only the running script knows.
+    """
+    options, model = notes.options, trained.model
+    arguments = [trainer.arguments for trainer in notes.trainers if trainer.ran or len(notes.trainers) == 1]
+    names: set[str] = set()
+    if arguments and all(isinstance(each, Arguments) and each.unknown_table is None for each in arguments):
+        names |= _OF_ARGUMENTS
+    if trained.certain and model is not None and model.is_read:
+        names |= {name for name in _OF_LOADING if name not in model.hints}
+    for name in names & layers.written.keys():
+        layers.assigned.setdefault(name, layers.written[name])
+    passed_over = names - layers.written.keys() - layers.assigned.keys()
+    own = options.declared.keys() - options.used
+    return {name for name in passed_over if name in _OF_LOADING or name in own}
 
 
 def _read_passes(model: Model, notes: Notes) -> None:

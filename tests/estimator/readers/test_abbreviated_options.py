@@ -50,7 +50,7 @@ def test_an_abbreviation_of_a_script_s_own_option(tmp_path: Path) -> None:
     reading = _read(tmp_path, "python train.py --micro-b 16 --acc=4", _OWN.format(options=""))
     assert reading.value("training.micro_batch") == 16
     assert reading.value("training.gradient_accumulation") == 4
-    assert "--micro-batch-size" in reading.evidence()["training.micro_batch"].replace("_", "-")
+    assert "TrainingArguments(per_device_train_batch_size=sizes)" in reading.evidence()["training.micro_batch"]
 
 
 def test_an_exact_name_is_no_abbreviation(tmp_path: Path) -> None:

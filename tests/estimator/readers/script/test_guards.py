@@ -349,3 +349,38 @@ def test_functions_of_trl_and_unsloth_that_change_no_memory_are_no_doubt(tmp_pat
     )
     text = HEAD + imports + load + title + train
     assert read(tmp_path, text).left_open == ()
+
+
+FLAGS = """import argparse
+p = argparse.ArgumentParser()
+p.add_argument("--optim", default="adamw_torch")
+p.add_argument("--batch_size", type=int, default=64)
+p.add_argument("--micro", type=int, default=2)
+p.add_argument("--load_in_4bit", action="store_true")
+p.add_argument("--attn_implementation", default="sdpa")
+A = p.parse_args()
+"""
+
+
+@pytest.mark.parametrize(
+    ("flags", "key", "value"),
+    [
+        (("--optim", "adafactor"), "training.optimizer", "adamw-fused"),
+        (("--load_in_4bit",), "lora.quantization", None),
+        (("--attn_implementation", "eager"), "model.attention", "sdpa"),
+    ],
+)
+def test_a_flag_that_the_script_gives_to_nothing_does_not_count_and_is_named(
+    tmp_path: Path, flags: tuple[str, ...], key: str, value: object
+) -> None:
+    reading = read(tmp_path, HEAD + FLAGS + LOAD + TRAIN, *flags)
+    assert reading.value(key) == value
+    assert f"does not read {flags[0]}; these options are not counted" in doubts(reading)
+
+
+def test_a_flag_that_the_script_computes_with_counts_by_what_it_makes(tmp_path: Path) -> None:
+    train = TRAIN.replace("=2", "=A.micro, gradient_accumulation_steps=A.batch_size // A.micro, optim=A.optim")
+    reading = read(tmp_path, HEAD + FLAGS + LOAD + train, "--batch_size", "32", "--optim", "adafactor")
+    assert (reading.value("training.micro_batch"), reading.value("training.gradient_accumulation")) == (2, 16)
+    assert reading.value("training.optimizer") == "adafactor"
+    assert "does not read" not in doubts(reading)
