@@ -136,20 +136,11 @@ class Reader:
     def _not_followed(self, nodes: Sequence[ast.AST], why: str, at: ast.AST) -> None:
         not_followed(nodes, why, self.location(at), self.notes)
 
-    def option(self, node: ast.AST, scope: Scope | None) -> Setting | None:
-        """Return the option of the command line whose value an expression is; None: it is something else."""
-        if scope is None:
-            return None
-        if isinstance(node, ast.Name):
-            owner = scope.find(node.id)
-            return owner.origins.get(node.id) if owner is not None else None
-        if isinstance(node, ast.Attribute | ast.Subscript) and isinstance(node.value, ast.Name):
-            owner = scope.find(node.value.id)
-            key = node.attr if isinstance(node, ast.Attribute) else getattr(node.slice, "value", None)
-            held = owner.names[node.value.id] if owner is not None else None
-            return held.option(key) if isinstance(held, Parsed) and isinstance(key, str) else None
-        is_converted = isinstance(node, ast.Call) and getattr(node.func, "id", "") in ("int", "float", "str")
-        return self.option(node.args[0], scope) if is_converted and isinstance(node, ast.Call) and node.args else None
+    def option(self, node: ast.expr) -> Setting | None:
+        """Return the first option of the command line that an expression names; None: it names none."""
+        names = (getattr(each, "attr", getattr(each, "id", "")) for each in ast.walk(node))
+        found = (self.notes.options.find(name, uses=False) for name in names)
+        return next((setting for setting in found if setting is not None), None)
 
     # Statements
 
@@ -195,7 +186,7 @@ class Reader:
     def assign(self, target: ast.expr, value: Any, scope: Scope, source: ast.expr | None = None) -> None:
         """Assign a value to a name, an attribute, an item, or several of them."""
         if isinstance(target, ast.Name):
-            scope.assign(target.id, value, self.option(source, scope) if source is not None else None)
+            scope.assign(target.id, value)
         elif isinstance(target, ast.Tuple | ast.List):
             items = self.iterate(value)
             known = items if items is not None and len(items) == len(target.elts) else [UNKNOWN] * len(target.elts)
@@ -614,14 +605,9 @@ class Reader:
         arguments = function.node.args
         named = [each.arg for each in (*arguments.posonlyargs, *arguments.args)]
         for at, name in enumerate([*named, *(each.arg for each in arguments.kwonlyargs)]):
-            key: str | int = name if name in call.kwargs else at
-            if name in call.kwargs or (at < len(named) and at < len(call.args)):
-                option = self.option(call.nodes[key], call.scope) if key in call.nodes else None
-                scope.assign(name, call.kwargs[name] if name in call.kwargs else call.args[at], option)
-            elif function.options is not None and name in function.options:
-                scope.assign(name, function.options[name].value, function.options[name])
-            else:
-                scope.assign(name, function.defaults.get(name, UNKNOWN))
+            default = (function.options or function.defaults).get(name, UNKNOWN)
+            is_positional = at < len(named) and at < len(call.args)
+            scope.names[name] = call.kwargs.get(name, call.args[at] if is_positional else default)
         if arguments.vararg is not None:
             scope.names[arguments.vararg.arg] = tuple(call.args[len(named) :])
         if arguments.kwarg is not None:

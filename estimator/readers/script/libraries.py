@@ -166,12 +166,12 @@ def _doubt_unknown(call: Call, name: str, models: list[Model], *, is_own: bool) 
 def _note_old(call: Call) -> None:
     """Note what today's libraries refuse; unsloth makes TRL's trainers take what they took."""
     library, name = call.path.partition(".")[0], call.name
-    call.notes.called |= {library} & {"unsloth"}
+    call.notes.has_unsloth |= library == "unsloth"
     for row, found in old_names(call.path):
         call.notes.old_calls.setdefault(row, f"{found} at {call.where}")
     alias = ["TrainingArguments"] if TRAINING_CONFIG.fullmatch(name) and name != "ModelConfig" else []
     names = [(library, name), *(("transformers", each) for each in alias)]
-    for pair in names if "unsloth" not in call.notes.called else ():
+    for pair in names if not call.notes.has_unsloth else ():
         for row, argument in old_arguments(*pair, call.kwargs):
             call.notes.old_calls.setdefault(row, f"{name}({argument}=) at {call.where}")
 

@@ -62,6 +62,7 @@ class Notes(msgspec.Struct):
     """Modules that the script imports and vramtop does not know, each with the place."""
     own_modules: set[str] = msgspec.field(default_factory=set)
     """Roots of the modules beside the script that it imports."""
+    has_unsloth: bool = False
     own_loss: bool = False
     """A class of the script's, derived from one of TRL's trainers, computes the loss itself."""
     loads_unfollowed: bool = False

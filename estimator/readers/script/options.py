@@ -134,9 +134,9 @@ class Options:
             value = kind.find(name) if node.value is not None else UNKNOWN
             self.declare(name, _annotated(node.annotation, value, f"{run.location(node)}: default of {name}"))
 
-    def of_function(self, function: Function, run: Any) -> dict[str, Setting]:
-        """Return the options of the command line that a function's parameters stand for (click, fire, typer, tyro)."""
-        found: dict[str, Setting] = {}
+    def of_function(self, function: Function, run: Any) -> dict[str, Any]:
+        """Return the values of the options of the command line that a function's parameters stand for (click, fire, typer, tyro)."""
+        found: dict[str, Any] = {}
         self.is_open = True
         arguments = function.node.args
         for each in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs):
@@ -144,7 +144,8 @@ class Options:
             origin = f"{run.location(each)}: default of {each.arg}"
             if each.arg not in self.declared:
                 self.declare(each.arg, _annotated(each.annotation, default, origin))
-            found[each.arg] = self.find(each.arg) or Setting(value=UNKNOWN, origin=origin)
+            setting = self.find(each.arg)
+            found[each.arg] = setting.value if setting is not None else UNKNOWN
         return found
 
 
@@ -211,10 +212,6 @@ class Parsed(Thing):
 
     def __init__(self, options: Options, kind: Class | None = None, defaults: Mapping[str, Any] | None = None) -> None:
         self._options, self._kind, self._defaults = options, kind, defaults or {}
-
-    def option(self, name: str) -> Setting | None:
-        """Return an option or its default; None: unknown."""
-        return self._options.find(name)
 
     def attribute(self, name: str) -> Any:
         """Return an option's value."""

@@ -280,7 +280,7 @@ def _settings(tree: ast.Module, reader: Reader) -> ScriptSettings:
     trainers = [name for root, name in imported if root == "trl" and name.endswith("Trainer")]
     unknown = next((name for name in trainers if method_of_class(name) is None), None)
     unresolved = layers.split(notes.hints)
-    used = _used_options(options, layers, notes)
+    used = options.used | {key for key in options.declared if key not in options.given}
     is_open = options.is_open or bool(notes.own_modules) or not has_optimizer or may_parse_elsewhere(tree)
     return ScriptSettings(
         assigned=layers.assigned,
@@ -346,15 +346,6 @@ def _read_optimizer(notes: Notes, model: Model | None, layers: _Layers) -> None:
     if given and all(isinstance(value, Part) and value.name and "?" not in value.name for value in given):
         sentence = f"{optimizer.where}: {optimizer.name} gets some parameters; its state is counted for all that train."
         notes.doubt(sentence)
-
-
-def _used_options(options: Options, layers: _Layers, notes: Notes) -> set[str]:
-    """Return the options that the script was seen to use, or only declares."""
-    origins = [each.origin for each in (*layers.written.values(), *notes.accelerate.values())]
-    used = {
-        key for key, given in options.given.items() if any(each.startswith(f"{given.origin} (") for each in origins)
-    }
-    return used | options.used | {key for key in options.declared if key not in options.given}
 
 
 # Which model is trained.
@@ -531,15 +522,14 @@ def _constants(tree: ast.Module, reader: Reader) -> dict[str, Setting]:
     notes, module = reader.notes, reader.module
     for setting, aliases in _SIZES.items() if notes.optimizers and not notes.trainers else ():
         name = next((name for name in aliases if type(module.names.get(name)) is int), "")
-        value, origin = module.names.get(name), module.origins.get(name)
-        found |= {setting: origin or Setting(value=value, origin=f"{reader.name}: {name} = {value}")} if name else {}
+        value = module.names.get(name)
+        found |= {setting: Setting(value=value, origin=f"{reader.name}: {name} = {value}")} if name else {}
     for node in ast.walk(tree):
         if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
             name = getattr(node.targets[0] if isinstance(node, ast.Assign) else node.target, "id", "")
             value = module.names.get(name, getattr(node.value, "value", UNKNOWN))
             if name.lower() in LENGTH_ARGUMENTS and type(value) is int:
-                made = Setting(value=value, origin=f"{reader.location(node)}: {name}")
-                found[name.lower()] = module.origins.get(name) or made
+                found[name.lower()] = Setting(value=value, origin=f"{reader.location(node)}: {name}")
     return found
 
 

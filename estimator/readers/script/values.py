@@ -78,13 +78,11 @@ class Thing:
 class Scope:
     """The names of a module, a call or a class body, and the scope around them."""
 
-    __slots__ = ("elsewhere", "names", "origins", "outer")
+    __slots__ = ("elsewhere", "names", "outer")
 
     def __init__(self, outer: "Scope | None" = None) -> None:
         self.names: dict[str, Any] = {}
         self.outer = outer
-        self.origins: dict[str, Setting] = {}
-        """The options behind names that hold one's value."""
         self.elsewhere: set[str] = set()
         """Names declared ``global`` or ``nonlocal``."""
 
@@ -95,13 +93,10 @@ class Scope:
             scope = scope.outer
         return scope
 
-    def assign(self, name: str, value: Any, option: Setting | None = None) -> None:
-        """Give a name a value, which may be that of an option."""
+    def assign(self, name: str, value: Any) -> None:
+        """Give a name a value."""
         scope: Scope = (self.find(name) or self) if name in self.elsewhere else self
         scope.names[name] = value
-        scope.origins.pop(name, None)
-        if option is not None and isinstance(value, PLAIN):
-            scope.origins[name] = option.with_value(value)
 
 
 @dataclass(eq=False, slots=True)
@@ -112,8 +107,8 @@ class Function:
     scope: Scope
     defaults: Mapping[str, Any]
     name: str
-    options: Mapping[str, Setting] | None = None
-    """Options of the command line that its parameters stand for (click, typer, fire)."""
+    options: Mapping[str, Any] | None = None
+    """Values of the options of the command line that its parameters stand for (click, typer, fire)."""
 
 
 class Attribute(msgspec.Struct, eq=False):
@@ -295,7 +290,7 @@ class Call(msgspec.Struct):
         text = f"{self.run.location(node or self.node)}: {made}"
         if value is UNKNOWN:
             return Setting(value=UNKNOWN, origin=f"{text} is only known when the script runs.")
-        option = self.run.option(node, self.scope) if node is not None else None
+        option = self.run.option(node) if node is not None else None
         return Setting(value=value, origin=text if option is None else f"{option.origin} ({text})")
 
     def settings(self, *names: str, label: str = "") -> dict[str, Setting]:
