@@ -9,8 +9,7 @@ from typing import Any
 from ...job.rules.optimizers.by_name import optimizer_class_names
 from ..arguments.table import scripts
 from ..source.evidence import Setting
-from ..source.versions import AssumedVersion, old_arguments, old_names, transformers_defaults
-from ..trl.defaults import argument_defaults, trl_defaults
+from ..source.versions import AssumedVersion, old_arguments, old_names
 from ..trl.methods import method_of_class
 from .models import (
     CONFIG_DEFAULTS,
@@ -27,11 +26,10 @@ from .models import (
     models_in,
 )
 from .notes import Notes
-from .options import LIBRARIES, MEMORY_ARGUMENTS, Parsed, Parser, field, run_function
+from .options import LIBRARIES, TRAINING_CONFIG, Parsed, Parser, field, run_function
 from .sharding import SHARDING_CALLS
 from .training import (
     TRAINING_CALLS,
-    TRAINING_CONFIG,
     Arguments,
     is_parameters,
     make_arguments,
@@ -216,7 +214,7 @@ def make_instance(kind: Class, call: Call) -> Any:
         if base.endswith("Trainer"):
             return make_trainer(call, path, kind)
         if base in _PARSERS:
-            return _parser(call)
+            return Parser(call)
         if TRAINING_CONFIG.fullmatch(base):
             call.notes.called.add(base)
             return make_arguments(call)
@@ -276,36 +274,6 @@ def _run(call: Call) -> Any:
         value = number if isinstance(number, int) else "all GPUs"
         call.notes.written["script_processes"] = Setting(value=value, origin=origin)
     return run_function(call)
-
-
-def _parser(call: Call) -> Parser:
-    call.notes.options.abbreviates &= call.value(None, "allow_abbrev", default=True) is True
-    kinds = call.value(0, "dataclass_types", default=[]) if call.name != "ArgumentParser" else []
-    return Parser(call.notes.options, list(kinds) if isinstance(kinds, list | tuple) else [kinds], _library_class)
-
-
-def _library_class(kind: Name, call: Call) -> Any:
-    """Return the object of a library's class with the options of the command line."""
-    notes, options, name = call.notes, call.notes.options, kind.name
-    method, versions = method_of_class(name), notes.versions
-    options.is_open = True
-    options.names |= MEMORY_ARGUMENTS
-    if TRAINING_CONFIG.fullmatch(name) is None:
-        options.abbreviates = False
-        return Parsed(options)
-    notes.called.add(name)
-    if name == "ModelConfig":
-        return Parsed(options, None, {**scripts().defaults("model"), **argument_defaults(versions)})
-    for row, option in old_arguments("transformers", "TrainingArguments", {*options.given} - {*options.declared}):
-        notes.old_calls.setdefault(row, options.given[option].origin)
-    library = transformers_defaults(versions)
-    sizes = ("per_device_train_batch_size", "gradient_accumulation_steps")
-    defaults = scripts().defaults("training") | {each: library[each].value for each in sizes if each in library}
-    if method is not None:
-        own = trl_defaults(method.name, versions)
-        defaults |= {each: setting.value for each, setting in own.items()} | argument_defaults(versions)
-        defaults["bf16"] = defaults.get("bf16_unless_fp16", False)
-    return Parsed(options, None, defaults)
 
 
 def _set_environment(call: Call) -> Any:
@@ -412,7 +380,7 @@ _BY_NAME: Mapping[str, Callable[[Call], Any]] = {
     **TRAINING_CALLS,
     **SHARDING_CALLS,
     **dict.fromkeys(_RUNNERS, _run),
-    **dict.fromkeys(_PARSERS, _parser),
+    **dict.fromkeys(_PARSERS, Parser),
     **dict.fromkeys(("field", "Field"), field),
     **dict.fromkeys(_TRUE_ON_A_GPU, _always(True)),
     **{f"is_{name}_available": _always(False) for name in _OTHER_DEVICES},
@@ -420,7 +388,7 @@ _BY_NAME: Mapping[str, Callable[[Call], Any]] = {
     "get_kbit_device_map": lambda _: {"": 0},  # of TRL: this process's GPU
     **dict.fromkeys(("get_rank", "get_local_rank", "get_process_index"), _always(0)),
     **dict.fromkeys(("get_world_size", "get_num_processes"), lambda call: call.notes.ranks),
-    **dict.fromkeys(("add_argument", "parse_args", "parse_known_args"), lambda call: _parser(call).method(call)),
+    **dict.fromkeys(("add_argument", "parse_args", "parse_known_args"), lambda call: Parser(call).method(call)),
     "set_default_dtype": _not_read,
     **dict.fromkeys(("apply_activation_checkpointing", "checkpoint_wrapper"), _checkpoint_layers),
 }

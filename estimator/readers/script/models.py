@@ -669,9 +669,9 @@ def _read_loading(model: Model, call: Call) -> None:
     """Read dtype, attention, quantization and device."""
     label = f"{call.owner}.{call.name}"
     model.settings.update(call.settings(*_LOADING_ARGUMENTS, "device_map", "max_memory", label=label))
-    for name in ("device_map", "max_memory"):
-        if name in model.settings and model.settings[name].value is UNKNOWN:
-            call.doubt(f"{label}({name}=...) is only known when the script runs.")
+    for setting in (model.settings.get("device_map"), model.settings.get("max_memory")):
+        if setting is not None and setting.value is UNKNOWN:
+            call.notes.doubt(setting.origin)
     for name, setting in call.settings(*LENGTH_ARGUMENTS, label=label).items():
         call.notes.hints.setdefault(name, setting)
     if call.value(None, "trust_remote_code") is True:
@@ -684,8 +684,7 @@ def _read_loading(model: Model, call: Call) -> None:
         model.settings.update({name: setting for name, setting in found.items() if setting.value is not None})
         model.put("bitsandbytes_config", True, call, "BitsAndBytesConfig(...)")
     elif config is not None:
-        shown = f"quantization_config={short_text(call.nodes.get('quantization_config'))}"
-        call.doubt(f"{shown} is only known when the script runs.", key="lora.quantization")
+        call.notes.doubt(call.setting("quantization_config", label).origin, key="lora.quantization")
     device = call.value(None, "device_map")
     if isinstance(device, dict):
         device = device.get("", "cpu" if set(device.values()) == {"cpu"} else UNKNOWN)

@@ -2,14 +2,18 @@
 
 import ast
 import itertools
+import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from ..arguments.table import scripts
 from ..source.evidence import Setting, as_bool, as_float
+from ..source.versions import old_arguments, transformers_defaults
+from ..trl.defaults import argument_defaults, trl_defaults
+from ..trl.methods import TRAINER_NAMES, method_of_class
 from .values import (
     UNKNOWN,
     Attribute,
@@ -24,6 +28,8 @@ from .values import (
 
 _SWITCHES = ("store_true", "store_false", "BooleanOptionalAction")
 _WORDS = ("bool", "int", "float", "str")
+TRAINING_CONFIG = re.compile(rf"[A-Za-z0-9]*TrainingArguments|(Async)?({TRAINER_NAMES})(v2)?Config|ModelConfig")
+"""Classes of trainers' arguments."""
 MEMORY_ARGUMENTS = scripts().names["memory_arguments"]
 """Options of the libraries' classes that decide the memory, which a command line may abbreviate."""
 
@@ -135,7 +141,7 @@ class Options:
             self.declare(name, _annotated(node.annotation, value, f"{run.location(node)}: default of {name}"))
 
     def of_function(self, function: Function, run: Any) -> dict[str, Any]:
-        """Return the values of the options of the command line that a function's parameters stand for (click, fire, typer, tyro)."""
+        """Return the values of the options that a function's parameters stand for (click, fire, typer, tyro)."""
         found: dict[str, Any] = {}
         self.is_open = True
         arguments = function.node.args
@@ -255,13 +261,15 @@ class Parser(Thing):
     """``ArgumentParser()``, or ``HfArgumentParser((ModelArguments, TrainingArguments))``.
 
     Args:
-        options: the script's options.
-        kinds: the classes that it makes objects of; empty: one object with all options.
-        library_class: returns the object of a library's class with the options of the command line.
+        call: the call that makes it.
     """
 
-    def __init__(self, options: Options, kinds: list[Any], library_class: Callable[[Name, Call], Any]) -> None:
-        self._options, self._kinds, self._library_class = options, kinds, library_class
+    def __init__(self, call: Call) -> None:
+        self._options = call.notes.options
+        self._options.abbreviates &= call.value(None, "allow_abbrev", default=True) is True
+        kinds = call.value(0, "dataclass_types", default=[]) if call.name != "ArgumentParser" else []
+        self._kinds: list[Any] = list(kinds) if isinstance(kinds, list | tuple) else [kinds]
+        """The classes that it makes objects of; empty: one object with all options."""
 
     def attribute(self, name: str) -> Any:
         """Return a method."""
@@ -289,34 +297,58 @@ class Parser(Thing):
         if not self._kinds:
             parsed = Parsed(self._options)
             return (parsed, UNKNOWN) if call.name == "parse_known_args" else parsed
-        found = tuple(_parse_class(self._options, kind, call, self._library_class) for kind in self._kinds)
+        found = tuple(_parse_class(kind, call) for kind in self._kinds)
         if call.value(None, "return_remaining_strings") is True:
             self._options.is_open = True
             return (*found, UNKNOWN)
         return found[0] if call.name == "parse" and len(found) == 1 else found
 
 
-def _parse_class(options: Options, kind: Any, call: Call, library_class: Callable[[Name, Call], Any]) -> Any:
+def _parse_class(kind: Any, call: Call) -> Any:
     """Return an object of a class with the options of its fields."""
+    options = call.notes.options
     if isinstance(kind, Name):
-        return library_class(kind, call)
+        return _parse_library_class(kind.name, call)
     if not isinstance(kind, Class):
         options.is_open = True
         return UNKNOWN
     options.declare_fields(kind, call.run)
-    bases = [Name(path) for path in kind.library_bases()]
-    made = library_class(bases[0], call) if bases else Parsed(options, kind)
+    base = next(kind.library_bases(), None)
+    made = Parsed(options, kind) if base is None else _parse_library_class(base.rpartition(".")[2], call)
     finish = kind.find("__post_init__")
     if isinstance(finish, Function):
         call.run.call(finish, Call(call.run, call.node, "__post_init__", None, [made]))
     return made
 
 
+def _parse_library_class(name: str, call: Call) -> Parsed:
+    """Return the object of a library's class with the options of the command line."""
+    notes, options, method = call.notes, call.notes.options, method_of_class(name)
+    options.is_open = True
+    options.names |= MEMORY_ARGUMENTS
+    if TRAINING_CONFIG.fullmatch(name) is None:
+        options.abbreviates = False
+        return Parsed(options)
+    notes.called.add(name)
+    if name == "ModelConfig":
+        return Parsed(options, None, {**scripts().defaults("model"), **argument_defaults(notes.versions)})
+    for row, option in old_arguments("transformers", "TrainingArguments", {*options.given} - {*options.declared}):
+        notes.old_calls.setdefault(row, options.given[option].origin)
+    library = transformers_defaults(notes.versions)
+    sizes = ("per_device_train_batch_size", "gradient_accumulation_steps")
+    defaults = scripts().defaults("training") | {each: library[each].value for each in sizes if each in library}
+    if method is not None:
+        own = trl_defaults(method.name, notes.versions)
+        defaults |= {each: setting.value for each, setting in own.items()} | argument_defaults(notes.versions)
+        defaults["bf16"] = defaults.get("bf16_unless_fp16", False)
+    return Parsed(options, None, defaults)
+
+
 def run_function(call: Call) -> Any:
     """Follow the function that ``fire.Fire``, ``typer.run``, ``mp.spawn`` and the like are given."""
     function, options = call.value(0, "fn", "target", "function", "component", "main", "f"), call.notes.options
     if isinstance(function, Class) and call.name == "cli":
-        return _parse_class(options, function, call, lambda *_: UNKNOWN)
+        return _parse_class(function, call)
     if not isinstance(function, Function):
         options.is_open = True
         return UNKNOWN

@@ -21,8 +21,8 @@ from .follow import BudgetSpentError, Reader
 from .libraries import DIFFUSION, LOSSES, starts_training
 from .models import LENGTH_ARGUMENTS, AdapterConfig, Model, ModelConfig, Part, models_in
 from .notes import Doubt, Notes
-from .options import LIBRARIES, MEMORY_ARGUMENTS, Options, may_parse_elsewhere
-from .training import TRAINING_CONFIG, Arguments, TrainerObject
+from .options import LIBRARIES, MEMORY_ARGUMENTS, TRAINING_CONFIG, Options, may_parse_elsewhere
+from .training import Arguments, TrainerObject
 from .values import UNKNOWN, Instance, short_text
 
 _MAX_BYTES = 3 * 2**16
@@ -361,7 +361,7 @@ class _Trained(msgspec.Struct):
 
 def _find_trained(notes: Notes) -> _Trained:
     """Return what is trained: what a trainer has, else an optimizer, else what is prepared, else the first model."""
-    trainers: list[TrainerObject] = sorted(notes.trainers, key=lambda each: not each.ran)
+    trainers = sorted(notes.trainers, key=lambda each: not each.ran)
     name = next((trainer.model_name for trainer in trainers if trainer.model_name is not None), None)
     if name is not None:
         return _Trained(name=name, certain=True)

@@ -116,13 +116,13 @@ def _initialize_deepspeed(call: Call) -> Any:
         return (model, UNKNOWN, UNKNOWN, UNKNOWN)  # it only runs, as a reference model does
     call.notes.given.append(_put_on_gpu(model))
     size = table.get("train_micro_batch_size_per_gpu") if isinstance(table, dict) else None
-    for name, setting in call.settings("config", "config_params").items():
+    for setting in call.settings("config", "config_params").values():
         if "training_data" in call.kwargs and isinstance(size, int):  # DeepSpeed makes the loader itself
             call.notes.hints["per_device_train_batch_size"] = setting.with_value(size)
         if isinstance(setting.value, str | dict):
             call.notes.written.setdefault("deepspeed", setting)
         else:  # fp16 under DeepSpeed keeps an fp32 copy
-            call.doubt(f"{call.shown(name)} is only known when the script runs.", key="parallel.strategy")
+            call.notes.doubt(setting.origin, key="parallel.strategy")
     return (model, optimizer, UNKNOWN, UNKNOWN)
 
 

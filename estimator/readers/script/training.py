@@ -9,12 +9,11 @@ from ...job.rules.optimizers.by_name import NOT_KNOWN, optimizer_arguments, opti
 from ..arguments.table import scripts
 from ..source.data_files import NULL_IS_NO_LIMIT, NULL_IS_WRONG
 from ..source.evidence import UNKNOWN_TABLE, Setting
-from ..trl.methods import TRAINER_NAMES, method_of_class
+from ..trl.methods import method_of_class
 from .models import AdapterConfig, Model, Part, add_adapters, not_followed
 from .options import LIBRARIES, Parsed
 from .values import UNKNOWN, Attribute, Call, Class, Function, Instance, Name, Record, Scope, Thing, plain, short_text
 
-TRAINING_CONFIG = re.compile(rf"[A-Za-z0-9]*TrainingArguments|(Async)?({TRAINER_NAMES})(v2)?Config|ModelConfig")
 SIZE_ARGUMENTS = ("per_device_train_batch_size", "max_length")
 """Arguments whose default is hardly meant where a script computes them: the user is asked for the value."""
 _OTHER_MODELS = {"reference": "ref_model", "teacher": "teacher_model"}
