@@ -421,15 +421,16 @@ class FindingCollector:
             self.warn("The trained parameters were read for another model: all parameters of this one are counted.")
             self.add_uncertainty("less", "gradients", "optimizer", unless="training.trainable")
 
-    def record_from(self, setting: Setting, key: str, value: Any) -> None:
-        """Record a value that follows from a setting, with the setting's origin."""
-        self.record(key, value, setting.origin, written=setting.written)
+    def record_from(self, setting: Setting | None, key: str, value: Any) -> None:
+        """Record a value that follows from a setting, with the setting's origin; nothing without either."""
+        if setting is not None and value is not None:
+            self.record(key, value, setting.origin, written=setting.written)
 
-    def record_global_batch(self, sequences: int | None, setting: Setting, *, rounds_up: bool = False) -> None:
+    def record_global_batch(self, setting: Setting | None, *, rounds_up: bool = False) -> None:
         """Record the sequences per optimizer step over all ranks, from which the accumulation steps follow."""
-        if setting.value is None:
+        if setting is None or setting.value is None:
             return
-        if sequences is None:
+        if (sequences := as_int(setting)) is None:
             self.refuse(_ACCUMULATION, setting, "batch size of all ranks")
             return
         self._global_batch = GlobalBatch(

@@ -392,8 +392,7 @@ def _read_model(program: Program, settings: LayeredSettings) -> None:
         (task for word, task in _TABLE().words["task"].items() if builder is not None and word in str(builder.value)),
         None,
     )
-    if builder is not None and task is not None:
-        findings.record_from(builder, "model.task", task)
+    findings.record_from(builder, "model.task", task)
     packed = settings.find("packed_sequence.packed_sequence_size")
     if packed is not None and str(packed.value) != "0" and as_int(settings.find("distributed.cp_size")) in (None, 1):
         findings.record_from(packed, "model.attention", "flash_attention_2")  # kernel_patches.py asserts it
@@ -424,8 +423,7 @@ def _read_batch(settings: LayeredSettings, findings: FindingCollector) -> None:
     else:
         origin = "Automodel pads a batch to its longest sequence unless it packs them"
         findings.record("training.varying_lengths", True, origin, written=False)
-    if (total := settings.find("step_scheduler.global_batch_size")) is not None:
-        findings.record_global_batch(as_int(total), total)
+    findings.record_global_batch(settings.find("step_scheduler.global_batch_size"))
 
 
 def _read_optimizer(settings: LayeredSettings, findings: FindingCollector) -> None:

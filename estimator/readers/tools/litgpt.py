@@ -268,7 +268,7 @@ def read(program: Program) -> JobReading:
     record_arguments(library("litgpt"), "step", settings, findings)
     name = "train.global_batch_size"
     total = settings.find(name) or _default(512 if pretrains else 16, name)
-    findings.record_global_batch(as_int(total), total)
+    findings.record_global_batch(total)
     _read_optimizer(settings, findings, pretrains=pretrains)
     lengths = "pretrain cuts its data to a fixed length" if pretrains else "a batch is padded to its longest sample"
     findings.record("training.varying_lengths", not pretrains, f"LitGPT: {lengths}", written=False)

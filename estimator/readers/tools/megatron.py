@@ -53,8 +53,7 @@ def read(program: Program) -> JobReading:
     _read_precision(settings, findings)
     _read_recompute(settings, findings)
     _read_parallel(program, settings)
-    if (total := settings.find("global_batch_size")) is not None:
-        findings.record_global_batch(as_int(total), total)
+    findings.record_global_batch(settings.find("global_batch_size"))
     warn_of_unread(settings, findings)
     return findings.build()
 

@@ -171,7 +171,7 @@ def read(program: Program) -> JobReading:
     default_tuner = default_setting("lora", "ms-swift's default tuner_type lora")
     if settings.find("gradient_accumulation_steps") is None:
         origin = f"ms-swift's default of {_DEFAULT_BATCH} a step"
-        findings.record_global_batch(_DEFAULT_BATCH, default_setting(_DEFAULT_BATCH, origin), rounds_up=True)
+        findings.record_global_batch(default_setting(_DEFAULT_BATCH, origin), rounds_up=True)
     quantization = _quantization(settings, findings)
     defaults = {
         **transformers_defaults(program.versions),

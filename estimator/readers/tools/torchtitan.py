@@ -106,7 +106,7 @@ def _read_batch(settings: LayeredSettings, findings: FindingCollector) -> None:
         _read_batch_in_tokens(tokens, sequence_length, settings, findings)
         return
     if (total := settings.find("training.global_batch_size")) is not None and not is_open(total):
-        findings.record_global_batch(as_int(total), total)
+        findings.record_global_batch(total)
     stages, local = as_int(settings.find("parallelism.pipeline_parallel_degree")) or 1, as_int(batch)
     if stages == 1 or batch is None or local is None:
         findings.record_count("training.micro_batch", batch)
@@ -126,8 +126,8 @@ def _read_batch_in_tokens(
     findings.record("training.micro_batch", micro_batch, f"{tokens.origin}, over the length")
     total = settings.find("training.num_tokens_per_train_step")
     if total is not None and (all_tokens := as_int(total)):
-        by_length = replace(total, origin=f"{total.origin}, over the length")
-        findings.record_global_batch(all_tokens // sequence_length, by_length)
+        sequences = all_tokens // sequence_length
+        findings.record_global_batch(replace(total, value=sequences, origin=f"{total.origin}, over the length"))
 
 
 def _read_precision(settings: LayeredSettings, findings: FindingCollector) -> None:

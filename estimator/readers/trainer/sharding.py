@@ -100,8 +100,7 @@ def read_device_map(inputs: TrainerInputs, environ: Mapping[str, str], findings:
         return
     findings.record_from(rule, "parallel.device_map", as_word(rule) if table is None else table)
     findings.record_from(limits or rule, "parallel.pipeline", count)
-    if limits is not None and by_device:
-        findings.record_from(limits, "parallel.max_memory", by_device)
+    findings.record_from(limits, "parallel.max_memory", by_device or None)
 
 
 def _plain_table(value: Any) -> dict[str, int | str] | None:
@@ -275,8 +274,7 @@ def _read_synchronisation(inputs: TrainerInputs, findings: FindingCollector) -> 
         given = table.get("gradient_accumulation_kwargs")
         if isinstance(given, dict) and "sync_each_batch" in given:
             setting = config.with_value(given["sync_each_batch"])
-    if setting is not None and as_bool(setting) is not None:
-        findings.record_from(setting, "parallel.sync_every_micro_batch", as_bool(setting))
+    findings.record_from(setting, "parallel.sync_every_micro_batch", as_bool(setting))
 
 
 def _is_zero(setting: Setting) -> bool:

@@ -84,8 +84,7 @@ def read_lora(inputs: TrainerInputs, default_targets: Setting | None, findings: 
     _read_type(inputs.settings, findings)
     if quantization is not None:
         findings.record_from(quantization, "lora.quantization", quantization.value)
-        if prepared is not None:
-            findings.record_from(prepared, "lora.kbit_preparation", as_bool(prepared))
+        findings.record_from(prepared, "lora.kbit_preparation", as_bool(prepared))
     return True
 
 
@@ -100,8 +99,7 @@ def _read_type(settings: LayeredSettings, findings: FindingCollector) -> None:
         dtype = DTYPE_NAMES.get(as_word(settings.find("dtype", "torch_dtype")) or "") or next(iter(halves), None)
     else:
         dtype = DTYPE_NAMES.get(word)
-    if dtype is not None:
-        findings.record_from(setting, "lora.adapter_dtype", dtype)
+    findings.record_from(setting, "lora.adapter_dtype", dtype)
 
 
 def _quantization(settings: LayeredSettings) -> Setting | None:
@@ -471,12 +469,10 @@ def read_run(inputs: TrainerInputs, findings: FindingCollector) -> None:
         if folder is not None and isinstance(folder.value, str):
             path = folder.value if filesystem.fallback_folders else str(filesystem.resolve(folder.value))
             findings.record_from(folder, f"run.{name}", path)
-    limit = find("save_total_limit")
-    if limit is not None and (number := as_int(limit)) is not None:
-        findings.record_from(limit, "run.save_total_limit", number)
-    targets = find("report_to")
-    if targets is not None and (names := [name for name in words_of(targets) if name not in _NO_TARGETS]):
-        findings.record_from(targets, "run.report_to", names)
+    limit, targets = find("save_total_limit"), find("report_to")
+    findings.record_from(limit, "run.save_total_limit", as_int(limit))
+    names = [name for name in words_of(targets) if name not in _NO_TARGETS]
+    findings.record_from(targets, "run.report_to", names or None)
 
 
 def read_saving(inputs: TrainerInputs, findings: FindingCollector, *, lora: bool) -> None:
@@ -554,8 +550,7 @@ def read_trainer(
         record_zero_sizes(inputs.deepspeed, findings, lambda: hidden_size(given_config(findings, program.environ)))
     read_device_map(inputs, program.environ, findings)
     read_saving(inputs, findings, lora=lora)
-    if (kept := inputs.settings.find("script_keeps_outputs")) is not None:
-        findings.record_from(kept, "training.keep_outputs", True)
+    findings.record_from(inputs.settings.find("script_keeps_outputs"), "training.keep_outputs", True)
     if (trainer := inputs.trl_trainer(findings)) is not None:
         zero3 = inputs.deepspeed is not None and as_int(inputs.deepspeed.find("zero_stage")) == 3
         sharding: Literal["zero3", "fsdp"] | None = "zero3" if zero3 else "fsdp" if inputs.fsdp is not None else None

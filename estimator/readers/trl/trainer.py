@@ -121,7 +121,7 @@ class TrlTrainer(msgspec.Struct, frozen=True, kw_only=True):
         completion = None if settings.is_unset(*_COMPLETION_NAMES) else settings.find(*_COMPLETION_NAMES)
         whole = settings.find("vllm_max_model_length", "vllm_max_model_len") or whole
         tokens = as_int(completion)
-        if method.generation == "group" and completion is not None and tokens is not None:
+        if method.generation == "group":
             findings.record_from(completion, "training.loss_length", tokens)
         for bound in (whole, prompt, completion):
             if bound is not None and bound.written and as_int(bound) is None:
@@ -293,8 +293,7 @@ class TrlTrainer(msgspec.Struct, frozen=True, kw_only=True):
         steps, prompt = self._steps_per_generation(ranks), settings.find("max_prompt_length")
         if steps is not None and (number := as_int(steps)) is not None and number > 1:
             findings.record_from(steps, "rollout.micro_batches", number)
-        if prompt is not None and (tokens := as_int(prompt)) is not None:
-            findings.record_from(prompt, "rollout.prompt_length", tokens)
+        findings.record_from(prompt, "rollout.prompt_length", as_int(prompt))
         gather = settings.find("ds3_gather_for_generation")
         if gather is not None and as_bool(gather) is False:
             findings.record_from(gather, "rollout.gather_weights", False)
@@ -323,8 +322,7 @@ class TrlTrainer(msgspec.Struct, frozen=True, kw_only=True):
         """Record a vLLM in the training process, with a share of each GPU of its own."""
         find, findings = self.settings.find, self.findings
         mode, share = find("vllm_mode"), find("vllm_gpu_memory_utilization", "gpu_memory_utilization")
-        if mode is not None:
-            findings.record_from(mode, "rollout.engine", "vllm")
+        findings.record_from(mode, "rollout.engine", "vllm")
         if share is not None and 0 < (fraction := as_float(share) or 0) <= 1:
             findings.record_from(share, "rollout.gpu_memory_utilization", fraction)
         elif share is not None:
@@ -333,8 +331,7 @@ class TrlTrainer(msgspec.Struct, frozen=True, kw_only=True):
         tensor, sleep = find("vllm_tensor_parallel_size"), self.settings.find_true("vllm_enable_sleep_mode")
         if tensor is not None and (number := as_int(tensor)) is not None and number > 1:
             findings.record_from(tensor, "rollout.tensor", number)
-        if sleep is not None:
-            findings.record_from(sleep, "rollout.sleep", True)
+        findings.record_from(sleep, "rollout.sleep", True)
 
 
 def _sum(prompt: Setting | None, completion: Setting | None) -> Setting | None:
