@@ -99,7 +99,7 @@ class HelpScreen(ModalScreen[None]):
         with VerticalScroll(can_focus=True) as box:
             box.border_title = "Help"
             box.border_subtitle = f"{shown_key('app.help')} shows the full help · {shown_key('app.back')} closes"
-            yield Static(self.short())
+            yield Static(self._short())
 
     def action_more(self) -> None:
         """Show all of the help; where that is shown, close it."""
@@ -109,13 +109,9 @@ class HelpScreen(ModalScreen[None]):
             return
         self._is_whole = True
         box.border_subtitle = f"{shown_key('app.back')} closes"
-        self.query_one(Static).update(self.content())
+        self.query_one(Static).update(help_content(self._titles, self._app_bindings))
 
-    def content(self) -> Content:
-        """Return the whole text."""
-        return help_content(self._titles, self._app_bindings)
-
-    def short(self) -> Content:
+    def _short(self) -> Content:
         """Return the keys of the topmost screen in a few words each, and the statuses."""
         named = {screen.title: screen for screen in SCREENS if screen.keys}
         own = next((named[title] for title in self._titles if title in named), None)

@@ -271,8 +271,6 @@ STATUSES: dict[Status, Mark] = {
     "unknown": Mark("?", "unknown", "neutral"),
 }
 
-_MARKS_BY_NAME: dict[str, Mark] = dict(STATUSES.items())
-
 
 def budget_size(size_bytes: int, status: str | None) -> str:
     """Return a budget in GiB; behind the sign of its status if settings are missing, so that it is a guess: ``?62.0``.
@@ -342,11 +340,6 @@ def phase_place(phase: PhaseName) -> str:
 def peak_place(budget: Budget) -> str:
     """Return when a budget has its peak: ``in the backward pass``."""
     return "while serving" if budget.serving else _PHASE_PLACES[budget.peak.phase]
-
-
-def status_mark(status: str) -> Mark:
-    """Return the mark of a status that another host's vramtop gives, which may know statuses that this one does not."""
-    return _MARKS_BY_NAME.get(status) or Mark("?", status, "neutral")
 
 
 @lru_cache(maxsize=256)

@@ -18,14 +18,6 @@ if TYPE_CHECKING:
 
     Ask = Callable[[str], list[Sample]]
 
-_GPU_SIZES = {
-    "total_bytes": "vramtop_gpu_memory_total_bytes",
-    "used_bytes": "vramtop_gpu_memory_used_bytes",
-    "free_bytes": "vramtop_gpu_memory_free_bytes",
-    "reserved_bytes": "vramtop_gpu_memory_reserved_bytes",
-    "unattributed_bytes": "vramtop_gpu_memory_unattributed_bytes",
-    "committed_bytes": "vramtop_gpu_memory_committed_bytes",
-}
 _FAULT_WORDS = {
     "GPU_IS_LOST": "it no longer answers; the host's kernel log says why, and it needs a reset or a reboot",
     "RESET_REQUIRED": "it must be reset before it can be used again",
@@ -33,26 +25,6 @@ _FAULT_WORDS = {
     ASLEEP: "it is asleep to save power, and is not queried",
 }
 """What the commonest error codes of a whole GPU mean."""
-_MIG_SIZES = {
-    "total_bytes": "vramtop_mig_memory_total_bytes",
-    "used_bytes": "vramtop_mig_memory_used_bytes",
-    "free_bytes": "vramtop_mig_memory_free_bytes",
-    "unattributed_bytes": "vramtop_mig_memory_unattributed_bytes",
-    "committed_bytes": "vramtop_mig_memory_committed_bytes",
-}
-_PROCESS_SIZES = {
-    "used_bytes": "vramtop_process_memory_used_bytes",
-    "peak_bytes": "vramtop_process_memory_peak_bytes",
-    "budget_bytes": "vramtop_process_budget_bytes",
-    "low_bytes": "vramtop_process_budget_low_bytes",
-    "high_bytes": "vramtop_process_budget_high_bytes",
-    "steps": "vramtop_process_steps_total",
-}
-_PROCESS_FLOATS = {
-    "start_time": "vramtop_process_start_time_seconds",
-    "step_seconds": "vramtop_process_step_seconds",
-    "full_seconds": "vramtop_process_memory_full_seconds",
-}
 _SAMPLER_STUCK = "vramtop there gets no readings from the driver"
 
 
@@ -105,6 +77,56 @@ class _Records:
         return found
 
 
+def _host_of(records: _Records, labels: Labels) -> dict[str, Any]:
+    return records.hosts[labels.target].facts
+
+
+def _gpu_of(records: _Records, labels: Labels) -> dict[str, Any]:
+    return records.gpu(labels).sizes
+
+
+def _mig_of(records: _Records, labels: Labels) -> dict[str, Any]:
+    return records.gpu(labels).devices[labels.mig]
+
+
+def _pending_of(records: _Records, labels: Labels) -> dict[str, Any]:
+    return records.hosts[labels.target].pending[labels.job_name]
+
+
+def _label(name: str) -> Callable[[Sample], str | None]:
+    return lambda sample: plain(getattr(sample.metric, name))
+
+
+_Series = tuple[str, "Callable[[_Records, Labels], dict[str, Any]]", str, "Callable[[Sample], Any]"]
+_SIZES = ("total_bytes", "used_bytes", "free_bytes", "unattributed_bytes", "committed_bytes")
+_SERIES: tuple[_Series, ...] = (
+    ("vramtop_host_info", _host_of, "host", lambda sample: plain(sample.metric.host) or sample.metric.target.host),
+    ("vramtop_host_info", _host_of, "driver_version", _label("driver_version")),
+    ("vramtop_build_info", _host_of, "vramtop_version", _label("version")),
+    ("vramtop_sampler_last_reading_timestamp_seconds", _host_of, "time", lambda sample: sample.number),
+    ("vramtop_sampler_interval_seconds", _host_of, "interval", lambda sample: sample.number),
+    ("vramtop_gpu_info", _gpu_of, "name", _label("name")),
+    ("vramtop_gpu_closed == 1", _gpu_of, "closed", _label("reason")),
+    *((f"vramtop_gpu_memory_{name}", _gpu_of, name, whole) for name in (*_SIZES, "reserved_bytes")),
+    ("vramtop_gpu_utilization_ratio", _gpu_of, "utilisation_percent", lambda sample: _percent(sample.number)),
+    *((f"vramtop_mig_memory_{name}", _mig_of, name, whole) for name in _SIZES),
+    ("vramtop_process_run_info", _Records.process, "facts", lambda sample: _rank_facts(sample.metric)),
+    ("vramtop_process_run_info", _Records.process, "run", lambda sample: _number(sample.metric.run)),
+    ("vramtop_process_memory_used_bytes", _Records.process, "used_bytes", whole),
+    ("vramtop_process_memory_peak_bytes", _Records.process, "peak_bytes", whole),
+    ("vramtop_process_budget_bytes", _Records.process, "budget_bytes", whole),
+    ("vramtop_process_budget_low_bytes", _Records.process, "low_bytes", whole),
+    ("vramtop_process_budget_high_bytes", _Records.process, "high_bytes", whole),
+    ("vramtop_process_steps_total", _Records.process, "steps", whole),
+    ("vramtop_process_start_time_seconds", _Records.process, "start_time", lambda sample: sample.number),
+    ("vramtop_process_step_seconds", _Records.process, "step_seconds", lambda sample: sample.number),
+    ("vramtop_process_memory_full_seconds", _Records.process, "full_seconds", lambda sample: sample.number),
+    ("vramtop_pending_verdict == 1", _pending_of, "verdict", lambda sample: sample.metric.vramtop_pending_verdict),
+    ("vramtop_pending_budget_bytes", _pending_of, "device_bytes", whole),
+)  # fmt: skip
+"""What is asked, the record that a sample belongs to, its field, and the value."""
+
+
 def vramtop_hosts(ask: Ask, seen_at: Mapping[Target, float]) -> dict[Target, HostReading]:
     """Return the hosts whose exporter was scraped, with one query for each metric.
 
@@ -113,85 +135,45 @@ def vramtop_hosts(ask: Ask, seen_at: Mapping[Target, float]) -> dict[Target, Hos
         seen_at: Unix seconds of the last scrape of each exporter, by the clock of Prometheus.
     """
     records = _Records()
-    _read_host_facts(ask, records.hosts)
-    _read_gpus(ask, records.gpu)
-    _read_processes(ask, records)
-    _read_pending(ask, records.hosts)
+    answers: dict[str, list[Sample]] = {}
+    for expression, record_of, name, value in _SERIES:
+        if expression not in answers:
+            answers = {expression: ask(expression)}  # of two fields of one series
+        for sample in answers[expression]:
+            record_of(records, sample.metric)[name] = value(sample)
+    _read_states(ask, records)
+    for sample in ask("vramtop_gpu_user_memory_used_bytes"):
+        records.gpu(sample.metric).user_bytes[sample.metric.user] = whole(sample)
+    for sample in ask("vramtop_gpu_user_processes"):
+        records.gpu(sample.metric).user_processes[sample.metric.user] = whole(sample) or 0
     return {
         target: _reading(target, host, seen_at[target]) for target, host in records.hosts.items() if target in seen_at
     }
 
 
-def _read_host_facts(ask: Ask, hosts: dict[Target, _Host]) -> None:
-    for sample in ask("vramtop_host_info"):
-        labels = sample.metric
-        facts = hosts[labels.target].facts
-        facts["host"] = plain(labels.host) or labels.target.host
-        facts["driver_version"] = plain(labels.driver_version)
-    for sample in ask("vramtop_build_info"):
-        hosts[sample.metric.target].facts["vramtop_version"] = plain(sample.metric.version)
-    for sample in ask("vramtop_sampler_last_reading_timestamp_seconds"):
-        hosts[sample.metric.target].facts["time"] = sample.number
-    for sample in ask("vramtop_sampler_interval_seconds"):
-        hosts[sample.metric.target].facts["interval"] = sample.number
+def _read_states(ask: Ask, records: _Records) -> None:
+    for sample in ask("vramtop_process_status == 1"):
+        status = sample.metric.vramtop_process_status
+        if status != "ended":
+            records.process(sample.metric)["status"] = status
     for sample in ask("vramtop_sampler_up"):
-        hosts[sample.metric.target].is_sampling = sample.number == 1
+        records.hosts[sample.metric.target].is_sampling = sample.number == 1
     for sample in ask("vramtop_host_fault == 1"):
-        hosts[sample.metric.target].faults.append(plain(sample.metric.reason) or "unknown")
-
-
-def _read_gpus(ask: Ask, gpu_of: Callable[[Labels], _Gpu]) -> None:
-    for sample in ask("vramtop_gpu_info"):
-        gpu_of(sample.metric).sizes["name"] = plain(sample.metric.name)
+        records.hosts[sample.metric.target].faults.append(plain(sample.metric.reason) or "unknown")
     for sample in ask('vramtop_gpu_fault{field=""} == 1'):
-        sizes, reason = gpu_of(sample.metric).sizes, plain(sample.metric.reason) or ""
+        sizes, reason = records.gpu(sample.metric).sizes, plain(sample.metric.reason) or ""
         words = _FAULT_WORDS.get(reason)
         sizes["fault"] = f"{words} ({reason})" if words else f"it cannot be read: {reason}"
         sizes["is_asleep"] = reason == ASLEEP
     for sample in ask('vramtop_gpu_fault{field!=""} == 1'):
         fault = f"{plain(sample.metric.field)} is unknown: {plain(sample.metric.reason)}"
-        gpu = gpu_of(sample.metric)
+        gpu = records.gpu(sample.metric)
         gpu.sizes.setdefault("fault", fault)
         gpu.hides_processes |= sample.metric.field == "processes"
-    for sample in ask("vramtop_gpu_closed == 1"):
-        gpu_of(sample.metric).sizes["closed"] = plain(sample.metric.reason)
-    for name, metric in _GPU_SIZES.items():
-        for sample in ask(metric):
-            gpu_of(sample.metric).sizes[name] = whole(sample)
-    for sample in ask("vramtop_gpu_utilization_ratio"):
-        number = sample.number
-        gpu_of(sample.metric).sizes["utilisation_percent"] = None if number is None else round(100 * number)
-    for name, metric in _MIG_SIZES.items():
-        for sample in ask(metric):
-            gpu_of(sample.metric).devices[sample.metric.mig][name] = whole(sample)
 
 
-def _read_processes(ask: Ask, records: _Records) -> None:
-    for sample in ask("vramtop_gpu_user_memory_used_bytes"):
-        records.gpu(sample.metric).user_bytes[sample.metric.user] = whole(sample)
-    for sample in ask("vramtop_gpu_user_processes"):
-        records.gpu(sample.metric).user_processes[sample.metric.user] = whole(sample) or 0
-    for sample in ask("vramtop_process_run_info"):
-        process = records.process(sample.metric)
-        process["facts"], process["run"] = _rank_facts(sample.metric), _number(sample.metric.run)
-    for name, metric in _PROCESS_SIZES.items():
-        for sample in ask(metric):
-            records.process(sample.metric)[name] = whole(sample)
-    for name, metric in _PROCESS_FLOATS.items():
-        for sample in ask(metric):
-            records.process(sample.metric)[name] = sample.number
-    for sample in ask("vramtop_process_status == 1"):
-        status = sample.metric.vramtop_process_status
-        if status != "ended":
-            records.process(sample.metric)["status"] = status
-
-
-def _read_pending(ask: Ask, hosts: dict[Target, _Host]) -> None:
-    for sample in ask("vramtop_pending_verdict == 1"):
-        labels = sample.metric
-        hosts[labels.target].pending[labels.job_name]["verdict"] = labels.vramtop_pending_verdict
-    for sample in ask("vramtop_pending_budget_bytes"):
-        hosts[sample.metric.target].pending[sample.metric.job_name]["device_bytes"] = whole(sample)
+def _percent(ratio: float | None) -> int | None:
+    return None if ratio is None else round(100 * ratio)
 
 
 def _number(text: str) -> int | None:
@@ -257,16 +239,9 @@ def _processes(gpu: _Gpu) -> Iterable[FleetProcess]:
     """Return the processes of known jobs, and for each user a row for all others; largest first."""
     rows: list[FleetProcess] = []
     for labels, values in gpu.processes:
-        if values.keys() != {"status"}:  # one that has ended has nothing else
-            rows.append(
-                FleetProcess(
-                    pid=_number(labels.pid),
-                    job=plain(labels.job_name),
-                    user=plain(labels.user),
-                    device=plain(labels.mig),
-                    **values,
-                )
-            )
+        if values.keys() != {"status"}:  # it has just left the GPU
+            values |= {"job": plain(labels.job_name), "user": plain(labels.user), "device": plain(labels.mig)}
+            rows.append(FleetProcess(pid=_number(labels.pid), **values))
     for user, count in gpu.user_processes.items():
         own = [row for row in rows if row.job is not None and row.user == plain(user)]
         others = count - len(own)

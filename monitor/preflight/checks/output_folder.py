@@ -11,19 +11,21 @@ from ..facts import free_bytes, has_no_inodes, nearest_existing_folder, write_er
 
 
 def check_output_folder(context: CheckContext) -> CheckResult:
-    """The folder for checkpoints can be written to, and has enough free space for them.
+    """The folders for checkpoints and logs can be written to, and there is enough free space for checkpoints.
 
     Fail if there is no space for one checkpoint; warn if there is space for fewer than are kept.
     """
     run = context.job.run
+    for folder in filter(None, (run.logging_dir, run.output_dir)):
+        path = context.path(folder)
+        refused = write_error(path)
+        if refused is not None:
+            return fails(f"{path} cannot be written to: {refused}", "choose another folder, or change its permissions")
+        if has_no_inodes(path):
+            return fails(f"{nearest_existing_folder(path)} has no inodes left", "delete files there")
     if run.output_dir is None:
         return skips("the job does not say where it writes (run.output_dir)")
     path = context.path(run.output_dir)
-    refused = write_error(path)
-    if refused is not None:
-        return fails(f"{path} cannot be written to: {refused}", "choose another output_dir, or change its permissions")
-    if has_no_inodes(path):
-        return fails(f"{nearest_existing_folder(path)} has no inodes left", "delete files there")
     free = free_bytes(path)
     try:
         size = checkpoint_bytes(context.quick_budget())

@@ -71,8 +71,9 @@ def test_a_full_disk(make_context: MakeContext, disk: Callable[..., None]) -> No
 def test_an_unwritable_folder_is_a_failure(make_context: MakeContext, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     for name in ("file", "file/below", "/proc/none/out"):
-        found = check_output_folder(with_run(make_context, Run(output_dir=name)))
-        assert (found.status, "cannot be written to" in found.found) == ("failure", True), name
+        for run in (Run(output_dir=name), Run(logging_dir=name)):
+            found = check_output_folder(with_run(make_context, run))
+            assert (found.status, "cannot be written to" in found.found) == ("failure", True), name
 
 
 def test_nothing_is_left_in_the_folder(make_context: MakeContext, tmp_path: Path) -> None:
