@@ -99,7 +99,7 @@ class HelpScreen(ModalScreen[None]):
         with VerticalScroll(can_focus=True) as box:
             box.border_title = "Help"
             box.border_subtitle = f"{shown_key('app.help')} shows the full help · {shown_key('app.back')} closes"
-            yield Static(self._short())
+            yield Static(self.short())
 
     def action_more(self) -> None:
         """Show all of the help; where that is shown, close it."""
@@ -111,7 +111,7 @@ class HelpScreen(ModalScreen[None]):
         box.border_subtitle = f"{shown_key('app.back')} closes"
         self.query_one(Static).update(help_content(self._titles, self._app_bindings))
 
-    def _short(self) -> Content:
+    def short(self) -> Content:
         """Return the keys of the topmost screen in a few words each, and the statuses."""
         named = {screen.title: screen for screen in SCREENS if screen.keys}
         own = next((named[title] for title in self._titles if title in named), None)
