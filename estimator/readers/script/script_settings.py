@@ -22,7 +22,7 @@ from .libraries import DIFFUSION, LOSSES, starts_training
 from .models import LENGTH_ARGUMENTS, AdapterConfig, Model, ModelConfig, Part, models_in
 from .notes import Doubt, Notes
 from .options import LIBRARIES, MEMORY_ARGUMENTS, TRAINING_CONFIG, Options, may_parse_elsewhere
-from .training import Arguments, TrainerObject
+from .training import Arguments
 from .values import UNKNOWN, Instance, short_text
 
 _MAX_BYTES = 3 * 2**16
