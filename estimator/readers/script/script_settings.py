@@ -81,7 +81,7 @@ class ScriptSettings(msgspec.Struct, frozen=True, kw_only=True):
     unused: frozenset[str] = frozenset()
     """Options that do not decide what their names say."""
     passed_over: frozenset[str] = frozenset()
-    """Those of them on the command line that the script gives to nothing that takes them."""
+    """Unused options on the command line that the script gives to nothing that takes them."""
     option_names: frozenset[str] = frozenset()
     """Names that its command line may have, and may abbreviate as argparse allows."""
     read_options: frozenset[str] | None = None

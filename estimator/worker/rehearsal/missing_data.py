@@ -175,10 +175,10 @@ class MissingData:
         return kind(dict.fromkeys(splits, made))
 
     def _change_torchvision(self, module: ModuleType) -> None:
-        for name, (classes, known) in _SETS.items():
-            kind = getattr(module, name, None)
-            if kind is not None:
-                kind.__init__ = self._opening(kind, classes, known)
+        kinds = {name: kind for name in _SETS if (kind := getattr(module, name, None)) is not None}
+        starts = {name: self._opening(kind, *_SETS[name]) for name, kind in kinds.items()}
+        for name, start in starts.items():  # not before all are made: CIFAR100's is CIFAR10's
+            kinds[name].__init__ = start
 
     def _opening(self, kind: Any, classes: int, known: Any) -> Any:
         start = kind.__init__

@@ -184,6 +184,11 @@ class _Generator(torch._C.Generator):  # type: ignore[misc] # torch is not type-
         made: _Generator = super().__new__(cls, device="cpu")
         return made
 
+    def set_state(self, new_state: Any) -> _Generator:
+        """Take a state that came back from the GPU, if its bytes are known."""
+        state = getattr(new_state, "constant", None) if isinstance(new_state, FakeTensor) else new_state
+        return self if state is None else super().set_state(state)
+
 
 def _cuda(gpus: FakeGpus, card: Card) -> Iterator[tuple[Any, str, Any]]:
     properties = SimpleNamespace(
@@ -454,6 +459,16 @@ def _tensors(gpus: FakeGpus) -> Iterator[tuple[Any, str, Any]]:
     yield torch, "as_tensor", placed(make_like)
     yield torch, "asarray", placed(torch.asarray)
     yield torch, "Generator", _Generator
+    set_state = torch.set_rng_state
+
+    def set_rng_state(new_state: Any) -> None:
+        if not isinstance(new_state, FakeTensor):
+            set_state(new_state)
+        elif new_state.constant is not None:
+            set_state(new_state.constant)
+
+    for module in (torch, torch.random):
+        yield module, "set_rng_state", set_rng_state
     yield torch.nn.Parameter, "__new__", staticmethod(parameters.new)
     yield torch.nn.Module, "_apply", lambda self, fn, recurse=True: parameters.apply(self, fn, recurse)
     yield FakeTensor, "__deepcopy__", copied

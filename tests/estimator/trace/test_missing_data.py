@@ -253,6 +253,8 @@ for x, y in DataLoader(train, batch_size=8, num_workers={}):
 """
     cifar = program(text.format('CIFAR10("data", train=True, download=True, transform=T.ToTensor())', 2))
     assert rehearsed(cifar, "synthetic").budget.model.parameters == 32 * 32 * 3 * 10 + 10
+    cifar = program(text.format('CIFAR100("data", download=True, transform=T.ToTensor())', 0))
+    assert rehearsed(cifar, "synthetic").budget.model.parameters == 32 * 32 * 3 * 100 + 100
     mnist = program(text.format('MNIST("data", train=True, download=True, transform=T.ToTensor())', 0))
     assert rehearsed(mnist, "synthetic").budget.model.parameters == 28 * 28 * 10 + 10
     folder = program(text.format('ImageFolder("train", T.Compose([T.Resize((16, 16)), T.ToTensor()]))', 0))
