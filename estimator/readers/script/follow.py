@@ -224,8 +224,6 @@ class Reader:
     def _if(self, node: ast.If, scope: Scope) -> _End | None:
         rest = self._rest
         known = truth(self.evaluate(node.test, scope))
-        if known is None and _fails(node.body) != _fails(node.orelse):  # an error is not what is asked about
-            known = _fails(node.orelse)
         if known is not None:
             return self.block(node.body if known else node.orelse, scope)
         note_accumulation(self, node.test, rest if isinstance(node.body[-1], ast.Continue) else node.body, scope)
@@ -244,8 +242,6 @@ class Reader:
                 self._may_return[-1] = (self._may_return[-1] or set()) | set(map(ast.unparse, _inside(body)))
             elif isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
                 scope.assign(each.name, UNKNOWN)
-            elif isinstance(each, ast.Import | ast.ImportFrom):
-                self._import(each, scope)
             elif isinstance(each, ast.Call) and getattr(each.func, "attr", "") in _FILLING:
                 self._forget(getattr(each.func, "value", each), scope)
             elif isinstance(getattr(each, "ctx", None), ast.Store):
@@ -301,12 +297,8 @@ class Reader:
         end = self.block([*node.body, *node.orelse], scope)
         if end is not None and end.kind == "exit" and node.handlers:
             end = self.block(node.handlers[0].body, scope)
-        elif end is None:  # what the handlers would make of the same names
-            handled = [each for handler in node.handlers for each in handler.body if not _fails([each])]
-            self._not_followed(handled, ", as it runs after an error only", node)
-            for each in (inner for part in handled for inner in ast.walk(part)):
-                if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store):
-                    self._forget(each, scope)
+        elif end is None:
+            self._not_followed(node.handlers, ", as it runs after an error only", node)
         return self.block(node.finalbody, scope) or end
 
     def _return(self, node: ast.Return, scope: Scope) -> _End:
@@ -657,14 +649,6 @@ def _exits(node: ast.stmt) -> bool:
     """Return True for a statement that ends the program."""
     called = node.value if isinstance(node, ast.Expr) else None
     return isinstance(called, ast.Call) and _dotted(called.func) in _EXITS
-
-
-def _fails(body: Sequence[ast.stmt]) -> bool:
-    """Return True for statements that end in an error."""
-    last = body[-1] if body else None
-    if isinstance(last, ast.If):
-        return _fails(last.body) and (not last.orelse or _fails(last.orelse))
-    return last is not None and (isinstance(last, ast.Raise) or _exits(last))
 
 
 def _dotted(node: ast.expr) -> str:

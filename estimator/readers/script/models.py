@@ -90,7 +90,7 @@ class ModelConfig(Thing):
     def attribute(self, name: str) -> Any:
         """Return a field's value, or a method."""
         known = {**(self.table() or {}), **{each: setting.value for each, setting in self._changes.items()}}
-        return self if name == "text_config" else known.get(self._field(name), Attribute(self, name))
+        return known.get(self._field(name), Attribute(self, name))
 
     def set_attribute(self, name: str, value: Any, call: Call) -> None:
         """Take an assignment to a field."""

@@ -83,13 +83,7 @@ class Optimizer(Record):
 
     def attribute(self, name: str) -> Any:
         """Return a method."""
-        return UNKNOWN if name in ("param_groups", "state") else Attribute(self, name)
-
-    def method(self, call: Call) -> Any:
-        """Take groups that are added."""
-        if call.name == "add_param_group":
-            self.given.append(call.value(0, "param_group"))
-        return UNKNOWN
+        return Attribute(self, name)
 
 
 def is_parameters(value: Any) -> bool:

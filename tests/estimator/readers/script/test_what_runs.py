@@ -47,23 +47,6 @@ def test_an_error_after_a_return_that_may_have_happened_ends_no_script(tmp_path:
     assert not warned(reading, "it fails before training")
 
 
-@pytest.mark.parametrize("test", ["look()", "not look()"])
-def test_of_two_branches_the_one_that_ends_in_an_error_is_not_taken(tmp_path: Path, test: str) -> None:
-    either = f"""
-from elsewhere import look
-name = 'llama'
-if {test}:
-    model.gradient_checkpointing_enable()
-elif name is not None:
-    raise ValueError(name)
-torch.optim.SGD(model.parameters(), lr=0.1).step()
-"""
-    reading = read(tmp_path, HEAD + LOAD + either)
-    assert reading.value("training.optimizer") == "sgd"
-    assert reading.value("training.activation_checkpointing") == "full"
-    assert not warned(reading, "it fails before training")
-
-
 COLLATOR = """
 class Collator:
     def __call__(self, features):
