@@ -20,7 +20,7 @@ from .libraries import (
     starts_training,
     version,
 )
-from .models import Model
+from .models import Model, Outputs
 from .notes import Notes
 from .options import Parsed
 from .training import note_accumulation
@@ -551,7 +551,9 @@ class Reader:
         if isinstance(function, Thing):
             return function.called(call)
         call.receiver = UNKNOWN
-        return self.library(call)
+        found = self.library(call)
+        is_model = found is UNKNOWN and "model" in getattr(getattr(call.node, "func", None), "id", "").lower()
+        return Outputs(call.where) if is_model else found
 
     def _method(self, value: Any, call: Call) -> Any:
         """Return what stands in a table under a key; what other methods do to a list or table is not followed."""

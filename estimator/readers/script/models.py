@@ -265,7 +265,12 @@ class Outputs(Thing):
     """The outputs of a forward pass, which a name may keep until the next one."""
 
     def __init__(self, where: str) -> None:
-        self.where = where
+        self.where, self.is_read = where, False
+
+    def attribute(self, name: str) -> Any:
+        """Note that it is an object of transformers' with a loss or logits."""
+        self.is_read |= name in ("loss", "logits")
+        return UNKNOWN
 
 
 def models_in(value: Any, depth: int = 0) -> Iterator[Model]:

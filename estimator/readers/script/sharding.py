@@ -52,7 +52,7 @@ def backward(call: Call) -> Any:
     """Note a backward pass."""
     call.notes.trains = True
     for name, value in call.scope.names.items() if call.scope is not None else ():
-        if isinstance(value, Outputs):
+        if isinstance(value, Outputs) and value.is_read:
             origin = f"{value.where}: {name} holds the model's outputs until the next ones replace it"
             call.notes.written.setdefault("script_keeps_outputs", Setting(value=True, origin=origin))
     for model in call.notes.models:
