@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import re
-import selectors
 import shlex
-import subprocess
 import threading
 import time
 from dataclasses import dataclass, field
@@ -15,9 +14,10 @@ from itertools import product
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
+from msgspec.structs import replace
 
 from vramtop.estimator.common import limits
-from vramtop.estimator.common.errors import InputError, VramtopError, start_thread
+from vramtop.estimator.common.errors import InputError, VramtopError, process_limit_error, start_thread
 from vramtop.estimator.common.trust import find_program, why_not_found
 from vramtop.estimator.common.version import DISTRIBUTION
 
@@ -147,22 +147,24 @@ def _plain(value: object) -> object:
     return value
 
 
-# The connection to one host: its ssh process, its lines, and its latest reading with its state.
+# Hosts read over ssh: one thread with an event loop serves all connections, and begins those again that have ended.
 
 
 BACKOFF_SECONDS = (1.0, 2.0, 5.0, 10.0, 30.0)
 """Waiting time before the next attempt; the last one repeats. A reading begins it anew."""
-_CHUNK_BYTES = 1 << 16
+MAX_CONNECTING = 8
+"""ssh processes that connect at once: a jump host refuses more than ten (MaxStartups of sshd_config(5))."""
+PATIENCE_SECONDS = 1.0
+"""Time that an ssh process gets to end by itself."""
 _MAX_ERROR_BYTES = 4096
 _SILENT_INTERVALS = 3
 _LEAST_SILENCE_SECONDS = 5.0
-PATIENCE_SECONDS = 1.0
-"""Time that an ssh process gets to end by itself."""
+_POLL_SECONDS = 0.05
 
 
 @dataclass(slots=True)
 class Connection:
-    """One host. All methods but ``wait_for_end`` are called under the lock of the fleet.
+    """One host. Its reading is replaced as a whole, so that any thread may look at it.
 
     Args:
         host: as the user named it.
@@ -175,188 +177,141 @@ class Connection:
     command: SshCommand
     clock: Callable[[], float]
     now: Callable[[], float]
-    process: subprocess.Popen[bytes] | None = None
-    attempt_at: float = 0.0
-    """Monotonic seconds of the next attempt, while there is no process."""
-    was_tried: bool = False
-    """A process was started at least once."""
-    has_read: bool = False
-    """This process has sent a reading."""
-    reading: HostReading = field(init=False)
-    _failures: int = 0
-    _started_at: float = 0.0
-    """Monotonic seconds of the process's start."""
-    _heard_at: float | None = None
+    is_awaited: bool = True
+    """It has neither been read nor failed yet, and may still do so in time."""
+    _reading: HostReading = field(init=False)
+    _heard_at: float = 0.0
     """Monotonic seconds of the last reading."""
-    _buffer: bytearray = field(default_factory=bytearray)
-    _errors: bytearray = field(default_factory=bytearray)
-    _greeting: int = 0
-    _fault: str | None = None
-    """What was wrong with a line of this process."""
 
     def __post_init__(self) -> None:
-        self.reading = HostReading(host=self.host, state="connecting")
+        self._reading = HostReading(host=self.host, state="connecting")
 
     @property
-    def is_connecting(self) -> bool:
-        """True while ssh runs and nothing has been read yet."""
-        return self.process is not None and not self.has_read
+    def reading(self) -> HostReading:
+        """The latest reading; silent if none has arrived for a while."""
+        silence = self.clock() - self._heard_at
+        is_late = silence > max(_LEAST_SILENCE_SECONDS, _SILENT_INTERVALS * self.command.interval)
+        if self._reading.state == "live" and is_late:
+            return replace(self._reading, state="silent", reason="connected, but no readings arrive")
+        return self._reading
 
-    @property
-    def is_late(self) -> bool:
-        """True if the first reading should have arrived: no other host waits for it any more."""
-        return self.is_connecting and self.clock() - self._started_at > (limits.STREAM_START.seconds or 0)
+    async def follow(self, slots: asyncio.Semaphore) -> None:
+        """Run ssh, again and again, until this is cancelled.
 
-    def start(self) -> subprocess.Popen[bytes]:
-        """Start ssh in a session of its own, where it has no terminal to ask anything, and return its process.
+        Args:
+            slots: limits how many hosts connect at once.
 
         Raises:
             InputError: there is no ssh here.
+            ProcessLimitError: no process or thread can be started.
         """
-        arguments = self.command.arguments(self.host)
-        pipe = subprocess.PIPE
+        failures = 0
+        while True:
+            heard_at = self._heard_at
+            reason = await self._run(slots)
+            failures = 0 if self._heard_at != heard_at else failures + 1
+            self._fail("unreachable", reason)
+            await asyncio.sleep(BACKOFF_SECONDS[min(max(failures, 1), len(BACKOFF_SECONDS)) - 1])
+
+    async def _run(self, slots: asyncio.Semaphore) -> str:
+        """Run ssh once, take its readings, and return why it has ended."""
+        await slots.acquire()
+        with contextlib.ExitStack() as connecting:
+            connecting.callback(slots.release)
+            process = await self._start()
+            output, errors = process.stdout, process.stderr
+            assert output is not None and errors is not None  # noqa: S101, PT018 - they are pipes
+            said, fault = asyncio.create_task(_tail(errors)), None
+            try:
+                await self._take_all(output, connecting)
+            except StreamLineError as error:
+                fault = error.message
+            except ValueError:  # from the reader: a line without an end
+                fault = str(limits.STREAM_LINE.too_large())
+            finally:
+                connecting.close()
+                code = await asyncio.shield(_end(process, said))  # also if this is cancelled meanwhile
+            return fault or self.command.failure(code, "" if said.cancelled() else said.result())
+
+    async def _start(self) -> asyncio.subprocess.Process:
+        """Start ssh in a session of its own, where it has no terminal to ask anything."""
+        arguments, pipe = self.command.arguments(self.host), asyncio.subprocess.PIPE
         try:
-            process = subprocess.Popen(arguments, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True)
+            return await asyncio.create_subprocess_exec(
+                *arguments,
+                stdin=pipe,
+                stdout=pipe,
+                stderr=pipe,
+                limit=limits.STREAM_LINE.bytes or 0,
+                start_new_session=True,
+            )
+        except RuntimeError as error:  # before Python 3.12 a thread waits for each process
+            raise process_limit_error(error) or error from None
         except OSError as error:
             raise InputError(f"{arguments[0]} cannot be started: {error.strerror}; install OpenSSH") from None
-        self.process, self.was_tried, self.has_read = process, True, False
-        self._fault, self._greeting, self._started_at = None, 0, self.clock()
-        self._buffer.clear()
-        self._errors.clear()
-        for stream in (process.stdout, process.stderr):
-            if stream is not None:
-                os.set_blocking(stream.fileno(), False)
-        return process
 
-    def read_output(self) -> bool:
-        """Read what has arrived; False at the end of the output, and when it cannot be understood."""
-        chunk = _read(self._pipe("stdout"))
-        if not chunk:
-            return chunk is None
-        self._buffer += chunk
-        if b"\n" in chunk:
-            *lines, self._buffer = self._buffer.split(b"\n")
-            self._take_lines(lines)
-        if len(self._buffer) > (limits.STREAM_LINE.bytes or 0):
-            self._refuse(str(limits.STREAM_LINE.too_large()))
-        return self._fault is None
-
-    def read_errors(self) -> bool:
-        """Read what has arrived on standard error; False at its end."""
-        chunk = _read(self._pipe("stderr"))
-        if chunk:
-            self._errors = (self._errors + chunk)[-_MAX_ERROR_BYTES:]
-        return chunk is None or bool(chunk)
-
-    def _may_have_errors(self) -> bool:
-        """Read more of standard error; False if there is nothing now."""
-        chunk = _read(self._pipe("stderr"))
-        self._errors = (self._errors + (chunk or b""))[-_MAX_ERROR_BYTES:]
-        return bool(chunk)
-
-    def wait_for_end(self) -> int:
-        """Return the exit code of a process that has closed its output; one that goes on is ended.
-
-        That may take twice ``PATIENCE_SECONDS``, so the thread that reads the pipes calls it without the lock.
-        """
-        if self.process is None:
-            return 0
-        while self._may_have_errors():
-            pass
-        return _end(self.process)
-
-    def note_end(self, code: int) -> None:
-        """Take note of the process's exit code, and say why there are no readings."""
-        self.process = None
-        errors = self._errors.decode(errors="replace")
-        if not self.has_read:
-            self._failures += 1
-        wait = BACKOFF_SECONDS[min(self._failures, len(BACKOFF_SECONDS)) - 1] if self._failures else BACKOFF_SECONDS[0]
-        self.attempt_at = self.clock() + wait
-        self._set_state("unreachable", self._fault or self.command.failure(code, errors))
-
-    def stop(self) -> None:
-        """End the process."""
-        process, self.process = self.process, None
-        if process is not None:
-            _end(process)
-
-    def look_at_clock(self) -> None:
-        """Say so if no reading has arrived for a while."""
-        if self.is_late:
-            self._set_state("silent", str(limits.STREAM_START.too_long()))
-        if self._heard_at is None or self.reading.state != "live":
-            return
-        silence = self.clock() - self._heard_at
-        if silence > max(_LEAST_SILENCE_SECONDS, _SILENT_INTERVALS * self.command.interval):
-            self._set_state("silent", "connected, but no readings arrive")
-
-    def _take_lines(self, lines: list[bytearray]) -> None:
-        """Take the latest reading of these lines; before the first one a shell may have printed something."""
-        readings = [line for line in lines if line.startswith(b"{")]
-        if not self.has_read:
-            self._greeting += sum(len(line) for line in lines) if not readings else 0
-            if self._greeting > (limits.STREAM_GREETING.bytes or 0):
-                self._refuse("sends output that is not from vramtop stream")
-        if not readings or self._fault is not None:
-            return
+    async def _take_all(self, output: asyncio.StreamReader, connecting: contextlib.ExitStack) -> None:
+        """Take all readings; the first one, or its lateness, ends the connecting."""
         try:
-            reading = plain_reading(parse_stream_line(bytes(readings[-1])))
-        except StreamLineError as error:
-            self._refuse(error.message)
-            return
-        self.has_read, self._failures, self._heard_at = True, 0, self.clock()
-        changes = {"host": self.host, "state": "live", "reason": None, "since": self.now()}
-        self.reading = msgspec.structs.replace(reading, **changes)
+            line = await asyncio.wait_for(self._first_line(output), limits.STREAM_START.seconds)
+        except asyncio.TimeoutError:
+            self._fail("silent", str(limits.STREAM_START.too_long()))
+            connecting.close()
+            line = await self._first_line(output)
+        connecting.close()
+        while line:
+            self._take(line)
+            line = await output.readline()
 
-    def _refuse(self, reason: str) -> None:
-        """End a process that sends what cannot be read."""
-        self._fault = reason
-        self._failures = len(BACKOFF_SECONDS)
-        if self.process is not None:
-            self.process.terminate()
+    async def _first_line(self, output: asyncio.StreamReader) -> bytes:
+        """Return the first line of a reading, or nothing at the end; a shell may have printed something before."""
+        greeting = 0
+        while (line := await output.readline()) and not line.startswith(b"{"):
+            greeting += len(line)
+            if greeting > (limits.STREAM_GREETING.bytes or 0):
+                raise StreamLineError("sends output that is not from vramtop stream")
+        return line
 
-    def _set_state(self, state: HostState, reason: str) -> None:
-        self.reading = msgspec.structs.replace(self.reading, state=state, reason=reason)
+    def _take(self, line: bytes) -> None:
+        if line.startswith(b"{"):
+            reading = plain_reading(parse_stream_line(line))
+            self._heard_at, self.is_awaited = self.clock(), False
+            self._reading = replace(reading, host=self.host, state="live", reason=None, since=self.now())
 
-    def _pipe(self, name: str) -> int:
-        stream = getattr(self.process, name)
-        return int(stream.fileno())
-
-
-def _end(process: subprocess.Popen[bytes]) -> int:
-    """End a process and return its exit code: vramtop there ends when its input is closed."""
-    for stream in (process.stdin, process.stdout, process.stderr):
-        if stream is not None:
-            with contextlib.suppress(OSError):
-                stream.close()
-    try:
-        return process.wait(PATIENCE_SECONDS)
-    except subprocess.TimeoutExpired:
-        process.terminate()
-    try:
-        return process.wait(PATIENCE_SECONDS)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        return process.wait()
+    def _fail(self, state: HostState, reason: str) -> None:
+        self._reading, self.is_awaited = replace(self._reading, state=state, reason=reason), False
 
 
-def _read(number: int) -> bytes | None:
-    """Return what can be read now; None: nothing yet; empty: the end."""
-    try:
-        return os.read(number, _CHUNK_BYTES)
-    except BlockingIOError:
-        return None
-    except OSError:
-        return b""
+async def _tail(stream: asyncio.StreamReader) -> str:
+    """Return the last of what a stream has until its end."""
+    last = b""
+    while chunk := await stream.read(_MAX_ERROR_BYTES):
+        last = (last + chunk)[-_MAX_ERROR_BYTES:]
+    return last.decode(errors="replace")
 
 
-# Hosts read over ssh: one thread serves all connections, and begins those again that have ended.
+async def _end(process: asyncio.subprocess.Process, said: asyncio.Task[str]) -> int:
+    """End a process and return its exit code: vramtop there ends when its input is closed.
 
-
-MAX_CONNECTING = 8
-"""ssh processes that connect at once: a jump host refuses more than ten (MaxStartups of sshd_config(5))."""
-_TICK_SECONDS = 0.25
+    Args:
+        process: ssh.
+        said: reads what it writes to standard error; cancelled if that does not end with it.
+    """
+    if process.stdin is not None:
+        process.stdin.close()
+    for ask in (None, process.terminate, process.kill):
+        with contextlib.suppress(ProcessLookupError):
+            if ask is not None:
+                ask()
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(process.wait(), PATIENCE_SECONDS)
+            break
+    await asyncio.wait([said], timeout=PATIENCE_SECONDS)
+    said.cancel()
+    code = await process.wait()
+    # a child of it may hold its pipes open, which asyncio closes in no public way
+    process._transport.close()  # type: ignore[attr-defined]
+    return code
 
 
 class RemoteFleet:
@@ -379,12 +334,8 @@ class RemoteFleet:
     ) -> None:
         self._clock, self._now = clock, now
         self._connections = [Connection(host, command, clock, now) for host in hosts]
-        self._lock = threading.Lock()
-        self._selector = selectors.DefaultSelector()
-        self._wake_reader, self._wake_writer = os.pipe()
-        self._selector.register(self._wake_reader, selectors.EVENT_READ)
-        self._closing = threading.Event()
         self._failure: VramtopError | None = None
+        self._loop, self._closing = asyncio.new_event_loop(), asyncio.Event()
         self._thread = threading.Thread(target=self._serve, name="ssh", daemon=True)
         self._started = False
 
@@ -397,12 +348,9 @@ class RemoteFleet:
         if not self._started:
             self._started = True
             start_thread(self._thread)
-        with self._lock:
-            if self._failure is not None:
-                raise self._failure
-            for connection in self._connections:
-                connection.look_at_clock()
-            return Fleet(self._now(), tuple(connection.reading for connection in self._connections))
+        if self._failure is not None:
+            raise self._failure
+        return Fleet(self._now(), tuple(connection.reading for connection in self._connections))
 
     def wait(self, seconds: float, *, until: Callable[[Fleet], bool] = lambda _: True) -> Fleet:
         """Return all hosts once each has been read or could not be reached, or after this time.
@@ -414,90 +362,40 @@ class RemoteFleet:
         end = self._clock() + seconds
         while True:
             fleet = self.read()
-            with self._lock:
-                waiting = any(each.is_connecting or not each.was_tried for each in self._connections)
+            waiting = any(each.is_awaited for each in self._connections)
             if (not waiting and until(fleet)) or self._clock() >= end:
                 return fleet
-            self._closing.wait(_TICK_SECONDS / 5)
+            time.sleep(_POLL_SECONDS)
 
     def close(self) -> None:
         """End all connections and the vramtop there."""
-        self._closing.set()
-        with contextlib.suppress(OSError):
-            os.write(self._wake_writer, b"x")
-        if self._started:
+        if self._started and self._thread.is_alive():
+            with contextlib.suppress(RuntimeError):  # the loop has just ended
+                self._loop.call_soon_threadsafe(self._closing.set)
             self._thread.join()
-        for number in (self._wake_reader, self._wake_writer):
-            with contextlib.suppress(OSError):
-                os.close(number)
+        elif not self._started:
+            self._loop.close()
 
     def _serve(self) -> None:
         try:
-            while not self._closing.is_set():
-                with self._lock:
-                    self._start_due()
-                for key, _ in self._selector.select(_TICK_SECONDS):
-                    if key.data is not None:
-                        self._read_pipe(*key.data)
+            self._loop.run_until_complete(self._follow_all())
         except VramtopError as error:
-            with self._lock:
-                self._failure = error
+            self._failure = error
         finally:
-            self._end_all()
+            self._loop.close()
 
-    def _start_due(self) -> None:
-        connecting = sum(each.is_connecting and not each.is_late for each in self._connections)
-        for connection in self._connections:
-            if connecting >= MAX_CONNECTING:
-                return
-            if connection.process is None and self._clock() >= connection.attempt_at:
-                process = connection.start()
-                connecting += 1
-                for stream, name in ((process.stdout, "output"), (process.stderr, "errors")):
-                    if stream is not None:
-                        self._selector.register(stream, selectors.EVENT_READ, (connection, name))
-
-    def _read_pipe(self, connection: Connection, stream: str) -> None:
-        """Read one pipe that has something; at its end wait for its process, during which the fleet can be read."""
-        with self._lock:
-            goes_on = self._take(connection, stream)
-        if not goes_on:
-            code = connection.wait_for_end()
-            with self._lock:
-                connection.note_end(code)
-
-    def _take(self, connection: Connection, stream: str) -> bool:
-        """Take what a pipe has; False at the end of the output."""
-        process = connection.process
-        if process is None or process.stdout is None or process.stderr is None:
-            return True  # it ended in this round
-        if stream == "errors":
-            if not connection.read_errors():
-                self._selector.unregister(process.stderr)
-        elif not connection.read_output():
-            for each in (process.stdout, process.stderr):
-                with contextlib.suppress(KeyError):
-                    self._selector.unregister(each)
-            return False
-        return True
-
-    def _end_all(self) -> None:
-        """Close the input of all at once, then wait for each."""
-        with self._lock:
-            running = [connection.process for connection in self._connections if connection.process is not None]
-            for process in running:
-                if process.stdin is not None:
-                    with contextlib.suppress(OSError):
-                        process.stdin.close()
-            end = time.monotonic() + PATIENCE_SECONDS
-            for process in running:
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    process.wait(max(0.0, end - time.monotonic()))
-                if process.poll() is None:
-                    process.terminate()
-            for connection in self._connections:
-                connection.stop()
-        self._selector.close()
+    async def _follow_all(self) -> None:
+        """Follow all hosts until the source is closed, or cannot start ssh; then end all at once."""
+        slots = asyncio.Semaphore(MAX_CONNECTING)
+        tasks = [asyncio.create_task(connection.follow(slots)) for connection in self._connections]
+        closing = asyncio.create_task(self._closing.wait())
+        ended, _ = await asyncio.wait([closing, *tasks], return_when=asyncio.FIRST_COMPLETED)
+        for task in (closing, *tasks):
+            task.cancel()
+        await asyncio.gather(closing, *tasks, return_exceptions=True)
+        await asyncio.gather(*asyncio.all_tasks() - {asyncio.current_task()}, return_exceptions=True)
+        for task in ended - {closing}:
+            task.result()  # raises what has ended it
 
 
 # The command line of ssh that runs ``vramtop stream`` on a host, and what its failures mean.
