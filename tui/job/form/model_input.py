@@ -1,19 +1,14 @@
-"""Inputs of the job form; that of the model searches names and completes folders."""
+"""Inputs of the job form; that of the model searches names."""
 
-import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import ClassVar
 
 from textual import on
 from textual.binding import Binding, BindingType
 from textual.events import Paste
 from textual.message import Message
-from textual.suggester import Suggester
 from textual.widgets import Input
-
-from vramtop.estimator.common.paths import expand_user
 
 from ...keys import ALT_DIGIT_CHARACTERS, bind
 from ...widgets.match_list import MatchList
@@ -55,7 +50,6 @@ class ModelInput(FieldInput):
         super().__init__(
             value,
             placeholder="type to search, or a hub id or folder",
-            suggester=ModelSuggester(models),
             compact=True,
             classes="control",
         )
@@ -88,7 +82,6 @@ class ModelInput(FieldInput):
     def set_models(self, models: Sequence[ModelChoice]) -> None:
         """Search these models from now on."""
         self._models = tuple(models)
-        self.suggester = ModelSuggester(models)
 
     def show_matches(self, text: str) -> None:
         """List the models that match what was typed."""
@@ -152,32 +145,3 @@ class ModelInput(FieldInput):
             event.stop()
             event.prevent_default()
             self.post_message(self.JobPasted(text))
-
-
-class ModelSuggester(Suggester):
-    """Completes names of models; if a path is typed, folders."""
-
-    def __init__(self, models: Sequence[ModelChoice]) -> None:
-        super().__init__(use_cache=False, case_sensitive=True)
-        self._models = tuple(name for model in models for name in (model.name, *model.other_names))
-
-    async def get_suggestion(self, value: str) -> str | None:
-        """Return the first completion; folders are read off the UI thread, since a disk may hang."""
-        if value.startswith(("/", "./", "../", "~/")):
-            try:
-                return await asyncio.to_thread(_folder, value)
-            except RuntimeError:  # no thread can be started
-                return None
-        typed = value.casefold()
-        return next((name for name in self._models if typed and name.casefold().startswith(typed)), None)
-
-
-def _folder(typed: str) -> str | None:
-    """Return the first folder, in alphabetical order, whose path begins as typed."""
-    before, _, begin = typed.rpartition("/")
-    try:
-        entries = sorted(each.name for each in expand_user(f"{before}/").iterdir() if each.name.startswith(begin))
-    except (OSError, ValueError):
-        return None
-    found = (f"{before}/{name}" for name in entries if Path(expand_user(f"{before}/{name}")).is_dir())
-    return next((path for path in found if path != typed), None)

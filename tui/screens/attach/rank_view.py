@@ -1,4 +1,4 @@
-"""One process of a run: bars of held memory and budget, memory over time, the divergence, the budget, and facts."""
+"""One process of a run: bars of held memory and budget, memory over time, the divergence, and the budget."""
 
 import time
 from collections.abc import Sequence
@@ -30,7 +30,6 @@ from ...draw.labels import (
 )
 from ...draw.memory_graph import Readings
 from ...draw.palette import COMPONENTS, STATUSES, colour_of
-from ...draw.text_output import printable
 from ...keys import shown_key
 from ...widgets.budget_view import budget_bar, model_lines, peak_line, phase_table, remark_lines, short_gpu_name
 from ...widgets.row_table import StaticLines
@@ -48,13 +47,13 @@ _SPAN_MARGIN = 1.02
 
 
 class RankView(VerticalScroll):
-    """One process: bars, memory over time, divergence, budget and facts."""
+    """One process: bars, memory over time, divergence and budget."""
 
     DEFAULT_CSS = """
     RankView { padding: 0 1; scrollbar-size-vertical: 1; }
     RankView StaticLines { text-wrap: wrap; }
     RankView #why { margin: 1 0 0 0; }
-    RankView #budget, RankView #facts { margin: 1 0 0 0; }
+    RankView #budget { margin: 1 0 0 0; }
     RankView RunGraph { height: 45%; min-height: 9; max-height: 24; margin: 1 0 0 0; }
     """
 
@@ -66,13 +65,12 @@ class RankView(VerticalScroll):
         self._default_span = 1
 
     def compose(self) -> ComposeResult:
-        """The bars, the graph, the divergence, the budget, and the facts."""
+        """The bars, the graph, the divergence, and the budget."""
         yield StaticLines(id="bars")
         yield RunGraph(id="over-time", ascii_only=is_ascii_only(self))
         yield StaticLines(id="legend")
         yield StaticLines(id="why")
         yield StaticLines(id="budget")
-        yield StaticLines(id="facts")
 
     def show(self, row: ProcessRow, *, history: Readings, now: float) -> None:
         """Show a process.
@@ -93,7 +91,6 @@ class RankView(VerticalScroll):
         self._write("bars", bars_content(row, self._width, now=now))
         self._write("legend", legend_content(row, data, words))
         self._write("budget", budget_content(row.budget) if row.budget else Content())
-        self._write("facts", facts_content(row))
 
     def show_nothing(self, sentence: str, budget: Budget | None) -> None:
         """Show only a budget, and why the run is on no GPU."""
@@ -101,7 +98,7 @@ class RankView(VerticalScroll):
         self.query_one(RunGraph).display = False
         self._write("bars", nothing_content(sentence, budget, self._width))
         self._write("budget", budget_content(budget) if budget else Content())
-        for name in ("legend", "why", "facts"):
+        for name in ("legend", "why"):
             self._write(name, Content())
 
     def show_explanation(self, content: Content) -> None:
@@ -224,28 +221,6 @@ def budget_content(budget: Budget) -> Content:
     return Content("\n").join([*lines, *remark_lines(budget)])
 
 
-def facts_content(row: ProcessRow) -> Content:
-    """Return the facts about a process, with its full command."""
-    process = row.process
-    facts = [
-        f"pid {process.pid}",
-        process.user or "user n/a",
-        f"GPU {row.gpu.label} {short_gpu_name(row.gpu.name)}",
-        ", ".join(process.kinds),
-        "start n/a" if process.start_time is None else f"started {_clock(process.start_time)}",
-        f"up {format_duration(row.elapsed_seconds)}",
-    ]
-    lines = [
-        Content.styled(" · ".join(facts), "bold"),
-        Content(printable(process.command or process.name or "command n/a")),
-    ]
-    if row.job is not None and row.job.has_label:
-        lines.append(Content(f"job {printable(row.job.label)}"))
-    if process.note:
-        lines.append(Content.styled(printable(process.note), "$text-warning"))
-    return Content("\n").join(lines)
-
-
 def time_words(unix_seconds: float) -> str:
     """Return the time of day."""
     return time.strftime("%H:%M:%S", time.localtime(unix_seconds))
@@ -317,7 +292,3 @@ def _status_line(row: ProcessRow, now: float) -> Content:
     since = next((mark.time for mark in reversed(row.phase_starts) if mark.phase == comparison.phase), None)
     phase += f" for {format_duration(max(0.0, now - since))}" if phase and since is not None else ""
     return Content.assemble(status, f"{difference}{phase} · {comparison.sentence} · {high_water_label(comparison)}")
-
-
-def _clock(unix_seconds: float) -> str:
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(unix_seconds))

@@ -584,7 +584,7 @@ class AttachScreen(Screen[None]):
     @on(Resize)
     def _show_run(self) -> None:
         """Draw the run."""
-        if not self.query("#facts"):  # a size, or a board, may come before the widgets
+        if not self.query("#budget"):  # a size, or a board, may come before the widgets
             return
         board, attachment = self._board, self._attachment
         keys = self._keys = with_start_times(board, self._keys)
