@@ -435,7 +435,7 @@ def _find_config(program: Program, name: str) -> Mapping[str, Any] | None:
 def _file_of_module(program: Program) -> str | None:
     """Return the file of ``python -m scripts.train`` in the folder where the program is started, or its repository."""
     parts = (program.launch.module or "").split(".")
-    if not all(part.isidentifier() for part in parts):
+    if not all(part.replace("-", "_").isidentifier() for part in parts):  # a file need not be one to be run
         return None
     names = ("/".join(parts) + ".py", "/".join([*parts, "__main__.py"]))
     near = [name for name in names if os.access(program.filesystem.resolve(name), os.R_OK)]

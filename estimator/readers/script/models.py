@@ -243,6 +243,9 @@ class Model(Part):
         if call.run.without_gradients:
             return UNKNOWN
         self.passes[id(call.node)] = call.where
+        for name in ("output_attentions", "output_hidden_states"):
+            if call.value(None, name) not in (None, False):
+                call.doubt(f"{name} keeps what each layer returns, which is not counted.", key="model.attention")
         self.loops.append(len(call.run.loops))
         self.has_labels |= call.unknown_table is not None or "labels" in call.kwargs
         return Outputs(call.where)

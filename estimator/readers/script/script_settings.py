@@ -40,6 +40,7 @@ _LENGTH = re.compile(
     r"(?i)^(?!.*(eval|val_|test|gen|new_tok|min_|prompt|pre_|rope|window|dim|vocab|prefix|name|source|target)).*(length|len|seqlen|block_size)$"
 )
 _JOINS = ("cat", "concat", "concatenate")
+_RESHAPES = (*_JOINS, "stack", "repeat", "repeat_interleave", "expand", "tile", "chunk", "split", "unfold")
 _PAIRS = re.compile(r"(?i)(chosen|prefer|winner|positive|_w\b).*(reject|dispref|loser|negative|_l\b)")
 _OUTCOMES = re.compile(r"(?i)reward|log_?p|loss|score|logit|margin|acc|value|dim=-?[1-9]")
 """In the names of what a model returns, which is joined after it has run."""
@@ -268,6 +269,8 @@ def _settings(tree: ast.Module, reader: Reader) -> ScriptSettings:
     if model is not None:
         _doubt_others(notes, model)
     _doubt_pairs(tree, reader)
+    for each in notes.models:
+        _doubt_inputs(tree, reader, each)
     if not (notes.trains or notes.given or notes.trains_elsewhere):
         _doubt_not_reached(tree, reader)
     doubts = notes.doubts()
@@ -596,6 +599,23 @@ def _doubt_pairs(tree: ast.Module, reader: Reader) -> None:
         if _PAIRS.search(text) and not _OUTCOMES.search(text):
             sentence = f"{reader.location(node)}: {short_text(node)} joins chosen and rejected sequences."
             reader.notes.doubt(sentence, key="training.sequences_per_example", asks=True)
+
+
+def _doubt_inputs(tree: ast.Module, reader: Reader, model: Model) -> None:
+    """Note what a model is given that the script makes of a loader's batch: joined, repeated or cut."""
+    for around in (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.Module)):
+        inside = list(ast.walk(around))
+        assigns = [node for node in inside if isinstance(node, ast.Assign)]
+        for call in (node for node in inside if id(node) in model.passes):
+            given = [part for each in ast.iter_child_nodes(call) for part in ast.walk(each)]
+            names = {part.id for part in given if isinstance(part, ast.Name)}
+            made = (each for each in assigns if names & {getattr(part, "id", "") for part in each.targets})
+            given += [part for each in made for part in ast.walk(each.value)]
+            changed = next((part for part in given if getattr(part, "attr", "") in _RESHAPES), None)
+            if changed is not None:
+                shown = f"{reader.location(changed)}: {short_text(changed)}(...)"
+                sentence = f"{shown}: the model is not given the loader's batch as it is."
+                reader.notes.doubt(sentence, key="training.sequences_per_example")
 
 
 def _imported(tree: ast.Module) -> Iterator[tuple[str, str]]:

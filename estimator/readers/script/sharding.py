@@ -51,6 +51,7 @@ class AcceleratorObject(Thing):
 def backward(call: Call) -> Any:
     """Note a backward pass."""
     call.notes.trains = True
+    _keeps_graph(call)
     for name, value in call.scope.names.items() if call.scope is not None else ():
         if isinstance(value, Outputs) and value.is_read:
             origin = f"{value.where}: {name} holds the model's outputs until the next ones replace it"
@@ -58,6 +59,14 @@ def backward(call: Call) -> Any:
     for model in call.notes.models:
         model.runs_again |= any(loops > len(call.run.loops) for loops in model.loops)
         model.loops = []
+    return UNKNOWN
+
+
+def _keeps_graph(call: Call) -> Any:
+    """Note a backward pass after which its graph stays, or that makes another one."""
+    for name in ("retain_graph", "create_graph"):
+        if call.value(None, name) not in (None, False):
+            call.doubt(f"{name} keeps a graph and its activations, which are counted once.")
     return UNKNOWN
 
 
@@ -150,5 +159,6 @@ SHARDING_CALLS: Mapping[str, Callable[[Call], Any]] = {
     "autocast": _autocast,
     "Accelerator": _make_accelerator,
     "backward": backward,
+    "torch.autograd.grad": _keeps_graph,
 }
 """Functions and classes by their dotted names, or the last part of them."""

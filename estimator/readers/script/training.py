@@ -2,7 +2,7 @@
 
 import ast
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ...job.rules.optimizers.by_name import NOT_KNOWN, optimizer_arguments, optimizer_by_class
@@ -274,12 +274,15 @@ def _stacks_once(node: ast.AST) -> bool:
     return not joins and re.search(r"pad_sequence|stack|\.pad\(", source) is not None
 
 
-def note_accumulation(run: Any, test: ast.expr, body: Iterable[ast.stmt], scope: Scope) -> None:
+def note_accumulation(run: Any, test: ast.expr, body: Sequence[ast.stmt], scope: Scope) -> None:
     """Note the accumulation in a condition around an optimizer's step: ``(step + 1) % accumulation == 0``."""
     nodes = [node for node in ast.walk(test) if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod)]
     steps = (isinstance(node, ast.Attribute) and node.attr == "step" for each in body for node in ast.walk(each))
     if not nodes or not any(steps):
         return
+    if any(getattr(node, "attr", "") == "backward" for each in body for node in ast.walk(each)):
+        sentence = "the backward pass of several batches runs at once; the activations of one are counted."
+        run.notes.doubt(f"{run.location(test)}: {sentence}", key="training.sequences_per_example")
     shown, found = f"{run.location(test)}: {short_text(test)}", run.evaluate(nodes[0].right, scope)
     if type(found) is int and 0 < found <= 4096:
         run.notes.hints.setdefault("gradient_accumulation_steps", Setting(value=found, origin=shown))
