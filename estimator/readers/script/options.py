@@ -100,7 +100,8 @@ class Options:
         flags = [word.partition("/")[0] for word in call.args if isinstance(word, str)]
         self.is_open |= not flags or len(flags) < len(call.args)
         name = next((flag for flag in flags if flag.startswith("--")), flags[0] if flags else "")
-        dest = call.value(None, "dest")
+        named = [flag for flag in flags if not flag.startswith("-") and name.startswith("-")]  # click's
+        dest = call.value(None, "dest", default=next(iter(named), None))
         key = dest if isinstance(dest, str) else name.lstrip("-").replace("-", "_")
         if not key:
             return

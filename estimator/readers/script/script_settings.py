@@ -22,7 +22,7 @@ from .libraries import DIFFUSION, LOSSES, starts_training
 from .models import LENGTH_ARGUMENTS, AdapterConfig, Model, ModelConfig, Part, models_in
 from .notes import Doubt, Notes
 from .options import LIBRARIES, MEMORY_ARGUMENTS, TRAINING_CONFIG, Options, may_parse_elsewhere
-from .training import Arguments
+from .training import SIZE_ARGUMENTS, Arguments
 from .values import UNKNOWN, Instance, short_text
 
 _MAX_BYTES = 3 * 2**16
@@ -36,6 +36,7 @@ _DECISIVE = {
     *(each for names in _SIZES.values() for each in names),
 }
 """Options and arguments without whose values the estimate may be about another job."""
+_HAVE_DEFAULTS = {*library("transformers").key} - {*SIZE_ARGUMENTS, *LENGTH_ARGUMENTS}
 _LENGTH = re.compile(
     r"(?i)^(?!.*(eval|val_|test|gen|new_tok|min_|prompt|pre_|rope|window|dim|vocab|prefix|name|source|target)).*(length|len|seqlen|block_size)$"
 )
@@ -240,6 +241,8 @@ class _Layers(msgspec.Struct):
             for name in unknown:
                 del layer[name]
             found |= {name: sentence for name, sentence in unknown.items() if name in (*_DECISIVE, UNKNOWN_TABLE)}
+        for name in found.keys() & _HAVE_DEFAULTS:
+            found[name] = f"{found[name].removesuffix('.')}; its default is counted."
         return {name: sentence for name, sentence in found.items() if name not in self.written}
 
 
@@ -316,11 +319,10 @@ def _read_layers(tree: ast.Module, reader: Reader) -> _Layers:
     given = {
         key: each for key, each in later.items() if key in options.given and options.given[key].value != each.value
     }
-    _doubt_lengths(notes, defaults)
     _doubt_unused_lengths(tree, reader)
     layers = _Layers(
         written=dict(notes.written),
-        hints={**_constants(tree, reader), **notes.hints, **defaults},
+        hints={**_constants(tree, reader), **notes.hints, **defaults, **_longer_cuts(notes, defaults)},
         assigned={
             **notes.assigned,
             **dict(options.made_true()),
@@ -536,16 +538,19 @@ def _constants(tree: ast.Module, reader: Reader) -> dict[str, Setting]:
     return found
 
 
-def _doubt_lengths(notes: Notes, defaults: Mapping[str, Setting]) -> None:
-    """Note that there are several lengths: of options, and of the calls that cut sequences."""
-    cuts = {f"{name} of a call": notes.hints[name] for name in LENGTH_ARGUMENTS if name in notes.hints}
-    options = {name: setting for name, setting in defaults.items() if _LENGTH.match(name)}
-    known = {name: each.value for name, each in {**options, **cuts}.items() if type(each.value) is int}
+def _longer_cuts(notes: Notes, defaults: Mapping[str, Setting]) -> dict[str, Setting]:
+    """Return where calls cut sequences, if the default of that name is shorter; note that there are several lengths."""
+    cuts = {name: each for name, each in notes.hints.items() if name in LENGTH_ARGUMENTS and type(each.value) is int}
+    options = {name: each for name, each in defaults.items() if _LENGTH.match(name) and type(each.value) is int}
+    known = {name: each.value for name, each in options.items()}
+    known |= {f"{name} of a call": each.value for name, each in cuts.items()}
     known = {name: value for name, value in known.items() if value >= _SHORTEST}
     if options and len({*known.values()}) > 1:
         shown = ", ".join(f"{name}={value}" for name, value in sorted(known.items())[:4])
         sentence = f"The script has several lengths ({shown}); vramtop does not know which one a step has."
         notes.doubt(sentence, key="training.sequence_length")
+    both = (cuts.keys() & options.keys()) - notes.options.given.keys()
+    return {name: cuts[name] for name in both if cuts[name].value > options[name].value}
 
 
 def _doubt_unused_lengths(tree: ast.Module, reader: Reader) -> None:

@@ -149,7 +149,7 @@ tokens = tokenizer.encode('text', truncation=True, max_length={cut})
 model.generate(max_length=4096)
 """
     reading = read(tmp_path, HEAD + LOAD + text + TRAIN)
-    assert reading.value("training.sequence_length") == 20
+    assert reading.value("training.sequence_length") == (1024 if is_open else 20)
     assert warned(reading, "max_length of a call=1024") is is_open
     given = read(tmp_path, HEAD + LOAD + text + TRAIN, "--max_length", "64")
     assert given.value("training.sequence_length") == 64
