@@ -8,7 +8,7 @@ from ...job.rules.strategies import DTYPE_NAMES
 from ...job.settings import Task
 from ..arguments.table import scripts
 from ..source.evidence import Setting, default_setting
-from .values import UNKNOWN, Attribute, Call, Name, Record, Thing, plain, short_text, truth
+from .values import ONLY_WHEN_IT_RUNS, UNKNOWN, Attribute, Call, Name, Record, Thing, plain, short_text, truth
 
 # Configs: defaults of transformers' classes (its ``models/<family>``, version 5), and what a script changes of them.
 
@@ -413,7 +413,8 @@ class AdapterConfig(Record):
             if name in _LORA_NAMES and not is_known:
                 found[name] = setting
             elif name not in _WITHOUT_EFFECT and setting.value not in (None, False, [], {}):
-                found[_LORA_NAMES.get(name, f"lora_{name}")] = setting if is_known else setting.with_value(True)
+                given = Setting(value=True, origin=setting.origin.removesuffix(ONLY_WHEN_IT_RUNS))
+                found[_LORA_NAMES.get(name, f"lora_{name}")] = setting if is_known else given
         return found
 
 

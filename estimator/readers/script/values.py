@@ -24,6 +24,8 @@ class Unknown:
 
 
 UNKNOWN = Unknown()
+ONLY_WHEN_IT_RUNS = " is only known when the script runs."
+"""Ends the origin of a setting whose value is UNKNOWN, which is a sentence."""
 PLAIN = (bool, int, float, str, bytes, type(None))
 MAX_LENGTH = 100_000
 """Items of a list and characters of a text that are kept; longer ones are unknown."""
@@ -289,7 +291,7 @@ class Call(msgspec.Struct):
         made = f"{short_text(self.node)} = {shown}" if is_assigned else f"{label or self.name}({named}{shown})"
         text = f"{self.run.location(node or self.node)}: {made}"
         if value is UNKNOWN:
-            return Setting(value=UNKNOWN, origin=f"{text} is only known when the script runs.")
+            return Setting(value=UNKNOWN, origin=f"{text}{ONLY_WHEN_IT_RUNS}")
         option = self.run.option(node) if node is not None else None
         return Setting(value=value, origin=text if option is None else f"{option.origin} ({text})")
 

@@ -225,7 +225,8 @@ class TrlTrainer(msgspec.Struct, frozen=True, kw_only=True):
                 return
             origin = f"{origin} with beta {beta.value} ({beta.origin})"
         origin = f"{origin} ({given.origin})" if given is not None else origin
-        name = next(iter(words_of(given)), None)
+        name, trained = next(iter(words_of(given)), None), self.findings.get("model.id")
+        name = None if trained is not None and trained.value == name else name
         sharded = setup.sharding == "fsdp" and self.is_since(method.reference_sharded_since)
         yield setup.frozen("reference", sharded=sharded, id=name), origin
 
