@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections import Counter, defaultdict, deque
+from collections import defaultdict, deque
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Literal
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
     from time import struct_time
 
-    from ..board.board import Board, PendingRow, ProcessRow
+    from ..board.board import Board, ProcessRow
     from ..snapshot.snapshot import GpuReading, ProcessKey
 
 # The rules: what an alert is about, and how long its condition must hold and be gone.
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 # unless the user's settings choose other times or leave a rule out (``chosen_alerts``).
 
 
-Severity = Literal["critical", "warning", "info"]
-SEVERITIES: tuple[Severity, ...] = ("critical", "warning", "info")
+Severity = Literal["critical", "warning"]
+SEVERITIES: tuple[Severity, ...] = ("critical", "warning")
 """Worst first."""
 
 
@@ -69,13 +69,6 @@ GROWING = Rule(
     severity="warning",
     fires_after=300,
     clears_after=300,
-)
-CANNOT_FIT = Rule(
-    name="VramtopPendingJobCannotFit",
-    title="does not fit",
-    condition="a pending job does not fit",
-    severity="info",
-    fires_after=1800,
 )
 UNATTRIBUTED = Rule(
     name="VramtopUnattributedMemory",
@@ -112,7 +105,7 @@ MIN_UNATTRIBUTED_BYTES = 2 * GIB
 
 
 Key = tuple["Hashable", ...]
-"""What an alert is about: the name of its rule, and a run, a pending job or a GPU."""
+"""What an alert is about: the name of its rule, and a run or a GPU."""
 _MAX_CHARACTERS = 120
 """Length of a name in an alert: of a user or a job."""
 MAX_SENTENCE = 400
@@ -194,7 +187,6 @@ def find_conditions(feed: Feed) -> Conditions:
     found = _Found(feed.board)
     found.look_at_processes()
     found.look_at_gpus()
-    found.look_at_pending()
     return Conditions(
         present=tuple(found.present), unknown=frozenset(found.unknown), unknown_gpus=frozenset(found.unknown_gpus)
     )
@@ -255,18 +247,6 @@ class _Found(msgspec.Struct):
             elif size > MIN_UNATTRIBUTED_BYTES:
                 sentence = f"{format_gib(size)} GiB of GPU {reading.label} belong to no visible process"
                 self.present.append(_gpu_condition(UNATTRIBUTED, reading, sentence, value_bytes=size))
-
-    def look_at_pending(self) -> None:
-        """Find pending jobs that do not fit; jobs of the same name are numbered."""
-        seen: Counter[str] = Counter()
-        for row in self.board.pending:
-            name = plain_text(row.job.label)
-            seen[name] += 1
-            key = (CANNOT_FIT.name, name, seen[name])
-            if row.fit is None or row.fit.verdict == "unknown":
-                self.unknown.add(key)
-            elif row.fit.verdict == "does_not_fit":
-                self.present.append(Condition(rule=CANNOT_FIT, key=key, sentence=_does_not_fit(name, row), job=name))
 
 
 def _gpu_condition(rule: Rule, reading: GpuReading, sentence: str, *, value_bytes: int | None = None) -> Condition:
@@ -344,12 +324,6 @@ def _each_once(rows: list[ProcessRow], name: Callable[[ProcessRow], str]) -> Ite
     yield from dict.fromkeys(map(name, rows))
 
 
-def _does_not_fit(name: str, row: PendingRow) -> str:
-    lacks = row.fit.margin_bytes if row.fit else None
-    missing = f": {format_gib(-lacks)} GiB are missing" if lacks is not None and lacks < 0 else ""
-    return f"{name} does not fit{missing}"
-
-
 def whose_job(job: str, user: str) -> str:
     """Return a job and its user in words; empty: unknown."""
     return f"{job or 'a job'} of {user}" if user else job or "a job"
@@ -366,7 +340,6 @@ def plain_text(text: str | None, most: int = _MAX_CHARACTERS) -> str:
 RULES: Mapping[str, Rule] = {
     "over_budget": OVER_BUDGET,
     "growing": GROWING,
-    "does_not_fit": CANNOT_FIT,
     "unattributed": UNATTRIBUTED,
     "gpu_lost": GPU_LOST,
     "no_readings": NO_READINGS,

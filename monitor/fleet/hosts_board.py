@@ -33,6 +33,10 @@ if TYPE_CHECKING:
 
 _STATUSES = frozenset(get_args(Status))
 _REASONS = frozenset(get_args(NoBudgetReason))
+_SAME_NAMES = (
+    *("index", "uuid", "name", "total_bytes", "reserved_bytes", "used_bytes", "free_bytes", "utilisation_percent"),
+)
+"""Fields of a GPU that its reading has under the same names."""
 _MOST_FAULTS = 3
 """Sentences of hosts above the GPUs; of more, the number is said."""
 
@@ -167,7 +171,7 @@ def hosts_snapshot(fleet: Fleet, name: str) -> HostsSnapshot:
     )
 
 
-def absence(fleet: Fleet, host: HostReading) -> str:
+def _absence(fleet: Fleet, host: HostReading) -> str:
     """Return why a host has no figures of now, and how long ago its last ones are."""
     age = fleet.age_seconds(host)
     last = None if age is None else f"last read {duration_text(age)} ago"
@@ -216,7 +220,7 @@ def _faults(fleet: Fleet) -> list[str]:
 
 def _without_gpus(fleet: Fleet, host: HostReading, place: int) -> HostGpu:
     """Return the reading that stands for a host without GPUs, or without figures of now."""
-    code, message = host.state.upper(), absence(fleet, host)
+    code, message = host.state.upper(), _absence(fleet, host)
     if host.is_live:
         code, message = "NO_GPU", host.faults[0] if host.faults else "it has no GPU"
     fault = Fault(field=None, code=code, message="not asked yet" if host.state == "connecting" else message)
@@ -248,14 +252,7 @@ def _reading(
         code = "UNKNOWN"
         field = "processes" if gpu.processes is None and gpu.used_bytes is not None else "used_bytes"
     return HostGpu(
-        index=gpu.index,
-        uuid=gpu.uuid,
-        name=gpu.name,
-        total_bytes=gpu.total_bytes,
-        reserved_bytes=gpu.reserved_bytes,
-        used_bytes=gpu.used_bytes,
-        free_bytes=gpu.free_bytes,
-        utilisation_percent=gpu.utilisation_percent,
+        **{name: getattr(gpu, name) for name in _SAME_NAMES},
         processes=processes,
         faults=(Fault(field=field, code=code, message=gpu.fault),) if gpu.fault else (),
         read_at=0.0 if gpu.is_stale else fleet.time,

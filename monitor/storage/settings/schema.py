@@ -174,7 +174,7 @@ PROCESS_COLUMNS = (
     *("RAM GiB", "THR", "UP", "RUNS IN", "COMMAND"),
 )
 ONLY = ("running", "diverging", "mine", "training", "server", "notebook", "desktop")
-ALERTS = ("over_budget", "growing", "does_not_fit", "unattributed", "gpu_lost", "no_readings")
+ALERTS = ("over_budget", "growing", "unattributed", "gpu_lost", "no_readings")
 SIGNALS = ("none", "bell", "desktop")
 METHODS = ("auto", "formula", "exact", "traced")
 _ADDRESS = r"((\[[^\]\s]+\]|[^:\s\[\]]*):)?\d{1,5}"
@@ -301,7 +301,7 @@ SETTINGS: tuple[Setting, ...] = (
         about="Shell command to run when an alert fires or clears, in the dashboard and by vramtop export",
     ),
     Setting(
-        name="alerts.off", kind="list", default=(), choices=ALERTS, example=("does_not_fit",),
+        name="alerts.off", kind="list", default=(), choices=ALERTS, example=("unattributed",),
         about="Alerts that you do not want at all",
     ),
     Setting(

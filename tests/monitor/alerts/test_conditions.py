@@ -70,18 +70,12 @@ def test_growth_is_told_with_the_time_until_the_gpu_is_full(
     assert "VramtopJobGrowing" not in found(replace(board, gpus=(later,)))
 
 
-def test_pending_jobs_and_memory_of_no_process(
-    watchlist: Watchlist, make_gpu: Any, make_process: Any, make_snapshot: Any
-) -> None:
-    for name in ("small", "large"):
-        watchlist.add_pending(Job(name=name, model=MODEL))
+def test_memory_of_no_process(watchlist: Watchlist, make_gpu: Any, make_process: Any, make_snapshot: Any) -> None:
     hidden = make_gpu(1, [make_process(10, 3)], used_bytes=8 * GIB)
     here = found(watchlist.update(make_snapshot([make_gpu(0), hidden])))
-    (large,) = here["VramtopPendingJobCannotFit"]
-    assert large.sentence.startswith("large does not fit: ")
     (unattributed,) = here["VramtopUnattributedMemory"]
     assert unattributed.sentence == "5.0 GiB of GPU 1 belong to no visible process"
-    assert set(here) == {"VramtopPendingJobCannotFit", "VramtopUnattributedMemory"}
+    assert set(here) == {"VramtopUnattributedMemory"}
 
 
 @pytest.mark.parametrize(

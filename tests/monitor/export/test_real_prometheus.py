@@ -133,7 +133,6 @@ def test_rules_fire_and_grafanas_queries_have_answers(export, prometheus, traini
     ranks = server.query('vramtop_process_run_info{rank="0", world_size="1", master="node01:29500"}')
     assert {(each["metric"]["pid"], each["metric"]["run"]) for each in ranks} == {(str(over),) * 2, (str(growing),) * 2}
     fire = {
-        ("VramtopPendingJobCannotFit", names[0]),
         ("VramtopUnattributedMemory", names[1]),
         ("VramtopGpuLost", names[1]),
     }

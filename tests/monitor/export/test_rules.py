@@ -14,7 +14,6 @@ from vramtop.monitor.export.ready_files import dashboard_text, rules_text
 ALERTS = {
     "VramtopJobOverBudget",
     "VramtopJobGrowing",
-    "VramtopPendingJobCannotFit",
     "VramtopUnattributedMemory",
     "VramtopGpuLost",
     "VramtopSamplerStale",

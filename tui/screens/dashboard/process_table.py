@@ -264,9 +264,10 @@ class ProcessTable(RowTable[TableRow], can_focus=True):
         return self.sort_key
 
     def sort_by_title(self, column: Column | None) -> None:
-        """Sort by a column whose title was clicked."""
+        """Sort by a column whose title was clicked; the GPUs of many hosts are in the order of these."""
+        wanted = None if column is None else "GPU" if column.name == "HOST" else column.name
         for key, name in SORTED_BY.items():
-            if column is not None and name == column.name:
+            if name == wanted:
                 self._sort_by(key)
 
     def mark_selected(self) -> None:
