@@ -72,9 +72,3 @@ def test_flags_that_are_nested_too_deeply_count_as_not_given(tmp_path: Path, fla
     reading = read_launch(line, environ={}, cwd=tmp_path)
     assert reading.value("run.report_to") is None
     assert reading.value("training.fused_kernels") == ["norm", "mlp", "rope"]
-
-
-def test_a_plugin_that_is_nested_too_deeply_counts_as_not_given(tmp_path: Path) -> None:
-    (tmp_path / "v1.yaml").write_text("model: org/model\nmicro_batch_size: 1\n")
-    line = ["llamafactory-cli", "sft", "v1.yaml", "--peft_config", '{"name": ' * 200_000]
-    assert read_launch(line, environ={"USE_V1": "1"}, cwd=tmp_path).value("lora.rank") is None
