@@ -323,10 +323,29 @@ class _Generators:
         return None
 
 
+def _gathered_states(gpus: FakeGpus) -> Iterator[tuple[Any, str, Any]]:
+    """Yield what lets FSDP1 save an optimizer's state, of which other ranks hold parts that this one does not name."""
+    from torch.distributed.fsdp import fully_sharded_data_parallel as fsdp1
+
+    gather = fsdp1._optim_state_dict
+
+    def optim_state_dict(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return gather(*args, **kwargs)
+        except RuntimeError as error:
+            if "is not in the optimizer state" not in str(error):
+                raise
+            gpus.doubts.add(f"{program_line()} gathers states of the optimizer that other ranks hold: not counted")
+            return {}
+
+    yield fsdp1, "_optim_state_dict", optim_state_dict
+
+
 def _shards(gpus: FakeGpus) -> Iterator[tuple[Any, str, Any]]:
     """Yield stand-ins for FSDP1, DTensors and FSDP2, which are torch's own otherwise."""
     yield from streams_of_fsdp1(gpus)
     yield from labels_of_fsdp1(gpus)
+    yield from _gathered_states(gpus)
     try:
         from torch.distributed._functional_collectives import AsyncCollectiveTensor
         from torch.distributed.tensor import DTensor, _op_schema, _random

@@ -187,3 +187,23 @@ while True:
     optimizer.step()
 """
     assert not rehearse([sys.executable, program(text)]).warnings
+
+
+SHARDED = """
+import os, torch, torch.distributed as dist
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+dist.init_process_group("nccl")
+torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+net = FSDP(torch.nn.Sequential(torch.nn.Linear(512, 512), torch.nn.Linear(512, 8)).cuda(), use_orig_params=True)
+optimizer = torch.optim.AdamW(net.parameters())
+for step in range(3):
+    net(torch.randn(4, 512).cuda()).sum().backward()
+    optimizer.step()
+    torch.save(FSDP.optim_state_dict(net, optimizer), "last.pt")
+"""
+
+
+def test_fsdp1_saves_a_state_of_which_other_ranks_hold_parts(program) -> None:
+    found = rehearse(["torchrun", "--nproc-per-node", "4", program(SHARDED)])
+    assert found.answer.steps[0].steps == 3
+    assert any("gathers states of the optimizer that other ranks hold" in each for each in found.answer.doubts)
