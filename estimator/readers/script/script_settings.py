@@ -446,6 +446,7 @@ def _read_model(model: Model, notes: Notes, layers: _Layers, *, certain: bool) -
     settings = {**(config.settings if config is not None else {}), **model.settings}
     task = {"task": model.task} if model.task is not None else {}
     layers.written = {**settings, **task, **layers.written}
+    layers.assigned.update(task)  # whatever a flag of that name is: mrpc, of GLUE's
     layers.hints = {**model.hints, **layers.hints}
     if model.frozen_at is not None:
         sentence = f"{model.frozen_at}: which parameters train is not read; "

@@ -384,3 +384,14 @@ def test_a_flag_that_the_script_computes_with_counts_by_what_it_makes(tmp_path: 
     assert (reading.value("training.micro_batch"), reading.value("training.gradient_accumulation")) == (2, 16)
     assert reading.value("training.optimizer") == "adafactor"
     assert "does not read" not in doubts(reading)
+
+
+def test_a_flag_called_task_is_not_the_models(tmp_path: Path) -> None:
+    head, load = (each.replace("CausalLM", "SequenceClassification") for each in (HEAD, LOAD))
+    text = (
+        head
+        + load
+        + "import argparse\np = argparse.ArgumentParser()\np.add_argument('--task')\np.parse_args()\n"
+        + TRAIN
+    )
+    assert read(tmp_path, text, "--task", "mrpc").value("model.task") == "sequence-classification"
