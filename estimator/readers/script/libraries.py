@@ -158,7 +158,10 @@ def _doubt_unknown(call: Call, name: str, models: list[Model], *, is_own: bool) 
         model.changed_unseen = True
     call.notes.noted.add(call.path)
     call.doubt(f"{name}(...) is {'in another file, which vramtop does not read' if is_own else 'not known'}.")
-    call.notes.trains_elsewhere |= is_own and _TRAINS.search(name) is not None
+    if is_own and _TRAINS.search(name):
+        call.notes.trains_elsewhere = True
+        sentence = f"{call.where}: {name}(...) may set the batch, in another file."
+        call.notes.hints.setdefault("per_device_train_batch_size", Setting(value=UNKNOWN, origin=sentence))
 
 
 def _note_old(call: Call) -> None:

@@ -395,3 +395,11 @@ def test_a_flag_called_task_is_not_the_models(tmp_path: Path) -> None:
         + TRAIN
     )
     assert read(tmp_path, text, "--task", "mrpc").value("model.task") == "sequence-classification"
+
+
+def test_a_trainer_in_another_file_may_set_the_batch(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("class MyTrainer: pass\n")
+    text = HEAD + LOAD + "from mine import MyTrainer\nMyTrainer(model).train()\n"
+    assert "training.micro_batch" in read(tmp_path, text).missing
+    loader = "from torch.utils.data import DataLoader\nloader = DataLoader([1], batch_size=4)\n"
+    assert read(tmp_path, loader + text).value("training.micro_batch") == 4
