@@ -86,5 +86,5 @@ async def test_enter_asks_an_incomplete_run_for_what_is_missing(start, open_app)
 async def test_without_automatic_attaching_the_summary_says_how_to_attach(start, open_app) -> None:
     app = open_app(start(), enabled=False)
     async with app.run_test(size=(120, 40)) as pilot:
+        await until_shown(pilot, lambda: "press a to attach to a running job" in screen_text(app))
         await until_shown(pilot, lambda: "not attached" in screen_text(app))
-        assert "press a to attach to a running job" in screen_text(app)
