@@ -202,7 +202,7 @@ _ALLOCATOR = re.compile(r"[\w:,.\[\]> ]*", re.ASCII)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeptJob:
-    """What is kept of a job."""
+    """The parts of a job that are kept with its measurement."""
 
     job: Job
     """Its batch, its length and its parallel sizes."""

@@ -71,7 +71,7 @@ class Subject:
         return {name: found.groups() for name, text in self.versions.items() if (found := _RELEASE.match(text))}
 
     def has_same_releases(self, other: "Subject") -> bool:
-        """Return True if no release differs; one that is unknown on a side may be the same."""
+        """Return True if no library is known to have another release; an unknown one may be the same."""
         mine, its = self.releases, other.releases
         return all(mine[name] == its[name] for name in _LIBRARIES if name in mine and name in its)
 

@@ -52,6 +52,8 @@ _SPLIT_BATCHES = (
     "(nn.DataParallel) and gathers on the first, which is not counted; torchrun --nproc_per_node {count} starts one "
     "process for each."
 )
+_PARTS: tuple[Component, ...] = (*MODEL_STATES, "activations", "logits")
+"""What a script that is not read may decide."""
 _MAX_NAMES = 3
 _NO_PROGRAMS = ("pip", "venv", "build", "torch.utils.collect_env", "json.tool", "huggingface_hub")
 """Modules that a shell script may run before it trains."""
@@ -267,8 +269,7 @@ def _read_with_script(
     layers = [*stated, *defaults]
     if script.mixed_config is not None:
         sentence = f"transformers' Trainer is given a {script.mixed_config}, whose own defaults are not counted."
-        program.findings.warn(sentence)
-        program.findings.add_uncertainty("either", *get_args(Component))
+        program.findings.doubt(sentence, "either", *get_args(Component))
     for doubt in script.doubts:
         program.findings.warn(doubt.sentence, unless=doubt.key if doubt.asks else None)
         program.findings.add_uncertainty("either", *get_args(Component), unless=doubt.key)
@@ -299,8 +300,9 @@ def _read_devices(program: Program, script: ScriptSettings, launched: Sequence[S
     if found is not None and found.index is None and ranks == 1 and not program.launch.launchers and by_trainer:
         count = len([each for each in (found.visible or "").split(",") if each.strip()])
         if count > 1:
-            program.findings.warn(_SPLIT_BATCHES.format(origin=found.origin, count=count))
-            program.findings.add_uncertainty("either", *get_args(Component))
+            program.findings.doubt(
+                _SPLIT_BATCHES.format(origin=found.origin, count=count), "either", *get_args(Component)
+            )
 
 
 def _unread_flags(flags: SettingsLayer, script: ScriptSettings) -> SettingsLayer:
@@ -343,8 +345,9 @@ def _warn_of_unread_files(program: Program, opened: Collection[Path]) -> None:
             continue
         path = program.filesystem.resolve(text)
         if path not in opened and os.access(path, os.R_OK):
-            program.findings.warn(f"vramtop does not read {text} on the command line; its settings are not counted.")
-            program.findings.add_uncertainty("either", *MODEL_STATES, "activations", "logits")
+            program.findings.doubt(
+                f"vramtop does not read {text} on the command line; its settings are not counted.", "either", *_PARTS
+            )
 
 
 def _spell_out(program: Program, flags: SettingsLayer, script: ScriptSettings) -> dict[str, Setting]:
@@ -360,8 +363,7 @@ def _spell_out(program: Program, flags: SettingsLayer, script: ScriptSettings) -
     for name, meant in ambiguous.items():
         if not MEMORY_ARGUMENTS.isdisjoint(meant):
             names = " or ".join(f"--{each}" for each in meant[:_MAX_NAMES])
-            program.findings.warn(f"{flags[name].origin} may stand for {names}; it is not counted.")
-            program.findings.add_uncertainty("either", *MODEL_STATES, "activations", "logits")
+            program.findings.doubt(f"{flags[name].origin} may stand for {names}; it is not counted.", "either", *_PARTS)
     return found
 
 
@@ -401,8 +403,9 @@ def _read_script(
     """Return the settings in the script's source; TRL's own scripts have none beside their flags."""
     script = program.launch.script or _file_of_module(program)
     if script is None and program.launch.module and not program.launch.trl_command:
-        program.findings.warn(f"The module {program.launch.module} was not found; its settings are not counted.")
-        program.findings.add_uncertainty("either", *MODEL_STATES, "activations", "logits")
+        program.findings.doubt(
+            f"The module {program.launch.module} was not found; its settings are not counted.", "either", *_PARTS
+        )
     if script is None or program.launch.trl_command:
         return ScriptSettings()
     if script == "-":

@@ -102,7 +102,7 @@ class HostsSnapshot(Snapshot, frozen=True, kw_only=True):
     jobs: tuple[PendingRow, ...]
     """Pending jobs of all hosts, each with the name of its host."""
     sums: str
-    """Sums over all live hosts, in words."""
+    """Totals over all hosts that answer, as one line of text."""
 
 
 class HostsSource:
@@ -244,12 +244,9 @@ def _gpu_rows(fleet: Fleet, host: HostReading, place: int) -> Iterator[GpuRow]:
 def _reading(
     fleet: Fleet, host: HostReading, gpu: FleetGpu, place: tuple[int, ...], processes: tuple[GpuProcess, ...] | None
 ) -> HostGpu:
-    code, field = (
-        (NO_ANSWER if gpu.is_stale else "GPU_IS_LOST" if gpu.is_lost else ASLEEP if gpu.is_asleep else ""),
-        None,
-    )
-    if not code:
-        code = "UNKNOWN"
+    field = None
+    code = NO_ANSWER if gpu.is_stale else "GPU_IS_LOST" if gpu.is_lost else ASLEEP if gpu.is_asleep else "UNKNOWN"
+    if code == "UNKNOWN":
         field = "processes" if gpu.processes is None and gpu.used_bytes is not None else "used_bytes"
     return HostGpu(
         **{name: getattr(gpu, name) for name in _SAME_NAMES},

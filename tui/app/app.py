@@ -101,7 +101,7 @@ class AppOptions:
     """Monotonic seconds."""
 
     banner: str | None = None
-    """A line about what is special about this run, such as that a recording is played."""
+    """A notice in the header, for example that a recording is being played."""
     pid: int | None = None
     """A process to attach to at once."""
     estimate: EstimateFunction | None = None

@@ -27,7 +27,7 @@ class Advice(msgspec.Struct, frozen=True, kw_only=True):
     """Changes that could be made to a job, and their effect."""
 
     budget: Budget
-    """The budget of the job as it is."""
+    """The budget of the unchanged job."""
     suggestions: tuple[Suggestion, ...] = ()
     """Changes that make the job fit, cheapest first, or that come closest to it; none if it fits as it is."""
     largest: LargestFitting | None = None

@@ -56,7 +56,7 @@ class BoardFeed:
     recording: str | None = None
     """Name of the file that is being recorded."""
     banner: str | None = None
-    """A line about what is special about this run, such as that a recording is played."""
+    """A notice in the header, for example that a recording is being played."""
 
 
 def feed_signs(feed: BoardFeed) -> list[Content]:

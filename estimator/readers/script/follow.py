@@ -623,7 +623,7 @@ class Reader:
 
 
 def _names_in(node: ast.AST) -> Iterator[str]:
-    """Yield the name by which a node may lead to a function: one that nothing names is never called."""
+    """Yield the name that a node mentions: a function whose name is mentioned nowhere is never called."""
     if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
         yield node.id
     elif isinstance(node, ast.Attribute):

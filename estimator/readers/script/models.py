@@ -239,7 +239,7 @@ class Model(Part):
             super().set_attribute(name, value, call)
 
     def called(self, call: Call) -> Any:
-        """Note a forward pass."""
+        """Note a forward pass of the model."""
         if call.run.without_gradients:
             return UNKNOWN
         self.passes[id(call.node)] = call.where

@@ -104,7 +104,7 @@ class TableRow(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def host(self) -> CellText:
-        """Its host, where there are many."""
+        """Name of the host, or how many hosts a run spans; empty on a single machine."""
         hosts = {part.gpu.host for part in self.parts} or {self.gpu.host}
         return CellText(printable(self.gpu.host or "") if len(hosts) == 1 else f"{len(hosts)} hosts")
 
