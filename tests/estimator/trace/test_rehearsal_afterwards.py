@@ -204,6 +204,6 @@ for step in range(3):
 
 
 def test_fsdp1_saves_a_state_of_which_other_ranks_hold_parts(program) -> None:
-    found = rehearse(["torchrun", "--nproc-per-node", "4", program(SHARDED)])
+    found = rehearse(["torchrun", "--nproc-per-node", "4", program(SHARDED)], python=sys.executable)
     assert found.answer.steps[0].steps == 3
     assert any("gathers states of the optimizer that other ranks hold" in each for each in found.answer.doubts)
