@@ -467,10 +467,10 @@ class FakeGpus(StorageTracker):
         if values is not None and result.constant is None:
             self.know(result, values)
             counted = self._routed(args[0])
-            result.is_shared = bool(values.any()) and not (counted is not None and counted.are_answers)
-            self._are_shared |= result.is_shared
+            result.says_shares = bool(values.any()) and not (counted is not None and counted.are_answers)
+            self._are_shared |= result.says_shares
         elif self._are_shared and getattr(result, "constant", None) is not None:
-            result.is_shared = any(getattr(each, "is_shared", False) for each in _tensors(args))
+            result.says_shares = any(getattr(each, "says_shares", False) for each in _tensors(args))
 
     def _doubt_shares(self) -> None:
         sentence = f"{program_line()} distributes tokens by scores: each expert is assumed to get an equal share"
@@ -765,7 +765,7 @@ class FakeGpus(StorageTracker):
         A mask of unknown values takes every element; the number of elements that it takes is the highest, then.
         """
         if fake.constant is not None:
-            if self._are_shared and getattr(fake, "is_shared", False):
+            if self._are_shared and getattr(fake, "says_shares", False):
                 self._doubt_shares()
             return fake.constant
         if not fake.dtype.is_floating_point:
@@ -837,7 +837,7 @@ class FakeGpus(StorageTracker):
         with self.mode:
             made = self._tracked(torch.empty((classes,), dtype=torch.int64))
         self.know(made, counts(tokens, (classes,), torch.int64))
-        self._are_shared = made.is_shared = True
+        self._are_shared = made.says_shares = True
         return made
 
     def _largest(self, func: Any, args: Any) -> Any:

@@ -296,6 +296,26 @@ def test_experts_in_a_loop_share_the_tokens_equally(program) -> None:
     assert found.budget.peak.allocated_range.high_bytes > found.allocated_bytes * 1.05
 
 
+GROUPED = """
+import torch, torch.nn as nn
+router, experts = nn.Linear(64, 8).cuda(), nn.Parameter(torch.randn(8, 64, 64, device="cuda"))
+optimizer = torch.optim.SGD([*router.parameters(), experts], 0.01)
+for step in range(3):
+    x, labels = torch.randn(256, 64, device="cuda"), torch.arange(256).cuda()
+    weights, places = router(x).softmax(-1).max(-1)
+    ends = torch.histc(places.float(), bins=8, min=0, max=7).cumsum(0)
+    y = (x[places.argsort()] @ experts[0]) * weights[:, None]
+    assert int((labels != -100).sum()) == 256 and not labels.is_shared()
+    y.square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+def test_shares_that_no_size_depends_on_are_no_doubt(program) -> None:
+    assert not rehearse([sys.executable, program(GROUPED)]).warnings
+
+
 ANSWERS = """
 import os, sys, torch
 _, width = os.popen("stty size", "r").read().split()
