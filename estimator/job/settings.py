@@ -248,6 +248,8 @@ class Program(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omi
     """Folder in which it is started; absent: the current one."""
     python: str | None = None
     """Interpreter that runs it; absent: the command's."""
+    gpus: Positive = 1
+    """GPUs that it finds; a launcher that starts more processes says so itself."""
     steps: Positive = 3
     """Steps of each optimizer, the first included."""
     timeout: Annotated[float, Meta(gt=0)] = 600

@@ -109,6 +109,8 @@ class RehearsalAnswer(StepSummary, frozen=True, kw_only=True):
     """Spread of the program over its ranks."""
     groups: tuple[int, ...] = ()
     """Sizes of the process groups on GPUs that this rank belongs to."""
+    gpus: tuple[tuple[int, int], ...] = ()
+    """The GPUs of this process, each with the most bytes that the allocator held there, the fullest first."""
     multiplies: bool = True
     """True if the program multiplied matrices on the GPU: then cuBLAS holds workspaces."""
     error: str | None = None

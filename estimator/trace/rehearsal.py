@@ -121,7 +121,6 @@ def rehearse_job(
     progress: Callable[[str], None] | None = None,
     may_run: bool = False,
     kept: bool = True,
-    gpus: int = 1,
     background: bool = False,
 ) -> Rehearsed:
     """Return the rehearsal of a job's program: one that is kept, or with ``may_run`` a new one, without a GPU.
@@ -134,7 +133,6 @@ def rehearse_job(
         progress: called with a few words about what is being done.
         may_run: the user has asked for this program to be run; False: nothing is started.
         kept: take a rehearsal that is kept, if there is one.
-        gpus: that the program finds; a launch line may say more.
         background: run it on one thread and at the lowest priority.
 
     Raises:
@@ -152,7 +150,7 @@ def rehearse_job(
             raise CannotTellError(f"{job.label} has changed since it was rehearsed")
         return _rehearsed(job, found, gpu, variables)
     interpreter, words, given = python_command(program.words, variables, program.python, folder=program.folder)
-    ranks = max(gpus, without_wrappers(program.words, variables, program.folder)[2])
+    ranks = max(program.gpus, without_wrappers(program.words, variables, program.folder)[2])
     _, conf = allocator_settings(variables) or (None, None)
     folder = str(Path(program.folder or "").resolve())
     overhead = overhead_of(resolve_job(job), gpu, workspace=variables.get("CUBLAS_WORKSPACE_CONFIG"))
@@ -360,6 +358,14 @@ def _warnings(answer: RehearsalAnswer) -> Iterator[str]:
     if convolutions is not None and convolutions.low.reserved < convolutions.high.reserved:
         for kind in convolutions.unmeasured:
             yield f"cuDNN workspaces for convolutions {kind} have not been measured: the range is wide."
+    if len(answer.gpus) > 1:
+        (fullest, _), *others = answer.gpus
+        least, most = (format_gib(which(size for _, size in others)) for which in (min, max))
+        yield (
+            f"The program uses {len(answer.gpus)} GPUs in one process. This is GPU {fullest}, which holds the most; "
+            f"torch reserves {f'{least} to ' if least != most else ''}{most} GiB on the other"
+            f"{'s' if len(others) > 1 else ''}."
+        )
     if answer.ended == "time":
         yield f"The time limit was reached after {_steps(answer)}, at {answer.line}: later steps may need more memory."
     what = f"{f'at {answer.line}: ' if answer.line else ''}{_error(answer) or 'it exited'}"

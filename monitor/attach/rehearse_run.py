@@ -86,13 +86,12 @@ class RunProgram:
         from vramtop.estimator.trace.rehearsal import rehearse_job
 
         found = rehearse_job(
-            Job(program=program),
+            Job(program=replace(program, gpus=self.ranks)),
             gpu=gpu,
             environ=self.environ,
             progress=progress,
             may_run=True,
             kept=False,
-            gpus=self.ranks,
             background=True,
         )
         return found.budget

@@ -160,6 +160,20 @@ class LoadedJob(msgspec.Struct, frozen=True, kw_only=True):
             return DeviceChoice(origin="target.devices", text=text, visible=text)
         return self.reading.devices if self.reading is not None else None
 
+    def finding_gpus(self, count: int) -> LoadedJob:
+        """Return it with a program that finds so many GPUs, unless that says itself how many, or is vramtop's own."""
+        if self.script is not None or count < 2:
+            return self
+        jobs = {name: getattr(self, name) for name in ("job", "program")}
+        return msgspec.structs.replace(
+            self,
+            **{
+                name: msgspec.structs.replace(job, program=msgspec.structs.replace(job.program, gpus=count))
+                for name, job in jobs.items()
+                if job is not None and job.program is not None and job.program.gpus == 1
+            },
+        )
+
     @property
     def is_typed(self) -> bool:
         """Whether it is a model with flags alone, whose config.json is known."""
@@ -260,7 +274,8 @@ def _load_as_asked(options: argparse.Namespace, launch: Sequence[str] | None) ->
         if options.flags:
             raise InputError(f"{options.flags[0][0]} describes a job; give a program's own flags after --")
         python = {"program.python": options.python} if getattr(options, "names_python", False) else {}
-        job = with_changes(loaded.job, {**changes, **python}, where="--set")
+        found = {"program.gpus": gpus} if gpus else {}
+        job = with_changes(loaded.job, {**found, **changes, **python}, where="--set")
         return replace(loaded, job=job, typed=frozenset(changes))
     fetched = fetched or _download(loaded.job.model.id or "", may_ask=download, config=loaded.job.model.config)
     if fetched is not None:

@@ -17,6 +17,7 @@ import re
 import sys
 import threading
 from array import array
+from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -168,13 +169,21 @@ class Doubts:
 
 
 @dataclass
-class HeldMemory:
-    """Bytes that torch's allocator holds now, and their highest values since the last reset."""
+class GpuMemory:
+    """Torch's allocator on one GPU, and the highest bytes that it has held since the last reset."""
 
-    allocated: int = 0
-    reserved: int = 0
+    allocator: CachingAllocator
     peak_allocated: int = 0
     peak_reserved: int = 0
+
+    def note(self) -> None:
+        """Note what is held now."""
+        self.peak_allocated = max(self.peak_allocated, self.allocator.allocated)
+        self.peak_reserved = max(self.peak_reserved, self.allocator.reserved)
+
+    def reset_peak(self) -> None:
+        """Forget the highest values so far, as ``torch.cuda.reset_peak_memory_stats``."""
+        self.peak_allocated, self.peak_reserved = self.allocator.allocated, self.allocator.reserved
 
 
 class FakeGpus(StorageTracker):
@@ -209,11 +218,10 @@ class FakeGpus(StorageTracker):
         self.capacity = total_memory - taken
         """Bytes that torch's allocator can have; beyond them, a program that is ready for that gets its error."""
         self._settings = AllocatorSettings.from_conf(conf)
-        self.allocator = CachingAllocator(self._settings)
-        """torch's allocator on the first GPU."""
+        self.memory: dict[int, GpuMemory] = defaultdict(lambda: GpuMemory(CachingAllocator(self._settings)))
+        """Memory of each GPU that the program has used."""
         self.reserved = array("q")
-        """Bytes that it holds after each event of the history."""
-        self.held = HeldMemory()
+        """Bytes that torch's allocator holds after each event of the history, on the GPU of that event."""
         self.convolutions = Convolutions(has_tf32=has_tf32)
         self._workspaces: dict[int, Workspace] = {}
         """By record, the workspaces of convolutions."""
@@ -549,7 +557,7 @@ class FakeGpus(StorageTracker):
     def _peaks_with(self, which: str) -> dict[str, int]:
         """Return the highest allocated and reserved bytes with the expected, ``low`` or ``high`` workspaces."""
         allocator = CachingAllocator(self._settings)
-        allocator.private = self.allocator.private
+        allocator.private = set().union(*(each.allocator.private for each in self.memory.values()))
         emptied = iter([*self._emptied, math.inf])  # what is freed meanwhile is one more event
         at = next(emptied)
         for index, (record, size, stream) in allocator_events(self.history):
@@ -669,7 +677,7 @@ class FakeGpus(StorageTracker):
             super()._track(tensor, component)
 
     def _allocate(self, storage: Any, shape: tuple[int, ...], dtype: str, component: str | None) -> None:
-        if self.gpu != HOST and self.allocator.reserved + storage.nbytes() > self.capacity:
+        if self.gpu != HOST and self.memory[self.gpu].allocator.reserved + storage.nbytes() > self.capacity:
             self._refuse(storage.nbytes())
         super()._allocate(storage, shape, dtype, component)
         record = self.history.records[-1]
@@ -677,24 +685,25 @@ class FakeGpus(StorageTracker):
         if not record.host:
             if self.notes_lines:
                 record.line, record.own_line = program_lines()
-            self.allocator.malloc(record.number, record.size, record.stream)
-        self._note()
+            self.memory[record.gpu].allocator.malloc(record.number, record.size, record.stream)
+        self._note(record)
 
     def _refuse(self, size: int) -> None:
         """Raise ``OutOfMemoryError`` if an allocation exceeds the GPU's memory and the program handles that error."""
         if self.refused is None or not is_caught(program_frames(sys._getframe(1))):
             return
+        allocator = self.memory[self.gpu].allocator
         try:
-            with replaced((self.allocator, "capacity", self.capacity)):
-                self.allocator.malloc(_TRIED, size)
-            self.allocator.free(_TRIED)
+            with replaced((allocator, "capacity", self.capacity)):
+                allocator.malloc(_TRIED, size)
+            allocator.free(_TRIED)
         except OutOfMemoryError as error:
             self.empty_cache()
-            needed = self.allocator.allocated + size
+            needed = allocator.allocated + size
             total, free = (f"{each / 2**30:.2f} GiB" for each in (self.total_memory, max(0, error.free)))
             self.refused(needed)
             message = (
-                f"CUDA out of memory. Tried to allocate {_size(size)}. GPU {self.current} has a total capacity of "
+                f"CUDA out of memory. Tried to allocate {_size(size)}. GPU {self.gpu} has a total capacity of "
                 f"{total} of which {free} is free."
             )
             raise torch.OutOfMemoryError(message) from None
@@ -728,31 +737,48 @@ class FakeGpus(StorageTracker):
     def _free(self, key: int) -> None:
         record = self._live[key]
         if not record.host:
-            self.allocator.free(record.number, USED_ELSEWHERE if record.used_on else RELEASED)
+            released = USED_ELSEWHERE if record.used_on else RELEASED
+            self.memory[record.gpu].allocator.free(record.number, released)
         super()._free(key)
-        self._note()
+        self._note(record)
 
     def _return(self, record: StorageRecord) -> None:
         super()._return(record)
-        self.allocator.free(record.number, RETURNED)
+        self.memory[record.gpu].allocator.free(record.number, RETURNED)
 
-    def _note(self) -> None:
-        held = self.held
-        held.allocated, held.reserved = self.allocator.allocated, self.allocator.reserved
-        held.peak_allocated = max(held.peak_allocated, held.allocated)
-        self.highest = max(self.highest, held.allocated)
-        held.peak_reserved = max(held.peak_reserved, held.reserved)
-        self.reserved.append(held.reserved)
+    def _note(self, record: StorageRecord) -> None:
+        memory = self.memory[0 if record.host else record.gpu]
+        memory.note()
+        self.highest = max(self.highest, memory.allocator.allocated)
+        self.reserved.append(memory.allocator.reserved)
 
     def empty_cache(self) -> None:
-        """Give unused segments back, as ``torch.cuda.empty_cache``."""
-        self.allocator.empty_cache()
+        """Give unused segments back, as ``torch.cuda.empty_cache``, on every GPU."""
+        for each in self.memory.values():
+            each.allocator.empty_cache()
         self._emptied.append(len(self.history.events))
-        self.held.reserved = self.allocator.reserved
 
-    def reset_peak(self) -> None:
-        """Forget the highest values so far, as ``torch.cuda.reset_peak_memory_stats``."""
-        self.held = HeldMemory(self.held.allocated, self.held.reserved, self.held.allocated, self.held.reserved)
+    def look_at_fullest(self) -> dict[int, int]:
+        """Let history and reserved bytes be those of the GPU that holds most; what others hold counts as elsewhere.
+
+        Returns:
+            The most bytes that each GPU's allocator held in what counts, by its number, that of the fullest first.
+        """
+        peaks: dict[int, int] = {}
+        gpus = [HOST if record.host else record.gpu for record in self.history.records]
+        for event, reserved in zip(self.history.events, self.reserved):  # noqa: B905 - not in Python 3.9
+            gpu = gpus[abs(event) - 1]
+            peaks[gpu] = max(peaks.get(gpu, 0), reserved)
+        peaks.pop(HOST, None)
+        if len(peaks) > 1:
+            fullest = max(peaks, key=lambda gpu: (peaks[gpu], -gpu))
+            held = 0
+            for at, event in enumerate(self.history.events):
+                held = self.reserved[at] if gpus[abs(event) - 1] == fullest else held
+                self.reserved[at] = held
+            for record in self.history.records:
+                record.host |= record.gpu != fullest
+        return dict(sorted(peaks.items(), key=lambda each: (-each[1], each[0])))
 
     def placing(self, device: Any) -> Any:
         """Put what copies make inside on a device."""
@@ -817,7 +843,7 @@ class FakeGpus(StorageTracker):
 
         A loop that was ended once may turn a tenth as often the next time.
         """
-        state = len(self.history.phases), self.held.allocated
+        state = len(self.history.phases), sum(each.allocator.allocated for each in self.memory.values())
         before, count, most = self._read_alike.get(line, (state, 0, MOST_ALIKE))
         if before != state:
             count, most = 0, MOST_ALIKE // 10 if count > most else most

@@ -388,7 +388,7 @@ class Rehearsal:
 
         It would catch an error about memory, and one of its last steps took more than all before it.
         """
-        peak, self.gpus.highest = self.gpus.highest, self.gpus.held.allocated
+        peak, self.gpus.highest = self.gpus.highest, self.gpus.memory[self.gpus.current].allocator.allocated
         has_risen = peak > _RISE * self._highest_step
         self._highest_step = max(peak, self._highest_step)
         self._level_steps = 0 if has_risen else self._level_steps + 1
@@ -456,6 +456,7 @@ class Rehearsal:
             "multiplies": gpus.multiplies,
             "events": len(history.events),
         }
+        answer["gpus"] = list(gpus.look_at_fullest().items())
         spans = phase_spans(history)
         steps = sorted({span.step for span in spans if span.step})
         if not steps or (ended == "time" and not self._steps):

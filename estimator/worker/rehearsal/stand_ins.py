@@ -15,13 +15,13 @@ from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd import forward_ad
 from torch.nn.parameter import UninitializedTensorMixin  # type: ignore[attr-defined]
-from torch.utils._pytree import tree_map
 
 from ..memory.tracker import streams_of
 from ..replaced import replaced
 from .attention import change_attention
 from .cuda_autocast import cuda_autocast
 from .cuda_kernels import cuda_kernels, jagged_attention
+from .data_parallel import data_parallel, moved
 from .factories import become, factories, materialize, numbered, types_on_gpu
 from .fake_gpu import MAX_KNOWN_VALUES
 from .graphs import cuda_graphs
@@ -36,7 +36,7 @@ from .triton_kernels import change_triton
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from .fake_gpu import Card, FakeGpus
+    from .fake_gpu import Card, FakeGpus, GpuMemory
 
 _RAGGED = itertools.count(2**40)
 """Numbers of ragged dimensions; torch numbers those of real tensors from 0."""
@@ -211,9 +211,12 @@ def _cuda(gpus: FakeGpus, card: Card) -> Iterator[tuple[Any, str, Any]]:
     )
     state = torch.zeros(16, dtype=torch.uint8)
 
-    def set_device(device: Any) -> None:
+    def device_index(device: Any) -> int:
         number = device if isinstance(device, int) else torch.device(device).index
-        gpus.current = gpus.current if number is None else max(0, number)
+        return gpus.current if number is None else max(0, number)
+
+    def set_device(device: Any) -> None:
+        gpus.current = device_index(device)
 
     class InDevice:
         def __init__(self, device: Any = None) -> None:
@@ -229,28 +232,31 @@ def _cuda(gpus: FakeGpus, card: Card) -> Iterator[tuple[Any, str, Any]]:
         def __exit__(self, *_: object) -> None:
             gpus.current = self.before
 
+    def memory(device: Any) -> GpuMemory:
+        return gpus.memory[gpus.current if device is None else device_index(device)]
+
     def stats(device: Any = None) -> dict[str, int]:
-        held = gpus.held
+        held = memory(device)
         return {
-            "allocated_bytes.all.current": held.allocated,
+            "allocated_bytes.all.current": held.allocator.allocated,
             "allocated_bytes.all.peak": held.peak_allocated,
-            "active_bytes.all.current": held.allocated,
+            "active_bytes.all.current": held.allocator.allocated,
             "active_bytes.all.peak": held.peak_allocated,
-            "reserved_bytes.all.current": held.reserved,
+            "reserved_bytes.all.current": held.allocator.reserved,
             "reserved_bytes.all.peak": held.peak_reserved,
             "num_alloc_retries": 0,
             "num_ooms": 0,
         }
 
     def stat(name: str) -> Callable[..., int]:
-        return lambda device=None: stats()[name]
+        return lambda device=None: stats(device)[name]
 
     def nothing() -> Callable[..., None]:
         """Return a function that does nothing, another each time: ``torch._dynamo`` tells functions apart."""
         return lambda *_, **__: None
 
     def info(device: Any = None) -> tuple[int, int]:
-        return max(0, card.total_memory - card.context - gpus.held.reserved), card.total_memory
+        return max(0, card.total_memory - card.context - memory(device).allocator.reserved), card.total_memory
 
     answers: dict[str, Any] = {
         "is_available": lambda: True,
@@ -283,8 +289,8 @@ def _cuda(gpus: FakeGpus, card: Card) -> Iterator[tuple[Any, str, Any]]:
         "max_memory_cached": stat("reserved_bytes.all.peak"),
         "memory_stats": stats,
         "memory_summary": lambda *_, **__: "",
-        "reset_peak_memory_stats": lambda device=None: gpus.reset_peak(),
-        "reset_max_memory_allocated": lambda device=None: gpus.reset_peak(),
+        "reset_peak_memory_stats": lambda device=None: memory(device).reset_peak(),
+        "reset_max_memory_allocated": lambda device=None: memory(device).reset_peak(),
         "reset_accumulated_memory_stats": nothing(),
         "set_per_process_memory_fraction": nothing(),
         "manual_seed": nothing(),
@@ -333,6 +339,7 @@ def _accelerator(answers: dict[str, Any]) -> Iterator[tuple[Any, str, Any]]:
         return
     names = {
         "current_device_index": "current_device",
+        "device_index": "device",
         "set_device_index": "set_device",
         "get_memory_info": "mem_get_info",
     }
@@ -375,6 +382,8 @@ def _tensors(gpus: FakeGpus) -> Iterator[tuple[Any, str, Any]]:
         if device is None or device == here:
             return to(self, **options)
         options["copy"] = True  # C++ sees one device
+        if self.requires_grad and here.type == device.type == "cuda" and torch.is_grad_enabled():
+            return moved(self, here, device, lambda each, target: numbered_to(each, target, **options))
         with gpus.placing(device):
             return to(self, **options)
 
@@ -578,11 +587,6 @@ def _others(gpus: FakeGpus, card: Card) -> Iterator[tuple[Any, str, Any]]:
     yield from files_of_tensors(gpus)
     yield torch, "_is_all_true", is_valid
 
-    def on_one_gpu(self: Any, *args: Any, **kwargs: Any) -> Any:
-        """Run the module of a ``DataParallel``, which has one GPU here."""
-        args, kwargs = tree_map(lambda each: each.cuda() if isinstance(each, torch.Tensor) else each, (args, kwargs))
-        return self.module(*args, **kwargs)
-
     converter = fake_tensor.FakeTensorConverter
     invalidate = converter.invalidate_constant_aliases
 
@@ -591,7 +595,7 @@ def _others(gpus: FakeGpus, card: Card) -> Iterator[tuple[Any, str, Any]]:
             invalidate(self, tensor)
 
     yield converter, "invalidate_constant_aliases", invalidate_constant_aliases
-    yield torch.nn.DataParallel, "forward", on_one_gpu
+    yield from data_parallel(gpus)
     yield fake_tensor, "CONSTANT_NUMEL_LIMIT", MAX_KNOWN_VALUES
     yield scaler, "_maybe_opt_step", step
     yield torch.backends.mha, "_is_fastpath_enabled", False  # it packs padded sequences, by lengths that are not known

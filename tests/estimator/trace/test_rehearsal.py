@@ -13,10 +13,11 @@ from vramtop.estimator.common.errors import CannotTellError, InputError
 from vramtop.estimator.formula.rank_memory import communicator_bytes
 from vramtop.estimator.isolation.protocol import VARIABLE
 from vramtop.estimator.job.gpu_catalogue import find_gpu
-from vramtop.estimator.job.settings import Parallel
+from vramtop.estimator.job.job import Job
+from vramtop.estimator.job.settings import Parallel, Program
 from vramtop.estimator.trace import isolated_run
 from vramtop.estimator.trace.python_command import python_command
-from vramtop.estimator.trace.rehearsal import rehearse
+from vramtop.estimator.trace.rehearsal import rehearse, rehearse_job
 
 pytest.importorskip("torch")
 
@@ -458,6 +459,65 @@ for _ in range(3):
     found = rehearse([sys.executable, program(text)])
     assert not found.warnings
     assert not Path("deep").exists()
+
+
+SPLIT = """
+import sys, torch, torch.nn as nn, torch.nn.functional as F
+gpus = torch.cuda.device_count()
+net = nn.Sequential(nn.Linear(1024, 1024, bias=False), nn.ReLU(), nn.Linear(1024, 16384, bias=False)).cuda()
+net = nn.DataParallel(net)
+optimizer = torch.optim.SGD(net.parameters(), 0.1)
+for _ in range(3):
+    x, y = torch.randn(8192, 1024), torch.zeros(8192, dtype=torch.long).cuda()
+    out = net(x)
+    assert out.shape == (8192, 16384) and out.get_device() == 0
+    F.cross_entropy(out, y).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+def test_data_parallel_splits_the_batch_and_gathers_on_the_first_gpu(program) -> None:
+    job = Job(program=Program(command=f"{sys.executable} {program(SPLIT)}", gpus=4))
+    found = rehearse_job(job, may_run=True)
+    mib = 1 << 20
+    weights, logits = (4 + 64) * mib, 8192 * 16384 * 4
+    inputs = 8192 // 4 * (1024 * 4) * 2 + 8192 * 8  # of the first quarter, what ReLU keeps, and all labels
+    forward = next(each for each in found.budget.phases if each.name == "forward")
+    expected = weights + inputs + 2 * logits  # those that were gathered, and their log-probabilities
+    assert forward.allocated_bytes - found.workspace_bytes == pytest.approx(expected, rel=0.01)
+    assert "The program uses 4 GPUs in one process. This is GPU 0, which holds the most" in found.warnings[0]
+    assert dict(found.answer.gpus)[1] < dict(found.answer.gpus)[0] / 2
+    assert found.answer.groups == (4,)
+
+
+BY_HAND = """
+import torch, torch.nn as nn
+first = nn.Sequential(*(nn.Sequential(nn.Linear(1024, 1024, bias=False), nn.ReLU()) for _ in range(2))).to("cuda:0")
+second = nn.Sequential(*(nn.Sequential(nn.Linear(1024, 1024, bias=False), nn.ReLU()) for _ in range(6))).to("cuda:1")
+optimizer = torch.optim.Adam([*first.parameters(), *second.parameters()], foreach=False)
+for _ in range(3):
+    hidden = first(torch.randn(4096, 1024, device="cuda:0"))
+    hidden.register_hook(lambda gradient: print(gradient.get_device()))
+    second(hidden.to("cuda:1")).square().mean().backward()
+    assert {each.grad.get_device() for each in first.parameters()} == {0}
+    assert {each.grad.get_device() for each in second.parameters()} == {1}
+    optimizer.step()
+    optimizer.zero_grad()
+assert torch.cuda.max_memory_allocated(0) < torch.cuda.max_memory_allocated(1)
+"""
+
+
+def test_a_model_split_by_hand_is_counted_on_its_fullest_gpu(program) -> None:
+    name = program(BY_HAND)
+    both = rehearse_job(Job(program=Program(command=f"{sys.executable} {name}", gpus=2)), may_run=True)
+    mib = 1 << 20
+    assert [gpu for gpu, _ in both.answer.gpus] == [1, 0]
+    assert both.budget.phases[0].components.weights == 6 * 4 * mib
+    assert both.budget.peak.components.optimizer == 6 * 8 * mib
+    # weights and states; six layers' results and the copied input; the square's backward pass: a mean's gradient, a
+    # power, twice that, and the product
+    assert both.allocated_bytes - both.workspace_bytes == pytest.approx((6 * 12 + 16 * (7 + 4)) * mib, rel=0.01)
 
 
 def test_the_old_launcher_tells_the_program_its_local_rank(program) -> None:

@@ -189,7 +189,6 @@ def test_a_process_opens_the_dashboard_on_a_terminal(monkeypatch: pytest.MonkeyP
         (["fit", "gpt2", "--rewards"], "there is no flag --rewards; did you mean --reward?"),
         (["rehearse", "--bf16", "--", "python"], "--bf16 describes a job for vramtop fit"),
         (["rehearse", "gpt2"], "gpt2 is not a program; vramtop estimate gpt2 --method traced traces a step of a model"),
-        (["rehearse", "--gpu", "8xh100", "--", "python", "x.py"], "a rehearsal is one process on one GPU"),
         (["fit", "gpt2", "batch_size=4"], "batch_size=4: write --batch-size 4"),
         (["fit", "gpt2", "training.loss=full"], "training.loss=full: write --set training.loss=full"),
         (["fit", "llama3"], "did you mean llama-3-8b, llama-3.1-8b"),

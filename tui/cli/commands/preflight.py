@@ -9,7 +9,7 @@ from vramtop.estimator.common.errors import ExitCode
 from vramtop.estimator.common.paths import working_folder
 from vramtop.estimator.common.records import replace
 from vramtop.estimator.job.job import Job
-from vramtop.monitor.board.capacity import described_devices
+from vramtop.monitor.board.capacity import count_devices, described_devices
 from vramtop.monitor.preflight.checks import CHECKS
 from vramtop.monitor.preflight.context import CheckContext, CheckResult
 from vramtop.monitor.preflight.facts import (
@@ -67,6 +67,8 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
 def _context(options: argparse.Namespace, loaded: LoadedJob, launch: Sequence[str] | None) -> CheckContext:
     job = loaded.job
     machine = _machine(options, job)
+    loaded = loaded.finding_gpus(count_devices(machine.devices))
+    job = loaded.job
     is_read = job.program is None
     program = (loaded.program if loaded.is_partly_read else None) if is_read else job
     if program is not None and options.rehearse is None:

@@ -28,8 +28,6 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
         InputError: no command is given, none of Python's, or others decide what it runs.
         CannotTellError: the program ended before an optimizer had stepped.
     """
-    if (options.gpus or 1) > 1:
-        raise InputError("a rehearsal is one process on one GPU; name the card alone, as in --gpu-type h100")
     options.gpu = None  # of fit, where it may be GPUs of this machine
     loaded = load_from_options(options, launch)
     gpu, memory_bytes = described_gpu(options, loaded.job)

@@ -222,6 +222,7 @@ def check_here(options: argparse.Namespace, loaded: LoadedJob) -> FitCheck:
         CannotTellError: no estimate can be made.
     """
     found = gpus_here(options.gpu, choice=loaded.devices)
+    loaded = loaded.finding_gpus(count_devices(found.devices))
     return check_on(options, replace(loaded, notes=(*loaded.notes, *found.notes)), found.devices)
 
 

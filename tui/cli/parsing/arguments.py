@@ -384,7 +384,7 @@ def _rehearse(parser: "Parser") -> None:
     parser.epilog = (
         "The program runs in its own interpreter until each optimizer has stepped. Its CPU tensors are real; its GPU "
         "tensors have only shapes. All files that it or its child processes write are discarded. Uploads and loggers "
-        "are stand-ins. A rehearsal is one process on one GPU. vramtop does not run another user's program."
+        "are stand-ins. A rehearsal is one process: rank 0 of several. vramtop does not run another user's program."
     )
     parser.set_defaults(rehearse=True, flags=[], model_flag=None, gpus=None, method="auto")
     text = "A job file with the command in [program], or a notebook."

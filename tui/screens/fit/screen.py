@@ -23,6 +23,7 @@ from vramtop.estimator.job.resolved_job import settles
 from vramtop.estimator.job.settings import ModelSpec
 from vramtop.estimator.trace.own_program import WhatRuns, what_runs
 from vramtop.monitor.board.board import Board
+from vramtop.monitor.board.capacity import count_devices
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.storage.recent_models import RecentModels
 
@@ -509,6 +510,8 @@ class FitCheckScreen(Screen[None]):
         """Show an opened job in a new form, with the place where each value was read."""
         if opened is None:
             return
+        found = opened.loaded.finding_gpus(count_devices(self._picker.devices(1)))
+        opened = replace(opened, loaded=found)
         self._opened, self._pinned = opened, None
         self._history.record(opened.loaded.job)
         await self._show_loaded(opened.loaded)
