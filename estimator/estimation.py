@@ -13,8 +13,9 @@ from .budget import Budget, widen_for_uncertainty
 from .common.errors import CannotTellError, InputError, VramtopError
 from .common.records import replace
 from .common.reserved_memory import estimates_only_figures, how_reserved_memory_is_found
+from .common.sizes import size_text
 from .formula.assumptions import card_warnings
-from .formula.rank_memory import free_for_modules, host_need
+from .formula.rank_memory import communicator_bytes, free_for_modules, host_need
 from .formula.unstated_settings import UnstatedSettings, find_unstated, with_unstated_settings
 from .job.gpu_catalogue import Gpu, find_gpu
 from .job.job import REHEARSED, Job
@@ -363,3 +364,32 @@ def _architecture_of_built(
         else:
             reason = f"it has no Hugging Face config from which to compute its activations; {_TRACE_HINT}"
     raise CannotTellError(f"{model.label}: {counted.parameters:,} parameters were counted, but {reason}")
+
+
+def widen_for_split_batches(budget: Budget, gpus: int) -> Budget:
+    """Return the budget of a Trainer's process with a range that allows for the GPUs that it finds, and a warning.
+
+    transformers' Trainer wraps the model in ``nn.DataParallel`` where one process finds several GPUs: the first one
+    holds everybody's outputs, copied by ``gather`` in fp32 at most, and a communicator of NCCL's.
+
+    Args:
+        budget: of one GPU.
+        gpus: that the process finds.
+    """
+    if gpus < 2 or budget.job.parallel.world_size > 1 or budget.rehearsal is not None:
+        return budget
+    logits = max((phase.components.logits for phase in budget.phases if phase.name == "forward"), default=0)
+    more = gpus * logits + communicator_bytes((gpus,))
+    warning = (
+        f"One process finds {gpus} GPUs here: transformers' Trainer splits {gpus} times the batch over them "
+        f"(nn.DataParallel) and gathers the logits on the first, up to {size_text(more)} more, for which the range "
+        f"allows. torchrun --nproc_per_node {gpus} starts a process for each; CUDA_VISIBLE_DEVICES=0 leaves one."
+    )
+    is_largest = more > budget.doubt_bytes
+    return replace(
+        budget,
+        peak=budget.peak.with_ranges(lambda span: span.moved(0, more=more)),
+        warnings=(*budget.warnings, warning),
+        doubt=warning if is_largest else budget.doubt,
+        doubt_bytes=max(more, budget.doubt_bytes),
+    )

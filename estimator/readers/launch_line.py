@@ -297,7 +297,9 @@ def _read_devices(program: Program, script: ScriptSettings, launched: Sequence[S
     found = choice_of_script(script.visible_devices, script.device, program.findings.devices, ranks)
     program.findings.devices = found
     by_trainer = script.trains_with_trainer and "device_map" not in script.written
-    if found is not None and found.index is None and ranks == 1 and not program.launch.launchers and by_trainer:
+    is_alone = ranks == 1 and not program.launch.launchers and by_trainer
+    program.findings.splits_batches = is_alone and found is None
+    if is_alone and found is not None and found.index is None:
         count = len([each for each in (found.visible or "").split(",") if each.strip()])
         if count > 1:
             program.findings.doubt(

@@ -282,6 +282,8 @@ class JobReading(msgspec.Struct, frozen=True, kw_only=True):
     """Missing keys for which something is written that makes no sense, each with a sentence on what and where."""
     devices: DeviceChoice | None = None
     """The GPUs that the launch line or the script chooses; None: the job takes those of its environment."""
+    splits_batches: bool = False
+    """It is one process of transformers' Trainer, which splits its batches over all GPUs that it finds."""
     left_open: tuple[str, ...] = ()
     """Lines of the script on which anything may depend, and what is not known there, one sentence each."""
 
@@ -363,6 +365,7 @@ class FindingCollector:
         self._refused_ranks: str | None = None
         self.devices: DeviceChoice | None = None
         self.left_open: list[str] = []
+        self.splits_batches = False
         """Sentences on lines of the script on which anything may depend."""
 
     def record(self, key: str, value: Any, origin: str, *, written: bool = True) -> None:
@@ -506,6 +509,7 @@ class FindingCollector:
             global_batch=self._global_batch,
             refused={key: sentence for key, sentence in refused.items() if key not in self._findings},
             devices=self.devices,
+            splits_batches=self.splits_batches,
             left_open=tuple(self.left_open),
         )
 

@@ -138,3 +138,33 @@ def test_each_mig_device_has_its_line(
     ]
     assert " GPU 0:9 (MIG 1g.20gb): 19.0 GiB available of 20.0: ✓ fits" in lines
     assert any(line.startswith(" GPU 1 NVIDIA H100 80GB HBM3 is in MIG mode and has no MIG device") for line in lines)
+
+
+TRAINER = """
+from transformers import AutoModelForCausalLM, Trainer, TrainingArguments
+model = AutoModelForCausalLM.from_pretrained("gpt2")
+args = TrainingArguments(output_dir="o", per_device_train_batch_size=1)
+Trainer(model=model, args=args, train_dataset=data).train()
+"""
+
+
+@pytest.mark.parametrize(
+    ("visible", "launcher", "splits"), [(None, ["python"], True), ("1", ["python"], False), (None, ["torchrun"], False)]
+)
+def test_a_trainer_in_one_process_may_gather_the_logits_of_all_gpus(
+    run_fit: Answer, tmp_path: Path, visible: str | None, launcher: list[str], splits: bool
+) -> None:
+    (tmp_path / "train.py").write_text(TRAINER)
+    _, said, _ = run_fit("--seq", "512", "--", *launcher, str(tmp_path / "train.py"), visible=visible)
+    assert any("One process finds 3 GPUs" in each for each in said["budget"]["warnings"]) == splits
+    _, of_one, _ = run_fit("--seq", "512", "--", "python", str(tmp_path / "train.py"), visible="1")
+    (forward,) = [each for each in of_one["budget"]["phases"] if each["name"] == "forward"]
+    more = said["budget"]["peak"]["high_bytes"] - of_one["budget"]["peak"]["high_bytes"]
+    assert more > 3 * forward["components"]["logits"] if splits else not more
+
+
+def test_a_program_finds_the_gpus_that_the_job_gets(run_fit: Answer, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("import torch\nraise SystemExit(f'finds {torch.cuda.device_count()}')\n")
+    for visible, flags, count in ((None, (), 3), ("2,0", (), 2), (None, ("--gpu", "1"), 1)):
+        words = ("--rehearse", *flags, "--", "python", str(tmp_path / "train.py"))
+        assert f"finds {count}" in run_fit(*words, visible=visible)[2]

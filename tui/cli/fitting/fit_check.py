@@ -247,7 +247,7 @@ def check_on(
     here = described is None
     check = FitCheck(
         loaded=loaded,
-        budget=budget or estimate_job(options, loaded, gpu, memory_bytes, here=here),
+        budget=budget or _estimate(options, loaded, devices, (gpu, memory_bytes), here=here),
         judge=judge_on(devices, options, here=here),
         devices=devices,
         machine=Machine(gpu=gpu, memory_bytes=memory_bytes, gpus=count_devices(devices)),
@@ -260,6 +260,23 @@ def check_on(
     except CannotTellError as error:
         failed = f"The rehearsal has no result: {error.message.rstrip('.')}."
         return replace(check, loaded=replace(loaded, notes=(*loaded.notes, failed)))
+
+
+def _estimate(
+    options: argparse.Namespace,
+    loaded: LoadedJob,
+    devices: tuple[DeviceCapacity, ...],
+    card: tuple[Gpu | None, int | None],
+    *,
+    here: bool,
+) -> Budget:
+    """Estimate a job; of one process that finds all GPUs of this machine, with what their number may change."""
+    budget = estimate_job(options, loaded, *card, here=here)
+    if not here or loaded.reading is None or not loaded.reading.splits_batches:
+        return budget
+    from vramtop.estimator.estimation import widen_for_split_batches
+
+    return widen_for_split_batches(budget, count_devices(devices))
 
 
 def _rehearsed(options: argparse.Namespace, check: FitCheck, program: Job) -> FitCheck:
