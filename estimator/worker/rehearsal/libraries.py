@@ -114,7 +114,7 @@ def _change_diffusers(module: ModuleType) -> None:
                     parameter.data = parameter.data.float()
         model.register_to_config(_name_or_path=name)
         model.eval()
-        put(model, dtype or torch.float32, device_map, quantizer, in_fp32)
+        put(model, dtype or torch.float32, device_map, quantizer, in_fp32=in_fp32)
         return model
 
     module.ModelMixin.from_pretrained = classmethod(from_pretrained)  # type: ignore[arg-type]
@@ -267,7 +267,7 @@ def _model(cls: Any, name: Any, config: Any, kwargs: dict[str, Any]) -> Any:
     if isinstance(dtype, str):
         dtype = getattr(torch, dtype.replace("torch.", ""))
     device_map, attention = kwargs.pop("device_map", None), kwargs.pop("attn_implementation", None)
-    generation = kwargs.pop("generation_config", None)
+    generation, max_memory = kwargs.pop("generation_config", None), kwargs.pop("max_memory", None)
     own, quantizer = getattr(config, "quantization_config", None), None
     if own is not None or quantization is not None:
         from transformers.quantizers.auto import AutoHfQuantizer
@@ -291,7 +291,7 @@ def _model(cls: Any, name: Any, config: Any, kwargs: dict[str, Any]) -> Any:
         torch.set_default_dtype(before)
     model.eval()
     _read_generation_config(model, name, generation, hub)
-    put(model, dtype or torch.float32, device_map, quantizer)
+    put(model, dtype or torch.float32, device_map, quantizer, max_memory=max_memory)
     return model
 
 

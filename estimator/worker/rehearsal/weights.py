@@ -12,6 +12,8 @@ import torch
 if TYPE_CHECKING:
     from collections.abc import Collection
 
+_SPLITS = ("auto", "balanced", "balanced_low_0", "sequential")
+"""What ``device_map`` may be for a model that is spread over the GPUs."""
 _PACKED_BY_LOADING = ("bitsandbytes", "torchao")
 """Methods of quantization whose checkpoints hold what quantizing a weight makes of it."""
 
@@ -39,7 +41,15 @@ def quantizer_of(library: Any, own: Any, given: Any, dtype: Any, device_map: Any
     return quantizer
 
 
-def put(model: Any, dtype: Any, device_map: Any, quantizer: Any = None, in_fp32: Collection[str] = ()) -> None:
+def put(
+    model: Any,
+    dtype: Any,
+    device_map: Any,
+    quantizer: Any = None,
+    *,
+    in_fp32: Collection[str] = (),
+    max_memory: Any = None,
+) -> None:
     """Put a model's weights on their devices, and quantize them there.
 
     Source: transformers, ``PreTrainedModel.from_pretrained``, and diffusers, ``ModelMixin.from_pretrained``:
@@ -49,15 +59,17 @@ def put(model: Any, dtype: Any, device_map: Any, quantizer: Any = None, in_fp32:
     Args:
         model: built from its config, on the host.
         dtype: its own.
-        device_map: None: it stays there.
+        device_map: as the program gives it; None: it stays there.
         quantizer: of its weights.
         in_fp32: names of modules that the library keeps in fp32.
+        max_memory: bytes of each GPU that weights may take, as accelerate takes them.
     """
     if quantizer is None:
-        if device_map is not None and device_map != "cpu":
-            model.to("cuda")
+        places = _places(model, device_map, max_memory)
+        for path, place in places.items():
+            model.get_submodule(path).to(place)
+        _dispatch(model, places)
         return
-    device = torch.device("cpu" if device_map == "cpu" else "cuda")
     quantizer.preprocess_model(
         model=model,
         dtype=dtype,
@@ -66,16 +78,71 @@ def put(model: Any, dtype: Any, device_map: Any, quantizer: Any = None, in_fp32:
         use_kernels=False,
         keep_in_fp32_modules=list(in_fp32),
     )
+    places = _places(model, device_map, max_memory, quantizer)
     for path, module in list(model.named_modules()):
         for name, parameter in list(module._parameters.items()):
             full = f"{path}.{name}" if path else name
             if parameter is not None:
-                _quantize(model, quantizer, full, _value(parameter, dtype, device))
+                _quantize(model, quantizer, full, _value(parameter, dtype, _place(places, full)))
         for name, buffer in list(module._buffers.items()):
             if buffer is not None:
-                module._buffers[name] = _value(buffer, buffer.dtype, device)
+                module._buffers[name] = _value(buffer, buffer.dtype, _place(places, f"{path}.{name}"))
     model.hf_quantizer = quantizer
     quantizer.postprocess_model(model)
+    _dispatch(model, places)
+
+
+def _places(model: Any, device_map: Any, max_memory: Any, quantizer: Any = None) -> dict[str, Any]:
+    """Return the device of each module, "" for the whole model; empty: it stays on the host.
+
+    What accelerate would keep on the CPU or on disk is taken to be on the GPU.
+    """
+    if device_map is None or device_map == "cpu":
+        return {}
+    is_split = isinstance(device_map, str) and device_map in _SPLITS
+    if is_split and torch.cuda.device_count() > 1:
+        device_map = _balanced(model, device_map, max_memory, quantizer)
+    elif not isinstance(device_map, dict):
+        device_map = {"": "cuda" if is_split else device_map}
+    return {path: "cuda" if place in ("cpu", "disk") else place for path, place in device_map.items()}
+
+
+def _balanced(model: Any, device_map: str, max_memory: Any, quantizer: Any) -> Any:
+    """Return the device of each module of a model that the library spreads over the GPUs."""
+    try:
+        from transformers.integrations.accelerate import _get_device_map  # transformers 5
+    except ImportError:
+        from accelerate import infer_auto_device_map
+        from accelerate.utils import get_balanced_memory
+
+        classes = list(getattr(model, "_no_split_modules", None) or ())
+        if device_map != "sequential":
+            is_low = device_map == "balanced_low_0"
+            max_memory = get_balanced_memory(model, max_memory, no_split_module_classes=classes, low_zero=is_low)
+        return infer_auto_device_map(model, max_memory, no_split_module_classes=classes)
+    return _get_device_map(model, device_map, max_memory, quantizer)
+
+
+def _place(places: dict[str, Any], full: str) -> Any:
+    """Return the device of a parameter or buffer."""
+    path = full
+    while path and path not in places:
+        path = path.rpartition(".")[0]
+    place = places.get(path, places.get("", "cpu"))
+    return torch.device("cuda", place) if isinstance(place, int) else torch.device(place)
+
+
+def _dispatch(model: Any, places: dict[str, Any]) -> None:
+    """Let modules on several GPUs get their inputs there, as accelerate does."""
+    if not places:
+        return
+    model.hf_device_map = {path: 0 if place == "cuda" else place for path, place in places.items()}
+    if len({str(_place(places, path)) for path in places}) > 1:
+        from accelerate import dispatch_model
+
+        dispatch_model(
+            model, device_map=model.hf_device_map, skip_keys=getattr(model, "_skip_keys_device_placement", None)
+        )
 
 
 def _value(tensor: Any, dtype: Any, device: Any) -> Any:

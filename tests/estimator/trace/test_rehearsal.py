@@ -520,6 +520,35 @@ def test_a_model_split_by_hand_is_counted_on_its_fullest_gpu(program) -> None:
     assert both.allocated_bytes - both.workspace_bytes == pytest.approx((6 * 12 + 16 * (7 + 4)) * mib, rel=0.01)
 
 
+MAPPED = """
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM
+config = AutoConfig.for_model(
+    "llama", hidden_size=512, intermediate_size=2048, num_hidden_layers=6, num_attention_heads=8, vocab_size=8192
+)
+config.save_pretrained("model")
+model = AutoModelForCausalLM.from_pretrained("model", device_map="auto", torch_dtype=torch.float32)
+assert set(model.hf_device_map.values()) == set(range(torch.cuda.device_count()))
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for _ in range(3):
+    tokens = torch.zeros(2, 256, dtype=torch.long, device="cuda:0")
+    model(input_ids=tokens, labels=tokens).loss.backward()
+    assert all(each.grad.device == each.device for each in model.parameters())
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+def test_a_device_map_spreads_a_model_over_the_gpus_that_are_found(program) -> None:
+    command = f"{sys.executable} {program(MAPPED)}"
+    one, two = (rehearse_job(Job(program=Program(command=command, gpus=count)), may_run=True) for count in (1, 2))
+    weights = [each.budget.phases[0].components.weights for each in (one, two)]
+    assert weights[0] == pytest.approx(one.budget.model.parameters * 4, rel=0.01)
+    assert 0.4 < weights[1] / weights[0] < 0.6
+    assert not one.warnings
+    assert two.allocated_bytes < one.allocated_bytes
+
+
 def test_the_old_launcher_tells_the_program_its_local_rank(program) -> None:
     file = program("""
 import argparse, torch
