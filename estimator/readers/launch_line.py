@@ -40,7 +40,7 @@ from .source.shell_script import ScriptLaunch, read_shell_script
 from .source.versions import AssumedVersion, assumed_versions, transformers_defaults
 from .started_tool import find_started_tool
 from .tools.tool_registry import find_tool_by_launch, parse_launch, split_launch_line
-from .trainer.trainer_program import known_config, read_trainer
+from .trainer.trainer_program import base_of_adapters, known_config, read_trainer
 from .trl.defaults import model_config_defaults, trl_defaults
 from .unread_tools import unread_tool_of_launch
 
@@ -229,7 +229,8 @@ def _read_own_script(program: Program) -> JobReading:
         files = {} if "config" in unread else files
         given = {**files, **flags}
         script = _read_script(program, given, notebook, launched)
-    if assumed := assumed_versions(script.old_calls, program.versions):
+    uses_trl = script.trl_method is not None
+    if assumed := assumed_versions(script.old_calls, program.versions, uses_trl=uses_trl):
         program = _with_assumed(program, assumed)
         script = _read_script(program, given, notebook, launched)
     if script.makes_images:
@@ -275,11 +276,9 @@ def _read_with_script(
         program.findings.add_uncertainty("either", *get_args(Component), unless=doubt.key)
         if doubt.asks and doubt.key is not None:
             program.findings.require(doubt.key)
-    program.findings.left_open = [
-        *(doubt.sentence for doubt in script.doubts if doubt.key == "model.id"),
-        *unresolved.values(),
-        *(doubt.sentence for doubt in script.doubts if doubt.key != "model.id"),
-    ]
+    of_model = [doubt.sentence for doubt in script.doubts if doubt.key == "model.id"]
+    others = [doubt.sentence for doubt in script.doubts]
+    program.findings.left_open = list(dict.fromkeys([*of_model, *unresolved.values(), *others]))
     return read_trainer(
         program,
         layers,
@@ -405,9 +404,10 @@ def _read_script(
     """Return the settings in the script's source; TRL's own scripts have none beside their flags."""
     script = program.launch.script or _file_of_module(program)
     if script is None and program.launch.module and not program.launch.trl_command:
-        program.findings.doubt(
-            f"The module {program.launch.module} was not found; its settings are not counted.", "either", *_PARTS
-        )
+        sentence = f"The module {program.launch.module} was not found"
+        if program.pid is None:
+            raise InputError(f"{sentence}: start vramtop in the folder in which python -m finds it")
+        program.findings.doubt(f"{sentence}; its settings are not counted.", "either", *_PARTS)
     if script is None or program.launch.trl_command:
         return ScriptSettings()
     if script == "-":
@@ -426,12 +426,16 @@ def _read_script(
         )
     except InputError as error:
         program.findings.warn(f"Could not read the script: {error.message}")
+        if os.access(program.filesystem.resolve(script), os.R_OK):
+            program.findings.add_uncertainty("either", *get_args(Component))
         return ScriptSettings()
 
 
 def _find_config(program: Program, name: str) -> Mapping[str, Any] | None:
     """Return the config of a model that the script names; a folder is one as the program sees it."""
     folder = program.filesystem.resolve(name)
+    if (base := base_of_adapters(folder)) is not None:
+        return known_config(default_setting(base, "the script"), program.environ, folders=False)
     is_folder = os.access(folder / "config.json", os.F_OK)
     model = default_setting(str(folder) if is_folder else name, "the script")
     return known_config(model, program.environ, folders=is_folder)

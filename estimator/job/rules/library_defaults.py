@@ -32,6 +32,8 @@ class Default(Struct, frozen=True, kw_only=True):
     before: tuple[tuple[str, tuple[int, ...]], ...] = ()
     """Versions before which it was ``older``."""
     older: str = ""
+    oldest: tuple[str, tuple[tuple[str, tuple[int, ...]], ...]] = ("", ())
+    """The value before that, and the versions before which it was so."""
 
 
 DEFAULTS = (
@@ -49,7 +51,8 @@ DEFAULTS = (
         value="adamw-fused",
         before=(("transformers", (5, 0)), ("torch", (2, 8))),
         older="adamw",
-        source="training_args.py (optim: adamw_torch_fused with torch 2.8)",
+        oldest=("adamw-hf", (("transformers", (4, 32)),)),
+        source="training_args.py (optim: adamw_torch_fused with torch 2.8; adamw_hf until 4.31.0)",
     ),
     Default(
         library="transformers",
@@ -158,5 +161,7 @@ def usual(library: str, key: str, versions: Mapping[str, str | None]) -> str:
     row = _BY_NAME.get((library, key))
     if row is None:
         return _PLAIN[key]
-    past = any(older(versions.get(name), *version) for name, version in row.before)
-    return row.older if past else row.value
+    for value, before in (row.oldest, (row.older, row.before)):
+        if any(older(versions.get(name), *version) for name, version in before):
+            return value
+    return row.value

@@ -20,7 +20,7 @@ from .libraries import (
     starts_training,
     version,
 )
-from .models import Model, Outputs
+from .models import Model, Outputs, has_method
 from .notes import Notes
 from .options import Parsed
 from .training import note_accumulation
@@ -708,6 +708,21 @@ def _getattr(call: Call) -> Any:
     return UNKNOWN if isinstance(found, Attribute) else found
 
 
+def _hasattr(call: Call) -> Any:
+    value, name = call.value(0), call.value(1)
+    return True if isinstance(value, Model) and isinstance(name, str) and has_method(name) else UNKNOWN
+
+
+def _extreme(call: Call) -> Any:
+    """Follow ``min`` and ``max`` of numbers; the most that a tokenizer takes is a bound that a length stays below."""
+    known = [as_number(value) for value in call.args if isinstance(as_number(value), int | float)]
+    open_nodes = [call.nodes.get(at) for at, value in enumerate(call.args) if as_number(value) not in known]
+    is_bound = call.name == "min" and all(short_text(node).endswith("model_max_length") for node in open_nodes)
+    if not known or call.kwargs or len(call.args) < 2 or (open_nodes and not is_bound):
+        return UNKNOWN
+    return min(known) if call.name == "min" else max(known)
+
+
 def _dict_of(call: Call) -> Any:
     first = call.value(0, default={})
     table = first.as_table() if isinstance(first, Parsed) else first
@@ -731,7 +746,9 @@ _BUILTINS: Mapping[str, Callable[[Call], Any]] = {
     **dict.fromkeys(("vars", "asdict", "dataclasses.asdict"), lambda call: call.value(0, default=UNKNOWN)),
     "getattr": _getattr,
     "len": _length,
-    **dict.fromkeys(("hasattr", "range", "functools.partial", "partial"), lambda _: UNKNOWN),
+    **dict.fromkeys(("min", "max"), _extreme),
+    "hasattr": _hasattr,
+    **dict.fromkeys(("range", "functools.partial", "partial"), lambda _: UNKNOWN),
     **dict.fromkeys(("os.environ.get", "os.getenv"), _environ),
     **dict.fromkeys(("os.path.join", "pathlib.Path", "Path", "os.path.expanduser", "os.path.abspath"), _path),
 }

@@ -60,6 +60,8 @@ _PATCHES = re.compile(r"(?i)(^|_)(monkey|hijack|inject|swap|override|patch(es|ed
 """Modules that change what libraries do, by their names."""
 _TRAINS = re.compile(r"(?i)train|fit|^(run|main|launch)")
 """Functions that may be the training itself, by their names."""
+_GENERATES = re.compile(r"(?i)generat|pipe|sample|infer|chat|answer")
+"""What makes texts to a length of their own, by its name."""
 _MAPS = ("map", "with_transform", "set_transform")
 """Methods of data that call a function of the script for each example, which tells how texts are cut."""
 _GROUPS = scripts().names["groups"]
@@ -122,7 +124,7 @@ def _unknown(call: Call) -> Any:
     name, given = call.name or short_text(getattr(call.node, "func", call.node)), [*call.args, *call.kwargs.values()]
     root, notes = call.path.partition(".")[0], call.notes
     is_own = root in notes.own_modules
-    for each, setting in call.settings(*LENGTH_ARGUMENTS).items() if "generat" not in name.lower() else ():
+    for each, setting in call.settings(*LENGTH_ARGUMENTS).items() if not _GENERATES.search(name) else ():
         notes.hints.setdefault(each, setting)
     if call.receiver is not None and call.receiver is not UNKNOWN:
         return UNKNOWN
@@ -305,6 +307,14 @@ def _liger(call: Call) -> None:
         written.setdefault("liger_kernel_config", Setting(value=stated, origin=origin))
 
 
+def _add_tokens(call: Call) -> Any:
+    """Note words that a tokenizer is given, unless the script spells them out."""
+    node, value = call.nodes.get(0), call.value(0, "new_tokens")
+    known = isinstance(value, str | list) and not any(each is UNKNOWN for each in value)
+    call.notes.adds_tokens |= not known and not isinstance(node, ast.List)
+    return UNKNOWN
+
+
 def _compile(call: Call) -> Any:
     value, backend = call.value(0, "model", default=UNKNOWN), plain(call.kwargs.get("backend", "inductor"))
     named = backend if isinstance(backend, str) else "of another name"
@@ -339,7 +349,9 @@ def starts_training(node: ast.AST) -> bool:
 
 
 _MATTER, _ATTRIBUTES = scripts().names["decisive_calls"], scripts().names["decisive_attributes"]
-_OTHER_FUNCTIONS = re.compile(r"(re\.)?compile|(?!.*checkpoint\.).*\.checkpoint|(?!deepspeed\.).*initialize")
+_OTHER_FUNCTIONS = re.compile(
+    r"(re\.)?compile|outputs?\.requires_grad_|(?!.*checkpoint\.).*\.checkpoint|(?!deepspeed\.).*initialize"
+)
 """Functions that share a name with a decisive call but do not change memory."""
 
 
@@ -390,6 +402,7 @@ _BY_NAME: Mapping[str, Callable[[Call], Any]] = {
     **dict.fromkeys(("get_world_size", "get_num_processes"), lambda call: call.notes.ranks),
     **dict.fromkeys(("add_argument", "parse_args", "parse_known_args"), lambda call: Parser(call).method(call)),
     "set_default_dtype": _not_read,
+    "add_tokens": _add_tokens,
     **dict.fromkeys(("apply_activation_checkpointing", "checkpoint_wrapper"), _checkpoint_layers),
 }
 _CALLS: Mapping[str, Callable[[Call], Any]] = {

@@ -110,7 +110,7 @@ _TRANSPARENT = ("module", "_orig_mod", "_fsdp_wrapped_module", "pretrained_model
 """Attributes under which wrappers keep the model itself."""
 _HARMLESS_ATTRIBUTES = re.compile(
     r"(?i)^\.?_|\.(_\w+|p|rate)$|dropout|parallel|name|path|token|label|warn|metric|class_|state_dict|generat|device|version|_id$|info|card|logg|seed"
-    r"|config|train|step|epoch|weight|bias|data|save|print|hook|tag|language|template|prompt|use_cache|seq"
+    r"|is_|items$|evaluat|predict|config|train|step|epoch|weight|bias|data|save|print|hook|tag|language|template|prompt|use_cache|seq"
 )
 """Attributes of a model that scripts set without changing the memory of a step."""
 _QUIET_METHODS = scripts().names["quiet_methods"]
@@ -138,7 +138,7 @@ class Part(Thing):
 
     def attribute(self, name: str) -> Any:
         """Return a module inside, or a method."""
-        if name in _METHODS or name in _QUIET_METHODS or name in _ITSELF:
+        if has_method(name):
             return Attribute(self, name)
         if name in ("device", "dtype", "training", "name_or_path", "hf_device_map", "grad", "data"):
             return UNKNOWN
@@ -343,10 +343,13 @@ def _checkpoint(part: Part, call: Call) -> Any:
 
 
 def _resize(part: Part, call: Call) -> Any:
-    """Follow ``resize_token_embeddings(n)``; by the tokens of a tokenizer the vocabulary hardly grows."""
-    shown = short_text(call.nodes.get(0))
-    if not re.fullmatch(r"len\(.*tok.*\)|.*tok\w*\.vocab_size", shown):
-        call.doubt(f"resize_token_embeddings({shown}) is not read.")
+    """Follow ``resize_token_embeddings(n)``; by a few tokens of a tokenizer the vocabulary hardly grows."""
+    key: str | int = "new_num_tokens" if "new_num_tokens" in call.kwargs else 0
+    shown, value = short_text(call.nodes.get(key)), call.value(0, "new_num_tokens")
+    if type(value) is int and part.owner.config is not None:
+        part.owner.config.take("vocab_size", call.setting(key), call)
+    elif not re.search(r"len\(.*tok|(tok\w*|config)\.vocab_size", shown) or call.notes.adds_tokens:
+        call.doubt(f"resize_token_embeddings({shown}) may add many tokens, which are not counted.")
     return part
 
 
@@ -382,6 +385,11 @@ _METHODS: Mapping[str, Callable[[Part, Call], Any]] = {
     **dict.fromkeys(("merge_and_unload", "unload", "merge_adapter", "register_post_accumulate_grad_hook"), _not_read),
 }
 """Methods of modules by name."""
+
+
+def has_method(name: str) -> bool:
+    """Return True for a method that every model of transformers' has."""
+    return name in _METHODS or name in _QUIET_METHODS or name in _ITSELF
 
 
 # Adapters and quantization: peft, bitsandbytes, unsloth.
@@ -485,7 +493,8 @@ def _hint_unsloth_loading(model: Model, call: Call) -> None:
     if perhaps_on.isdisjoint(_UNSLOTH_OTHER_PRECISIONS):
         hints["load_in_4bit"] = True
     if call.value(None, "fast_inference", default=False) is not False:
-        call.doubt("fast_inference starts vLLM in this process, which is not counted.")
+        share = call.value(None, "gpu_memory_utilization", default=0.5)
+        hints |= {"use_vllm": True, "vllm_mode": "colocate", "vllm_gpu_memory_utilization": plain(share)}
     model.hints |= {name: default_setting(value, "unsloth's default") for name, value in hints.items()}
 
 
@@ -602,6 +611,8 @@ def _from_pretrained(call: Call) -> Any:
         else:
             call.doubt(f"which model {owner} loads is only known when the script runs.", key="model.id")
     _read_loading(model, call)
+    if owner.startswith("AutoPeftModel"):
+        return _load_adapters(model, call)
     if owner in _UNSLOTH_CLASSES:
         _hint_unsloth_loading(model, call)
         return (model, UNKNOWN)

@@ -63,6 +63,8 @@ class Notes(msgspec.Struct):
     own_modules: set[str] = msgspec.field(default_factory=set)
     """Roots of the modules beside the script that it imports."""
     has_unsloth: bool = False
+    adds_tokens: bool = False
+    """A tokenizer is given more words, of which it is not known how many they are."""
     own_loss: bool = False
     """A class of the script's, derived from one of TRL's trainers, computes the loss itself."""
     loads_unfollowed: bool = False

@@ -309,6 +309,12 @@ def _parse_class(kind: Any, call: Call) -> Any:
     """Return an object of a class with the options of its fields."""
     options = call.notes.options
     if isinstance(kind, Name):
+        if kind.path.partition(".")[0] in call.notes.own_modules:
+            sentence = f"the defaults of {kind.name} are in another file, which vramtop does not read."
+            call.doubt(sentence)
+            if TRAINING_CONFIG.fullmatch(kind.name):
+                batch = Setting(value=UNKNOWN, origin=f"{call.where}: {sentence}")
+                call.notes.hints.setdefault("per_device_train_batch_size", batch)
         return _parse_library_class(kind.name, call)
     if not isinstance(kind, Class):
         options.is_open = True
@@ -333,8 +339,10 @@ def _parse_library_class(name: str, call: Call) -> Parsed:
     notes.called.add(name)
     if name == "ModelConfig":
         return Parsed(options, None, {**scripts().defaults("model"), **argument_defaults(notes.versions)})
-    for row, option in old_arguments("transformers", "TrainingArguments", {*options.given} - {*options.declared}):
-        notes.old_calls.setdefault(row, options.given[option].origin)
+    given = {*options.given} - {*options.declared}
+    for pair in (("transformers", "TrainingArguments"), ("trl", name)):
+        for row, option in old_arguments(*pair, given):
+            notes.old_calls.setdefault(row, options.given[option].origin)
     library = transformers_defaults(notes.versions)
     sizes = ("per_device_train_batch_size", "gradient_accumulation_steps")
     defaults = scripts().defaults("training") | {each: library[each].value for each in sizes if each in library}

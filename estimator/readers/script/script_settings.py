@@ -38,7 +38,7 @@ _DECISIVE = {
 """Options and arguments without whose values the estimate may be about another job."""
 _HAVE_DEFAULTS = {*library("transformers").key} - {*SIZE_ARGUMENTS, *LENGTH_ARGUMENTS}
 _LENGTH = re.compile(
-    r"(?i)^(?!.*(eval|val_|test|gen|new_tok|min_|prompt|pre_|rope|window|dim|vocab|prefix|name|source|target)).*(length|len|seqlen|block_size)$"
+    r"(?i)^(?!.*(eval|val_|test|gen|new_tok|min_|prompt|pre_|rope|window|dim|vocab|prefix|name|source|target|answer)).*(length|len|seqlen|block_size)$"
 )
 _JOINS = ("cat", "concat", "concatenate")
 _RESHAPES = (*_JOINS, "stack", "repeat", "repeat_interleave", "expand", "tile", "chunk", "split", "unfold")
@@ -55,6 +55,10 @@ _OF_ARGUMENTS = {
 """Names that a trainer's arguments decide, with those by which a flag may stand for the batch."""
 _OF_LOADING = {"load_in_4bit", "load_in_8bit", "attn_implementation"}
 _LENGTHS_OF_TRL = ("max_length", "max_seq_length", "max_prompt_length")
+_TOKENIZES = re.compile(r"(?i)^(tok|tokeni[sz]er?)$|^tokeni[sz]e|encode|apply_chat_template|^processor$")
+"""What calls a tokenizer, by its name."""
+_KEEPS_TOKENIZER = re.compile(r"Trainer$|Collator|^(len|print|resize|save|add|set|type|isinstance)")
+"""What is given a tokenizer and cuts nothing with it."""
 _SHORTEST = 16
 """Numbers below are no lengths of sequences."""
 
@@ -251,7 +255,8 @@ def _settings(tree: ast.Module, reader: Reader) -> ScriptSettings:
     notes, options = reader.notes, reader.notes.options
     trained = _find_trained(notes)
     model, has_optimizer = trained.model, bool(notes.trainers or notes.optimizers)
-    layers = _read_layers(tree, reader)
+    no_lengths = _doubt_unused_lengths(tree, reader)
+    layers = _read_layers(tree, reader, no_lengths)
     _read_optimizer(notes, model, layers)
     unused: set[str] = set()
     if trained.name is not None:
@@ -298,7 +303,7 @@ def _settings(tree: ast.Module, reader: Reader) -> ScriptSettings:
         own_loss=notes.own_loss,
         loads_model=model is not None and trained.name is None,
         understood=frozenset({*used, *(f"no_{each}" for each in used)}),
-        unused=frozenset(unused | passed_over),
+        unused=frozenset(unused | passed_over | no_lengths),
         passed_over=frozenset(passed_over & options.given.keys()),
         option_names=frozenset(options.names) if options.abbreviates else frozenset(),
         read_options=None if is_open else frozenset({*options.names, *options.declared, *options.used}),
@@ -312,14 +317,14 @@ def _settings(tree: ast.Module, reader: Reader) -> ScriptSettings:
     )
 
 
-def _read_layers(tree: ast.Module, reader: Reader) -> _Layers:
+def _read_layers(tree: ast.Module, reader: Reader, no_lengths: set[str]) -> _Layers:
     """Return the settings in options, names and the arguments of trainers, whichever model is trained."""
     notes, options = reader.notes, reader.notes.options
-    defaults, later = dict(options.defaults()), options.assigned
+    defaults = {name: each for name, each in options.defaults() if name not in no_lengths}
+    later = options.assigned
     given = {
         key: each for key, each in later.items() if key in options.given and options.given[key].value != each.value
     }
-    _doubt_unused_lengths(tree, reader)
     layers = _Layers(
         written=dict(notes.written),
         hints={**_constants(tree, reader), **notes.hints, **defaults, **_longer_cuts(notes, defaults)},
@@ -455,6 +460,9 @@ def _read_model(model: Model, notes: Notes, layers: _Layers, *, certain: bool) -
     if certain and not model.has_adapters and not model.changed_unseen:  # whatever options for adapters it has
         origin = f"{model.where}: the script attaches no adapters"
         layers.assigned["use_peft"] = Setting(value=False, origin=origin, written=False)
+    methods = filter(None, map(method_of_class, notes.called))
+    if "use_vllm" in model.hints and all(method.generation == "none" for method in methods):
+        notes.doubt(f"{model.where}: fast_inference starts vLLM in this process, which is not counted.")
     _read_passes(model, notes)
     if config is not None:
         _read_config(model, config, notes, layers.written)
@@ -554,22 +562,55 @@ def _longer_cuts(notes: Notes, defaults: Mapping[str, Setting]) -> dict[str, Set
     return {name: cuts[name] for name in both if cuts[name].value > options[name].value}
 
 
-def _doubt_unused_lengths(tree: ast.Module, reader: Reader) -> None:
-    """Note options for the length of sequences that nothing in the script reads; TRL reads its own."""
+def _doubt_unused_lengths(tree: ast.Module, reader: Reader) -> set[str]:
+    """Note options for the length of sequences that nothing in the script reads; TRL reads its own.
+
+    Return those that only a generation or an unused tokenizer reads: they are no length, and the user is asked for it.
+    """
     notes, options = reader.notes, reader.notes.options
-    lengths = {*LENGTH_ARGUMENTS, "cutoff_len", "model_max_length", "sequence_len"} - {*_LENGTHS_OF_TRL}
-    ours = lengths & options.declared.keys()
-    for node in ast.walk(tree) if ours else ():
-        if isinstance(node, ast.Attribute) and "token" not in ast.unparse(node.value).rpartition(".")[2].lower():
-            ours.discard(node.attr)
-        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
-            ours.discard(node.id)
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-            ours.discard(node.value)
-    for name in sorted(ours):
+    ours = {*LENGTH_ARGUMENTS, "cutoff_len", "model_max_length", "sequence_len"} & options.declared.keys()
+    idle = [node for node in ast.walk(tree) if ours and _cuts_nothing(node, tree)]
+    inside = {id(each) for node in idle for each in ast.walk(node)}
+    read = {name for node in ast.walk(tree) if ours and id(node) not in inside for name in _reads(node)}
+    read_idly = {name for node in idle for each in ast.walk(node) for name in _reads(each)} & ours - read
+    given = (notes.written, notes.hints, options.declared, *(each.values for each in notes.arguments))
+    has_other = any(name in LENGTH_ARGUMENTS and name not in read_idly for table in given for name in table)
+    for name in sorted(ours - read):
+        is_idle = name in read_idly
         place = options.declared[name].origin.partition(": ")[0]
-        sentence = f"{place}: nothing in {reader.name} reads {name}; what cuts sequences is not known."
-        notes.doubt(sentence, key="training.sequence_length")
+        sentence = f"{place}: nothing in {reader.name} reads {name} to cut sequences; what cuts them is not known."
+        if not (is_idle and has_other) and (is_idle or name not in _LENGTHS_OF_TRL):
+            notes.doubt(sentence, key="training.sequence_length", asks=is_idle)
+    return read_idly
+
+
+def _reads(node: ast.AST) -> Iterator[str]:
+    """Yield the name that a node reads, where it is no attribute of a tokenizer."""
+    if isinstance(node, ast.Attribute) and "token" not in ast.unparse(node.value).rpartition(".")[2].lower():
+        yield node.attr
+    elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
+        yield node.id
+    elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+        yield node.value
+
+
+def _cuts_nothing(node: ast.AST, tree: ast.Module) -> bool:
+    """Return True for a call whose length cuts no sequence of a step: a generation, or an unused tokenizer."""
+    if not isinstance(node, ast.Call):
+        return False
+    called = ast.unparse(node.func)
+    return "generat" in called.lower() or ("Tokenizer" in called and not any(map(_tokenizes, ast.walk(tree))))
+
+
+def _tokenizes(node: ast.AST) -> bool:
+    """Return True for a call of a tokenizer, or of something that is given one and may call it."""
+    if not isinstance(node, ast.Call):
+        return False
+    called = ast.unparse(node.func).rpartition(".")[2]
+    given = (ast.unparse(each).rpartition(".")[2] for each in (*node.args, *(each.value for each in node.keywords)))
+    return _TOKENIZES.search(called) is not None or (
+        not _KEEPS_TOKENIZER.search(called) and any("token" in each.lower() for each in given if each.isidentifier())
+    )
 
 
 def _varying_lengths(tree: ast.Module, reader: Reader) -> Setting | None:

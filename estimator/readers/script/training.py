@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from ...common.records import replace
 from ...job.rules.optimizers.by_name import NOT_KNOWN, optimizer_arguments, optimizer_by_class
 from ..arguments.table import scripts
 from ..source.data_files import NULL_IS_NO_LIMIT, NULL_IS_WRONG
@@ -143,9 +144,7 @@ class TrainerObject(Thing):
             call.doubt(f"{call.shown('peft_config')} is not known; no adapters are counted.", key="lora.rank")
         for name, setting in call.settings(*_SETTINGS_OF_OLD_TRAINERS).items():
             self._notes.written.setdefault("max_length" if setting.value is UNKNOWN else name, setting)
-        for role, names in scripts().aliases["argument"].items():
-            for name in names if role != "length" else ():
-                self._take_other(call, name, role)
+        self._take_others(call)
         given = call.value(None, "optimizers")
         first = given[0] if isinstance(given, list | tuple) and given else given
         if first is not None and not isinstance(first, Optimizer):
@@ -161,6 +160,13 @@ class TrainerObject(Thing):
         elif self.model is UNKNOWN:
             shown = short_text(call.nodes.get(key))
             call.doubt(f"the model {shown} that {call.name} trains is not known.", key="model.id")
+
+    def _take_others(self, call: Call) -> None:
+        if len(call.args) > 1 and isinstance(call.args[1], Model):  # as TRL's trainers take their second argument
+            call = replace(call, kwargs={"ref_model": call.args[1], **call.kwargs})
+        for role, names in scripts().aliases["argument"].items():
+            for name in names if role != "length" else ():
+                self._take_other(call, name, role)
 
     def _take_other(self, call: Call, name: str, role: str) -> None:
         """Take models besides the trained one, by their names or as the script loads them."""

@@ -6,12 +6,25 @@ from pathlib import Path
 
 from msgspec import Struct, toml
 
+from ...common.library_versions import older
 from ...job.rules.library_defaults import STORED, usual
 from ...job.rules.optimizers.table import OPTIMIZERS
 from .evidence import Setting, default_layer
 
 _NUMBER = re.compile(r"\d{1,9}", re.ASCII)
 _ASSUMED = {"transformers": "5.23", "trl": "1.16", "peft": "0.17", "torch": "2.8"}
+
+
+_NEWEST_TRL = {
+    (4, 40): "0.9",
+    (4, 46): "0.11",
+    (4, 50): "0.17",
+    (4, 51): "0.18",
+    (4, 53): "0.19",
+    (4, 55): "0.20",
+    (4, 56): "0.22",
+}
+"""The newest TRL that can be installed beside a transformers older than the version (Requires-Dist of its wheels)."""
 
 
 class AssumedVersion(str):
@@ -111,12 +124,15 @@ def old_arguments(library: str, name: str, arguments: Iterable[str]) -> Iterator
             yield from ((row, argument) for argument in arguments if argument in row.names)
 
 
-def assumed_versions(found: Mapping[OldCall, str], versions: Mapping[str, str]) -> dict[str, AssumedVersion]:
+def assumed_versions(
+    found: Mapping[OldCall, str], versions: Mapping[str, str], *, uses_trl: bool = False
+) -> dict[str, AssumedVersion]:
     """Return the newest versions that take all that a script has, of the libraries whose version is not known.
 
     Args:
         found: what it has that newer ones refuse, and where.
         versions: the known ones.
+        uses_trl: it trains with TRL, whose version has to go with transformers'.
     """
     assumed: dict[str, AssumedVersion] = {}
     for row, where in found.items():
@@ -128,4 +144,9 @@ def assumed_versions(found: Mapping[OldCall, str], versions: Mapping[str, str]) 
             before = version_tuple(assumed.get(library))
             if before is None or (version_tuple(last) or before) < before:
                 assumed[library] = AssumedVersion(last, why)
+    transformers = {**assumed, **versions}.get("transformers")
+    newest = next((last for than, last in _NEWEST_TRL.items() if older(transformers, *than)), None)
+    assumed_trl = version_tuple(assumed.get("trl")) or (1, 0)
+    if uses_trl and "trl" not in versions and newest is not None and older(newest, *assumed_trl):
+        assumed["trl"] = AssumedVersion(newest, f"the newest beside transformers {transformers}")
     return assumed

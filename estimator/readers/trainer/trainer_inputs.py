@@ -195,11 +195,7 @@ def read_step(inputs: TrainerInputs, findings: FindingCollector) -> None:
     doubt_arguments(library("transformers"), "step", inputs.settings, findings)
     _read_checkpointing(inputs, findings)
     if trainer is not None:
-        trainer.read_loss(own_loss=inputs.own_loss)
-        loss = findings.get("training.loss")
-        if inputs.trl_unknown is not None and loss is not None and loss.value == "chunked":
-            sentence = f"{inputs.trl_unknown} computes the loss in chunks; older versions hold all logits."
-            findings.mark_uncertain("training.loss", sentence, direction="more")
+        trainer.read_loss(own_loss=inputs.own_loss, version_known=inputs.trl_unknown is None)
     elif (liger := read_liger(inputs.settings, findings)) is not None:
         findings.record_from(liger, "training.loss", "fused-linear")
     if inputs.method is not None and inputs.trl is None:

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal, get_args
 
 from ...common.errors import InputError, VramtopError
@@ -14,7 +15,7 @@ from ..arguments.table import library
 from ..program.deepspeed import record_zero_sizes
 from ..program.program import Program, WorldSize, checked_ranks, read_world_size
 from ..program.run_logs import logged_trainer_settings
-from ..source.data_files import FilesystemView, layer_from_table, table_of_setting
+from ..source.data_files import FilesystemView, layer_from_table, read_table, table_of_setting
 from ..source.evidence import (
     MODEL_STATES,
     Finding,
@@ -184,6 +185,13 @@ def read_model(inputs: TrainerInputs, findings: FindingCollector) -> None:
     model = find(*_MODEL_NAMES)
     if model is not None and isinstance(model.value, str):
         folder = inputs.filesystem.resolve(model.value)
+        if (base := base_of_adapters(folder)) is not None:
+            origin = f"base_model_name_or_path in the adapter_config.json of {model.origin}"
+            findings.record("model.id", base, origin)
+            if not inputs.settings.is_true("use_peft"):
+                findings.mark_uncertain(
+                    "training.trainable", f"{model.origin}: whether its adapters train is not known."
+                )
         is_file = folder.suffix == ".json" and os.access(folder, os.F_OK)
         is_folder = (
             is_file or os.access(folder / "config.json", os.F_OK) or model.value.startswith(("/", "./", "../", "~"))
@@ -192,6 +200,18 @@ def read_model(inputs: TrainerInputs, findings: FindingCollector) -> None:
     _read_task(inputs, findings)
     _read_num_labels(inputs, findings)
     _read_attention(find("attn_implementation", "attention_implementation"), inputs.versions, findings)
+
+
+def base_of_adapters(folder: Path) -> str | None:
+    """Return the base model of a folder that holds adapters and no model."""
+    file = folder / "adapter_config.json"
+    if not os.access(file, os.R_OK) or os.access(folder / "config.json", os.F_OK):
+        return None
+    try:
+        name = read_table(file).get("base_model_name_or_path")
+    except InputError:
+        return None
+    return name if isinstance(name, str) else None
 
 
 def _read_task(inputs: TrainerInputs, findings: FindingCollector) -> None:

@@ -85,7 +85,7 @@ def test_a_user_fills_in_what_is_missing(read: Read) -> None:
 
 
 def test_torchrun_without_sharding_is_ddp(read: Read) -> None:
-    reading = read("torchrun --standalone --nnodes=2 --nproc_per_node 4 -m pkg.train --model_name_or_path gpt2")
+    reading = read("torchrun --standalone --nnodes=2 --nproc_per_node 4 train.py --model_name_or_path gpt2")
     assert found(reading, "parallel.strategy", "parallel.data_replicate") == ("ddp", 8)
 
 

@@ -53,8 +53,9 @@ def test_programs_that_run_notebooks(notebook: Path, line: str) -> None:
 
 
 def test_programs_that_run_none(notebook: Path) -> None:
-    for line in ("jupyter nbconvert --to html a.ipynb", "python -m ipykernel_launcher -f k.json"):
-        assert read(line, notebook.parent).value("training.micro_batch") is None
+    assert read("jupyter nbconvert --to html a.ipynb", notebook.parent).value("training.micro_batch") is None
+    with pytest.raises(InputError, match="was not found"):
+        read("python -m ipykernel_launcher -f k.json", notebook.parent)
     with pytest.raises(InputError, match="starts no Python"):
         read("jupyter lab", notebook.parent)
 

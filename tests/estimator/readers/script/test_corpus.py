@@ -37,7 +37,6 @@ OPEN = {
     "a flag that is off",
     "a factory with keywords",
     "a helper with a list",
-    "a larger vocabulary",
     "a new head",
     "biases only",
     "by modules",

@@ -61,7 +61,8 @@ def assumed(reading: JobReading) -> dict[str, str]:
         (TRL.replace("args=", "max_seq_length=512, args="), {"trl": "0.12", "transformers": "4.47"}),
         (TRL.replace("args=", "tokenizer=None, args="), {"trl": "0.15", "transformers": "4.50"}),
         (TRL.replace("'x')", "'x', max_seq_length=64)"), {"trl": "0.19", "transformers": "4.54"}),
-        (TRL.replace("'x')", "'x', evaluation_strategy='no')"), {"transformers": "4.50"}),
+        (TRL.replace("'x')", "'x', evaluation_strategy='no')"), {"transformers": "4.50", "trl": "0.18"}),
+        (TRL.replace("'x')", "'x', use_liger=True)"), {"transformers": "4.51", "trl": "0.17"}),
         (
             TRL + "from trl.commands.cli_utils import TrlParser\nTrlParser(SFTConfig)\n",
             {"trl": "0.12", "transformers": "4.47"},

@@ -363,7 +363,12 @@ args = GRPOConfig(output_dir="out", per_device_train_batch_size=8, max_completio
 GRPOTrainer(model=model, reward_funcs=[], args=args).train()
 """
     (tmp_path / "train.py").write_text(script)
-    assert any("fast_inference starts vLLM in this process" in each for each in read("python train.py").warnings)
+    named = "fast_inference starts vLLM in this process"
+    reading = read("python train.py")
+    assert reading.value("rollout.gpu_memory_utilization") == 0.6
+    assert not any(named in each for each in reading.warnings)
+    (tmp_path / "train.py").write_text(script.replace("GRPO", "SFT").replace("max_completion_length", "max_length"))
+    assert any(named in each for each in read("python train.py").warnings)
 
 
 def test_a_reward_model_beside_reward_functions(read: Read, tmp_path: Path) -> None:

@@ -1,0 +1,185 @@
+"""Forms that public training scripts often have, read as they run or named as not known."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from vramtop.estimator.common.errors import InputError
+from vramtop.estimator.readers.launch_line import read_launch
+from vramtop.estimator.readers.source.evidence import JobReading
+
+LIBRARIES = """\
+import argparse
+import datasets
+import nltk
+import torch
+import transformers
+from peft import AutoPeftModelForCausalLM, LoraConfig
+from transformers import AutoModelForCausalLM, AutoTokenizer, HfArgumentParser, Trainer, TrainingArguments
+from trl import DPOTrainer, SFTConfig, SFTTrainer, TrlParser
+"""
+LOAD = 'model = AutoModelForCausalLM.from_pretrained("gpt2")\ntokenizer = AutoTokenizer.from_pretrained("gpt2")\n'
+ARGUMENTS = 'args = TrainingArguments("out", per_device_train_batch_size=2)\n'
+CUT = "data = data.map(lambda each: tokenizer(each['text'], truncation=True, max_length={}))\n"
+TRAIN = "Trainer(model=model, args=args, train_dataset=data).train()\n"
+NEW = {"transformers": "5.23", "trl": "1.16", "torch": "2.8"}
+
+
+def read(folder: Path, text: str, *words: str, versions: dict[str, str] | None = None) -> JobReading:
+    (folder / "train.py").write_text(LIBRARIES + text)
+    known = NEW if versions is None else versions
+    return read_launch(["python", "train.py", *words], environ={}, cwd=folder, versions=known)
+
+
+def everything(cut: str = "512", *, before: str = "", model: str = LOAD, after: str = "") -> str:
+    return before + model + ARGUMENTS + after + CUT.format(cut) + TRAIN
+
+
+def parsed(*options: str) -> str:
+    lines = "".join(f"parser.add_argument({option}, type=int)\n" for option in options)
+    return f"parser = argparse.ArgumentParser()\n{lines}options = parser.parse_args()\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        (everything("min(512, tokenizer.model_max_length)"), {"training.sequence_length": 512}),
+        (everything(after="import nltk\nnltk.data.find('tokenizers/punkt')\n"), {"training.sequence_length": 512}),
+        (
+            everything("options.max_seq_length", before=parsed("'--max_seq_length', default=384"))
+            + "model.generate(max_length=options.max_length)\n",
+            {"training.sequence_length": 384},
+        ),
+        (
+            everything(
+                "options.max_seq_length",
+                before=parsed("'--max_seq_length', default=384", "'--max_answer_length', default=30"),
+            ),
+            {"training.sequence_length": 384},
+        ),
+        (
+            everything(
+                after="if hasattr(model, 'enable_input_require_grads'):\n    model.enable_input_require_grads()\n"
+                "else:\n    def hook(module, input, output):\n        output.requires_grad_(True)\n"
+            ),
+            {"training.sequence_length": 512},
+        ),
+        (everything(after="model.resize_token_embeddings(len(tokenizer) + 1)\n"), {"training.micro_batch": 2}),
+        (
+            everything(after="tokenizer.add_tokens(['a'])\nmodel.resize_token_embeddings(len(tokenizer))\n"),
+            {"training.micro_batch": 2},
+        ),
+    ],
+)
+def test_forms_that_are_read_without_a_doubt(tmp_path: Path, text: str, found: dict[str, Any]) -> None:
+    reading = read(tmp_path, text)
+    assert {key: reading.value(key) for key in found} == found
+    assert reading.warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        (
+            everything(after="tokenizer.add_tokens(words())\nmodel.resize_token_embeddings(len(tokenizer))\n"),
+            "may add many tokens",
+        ),
+        (everything(after="model.resize_token_embeddings(count())\n"), "may add many tokens"),
+    ],
+)
+def test_forms_that_are_named(tmp_path: Path, text: str, sentence: str) -> None:
+    reading = read(tmp_path, text)
+    assert any(sentence in each for each in reading.warnings)
+    assert {each.component for each in reading.uncertainties} >= {"weights"}
+
+
+def test_a_vocabulary_of_a_known_size_is_counted(tmp_path: Path) -> None:
+    reading = read(tmp_path, everything(after="model.resize_token_embeddings(60_000)\n"))
+    assert reading.value("model.config")["vocab_size"] == 60_000
+
+
+@pytest.mark.parametrize(
+    ("options", "rest"),
+    [
+        (("'--max_length', default=20",), "model.generate(max_length=options.max_length)\n"),
+        (("'--model_max_length', default=512",), "AutoTokenizer.from_pretrained('gpt2', model_max_length=512)\n"),
+    ],
+    ids=["a generation", "a tokenizer that reads nothing"],
+)
+def test_a_length_that_cuts_no_sequence_is_asked_for(tmp_path: Path, options: tuple[str, ...], rest: str) -> None:
+    name = options[0].partition(",")[0].strip("'-")
+    text = parsed(*options) + LOAD + ARGUMENTS + rest.replace("512", f"options.{name}") + TRAIN
+    for words in ((), (f"--{name}", "64")):
+        assert "training.sequence_length" in read(tmp_path, text, *words).missing
+
+
+def test_a_pipeline_after_the_training_does_not_tell_its_length(tmp_path: Path) -> None:
+    text = LOAD + ARGUMENTS + TRAIN + "pipe = transformers.pipeline('text-generation', model=model, max_length=200)\n"
+    assert "training.sequence_length" in read(tmp_path, text).missing
+
+
+def test_a_reference_model_beside_adapters_is_counted(tmp_path: Path) -> None:
+    text = f"{LOAD}reference = AutoModelForCausalLM.from_pretrained('gpt2')\nlora = LoraConfig(r=4)\n{ARGUMENTS}"
+    text += "DPOTrainer(model, reference, args=args, beta=0.1, peft_config=lora, max_length=512).train()\n"
+    assert [each["role"] for each in read(tmp_path, text, versions={}).value("other_models")] == ["reference"]
+
+
+def test_a_chunked_loss_of_an_unknown_version_counts_the_logits(tmp_path: Path) -> None:
+    text = LOAD + "SFTTrainer(model=model, args=SFTConfig('out')).train()\n"
+    assert read(tmp_path, text).value("training.loss") == "chunked"
+    reading = read(tmp_path, text, versions={})
+    assert reading.value("training.loss") is None
+    assert ("logits", "less") in {(each.component, each.direction) for each in reading.uncertainties}
+
+
+def test_keys_of_a_file_and_flags_date_trl(tmp_path: Path) -> None:
+    parser = "(args,) = TrlParser((SFTConfig,)).parse_args_and_config()\nSFTTrainer(model=model, args=args).train()\n"
+    (tmp_path / "sft.yaml").write_text("max_seq_length: 2048\n")
+    for words in (("--config", "sft.yaml"), ("--max_seq_length", "2048")):
+        reading = read(tmp_path, LOAD + parser, *words, versions={})
+        assert (reading.value("software.trl"), reading.value("software.transformers")) == ("0.19", "4.54")
+    pinned = read(tmp_path, LOAD + parser, versions={"transformers": "4.41"})
+    assert pinned.value("software.trl") == "0.11"
+
+
+@pytest.mark.parametrize(("version", "optimizer"), [("4.31", "adamw-hf"), ("4.32", "adamw"), ("5.0", "adamw-fused")])
+def test_the_default_optimizer_by_version(tmp_path: Path, version: str, optimizer: str) -> None:
+    reading = read(tmp_path, everything(), versions={"transformers": version, "torch": "2.8"})
+    assert reading.value("training.optimizer") == optimizer
+
+
+def test_a_module_that_is_not_found_is_refused(tmp_path: Path) -> None:
+    line = ["torchrun", "-m", "pkg.train", "--model_name_or_path", "gpt2", "--per_device_train_batch_size", "2"]
+    with pytest.raises(InputError, match=r"pkg\.train was not found"):
+        read_launch(line, environ={}, cwd=tmp_path)
+
+
+def test_a_script_that_does_not_parse_is_a_doubt(tmp_path: Path) -> None:
+    assert {each.component for each in read(tmp_path, "print 'x'\n").uncertainties} >= {"weights", "activations"}
+
+
+def test_arguments_of_another_file_have_defaults_of_its_own(tmp_path: Path) -> None:
+    (tmp_path / "arguments.py").write_text("")
+    text = "from arguments import TrainingArguments\n" + LOAD + CUT.format(512)
+    text += f"(args,) = HfArgumentParser((TrainingArguments,)).parse_args_into_dataclasses()\n{TRAIN}"
+    reading = read(tmp_path, text)
+    assert "training.micro_batch" in reading.missing
+    assert any("the defaults of TrainingArguments are in another file" in each for each in reading.warnings)
+    assert read(tmp_path, text, "--per_device_train_batch_size", "4").value("training.micro_batch") == 4
+
+
+def test_the_base_model_of_adapters_is_counted(tmp_path: Path) -> None:
+    folder = tmp_path / "adapters"
+    folder.mkdir()
+    (folder / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": "gpt2", "r": 8}))
+    for name, key in (("AutoModelForCausalLM", "training.trainable"), ("AutoPeftModelForCausalLM", "lora.rank")):
+        reading = read(
+            tmp_path,
+            everything(
+                model=LOAD.replace('AutoModelForCausalLM.from_pretrained("gpt2', f'{name}.from_pretrained("./adapters')
+            ),
+        )
+        assert reading.value("model.id") == "gpt2"
+        assert key in {each.unless for each in reading.uncertainties}
