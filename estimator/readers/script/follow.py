@@ -20,7 +20,7 @@ from .libraries import (
     starts_training,
     version,
 )
-from .models import Model, Outputs, has_method
+from .models import Model, Outputs, Part, has_method
 from .notes import Notes
 from .options import Parsed
 from .training import note_accumulation
@@ -220,6 +220,11 @@ class Reader:
     def _delete(self, node: ast.Delete, scope: Scope) -> None:
         for each in node.targets:
             scope.names.pop(getattr(each, "id", ""), None)
+            owner = self.evaluate(each.value, scope) if isinstance(each, ast.Attribute | ast.Subscript) else None
+            if isinstance(owner, Part):
+                self.notes.doubt(
+                    f"{self.location(node)}: {short_text(node)} removes part of the model that is counted."
+                )
 
     def _if(self, node: ast.If, scope: Scope) -> _End | None:
         rest = self._rest

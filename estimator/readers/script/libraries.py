@@ -401,7 +401,7 @@ _BY_NAME: Mapping[str, Callable[[Call], Any]] = {
     **dict.fromkeys(("get_rank", "get_local_rank", "get_process_index"), _always(0)),
     **dict.fromkeys(("get_world_size", "get_num_processes"), lambda call: call.notes.ranks),
     **dict.fromkeys(("add_argument", "parse_args", "parse_known_args"), lambda call: Parser(call).method(call)),
-    "set_default_dtype": _not_read,
+    **dict.fromkeys(("set_default_dtype", "set_default_tensor_type"), _not_read),
     "add_tokens": _add_tokens,
     **dict.fromkeys(("apply_activation_checkpointing", "checkpoint_wrapper"), _checkpoint_layers),
 }

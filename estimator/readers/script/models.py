@@ -260,7 +260,8 @@ class Model(Part):
 
     def move(self, device: Any, call: Call) -> None:
         """Take the device that it is put on."""
-        self.on_gpu = not (isinstance(device, str) and device.startswith(("cpu", "meta")))
+        on_gpu = not (isinstance(device, str) and device.startswith(("cpu", "meta")))
+        self.on_gpu = on_gpu or (self.on_gpu if call.notes.trains else False)
         call.notes.note_device(device, call.where)
 
 

@@ -22,7 +22,7 @@ from .libraries import DIFFUSION, LOSSES, starts_training
 from .models import LENGTH_ARGUMENTS, AdapterConfig, Model, ModelConfig, Part, models_in
 from .notes import Doubt, Notes
 from .options import LIBRARIES, MEMORY_ARGUMENTS, TRAINING_CONFIG, Options, may_parse_elsewhere
-from .training import SIZE_ARGUMENTS, Arguments
+from .training import SIZE_ARGUMENTS, Arguments, TrainerObject
 from .values import UNKNOWN, Instance, short_text
 
 _MAX_BYTES = 3 * 2**16
@@ -336,11 +336,29 @@ def _read_layers(tree: ast.Module, reader: Reader, no_lengths: set[str]) -> _Lay
         },
     )
     layers.hints |= {key: each for key, each in later.items() if key in options.declared}
-    trainers = [each for each in notes.trainers if each.ran] or notes.trainers
+    trainers = _one_training(notes)
     used = [each.arguments for each in trainers if each.arguments in notes.arguments] or notes.arguments
     for arguments in (*used, *(each for each in notes.arguments if each.name == "ModelConfig")):
         layers.written = {**arguments.fields, **layers.written}
     return layers
+
+
+def _one_training(notes: Notes) -> list[TrainerObject]:
+    """Return the trainers that run; of several with other arguments the first, and ask for the batch."""
+    trainers = [each for each in notes.trainers if each.ran] or notes.trainers
+    first, *others = trainers or [None]
+    tables = [each.arguments.values for each in trainers if isinstance(each.arguments, Arguments)]
+    differ = {name for table in tables for name in _DECISIVE if table.get(name) != tables[0].get(name)}
+    if first is None or not (differ or any(each.name != first.name for each in others)):
+        return trainers
+    sentence = f"{others[0].where}: the script trains again, otherwise; the training at {first.where} is counted."
+    notes.doubt(sentence, key="training.micro_batch", asks=True)
+    for each in others:
+        names = {each.name, getattr(each.arguments, "name", "")} - {first.name, getattr(first.arguments, "name", "")}
+        notes.called -= names
+    if isinstance(first.arguments, Arguments):
+        first.arguments.settings["per_device_train_batch_size"] = Setting(value=UNKNOWN, origin=sentence)
+    return [first]
 
 
 def _read_optimizer(notes: Notes, model: Model | None, layers: _Layers) -> None:
@@ -463,6 +481,8 @@ def _read_model(model: Model, notes: Notes, layers: _Layers, *, certain: bool) -
     methods = filter(None, map(method_of_class, notes.called))
     if "use_vllm" in model.hints and all(method.generation == "none" for method in methods):
         notes.doubt(f"{model.where}: fast_inference starts vLLM in this process, which is not counted.")
+    if model.on_gpu is False and not notes.trainers and not notes.given:
+        notes.doubt(f"{model.where}: the script puts the model on the CPU; it is counted as on a GPU.")
     _read_passes(model, notes)
     if config is not None:
         _read_config(model, config, notes, layers.written)
@@ -658,11 +678,17 @@ def _doubt_inputs(tree: ast.Module, reader: Reader, model: Model) -> None:
             names = {part.id for part in given if isinstance(part, ast.Name)}
             made = (each for each in assigns if names & {getattr(part, "id", "") for part in each.targets})
             given += [part for each in made for part in ast.walk(each.value)]
-            changed = next((part for part in given if getattr(part, "attr", "") in _RESHAPES), None)
+            changed = next((part for part in given if getattr(part, "attr", "") in _RESHAPES or _is_part(part)), None)
             if changed is not None:
-                shown = f"{reader.location(changed)}: {short_text(changed)}(...)"
+                shown = f"{reader.location(changed)}: {short_text(changed)}"
                 sentence = f"{shown}: the model is not given the loader's batch as it is."
                 reader.notes.doubt(sentence, key="training.sequences_per_example")
+
+
+def _is_part(node: ast.AST) -> bool:
+    """Return True for a part of a batch whose bounds are computed: ``batch[start:start + size]``."""
+    bounds = (node.slice.lower, node.slice.upper) if isinstance(getattr(node, "slice", None), ast.Slice) else ()
+    return any(isinstance(each, ast.Name | ast.BinOp | ast.Attribute) for each in bounds)
 
 
 def _imported(tree: ast.Module) -> Iterator[tuple[str, str]]:

@@ -76,6 +76,8 @@ def _make_accelerator(call: Call) -> Any:
         if name in scripts().names["plugins"]:
             shards = name not in ("gradient_accumulation_plugin", "dynamo_plugin", "kwargs_handlers")
             call.doubt(f"Accelerator({name}=...) is not read.", key="parallel.strategy" if shards else None)
+        elif name == "fp16" and setting.value is True:  # its name in old versions
+            call.notes.accelerate.setdefault("mixed_precision", setting.with_value("fp16"))
         elif setting.value is not UNKNOWN:
             call.notes.accelerate.setdefault(name, setting)
         elif name in _JOB_KEYS:

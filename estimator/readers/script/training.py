@@ -249,6 +249,13 @@ def _make_loader(call: Call) -> Any:
         sentence = f"{call.where}: {call.shown('batch_sampler')} decides how many sequences a batch has."
         setting = Setting(value=UNKNOWN, origin=sentence)
     known = hints.get(_BATCH)
+    sizes = {each.value for each in (known, setting) if each is not None and type(each.value) is int}
+    if len(sizes) > 1 and not is_test and known is not None and not known.origin.endswith("(test data)"):
+        call.doubt(
+            f"loaders have batches of {min(sizes)} and {max(sizes)}; the larger one is counted.",
+            key="training.micro_batch",
+        )
+        hints[_BATCH] = known if known.value == max(sizes) else setting or known
     is_open = known is None or known.value is UNKNOWN or known.origin.endswith("(test data)")
     if setting is not None and setting.value is not None and (known is None if is_test else is_open):
         hints[_BATCH] = Setting(value=setting.value, origin=f"{setting.origin}{' (test data)' if is_test else ''}")

@@ -119,6 +119,9 @@ class TrlTrainer(msgspec.Struct, frozen=True, kw_only=True):
             findings.record(key, generations, origin, written=False)
         prompt = None if settings.is_unset("max_prompt_length") else settings.find("max_prompt_length")
         completion = None if settings.is_unset(*_COMPLETION_NAMES) else settings.find(*_COMPLETION_NAMES)
+        prepared = settings.find("dataset_kwargs")
+        if prepared is not None and whole is not None and not whole.written and "skip_prepare" in str(prepared.value):
+            whole = None  # the script's own collator makes the sequences, and TRL cuts none
         whole = settings.find("vllm_max_model_length", "vllm_max_model_len") or whole
         tokens = as_int(completion)
         if method.generation == "group":

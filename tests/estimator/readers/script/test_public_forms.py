@@ -24,6 +24,7 @@ LOAD = 'model = AutoModelForCausalLM.from_pretrained("gpt2")\ntokenizer = AutoTo
 ARGUMENTS = 'args = TrainingArguments("out", per_device_train_batch_size=2)\n'
 CUT = "data = data.map(lambda each: tokenizer(each['text'], truncation=True, max_length={}))\n"
 TRAIN = "Trainer(model=model, args=args, train_dataset=data).train()\n"
+LIBRARIES_OF_TWO = "from trl import DPOConfig\n"
 NEW = {"transformers": "5.23", "trl": "1.16", "torch": "2.8"}
 
 
@@ -40,6 +41,13 @@ def everything(cut: str = "512", *, before: str = "", model: str = LOAD, after: 
 def parsed(*options: str) -> str:
     lines = "".join(f"parser.add_argument({option}, type=int)\n" for option in options)
     return f"parser = argparse.ArgumentParser()\n{lines}options = parser.parse_args()\n"
+
+
+def own_loop(before: str = "", *, batch: str = "batch") -> str:
+    loop = f"for batch in DataLoader(data, batch_size=8):\n    part = {batch}\n"
+    loop += "    model(part, labels=part).loss.backward()\n"
+    head = f"from torch.utils.data import DataLoader\n{LOAD}{CUT.format(512)}{before}"
+    return f"{head}optimizer = torch.optim.AdamW(model.parameters())\n{loop}    optimizer.step()\n"
 
 
 @pytest.mark.parametrize(
@@ -87,6 +95,13 @@ def test_forms_that_are_read_without_a_doubt(tmp_path: Path, text: str, found: d
             "may add many tokens",
         ),
         (everything(after="model.resize_token_embeddings(count())\n"), "may add many tokens"),
+        (everything(before="torch.set_default_tensor_type(torch.cuda.HalfTensor)\n"), "is not read"),
+        (everything(after="del model.transformer.h[4:]\n"), "removes part of the model"),
+        (everything().replace("per_device", "use_cpu=True, per_device"), "runs on the CPU"),
+        (own_loop("model.to('cpu')\n"), "puts the model on the CPU"),
+        (own_loop(batch="batch[start:start + 4]"), "is not given the loader's batch as it is"),
+        (own_loop("other = DataLoader(data, 32)\n"), "loaders have batches of 8 and 32; the larger one is counted"),
+        (own_loop("other = DataLoader(data, 2)\n"), "loaders have batches of 2 and 8; the larger one is counted"),
     ],
 )
 def test_forms_that_are_named(tmp_path: Path, text: str, sentence: str) -> None:
@@ -183,3 +198,30 @@ def test_the_base_model_of_adapters_is_counted(tmp_path: Path) -> None:
         )
         assert reading.value("model.id") == "gpt2"
         assert key in {each.unless for each in reading.uncertainties}
+
+
+def test_old_names_of_accelerates_precision(tmp_path: Path) -> None:
+    text = "from accelerate import Accelerator\naccelerator = Accelerator(fp16=True)\n"
+    assert read(tmp_path, own_loop(text)).value("training.precision") == "fp16-mixed"
+
+
+def test_the_first_of_several_trainings_is_counted_and_its_batch_asked_for(tmp_path: Path) -> None:
+    more = (
+        LIBRARIES_OF_TWO
+        + LOAD
+        + "SFTTrainer(model=model, args=SFTConfig('a', per_device_train_batch_size=8)).train()\n"
+    )
+    text = more + "DPOTrainer(model=model, args=DPOConfig('b', per_device_train_batch_size=1)).train()\n"
+    reading = read(tmp_path, text)
+    assert "training.micro_batch" in reading.missing
+    assert reading.value("other_models") is None
+    assert any("the script trains again" in each for each in reading.warnings)
+    assert read(tmp_path, more).value("training.micro_batch") == 8
+
+
+def test_a_length_that_trl_does_not_cut_to_is_asked_for(tmp_path: Path) -> None:
+    config = "SFTConfig('o', per_device_train_batch_size=4{})"
+    text = f"{LOAD}SFTTrainer(model=model, args={config}).train()\n"
+    skips = ", dataset_kwargs={'skip_prepare_dataset': True}"
+    assert read(tmp_path, text.format("")).value("training.sequence_length") == 1024
+    assert "training.sequence_length" in read(tmp_path, text.format(skips)).missing
