@@ -396,10 +396,7 @@ def _config_layer(
 
 
 def _read_script(
-    program: Program,
-    options: SettingsLayer,
-    notebook: NotebookCode | None,
-    launched: Sequence[SettingsLayer],
+    program: Program, options: SettingsLayer, notebook: NotebookCode | None, launched: Sequence[SettingsLayer]
 ) -> ScriptSettings:
     """Return the settings in the script's source; TRL's own scripts have none beside their flags."""
     script = program.launch.script or _file_of_module(program)

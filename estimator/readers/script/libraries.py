@@ -28,14 +28,7 @@ from .models import (
 from .notes import Notes
 from .options import LIBRARIES, TRAINING_CONFIG, Parsed, Parser, field, run_function
 from .sharding import SHARDING_CALLS
-from .training import (
-    TRAINING_CALLS,
-    Arguments,
-    is_parameters,
-    make_arguments,
-    make_optimizer,
-    make_trainer,
-)
+from .training import TRAINING_CALLS, Arguments, is_parameters, make_arguments, make_optimizer, make_trainer
 from .values import UNKNOWN, Call, Class, Function, Instance, Name, plain, short_text
 
 DIFFUSION = "a model of diffusers"

@@ -17,10 +17,7 @@ def _put_on_gpu(value: Any) -> Any:
     return value
 
 
-_JOB_KEYS = {
-    "mixed_precision": "training.precision",
-    "gradient_accumulation_steps": "training.gradient_accumulation",
-}
+_JOB_KEYS = {"mixed_precision": "training.precision", "gradient_accumulation_steps": "training.gradient_accumulation"}
 
 
 class AcceleratorObject(Thing):

@@ -9,12 +9,7 @@ import msgspec
 
 from ...common.records import replace
 from ...job.job import Job
-from ...job.job_file.changes import (
-    ABOUT_THE_MODEL,
-    format_value,
-    with_changes,
-    with_old_model_removed,
-)
+from ...job.job_file.changes import ABOUT_THE_MODEL, format_value, with_changes, with_old_model_removed
 from ...job.rules.optimizers.by_name import OptimizerChoice
 from ...job.settings import UncertaintyDirection
 

@@ -22,15 +22,7 @@ from ..source.evidence import (
 from ..source.versions import transformers_defaults
 from ..trainer.trainer_program import read_trainer
 from ..trl.defaults import trl_defaults
-from .shared import (
-    PROJECTOR,
-    VISION_TOWER,
-    Tool,
-    bits_of_weights,
-    globs_of_regex,
-    tool_layers,
-    uses_deepspeed,
-)
+from .shared import PROJECTOR, VISION_TOWER, Tool, bits_of_weights, globs_of_regex, tool_layers, uses_deepspeed
 
 _ADAPTERS_BY_TRL = ("dpo", "kto")
 _OF_TRL = "trl."

@@ -20,12 +20,7 @@ from ..source.evidence import (
     default_setting,
 )
 from ..trainer.unread_settings import warn_of_unread
-from .shared import (
-    Tool,
-    record_optimizer,
-    record_ranks,
-    tool_settings,
-)
+from .shared import Tool, record_optimizer, record_ranks, tool_settings
 
 _DTYPES = ("fp32", "bf16", "fp16")
 _FSDP_DTYPES = {

@@ -10,14 +10,7 @@ from ...job.rules.library_defaults import SEQUENCES, SHARE, usual
 from ..arguments.table import library
 from ..program.program import Program, ToolCommand
 from ..source.evidence import JobReading, LayeredSettings, default_setting, is_open
-from .shared import (
-    Tool,
-    has_any,
-    read_server,
-    record_length,
-    record_share,
-    tool_layers,
-)
+from .shared import Tool, has_any, read_server, record_length, record_share, tool_layers
 
 
 def read(program: Program) -> JobReading:

@@ -24,16 +24,7 @@ from ..source.evidence import (
     is_open,
 )
 from ..trainer.unread_settings import warn_of_unread
-from .shared import (
-    Tool,
-    folder_id,
-    has_any,
-    record_optimizer,
-    record_ranks,
-    record_word,
-    section,
-    tool_settings,
-)
+from .shared import Tool, folder_id, has_any, record_optimizer, record_ranks, record_word, section, tool_settings
 
 _CHECKPOINTING_WORD = re.compile(r"activation[-_]checkpoint:([\w-]+)")
 _FLAVOR = re.compile(r"(\w+?)_(\d+(?:\.\d+|_\d+)?b(?:[-_]a\d+b)?)", re.IGNORECASE)

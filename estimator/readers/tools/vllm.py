@@ -9,23 +9,8 @@ from functools import partial
 from ...job.rules.library_defaults import SEQUENCES, SHARE, usual
 from ..arguments.table import library
 from ..program.program import Program, ToolCommand
-from ..source.evidence import (
-    FindingCollector,
-    JobReading,
-    LayeredSettings,
-    Setting,
-    as_int,
-    default_setting,
-    is_open,
-)
-from .shared import (
-    Tool,
-    has_any,
-    read_server,
-    record_length,
-    record_share,
-    tool_layers,
-)
+from ..source.evidence import FindingCollector, JobReading, LayeredSettings, Setting, as_int, default_setting, is_open
+from .shared import Tool, has_any, read_server, record_length, record_share, tool_layers
 
 _UNITS = {"k": 1000, "m": 10**6, "g": 10**9, "t": 10**12, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 """Suffixes of counts and sizes: ``32k`` is 32,000 and ``32K`` 32,768."""
