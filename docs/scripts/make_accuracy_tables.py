@@ -1,4 +1,4 @@
-"""Write the tables of docs/explanation/accuracy.md and accuracy-rows.md from the accuracy table (``make figures``).
+"""Write the tables of docs/explanation/accuracy.md from the accuracy table (``make figures``).
 
 A test compares its tables with the pages.
 """
@@ -25,8 +25,7 @@ from vramtop.estimator.job.rules.frameworks import FRAMEWORKS  # noqa: E402
 from vramtop.estimator.job.rules.strategies import PRECISIONS, STRATEGIES  # noqa: E402
 from vramtop.estimator.job.settings import Lora  # noqa: E402
 
-FOLDER = ROOT / "docs" / "explanation"
-PAGE, ROWS = FOLDER / "accuracy.md", FOLDER / "accuracy-rows.md"
+PAGE = ROOT / "docs" / "explanation" / "accuracy.md"
 _FIGURES = ("allocated", "reserved", "device")
 _HEAD = (
     "| {} | rows | median error | under by > 5 % | off by > 10 % | in range | in range, source left out |",
@@ -67,13 +66,12 @@ def _adapters(lora: Lora) -> str:
 
 
 def tables(results: Sequence[Result]) -> dict[str, str]:
-    """Return the tables of the closed form by the name of their place in the pages."""
+    """Return the tables of the closed form by the name of their place in the page."""
     return {
         "closed form": "\n".join(_by_figure(results)),
         "sources": "\n".join(_by_source(results)),
         "peers": "\n".join(_peers(results)),
         "off": "\n".join(_off(results)),
-        "rows": "\n".join(_rows(results)),
         "covered": "\n".join(_covered([result.case.job for result in results])),
         "left out": f"{sum(len(each.ids) for each in read_left_out())} published figures are left out.",
     }
@@ -147,7 +145,7 @@ def _off(results: Iterable[Result]) -> Iterator[str]:
     yield "| --- | --- | --- | --- | --- | --- |"
     for result in results:
         if abs(result.error) > 0.1:
-            yield _line((*_figures(result), (result.case.explained or "No cause found.").replace("docs/", "")))
+            yield _line((*_figures(result), result.case.explained or "No cause found."))
 
 
 def _covered(jobs: Sequence[Job]) -> Iterator[str]:
@@ -157,20 +155,6 @@ def _covered(jobs: Sequence[Job]) -> Iterator[str]:
         counts = Counter(map(value, jobs))
         counted = ", ".join(f"{name} {count}" for name, count in counts.most_common())
         yield _line((label, counted, ", ".join(sorted(set(known) - counts.keys())) or "-"))
-
-
-def _rows(results: Iterable[Result]) -> Iterator[str]:
-    """Yield the rows of each source below its name."""
-    by_source: dict[str, list[Result]] = {}
-    for result in results:
-        by_source.setdefault(result.case.source, []).append(result)
-    yield from ("| row | figure | measured | predicted | error |", "| --- | --- | --- | --- | --- |")
-    for source, own in by_source.items():
-        yield _line((f"**{source}**", "", "", "", ""))
-        for result in own:
-            *others, error = _figures(result)
-            is_outside = result.span is not None and result.case.measured_bytes not in result.span
-            yield _line((*others, f"{error} **outside**" if is_outside else error))
 
 
 def _figures(result: Result) -> tuple[str, ...]:
@@ -184,24 +168,15 @@ def _line(cells: Iterable[str]) -> str:
     return "| " + " | ".join(cell.replace("|", "\\|").replace("%", "\u00a0%") for cell in cells) + " |"
 
 
-def update(found: dict[str, str], write: Callable[[Path, str], object] = Path.write_text) -> list[Path]:
-    """Write the tables into the pages; return the pages that changed."""
-    changed = []
-    for page in (PAGE, ROWS):
-        before = page.read_text()
-        after = with_tables(before, found)
-        if after != before:
-            changed.append(page)
-            write(page, after)
-    return changed
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Write the tables; say which pages changed."""
+    """Write the tables; say whether the page changed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.parse_args(arguments)
-    for page in update(tables(predict_all("formula")[0])):
-        print(page.relative_to(ROOT))
+    before = PAGE.read_text()
+    after = with_tables(before, tables(predict_all("formula")[0]))
+    if after != before:
+        PAGE.write_text(after)
+        print(PAGE.relative_to(ROOT))
     return 0
 
 

@@ -1,4 +1,4 @@
-"""Write the tables of docs/explanation/measured-on-gpus.md from what ``make gpu`` has measured (``make figures``)."""
+"""Write the tables of docs/explanation/accuracy.md from what ``make gpu`` has measured (``make figures``)."""
 
 import statistics
 import sys
@@ -15,7 +15,7 @@ from suite_results import SuiteResults, SuiteRow, read_results  # noqa: E402
 
 from vramtop.estimator.common.sizes import GIB, MIB  # noqa: E402
 
-PAGE = ROOT / "docs" / "explanation" / "measured-on-gpus.md"
+PAGE = ROOT / "docs" / "explanation" / "accuracy.md"
 NOTHING = "No GPU has been measured yet."
 _FIGURES = ("allocated", "reserved", "device")
 _METHODS = {"closed form": "formula", "deepest method": "predicted"}
@@ -31,23 +31,23 @@ def tables(folder: Path = GPU) -> dict[str, str]:
 
 def _section(results: SuiteResults) -> Iterator[str]:
     versions = ", ".join(f"{name} {version}" for name, version in results.versions.items())
-    yield f"## {results.card}, {results.started[:10]}"
+    yield f"### {results.card}, {results.started[:10]}"
     yield from ("", f"Driver {results.driver or 'unknown'}; {versions}.")
     jobs = [row for row in results.rows if _step(row)]
     ran = [row for row in jobs if row.error is None]
     failed = [row for row in jobs if _step(row)["out_of_memory"] is not None]
     if ran:
-        yield from ("", "### Predictions beside it", "", *_accuracy(ran))
-        yield from ("", "### Jobs", "", *_jobs(ran))
-        yield from ("", "### What is held beyond the prediction", "", *_slack(ran))
+        yield from ("", "#### Predictions beside it", "", *_accuracy(ran))
+        yield from ("", "#### Jobs", "", *_jobs(ran))
+        yield from ("", "#### What is held beyond the prediction", "", *_slack(ran))
     if failed:
-        yield from ("", "### Out of memory", "", *_failures(failed))
+        yield from ("", "#### Out of memory", "", *_failures(failed))
     for row in results.rows:
         if row.figures:
-            yield from ("", f"### {row.part}: {row.name}", "", *_program(row.figures))
+            yield from ("", f"#### {row.part}: {row.name}", "", *_program(row.figures))
     missing = [row for row in results.rows if row.error is not None and row not in failed]
     if missing:
-        yield from ("", "### Without a result", "", "| job or program | why |", "| --- | --- |")
+        yield from ("", "#### Without a result", "", "| job or program | why |", "| --- | --- |")
         yield from (_line((f"{row.part}: {row.name}", row.error or "")) for row in missing)
 
 

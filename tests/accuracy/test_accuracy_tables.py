@@ -1,15 +1,13 @@
-"""The tables of docs/explanation are those of the accuracy table."""
+"""The tables of docs/explanation/accuracy.md are those of the accuracy table."""
 
 import re
 import sys
 from pathlib import Path
 
 import pytest
-from accuracy_cases import read_cases
 from predictions import predict_all
 
 ROOT = Path(__file__).parents[2]
-ROWS = ROOT / "docs" / "explanation" / "accuracy-rows.md"
 
 
 @pytest.fixture
@@ -26,23 +24,16 @@ def pages(monkeypatch: pytest.MonkeyPatch):
 @pytest.mark.published
 def test_the_closed_forms_tables_are_up_to_date(pages) -> None:
     found = pages.tables(predict_all("formula")[0])
-    for page in (pages.PAGE, pages.ROWS):
-        assert page.read_text() == pages.with_tables(page.read_text(), found), f"{page.name}: run `make figures`"
+    assert pages.PAGE.read_text() == pages.with_tables(pages.PAGE.read_text(), found), "run `make figures`"
 
 
 def test_every_table_has_its_place_and_is_filled(pages) -> None:
-    text = pages.PAGE.read_text() + pages.ROWS.read_text()
+    text = pages.PAGE.read_text()
     places = re.findall(r"<!-- table: ([\w ]+) -->\n\n(.*?)\n\n<!-- table: end -->", text, re.DOTALL)
-    assert {name for name, _ in places} == {*("closed form", "sources", "peers", "left out", "covered", "off", "rows")}
+    assert {name for name, _ in places} == {*("closed form", "sources", "peers", "left out", "covered", "off", "gpus")}
     assert all(table.strip() for _, table in places)
 
 
 def test_only_the_named_tables_change(pages) -> None:
-    text = "a\n<!-- table: rows -->\nold\n<!-- table: end -->\nb\n<!-- table: off -->\nkept\n<!-- table: end -->\n"
-    assert pages.with_tables(text, {"rows": "new"}) == text.replace("-->\nold\n<!--", "-->\n\nnew\n\n<!--")
-
-
-def test_every_row_of_the_accuracy_table_is_on_the_page() -> None:
-    assert {case.id for case in read_cases()} == set(re.findall(r"^\| (\w+) \|", ROWS.read_text(), re.MULTILINE)) - {
-        "row"
-    }
+    text = "a\n<!-- table: peers -->\nold\n<!-- table: end -->\nb\n<!-- table: off -->\nkept\n<!-- table: end -->\n"
+    assert pages.with_tables(text, {"peers": "new"}) == text.replace("-->\nold\n<!--", "-->\n\nnew\n\n<!--")

@@ -180,7 +180,7 @@ def test_the_page_has_what_was_measured(results: Path, monkeypatch: pytest.Monke
     import make_gpu_page as page
 
     text = page.tables(results)["gpus"].replace("\u00a0", " ")
-    assert f"## {CARD}, 2026-12-01" in text
+    assert f"### {CARD}, 2026-12-01" in text
     assert "| allocated, closed form | 1 | 10.0 % | +10.0 % | 0 % | +10.0 % |" in text
     assert "| allocated, deepest method | 1 | 10.0 % | -10.0 % | 100 % | -10.0 % |" in text
     assert (

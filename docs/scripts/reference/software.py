@@ -25,7 +25,7 @@ their hub ids, parameters and bytes of weights. Of a model that reads images too
 name of its own: `gemma-3-4b-text`."""
 _NAMED = """\
 `vramtop fit`, `estimate` and `program` take them by these names, with a short one in parentheses, and [rehearse their
-training script](../how-to/before-launch.md#models-that-are-given-images-or-audio). Models of torchvision and timm have
+training script](../how-to/before-launch.md#models-of-images-audio-and-video). Models of torchvision and timm have
 the names of these libraries."""
 _DIFFUSED = """\
 They train adapters by default (`--full`: all parameters), in the loop of diffusers' example, with random weights and

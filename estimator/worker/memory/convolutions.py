@@ -10,7 +10,7 @@ copies the tensors of a convolution in NCHW order (pytorch's issue 81940 shows `
 ``nhwcToNchw``). Why the gradient of the weight takes more than these copies is not known. The factors are
 **empirical**: with them the replay reserves what timm's models were measured to take on an A100, in fp32 with TF32
 (arXiv 2602.17817): in nine of ten runs, from ``LOW_SHARE`` times what the low factors give to ``HIGH_SHARE`` times what
-the high ones give. ``docs/explanation/rehearsed-programs.md`` has the figures.
+the high ones give. ``docs/explanation/accuracy.md`` has the figures.
 
 In 16 bits, without TF32, and for convolutions that those models do not have, nothing was measured: one default plan of
 a V100 takes twice what a P100's does (pytorch's issue 13412), so the range reaches from nothing to twice the rule.
