@@ -109,19 +109,19 @@ class ModelSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, o
     """The model: by name or folder (``id``), or by its Hugging Face ``config`` written out."""
 
     id: str | None = None
-    """Built-in name, hub id (in the local cache), folder with a config.json, or ``module:callable`` of your own."""
+    """Built-in name, hub id, folder with a config.json, or ``module:callable`` of your own."""
     task: Task = "causal-lm"
-    """Purpose of the head on top of the model."""
+    """Head on top of the model."""
     num_labels: Positive | None = None
-    """Number of outputs of a classification head; absent: as many as the config says, else 2."""
+    """Outputs of a classification head; absent: the config's, else 2."""
     attention: Attention = "sdpa"
-    """Implementation of attention, as transformers names it."""
+    """Attention kernel, as transformers names it."""
     config: dict[str, Any] | None = None
     """The fields of a Hugging Face config.json, in place of ``id``."""
     trust_remote_code: bool = False
-    """Run the Python code in the model's folder, in the worker process."""
+    """Run the Python code in the model's folder, in the worker."""
     code_folder: str | None = None
-    """Folder from which ``module:callable`` is imported; absent: the job file's folder, else the current one."""
+    """Folder of ``module:callable``; absent: the job file's, else the current one."""
 
 
 class Lora(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -130,18 +130,18 @@ class Lora(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_d
     rank: Positive = 16
     """Rank of the LoRA matrices."""
     targets: list[str] | Literal["all-linear"] = field(default_factory=lambda: ["q_proj", "v_proj"])
-    """Names of the linear layers that get adapters, or ``all-linear``."""
+    """Linear layers that get adapters."""
     quantization: Quantization = "none"
     """Format of the frozen linear weights: 4-bit (``nf4``, ``nf4-double``) for QLoRA, or 8-bit.
 
     ``int4`` is GPTQ or AWQ. With ``none``, a quantized checkpoint keeps its format.
     """
     dropout: Annotated[float, Meta(ge=0, lt=1)] | None = None
-    """Dropout probability of the adapters' input (``lora_dropout``); absent: the framework's default."""
+    """Dropout of the adapters' input (``lora_dropout``); absent: the framework's."""
     kbit_preparation: bool | None = None
     """Cast unquantized parameters to fp32 (peft's ``prepare_model_for_kbit_training``); absent: as the framework."""
     adapter_dtype: Dtype | None = None
-    """Type of the adapters' weights; absent: the framework's choice."""
+    """Type of the adapters' weights; absent: the framework's."""
     autocast: bool | None = None
     """Adapters run under autocast over 16-bit weights (the Trainer's ``bf16``); absent: after ``kbit_preparation``."""
 
@@ -156,13 +156,13 @@ class OtherModel(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, 
     config: dict[str, Any] | None = None
     """The fields of a Hugging Face config.json, in place of ``id``."""
     task: Task | None = None
-    """Purpose of its head; absent: as the trained model's."""
+    """Its head; absent: as the trained model's."""
     dtype: Dtype | None = None
     """Type of its weights; absent: as the trained model's."""
     quantization: Quantization = "none"
-    """Format in which its linear weights are stored."""
+    """Format of its linear weights."""
     sharded: bool = False
-    """Shard it as the job's FSDP or ZeRO 3 shards the trained model."""
+    """The job's FSDP or ZeRO 3 shards it too."""
     on_gpu: bool = True
     """Keep it on the GPU; false: in CPU RAM."""
     count: Positive = 1
@@ -208,7 +208,7 @@ class Software(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
     sglang: Version | None = None
     """Version of SGLang."""
     module_loading: Literal["lazy", "eager"] | None = None
-    """Moment at which CUDA loads kernels (``CUDA_MODULE_LOADING``); absent: the versions' default."""
+    """When CUDA loads kernels (``CUDA_MODULE_LOADING``); absent: the versions' default."""
     cublas_workspace: Annotated[str, Meta(pattern=r"^(:[0-9]{1,9}:[0-9]{1,9}){1,9}$")] | None = None
     """cuBLAS workspace (``CUBLAS_WORKSPACE_CONFIG``), such as ``:4096:8``; absent: the GPU's default."""
 
@@ -234,7 +234,7 @@ class Target(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit
     """The GPU that the job is planned for."""
 
     gpu: str | None = None
-    """GPU that the job is planned for, by its name in the catalogue; absent: this machine's."""
+    """Its name in the catalogue; absent: this machine's GPUs."""
     devices: list[str] = field(default_factory=list)
     """GPUs of this machine that the job uses, by UUID; empty: any."""
 
@@ -243,9 +243,9 @@ class Program(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omi
     """A program of the user's: what it allocates in a rehearsal (`--rehearse`) is the budget."""
 
     command: str = ""
-    """Command that starts it, as it is typed in a shell."""
+    """Command that starts it, as in a shell."""
     folder: str | None = None
-    """Folder in which it is started; absent: the current one."""
+    """Folder in which it starts; absent: the current one."""
     python: str | None = None
     """Interpreter that runs it; absent: the command's."""
     gpus: Positive = 1
@@ -257,12 +257,12 @@ class Program(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omi
     offline: bool = False
     """It has no network."""
     data: str | None = None
-    """``synthetic``: stand-ins for data sets that are not there; absent: such a program fails.
+    """``synthetic``: stand-ins for missing data sets; absent: such a program fails.
 
     Sizes may follow: ``synthetic,items=1000,words=2048,image=1024x1024,seconds=30,columns=question+answer``.
     """
     kept: str | None = None
-    """Name of the only saved rehearsal that counts; absent: that of this command."""
+    """Name of the only saved rehearsal that counts."""
     file: str | None = None
     """Job file that the program was read from; absent: it was typed."""
 
@@ -279,19 +279,19 @@ class Run(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_de
     """Requirements that the preflight checks compare; no estimate depends on them."""
 
     output_dir: str | None = None
-    """Folder for checkpoints; relative to the folder in which the job is started."""
+    """Folder for checkpoints."""
     save_total_limit: Positive | None = None
     """Most checkpoints that are kept; absent: all."""
     logging_dir: str | None = None
     """Folder for logs; absent: ``output_dir``."""
     report_to: list[str] = field(default_factory=list)
-    """Services for metrics, as transformers names them: wandb, tensorboard, mlflow, ..."""
+    """Services for metrics, as transformers names them."""
     inference_endpoint: str | None = None
     """URL of an inference service that the run calls."""
     inference_key: EnvironmentName = "NSS_INFERENCE_KEY"
-    """Environment variable with the key to that service."""
+    """Variable with the key to that service."""
     required_environment: list[EnvironmentName] = field(default_factory=list)
-    """Other environment variables that the run needs."""
+    """Other variables that the run needs."""
 
 
 # Parallelism: the ranks over which a job is split, and the way it is split.
@@ -312,11 +312,11 @@ class Parallel(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
     data_shard: Positive = 1
     """GPUs that share one copy of what FSDP or ZeRO shards."""
     data_replicate: Positive = 1
-    """Copies of the model whose gradients are averaged: DDP's GPUs, or the outer dimension of HSDP."""
+    """Copies of the model: DDP's GPUs, or the outer dimension of HSDP."""
     tensor: Positive = 1
     """GPUs over which each layer is split (tensor parallelism)."""
     sequence_parallel: bool = False
-    """Split norms and the residual stream over the tensor-parallel GPUs too."""
+    """Tensor parallelism splits norms and the residual stream too."""
     tensor_plan: str | dict[str, str] | None = None
     """Tensor-parallel plan of your own, as ``module:attribute``; absent: the model's own.
 
@@ -330,34 +330,34 @@ class Parallel(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
     expert: Positive = 1
     """GPUs over which the experts are split; they are data-parallel GPUs too."""
     reshard_after_forward: bool = True
-    """FSDP frees gathered parameters after the forward pass, and gathers them again for the backward pass."""
+    """FSDP frees gathered parameters after the forward pass, and gathers them again."""
     fsdp_units: Literal["blocks", "model"] | None = None
-    """Unit that FSDP gathers at once: one block, or the whole model; absent: as the framework does."""
+    """Unit that FSDP gathers at once; absent: the framework's."""
     param_dtype: Dtype | None = None
-    """Type in which FSDP2 gathers parameters and computes; absent: as the precision says."""
+    """Type in which FSDP2 gathers and computes; absent: the precision's."""
     fsdp_min_unit_parameters: Positive | None = None
-    """FSDP1 makes units of at least this many parameters (size-based wrapping), not of blocks."""
+    """FSDP1 makes units of at least so many parameters (size-based wrapping), not of blocks."""
     fsdp_wrap_classes: list[str] | None = None
     """Classes of modules that become FSDP units; absent: the model's blocks."""
     fsdp_backward_prefetch: Literal["pre", "post", "none"] | None = None
-    """FSDP1's backward pass gathers the next unit before or after this one's gradients; absent: pre."""
+    """FSDP1 gathers the next unit before or after this one's gradients; absent: pre."""
     limit_all_gathers: bool | None = None
-    """FSDP1 lets the CPU run ahead of the GPU by two gathered units at most; absent: true."""
+    """FSDP1 runs ahead of the GPU by two gathered units at most; absent: true."""
     original_parameters: bool | None = None
     """FSDP1 keeps the model's own parameters (``use_orig_params``); absent: true, and false over quantized weights."""
     reduce_dtype: Dtype | None = None
-    """Type in which gradients are reduced between GPUs; absent: fp32, and the compute type under accelerate's FSDP.
+    """Type in which gradients are reduced; absent: fp32, and the compute type under accelerate's FSDP.
 
     Megatron-FSDP outside of Megatron-LM reduces in the weights' type.
     """
     gradient_dtype: Dtype | None = None
-    """Type in which gradients are accumulated (DeepSpeed, Megatron-FSDP); absent: as the strategy does."""
+    """Type in which gradients accumulate (DeepSpeed, Megatron-FSDP); absent: the strategy's."""
     sync_every_micro_batch: bool | None = None
-    """Reduce gradients after every micro-batch, not only after the last; absent: as the framework does."""
+    """Reduce gradients after every micro-batch, not only the last; absent: as the framework."""
     gradient_as_bucket_view: bool = False
-    """DDP's gradients are views of its buckets, not tensors beside them."""
+    """DDP's gradients are views of its buckets."""
     cpu_offload: Literal["none", "optimizer", "all"] = "none"
-    """States that are kept in CPU RAM: slower."""
+    """States in CPU RAM: slower."""
     sharding: Literal[
         "full", "grad_op", "hybrid", "hybrid_grad_op", "none", "optim", "optim_grads", "optim_grads_params"
     ] = "full"
@@ -371,7 +371,7 @@ class Parallel(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
     communication_unit: Positive | None = None
     """Megatron-FSDP gathers and reduces about that many elements ahead (``suggested_communication_unit_size``)."""
     load_on_rank_zero: bool = False
-    """Only the first rank of a machine loads the checkpoint (accelerate's ``cpu_ram_efficient_loading``)."""
+    """Only a machine's first rank loads the checkpoint (accelerate's ``cpu_ram_efficient_loading``)."""
     device_map: DeviceMap | None = None
     """Place modules on ``pipeline`` GPUs of one process, as transformers' ``device_map``.
 
@@ -425,7 +425,7 @@ class Inference(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, o
     """
 
     engine: Literal["transformers", "vllm", "sglang"] = "transformers"
-    """Engine that serves the model: its cache and buffers are counted."""
+    """Engine that serves the model."""
     weights: Literal["auto", "fp8", "int8", "int4", "nf4", "nf4-double", "mxfp4"] = "auto"
     """Format of the linear weights (``int4``: AWQ or GPTQ); ``auto``: as the checkpoint stores them."""
     cache_dtype: Literal["auto", "fp8"] = "auto"
@@ -471,9 +471,9 @@ class Training(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
     """Settings of a training step."""
 
     framework: FrameworkName = "transformers"
-    """Library that runs the training loop: its loss, casts and buffers are counted."""
+    """Library that runs the training loop."""
     micro_batch: Positive = 1
-    """Sequences per GPU in one forward pass (the batch size per device)."""
+    """Sequences per GPU in one forward pass."""
     sequence_length: Positive = 2048
     """Tokens per sequence, after truncation or packing."""
     sequences_per_example: Positive = 1
@@ -490,17 +490,17 @@ class Training(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
     optimizer: OptimizerName = AUTO
     """The optimizer, by name or as ``module:Class``; ``auto``: the framework's."""
     optimizer_options: dict[str, Any] | None = None
-    """The optimizer's arguments on which memory depends, such as ``{rank = 128}``; absent: the defaults."""
+    """Its arguments on which memory depends, such as ``{rank = 128}``."""
     activation_checkpointing: Literal["none", "full", "selective"] = "none"
     """Recompute activations in the backward pass: slower, less memory."""
     activation_offload: bool = False
     """Keep saved activations in CPU RAM until the backward pass: slower."""
     trainable: list[str] | None = None
-    """Names or patterns of parameters that train; ``!`` in front freezes; absent: all, or with LoRA the adapters."""
+    """Patterns of parameters that train; ``!`` in front freezes; absent: all, or with LoRA the adapters."""
     trainable_parameters: Annotated[int, Meta(ge=0, le=2**53)] | None = None
-    """Number of parameters that train, as a running program reports it; overrides ``trainable``."""
+    """Number of parameters that train; overrides ``trainable``."""
     optimizer_in_backward: bool = False
-    """Apply each gradient as soon as it is computed, and free it."""
+    """Apply and free each gradient as soon as it is computed."""
     compile: bool = False
     """The model runs under torch.compile."""
     loss: Literal["full", "chunked", "fused-linear", "log-probs", "fused-log-probs", "divergence"] = "full"
@@ -511,20 +511,20 @@ class Training(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
     example at a time (Liger-Kernel); ``divergence``: between student and teacher (GKD).
     """
     fused_kernels: list[FusedKernel] | None = None
-    """Parts of the model with fused kernels (Liger-Kernel, Unsloth), which save less; absent: the framework's.
+    """Parts with fused kernels (Liger-Kernel, Unsloth), which save less; absent: the framework's.
 
     ``norm``: RMS and layer norms; ``mlp``: the product of a gated MLP; ``rope``: rotary embeddings;
     ``cross-entropy``: the loss, which writes its gradient over the logits. NeMo AutoModel has the first three. An empty
     list: none. Models that Liger-Kernel does not patch stay as they are.
     """
     keep_outputs: bool | None = None
-    """A variable holds the model's outputs through the backward pass; absent: as in the framework."""
+    """A variable keeps the model's outputs through the backward pass; absent: as in the framework."""
     loss_length: Positive | None = None
-    """Tokens at the end of a sequence whose logits are computed, such as the completion; absent: all."""
+    """Last tokens of a sequence whose logits are computed, such as the completion; absent: all."""
     reference_pass: bool = False
     """A reference model's forward pass runs while activations are held."""
     varying_lengths: bool | None = None
-    """Batch lengths differ from step to step: neither packed nor padded to one length."""
+    """Batch lengths differ: neither packed nor padded to one length."""
     mode: Literal["train", "inference"] = "train"
     """``inference``: the model generates text; no gradients, no optimizer."""
 

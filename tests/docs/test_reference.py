@@ -62,10 +62,8 @@ def test_defaults_of_the_job_file_change_nothing_when_they_are_written() -> None
     """Each stated default, decoded as a job file would have it, is the job without it."""
     checked = 0
     for table, text in re.findall(r"^## `\[(\w+)\]`\n(.*?)(?=^## |\Z)", page("job-file.md"), re.MULTILINE | re.DOTALL):
-        for key, _, default, _ in rows(text):
-            if not default:
-                continue
-            written = f"[{table}]\n{key.strip('`')} = {default.strip('`')}\n"
+        for line in re.findall(r"^- `(\w+ = [^`]+)`", text, re.MULTILINE):
+            written = f"[{table}]\n{line}\n"
             assert msgspec.toml.decode(written, type=Job) == msgspec.toml.decode(f"[{table}]\n", type=Job), written
             checked += 1
     assert checked > 40
@@ -77,11 +75,9 @@ def test_defaults_of_the_settings_change_nothing_when_they_are_written() -> None
     for table, text in re.findall(
         r"^## `\[([\w.]+)\]`\n(.*?)(?=^## |\Z)", page("settings.md"), re.MULTILINE | re.DOTALL
     ):
-        for key, _, default, *_ in rows(text):
-            if not default:
-                continue
-            name = f"{table}.{key.strip('`')}"
-            found = read_toml(f"[{table}]\n{key.strip('`')} = {default.strip('`')}\n", "config.toml")
+        for line in re.findall(r"^- `(\w+ = [^`]+)`", text, re.MULTILINE):
+            name = f"{table}.{line.partition(' ')[0]}"
+            found = read_toml(f"[{table}]\n{line}\n", "config.toml")
             assert not found.problems
             assert found.values == {name: nowhere.values[name]}
             checked += 1

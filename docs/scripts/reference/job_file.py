@@ -3,7 +3,7 @@
 import inspect
 import re
 from collections.abc import Iterator
-from itertools import groupby
+from itertools import groupby, starmap
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from vramtop.estimator.job.job_file.changes import choices_of, entry_struct, tab
 from vramtop.estimator.job.settings import EnvironmentName, Version
 from vramtop.tui.job.flags.job_flags import flags_by_key
 
-from .markdown import block, code, codes, page, paragraphs, prose, table
+from .markdown import block, bullets, code, codes, key_line, page, prose
 
 EXAMPLES = tuple(Path(__file__).with_name(f"{name}_example.toml") for name in ("job_file", "served_model"))
 _INTRODUCTION = """\
@@ -25,6 +25,7 @@ Every key of a [job file](../how-to/job-files.md). Only a model is required.
 - **Flags** override the file. A flag has the key's name (`--micro-batch` for `training.micro_batch`), with the table's
   name before it in `[lora]` and `[inference]`, unless the meaning says another. `--set TABLE.KEY=VALUE` sets any key.
 - **Paths**: a model folder is relative to the file; `run.output_dir` to the folder in which the job is started.
+- **A key** is shown with its default (`micro_batch = 1`) and the values that it may have.
 - **Editors** complete and check keys by the [schema](schemas/job-file.json): `#:schema /path/to/job-file.json` in the
   first line, for Taplo (Even Better TOML)."""
 _UNITS = """\
@@ -54,7 +55,7 @@ def job_file_page() -> str:
 def _tables() -> Iterator[str]:
     yield "## Top level"
     whole = msgspec.structs.fields(Job)
-    yield _keys_table("", [each for each in whole if not _struct_of(each.encode_name)], Job)
+    yield _keys("", [each for each in whole if not _struct_of(each.encode_name)], Job)
     documents = field_documents(Job)
     for each in whole:
         kind = _struct_of(each.encode_name)
@@ -67,29 +68,30 @@ def _tables() -> Iterator[str]:
         if each.name in documents and each.default is None:
             yield prose(documents[each.name]).replace("Absent:", "Without this table:")
         prefix = "" if is_list else f"{each.encode_name}."
-        yield _keys_table(prefix, msgspec.structs.fields(kind), kind)
+        yield _keys(prefix, msgspec.structs.fields(kind), kind)
 
 
 def _struct_of(name: str) -> type[msgspec.Struct] | None:
     return table_struct(name) or entry_struct(name)
 
 
-def _keys_table(prefix: str, fields: Any, kind: type[msgspec.Struct]) -> str:
+def _keys(prefix: str, fields: Any, kind: type[msgspec.Struct]) -> str:
     documents, flags = field_documents(kind), flags_by_key()
     rows = []
     for field in fields:
         flag = flags.get(f"{prefix}{field.encode_name}", "")
         named = flag.removeprefix("--").removeprefix(f"{prefix.removesuffix('.')}-").replace("-", "_")
-        meaning = paragraphs(documents.get(field.name, ""))
+        meaning = prose(documents.get(field.name, ""))
+        values, default = _values(field, prefix), _default(field)
         rows.append(
             (
-                code(field.encode_name),
-                _values(field, prefix),
-                _default(field),
+                field.encode_name,
+                values,
+                default,
                 meaning if named in ("", field.encode_name) else f"{meaning} Flag: {code(flag)}.",
             )
         )
-    return table(("key", "value", "default", "meaning"), _merged(rows))
+    return bullets(starmap(key_line, _merged(rows)))
 
 
 def _merged(rows: list[tuple[str, ...]]) -> Iterator[tuple[str, ...]]:
@@ -99,9 +101,8 @@ def _merged(rows: list[tuple[str, ...]]) -> Iterator[tuple[str, ...]]:
         if len(several) == 1:
             yield several[0]
             continue
-        told = f" Default: {default}." if default else ""
         each = "the library" if meaning.startswith("Version") else "the component"
-        yield (", ".join(row[0] for row in several), value, "", f"{meaning.removesuffix('.')} of {each}.{told}")
+        yield ("`, `".join(row[0] for row in several), value, default, f"{meaning.removesuffix('.')} of {each}.")
 
 
 def _default(field: msgspec.structs.FieldInfo) -> str:
@@ -115,10 +116,10 @@ def _default(field: msgspec.structs.FieldInfo) -> str:
 
 def _toml(value: object) -> str:
     if isinstance(value, bool):
-        return code(str(value).lower())
+        return str(value).lower()
     if isinstance(value, list):
-        return code("[" + ", ".join(f'"{each}"' for each in value) + "]")
-    return code(f'"{value}"') if isinstance(value, str) else code(value)
+        return "[" + ", ".join(f'"{each}"' for each in value) + "]"
+    return f'"{value}"' if isinstance(value, str) else str(value)
 
 
 def _values(field: msgspec.structs.FieldInfo, prefix: str) -> str:

@@ -56,9 +56,11 @@ def prose(text: str) -> str:
     return "".join([*parts, _escaped(text[end:])])
 
 
-def paragraphs(text: str) -> str:
-    """Return a docstring in one cell of a table."""
-    return "<br>".join(prose(part) for part in text.split("\n\n") if part.strip())
+def key_line(key: str, values: str, default: str, meaning: str) -> str:
+    """Return the line of a key of a file: as it is written with its default, and the values that say more than that."""
+    written = code(f"{key} = {default}" if default else key)
+    says_all = default and values in ("boolean", "integer", "number", "text")
+    return f"{written}: {meaning}" if says_all else f"{written} ({values}): {meaning}"
 
 
 def sentence(text: str) -> str:

@@ -3,7 +3,7 @@
 from vramtop.monitor.storage.settings.in_force import shown
 from vramtop.monitor.storage.settings.schema import SETTINGS, TABLES, Setting
 
-from .markdown import code, codes, page, prose, sentence, table
+from .markdown import bullets, codes, key_line, page, prose, sentence
 
 _INTRODUCTION = """\
 Every setting of `config.toml` ([how to change one](../how-to/settings.md)), with its flags in parentheses. Its
@@ -21,9 +21,9 @@ def settings_page() -> str:
 
 
 def _table(name: str) -> list[str]:
-    rows = [
-        (
-            code(_key(setting)),
+    lines = [
+        key_line(
+            _key(setting),
             _value(setting),
             _default(setting),
             " ".join(filter(None, (prose(sentence(setting.about)), _flags(setting)))),
@@ -31,10 +31,7 @@ def _table(name: str) -> list[str]:
         for setting in SETTINGS
         if setting.table == name
     ]
-    head = ("key", "value", "default", "meaning")
-    if not rows:
-        return []
-    return [f"## `[{name}]`", table(head, rows)]
+    return [f"## `[{name}]`", bullets(lines)] if lines else []
 
 
 def _value(setting: Setting) -> str:
@@ -47,7 +44,7 @@ def _key(setting: Setting) -> str:
 
 
 def _default(setting: Setting) -> str:
-    return "" if setting.default in ("", (), {}) else code(shown(setting.default))
+    return "" if setting.default in ("", (), {}) else shown(setting.default)
 
 
 def _flags(setting: Setting) -> str:
