@@ -217,7 +217,7 @@ def _add_dashboard_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--mouse", action=switch, default=None, help=text)
     text = "the dashboard cannot end processes"
     parser.add_argument("--read-only", action=switch, default=None, help=text)
-    text = "the dashboard only shows: it ends, starts, opens, saves and sets nothing"
+    text = "the dashboard ends, starts, opens, saves and sets nothing"
     parser.add_argument("--view-only", action="store_true", help=text)
     recordings = parser.add_argument_group("recordings")
     source = recordings.add_mutually_exclusive_group()
@@ -229,13 +229,13 @@ def _add_dashboard_arguments(parser: argparse.ArgumentParser) -> None:
     jobs.add_argument("--attach", action=switch, default=None, help=text)
     text = "job file of a pending job (repeatable)"
     jobs.add_argument("--job", action="append", default=[], metavar="FILE", help=text)
-    text = "how to signal that a pending job fits now or no longer fits (default: none)"
+    text = "signal that a pending job fits now or no longer fits (default: none)"
     jobs.add_argument("--signal-fit", choices=("none", "bell", "desktop"), help=text)
     text = "shell command to run when a pending job begins to fit; it gets VRAMTOP_JOB and VRAMTOP_GPUS"
     jobs.add_argument("--on-fit", metavar="COMMAND", help=text)
     add_display_arguments(parser)
     alerts = parser.add_argument_group("alerts (w in the dashboard lists them)")
-    text = "how to signal that an alert fires or clears (default: none, only a notice)"
+    text = "signal that an alert fires or clears (default: none, only a notice)"
     alerts.add_argument("--signal-alert", choices=("none", "bell", "desktop"), help=text)
     add_alert_arguments(alerts)
     add_host_arguments(parser)

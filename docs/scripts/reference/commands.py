@@ -39,12 +39,12 @@ _COMMON = "common settings"
 _INTRODUCTION = """\
 `vramtop` without a command opens the dashboard. A first word that is no command is a process to attach to, if it is a
 number, and otherwise a job for `vramtop fit`. `vramtop COMMAND --help` prints examples, `--help-all` and `man vramtop`
-all flags with all their names. See also [exit codes](exit-codes.md)."""
+all flags with all their names. Flags of the dashboard mean the same in commands that have them."""
 _JOB = """\
 `fit`, `estimate`, `program`, `wait`, `preflight` and `measure` take a
 [job](../how-to/before-launch.md#ask-on-the-command-line): a model, a script, a file, or a launch line after `--`, which
-may be left out before `python`, `torchrun` and other launchers. A flag can set every key of a [job file](job-file.md);
-these are the most usual."""
+may be left out before `python`, `torchrun` and other launchers. Flags set every key of a [job file](job-file.md); these
+are the most usual."""
 
 
 def commands_page() -> str:
@@ -52,7 +52,7 @@ def commands_page() -> str:
     parser = build_parser()
     commands = {name: sub for name, _, sub in subcommands(parser)}
     shared = _shared_flags(commands)
-    lines = [f"[`{name}`](#vramtop-{name}): {prose(sentence(text))}" for name, text, _ in subcommands(parser)]
+    about = {name: prose(sentence(text)) for name, text, _ in subcommands(parser)}
     dashboard = [group for group in flag_groups(parser) if group.heading != EVERY_COMMAND]
     every = [flag for group in flag_groups(parser) if group.heading == EVERY_COMMAND for flag in group.flags]
     common = [flag for group in flag_groups(commands["fit"]) if group.heading == _COMMON for flag in group.flags]
@@ -64,7 +64,6 @@ def commands_page() -> str:
     return page(
         "Commands",
         _INTRODUCTION,
-        bullets(lines),
         "## The dashboard",
         *(part for group in dashboard for part in _group(group)),
         "## Flags of every command",
@@ -73,9 +72,8 @@ def commands_page() -> str:
         _JOB,
         _flags(common),
         "## Flags of several commands",
-        "Flags of the dashboard mean the same in commands that have them.",
         *(part for names, flags in rest.items() for part in (f"{names}:", bullets(flags))),
-        *(part for name, sub in commands.items() for part in _command(name, sub, told | shared.keys())),
+        *(part for name, sub in commands.items() for part in _command(name, about[name], sub, told | shared.keys())),
     )
 
 
@@ -114,9 +112,9 @@ def _own_codes(name: str) -> str:
     return "; ".join(f"{code(number)} {prose(text)}" for number, text in told.items())
 
 
-def _command(name: str, sub: CommandParser, told: set[tuple[str, str]]) -> Iterator[str]:
+def _command(name: str, about: str, sub: CommandParser, told: set[tuple[str, str]]) -> Iterator[str]:
     """Yield the section of a command: its arguments and its own flags."""
-    yield f"## vramtop {name}"
+    yield from (f"## vramtop {name}", about)
     usage = sub.usage or f"vramtop {name} {''.join(f'{each.placeholder} ' for each in positionals(sub))}[FLAG ...]"
     yield block("\n".join(line.strip() for line in usage.splitlines()))
     operands = [each for each in positionals(sub) if each.placeholder != "JOB"]

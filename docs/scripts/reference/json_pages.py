@@ -1,7 +1,6 @@
 """The schemas of every JSON that the command line prints, and the page about them."""
 
 import json
-import re
 from typing import Any
 
 from vramtop.estimator.estimation import estimate
@@ -9,25 +8,20 @@ from vramtop.estimator.job.job import Job, Lora, ModelSpec
 
 from .json_outputs import OUTPUTS
 from .json_schema import schema_of
-from .markdown import block, bullets, code, codes, page, prose
+from .markdown import block, bullets, code, page
 
 _WIDTH = 120
 _INDENT = "  "
-_MANY = 6
-"""Words of an enumeration that the page has at most; the schema has all."""
-_WITH_FIELDS = ("estimate", "fit", "once")
-"""Outputs that scripts read most: the page has their fields. Those of the others are in their schemas."""
 _INTRODUCTION = """\
-Every command takes `--json`; an error is one sentence on standard error, with the [exit code](exit-codes.md). Each
-output has a JSON Schema with the type, unit and meaning of every field."""
+Every command takes `--json`; an error is one sentence on standard error, with the [exit code](exit-codes.md). The JSON
+Schema of each output, below, has the type, unit and meaning of every field."""
 _RULES = """\
-- Sizes are bytes, whole numbers; names of other units say them (`_seconds`, `_percent`, `_w`, `_c`).
-- A field that is `null` or absent is unknown unless the field says otherwise; an unknown figure is never 0. Fields that
-  are not among `required` may be absent.
-- While `schema`, the version of the format, is the same number, no field is renamed, removed or changed in meaning or
-  unit.
+- Sizes are whole bytes; names of other units say them (`_seconds`, `_percent`, `_w`, `_c`).
+- A field that is `null` or absent is unknown unless its description says otherwise; an unknown figure is never 0. Only
+  `required` fields are always there.
+- While `schema`, the version of the format, stays the same, no field is renamed, removed or changed in meaning or unit.
 - New fields and new words of an `enum` may appear: ignore such fields, and take such a word as `unknown`. Sentences are
-  for people, and may change at any time.
+  for people, and may change.
 - Secrets are masked, unless `--show-secrets` is given."""
 _FILES = """\
 `vramtop export` and `vramtop serve` print their line when they listen. `vramtop stream`, recordings, exports of the
@@ -81,17 +75,11 @@ def json_page() -> str:
         "## Outputs",
         bullets(lines),
         _FILES,
-        "These are the fields of the outputs that scripts read most:",
-        *(part for name in _WITH_FIELDS for part in _output(name)),
+        "## An estimate, shortened",
+        block(_example(), "json"),
         "## Lines of a stream",
         _STREAM,
     )
-
-
-def _output(name: str) -> list[str]:
-    """Return the section of an output: its fields, and of an estimate an example."""
-    example = ["Shortened:", block(_example(), "json")] if name == "estimate" else []
-    return [f"## {OUTPUTS[name].title} {{ #{name} }}", _fields(_schema(name)), *example]
 
 
 def _example() -> str:
@@ -99,39 +87,6 @@ def _example() -> str:
     job = Job(model=ModelSpec(id="llama-3.1-8b"), lora=Lora(quantization="nf4-double"))
     whole = json.loads(json.dumps(estimate(job, method="formula").to_json()))
     return indented({key: whole[key] for key in ("schema", "method", "peak", "steady_device_bytes")})
-
-
-_UNSAID = re.compile(r", in bytes(?=[;.])|; (absent|null): unknown(?=\.$)")
-"""Said once on each page, for all of its fields: sizes are bytes, what is absent is unknown."""
-
-
-def _fields(schema: dict[str, Any]) -> str:
-    """Return the list of the fields of an object."""
-    return bullets(
-        f"{code(key)} ({_type(facts)}): {prose(_UNSAID.sub('', facts['description']))}"
-        for key, facts in schema["properties"].items()
-        if key != "schema"
-    )
-
-
-def _type(facts: dict[str, Any]) -> str:
-    """Return the type of a field in a few words; null is in its description."""
-    if "anyOf" in facts:
-        return " or ".join(dict.fromkeys(filter(None, map(_type, facts["anyOf"]))))
-    if "enum" in facts:
-        words = [word for word in facts["enum"] if word is not None]
-        told = f"`{words[0]}`" in facts.get("description", "")
-        return "word" if told or len(words) > _MANY else codes(words)
-    if "const" in facts:
-        return code(facts["const"])
-    if "$ref" in facts:
-        return "object"
-    kinds = facts.get("type", "any")
-    names = [kind for kind in ([kinds] if isinstance(kinds, str) else kinds) if kind != "null"]
-    if names == ["array"]:
-        inner = _type(facts["items"]) if isinstance(facts.get("items"), dict) else ""
-        return f"array: {inner}" if inner else "array"
-    return " or ".join(names)
 
 
 def indented(value: Any, margin: str = "") -> str:

@@ -40,7 +40,7 @@ def add_report_arguments(parser: "Parser") -> None:
         "The file is self-contained: it loads nothing and runs no script. Budgets come from the closed form."
     )
     parser.add_argument("source", metavar="RECORDING", help="A recording made by vramtop record.")
-    text = "The HTML file; -: standard output (default: the recording's name with .html, in the current folder)."
+    text = "The HTML file; -: standard output (default: the recording's name with .html)."
     parser.add_argument("--out", metavar="FILE", help=text)
     parser.add_argument("--overwrite", action="store_true", help="Replace an existing file.")
 
@@ -82,24 +82,20 @@ def add_export_arguments(parser: "Parser") -> None:
     text = "Address to serve on: HOST:PORT, PORT, or :PORT for all addresses (default: 127.0.0.1:10440)."
     parser.add_argument("--listen", metavar="HOST:PORT", help=text)
     add_name_argument(parser)
-    text = (
-        "Write the metrics to this file (.prom) at each reading, for node_exporter; serves them too only with --listen."
-    )
+    text = "Write the metrics to this file (.prom) for node_exporter; serve them only with --listen."
     parser.add_argument("--textfile", metavar="FILE", help=text)
-    text = (
-        "Send the metrics to this OTLP endpoint (HTTP); serves them too only with --listen. Needs vramtop-budget[otlp]."
-    )
+    text = "Send the metrics to this OTLP endpoint (HTTP); serve them only with --listen. Needs vramtop-budget[otlp]."
     parser.add_argument("--otlp", metavar="URL", help=text)
     parser.add_argument("--tls-cert", metavar="FILE", help="Certificate (PEM): serve HTTPS.")
     parser.add_argument("--tls-key", metavar="FILE", help="Its private key (PEM).")
     text = "CA certificate (PEM) that client certificates must be signed by."
     parser.add_argument("--client-ca", metavar="FILE", help=text)
-    text = "Require this name and a password; the password is in --password-file or VRAMTOP_EXPORT_PASSWORD."
+    text = "Require this name and the password of --password-file or VRAMTOP_EXPORT_PASSWORD."
     parser.add_argument("--auth-user", metavar="NAME", help=text)
     parser.add_argument("--password-file", metavar="FILE", help="File whose first line is the password.")
     text = "Job file of a pending job; exports its verdict (repeatable)."
     parser.add_argument("--job", action="append", default=argparse.SUPPRESS, metavar="FILE", help=text)
-    text = "Attach to training processes automatically (default), or export no budgets."
+    text = "Attach to training processes automatically (default), or not."
     parser.add_argument("--attach", action=argparse.BooleanOptionalAction, default=argparse.SUPPRESS, help=text)
     text = "Time between readings (default: 1)."
     parser.add_argument("--interval", type=positive_seconds, default=argparse.SUPPRESS, metavar="SECONDS", help=text)
@@ -132,7 +128,7 @@ def add_fit_arguments(parser: "Parser") -> None:
     _add_judging_arguments(parser)
     _add_placing_arguments(parser)
     waiting = rare_group(parser, "waiting")
-    text = "Wait until the job fits on this machine's GPUs, then exit with code 0 (vramtop wait)."
+    text = "As vramtop wait."
     waiting.add_argument("--wait", action="store_true", help=text)
     _add_waiting_arguments(waiting)
 
@@ -154,7 +150,7 @@ def _add_judging_arguments(parser: "Parser") -> None:
     """Add the job, the machine, and how the verdict is made and shown."""
     add_estimate_arguments(parser)
     add_host_memory_argument(parser)
-    text = "Consider only micro-batches that keep the sequences per step, with a whole number of accumulation steps."
+    text = "Suggest only micro-batches that keep the sequences per step."
     parser.add_argument("--keep-global-batch", action="store_true", help=text)
     add_verbose_argument(parser)
 
@@ -164,7 +160,7 @@ def _add_waiting_arguments(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--timeout", type=positive_seconds, metavar="SECONDS", help=text)
     text = "Time between readings (default: 2)."
     group.add_argument("--interval", type=positive_seconds, default=2.0, metavar="SECONDS", help=text)
-    text = "Then run this command on the GPUs found (the rest of the line; default: the launch line)."
+    text = "Then run this command (the rest of the line; default: the launch line) on the GPUs found."
     group.add_argument("--exec", nargs=argparse.REMAINDER, metavar="COMMAND", help=text)
 
 
@@ -266,10 +262,10 @@ def _attach(parser: "Parser") -> None:
         action="append_const",
         dest="set",
         const=f"{TRUST_KEY}=true",
-        help="Run the Python code in the model's folder, in the worker process.",
+        help="Run the Python code in the model's folder, in the worker.",
     )
     add_method_argument(parser)
-    text = "Run your program once more, without a GPU and at the lowest priority, and compare with that."
+    text = "Rehearse your program at the lowest priority, and compare with that."
     parser.add_argument("--rehearse", action="store_true", help=text)
     add_verbose_argument(parser)
 
@@ -290,21 +286,18 @@ def _explain(parser: "Parser") -> None:
     parser.set_defaults(flags=[], model_flag=None, gpus=None)
     text = "A job's log, a file with torch's message, or a memory snapshot; -: standard input."
     parser.add_argument("file", metavar="FILE", help=text)
-    text = (
-        "The job that failed, in the form vramtop fit takes; vramtop then also searches for changes that would have "
-        "fit."
-    )
+    text = "The job that failed, as vramtop fit takes it; also searches for changes that would have fit."
     parser.add_argument("--job", metavar="JOB", help=text)
-    text = "Fill in or correct a setting of the job, such as training.sequence_length=2048."
+    text = "Fill in or correct a setting, such as training.sequence_length=2048."
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help=text)
     parser.add_argument(
         "--rank", type=int, metavar="N", help=("Explain the error of this rank (default: the first one).")
     )
     gpu = parser.add_mutually_exclusive_group()
-    text = "The GPU that ran out of memory, if the file does not give its size: h100, 4090."
+    text = "The GPU that ran out of memory, if the file does not say it: h100, 4090."
     gpu.add_argument("--gpu-type", metavar="NAME", help=text)
     gpu.add_argument("--gpu-memory", metavar="GIB", type=size_in_gib, help="Its size instead, such as 24 or 80GiB.")
-    text = "In a snapshot: the GPU with this index (default: the one that ran out of memory)."
+    text = "In a snapshot: this GPU (default: the one that ran out of memory)."
     parser.add_argument("--device", type=int, metavar="N", help=text)
     add_method_argument(parser)
     add_verbose_argument(parser)
@@ -331,17 +324,14 @@ def _run(parser: "Parser") -> None:
 """
     parser.epilog = _RUN_EPILOG
     parser.set_defaults(flags=[], model_flag=None, job=None, gpus=None, host_memory=None, keep_global_batch=False)
-    text = (
-        "Record allocations, and write a memory snapshot for vramtop explain to this folder (default: the current "
-        "one) when a process runs out of GPU memory."
-    )
+    text = "Record allocations, and write a memory snapshot to this folder (default: .) when GPU memory runs out."
     parser.add_argument("--snapshot-on-oom", nargs="?", const=".", metavar="FOLDER", help=text)
-    text = "First check whether the job fits on these GPUs; if not, suggest changes and do not start it."
+    text = "First check whether the job fits; if not, suggest changes and do not start it."
     parser.add_argument("--fit", action="store_true", help=text)
-    text = "With --fit: start it only if it surely fits, not if it is tight or unknown."
+    text = "With --fit: do not start it if it is tight or unknown."
     parser.add_argument("--strict", action="store_true", help=text)
     parser.add_argument("--gpu", metavar="INDEX[,INDEX]", help="With --fit: only these GPUs of this machine.")
-    text = "With --fit: fill in or correct a setting, such as training.sequence_length=2048."
+    text = "With --fit: fill in or correct a setting."
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help=text)
     add_rehearse_argument(parser, "With --fit: ")
     add_method_argument(parser)
@@ -389,7 +379,7 @@ def _rehearse(parser: "Parser") -> None:
     parser.set_defaults(rehearse=True, flags=[], model_flag=None, gpus=None, method="auto")
     text = "A job file with the command in [program], or a notebook."
     parser.add_argument("job", nargs="?", metavar="JOB", help=text)
-    text = "The GPU that the program finds (default: an H100); vramtop fit --rehearse says whether it fits."
+    text = "The GPU that the program finds (default: an H100)."
     gpu = parser.add_mutually_exclusive_group()
     gpu.add_argument(*GPU_TYPE_FLAGS, "--gpu", action=GpuTypeAction, metavar="NAME", help=text)
     text = "A GPU of this size instead, such as 24 or 80GiB."
@@ -403,7 +393,7 @@ def _rehearse(parser: "Parser") -> None:
         *("--timeout",), action="append", dest="set", type="program.timeout={}".format, metavar="SECONDS", help=text
     )
     add_run_arguments(parser, "Run the program")
-    text = "Compare with a second rehearsal that has these extra arguments (or a second --python)."
+    text = "Compare with a second rehearsal with these extra arguments (or a second --python)."
     parser.add_argument("--compare", metavar="ARGUMENTS", help=text)
     parser.add_argument("--out", metavar="FILE", help="Also write the JSON to a file.")
     add_verbose_argument(parser)
@@ -423,19 +413,19 @@ def _measure(parser: "Parser") -> None:
     add_job_arguments(parser)
     add_method_argument(parser)
     group = parser.add_argument_group("measurement")
-    text = "Only these GPUs of this machine (default: as many as the job has ranks, free ones first)."
+    text = "Only these GPUs of this machine (default: one per rank, free ones first)."
     group.add_argument("--gpu", metavar="INDEX[,INDEX]", help=text)
     text = "Number of GPUs for --fsdp, --ddp and --strategy (default: one per rank)."
     group.add_argument("--gpus", type=gpu_count, metavar="N", help=text)
-    text = "Limit torch to this much memory on each GPU, such as 24GiB."
+    text = "Limit torch to this memory on each GPU, such as 24GiB."
     group.add_argument("--memory", metavar="GIB", type=size_in_gib, help=text)
-    text = "Find the largest micro-batch that runs: a prediction, then up to three runs around it."
+    text = "Find the largest micro-batch that runs, by up to three runs around the predicted one."
     group.add_argument("--search", choices=("micro_batch",), help=text)
     text = "Optimizer steps (default: 3)."
     group.add_argument("--steps", type=step_count, default=3, metavar="N", help=text)
     text = "Time limit of each run (default: 600)."
     group.add_argument("--timeout", type=positive_seconds, default=600.0, metavar="SECONDS", help=text)
-    text = "Run a tiny model of the same kind on the CPU, at most two ranks in each dimension."
+    text = "Run a tiny model of the same kind on the CPU."
     group.add_argument("--cpu", action="store_true", help=text)
     text = "Only predict; no GPU is needed."
     group.add_argument("--predict", action="store_true", help=text)
@@ -447,7 +437,7 @@ def _record(parser: "Parser") -> None:
     text = "Stop after this time."
     parser.add_argument("--seconds", type=positive_seconds, default=None, metavar="SECONDS", help=text)
     parser.add_argument("--overwrite", action="store_true", help="Replace an existing file.")
-    text = "Attach to training processes automatically (default), or record no budgets."
+    text = "Attach to training processes automatically (default), or not."
     parser.add_argument("--attach", action=argparse.BooleanOptionalAction, default=argparse.SUPPRESS, help=text)
     text = "Time between readings (default: 1)."
     parser.add_argument("--interval", type=positive_seconds, default=1.0, metavar="SECONDS", help=text)
@@ -470,14 +460,14 @@ def _config(parser: "Parser") -> None:
         "Precedence: flag, environment variable, settings file, default. vramtop reads the file at start, so restart "
         "open dashboards after a change."
     )
-    text = "A setting such as alerts.quiet_hours, or a table of settings, such as alerts."
+    text = "A setting, such as alerts.quiet_hours, or a table, such as alerts."
     parser.add_argument("setting", nargs="?", metavar="SETTING", help=text)
     text = "Its new value; separate lists with commas: PID,USER."
     parser.add_argument("value", nargs="?", metavar="NEW", help=text)
     doing = parser.add_mutually_exclusive_group()
-    text = "Remove this setting from the settings file, so its default applies."
+    text = "Remove this setting from the settings file."
     doing.add_argument("--unset", metavar="SETTING", help=text)
-    text = "Print a settings file with every setting commented out, its meaning and its default."
+    text = "Print a settings file with every setting commented out."
     doing.add_argument("--template", action="store_true", help=text)
     doing.add_argument("--path", action="store_true", help="Print the path of the settings file.")
 

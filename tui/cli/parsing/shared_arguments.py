@@ -65,11 +65,11 @@ def add_output_arguments(parser: argparse.ArgumentParser, *, suppress_defaults: 
     group.add_argument("--json", action="store_true", default=switch, help="Print JSON.")
     text = "Draw with ASCII characters only (default: depends on the locale)."
     group.add_argument("--ascii", action=argparse.BooleanOptionalAction, default=other, help=text)
-    text = "Show tokens, keys and passwords in command lines; the default masks them (recordings never have them)."
+    text = "Show tokens, keys and passwords in command lines; recordings never have them."
     group.add_argument("--show-secrets", action="store_true", default=switch, help=text)
-    text = "Correct estimates by your measured runs and save new measurements (default), or neither (vramtop history)."
+    text = "Correct estimates by your measured runs and save new ones (default), or neither."
     group.add_argument("--history", action=argparse.BooleanOptionalAction, default=other, help=text)
-    text = "Use this settings file instead of the default (vramtop config --path); '' for none."
+    text = "Settings file (default: see vramtop config --path); '' for none."
     group.add_argument("--config", metavar="FILE", default=other, help=text)
     text = "Python interpreter with torch and transformers, for exact counts and traces."
     group.add_argument("--python", metavar="PATH", action=_Python, default=other, help=text)
@@ -114,7 +114,7 @@ def add_run_arguments(parser: "argparse._ActionsContainer", how: str) -> None:
     parser.add_argument(
         "--offline", action="append_const", dest="set", const=constant, help=f"{how} without network access."
     )
-    text = f"{how} with synthetic items for data sets that are not there: synthetic[,words=2048][,image=1024x1024]."
+    text = f"{how} with stand-ins for missing data sets: synthetic[,words=2048][,image=1024x1024]."
     parser.add_argument(
         "--data", action="append", dest="set", type="program.data='{}'".format, metavar="synthetic[,SIZES]", help=text
     )
@@ -127,15 +127,15 @@ def add_method_argument(parser: argparse.ArgumentParser) -> None:
         choices=("auto", "formula", "exact", "traced"),
         default=None,
         help=(
-            "formula: closed form, parameters counted from the config; exact: closed form, parameters counted on the "
-            "built model; traced: one traced training step; auto: the most accurate available (default: auto)."
+            "formula: closed form, parameters counted from the config; exact: on the built model; traced: one traced "
+            "training step; auto (default): the most accurate available."
         ),
     )
 
 
 def add_host_memory_argument(parser: argparse.ArgumentParser) -> None:
     """Add ``--host-memory``."""
-    text = "Available CPU RAM, such as 256GiB (default: this machine's; not checked for other machines)."
+    text = "Available CPU RAM, such as 256GiB (default: this machine's; of other machines: not checked)."
     parser.add_argument("--host-memory", "--host-ram", "--ram", metavar="GIB", type=size_in_gib, help=text)
 
 
@@ -162,11 +162,11 @@ def _add_machine_arguments(parser: argparse.ArgumentParser) -> None:
 
     group = parser.add_argument_group("machine (default: this one)")
     gpu = group.add_mutually_exclusive_group()
-    text = "A GPU of the catalogue, by its usual name: 4090, h100, a100-80gb, RTX 3090; 8xh100: eight of them."
+    text = "A GPU by its usual name: 4090, h100, a100-80gb, RTX 3090; 8xh100: eight of them."
     gpu.add_argument(*GPU_TYPE_FLAGS, action=GpuTypeAction, metavar="NAME", help=text)
-    text = "GPUs of this size, such as 24, 80GiB or 81559MiB; a number alone, or GB, is GiB."
+    text = "GPUs of this size, such as 24, 80GiB or 81559MiB; GB is GiB."
     gpu.add_argument("--gpu-memory", "--vram", "--gpu-mem", metavar="GIB", type=size_in_gib, help=text)
-    text = "Only these GPUs of this machine, such as 0,1; a card's name works as in --gpu-type."
+    text = "Only these GPUs of this machine, such as 0,1."
     gpu.add_argument("--gpu", action=GpuAction, metavar="INDEX[,INDEX]|NAME", help=text)
     text = "Number of GPUs for --zero, --fsdp, --ddp and --strategy (default: one per rank)."
     group.add_argument("--gpus", action=GpuCountAction, metavar="N", help=text)
@@ -183,11 +183,9 @@ def add_alert_arguments(parser: argparse._ActionsContainer, *, after_command: bo
         after_command: it is a command's: what was not given there keeps the value from before the command.
     """
     default = argparse.SUPPRESS if after_command else None
-    text = (
-        "shell command to run when an alert fires or clears; it gets VRAMTOP_ALERT, VRAMTOP_ALERT_STATE and other facts"
-    )
+    text = "shell command to run when an alert fires or clears; it gets VRAMTOP_ALERT and other variables"
     parser.add_argument("--on-alert", metavar="COMMAND", default=default, help=text)
-    text = "quiet hours without alert messages, local time: 22:00-07:00, or off"
+    text = "local time without alert messages: 22:00-07:00, or off"
     parser.add_argument("--quiet-hours", type=_quiet_hours, metavar="HH:MM-HH:MM", default=default, help=text)
 
 
@@ -211,7 +209,7 @@ def add_stream_arguments(parser: argparse.ArgumentParser) -> None:
         "The first field of each line is its schema version; vramtop --host reads versions that differ by one. The "
         "command ends when standard input or output closes, so a broken connection leaves nothing running."
     )
-    text = "Attach to training processes automatically (default), or stream no budgets."
+    text = "Attach to training processes automatically (default), or not."
     parser.add_argument("--attach", action=argparse.BooleanOptionalAction, default=argparse.SUPPRESS, help=text)
     text = "Time between readings (default: 1)."
     parser.add_argument("--interval", type=positive_seconds, default=1.0, metavar="SECONDS", help=text)
@@ -222,8 +220,7 @@ def add_host_arguments(parser: argparse.ArgumentParser) -> None:
     group = rare_group(
         parser,
         "several hosts, over ssh",
-        "vramtop stream runs on each host, with your own ssh configuration; VRAMTOP_SSH names another command. "
-        "Nothing is copied.",
+        "vramtop stream runs on each host, by your own ssh (or VRAMTOP_SSH). Nothing is copied.",
     )
     group.add_argument(
         "--host", action="append", default=[], metavar="HOST[,HOST]",
@@ -231,13 +228,12 @@ def add_host_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     text = "read the hosts of a file, one or a list per line"
     group.add_argument("--hosts", metavar="FILE", help=text)
-    text = "how to run vramtop on a host where it is not installed: uvx downloads it there"
+    text = "run vramtop where it is not installed: uvx downloads it there"
     group.add_argument("--bootstrap", choices=("uvx",), help=text)
     group = rare_group(
         parser,
         "many hosts, from Prometheus",
-        "From vramtop export on the hosts, or other GPU exporters. User and password come from "
-        "VRAMTOP_PROMETHEUS_USER and VRAMTOP_PROMETHEUS_PASSWORD.",
+        "User and password come from VRAMTOP_PROMETHEUS_USER and VRAMTOP_PROMETHEUS_PASSWORD.",
     )
     text = "read the hosts that this Prometheus scrapes (default URL: from your settings)"
     group.add_argument("--prometheus", nargs="?", const="", metavar="URL", help=text)

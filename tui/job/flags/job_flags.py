@@ -118,7 +118,7 @@ def add_job_arguments(parser: argparse.ArgumentParser) -> None:
     usual = [flag for flag in FAMILIAR_FLAGS if flag.names[0] in _USUAL]
     _add_familiar_flags(parser.add_argument_group(_USUAL_HEADING), usual)
     groups = {table: _rare(parser.add_argument_group(heading)) for table, heading in _HEADINGS.items()}
-    text = "The model, in place of JOB, or in place of the model in a job file."
+    text = "The model, in place of JOB or of a job file's model."
     names = ("--model", "-m", "--model-name-or-path", "--model-name", "--model-id", "--base-model")
     groups["model"].add_argument(*names, dest="model_flag", metavar="MODEL", help=text)
     for flag, key in job_flags().items():
