@@ -1,27 +1,27 @@
 """The page of the GPU catalogue."""
 
+from itertools import groupby
+
 from vramtop.estimator.common.sizes import MIB
 from vramtop.estimator.job.gpu_catalogue import Gpu, catalogue
 
-from .markdown import code, codes, page, table
+from .markdown import bullets, code, codes, page
 
 _INTRODUCTION = """\
-Names for `--gpu-type NAME` and `target.gpu = "NAME"`; `8xh100` is eight of them. Describe a card that is not listed by
-its size: `--gpu-memory 80GiB`. Memory is the total that `nvidia-smi` prints, of which the driver reserves 0.2 to 2.3
-GiB; **≈**: the figure is inferred, because no published capture of this very card was seen, or drivers disagree."""
+Names for `--gpu-type NAME` and `target.gpu = "NAME"`, with other names for the same card; `8xh100` is eight of them.
+For a card that is not listed, give its size: `--gpu-memory 80GiB`. Memory is the total that `nvidia-smi` prints, of
+which the driver reserves 0.2 to 2.3 GiB; ≈ is inferred, because no published capture of this card was seen, or drivers
+disagree."""
 
 
 def cards_page() -> str:
     """Return the page."""
-    head = ("name", "MiB", "generation", "other names")
-    return page("GPU catalogue", _INTRODUCTION, table(head, map(_row, catalogue())))
+    generations = groupby(catalogue(), key=lambda gpu: gpu.architecture.capitalize())
+    parts = [part for name, gpus in generations for part in (f"## {name}", bullets(map(_line, gpus)))]
+    return page("GPU catalogue", _INTRODUCTION, *parts)
 
 
-def _row(gpu: Gpu) -> tuple[str, ...]:
-    about = "≈ " if gpu.approximate else ""
-    return (
-        code(gpu.name),
-        f"{about}{gpu.total_bytes // MIB}",
-        gpu.architecture.capitalize() + (", shared with the CPU" if gpu.unified else ""),
-        codes(gpu.aliases),
-    )
+def _line(gpu: Gpu) -> str:
+    about = "≈" if gpu.approximate else ""
+    memory = f"{about}{gpu.total_bytes // MIB} MiB{', shared with the CPU' if gpu.unified else ''}"
+    return f"{code(gpu.name)}: {'; '.join(filter(None, (memory, codes(gpu.aliases))))}"

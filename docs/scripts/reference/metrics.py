@@ -1,11 +1,11 @@
-"""The tables of the exporter's metrics and of the alerts."""
+"""The list of the exporter's metrics, and the table of the alerts."""
 
 from collections.abc import Sequence
 
 from vramtop.monitor.alerts.alert_watch import RULES
 from vramtop.monitor.export.metrics import TABLE
 
-from .markdown import code, codes, table
+from .markdown import bullets, code, codes, table
 
 _COMMON_LABELS = {
     "process": ("uuid", "index", "mig", "job_name", "user", "pid"),
@@ -14,10 +14,17 @@ _COMMON_LABELS = {
 }
 
 
-def metrics_table() -> str:
-    """Return the table."""
-    rows = [(code(each.name), each.type, _labels(each.all_labels), each.help) for each in TABLE]
-    return table(("metric", "type", "labels", "meaning"), rows)
+def metrics_list() -> str:
+    """Return the list of the metrics; of a gauge without its type, and of statesets with their states."""
+    return bullets(
+        f"{code(each.name)} ({'; '.join(filter(None, (_type(each.type), _labels(each.all_labels))))}): {each.help}"
+        f"{f' States: {codes(each.states)}.' if each.states else ''}".replace(" ()", "")
+        for each in TABLE
+    )
+
+
+def _type(name: str) -> str:
+    return "" if name == "gauge" else name
 
 
 def _labels(names: Sequence[str]) -> str:
@@ -26,12 +33,6 @@ def _labels(names: Sequence[str]) -> str:
         if tuple(names[: len(own)]) == own:
             return ", ".join(filter(None, (word, codes(names[len(own) :]))))
     return codes(names)
-
-
-def states_table() -> str:
-    """Return the states of the statesets."""
-    rows = [(code(each.name), codes(each.states)) for each in TABLE if each.states]
-    return table(("stateset", "its states"), rows)
 
 
 def alerts_table() -> str:

@@ -9,7 +9,7 @@ from .job_file import job_file_page
 from .json_pages import json_page, schema_files
 from .keys import keys_page
 from .markdown import part_between
-from .metrics import alerts_table, metrics_table, states_table
+from .metrics import alerts_table, metrics_list
 from .preflight import preflight_page
 from .settings import settings_page
 from .software import frameworks_page, models_page, optimizer_names
@@ -31,8 +31,7 @@ WHOLE: Mapping[str, Callable[[], str]] = {
 """Pages by their names below docs/reference/."""
 PARTS: Mapping[tuple[str, str], Callable[[], str]] = {
     ("alerts.md", "table"): alerts_table,
-    ("metrics.md", "table"): metrics_table,
-    ("metrics.md", "states"): states_table,
+    ("metrics.md", "metrics"): metrics_list,
     ("optimizers.md", "names"): optimizer_names,
 }
 """Parts of pages of prose, by page and name of the part."""

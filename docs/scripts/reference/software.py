@@ -21,20 +21,17 @@ own. Of a Hugging Face id that is nowhere here, commands fetch the `config.json`
 `estimates.download = false` turns that off."""
 _BUILT_IN = """\
 They need no file and no network. Case and punctuation do not matter: `llama-3.1-8b`. `vramtop models` lists them with
-their hub ids, parameters and bytes of weights. Of a model that reads images too, the language part is built in, by a
-name of its own: `gemma-3-4b-text`."""
+their hub ids, parameters and bytes. `-text` is the language part of a model that reads images too."""
 _NAMED = """\
-`vramtop fit`, `estimate` and `program` take them by these names, with a short one in parentheses, and [rehearse their
-training script](../how-to/before-launch.md#models-of-images-audio-and-video). Models of torchvision and timm have
-the names of these libraries."""
+vramtop [rehearses their training script](../how-to/before-launch.md#models-of-images-audio-and-video). Short names are
+in parentheses. Models of torchvision and timm have the names of these libraries."""
 _DIFFUSED = """\
-They train adapters by default (`--full`: all parameters), in the loop of diffusers' example, with random weights and
-prompts. The sizes are the default pixels of an image. Fine-tunes of these models are built from the configs of
-their pipeline: its folder, or its hub id."""
+They train adapters by default (`--full`: all parameters), in the loop of diffusers' example, with images of the stated
+size. Fine-tunes of these models are named by the folder or hub id of their pipeline."""
 _FAMILIES = """\
-The parameters of these families are counted exactly from the config, tensor by tensor; tests compare them with the
-models that transformers builds. The word is `model_type` in `config.json`. Another family is read as a decoder like
-Llama's, and an assumption says so; `--method exact` and `traced` count the built model, whatever its family."""
+Of these families (`model_type` in `config.json`), parameters are counted exactly from the config; tests compare them
+with the models that transformers builds. Another family is read as a decoder like Llama's, and an assumption says so;
+`--method exact` and `traced` count the built model, whatever its family."""
 _TOOLS = """\
 vramtop reads their configuration files and launch lines (`vramtop fit config.yml`, `vramtop fit -- tune run ...`), and
 scripts of your own, TRL's or transformers' Trainer under `torchrun`, `accelerate launch`, `deepspeed`, `srun` or
@@ -42,8 +39,8 @@ scripts of your own, TRL's or transformers' Trainer under `torchrun`, `accelerat
 _DEFAULTS = """\
 A setting that a job leaves out, or sets to `auto`, has the default of the library's newest version. `stored` is the
 type in the checkpoint's `config.json`: fp32 if it has none, bf16 if the config is written out in a job file. Under
-ZeRO, `bf16` becomes `bf16-mixed`, because DeepSpeed keeps an fp32 copy. The rows of `peft` are for adapters over
-quantized weights."""
+ZeRO, `bf16` becomes `bf16-mixed`, because DeepSpeed keeps an fp32 copy. Those of `peft` are for adapters over quantized
+weights."""
 _MANY = 5
 _SHARDED = {
     0: "nothing",
@@ -111,7 +108,9 @@ def frameworks_page() -> str:
         )
         for name, row in STRATEGIES.items()
     ]
-    precisions = [(code(name), "float32" if row.mixed else row.dtype, row.dtype) for name, row in PRECISIONS.items()]
+    defaults: dict[str, list[str]] = {}
+    for row in DEFAULTS:
+        defaults.setdefault(row.library, []).append(_default(row))
     tools = [
         (
             tool.name,
@@ -135,39 +134,33 @@ def frameworks_page() -> str:
         "Values of `parallel.strategy`: how the data-parallel ranks share the model.",
         table(("value", "sharded", "CPU offload", "4-bit frozen weights", "needs"), strategies),
         "## Precisions",
-        "Values of `training.precision`.",
-        table(("value", "weights", "computation"), precisions),
+        f"Values of `training.precision`: {codes(PRECISIONS)}. Weights have this type, and so has computation; with "
+        "`-mixed`, weights are fp32 and computation is under autocast.",
         "## Defaults",
         _DEFAULTS,
-        table(("library", "setting", "default", "before"), map(_default, DEFAULTS)),
+        bullets(f"{library}: {', '.join(rows)}" for library, rows in defaults.items()),
         "## Tools that are read",
         _TOOLS,
         bullets(f"{tool}: {commands}" for tool, commands in tools),
     )
 
 
-def _default(row: Default) -> tuple[str, ...]:
+def _default(row: Default) -> str:
     versions = " or ".join(f"{name} {'.'.join(map(str, version))}" for name, version in row.before)
-    past = f"{code(row.older)} with less than {versions}" if row.before else ""
-    return (row.library, code(row.key), code(str(row.value).lower()), past)
+    past = f" (before {versions}: {code(row.older)})" if row.before else ""
+    return f"{code(f'{row.key} = {str(row.value).lower()}')}{past}"
 
 
 def optimizer_names() -> str:
-    """Return the table of the optimizers' names and sizes."""
-    return table(
-        ("value", "bytes per parameter, bf16", "fp32", "classes", "TrainingArguments.optim"),
-        map(_optimizer, OPTIMIZERS.values()),
-    )
+    """Return the list of the optimizers' sizes and names."""
+    return bullets(map(_optimizer, OPTIMIZERS.values()))
 
 
-def _optimizer(row: Optimizer) -> tuple[str, ...]:
-    return (
-        code(row.name),
-        _bytes(row, 2),
-        _bytes(row, 4),
-        _classes(row),
-        codes(row.trainer_names),
-    )
+def _optimizer(row: Optimizer) -> str:
+    sizes = ", ".join(dict.fromkeys((_bytes(row, 2), _bytes(row, 4))))
+    where = " in CPU RAM" if row.on_host else " paged" if row.paged else ""
+    names = ", ".join(filter(None, (_classes(row), codes(row.trainer_names))))
+    return f"{code(row.name)}: {sizes}{where}{f'; {names}' if names else ''}"
 
 
 def _classes(row: Optimizer) -> str:
@@ -187,9 +180,7 @@ class _Matrix:
 def _bytes(row: Optimizer, width: int) -> str:
     """Return the states of a square matrix of a block, in bytes per element."""
     size = row.state_bytes(_Matrix(), width) / (4096 * 4096)
-    text = f"{size:.2f}".rstrip("0").rstrip(".")
-    where = " in CPU RAM" if row.on_host else ", paged" if row.paged else ""
-    return f"{text}{where}" if size else "0"
+    return f"{size:.2f}".rstrip("0").rstrip(".")
 
 
 def _sharded(row: Strategy) -> str:

@@ -50,8 +50,11 @@ def url(board) -> Iterator[str]:
 
 
 def test_the_documented_table_is_what_is_served(url) -> None:
-    rows = re.findall(r"^\| `(vramtop_\w+)` \| (\w+) \| .*? \| (.*) \|$", DOCUMENT.read_text(), flags=re.MULTILINE)
-    assert rows == [(each.name, each.type, each.help) for each in TABLE]
+    lines = re.findall(r"^- `(vramtop_\w+)`(?: \((.*?)\))?: (.*)$", DOCUMENT.read_text(), flags=re.MULTILINE)
+    assert [name for name, *_ in lines] == [each.name for each in TABLE]
+    for each, (_, about, meaning) in zip(TABLE, lines, strict=True):
+        assert meaning.startswith(each.help)
+        assert each.type == "gauge" or each.type in about
     served = families(scrape(url))
     found = {
         (sample.name, family.type, tuple(sorted(sample.labels)))
