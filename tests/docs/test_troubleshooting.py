@@ -52,7 +52,7 @@ def test_every_quoted_message_exists(printed: set[str]) -> None:
         pattern = re.compile(".*".join(map(re.escape, parts)), re.DOTALL)
         return any(pattern.fullmatch(text) for text in printed if longest in text)
 
-    assert len(QUOTED) > 40
+    assert len(QUOTED) > 30
     stale = [message for message in QUOTED if not is_printed(message)]
     assert not stale, "no message is like these any more; correct or remove them:\n" + "\n".join(stale)
 
