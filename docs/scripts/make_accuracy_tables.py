@@ -141,27 +141,21 @@ def _peers(results: Sequence[Result]) -> Iterator[str]:
 
 
 def _off(results: Iterable[Result]) -> Iterator[str]:
-    yield "| row | figure | measured GiB | predicted GiB | error | what was found |"
-    yield "| --- | --- | --- | --- | --- | --- |"
     for result in results:
         if abs(result.error) > 0.1:
-            yield _line((*_figures(result), result.case.explained or "No cause found."))
+            case = result.case
+            figure = case.figure if case.part is None else f"{case.part.replace('_', ' ')} alone"
+            sizes = f"{result.predicted_bytes / GIB:.2f} GiB predicted, {case.measured_bytes / GIB:.2f} measured"
+            error = f"{result.error:+.1%}".replace("%", "\u00a0%")
+            yield f"- {case.id}, {figure} ({error}: {sizes}): {case.explained or 'No cause found.'}"
 
 
 def _covered(jobs: Sequence[Job]) -> Iterator[str]:
-    yield "| | rows by value | no row |"
-    yield "| --- | --- | --- |"
     for label, value, known in _COVERED:
         counts = Counter(map(value, jobs))
         counted = ", ".join(f"{name} {count}" for name, count in counts.most_common())
-        yield _line((label, counted, ", ".join(sorted(set(known) - counts.keys())) or "-"))
-
-
-def _figures(result: Result) -> tuple[str, ...]:
-    case = result.case
-    figure = case.figure if case.part is None else f"{case.part.replace('_', ' ')} alone"
-    gib = (f"{size / GIB:.2f}" for size in (case.measured_bytes, result.predicted_bytes))
-    return (case.id, figure, *gib, f"{result.error:+.1%}")
+        without = ", ".join(sorted(set(known) - counts.keys()))
+        yield f"- {label}: {counted}{f'; no row: {without}' if without else ''}"
 
 
 def _line(cells: Iterable[str]) -> str:

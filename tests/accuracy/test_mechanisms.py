@@ -5,12 +5,15 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-ROW = re.compile(r"^\|(?P<mechanism>[^|]+)\|(?P<source>[^|]+)\|(?P<tests>[^|]+)\|$", re.MULTILINE)
+ROW = re.compile(r"^- (?P<mechanism>[^:]+): (?P<source>.+); (?P<tests>`tests/\S+)$", re.MULTILINE)
 TEST = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
 
 
 def rows() -> list[re.Match[str]]:
-    return list(ROW.finditer((ROOT / "docs/explanation/mechanisms.md").read_text()))[2:]  # below the head and its line
+    text = (ROOT / "docs" / "explanation" / "mechanisms.md").read_text()
+    found = list(ROW.finditer(text))
+    assert len(found) == len(re.findall("^- ", text, re.MULTILINE))
+    return found
 
 
 def test_every_mechanism_has_a_source_and_a_test_that_exists() -> None:
