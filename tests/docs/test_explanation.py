@@ -224,15 +224,32 @@ def test_a_limit_is_told_in_the_words_of_the_page(words: str, arguments: str, tm
 
 
 UNITS = {"s": 1, "min": 60, "GiB": 2**30, "MiB": 2**20, "%": 0.01, "steps": 1, "deviations": 1, "spans": 1}
-THRESHOLDS = re.findall(
-    r"^\|[^|]+\| ([\d.]+) (\S+) \| `([\w/]+)\.py::(\w+)` \|$",
-    (ROOT / "docs" / "how-to" / "read-the-dashboard.md").read_text(),
-    re.MULTILINE,
-)
+CONSTANTS = {
+    "largest difference that counts as none": "estimator/common/sizes.py::UNSEEN_BYTES",
+    "OVER stays until memory is below the bound by": "monitor/board/divergence.py::_HYSTERESIS_FRACTION",
+    "predicted weights that count as loaded": "monitor/board/divergence.py::_LOADED_FRACTION",
+    "a run is steady after": "monitor/board/divergence.py::STEADY_STEPS",
+    "steady: budget reached, no new peak": "monitor/board/divergence.py::_PEAK_UNCHANGED_SECONDS",
+    "steady: weights loaded, no change": "monitor/board/divergence.py::_UNCHANGED_SECONDS",
+    "the same for a run older than the next line": "monitor/board/divergence.py::_SHORT_UNCHANGED_SECONDS",
+    "most runs are past their first steps": "monitor/board/divergence.py::_MAX_START_SECONDS",
+    "a run may still load": "monitor/board/divergence.py::_MAX_LOAD_SECONDS",
+    "smallest change that counts, of the budget": "monitor/board/divergence.py::MIN_CHANGE_FRACTION",
+    "least growth that is reported, or the share above": "monitor/board/divergence.py::MIN_GROWTH_BYTES",
+    "significant trend": "monitor/board/divergence.py::MIN_DEVIATIONS",
+    "the same for a run that was growing already": "monitor/board/divergence.py::_MIN_DEVIATIONS_STILL_GROWING",
+    "spans of time whose maxima are compared": "monitor/board/divergence.py::BUCKET_COUNT",
+    "least time of readings for growth": "monitor/board/divergence.py::_MIN_SECONDS",
+    "a process without a budget is shown after its end": "monitor/board/without_budget.py::ENDED_SECONDS",
+}
+"""What the page says of thresholds, and the constants of the code."""
 
 
 def test_thresholds_of_statuses_are_those_of_the_code() -> None:
-    assert len(THRESHOLDS) >= 15
-    for number, unit, module, name in THRESHOLDS:
-        constant = getattr(import_module(f"vramtop.{module.replace('/', '.')}"), name)
+    page = (ROOT / "docs" / "how-to" / "read-the-dashboard.md").read_text()
+    told = re.findall(r"^- (.*): ([\d.]+) (\w+|%)$", page.partition("### Thresholds")[2], re.MULTILINE)
+    assert [what for what, *_ in told] == list(CONSTANTS)
+    for what, number, unit in told:
+        module, _, name = CONSTANTS[what].replace("/", ".").partition(".py::")
+        constant = getattr(import_module(f"vramtop.{module}"), name)
         assert float(number) * UNITS[unit] == pytest.approx(constant, rel=1e-6), name

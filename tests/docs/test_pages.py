@@ -71,7 +71,7 @@ def test_the_command_line_understands_each_command(page: str, capsys: pytest.Cap
 def test_job_files_of_the_documentation_are_job_files(tmp_path: Path) -> None:
     """Tables that are shown alone are added to a file with a model."""
     found = [block for page in PAGES for block in blocks(page, "toml") if "[model]" in block or "job-files" in page]
-    assert len(found) > 6
+    assert len(found) > 4
     for block in found:
         whole = block if "[model]" in block else '[model]\nid = "meta-llama/Llama-3.1-8B"\n' + block
         (tmp_path / "job.toml").write_text(whole, encoding="utf-8")
@@ -130,7 +130,7 @@ def test_keys_of_the_how_tos_are_those_of_the_program() -> None:
         for page, text in PAGES.items()
         if "/how-to/" in page
     }
-    assert sum(map(len, map(keys_of, tables.values()))) > 15
+    assert sum(map(len, map(keys_of, tables.values()))) > 5
     assert {page: keys_of(table) - known for page, table in tables.items() if keys_of(table) - known} == {}
 
 

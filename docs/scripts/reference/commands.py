@@ -14,9 +14,9 @@ from vramtop.tui.cli.parsing.help_text import (
     flag_groups,
     positionals,
 )
-from vramtop.tui.cli.parsing.shared_arguments import EVERY_COMMAND
+from vramtop.tui.cli.parsing.shared_arguments import EVERY_COMMAND, JOB_USAGE
 
-from .markdown import block, bullets, code, codes, page, prose, sentence
+from .markdown import bullets, code, codes, page, prose, sentence
 
 ENVIRONMENT: Mapping[str, str] = {
     "CUDA_VISIBLE_DEVICES, CUDA_DEVICE_ORDER": "GPUs that fit considers, and their order.",
@@ -82,7 +82,7 @@ def exit_codes_page() -> str:
     meanings = {code(name) if name else "the dashboard": _own_codes(name) for name in OF_COMMANDS}
     return page(
         "Exit codes",
-        "A code means the same in all commands. A sentence on standard error says what is wrong; with `--json` too.",
+        "A sentence on standard error says what is wrong, with `--json` too.",
         bullets(f"{code(number)}: {text}" for number, text in OF_EVERY_COMMAND.items()),
         "## By command",
         "`vramtop run` and `vramtop wait --exec` end with the exit code of the command that they start.",
@@ -108,15 +108,17 @@ def environment_page() -> str:
 
 def _own_codes(name: str) -> str:
     """Return what a command says by the codes of verdicts; the others mean the same everywhere."""
+    alike = [text.rstrip(".").lower() for text in OF_EVERY_COMMAND.values()]
     told = {int(number): text for number, text in exit_codes_of(name).items() if number in (1, 3, 4)}
+    told = {number: text for number, text in told.items() if not any(text.lower() in other for other in alike)}
     return "; ".join(f"{code(number)} {prose(text)}" for number, text in told.items())
 
 
 def _command(name: str, about: str, sub: CommandParser, told: set[tuple[str, str]]) -> Iterator[str]:
     """Yield the section of a command: its arguments and its own flags."""
     yield from (f"## vramtop {name}", about)
-    usage = sub.usage or f"vramtop {name} {''.join(f'{each.placeholder} ' for each in positionals(sub))}[FLAG ...]"
-    yield block("\n".join(line.strip() for line in usage.splitlines()))
+    if sub.usage and sub.usage != JOB_USAGE.format(name):
+        yield code(sub.usage)
     operands = [each for each in positionals(sub) if each.placeholder != "JOB"]
     own = [flag for group in flag_groups(sub) if group.heading != EVERY_COMMAND for flag in group.flags]
     own = [flag for flag in own if _key(flag) not in told and not _is_left_out(flag)]

@@ -25,7 +25,8 @@ Every key of a [job file](../how-to/job-files.md). Only a model is required.
 - **Flags** override the file. A flag has the key's name (`--micro-batch` for `training.micro_batch`), with the table's
   name before it in `[lora]` and `[inference]`, unless the meaning says another. `--set TABLE.KEY=VALUE` sets any key.
 - **Paths**: a model folder is relative to the file; `run.output_dir` to the folder in which the job is started.
-- **A key** is shown with its default (`micro_batch = 1`) and the values that it may have.
+- **A key** is shown with its default (`micro_batch = 1`) and its possible values. Without a default, what the framework
+  does holds, unless the key says otherwise.
 - **Editors** complete and check keys by the [schema](schemas/job-file.json): `#:schema /path/to/job-file.json` in the
   first line, for Taplo (Even Better TOML)."""
 _UNITS = """\
@@ -34,6 +35,10 @@ _UNITS = """\
 - On the command line a size without a unit is GiB (`--gpu-memory 24`), and `4k` is 4096 tokens."""
 _MANY = 12
 """Words of a choice of which the page has all."""
+_AS_THE_FRAMEWORK = re.compile(
+    r"; absent: (?:as (?:in )?the (?:framework|strategy)(?: does)?|the (?:framework|strategy|precision)'s)\.(?=$|\n)"
+)
+"""What the introduction says of all keys without a default."""
 _ABOUT = re.compile(r"^(Version|Possible error) of [^;]+\.$")
 _TEXTS = ((types.type_info(Version), "version"), (types.type_info(EnvironmentName), "name of a variable"))
 """Texts with a pattern, in words."""
@@ -81,7 +86,7 @@ def _keys(prefix: str, fields: Any, kind: type[msgspec.Struct]) -> str:
     for field in fields:
         flag = flags.get(f"{prefix}{field.encode_name}", "")
         named = flag.removeprefix("--").removeprefix(f"{prefix.removesuffix('.')}-").replace("-", "_")
-        meaning = prose(documents.get(field.name, ""))
+        meaning = prose(_AS_THE_FRAMEWORK.sub(".", documents.get(field.name, "")))
         values, default = _values(field, prefix), _default(field)
         rows.append(
             (

@@ -7,7 +7,10 @@ from vramtop.tui.keys import FIXED_KEYS, KEYS, key_name, keys_of
 
 from .markdown import bullets, codes, page, prose, sentence
 
-_INTRODUCTION = "`?` in the program lists the keys of the screen."
+_INTRODUCTION = (
+    "`?` in the program lists the keys of the screen. Forms and menus have the keys of other programs, and dialogs "
+    "show theirs."
+)
 _IN_ONE_LINE = {
     "list.down": "list.up",
     "list.page_down": "list.page_up",
@@ -17,6 +20,9 @@ _IN_ONE_LINE = {
     "attach.zoom_out": "attach.zoom_in",
 }
 """Keys that are listed with another key, whose sentence says both."""
+_TELL_THEIR_KEYS = ("columns", "signal", "rehearse")
+"""Groups of the dialogs that show their keys."""
+_WITHOUT_A_GROUP = ("everywhere", "fit check", "GPUs of the dashboard, suggestions of the fit check")
 _GROUPS = {
     "app": "Every screen",
     "list": "Lists and tables",
@@ -24,8 +30,6 @@ _GROUPS = {
     "form": "Forms",
     "dashboard": "Dashboard",
     "processes": "Table of processes",
-    "columns": "Choice of columns",
-    "signal": "Question before a signal",
     "gpu": "GPU screen",
     "process": "Process screen",
     "settings": "Settings",
@@ -33,7 +37,6 @@ _GROUPS = {
     "crash": "Out of memory",
     "step": "Step",
     "fit": "Fit check",
-    "rehearse": "Question before a rehearsal",
     "attach": "Attach",
 }
 
@@ -42,13 +45,15 @@ def keys_page() -> str:
     """Return the page."""
     parts = []
     for group, own in groupby(KEYS, key=lambda key_id: key_id.partition(".")[0]):
+        if group in _TELL_THEIR_KEYS:
+            continue
         parts += [f"## {_GROUPS[group]}", bullets(_line(key_id) for key_id in own if key_id not in _IN_ONE_LINE)]
-    fixed = [f"{_keys(row.keys)} {prose(sentence(row.does))} ({prose(row.where)})" for row in FIXED_KEYS]
+    fixed = [f"{_keys(row.keys)} {prose(sentence(row.does))}" for row in FIXED_KEYS if row.where in _WITHOUT_A_GROUP]
     return page(
         "Keys",
         _INTRODUCTION,
         *parts,
-        "## As in other programs",
+        "## Others",
         bullets(fixed),
     )
 
