@@ -138,7 +138,7 @@ MIG_FREE = _gauge("mig_memory_free_bytes", _MIG, "Memory of a MIG device that a 
 MIG_COMMITTED = _gauge("mig_memory_committed_bytes", _MIG, "Free memory of a MIG device that jobs will yet allocate.")
 MIG_UNATTRIBUTED = _gauge("mig_memory_unattributed_bytes", _MIG, "Memory of a MIG device of no visible process.")
 
-_RUN = ("run", "rank", "world_size", "rendezvous", "master", "slurm_job", "pod_group", "ray_job")
+_RUN = ("run", "rank", "world_size", "master")
 PROCESS_RUN = _metric(
     "info",
     "process_run",
@@ -338,8 +338,7 @@ def _facts(facts: RankFacts | None) -> Iterator[str]:
         facts = _NO_FACTS
     for value in (facts.rank, facts.world_size):
         yield "" if value is None else str(value)
-    for text in (facts.rendezvous, facts.master, facts.slurm_job, facts.pod_group, facts.ray_job):
-        yield label_text(text)
+    yield label_text(facts.master)
 
 
 def _process(row: ProcessRow, labels: Labels) -> Iterator[Sample]:

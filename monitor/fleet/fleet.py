@@ -45,21 +45,10 @@ class RankFacts(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True)
 
     rank: int | None = None
     """Rank over all hosts: ``RANK``, and its like of Open MPI, PMI and Slurm steps."""
-    local_rank: int | None = None
-    """Rank on its host: ``LOCAL_RANK``, likewise."""
     world_size: int | None = None
     """Ranks of the run over all hosts: ``WORLD_SIZE``, likewise."""
-    rendezvous: str | None = None
-    """Run id of torchrun (``TORCHELASTIC_RUN_ID``), or namespace of PMIx."""
     master: str | None = None
     """``MASTER_ADDR:MASTER_PORT``."""
-    slurm_job: str | None = None
-    """Slurm job and step, such as ``4711.0``."""
-    pod_group: str | None = None
-    """Group of pods that were started together: ``VRAMTOP_POD_GROUP``, which a manifest may set to the label that names
-    the group; else ``LWS_LEADER_ADDRESS``, the leader of a LeaderWorkerSet's group."""
-    ray_job: str | None = None
-    """Address of the Ray cluster, and ``RAY_JOB_ID``."""
 
 
 class FleetProcess(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):

@@ -27,7 +27,6 @@ ENVIRONMENT: Mapping[str, str] = {
     "VRAMTOP_SSH": "The command in place of ssh for --host, such as ssh -F FILE.",
     "VRAMTOP_PROMETHEUS_USER, VRAMTOP_PROMETHEUS_PASSWORD": "User and password of the Prometheus that is read.",
     "VRAMTOP_EXPORT_PASSWORD": "Password that clients of vramtop export need.",
-    "VRAMTOP_POD_GROUP": "In a training process: the name of its run, the same in all of its pods.",
     "NO_COLOR, FORCE_COLOR, CLICOLOR, CLICOLOR_FORCE": "Whether the output has colours.",
     "TEXTUAL_THEME": "The theme.",
     "TERM, COLORTERM": "Colours and desktop notifications of the terminal.",

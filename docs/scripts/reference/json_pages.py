@@ -32,8 +32,7 @@ _STREAM = """\
 `vramtop stream` writes one line per reading until standard input or output is closed ([schema](schemas/stream.json)).
 `vramtop --host` also reads a `schema` that differs by one. Times are Unix seconds by the host's clock.
 
-Processes with the same `master` and world size are one run, wherever they are; without one, those with the same
-`rendezvous`, then `pod_group`, `ray_job`, `slurm_job` (the job, not the step)."""
+Processes with the same `master` and world size are one run, wherever they are."""
 
 
 def _schema(name: str) -> dict[str, Any]:

@@ -181,15 +181,7 @@ def _number(text: str) -> int | None:
 
 
 def _rank_facts(labels: Labels) -> RankFacts | None:
-    facts = RankFacts(
-        rank=_number(labels.rank),
-        world_size=_number(labels.world_size),
-        rendezvous=plain(labels.rendezvous),
-        master=plain(labels.master),
-        slurm_job=plain(labels.slurm_job),
-        pod_group=plain(labels.pod_group),
-        ray_job=plain(labels.ray_job),
-    )
+    facts = RankFacts(rank=_number(labels.rank), world_size=_number(labels.world_size), master=plain(labels.master))
     return None if facts == RankFacts() else facts
 
 

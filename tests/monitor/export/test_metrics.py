@@ -31,7 +31,7 @@ def serve() -> Callable[..., str]:
 
 
 def _text(*boards: Board, fail: str | None = None) -> MetricsText:
-    facts = RankFacts(rank=3, world_size=16, master="node01:29500", slurm_job="4711.0")
+    facts = RankFacts(rank=3, world_size=16, master="node01:29500")
     latest = LatestBoard(1.0, facts_of={(10, 1_000.0): facts}.get, clock=lambda: 0.0)
     for board in boards:
         latest.set(board)
@@ -110,9 +110,8 @@ def test_figures_of_a_job_are_those_of_its_row(board, serve) -> None:
 
 def test_ranks_say_which_run_they_are_of(board, serve) -> None:
     ((labels, _),) = samples(serve(board), "vramtop_process_run_info")
-    facts = {"run": "10", "rank": "3", "world_size": "16", "master": "node01:29500", "slurm_job": "4711.0"}
+    facts = {"run": "10", "rank": "3", "world_size": "16", "master": "node01:29500"}
     assert {name: labels[name] for name in facts} == facts
-    assert [labels[name] for name in ("rendezvous", "pod_group", "ray_job")] == ["", "", ""]
 
 
 def test_pending_jobs_of_one_name_are_told_apart(board, serve) -> None:

@@ -9,7 +9,7 @@ from vramtop.monitor.fleet.fleet import FleetGpu, HostReading, RankFacts, readin
 from vramtop.monitor.fleet.prometheus.client import Sample, Target
 from vramtop.monitor.fleet.prometheus.vramtop_hosts import vramtop_hosts
 
-FACTS = RankFacts(rank=3, world_size=16, master="node01:29500", slurm_job="4711.0")
+FACTS = RankFacts(rank=3, world_size=16, master="node01:29500")
 TARGET = Target("", "vramtop", "node07:10440")
 
 
