@@ -8,17 +8,12 @@ paths, references such as ``$HF_TOKEN``.
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import cache, lru_cache
-from typing import Literal
-
-# Recognises secrets among the values of options, variables and entries, by their names and by their form.
-
+from functools import cache, lru_cache, partial
 
 MASK = "***"
 """Stands for a secret."""
 
-NAME_HINTS = (
+_NAME_HINTS = (
     "token", "key", "pass", "pwd", "secret", "cred", "auth", "cookie", "session", "sig", "jwt", "otp", "sid", "bearer",
     "webhook", "psk",
 )  # fmt: skip
@@ -37,14 +32,6 @@ _KEY_OWNERS = {
     "modelscope", "sas", "jwt", "hmac", "s3", "minio", "pinecone", "llm",
 }  # fmt: skip
 """``x`` of ``x_key`` whose value is a secret; ``text_key`` and ``sort_key`` name columns."""
-_TOKEN_OWNERS = {
-    "auth", "access", "hub", "hf", "huggingface", "face", "api", "bearer", "refresh", "id", "session", "csrf", "jwt",
-    "personal", "bot", "secret", "oauth", "oauth2", "login", "security", "registry", "deploy", "ci", "job", "read",
-    "write", "github", "gh", "gitlab", "git", "slack", "telegram", "discord", "wandb", "neptune", "comet", "clearml",
-    "kaggle", "ngc", "aws", "azure", "gcp", "google", "npm", "pypi", "replicate", "openai", "ms", "modelscope", "sas",
-    "jupyter", "notebook", "lab", "vault", "zenodo", "dvc", "mlflow", "private", "admin", "service", "client",
-}  # fmt: skip
-"""``x`` of ``x_token`` whose value is a secret, even if it is a word."""
 _TEXT_TOKENS = {
     "pad", "padding", "eos", "bos", "unk", "unknown", "mask", "sep", "cls", "image", "img", "video", "audio", "special",
     "stop", "start", "end", "begin", "new", "per", "num", "max", "min", "prompt", "next", "first", "last", "decoder",
@@ -104,18 +91,10 @@ def is_secret(name: str, value: str) -> bool:
     if last in ("token", "tokens"):
         if compiled(_LAST_PART).search(name) and owner not in _TEXT_TOKENS:
             owner = ""
-        return _is_secret_token(owner, value, plural=last == "tokens")
+        if last == "tokens" and not owner:
+            return bool(compiled(_RANDOM).search(value))
+        return owner not in _TEXT_TOKENS
     return last in _PERHAPS and len(value) >= _MIN_CHARACTERS and not compiled(_WORD).fullmatch(value)
-
-
-def _is_secret_token(owner: str, value: str, *, plural: bool) -> bool:
-    if owner in _TEXT_TOKENS:
-        return False
-    if owner in _TOKEN_OWNERS:
-        return True
-    if plural:
-        return bool(compiled(_RANDOM).search(value))
-    return not owner or not compiled(_WORD).fullmatch(value)
 
 
 def _words(name: str) -> list[str]:
@@ -135,125 +114,6 @@ def _words(name: str) -> list[str]:
 def compiled(pattern: str) -> re.Pattern[str]:
     """Compile a pattern when it is first needed: most command lines need none."""
     return re.compile(pattern)
-
-
-# Arguments that are secrets because of the program they are given to: ``mysql -pSECRET``, ``redis-cli -a SECRET``.
-
-
-_How = Literal["attached", "next", "either"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Secret:
-    """A secret among a program's arguments."""
-
-    programs: str
-    """A pattern of the programs' names."""
-    option: str
-    how: _How
-    """The option's value is attached to it (``-pX``), the next argument (``-p X``), or may be either."""
-    after: str = ""
-    """A word that must stand before it: ``docker login``."""
-    leading: bool = False
-    """It stands before the first word that is no option: another program's command line follows."""
-    after_colon: bool = False
-    """Only what follows the first colon is secret: ``user:password``."""
-
-
-_SECRET_PROGRAMS_SECRETS = (
-    _Secret(
-        programs=r"(?:mysql|mariadb)[\w\-]*", option="-p", how="attached"
-    ),  # the word after a lone -p is no password
-    _Secret(programs=r"redis-(?:cli|benchmark)|valkey-(?:cli|benchmark)", option="-a", how="next"),
-    _Secret(programs=r"(?:redis|valkey)-server", option="--requirepass", how="next"),
-    _Secret(programs=r"(?:redis|valkey)-server", option="--masterauth", how="next"),
-    _Secret(programs="curl", option="-u", how="either", after_colon=True),
-    _Secret(programs="curl", option="-U", how="either", after_colon=True),
-    _Secret(programs="sshpass", option="-p", how="either", leading=True),
-    _Secret(programs=r"mongo(?:sh|dump|restore|export|import|stat|top)?", option="-p", how="either"),
-    _Secret(programs=r"docker|podman|nerdctl|helm|oras|skopeo", option="-p", how="either", after="login"),
-    _Secret(programs=r"ldap(?:search|modify|add|delete|passwd|whoami)", option="-w", how="either"),
-    _Secret(programs="sqlcmd|bcp", option="-P", how="either"),
-)
-PROGRAM_HINTS = (
-    *("mysql", "mariadb", "redis-", "valkey-", "curl", "sshpass", "mongo", " login", "ldap", "sqlcmd", "bcp"),
-    "aws configure set",
-)
-"""Every line to which this applies holds one of these, in lower case."""
-_PROGRAM_WORD = r"(?:\"[^\"]*\"|'[^']*'|\S)+"
-_AWS_NAME = r"(?:[\w\-.]+\.)?aws_(?:secret_access_key|session_token|access_key_id)"
-_ENDS_A_COMMAND = ("|", "||", "&", "&&", ";", "then", "do")
-_QUOTES = "\"'`()"
-
-
-def mask_of_programs(words: Sequence[str]) -> list[str]:
-    """Return words of a command line, with the secrets masked that their programs make secrets."""
-    masked: list[str] = []
-    active: list[_Secret] = []
-    before: list[str] = []
-    seen: set[str] = set()
-    only_options = True
-    awaited: _Secret | None = None
-    for word in words:
-        plain = word.strip(_QUOTES)
-        if awaited is not None and not (plain.startswith("-") and len(plain) > 1 and awaited.how == "either"):
-            masked.append(_masked(word, awaited))
-            awaited = None
-            continue
-        awaited = None
-        found = word
-        if before[-3:-1] == ["configure", "set"] and compiled(_AWS_NAME).fullmatch(before[-1]):
-            found = word.replace(plain, MASK) if plain else word
-        elif any(character.isspace() for character in word):
-            found = mask_programs_in_line(word)
-        elif plain in _ENDS_A_COMMAND:
-            active = []
-        elif named := [
-            each for each in _SECRET_PROGRAMS_SECRETS if compiled(each.programs).fullmatch(plain.rpartition("/")[2])
-        ]:
-            active, seen, only_options = named, set(), True
-            masked.append(word)
-            continue
-        for each in active:
-            if (each.after and each.after not in seen) or (each.leading and not only_options):
-                continue
-            if word == each.option and each.how != "attached":
-                awaited = each
-            elif len(word) > len(each.option) and word.startswith(each.option) and each.how != "next":
-                found = each.option + _masked(word[len(each.option) :], each)
-        before = [*before[-2:], plain]
-        seen.add(plain)
-        only_options &= word.startswith("-")
-        masked.append(found)
-        if word.endswith(";"):
-            active = []
-    return masked
-
-
-def mask_programs_in_line(line: str) -> str:
-    """Return a line with the secrets masked that their programs make secrets."""
-    inner = line[1:-1] if len(line) > 1 and line[0] == line[-1] and line[0] in "\"'" else line
-    found = list(compiled(_PROGRAM_WORD).finditer(inner))
-    words = [each[0] for each in found]
-    if len(words) < 2:
-        return line
-    parts: list[str] = []
-    at = 0
-    for match, masked in zip(found, mask_of_programs(words), strict=True):
-        parts += [inner[at : match.start()], masked]
-        at = match.end()
-    text = "".join([*parts, inner[at:]])
-    return line if text == inner else line[0] + text + line[-1] if inner is not line else text
-
-
-def _masked(value: str, secret: _Secret) -> str:
-    """Return a value masked, within its quotes."""
-    found = re.fullmatch(r"(?s)([\"']?)(.*?)([\"'`);]*)", value)
-    opening, inner, closing = found.groups() if found else ("", value, "")
-    if secret.after_colon:
-        user, colon, password = inner.partition(":")
-        return f"{opening}{user}:{MASK}{closing}" if colon and password else value
-    return f"{opening}{MASK}{closing}" if inner and not inner.startswith("$") else value
 
 
 _NAME = r"[A-Za-z_][\w.\-]*"
@@ -355,7 +215,7 @@ def _mask_each(arguments: Sequence[str]) -> list[str]:
         elif not name.lower().endswith(_PLURALS):  # --api_keys takes several values
             name = ""
         before = argument
-    return mask_of_programs(masked)
+    return _mask_programs(_BETWEEN.join(masked)).split(_BETWEEN)
 
 
 @lru_cache(maxsize=4096)
@@ -367,10 +227,10 @@ def mask_line(text: str) -> str:
     for hints, pattern, replacement in _RULES:
         if any(hint in lower for hint in hints):
             text = compiled(pattern).sub(replacement, text)
-    if any(hint in lower for hint in NAME_HINTS):
+    if any(hint in lower for hint in _NAME_HINTS):
         for pattern in _NAMED:
             text = _mask_named(pattern, text)
-    return mask_programs_in_line(text) if any(hint in lower for hint in PROGRAM_HINTS) else text
+    return _mask_programs(text)
 
 
 def mask_strings(value: object) -> object:
@@ -416,6 +276,20 @@ def _mask_named(pattern: str, text: str) -> str:
         parts += [text[at:start], masked if masked != value else ""]
         at = end
     return "".join([*parts, text[at:]])
+
+
+def _mask_programs(line: str) -> str:
+    """Return a line with the values masked that only their program makes secrets, as in ``mysql -pX``."""
+    lower = line.lower()
+    for hint, program, option in _PROGRAMS:
+        if hint in lower:
+            line = compiled(rf"((?<![\w.\-])(?:{program}))({_ARGUMENTS})").sub(partial(_mask_option, option), line)
+    return line
+
+
+def _mask_option(option: str, found: re.Match[str]) -> str:
+    value = rf"[^{_BETWEEN}]+" if found[2].startswith(_BETWEEN) else _ARGUMENT
+    return found[1] + compiled(rf"((?<!\S){option})(?![\"']?\$)(?:{value})").sub(rf"\1{MASK}", found[2])
 
 
 def _mask_value(name: str, value: str) -> str:
@@ -481,6 +355,24 @@ _RULES: tuple[tuple[tuple[str, ...], str, _Replacement], ...] = (
     ),
 )
 """Rules: words that a text must contain (in lower case) for the rule to apply, its pattern, and the replacement."""
+_ARGUMENTS = r"\s(?:\"[^\"]*\"|'[^']*'|[^|;&])*"
+_ARGUMENT = r"\"[^\"]*\"|'[^']*'|\S*[^\s\"'`);]"
+_PROGRAMS = (
+    ("mysql", r"mysql[\w\-]*", r"-p(?=\S)"),  # the word after a lone -p is no password
+    ("mariadb", r"mariadb[\w\-]*", r"-p(?=\S)"),
+    ("-cli", "(?:redis|valkey)-cli", r"-a\s+"),
+    ("-benchmark", "(?:redis|valkey)-benchmark", r"-a\s+"),
+    ("-server", "(?:redis|valkey)-server", r"--(?:requirepass|masterauth)\s+"),
+    ("curl", "curl", r"-[uU]\s*(?=[\"']?[^\s:\"']+:(?!\*))"),
+    ("sshpass", "sshpass", r"\A(?:\s+-\w+)*?\s+-p(?:\s+(?!-))?"),  # before the command that it runs
+    ("mongo", "mongo(?:sh|dump|restore|export|import|stat|top)?", r"-p(?:\s+(?!-))?"),
+    ("login", r"(?:docker|podman|nerdctl|helm|oras|skopeo)\s+(?:\S+\s+){0,4}?login", r"-p(?:\s+(?!-))?"),
+    ("ldap", "ldap(?:search|modify|add|delete|passwd|whoami)", r"-w(?:\s+(?!-))?"),
+    ("sqlcmd", "sqlcmd", r"-P(?:\s+(?!-))?"),
+    ("bcp", "bcp", r"-P(?:\s+(?!-))?"),
+    ("aws", r"aws\s+configure\s+set", r"(?:[\w\-.]+\.)?aws_(?:secret_access_key|session_token|access_key_id)\s+"),
+)
+"""Words that a line must hold, a program, and what stands before a value that this program makes a secret."""
 _NAMED = (
     rf"(?<![\w\-])(?P<part>)(?P<name>--?{_NAME})\s+(?P<value>{_QUOTED}|(?!--?[A-Za-z])[^\s\"']+)",
     rf"(?P<part>)(?P<name>{_QUOTE}{_NAME}{_QUOTE}\s*):\s*(?P<value>{_ENTRY_VALUE})",
@@ -495,4 +387,8 @@ _NAMED = (
     rf"(?P<value>{_QUOTED}|\S{{1,{_MAX_DECIDING}}})",
 )
 """Options, entries of a table, and assignments; ``part``: what shows that a value ends before the next blank."""
-_ALL_HINTS = tuple(dict.fromkeys([*(hint for hints, _, _ in _RULES for hint in hints), *NAME_HINTS, *PROGRAM_HINTS]))
+_ALL_HINTS = tuple(
+    dict.fromkeys(
+        [*(hint for hints, _, _ in _RULES for hint in hints), *_NAME_HINTS, *(hint for hint, _, _ in _PROGRAMS)]
+    )
+)
