@@ -355,7 +355,7 @@ _RULES: tuple[tuple[tuple[str, ...], str, _Replacement], ...] = (
     ),
 )
 """Rules: words that a text must contain (in lower case) for the rule to apply, its pattern, and the replacement."""
-_ARGUMENTS = r"\s(?:\"[^\"]*\"|'[^']*'|[^|;&])*"
+_ARGUMENTS = rf"(?:{_BETWEEN}(?![|;&]+{_BETWEEN})[^{_BETWEEN}]*)+|\s(?:\"[^\"]*\"|'[^']*'|[^|;&])*"
 _ARGUMENT = r"\"[^\"]*\"|'[^']*'|\S*[^\s\"'`);]"
 _PROGRAMS = (
     ("mysql", r"mysql[\w\-]*", r"-p(?=\S)"),  # the word after a lone -p is no password

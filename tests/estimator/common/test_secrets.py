@@ -414,3 +414,9 @@ def test_what_a_program_makes_a_secret(line: str, secret: str) -> None:
 def test_the_same_options_of_others_stay(line: str) -> None:
     assert mask_line(line) == line
     assert mask_arguments(line.split()) == line.split()
+
+
+@pytest.mark.parametrize("password", ["a;b", "it's", "two words", "x|y&z"])
+def test_a_whole_argument_is_a_secret_whatever_it_holds(password: str) -> None:
+    masked = mask_arguments(["mysql", "-e", "it's", f"-p{password}", "db", "&&", "redis-cli", "-a", password, "ping"])
+    assert masked == ["mysql", "-e", "it's", "-p***", "db", "&&", "redis-cli", "-a", "***", "ping"]
