@@ -143,7 +143,7 @@ DASHBOARD_KEYS = {
     "dashboard.preflight": Key("p", "preflight: check what a pending job needs to start"),
     "dashboard.gpu": Key("g", "the GPU under the cursor: bandwidth, clocks, throttling, PCIe, ECC"),
     "dashboard.process": Key("i", "the process at the cursor: SM, CPU, RAM, folder, container, parents, environment"),
-    "dashboard.alerts": Key("w", "alerts: problems, and your quiet hours"),
+    "dashboard.alerts": Key("w", "alerts: problems on this machine"),
     "dashboard.crash": Key(
         "e", "explain out of memory: the process under the cursor, a log, or a torch memory snapshot"
     ),

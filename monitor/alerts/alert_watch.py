@@ -1,18 +1,15 @@
-"""The watch over alerts: what the user is told, once per change, and never in their quiet hours."""
+"""The watch over alerts: what the user is told, once per change."""
 
 from __future__ import annotations
 
 import os
-import re
 import time
 from collections import defaultdict, deque
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from vramtop.estimator.common.errors import InputError
 from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import GIB, format_gib
 
@@ -23,7 +20,6 @@ from ..snapshot.snapshot import gpu_list
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
-    from time import struct_time
 
     from ..board.board import Board, ProcessRow
     from ..snapshot.snapshot import GpuReading, ProcessKey
@@ -532,21 +528,16 @@ class AlertWatch:
     def __post_init__(self) -> None:
         self.states = AlertStates(max(_MAX_STEP_SECONDS, 3 * self.interval), self.left_out)
 
-    def tick(self, feed: Feed, now: float, quiet_hours: QuietHours | None = None) -> tuple[Announcement, ...]:
+    def tick(self, feed: Feed, now: float) -> tuple[Announcement, ...]:
         """Return what the user is to be told now: each alert when it fires and when it clears.
-
-        What happens in quiet hours is told when they end, if it is still so.
 
         Args:
             feed: the readings.
             now: monotonic seconds.
-            quiet_hours: the user's; None: none.
         """
         self.expects_gpus = self.expects_gpus or bool(feed.board and feed.board.gpus)
         if self.expects_gpus:
             self.states.update(find_conditions(feed), now, time.time())
-        if quiet_hours is not None and quiet_hours.contains(time.localtime()):
-            return ()
         firing, known = self.states.firing_by_key, self._known
         begun = [alert for key, alert in firing.items() if key not in known]
         ended = [alert for key, alert in known.items() if key not in firing]
@@ -555,55 +546,3 @@ class AlertWatch:
             *(Announcement(alert, "firing") for alert in worst_first(begun)),
             *(Announcement(alert, "resolved") for alert in worst_first(ended)),
         )
-
-
-# Quiet hours: the part of each day in which alerts are listed, and nobody is told.
-
-
-OFF = "off"
-_SPAN = re.compile(r"([01]?\d|2[0-3]):([0-5]\d)\s*-\s*([01]?\d|2[0-3]):([0-5]\d)")
-
-
-class QuietHours(msgspec.Struct, frozen=True):
-    """A time of day from its start up to its end, also across midnight, in minutes since midnight (local time)."""
-
-    start: int
-    end: int
-
-    @classmethod
-    def parse(cls, text: str) -> QuietHours | None:
-        """Return the hours of ``22:00-07:00``; None for ``off`` and for nothing.
-
-        Raises:
-            InputError: it is neither.
-        """
-        text = text.strip()
-        if text.lower() in (OFF, ""):
-            return None
-        found = _SPAN.fullmatch(text)
-        if found is None:
-            raise InputError(f"{text}: give the quiet hours as HH:MM-HH:MM, such as 22:00-07:00, or off")
-        hours = [int(number) for number in found.groups()]
-        start, end = hours[0] * 60 + hours[1], hours[2] * 60 + hours[3]
-        if start == end:
-            raise InputError(f"{text}: quiet hours must end at another time than they begin; use off for none")
-        return cls(start, end)
-
-    def contains(self, time: struct_time) -> bool:
-        """Return True if a local time is in the quiet hours."""
-        minute = time.tm_hour * 60 + time.tm_min
-        if self.start < self.end:
-            return self.start <= minute < self.end
-        return minute >= self.start or minute < self.end
-
-    def __str__(self) -> str:
-        return "-".join(f"{minute // 60:02}:{minute % 60:02}" for minute in (self.start, self.end))
-
-
-@lru_cache(maxsize=8)  # asked for each second
-def kept_quiet_hours(text: str) -> QuietHours | str | None:
-    """Return the quiet hours of the settings, None for none, or why they cannot be read."""
-    try:
-        return QuietHours.parse(text)
-    except InputError as error:
-        return error.message

@@ -19,7 +19,7 @@ from vramtop.estimator.common.records import replace
 from vramtop.monitor.host.terminate import refusal_reason
 from vramtop.monitor.snapshot.snapshot import CurrentDemand, Demand
 from vramtop.monitor.sources.sampler import EarlySampler, Sampler
-from vramtop.monitor.storage.settings.schema import QUIET_HOURS, THEME
+from vramtop.monitor.storage.settings.schema import THEME
 
 from ..background.notices import Notices
 from ..background.user_command import UserCommand
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from textual.screen import Screen
     from textual.theme import Theme
 
-    from vramtop.monitor.alerts.alert_watch import Announcement, QuietHours
+    from vramtop.monitor.alerts.alert_watch import Announcement
     from vramtop.monitor.attach.automatic.automatic_attach import AutomaticAttach
     from vramtop.monitor.board.board import Board, PendingRow, ProcessRow
     from vramtop.monitor.board.watchlist import Watchlist
@@ -171,8 +171,6 @@ class FitEvents(msgspec.Struct):
 
 
 # Signals to the user beside the screens: a notice, a bell or a desktop notification, and commands of their own.
-#
-# In their quiet hours they are told nothing; a command for a job that fits is started all the same.
 
 
 Signal = Literal["none", "bell", "desktop"]
@@ -203,7 +201,7 @@ class UserSignals:
     """Tells the user of pending jobs whose verdict changes, and of alerts.
 
     Args:
-        app: shows the notices; its settings have the quiet hours.
+        app: shows the notices.
         options: how they are told, and their commands.
     """
 
@@ -212,8 +210,6 @@ class UserSignals:
         self._fit_events = FitEvents(command=options.on_fit, report=app.show_notice)
         self._started_at = options.clock()
         self._commands: CommandQueue | None = None
-        self._has_complained = False
-        """The user was told that the kept quiet hours cannot be read."""
 
     def close(self) -> None:
         """End the command that runs for an alert."""
@@ -223,9 +219,8 @@ class UserSignals:
     def show_pending(self, pending: Sequence[PendingRow]) -> None:
         """Tell of each pending job that starts or ceases to fit."""
         for sentence in self._fit_events.update(pending):
-            if not self._is_quiet():
-                self._app.notify(sentence, markup=False)
-                self._signal(self._options.signal_fit, sentence)
+            self._app.notify(sentence, markup=False)
+            self._signal(self._options.signal_fit, sentence)
 
     def tick(self, board_at: float | None, *, interval: float, failure: str | None) -> None:
         """Tell of each alert that fires or clears; called about once a second while readings are not paused.
@@ -242,7 +237,7 @@ class UserSignals:
             app.alert_watch = AlertWatch(interval, left_out=alerts_off(app.settings))
         age = now - (self._started_at if board_at is None else board_at)
         feed = Feed(board=app.board, age_seconds=age, interval=interval, failure=failure)
-        self._tell(app.alert_watch.tick(feed, now, self._quiet_hours()))
+        self._tell(app.alert_watch.tick(feed, now))
 
     def _tell(self, announcements: Sequence[Announcement]) -> None:
         if not announcements:
@@ -272,24 +267,6 @@ class UserSignals:
             self._app.bell()
         elif signal == "desktop":
             write_to_terminal(self._app, desktop_sequence(sentence))
-
-    def _quiet_hours(self) -> QuietHours | None:
-        text = str(self._app.settings.get(QUIET_HOURS, ""))
-        if not text:
-            return None
-        from vramtop.monitor.alerts.alert_watch import kept_quiet_hours
-
-        hours = kept_quiet_hours(text)
-        if isinstance(hours, str):
-            if not self._has_complained:
-                self._has_complained = True
-                self._app.notify(f"The quiet hours of your settings: {hours}", severity="warning", markup=False)
-            return None
-        return hours
-
-    def _is_quiet(self) -> bool:
-        hours = self._quiet_hours()
-        return hours is not None and hours.contains(time.localtime())
 
 
 def _notice_severity(announcements: Sequence[Announcement]) -> SeverityLevel:

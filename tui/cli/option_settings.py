@@ -73,7 +73,6 @@ _ROWS = (
     _Row("history", "history.enabled"),
     _Row("signal_fit", "pending.signal", (DASHBOARD,)),
     _Row("on_fit", "pending.command", (DASHBOARD,), lambda command: command or None),
-    _Row("quiet_hours", "alerts.quiet_hours"),
     _Row("signal_alert", "alerts.signal", (DASHBOARD,)),
     _Row("on_alert", "alerts.command", (DASHBOARD, "export"), lambda command: command or None),
 )

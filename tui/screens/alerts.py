@@ -1,4 +1,4 @@
-"""The alerts screen: what is wrong now, what may become an alert, what has cleared, and the quiet hours."""
+"""The alerts screen: what is wrong now, what may become an alert, and what has cleared."""
 
 from __future__ import annotations
 
@@ -8,9 +8,6 @@ from typing import TYPE_CHECKING, ClassVar
 
 from textual.containers import VerticalScroll
 from textual.content import Content
-
-from vramtop.monitor.alerts.alert_watch import QuietHours, kept_quiet_hours
-from vramtop.monitor.storage.settings.schema import QUIET_HOURS
 
 from ..draw.labels import MUTED, alarm, format_duration
 from ..draw.palette import colour_of, on_colour
@@ -70,20 +67,6 @@ def alert_lines(watch: AlertWatch | None, now: float, width: int, *, recorded: b
     return lines
 
 
-def quiet_line(hours: str, *, quiet: bool) -> Content:
-    """Return the quiet hours in words.
-
-    Args:
-        hours: as they are kept; empty: there are none.
-        quiet: it is such an hour now.
-    """
-    if not hours:
-        return Content.styled("no quiet hours (vramtop config alerts.quiet_hours 22:00-07:00 sets them)", MUTED)
-    words = f"quiet hours {printable(hours)}: you get a message afterwards for each alert that still lasts"
-    tag = (" QUIET NOW ", f"bold {on_colour(colour_of('uncertain'))}") if quiet else ("", "")
-    return Content.assemble(tag, " " if quiet else "", (words, MUTED))
-
-
 def _listed(title: str, alerts: Sequence[Alert], when: Callable[[Alert], str], width: int) -> Iterator[Content]:
     """Yield alerts below a title, each with its kind and time in one line, and its sentence below."""
     yield Content.styled(title, "bold underline")
@@ -120,7 +103,7 @@ _REFRESH_SECONDS = 1.0
 
 
 class AlertsScreen(DrawnScreen[None]):
-    """Lists the alerts, those too that nobody is told of in quiet hours."""
+    """Lists the alerts."""
 
     app: BoardApp
     TITLE = "Alerts"
@@ -128,14 +111,12 @@ class AlertsScreen(DrawnScreen[None]):
     BINDINGS: ClassVar[list[BindingType]] = ALERT_KEYS
     DEFAULT_CSS = """
     AlertsScreen #title { height: 1; padding: 0 1; text-style: bold; background: $panel; }
-    AlertsScreen #quiet { padding: 0 1; text-wrap: wrap; }
     AlertsScreen #alerts { height: 1fr; padding: 0 1; margin: 1 0 0 0; scrollbar-size-vertical: 1; }
     """
 
     def compose(self) -> ComposeResult:
-        """The quiet hours, and the alerts below."""
+        """The alerts."""
         yield StaticLines(id="title")
-        yield StaticLines(id="quiet")
         with VerticalScroll(id="alerts", can_focus=True):
             yield StaticLines(id="list")
         yield KeysLine()
@@ -147,14 +128,10 @@ class AlertsScreen(DrawnScreen[None]):
             self.set_interval(_REFRESH_SECONDS, self.redraw)
 
     def draw(self) -> None:
-        """Draw the alerts and the quiet hours."""
+        """Draw the alerts."""
         watch = self.app.alert_watch
         firing = watch.states.firing_count if watch else 0
         self.query_one("#title", StaticLines).show(Content(f"Alerts · {firing} firing"))
-        hours = kept_quiet_hours(str(self.app.settings.get(QUIET_HOURS, "")))
-        is_quiet = isinstance(hours, QuietHours) and hours.contains(time.localtime())
-        line = quiet_line(str(hours) if isinstance(hours, QuietHours) else "", quiet=is_quiet)
-        self.query_one("#quiet", StaticLines).show(line, layout=True)
         scroll = self.query_one("#alerts", VerticalScroll)
         width = self.size.width - 2 - scroll.scrollbar_size_vertical
         lines = alert_lines(watch, time.time(), width, recorded=self.app.feed.banner is not None)

@@ -152,7 +152,6 @@ def _words_of(name: str) -> tuple[Any, Any]:
 THEME, VIEW, COLUMNS, SORT, HOST_LINE, ASCII, INTERVAL = (
     f"dashboard.{key}" for key in ("theme", "view", "columns", "sort", "host_line", "ascii", "interval")
 )
-QUIET_HOURS = "alerts.quiet_hours"
 """Names of settings that are remembered, or read by name."""
 TABLES = {
     "dashboard": "The dashboard",
@@ -188,13 +187,6 @@ def _is_backwards(gpus: tuple[str, ...]) -> str | None:
         if first.isdigit() and last.isdigit() and int(first) > int(last):
             return f'"{gpu}" is not a range; give "{last}-{first}"'
     return None
-
-
-def _is_no_time(hours: str) -> str | None:
-    """Return what is wrong with quiet hours that end when they begin."""
-    times = [tuple(map(int, time.split(":"))) for time in hours.split("-") if ":" in time]
-    same = len(times) > len(set(times))
-    return "quiet hours must end at another time than they begin; give off for none" if same else None
 
 
 SETTINGS: tuple[Setting, ...] = (
@@ -284,12 +276,6 @@ SETTINGS: tuple[Setting, ...] = (
         name="pending.command", kind="text", default="", flag="--on-fit", is_program=True,
         example="notify-send \"$VRAMTOP_JOB fits\"", expects="a shell command",
         about="Shell command to run when a pending job begins to fit",
-    ),
-    Setting(
-        name=QUIET_HOURS, kind="text", default="off", flag="--quiet-hours", example="22:00-07:00",
-        pattern=r"(?i:off)|\s*([01]?\d|2[0-3]):[0-5]\d\s*-\s*([01]?\d|2[0-3]):[0-5]\d\s*",
-        expects="HH:MM-HH:MM, such as 22:00-07:00, or off", check=_is_no_time,
-        about="Hours of the day, local time, in which nobody is told of alerts",
     ),
     Setting(
         name="alerts.signal", kind="choice", default="none", choices=SIGNALS, flag="--signal-alert",

@@ -1,4 +1,4 @@
-"""Alerts in the app: a notice, a bell or a notification, the user's command, the list, and quiet hours."""
+"""Alerts in the app: a notice, a bell or a notification, the user's command, and the list."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -80,7 +80,7 @@ async def test_an_alert_is_a_notice_once_and_its_command_gets_the_facts(
 
 
 @pytest.mark.slow
-async def test_the_list_shows_what_fires_and_the_quiet_hours(make_app: Callable[..., VramtopApp], clock: Clock) -> None:
+async def test_the_list_shows_what_fires(make_app: Callable[..., VramtopApp], clock: Clock) -> None:
     app = make_app()
     async with app.run_test(size=(80, 24)) as pilot:
         await until_shown(pilot, lambda: app.board is not None)
@@ -94,32 +94,8 @@ async def test_the_list_shows_what_fires_and_the_quiet_hours(make_app: Callable[
         await fires(pilot, app, clock)
         await until_shown(pilot, lambda: "1 firing" in shown(app, "#title"))
         assert "Not for long enough" not in shown(app, "#list")
-        assert "no quiet hours" in shown(app, "#quiet")
-        app.save_setting("alerts.quiet_hours", "00:00-23:59")
-        await until_shown(pilot, lambda: "quiet hours 00:00-23:59" in shown(app, "#quiet"))
         await pilot.press("escape")
         await until_shown(pilot, lambda: not isinstance(app.screen, AlertsScreen))
-
-
-async def test_in_quiet_hours_nobody_is_told(
-    make_app: Callable[..., VramtopApp], clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rung: list[str] = []
-    monkeypatch.setattr(VramtopApp, "bell", lambda _: rung.append("bell"))
-    settings = {"alerts.quiet_hours": "00:00-23:59"}
-    told = tmp_path / "told"
-    app = make_app(settings=settings, signal_alert="bell", on_alert=f"echo $VRAMTOP_ALERT_STATE >> {told}")
-    real = user_signals.time.localtime
-    monkeypatch.setattr(user_signals.time, "localtime", lambda *at: real(*at) if at else real(12 * 3600))
-    async with app.run_test() as pilot:
-        await fires(pilot, app, clock)
-        assert notices(app) == rung == []
-        assert not told.exists()
-        settings["alerts.quiet_hours"] = "off"
-        app._watch_feed()
-        await until_shown(pilot, lambda: notices(app) == [SENTENCE])
-        assert rung == ["bell"]
-        await until_shown(pilot, told.exists)
 
 
 @pytest.mark.slow
@@ -180,18 +156,6 @@ async def test_view_only_lists_alerts(make_app: Callable[..., VramtopApp], clock
         await fires(pilot, app, clock)
         await pilot.press("w")
         await until_shown(pilot, lambda: isinstance(app.screen, AlertsScreen) and "firing" in shown(app, "#title"))
-
-
-@pytest.mark.slow
-async def test_kept_quiet_hours_that_cannot_be_read_are_one_notice(
-    make_app: Callable[..., VramtopApp], clock: Clock
-) -> None:
-    app = make_app(settings={"alerts.quiet_hours": "nights"})
-    async with app.run_test() as pilot:
-        await fires(pilot, app, clock)
-        complaint, alert = notices(app)
-        assert complaint.startswith("The quiet hours of your settings: nights: give the quiet hours as HH:MM-HH:MM")
-        assert alert == SENTENCE
 
 
 @pytest.mark.slow

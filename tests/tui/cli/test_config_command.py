@@ -206,7 +206,7 @@ def test_a_broken_file_opens_the_dashboard_with_defaults_and_a_notice(
     assert run()[0] == 0
     assert len(notices_of(opened[1])) == 4
     assert notices_of(opened[1])[-1] == "2 more problems in the settings; vramtop config lists them."
-    write(file, '[dashboard]\ngpu = ["3-2"]\n[alerts]\nquiet_hours = "07:00-7:00"\n')  # refused where they are typed
+    write(file, '[dashboard]\ngpu = ["3-2"]\n[alerts]\nsignal = "loud"\n')  # refused where they are typed
     assert run()[0] == 0
     assert len(notices_of(opened[2])) == 2
     assert opened[2].watchlist.display_filter is None

@@ -38,7 +38,6 @@ GIB = 2**30
         (["--job", "none.toml"], "none.toml"),
         (["--listen", "0", "--", "python", "train.py"], "takes no launch line"),
         (["--interval", "0"], "--interval"),
-        (["--quiet-hours", "22-7"], "--quiet-hours: 22-7: give the quiet hours as HH:MM-HH:MM"),
     ],
 )
 def test_mistakes_are_one_sentence(

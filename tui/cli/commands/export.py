@@ -197,13 +197,11 @@ def _alerts(options: argparse.Namespace, running: ExitStack) -> Callable[[Latest
     """Return what looks after the alerts; None: nobody asked to be told."""
     if not options.on_alert:
         return None
-    from vramtop.monitor.alerts.alert_watch import AlertWatch, Feed, alerts_off, kept_quiet_hours
+    from vramtop.monitor.alerts.alert_watch import AlertWatch, Feed, alerts_off
 
     from ...background.user_command import CommandQueue, UserCommand
 
-    hours, log = kept_quiet_hours(options.quiet_hours), _Log()
-    if isinstance(hours, str):
-        raise InputError(f"the quiet hours of your settings: {hours}")
+    log = _Log()
     command = UserCommand("--on-alert", options.on_alert, log.say, seconds=_ALERT_COMMAND_SECONDS)
     off = alerts_off(options.settings.values)
     commands, watch = CommandQueue(command), AlertWatch(options.interval, expects_gpus=True, left_out=off)
@@ -214,7 +212,7 @@ def _alerts(options: argparse.Namespace, running: ExitStack) -> Callable[[Latest
         state, now = latest.state(), monotonic()
         age = now - started_at if state.age_seconds is None else state.age_seconds
         feed = Feed(board=state.board, age_seconds=age, interval=options.interval, failure=state.failure)
-        for each in watch.tick(feed, now, hours):
+        for each in watch.tick(feed, now):
             log.say(f"{each.state}: {each.alert.condition.sentence}")
             commands.add(each.facts())
 

@@ -460,7 +460,7 @@ def _config(parser: "Parser") -> None:
         "Precedence: flag, environment variable, settings file, default. vramtop reads the file at start, so restart "
         "open dashboards after a change."
     )
-    text = "A setting, such as alerts.quiet_hours, or a table, such as alerts."
+    text = "A setting such as alerts.signal, or a table of settings, such as alerts."
     parser.add_argument("setting", nargs="?", metavar="SETTING", help=text)
     text = "Its new value; separate lists with commas: PID,USER."
     parser.add_argument("value", nargs="?", metavar="NEW", help=text)

@@ -176,7 +176,7 @@ def _add_machine_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_alert_arguments(parser: argparse._ActionsContainer, *, after_command: bool = False) -> None:
-    """Add ``--on-alert`` and ``--quiet-hours``.
+    """Add ``--on-alert``.
 
     Args:
         parser: of a command, or a group of flags.
@@ -185,19 +185,6 @@ def add_alert_arguments(parser: argparse._ActionsContainer, *, after_command: bo
     default = argparse.SUPPRESS if after_command else None
     text = "shell command to run when an alert fires or clears; it gets VRAMTOP_ALERT and other variables"
     parser.add_argument("--on-alert", metavar="COMMAND", default=default, help=text)
-    text = "local time without alert messages: 22:00-07:00, or off"
-    parser.add_argument("--quiet-hours", type=_quiet_hours, metavar="HH:MM-HH:MM", default=default, help=text)
-
-
-def _quiet_hours(text: str) -> str:
-    from vramtop.estimator.common.errors import InputError
-    from vramtop.monitor.alerts.alert_watch import QuietHours  # only if they are given
-
-    try:
-        QuietHours.parse(text)
-    except InputError as error:
-        raise argparse.ArgumentTypeError(error.message) from None
-    return text
 
 
 # Arguments about several hosts.

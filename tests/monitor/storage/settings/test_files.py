@@ -26,7 +26,7 @@ theme = "nord"   # in the evening
 # interval = 1
 
 [alerts]
-quiet_hours = "22:00-07:00"
+signal = "bell"
 """
 
 

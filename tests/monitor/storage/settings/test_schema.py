@@ -73,8 +73,6 @@ def test_words_are_those_of_the_program() -> None:
         ("dashboard.view", "list", '"runs", "tree", "processes"'),
         ("dashboard.columns", ["PID", "NO"], '"NO" is wrong; give a list of'),
         ("dashboard.theme", "a\nb", "the name of a theme"),
-        ("alerts.quiet_hours", "22-7", "22:00-07:00"),
-        ("alerts.quiet_hours", "07:00-7:00", "another time"),
         ("dashboard.gpu", ["GPU 0"], '"GPU 0" is wrong; give a list of GPUs'),
         ("dashboard.gpu", ["3-2"], 'give "2-3"'),
         ("export.listen", "host:http", "HOST:PORT"),
@@ -94,7 +92,7 @@ def test_a_wrong_value_says_what_is_allowed(name: str, value: object, says: str)
         ("dashboard.mouse", "1", True),
         ("dashboard.user", "ann, bob", ("ann", "bob")),
         ("dashboard.user", "", ()),
-        ("alerts.quiet_hours", "off", "off"),
+        ("alerts.signal", "bell", "bell"),
     ],
 )
 def test_texts_of_the_environment_mean_values(name: str, text: str, value: object) -> None:
@@ -106,7 +104,7 @@ def test_texts_of_the_environment_mean_values(name: str, text: str, value: objec
     [
         ("dashboard.intervall", "dashboard.interval"),
         ("theme", "dashboard.theme"),
-        ("quiet-hours", "alerts.quiet_hours"),
+        ("read-only", "dashboard.read_only"),
         ("ui.columns", "dashboard.columns"),
         ("zzz", None),
     ],
