@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import sqlite3
 import threading
 from pathlib import Path
 from typing import Any
@@ -120,7 +119,7 @@ def test_the_doctor_finds_every_file_sound(older: Path, capsys: pytest.CaptureFi
 
 def test_measured_runs_and_recent_models_are_there(tmp_path: Path) -> None:
     shutil.copytree(DATA / NEWEST, tmp_path / "data")
-    history = History(tmp_path / "data" / "history.sqlite3")
+    history = History(tmp_path / "data" / "history.json")
     assert sorted((run.model, run.card, run.job.training.micro_batch) for run in history.list()) == [
         ("Llama 3.2 1B", "NVIDIA H100 80GB HBM3", size) for size in (1, 2, 4)
     ]
@@ -134,9 +133,7 @@ def test_what_a_newer_version_wrote_is_refused_in_a_sentence_and_stays(tmp_path:
     for name in ("pending.json", "answers.json"):
         document = json.loads((folder / name).read_text())
         (folder / name).write_text(json.dumps({**document, "version": 2}))
-    with sqlite3.connect(folder / "history.sqlite3") as connection:
-        connection.execute("PRAGMA user_version = 2")
-    connection.close()
+    (folder / "history.json").write_text(json.dumps({"version": 2, "content": {}}))
     before = {path.name: path.read_bytes() for path in folder.glob("*.json")}
     said: list[str] = []
     pending = PendingJobs(folder / "pending.json", notify=said.append)
@@ -147,6 +144,6 @@ def test_what_a_newer_version_wrote_is_refused_in_a_sentence_and_stays(tmp_path:
     assert "pending.json was written by another version of vramtop and is left as it is" in said[0]
     with pytest.raises(CannotTellError, match="another version of vramtop and is left as it is"):
         SavedAnswers(folder / "answers.json").save("run", {"training.compile": True})
-    with pytest.raises(CannotTellError, match=r"newer vramtop \(schema 2; this one knows 1\)"):
-        History(folder / "history.sqlite3").list()
+    with pytest.raises(CannotTellError, match="another version of vramtop and is left as it is"):
+        History(folder / "history.json").list()
     assert {path.name: path.read_bytes() for path in folder.glob("*.json")} == before

@@ -131,8 +131,8 @@ RESERVATIONS = Limit(what="the folder of reservations", items=10_000)
 RESERVATION_FILE = Limit(what="a reservation", bytes=2**16)
 
 # Measured runs (monitor/history); the file may be another user's.
-MEASURED_RUNS = Limit(what="the file of measured runs", seconds=10.0, bytes=2**25)
-"""vramtop keeps the file itself below these bytes; statements in a forged one may compute without end."""
+MEASURED_RUNS = Limit(what="the file of measured runs", seconds=10.0)
+"""For the database of earlier versions: statements in a forged one may compute without end."""
 
 
 # What is read of one process on a GPU, which may be another user's (monitor/host, monitor/attach).

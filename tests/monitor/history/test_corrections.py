@@ -20,7 +20,7 @@ def history(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> History:
     monkeypatch.setattr(new_measurement, "machine_digest", lambda: "here")
     monkeypatch.setattr(new_measurement, "vramtop_version", lambda: "1")
     machine = Machine(tokens=0.2, slack=0.03)
-    kept = History(tmp_path / "history.sqlite3")
+    kept = History(tmp_path / "history.json")
     for size in (1, 8, 8):
         kept.add(machine.run(job(micro_batch=size)))
     return kept
@@ -70,7 +70,7 @@ def test_a_history_that_cannot_be_read_is_said_once_and_changes_nothing(tmp_path
     found = Corrections(history=nowhere, notify=said.append, clock=lambda: NOW)
     assert found.corrected(budget_of(TARGET), card=CARD) is budget_of(TARGET)
     assert said == []  # nothing is kept there
-    damaged = tmp_path / "history.sqlite3"
+    damaged = tmp_path / "history.json"
     damaged.write_bytes(b"no database")
     found = Corrections(history=lambda: History(damaged), notify=said.append, clock=lambda: NOW)
     for card in (CARD, None):
@@ -91,7 +91,7 @@ def test_what_was_read_is_used_again_until_a_run_is_kept(history: History, monke
     found.forget_what_was_read()
     assert found.corrected(budget_of(small), card=CARD, environ={}).learned != before.learned
     now[0] += module._FRESH_SECONDS + 1
-    monkeypatch.setattr(History, "reading", None)
+    monkeypatch.setattr(History, "on_card", None)
     with pytest.raises(TypeError):
         found.corrected(budget_of(small), card=CARD, environ={})
 

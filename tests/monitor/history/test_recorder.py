@@ -97,7 +97,7 @@ def machine(
     make_gpu: Callable[..., GpuReading],
     make_process: Callable[..., GpuProcess],
 ) -> Machine:
-    history = History(tmp_path / "history.sqlite3")
+    history = History(tmp_path / "history.json")
     return Machine(key, history, (make_budget, make_snapshot, make_gpu, make_process))
 
 
@@ -224,10 +224,10 @@ def test_a_history_that_cannot_be_written_is_said_once(machine: Machine, monkeyp
     monkeypatch.setattr(module, "MIN_SECONDS", 0.0)
 
     def closed() -> History:
-        raise CannotTellError("history.sqlite3 cannot be written: Read-only file system.")
+        raise CannotTellError("history.json cannot be written: Read-only file system.")
 
     machine.recorder.history = closed
     machine.tick(38, steps=2)
     machine.tick(39, steps=3)
     machine.tick(40, steps=4)
-    assert machine.said == ["history.sqlite3 cannot be written: Read-only file system."]
+    assert machine.said == ["history.json cannot be written: Read-only file system."]

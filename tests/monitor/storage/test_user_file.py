@@ -17,7 +17,6 @@ from vramtop.estimator.job.job import Job, ModelSpec
 from vramtop.estimator.job.job_file.load_and_save import save_job
 from vramtop.estimator.trace.worker_pool import read_cached, write_cached
 from vramtop.monitor.attach.saved_answers import SavedAnswers
-from vramtop.monitor.history.history import History
 from vramtop.monitor.storage.pending_jobs import PendingJobs
 from vramtop.monitor.storage.settings.change import change_settings
 from vramtop.monitor.storage.user_file import UserFile, data_file
@@ -185,16 +184,13 @@ def test_root_writes_nothing_where_another_user_leads_the_way(tmp_path: Path) ->
     for name, home in (("linked", tmp_path / "linked"), ("theirs", tmp_path / "theirs" / "vramtop")):
         (tmp_path / f"{name}.shadow").write_text("root's own")
         home.mkdir(parents=True)
-        for file in ("answers.json", "history.sqlite3", "config.toml", "trace.json"):
+        for file in ("answers.json", "config.toml", "trace.json"):
             (home / file).symlink_to(tmp_path / f"{name}.shadow")
             os.chown(home / file, 65534, 65534, follow_symlinks=False)
     os.chown(tmp_path / "theirs", 65534, 65534)
     for home in (tmp_path / "linked", tmp_path / "theirs" / "vramtop", tmp_path / "theirs" / "none" / "yet"):
         with pytest.raises(CannotTellError, match="belongs to another user; set HOME to a folder of your own"):
             UserFile(home / "answers.json", list[str], list, 1, "answers").change(lambda old: [*old, "new"])
-        history = History(home / "history.sqlite3")
-        with pytest.raises(CannotTellError, match="belongs to another user"), history.writing():
-            pass
         with pytest.raises(CannotTellError, match="belongs to another user"):
             change_settings({"dashboard.interval": 3.0}, {"VRAMTOP_CONFIG": str(home / "config.toml")})
         write_cached(home / "trace.json", 1, 5)

@@ -72,7 +72,7 @@ def test_the_processes_of_the_command_alone_are_followed_to_their_end(
     def wait(_: float) -> None:
         alive["now"] = source.reads < 2
 
-    history = History(tmp_path / "history.sqlite3")
+    history = History(tmp_path / "history.json")
     recorder = RunRecorder(history=lambda: history)
     settings = {"training.sequence_length": 96}
     follow(command, source, recorder, wait=wait, is_running=lambda _: alive["now"], settings=settings)
@@ -119,7 +119,7 @@ def test_why_nothing_is_kept_is_said_once_on_the_commands_standard_error(
     own = make_process(pid, 38, start_time=start)
     source = scripted_source([make_snapshot([make_gpu(0, [own])])] * 5)
     reads, writes = os.pipe()
-    history = History(tmp_path / "history.sqlite3")
+    history = History(tmp_path / "history.json")
     if case == "another has kept it":  # such as vramtop attach, with --set
         identity = run_identity(pid)
         assert identity
