@@ -56,16 +56,6 @@ class Key(msgspec.Struct, frozen=True):
     """The help has a line for it; False: everyone knows it, or the line of another one says it."""
 
 
-class FixedKey(msgspec.Struct, frozen=True, kw_only=True):
-    """What has the same keys in every program."""
-
-    keys: str
-    """Keys as they are shown: ``1-9``."""
-    does: str
-    where: str
-    """The screens, in words."""
-
-
 ALT_DIGIT_CHARACTERS = "¡™£¢∞§¶•ª"
 """The characters of Alt and a digit from 1 to 9, as Textual receives them (those of a Mac's keyboard)."""
 SHARED_KEYS = {
@@ -93,46 +83,6 @@ SHARED_KEYS = {
     "job.step": Key("f5,t", "the training step: memory over one step, by component"),
     "form.other_pane": Key("f6", "the other half: switch between the settings and the rest of the screen"),
 }
-
-FIXED_KEYS = (
-    FixedKey(keys="Ctrl+Q", does="quit", where="everywhere"),
-    FixedKey(keys="Ctrl+C", does="copy the selected text", where="everywhere"),
-    FixedKey(
-        keys="Tab, Shift+Tab",
-        does="go to the next or previous field or part of the screen",
-        where="everywhere, unless a screen uses Tab itself",
-    ),
-    FixedKey(
-        keys="↑ ↓ Enter",
-        does="go to the previous or next field; in a menu: choose a word",
-        where="forms, menus and dialogs",
-    ),
-    FixedKey(
-        keys="← → Enter Space",
-        does="take the previous or next choice, or list the choices; on a heading: fold or unfold",
-        where="choices and headings of a form",
-    ),
-    FixedKey(
-        keys="PgUp PgDn",
-        does="a page up or down",
-        where="menus with a search field",
-    ),
-    FixedKey(
-        keys="1-9",
-        does="apply a suggestion; with Alt while you type in a field",
-        where="fit check",
-    ),
-    FixedKey(
-        keys="j k",
-        does="one row down, one row up, beside the arrow keys",
-        where="GPUs of the dashboard, suggestions of the fit check",
-    ),
-)
-"""Keys without an id: those of fields and menus, as in every program, and the digits of suggestions."""
-
-
-# Keys of the dashboard, its dialogs, and the screens about a GPU, a process, a step or a failure.
-
 
 DASHBOARD_KEYS = {
     "dashboard.fit_check": Key("f", ("fit check: whether a job fits before you start it; reopens a pending job")),

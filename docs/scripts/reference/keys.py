@@ -3,7 +3,7 @@
 import re
 from itertools import groupby
 
-from vramtop.tui.keys import FIXED_KEYS, KEYS, key_name, keys_of
+from vramtop.tui.keys import KEYS, key_name, keys_of
 
 from .markdown import bullets, codes, page, prose, sentence
 
@@ -22,7 +22,6 @@ _IN_ONE_LINE = {
 """Keys that are listed with another key, whose sentence says both."""
 _TELL_THEIR_KEYS = ("columns", "signal", "rehearse")
 """Groups of the dialogs that show their keys."""
-_WITHOUT_A_GROUP = ("everywhere", "fit check", "GPUs of the dashboard, suggestions of the fit check")
 _GROUPS = {
     "app": "Every screen",
     "list": "Lists and tables",
@@ -41,6 +40,14 @@ _GROUPS = {
 }
 
 
+_OTHERS = """\
+- `Ctrl+Q` Quit.
+- `Ctrl+C` Copy the selected text.
+- `Tab`, `Shift+Tab` Go to the next or previous field or part of the screen.
+- `1-9` Apply a suggestion; with Alt while you type in a field.
+- `j k` One row down, one row up, beside the arrow keys."""
+
+
 def keys_page() -> str:
     """Return the page."""
     parts = []
@@ -48,14 +55,7 @@ def keys_page() -> str:
         if group in _TELL_THEIR_KEYS:
             continue
         parts += [f"## {_GROUPS[group]}", bullets(_line(key_id) for key_id in own if key_id not in _IN_ONE_LINE)]
-    fixed = [f"{_keys(row.keys)} {prose(sentence(row.does))}" for row in FIXED_KEYS if row.where in _WITHOUT_A_GROUP]
-    return page(
-        "Keys",
-        _INTRODUCTION,
-        *parts,
-        "## Others",
-        bullets(fixed),
-    )
+    return page("Keys", _INTRODUCTION, *parts, "## Others", _OTHERS)
 
 
 def _line(key_id: str) -> str:

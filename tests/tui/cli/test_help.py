@@ -183,7 +183,7 @@ def test_a_process_opens_the_dashboard_on_a_terminal(monkeypatch: pytest.MonkeyP
         (["fit", "gpt2", "--fsdp2"], "there is no flag --fsdp2; write --strategy fsdp2"),
         (["fit", "gpt2", "--8xh100"], "there is no flag --8xh100; write --gpu-type 8xh100"),
         (["fit", "gpt2", "--ppo"], "no flag describes this method; give the launch line"),
-        (["fit", "gpt2", "--act-ckpt"], "there is no flag --act-ckpt; did you mean --activation-checkpointing?"),
+        (["fit", "gpt2", "--act-ckpt"], "there is no flag --act-ckpt; did you mean --grad-ckpt?"),
         (["fit", "gpt2", "--grad-ckp"], "there is no flag --grad-ckp; did you mean --grad-ckpt?"),
         (["fit", "gpt2", "--use-ddp"], "there is no flag --use-ddp; see vramtop fit --help"),
         (["fit", "gpt2", "--rewards"], "there is no flag --rewards; did you mean --reward?"),

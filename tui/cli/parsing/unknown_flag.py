@@ -2,7 +2,7 @@
 
 import difflib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 _LENGTH_OR_BATCH = re.compile(r"seq|ctx|cont|len|tok|batch|window")
@@ -17,22 +17,8 @@ _HINTS = {
         "no flag describes this method; give the launch line, as in vramtop fit -- python train.py",
     ),
 }
-_SAME_WORDS = {
-    **dict.fromkeys(("ckpt", "ckpting", "checkpoint", "checkpoints"), "checkpointing"),
-    **dict.fromkeys(("acc", "accum", "accumulate", "accumulated"), "accumulation"),
-    **dict.fromkeys(("act", "activations"), "activation"),
-    **dict.fromkeys(("seq", "sequences"), "sequence"),
-    **dict.fromkeys(("ctx", "window"), "context"),
-    **dict.fromkeys(("len", "lenght"), "length"),
-    **dict.fromkeys(("attn",), "attention"),
-    **dict.fromkeys(("optim", "opt"), "optimizer"),
-    **dict.fromkeys(("grad", "gradients"), "gradient"),
-    **dict.fromkeys(("mem", "vram"), "memory"),
-    **dict.fromkeys(("quant", "quantize", "quantized"), "quantization"),
-}
-"""Short and other forms of the words of flags."""
 _NEAR = 0.75
-"""Likeness (``difflib``) from which two words are one that was mistyped: ``precison``; not ``unsloth`` and ``use``."""
+"""Likeness (``difflib``) from which a flag is one that was mistyped: ``precison``; not ``unsloth`` and ``use``."""
 _MOST = 3
 _SHORTEST_BEGINNING = 3
 """An unknown flag needs this many letters to be completed to a known one."""
@@ -85,7 +71,7 @@ def _is_card(word: str) -> bool:
 
 
 def _near(name: str, actions: Mapping[str, Any]) -> list[str]:
-    """Return the names that one may mean, one for each flag: those that begin with it, else those with its words."""
+    """Return the names that one may mean, one for each flag: those that begin with it, else those that are like it."""
     sizes = _LENGTH_OR_BATCH.search(name) and "par" not in name
     shown = {
         each: action
@@ -94,31 +80,8 @@ def _near(name: str, actions: Mapping[str, Any]) -> list[str]:
     }
     begun = sorted((each for each in shown if each.startswith(name)), key=len)
     found = begun if len(name) >= _SHORTEST_BEGINNING + len("--") else []
-    if not found:
-        scores = {each: score for each in shown if (score := _likeness(name, each)) is not None}
-        found = sorted(scores, key=lambda each: -scores[each])
-        found = [each for each in found if scores[each] == scores[found[0]]]
+    found = found or difflib.get_close_matches(name, shown, 1, _NEAR)
     return list({id(shown[each]): each for each in reversed(found)}.values())[::-1][:_MOST]
-
-
-def _likeness(name: str, known: str) -> float | None:
-    """Return how alike two flags are; None: one has a word to which none of the other's is near."""
-    if _letters(name) == _letters(known):
-        return 2.0
-    words, others = list(_words(name)), list(_words(known))
-    if len(words) != len(others):
-        whole = _ratio(_letters(name), _letters(known))
-        return whole if whole >= 0.9 else None  # a dash was left out
-    nearest = [_ratio(word, other) for word, other in zip(words, others, strict=True)]
-    return sum(nearest) / len(nearest) if min(nearest) >= _NEAR else None
-
-
-def _ratio(word: str, other: str) -> float:
-    return difflib.SequenceMatcher(None, word, other).ratio() if word[:1] == other[:1] else 0.0
-
-
-def _words(name: str) -> Iterator[str]:
-    return (_SAME_WORDS.get(word, word) for word in name.split("-") if word)
 
 
 def _letters(name: str) -> str:
