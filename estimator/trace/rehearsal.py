@@ -38,6 +38,7 @@ from .kept_rehearsals import ConvolutionFacts, KeptRehearsal, RehearsalAnswer
 from .launch_wrappers import without_wrappers
 from .own_program import not_rehearsed, require_own
 from .python_command import NOTEBOOK, python_command
+from .stand_in_models import cache_with, has_stand_in
 from .traced_budget import Overhead, highest_of, overhead_of, peak_of, phases_of, timeline_of
 
 if TYPE_CHECKING:
@@ -54,6 +55,10 @@ _UNEQUAL_SHARES = 0.1
 tokens, but the buffers of the one at work grow with its own. Chosen, not measured."""
 NO_TORCH = "cannot import torch"
 """Part of what the program that rehearses says in a Python without torch."""
+_STOOD_IN = (
+    "{} is not on this machine, and the hub did not give it: vramtop's own config stands in for it, and a tokenizer "
+    "that makes one token of each word"
+)
 _MAX_ERROR, _MAX_LEFT_OUT, _MAX_LINE = 300, 4, 60
 _MAX_ANSWER_BYTES, _MAX_PROGRESS_BYTES = 2**27, 200
 """The program may write anything where its answer is looked for."""
@@ -166,32 +171,76 @@ def rehearse_job(
     if not may_run:
         raise CannotTellError(not_rehearsed(program, gpu, memory_bytes, changed))
     require_own(program, interpreter, words, folder)
-    notebook = Path(folder, words[0]) if words[0].endswith(NOTEBOOK) else None
-    cells, left_out = _cells(notebook, words[1:]) if notebook is not None else (None, ())
-    with IsolatedRun(folder, offline=program.offline, background=background) as run:
-        files = {"answer": f"{run.shared}/answer.json", "progress": f"{run.shared}/progress"}
-        limits = {"seconds": program.timeout, **({"threads": 1} if background else {})}
-        plan = {**settings, **files, **limits, "cells": cells, "scratch": str(run.shared), "kept_as": VARIABLE}
-        file = run.shared / "plan.json"
-        file.write_bytes(msgspec.json.encode(plan))
-        run.start([str(interpreter), str(PROGRAM), str(file), *words], environ_of_run)
-        if progress is not None:
-            progress(f"rehearsing {job.label}: starting")
-        run.wait(program.timeout, lambda: _tell(progress, job.label, run.resident_bytes, Path(files["progress"])))
-        answer = _read(Path(files["answer"]))
+    start = _Start(
+        program=program, words=[str(interpreter), str(PROGRAM), *words], folder=folder, environ=environ_of_run,
+        plan=settings, label=job.label, progress=progress, background=background,
+    )  # fmt: skip
+    answer, report, stand_ins = _run(start)
+    found = kept_rehearsals.of_answer(interpreter, words, folder, environ_of_run, answer=answer, report=report)
+    if stand_ins:
+        found = msgspec.structs.replace(found, refused=f"it was made without {', '.join(stand_ins)}")
+    if found.refused is None:
+        kept_rehearsals.keep(name, found)
+    return _rehearsed(job, found, gpu, variables, notes=tuple(_notes(changed, found, report)))
+
+
+class _Start(msgspec.Struct, frozen=True, kw_only=True):
+    """A rehearsal that is not kept, as it is started."""
+
+    program: Program
+    words: list[str]
+    """Python, the program that rehearses, and what Python would be given."""
+    folder: str
+    environ: dict[str, str]
+    plan: dict[str, Any]
+    label: str
+    progress: Any
+    """None, or called with a few words about what is being done."""
+    background: bool
+
+    def run(self, cells: Any, stand_ins: Sequence[str]) -> tuple[RehearsalAnswer | None, IsolatedRun]:
+        """Run it once, with stand-ins for models of the hub."""
+        with IsolatedRun(self.folder, offline=self.program.offline, background=self.background) as run:
+            files = {"answer": f"{run.shared}/answer.json", "progress": f"{run.shared}/progress"}
+            limits = {"seconds": self.program.timeout, **({"threads": 1} if self.background else {})}
+            plan = {**self.plan, **files, **limits, "cells": cells, "scratch": str(run.shared), "kept_as": VARIABLE}
+            file = run.shared / "plan.json"
+            file.write_bytes(msgspec.json.encode(plan))
+            cache = cache_with(stand_ins, run.shared, self.environ) if stand_ins else {}
+            run.start([*self.words[:2], str(file), *self.words[2:]], {**self.environ, **cache})
+            if self.progress is not None:
+                self.progress(f"rehearsing {self.label}: starting")
+            seen = Path(files["progress"])
+            run.wait(self.program.timeout, lambda: _tell(self.progress, self.label, run.resident_bytes, seen))
+            return _read(Path(files["answer"])), run
+
+
+def _run(start: _Start) -> tuple[RehearsalAnswer, Report, Sequence[str]]:
+    """Run a program, again for each model of the hub that is missing and has a stand-in; return these, too.
+
+    Raises:
+        CannotTellError: it ended before an optimizer had stepped; with the end of its output.
+    """
+    _, _, first, *rest = start.words
+    notebook = Path(start.folder, first) if first.endswith(NOTEBOOK) else None
+    cells, left_out = _cells(notebook, rest) if notebook is not None else (None, ())
+    stand_ins: list[str] = []
+    answer, run = start.run(cells, ())
+    while answer is not None and (missing := answer.missing_repository) is not None:
+        if missing in stand_ins or not has_stand_in(missing):
+            break
+        stand_ins.append(missing)
+        answer, run = start.run(cells, stand_ins)
     if answer is None or not answer.peak_reserved or answer.ended in ("error", "exit"):
-        error = CannotTellError("; ".join((_failure(answer, run, program.timeout), *left_out, *_kept_by(run.report))))
+        why = (_failure(answer, run, start.program.timeout), *left_out, *_kept_by(run.report))
+        error = CannotTellError("; ".join(why))
         error.output = "" if NO_TORCH in run.last_line else run.output
         raise error
     if run.report is None:
         raise CannotTellError(run.stopped or f"the program's supervisor ended: {run.last_line}")
-    if notebook is not None:
-        doubts, read = [*left_out, *answer.doubts], (*answer.files, str(notebook))
-        answer = msgspec.structs.replace(answer, doubts=doubts, files=read)
-    found = kept_rehearsals.of_answer(interpreter, words, folder, environ_of_run, answer=answer, report=run.report)
-    if found.refused is None:
-        kept_rehearsals.keep(name, found)
-    return _rehearsed(job, found, gpu, variables, notes=tuple(_notes(changed, found, run.report)))
+    doubts = [*map(_STOOD_IN.format, stand_ins), *left_out, *answer.doubts]
+    read = (*answer.files, *([str(notebook)] if notebook is not None else ()))
+    return msgspec.structs.replace(answer, doubts=doubts, files=read), run.report, stand_ins
 
 
 def _cells(notebook: Path, words: Sequence[str]) -> tuple[list[tuple[int, str]], tuple[str, ...]]:
@@ -458,7 +507,7 @@ def _failure(answer: RehearsalAnswer | None, run: IsolatedRun, timeout: float) -
         )
     if answer.missing_repository is not None:
         return (
-            f"the program needs {answer.missing_repository}, which is not on this machine, and the hub did not answer "
+            f"the program needs {answer.missing_repository}, which is not on this machine, and the hub did not give it "
             f"(at {answer.line.partition(', in ')[0]}); download it first: hf download {answer.missing_repository}"
         )
     if answer.missing_package is not None:

@@ -592,7 +592,7 @@ def _doubt_unused_lengths(tree: ast.Module, reader: Reader) -> set[str]:
     idle = [node for node in ast.walk(tree) if ours and _cuts_nothing(node, tree)]
     inside = {id(each) for node in idle for each in ast.walk(node)}
     read = {name for node in ast.walk(tree) if ours and id(node) not in inside for name in _reads(node)}
-    read_idly = {name for node in idle for each in ast.walk(node) for name in _reads(each)} & ours - read
+    read_idly: set[str] = {name for node in idle for each in ast.walk(node) for name in _reads(each)} & ours - read
     given = (notes.written, notes.hints, options.declared, *(each.values for each in notes.arguments))
     has_other = any(name in LENGTH_ARGUMENTS and name not in read_idly for table in given for name in table)
     for name in sorted(ours - read):
@@ -687,7 +687,8 @@ def _doubt_inputs(tree: ast.Module, reader: Reader, model: Model) -> None:
 
 def _is_part(node: ast.AST) -> bool:
     """Return True for a part of a batch whose bounds are computed: ``batch[start:start + size]``."""
-    bounds = (node.slice.lower, node.slice.upper) if isinstance(getattr(node, "slice", None), ast.Slice) else ()
+    part = getattr(node, "slice", None)
+    bounds = (part.lower, part.upper) if isinstance(part, ast.Slice) else ()
     return any(isinstance(each, ast.Name | ast.BinOp | ast.Attribute) for each in bounds)
 
 

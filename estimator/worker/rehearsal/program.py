@@ -52,6 +52,7 @@ _LOCKED_SECONDS = 5.0
 _LEAST_AFTERWARDS = 10.0
 """Seconds since the start that a program has at least for what follows its steps; else twice what it took for them."""
 _FOLDER = str(Path(__file__).parent)
+_NOT_GIVEN = ("LocalEntryNotFoundError", "OfflineModeIsEnabled", "GatedRepoError", "RepositoryNotFoundError")
 _HOOKED = "_vramtop_labels_gradient"
 
 
@@ -497,12 +498,12 @@ def _missing_package(error: BaseException | None) -> str | None:
 
 
 def _missing_repository(error: BaseException | None) -> str | None:
-    """Return the name on the hub of what is neither there nor in its cache on this machine; None: nothing is missing.
+    """Return the name on the hub of what is not on this machine, nor given by the hub; None: nothing is missing.
 
-    huggingface_hub raises ``LocalEntryNotFoundError``, from functions that all call the name ``repo_id``.
+    huggingface_hub raises these errors, from functions that all call the name ``repo_id``.
     """
     for each in causes(error):
-        if type(each).__name__ in ("LocalEntryNotFoundError", "OfflineModeIsEnabled"):
+        if type(each).__name__ in _NOT_GIVEN:
             frames = [frame for frame, _ in traceback.walk_tb(each.__traceback__)]
             named = (frame.f_locals.get("repo_id") for frame in reversed(frames))
             return next((name for name in named if isinstance(name, str)), None)

@@ -355,7 +355,7 @@ def test_what_a_program_writes_is_thrown_away(program, monkeypatch: pytest.Monke
             (
                 "import os\nos.environ['HF_HUB_OFFLINE'] = '1'\nfrom huggingface_hub import hf_hub_download\n"
                 "hf_hub_download('no/model', 'config.json')",
-                r"needs no/model, which is not on this machine, and the hub did not answer \(at train\.py:4\); "
+                r"needs no/model, which is not on this machine, and the hub did not give it \(at train\.py:4\); "
                 r"download it first: hf download no/model",
             ),
             ("import json\njson.loads('{')", r"at train\.py:2, in /.*/json/decoder\.py:\d+: JSONDecodeError"),

@@ -1,0 +1,99 @@
+"""Stand-ins for models of the hub that are not on this machine: vramtop's own config, and a tokenizer of that size.
+
+A rehearsal reads no weights, so that a config is all it needs of a model. The folder of a stand-in is one of
+huggingface_hub's cache, which every library reads.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from ..model.find_config import find_built_in, hub_cache
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+    from pathlib import Path
+
+_TOKENS = {
+    "pad_token": "<pad>",
+    "unk_token": "<unk>",
+    "bos_token": "<s>",
+    "eos_token": "</s>",
+    "cls_token": "[CLS]",
+    "sep_token": "[SEP]",
+    "mask_token": "[MASK]",
+}
+_CHAT = "{% for message in messages %}<s> {{ message['role'] }} {{ message['content'] }} </s>{% endfor %}"
+_COMMIT = "0" * 40
+
+
+def has_stand_in(name: str) -> bool:
+    """Return True if vramtop knows the config of a model on the hub."""
+    return find_built_in(name) is not None
+
+
+def cache_with(names: Collection[str], folder: Path, environ: Mapping[str, str]) -> dict[str, str]:
+    """Write a cache of huggingface_hub with stand-ins, beside links to what is in the user's; return its variables.
+
+    Args:
+        names: on the hub, each with a stand-in.
+        folder: gets the cache; exists.
+        environ: of the program.
+    """
+    made = folder / "hub"
+    made.mkdir()
+    for name in names:
+        _write(name, made / f"models--{name.replace('/', '--')}")
+    real = hub_cache(environ)
+    for each in real.iterdir() if real.is_dir() else ():
+        if not (made / each.name).exists():
+            (made / each.name).symlink_to(os.path.realpath(each))
+    return dict.fromkeys(("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "TRANSFORMERS_CACHE"), str(made))
+
+
+def _write(name: str, repository: Path) -> None:
+    """Write the folder of a stand-in."""
+    model = find_built_in(name)
+    assert model is not None  # noqa: S101 - it has a stand-in
+    config = model.config
+    words = [*_TOKENS.values(), *(f"word{number}" for number in range(int(config["vocab_size"]) - len(_TOKENS)))]
+    ids = {word: number for number, word in enumerate(words)}
+    numbers = {f"{kind}_id": ids[_TOKENS[kind]] for kind in ("pad_token", "bos_token", "eos_token")}
+    files: dict[str, Any] = {
+        "config.json": {**numbers, "decoder_start_token_id": ids["<pad>"], **config},
+        "tokenizer.json": _tokenizer(ids),
+        "tokenizer_config.json": {
+            "tokenizer_class": "PreTrainedTokenizerFast",
+            "chat_template": _CHAT,
+            **_TOKENS,
+            "model_max_length": config.get("max_position_embeddings", 1024),
+        },
+        "vocab.json": ids,
+    }
+    texts = {each: msgspec.json.encode(value) for each, value in files.items()}
+    texts |= {"vocab.txt": "\n".join(words).encode(), "merges.txt": b"#version: 0.2\n"}
+    snapshot = repository / "snapshots" / _COMMIT
+    snapshot.mkdir(parents=True)
+    for each, text in texts.items():
+        (snapshot / each).write_bytes(text)
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text(_COMMIT, encoding="ascii")
+
+
+def _tokenizer(ids: Mapping[str, int]) -> dict[str, Any]:
+    """Return the tokenizers library's file of one that makes a token of each word."""
+    marks = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+    return {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": [{"id": ids[token], "content": token, **marks} for token in _TOKENS.values()],
+        "normalizer": None,
+        "pre_tokenizer": {"type": "Whitespace"},
+        "post_processor": None,
+        "decoder": None,
+        "model": {"type": "WordLevel", "vocab": ids, "unk_token": _TOKENS["unk_token"]},
+    }

@@ -1,0 +1,57 @@
+"""Rehearsals of programs whose models are on the hub and not on this machine."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+from vramtop.estimator.common.errors import CannotTellError
+from vramtop.estimator.trace.rehearsal import rehearse
+
+NAMED = """
+import torch
+from transformers import AutoConfig, AutoModelForMaskedLM, AutoTokenizer
+name = "google-bert/bert-base-uncased"
+tokenizer = AutoTokenizer.from_pretrained(name)
+assert len(tokenizer) == AutoConfig.from_pretrained(name).vocab_size == 30522
+model = AutoModelForMaskedLM.from_pretrained(name).cuda()
+optimizer = torch.optim.SGD(model.parameters(), 1e-3)
+for _ in range(3):
+    batch = tokenizer(["one two three"] * 4, padding="max_length", max_length=128, return_tensors="pt").to("cuda")
+    assert batch["input_ids"].shape == (4, 128) and int(batch["attention_mask"].sum()) == 12
+    model(**batch, labels=batch["input_ids"]).loss.backward()
+    optimizer.step()
+"""
+
+
+@pytest.fixture
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
+    return tmp_path / "hf" / "hub"
+
+
+def test_the_known_config_of_a_model_stands_in_for_it(program, own_cache: Path) -> None:
+    name = program(NAMED)
+    found = rehearse([sys.executable, name])
+    assert found.answer.parameters == 109_514_298  # with its head; of huggingface.co's model
+    assert "google-bert/bert-base-uncased is not on this machine" in found.warnings[0]
+    assert not own_cache.exists()
+
+
+def test_a_model_of_the_cache_is_still_found_beside_a_stand_in(program, own_cache: Path) -> None:
+    text = "from transformers import AutoConfig, GPT2Config\nassert AutoConfig.from_pretrained('me/own').n_layer == 2\n"
+    own = own_cache / "models--me--own"
+    (own / "snapshots" / "1").mkdir(parents=True)
+    (own / "refs").mkdir()
+    (own / "refs" / "main").write_text("1")
+    (own / "snapshots" / "1" / "config.json").write_text('{"model_type": "gpt2", "n_layer": 2}')
+    name = program(text + NAMED)
+    assert rehearse([sys.executable, name]).answer.parameters == 109_514_298
+
+
+def test_a_model_that_is_not_known_is_named(program) -> None:
+    name = program(NAMED.replace("google-bert/bert-base-uncased", "me/nothing"))
+    with pytest.raises(CannotTellError, match="needs me/nothing, which is not on this machine, and the hub did not"):
+        rehearse([sys.executable, name])
