@@ -226,7 +226,7 @@ def _common_place(group: ProcessGroup) -> str:
 COLUMNS = (
     ProcessColumn(
         name="PID", about="process id; for a run, the number of processes", width=7, right=True, importance=0,
-        process=lambda row: CellText(str(row.process.pid)),
+        process=lambda row: CellText(str(row.process.pid) if row.process.pid >= 0 else ""),
         group=lambda group: CellText(group_count(group)),
     ),
     ProcessColumn(
