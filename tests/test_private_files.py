@@ -38,6 +38,7 @@ OTHER_WRITERS = {
     "estimator/worker/rehearsal/program.py": "in a temporary folder, which is private",
     "estimator/worker/rehearsal/scripted.py": "in a temporary folder, which is private",
     "estimator/worker/rehearsal/scratch.py": "in a temporary folder, which is private",
+    "estimator/trace/stand_in_models.py": "in a temporary folder, which is private",
     "estimator/worker/rehearsal/stand_ins.py": "in a temporary folder, which is private",
     "estimator/worker/rehearsal/tensor_files.py": "the program's own, in its view",
     "estimator/worker/request/protocol.py": "a pipe",

@@ -52,6 +52,7 @@ def test_a_program_is_rehearsed_for_a_card(tmp_path: Path, monkeypatch: pytest.M
         "program": {
             "command": shlex.join([sys.executable, "train.py"]),
             "folder": str(tmp_path.resolve()),
+            "gpus": 1,
             "offline": False,
             "steps": 2,
             "timeout": 600,
