@@ -11,6 +11,7 @@ import msgspec
 
 from .arguments.table import read_file
 from .program.program import Launch
+from .tools.shared import has_paths
 
 
 class UnreadTool(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -49,12 +50,4 @@ def unread_tool_of_launch(launch: Launch) -> UnreadTool | None:
 
 def unread_tool_of_table(table: Mapping[str, Any]) -> UnreadTool | None:
     """Return the tool that is not read whose configuration file a table is from."""
-    return next((tool for tool in UNREAD_TOOLS if any(all(_has(table, key) for key in row) for row in tool.keys)), None)
-
-
-def _has(table: Mapping[str, Any], key: str) -> bool:
-    for name in key.split("."):
-        if not isinstance(table, Mapping) or name not in table:
-            return False
-        table = table[name]
-    return True
+    return next((tool for tool in UNREAD_TOOLS if has_paths(table, tool.keys)), None)

@@ -79,7 +79,7 @@ class ToolCommand(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     """The executable: ``axolotl``."""
-    subcommands: frozenset[str] | None
+    subcommands: frozenset[str] | None = None
     """The first words that train; None: any word."""
     launcher: str | None = None
     """The launcher whose flags stand between the subcommand and the program; None: there are none."""

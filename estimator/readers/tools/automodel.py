@@ -1,14 +1,12 @@
 """NeMo AutoModel: its YAML recipes and the overrides on its command line."""
 
-import re
 from functools import partial
 
 from ...common.errors import CannotTellError
 from ...job.rules.strategies import DTYPE_NAMES, HALF, STRATEGIES, Strategy
 from ..arguments.table import doubt_arguments, library, record_arguments
-from ..program.program import Program, ToolCommand, WorldSize, checked_ranks, read_world_size
+from ..program.program import Program, WorldSize, checked_ranks, read_world_size
 from ..source.evidence import (
-    MODEL_STATES,
     FindingCollector,
     JobReading,
     LayeredSettings,
@@ -23,11 +21,10 @@ from ..source.versions import version_tuple
 from ..trainer.trainer_program import known_config, stored_dtype
 from ..trainer.unread_settings import warn_of_unread
 from .shared import (
-    Tool,
     folder_id,
     has_any,
     has_key,
-    optimizer_options,
+    known_tool,
     record_optimizer,
     record_ranks,
     record_word,
@@ -200,7 +197,6 @@ _UNIT_NAMES = ("distributed.nvfsdp_unit_modules", "distributed.megatron_fsdp_uni
 def read_megatron_fsdp(program: Program, settings: LayeredSettings) -> None:
     """Record how Megatron-FSDP shards, in which units, and what its buffers keep."""
     findings = program.findings
-    _read_sharding(settings, findings)
     _read_units(settings, findings)
     record_arguments(_TABLE(), "megatron_fsdp", settings, findings)
     doubt_arguments(_TABLE(), "megatron_fsdp", settings, findings)
@@ -209,49 +205,12 @@ def read_megatron_fsdp(program: Program, settings: LayeredSettings) -> None:
     settings.find("distributed.overlap_grad_reduce", "distributed.overlap_param_gather")
 
 
-def _read_sharding(settings: LayeredSettings, findings: FindingCollector) -> None:
-    written = settings.find("distributed.data_parallel_sharding_strategy", "distributed.zero_dp_strategy")
-    chosen = written or default_setting("optim_grads_params", "Automodel's default sharding")
-    word = as_word(chosen) or ""
-    if (known := _TABLE().words["sharding"].get(word)) is not None:
-        findings.record_from(chosen, "parallel.sharding", known)
-        return
-    findings.record_from(chosen, "parallel.sharding", "none")  # the most that it can mean
-    sentence = f"{chosen.origin}: Megatron-FSDP has no strategy {word!r}; nothing sharded is counted at most."
-    findings.mark_uncertain("parallel.sharding", sentence, direction="less")
-
-
 def _read_units(settings: LayeredSettings, findings: FindingCollector) -> None:
     """Doubt the units that a recipe names itself; by default they are the classes that the model does not split."""
     named = settings.find(*_UNIT_NAMES) or settings.find_unset(*_UNIT_NAMES)
     if named is not None:
         sentence = f"{named.origin}: Megatron-FSDP's units are not read; blocks are assumed."
         findings.mark_uncertain("parallel.fsdp_units", sentence, direction="more")
-
-
-# The tensor-parallel plan of a recipe: ``tp_plan`` (``custom_tp_plan``, ``tp_shard_plan``), or Automodel's own.
-#
-# A plan is the import path of a dict or of a function that returns one, or a table of styles; without one Automodel
-# takes its own plan for the model's class, else the model's (``_get_parallel_plan`` of
-# components/distributed/parallelizer.py). What a path names would have to be run, and nothing that a recipe names is.
-
-
-_NAMES = ("distributed.tp_plan", "distributed.custom_tp_plan", "distributed.tp_shard_plan")
-
-
-def read_tensor_plan(program: Program, settings: LayeredSettings, *, strategy: Strategy) -> None:
-    """Doubt what a plan of the recipe's own leaves whole."""
-    findings = program.findings
-    inner = [name for prefix in _NAMES for name in settings.names(f"{prefix}.")]
-    given = settings.find(*_NAMES, *inner)
-    if as_int(settings.find("distributed.tp_size")) in (None, 1) or given is None:
-        return
-    settings.find(*inner)
-    if strategy.megatron_fsdp:
-        findings.warn(f"{given.origin} is ignored: Automodel does not pass your plan to Megatron-FSDP.")
-        return
-    sentence = f"{given.origin}: the plan is not read; the model's own plan is assumed."
-    findings.doubt(sentence, "more", *MODEL_STATES, "activations", unless="parallel.tensor_plan")
 
 
 # Reads how a recipe spreads its job over ranks: the ``distributed`` section, by strategy.
@@ -264,9 +223,7 @@ def read_parallel(program: Program, settings: LayeredSettings) -> None:
     """Record the strategy, the ranks of every dimension, and the strategy's own settings."""
     findings, strategy = program.findings, strategy_of(program, settings)
     named = named_strategy(settings)
-    if strategy is not None and strategy.megatron_fsdp:
-        _warn_of_checkpointing(settings, findings)
-    else:
+    if strategy is None or not strategy.megatron_fsdp:
         record_arguments(_TABLE(), "checkpointing", settings, findings)
     if named is None or strategy is None:
         return
@@ -274,35 +231,21 @@ def read_parallel(program: Program, settings: LayeredSettings) -> None:
         sentence = f"{named.origin}: strategy {named.value!r} is not supported; FSDP2 is assumed."
         findings.mark_uncertain("parallel.strategy", sentence, direction="more")
     findings.record_from(named, "parallel.strategy", strategy.name)
-    world, find = world_size(program, settings), settings.find
+    world = world_size(program, settings)
     if strategy.buckets:
-        ranks = find("distributed.dp_size")
+        ranks = settings.find("distributed.dp_size")
         ranks = world.ranks if ranks is None or is_open(ranks) else ranks
         findings.record_count("parallel.data_replicate", ranks)
         if ranks is None:
             findings.require("parallel.data_replicate")
         record_arguments(_TABLE(), "ddp", settings, findings)
         return
-    sizes = {
-        "tensor": find("distributed.tp_size"),
-        "pipeline": find("distributed.pp_size"),
-        "context": find("distributed.cp_size"),
-        "expert": find("distributed.ep_size"),
-        "data_replicate": find("distributed.dp_replicate_size"),
-    }
-    record_ranks(findings, world, sizes, _data_shards(settings))
-    read_tensor_plan(program, settings, strategy=strategy)
+    record_ranks(program, world, settings, _TABLE(), _data_shards(settings))
+    doubt_arguments(_TABLE(), "plan", settings, findings)
     if strategy.megatron_fsdp:
         read_megatron_fsdp(program, settings)
     else:
         _read_fsdp2(settings, findings)
-
-
-def _warn_of_checkpointing(settings: LayeredSettings, findings: FindingCollector) -> None:
-    """Record that Megatron-FSDP's manager skips activation checkpointing, since 0.2, on several ranks."""
-    written = settings.find("distributed.activation_checkpointing", "activation_checkpointing")
-    if written is not None and as_word(written) not in ("false", "off", "no", "disabled", "none"):
-        findings.warn(f"{written.origin} has no effect: Automodel does not support it with Megatron-FSDP.")
 
 
 def _read_fsdp2(settings: LayeredSettings, findings: FindingCollector) -> None:
@@ -372,7 +315,8 @@ def read(program: Program) -> JobReading:
     read_loss(settings, findings)
     _read_adapters(settings, findings)
     read_precision(program, settings)
-    _read_optimizer(settings, findings)
+    optimizer = settings.find("optimizer._target_", "optimizer.name", "optimizer")
+    record_optimizer(program, settings, optimizer, "optimizer.")
     read_parallel(program, settings)
     read_saving(settings, findings)
     doubt_arguments(_TABLE(), "all", settings, findings)
@@ -426,13 +370,6 @@ def _read_batch(settings: LayeredSettings, findings: FindingCollector) -> None:
     findings.record_global_batch(settings.find("step_scheduler.global_batch_size"))
 
 
-def _read_optimizer(settings: LayeredSettings, findings: FindingCollector) -> None:
-    setting = settings.find("optimizer._target_", "optimizer.name", "optimizer")
-    if setting is None:
-        return
-    record_optimizer(findings, setting, options=optimizer_options(settings, "optimizer."))
-
-
 def _read_adapters(settings: LayeredSettings, findings: FindingCollector) -> None:
     if settings.find("peft._target_", "peft.dim", "peft.peft_scheme") is None:
         return
@@ -467,13 +404,8 @@ def _read_targets(modules: Setting, findings: FindingCollector) -> None:
         findings.record_from(modules, "lora.targets", names)
 
 
-TOOL = Tool(
-    name="NeMo Automodel",
-    programs=re.compile(r"(.*/)?automodel|nemo_automodel(\.\w+)*|(.*/)?nemo_automodel/.*"),
-    commands=(ToolCommand(name="automodel", subcommands=None),),
-    entries={r"nemo_automodel\.recipes\.[\w.]+Recipe\w*": "python -m nemo_automodel.cli.app"},
-    scripts={r"(.*/)?examples/\w+/(finetune|pretrain|kd|seq_cls)\.py": "python -m nemo_automodel.cli.app"},
-    is_config=lambda table: has_key(table, "_target_") and has_any(table, "step_scheduler", "recipe"),
-    read=read,
-    table=_TABLE,
+TOOL = known_tool(
+    "automodel",
+    read,
+    is_own=lambda table: has_key(table, "_target_") and has_any(table, "step_scheduler", "recipe"),
 )

@@ -5,10 +5,9 @@ transformers' Trainer and accelerate.
 """
 
 import re
-from functools import partial
 
 from ..arguments.table import Library, doubt_arguments, library, translate
-from ..program.program import Program, ToolCommand, accelerate_layers
+from ..program.program import Program, accelerate_layers
 from ..source.evidence import (
     JobReading,
     LayeredSettings,
@@ -22,7 +21,7 @@ from ..source.evidence import (
 from ..source.versions import transformers_defaults
 from ..trainer.trainer_program import read_trainer
 from ..trl.defaults import trl_defaults
-from .shared import PROJECTOR, VISION_TOWER, Tool, bits_of_weights, globs_of_regex, tool_layers, uses_deepspeed
+from .shared import PROJECTOR, VISION_TOWER, bits_of_weights, globs_of_regex, known_tool, tool_layers, uses_deepspeed
 
 _ADAPTERS_BY_TRL = ("dpo", "kto")
 _OF_TRL = "trl."
@@ -224,16 +223,4 @@ def _method(settings: LayeredSettings) -> str | None:
     return {"ipo": "dpo", "simpo": "cpo"}.get(method or "", method)
 
 
-TOOL = Tool(
-    name="axolotl",
-    programs=re.compile(r"axolotl\.cli(\.train|\.main)?|(.*/)?axolotl(/cli/(train|main))?"),
-    commands=(ToolCommand(name="axolotl", subcommands=frozenset({"train"})),),
-    entries={
-        r"axolotl\.cli\.train\.do_cli": "python -m axolotl.cli.train",
-        r"axolotl\.cli\.main\.(main|cli)": "axolotl",
-    },
-    scripts={r"(.*/)?scripts/finetune\.py": "python -m axolotl.cli.train"},
-    is_config=lambda table: "base_model" in table,
-    read=read,
-    table=partial(library, "axolotl"),
-)
+TOOL = known_tool("axolotl", read)

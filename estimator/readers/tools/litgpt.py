@@ -1,9 +1,7 @@
 """LitGPT: the flags of ``litgpt finetune_lora CHECKPOINT_DIR --train.micro_batch_size 4`` and its YAML."""
 
 import os
-import re
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -11,7 +9,7 @@ from ...common.errors import InputError
 from ...common.library_versions import older
 from ...common.records import replace
 from ..arguments.table import library, record_arguments
-from ..program.program import Program, ToolCommand, checked_ranks, visible_gpus
+from ..program.program import Program, checked_ranks, visible_gpus
 from ..source.data_files import read_table
 from ..source.evidence import (
     FindingCollector,
@@ -30,11 +28,10 @@ from ..source.evidence import (
 from ..trainer.unread_settings import warn_of_unread
 from .shared import (
     CONFIG_SUFFIXES,
-    Tool,
     config_of_model,
     folder_id,
     has_any,
-    optimizer_options,
+    known_tool,
     record_optimizer,
     tool_layers,
 )
@@ -269,7 +266,7 @@ def read(program: Program) -> JobReading:
     name = "train.global_batch_size"
     total = settings.find(name) or _default(512 if pretrains else 16, name)
     findings.record_global_batch(total)
-    _read_optimizer(settings, findings, pretrains=pretrains)
+    _read_optimizer(program, settings, pretrains=pretrains)
     lengths = "pretrain cuts its data to a fixed length" if pretrains else "a batch is padded to its longest sample"
     findings.record("training.varying_lengths", not pretrains, f"LitGPT: {lengths}", written=False)
     if pretrains:
@@ -315,7 +312,7 @@ def _recipe(program: Program, settings: LayeredSettings, words: list[str]) -> st
     return script or (program.launch.module or "").rpartition(".")[2]
 
 
-def _read_optimizer(settings: LayeredSettings, findings: FindingCollector, *, pretrains: bool) -> None:
+def _read_optimizer(program: Program, settings: LayeredSettings, *, pretrains: bool) -> None:
     """Record the optimizer: quantized weights always get bitsandbytes' paged AdamW (``litgpt/utils.py``).
 
     Pretraining uses torch's fused AdamW.
@@ -323,10 +320,10 @@ def _read_optimizer(settings: LayeredSettings, findings: FindingCollector, *, pr
     quantized = settings.find("quantize")
     if quantized is not None and not pretrains:
         origin = f"{quantized.origin}: LitGPT's optimizer for it"
-        findings.record("training.optimizer", "paged-adamw", origin, written=False)
+        program.findings.record("training.optimizer", "paged-adamw", origin, written=False)
     setting = settings.find("optimizer.class_path", "optimizer") or _default("AdamW", "optimizer")
-    options = optimizer_options(settings, "optimizer.init_args.", "optimizer.")
-    record_optimizer(findings, setting, options={**options, "fused": True} if pretrains else options)
+    fused = {"fused": True} if pretrains else {}
+    record_optimizer(program, settings, setting, "optimizer.init_args.", "optimizer.", **fused)
 
 
 def _read_lora(program: Program, settings: LayeredSettings) -> None:
@@ -336,14 +333,10 @@ def _read_lora(program: Program, settings: LayeredSettings) -> None:
     findings.record_dropout(settings.find("lora_dropout"))
 
 
-TOOL = Tool(
-    name="LitGPT",
-    programs=re.compile(r"(.*/)?litgpt|litgpt(\.\w+)*|(.*/)?litgpt/(finetune|pretrain)\w*(/\w+)?"),
-    commands=(ToolCommand(name="litgpt", subcommands=_SUBCOMMANDS),),
-    entries={r"litgpt\.__main__\.main": "litgpt"},
-    is_config=lambda table: (
+TOOL = known_tool(
+    "litgpt",
+    read,
+    is_own=lambda table: (
         isinstance(table.get("train"), Mapping) and has_any(table, "checkpoint_dir", "model_name", "lora_r")
     ),
-    read=read,
-    table=partial(library, "litgpt"),
 )

@@ -1,13 +1,11 @@
 """LLaMA-Factory: its YAML and the overrides of ``llamafactory-cli train x.yaml cutoff_len=4096``, version 0."""
 
-import re
 from collections.abc import Mapping
-from functools import partial
 from typing import Any
 
 from ...common.errors import CannotTellError
 from ..arguments.table import doubt_arguments, library, translate
-from ..program.program import Program, ToolCommand, accelerate_layers, processes_per_node
+from ..program.program import Program, accelerate_layers, processes_per_node
 from ..source.evidence import (
     FindingCollector,
     JobReading,
@@ -23,11 +21,11 @@ from ..source.versions import transformers_defaults
 from ..trainer.trainer_program import read_trainer
 from .shared import (
     ConfigTable,
-    Tool,
     bits_of_weights,
     config_of_model,
     frozen_parts,
     has_any,
+    known_tool,
     tool_layers,
     uses_deepspeed,
 )
@@ -241,22 +239,11 @@ def _quantization(settings: LayeredSettings, findings: FindingCollector) -> dict
     return bits_of_weights(bits, double if as_bool(double) is not None else None, "LLaMA-Factory")
 
 
-TOOL = Tool(
-    name="LLaMA-Factory",
-    programs=re.compile(
-        r"(.*/)?(llamafactory-cli|lmf|llamafactory/(v1/)?(launcher|cli))"
-        r"|llamafactory\.((v1\.)?(launcher|cli)|v1\.trainers\.\w+)"
-    ),
-    commands=tuple(ToolCommand(name=name, subcommands=_COMMANDS) for name in ("llamafactory-cli", "lmf")),
-    entries={
-        r"(llamafactory|llmtuner)\.([\w.]+\.)?run_exp": "python -m llamafactory.launcher",
-        r"llamafactory\.(cli\.main|launcher\.launch)": "llamafactory-cli",
-    },
-    scripts={r"(.*/)?src/train(_bash)?\.py": "python -m llamafactory.launcher"},
-    is_config=lambda table: (
+TOOL = known_tool(
+    "llamafactory",
+    read,
+    is_own=lambda table: (
         ("model_name_or_path" in table and has_any(table, "finetuning_type", "cutoff_len", "stage", "template"))
         or _is_version1(table)
     ),
-    read=read,
-    table=partial(library, "llamafactory"),
 )

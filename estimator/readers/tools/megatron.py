@@ -3,24 +3,21 @@
 Names, meanings and defaults: ``megatron/training/arguments.py`` and ``megatron/core/transformer``.
 """
 
-import re
-from functools import partial
 from typing import Any
 
 from ..arguments.table import doubt_arguments, library, record_arguments
-from ..program.program import Program, WorldSize, read_world_size
+from ..program.program import Program, WorldSize
 from ..source.evidence import (
     FindingCollector,
     JobReading,
     LayeredSettings,
-    Setting,
     as_float,
     as_int,
     as_word,
     default_setting,
 )
 from ..trainer.unread_settings import warn_of_unread
-from .shared import Tool, record_optimizer, record_ranks, tool_settings
+from .shared import known_tool, record_optimizer, record_ranks, tool_settings, world_of_tool
 
 _DTYPES = ("fp32", "bf16", "fp16")
 _FSDP_DTYPES = {
@@ -44,7 +41,7 @@ def read(program: Program) -> JobReading:
     _read_model(settings, findings)
     record_arguments(library("megatron"), "step", settings, findings)
     doubt_arguments(library("megatron"), "all", settings, findings)
-    _read_optimizer(settings, findings)
+    _read_optimizer(program, settings)
     _read_precision(settings, findings)
     _read_recompute(settings, findings)
     _read_parallel(program, settings)
@@ -53,10 +50,10 @@ def read(program: Program) -> JobReading:
     return findings.build()
 
 
-def _read_optimizer(settings: LayeredSettings, findings: FindingCollector) -> None:
+def _read_optimizer(program: Program, settings: LayeredSettings) -> None:
     setting = settings.find("optimizer") or default_setting("adam", "Megatron's default optimizer")
     known = library("megatron").words["optimizer"].get(as_word(setting) or "")
-    record_optimizer(findings, setting.with_value(known or setting.value), options={})
+    record_optimizer(program, settings, setting.with_value(known or setting.value))
 
 
 def _read_precision(settings: LayeredSettings, findings: FindingCollector) -> None:
@@ -165,23 +162,13 @@ def _read_recompute(settings: LayeredSettings, findings: FindingCollector) -> No
 
 
 def _read_parallel(program: Program, settings: LayeredSettings) -> None:
-    findings, find = program.findings, settings.find
-    alone = program.config_file is not None
-    world = WorldSize(ranks=None)
-    if not alone:
-        world = read_world_size(program.launcher, LayeredSettings(), program.environ, findings=findings)
-    sizes = {
-        "tensor": find("tensor_model_parallel_size"),
-        "pipeline": find("pipeline_model_parallel_size"),
-        "context": find("context_parallel_size"),
-        "expert": find("expert_model_parallel_size"),
-    }
+    findings, world = program.findings, world_of_tool(program)
     ranks, is_sharded = as_int(world.ranks), _read_sharding(settings, findings)
     if not is_sharded and ranks != 1:
         findings.record("parallel.strategy", "ddp", "no distributed optimizer", written=False)
-        _record_replicas(findings, world, sizes)
+        _record_replicas(program, world, settings)
     elif ranks != 1:
-        record_ranks(findings, world, sizes, None)
+        record_ranks(program, world, settings, library("megatron"), None)
 
 
 def _read_sharding(settings: LayeredSettings, findings: FindingCollector) -> bool:
@@ -214,12 +201,14 @@ def _read_fsdp_dtypes(settings: LayeredSettings, findings: FindingCollector) -> 
         findings.mark_uncertain("parallel.main_weights", sentence, direction="less")
 
 
-def _record_replicas(findings: FindingCollector, world: WorldSize, sizes: dict[str, Setting | None]) -> None:
+def _record_replicas(program: Program, world: WorldSize, settings: LayeredSettings) -> None:
     """Record plain data parallelism: complete copies on the ranks that the other dimensions leave."""
-    record_ranks(findings, world, sizes, default_setting(1, "no sharding"))
+    findings = program.findings
+    record_ranks(program, world, settings, library("megatron"), default_setting(1, "no sharding"))
     divisor = 1
     for name in ("tensor", "pipeline", "context"):
-        divisor *= as_int(sizes[name]) or 1
+        found = findings.get(f"parallel.{name}")
+        divisor *= found.value if found is not None else 1
     total = as_int(world.ranks)
     if total is None or world.ranks is None:
         findings.require("parallel.data_replicate")
@@ -227,13 +216,8 @@ def _record_replicas(findings: FindingCollector, world: WorldSize, sizes: dict[s
         findings.record("parallel.data_replicate", total // divisor, world.ranks.origin)
 
 
-TOOL = Tool(
-    name="Megatron-LM",
-    programs=re.compile(r"(.*/)?(pretrain_(gpt|bert|t5|llama|mamba)|megatron/.*)"),
-    flags=frozenset({"--num-layers", "--hidden-size", "--micro-batch-size"}),
-    is_config=lambda table: (
-        {"num_layers", "hidden_size", "micro_batch_size"} <= {key.replace("-", "_") for key in table}
-    ),
-    read=read,
-    table=partial(library, "megatron"),
+TOOL = known_tool(
+    "megatron",
+    read,
+    is_own=lambda table: {"num_layers", "hidden_size", "micro_batch_size"} <= {key.replace("-", "_") for key in table},
 )

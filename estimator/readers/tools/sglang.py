@@ -3,14 +3,11 @@
 Names, meanings and defaults: ``sglang/srt/server_args.py`` of the versions 0.4 to 0.5.
 """
 
-import re
-from functools import partial
-
 from ...job.rules.library_defaults import SEQUENCES, SHARE, usual
 from ..arguments.table import library
-from ..program.program import Program, ToolCommand
+from ..program.program import Program
 from ..source.evidence import JobReading, LayeredSettings, default_setting, is_open
-from .shared import Tool, has_any, read_server, record_length, record_share, tool_layers
+from .shared import known_tool, read_server, record_length, record_share, tool_layers
 
 
 def read(program: Program) -> JobReading:
@@ -33,11 +30,4 @@ def read(program: Program) -> JobReading:
     return findings.build()
 
 
-TOOL = Tool(
-    name="SGLang",
-    programs=re.compile(r"(.*/)?sglang|sglang\.launch_server"),
-    commands=(ToolCommand(name="sglang", subcommands=frozenset({"serve"})),),
-    is_config=lambda table: has_any(table, "mem-fraction-static", "mem_fraction_static"),
-    read=read,
-    table=partial(library, "sglang"),
-)
+TOOL = known_tool("sglang", read)

@@ -3,6 +3,7 @@
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,8 @@ from ...common.errors import InputError
 from ...job.resolved_job import served_precision
 from ...job.rules.optimizers.by_name import optimizer_arguments, optimizer_by_class
 from ...model.checkpoint import WEIGHT_FORMATS, stored_dtype
-from ..arguments.table import Library, doubt_arguments, record_arguments
-from ..program.program import Program, ToolCommand, WorldSize
+from ..arguments.table import Library, doubt_arguments, library, read_file, record_arguments
+from ..program.program import Program, ToolCommand, WorldSize, read_world_size
 from ..program.run_logs import latest_file, table_in_file, table_in_log
 from ..source.data_files import NULL_IS_WRONG, FilesystemView, read_table
 from ..source.evidence import (
@@ -39,27 +40,65 @@ from ..trainer.trainer_program import given_config, known_config
 ConfigTable = Mapping[str, Any]
 
 
-class Tool(msgspec.Struct, frozen=True, kw_only=True):
-    """A training tool that is read by its own names."""
+class ToolNames(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How a training tool is recognised: a row of ``tools.toml``."""
 
     name: str
     """The name for people."""
-    programs: re.Pattern[str]
-    """Its programs: names of modules, and paths of scripts without ``.py``."""
+    programs: str
+    """Its programs, as a regular expression: names of modules, and paths of scripts without ``.py``."""
     commands: tuple[ToolCommand, ...] = ()
     """Its own commands on the PATH."""
     flags: frozenset[str] = frozenset()
     """Flags that only its programs take, all of them together, for programs of other names."""
-    entries: Mapping[str, str] = msgspec.field(default_factory=dict)
+    entries: Mapping[str, str] = {}
     """Functions that a script of another name starts it with, as patterns of dotted names, and the equal command."""
-    scripts: Mapping[str, str] = msgspec.field(default_factory=dict)
+    scripts: Mapping[str, str] = {}
     """Scripts that its repository has, as patterns of paths, and the equal command, for those that are not here."""
-    is_config: Callable[[ConfigTable], bool]
-    """Return True for the table of one of its configuration files."""
+    keys: tuple[tuple[str, ...], ...] = ()
+    """Dotted settings; a configuration file that has all of one row is the tool's."""
+
+
+class Tool(ToolNames, frozen=True, kw_only=True):
+    """A training tool that is read by its own names."""
+
     read: Callable[[Program], JobReading]
     """Read a program, or a configuration file alone, into a job."""
     table: Callable[[], Library]
     """What its arguments mean, read when it is called."""
+    is_own: Callable[[ConfigTable], bool] | None = None
+    """Return True for the table of one of its configuration files; None: ``keys`` tell."""
+
+    def is_config(self, table: ConfigTable) -> bool:
+        """Return True for the table of one of its configuration files."""
+        return has_paths(table, self.keys) if self.is_own is None else self.is_own(table)
+
+
+def known_tool(
+    module: str, read: Callable[[Program], JobReading], is_own: Callable[[ConfigTable], bool] | None = None
+) -> Tool:
+    """Return a tool by the name of its module, which its row of ``tools.toml`` and its file of arguments have too."""
+    row = msgspec.structs.asdict(_rows()[module])
+    return Tool(**row, read=read, is_own=is_own, table=partial(library, module))
+
+
+@cache
+def _rows() -> dict[str, ToolNames]:
+    return read_file("tools", dict[str, ToolNames])
+
+
+def has_paths(table: ConfigTable, rows: Sequence[Sequence[str]]) -> bool:
+    """Return True if a table has all dotted settings of one of several rows."""
+    return any(all(_has_path(table, key) for key in keys) for keys in rows)
+
+
+def _has_path(table: Any, key: str) -> bool:
+    """Return True if a table has a dotted setting."""
+    for name in key.split("."):
+        if not isinstance(table, Mapping) or name not in table:
+            return False
+        table = table[name]
+    return True
 
 
 def has_key(table: ConfigTable, key: str) -> bool:
@@ -268,15 +307,22 @@ def record_word(findings: FindingCollector, key: str, setting: Setting | None, v
         findings.mark_uncertain(key, f"{setting.origin}: {setting.value!r} is not supported and is not counted.")
 
 
-def record_optimizer(findings: FindingCollector, setting: Setting, *, options: Mapping[str, Any]) -> None:
-    """Record the optimizer class that a tool's setting names, with its keyword arguments."""
-    findings.record_optimizer(setting, optimizer_by_class(str(setting.value), options))
+def record_optimizer(
+    program: Program, settings: LayeredSettings, named: Setting | None, *prefixes: str, **options: Any
+) -> None:
+    """Record the optimizer class that a tool's setting names, with the keyword arguments on which memory depends.
 
-
-def optimizer_options(settings: LayeredSettings, *prefixes: str) -> dict[str, Any]:
-    """Return the keyword arguments of an optimizer on which memory depends, from settings named ``PREFIX argument``."""
+    Args:
+        program: of the tool.
+        settings: its settings, among them the arguments, named ``PREFIX argument``.
+        named: the setting that names the class; None: there is none.
+        prefixes: what the arguments' names begin with.
+        options: arguments that the tool gives itself.
+    """
     found = {name: settings.find(*(prefix + name for prefix in prefixes)) for name in optimizer_arguments()}
-    return {name: setting.value for name, setting in found.items() if setting is not None}
+    given = {name: setting.value for name, setting in found.items() if setting is not None}
+    if named is not None:
+        program.findings.record_optimizer(named, optimizer_by_class(str(named.value), given | options))
 
 
 def bits_of_weights(bits: Setting, double: Setting | None, tool: str) -> dict[str, Setting]:
@@ -293,19 +339,29 @@ def bits_of_weights(bits: Setting, double: Setting | None, tool: str) -> dict[st
     return {"load_in_4bit": bits.with_value(True), "bnb_4bit_use_double_quant": double}
 
 
+def world_of_tool(program: Program) -> WorldSize:
+    """Return the ranks of a launch line; none for a configuration file alone, which does not say how many there are."""
+    if program.config_file is not None:
+        return WorldSize(ranks=None)
+    return read_world_size(program.launcher, LayeredSettings(), program.environ, findings=program.findings)
+
+
 def record_ranks(
-    findings: FindingCollector, world: WorldSize | None, sizes: Mapping[str, Setting | None], shard: Setting | None
+    program: Program, world: WorldSize, settings: LayeredSettings, table: Library, shard: Setting | None
 ) -> None:
     """Record the size of every dimension; data shards get the remaining ranks, unless their number is written.
 
     Args:
-        findings: collects what is recorded.
-        world: the number of ranks; None: unknown.
-        sizes: sizes by the names of ``parallel.*`` without ``data_shard``; all but ``expert`` divide the ranks.
+        program: of the tool.
+        world: the number of ranks.
+        settings: the tool's.
+        table: the tool's, which names the settings of the dimensions (``ranks``); all but ``expert`` divide the ranks.
         shard: the written number of shards; None, or -1: the remaining ranks.
     """
+    findings = program.findings
     divisor = 1
-    for name, setting in sizes.items():
+    for name, argument in table.words["ranks"].items():
+        setting = settings.find(argument)
         size = as_int(setting)
         if setting is not None and size is None and not is_open(setting):
             findings.refuse(f"parallel.{name}", setting)
@@ -317,8 +373,7 @@ def record_ranks(
     if shard is not None and not is_open(shard):
         findings.record_count("parallel.data_shard", shard)
         return
-    ranks = world.ranks if world is not None else None
-    total = as_int(ranks)
+    ranks, total = world.ranks, as_int(world.ranks)
     if ranks is None or total is None:
         findings.require("parallel.data_shard")
     elif total % divisor:

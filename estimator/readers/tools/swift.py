@@ -1,11 +1,9 @@
 """ms-swift: the flags of ``swift sft --model X ...``, its YAML, and the ``args.json`` it writes."""
 
-import re
 from collections.abc import Mapping
-from functools import partial
 
 from ..arguments.table import Library, doubt_arguments, library, translate
-from ..program.program import Program, ToolCommand, accelerate_layers, processes_per_node, visible_gpus
+from ..program.program import Program, accelerate_layers, processes_per_node, visible_gpus
 from ..source.evidence import (
     MODEL_STATES,
     FindingCollector,
@@ -24,12 +22,12 @@ from ..source.evidence import (
 from ..source.versions import transformers_defaults, version_tuple
 from ..trainer.trainer_program import read_trainer
 from .shared import (
-    Tool,
     bits_of_weights,
     config_of_model,
     frozen_parts,
     globs_of_regex,
     has_any,
+    known_tool,
     tool_layers,
     uses_deepspeed,
 )
@@ -281,21 +279,12 @@ def _method(settings: LayeredSettings) -> str | None:
     return {"rm": "reward", "simpo": "cpo"}.get(method or "", method)
 
 
-TOOL = Tool(
-    name="ms-swift",
-    programs=re.compile(r"(.*/)?(swift|swift/cli/(main|sft|pt|rlhf))|swift\.cli\.(main|sft|pt|rlhf)"),
-    commands=(ToolCommand(name="swift", subcommands=_COMMANDS),),
-    entries={
-        r"swift\.([\w.]+\.)?sft_main": "python -m swift.cli.sft",
-        r"swift\.([\w.]+\.)?(pt|pretrain)_main": "python -m swift.cli.pt",
-        r"swift\.([\w.]+\.)?rlhf_main": "python -m swift.cli.rlhf",
-        r"swift\.cli\.main\.cli_main": "swift",
-    },
-    is_config=lambda table: (
+TOOL = known_tool(
+    "swift",
+    read,
+    is_own=lambda table: (
         "model" in table
         and not isinstance(table["model"], Mapping)
         and has_any(table, "tuner_type", "train_type", "attn_impl", "target_modules", "swift_version")
     ),
-    read=read,
-    table=partial(library, "swift"),
 )

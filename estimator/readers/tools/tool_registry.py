@@ -5,6 +5,7 @@ lines are parsed here too, as the tools' own commands are part of them.
 """
 
 import pkgutil
+import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
 from importlib import import_module
@@ -38,7 +39,7 @@ def find_tool_by_launch(launch: Launch) -> Tool | None:
     if (launch.script or "").endswith(".sh"):
         program = launch.script or ""
     flags = {word.partition("=")[0].replace("_", "-") for word in launch.arguments}
-    by_program = (tool for tool in all_tools() if tool.programs.fullmatch(program))
+    by_program = (tool for tool in all_tools() if re.fullmatch(tool.programs, program))
     by_flags = (tool for tool in all_tools() if tool.flags and tool.flags <= flags)
     return next(by_program, None) or next(by_flags, None)
 

@@ -6,12 +6,11 @@ values cannot be seen without running it: the user has to give what no flag stat
 
 import re
 from collections.abc import Mapping
-from functools import partial
 
 from ...common.records import replace
 from ...job.rules.strategies import DTYPE_NAMES
 from ..arguments.table import doubt_arguments, library, record_arguments
-from ..program.program import Program, WorldSize, read_world_size
+from ..program.program import Program
 from ..source.evidence import (
     MODEL_STATES,
     FindingCollector,
@@ -24,7 +23,17 @@ from ..source.evidence import (
     is_open,
 )
 from ..trainer.unread_settings import warn_of_unread
-from .shared import Tool, folder_id, has_any, record_optimizer, record_ranks, record_word, section, tool_settings
+from .shared import (
+    folder_id,
+    has_any,
+    known_tool,
+    record_optimizer,
+    record_ranks,
+    record_word,
+    section,
+    tool_settings,
+    world_of_tool,
+)
 
 _CHECKPOINTING_WORD = re.compile(r"activation[-_]checkpoint:([\w-]+)")
 _FLAVOR = re.compile(r"(\w+?)_(\d+(?:\.\d+|_\d+)?b(?:[-_]a\d+b)?)", re.IGNORECASE)
@@ -40,7 +49,7 @@ def read(program: Program) -> JobReading:
     _read_model(program, settings)
     _read_batch(settings, findings)
     _read_precision(settings, findings)
-    _read_optimizer(settings, findings)
+    _read_optimizer(program, settings)
     _read_checkpointing(settings, checkpointing, findings)
     record_arguments(library("torchtitan"), "step", settings, findings)
     doubt_arguments(library("torchtitan"), "all", settings, findings)
@@ -132,11 +141,11 @@ def _read_precision(settings: LayeredSettings, findings: FindingCollector) -> No
     findings.record_from(stored or compute or default, "training.precision", mixed if kept == "fp32" else kept)
 
 
-def _read_optimizer(settings: LayeredSettings, findings: FindingCollector) -> None:
+def _read_optimizer(program: Program, settings: LayeredSettings) -> None:
     setting = settings.find("optimizer.name") or default_setting("AdamW", "torchtitan's default")
     implementation = settings.find("optimizer.implementation")
     word = "fused" if implementation is None else as_word(implementation)
-    record_optimizer(findings, setting, options={"fused": word == "fused", "foreach": word == "foreach"})
+    record_optimizer(program, settings, setting, fused=word == "fused", foreach=word == "foreach")
 
 
 def _read_checkpointing(settings: LayeredSettings, mode: Setting | None, findings: FindingCollector) -> None:
@@ -194,26 +203,15 @@ def _read_float8(settings: LayeredSettings, findings: FindingCollector) -> None:
 
 
 def _read_parallel(program: Program, settings: LayeredSettings) -> None:
-    findings, find = program.findings, settings.find
-    alone = program.config_file is not None
-    world = None
-    if not alone:
-        world = read_world_size(program.launcher, LayeredSettings(), program.environ, findings=findings)
+    findings, find, world = program.findings, settings.find, world_of_tool(program)
     shard, copies = find("parallelism.data_parallel_shard_degree"), find("parallelism.data_parallel_replicate_degree")
     tensor, stages = find("parallelism.tensor_parallel_degree"), find("parallelism.pipeline_parallel_degree")
-    if as_int(shard) != 1 and (world is None or (as_int(world.ranks) or 1) > 1):
+    if as_int(shard) != 1 and (program.config_file is not None or (as_int(world.ranks) or 1) > 1):
         default = default_setting(-1, "torchtitan shards over all ranks unless set otherwise")
         findings.record_from(shard or default, "parallel.strategy", "fsdp2")
     elif (as_int(copies) or 1) > 1 and copies is not None:
         findings.record_from(copies, "parallel.strategy", "ddp")
-    sizes = {
-        "data_replicate": copies,
-        "tensor": tensor,
-        "pipeline": stages,
-        "context": find("parallelism.context_parallel_degree"),
-        "expert": find("parallelism.expert_parallel_degree"),
-    }
-    record_ranks(findings, world or WorldSize(ranks=None), sizes, shard)
+    record_ranks(program, world, settings, library("torchtitan"), shard)
     splits_tensors = (as_int(tensor) or 1) > 1
     if tensor is not None and splits_tensors:
         origin = f"{tensor.origin}: torchtitan's tensor parallelism also splits norms and residuals"
@@ -235,15 +233,12 @@ def _read_resharding(settings: LayeredSettings, stages: Setting | None, findings
         findings.record("parallel.reshard_after_forward", False, origin, written=False)
 
 
-TOOL = Tool(
-    name="torchtitan",
-    programs=re.compile(r"torchtitan\.train|(.*/)?torchtitan/train|(.*/)?run_train\.sh"),
-    entries={r"torchtitan\.train\.main": "python -m torchtitan.train"},
-    is_config=lambda table: (
+TOOL = known_tool(
+    "torchtitan",
+    read,
+    is_own=lambda table: (
         has_any(table, "job", "parallelism", "activation_checkpoint")
         and isinstance(table.get("training", {}), Mapping)
         and "framework" not in section(table, "training")
     ),
-    read=read,
-    table=partial(library, "torchtitan"),
 )

@@ -6,17 +6,15 @@ Names and meanings: ``recipes/`` and ``torchtune/training`` of torchtune 0.6. Th
 
 import os
 import re
-from functools import partial
 from pathlib import Path, PurePath
 
 from ...common.trust import look_up_program
 from ..arguments.table import doubt_arguments, library, record_arguments
-from ..program.program import Program, ToolCommand, read_world_size
+from ..program.program import Program
 from ..source.evidence import (
     FindingCollector,
     JobReading,
     LayeredSettings,
-    Setting,
     as_bool,
     as_int,
     as_word,
@@ -25,14 +23,14 @@ from ..source.evidence import (
 )
 from ..trainer.unread_settings import warn_of_unread
 from .shared import (
-    Tool,
     folder_id,
     has_key,
-    optimizer_options,
+    known_tool,
     overrides_first,
     record_optimizer,
     record_ranks,
     tool_settings,
+    world_of_tool,
 )
 
 _DISTRIBUTED_NAMES = ("custom_sharded_layers", "fsdp_cpu_offload", "tensor_parallel_dim", "data_parallel_shard_dim")
@@ -55,7 +53,8 @@ def read(program: Program) -> JobReading:
     findings.record_from(packed, "training.varying_lengths", not as_bool(packed))
     if settings.find("ac_mode") is not None:
         findings.record("training.activation_checkpointing", "selective", "ac_mode")
-    _read_optimizer(settings, findings)
+    optimizer = settings.find("optimizer._component_", "optimizer")
+    record_optimizer(program, settings, optimizer, "optimizer.")
     _read_other_models(program, settings)
     loss = settings.find("loss._component_", "loss")
     if loss is not None:
@@ -141,13 +140,6 @@ def _read_other_models(program: Program, settings: LayeredSettings) -> None:
         findings.add_uncertainty("more", "logits")  # those of the teacher
 
 
-def _read_optimizer(settings: LayeredSettings, findings: FindingCollector) -> None:
-    setting = settings.find("optimizer._component_", "optimizer")
-    if setting is None:
-        return
-    record_optimizer(findings, setting, options=optimizer_options(settings, "optimizer."))
-
-
 def _read_adapters(settings: LayeredSettings, findings: FindingCollector) -> None:
     builder = settings.find("model._component_")
     name = str(builder.value).rpartition(".")[2] if builder is not None else ""
@@ -177,8 +169,7 @@ def _read_targets(settings: LayeredSettings, findings: FindingCollector) -> None
 
 def _read_ranks(program: Program, settings: LayeredSettings) -> None:
     """Record FSDP2 for distributed recipes; only the launch line states which recipe a file is for."""
-    findings = program.findings
-    world = read_world_size(program.launcher, LayeredSettings(), program.environ, findings=program.findings)
+    findings, world = program.findings, world_of_tool(program)
     recipe = PurePath(program.launch.script or "").stem
     distributed = next((found for name in _DISTRIBUTED_NAMES if (found := settings.find(name)) is not None), None)
     several = (as_int(world.ranks) or 1) > 1
@@ -186,25 +177,15 @@ def _read_ranks(program: Program, settings: LayeredSettings) -> None:
         return
     by_setting = distributed.origin if distributed is not None else "several ranks"
     findings.record("parallel.strategy", "fsdp2", f"the recipe {recipe}" if recipe else by_setting, written=False)
-    sizes: dict[str, Setting | None] = {
-        "tensor": settings.find("tensor_parallel_dim"),
-        "context": settings.find("context_parallel_dim"),
-        "data_replicate": settings.find("data_parallel_replicate_dim"),
-    }
-    world_of_launch = world if program.config_file is None else None
-    record_ranks(findings, world_of_launch, sizes, settings.find("data_parallel_shard_dim"))
+    record_ranks(program, world, settings, library("torchtune"), settings.find("data_parallel_shard_dim"))
     record_arguments(library("torchtune"), "sharded", settings, findings)
     dtype = as_word(settings.find("dtype"))
     if dtype in ("bf16", "fp16"):
         findings.record("parallel.reduce_dtype", dtype, "FSDP2 reduces gradients in their own dtype", written=False)
 
 
-TOOL = Tool(
-    name="torchtune",
-    programs=re.compile(r"(.*/)?recipes/\w+|(full|lora|qat|knowledge|dev|ppo|grpo)_\w*(single_device|distributed)"),
-    commands=(ToolCommand(name="tune", subcommands=frozenset({"run"}), launcher="torchrun"),),
-    entries={r"torchtune\._cli\.tune\.main": "tune"},
-    is_config=lambda table: has_key(table, "_component_"),
-    read=read,
-    table=partial(library, "torchtune"),
+TOOL = known_tool(
+    "torchtune",
+    read,
+    is_own=lambda table: has_key(table, "_component_"),
 )

@@ -3,15 +3,12 @@
 Names, meanings and defaults: ``unsloth_cli/config.py`` of 2026. It trains with TRL's SFTTrainer.
 """
 
-import re
-from functools import partial
-
 from ..arguments.table import library, translate
-from ..program.program import Program, ToolCommand
+from ..program.program import Program
 from ..source.evidence import JobReading, LayeredSettings, Setting, SettingsLayer, as_word, default_setting
 from ..source.versions import transformers_defaults
 from ..trainer.trainer_program import read_trainer
-from .shared import Tool, section, tool_layers
+from .shared import known_tool, tool_layers
 
 
 def read(program: Program) -> JobReading:
@@ -47,13 +44,4 @@ def _without_sections(layer: SettingsLayer) -> dict[str, Setting]:
     return {name.rpartition(".")[2]: setting for name, setting in layer.items()}
 
 
-TOOL = Tool(
-    name="unsloth",
-    programs=re.compile(r"(.*/)?unsloth|unsloth_cli(\.\w+)*"),
-    commands=(ToolCommand(name="unsloth", subcommands=frozenset({"train"})),),
-    is_config=lambda table: (
-        "max_seq_length" in section(table, "training") and ("model" in table or "lora_r" in section(table, "lora"))
-    ),
-    read=read,
-    table=partial(library, "unsloth"),
-)
+TOOL = known_tool("unsloth", read)

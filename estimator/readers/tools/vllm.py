@@ -3,14 +3,11 @@
 Names, meanings and defaults: ``vllm/engine/arg_utils.py`` and ``vllm/config`` of the versions 0.6 to 0.33.
 """
 
-import re
-from functools import partial
-
 from ...job.rules.library_defaults import SEQUENCES, SHARE, usual
 from ..arguments.table import library
-from ..program.program import Program, ToolCommand
+from ..program.program import Program
 from ..source.evidence import FindingCollector, JobReading, LayeredSettings, Setting, as_int, default_setting, is_open
-from .shared import Tool, has_any, read_server, record_length, record_share, tool_layers
+from .shared import known_tool, read_server, record_length, record_share, tool_layers
 
 _UNITS = {"k": 1000, "m": 10**6, "g": 10**9, "t": 10**12, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 """Suffixes of counts and sizes: ``32k`` is 32,000 and ``32K`` 32,768."""
@@ -66,11 +63,4 @@ def _count(setting: Setting) -> int | None:
         return None
 
 
-TOOL = Tool(
-    name="vLLM",
-    programs=re.compile(r"(.*/)?vllm|vllm\.entrypoints\.((openai\.)?api_server|cli\.main)"),
-    commands=(ToolCommand(name="vllm", subcommands=frozenset({"serve"})),),
-    is_config=lambda table: has_any(table, "gpu-memory-utilization", "max-model-len", "max-num-seqs"),
-    read=read,
-    table=partial(library, "vllm"),
-)
+TOOL = known_tool("vllm", read)

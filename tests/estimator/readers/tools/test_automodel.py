@@ -135,12 +135,6 @@ def test_direction_of_doubt_of_fsdp2(
     assert bool(reading.warnings) == (direction != "no")
 
 
-def test_megatron_fsdp_gets_no_plan(read: ReadRecipe) -> None:
-    reading = read(distributed={"strategy": "megatron_fsdp", "tp_size": 2, "tp_plan": "plans.ATTENTION"})
-    assert reading.job().parallel.tensor_plan is None
-    assert any("is ignored" in warning for warning in reading.warnings)
-
-
 NVFSDP = "nemo_automodel.components.distributed.nvfsdp.NVFSDPManager"
 
 
@@ -149,7 +143,7 @@ NVFSDP = "nemo_automodel.components.distributed.nvfsdp.NVFSDPManager"
     [
         ({"zero_dp_strategy": 0}, "sharding", "none"),
         ({"data_parallel_sharding_strategy": "optim_grads"}, "sharding", "optim_grads"),
-        ({"data_parallel_sharding_strategy": "grads_params"}, "sharding", "none"),
+        ({"data_parallel_sharding_strategy": "grads_params"}, "sharding", None),
         ({"nccl_ub": True}, "double_buffer", True),
         ({"fsdp_double_buffer": True}, "double_buffer", True),
         ({"preserve_fp32_weights": True}, "main_weights", True),
@@ -183,7 +177,7 @@ def test_units_that_a_recipe_names_are_in_doubt(read: ReadRecipe, units: Any) ->
         ({"overlap_grad_reduce": False, "zero_dp_strategy": 1}, "communication", "more"),
         ({"overlap_param_gather": False, "zero_dp_strategy": 2}, "communication", "more"),
         ({"overlap_param_gather": False}, "communication", "no"),
-        ({"data_parallel_sharding_strategy": "params"}, "gradients", "less"),
+        ({"data_parallel_sharding_strategy": "params"}, "gradients", "either"),
         ({"init_nvfsdp_with_meta_device": True}, "weights", "no"),
         ({"check_for_nan_in_grad": True, "average_in_collective": True}, "gradients", "no"),
         ({"report_nan_in_param_grad": True}, "gradients", "more"),

@@ -24,8 +24,6 @@ from vramtop.estimator.readers.tools.tool_registry import (
 MADE_UP_TOOL = '''
 """brewer: a made-up training tool."""
 
-import re
-
 import msgspec
 from vramtop.estimator.readers.program.program import ToolCommand
 from vramtop.estimator.readers.arguments.table import Library, record_arguments
@@ -52,9 +50,9 @@ def read(program):
 
 TOOL = Tool(
     name="brewer",
-    programs=re.compile(r"(.*/)?brewer"),
+    programs=r"(.*/)?brewer",
     commands=(ToolCommand(name="brewer", subcommands=frozenset({"brew"})),),
-    is_config=lambda table: "leaves" in table,
+    keys=(("leaves",),),
     read=read,
     table=lambda: TABLE,
 )
