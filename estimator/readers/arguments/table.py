@@ -113,6 +113,8 @@ class Library(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     argument: Mapping[str, Renamed | tuple[Renamed, ...]] = {}
     ignored: frozenset[str] = frozenset()
     """Arguments that are read elsewhere or have no effect on memory."""
+    aliases: Mapping[str, tuple[str, ...]] = {}
+    """Names of arguments by what they are for; earlier ones win."""
     record: Mapping[str, Mapping[str, Recorded | tuple[Recorded, ...]]] = {}
     """Job keys by group."""
     default: Mapping[str, Mapping[str, Default]] = {}

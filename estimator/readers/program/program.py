@@ -14,7 +14,7 @@ from ...common.errors import InputError
 from ...common.limits import decode_json
 from ...common.records import replace
 from ...job.settings import MAX_GPUS
-from ..arguments.table import library
+from ..arguments.table import library, read_file
 from ..source.data_files import FilesystemView, layer_from_table, read_table
 from ..source.evidence import (
     FindingCollector,
@@ -38,35 +38,22 @@ from ..source.evidence import (
 _PYTHON = re.compile(r"python[0-9.]*[a-z]?|pypy[0-9.]*")
 _ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
 _SHELLS = ("sh", "bash", "zsh", "dash")
-_LAUNCHER_COMMANDS = {"torchrun": "torchrun", "deepspeed": "deepspeed", "accelerate-launch": "accelerate"}
-_LAUNCHER_MODULES = {
-    "torch.distributed.run": "torchrun",
-    "torch.distributed.launch": "torchrun",
-    "accelerate.commands.launch": "accelerate",
-    "deepspeed.launcher.runner": "deepspeed",
-    "deepspeed.launcher.launch": "deepspeed",
-}
-_TRL_MODULES = ("trl", "trl.cli")
-_ACCELERATE_MODULES = ("accelerate", "accelerate.commands.accelerate_cli")
-KERNEL_MODULES = ("ipykernel_launcher", "ipykernel", "ipykernel.kernelapp", "colab_kernel_launcher")
-"""Modules that run a Jupyter kernel, whose cells come from elsewhere."""
-_NOTEBOOK_COMMANDS = ("papermill", "jupyter-nbconvert", "jupyter-execute")
-_NOTEBOOK_MODULES = {"papermill": "papermill", "nbconvert": "jupyter-nbconvert", "jupyter": "jupyter"}
-_SCRIPT_RUNNERS = {"debugpy", "pdb", "cProfile", "coverage", "scalene", "viztracer", "memory_profiler", "kernprof"}
-"""Modules that run the script after them."""
-_FLAGS_WITHOUT_VALUE = {
-    "torchrun": {"standalone", "no_python", "run_path", "m", "module", "virtual_local_rank", "use_env"},
-    "deepspeed": {"module", "no_python", "no_local_rank", "force_multi", "enable_each_rank_log", "no_ssh"},
-    "accelerate": {
-        *("h", "help", "q", "quiet", "debug", "cpu", "multi_gpu", "tpu", "m", "module", "no_python", "same_network"),
-        *("use_deepspeed", "use_fsdp", "use_parallelism_config", "use_megatron_lm", "enable_cpu_affinity"),
-        *("dynamo_use_fullgraph", "dynamo_use_dynamic", "dynamo_use_regional_compilation", "downcast_bf16"),
-        *("tpu_cluster", "no_tpu_cluster", "tpu_use_sudo", "fp8_use_autocast_during_eval"),
-    },
-}
-_TRL_COMMANDS = {"sft", "dpo", "kto", "grpo", "reward", "rloo", "distillation", "orpo", "cpo"}
-_NAME_OPTIONS = {"-n", "--name", "-p", "--python", "--with", "--extra", "--group", "--package", "--project", "--prefix"}
-"""Options of wrappers (conda, uv) whose value is a name rather than the program."""
+
+
+class _Names(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The file ``launchers.toml``."""
+
+    commands: Mapping[str, str]
+    modules: Mapping[str, str]
+    trl_commands: frozenset[str]
+    notebook_commands: frozenset[str]
+    kernels: frozenset[str]
+    runners: frozenset[str]
+    name_options: frozenset[str]
+    without_value: Mapping[str, frozenset[str]]
+
+
+_NAMES = read_file("launchers", _Names)
 _ACCELERATE_FLAG_OF_TRL = re.compile(
     r"accelerate_config|config_file|num_processes|num_machines|machine_rank|mixed_precision|multi_gpu|gpu_ids|cpu|"
     r"use_fsdp|use_deepspeed|use_parallelism_config|fsdp_(?!config$)\w+|zero\w+|deepspeed_\w+|offload_\w+_device|"
@@ -118,7 +105,7 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def is_kernel(self) -> bool:
         """True if it is a Jupyter kernel, which runs the cells of a notebook that its command line does not name."""
-        return self.module in KERNEL_MODULES
+        return self.module in _NAMES.kernels
 
     @property
     def trl_command(self) -> str | None:
@@ -172,7 +159,7 @@ class LaunchParser:
     def find_program_index(self, argv: Sequence[str]) -> int | None:
         """Return the position of the interpreter, launcher or script in a line; 0: no wrapper stands before it."""
         for index, token in enumerate(argv):
-            is_name = index > 0 and argv[index - 1] in _NAME_OPTIONS
+            is_name = index > 0 and argv[index - 1] in _NAMES.name_options
             if not is_name and not _ASSIGNMENT.fullmatch(token) and self._starts(token, argv[index + 1 : index + 2]):
                 return index
         return None
@@ -199,13 +186,13 @@ class LaunchParser:
         if name == "accelerate":
             return list(following) == ["launch"]
         if name == "trl":
-            return bool(following) and following[0] in _TRL_COMMANDS
+            return bool(following) and following[0] in _NAMES.trl_commands
         if name == "jupyter":
-            return bool(following) and f"jupyter-{following[0]}" in _NOTEBOOK_COMMANDS
+            return bool(following) and f"jupyter-{following[0]}" in _NAMES.notebook_commands
         if name in self._tool_commands:
             subcommands = self._tool_commands[name].subcommands
             return bool(following) and (subcommands is None or following[0] in subcommands)
-        if name in _LAUNCHER_COMMANDS or name in _NOTEBOOK_COMMANDS:
+        if name in _NAMES.commands or name in _NAMES.notebook_commands:
             return True
         return bool(_PYTHON.fullmatch(name)) or token.endswith((".py", ".ipynb"))
 
@@ -220,9 +207,9 @@ class LaunchParser:
             return self._launcher("accelerate", rest[1:], found) if rest[:1] == ["launch"] else found
         if name == "trl":
             return _trl(rest, found)
-        if name in _LAUNCHER_COMMANDS:
-            return self._launcher(_LAUNCHER_COMMANDS[name], rest, found)
-        if name == "jupyter" or name in _NOTEBOOK_COMMANDS:
+        if name in _NAMES.commands:
+            return self._launcher(_NAMES.commands[name], rest, found)
+        if name == "jupyter" or name in _NAMES.notebook_commands:
             return _notebook(tokens, found)
         tool = self._tool_commands.get(name)
         if tool is not None:
@@ -247,22 +234,16 @@ class LaunchParser:
         if not tokens:
             return found
         name, rest = tokens[0], tokens[1:]
-        if name in _ACCELERATE_MODULES:
-            return self._command(["accelerate", *rest], found)
-        if name in _SCRIPT_RUNNERS:  # skip its own options
+        if name in _NAMES.runners:  # skip its own options
             script = next((index for index, token in enumerate(rest) if token.endswith(".py")), None)
             return found if script is None else replace(found, script=rest[script], arguments=tuple(rest[script + 1 :]))
-        if name in _TRL_MODULES:
-            return _trl(rest, found)
-        if name in _LAUNCHER_MODULES:
-            return self._launcher(_LAUNCHER_MODULES[name], rest, found)
-        if name in _NOTEBOOK_MODULES:
-            return _notebook([_NOTEBOOK_MODULES[name], *rest], found)
+        if name in _NAMES.modules:
+            return self._command([_NAMES.modules[name], *rest], found)
         return replace(found, module=name, arguments=tuple(rest))
 
     def _launcher(self, name: str, tokens: list[str], found: Launch) -> Launch:
         """Parse a launcher's flags up to the program."""
-        end = _end_of_flags(tokens, _FLAGS_WITHOUT_VALUE[name])
+        end = _end_of_flags(tokens, _NAMES.without_value[name])
         options, _ = parse_flags(tokens[:end], where=f"of {name}")
         found = replace(found, launchers=(*found.launchers, name), options={**options, **found.options})
         rest = tokens[end:]
@@ -300,7 +281,7 @@ def _shell_text(line: Sequence[str]) -> str | None:
     return line[2] if shell and len(line) > 2 else None
 
 
-def _end_of_flags(tokens: Sequence[str], without_value: set[str]) -> int:
+def _end_of_flags(tokens: Sequence[str], without_value: frozenset[str]) -> int:
     """Return the position where a launcher's own flags end and the program begins."""
     index = 0
     while index < len(tokens) and tokens[index].startswith("-"):
@@ -316,7 +297,7 @@ def _notebook(tokens: list[str], found: Launch) -> Launch:
         name, rest = f"jupyter-{rest[0]}", rest[1:]
     names = [index for index, token in enumerate(rest) if token.endswith(".ipynb") and not token.startswith("-")]
     names = [index for index in names if index == 0 or rest[index - 1] != "--output"]
-    if name not in _NOTEBOOK_COMMANDS or not names or (name == "jupyter-nbconvert" and "--execute" not in rest):
+    if name not in _NAMES.notebook_commands or not names or (name == "jupyter-nbconvert" and "--execute" not in rest):
         return replace(found, script=tokens[0], arguments=tuple(tokens[1:]))
     others = (*rest[: names[0]], *rest[names[0] + 1 :])
     return replace(found, launchers=(*found.launchers, "notebook"), script=rest[names[0]], arguments=others)
@@ -324,7 +305,7 @@ def _notebook(tokens: list[str], found: Launch) -> Launch:
 
 def _trl(tokens: list[str], found: Launch) -> Launch:
     """Parse ``trl sft ...``: accelerate's flags among the script's own belong to the launcher."""
-    if not tokens or tokens[0] not in _TRL_COMMANDS:
+    if not tokens or tokens[0] not in _NAMES.trl_commands:
         return found
     options, _ = parse_flags(tokens[1:], where="of trl")
     own = {name: option for name, option in options.items() if _ACCELERATE_FLAG_OF_TRL.fullmatch(name)}

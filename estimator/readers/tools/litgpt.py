@@ -131,33 +131,13 @@ def _all_devices(program: Program, nodes: int) -> Setting | None:
 # The layers that LitGPT's switches (``lora_mlp``, ...) adapt.
 
 
-_TARGETS: Mapping[str, tuple[tuple[str, ...], bool]] = {
-    "lora_query": (("q_proj",), True),
-    "lora_key": (("k_proj",), False),
-    "lora_value": (("v_proj",), True),
-    "lora_projection": (("o_proj", "dense", "out_proj"), False),
-    "lora_mlp": (
-        (
-            *("gate_proj", "up_proj", "gate_up_proj", "down_proj", "dense_h_to_4h", "dense_4h_to_h", "fc1", "fc2"),
-            *("w1", "w2", "w3", "gate"),
-        ),
-        False,
-    ),
-    "lora_head": (("lm_head", "embed_out"), False),
-}
-"""Each switch with the names of its layers in all families, and its default."""
-
-
 def _record_targets(settings: LayeredSettings, findings: FindingCollector) -> None:
     """Record the layers that the switches adapt, by the names of all families; a model has some of them."""
-    given = {name: setting for name in _TARGETS if (setting := settings.find(name)) is not None}
-    on = [names for name, (names, by_default) in _TARGETS.items() if _is_on(given.get(name), default=by_default)]
+    words, defaults = library("litgpt").words["targets"], library("litgpt").defaults("targets")
+    given = {name: setting for name in words if (setting := settings.find(name)) is not None}
+    on = [names.split() for name, names in words.items() if as_bool(given.get(name, defaults[name]))]
     origin = "; ".join(setting.origin for setting in given.values()) or "LitGPT's default: queries and values"
     findings.record("lora.targets", [name for names in on for name in names], origin, written=bool(given))
-
-
-def _is_on(setting: Setting | None, *, default: bool) -> bool:
-    return default if setting is None else bool(as_bool(setting))
 
 
 # The model of a LitGPT job: a checkpoint folder, a name in its list, or a ``Config`` of its own.
@@ -239,24 +219,12 @@ def _untie(program: Program, settings: LayeredSettings, model: Setting) -> None:
 # Names and meanings: ``litgpt/finetune``, ``litgpt/pretrain.py``, ``litgpt/args.py`` of LitGPT 0.5.
 
 
-_SUBCOMMANDS = frozenset(
-    {"finetune", "finetune_lora", "finetune_full", "finetune_adapter", "finetune_adapter_v2", "pretrain"}
-)
-_OPTIONS = (
-    *("train.save_interval", "train.log_interval", "train.global_batch_size", "train.micro_batch_size"),
-    *("train.lr_warmup_steps", "train.lr_warmup_fraction", "train.epochs", "train.max_tokens", "train.max_steps"),
-    *("train.max_time", "train.max_seq_length", "train.tie_embeddings", "train.max_norm", "train.min_lr"),
-    *("precision", "quantize", "devices", "num_nodes", "optimizer", *_TARGETS, "lora_r", "lora_alpha", "lora_dropout"),
-)
-"""Options whose names may be shortened on the command line, with those that make a short name ambiguous."""
-
-
 def read(program: Program) -> JobReading:
     """Return the job of a LitGPT command."""
     words, flags = _split_words(program.launch.arguments)
     program = replace(program, launch=replace(program.launch, arguments=(*words, *flags)))
     findings, layers = program.findings, tool_layers(program, "config")
-    settings = LayeredSettings(spell_out(layers[0], _OPTIONS)[0], *layers[1:])
+    settings = LayeredSettings(spell_out(layers[0], library("litgpt").aliases["options"])[0], *layers[1:])
     recipe = _recipe(program, settings, words)
     pretrains = recipe == "pretrain"
     findings.record("training.framework", "litgpt", "the program is LitGPT")

@@ -1,7 +1,6 @@
 """LLaMA-Factory: its YAML and the overrides of ``llamafactory-cli train x.yaml cutoff_len=4096``, version 0."""
 
 from collections.abc import Mapping
-from typing import Any
 
 from ...common.errors import CannotTellError
 from ..arguments.table import doubt_arguments, library, translate
@@ -15,7 +14,6 @@ from ..source.evidence import (
     as_int,
     as_word,
     default_setting,
-    words_of,
 )
 from ..source.versions import transformers_defaults
 from ..trainer.trainer_program import read_trainer
@@ -36,65 +34,16 @@ from .shared import (
 # of names; a pattern with ``*`` on both sides does the same.
 
 
-_LAYER_FIELDS = ("num_hidden_layers", "num_layers", "n_layer")
 _PARTS = ("freeze_vision_tower", "freeze_multi_modal_projector", "freeze_language_model")
-
-
-def _record_freezing(program: Program, settings: LayeredSettings, model: Setting | None) -> None:
-    """Record the parameters that train under ``freeze``: some layers, by default the last two, and further modules."""
-    findings = program.findings
-    given = settings.find("freeze_trainable_layers")
-    config = config_of_model(program, model)
-    layers = _number_of_layers(config)
-    if layers is None:
-        where = given.origin if given is not None else "the method freeze"
-        findings.warn(f"{where}: the trained layers are not known without the model's config; all layers are counted.")
-        findings.add_uncertainty("less", "gradients", "optimizer")
-        return
-    number = _signed(given)
-    wanted = 2 if number is None else number
-    if settings.is_true("use_llama_pro") and wanted > 0 and layers % wanted == 0:
-        stride = layers // wanted
-        trained = range(stride - 1, layers, stride)
-    else:
-        trained = range(max(0, layers - wanted), layers) if wanted > 0 else range(min(-wanted, layers))
-    modules = words_of(settings.find("freeze_trainable_modules")) or ["all"]
-    parts = [f".{layer}.{'' if module == 'all' else module}" for module in modules for layer in trained]
-    parts += words_of(settings.find("freeze_extra_modules"))
-    patterns = [f"*{part}*" for part in parts] or ["!*"]
-    origins = [found.origin for name in settings.names("freeze_") if (found := settings.find(name)) is not None]
-    origin = "; ".join(origins) or "LLaMA-Factory trains the last two layers by default"
-    findings.record("training.trainable", [*patterns, *_frozen_parts(settings, config)], origin, written=bool(origins))
-    findings.warn(
-        "LLaMA-Factory keeps frozen weights in 16 bits and trained weights in fp32; both are counted in one dtype."
-    )
-    findings.add_uncertainty("less", "weights")
 
 
 def _record_frozen_parts(program: Program, settings: LayeredSettings, model: Setting | None) -> None:
     """Record the parts of a model with a vision tower that do not train: by default the tower and its projector."""
-    frozen = _frozen_parts(settings, config_of_model(program, model))
+    frozen = frozen_parts(settings, config_of_model(program, model), switches=_PARTS)
     if frozen:
         origins = [found.origin for name in _PARTS if (found := settings.find(name)) is not None]
         origin = "; ".join(origins) or "LLaMA-Factory freezes vision tower and projector by default"
-        program.findings.record("training.trainable", frozen, origin, written=bool(origins))
-
-
-def _frozen_parts(settings: LayeredSettings, config: Mapping[str, Any] | None) -> list[str]:
-    return [f"!{glob}" for glob in frozen_parts(settings, config, switches=_PARTS)]
-
-
-def _number_of_layers(config: Mapping[str, Any] | None) -> int | None:
-    text = (config or {}).get("text_config")
-    fields = text if isinstance(text, Mapping) else config or {}
-    return next((fields[name] for name in _LAYER_FIELDS if type(fields.get(name)) is int), None)
-
-
-def _signed(setting: Setting | None) -> int | None:
-    """Return a whole number that may be negative."""
-    text = str(setting.value) if setting is not None else ""
-    positive = as_int(setting.with_value(text.removeprefix("-"))) if setting is not None else None
-    return positive if positive is None or not text.startswith("-") else -positive
+        program.findings.record("training.trainable", [f"!{glob}" for glob in frozen], origin, written=bool(origins))
 
 
 # Version 1 (``USE_V1=1``) has a training loop of its own and plugins for the rest, and is not read.
@@ -145,9 +94,7 @@ def read(program: Program) -> JobReading:
     table = library("llamafactory")
     doubt_arguments(table, "all", settings, findings)
     _warn_of_uncounted(settings, findings)
-    if as_word(finetuning) == "freeze":
-        _record_freezing(program, settings, settings.find("model_name_or_path"))
-    elif as_word(finetuning) == "full":
+    if as_word(finetuning) in ("full", "freeze"):
         _record_frozen_parts(program, settings, settings.find("model_name_or_path"))
     defaults = {
         **transformers_defaults(program.versions),

@@ -19,11 +19,6 @@ from ..source.evidence import (
 from ..trainer.unread_settings import warn_of_unread
 from .shared import known_tool, record_optimizer, record_ranks, tool_settings, world_of_tool
 
-_DTYPES = ("fp32", "bf16", "fp16")
-_FSDP_DTYPES = {
-    "parallel.gradient_dtype": "megatron_fsdp_main_grads_dtype",
-    "parallel.reduce_dtype": "megatron_fsdp_grad_comm_dtype",
-}
 _GPT2_BPE_VOCABULARY = 50257
 _SWIGLU_FFN_MULTIPLE = 64
 """Megatron rounds the feed-forward width of a gated MLP down to a multiple of it."""
@@ -179,7 +174,7 @@ def _read_sharding(settings: LayeredSettings, findings: FindingCollector) -> boo
     if fsdp is not None:
         findings.record_from(fsdp, "parallel.strategy", "megatron-fsdp")
         record_arguments(library("megatron"), "fsdp", settings, findings)
-        _read_fsdp_dtypes(settings, findings)
+        _read_main_weights(settings, findings)
     elif torch_fsdp is not None:
         findings.record_from(torch_fsdp, "parallel.strategy", "fsdp2")
     elif distributed is not None:
@@ -187,12 +182,8 @@ def _read_sharding(settings: LayeredSettings, findings: FindingCollector) -> boo
     return not (fsdp is None and torch_fsdp is None and distributed is None)
 
 
-def _read_fsdp_dtypes(settings: LayeredSettings, findings: FindingCollector) -> None:
-    """Record Megatron-FSDP's dtypes; ``auto`` is the model's own. A 16-bit main copy is a doubt."""
-    for key, name in _FSDP_DTYPES.items():
-        found = settings.find(name)
-        if found is not None and as_word(found) in _DTYPES:
-            findings.record_from(found, key, as_word(found))
+def _read_main_weights(settings: LayeredSettings, findings: FindingCollector) -> None:
+    """Record whether Megatron-FSDP keeps main weights; ``auto`` is the model's own. A 16-bit copy is a doubt."""
     dtype = settings.find("megatron_fsdp_main_params_dtype")
     if dtype is not None and as_word(dtype) == "auto":
         findings.record_from(dtype, "parallel.main_weights", False)

@@ -55,7 +55,6 @@ def read(program: Program) -> JobReading:
     doubt_arguments(library("torchtitan"), "all", settings, findings)
     _read_float8(settings, findings)
     _read_parallel(program, settings)
-    _doubt_other_steps(settings, findings)
     _doubt_function(settings, findings, states_mode=checkpointing is not None)
     warn_of_unread(settings, findings)
     return findings.build()
@@ -164,16 +163,6 @@ def _read_checkpointing(settings: LayeredSettings, mode: Setting | None, finding
             f"{option.origin}: every {option.value}th layer is checkpointed; the figure assumes a choice by operation."
         )
         findings.mark_uncertain(key, sentence)
-
-
-def _doubt_other_steps(settings: LayeredSettings, findings: FindingCollector) -> None:
-    """Doubt validation on larger batches than training's."""
-    if settings.is_true("validation.enable"):
-        batch, length = (as_int(settings.find(f"validation.{name}")) for name in ("local_batch_size", "seq_len"))
-        trained = [as_int(settings.find(f"training.{name}")) for name in ("local_batch_size", "seq_len")]
-        if (batch or 8) * (length or 2048) > (trained[0] or 8) * (trained[1] or 2048):
-            findings.warn("validation.enable: validation batches are larger than training batches and are not counted.")
-            findings.add_uncertainty("more", "logits")
 
 
 def _doubt_function(settings: LayeredSettings, findings: FindingCollector, *, states_mode: bool) -> None:

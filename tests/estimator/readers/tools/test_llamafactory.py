@@ -46,21 +46,6 @@ def test_version_1_is_refused_in_a_sentence(read: Read, tmp_path: Path, line: st
 FREEZE_V0 = f"model_name_or_path: {MODEL}\nstage: sft\nfinetuning_type: freeze\nbf16: true\n"
 
 
-@pytest.mark.parametrize(
-    ("settings", "patterns"),
-    [
-        ("", ["*.26.*", "*.27.*"]),
-        ("freeze_trainable_layers: -1\n", ["*.0.*"]),
-        ("freeze_trainable_layers: 1\nfreeze_trainable_modules: mlp,self_attn\n", ["*.27.mlp*", "*.27.self_attn*"]),
-        ("freeze_trainable_layers: 1\nfreeze_extra_modules: embed_tokens\n", ["*.27.*", "*embed_tokens*"]),
-        ("freeze_trainable_layers: 2\nuse_llama_pro: true\n", ["*.13.*", "*.27.*"]),
-    ],
-)
-def test_layers_that_freezing_leaves_to_train(read: Read, tmp_path: Path, settings: str, patterns: list[str]) -> None:
-    (tmp_path / "x.yaml").write_text(FREEZE_V0 + settings)
-    assert read("llamafactory-cli train x.yaml").value("training.trainable") == patterns
-
-
 def test_vision_tower_and_projector_are_frozen_by_default(read: Read, tmp_path: Path) -> None:
     folder = tmp_path / "vlm"
     folder.mkdir()
@@ -73,7 +58,7 @@ def test_vision_tower_and_projector_are_frozen_by_default(read: Read, tmp_path: 
     assert "!*multi_modal_projector*" not in read("llamafactory-cli train x.yaml").value("training.trainable")
 
 
-def test_estimate_of_a_frozen_model_needs_its_config(read: Read, tmp_path: Path) -> None:
+def test_which_layers_freezing_leaves_to_train_is_a_doubt(read: Read, tmp_path: Path) -> None:
     (tmp_path / "x.yaml").write_text(FREEZE_V0.replace(MODEL, "some/model"))
     reading = read("llamafactory-cli train x.yaml")
     assert reading.value("training.trainable") is None
