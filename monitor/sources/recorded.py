@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from array import array
 from collections import deque
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import msgspec
@@ -219,14 +219,9 @@ class MemorySeries:
         capacity: maximum number of intervals.
     """
 
-    __slots__ = ("_begins", "_breaks", "_capacity", "_ends", "_highs", "_last_readings", "_lows", "_widest")
-
     def __init__(self, capacity: int = CAPACITY) -> None:
         self._capacity = max(2, capacity)
-        self._begins, self._ends = array("d"), array("d")
-        self._lows, self._highs = array("q"), array("q")
-        self._breaks = bytearray()
-        """1 where a gap precedes the interval."""
+        self._stretches: list[list[Interval]] = []
         self._last_readings = 0
         """Readings in the last interval."""
         self._widest = 1
@@ -234,22 +229,22 @@ class MemorySeries:
 
     def __bool__(self) -> bool:
         """Return True if there is a reading."""
-        return bool(self._begins)
+        return bool(self._stretches)
 
     @property
     def begin(self) -> float | None:
         """Unix seconds of the first reading."""
-        return self._begins[0] if self._begins else None
+        return self._stretches[0][0].begin if self._stretches else None
 
     @property
     def end(self) -> float | None:
         """Unix seconds of the last reading."""
-        return self._ends[-1] if self._ends else None
+        return self._stretches[-1][-1].end if self._stretches else None
 
     @property
     def high_bytes(self) -> int | None:
         """The highest reading."""
-        return max(self._highs, default=None)
+        return max((each.high_bytes for stretch in self._stretches for each in stretch), default=None)
 
     def add(self, time: float, size_bytes: int, *, before: float | None) -> None:
         """Add a reading.
@@ -260,47 +255,41 @@ class MemorySeries:
             before: Unix seconds of the recording's reading before this one; None: a gap precedes this one. If the
                 series has no reading of that time, nothing is known of its memory in between either.
         """
-        after_gap = before is None or self.end != before
-        if self._begins and not after_gap and self._last_readings < self._widest:
-            self._ends[-1] = time
-            self._lows[-1] = min(self._lows[-1], size_bytes)
-            self._highs[-1] = max(self._highs[-1], size_bytes)
+        new, after_gap = Interval(time, time, size_bytes, size_bytes), before is None or self.end != before
+        if not after_gap and self._last_readings < self._widest:
+            self._stretches[-1][-1] = _merged(self._stretches[-1][-1], new)
             self._last_readings += 1
             return
-        if len(self._begins) >= self._capacity:
-            self._merge(over_gaps=False)
-            if len(self._begins) > self._capacity * 3 // 4:  # hardly anything but gaps
-                self._merge(over_gaps=True)
-        for column, value in ((self._begins, time), (self._ends, time)):
-            column.append(value)
-        for sizes in (self._lows, self._highs):
-            sizes.append(size_bytes)
-        self._breaks.append(after_gap and len(self._begins) > 1)
+        if self._count >= self._capacity:
+            self._stretches = [_halved(stretch) for stretch in self._stretches]
+            self._widest *= 2
+            if self._count > self._capacity * 3 // 4:  # hardly anything but gaps
+                self._stretches = [
+                    [*one[:-1], _merged(one[-1], other[0]), *other[1:]] if other else one
+                    for one, other in zip_longest(self._stretches[::2], self._stretches[1::2])
+                ]
+        if after_gap:
+            self._stretches.append([])
+        self._stretches[-1].append(new)
         self._last_readings = 1
 
     def stretches(self) -> tuple[Stretch, ...]:
         """Return the intervals between the gaps, in order."""
-        found: list[list[Interval]] = []
-        columns = zip(self._begins, self._ends, self._lows, self._highs, self._breaks, strict=True)
-        for begin, end, low, high, broken in columns:
-            if broken or not found:
-                found.append([])
-            found[-1].append(Interval(begin, end, low, high))
-        return tuple(tuple(stretch) for stretch in found)
+        return tuple(map(tuple, self._stretches))
 
-    def _merge(self, *, over_gaps: bool) -> None:
-        kept, at = 0, 0
-        while at < len(self._begins):
-            pair = at + 1 < len(self._begins) and (over_gaps or not self._breaks[at + 1])
-            last = at + 1 if pair else at
-            self._begins[kept], self._ends[kept] = self._begins[at], self._ends[last]
-            self._lows[kept] = min(self._lows[at], self._lows[last])
-            self._highs[kept] = max(self._highs[at], self._highs[last])
-            self._breaks[kept] = self._breaks[at]
-            kept, at = kept + 1, last + 1
-        for column in (self._begins, self._ends, self._lows, self._highs, self._breaks):
-            del column[kept:]
-        self._widest *= 2
+    @property
+    def _count(self) -> int:
+        return sum(map(len, self._stretches))
+
+
+def _halved(stretch: list[Interval]) -> list[Interval]:
+    pairs = zip_longest(stretch[::2], stretch[1::2])
+    return [_merged(one, other) if other else one for one, other in pairs]
+
+
+def _merged(one: Interval, other: Interval) -> Interval:
+    low, high = min(one.low_bytes, other.low_bytes), max(one.high_bytes, other.high_bytes)
+    return Interval(one.begin, other.end, low, high)
 
 
 # Summary of a recording: its GPUs, its runs, and its events.
