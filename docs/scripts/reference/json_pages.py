@@ -8,7 +8,7 @@ from vramtop.estimator.job.job import Job, Lora, ModelSpec
 
 from .json_outputs import OUTPUTS
 from .json_schema import schema_of
-from .markdown import block, bullets, code, page
+from .markdown import block, bullets, page
 
 _WIDTH = 120
 _INDENT = "  "
@@ -63,7 +63,9 @@ def _closed(part: Any) -> Any:
 def json_page() -> str:
     """Return the page about JSON."""
     lines = [
-        ": ".join((f"[{output.title}](schemas/{name}.json)", *map(code, output.commands[:1])))
+        f"[`{output.commands[0]}`](schemas/{name}.json)"
+        if output.commands
+        else f"[{output.title}](schemas/{name}.json)"
         for name, output in OUTPUTS.items()
     ]
     return page(

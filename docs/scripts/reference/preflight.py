@@ -4,7 +4,7 @@ import inspect
 
 from vramtop.monitor.preflight.checks import CHECKS
 
-from .markdown import page, prose, table
+from .markdown import bullets, page, prose
 
 _INTRODUCTION = """\
 `vramtop preflight JOB` makes these checks at the same time, except those that do not apply. A job with a **failure**
@@ -15,13 +15,9 @@ job file's [`[run]`](job-file.md#run) table, or of the tool that was read."""
 
 def preflight_page() -> str:
     """Return the page."""
-    rows = [
-        (
-            check.name,
-            prose(inspect.cleandoc(check.run.__doc__ or "").partition("\n\n")[0]),
-            "yes" if check.decisive else "",
-        )
+    lines = (
+        f"{check.name}{' (decisive)' if check.decisive else ''}: "
+        f"{prose(inspect.cleandoc(check.run.__doc__ or '').partition(chr(10) * 2)[0])}"
         for check in CHECKS
-    ]
-    head = ("check", "what must hold, or is compared", "decisive")
-    return page("Preflight checks", _INTRODUCTION, table(head, rows))
+    )
+    return page("Preflight checks", _INTRODUCTION, bullets(lines))
