@@ -1,6 +1,7 @@
 """The schemas of every JSON that the command line prints, and the page about them."""
 
 import json
+from collections import Counter
 from typing import Any
 
 from vramtop.estimator.estimation import estimate
@@ -8,7 +9,7 @@ from vramtop.estimator.job.job import Job, Lora, ModelSpec
 
 from .json_outputs import OUTPUTS
 from .json_schema import schema_of
-from .markdown import block, bullets, page
+from .markdown import block, bullets, code, page
 
 _WIDTH = 120
 _INDENT = "  "
@@ -62,12 +63,11 @@ def _closed(part: Any) -> Any:
 
 def json_page() -> str:
     """Return the page about JSON."""
-    lines = [
-        f"[`{output.commands[0]}`](schemas/{name}.json)"
-        if output.commands
-        else f"[{output.title}](schemas/{name}.json)"
-        for name, output in OUTPUTS.items()
-    ]
+    printed = Counter(output.commands[:1] for output in OUTPUTS.values())
+    lines = []
+    for name, output in OUTPUTS.items():
+        says_all = output.commands and printed[output.commands[:1]] == 1
+        lines.append(f"[{code(output.commands[0]) if says_all else output.title}](schemas/{name}.json)")
     return page(
         "JSON",
         _INTRODUCTION,
