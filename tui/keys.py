@@ -85,10 +85,8 @@ SHARED_KEYS = {
 }
 
 DASHBOARD_KEYS = {
-    "dashboard.fit_check": Key("f", ("fit check: whether a job fits before you start it; reopens a pending job")),
-    "dashboard.attach": Key(
-        "a", ("attach: compare a running job with its budget; the latest run, or one that you pick")
-    ),
+    "dashboard.fit_check": Key("f", ("fit check: whether a job fits; reopens a pending job")),
+    "dashboard.attach": Key("a", ("attach: compare a running job with its budget")),
     "dashboard.step": Key("t", "the job's training step: memory by component, largest tensors"),
     "dashboard.preflight": Key("p", "preflight: check what a pending job needs to start"),
     "dashboard.gpu": Key("g", "the GPU under the cursor: bandwidth, clocks, throttling, PCIe, ECC"),
@@ -135,9 +133,7 @@ DASHBOARD_KEYS = {
 
 
 JOB_KEYS = {
-    "fit.pin": Key(
-        "f2,p", "pin the job as pending, so the dashboard shows whether it fits; replaces its earlier version"
-    ),
+    "fit.pin": Key("f2,p", "pin the job as pending, so the dashboard shows whether it fits"),
     "fit.open": Key("f3,o", "open a job file, another tool's configuration, or a pasted launch line"),
     "fit.choose_gpus": Key("f4,g", "choose the GPUs: those of this machine, or a model from the catalogue"),
     "fit.save": Key("f8,w", "save as a job file, for vramtop fit FILE"),
@@ -154,7 +150,7 @@ JOB_KEYS = {
     "attach.rehearse": Key(
         "ctrl+r,r", "rehearse this run beside it, without a GPU; shows the command and asks first; again: stop"
     ),
-    "attach.forget": Key("f8", "forget your settings: those for this command line; clearing a field forgets that one"),
+    "attach.forget": Key("f8", "forget your settings: those for this command line"),
     "attach.zoom_in": Key("plus,equals_sign", ("shorter or longer time: 1, 5, 15, 60 minutes, or the whole run")),
     "attach.zoom_out": Key("minus,underscore", "show a longer time span", in_help=False),
 }

@@ -3,7 +3,7 @@
 from vramtop.monitor.storage.settings.in_force import shown
 from vramtop.monitor.storage.settings.schema import SETTINGS, TABLES, Setting
 
-from .markdown import bullets, codes, key_line, page, prose, sentence
+from .markdown import bullets, code, key_line, page, prose, sentence
 
 _INTRODUCTION = """\
 Every setting of `config.toml` ([how to change one](../how-to/settings.md)), with its flags in parentheses. Its
@@ -48,4 +48,4 @@ def _default(setting: Setting) -> str:
 
 
 def _flags(setting: Setting) -> str:
-    return f"({codes(setting.flag.split(', '))})" if setting.flag else ""
+    return f"({code(setting.flag.partition(',')[0])})" if setting.flag else ""

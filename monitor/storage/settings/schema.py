@@ -192,7 +192,7 @@ def _is_backwards(gpus: tuple[str, ...]) -> str | None:
 SETTINGS: tuple[Setting, ...] = (
     Setting(
         name="dashboard.interval", kind="seconds", default=1.0, flag="--interval",
-        about="Seconds between readings of this machine, and of hosts over ssh; also for vramtop export",
+        about="Seconds between readings; also for vramtop export",
     ),
     Setting(
         name=VIEW, kind="choice", default="runs", choices=PROCESS_VIEWS,
@@ -201,7 +201,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting(
         name=COLUMNS, kind="list", default=(), choices=PROCESS_COLUMNS,
         example=("PID", "VRAM GiB", "STATUS", "COMMAND"),
-        about="Columns of the process table, the most important first; empty: as many of the usual ones as fit",
+        about="Columns of the process table, the most important first; empty: as many as fit",
     ),
     Setting(
         name=SORT, kind="choice", default="STATUS", choices=PROCESS_SORTS,
@@ -210,7 +210,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting(
         name=THEME, kind="text", default="vramtop-dark", pattern=r"[\w-]{1,60}", also="TEXTUAL_THEME",
         example="vramtop-light", expects="the name of a theme, such as vramtop-light or vramtop-high-contrast",
-        about="Theme; the command palette has the list, and what you choose there is remembered",
+        about="Theme; the command palette (Ctrl+P) lists and remembers it",
     ),
     Setting(
         name=HOST_LINE, kind="switch", default=True,
@@ -231,20 +231,20 @@ SETTINGS: tuple[Setting, ...] = (
     ),
     Setting(
         name="dashboard.user", kind="list", default=(), flag="--user", example=("ann", "bob"),
-        about="Display only processes of these users; --user '' displays all again",
+        about="Display only processes of these users",
     ),
     Setting(
         name="dashboard.gpu", kind="list", default=(), flag="--gpu", example=("0", "2-3"),
         pattern=_GPU, check=_is_backwards, expects='a list of GPUs, such as ["0", "2-3", "0:3", "GPU-5a3f"]',
-        about="Display only these GPUs; --gpu '' displays all again",
+        about="Display only these GPUs",
     ),
     Setting(
         name="dashboard.only", kind="list", default=(), flag="--only", choices=ONLY, example=("mine", "training"),
-        about="Display only processes that are all of this; --only '' displays all again",
+        about="Display only processes that are all of this",
     ),
     Setting(
         name="attach.automatic", kind="switch", default=True, flag="--attach, --no-attach",
-        about="Attach to training processes by itself, so that they have budgets",
+        about="Attach to training processes automatically",
     ),
     Setting(
         name="estimates.method", kind="choice", default="auto", choices=METHODS, flag="--method",
@@ -262,7 +262,7 @@ SETTINGS: tuple[Setting, ...] = (
     ),
     Setting(
         name="estimates.download", kind="switch", default=True,
-        about="Fetch the config.json of a model that is nowhere here from the Hugging Face hub, that file alone",
+        about="Fetch the config.json of a model that is nowhere here from the Hugging Face hub",
     ),
     Setting(
         name="history.enabled", kind="switch", default=True, flag="--history, --no-history",
@@ -270,7 +270,7 @@ SETTINGS: tuple[Setting, ...] = (
     ),
     Setting(
         name="pending.signal", kind="choice", default="none", choices=SIGNALS, flag="--signal-fit",
-        about="How to signal that a pending job fits now or no longer fits, besides a notice",
+        about="Signal that a pending job fits now or no longer fits, besides a notice",
     ),
     Setting(
         name="pending.command", kind="text", default="", flag="--on-fit", is_program=True,
@@ -279,7 +279,7 @@ SETTINGS: tuple[Setting, ...] = (
     ),
     Setting(
         name="alerts.signal", kind="choice", default="none", choices=SIGNALS, flag="--signal-alert",
-        about="How to signal that an alert fires or clears, besides a notice",
+        about="Signal that an alert fires or clears, besides a notice",
     ),
     Setting(
         name="alerts.command", kind="text", default="", flag="--on-alert", is_program=True,
@@ -309,7 +309,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting(
         name="prometheus.ca_file", kind="text", default="", flag="--prometheus-ca",
         example="/etc/ssl/our-ca.pem", expects="the path of a file",
-        about="Certificates of the authority of that Prometheus's certificate, in place of the system's",
+        about="CA certificates of that Prometheus, in place of the system's",
     ),
     Setting(
         name="export.listen", kind="text", default="127.0.0.1:10440", flag="--listen", pattern=_ADDRESS,

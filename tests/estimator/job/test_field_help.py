@@ -25,7 +25,7 @@ def test_choices_and_defaults_are_those_of_the_job():
 def test_what_applies_while_a_key_is_absent_is_apart_from_the_sentence():
     labels = field_help("model.num_labels")
     assert labels.sentence == "Outputs of a classification head."
-    assert labels.default_text == "as many as the config says, else 2"
+    assert labels.default_text == "the config's, else 2"
     assert field_help("rollout.prompt_length").default_text == "what training.loss_length leaves of a sequence"
     assert field_help("run.output_dir").default_text is None
     assert field_help("lora").default_text == "full fine-tuning"
