@@ -88,6 +88,8 @@ def _keys(prefix: str, fields: Any, kind: type[msgspec.Struct]) -> str:
         named = flag.removeprefix("--").removeprefix(f"{prefix.removesuffix('.')}-").replace("-", "_")
         meaning = prose(_AS_THE_FRAMEWORK.sub(".", documents.get(field.name, "")))
         values, default = _values(field, prefix), _default(field)
+        if default and (choices := choices_of(field.type)) and all(code(word) in meaning for word in choices):
+            values = "text"  # the meaning lists them
         rows.append(
             (
                 field.encode_name,

@@ -41,7 +41,6 @@ A setting that a job leaves out, or sets to `auto`, has the default of the libra
 type in the checkpoint's `config.json`: fp32 if it has none, bf16 if the config is written out in a job file. Under
 ZeRO, `bf16` becomes `bf16-mixed`, because DeepSpeed keeps an fp32 copy. Those of `peft` are for adapters over quantized
 weights."""
-_MANY = 5
 _SHARDED = {
     0: "nothing",
     1: "optimizer states",
@@ -159,15 +158,8 @@ def optimizer_names() -> str:
 def _optimizer(row: Optimizer) -> str:
     sizes = ", ".join(dict.fromkeys((_bytes(row, 2), _bytes(row, 4))))
     where = " in CPU RAM" if row.on_host else " paged" if row.paged else ""
-    names = ", ".join(filter(None, (_classes(row), codes(row.trainer_names))))
+    names = codes(name for name in row.trainer_names if name != row.name)
     return f"{code(row.name)}: {sizes}{where}{f'; {names}' if names else ''}"
-
-
-def _classes(row: Optimizer) -> str:
-    """Return the classes of an optimizer; of a kind of optimizers those alone that are not of the one large library."""
-    own = [name for name in row.class_names if not name.startswith("pytorch_optimizer.")]
-    others = len(row.class_names) - len(own)
-    return codes(row.class_names) if others < _MANY else f"{codes(own)}, {others} of pytorch_optimizer".lstrip(", ")
 
 
 class _Matrix:
