@@ -59,7 +59,7 @@ def prose(text: str) -> str:
 def key_line(key: str, values: str, default: str, meaning: str) -> str:
     """Return the line of a key of a file: as it is written with its default, and the values that say more than that."""
     written = code(f"{key} = {default}" if default else key)
-    says_all = values in ("the path of a file", "the path of a Python interpreter", "a shell command") or (
+    says_all = values in ("text", "the path of a file", "the path of a Python interpreter", "a shell command") or (
         default and values in ("boolean", "integer", "number", "text")
     )
     return f"{written}: {meaning}" if says_all else f"{written} ({values}): {meaning}"
