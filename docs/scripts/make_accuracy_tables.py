@@ -28,7 +28,7 @@ from vramtop.estimator.job.settings import Lora  # noqa: E402
 PAGE = ROOT / "docs" / "explanation" / "accuracy.md"
 _FIGURES = ("allocated", "reserved", "device")
 _HEAD = (
-    "| {} | rows | median error | under by > 5 % | off by > 10 % | in range | in range, source left out |",
+    "| | rows | median error | under by > 5 % | off by > 10 % | in range | in range, source left out |",
     "| --- | --- | --- | --- | --- | --- | --- |",
 )
 _SOURCES = {
@@ -68,8 +68,7 @@ def _adapters(lora: Lora) -> str:
 def tables(results: Sequence[Result]) -> dict[str, str]:
     """Return the tables of the closed form by the name of their place in the page."""
     return {
-        "closed form": "\n".join(_by_figure(results)),
-        "sources": "\n".join(_by_source(results)),
+        "closed form": "\n".join((*_HEAD, *_by_figure(results), *_by_source(results))),
         "peers": "\n".join(_peers(results)),
         "off": "\n".join(_off(results)),
         "covered": "\n".join(_covered([result.case.job for result in results])),
@@ -91,12 +90,10 @@ _PLACE = re.compile(r"(?P<begin><!-- table: (?P<name>[\w ]+) -->).*?(?P<end><!--
 
 
 def _by_figure(results: Sequence[Result]) -> Iterator[str]:
-    yield from (_HEAD[0].format("figure"), _HEAD[1])
     yield from _summaries(results, {name: name for name in _FIGURES})
 
 
 def _by_source(results: Sequence[Result]) -> Iterator[str]:
-    yield from (_HEAD[0].format("source"), _HEAD[1])
     files = sorted({result.case.file for result in results})
     yield from _summaries(results, {f"file {name}": _SOURCES.get(name, name) for name in files})
 

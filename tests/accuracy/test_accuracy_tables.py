@@ -30,7 +30,7 @@ def test_the_closed_forms_tables_are_up_to_date(pages) -> None:
 def test_every_table_has_its_place_and_is_filled(pages) -> None:
     text = pages.PAGE.read_text()
     places = re.findall(r"<!-- table: ([\w ]+) -->\n\n(.*?)\n\n<!-- table: end -->", text, re.DOTALL)
-    assert {name for name, _ in places} == {*("closed form", "sources", "peers", "left out", "covered", "off", "gpus")}
+    assert {name for name, _ in places} == {*("closed form", "peers", "left out", "covered", "off", "gpus")}
     assert all(table.strip() for _, table in places)
 
 

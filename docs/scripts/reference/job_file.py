@@ -22,8 +22,8 @@ EXAMPLES = tuple(Path(__file__).with_name(f"{name}_example.toml") for name in ("
 _INTRODUCTION = """\
 Every key of a [job file](../how-to/job-files.md). Only a model is required.
 
-- **Flags** override the file: `--micro-batch` for `training.micro_batch`, with the table's name before it in `[lora]` and
-  `[inference]`; `--set TABLE.KEY=VALUE` sets any key.
+- **Flags** override the file: `--micro-batch` for `training.micro_batch`, with the table's name before it in `[lora]`
+  and `[inference]`; `--set TABLE.KEY=VALUE` sets any key.
 - **Paths**: a model folder is relative to the file; `run.output_dir` to the folder in which the job is started.
 - **A key** is shown with its default (`micro_batch = 1`) and its possible values; without a default, the framework's
   behaviour holds, unless the key says otherwise.

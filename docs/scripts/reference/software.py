@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from vramtop.estimator.job.rules.frameworks import FRAMEWORKS
+from vramtop.estimator.job.rules.frameworks import FRAMEWORKS, Framework
 from vramtop.estimator.job.rules.library_defaults import DEFAULTS, Default
 from vramtop.estimator.job.rules.optimizers.optimizer import Optimizer
 from vramtop.estimator.job.rules.optimizers.table import OPTIMIZERS
@@ -86,27 +86,11 @@ def _with_short_name(name: str, aliases: Sequence[str]) -> str:
 
 def frameworks_page() -> str:
     """Return the page of frameworks, strategies, precisions and tools."""
-    frameworks = [
-        (
-            code(name),
-            codes((*row.libraries, *row.training_libraries)),
-            _yes(row.adapters),
-            _yes(row.offloads_activations),
-            _yes(row.selective_checkpointing),
-            f"`{row.available_loss}`" if row.available_loss else "",
-        )
+    frameworks = (
+        f"{code(name)}{_with(row)}; needs {codes(dict.fromkeys((*row.libraries, *row.training_libraries)))}"
         for name, row in FRAMEWORKS.items()
-    ]
-    strategies = [
-        (
-            code(name),
-            _sharded(row),
-            codes(row.cpu_offload),
-            _yes(row.quantized_weights),
-            codes(row.libraries),
-        )
-        for name, row in STRATEGIES.items()
-    ]
+    )
+    strategies = (f"{code(name)}: {_strategy(row)}" for name, row in STRATEGIES.items())
     defaults: dict[str, list[str]] = {}
     for row in DEFAULTS:
         defaults.setdefault(row.library, []).append(_default(row))
@@ -124,14 +108,12 @@ def frameworks_page() -> str:
     return page(
         "Frameworks, strategies and tools",
         "## Frameworks",
-        "Values of `training.framework`: the library that runs the training loop, whose loss, casts and buffers count.",
-        table(
-            ("value", "needs", "LoRA", "activation offload", "selective checkpointing", "loss without all logits"),
-            frameworks,
-        ),
+        "Values of `training.framework`: the library that runs the training loop, whose loss, casts and buffers count; "
+        "with what it can do.",
+        bullets(frameworks),
         "## Strategies",
-        "Values of `parallel.strategy`: how the data-parallel ranks share the model.",
-        table(("value", "sharded", "CPU offload", "4-bit frozen weights", "needs"), strategies),
+        "Values of `parallel.strategy`, with what the data-parallel ranks shard.",
+        bullets(strategies),
         "## Precisions",
         f"Values of `training.precision`: {codes(PRECISIONS)}. Weights have this type, and so has computation; with "
         "`-mixed`, weights are fp32 and computation is under autocast.",
@@ -142,6 +124,29 @@ def frameworks_page() -> str:
         _TOOLS,
         bullets(f"{tool}: {commands}" for tool, commands in tools),
     )
+
+
+def _with(row: Framework) -> str:
+    """Return what a framework can do."""
+    found = {
+        "LoRA": row.adapters,
+        "activation offload": row.offloads_activations,
+        "selective checkpointing": row.selective_checkpointing,
+        f"{code(row.available_loss or '')} loss": row.available_loss,
+    }
+    able = ", ".join(name for name, has in found.items() if has)
+    return f": {able}" if able else ""
+
+
+def _strategy(row: Strategy) -> str:
+    """Return what a strategy shards and allows."""
+    found = (
+        _sharded(row),
+        f"CPU offload {codes(row.cpu_offload)}" if row.cpu_offload else "",
+        "4-bit frozen weights" if row.quantized_weights else "",
+        f"needs {codes(row.libraries)}" if row.libraries else "",
+    )
+    return "; ".join(filter(None, found))
 
 
 def _default(row: Default) -> str:
@@ -179,7 +184,3 @@ def _sharded(row: Strategy) -> str:
     first = _SHARDED[row.zero_stage] if row.replicates else "one GPU, or ranks that share nothing"
     others = "; ".join(f"`{name}`: {_SHARDED[stage]}" for name, stage in row.stages_by_sharding.items())
     return f"{first} (`parallel.sharding` {others})" if others else first
-
-
-def _yes(value: bool) -> str:
-    return "yes" if value else ""
