@@ -155,8 +155,6 @@ class InterpreterFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Version; None: likewise."""
     peft: str | None = None
     """Version; None: not installed."""
-    answered: bool = True
-    """True if it answered within the time limit."""
     problem: str | None = None
     """Why it could not be asked; None: it was."""
 

@@ -120,6 +120,5 @@ def _interpreter_issues(pythons: Sequence[InterpreterFacts]) -> Iterator[Issue]:
     if problem is not None:
         yield Issue("error", problem)
         return
-    found = "was found" if all(python.answered for python in pythons) else "has answered in time"
     advice = "counts come from the model's config alone; --python PATH names one"
-    yield Issue("note", f"no Python with torch and transformers {found}: {advice}")
+    yield Issue("note", f"no Python with torch and transformers was found: {advice}")

@@ -2,15 +2,14 @@
 
 import os
 import re
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
 import msgspec
 
-from vramtop.estimator.common.errors import CannotTellError, InputError, ProcessLimitError, start_thread
+from vramtop.estimator.common.errors import CannotTellError, InputError, ProcessLimitError
 from vramtop.estimator.common.records import replace
 from vramtop.estimator.trace.interpreters import find_interpreters, probe_interpreter
 
@@ -33,18 +32,16 @@ def collect_report(
     Args:
         environ: the environment.
         python: value of ``--python``, which is then the only interpreter that is examined.
-        seconds: time limit for the driver and the interpreters together.
+        seconds: time limit for the driver.
 
     Raises:
         InputError: ``python`` does not exist.
     """
-    deadline = time.monotonic() + seconds
     try:
         paths = find_interpreters(python, environ)
     except InputError:
         raise InputError("--python: no such program; give the path of a Python with torch") from None
     redactor = make_redactor(environ)
-    interpreters = _start_probes(paths, environ, python, redactor)
     system, permissions, files = collect_system_facts(environ), collect_permission_facts(), collect_data_folder_facts()
     driver = collect_driver_facts(seconds)
     report = DoctorReport(
@@ -52,7 +49,7 @@ def collect_report(
         driver=replace(driver, library=None if driver.library is None else redactor.path(driver.library)),
         access=permissions,
         files=replace(files, folder=redactor.path(files.folder)),
-        pythons=interpreters(deadline),
+        pythons=tuple(_interpreter_facts(path, _named_by(path, python, environ), redactor) for path in paths),
     )
     return msgspec.convert(redactor.redact_json(msgspec.to_builtins(report)), DoctorReport)
 
@@ -186,38 +183,15 @@ def _sees_others(proc: Path) -> bool:
     return False
 
 
-def _start_probes(
-    paths: Sequence[Path], environ: Mapping[str, str], python: str | None, redactor: "Redactor"
-) -> Callable[[float], tuple[InterpreterFacts, ...]]:
-    """Probe each interpreter on a thread of its own; return what gives the facts at a deadline (``time.monotonic``)."""
-    found = {
-        path: InterpreterFacts(path=redactor.path(path), named_by=_named_by(path, python, environ), answered=False)
-        for path in paths
-    }
-
-    def probe(path: Path) -> None:
-        try:
-            facts = probe_interpreter(path)
-        except ProcessLimitError as error:
-            found[path] = replace(found[path], answered=True, problem=error.message)
-            return
-        frameworks = {} if facts is None else {name: getattr(facts, name) for name in ("torch", "transformers", "peft")}
-        found[path] = replace(found[path], answered=True, **frameworks)
-
-    threads = [threading.Thread(target=probe, args=(path,), daemon=True) for path in paths]
-    for path, thread in zip(paths, threads, strict=True):
-        try:
-            start_thread(thread)
-        except ProcessLimitError as error:
-            found[path] = replace(found[path], problem=error.message)
-
-    def facts(deadline: float) -> tuple[InterpreterFacts, ...]:
-        for thread in threads:
-            if thread.ident is not None:
-                thread.join(max(0.0, deadline - time.monotonic()))
-        return tuple(found.values())
-
-    return facts
+def _interpreter_facts(path: Path, named_by: str, redactor: Redactor) -> InterpreterFacts:
+    facts = InterpreterFacts(path=redactor.path(path), named_by=named_by)
+    try:
+        found = probe_interpreter(path)
+    except ProcessLimitError as error:
+        return replace(facts, problem=error.message)
+    if found is None:
+        return facts
+    return replace(facts, torch=found.torch, transformers=found.transformers, peft=found.peft)
 
 
 def _named_by(path: Path, python: str | None, environ: Mapping[str, str]) -> str:
