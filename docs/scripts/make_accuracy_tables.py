@@ -44,8 +44,8 @@ _SOURCES = {
 }
 _PEERS = {
     "accelerate": "`accelerate estimate-memory`",
-    "DeepSpeed": "DeepSpeed, `estimate_zero*_model_states_mem_needs`",
-    "EleutherAI": "EleutherAI, `calc_transformer_mem.py`",
+    "DeepSpeed": "DeepSpeed's `estimate_zero*_model_states_mem_needs`",
+    "EleutherAI": "EleutherAI's `calc_transformer_mem.py`",
     "N x b": "stored weights and 0.75 GiB, a lower bound",
     "Space": "the training-memory Space on Hugging Face",
 }
@@ -120,21 +120,14 @@ def _summaries(results: Sequence[Result], names: dict[str, str]) -> Iterator[str
 
 
 def _peers(results: Sequence[Result]) -> Iterator[str]:
-    yield "| estimator | rows that it covers | its median error | vramtop's | under by > 5 % | vramtop |"
-    yield "| --- | --- | --- | --- | --- | --- |"
     for name in PEERS:
         rows = [(result, size) for result in results if (size := result.peers.get(name)) is not None]
         errors = [size / result.case.measured_bytes - 1 for result, size in rows]
         ours = summarize([result for result, _ in rows])
-        cells = (
-            _PEERS.get(name, name),
-            str(len(rows)),
-            f"{statistics.median(map(abs, errors)):.0%}",
-            f"{ours.median_error:.1%}",
-            f"{sum(error < -0.05 for error in errors) / len(errors):.0%}",
-            f"{ours.share_under:.0%}",
-        )
-        yield _line(cells)
+        theirs = statistics.median(map(abs, errors))
+        under = sum(error < -0.05 for error in errors) / len(errors)
+        told = f"{theirs:.0%} (vramtop {ours.median_error:.1%}), {under:.0%} too low (vramtop {ours.share_under:.0%})"
+        yield f"- {_PEERS.get(name, name)}, {len(rows)} rows: {told}".replace("%", "\u00a0%")
 
 
 def _off(results: Iterable[Result]) -> Iterator[str]:
