@@ -230,17 +230,9 @@ CONSTANTS = {
     "predicted weights that count as loaded": "monitor/board/divergence.py::_LOADED_FRACTION",
     "a run is steady after": "monitor/board/divergence.py::STEADY_STEPS",
     "steady: budget reached, no new peak": "monitor/board/divergence.py::_PEAK_UNCHANGED_SECONDS",
-    "steady: weights loaded, no change": "monitor/board/divergence.py::_UNCHANGED_SECONDS",
-    "the same for a run older than the next line": "monitor/board/divergence.py::_SHORT_UNCHANGED_SECONDS",
-    "most runs are past their first steps": "monitor/board/divergence.py::_MAX_START_SECONDS",
-    "a run may still load": "monitor/board/divergence.py::_MAX_LOAD_SECONDS",
     "smallest change that counts, of the budget": "monitor/board/divergence.py::MIN_CHANGE_FRACTION",
     "least growth that is reported, or the share above": "monitor/board/divergence.py::MIN_GROWTH_BYTES",
     "significant trend": "monitor/board/divergence.py::MIN_DEVIATIONS",
-    "the same for a run that was growing already": "monitor/board/divergence.py::_MIN_DEVIATIONS_STILL_GROWING",
-    "spans of time whose maxima are compared": "monitor/board/divergence.py::BUCKET_COUNT",
-    "least time of readings for growth": "monitor/board/divergence.py::_MIN_SECONDS",
-    "a process without a budget is shown after its end": "monitor/board/without_budget.py::ENDED_SECONDS",
 }
 """What the page says of thresholds, and the constants of the code."""
 

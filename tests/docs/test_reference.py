@@ -111,7 +111,7 @@ def test_every_variable_of_vramtop_that_the_code_names_is_documented() -> None:
     named = {name for text in code for name in re.findall(r"\"(VRAMTOP_[A-Z_]+)\"", text)}
     assert len(named) > 15
     of_the_probe = {"VRAMTOP_SNAPSHOT_ON_OOM"}  # from vramtop run to its processes
-    documented = set(re.findall(r"`(VRAMTOP_[A-Z_]+)`", page("environment.md") + page("alerts.md")))
+    documented = set(re.findall(r"`(VRAMTOP_[A-Z_]+)`", page("settings.md") + page("alerts.md")))
     of_settings = {f"VRAMTOP_{each.name.replace('.', '_').upper()}" for each in SETTINGS}
     assert named - of_the_probe - of_settings <= documented
 

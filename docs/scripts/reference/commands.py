@@ -1,8 +1,7 @@
-"""The pages of the command line: commands with their flags, exit codes, and the environment variables."""
+"""The pages of the command line: commands with their flags, and exit codes."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from vramtop.monitor.storage.settings.schema import SETTINGS
 from vramtop.tui.cli.main import build_parser
 from vramtop.tui.cli.parsing.command_parser import CommandParser, subcommands
 from vramtop.tui.cli.parsing.help_text import (
@@ -18,22 +17,6 @@ from vramtop.tui.cli.parsing.shared_arguments import EVERY_COMMAND, JOB_USAGE
 
 from .markdown import bullets, code, codes, page, prose, sentence
 
-ENVIRONMENT: Mapping[str, str] = {
-    "CUDA_VISIBLE_DEVICES, CUDA_DEVICE_ORDER": "GPUs that fit considers, and their order.",
-    "VIRTUAL_ENV, CONDA_PREFIX": "Where a Python with torch and transformers is looked for.",
-    "HF_HUB_CACHE, HF_HOME": "Where downloaded models are.",
-    "VRAMTOP_CONFIG": "Another settings file; /dev/null for none.",
-    "VRAMTOP_TABLE_KEY": "The setting table.key; vramtop config lists all.",
-    "VRAMTOP_SSH": "The command in place of ssh for --host, such as ssh -F FILE.",
-    "VRAMTOP_PROMETHEUS_USER, VRAMTOP_PROMETHEUS_PASSWORD": "User and password of the Prometheus that is read.",
-    "VRAMTOP_EXPORT_PASSWORD": "Password that clients of vramtop export need.",
-    "NO_COLOR, FORCE_COLOR, CLICOLOR, CLICOLOR_FORCE": "Whether the output has colours.",
-    "TEXTUAL_THEME": "The theme.",
-    "TERM, COLORTERM": "Colours and desktop notifications of the terminal.",
-    "LC_ALL, LC_CTYPE, LANG": "Without UTF-8 everything is drawn in ASCII.",
-    "XDG_CONFIG_HOME, XDG_DATA_HOME, XDG_CACHE_HOME": "Where settings, answers and estimates are stored.",
-}
-"""Meaning by the names of the variables."""
 _COMMON = "common settings"
 _INTRODUCTION = """\
 `vramtop` without a command opens the dashboard. A first word that is no command is a process to attach to, if it is a
@@ -86,22 +69,6 @@ def exit_codes_page() -> str:
         "## By command",
         "`vramtop run` and `vramtop wait --exec` end with the exit code of the command that they start.",
         bullets(f"{name}: {told}" for name, told in meanings.items() if told),
-    )
-
-
-def environment_page() -> str:
-    """Return the page of the environment variables."""
-    lines = [f"{codes(names.split(', '))}: {prose(text)}" for names, text in ENVIRONMENT.items()]
-    others = [
-        each for each in SETTINGS if each.variable and each.variable != f"VRAMTOP_{each.name.replace('.', '_').upper()}"
-    ]
-    named = "; ".join(f"{code(each.variable)} is {code(each.name)}" for each in others)
-    return page(
-        "Environment variables",
-        "Each [setting](settings.md) has a variable that counts more than the file: `VRAMTOP_DASHBOARD_INTERVAL` is "
-        f"`dashboard.interval`; {named}. Lists are separated by commas; a switch is `true` or `false`. "
-        "[Alerts](alerts.md#-on-alert-command) lists the variables of your `--on-alert` command.",
-        bullets(lines),
     )
 
 

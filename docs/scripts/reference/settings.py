@@ -1,13 +1,31 @@
-"""The page of the settings file: every setting with its values, its default, its meaning and its flag."""
+"""The page of the settings: every key with its values, its default, its meaning and its flag; other variables."""
+
+from collections.abc import Mapping
 
 from vramtop.monitor.storage.settings.in_force import shown
 from vramtop.monitor.storage.settings.schema import SETTINGS, TABLES, Setting
 
-from .markdown import bullets, code, key_line, page, prose, sentence
+from .markdown import bullets, code, codes, key_line, page, prose, sentence
 
+ENVIRONMENT: Mapping[str, str] = {
+    "CUDA_VISIBLE_DEVICES, CUDA_DEVICE_ORDER": "GPUs that fit considers, and their order.",
+    "VIRTUAL_ENV, CONDA_PREFIX": "Where a Python with torch and transformers is looked for.",
+    "HF_HUB_CACHE, HF_HOME": "Where downloaded models are.",
+    "VRAMTOP_CONFIG": "Another settings file; /dev/null for none.",
+    "VRAMTOP_SSH": "The setting hosts.ssh.",
+    "VRAMTOP_PROMETHEUS_USER, VRAMTOP_PROMETHEUS_PASSWORD": "User and password of the Prometheus that is read.",
+    "VRAMTOP_EXPORT_PASSWORD": "Password that clients of vramtop export need.",
+    "NO_COLOR, FORCE_COLOR, CLICOLOR, CLICOLOR_FORCE": "Whether the output has colours.",
+    "TEXTUAL_THEME": "The theme.",
+    "TERM, COLORTERM": "Colours and desktop notifications of the terminal.",
+    "LC_ALL, LC_CTYPE, LANG": "Without UTF-8 everything is drawn in ASCII.",
+    "XDG_CONFIG_HOME, XDG_DATA_HOME, XDG_CACHE_HOME": "Where settings, answers and estimates are stored.",
+}
+"""Meaning by the names of the variables."""
 _INTRODUCTION = """\
 Every setting of `config.toml` ([how to change one](../how-to/settings.md)), with its flags in parentheses. Its
-environment variable is its name: `VRAMTOP_DASHBOARD_INTERVAL` is `dashboard.interval` ([others](environment.md))."""
+environment variable is its name: `VRAMTOP_DASHBOARD_INTERVAL` is `dashboard.interval`, with commas in lists
+([others](#other-variables))."""
 
 
 def settings_page() -> str:
@@ -17,6 +35,8 @@ def settings_page() -> str:
         "Settings",
         _INTRODUCTION,
         *parts,
+        "## Other variables",
+        bullets(f"{codes(names.split(', '))}: {prose(text)}" for names, text in ENVIRONMENT.items()),
     )
 
 
