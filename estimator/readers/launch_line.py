@@ -101,13 +101,15 @@ def read_launch(
     if pid is None and (unread := unread_tool_of_launch(launch)) is not None:
         raise InputError(unread.sentence)
     variables = {**(os.environ if environ is None else environ), **launch.assignments}
+    software = {library: (given or {}).get(f"software.{library}") for library in Software.__struct_fields__}
+    given_versions = {library: version for library, version in software.items() if isinstance(version, str)}
     folder = working_folder() if cwd is None else cwd
     program = Program(
         launch=launch,
         launcher=parse_launch(launcher) if launcher else launch,
         environ=variables,
         filesystem=FilesystemView(cwd=folder, home=variables.get("HOME"), root=root),
-        versions={**(versions or {}), **_given_versions(given or {})},
+        versions={**(versions or {}), **given_versions},
         findings=FindingCollector(given),
         reported=reported or {},
         pid=pid,
@@ -164,12 +166,6 @@ def _with_started_tool(program: Program) -> Program:
         program.findings.add_uncertainty("either", *MODEL_STATES, "activations", "logits")
     launcher = started.launch if program.launcher == program.launch else program.launcher
     return replace(program, launch=started.launch, launcher=launcher)
-
-
-def _given_versions(given: Mapping[str, Any]) -> dict[str, str]:
-    """Return the libraries' versions that the user gives."""
-    names = ((library, given.get(f"software.{library}")) for library in Software.__struct_fields__)
-    return {library: version for library, version in names if isinstance(version, str)}
 
 
 def _with_pins(program: Program) -> dict[str, str]:

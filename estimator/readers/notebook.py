@@ -1,7 +1,9 @@
 """Reads a notebook that a launch line or a kernel runs: its cells as a script, and papermill's parameters."""
 
+import ast
 import re
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -65,12 +67,7 @@ def papermill_parameters(words: Sequence[str], resolve: Callable[[str], Path]) -
 
 def _value(text: str) -> Any:
     """Return a parameter as papermill understands its text."""
-    words = {"True": True, "true": True, "False": False, "false": False, "None": None}
-    if text in words:
-        return words[text]
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
+    with suppress(ValueError, SyntaxError):
+        value = ast.literal_eval({"true": "True", "false": "False"}.get(text, text))
+        return value if isinstance(value, bool | int | float | None) else text
     return text

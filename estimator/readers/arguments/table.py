@@ -228,18 +228,23 @@ def record_arguments(table: Library, group: str, settings: LayeredSettings, find
 
 
 def _record(key: str, row: Recorded, setting: Setting, findings: FindingCollector) -> None:
-    words = DTYPE_NAMES if row.kind == "dtype" else row.words
-    word = _word(setting, words)
-    if words and word in words:
-        findings.record_from(setting, key, words[word])
-    elif words:
-        findings.mark_uncertain(key, f"{setting.origin}: {setting.value!r} is not supported and is not counted.")
+    if words := DTYPE_NAMES if row.kind == "dtype" else row.words:
+        record_word(findings, key, setting, words)
     elif row.kind == "count":
         findings.record_count(key, setting)
     elif row.on is None and as_bool(setting) is not None:
         findings.record_from(setting, key, as_bool(setting))
     elif row.on is not None and as_bool(setting):
         findings.record_from(setting, key, row.on)
+
+
+def record_word(findings: FindingCollector, key: str, setting: Setting, words: Mapping[str, Any]) -> None:
+    """Record the job's value for a word; doubt an unknown word."""
+    word = _word(setting, words)
+    if word in words:
+        findings.record_from(setting, key, words[word])
+    else:
+        findings.mark_uncertain(key, f"{setting.origin}: {setting.value!r} is not supported and is not counted.")
 
 
 def _word(setting: Setting | None, words: Mapping[str, Any]) -> str:

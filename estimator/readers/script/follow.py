@@ -491,11 +491,6 @@ class Reader:
     def _lambda(self, node: ast.Lambda, scope: Scope) -> Any:
         return Function(node, scope, self._defaults(node.args, scope), "lambda")
 
-    def _namedexpr(self, node: ast.NamedExpr, scope: Scope) -> Any:
-        value = self.evaluate(node.value, scope)
-        self.assign(node.target, value, scope, node.value)
-        return value
-
     def _defaults(self, arguments: ast.arguments, scope: Scope) -> dict[str, Any]:
         named = [*arguments.posonlyargs, *arguments.args]
         pairs = [

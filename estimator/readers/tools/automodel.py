@@ -3,10 +3,11 @@
 from functools import partial
 
 from ...common.errors import CannotTellError
-from ...job.rules.strategies import DTYPE_NAMES, HALF, STRATEGIES, Strategy
-from ..arguments.table import doubt_arguments, library, record_arguments
+from ...job.rules.strategies import DTYPE_NAMES, STRATEGIES, Strategy
+from ..arguments.table import doubt_arguments, library, record_arguments, record_word
 from ..program.program import Program, WorldSize, checked_ranks, read_world_size
 from ..source.evidence import (
+    MODEL_STATES,
     FindingCollector,
     JobReading,
     LayeredSettings,
@@ -27,7 +28,6 @@ from .shared import (
     known_tool,
     record_optimizer,
     record_ranks,
-    record_word,
     tool_settings,
 )
 
@@ -55,9 +55,6 @@ def read_loss(settings: LayeredSettings, findings: FindingCollector) -> None:
         findings.record_from(named, "training.fused_kernels", kernels)
     elif without is not None:
         findings.record_from(without, "training.fused_kernels", [])
-    if (hidden := settings.find_true("model.output_hidden_states")) is not None and loss != "fusedlinearcrossentropy":
-        findings.warn(f"{hidden.origin}: the hidden states of all layers are kept until the next batch.")
-        findings.add_uncertainty("more", "activations")
 
 
 def _without_liger(settings: LayeredSettings) -> Setting | None:
@@ -97,11 +94,6 @@ def strategy_of(program: Program, settings: LayeredSettings) -> Strategy | None:
     return STRATEGIES[_TABLE().words["strategy"].get(as_word(named) or "", "fsdp2")]
 
 
-def is_known(named: Setting) -> bool:
-    """Return True for a strategy with rules."""
-    return (as_word(named) or "") in _TABLE().words["strategy"]
-
-
 def world_size(program: Program, settings: LayeredSettings) -> WorldSize:
     """Return the number of ranks; ``automodel`` itself starts one per GPU, or as many as ``--nproc-per-node``."""
     per_node = settings.find("nproc_per_node")
@@ -112,8 +104,7 @@ def world_size(program: Program, settings: LayeredSettings) -> WorldSize:
 
 # The dtypes of a recipe: of the weights as they are loaded, and those that each strategy computes and reduces in.
 #
-# FSDP2: ``mp_policy`` (``FSDP2Config``, by default bf16 parameters, reduced in fp32 since 0.5 and in bf16 before);
-# what a written policy leaves out stays None, which is the dtype of the weights (torch's ``MixedPrecisionPolicy``).
+# FSDP2: ``mp_policy`` (``FSDP2Config``, by default bf16 parameters, reduced in fp32 since 0.5 and in bf16 before).
 # On a single GPU the managers of Megatron-FSDP and DDP cast the model to bf16 (``parallelize``), FSDP2's leaves it
 # alone.
 
@@ -159,29 +150,15 @@ def _casts_one_gpu(program: Program, settings: LayeredSettings) -> bool:
 
 
 def _read_policy(program: Program, settings: LayeredSettings, weights: Setting, kept: str | None) -> None:
-    """Record what FSDP2's mixed-precision policy makes of weights that are kept in a dtype."""
-    findings = program.findings
-    written = bool(settings.names(f"{_POLICY}."))
-    gathered, reduced, output = (
-        settings.find(f"{_POLICY}.{name}") for name in ("param_dtype", "reduce_dtype", "output_dtype")
-    )
-    policy = default_setting("bfloat16", "Automodel's default mp_policy") if not written else None
-    low = DTYPE_NAMES.get(as_word(gathered or policy) or "", kept)
-    origin = (gathered or policy or weights).origin
-    if low is not None and kept == "fp32" and low in HALF:
-        text = f"{weights.origin}; FSDP2 gathers in {low}: {origin}"
-        findings.record("training.precision", f"{low}-mixed", text, written=weights.written)
-    elif low is not None and kept is not None and low != kept:
-        findings.record("parallel.param_dtype", low, origin, written=gathered is not None)
-    if reduced is None and not written:
-        reduced = default_setting("float32", "Automodel's default mp_policy")
-    in_what = DTYPE_NAMES.get(as_word(reduced) or "", low)
-    if in_what is not None:
-        reduced = reduced or default_setting(in_what, "mp_policy without a reduce_dtype: the compute dtype")
-        findings.record_from(reduced, "parallel.reduce_dtype", in_what)
-    out = DTYPE_NAMES.get(as_word(output) or "")
-    if output is not None and out == "fp32" and low in HALF:
-        findings.doubt(f"{output.origin}: the logits are cast to fp32, which is not counted.", "more", "logits")
+    """Record what FSDP2's default mixed-precision policy makes of weights that are kept in a dtype."""
+    findings, origin = program.findings, "Automodel's default mp_policy"
+    if (written := settings.find(*settings.names(f"{_POLICY}."))) is not None:
+        sentence = f"{written.origin}: a policy of the recipe's own is not read; {origin} is counted."
+        findings.doubt(sentence, "either", *MODEL_STATES, "activations", "logits", unless="training.precision")
+    if kept == "fp32":
+        text = f"{weights.origin}; FSDP2 gathers in bf16: {origin}"
+        findings.record("training.precision", "bf16-mixed", text, written=weights.written)
+    findings.record("parallel.reduce_dtype", "fp32", origin, written=False)
 
 
 # Megatron-FSDP, once nvFSDP, under Automodel: its keys, and what Megatron-FSDP itself makes of them.
@@ -227,7 +204,7 @@ def read_parallel(program: Program, settings: LayeredSettings) -> None:
         record_arguments(_TABLE(), "checkpointing", settings, findings)
     if named is None or strategy is None:
         return
-    if not is_known(named):
+    if (as_word(named) or "") not in _TABLE().words["strategy"]:
         sentence = f"{named.origin}: strategy {named.value!r} is not supported; FSDP2 is assumed."
         findings.mark_uncertain("parallel.strategy", sentence, direction="more")
     findings.record_from(named, "parallel.strategy", strategy.name)

@@ -21,7 +21,7 @@ from ..source.evidence import (
 from ..source.versions import transformers_defaults
 from ..trainer.trainer_program import read_trainer
 from ..trl.defaults import trl_defaults
-from .shared import PROJECTOR, VISION_TOWER, bits_of_weights, globs_of_regex, known_tool, tool_layers, uses_deepspeed
+from .shared import PROJECTOR, VISION_TOWER, globs_of_regex, known_tool, tool_layers, uses_deepspeed
 
 _ADAPTERS_BY_TRL = ("dpo", "kto")
 _OF_TRL = "trl."
@@ -195,7 +195,8 @@ def _quantization(settings: LayeredSettings) -> dict[str, Setting]:
         return {bits: dtype.with_value(True), "bnb_4bit_use_double_quant": dtype.with_value(True)}
     if adapter is None or as_word(adapter) != "qlora":
         return {}
-    return bits_of_weights(adapter, settings.find("bnb_config_kwargs.bnb_4bit_use_double_quant"), "axolotl")
+    double = settings.find("bnb_config_kwargs.bnb_4bit_use_double_quant") or default_setting(True, "axolotl's default")
+    return {"load_in_4bit": adapter.with_value(True), "bnb_4bit_use_double_quant": double}
 
 
 def _adapter_types(settings: LayeredSettings) -> dict[str, Setting]:

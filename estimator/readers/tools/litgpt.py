@@ -240,7 +240,9 @@ def read(program: Program) -> JobReading:
     if pretrains:
         findings.record("training.compile", True, "litgpt pretrain compiles its model", written=False)
     if recipe in LORA_RECIPES:
-        _read_lora(program, settings)
+        record_arguments(library("litgpt"), "lora", settings, findings)
+        _record_targets(settings, findings)
+        findings.record_dropout(settings.find("lora_dropout"))
     elif recipe.startswith(("adapter", "finetune_adapter")):
         read_adapter_method(program, settings, second=recipe.endswith("v2"))
     read_devices(program, settings, recipe=recipe)
@@ -292,13 +294,6 @@ def _read_optimizer(program: Program, settings: LayeredSettings, *, pretrains: b
     setting = settings.find("optimizer.class_path", "optimizer") or _default("AdamW", "optimizer")
     fused = {"fused": True} if pretrains else {}
     record_optimizer(program, settings, setting, "optimizer.init_args.", "optimizer.", **fused)
-
-
-def _read_lora(program: Program, settings: LayeredSettings) -> None:
-    findings = program.findings
-    record_arguments(library("litgpt"), "lora", settings, findings)
-    _record_targets(settings, findings)
-    findings.record_dropout(settings.find("lora_dropout"))
 
 
 TOOL = known_tool(

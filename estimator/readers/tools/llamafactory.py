@@ -11,7 +11,6 @@ from ..source.evidence import (
     LayeredSettings,
     Setting,
     as_bool,
-    as_int,
     as_word,
     default_setting,
 )
@@ -91,7 +90,7 @@ def read(program: Program) -> JobReading:
         )
     finetuning = settings.find("finetuning_type")
     lora = finetuning is None or as_word(finetuning) == "lora"
-    table = library("llamafactory")
+    table, default = library("llamafactory"), "LLaMA-Factory's default"
     doubt_arguments(table, "all", settings, findings)
     _warn_of_uncounted(settings, findings)
     if as_word(finetuning) in ("full", "freeze"):
@@ -99,18 +98,22 @@ def read(program: Program) -> JobReading:
     defaults = {
         **transformers_defaults(program.versions),
         **table.defaults("all", *(["lora"] if lora else [])),
-        "use_peft": _use_peft(finetuning, lora=lora),
+        "use_peft": (finetuning or default_setting(True, f"{default} finetuning_type lora")).with_value(lora),
         "dtype": _weights(settings, lora=lora),
     }
+    bits, method = settings.find("quantization_bit"), settings.find("quantization_method")
+    double = settings.find("double_quantization")
+    double = double if as_bool(double) is not None else None
+    quantization = bits_of_weights(findings, bits, method, double, "LLaMA-Factory") if bits is not None else {}
     stage = as_word(settings.find("stage"))
-    defaults["packing"] = default_setting(stage == "pt", "LLaMA-Factory's default packing")
+    defaults["packing"] = default_setting(stage == "pt", f"{default} packing")
     if stage == "rm":  # labels are in its batches, so that the language model computes its loss too (rm/trainer.py)
         defaults["task"] = default_setting("causal-lm", "LLaMA-Factory's reward model is a language model")
     return read_trainer(
         program,
         [
             *(translate(layer, table)[0] for layer in layers),
-            _quantization(settings, findings),
+            quantization,
             _kernels(settings, stage),
             defaults,
         ],
@@ -149,12 +152,6 @@ def _warn_of_uncounted(settings: LayeredSettings, findings: FindingCollector) ->
         findings.add_uncertainty("more", "weights", "activations")
 
 
-def _use_peft(finetuning: Setting | None, *, lora: bool) -> Setting:
-    if finetuning is None:
-        return default_setting(True, "LLaMA-Factory's default finetuning_type lora")
-    return finetuning.with_value(lora)
-
-
 def _weights(settings: LayeredSettings, *, lora: bool) -> Setting:
     """Return the dtype of the weights: that of computation; trained ones are cast to fp32 without ``pure_bf16``.
 
@@ -168,22 +165,6 @@ def _weights(settings: LayeredSettings, *, lora: bool) -> Setting:
             trained = default_setting("float32", "LLaMA-Factory casts trained weights to fp32")
             return frozen if lora else trained
     return default_setting("auto", "LLaMA-Factory loads weights as stored")
-
-
-def _quantization(settings: LayeredSettings, findings: FindingCollector) -> dict[str, Setting]:
-    """Return bitsandbytes' quantization of the frozen weights, with quantized scales by default."""
-    bits = settings.find("quantization_bit")
-    if bits is None:
-        return {}
-    method = settings.find("quantization_method")
-    if method is not None and as_word(method) not in ("bnb", "bitsandbytes"):
-        sentence = f"{method.origin}: weights quantized by {method.value} are counted as bitsandbytes stores them."
-        findings.mark_uncertain("lora.quantization", sentence)
-    if as_int(bits) not in (4, 8):
-        sentence = f"{bits.origin}: {bits.value} bits are not supported; 4 bits are assumed."
-        findings.mark_uncertain("lora.quantization", sentence)
-    double = settings.find("double_quantization")
-    return bits_of_weights(bits, double if as_bool(double) is not None else None, "LLaMA-Factory")
 
 
 TOOL = known_tool(

@@ -13,7 +13,7 @@ from ...common.errors import InputError
 from ...job.resolved_job import served_precision
 from ...job.rules.optimizers.by_name import optimizer_arguments, optimizer_by_class
 from ...model.checkpoint import WEIGHT_FORMATS, stored_dtype
-from ..arguments.table import Library, doubt_arguments, library, read_file, record_arguments
+from ..arguments.table import Library, doubt_arguments, library, read_file, record_arguments, record_word
 from ..program.program import Program, ToolCommand, WorldSize, read_world_size
 from ..program.run_logs import latest_file, table_in_file, table_in_log
 from ..source.data_files import NULL_IS_WRONG, FilesystemView, read_table
@@ -109,12 +109,6 @@ def has_key(table: ConfigTable, key: str) -> bool:
 def has_any(table: ConfigTable, *keys: str) -> bool:
     """Return True if a table has one of these keys."""
     return not table.keys().isdisjoint(keys)
-
-
-def section(table: ConfigTable, key: str) -> ConfigTable:
-    """Return a table's nested table; empty if it has none of that name."""
-    value = table.get(key)
-    return value if isinstance(value, Mapping) else {}
 
 
 # A tool's configuration file merged with the command line's overrides, by dotted names.
@@ -296,17 +290,6 @@ def record_share(findings: FindingCollector, key: str, setting: Setting, *, whol
         findings.refuse(key, setting, f"share of the GPU's memory (above 0, {'at most' if whole else 'below'} 1)")
 
 
-def record_word(findings: FindingCollector, key: str, setting: Setting | None, values: Mapping[str, str]) -> None:
-    """Record the job's value for a word; warn about an unknown word."""
-    if setting is None:
-        return
-    word = as_word(setting) or ""
-    if word in values:
-        findings.record_from(setting, key, values[word])
-    else:
-        findings.mark_uncertain(key, f"{setting.origin}: {setting.value!r} is not supported and is not counted.")
-
-
 def record_optimizer(
     program: Program, settings: LayeredSettings, named: Setting | None, *prefixes: str, **options: Any
 ) -> None:
@@ -325,14 +308,24 @@ def record_optimizer(
         program.findings.record_optimizer(named, optimizer_by_class(str(named.value), given | options))
 
 
-def bits_of_weights(bits: Setting, double: Setting | None, tool: str) -> dict[str, Setting]:
+def bits_of_weights(
+    findings: FindingCollector, bits: Setting, method: Setting | None, double: Setting | None, tool: str
+) -> dict[str, Setting]:
     """Return bitsandbytes' quantization under transformers' names: in 4 bits, with quantized scales by default.
 
     Args:
+        findings: collects a doubt about other libraries and other bits.
         bits: 8, or any other value for 4.
+        method: the library that quantizes; None: bitsandbytes.
         double: whether the scales are quantized too; None: the tool's default, which is true.
         tool: whose default it is.
     """
+    if (method is not None and as_word(method) not in ("bnb", "bitsandbytes")) or as_int(bits) not in (4, 8):
+        origin = "; ".join(dict.fromkeys(each.origin for each in (method, bits) if each is not None))
+        sentence = (
+            f"{origin}: these weights are counted as bitsandbytes stores them, in {8 if as_int(bits) == 8 else 4} bits."
+        )
+        findings.mark_uncertain("lora.quantization", sentence)
     if as_int(bits) == 8:
         return {"load_in_8bit": bits.with_value(True)}
     double = double or default_setting(True, f"{tool}'s default double quantization")

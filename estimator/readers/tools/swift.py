@@ -162,7 +162,8 @@ def read(program: Program) -> JobReading:
     lora = tuner is None or as_word(tuner) in ("lora", "longlora", "adalora")
     doubt_arguments(table, "all", settings, findings)
     own = read_adapters(program, settings) if lora else {}
-    own |= _length(settings)
+    if (length := settings.find("packing_length")) is not None and settings.is_true("packing"):
+        own["max_length"] = length
     _doubt_logits(settings, findings)
     if not lora:
         read_frozen(program, settings)
@@ -199,14 +200,10 @@ def _translate(layer: SettingsLayer, table: Library) -> tuple[dict[str, Setting]
 def _quantization(settings: LayeredSettings, findings: FindingCollector) -> dict[str, Setting]:
     """Return the quantization of loaded weights, for which ``quant_method`` names the library (``quant_args.py``)."""
     method, bits = settings.find("quant_method"), settings.find("quant_bits")
-    if method is None:
-        if bits is not None:
-            findings.warn(f"{bits.origin} has no effect without quant_method.")
-        return {}
-    if as_word(method) != "bnb" or as_int(bits) not in (4, 8):
-        sentence = f"{method.origin}: weights quantized by {method.value} are counted as bitsandbytes stores them."
-        findings.mark_uncertain("lora.quantization", sentence)
-    return bits_of_weights(bits or method, settings.find("bnb_4bit_use_double_quant"), "ms-swift")
+    if method is None and bits is not None:
+        findings.warn(f"{bits.origin} has no effect without quant_method.")
+    double = settings.find("bnb_4bit_use_double_quant")
+    return {} if method is None else bits_of_weights(findings, bits or method, method, double, "ms-swift")
 
 
 def _processes(program: Program) -> dict[str, Setting]:
@@ -220,12 +217,6 @@ def _processes(program: Program) -> dict[str, Setting]:
         sentence = "ms-swift spreads the layers over several GPUs in one process; the figure assumes all on one GPU."
         program.findings.doubt(sentence, "less", *MODEL_STATES, "activations")
     return {"num_processes": default_setting(1, "ms-swift starts one process")}
-
-
-def _length(settings: LayeredSettings) -> dict[str, Setting]:
-    """Return the length of packed sequences, where it is not that of a sample (``packing_length``)."""
-    length = settings.find("packing_length")
-    return {"max_length": length} if length is not None and settings.is_true("packing") else {}
 
 
 def _doubt_logits(settings: LayeredSettings, findings: FindingCollector) -> None:

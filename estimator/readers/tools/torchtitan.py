@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from ...common.records import replace
 from ...job.rules.strategies import DTYPE_NAMES
-from ..arguments.table import doubt_arguments, library, record_arguments
+from ..arguments.table import doubt_arguments, library, record_arguments, record_word
 from ..program.program import Program
 from ..source.evidence import (
     MODEL_STATES,
@@ -26,11 +26,10 @@ from ..trainer.unread_settings import warn_of_unread
 from .shared import (
     folder_id,
     has_any,
+    has_paths,
     known_tool,
     record_optimizer,
     record_ranks,
-    record_word,
-    section,
     tool_settings,
     world_of_tool,
 )
@@ -228,6 +227,6 @@ TOOL = known_tool(
     is_own=lambda table: (
         has_any(table, "job", "parallelism", "activation_checkpoint")
         and isinstance(table.get("training", {}), Mapping)
-        and "framework" not in section(table, "training")
+        and not has_paths(table, [["training.framework"]])
     ),
 )
