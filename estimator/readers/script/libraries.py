@@ -231,6 +231,10 @@ def own_method(instance: Instance, call: Call) -> Any:
     for model in models:
         model.changed_unseen |= is_own
     if models and not is_own:
+        if instance.is_module:
+            call.notes.doubt(
+                f"{models[0].where}: {instance.kind.name} holds the model; its own layers are not counted."
+            )
         return models[0].method(call)
     if is_own and (models or _TRAINS.search(call.name)):
         call.notes.trains_elsewhere |= _TRAINS.search(call.name) is not None

@@ -99,6 +99,13 @@ def test_forms_that_are_read_without_a_doubt(tmp_path: Path, text: str, found: d
         (everything(after="del model.transformer.h[4:]\n"), "removes part of the model"),
         (everything().replace("per_device", "use_cpu=True, per_device"), "runs on the CPU"),
         (own_loop("model.to('cpu')\n"), "puts the model on the CPU"),
+        (
+            own_loop(
+                "class Own(torch.nn.Module):\n    def __init__(self, inner):\n        super().__init__()\n"
+                "        self.inner = inner\nmodel = Own(model).cuda()\n"
+            ),
+            "Own holds the model; its own layers are not counted",
+        ),
         (own_loop(batch="batch[start:start + 4]"), "is not given the loader's batch as it is"),
         (own_loop("other = DataLoader(data, 32)\n"), "loaders have batches of 8 and 32; the larger one is counted"),
         (own_loop("other = DataLoader(data, 2)\n"), "loaders have batches of 2 and 8; the larger one is counted"),
