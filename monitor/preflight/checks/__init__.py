@@ -13,7 +13,6 @@ CHECKS = (
         timeout_seconds=90,
     ),
     Check("Visible devices", cuda.check_visible_devices, waits_for="the driver"),
-    Check("VRAM lower bound", memory.check_lower_bound, waits_for="the quick estimate"),
     Check(
         "VRAM verdict",
         memory.check_fit_verdict,

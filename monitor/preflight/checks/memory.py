@@ -1,4 +1,4 @@
-"""Checks of memory: a quick lower bound on the GPUs, the whole fit verdict, the host's RAM, and shared memory."""
+"""Checks of memory: the fit verdict, the host's RAM, and shared memory."""
 
 import os
 from pathlib import Path
@@ -9,10 +9,7 @@ from vramtop.estimator.budget import Budget
 from vramtop.estimator.common.errors import CancelledError
 from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import GIB, MIB, format_gib
-from vramtop.estimator.job.job import Job
-from vramtop.estimator.job.resolved_job import resolve_job
 from vramtop.estimator.job.settings import Parallel
-from vramtop.estimator.model.read_architecture import UNKNOWN_FAMILY_ERROR
 
 from ...board.fit import check_fit
 from ...host.available_ram import RANKS_OF_DESCRIBED_HOST, host_verdict
@@ -20,36 +17,12 @@ from ..context import CheckContext, CheckResult, fails, inconclusive, passes, sk
 
 _MIN_SHARED_BYTES = GIB
 """NVIDIA's recommendation for containers for NCCL (``--shm-size=1g``); Docker's own default is 64 MiB."""
-_QUANTIZED_BITS = {"nf4": 4, "nf4-double": 4, "int8": 8, "fp8": 8, "int4": 4}
-_QUANTIZED_EXTRA_BYTES = 0.1
-"""Bytes per quantized weight for the constants of its block and for the weights that are not quantized."""
 _METHOD_TEXTS = {
     "formula": "closed form",
     "exact": "closed form on the built model",
     "traced": "traced",
     "rehearsed": "rehearsed",
 }
-
-
-def check_lower_bound(context: CheckContext) -> CheckResult:
-    """The base weights and the CUDA context alone, compared with the available memory.
-
-    Fail if the job will certainly run out of memory; passing does not mean that it fits.
-    """
-    need, words = rank_lower_bound(context.quick_budget())
-    if not context.machine.devices:
-        return skips(f"{words}; there is no GPU to compare it with")
-    devices = [device for device in target_devices(context) if device.available_bytes is not None]
-    if not devices:
-        return inconclusive(f"{words}; the free memory is not known")
-    devices.sort(key=lambda device: -(device.available_bytes or 0))
-    # with a pipeline the stages differ, and the largest one needs at least the mean
-    last = 0 if context.job.parallel.pipeline > 1 else min(context.ranks_here, len(devices)) - 1
-    device = devices[last]
-    found = f"{words}; {device.label} {device.unusable_reason or f'has {format_gib(device.available_bytes)}'}"
-    if need > (device.available_bytes or 0):
-        return fails(f"{found}: it will run out of memory", "quantize, shard over more GPUs, or free memory")
-    return passes(f"{found} (passing this check alone promises nothing)")
 
 
 def check_fit_verdict(context: CheckContext) -> CheckResult:
@@ -94,26 +67,6 @@ def check_host_memory(context: CheckContext) -> CheckResult:
     return warns(result.sentence, advice) if result.verdict == "tight" else fails(result.sentence, advice)
 
 
-def rank_lower_bound(budget: Budget) -> tuple[int, str]:
-    """Return the bytes that a rank needs at least, and their derivation in words.
-
-    Parameters times the bytes of a base weight (two in 16 bits, four in fp32, bits / 8 + 0.1 if it is quantized),
-    divided by the ranks that share them; at most the budget's own weights; plus the CUDA context.
-    """
-    job, model = budget.job, budget.model
-    width = _weight_bytes(job)
-    parameters = model.parameters
-    if model.count == "approximate":
-        parameters = round(parameters / (1 + UNKNOWN_FAMILY_ERROR[1]))
-    shards = resolve_job(job).shards.weights * job.parallel.tensor * job.parallel.pipeline * job.parallel.expert
-    loading = budget.phase("loading")
-    weights = min(round(parameters * width / shards), loading.components.weights if loading else 0)
-    context = budget.peak.components.context
-    share = f" over {shards:,} ranks" if shards > 1 else ""
-    words = f"{model.parameters:,} parameters x {width:g} bytes{share} and the CUDA context take"
-    return weights + context, f"{words} {format_gib(weights + context)} GiB at least"
-
-
 def _advice(budget: Budget, context: CheckContext) -> str:
     """Advise other GPUs of the machine, or a smaller job."""
     devices = context.machine.devices
@@ -140,14 +93,6 @@ def _of_one_machine(budget: Budget, ranks: int) -> Budget:
     """Return a budget of this many ranks, each like the one with the highest peak."""
     parallel = Parallel(data_replicate=ranks)
     return replace(budget, job=msgspec.structs.replace(budget.job, parallel=parallel), stages=())
-
-
-def _weight_bytes(job: Job) -> float:
-    if job.lora and job.lora.quantization != "none":
-        return _QUANTIZED_BITS[job.lora.quantization] / 8 + _QUANTIZED_EXTRA_BYTES
-    if job.is_served and job.inference and job.inference.weights != "auto":
-        return _QUANTIZED_BITS[job.inference.weights] / 8 + _QUANTIZED_EXTRA_BYTES
-    return resolve_job(job).widths.weight
 
 
 def check_shared_memory(context: CheckContext, folder: Path = Path("/dev/shm")) -> CheckResult:  # noqa: S108 - the folder that is examined

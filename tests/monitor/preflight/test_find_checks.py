@@ -4,7 +4,7 @@ from vramtop.monitor.preflight.checks import CHECKS
 
 REPORT = [
     *("NVIDIA driver", "CUDA runtime", "Compute capability", "Visible devices"),
-    *("VRAM lower bound", "VRAM verdict", "Host memory"),
+    *("VRAM verdict", "Host memory"),
     *("Model files", "Model access", "Environment keys"),
     *("Output folder", "Libraries", "Shared memory"),
 ]

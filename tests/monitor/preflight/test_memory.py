@@ -12,14 +12,12 @@ from vramtop.estimator.common.errors import CancelledError, CannotTellError
 from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import GIB, MIB
 from vramtop.estimator.estimation import estimate
-from vramtop.estimator.job.job import Inference, Job, Lora, ModelSpec, Parallel, Training
+from vramtop.estimator.job.job import Job, Lora, ModelSpec, Parallel, Training
 from vramtop.monitor.host.available_ram import HostRam
 from vramtop.monitor.preflight.checks.memory import (
     check_fit_verdict,
     check_host_memory,
-    check_lower_bound,
     check_shared_memory,
-    rank_lower_bound,
 )
 from vramtop.monitor.preflight.context import CheckContext
 from vramtop.monitor.preflight.facts import Machine
@@ -32,53 +30,10 @@ def job(precision: str = "bf16", **tables: Any) -> Job:
     return Job(model=LLAMA, training=Training(precision=precision), **tables)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
-    ("asked", "width", "split"),
-    [
-        (job(), 2, 1),
-        (job("bf16-mixed"), 4, 1),
-        (job(lora=Lora()), 2, 1),
-        (job(lora=Lora(quantization="int8")), 1.1, 1),
-        (job(parallel=Parallel(strategy="fsdp2", data_shard=4)), 2, 4),
-        (job(parallel=Parallel(strategy="ddp", data_replicate=4)), 2, 1),
-    ],
-)
-def test_the_bound_is_parameters_times_the_width_of_a_base_weight(asked: Job, width: float, split: int) -> None:
-    budget = estimate(asked)
-    need, words = rank_lower_bound(budget)
-    weights = need - budget.peak.components.context
-    expected = min(round(8_030_261_248 * width / split), budget.phase("loading").components.weights)  # type: ignore[union-attr]
-    assert weights == expected
-    assert f"x {width:g} bytes" in words
-
-
-@pytest.mark.parametrize("quantization", ["nf4", "nf4-double"])
-@pytest.mark.parametrize("name", ["meta-llama/Llama-3.1-8B", "meta-llama/Llama-3.1-70B", "gpt2"])
-def test_the_bound_is_never_above_the_budget(name: str, quantization: Any) -> None:
-    """0.6 bytes per weight exceed a large model in 4 bits: the weights of the budget are the limit."""
-    budget = estimate(Job(model=ModelSpec(id=name), lora=Lora(targets="all-linear", quantization=quantization)))
-    need, _ = rank_lower_bound(budget)
-    assert need <= budget.peak.low_bytes
-
-
 def with_free(make_context: MakeContext, make_gpu: Any, asked: Job, *gib: float, **changes: Any) -> CheckContext:
     gpus = [make_gpu(index, free_bytes=round(size * GIB)) for index, size in enumerate(gib)]
     budget = estimate(asked)
     return make_context(asked, gpus=gpus, quick_budget=lambda: budget, deepest_budget=lambda: budget, **changes)
-
-
-def test_a_failed_bound_means_out_of_memory(make_context: MakeContext, make_gpu: Any) -> None:
-    small = check_lower_bound(with_free(make_context, make_gpu, job(), 12))
-    assert (small.status, "it will run out of memory" in small.found) == ("failure", True)
-    large = check_lower_bound(with_free(make_context, make_gpu, job(), 20))
-    assert (large.status, "promises nothing" in large.found) == ("pass", True)
-    assert check_fit_verdict(with_free(make_context, make_gpu, job(), 20)).status == "failure"
-
-
-def test_each_rank_needs_its_own_gpu(make_context: MakeContext, make_gpu: Any) -> None:
-    twice = job(parallel=Parallel(strategy="ddp", data_replicate=2))
-    found = check_lower_bound(with_free(make_context, make_gpu, twice, 70, 12))
-    assert (found.status, "GPU 1 has 12.0" in found.found) == ("failure", True)
 
 
 def test_the_gpus_of_the_job_are_checked_and_others_are_suggested(make_context: MakeContext, make_gpu: Any) -> None:
@@ -104,12 +59,10 @@ def test_without_a_gpu_the_result_is_unknown(make_context: MakeContext) -> None:
     found = check_fit_verdict(context)
     assert found.unknown
     assert "needs 45.0 GiB" in found.found or "needs 4" in found.found
-    assert check_lower_bound(context).status == "skipped"
 
 
 def test_memory_unknown_to_nvml_is_not_guessed(make_context: MakeContext, make_gpu: Any) -> None:
     context = make_context(gpus=[make_gpu(0, free_bytes=None)])
-    assert check_lower_bound(context).unknown
     assert check_fit_verdict(context).unknown
 
 
@@ -148,16 +101,6 @@ def test_host_memory_is_checked(make_context: MakeContext, gib: int | None, rank
     assert found.status == status
     one = replace(context, machine=replace(context.machine, host=host), local_ranks=1)
     assert ranks == 1 or check_host_memory(one).status == "pass"
-
-
-def test_the_bound_of_a_served_model_counts_its_own_weights() -> None:
-    served = Job(
-        model=LLAMA,
-        training=Training(mode="inference", precision="bf16"),
-        inference=Inference(engine="vllm", weights="int4"),
-    )
-    _, words = rank_lower_bound(estimate(served))
-    assert "x 0.6 bytes" in words
 
 
 def test_only_the_named_mig_device_is_checked(make_context: MakeContext, make_mig_gpu: Any) -> None:

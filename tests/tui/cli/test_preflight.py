@@ -97,7 +97,7 @@ def test_a_missing_key_and_a_gpu_without_kernels_fail(preflight: Preflight) -> N
 def test_a_gpu_that_is_too_small_fails_both_bounds(preflight: Preflight) -> None:
     done = preflight("llama-3.1-8b", "--precision", "bf16", "--gpu-memory", "12GiB", "--json", HF_HUB_OFFLINE="1")
     checks = {check["name"]: check["status"] for check in valid_json("preflight", done.stdout)["checks"]}
-    assert (done.returncode, checks["VRAM lower bound"], checks["VRAM verdict"]) == (1, "failure", "failure")
+    assert (done.returncode, checks["VRAM verdict"]) == (1, "failure")
     assert (checks["Model files"], checks["Model access"]) == ("failure", "skipped")
 
 
