@@ -23,7 +23,6 @@ OF_THE_USERS_CHOICE = {  # their own command, or a program that ``find_program``
     "tui/cli/commands/run.py",
     "tui/cli/fitting/waiting.py",
     "monitor/fleet/remote.py",
-    "monitor/host/inspect/process_details.py",
 }
 OWN_INTERPRETER = {  # they run vramtop again, by the interpreter and with the paths that the process has already
     "estimator/crash/snapshot/snapshot_reader.py",

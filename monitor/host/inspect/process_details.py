@@ -2,32 +2,26 @@
 
 from __future__ import annotations
 
-import os
-import re
-import subprocess
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
 from vramtop.estimator.common.errors import CannotTellError, InputError
 from vramtop.estimator.common.secrets import displayed_arguments, displayed_data
-from vramtop.estimator.common.trust import find_program
 
+from ..machine import CGROUP, cpu_limit, read_number
 from ..plain_text import displayed_line, sanitize_line
 from ..process_info import read_process
 from ..processes import ancestor_pids, container_info
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from ..process_info import ProcessInfo
 
-_CGROUPS = Path("/sys/fs/cgroup")
 _PROC = Path("/proc")
-_NO_LIMIT_BYTES = 2**60
-"""Version 1 of control groups writes a number of this order where there is no limit."""
 
 
 class CgroupFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,8 +38,8 @@ class CgroupFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Processes and threads, likewise."""
 
 
-def read_cgroup(pid: int, root: Path = _CGROUPS, proc: Path = _PROC) -> CgroupFacts | None:
-    """Return the control group of a process; None if it may not be read, or there are none.
+def read_cgroup(pid: int, root: Path = CGROUP, proc: Path = _PROC) -> CgroupFacts | None:
+    """Return the control group of a process, with limits where groups are of version 2; None if it may not be read.
 
     Args:
         pid: of the process.
@@ -57,95 +51,25 @@ def read_cgroup(pid: int, root: Path = _CGROUPS, proc: Path = _PROC) -> CgroupFa
     except OSError:
         return None
     paths = {names: path for _, names, path in (line.split(":", 2) for line in lines if line.count(":") >= 2)}
-    by_controller = {name: path for names, path in paths.items() for name in names.split(",")}
-    memory = _folders(root, "memory", by_controller)
-    cpu = _folders(root, "cpu", by_controller)
-    tasks = _folders(root, "pids", by_controller)
-    named = [path for path in (by_controller.get("memory"), by_controller.get("")) if path and path != "/"]
     if not paths:
         return None
-    own = memory[:1]
+    parts = [part for part in paths.get("", "/").split("/") if part not in ("", "..")]
+    folders = [root.joinpath(*parts[:length]) for length in range(len(parts), -1, -1)]
+    named = [path for path in paths.values() if path != "/"]
     return CgroupFacts(
         path=named[0] if named else "/",
-        memory_bytes=_least(own, "memory.current", "memory.usage_in_bytes"),
-        memory_limit_bytes=_least(memory, "memory.max", "memory.limit_in_bytes"),
-        cpu_limit=min(_cpu_limits(cpu), default=None),
-        tasks_limit=_least(tasks, "pids.max"),
+        memory_bytes=read_number(folders[0] / "memory.current"),
+        memory_limit_bytes=_least(read_number(folder / "memory.max") for folder in folders),
+        cpu_limit=_least(cpu_limit(folder) for folder in folders),
+        tasks_limit=_least(read_number(folder / "pids.max") for folder in folders),
     )
 
 
-def _folders(root: Path, controller: str, paths: dict[str, str]) -> list[Path]:
-    """Return the folder of a control group and those above it, from version 1 if it has the controller."""
-    first = controller in paths and (root / controller).is_dir()
-    top = root / controller if first else root
-    parts = [part for part in paths.get(controller if first else "", "/").split("/") if part not in ("", "..")]
-    return [top.joinpath(*parts[:length]) for length in range(len(parts), -1, -1)]
+_Number = TypeVar("_Number", int, float)
 
 
-def _least(folders: list[Path], *names: str) -> int | None:
-    """Return the lowest number in any of these files; None if there is none."""
-    numbers = [_number(text) for folder in folders for name in names if (text := _text(folder / name))]
-    return min((number for number in numbers if number is not None and number < _NO_LIMIT_BYTES), default=None)
-
-
-def _cpu_limits(folders: list[Path]) -> Iterator[float]:
-    for folder in folders:
-        quota, _, period = _text(folder / "cpu.max").partition(" ")
-        if not quota:
-            quota, period = _text(folder / "cpu.cfs_quota_us"), _text(folder / "cpu.cfs_period_us")
-        if quota.isdecimal() and period.isdecimal() and int(period):
-            yield int(quota) / int(period)
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="ascii", errors="replace").strip()
-    except OSError:
-        return ""
-
-
-def _number(text: str) -> int | None:
-    return int(text) if text.isdecimal() and len(text) < 25 else None
-
-
-# The name of a Slurm job whose processes hide their environment: as ``scontrol show job`` says.
-
-
-_UNNAMED = re.compile(r"Slurm job (\d+)( step \S+)?")
-_FIELDS = re.compile(r"JobName=(.*?) UserId=([^( ]+)")
-"""A name may contain spaces; the user stands behind it, with the uid in parentheses."""
-_SECONDS = 5
-
-
-def with_job_names(places: Iterable[str]) -> tuple[str, ...]:
-    """Return where a process runs, with the names and owners of Slurm jobs that have no name; asks the controller.
-
-    Args:
-        places: descriptions of ``container_info``.
-    """
-    return tuple(_named(place) for place in places)
-
-
-def _named(place: str) -> str:
-    found = _UNNAMED.fullmatch(place)
-    facts = _FIELDS.search(_ask(found[1])) if found else None
-    name = sanitize_line(f"{facts[1]}, of {facts[2]}") if facts else None
-    return f"{place} ({name})" if name else place
-
-
-def _ask(job: str) -> str:
-    """Return the record of a job in one line; empty: there is no scontrol, no such job any more, or no answer."""
-    program = find_program("scontrol", os.environ.get("PATH"))
-    if program is None:
-        return ""
-    try:
-        answer = subprocess.run(
-            [program, "show", "job", job, "-o"],
-            capture_output=True, timeout=_SECONDS, check=False, stdin=subprocess.DEVNULL,
-        )  # fmt: skip
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return answer.stdout.decode(errors="replace") if answer.returncode == 0 else ""
+def _least(numbers: Iterable[_Number | None]) -> _Number | None:
+    return min((number for number in numbers if number is not None), default=None)
 
 
 class Parent(msgspec.Struct, frozen=True, kw_only=True):
@@ -202,7 +126,7 @@ def read_details(pid: int, start_time: float | None = None) -> ProcessDetails:
         program=_plain(info.exe),
         environment=_environment(info),
         parents=tuple(parent for each in ancestor_pids(pid) if (parent := _parent(each))),
-        containers=with_job_names(container_info(pid, info.environ)),
+        containers=container_info(pid, info.environ),
         cgroup=read_cgroup(pid),
     )
 

@@ -54,20 +54,19 @@ def test_a_process_that_cannot_be_read_is_one_sentence(program):
         read_details(program.pid)
 
 
-@pytest.mark.parametrize("version", [1, 2])
-def test_the_lowest_limit_of_the_control_groups_above_counts(tmp_path, version):
+def test_the_lowest_limit_of_the_control_groups_above_counts(tmp_path):
     own = tmp_path / "proc" / "4711"
     own.mkdir(parents=True)
-    lines = {1: "4:memory:/slurm/job_7\n2:cpu,cpuacct:/\n0::/\n", 2: "0::/slurm/job_7\n"}
-    (own / "cgroup").write_text(lines[version])
-    top = tmp_path / "cgroup" / {1: "memory", 2: ""}[version]
-    (top / "slurm" / "job_7").mkdir(parents=True)
-    limit, used = {1: ("memory.limit_in_bytes", "memory.usage_in_bytes"), 2: ("memory.max", "memory.current")}[version]
-    (top / "slurm" / "job_7" / limit).write_text({1: f"{2**63 - 4096}\n", 2: "max\n"}[version])
-    (top / "slurm" / limit).write_text(f"{3 * 2**30}\n")
-    (top / "slurm" / "job_7" / used).write_text(f"{2**30}\n")
-    (top / "slurm" / "cpu.max").write_text("250000 100000\n")
+    (own / "cgroup").write_text("0::/slurm/job_7\n")
+    top = tmp_path / "cgroup" / "slurm"
+    (top / "job_7").mkdir(parents=True)
+    (top / "job_7" / "memory.max").write_text("max\n")
+    (top / "memory.max").write_text(f"{3 * 2**30}\n")
+    (top / "job_7" / "memory.current").write_text(f"{2**30}\n")
+    (top / "cpu.max").write_text("250000 100000\n")
     facts = read_cgroup(4711, tmp_path / "cgroup", tmp_path / "proc")
     assert (facts.path, facts.memory_limit_bytes, facts.memory_bytes) == ("/slurm/job_7", 3 * 2**30, 2**30)
-    assert (facts.cpu_limit, facts.tasks_limit) == (2.5 if version == 2 else None, None)
+    assert (facts.cpu_limit, facts.tasks_limit) == (2.5, None)
     assert read_cgroup(4712, tmp_path / "cgroup", tmp_path / "proc") is None
+    (own / "cgroup").write_text("4:memory:/slurm/job_7\n2:cpu,cpuacct:/\n0::/\n")  # of version 1
+    assert read_cgroup(4711, tmp_path / "cgroup", tmp_path / "proc").path == "/slurm/job_7"
