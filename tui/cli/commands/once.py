@@ -7,7 +7,7 @@ from dataclasses import asdict
 from datetime import datetime, timezone
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from msgspec import to_builtins
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from vramtop.estimator.budget import Budget
     from vramtop.estimator.job.job import Job
 
-    from ..json_types import GpuJson, HiddenJson, MigDeviceJson, OnceJson, PendingJson, ProcessJson, RunJson
+    from ..json_types import HiddenJson, OnceJson, PendingJson, RunJson
 
 _ATTACH_SECONDS = 2.5
 """Time for reading the training processes; those that were not reached say so."""
@@ -171,21 +171,15 @@ def _filter_json(hidden: Hidden) -> "HiddenJson":
     }
 
 
-def _gpu_json(row: GpuRow, board: Board) -> "GpuJson":
+_SIZES = ("total_bytes", "used_bytes", "reserved_bytes", "free_bytes")
+_FIGURES = ("utilisation_percent", "memory_utilisation_percent", "temperature_c", "power_w")
+_PROCESS_FACTS = ("pid", "gpu_instance", "compute_instance", "used_bytes", "user", "command", "runs_in", "note")
+
+
+def _gpu_json(row: GpuRow, board: Board) -> Any:
     gpu = row.reading
     return {
-        "index": gpu.index,
-        "uuid": gpu.uuid,
-        "name": gpu.name,
-        "total_bytes": gpu.total_bytes,
-        "used_bytes": gpu.used_bytes,
-        "reserved_bytes": gpu.reserved_bytes,
-        "free_bytes": gpu.free_bytes,
-        "unattributed_bytes": gpu.unattributed_bytes,
-        "utilisation_percent": gpu.utilisation_percent,
-        "memory_utilisation_percent": gpu.memory_utilisation_percent,
-        "temperature_c": gpu.temperature_c,
-        "power_w": gpu.power_w,
+        **_values(gpu, "index", "uuid", "name", *_SIZES, "unattributed_bytes", *_FIGURES),
         "processes": None
         if gpu.processes is None
         else [_process_json(process) for process in row.rows if board.displays(process)],
@@ -194,44 +188,31 @@ def _gpu_json(row: GpuRow, board: Board) -> "GpuJson":
     }
 
 
-def _mig_json(device: MigDevice) -> "MigDeviceJson":
+def _mig_json(device: MigDevice) -> Any:
     """Return a MIG device; devices of one GPU instance all have its memory, and all but one name its owner."""
     return {
-        "label": device.label,
-        "uuid": device.uuid,
-        "profile": device.device.profile,
-        "gpu_instance": device.device.gpu_instance,
-        "compute_instance": device.device.compute_instance,
-        "total_bytes": device.total_bytes,
-        "used_bytes": device.used_bytes,
-        "reserved_bytes": device.reserved_bytes,
-        "free_bytes": device.free_bytes,
+        **_values(device, "label", "uuid"),
+        **_values(device.device, "profile", "gpu_instance", "compute_instance"),
+        **_values(device, *_SIZES, "shares_memory_of"),
         "unattributed_bytes": None if device.shares_memory_of else device.unattributed_bytes,
-        "shares_memory_of": device.shares_memory_of,
         "pids": None if device.processes is None else [process.pid for process in device.processes],
         "faults": [asdict(fault) for fault in device.faults],
     }
 
 
-def _process_json(row: ProcessRow) -> "ProcessJson":
-    process = row.process
+def _process_json(row: ProcessRow) -> Any:
     return {
-        "pid": process.pid,
-        "gpu_instance": process.gpu_instance,
-        "compute_instance": process.compute_instance,
-        "used_bytes": process.used_bytes,
-        "user": process.user,
-        "command": process.command,
-        "kind": row.kind,
+        **_values(row.process, *_PROCESS_FACTS),
+        **_values(row, "kind", "elapsed_seconds", "no_budget_reason"),
         "program": kind_label(row.kind, row.program_name),
-        "elapsed_seconds": row.elapsed_seconds,
-        "runs_in": process.runs_in,
-        "note": process.note,
         "job": displayed(row.job.label) if row.job else None,
         "budget_bytes": row.budget.steady_device_bytes if row.budget else None,
         "status": row.comparison.status if row.comparison else None,
-        "no_budget_reason": row.no_budget_reason,
     }
+
+
+def _values(record: object, *names: str) -> dict[str, Any]:
+    return {name: getattr(record, name) for name in names}
 
 
 # One reading of this machine as text: each figure with its label, so that screen readers can read it.
