@@ -5,7 +5,7 @@ from typing import Literal
 
 import msgspec
 
-from ..snapshot.snapshot import GpuReading, MigReading
+from ..snapshot.snapshot import GpuReading
 from .gpu_environment import GpuEnvironment
 from .visible_devices import DeviceOrder, entry_kind, find_device, parse_visible_devices
 
@@ -79,14 +79,9 @@ def visible_gpus(environment: GpuEnvironment, gpus: Sequence[GpuReading]) -> tup
 
 def visible_mig_devices(environment: GpuEnvironment, gpus: Sequence[GpuReading]) -> tuple[str, ...]:
     """Return the UUIDs of the MIG devices that CUDA_VISIBLE_DEVICES names; empty if it names whole GPUs."""
-    uuids = {name: device.uuid for gpu in gpus for device in gpu.mig or () for name in _mig_names(gpu, device)}
+    uuids = {device.uuid.lower(): device.uuid for gpu in gpus for device in gpu.mig or ()}
     named = [entry.strip().lower() for entry in (environment.cuda_visible_devices or "").split(",")]
     return tuple(dict.fromkeys(uuids[name] for name in named if name in uuids))
-
-
-def _mig_names(gpu: GpuReading, device: MigReading) -> tuple[str, str]:
-    before_r470 = f"MIG-{gpu.uuid}/{device.gpu_instance}/{device.compute_instance}"
-    return device.uuid.lower(), before_r470.lower()
 
 
 def _used_bytes_by_gpu(gpus: Sequence[GpuReading], pid: int, start_time: float | None) -> dict[int, int | None]:

@@ -11,8 +11,6 @@ from ..sources.nvml.nvml_source import FIRST_READ_TIMEOUT_SECONDS, CallThread, s
 
 MigParent = Callable[[str], str | None]
 """Maps the UUID of a MIG device to the UUID of its GPU; None: unknown."""
-_MIG_NAME_BEFORE_R470 = re.compile(r"MIG-(GPU-[^/]+)/\d+/\d+")
-"""Name of a MIG device before driver R470: UUID of the GPU, GPU instance and compute instance."""
 _DEVICE_FILE = re.compile(r"nvidia\d+")
 
 
@@ -47,14 +45,13 @@ class GpuEnvironment(msgspec.Struct, frozen=True, kw_only=True):
         """
         visible, container = environ.get("CUDA_VISIBLE_DEVICES"), environ.get("NVIDIA_VISIBLE_DEVICES")
         named = {entry.strip() for entry in f"{visible},{container}".split(",") if entry.strip().startswith("MIG-")}
-        parents = {name: old[1] if (old := _MIG_NAME_BEFORE_R470.match(name)) else mig_parent(name) for name in named}
         return cls(
             cuda_visible_devices=visible,
             cuda_device_order=environ.get("CUDA_DEVICE_ORDER"),
             local_rank=local_rank,
             nvidia_visible_devices=container,
             own_numbering=own_numbering,
-            mig_parents={name: parent for name, parent in parents.items() if parent is not None},
+            mig_parents={name: parent for name in named if (parent := mig_parent(name)) is not None},
         )
 
 

@@ -11,6 +11,7 @@ import psutil
 
 from vramtop.estimator.common.version import DISTRIBUTION
 
+from ..host.machine import read_number
 from ..host.processes import HOST_PID_NAMESPACE
 from .facts import SystemFacts
 
@@ -37,8 +38,6 @@ _DEVICE_ENTRY = re.compile(r"-?\d{1,3}|all|none|void|((?:GPU|MIG)-[0-9a-fA-F]{1,
 _CONTAINER_FILES = {".dockerenv": "Docker", "run/.containerenv": "Podman", "singularity.d": "Apptainer"}
 _CONTAINER_GROUPS = {"kubepods": "Kubernetes", "/lxc": "LXC", "/docker": "Docker"}
 """Kinds of container by words in the names of control groups."""
-_UNLIMITED_BYTES = 1 << 60
-"""Control groups of version 1 report a number near 2^63 for no limit."""
 
 
 def collect_system_facts(environ: Mapping[str, str], *, root: Path = Path("/")) -> SystemFacts:
@@ -63,7 +62,7 @@ def collect_system_facts(environ: Mapping[str, str], *, root: Path = Path("/")) 
         libc=f"{name} {version}" if name else None,
         processors=os.cpu_count(),
         memory_bytes=int(psutil.virtual_memory().total),
-        memory_limit_bytes=_memory_limit(root / "sys/fs/cgroup"),
+        memory_limit_bytes=read_number(root / "sys/fs/cgroup/memory.max"),
         container=tuple(dict.fromkeys(_container(environ, root))),
         own_pid_namespace=pid_namespace,
         wsl="microsoft" in release.lower() or (root / "dev/dxg").exists(),
@@ -79,14 +78,6 @@ def _packages() -> dict[str, str]:
         with suppress(PackageNotFoundError):
             found[name] = version(name)
     return found
-
-
-def _memory_limit(cgroup: Path) -> int | None:
-    for name in ("memory.max", "memory/memory.limit_in_bytes"):
-        words = file_text(cgroup / name).strip()
-        if words.isdecimal() and int(words) < _UNLIMITED_BYTES:
-            return int(words)
-    return None
 
 
 def _container(environ: Mapping[str, str], root: Path) -> Iterator[str]:
