@@ -366,6 +366,12 @@ def _architecture_of_built(
     raise CannotTellError(f"{model.label}: {counted.parameters:,} parameters were counted, but {reason}")
 
 
+SPLITS_BATCHES = (
+    "One process finds {0} GPUs: transformers' Trainer splits {0} times the batch over them (nn.DataParallel) and "
+    "gathers the logits on the first"
+)
+
+
 def widen_for_split_batches(budget: Budget, gpus: int) -> Budget:
     """Return the budget of a Trainer's process with a range that allows for the GPUs that it finds, and a warning.
 
@@ -381,9 +387,8 @@ def widen_for_split_batches(budget: Budget, gpus: int) -> Budget:
     logits = max((phase.components.logits for phase in budget.phases if phase.name == "forward"), default=0)
     more = gpus * logits + communicator_bytes((gpus,))
     warning = (
-        f"One process finds {gpus} GPUs here: transformers' Trainer splits {gpus} times the batch over them "
-        f"(nn.DataParallel) and gathers the logits on the first, up to {size_text(more)} more, for which the range "
-        f"allows. torchrun --nproc_per_node {gpus} starts a process for each; CUDA_VISIBLE_DEVICES=0 leaves one."
+        f"{SPLITS_BATCHES.format(gpus)}, up to {size_text(more)} more, for which the range allows. torchrun "
+        f"--nproc_per_node {gpus} starts a process for each; CUDA_VISIBLE_DEVICES=0 leaves one."
     )
     is_largest = more > budget.doubt_bytes
     return replace(

@@ -245,9 +245,10 @@ def check_on(
     """
     gpu, memory_bytes = described or gpu_and_memory(devices)
     here = described is None
+    budget = budget or estimate_job(options, loaded, gpu, memory_bytes, here=here)
     check = FitCheck(
         loaded=loaded,
-        budget=budget or _estimate(options, loaded, devices, (gpu, memory_bytes), here=here),
+        budget=_over_found_gpus(budget, loaded, devices),
         judge=judge_on(devices, options, here=here),
         devices=devices,
         machine=Machine(gpu=gpu, memory_bytes=memory_bytes, gpus=count_devices(devices)),
@@ -262,17 +263,9 @@ def check_on(
         return replace(check, loaded=replace(loaded, notes=(*loaded.notes, failed)))
 
 
-def _estimate(
-    options: argparse.Namespace,
-    loaded: LoadedJob,
-    devices: tuple[DeviceCapacity, ...],
-    card: tuple[Gpu | None, int | None],
-    *,
-    here: bool,
-) -> Budget:
-    """Estimate a job; of one process that finds all GPUs of this machine, with what their number may change."""
-    budget = estimate_job(options, loaded, *card, here=here)
-    if not here or loaded.reading is None or not loaded.reading.splits_batches:
+def _over_found_gpus(budget: Budget, loaded: LoadedJob, devices: Sequence[DeviceCapacity]) -> Budget:
+    """Return the budget of one process that may split its batches over all GPUs with a range that allows for it."""
+    if loaded.reading is None or not loaded.reading.splits_batches:
         return budget
     from vramtop.estimator.estimation import widen_for_split_batches
 

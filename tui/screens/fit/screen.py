@@ -510,7 +510,12 @@ class FitCheckScreen(Screen[None]):
         """Show an opened job in a new form, with the place where each value was read."""
         if opened is None:
             return
-        found = opened.loaded.finding_gpus(count_devices(self._picker.devices(1)))
+        gpus = count_devices(self._picker.devices(1))
+        found = opened.loaded.finding_gpus(gpus)
+        if gpus > 1 and found.reading is not None and found.reading.splits_batches:
+            from vramtop.estimator.estimation import SPLITS_BATCHES  # not before a script is opened
+
+            found = replace(found, notes=(*found.notes, f"{SPLITS_BATCHES.format(gpus)}, which is not counted."))
         opened = replace(opened, loaded=found)
         self._opened, self._pinned = opened, None
         self._history.record(opened.loaded.job)
