@@ -23,8 +23,8 @@ _BUILT_IN = """\
 They need no file and no network. Case and punctuation do not matter: `llama-3.1-8b`. `vramtop models` lists them with
 their hub ids, parameters and bytes. `-text` is the language part of a model that reads images too."""
 _NAMED = """\
-vramtop [rehearses their training script](../how-to/before-launch.md#models-of-images-audio-and-video). Short names are
-in parentheses. Models of torchvision and timm have the names of these libraries."""
+vramtop [rehearses their training script](../how-to/before-launch.md#models-of-images-audio-and-video). `vramtop models`
+lists their hub ids and other names. Models of torchvision and timm have the names of these libraries."""
 _DIFFUSED = """\
 They train adapters by default (`--full`: all parameters), in the loop of diffusers' example, with images of the stated
 size. Fine-tunes of these models are named by the folder or hub id of their pipeline."""
@@ -53,11 +53,11 @@ def models_page() -> str:
     """Return the page of models and families."""
     named: dict[str, list[str]] = {}
     for model in named_models():
-        named.setdefault(model.task, []).append(_with_short_name(model.id, model.aliases))
-    diffused = [
-        (_with_short_name(model.id, model.aliases), f"{model.size[0]} x {model.size[1]}")
-        for model in diffusion_models()
-    ]
+        named.setdefault(model.task, []).append(_short_name(model.id, model.aliases))
+    diffused: dict[str, list[str]] = {}
+    for model in diffusion_models():
+        size = f"{model.size[0]} x {model.size[1]}"
+        diffused.setdefault(size, []).append(_short_name(model.id, model.aliases))
     alike: dict[tuple[str, tuple[str, ...]], list[str]] = {}
     for name, family in sorted(FAMILIES.items()):
         alike.setdefault((family.stack, tuple(family.tasks)), []).append(name)
@@ -73,15 +73,15 @@ def models_page() -> str:
         bullets(f"{task}: {', '.join(models)}" for task, models in named.items()),
         "## Diffusion models",
         _DIFFUSED,
-        bullets(f"{model}: {pixels}" for model, pixels in diffused),
+        bullets(f"{pixels}: {', '.join(models)}" for pixels, models in diffused.items()),
         "## Families that are known exactly",
         _FAMILIES,
         table(("model_type", "stack", "tasks"), families),
     )
 
 
-def _with_short_name(name: str, aliases: Sequence[str]) -> str:
-    return f"{code(name)} ({code(min(aliases, key=len))})" if aliases else code(name)
+def _short_name(name: str, aliases: Sequence[str]) -> str:
+    return code(min(aliases, key=len) if aliases else name)
 
 
 def frameworks_page() -> str:
