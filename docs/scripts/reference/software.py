@@ -156,15 +156,14 @@ def _default(row: Default) -> str:
 
 
 def optimizer_names() -> str:
-    """Return the list of the optimizers' sizes and names."""
-    return bullets(map(_optimizer, OPTIMIZERS.values()))
-
-
-def _optimizer(row: Optimizer) -> str:
-    sizes = ", ".join(dict.fromkeys((_bytes(row, 2), _bytes(row, 4))))
-    where = " in CPU RAM" if row.on_host else " paged" if row.paged else ""
-    names = codes(name for name in row.trainer_names if name != row.name)
-    return f"{code(row.name)}: {sizes}{where}{f'; {names}' if names else ''}"
+    """Return the names of the optimizers by the size of their states."""
+    by_size: dict[str, list[str]] = {}
+    for row in OPTIMIZERS.values():
+        sizes = ", ".join(dict.fromkeys((_bytes(row, 2), _bytes(row, 4))))
+        where = " in CPU RAM" if row.on_host else " paged" if row.paged else ""
+        others = codes(name for name in row.trainer_names if name.replace("_", "-") != row.name)
+        by_size.setdefault(f"{sizes}{where}", []).append(f"{code(row.name)}{f' ({others})' if others else ''}")
+    return bullets(f"{size}: {', '.join(names)}" for size, names in by_size.items())
 
 
 class _Matrix:
