@@ -1,11 +1,10 @@
-"""The pages of the command line: commands with their flags, and exit codes."""
+"""The page of the command line: commands with their flags, and exit codes."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
 from vramtop.tui.cli.main import build_parser
 from vramtop.tui.cli.parsing.command_parser import CommandParser, subcommands
 from vramtop.tui.cli.parsing.help_text import (
-    OF_COMMANDS,
     OF_EVERY_COMMAND,
     FlagFacts,
     FlagGroup,
@@ -50,6 +49,10 @@ def commands_page() -> str:
         *(part for group in dashboard for part in _group(group)),
         "## Flags of every command",
         _flags(every),
+        "## Exit codes",
+        "A sentence on standard error says what is wrong, with `--json` too. `run` and `wait --exec` end with the exit code "
+        "of the command that they start.",
+        bullets(f"{code(number)}: {text}" for number, text in OF_EVERY_COMMAND.items()),
         "## A job on the command line",
         _JOB,
         _flags(common),
@@ -59,25 +62,12 @@ def commands_page() -> str:
     )
 
 
-def exit_codes_page() -> str:
-    """Return the page of the exit codes."""
-    meanings = {code(name) if name else "the dashboard": _own_codes(name) for name in OF_COMMANDS}
-    return page(
-        "Exit codes",
-        "A sentence on standard error says what is wrong, with `--json` too.",
-        bullets(f"{code(number)}: {text}" for number, text in OF_EVERY_COMMAND.items()),
-        "## By command",
-        "`vramtop run` and `vramtop wait --exec` end with the exit code of the command that they start.",
-        bullets(f"{name}: {told}" for name, told in meanings.items() if told),
-    )
-
-
 def _own_codes(name: str) -> str:
     """Return what a command says by the codes of verdicts; the others mean the same everywhere."""
     alike = [text.rstrip(".").lower() for text in OF_EVERY_COMMAND.values()]
     told = {int(number): text for number, text in exit_codes_of(name).items() if number in (1, 3, 4)}
     told = {number: text for number, text in told.items() if not any(text.lower() in other for other in alike)}
-    return "; ".join(f"{code(number)} {prose(text)}" for number, text in told.items())
+    return "; ".join(f"{code(number)}: {prose(text)}" for number, text in told.items())
 
 
 def _command(name: str, about: str, sub: CommandParser, told: set[tuple[str, str]]) -> Iterator[str]:
@@ -89,6 +79,8 @@ def _command(name: str, about: str, sub: CommandParser, told: set[tuple[str, str
     own = [flag for group in flag_groups(sub) if group.heading != EVERY_COMMAND for flag in group.flags]
     own = [flag for flag in own if _key(flag) not in told and not _is_left_out(flag)]
     lines = [f"{code(each.placeholder)}: {prose(each.meaning)}" for each in operands] + [_line(flag) for flag in own]
+    if codes_told := _own_codes(name):
+        lines.append(f"Exit code {codes_told}.")
     if lines:
         yield bullets(lines)
 

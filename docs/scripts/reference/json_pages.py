@@ -14,8 +14,8 @@ from .markdown import block, bullets, code, page
 _WIDTH = 120
 _INDENT = "  "
 _INTRODUCTION = """\
-Every command takes `--json`; an error is one sentence on standard error, with the [exit code](exit-codes.md). The JSON
-Schema of each output, below, has the type, unit and meaning of every field."""
+Every command takes `--json`; an error is one sentence on standard error, with the [exit code](commands.md#exit-codes).
+The JSON Schema of each output has the type, unit and meaning of every field."""
 _RULES = """\
 - Sizes are whole bytes; names of other units say them (`_seconds`, `_percent`, `_w`, `_c`).
 - A field that is `null` or absent is unknown unless its description says otherwise; an unknown figure is never 0. Only

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from .commands import commands_page, exit_codes_page
+from .commands import commands_page
 from .hardware import cards_page
 from .job_file import job_file_page
 from .json_pages import json_page, schema_files
@@ -18,7 +18,6 @@ FOLDER = Path(__file__).parents[2] / "reference"
 WHOLE: Mapping[str, Callable[[], str]] = {
     "cards.md": cards_page,
     "commands.md": commands_page,
-    "exit-codes.md": exit_codes_page,
     "frameworks.md": frameworks_page,
     "job-file.md": job_file_page,
     "json.md": json_page,
