@@ -14,7 +14,7 @@ from vramtop.tui.cli.parsing.help_text import (
 from vramtop.tui.cli.parsing.parser import Parser
 from vramtop.tui.cli.parsing.shared_arguments import EVERY_COMMAND
 
-from .commands import ENVIRONMENT
+from .settings import ENVIRONMENT
 
 _OF_A_JOB = ("estimate", "fit", "wait", "preflight")
 """Commands whose flags describe a job."""

@@ -1,7 +1,5 @@
 """The list of the exporter's metrics, and the table of the alerts."""
 
-from collections.abc import Sequence
-
 from vramtop.monitor.alerts.alert_watch import RULES
 from vramtop.monitor.export.metrics import TABLE
 
@@ -11,28 +9,30 @@ _COMMON_LABELS = {
     "process": ("uuid", "index", "mig", "job_name", "user", "pid"),
     "device": ("uuid", "index", "mig"),
     "GPU": ("uuid", "index"),
+    "machine": (),
+}
+_HEADINGS = {
+    "machine": "## Machine and pending jobs",
+    "GPU": "## GPU",
+    "device": "## MIG device",
+    "process": "## Process of a known job",
 }
 
 
 def metrics_list() -> str:
-    """Return the list of the metrics; of a gauge without its type, and of statesets with their states."""
-    return bullets(
-        f"{code(each.name)} ({'; '.join(filter(None, (_type(each.type), _labels(each.all_labels))))}): {each.help}"
-        f"{f' States: {codes(each.states)}.' if each.states else ''}".replace(" ()", "")
-        for each in TABLE
-    )
-
-
-def _type(name: str) -> str:
-    return "" if name == "gauge" else name
-
-
-def _labels(names: Sequence[str]) -> str:
-    """Return labels, those that name a GPU, a MIG device or a process as one word."""
-    for word, own in _COMMON_LABELS.items():
-        if tuple(names[: len(own)]) == own:
-            return ", ".join(filter(None, (word, codes(names[len(own) :]))))
-    return codes(names)
+    """Return the metrics by what they are of; of a gauge without its type, and of statesets with their states."""
+    lines: dict[str, list[str]] = {name: [] for name in _HEADINGS}
+    for each in TABLE:
+        of, own = next(
+            (word, each.all_labels[len(labels) :])
+            for word, labels in _COMMON_LABELS.items()
+            if tuple(each.all_labels[: len(labels)]) == labels
+        )
+        kind = "" if each.type == "gauge" else each.type
+        about = "; ".join(filter(None, (kind, codes(label for label in own if label != each.name))))
+        states = f" States: {codes(each.states)}." if each.states else ""
+        lines[of].append(f"{code(each.name)}{f' ({about})' if about else ''}: {each.help}{states}")
+    return "\n\n".join(part for name, heading in _HEADINGS.items() for part in (heading, bullets(lines[name])))
 
 
 def alerts_table() -> str:

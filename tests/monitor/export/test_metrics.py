@@ -51,8 +51,10 @@ def url(board) -> Iterator[str]:
 
 def test_the_documented_table_is_what_is_served(url) -> None:
     lines = re.findall(r"^- `(vramtop_\w+)`(?: \((.*?)\))?: (.*)$", DOCUMENT.read_text(), flags=re.MULTILINE)
-    assert [name for name, *_ in lines] == [each.name for each in TABLE]
-    for each, (_, about, meaning) in zip(TABLE, lines, strict=True):
+    told = {name: (about, meaning) for name, about, meaning in lines}
+    assert told.keys() == {each.name for each in TABLE}
+    for each in TABLE:
+        about, meaning = told[each.name]
         assert meaning.startswith(each.help)
         assert each.type == "gauge" or each.type in about
     served = families(scrape(url))
