@@ -54,12 +54,16 @@ def _contexts() -> Iterator[str]:
 
 
 def _shares() -> Iterator[str]:
-    yield "| in doubt | how well it is known | closed form | traced |"
-    yield "| --- | --- | --- | --- |"
     for name, share in FORMULA.step.items():
-        yield f"| the step | {_DOUBTS[name]} | {share:.1%} | {TRACED.step[name]:.1%} |".replace("%", " %")
+        yield f"- the step, {_DOUBTS[name]}: {_shares_of(share, TRACED.step[name], 1)}"
     for whose, kept in FORMULA.allocator.items():
-        yield f"| the allocator | {_DOUBTS[whose]} | {kept:.0%} | {TRACED.allocator[whose]:.0%} |".replace("%", " %")
+        yield f"- the allocator, {_DOUBTS[whose]}: {_shares_of(kept, TRACED.allocator[whose], 0)}"
+
+
+def _shares_of(formula: float, traced: float, digits: int) -> str:
+    """Return the shares of both methods, once if they are alike."""
+    told = dict.fromkeys((f"{formula:.{digits}%}", f"{traced:.{digits}%}"))
+    return ", traced ".join(told).replace("%", " %")
 
 
 _LINES: dict[str, Callable[[], Iterator[str]]] = {"contexts": _contexts, "shares": _shares}
