@@ -15,16 +15,16 @@ ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "docs" / "explanation"
 _PLACE = re.compile(r"(?P<begin><!-- (?P<kind>contexts|shares) -->\n).*?(?P<end><!-- (?P=kind): end -->)", re.DOTALL)
 _DOUBTS = {
-    "checked": "compared with what autograd saves: transformers, LitGPT",
-    "adapters": "likewise, with adapters or quantized layers",
+    "checked": "compared with what autograd saves (transformers, LitGPT)",
+    "adapters": "with adapters or quantized layers",
     "framework": "read in the sources of another framework",
-    "compiled": "torch.compile decides",
-    "shape": "a family without rules, counted by its shape",
-    "recurrent": "recurrent blocks, which no rule describes",
-    "plain": "one stream",
-    "fsdp2": "FSDP2",
-    "fsdp1": "FSDP1",
-    "other": "another library's streams",
+    "compiled": "under torch.compile",
+    "shape": "of a family without rules",
+    "recurrent": "with recurrent blocks",
+    "plain": "with one stream",
+    "fsdp2": "under FSDP2",
+    "fsdp1": "under FSDP1",
+    "other": "with another library's streams",
 }
 
 
@@ -55,9 +55,9 @@ def _contexts() -> Iterator[str]:
 
 def _shares() -> Iterator[str]:
     for name, share in FORMULA.step.items():
-        yield f"- the step, {_DOUBTS[name]}: {_shares_of(share, TRACED.step[name], 1)}"
+        yield f"- the step {_DOUBTS[name]}: {_shares_of(share, TRACED.step[name], 1)}"
     for whose, kept in FORMULA.allocator.items():
-        yield f"- the allocator, {_DOUBTS[whose]}: {_shares_of(kept, TRACED.allocator[whose], 0)}"
+        yield f"- the allocator {_DOUBTS[whose]}: {_shares_of(kept, TRACED.allocator[whose], 0)}"
 
 
 def _shares_of(formula: float, traced: float, digits: int) -> str:
