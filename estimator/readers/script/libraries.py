@@ -59,6 +59,8 @@ _MAPS = ("map", "with_transform", "set_transform")
 """Methods of data that call a function of the script for each example, which tells how texts are cut."""
 _GROUPS = scripts().names["groups"]
 """Functions by which GPUs share more than the data."""
+_AVERAGES = re.compile(r"(?i)ema|ema.?(model|v\d|params)?|.*exponentialmovingaverage|averagedmodel|modelema\w*|.*_ema")
+"""Classes that keep an average of a model's weights."""
 LOSSES = {"cross_entropy", "CrossEntropyLoss", "FusedCrossEntropyLoss", "nll_loss", "NLLLoss", "log_softmax"}
 _RUNNERS = ("Fire", "notebook_launcher", "spawn", "Process", "start_processes", "debug_launcher", "cli")
 _STARTS_PROCESSES = ("notebook_launcher", "spawn", "start_processes")
@@ -126,6 +128,8 @@ def _unknown(call: Call) -> Any:
         return make_optimizer(call)
     notes.options.is_open |= any(isinstance(value, Parser) for value in given)
     models = list(dict.fromkeys(each for value in given for each in models_in(value)))
+    if models and _AVERAGES.fullmatch(name):
+        return call.doubt(f"{name}(...) keeps an average of the weights, which is not counted.", key="other_models")
     if call.receiver is UNKNOWN and name in _MATTER:
         call.doubt(f"{short_text(call.node)}: of what is not known.")
     is_trusted = root in _TRUSTED and not is_own and call.receiver is None

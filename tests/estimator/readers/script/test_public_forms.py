@@ -232,3 +232,8 @@ def test_a_length_that_trl_does_not_cut_to_is_asked_for(tmp_path: Path) -> None:
     skips = ", dataset_kwargs={'skip_prepare_dataset': True}"
     assert read(tmp_path, text.format("")).value("training.sequence_length") == 1024
     assert "training.sequence_length" in read(tmp_path, text.format(skips)).missing
+
+
+def test_an_average_of_torchs_is_named(tmp_path: Path) -> None:
+    reading = read(tmp_path, own_loop("average = torch.optim.swa_utils.AveragedModel(model)\n"))
+    assert any("keeps an average of the weights" in each for each in reading.warnings)
