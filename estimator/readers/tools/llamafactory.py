@@ -6,7 +6,6 @@ from ...common.errors import CannotTellError
 from ..arguments.table import doubt_arguments, library, translate
 from ..program.program import Program, accelerate_layers, processes_per_node
 from ..source.evidence import (
-    FindingCollector,
     JobReading,
     LayeredSettings,
     Setting,
@@ -92,7 +91,8 @@ def read(program: Program) -> JobReading:
     lora = finetuning is None or as_word(finetuning) == "lora"
     table, default = library("llamafactory"), "LLaMA-Factory's default"
     doubt_arguments(table, "all", settings, findings)
-    _warn_of_uncounted(settings, findings)
+    for group in ("reward", "policy"):
+        doubt_arguments(table, group, settings, findings)
     if as_word(finetuning) in ("full", "freeze"):
         _record_frozen_parts(program, settings, settings.find("model_name_or_path"))
     defaults = {
@@ -140,16 +140,6 @@ def _method(stage: str | None, settings: LayeredSettings) -> str | None:
     if stage == "dpo":
         return {"orpo": "orpo", "simpo": "cpo"}.get(as_word(settings.find("pref_loss")) or "", "dpo")
     return {"rm": "reward", "kto": "kto"}.get(stage or "")
-
-
-def _warn_of_uncounted(settings: LayeredSettings, findings: FindingCollector) -> None:
-    """Warn of a reward model's unused head, and of PPO's further models."""
-    if as_word(settings.find("stage")) == "rm":
-        findings.warn("The reward model is counted with a language model's head: its loss is computed but not used.")
-        findings.add_uncertainty("less", "logits")
-    if as_word(settings.find("stage")) == "ppo":
-        findings.warn("PPO's reference, reward and value models and its text generation are not counted.")
-        findings.add_uncertainty("more", "weights", "activations")
 
 
 def _weights(settings: LayeredSettings, *, lora: bool) -> Setting:

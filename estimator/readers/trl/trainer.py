@@ -16,7 +16,7 @@ from ...job.job import Job
 from ...job.resolved_job import trainer_precision
 from ...job.rules.dtype_widths import is_four_bit
 from ...job.rules.strategies import DTYPE_NAMES, HALF, STRATEGIES
-from ..arguments.table import doubt_arguments
+from ..arguments.table import doubt_arguments, record_arguments
 from ..source.data_files import FilesystemView, table_of_setting
 from ..source.evidence import (
     MODEL_STATES,
@@ -338,10 +338,7 @@ class TrlTrainer(msgspec.Struct, frozen=True, kw_only=True):
         elif share is not None:
             sentence = f"{share.origin}: {share.value!r} is not a share of a GPU; 0.3 is assumed for vLLM."
             findings.mark_uncertain("rollout.gpu_memory_utilization", sentence)
-        tensor, sleep = find("vllm_tensor_parallel_size"), self.settings.find_true("vllm_enable_sleep_mode")
-        if tensor is not None and (number := as_int(tensor)) is not None and number > 1:
-            findings.record_from(tensor, "rollout.tensor", number)
-        findings.record_from(sleep, "rollout.sleep", True)
+        record_arguments(TABLE, "vllm", self.settings, findings)
 
 
 def _sum(prompt: Setting | None, completion: Setting | None) -> Setting | None:
