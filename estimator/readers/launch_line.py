@@ -418,9 +418,7 @@ def _read_script(
             versions=program.versions,
         )
     except InputError as error:
-        program.findings.warn(f"Could not read the script: {error.message}")
-        if os.access(program.filesystem.resolve(script), os.R_OK):
-            program.findings.add_uncertainty("either", *get_args(Component))
+        program.findings.doubt(f"Could not read the script: {error.message}", "either", *get_args(Component))
         return ScriptSettings()
 
 

@@ -140,7 +140,8 @@ def test_accelerate_starts_a_process_per_gpu_so_that_sharding_asks_for_their_num
         assert "parallel.data_shard" not in reading.missing
 
 
-def test_accelerate_without_sharding_counts_one_process_and_doubts_it(read: Read) -> None:
+def test_accelerate_without_sharding_counts_one_process_and_doubts_it(read: Read, tmp_path: Path) -> None:
+    (tmp_path / "train.py").touch()
     line = "train.py --model_name_or_path gpt2 --per_device_train_batch_size 2 --output_dir out"
     reading = read(f"accelerate launch {line}")
     assert not {"parallel.data_shard", "parallel.data_replicate"} & set(reading.missing)

@@ -19,7 +19,8 @@ TRAINER = "python train.py --model_name_or_path gpt2 --per_device_train_batch_si
 
 @pytest.fixture
 def read(tmp_path: Path) -> Read:
-    """Return a function that reads a launch line with an empty environment."""
+    """Return a function that reads the launch line of an empty script, with an empty environment."""
+    (tmp_path / "train.py").touch()
     return lambda line: read_launch(shlex.split(line), environ={}, cwd=tmp_path, versions={"transformers": "5.2.0"})
 
 

@@ -19,7 +19,8 @@ AXOLOTL = "base_model: Qwen/Qwen2.5-0.5B\nmicro_batch_size: 2\nsequence_len: 512
 
 @pytest.fixture
 def read(tmp_path: Path) -> Read:
-    """Return a function that reads a launch line with an empty environment."""
+    """Return a function that reads the launch line of an empty script, with an empty environment."""
+    (tmp_path / "t.py").touch()
     return lambda line: read_launch(shlex.split(line), environ={}, cwd=tmp_path, versions={"transformers": "5.2.0"})
 
 

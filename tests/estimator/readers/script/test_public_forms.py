@@ -178,8 +178,10 @@ def test_a_module_that_is_not_found_is_refused(tmp_path: Path) -> None:
         read_launch(line, environ={}, cwd=tmp_path)
 
 
-def test_a_script_that_does_not_parse_is_a_doubt(tmp_path: Path) -> None:
-    assert {each.component for each in read(tmp_path, "print 'x'\n").uncertainties} >= {"weights", "activations"}
+def test_a_script_that_cannot_be_read_is_a_doubt(tmp_path: Path) -> None:
+    absent = read_launch(["python", "absent.py", "--model_name_or_path", "gpt2"], environ={}, cwd=tmp_path)
+    for reading in (read(tmp_path, "print 'x'\n"), absent):
+        assert {each.component for each in reading.uncertainties} >= {"weights", "activations"}
 
 
 def test_arguments_of_another_file_have_defaults_of_its_own(tmp_path: Path) -> None:

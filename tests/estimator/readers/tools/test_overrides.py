@@ -15,7 +15,8 @@ Read = Callable[..., JobReading]
 
 @pytest.fixture
 def read(tmp_path: Path) -> Read:
-    """Return a function that reads a launch line beside files with given texts."""
+    """Return a function that reads a launch line beside files with given texts, and an empty script."""
+    (tmp_path / "t.py").touch()
 
     def read_line(line: str, files: dict[str, str] | None = None, **environ: str) -> JobReading:
         for name, text in (files or {}).items():
