@@ -55,6 +55,8 @@ _OF_ARGUMENTS = {
 """Names that a trainer's arguments decide, with those by which a flag may stand for the batch."""
 _OF_LOADING = {"load_in_4bit", "load_in_8bit", "attn_implementation"}
 _LENGTHS_OF_TRL = ("max_length", "max_seq_length", "max_prompt_length")
+_GENERATES = re.compile(r"(?i)generate(_(text|answer|response|sample)s?)?|generationconfig|(\w*_)?pipeline|pipe")
+"""What makes texts of a length of their own, by its whole name."""
 _TOKENIZES = re.compile(r"(?i)^(tok|tokeni[sz]er?)$|^tokeni[sz]e|encode|apply_chat_template|^processor$")
 """What calls a tokenizer, by its name."""
 _KEEPS_TOKENIZER = re.compile(r"Trainer$|Collator|^(len|print|resize|save|add|set|type|isinstance)")
@@ -619,7 +621,8 @@ def _cuts_nothing(node: ast.AST, tree: ast.Module) -> bool:
     if not isinstance(node, ast.Call):
         return False
     called = ast.unparse(node.func)
-    return "generat" in called.lower() or ("Tokenizer" in called and not any(map(_tokenizes, ast.walk(tree))))
+    generates = _GENERATES.fullmatch(called.rpartition(".")[2]) is not None
+    return generates or ("Tokenizer" in called and not any(map(_tokenizes, ast.walk(tree))))
 
 
 def _tokenizes(node: ast.AST) -> bool:

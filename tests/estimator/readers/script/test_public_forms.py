@@ -74,6 +74,16 @@ def own_loop(before: str = "", *, batch: str = "batch") -> str:
             ),
             {"training.sequence_length": 512},
         ),
+        (
+            everything().replace("tokenizer(each['text'], truncation=True,", "tokenizer.apply_chat_template(each,"),
+            {"training.sequence_length": 512},
+        ),
+        (
+            everything(before=parsed("'--max_length', default=384")).replace(
+                CUT.format(512), "data = DataGenerator(tokenizer, max_length=options.max_length)\n"
+            ),
+            {"training.sequence_length": 384},
+        ),
         (everything(after="model.resize_token_embeddings(len(tokenizer) + 1)\n"), {"training.micro_batch": 2}),
         (
             everything(after="tokenizer.add_tokens(['a'])\nmodel.resize_token_embeddings(len(tokenizer))\n"),
