@@ -13,6 +13,7 @@ import binascii
 import contextlib
 import gzip
 import hmac
+import io
 import socket
 import socketserver
 import ssl
@@ -127,17 +128,7 @@ class _Handler(WSGIRequestHandler):
 
     def get_stderr(self) -> Any:
         """Return where the WSGI server writes its errors: nowhere, those of the application are reported."""
-        return _Nowhere()
-
-
-class _Nowhere:
-    """A stream that keeps nothing."""
-
-    def write(self, text: str) -> None:
-        """Forget the text."""
-
-    def flush(self) -> None:
-        """Do nothing."""
+        return io.StringIO()
 
 
 def _server_class(family: int, tls: TlsFiles | None, limit: Limit) -> type[ThreadingWSGIServer]:

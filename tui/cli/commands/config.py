@@ -34,10 +34,6 @@ if TYPE_CHECKING:
 # The settings in force as text of a table each, and as JSON.
 
 
-_VALUE_COLUMN, _ORIGIN_COLUMN = 23, 49
-_MAX_WIDTH = 80
-
-
 def config_lines(settings: SettingsInForce, chosen: Sequence[Setting], output: TextOutput) -> Iterator[str]:
     """Yield the settings by table: name, value, and where it is from."""
     lines = _lines(settings)
@@ -50,7 +46,9 @@ def config_lines(settings: SettingsInForce, chosen: Sequence[Setting], output: T
         yield ""
         yield f"[{table}]"
         for setting in of_table:
-            yield from (output.text(line) for line in _rows(setting, settings, lines))
+            value = displayed(shown(settings.values[setting.name]))
+            origin = _origin(setting.name, settings.origins[setting.name], settings, lines)
+            yield output.text(f"  {setting.name.rpartition('.')[2]:<20} {value:<25} {origin}")
 
 
 def config_json(settings: SettingsInForce, chosen: Sequence[Setting]) -> ConfigJson:
@@ -85,25 +83,6 @@ def plain(value: Value | tuple[str, ...]) -> str:
     if isinstance(value, str):
         return value
     return ",".join(value) if isinstance(value, tuple) else shown(value)
-
-
-def _rows(setting: Setting, settings: SettingsInForce, lines: Mapping[str, int]) -> Iterator[str]:
-    value, origin = settings.values[setting.name], settings.origins[setting.name]
-    text = displayed(shown(value))
-    yield from _row(setting.name.rpartition(".")[2], text, _origin(setting.name, origin, settings, lines))
-
-
-def _row(key: str, value: str, origin: str) -> Iterator[str]:
-    """Yield one line; a long value, or a long origin, gets a line of its own."""
-    left = f"  {key:<{_VALUE_COLUMN - 3}} {value}"
-    fits = _ORIGIN_COLUMN + len(origin) <= _MAX_WIDTH
-    if len(left) < _ORIGIN_COLUMN and fits:
-        yield f"{left:<{_ORIGIN_COLUMN}}{origin}"
-    elif len(left) + 2 + len(origin) <= _MAX_WIDTH:
-        yield f"{left}  {origin}"
-    else:
-        yield left
-        yield " " * (_ORIGIN_COLUMN if fits else _VALUE_COLUMN) + origin
 
 
 def _origin(name: str, origin: str, settings: SettingsInForce, lines: Mapping[str, int]) -> str:

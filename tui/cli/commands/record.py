@@ -7,7 +7,6 @@ import sys
 import threading
 from collections.abc import Sequence
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING
 
 from vramtop.estimator.common.errors import CannotTellError, VramtopError
@@ -49,10 +48,6 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
         errors.append(error)
         stop.set()
 
-    def end(number: int, frame: FrameType | None) -> None:
-        del number, frame
-        stop.set()
-
     watchlist = Watchlist(quick_estimate)
     attach = AutomaticAttach(watchlist, enabled=options.attach, on_bug=save_fault)
     recorder = RunRecorder(facts=attach.known.get) if options.history else None
@@ -61,7 +56,7 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
     source.close()
     with RecordingWriter(path, overwrite=options.overwrite) as writer:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            signal.signal(number, end)
+            signal.signal(number, lambda *_: stop.set())
         sampler = Sampler(NvmlSource(), options.interval, write, fail, retry_seconds=None)
         attach.start()
         sampler.start()
