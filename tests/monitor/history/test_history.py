@@ -200,8 +200,8 @@ _VIEW = f"CREATE VIEW measurement AS {_ENDLESS} SELECT n AS run, "
         "CREATE TABLE cookies (name)",
     ],
 )
-def test_a_forged_database_gives_no_runs_in_time(
-    kept: History, statement: str, monkeypatch: pytest.MonkeyPatch
+def test_a_forged_database_gives_no_runs_in_time_and_stays(
+    kept: History, measured: Callable[..., Measurement], statement: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(history, "MEASURED_RUNS", replace(history.MEASURED_RUNS, seconds=1.0))
     kept.path.parent.mkdir()
@@ -210,3 +210,5 @@ def test_a_forged_database_gives_no_runs_in_time(
         with contextlib.suppress(sqlite3.Error):
             connection.executemany("INSERT INTO measurement VALUES (?)", [(b"\xff",), (5,), (json.dumps({}),)])
     assert kept.list() == ()
+    kept.add(measured())
+    assert kept.path.with_suffix(".sqlite3").exists()
