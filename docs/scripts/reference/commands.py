@@ -50,8 +50,8 @@ def commands_page() -> str:
         "## Flags of every command",
         _flags(every),
         "## Exit codes",
-        "A sentence on standard error says what is wrong, with `--json` too. `run` and `wait --exec` end with the exit code "
-        "of the command that they start.",
+        "A sentence on standard error says what is wrong, with `--json` too. `run` and `wait --exec` end with the exit "
+        "code of the command that they start.",
         bullets(f"{code(number)}: {text}" for number, text in OF_EVERY_COMMAND.items()),
         "## A job on the command line",
         _JOB,
