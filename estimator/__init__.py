@@ -33,7 +33,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .budget import Budget as Budget, ray_bundles as ray_bundles
+    from .budget import Budget as Budget
     from .common.errors import (
         CannotTellError as CannotTellError,
         InputError as InputError,
@@ -49,6 +49,7 @@ if TYPE_CHECKING:
         Target as Target,
         Training as Training,
     )
+    from .ray_bundles import ray_bundles as ray_bundles
 
 _HOMES = {
     "Budget": ".budget",

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from itertools import groupby
-from typing import Annotated, Any, Literal, TypedDict, overload
+from typing import Annotated, Any, Literal, overload
 
 import msgspec
 
 from .common.errors import InputError
-from .common.sizes import MIB, format_gib
+from .common.fields_of import FieldsOf
+from .common.sizes import format_gib
+from .host_need import HostNeed  # noqa: TC001 - schemas look types up at run time
 from .job.job import EffectiveBatchJson, Job, effective_batch
 from .job.job_file.changes import job_from_mapping, job_to_mapping
-from .job.settings import Uncertainties
+from .serving_need import ServingNeed  # noqa: TC001 - schemas look types up at run time
 
 # A range of bytes.
 
@@ -48,9 +49,6 @@ class Span:
 
     def __contains__(self, size: object) -> bool:
         return isinstance(size, int) and self.low_bytes <= size <= self.high_bytes
-
-
-# The peaks of all ranks of a job; ranks that are alike are counted, not listed.
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,9 +85,6 @@ class RankPeaks(Sequence["RankPeak"]):
     def highest(self) -> RankPeak:
         """The highest peak."""
         return max(self.stages, key=lambda stage: stage.device_bytes)
-
-
-# The budget, the result of an estimate: bytes by phase and component, the peak, its range, and the assumptions.
 
 
 Method = Literal["formula", "exact", "traced", "rehearsed"]
@@ -437,221 +432,6 @@ class Budget:
         return budget_from_json(data)
 
 
-# Marks plain data in the JSON of a command as the fields of a record, for the published schemas.
-
-
-@dataclass(frozen=True)
-class FieldsOf:
-    """Says of a dict that it has the fields of a record: ``Annotated[dict[str, Any], FieldsOf(Peak)]``.
-
-    Type checkers see the dict; ``docs/scripts/reference`` makes the schema of the record's fields and docstrings.
-    """
-
-    record: type
-    """A dataclass or msgspec struct."""
-    is_whole: bool = False
-    """Fields that the record's own encoder leaves out, since they have their default, are there."""
-    only_known: bool = False
-    """Fields that are unknown (None) are left out."""
-    also: type | None = None
-    """A typed dict, whose keys are there as well."""
-
-
-# GPU memory that vLLM needs, and the part of a GPU that it uses for the key-value cache.
-
-
-_BLOCK_TOKENS = 16
-"""vLLM allocates its cache in blocks of that many tokens."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServingNeed:
-    """GPU memory of one rank of an engine by purpose, and what its cache holds.
-
-    ``gpu_memory_utilization`` is a share of the GPU's total for all that vLLM knows of: weights, the activations of its
-    largest step, memory of other libraries, and the cache, which gets the rest (``determine_available_memory``,
-    vllm/v1/worker/gpu_worker.py). CUDA's context lies outside of that share; what else does depends on the version.
-    SGLang's ``mem_fraction_static`` is for weights and cache (``_profile_available_bytes``, kv_cache_configurator.py).
-    """
-
-    utilization: float
-    """Share of the GPU's memory that the engine takes, from 0 to 1."""
-    weights: int
-    """Bytes of the weights as the engine stores them."""
-    activations: int
-    """Bytes of the activations of the largest step: prefilling, or sampling for all sequences."""
-    libraries: int
-    """Bytes that are allocated outside of torch while it profiles itself."""
-    graphs: int
-    """Bytes of CUDA graphs; 0: it records none."""
-    sequence_bytes: int
-    """Cache of one sequence of full length."""
-    token_bytes: int
-    """Cache of one more token of a sequence."""
-    sequences: int
-    """Concurrent sequences that the job asks for."""
-    length: int
-    """Tokens of a sequence of full length."""
-    cache: int | None = None
-    """Bytes of the cache where that is set, in place of a share; None: it is not set."""
-    engine: str = "vLLM"
-    """Name of the engine."""
-    share_is_of_free: bool = False
-    """SGLang: the share is of what is free before the weights are loaded, and is for weights and cache alone."""
-    context: int = 0
-    """Bytes of CUDA's context, outside of the share."""
-    communication: int = 0
-    """Bytes of NCCL's buffers, where these are outside of the share."""
-    graphs_in_share: bool = False
-    """The share includes the CUDA graphs."""
-    context_in_share: bool = False
-    """The share includes CUDA's context."""
-    share_doubt: float = 0.0
-    """The share may be larger or smaller by that much of the GPU's total: the version has no known rules."""
-    sleeps: bool = False
-    """It may give its memory back for a time."""
-
-    @property
-    def fixed_bytes(self) -> int:
-        """Bytes before any cache."""
-        return self.weights + self.activations + self.libraries
-
-    @property
-    def least_bytes(self) -> int:
-        """Bytes with the cache of one sequence of full length."""
-        return self.fixed_bytes + self.sequence_bytes
-
-    @property
-    def start_bytes(self) -> int:
-        """Bytes without which the engine does not start: with CUDA graphs too, where its share includes them."""
-        return self.least_bytes + self._counted_graphs
-
-    @property
-    def wanted_bytes(self) -> int:
-        """Bytes with the cache of all sequences at full length."""
-        return self.fixed_bytes + self.sequences * self.sequence_bytes
-
-    @property
-    def high_bytes(self) -> int:
-        """Upper bound of ``least_bytes``."""
-        return self.least_bytes + round(0.25 * self.activations) + self.libraries + self.graphs
-
-    def asked_bytes(self, total_bytes: int) -> int:
-        """Return the bytes that it takes of a GPU, without what is outside of its share."""
-        if self.cache is not None:
-            return self.fixed_bytes + self.cache
-        if self.share_is_of_free:
-            static = int(self.utilization * (total_bytes - self.context - self.communication))
-            return static + self.activations + self.libraries
-        return int(self.utilization * total_bytes)
-
-    def cache_bytes(self, total_bytes: int) -> int:
-        """Return the bytes that remain for the cache; 0 if none do."""
-        if self.cache is not None:
-            return self.cache
-        return max(0, self.asked_bytes(total_bytes) - self.fixed_bytes - self._counted_graphs)
-
-    @property
-    def _counted_graphs(self) -> int:
-        """CUDA graphs, as far as they lessen the cache."""
-        return self.graphs if self.graphs_in_share else 0
-
-    def cache_tokens(self, total_bytes: int) -> int:
-        """Return the tokens that the cache holds, as vLLM logs them (``GPU KV cache size``)."""
-        return self.tokens_in(self.cache_bytes(total_bytes))
-
-    def concurrency(self, total_bytes: int) -> float:
-        """Return the number of concurrent sequences of full length (vLLM's ``Maximum concurrency``)."""
-        return self.sequences_in(self.cache_bytes(total_bytes))
-
-    def tokens_in(self, cache_bytes: int) -> int:
-        """Return the tokens that a cache of this size holds: whole blocks."""
-        return int(self.sequences_in(cache_bytes) * self.length) // _BLOCK_TOKENS * _BLOCK_TOKENS
-
-    def sequences_in(self, cache_bytes: int) -> float:
-        """Return the number of sequences of full length that a cache of this size holds."""
-        return cache_bytes / max(1, self.sequence_bytes)
-
-    def describe_cache(self, cache_bytes: int) -> str:
-        """Return what a cache of this size holds: ``1,020,464 tokens, 31.9 sequences of 32,000 at once``."""
-        sequences = f"{self.sequences_in(cache_bytes):.1f} sequences of {self.length:,} at once"
-        return f"{self.tokens_in(cache_bytes):,} tokens, {sequences}"
-
-
-# Host memory that a job needs: bytes of RAM by purpose, per rank and per machine.
-
-
-_PINNED_BUFFER_FACTOR = 1.5
-"""DeepSpeed's ``additional_buffer_factor`` for pinned memory."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HostNeed:
-    """Bytes of RAM by purpose; of one rank unless stated otherwise."""
-
-    process: int
-    """The interpreter, libraries and CUDA's host side."""
-    loaded: int
-    """A private copy of the weights while they are loaded."""
-    loads_once: bool
-    """Only one rank of a machine has that copy."""
-    mapped: int
-    """Pages of the checkpoint while it is read, on the whole machine; the system can drop them."""
-    weights: int = 0
-    """Weights that stay offloaded."""
-    gradients: int = 0
-    """Gradients that stay offloaded."""
-    optimizer: int = 0
-    """Optimizer states that stay offloaded."""
-    activations: int = 0
-    """Saved activations that are offloaded until the backward pass."""
-    saving: int = 0
-    """Copies of weights and states while a checkpoint is written."""
-    saves_once: bool = True
-    """Only the first rank of the job has that copy."""
-
-    @property
-    def offloaded(self) -> int:
-        """Bytes that stay on the host while the job trains."""
-        return self.weights + self.gradients + self.optimizer + self.activations
-
-    def loading_bytes(self, ranks: int) -> int:
-        """Return the bytes while ranks of one machine load; mapped pages do not count, since they can be dropped."""
-        return ranks * self.process + (1 if self.loads_once else ranks) * self.loaded
-
-    def steady_bytes(self, ranks: int) -> int:
-        """Return the bytes while ranks of one machine train."""
-        return ranks * (self.process + self.offloaded)
-
-    def saving_bytes(self, ranks: int) -> int:
-        """Return the bytes while ranks of one machine, the first among them, save a checkpoint."""
-        return self.steady_bytes(ranks) + (1 if self.saves_once else ranks) * self.saving
-
-    def peak_bytes(self, ranks: int) -> int:
-        """Return the largest of loading, training and saving."""
-        return max(self.loading_bytes(ranks), self.saving_bytes(ranks))
-
-    def high_bytes(self, ranks: int) -> int:
-        """Return the upper bound, with pinned buffers rounded up."""
-        pinned = round(_PINNED_BUFFER_FACTOR * self.offloaded)
-        saved = self.saving_bytes(ranks) - self.steady_bytes(ranks)
-        return max(self.loading_bytes(ranks), ranks * (self.process + pinned) + saved)
-
-    def to_json(self, ranks: int) -> HostNeedJson:
-        """Return the components of one rank, and the sums for the ranks of one machine."""
-        return {
-            "ranks": ranks,
-            "components": asdict(self),
-            "loading_bytes": self.loading_bytes(ranks),
-            "steady_bytes": self.steady_bytes(ranks),
-            "saving_bytes": self.saving_bytes(ranks),
-            "high_bytes": self.high_bytes(ranks),
-        }
-
-
-# The correction of a budget by measured runs, and the runs that it rests on.
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Learned:
     """A correction by measured runs, in words and figures."""
@@ -676,9 +456,6 @@ class Learned:
     """Bytes between steps without the correction."""
 
 
-# How the program of a budget was rehearsed.
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RehearsalFacts:
     """The run of a program without a GPU, of which a budget was made."""
@@ -699,9 +476,6 @@ class RehearsalFacts:
     """Unix seconds of its end."""
     growth_bytes: int = 0
     """Bytes that stay allocated after each step."""
-
-
-# The JSON of a budget (schema 1, ``vramtop estimate --json``): its type, encoder, decoder and published schema.
 
 
 PlainJob = Annotated[dict[str, Any], FieldsOf(Job)]
@@ -774,234 +548,6 @@ class BudgetJson(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 PlainBudget = Annotated[dict[str, Any], FieldsOf(BudgetJson)]
-
-
-class HostNeedJson(TypedDict):
-    """RAM that the ranks on one machine need."""
-
-    ranks: int
-    """Ranks on the machine."""
-    components: Annotated[dict[str, Any], FieldsOf(HostNeed)]
-    """Bytes of RAM of one rank, by purpose."""
-    loading_bytes: int
-    """All ranks together, while they load the model."""
-    steady_bytes: int
-    """All ranks together, while they train."""
-    saving_bytes: int
-    """All ranks together, while they save a checkpoint."""
-    high_bytes: int
-    """Upper bound of the largest of the three, with pinned buffers rounded up."""
-
-
-# Widens a budget's range for settings without a rule (``Job.unsure``).
-
-
-_ERRORS = {"less": "missing", "more": "twice as large", "either": "missing or twice as large"}
-_CERTAIN = Uncertainties()
-_UNPACKED = {
-    "fp8": "GPUs before Ada cannot compute in fp8, so transformers unpacks the weights to 16 bits on them. The range "
-    "covers both; name the GPU to narrow it."
-}
-"""What decides whether weights stay in the format in which the checkpoint stores them."""
-
-
-def _listed(words: Sequence[str]) -> str:
-    return f"{', '.join(words[:-1])} and {words[-1]}" if words[1:] else words[0]
-
-
-def widen_for_uncertainty(budget: Budget) -> Budget:
-    """Return the budget with a range that allows for the job's uncertain components, and a warning.
-
-    An uncertain component may be missing at the peak, or exist twice: a setting without a rule can shard, offload or
-    shrink its subject, or keep a second copy of it. What is certain of any phase is needed all the same.
-    """
-    if budget.job.unsure == _CERTAIN:
-        return budget
-    sizes: dict[str, int] = dict(budget.peak.components.items())
-    directions = msgspec.structs.asdict(budget.job.unsure).items()
-    uncertain = [(name, direction) for name, direction in directions if direction != "no"]
-    less = sum(sizes[name] for name, direction in uncertain if direction in ("less", "either"))
-    more = sum(sizes[name] for name, direction in uncertain if direction in ("more", "either"))
-    certain = _certain_bytes(budget, uncertain)
-    outside = budget.peak.device_bytes - budget.peak.reserved_bytes
-    peak = budget.peak.with_ranges(lambda span: span.moved(0, less=less, more=more).raised(certain - outside))
-    peak = replace(peak, low_bytes=max(budget.peak.low_bytes - less, certain))
-    stages = tuple(
-        replace(stage, low_bytes=max(0, stage.low_bytes - less), high_bytes=stage.high_bytes + more)
-        for stage in budget.stages
-    )
-    alike = {error: [name for name, direction in uncertain if direction == error] for error in _ERRORS}
-    errors = "; ".join(f"{_listed(names)} {_ERRORS[error]}" for error, names in alike.items() if names)
-    warning = f"Some settings are not understood (see the notes), so the range allows for {errors}."
-    if [*uncertain] == [("weights", "more")] and budget.job.inference is not None:
-        warning = _UNPACKED.get(budget.job.inference.weights, warning)
-    largest = less + more > budget.doubt_bytes
-    return replace(
-        budget,
-        peak=peak,
-        stages=stages,
-        warnings=(*budget.warnings, warning),
-        doubt=warning if largest else budget.doubt,
-        doubt_bytes=max(less + more, budget.doubt_bytes),
-    )
-
-
-def _certain_bytes(budget: Budget, uncertain: list[tuple[str, str]]) -> int:
-    """Return the most that the certain components of one phase take, at the lower end of the range."""
-    doubted = {name for name, direction in uncertain if direction in ("less", "either")}
-    sums = [sum(size for name, size in each.components.items() if name not in doubted) for each in budget.phases]
-    scale = min(1.0, budget.peak.low_bytes / max(1, budget.peak.device_bytes))
-    return round(scale * max(sums, default=0))
-
-
-# The budget of a server that runs: the share of its GPU that it was told to take, and what it fills it with.
-
-
-_KNOWN_VERSIONS = {"vLLM": "0.6 to 0.33", "SGLang": "0.4 to 0.5"}
-_SLACK_BYTES = 512 * MIB
-"""Maximum of the allocator's cache and of kernels compiled later, beyond what was profiled: vLLM itself
-advises to leave 150 MiB."""
-_STEP_RANGE = 0.1
-"""Share of the server's memory that its largest step may take, not the formula's figure. vLLM profiled 6 GiB of its
-71 for Qwen3-235B-A22B-FP8 on four H100 (vllm-project/vllm#21348); images take more."""
-_CONTEXT_RANGE = 0.5
-"""CUDA's context may be smaller or larger by that share: it depends on the kernels that are loaded."""
-
-
-def budget_on_gpu(budget: Budget, total_bytes: int | None) -> Budget:
-    """Return the budget of a job on a GPU: for a server, of all that it takes there; for others, as it is.
-
-    The lower bound is what an idle server holds: the activations of its largest step are allocated when a step of that
-    size first comes.
-
-    Args:
-        budget: of a job.
-        total_bytes: memory of the GPU as CUDA states it; None: unknown.
-    """
-    need = budget.serving
-    if need is None or total_bytes is None:
-        return budget
-    parts = Components(
-        weights=need.weights,
-        activations=need.cache_bytes(total_bytes),
-        temporary=need.activations + need.graphs,
-        communication=need.libraries + need.communication,
-        context=0 if need.context_in_share else need.context,
-    )
-    low, high = _bounds(need, parts, total_bytes)
-    outside = parts.communication + parts.context
-    loaded = Components(weights=need.weights, context=parts.context)
-    running = replace(
-        budget,
-        phases=(
-            Phase(name="loading", components=loaded, outside_bytes=loaded.context),
-            Phase(name="forward", components=parts, outside_bytes=outside),
-        ),
-        peak=Peak(
-            phase="forward",
-            components=parts,
-            allocated_bytes=parts.total_bytes - outside,
-            reserved_bytes=parts.total_bytes - outside,
-            device_bytes=parts.total_bytes,
-            low_bytes=low,
-            high_bytes=high,
-        ),
-        steady_device_bytes=parts.total_bytes,
-        assumptions=tuple(_assumptions(need, total_bytes)),
-        warnings=(*budget.warnings, *_warnings(need)),
-    )
-    widened = widen_for_uncertainty(running)
-    return replace(widened, warnings=tuple(dict.fromkeys(widened.warnings)))
-
-
-def _bounds(need: ServingNeed, parts: Components, total_bytes: int) -> tuple[int, int]:
-    """Return the bounds of what NVML shows of a server."""
-    doubt = round(need.share_doubt * total_bytes)
-    context = round(_CONTEXT_RANGE * need.context)
-    step = max(2 * need.activations, round(_STEP_RANGE * parts.total_bytes))
-    idle = parts.total_bytes - step - need.libraries - need.graphs - need.communication - context
-    low = need.context - context if need.sleeps else idle - doubt
-    high = parts.total_bytes + need.graphs + need.communication + context + _SLACK_BYTES + doubt
-    if need.share_is_of_free:  # what other processes held when it started is not known
-        low, high = min(low, need.weights + need.context - context), high + step
-    return max(0, min(low, parts.total_bytes)), high
-
-
-def _assumptions(need: ServingNeed, total_bytes: int) -> Iterator[str]:
-    size = need.cache_bytes(total_bytes)
-    cache, tokens = f"{format_gib(size)} GiB of cache", need.describe_cache(size)
-    if need.cache is not None:
-        yield f"{need.engine} is set to use {cache} (kv_cache_memory_bytes): {tokens}."
-    elif need.share_is_of_free:
-        share = f"{need.utilization:g} of the free part of the GPU's {format_gib(total_bytes)} GiB"
-        yield (
-            f"{need.engine} is set to use {share} for weights and cache, which leaves {cache} if the GPU was empty: "
-            f"{tokens}."
-        )
-    else:
-        share = f"{need.utilization:g} of the GPU's {format_gib(total_bytes)} GiB"
-        yield f"{need.engine} is set to use {share}; weights and the largest step leave {cache}: {tokens}."
-    graphs = "within" if need.graphs_in_share else "outside"
-    context = "within" if need.context_in_share else "outside"
-    yield f"CUDA's context is {context} that share" + (f", and CUDA graphs are {graphs} it." if need.graphs else ".")
-    if need.sleeps:
-        yield "The server may sleep and release its memory for a time (enable_sleep_mode)."
-
-
-def _warnings(need: ServingNeed) -> Iterator[str]:
-    if need.share_doubt:
-        yield (
-            f"The version of {need.engine} is not known or not supported (supported: "
-            f"{_KNOWN_VERSIONS.get(need.engine, '')}), so the range is wider by {100 * need.share_doubt:.0f} % of the "
-            "GPU."
-        )
-
-
-# Bundles of a Ray placement group, one for each rank of a job, by its predicted memory.
-#
-# Sources: Ray 2.60, ``python/ray/util/placement_group.py`` (a bundle is a dictionary of resources), its documentation
-# "Resources" (``memory`` is in bytes; a task or actor takes a part of a GPU, or whole ones, and Ray does not enforce
-# the memory of a part) and ``python/ray/_common/utils.py`` (a node has one ``accelerator_type:H100``, of which a task
-# takes 0.001).
-
-
-_TYPE_SHARE = 0.001
-_STEP = 0.01
-"""Parts of a GPU are rounded up to this; Ray knows ten thousandths."""
-
-
-def ray_bundles(
-    budget: Budget, *, accelerator_type: str | None = None, cpus: float = 1, shared_gpu_bytes: int | None = None
-) -> list[dict[str, float]]:
-    """Return the bundles of a Ray placement group for a job, one per rank, in the order of the ranks.
-
-    Args:
-        budget: of the job.
-        accelerator_type: Ray's name of the GPU, such as ``H100`` (``ray.util.accelerators``); None: any.
-        cpus: processors of a rank; those of its data loader are not predicted.
-        shared_gpu_bytes: memory of a GPU that ranks may share: each then takes the part that is the upper bound of its
-            need. None: each takes a whole GPU.
-
-    Raises:
-        InputError: a rank needs more than such a GPU has.
-    """
-    # any of the ranks may be alone on its machine, and hold what one rank of a machine holds
-    ram = {} if budget.host is None else {"memory": float(budget.host.high_bytes(1))}
-    kind = {} if accelerator_type is None else {f"accelerator_type:{accelerator_type}": _TYPE_SHARE}
-    return [
-        {"CPU": float(cpus), "GPU": _share(need.high_bytes, shared_gpu_bytes), **ram, **kind} for need in budget.ranks
-    ]
-
-
-def _share(need_bytes: int, gpu_bytes: int | None) -> float:
-    if gpu_bytes is None:
-        return 1.0
-    if need_bytes > gpu_bytes:
-        raise InputError(f"a rank may need {format_gib(need_bytes)} GiB, but the GPU has {format_gib(gpu_bytes)}")
-    return min(1.0, round(math.ceil(need_bytes / gpu_bytes / _STEP) * _STEP, 2))
-
-
-# Converts a budget to its JSON and back.
 
 
 def budget_to_json(budget: Budget) -> dict[str, Any]:

@@ -9,13 +9,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from .budget import Budget, widen_for_uncertainty
+from .budget import Budget
 from .common.errors import CannotTellError, InputError, VramtopError
 from .common.records import replace
 from .common.reserved_memory import estimates_only_figures, how_reserved_memory_is_found
-from .common.sizes import size_text
 from .formula.assumptions import card_warnings
-from .formula.rank_memory import communicator_bytes, free_for_modules, host_need
+from .formula.rank_memory import free_for_modules, host_need
 from .formula.unstated_settings import UnstatedSettings, find_unstated, with_unstated_settings
 from .job.gpu_catalogue import Gpu, find_gpu
 from .job.job import REHEARSED, Job
@@ -30,6 +29,7 @@ from .model.rank_share import model_trained_parameters
 from .model.read_architecture import count_parameters, read_architecture
 from .model.trained_parameters import near_names
 from .trace.allocator_report import allocator_settings
+from .uncertain_settings import widen_for_uncertainty
 
 if TYPE_CHECKING:
     from .formula.closed_form import JobFamilies
@@ -364,37 +364,3 @@ def _architecture_of_built(
         else:
             reason = f"it has no Hugging Face config from which to compute its activations; {_TRACE_HINT}"
     raise CannotTellError(f"{model.label}: {counted.parameters:,} parameters were counted, but {reason}")
-
-
-SPLITS_BATCHES = (
-    "One process finds {0} GPUs: transformers' Trainer splits {0} times the batch over them (nn.DataParallel) and "
-    "gathers the logits on the first"
-)
-
-
-def widen_for_split_batches(budget: Budget, gpus: int) -> Budget:
-    """Return the budget of a Trainer's process with a range that allows for the GPUs that it finds, and a warning.
-
-    transformers' Trainer wraps the model in ``nn.DataParallel`` where one process finds several GPUs: the first one
-    holds everybody's outputs, copied by ``gather`` in fp32 at most, and a communicator of NCCL's.
-
-    Args:
-        budget: of one GPU.
-        gpus: that the process finds.
-    """
-    if gpus < 2 or budget.job.parallel.world_size > 1 or budget.rehearsal is not None:
-        return budget
-    logits = max((phase.components.logits for phase in budget.phases if phase.name == "forward"), default=0)
-    more = gpus * logits + communicator_bytes((gpus,))
-    warning = (
-        f"{SPLITS_BATCHES.format(gpus)}, up to {size_text(more)} more, for which the range allows. torchrun "
-        f"--nproc_per_node {gpus} starts a process for each; CUDA_VISIBLE_DEVICES=0 leaves one."
-    )
-    is_largest = more > budget.doubt_bytes
-    return replace(
-        budget,
-        peak=budget.peak.with_ranges(lambda span: span.moved(0, more=more)),
-        warnings=(*budget.warnings, warning),
-        doubt=warning if is_largest else budget.doubt,
-        doubt_bytes=max(more, budget.doubt_bytes),
-    )

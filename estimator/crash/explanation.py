@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any, Literal, TypedDict
 
-from ..budget import Budget, FieldsOf, PhaseName
+from ..budget import Budget, PhaseName
 from ..common.errors import VramtopError
+from ..common.fields_of import FieldsOf
 from ..common.sizes import GIB, MIB, UNSEEN_BYTES, format_apart, format_gib, size_text
 from ..model.find_config import built_in_models, resolve_model
 from .records import Failure, FailureJson, OutOfMemory

@@ -5,7 +5,8 @@ from dataclasses import asdict, dataclass
 from functools import lru_cache
 from typing import Annotated, Any, Literal, TypedDict
 
-from ..budget import FieldsOf, PhaseName
+from ..budget import PhaseName
+from ..common.fields_of import FieldsOf
 
 FailureKind = Literal["gpu", "gpu library", "start", "host", "killed", "not understood"]
 """``gpu``: torch's allocator raised, with its figures; ``gpu library``: another framework or library had no GPU memory;

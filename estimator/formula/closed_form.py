@@ -10,10 +10,11 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from msgspec import Struct
 from msgspec.structs import astuple
 
-from ..budget import Budget, Components, HostNeed, Method, ModelFacts, Peak, Phase, RankPeak, ServingNeed, Span
+from ..budget import Budget, Components, Method, ModelFacts, Peak, Phase, RankPeak, Span
 from ..common.records import replace
 from ..common.reserved_memory import ReservedMemory, how_reserved_memory_is_found
 from ..common.sizes import GIB, MIB, format_gib
+from ..host_need import HostNeed
 from ..job.gpu_catalogue import Gpu
 from ..job.job import Job
 from ..job.resolved_job import with_sizes_of
@@ -25,6 +26,7 @@ from ..model.placement import has_unread_plan, plan_of_job, splits
 from ..model.rank_share import LocalParameters, Stage
 from ..model.read_architecture import UNKNOWN_FAMILY_ERROR
 from ..model.trained_parameters import adapter_elements
+from ..serving_need import ServingNeed
 from .assumptions import assumptions, trained_assumptions, trained_warnings, warnings
 from .peak_moments import highest_phase, highest_phase_of, phase_peaks
 from .ranges import (

@@ -6,9 +6,10 @@ from functools import lru_cache
 
 from msgspec import Struct
 
-from ..budget import Components, HostNeed, PhaseName
+from ..budget import Components, PhaseName
 from ..common.records import replace
 from ..common.sizes import GIB, KIB, MIB
+from ..host_need import HostNeed
 from ..job.gpu_catalogue import Generation, Gpu, generation_of
 from ..job.job import Job
 from ..job.resolved_job import ResolvedJob, resolve_job

@@ -9,8 +9,9 @@ from typing import Annotated, Any, Literal, TypedDict
 
 import msgspec
 
-from ..budget import Budget, Components, FieldsOf, Method, PhaseName, PlainJob, Span
+from ..budget import Budget, Components, Method, PhaseName, PlainJob, Span
 from ..common.errors import InputError, VramtopError
+from ..common.fields_of import FieldsOf
 from ..common.untrusted_files import check_nesting
 from ..job.job import Job
 from ..job.job_file.changes import job_from_mapping

@@ -5,9 +5,10 @@ from collections.abc import Callable, Collection, Mapping
 
 import msgspec
 
-from vramtop.estimator.budget import Budget, budget_on_gpu
+from vramtop.estimator.budget import Budget
 from vramtop.estimator.common.errors import VramtopError
 from vramtop.estimator.common.sizes import format_gib
+from vramtop.estimator.server_budget import budget_on_gpu
 
 from ..snapshot.snapshot import DeviceIndex, GpuProcess, Snapshot
 from .attachment import Attachment

@@ -87,7 +87,7 @@ class BudgetCache:
             self._budgets[key] = budget
 
     def _budget_on_gpu(self, budget: Budget, total_bytes: int | None) -> Budget:
-        from vramtop.estimator.budget import budget_on_gpu  # not before there is a server
+        from vramtop.estimator.server_budget import budget_on_gpu
 
         by_total = self._rank_budgets.setdefault(job_key(budget.job), {})
         total = total_bytes or 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from vramtop.estimator.budget import Budget, HostNeed, RankPeak, RankPeaks
+from vramtop.estimator.budget import Budget, RankPeak, RankPeaks
 from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import format_gib, size_text
 
@@ -16,6 +16,8 @@ from .serving_fit import check_serving_fit
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from vramtop.estimator.host_need import HostNeed
 
     from .capacity import DeviceCapacity
 

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict
 
 import msgspec
 
-from vramtop.estimator.budget import FieldsOf, HostNeedJson, ServingNeed
 from vramtop.estimator.common.errors import Verdict  # noqa: TC001 - schemas look types up at run time
+from vramtop.estimator.common.fields_of import FieldsOf
 from vramtop.estimator.common.sizes import UNSEEN_BYTES, format_gib
+from vramtop.estimator.host_need import HostNeedJson
+from vramtop.estimator.serving_need import ServingNeed
 
 from .capacity import DeviceCapacity, count_devices
 

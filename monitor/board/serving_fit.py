@@ -15,7 +15,8 @@ from .placement import fit_result, in_order
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from vramtop.estimator.budget import RankPeak, RankPeaks, ServingNeed
+    from vramtop.estimator.budget import RankPeak, RankPeaks
+    from vramtop.estimator.serving_need import ServingNeed
 
 
 _FLAGS = {

@@ -10,7 +10,7 @@ from vramtop.estimator.common.sizes import format_gib
 from .machine import CGROUP, inactive_file_bytes, read_number
 
 if TYPE_CHECKING:
-    from vramtop.estimator.budget import HostNeed
+    from vramtop.estimator.host_need import HostNeed
 
 RANKS_OF_DESCRIBED_HOST = 8
 """Maximum number of ranks that share the RAM of a described machine: most servers have eight GPUs."""

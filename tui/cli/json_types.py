@@ -4,8 +4,9 @@ from collections.abc import Sequence
 from typing import Annotated, Any, Literal, TypedDict
 
 from vramtop.estimator.advice.suggestion_search import Edit, LargestFitting
-from vramtop.estimator.budget import FieldsOf, Method, PlainBudget, PlainJob
+from vramtop.estimator.budget import Method, PlainBudget, PlainJob
 from vramtop.estimator.common.errors import Verdict
+from vramtop.estimator.common.fields_of import FieldsOf
 from vramtop.estimator.crash.explanation import ExplanationJson
 from vramtop.estimator.crash.records import FailureJson
 from vramtop.estimator.crash.snapshot.records import MemorySnapshotJson

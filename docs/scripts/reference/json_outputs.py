@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from vramtop.estimator.budget import BudgetJson, FieldsOf
+from vramtop.estimator.budget import BudgetJson
+from vramtop.estimator.common.fields_of import FieldsOf
 from vramtop.estimator.job.job import Job
 from vramtop.monitor.fleet.fleet import HostReading
 from vramtop.monitor.snapshot.snapshot import Snapshot, resolve_annotations

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 
 import msgspec
 
-from vramtop.estimator.budget import FieldsOf
+from vramtop.estimator.common.fields_of import FieldsOf
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 _PLAIN = {int: "integer", float: "number", str: "string", bool: "boolean", type(None): "null"}

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal, TypedDict
 
 import msgspec
 
-from ...budget import FieldsOf
+from ...common.fields_of import FieldsOf
 
 Device = Literal["cuda", "cpu"]
 

@@ -3,8 +3,8 @@ from typing import Any
 
 import pytest
 
-from vramtop.estimator.budget import HostNeed
 from vramtop.estimator.estimation import estimate
+from vramtop.estimator.host_need import HostNeed
 from vramtop.estimator.job.job import Job, ModelSpec, Training
 from vramtop.estimator.job.job_file.changes import with_changes
 from vramtop.estimator.readers.config_file import read_config_file

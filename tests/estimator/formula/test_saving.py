@@ -20,7 +20,8 @@ from torch.profiler import ProfilerActivity, profile
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from vramtop.estimator.budget import Budget, HostNeed
+from vramtop.estimator.budget import Budget
+from vramtop.estimator.host_need import HostNeed
 
 BudgetOf = Callable[..., Budget]
 RANKS = 8

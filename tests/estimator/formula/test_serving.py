@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from vramtop.estimator.budget import Budget, ServingNeed
+from vramtop.estimator.budget import Budget
 from vramtop.estimator.common.errors import CannotTellError
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.estimation import estimate
@@ -18,6 +18,7 @@ from vramtop.estimator.job.job_file.changes import job_from_mapping, with_change
 from vramtop.estimator.job.resolved_job import resolve_job
 from vramtop.estimator.model.read_architecture import count_parameters, read_architecture
 from vramtop.estimator.readers.launch_line import read_launch, tool_of_line
+from vramtop.estimator.serving_need import ServingNeed
 
 LLAMA = "vllm serve meta-llama/Llama-3.1-8B"
 

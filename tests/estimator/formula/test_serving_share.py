@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from vramtop.estimator.budget import Budget, budget_on_gpu
+from vramtop.estimator.budget import Budget
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.estimation import estimate
 from vramtop.estimator.readers.launch_line import read_launch
 from vramtop.estimator.readers.source.evidence import JobReading
+from vramtop.estimator.server_budget import budget_on_gpu
 
 TOTAL = 80 * GIB
 LLAMA = "vllm serve meta-llama/Llama-3.1-8B --max-model-len 32K"

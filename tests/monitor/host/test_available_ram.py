@@ -4,9 +4,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from vramtop.estimator.budget import Budget, HostNeed
+from vramtop.estimator.budget import Budget
 from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import GIB
+from vramtop.estimator.host_need import HostNeed
 from vramtop.monitor.board.capacity import DeviceCapacity
 from vramtop.monitor.board.fit import check_fit, with_host_memory
 from vramtop.monitor.host.available_ram import HostRam, available_host_memory, host_verdict

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import to_builtins
 
-from vramtop.estimator.budget import Budget, budget_on_gpu
+from vramtop.estimator.budget import Budget
 from vramtop.estimator.causes.divergence import Divergence
 from vramtop.estimator.common.errors import CannotTellError, InputError
 from vramtop.estimator.common.records import replace
@@ -18,6 +18,7 @@ from vramtop.estimator.estimation import estimate
 from vramtop.estimator.job.gpu_catalogue import match_nvml_name
 from vramtop.estimator.job.job import Job
 from vramtop.estimator.job.job_file.changes import job_to_mapping, parse_assignment, replaces_model
+from vramtop.estimator.server_budget import budget_on_gpu
 from vramtop.monitor.anomalies import Anomaly, AnomalyDetector
 from vramtop.monitor.attach.attachment import Attachment
 from vramtop.monitor.attach.read_run import read_run, require_running

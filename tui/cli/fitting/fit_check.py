@@ -267,7 +267,7 @@ def _over_found_gpus(budget: Budget, loaded: LoadedJob, devices: Sequence[Device
     """Return the budget of one process that may split its batches over all GPUs with a range that allows for it."""
     if loaded.reading is None or not loaded.reading.splits_batches:
         return budget
-    from vramtop.estimator.estimation import widen_for_split_batches
+    from vramtop.estimator.uncertain_settings import widen_for_split_batches
 
     return widen_for_split_batches(budget, count_devices(devices))
 

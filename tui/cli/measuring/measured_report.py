@@ -6,7 +6,8 @@ from typing import Annotated, Any, Literal, TypedDict
 
 import msgspec
 
-from vramtop.estimator.budget import Budget, FieldsOf, Method, PhaseName, PlainJob, Span
+from vramtop.estimator.budget import Budget, Method, PhaseName, PlainJob, Span
+from vramtop.estimator.common.fields_of import FieldsOf
 from vramtop.estimator.common.sizes import GIB, MIB
 from vramtop.estimator.job.job_file.changes import job_to_mapping
 from vramtop.estimator.trace.measure.batch_search import BatchSearch

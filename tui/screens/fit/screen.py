@@ -513,7 +513,7 @@ class FitCheckScreen(Screen[None]):
         gpus = count_devices(self._picker.devices(1))
         found = opened.loaded.finding_gpus(gpus)
         if gpus > 1 and found.reading is not None and found.reading.splits_batches:
-            from vramtop.estimator.estimation import SPLITS_BATCHES  # not before a script is opened
+            from vramtop.estimator.uncertain_settings import SPLITS_BATCHES
 
             found = replace(found, notes=(*found.notes, f"{SPLITS_BATCHES.format(gpus)}, which is not counted."))
         opened = replace(opened, loaded=found)

@@ -5,10 +5,11 @@ from collections.abc import Callable
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from vramtop.estimator.budget import Budget, RankPeak, RankPeaks, ServingNeed
+from vramtop.estimator.budget import Budget, RankPeak, RankPeaks
 from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.job.job import Job, ModelSpec, Parallel
+from vramtop.estimator.serving_need import ServingNeed
 from vramtop.monitor.board import placement
 from vramtop.monitor.board.capacity import DeviceCapacity
 from vramtop.monitor.board.fit import check_fit

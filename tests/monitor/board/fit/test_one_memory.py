@@ -6,9 +6,10 @@ from types import SimpleNamespace
 import pytest
 
 from vramtop.estimator.advice.suggestions import candidate_changes
-from vramtop.estimator.budget import Budget, HostNeed
+from vramtop.estimator.budget import Budget
 from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import GIB
+from vramtop.estimator.host_need import HostNeed
 from vramtop.estimator.job.gpu_catalogue import find_gpu
 from vramtop.estimator.job.job import Job, ModelSpec
 from vramtop.monitor.anomalies import find_hidden_memory

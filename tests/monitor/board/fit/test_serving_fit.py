@@ -2,9 +2,10 @@ from collections.abc import Callable
 
 import pytest
 
-from vramtop.estimator.budget import RankPeak, RankPeaks, ServingNeed
+from vramtop.estimator.budget import RankPeak, RankPeaks
 from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import GIB
+from vramtop.estimator.serving_need import ServingNeed
 from vramtop.monitor.board.capacity import DeviceCapacity, device_capacities
 from vramtop.monitor.board.serving_fit import check_serving_fit
 from vramtop.monitor.snapshot.snapshot import GpuReading, Snapshot

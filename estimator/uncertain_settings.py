@@ -1,0 +1,108 @@
+"""Wider ranges for what a job leaves open: settings without a rule, and GPUs over which batches are split."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from .common.records import replace
+from .common.sizes import size_text
+from .formula.rank_memory import communicator_bytes
+from .job.settings import Uncertainties
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from .budget import Budget
+
+_ERRORS = {"less": "missing", "more": "twice as large", "either": "missing or twice as large"}
+_CERTAIN = Uncertainties()
+_UNPACKED = {
+    "fp8": "GPUs before Ada cannot compute in fp8, so transformers unpacks the weights to 16 bits on them. The range "
+    "covers both; name the GPU to narrow it."
+}
+"""What decides whether weights stay in the format in which the checkpoint stores them."""
+
+
+def widen_for_uncertainty(budget: Budget) -> Budget:
+    """Return the budget with a range that allows for the job's uncertain components, and a warning.
+
+    An uncertain component may be missing at the peak, or exist twice: a setting without a rule can shard, offload or
+    shrink its subject, or keep a second copy of it. What is certain of any phase is needed all the same.
+    """
+    if budget.job.unsure == _CERTAIN:
+        return budget
+    sizes: dict[str, int] = dict(budget.peak.components.items())
+    directions = msgspec.structs.asdict(budget.job.unsure).items()
+    uncertain = [(name, direction) for name, direction in directions if direction != "no"]
+    less = sum(sizes[name] for name, direction in uncertain if direction in ("less", "either"))
+    more = sum(sizes[name] for name, direction in uncertain if direction in ("more", "either"))
+    certain = _certain_bytes(budget, uncertain)
+    outside = budget.peak.device_bytes - budget.peak.reserved_bytes
+    peak = budget.peak.with_ranges(lambda span: span.moved(0, less=less, more=more).raised(certain - outside))
+    peak = replace(peak, low_bytes=max(budget.peak.low_bytes - less, certain))
+    stages = tuple(
+        replace(stage, low_bytes=max(0, stage.low_bytes - less), high_bytes=stage.high_bytes + more)
+        for stage in budget.stages
+    )
+    alike = {error: [name for name, direction in uncertain if direction == error] for error in _ERRORS}
+    errors = "; ".join(f"{_listed(names)} {_ERRORS[error]}" for error, names in alike.items() if names)
+    warning = f"Some settings are not understood (see the notes), so the range allows for {errors}."
+    if [*uncertain] == [("weights", "more")] and budget.job.inference is not None:
+        warning = _UNPACKED.get(budget.job.inference.weights, warning)
+    largest = less + more > budget.doubt_bytes
+    return replace(
+        budget,
+        peak=peak,
+        stages=stages,
+        warnings=(*budget.warnings, warning),
+        doubt=warning if largest else budget.doubt,
+        doubt_bytes=max(less + more, budget.doubt_bytes),
+    )
+
+
+def _listed(words: Sequence[str]) -> str:
+    return f"{', '.join(words[:-1])} and {words[-1]}" if words[1:] else words[0]
+
+
+def _certain_bytes(budget: Budget, uncertain: list[tuple[str, str]]) -> int:
+    """Return the most that the certain components of one phase take, at the lower end of the range."""
+    doubted = {name for name, direction in uncertain if direction in ("less", "either")}
+    sums = [sum(size for name, size in each.components.items() if name not in doubted) for each in budget.phases]
+    scale = min(1.0, budget.peak.low_bytes / max(1, budget.peak.device_bytes))
+    return round(scale * max(sums, default=0))
+
+
+SPLITS_BATCHES = (
+    "One process finds {0} GPUs: transformers' Trainer splits {0} times the batch over them (nn.DataParallel) and "
+    "gathers the logits on the first"
+)
+
+
+def widen_for_split_batches(budget: Budget, gpus: int) -> Budget:
+    """Return the budget of a Trainer's process with a range that allows for the GPUs that it finds, and a warning.
+
+    transformers' Trainer wraps the model in ``nn.DataParallel`` where one process finds several GPUs: the first one
+    holds everybody's outputs, copied by ``gather`` in fp32 at most, and a communicator of NCCL's.
+
+    Args:
+        budget: of one GPU.
+        gpus: that the process finds.
+    """
+    if gpus < 2 or budget.job.parallel.world_size > 1 or budget.rehearsal is not None:
+        return budget
+    logits = max((phase.components.logits for phase in budget.phases if phase.name == "forward"), default=0)
+    more = gpus * logits + communicator_bytes((gpus,))
+    warning = (
+        f"{SPLITS_BATCHES.format(gpus)}, up to {size_text(more)} more, for which the range allows. torchrun "
+        f"--nproc_per_node {gpus} starts a process for each; CUDA_VISIBLE_DEVICES=0 leaves one."
+    )
+    is_largest = more > budget.doubt_bytes
+    return replace(
+        budget,
+        peak=budget.peak.with_ranges(lambda span: span.moved(0, more=more)),
+        warnings=(*budget.warnings, warning),
+        doubt=warning if is_largest else budget.doubt,
+        doubt_bytes=max(more, budget.doubt_bytes),
+    )
