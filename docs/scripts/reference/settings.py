@@ -12,6 +12,7 @@ ENVIRONMENT: Mapping[str, str] = {
     "VIRTUAL_ENV, CONDA_PREFIX": "Where a Python with torch and transformers is looked for.",
     "HF_HUB_CACHE, HF_HOME": "Where downloaded models are.",
     "VRAMTOP_CONFIG": "Another settings file; /dev/null for none.",
+    "VRAMTOP_TABLE_KEY": "The setting table.key; vramtop config lists all.",
     "VRAMTOP_SSH": "The setting hosts.ssh.",
     "VRAMTOP_PROMETHEUS_USER, VRAMTOP_PROMETHEUS_PASSWORD": "User and password of the Prometheus that is read.",
     "VRAMTOP_EXPORT_PASSWORD": "Password that clients of vramtop export need.",
