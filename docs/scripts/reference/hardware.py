@@ -9,7 +9,7 @@ from .markdown import bullets, code, codes, page
 
 _INTRODUCTION = """\
 Names for `--gpu-type NAME` and `target.gpu = "NAME"`, with other names for the same card; `8xh100` is eight of them.
-For a card that is not listed, give its size: `--gpu-memory 80GiB`. Memory is the total that `nvidia-smi` prints, of
+For a card that is not listed, give its size: `--gpu-memory 80GiB`. Memory in MiB is the total that `nvidia-smi` prints, of
 which the driver reserves 0.2 to 2.3 GiB; ≈ is inferred, because no published capture of this card was seen, or drivers
 disagree."""
 
@@ -23,5 +23,5 @@ def cards_page() -> str:
 
 def _line(gpu: Gpu) -> str:
     about = "≈" if gpu.approximate else ""
-    memory = f"{about}{gpu.total_bytes // MIB} MiB{', shared with the CPU' if gpu.unified else ''}"
+    memory = f"{about}{gpu.total_bytes // MIB}{', shared with the CPU' if gpu.unified else ''}"
     return f"{code(gpu.name)}: {'; '.join(filter(None, (memory, codes(gpu.aliases))))}"
