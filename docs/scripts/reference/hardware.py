@@ -9,9 +9,9 @@ from .markdown import bullets, code, codes, page
 
 _INTRODUCTION = """\
 Names for `--gpu-type NAME` and `target.gpu = "NAME"`, with other names for the same card; `8xh100` is eight of them.
-For a card that is not listed, give its size: `--gpu-memory 80GiB`. Memory in MiB is the total that `nvidia-smi` prints, of
-which the driver reserves 0.2 to 2.3 GiB; ≈ is inferred, because no published capture of this card was seen, or drivers
-disagree."""
+For a card that is not listed, give its size: `--gpu-memory 80GiB`. Memory (MiB) is the total that `nvidia-smi` prints,
+of which the driver reserves 0.2 to 2.3 GiB; ≈ is inferred, because no published capture of this card was seen, or
+drivers disagree."""
 
 
 def cards_page() -> str:
