@@ -392,7 +392,7 @@ def _rehearse(parser: "Parser") -> None:
     parser.add_argument(
         *("--timeout",), action="append", dest="set", type="program.timeout={}".format, metavar="SECONDS", help=text
     )
-    add_run_arguments(parser, "Run the program")
+    add_run_arguments(parser)
     text = "Compare with a second rehearsal with these extra arguments (or a second --python)."
     parser.add_argument("--compare", metavar="ARGUMENTS", help=text)
     parser.add_argument("--out", metavar="FILE", help="Also write the JSON to a file.")

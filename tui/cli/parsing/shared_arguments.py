@@ -105,16 +105,14 @@ def add_rehearse_argument(parser: argparse.ArgumentParser, when: str = "") -> No
     group.add_argument("--rehearse", action="store_true", default=None, help=f"{when}{text}")
     text = "Only read the program; do not ask to run it."
     group.add_argument("--read-only", action="store_false", dest="rehearse", default=None, help=f"{when}{text}")
-    add_run_arguments(rare_group(parser, "rehearsal"), "With --rehearse: run the program")
+    add_run_arguments(rare_group(parser, "with --rehearse"))
 
 
-def add_run_arguments(parser: "argparse._ActionsContainer", how: str) -> None:
-    """Add ``--offline`` and ``--data``, whose help begins with the words ``how``."""
-    constant = "program.offline=true"
-    parser.add_argument(
-        "--offline", action="append_const", dest="set", const=constant, help=f"{how} without network access."
-    )
-    text = f"{how} with stand-ins for missing data sets: synthetic[,words=2048][,image=1024x1024]."
+def add_run_arguments(parser: "argparse._ActionsContainer") -> None:
+    """Add ``--offline`` and ``--data``."""
+    text = "Run the program without network access."
+    parser.add_argument("--offline", action="append_const", dest="set", const="program.offline=true", help=text)
+    text = "Use stand-ins for missing data sets: synthetic[,words=2048][,image=1024x1024]."
     parser.add_argument(
         "--data", action="append", dest="set", type="program.data='{}'".format, metavar="synthetic[,SIZES]", help=text
     )
