@@ -25,7 +25,7 @@ Every key of a [job file](../how-to/job-files.md). Only a model is required.
 - **Flags** override the file: `--micro-batch` for `training.micro_batch`, with the table's name before it in `[lora]`
   and `[inference]`; `--set TABLE.KEY=VALUE` sets any key.
 - **Paths**: a model folder is relative to the file; `run.output_dir` to the folder in which the job is started.
-- **A key** is shown with its default (`micro_batch = 1`) and its possible values; without a default, the framework's
+- **A key** is shown with its default (`micro_batch = 1`) and its other values; without a default, the framework's
   behaviour holds, unless the key says otherwise.
 - **Editors** complete and check keys by the [schema](schemas/job-file.json): `#:schema /path/to/job-file.json` in the
   first line, for Taplo (Even Better TOML)."""
@@ -90,6 +90,7 @@ def _keys(prefix: str, fields: Any, kind: type[msgspec.Struct]) -> str:
         values, default = _values(field, prefix), _default(field)
         if default and (choices := choices_of(field.type)) and all(code(word) in meaning for word in choices):
             values = "text"  # the meaning lists them
+        values = values.removeprefix(f"{code(default.strip(chr(34)))}, ")
         rows.append(
             (
                 field.encode_name,

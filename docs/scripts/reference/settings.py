@@ -56,7 +56,9 @@ def _table(name: str) -> list[str]:
 
 
 def _value(setting: Setting) -> str:
-    words = setting.allowed.removeprefix("one of: ").replace("a list of:", "list:")
+    words = (
+        setting.allowed.removeprefix("one of: ").removeprefix(f"{_default(setting)}, ").replace("a list of:", "list:")
+    )
     return "boolean" if words == "true or false" else prose(words)
 
 
