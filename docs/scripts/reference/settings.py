@@ -24,8 +24,8 @@ ENVIRONMENT: Mapping[str, str] = {
 }
 """Meaning by the names of the variables."""
 _INTRODUCTION = """\
-Every setting of `config.toml` ([how to change one](../how-to/settings.md)), with its flags in parentheses. Its
-environment variable is its name: `VRAMTOP_DASHBOARD_INTERVAL` is `dashboard.interval`, with commas in lists
+Every setting of `config.toml` ([how to change one](../how-to/settings.md)), with its default, its other values and its
+flag. Its environment variable is its name: `VRAMTOP_DASHBOARD_INTERVAL` is `dashboard.interval`, with commas in lists
 ([others](#other-variables))."""
 
 
