@@ -21,15 +21,7 @@ from ..source.evidence import (
 from ..source.versions import version_tuple
 from ..trainer.trainer_program import known_config, stored_dtype
 from ..trainer.unread_settings import warn_of_unread
-from .shared import (
-    folder_id,
-    has_any,
-    has_key,
-    known_tool,
-    record_optimizer,
-    record_ranks,
-    tool_settings,
-)
+from .shared import folder_id, has_any, has_key, known_tool, record_optimizer, record_ranks, tool_settings
 
 _TABLE = partial(library, "automodel")
 
@@ -382,7 +374,5 @@ def _read_targets(modules: Setting, findings: FindingCollector) -> None:
 
 
 TOOL = known_tool(
-    "automodel",
-    read,
-    is_own=lambda table: has_key(table, "_target_") and has_any(table, "step_scheduler", "recipe"),
+    "automodel", read, is_own=lambda table: has_key(table, "_target_") and has_any(table, "step_scheduler", "recipe")
 )

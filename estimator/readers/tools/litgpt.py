@@ -26,15 +26,7 @@ from ..source.evidence import (
     spell_out,
 )
 from ..trainer.unread_settings import warn_of_unread
-from .shared import (
-    CONFIG_SUFFIXES,
-    config_of_model,
-    folder_id,
-    has_any,
-    known_tool,
-    record_optimizer,
-    tool_layers,
-)
+from .shared import CONFIG_SUFFIXES, config_of_model, folder_id, has_any, known_tool, record_optimizer, tool_layers
 
 # LitGPT's adapter methods (LLaMA-Adapter, and its second version): which parameters train.
 #

@@ -5,14 +5,7 @@ from collections.abc import Mapping
 from ...common.errors import CannotTellError
 from ..arguments.table import doubt_arguments, library, translate
 from ..program.program import Program, accelerate_layers, processes_per_node
-from ..source.evidence import (
-    JobReading,
-    LayeredSettings,
-    Setting,
-    as_bool,
-    as_word,
-    default_setting,
-)
+from ..source.evidence import JobReading, LayeredSettings, Setting, as_bool, as_word, default_setting
 from ..source.versions import transformers_defaults
 from ..trainer.trainer_program import read_trainer
 from .shared import (
@@ -111,12 +104,7 @@ def read(program: Program) -> JobReading:
         defaults["task"] = default_setting("causal-lm", "LLaMA-Factory's reward model is a language model")
     return read_trainer(
         program,
-        [
-            *(translate(layer, table)[0] for layer in layers),
-            quantization,
-            _kernels(settings, stage),
-            defaults,
-        ],
+        [*(translate(layer, table)[0] for layer in layers), quantization, _kernels(settings, stage), defaults],
         [uses_deepspeed(settings), processes_per_node(program.environ), *accelerate_layers(program, {})],
         method=_method(stage, settings),
         own_loss=False,

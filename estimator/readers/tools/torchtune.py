@@ -184,8 +184,4 @@ def _read_ranks(program: Program, settings: LayeredSettings) -> None:
         findings.record("parallel.reduce_dtype", dtype, "FSDP2 reduces gradients in their own dtype", written=False)
 
 
-TOOL = known_tool(
-    "torchtune",
-    read,
-    is_own=lambda table: has_key(table, "_component_"),
-)
+TOOL = known_tool("torchtune", read, is_own=lambda table: has_key(table, "_component_"))
