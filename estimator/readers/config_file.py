@@ -11,7 +11,8 @@ from ..common.records import replace
 from .program.deepspeed import deepspeed_layer
 from .program.program import Launch, Program, yaml_layer
 from .source.data_files import FilesystemView, layer_from_table, read_table
-from .source.evidence import Finding, FindingCollector, JobReading, Setting
+from .source.evidence import Finding, FindingCollector, JobReading
+from .source.settings import Setting
 from .source.versions import transformers_defaults
 from .tools.shared import ConfigTable, Tool, has_any
 from .tools.tool_registry import TRAINER_LIBRARIES, all_tools, table_of_tool

@@ -20,22 +20,10 @@ from .script.options import MEMORY_ARGUMENTS
 from .script.script_settings import ScriptSettings, read_script
 from .script.training import SIZE_ARGUMENTS
 from .source.data_files import FilesystemView, layer_from_table, read_table
-from .source.evidence import (
-    MODEL_STATES,
-    UNKNOWN_TABLE,
-    VERSION_NOT_KNOWN,
-    Component,
-    FindingCollector,
-    JobReading,
-    LayeredSettings,
-    Setting,
-    SettingsLayer,
-    as_int,
-    default_setting,
-    parse_flags,
-    spell_out,
-)
+from .source.evidence import MODEL_STATES, VERSION_NOT_KNOWN, Component, FindingCollector, JobReading
+from .source.flags import parse_flags, spell_out
 from .source.notebooks import NotebookCode
+from .source.settings import UNKNOWN_TABLE, LayeredSettings, Setting, SettingsLayer, as_int, default_setting
 from .source.shell_script import ScriptLaunch, read_shell_script
 from .source.versions import AssumedVersion, assumed_versions, transformers_defaults
 from .started_tool import find_started_tool

@@ -15,7 +15,7 @@ from .program.program import Launch
 from .script.entry_call import find_entry
 from .script.script_settings import open_script
 from .source.data_files import FilesystemView, read_table
-from .source.evidence import parse_flags
+from .source.flags import parse_flags
 from .tools.shared import CONFIG_SUFFIXES, ConfigTable
 from .tools.tool_registry import all_tools, find_tool_by_launch, parse_launch
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ..common.errors import InputError
 from ..readers.program.program import LaunchParser
-from ..readers.source.evidence import parse_flags
+from ..readers.source.flags import parse_flags
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

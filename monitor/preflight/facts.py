@@ -26,7 +26,7 @@ from vramtop.estimator.model.find_config import cached_model, find_built_in
 from vramtop.estimator.model.hub import Refusal, ask_hub, hub_host
 from vramtop.estimator.readers.program.program import Launch, read_world_size, yaml_layer
 from vramtop.estimator.readers.source.data_files import read_table
-from vramtop.estimator.readers.source.evidence import LayeredSettings, SettingsLayer, as_int
+from vramtop.estimator.readers.source.settings import LayeredSettings, SettingsLayer, as_int
 from vramtop.estimator.readers.tools.tool_registry import find_program_index, parse_launch, split_launch_line
 from vramtop.estimator.trace.interpreters import find_interpreters
 

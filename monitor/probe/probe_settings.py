@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from vramtop.estimator.readers.source.evidence import Setting
+from vramtop.estimator.readers.source.settings import Setting
 
 from .probe_reader import ProbeSample
 

@@ -9,10 +9,8 @@ import msgspec
 
 from ...job.rules.strategies import DTYPE_NAMES
 from ...job.settings import UncertaintyDirection
-from ..source.evidence import (
-    MODEL_STATES,
-    Component,
-    FindingCollector,
+from ..source.evidence import MODEL_STATES, Component, FindingCollector
+from ..source.settings import (
     LayeredSettings,
     Setting,
     SettingsLayer,

@@ -6,7 +6,8 @@ from typing import Any
 from ...job.rules.optimizers.by_name import NOT_KNOWN, OptimizerChoice, optimizer_by_class
 from ...job.rules.strategies import STRATEGIES
 from ..arguments.table import Renamed, library, record_arguments
-from ..source.evidence import FindingCollector, LayeredSettings, Setting, as_word
+from ..source.evidence import FindingCollector
+from ..source.settings import LayeredSettings, Setting, as_word
 
 
 def partly_offloaded(deepspeed: LayeredSettings) -> Setting | None:

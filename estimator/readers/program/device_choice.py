@@ -6,7 +6,9 @@ from itertools import dropwhile
 from pathlib import PurePath
 
 from ...common.records import replace
-from ..source.evidence import DeviceChoice, Setting, SettingsLayer, parse_digits, parse_flags
+from ..source.evidence import DeviceChoice
+from ..source.flags import parse_flags
+from ..source.settings import Setting, SettingsLayer, parse_digits
 
 _VARIABLE = "CUDA_VISIBLE_DEVICES"
 _ASSIGNED = re.compile(rf"(?:.*[=,])?{_VARIABLE}=(.*)")

@@ -16,19 +16,9 @@ from ...common.records import replace
 from ...job.settings import MAX_GPUS
 from ..arguments.table import library, read_file
 from ..source.data_files import FilesystemView, layer_from_table, read_table
-from ..source.evidence import (
-    FindingCollector,
-    LayeredSettings,
-    Setting,
-    SettingsLayer,
-    as_int,
-    default_setting,
-    flag_name,
-    is_flag,
-    parse_digits,
-    parse_flags,
-    refusal,
-)
+from ..source.evidence import FindingCollector
+from ..source.flags import flag_name, is_flag, parse_flags
+from ..source.settings import LayeredSettings, Setting, SettingsLayer, as_int, default_setting, parse_digits, refusal
 
 # Launch lines split into launchers (torchrun, accelerate, deepspeed, trl) and the program they start.
 #

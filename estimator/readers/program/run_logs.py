@@ -17,7 +17,7 @@ import msgspec
 from ...common.errors import InputError
 from ...common.untrusted_files import read_start
 from ..source.data_files import read_table
-from ..source.evidence import LayeredSettings, Setting
+from ..source.settings import LayeredSettings, Setting
 from .program import Program
 
 _MAX_FILE_BYTES = 8 << 20

@@ -8,7 +8,7 @@ import ast
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from ..source.evidence import Setting
+from ..source.settings import Setting
 from .libraries import (
     assigned,
     call_library,

@@ -8,7 +8,7 @@ from typing import Any
 
 from ...job.rules.optimizers.by_name import optimizer_class_names
 from ..arguments.table import scripts
-from ..source.evidence import Setting
+from ..source.settings import Setting
 from ..source.versions import AssumedVersion, old_arguments, old_names
 from ..trl.methods import method_of_class
 from .models import (

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from ..source.evidence import Setting
+from ..source.settings import Setting
 from ..source.versions import OldCall
 
 _DEVICE = re.compile(r"cuda(?::(\d{1,3}))?")

@@ -14,7 +14,7 @@ import msgspec
 from ...common.errors import InputError
 from ...common.untrusted_files import TooLargeError, read_file
 from ..arguments.table import library, scripts
-from ..source.evidence import UNKNOWN_TABLE, Setting, SettingsLayer
+from ..source.settings import UNKNOWN_TABLE, Setting, SettingsLayer
 from ..source.versions import OldCall
 from ..trl.methods import method_of_class
 from .follow import BudgetSpentError, Reader

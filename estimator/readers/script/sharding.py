@@ -5,7 +5,7 @@ from typing import Any
 
 from ...job.rules.strategies import DTYPE_NAMES, HALF
 from ..arguments.table import scripts
-from ..source.evidence import Setting
+from ..source.settings import Setting
 from .models import Outputs, models_in
 from .values import UNKNOWN, Attribute, Call, Name, Thing, plain, short_text
 

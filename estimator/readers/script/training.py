@@ -9,7 +9,7 @@ from ...common.records import replace
 from ...job.rules.optimizers.by_name import NOT_KNOWN, optimizer_arguments, optimizer_by_class
 from ..arguments.table import scripts
 from ..source.data_files import NULL_IS_NO_LIMIT, NULL_IS_WRONG
-from ..source.evidence import UNKNOWN_TABLE, Setting
+from ..source.settings import UNKNOWN_TABLE, Setting
 from ..trl.methods import method_of_class
 from .models import AdapterConfig, Model, Part, add_adapters, not_followed
 from .options import LIBRARIES, Parsed

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from ..arguments.table import scripts
-from ..source.evidence import Setting, parse_digits
+from ..source.settings import Setting, parse_digits
 from .notes import Notes
 
 

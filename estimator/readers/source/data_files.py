@@ -10,7 +10,7 @@ import msgspec
 
 from ...common.errors import InputError
 from ...common.untrusted_files import TooLargeError, check_nesting, parse_toml, read_file
-from .evidence import Setting
+from .settings import Setting
 
 # The file system as a program sees it: its working folder, home and root may differ from ours.
 

@@ -9,7 +9,7 @@ from msgspec import Struct, toml
 from ...common.library_versions import older
 from ...job.rules.library_defaults import STORED, usual
 from ...job.rules.optimizers.table import OPTIMIZERS
-from .evidence import Setting, default_layer
+from .settings import Setting, default_layer
 
 _NUMBER = re.compile(r"\d{1,9}", re.ASCII)
 _ASSUMED = {"transformers": "5.23", "trl": "1.16", "peft": "0.17", "torch": "2.8"}

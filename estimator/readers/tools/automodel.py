@@ -6,18 +6,8 @@ from ...common.errors import CannotTellError
 from ...job.rules.strategies import DTYPE_NAMES, STRATEGIES, Strategy
 from ..arguments.table import doubt_arguments, library, record_arguments, record_word
 from ..program.program import Program, WorldSize, checked_ranks, read_world_size
-from ..source.evidence import (
-    MODEL_STATES,
-    FindingCollector,
-    JobReading,
-    LayeredSettings,
-    Setting,
-    as_bool,
-    as_int,
-    as_word,
-    default_setting,
-    is_open,
-)
+from ..source.evidence import MODEL_STATES, FindingCollector, JobReading
+from ..source.settings import LayeredSettings, Setting, as_bool, as_int, as_word, default_setting, is_open
 from ..source.versions import version_tuple
 from ..trainer.trainer_program import known_config, stored_dtype
 from ..trainer.unread_settings import warn_of_unread

@@ -8,16 +8,8 @@ import re
 
 from ..arguments.table import Library, doubt_arguments, library, translate
 from ..program.program import Program, accelerate_layers
-from ..source.evidence import (
-    JobReading,
-    LayeredSettings,
-    Setting,
-    SettingsLayer,
-    as_bool,
-    as_int,
-    as_word,
-    default_setting,
-)
+from ..source.evidence import JobReading
+from ..source.settings import LayeredSettings, Setting, SettingsLayer, as_bool, as_int, as_word, default_setting
 from ..source.versions import transformers_defaults
 from ..trainer.trainer_program import read_trainer
 from ..trl.defaults import trl_defaults

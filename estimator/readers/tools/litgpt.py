@@ -11,9 +11,9 @@ from ...common.records import replace
 from ..arguments.table import library, record_arguments
 from ..program.program import Program, checked_ranks, visible_gpus
 from ..source.data_files import read_table
-from ..source.evidence import (
-    FindingCollector,
-    JobReading,
+from ..source.evidence import FindingCollector, JobReading
+from ..source.flags import spell_out
+from ..source.settings import (
     LayeredSettings,
     Setting,
     as_bool,
@@ -23,7 +23,6 @@ from ..source.evidence import (
     is_open,
     parse_digits,
     refusal,
-    spell_out,
 )
 from ..trainer.unread_settings import warn_of_unread
 from .shared import CONFIG_SUFFIXES, config_of_model, folder_id, has_any, known_tool, record_optimizer, tool_layers

@@ -5,7 +5,8 @@ from collections.abc import Mapping
 from ...common.errors import CannotTellError
 from ..arguments.table import doubt_arguments, library, translate
 from ..program.program import Program, accelerate_layers, processes_per_node
-from ..source.evidence import JobReading, LayeredSettings, Setting, as_bool, as_word, default_setting
+from ..source.evidence import JobReading
+from ..source.settings import LayeredSettings, Setting, as_bool, as_word, default_setting
 from ..source.versions import transformers_defaults
 from ..trainer.trainer_program import read_trainer
 from .shared import (

@@ -7,7 +7,8 @@ from typing import Any
 
 from ..arguments.table import doubt_arguments, library, record_arguments
 from ..program.program import Program, WorldSize
-from ..source.evidence import FindingCollector, JobReading, LayeredSettings, as_float, as_int, as_word, default_setting
+from ..source.evidence import FindingCollector, JobReading
+from ..source.settings import LayeredSettings, as_float, as_int, as_word, default_setting
 from ..trainer.unread_settings import warn_of_unread
 from .shared import known_tool, record_optimizer, record_ranks, tool_settings, world_of_tool
 

@@ -6,7 +6,8 @@ Names, meanings and defaults: ``sglang/srt/server_args.py`` of the versions 0.4 
 from ...job.rules.library_defaults import SEQUENCES, SHARE, usual
 from ..arguments.table import library
 from ..program.program import Program
-from ..source.evidence import JobReading, LayeredSettings, default_setting, is_open
+from ..source.evidence import JobReading
+from ..source.settings import LayeredSettings, default_setting, is_open
 from .shared import known_tool, read_server, record_length, record_share, tool_layers
 
 

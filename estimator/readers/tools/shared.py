@@ -17,10 +17,9 @@ from ..arguments.table import Library, doubt_arguments, library, read_file, reco
 from ..program.program import Program, ToolCommand, WorldSize, read_world_size
 from ..program.run_logs import latest_file, table_in_file, table_in_log
 from ..source.data_files import NULL_IS_WRONG, FilesystemView, read_table
-from ..source.evidence import (
-    Finding,
-    FindingCollector,
-    JobReading,
+from ..source.evidence import Finding, FindingCollector, JobReading
+from ..source.flags import parse_flags
+from ..source.settings import (
     LayeredSettings,
     Setting,
     SettingsLayer,
@@ -30,7 +29,6 @@ from ..source.evidence import (
     as_word,
     default_setting,
     is_open,
-    parse_flags,
 )
 from ..trainer.trainer_program import given_config, known_config
 

@@ -4,10 +4,8 @@ from collections.abc import Mapping
 
 from ..arguments.table import Library, doubt_arguments, library, translate
 from ..program.program import Program, accelerate_layers, processes_per_node, visible_gpus
-from ..source.evidence import (
-    MODEL_STATES,
-    FindingCollector,
-    JobReading,
+from ..source.evidence import MODEL_STATES, FindingCollector, JobReading
+from ..source.settings import (
     LayeredSettings,
     Setting,
     SettingsLayer,

@@ -11,17 +11,8 @@ from ...common.records import replace
 from ...job.rules.strategies import DTYPE_NAMES
 from ..arguments.table import doubt_arguments, library, record_arguments, record_word
 from ..program.program import Program
-from ..source.evidence import (
-    MODEL_STATES,
-    FindingCollector,
-    JobReading,
-    LayeredSettings,
-    Setting,
-    as_int,
-    as_word,
-    default_setting,
-    is_open,
-)
+from ..source.evidence import MODEL_STATES, FindingCollector, JobReading
+from ..source.settings import LayeredSettings, Setting, as_int, as_word, default_setting, is_open
 from ..trainer.unread_settings import warn_of_unread
 from .shared import (
     folder_id,

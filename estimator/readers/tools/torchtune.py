@@ -11,16 +11,9 @@ from pathlib import Path, PurePath
 from ...common.trust import look_up_program
 from ..arguments.table import doubt_arguments, library, record_arguments
 from ..program.program import Program
-from ..source.evidence import (
-    FindingCollector,
-    JobReading,
-    LayeredSettings,
-    as_bool,
-    as_int,
-    as_word,
-    default_setting,
-    parse_flags,
-)
+from ..source.evidence import FindingCollector, JobReading
+from ..source.flags import parse_flags
+from ..source.settings import LayeredSettings, as_bool, as_int, as_word, default_setting
 from ..trainer.unread_settings import warn_of_unread
 from .shared import (
     folder_id,

@@ -5,7 +5,8 @@ Names, meanings and defaults: ``unsloth_cli/config.py`` of 2026. It trains with 
 
 from ..arguments.table import library, translate
 from ..program.program import Program
-from ..source.evidence import JobReading, LayeredSettings, as_word, default_setting
+from ..source.evidence import JobReading
+from ..source.settings import LayeredSettings, as_word, default_setting
 from ..source.versions import transformers_defaults
 from ..trainer.trainer_program import read_trainer
 from .shared import known_tool, tool_layers

@@ -6,7 +6,8 @@ Names, meanings and defaults: ``vllm/engine/arg_utils.py`` and ``vllm/config`` o
 from ...job.rules.library_defaults import SEQUENCES, SHARE, usual
 from ..arguments.table import library
 from ..program.program import Program
-from ..source.evidence import FindingCollector, JobReading, LayeredSettings, Setting, as_int, default_setting, is_open
+from ..source.evidence import FindingCollector, JobReading
+from ..source.settings import LayeredSettings, Setting, as_int, default_setting, is_open
 from .shared import known_tool, read_server, record_length, record_share, tool_layers
 
 _UNITS = {"k": 1000, "m": 10**6, "g": 10**9, "t": 10**12, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}

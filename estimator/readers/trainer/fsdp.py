@@ -5,7 +5,8 @@ from typing import Any
 
 from ...common.errors import InputError
 from ..source.data_files import layer_from_table, table_of_setting
-from ..source.evidence import FindingCollector, LayeredSettings, Setting, as_bool, as_int, as_word, default_setting
+from ..source.evidence import FindingCollector
+from ..source.settings import LayeredSettings, Setting, as_bool, as_int, as_word, default_setting
 from ..source.versions import framework_with_version, is_at_least
 from .trainer_inputs import TrainerInputs
 

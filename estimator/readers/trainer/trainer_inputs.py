@@ -11,7 +11,8 @@ from ...job.rules.optimizers.by_name import OptimizerChoice, optimizer_by_traine
 from ..arguments.table import doubt_arguments, library, record_arguments
 from ..program.program import WorldSize
 from ..source.data_files import NULL_IS_WRONG, FilesystemView, layer_from_table, table_of_setting
-from ..source.evidence import FindingCollector, LayeredSettings, Setting, as_bool, as_int, as_word
+from ..source.evidence import FindingCollector
+from ..source.settings import LayeredSettings, Setting, as_bool, as_int, as_word
 from ..source.versions import framework_with_version
 from ..trl.methods import METHODS, Method
 from ..trl.trainer import TrlTrainer, read_liger

@@ -16,11 +16,8 @@ from ..program.deepspeed import record_zero_sizes
 from ..program.program import Program, WorldSize, checked_ranks, read_world_size
 from ..program.run_logs import logged_trainer_settings
 from ..source.data_files import FilesystemView, layer_from_table, read_table, table_of_setting
-from ..source.evidence import (
-    MODEL_STATES,
-    Finding,
-    FindingCollector,
-    JobReading,
+from ..source.evidence import MODEL_STATES, Finding, FindingCollector, JobReading
+from ..source.settings import (
     LayeredSettings,
     Setting,
     SettingsLayer,

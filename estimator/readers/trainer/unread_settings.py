@@ -4,7 +4,8 @@ import re
 from collections.abc import Mapping
 
 from ..arguments.table import Effect, library
-from ..source.evidence import MODEL_STATES, UNKNOWN_TABLE, FindingCollector, LayeredSettings, Setting, as_bool
+from ..source.evidence import MODEL_STATES, FindingCollector
+from ..source.settings import UNKNOWN_TABLE, LayeredSettings, Setting, as_bool
 
 _OTHER_SIZES = re.compile(
     r"eval|valid|test|infer|predict|gen|new_tok|global|total|map|preproc|write|buffer|image|shard|vocab|grad_norm|shuffle|min_"

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..arguments.table import Default, known_defaults
-from ..source.evidence import Setting, default_layer
+from ..source.settings import Setting, default_layer
 from ..source.versions import framework_with_version
 from .methods import METHODS, TABLE
 

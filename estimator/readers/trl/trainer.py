@@ -18,19 +18,8 @@ from ...job.rules.dtype_widths import is_four_bit
 from ...job.rules.strategies import DTYPE_NAMES, HALF, STRATEGIES
 from ..arguments.table import doubt_arguments, record_arguments
 from ..source.data_files import FilesystemView, table_of_setting
-from ..source.evidence import (
-    MODEL_STATES,
-    Finding,
-    FindingCollector,
-    LayeredSettings,
-    Setting,
-    as_bool,
-    as_float,
-    as_int,
-    as_word,
-    default_setting,
-    words_of,
-)
+from ..source.evidence import MODEL_STATES, Finding, FindingCollector
+from ..source.settings import LayeredSettings, Setting, as_bool, as_float, as_int, as_word, default_setting, words_of
 from ..source.versions import framework_with_version, is_at_least
 from ..source.written_places import origin_of_bound
 from .defaults import trl_defaults

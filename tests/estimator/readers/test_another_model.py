@@ -8,7 +8,8 @@ from vramtop.estimator.job.job import Job, ModelSpec, Training
 from vramtop.estimator.job.job_file.changes import with_changes, with_old_model_removed
 from vramtop.estimator.readers.config_file import read_config_file
 from vramtop.estimator.readers.launch_line import read_launch
-from vramtop.estimator.readers.source.evidence import GIVEN, Setting
+from vramtop.estimator.readers.source.evidence import GIVEN
+from vramtop.estimator.readers.source.settings import Setting
 
 LLAMA = "llama-3.1-8b"
 SCRIPT = """

@@ -1,0 +1,68 @@
+"""Command-line flags as argparse and transformers' HfArgumentParser understand them."""
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+
+from ...common.records import replace
+from .settings import Setting
+
+_FLAG = re.compile(r"--?[A-Za-z_]")
+
+
+def is_flag(token: str) -> bool:
+    """Return True for ``--name`` and ``-n``, but not for ``-1`` or ``-``."""
+    return _FLAG.match(token) is not None
+
+
+def flag_name(flag: str) -> str:
+    """Return a flag's name: without leading dashes and without its value, with underscores inside."""
+    return flag.lstrip("-").partition("=")[0].replace("-", "_")
+
+
+def parse_flags(tokens: Sequence[str], *, where: str = "on the command line") -> tuple[dict[str, Setting], list[str]]:
+    """Return flags by name, and the words before the first flag.
+
+    Flags are ``--name value``, ``--name=value``, ``--name v1 v2`` (a list), ``--name`` alone (true) and ``--no_name``
+    (false for ``name``). The last one wins, as in argparse. Values stay strings.
+    """
+    flags: dict[str, Setting] = {}
+    words: list[str] = []
+    index = 0
+    while index < len(tokens):
+        token = tokens[index]
+        index += 1
+        if not is_flag(token):
+            words.append(token)
+            continue
+        flag, equals, inline = token.partition("=")
+        values = [inline] if equals else []
+        while not equals and index < len(tokens) and not is_flag(tokens[index]):
+            values.append(tokens[index])
+            index += 1
+        value = True if not values else values[0] if len(values) == 1 else values
+        name = flag_name(flag)
+        flags[name] = Setting(value=value, origin=f"{flag} {where}")
+        if value is True and name.startswith("no_"):
+            flags[name[3:]] = Setting(value=False, origin=f"{flag} {where}")
+    return flags, words
+
+
+def spell_out(flags: Mapping[str, Setting], known: Collection[str]) -> tuple[dict[str, Setting], dict[str, list[str]]]:
+    """Return flags under the names that their abbreviations stand for, as argparse takes them, and the ambiguous ones.
+
+    Args:
+        flags: flags by name.
+        known: all names that the program takes; it abbreviates none if there are none.
+    """
+    found: dict[str, Setting] = {}
+    ambiguous: dict[str, list[str]] = {}
+    for name, setting in flags.items():
+        meant = [] if name in known else sorted(each for each in known if each.startswith(name))
+        if len(meant) == 1 and setting.origin.startswith("--"):
+            flag, _, where = setting.origin.partition(" ")
+            found[meant[0]] = replace(setting, origin=f"{flag} (--{meant[0]}) {where}")
+        else:
+            found[name] = setting
+        if len(meant) > 1:
+            ambiguous[name] = meant
+    return found, ambiguous
