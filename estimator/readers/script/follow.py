@@ -22,6 +22,7 @@ from .libraries import (
 )
 from .models import Model, Outputs, Part, has_method
 from .notes import Notes
+from .operators import as_number, binary, compare, truth
 from .options import Parsed
 from .training import note_accumulation
 from .values import (
@@ -36,11 +37,7 @@ from .values import (
     Name,
     Scope,
     Thing,
-    as_number,
-    binary,
-    compare,
     short_text,
-    truth,
 )
 
 _MAX_STEPS = 100_000

@@ -8,7 +8,8 @@ from ...job.rules.strategies import DTYPE_NAMES
 from ...job.settings import Task
 from ..arguments.table import scripts
 from ..source.settings import Setting, default_setting
-from .values import ONLY_WHEN_IT_RUNS, UNKNOWN, Attribute, Call, Name, Record, Thing, plain, short_text, truth
+from .operators import truth
+from .values import ONLY_WHEN_IT_RUNS, UNKNOWN, Attribute, Call, Name, Record, Thing, plain, short_text
 
 # Configs: defaults of transformers' classes (its ``models/<family>``, version 5), and what a script changes of them.
 

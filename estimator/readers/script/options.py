@@ -14,7 +14,8 @@ from ..source.settings import Setting, as_bool, as_float
 from ..source.versions import old_arguments, transformers_defaults
 from ..trl.defaults import argument_defaults, trl_defaults
 from ..trl.methods import TRAINER_NAMES, method_of_class
-from .values import UNKNOWN, Attribute, Call, Class, Function, Name, Thing, as_number, plain
+from .operators import as_number
+from .values import UNKNOWN, Attribute, Call, Class, Function, Name, Thing, plain
 
 _SWITCHES = ("store_true", "store_false", "BooleanOptionalAction")
 _WORDS = ("bool", "int", "float", "str")
