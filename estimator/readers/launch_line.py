@@ -23,7 +23,7 @@ from .source.data_files import FilesystemView, layer_from_table, read_table
 from .source.evidence import MODEL_STATES, VERSION_NOT_KNOWN, Component, FindingCollector, JobReading
 from .source.flags import parse_flags, spell_out
 from .source.notebooks import NotebookCode
-from .source.settings import UNKNOWN_TABLE, LayeredSettings, Setting, SettingsLayer, as_int, default_setting
+from .source.settings import UNKNOWN_TABLE, LayeredSettings, Setting, SettingsLayer, as_int
 from .source.shell_script import ScriptLaunch, read_shell_script
 from .source.versions import AssumedVersion, assumed_versions, transformers_defaults
 from .started_tool import find_started_tool
@@ -246,7 +246,7 @@ def _read_with_script(
     precision = {name: setting for name, setting in script.accelerate.items() if name == "mixed_precision"}
     accelerate = [precision, *launched, script.accelerate]
     if script.has_own_loop and method is None:
-        accelerate.append({"script_own_loop": default_setting(True, "the script has its own training loop")})
+        accelerate.append({"script_own_loop": Setting.default(True, "the script has its own training loop")})
     if "deepspeed" in script.written and isinstance(getattr(flags.get("deepspeed"), "value", None), bool):
         flags = {name: setting for name, setting in flags.items() if name != "deepspeed"}  # a switch, not a file
     stated = [{**flags, **script.assigned}, files, script.written, script.hints]
@@ -414,9 +414,9 @@ def _find_config(program: Program, name: str) -> Mapping[str, Any] | None:
     """Return the config of a model that the script names; a folder is one as the program sees it."""
     folder = program.filesystem.resolve(name)
     if (base := base_of_adapters(folder)) is not None:
-        return known_config(default_setting(base, "the script"), program.environ, folders=False)
+        return known_config(Setting.default(base, "the script"), program.environ, folders=False)
     is_folder = os.access(folder / "config.json", os.F_OK)
-    model = default_setting(str(folder) if is_folder else name, "the script")
+    model = Setting.default(str(folder) if is_folder else name, "the script")
     return known_config(model, program.environ, folders=is_folder)
 
 

@@ -10,16 +10,7 @@ import msgspec
 from ...job.rules.strategies import DTYPE_NAMES
 from ...job.settings import UncertaintyDirection
 from ..source.evidence import MODEL_STATES, Component, FindingCollector
-from ..source.settings import (
-    LayeredSettings,
-    Setting,
-    SettingsLayer,
-    as_bool,
-    as_int,
-    as_word,
-    default_layer,
-    default_setting,
-)
+from ..source.settings import LayeredSettings, Setting, SettingsLayer, as_bool, as_int, as_word, default_layer
 from ..source.versions import is_at_least, version_tuple
 
 Kind = TypeVar("Kind")
@@ -220,7 +211,7 @@ def record_arguments(table: Library, group: str, settings: LayeredSettings, find
             if unset is not None and unset.written:
                 findings.refuse(key, unset)  # no tool starts with a null batch
             if setting is None and row.default is not None:
-                setting = default_setting(row.default, f"{table.title}'s default {row.names[0]}")
+                setting = Setting.default(row.default, f"{table.title}'s default {row.names[0]}")
             if setting is not None:
                 _record(key, row, setting, findings)
 

@@ -18,7 +18,7 @@ from ..arguments.table import library, read_file
 from ..source.data_files import FilesystemView, layer_from_table, read_table
 from ..source.evidence import FindingCollector
 from ..source.flags import flag_name, is_flag, parse_flags
-from ..source.settings import LayeredSettings, Setting, SettingsLayer, as_int, default_setting, parse_digits, refusal
+from ..source.settings import LayeredSettings, Setting, SettingsLayer, as_int, parse_digits, refusal
 
 # Launch lines split into launchers (torchrun, accelerate, deepspeed, trl) and the program they start.
 #
@@ -513,7 +513,7 @@ def _find_world_size(
     """Return the number of ranks as it is written, which may make no sense; see ``read_world_size``."""
     if self_started_ranks is not None:
         origin = f"{self_started_ranks} processes that it started hold GPU memory"
-        return WorldSize(ranks=default_setting(self_started_ranks, origin), per_node=self_started_ranks)
+        return WorldSize(ranks=Setting.default(self_started_ranks, origin), per_node=self_started_ranks)
     environment = environment_layer(environ)
     from_environment = WorldSize(
         ranks=environment.get("num_processes"), per_node=as_int(environment.get("processes_per_node"))
@@ -522,7 +522,7 @@ def _find_world_size(
         return from_environment
     launchers = set(launch.launchers)
     if started and environ and launchers & _SET_RANK and "tool" not in launchers:
-        return WorldSize(ranks=default_setting(1, f"{launch.launchers[-1]} did not set RANK: a single process"))
+        return WorldSize(ranks=Setting.default(1, f"{launch.launchers[-1]} did not set RANK: a single process"))
     if "torchrun" in launchers:
         return _torchrun_ranks(launch.options, environ)
     if "deepspeed" in launchers:
@@ -533,13 +533,13 @@ def _find_world_size(
         return from_environment
     if "srun" in launchers:
         return WorldSize(ranks=launch.options.get("num_processes"))
-    return WorldSize(ranks=default_setting(1, "no launcher: a single process"))
+    return WorldSize(ranks=Setting.default(1, "no launcher: a single process"))
 
 
 def visible_gpus(environ: Mapping[str, str]) -> Setting | None:
     """Return the number of GPUs in CUDA_VISIBLE_DEVICES, as the number of ranks; None if it names none."""
     visible = [name for name in environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
-    return default_setting(len(visible), "the GPUs in CUDA_VISIBLE_DEVICES") if visible else None
+    return Setting.default(len(visible), "the GPUs in CUDA_VISIBLE_DEVICES") if visible else None
 
 
 def processes_per_node(environ: Mapping[str, str]) -> dict[str, Setting]:
@@ -564,7 +564,7 @@ def _accelerate_ranks(
     """Return the ranks that accelerate starts: torch.cuda.device_count() unless set (accelerate commands/launch.py)."""
     ranks = accelerate.find("num_processes") or visible_gpus(environ)
     if ranks is None and not any(accelerate.is_true(name) for name in _SEVERAL_RANKS):
-        one = default_setting(1, "one process unless set otherwise")
+        one = Setting.default(1, "one process unless set otherwise")
         on_gpus = starts_one_per_gpu and not accelerate.is_true("cpu", "use_cpu")
         return WorldSize(ranks=one, per_node=1, one_per_gpu=on_gpus)
     total, machines = as_int(ranks), as_int(accelerate.find("num_machines")) or 1
@@ -572,7 +572,7 @@ def _accelerate_ranks(
 
 
 def _torchrun_ranks(options: SettingsLayer, environ: Mapping[str, str]) -> WorldSize:
-    processes = options.get("nproc_per_node", default_setting(1, "torchrun's default"))
+    processes = options.get("nproc_per_node", Setting.default(1, "torchrun's default"))
     per_node = as_int(processes)
     if per_node is None and processes.value not in _DEVICE_WORDS:
         return WorldSize(ranks=processes)
@@ -580,7 +580,7 @@ def _torchrun_ranks(options: SettingsLayer, environ: Mapping[str, str]) -> World
         visible = visible_gpus(environ)
         per_node = as_int(visible)
         processes = visible or processes
-    given = options.get("nnodes", default_setting(1, "torchrun's default"))
+    given = options.get("nnodes", Setting.default(1, "torchrun's default"))
     nodes = as_int(given.with_value(str(given.value).rpartition(":")[2]))
     if nodes is None:
         return WorldSize(ranks=given)
@@ -600,7 +600,7 @@ def _deepspeed_ranks(options: SettingsLayer, environ: Mapping[str, str]) -> Worl
         hosts = str(include.value).split("@")
         return WorldSize(ranks=include.with_value(sum(len(host.partition(":")[2].split(",")) for host in hosts)))
     processes = processes or visible_gpus(environ)
-    machines = options.get("num_nodes", default_setting(1, "deepspeed's default"))
+    machines = options.get("num_nodes", Setting.default(1, "deepspeed's default"))
     per_node, nodes = as_int(processes), 1 if str(machines.value) == "-1" else as_int(machines)
     if nodes is None:
         return WorldSize(ranks=machines)

@@ -7,7 +7,7 @@ from typing import Any, get_args
 from ...job.rules.strategies import DTYPE_NAMES
 from ...job.settings import Task
 from ..arguments.table import scripts
-from ..source.settings import Setting, default_setting
+from ..source.settings import Setting
 from .operators import truth
 from .values import ONLY_WHEN_IT_RUNS, UNKNOWN, Attribute, Call, Name, Record, Thing, plain, short_text
 
@@ -483,7 +483,7 @@ def _get_peft_model(call: Call) -> Any:
     if call.owner in _UNSLOTH_CLASSES:
         hints = {"lora_r": 16, "activation_checkpointing": True, "lora_target_modules": "all-linear"}
         hints |= {"activation_offloading": True} if "use_gradient_checkpointing" not in call.kwargs else {}
-        model.hints |= {name: default_setting(value, "unsloth's default") for name, value in hints.items()}
+        model.hints |= {name: Setting.default(value, "unsloth's default") for name, value in hints.items()}
     call.notes.models = [each for each in call.notes.models if each is not model] + [model]
     return model
 
@@ -497,7 +497,7 @@ def _hint_unsloth_loading(model: Model, call: Call) -> None:
     if call.value(None, "fast_inference", default=False) is not False:
         share = call.value(None, "gpu_memory_utilization", default=0.5)
         hints |= {"use_vllm": True, "vllm_mode": "colocate", "vllm_gpu_memory_utilization": plain(share)}
-    model.hints |= {name: default_setting(value, "unsloth's default") for name, value in hints.items()}
+    model.hints |= {name: Setting.default(value, "unsloth's default") for name, value in hints.items()}
 
 
 def _peft_config(call: Call) -> Any:

@@ -31,10 +31,10 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
         """Return another value from the same origin."""
         return replace(self, value=value)
 
-
-def default_setting(value: Any, origin: str) -> Setting:
-    """Return a value that was not written by the user: a default or an inference."""
-    return Setting(value=value, origin=origin, written=False)
+    @classmethod
+    def default(cls, value: Any, origin: str) -> "Setting":
+        """Return a value that was not written by the user: a default or an inference."""
+        return cls(value=value, origin=origin, written=False)
 
 
 SettingsLayer = Mapping[str, Setting]
@@ -42,7 +42,7 @@ SettingsLayer = Mapping[str, Setting]
 
 def default_layer(values: Mapping[str, object], origin: str) -> dict[str, Setting]:
     """Return defaults by name, all from the same origin."""
-    return {name: default_setting(value, origin) for name, value in values.items()}
+    return {name: Setting.default(value, origin) for name, value in values.items()}
 
 
 class LayeredSettings:

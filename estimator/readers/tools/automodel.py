@@ -7,7 +7,7 @@ from ...job.rules.strategies import DTYPE_NAMES, STRATEGIES, Strategy
 from ..arguments.table import doubt_arguments, library, record_arguments, record_word
 from ..program.program import Program, WorldSize, checked_ranks, read_world_size
 from ..source.evidence import MODEL_STATES, FindingCollector, JobReading
-from ..source.settings import LayeredSettings, Setting, as_bool, as_int, as_word, default_setting, is_open
+from ..source.settings import LayeredSettings, Setting, as_bool, as_int, as_word, is_open
 from ..source.versions import version_tuple
 from ..trainer.trainer_program import known_config, stored_dtype
 from ..trainer.unread_settings import warn_of_unread
@@ -64,7 +64,7 @@ def named_strategy(settings: LayeredSettings) -> Setting | None:
     named = settings.find("distributed.strategy", "distributed._target_", "distributed_config._target_")
     sized = [name for name in _SIZE_NAMES if settings.find(f"distributed.{name}_size") is not None]
     if named is None and sized:
-        return default_setting("fsdp2", "Automodel's default strategy")
+        return Setting.default("fsdp2", "Automodel's default strategy")
     return named
 
 
@@ -123,7 +123,7 @@ def _weights(program: Program, settings: LayeredSettings) -> Setting:
     if dtype is not None and as_word(dtype) != "auto":
         return dtype
     stored = stored_dtype(known_config(program.findings.get("model.id"), program.environ))
-    return stored or default_setting("bfloat16", "Automodel's usual torch_dtype")
+    return stored or Setting.default("bfloat16", "Automodel's usual torch_dtype")
 
 
 def _casts_one_gpu(program: Program, settings: LayeredSettings) -> bool:
@@ -244,7 +244,7 @@ def read_saving(settings: LayeredSettings, findings: FindingCollector) -> None:
     if enabled is not None and as_bool(enabled) is False:
         return
     adapters = settings.find("peft._target_", "peft.dim", "peft.peft_scheme")
-    chosen = enabled or adapters or default_setting(True, "Automodel's default checkpoint.enabled")
+    chosen = enabled or adapters or Setting.default(True, "Automodel's default checkpoint.enabled")
     findings.record_from(chosen, "saving.weights", "adapters" if adapters is not None else "sharded")
     findings.record_from(chosen, "saving.optimizer", True)
     settings.find(*settings.names("checkpoint."))
@@ -338,7 +338,7 @@ def _read_adapters(settings: LayeredSettings, findings: FindingCollector) -> Non
         findings.record_from(all_linear, "lora.targets", "all-linear")
     elif modules is not None:
         _read_targets(modules, findings)
-    dropout = settings.find("peft.dropout") or default_setting(0.0, "Automodel's default peft.dropout")
+    dropout = settings.find("peft.dropout") or Setting.default(0.0, "Automodel's default peft.dropout")
     findings.record_dropout(dropout)  # of the input or of the output, as dropout_position says
     four, eight = settings.find_true("quantization.load_in_4bit"), settings.find_true("quantization.load_in_8bit")
     double = settings.is_true("quantization.bnb_4bit_use_double_quant")

@@ -9,7 +9,7 @@ import re
 from ..arguments.table import Library, doubt_arguments, library, translate
 from ..program.program import Program, accelerate_layers
 from ..source.evidence import JobReading
-from ..source.settings import LayeredSettings, Setting, SettingsLayer, as_bool, as_int, as_word, default_setting
+from ..source.settings import LayeredSettings, Setting, SettingsLayer, as_bool, as_int, as_word
 from ..source.versions import transformers_defaults
 from ..trainer.trainer_program import read_trainer
 from ..trl.defaults import trl_defaults
@@ -46,7 +46,7 @@ def read(program: Program) -> JobReading:
     defaults = {
         **transformers_defaults(program.versions),
         **table.defaults("all"),
-        "per_device_eval_batch_size": settings.find("eval_batch_size") or default_setting(1, "as in training"),
+        "per_device_eval_batch_size": settings.find("eval_batch_size") or Setting.default(1, "as in training"),
         **_quantization(settings),
         **_adapter_types(settings),
         **_trl_defaults(program, settings),
@@ -119,7 +119,7 @@ def _translate_sharding(trainer: dict[str, Setting], accelerate: dict[str, Setti
         accelerate.setdefault(inner if inner.startswith("fsdp_") else f"fsdp_{inner}", trainer.pop(name))
     if on is not None:
         accelerate.setdefault("use_fsdp", on.with_value(True))
-        policy = default_setting("TRANSFORMER_BASED_WRAP", "transformers' default under axolotl")
+        policy = Setting.default("TRANSFORMER_BASED_WRAP", "transformers' default under axolotl")
         accelerate.setdefault("fsdp_auto_wrap_policy", policy)
 
 
@@ -151,7 +151,7 @@ def _precision(settings: LayeredSettings) -> dict[str, Setting]:
     (axolotl 0.18: ``resolve_dtype`` in utils/config, ``_configure_precision_settings`` in core/builders/base.py).
     """
     fp16 = settings.find_true("fp16")
-    default = default_setting("auto", "axolotl's default bf16: auto")
+    default = Setting.default("auto", "axolotl's default bf16: auto")
     bf16 = settings.find("bf16") or settings.find_unset("bf16") or default
     word = as_word(bf16)
     if as_bool(bf16) or word == "full" or (word == "auto" and fp16 is None):
@@ -166,7 +166,7 @@ def _precision(settings: LayeredSettings) -> dict[str, Setting]:
 
 
 def _weights(dtype: str) -> Setting:
-    return default_setting(dtype, f"axolotl then loads weights in {dtype}")
+    return Setting.default(dtype, f"axolotl then loads weights in {dtype}")
 
 
 def _accumulation(settings: LayeredSettings) -> dict[str, Setting]:
@@ -187,7 +187,7 @@ def _quantization(settings: LayeredSettings) -> dict[str, Setting]:
         return {bits: dtype.with_value(True), "bnb_4bit_use_double_quant": dtype.with_value(True)}
     if adapter is None or as_word(adapter) != "qlora":
         return {}
-    double = settings.find("bnb_config_kwargs.bnb_4bit_use_double_quant") or default_setting(True, "axolotl's default")
+    double = settings.find("bnb_config_kwargs.bnb_4bit_use_double_quant") or Setting.default(True, "axolotl's default")
     return {"load_in_4bit": adapter.with_value(True), "bnb_4bit_use_double_quant": double}
 
 
@@ -200,7 +200,7 @@ def _adapter_types(settings: LayeredSettings) -> dict[str, Setting]:
     found = {}
     if _method(settings) not in _ADAPTERS_BY_TRL:
         origin = "axolotl casts weights that k-bit preparation made fp32 back to the compute dtype"
-        found["kbit_preparation"] = default_setting(False, origin)
+        found["kbit_preparation"] = Setting.default(False, origin)
     cast = settings.find("peft_autocast_adapter_dtype")
     if cast is not None and as_bool(cast) is False:
         found["lora_adapter_dtype"] = cast.with_value("as weights")

@@ -13,17 +13,7 @@ from ..program.program import Program, checked_ranks, visible_gpus
 from ..source.data_files import read_table
 from ..source.evidence import FindingCollector, JobReading
 from ..source.flags import spell_out
-from ..source.settings import (
-    LayeredSettings,
-    Setting,
-    as_bool,
-    as_int,
-    as_word,
-    default_setting,
-    is_open,
-    parse_digits,
-    refusal,
-)
+from ..source.settings import LayeredSettings, Setting, as_bool, as_int, as_word, is_open, parse_digits, refusal
 from ..trainer.unread_settings import warn_of_unread
 from .shared import CONFIG_SUFFIXES, config_of_model, folder_id, has_any, known_tool, record_optimizer, tool_layers
 
@@ -62,7 +52,7 @@ def read_devices(program: Program, settings: LayeredSettings, *, recipe: str) ->
         findings.refuse_ranks(refusal(written_nodes, "number of machines"))
         findings.require("parallel.data_shard")
         return
-    devices = settings.find("devices") or default_setting("auto" if pretrains else 1, "LitGPT's default devices")
+    devices = settings.find("devices") or Setting.default("auto" if pretrains else 1, "LitGPT's default devices")
     if as_word(devices) in ("auto", "-1"):
         devices = _all_devices(program, nodes) or devices
     per_node = as_int(devices)
@@ -112,10 +102,10 @@ def _all_devices(program: Program, nodes: int) -> Setting | None:
     """Return the GPUs of one machine: those that its ranks hold, else the visible ones; None if they are unknown."""
     if program.self_started_ranks is not None:
         origin = f"{program.self_started_ranks} processes that it started hold GPU memory"
-        return default_setting(program.self_started_ranks, origin)
+        return Setting.default(program.self_started_ranks, origin)
     total = parse_digits(program.environ.get("WORLD_SIZE", ""))  # Lightning sets it for the ranks that it starts
     if total is not None and total % nodes == 0:
-        return default_setting(total // nodes, "WORLD_SIZE in the environment")
+        return Setting.default(total // nodes, "WORLD_SIZE in the environment")
     return visible_gpus(program.environ)
 
 
@@ -242,7 +232,7 @@ def read(program: Program) -> JobReading:
 
 
 def _default(value: object, name: str) -> Setting:
-    return default_setting(value, f"LitGPT's default {name}")
+    return Setting.default(value, f"LitGPT's default {name}")
 
 
 def _split_words(arguments: tuple[str, ...]) -> tuple[list[str], list[str]]:

@@ -6,7 +6,7 @@ from ...common.errors import CannotTellError
 from ..arguments.table import doubt_arguments, library, translate
 from ..program.program import Program, accelerate_layers, processes_per_node
 from ..source.evidence import JobReading
-from ..source.settings import LayeredSettings, Setting, as_bool, as_word, default_setting
+from ..source.settings import LayeredSettings, Setting, as_bool, as_word
 from ..source.versions import transformers_defaults
 from ..trainer.trainer_program import read_trainer
 from .shared import (
@@ -92,7 +92,7 @@ def read(program: Program) -> JobReading:
     defaults = {
         **transformers_defaults(program.versions),
         **table.defaults("all", *(["lora"] if lora else [])),
-        "use_peft": (finetuning or default_setting(True, f"{default} finetuning_type lora")).with_value(lora),
+        "use_peft": (finetuning or Setting.default(True, f"{default} finetuning_type lora")).with_value(lora),
         "dtype": _weights(settings, lora=lora),
     }
     bits, method = settings.find("quantization_bit"), settings.find("quantization_method")
@@ -100,9 +100,9 @@ def read(program: Program) -> JobReading:
     double = double if as_bool(double) is not None else None
     quantization = bits_of_weights(findings, bits, method, double, "LLaMA-Factory") if bits is not None else {}
     stage = as_word(settings.find("stage"))
-    defaults["packing"] = default_setting(stage == "pt", f"{default} packing")
+    defaults["packing"] = Setting.default(stage == "pt", f"{default} packing")
     if stage == "rm":  # labels are in its batches, so that the language model computes its loss too (rm/trainer.py)
-        defaults["task"] = default_setting("causal-lm", "LLaMA-Factory's reward model is a language model")
+        defaults["task"] = Setting.default("causal-lm", "LLaMA-Factory's reward model is a language model")
     return read_trainer(
         program,
         [*(translate(layer, table)[0] for layer in layers), quantization, _kernels(settings, stage), defaults],
@@ -137,13 +137,13 @@ def _weights(settings: LayeredSettings, *, lora: bool) -> Setting:
     Source: ``model/model_utils/misc.py`` and ``hparams/parser.py``.
     """
     if settings.is_true("pure_bf16"):
-        return default_setting("bfloat16", "pure_bf16")
+        return Setting.default("bfloat16", "pure_bf16")
     for name, dtype in (("bf16", "bfloat16"), ("fp16", "float16")):
         if settings.is_true(name):
-            frozen = default_setting(dtype, f"LLaMA-Factory loads frozen weights in {dtype}")
-            trained = default_setting("float32", "LLaMA-Factory casts trained weights to fp32")
+            frozen = Setting.default(dtype, f"LLaMA-Factory loads frozen weights in {dtype}")
+            trained = Setting.default("float32", "LLaMA-Factory casts trained weights to fp32")
             return frozen if lora else trained
-    return default_setting("auto", "LLaMA-Factory loads weights as stored")
+    return Setting.default("auto", "LLaMA-Factory loads weights as stored")
 
 
 TOOL = known_tool(

@@ -8,7 +8,7 @@ from typing import Any
 from ..arguments.table import doubt_arguments, library, record_arguments
 from ..program.program import Program, WorldSize
 from ..source.evidence import FindingCollector, JobReading
-from ..source.settings import LayeredSettings, as_float, as_int, as_word, default_setting
+from ..source.settings import LayeredSettings, Setting, as_float, as_int, as_word
 from ..trainer.unread_settings import warn_of_unread
 from .shared import known_tool, record_optimizer, record_ranks, tool_settings, world_of_tool
 
@@ -39,7 +39,7 @@ def read(program: Program) -> JobReading:
 
 
 def _read_optimizer(program: Program, settings: LayeredSettings) -> None:
-    setting = settings.find("optimizer") or default_setting("adam", "Megatron's default optimizer")
+    setting = settings.find("optimizer") or Setting.default("adam", "Megatron's default optimizer")
     known = library("megatron").words["optimizer"].get(as_word(setting) or "")
     record_optimizer(program, settings, setting.with_value(known or setting.value))
 
@@ -188,7 +188,7 @@ def _read_main_weights(settings: LayeredSettings, findings: FindingCollector) ->
 def _record_replicas(program: Program, world: WorldSize, settings: LayeredSettings) -> None:
     """Record plain data parallelism: complete copies on the ranks that the other dimensions leave."""
     findings = program.findings
-    record_ranks(program, world, settings, library("megatron"), default_setting(1, "no sharding"))
+    record_ranks(program, world, settings, library("megatron"), Setting.default(1, "no sharding"))
     divisor = 1
     for name in ("tensor", "pipeline", "context"):
         found = findings.get(f"parallel.{name}")

@@ -7,7 +7,7 @@ from ...job.rules.library_defaults import SEQUENCES, SHARE, usual
 from ..arguments.table import library
 from ..program.program import Program
 from ..source.evidence import JobReading
-from ..source.settings import LayeredSettings, default_setting, is_open
+from ..source.settings import LayeredSettings, Setting, is_open
 from .shared import known_tool, read_server, record_length, record_share, tool_layers
 
 
@@ -16,7 +16,7 @@ def read(program: Program) -> JobReading:
     findings, settings = program.findings, LayeredSettings(*tool_layers(program, "config"))
     config = read_server(program, settings, settings.find("model_path", "model"), library("sglang"))
     record_length(findings, settings.find("context_length"), config, "SGLang's default context_length")
-    default = default_setting(int(usual("sglang", SEQUENCES, {})), "SGLang's cache limits the number of requests")
+    default = Setting.default(int(usual("sglang", SEQUENCES, {})), "SGLang's cache limits the number of requests")
     findings.record_count("training.micro_batch", settings.find("max_running_requests") or default)
     step, share = settings.find("chunked_prefill_size"), settings.find("mem_fraction_static")
     if step is not None and str(step.value) != "-1":

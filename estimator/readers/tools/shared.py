@@ -19,17 +19,7 @@ from ..program.run_logs import latest_file, table_in_file, table_in_log
 from ..source.data_files import NULL_IS_WRONG, FilesystemView, read_table
 from ..source.evidence import Finding, FindingCollector, JobReading
 from ..source.flags import parse_flags
-from ..source.settings import (
-    LayeredSettings,
-    Setting,
-    SettingsLayer,
-    as_bool,
-    as_float,
-    as_int,
-    as_word,
-    default_setting,
-    is_open,
-)
+from ..source.settings import LayeredSettings, Setting, SettingsLayer, as_bool, as_float, as_int, as_word, is_open
 from ..trainer.trainer_program import given_config, known_config
 
 # The record that describes a training tool: how it is recognised, read and edited.
@@ -326,7 +316,7 @@ def bits_of_weights(
         findings.mark_uncertain("lora.quantization", sentence)
     if as_int(bits) == 8:
         return {"load_in_8bit": bits.with_value(True)}
-    double = double or default_setting(True, f"{tool}'s default double quantization")
+    double = double or Setting.default(True, f"{tool}'s default double quantization")
     return {"load_in_4bit": bits.with_value(True), "bnb_4bit_use_double_quant": double}
 
 

@@ -14,7 +14,6 @@ from ..source.settings import (
     as_int,
     as_word,
     default_layer,
-    default_setting,
     words_of,
 )
 from ..source.versions import transformers_defaults, version_tuple
@@ -46,7 +45,7 @@ def read_adapters(program: Program, settings: LayeredSettings) -> dict[str, Sett
     """Return rank and adapted layers under the trainer's names, where ms-swift has its own words for them."""
     found, tuner = _targets(program, settings), settings.find("tuner_type", "train_type")
     if as_word(tuner) == "adalora":
-        default = default_setting(_ADALORA_RANK, "ms-swift's default adalora_init_r")
+        default = Setting.default(_ADALORA_RANK, "ms-swift's default adalora_init_r")
         found["lora_r"] = settings.find("adalora_init_r") or default
     found |= _types(program, settings)
     return found
@@ -57,8 +56,8 @@ def _types(program: Program, settings: LayeredSettings) -> dict[str, Setting]:
 
     Nothing in 1.5 to 4.5 casts what is not quantized to fp32 (peft's k-bit preparation).
     """
-    found = {"kbit_preparation": default_setting(False, "ms-swift never calls peft's k-bit preparation")}
-    found["lora_dropout"] = settings.find("lora_dropout", "lora_dropout_p") or default_setting(
+    found = {"kbit_preparation": Setting.default(False, "ms-swift never calls peft's k-bit preparation")}
+    found["lora_dropout"] = settings.find("lora_dropout", "lora_dropout_p") or Setting.default(
         _DROPOUT, "ms-swift's default lora_dropout"
     )
     dtype, version = settings.find("lora_dtype"), program.versions.get("ms_swift") or program.versions.get("ms-swift")
@@ -76,7 +75,7 @@ def _targets(program: Program, settings: LayeredSettings) -> dict[str, Setting]:
     if targets is not None and _ALL_LINEAR not in names:
         return {}
     if further := [name for name in names if name != _ALL_LINEAR]:
-        named = targets or default_setting(names, "ms-swift's default")
+        named = targets or Setting.default(names, "ms-swift's default")
         findings.warn(f"{named.origin}: adapters of {', '.join(further)} are not counted besides {_ALL_LINEAR}.")
         findings.add_uncertainty("more", *MODEL_STATES, unless="lora.targets")
     _doubt_encoders(program, settings)
@@ -165,10 +164,10 @@ def read(program: Program) -> JobReading:
     _doubt_logits(settings, findings)
     if not lora:
         read_frozen(program, settings)
-    default_tuner = default_setting("lora", "ms-swift's default tuner_type lora")
+    default_tuner = Setting.default("lora", "ms-swift's default tuner_type lora")
     if settings.find("gradient_accumulation_steps") is None:
         origin = f"ms-swift's default of {_DEFAULT_BATCH} a step"
-        findings.record_global_batch(default_setting(_DEFAULT_BATCH, origin), rounds_up=True)
+        findings.record_global_batch(Setting.default(_DEFAULT_BATCH, origin), rounds_up=True)
     quantization = _quantization(settings, findings)
     defaults = {
         **transformers_defaults(program.versions),
@@ -214,7 +213,7 @@ def _processes(program: Program) -> dict[str, Setting]:
     if "tool" in program.launcher.launchers and "RANK" not in program.environ and (as_int(visible) or 1) > 1:
         sentence = "ms-swift spreads the layers over several GPUs in one process; the figure assumes all on one GPU."
         program.findings.doubt(sentence, "less", *MODEL_STATES, "activations")
-    return {"num_processes": default_setting(1, "ms-swift starts one process")}
+    return {"num_processes": Setting.default(1, "ms-swift starts one process")}
 
 
 def _doubt_logits(settings: LayeredSettings, findings: FindingCollector) -> None:
@@ -246,7 +245,7 @@ def _stored_dtype(program: Program, settings: LayeredSettings) -> Setting | None
     from ...model.checkpoint import stored_dtype  # only where a model is read
 
     dtype = stored_dtype(config_of_model(program, settings.find("model")) or {})
-    return default_setting(dtype, f"the model's config says {dtype}") if dtype else None
+    return Setting.default(dtype, f"the model's config says {dtype}") if dtype else None
 
 
 def _shipped(settings: LayeredSettings, name: str) -> dict[str, Setting]:
@@ -258,7 +257,7 @@ def _shipped(settings: LayeredSettings, name: str) -> dict[str, Setting]:
     layer = {each: named.with_value(value) for each, value in values.items()}
     if name == "deepspeed" and values:
         half = "fp16" if as_word(settings.find("torch_dtype")) in ("float16", "fp16") else "bf16"
-        layer["mixed_precision"] = default_setting(half, f"{named.origin}: follows the trainer")
+        layer["mixed_precision"] = Setting.default(half, f"{named.origin}: follows the trainer")
     return layer if name == "fsdp" else uses_deepspeed(settings) | layer
 
 

@@ -12,7 +12,7 @@ from ...job.rules.strategies import DTYPE_NAMES
 from ..arguments.table import doubt_arguments, library, record_arguments, record_word
 from ..program.program import Program
 from ..source.evidence import MODEL_STATES, FindingCollector, JobReading
-from ..source.settings import LayeredSettings, Setting, as_int, as_word, default_setting, is_open
+from ..source.settings import LayeredSettings, Setting, as_int, as_word, is_open
 from ..trainer.unread_settings import warn_of_unread
 from .shared import (
     folder_id,
@@ -101,7 +101,7 @@ def _read_batch(settings: LayeredSettings, findings: FindingCollector) -> None:
         findings.record_count("training.micro_batch", batch)
         return
     micro = settings.find("parallelism.pipeline_parallel_microbatch_size")
-    micro = micro or default_setting(1, "torchtitan's default micro-batch of a pipeline")
+    micro = micro or Setting.default(1, "torchtitan's default micro-batch of a pipeline")
     findings.record_count("training.micro_batch", micro)
     size = as_int(micro) or 1
     origin = f"{batch.origin}, in micro-batches of {size}"
@@ -126,12 +126,12 @@ def _read_precision(settings: LayeredSettings, findings: FindingCollector) -> No
     kept = DTYPE_NAMES.get(as_word(stored) or "float32", "fp32")
     gathered = DTYPE_NAMES.get(as_word(compute) or "bfloat16", "bf16")
     mixed = gathered if gathered == "fp32" else f"{gathered}-mixed"
-    default = default_setting(None, "torchtitan's default: fp32 weights gathered in bf16")
+    default = Setting.default(None, "torchtitan's default: fp32 weights gathered in bf16")
     findings.record_from(stored or compute or default, "training.precision", mixed if kept == "fp32" else kept)
 
 
 def _read_optimizer(program: Program, settings: LayeredSettings) -> None:
-    setting = settings.find("optimizer.name") or default_setting("AdamW", "torchtitan's default")
+    setting = settings.find("optimizer.name") or Setting.default("AdamW", "torchtitan's default")
     implementation = settings.find("optimizer.implementation")
     word = "fused" if implementation is None else as_word(implementation)
     record_optimizer(program, settings, setting, fused=word == "fused", foreach=word == "foreach")
@@ -140,7 +140,7 @@ def _read_optimizer(program: Program, settings: LayeredSettings) -> None:
 def _read_checkpointing(settings: LayeredSettings, mode: Setting | None, findings: FindingCollector) -> None:
     key = "training.activation_checkpointing"
     mode = mode or settings.find("activation_checkpoint.mode")
-    mode = mode or default_setting("selective", "torchtitan's default activation_checkpoint.mode")
+    mode = mode or Setting.default("selective", "torchtitan's default activation_checkpoint.mode")
     option = settings.find("activation_checkpoint.selective_ac_option")
     if as_word(mode) == "memory_budget":
         sentence = f"{mode.origin}: a memory budget is counted as selective checkpointing."
@@ -186,7 +186,7 @@ def _read_parallel(program: Program, settings: LayeredSettings) -> None:
     shard, copies = find("parallelism.data_parallel_shard_degree"), find("parallelism.data_parallel_replicate_degree")
     tensor, stages = find("parallelism.tensor_parallel_degree"), find("parallelism.pipeline_parallel_degree")
     if as_int(shard) != 1 and (program.config_file is not None or (as_int(world.ranks) or 1) > 1):
-        default = default_setting(-1, "torchtitan shards over all ranks unless set otherwise")
+        default = Setting.default(-1, "torchtitan shards over all ranks unless set otherwise")
         findings.record_from(shard or default, "parallel.strategy", "fsdp2")
     elif (as_int(copies) or 1) > 1 and copies is not None:
         findings.record_from(copies, "parallel.strategy", "ddp")

@@ -13,7 +13,7 @@ from ..arguments.table import doubt_arguments, library, record_arguments
 from ..program.program import Program
 from ..source.evidence import FindingCollector, JobReading
 from ..source.flags import parse_flags
-from ..source.settings import LayeredSettings, as_bool, as_int, as_word, default_setting
+from ..source.settings import LayeredSettings, Setting, as_bool, as_int, as_word
 from ..trainer.unread_settings import warn_of_unread
 from .shared import (
     folder_id,
@@ -42,7 +42,7 @@ def read(program: Program) -> JobReading:
     _read_model(program, settings)
     record_arguments(library("torchtune"), "step", settings, findings)
     doubt_arguments(library("torchtune"), "all", settings, findings)
-    packed = settings.find("dataset.packed", "packed") or default_setting(False, "torchtune's default packed")
+    packed = settings.find("dataset.packed", "packed") or Setting.default(False, "torchtune's default packed")
     findings.record_from(packed, "training.varying_lengths", not as_bool(packed))
     if settings.find("ac_mode") is not None:
         findings.record("training.activation_checkpointing", "selective", "ac_mode")

@@ -6,7 +6,7 @@ Names, meanings and defaults: ``unsloth_cli/config.py`` of 2026. It trains with 
 from ..arguments.table import library, translate
 from ..program.program import Program
 from ..source.evidence import JobReading
-from ..source.settings import LayeredSettings, as_word, default_setting
+from ..source.settings import LayeredSettings, Setting, as_word
 from ..source.versions import transformers_defaults
 from ..trainer.trainer_program import read_trainer
 from .shared import known_tool, tool_layers
@@ -19,7 +19,7 @@ def read(program: Program) -> JobReading:
     settings, table = LayeredSettings(*layers), library("unsloth")
     kind, checkpointing = settings.find("training_type"), settings.find("gradient_checkpointing")
     lora, mode = kind is None or as_word(kind) != "full", as_word(checkpointing) or "unsloth"
-    default = default_setting(None, "unsloth's default")
+    default = Setting.default(None, "unsloth's default")
     own = {
         "use_peft": (kind or default).with_value(lora),
         "activation_checkpointing": (checkpointing or default).with_value(mode not in ("none", "false", "no", "off")),

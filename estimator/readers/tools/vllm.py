@@ -7,7 +7,7 @@ from ...job.rules.library_defaults import SEQUENCES, SHARE, usual
 from ..arguments.table import library
 from ..program.program import Program
 from ..source.evidence import FindingCollector, JobReading
-from ..source.settings import LayeredSettings, Setting, as_int, default_setting, is_open
+from ..source.settings import LayeredSettings, Setting, as_int, is_open
 from .shared import known_tool, read_server, record_length, record_share, tool_layers
 
 _UNITS = {"k": 1000, "m": 10**6, "g": 10**9, "t": 10**12, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
@@ -29,13 +29,13 @@ def read(program: Program) -> JobReading:
     length = length.with_value(_count(length) or length.value) if length is not None else None
     record_length(findings, length, config, "vLLM's default max_model_len")
     origin = "vLLM's default max_num_seqs (1024 on large GPUs)"
-    sequences = settings.find("max_num_seqs") or default_setting(int(usual("vllm", SEQUENCES, {})), origin)
+    sequences = settings.find("max_num_seqs") or Setting.default(int(usual("vllm", SEQUENCES, {})), origin)
     findings.record_count("training.micro_batch", sequences)
     _record_size(findings, "inference.prefill_tokens", settings.find("max_num_batched_tokens"), "number of tokens")
     cache = settings.find("kv_cache_memory_bytes", "kv_cache_memory")
     _record_size(findings, "inference.cache_bytes", cache if cache and not is_open(cache) else None, "size in bytes")
     value = float(usual("vllm", SHARE, {"vllm": version}))
-    default = default_setting(value, f"vLLM {version or '0.20 and newer'}'s default gpu_memory_utilization")
+    default = Setting.default(value, f"vLLM {version or '0.20 and newer'}'s default gpu_memory_utilization")
     record_share(findings, SHARE, settings.find("gpu_memory_utilization") or default, whole=True)
     copies = settings.find("data_parallel_size", "dp")
     if copies is not None and as_int(copies) != 1:

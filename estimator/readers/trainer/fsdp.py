@@ -6,7 +6,7 @@ from typing import Any
 from ...common.errors import InputError
 from ..source.data_files import layer_from_table, table_of_setting
 from ..source.evidence import FindingCollector
-from ..source.settings import LayeredSettings, Setting, as_bool, as_int, as_word, default_setting
+from ..source.settings import LayeredSettings, Setting, as_bool, as_int, as_word
 from ..source.versions import framework_with_version, is_at_least
 from .trainer_inputs import TrainerInputs
 
@@ -47,7 +47,7 @@ def fsdp_settings(inputs: TrainerInputs, findings: FindingCollector) -> LayeredS
     if as_bool(fsdp) is None:
         layer.update(_fsdp_words(fsdp, layer))
     default = inputs.settings.find("fsdp_version_default")
-    layer.setdefault("fsdp_version", default or default_setting(2, f"{fsdp.origin}; version 2 by default"))
+    layer.setdefault("fsdp_version", default or Setting.default(2, f"{fsdp.origin}; version 2 by default"))
     if layer["fsdp_version"] is default and "transformers" not in inputs.versions:
         sentence = (
             f"FSDP {default.value} ({default.origin}); before 5.10 the default was FSDP 1, as one unit without "
@@ -85,7 +85,7 @@ def _set_units(layer: dict[str, Setting], fsdp: Setting, inputs: TrainerInputs) 
     """
     library = framework_with_version("transformers", inputs.versions)
     if is_at_least("transformers", _WRAPS_BLOCKS, inputs.versions):
-        layer.setdefault(_POLICY, default_setting("transformer_based_wrap", f"default of {library}"))
+        layer.setdefault(_POLICY, Setting.default("transformer_based_wrap", f"default of {library}"))
         return
     written = str(layer[_POLICY].origin) if _POLICY in layer else None
     if written == fsdp.origin:
@@ -106,7 +106,7 @@ def _set_resharding(layer: dict[str, Setting], inputs: TrainerInputs) -> None:
     written = layer.get(name)
     if written is None or (word is not None and written.origin == word.origin):
         default = f"default of {framework_with_version('transformers', inputs.versions)}"
-        layer[name] = default_setting(False, default)
+        layer[name] = Setting.default(False, default)
 
 
 # Reads what FSDP wraps: blocks, modules of other classes, modules of some size, or the model alone.

@@ -10,7 +10,7 @@ from ..program.deepspeed import deepspeed_layer, partly_offloaded
 from ..program.program import WorldSize, visible_gpus
 from ..source.data_files import table_of_setting
 from ..source.evidence import MODEL_STATES, FindingCollector
-from ..source.settings import LayeredSettings, Setting, as_bool, as_int, as_word, default_setting, is_open, parse_digits
+from ..source.settings import LayeredSettings, Setting, as_bool, as_int, as_word, is_open, parse_digits
 from .fsdp import FSDP1_NAMES, read_units
 from .trainer_inputs import TrainerInputs
 
@@ -108,7 +108,7 @@ def _stage_from_file_name(config: Setting, findings: FindingCollector) -> Settin
         findings.require("parallel.strategy")
         return config.with_value(_UNKNOWN_STAGE)
     findings.add_uncertainty("less", *MODEL_STATES, unless="parallel.strategy")
-    return default_setting(int(stage[1]), f"{config.origin}, from the file's name")
+    return Setting.default(int(stage[1]), f"{config.origin}, from the file's name")
 
 
 def _read_dimensions(inputs: TrainerInputs, findings: FindingCollector) -> int:
@@ -131,7 +131,7 @@ def _read_dimensions(inputs: TrainerInputs, findings: FindingCollector) -> int:
 
 
 def _read_zero(deepspeed: LayeredSettings, world: WorldSize, data: int | None, findings: FindingCollector) -> None:
-    stage = deepspeed.find("zero_stage") or default_setting(2, "accelerate's default ZeRO stage")
+    stage = deepspeed.find("zero_stage") or Setting.default(2, "accelerate's default ZeRO stage")
     if stage.value == _UNKNOWN_STAGE:
         _record_ranks("parallel.data_shard", data, world, findings)
         return
@@ -169,7 +169,7 @@ def _read_zero_offload(deepspeed: LayeredSettings, stage: int, findings: Finding
 
 
 def _read_fsdp(fsdp: LayeredSettings, inputs: TrainerInputs, data: int | None, findings: FindingCollector) -> None:
-    version = fsdp.find("fsdp_version") or default_setting(1, "accelerate's default FSDP version")
+    version = fsdp.find("fsdp_version") or Setting.default(1, "accelerate's default FSDP version")
     if as_int(version) not in (1, 2):
         findings.refuse("parallel.strategy", version, "version of FSDP (1 or 2)")
         return
@@ -190,7 +190,7 @@ def _read_fsdp1(
     strategy, reshard = fsdp.find("fsdp_sharding_strategy"), fsdp.find("fsdp_reshard_after_forward")
     if strategy is None and reshard is not None and as_bool(reshard) is None:
         strategy = reshard
-    strategy = strategy or default_setting("full_shard", "FSDP's default sharding strategy")
+    strategy = strategy or Setting.default("full_shard", "FSDP's default sharding strategy")
     word = (as_word(strategy) or "").removeprefix("_")
     if 1 <= (parse_digits(word) or 0) <= len(FSDP1_NAMES):
         word = FSDP1_NAMES[int(word) - 1].lower()

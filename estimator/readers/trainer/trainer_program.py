@@ -17,16 +17,7 @@ from ..program.program import Program, WorldSize, checked_ranks, read_world_size
 from ..program.run_logs import logged_trainer_settings
 from ..source.data_files import FilesystemView, layer_from_table, read_table, table_of_setting
 from ..source.evidence import MODEL_STATES, Finding, FindingCollector, JobReading
-from ..source.settings import (
-    LayeredSettings,
-    Setting,
-    SettingsLayer,
-    as_bool,
-    as_int,
-    as_word,
-    default_setting,
-    words_of,
-)
+from ..source.settings import LayeredSettings, Setting, SettingsLayer, as_bool, as_int, as_word, words_of
 from ..source.versions import AssumedVersion, framework_with_version
 from ..trl.trainer import Setup
 from .fsdp import fsdp_settings
@@ -69,7 +60,7 @@ def read_lora(inputs: TrainerInputs, default_targets: Setting | None, findings: 
             sentence = f"{quantization.origin}: weights are counted unquantized, because there are no LoRA adapters."
             findings.doubt(sentence, "less", "weights")
         return False
-    rank = rank or default_setting(16 if inputs.method else 8, "the default rank")
+    rank = rank or Setting.default(16 if inputs.method else 8, "the default rank")
     findings.record_count("lora.rank", rank)
     targets = find(*_TARGET_NAMES)
     _read_targets(targets, default_targets, findings)
@@ -305,17 +296,17 @@ def stored_dtype(config: Mapping[str, Any] | None) -> Setting | None:
 
     dtype = dtype_of_config(config)
     if dtype is None:  # such configs are older than the field, and their checkpoints are in fp32
-        return default_setting("fp32", "the model's config names no dtype, so fp32")
-    return default_setting(dtype, f"the model's config says {dtype}")
+        return Setting.default("fp32", "the model's config names no dtype, so fp32")
+    return Setting.default(dtype, f"the model's config says {dtype}")
 
 
 def default_targets(config: Mapping[str, Any] | None) -> Setting | None:
     """Return the layers that peft adapts by default; None if peft requires them to be named."""
     if config is None:
-        return default_setting(["q_proj", "v_proj"], "peft's default for most decoder models")
+        return Setting.default(["q_proj", "v_proj"], "peft's default for most decoder models")
     kind = str(config.get("model_type"))
     targets = library("peft").default["target_modules"].get(kind)
-    return default_setting(targets.split(), f"peft's default for {kind}") if targets else None
+    return Setting.default(targets.split(), f"peft's default for {kind}") if targets else None
 
 
 # Reads a job's precision from the dtype of its weights and from mixed precision, wherever each is set.
@@ -392,7 +383,7 @@ def _with_what_accelerate_adds(
     if asked is not None and kind in HALF and kind not in sections and (by_old_name or from_file.value == "no"):
         return asked
     if by_old_name:
-        return default_setting("no", f"{from_file.origin}, an old setting that accelerate treats as bf16: false")
+        return Setting.default("no", f"{from_file.origin}, an old setting that accelerate treats as bf16: false")
     if asked is not None and kind in HALF and kind != from_file.value:
         sentence = (
             f"{asked.origin} contradicts {from_file.origin}, which is used here; transformers rejects this combination."
@@ -410,7 +401,7 @@ def _asked(inputs: TrainerInputs, findings: FindingCollector) -> Setting | None:
     default = inputs.settings.find("bf16_unless_fp16")
     bf16 = inputs.settings.find("bf16")
     if default is not None and as_bool(bf16) is None:
-        return default_setting("bf16", default.origin)
+        return Setting.default("bf16", default.origin)
     if bf16 is not None and as_bool(bf16) is False and (chosen is None or as_word(chosen) == "no"):
         return Setting(value="no", origin=bf16.origin)
     if chosen is not None and as_word(chosen) not in ("no", "fp8", *HALF):
@@ -455,8 +446,8 @@ def _weights(inputs: TrainerInputs, config: Mapping[str, Any] | None, findings: 
         sentence = f"{setting.origin}: weights are loaded as stored; before transformers 5 they were loaded in fp32."
         findings.mark_uncertain("training.precision", sentence, direction="more")
     if stored is not None and known is not None:
-        return default_setting(known, f"dtype=auto ({setting.origin}), {stored.origin}")
-    return default_setting(
+        return Setting.default(known, f"dtype=auto ({setting.origin}), {stored.origin}")
+    return Setting.default(
         "bf16", f"dtype=auto ({setting.origin}), and the model's config was not found; bf16 is assumed"
     )
 
@@ -506,19 +497,19 @@ def read_saving(inputs: TrainerInputs, findings: FindingCollector, *, lora: bool
     if inputs.fsdp is not None:
         default = "FULL_STATE_DICT" if strategy.flat_parameters else "SHARDED_STATE_DICT"
         kind = inputs.fsdp.find("fsdp_state_dict_type")
-        kind = kind or default_setting(default, f"accelerate's default with {strategy.name}")
+        kind = kind or Setting.default(default, f"accelerate's default with {strategy.name}")
         full = str(kind.value).upper().startswith(("FULL", "1"))
         findings.record_from(kind, "saving.weights", "full" if full else "sharded")
     elif strategy.deepspeed and strategy.zero_stage == 3 and inputs.deepspeed is not None:
         gather = inputs.deepspeed.find("zero3_save_16bit_model")
-        gather = gather or default_setting(False, "DeepSpeed's default stage3_gather_16bit_weights_on_model_save")
+        gather = gather or Setting.default(False, "DeepSpeed's default stage3_gather_16bit_weights_on_model_save")
         whole = "adapters" if lora else "full"
         findings.record_from(gather, "saving.weights", whole if as_bool(gather) else "sharded")
     else:
         return
     only = find("save_only_model")
     default_origin = "the Trainer saves optimizer states unless save_only_model is set"
-    findings.record_from(only or default_setting(False, default_origin), "saving.optimizer", not as_bool(only))
+    findings.record_from(only or Setting.default(False, default_origin), "saving.optimizer", not as_bool(only))
 
 
 # Facts about what a script does to its models: a changed config, frozen parameters, models beside the trained one.

@@ -19,7 +19,7 @@ from ...job.rules.strategies import DTYPE_NAMES, HALF, STRATEGIES
 from ..arguments.table import doubt_arguments, record_arguments
 from ..source.data_files import FilesystemView, table_of_setting
 from ..source.evidence import MODEL_STATES, Finding, FindingCollector
-from ..source.settings import LayeredSettings, Setting, as_bool, as_float, as_int, as_word, default_setting, words_of
+from ..source.settings import LayeredSettings, Setting, as_bool, as_float, as_int, as_word, words_of
 from ..source.versions import framework_with_version, is_at_least
 from ..source.written_places import origin_of_bound
 from .defaults import trl_defaults
@@ -304,7 +304,7 @@ class TrlTrainer(msgspec.Struct, frozen=True, kw_only=True):
         if self.method.trains_value_model and accumulation is not None:
             parts = as_int(settings.find("num_mini_batches")) or 1
             why = f"{self.method.name} generates for a whole update: accumulation"
-            return default_setting(accumulation.value * parts, f"{why} ({accumulation.origin}) x num_mini_batches")
+            return Setting.default(accumulation.value * parts, f"{why} ({accumulation.origin}) x num_mini_batches")
         if self.method.generation != "group" or not self.is_since((0, 18)):
             return None
         steps, whole = settings.find("steps_per_generation"), settings.find("generation_batch_size")
@@ -315,7 +315,7 @@ class TrlTrainer(msgspec.Struct, frozen=True, kw_only=True):
             return whole.with_value(max(1, total // (micro.value * (ranks or 1))))
         if accumulation is None:
             return None
-        return default_setting(accumulation.value, f"steps_per_generation, by default the {accumulation.origin}")
+        return Setting.default(accumulation.value, f"steps_per_generation, by default the {accumulation.origin}")
 
     def _read_colocated(self) -> None:
         """Record a vLLM in the training process, with a share of each GPU of its own."""
