@@ -170,7 +170,7 @@ def _with_assumed(program: Program, assumed: Mapping[str, AssumedVersion]) -> Pr
     for library, version in assumed.items():
         if library in Software.__struct_fields__:
             origin = f"{VERSION_NOT_KNOWN}{version.why}"
-            program.findings.record(f"software.{library}", str(version), origin, written=False)
+            program.findings.infer(f"software.{library}", str(version), origin)
     return replace(program, versions={**program.versions, **assumed})
 
 
@@ -186,7 +186,7 @@ def _read_software(program: Program) -> None:
     for library in Software.__struct_fields__:
         version = program.versions.get(library, "")
         if _VERSION.match(version):
-            program.findings.record(f"software.{library}", version, "installed beside its interpreter", written=False)
+            program.findings.infer(f"software.{library}", version, "installed beside its interpreter")
     loading = program.environ.get("CUDA_MODULE_LOADING", "").lower()
     if loading in ("lazy", "eager"):
         program.findings.record("software.module_loading", loading, "CUDA_MODULE_LOADING in the environment")

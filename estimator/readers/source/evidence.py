@@ -217,6 +217,10 @@ class FindingCollector:
         elif key not in self._refused:
             self._findings.setdefault(key, Finding(key=key, value=value, origin=origin, written=written))
 
+    def infer(self, key: str, value: Any, origin: str) -> None:
+        """Record a value that the user did not write: a default or an inference."""
+        self.record(key, value, origin, written=False)
+
     def record_count(self, key: str, setting: Setting | None) -> None:
         """Record a whole number of at least 1; refuse any other value."""
         if setting is None:

@@ -140,7 +140,7 @@ def _read_policy(program: Program, settings: LayeredSettings, weights: Setting, 
     if kept == "fp32":
         text = f"{weights.origin}; FSDP2 gathers in bf16: {origin}"
         findings.record("training.precision", "bf16-mixed", text, written=weights.written)
-    findings.record("parallel.reduce_dtype", "fp32", origin, written=False)
+    findings.infer("parallel.reduce_dtype", "fp32", origin)
 
 
 # Megatron-FSDP, once nvFSDP, under Automodel: its keys, and what Megatron-FSDP itself makes of them.
@@ -262,7 +262,7 @@ _LENGTH_NAMES = ("dataset.seq_length", "dataset.seq_len", "dataset.max_seq_lengt
 def read(program: Program) -> JobReading:
     """Return the job of an Automodel recipe."""
     findings, settings = program.findings, tool_settings(program, "c", "config")
-    findings.record("training.framework", "automodel", "the program that is started", written=False)
+    findings.infer("training.framework", "automodel", "the program that is started")
     known = program.versions.get("nemo_automodel") or program.versions.get("nemo-automodel")
     if (version_tuple(known) or _LATEST) < _LATEST:
         raise CannotTellError(
@@ -306,7 +306,7 @@ def _read_model(program: Program, settings: LayeredSettings) -> None:
         sentence = f"{attention.origin}: attention {attention.value!r} is not supported; sdpa is assumed."
         findings.mark_uncertain("model.attention", sentence)
     origin = "not set; FlashAttention 2, the default if it is installed, needs the same memory"
-    findings.record("model.attention", "sdpa", origin, written=False)
+    findings.infer("model.attention", "sdpa", origin)
 
 
 def _read_batch(settings: LayeredSettings, findings: FindingCollector) -> None:
@@ -325,7 +325,7 @@ def _read_batch(settings: LayeredSettings, findings: FindingCollector) -> None:
         findings.record_from(packed, "training.varying_lengths", False)
     else:
         origin = "Automodel pads a batch to its longest sequence unless it packs them"
-        findings.record("training.varying_lengths", True, origin, written=False)
+        findings.infer("training.varying_lengths", True, origin)
     findings.record_global_batch(settings.find("step_scheduler.global_batch_size"))
 
 

@@ -26,7 +26,7 @@ def read_adapter_method(program: Program, settings: LayeredSettings, *, second: 
     """Record the parameters of the model that train: none, in version 2 the norms; the method's own are a doubt."""
     findings = program.findings
     origin = f"LitGPT's adapter method{' v2' if second else ''}"
-    findings.record("training.trainable", ["*norm*", "*ln_*"] if second else ["!*"], origin, written=False)
+    findings.infer("training.trainable", ["*norm*", "*ln_*"] if second else ["!*"], origin)
     findings.warn(f"{origin}: its own parameters (some millions) are not counted.")
     findings.add_uncertainty("more", "gradients", "optimizer", unless="training.trainable_parameters")
     quantize = settings.find("quantize")
@@ -67,20 +67,20 @@ def read_devices(program: Program, settings: LayeredSettings, *, recipe: str) ->
         findings.require("parallel.data_shard")
         return
     if ranks.value == 1:
-        findings.record("parallel.data_shard", 1, origin, written=False)
+        findings.infer("parallel.data_shard", 1, origin)
         return
     composable = recipe in LORA_RECIPES and not older(program.versions.get("litgpt"), 0, 5, 11)
     strategy = "fsdp2" if composable else "fsdp1"
-    findings.record("parallel.strategy", strategy, f"{origin}: LitGPT shards over several devices", written=False)
+    findings.infer("parallel.strategy", strategy, f"{origin}: LitGPT shards over several devices")
     _read_reduction(program, composable=composable)
     if pretrains:
-        findings.record("parallel.sharding", "hybrid", "litgpt pretrain shards within a machine", written=False)
+        findings.infer("parallel.sharding", "hybrid", "litgpt pretrain shards within a machine")
         findings.record_from(ranks, "parallel.data_shard", per_node)
         findings.record_from(ranks, "parallel.data_replicate", nodes)
     else:
         findings.record_from(ranks, "parallel.data_shard", ranks.value)
         origin = f"{origin}: LitGPT then checkpoints every block"
-        findings.record("training.activation_checkpointing", "full", origin, written=False)
+        findings.infer("training.activation_checkpointing", "full", origin)
 
 
 def _read_reduction(program: Program, *, composable: bool) -> None:
@@ -95,7 +95,7 @@ def _read_reduction(program: Program, *, composable: bool) -> None:
         findings.warn("LitGPT gathers fp32 weights for LoRA on several devices; 16-bit weights are counted.")
         findings.add_uncertainty("more", "weights")
     if half in ("bf16", "fp16") and not (composable and mixed):
-        findings.record("parallel.reduce_dtype", half, "Lightning reduces FSDP's gradients in 16 bits", written=False)
+        findings.infer("parallel.reduce_dtype", half, "Lightning reduces FSDP's gradients in 16 bits")
 
 
 def _all_devices(program: Program, nodes: int) -> Setting | None:
@@ -192,7 +192,7 @@ def _untie(program: Program, settings: LayeredSettings, model: Setting) -> None:
     config = config_of_model(program, model)
     if config is not None and config.get("tie_word_embeddings"):
         untied = {**config, "tie_word_embeddings": False}
-        program.findings.record("model.config", untied, f"{model.origin}; LitGPT unties the head", written=False)
+        program.findings.infer("model.config", untied, f"{model.origin}; LitGPT unties the head")
 
 
 # Reads a LitGPT command or its YAML into a job.
@@ -217,9 +217,9 @@ def read(program: Program) -> JobReading:
     findings.record_global_batch(total)
     _read_optimizer(program, settings, pretrains=pretrains)
     lengths = "pretrain cuts its data to a fixed length" if pretrains else "a batch is padded to its longest sample"
-    findings.record("training.varying_lengths", not pretrains, f"LitGPT: {lengths}", written=False)
+    findings.infer("training.varying_lengths", not pretrains, f"LitGPT: {lengths}")
     if pretrains:
-        findings.record("training.compile", True, "litgpt pretrain compiles its model", written=False)
+        findings.infer("training.compile", True, "litgpt pretrain compiles its model")
     if recipe in LORA_RECIPES:
         record_arguments(library("litgpt"), "lora", settings, findings)
         _record_targets(settings, findings)
@@ -271,7 +271,7 @@ def _read_optimizer(program: Program, settings: LayeredSettings, *, pretrains: b
     quantized = settings.find("quantize")
     if quantized is not None and not pretrains:
         origin = f"{quantized.origin}: LitGPT's optimizer for it"
-        program.findings.record("training.optimizer", "paged-adamw", origin, written=False)
+        program.findings.infer("training.optimizer", "paged-adamw", origin)
     setting = settings.find("optimizer.class_path", "optimizer") or _default("AdamW", "optimizer")
     fused = {"fused": True} if pretrains else {}
     record_optimizer(program, settings, setting, "optimizer.init_args.", "optimizer.", **fused)

@@ -54,7 +54,7 @@ def _read_precision(settings: LayeredSettings, findings: FindingCollector) -> No
     if half == "bf16" and in_bf16 is not None:
         findings.record_from(in_bf16, "parallel.reduce_dtype", "bf16")
     elif half == "fp16" and not in_fp32:
-        findings.record("parallel.reduce_dtype", "fp16", "Megatron's default with --fp16", written=False)
+        findings.infer("parallel.reduce_dtype", "fp16", "Megatron's default with --fp16")
 
 
 def _read_model(settings: LayeredSettings, findings: FindingCollector) -> None:
@@ -87,9 +87,7 @@ def _read_model(settings: LayeredSettings, findings: FindingCollector) -> None:
     if findings.get("model.attention") is None:
         local = as_word(find("transformer_impl")) == "local" and not settings.is_true("use_flash_attn")
         attention = "eager" if local else "flash_attention_2"
-        findings.record(
-            "model.attention", attention, "Megatron's usual attention for --transformer-impl", written=False
-        )
+        findings.infer("model.attention", attention, "Megatron's usual attention for --transformer-impl")
 
 
 def _as_llama(config: dict[str, Any], settings: LayeredSettings) -> dict[str, Any]:
@@ -153,7 +151,7 @@ def _read_parallel(program: Program, settings: LayeredSettings) -> None:
     findings, world = program.findings, world_of_tool(program)
     ranks, is_sharded = as_int(world.ranks), _read_sharding(settings, findings)
     if not is_sharded and ranks != 1:
-        findings.record("parallel.strategy", "ddp", "no distributed optimizer", written=False)
+        findings.infer("parallel.strategy", "ddp", "no distributed optimizer")
         _record_replicas(program, world, settings)
     elif ranks != 1:
         record_ranks(program, world, settings, library("megatron"), None)

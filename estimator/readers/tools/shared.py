@@ -217,8 +217,8 @@ def read_server(
     findings, running = program.findings, f"the program is {table.title}"
     if named is not None:
         findings.record_from(named, "model.id", folder_id(program.filesystem, str(named.value)) or str(named.value))
-    findings.record("training.mode", "inference", running, written=False)
-    findings.record("inference.engine", table.title.lower(), running, written=False)
+    findings.infer("training.mode", "inference", running)
+    findings.infer("inference.engine", table.title.lower(), running)
     config = known_config(findings.get("model.id"), program.environ) or {}
     dtype, quantization, stored = (
         settings.find("dtype"),
@@ -229,7 +229,7 @@ def read_server(
         record_arguments(table, "weights", settings, findings)
     else:
         origin = f"{table.title} computes in the model's stored dtype"
-        findings.record("training.precision", served_precision(stored_dtype(config)), origin, written=False)
+        findings.infer("training.precision", served_precision(stored_dtype(config)), origin)
     for group in ("cache", "parallel"):
         record_arguments(table, group, settings, findings)
     doubt_arguments(table, "all", settings, findings)
@@ -246,9 +246,9 @@ def _read_stored_quantization(quantization: Mapping[str, Any], findings: Finding
     origin = "the model's quantization_config"
     if bits == 8 or method == "compressed-tensors":
         findings.warn(f"{origin} ({method or bits}) is counted as 8 bits per weight.")
-        findings.record("inference.weights", "int8", origin, written=False)
+        findings.infer("inference.weights", "int8", origin)
     elif method in WEIGHT_FORMATS:
-        findings.record("inference.weights", WEIGHT_FORMATS[method], origin, written=False)
+        findings.infer("inference.weights", WEIGHT_FORMATS[method], origin)
     elif method:
         findings.warn(f"{origin}: {method} is not supported; 16 bits per weight are assumed.")
 
@@ -259,7 +259,7 @@ def record_length(findings: FindingCollector, setting: Setting | None, config: M
         findings.record_count("training.sequence_length", setting)
     elif isinstance(longest := config.get("max_position_embeddings"), int):
         origin = f"the model's max_position_embeddings: {default}"
-        findings.record("training.sequence_length", longest, origin, written=False)
+        findings.infer("training.sequence_length", longest, origin)
 
 
 def record_share(findings: FindingCollector, key: str, setting: Setting, *, whole: bool) -> None:

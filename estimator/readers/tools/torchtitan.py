@@ -145,7 +145,7 @@ def _read_checkpointing(settings: LayeredSettings, mode: Setting | None, finding
     if as_word(mode) == "memory_budget":
         sentence = f"{mode.origin}: a memory budget is counted as selective checkpointing."
         findings.mark_uncertain(key, sentence)
-        findings.record(key, "selective", mode.origin, written=False)
+        findings.infer(key, "selective", mode.origin)
         return
     record_word(findings, key, mode, {name: name for name in ("none", "selective", "full")})
     if as_word(mode) == "selective" and option is not None and as_word(option) != "op":
@@ -194,7 +194,7 @@ def _read_parallel(program: Program, settings: LayeredSettings) -> None:
     splits_tensors = (as_int(tensor) or 1) > 1
     if tensor is not None and splits_tensors:
         origin = f"{tensor.origin}: torchtitan's tensor parallelism also splits norms and residuals"
-        findings.record("parallel.sequence_parallel", True, origin, written=False)
+        findings.infer("parallel.sequence_parallel", True, origin)
     whole_loss = settings.find_true("parallelism.disable_loss_parallel")
     if whole_loss is not None and splits_tensors:
         findings.warn(f"{whole_loss.origin}: the loss is assumed to be split over the tensor-parallel ranks.")
@@ -209,7 +209,7 @@ def _read_resharding(settings: LayeredSettings, stages: Setting | None, findings
         findings.record_from(policy, "parallel.reshard_after_forward", as_word(policy) == "always")
     elif (as_int(stages) or 1) > 1 and stages is not None:
         origin = f"{stages.origin}: torchtitan's default"
-        findings.record("parallel.reshard_after_forward", False, origin, written=False)
+        findings.infer("parallel.reshard_after_forward", False, origin)
 
 
 TOOL = known_tool(

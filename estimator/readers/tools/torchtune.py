@@ -114,11 +114,9 @@ def _read_other_models(program: Program, settings: LayeredSettings) -> None:
         return
     if loss is not None and any(word in str(loss.value) for word in _PREFERENCE_LOSSES):
         origin = f"{loss.origin}: each example is a chosen and a rejected sequence"
-        findings.record("training.sequences_per_example", 2, origin, written=False)
+        findings.infer("training.sequences_per_example", 2, origin)
         findings.record("training.loss", "log-probs", loss.origin)
-        findings.record(
-            "training.reference_pass", True, "a pass of the reference precedes the backward pass", written=False
-        )
+        findings.infer("training.reference_pass", True, "a pass of the reference precedes the backward pass")
         if reference is not None:
             models = [{"role": "reference", "sharded": sharded}]
             findings.record("other_models", models, reference.origin)
@@ -129,7 +127,7 @@ def _read_other_models(program: Program, settings: LayeredSettings) -> None:
         else:
             findings.warn(f"{teacher.origin}: the builder {teacher.value} is not supported and is not counted.")
             findings.add_uncertainty("more", "weights", unless="other_models")
-        findings.record("training.reference_pass", True, "the teacher's pass precedes the backward pass", written=False)
+        findings.infer("training.reference_pass", True, "the teacher's pass precedes the backward pass")
         findings.add_uncertainty("more", "logits")  # those of the teacher
 
 
@@ -169,12 +167,12 @@ def _read_ranks(program: Program, settings: LayeredSettings) -> None:
     if "single_device" in recipe or not (several or "distributed" in recipe or distributed is not None):
         return
     by_setting = distributed.origin if distributed is not None else "several ranks"
-    findings.record("parallel.strategy", "fsdp2", f"the recipe {recipe}" if recipe else by_setting, written=False)
+    findings.infer("parallel.strategy", "fsdp2", f"the recipe {recipe}" if recipe else by_setting)
     record_ranks(program, world, settings, library("torchtune"), settings.find("data_parallel_shard_dim"))
     record_arguments(library("torchtune"), "sharded", settings, findings)
     dtype = as_word(settings.find("dtype"))
     if dtype in ("bf16", "fp16"):
-        findings.record("parallel.reduce_dtype", dtype, "FSDP2 reduces gradients in their own dtype", written=False)
+        findings.infer("parallel.reduce_dtype", dtype, "FSDP2 reduces gradients in their own dtype")
 
 
 TOOL = known_tool("torchtune", read, is_own=lambda table: has_key(table, "_component_"))

@@ -136,7 +136,7 @@ def read_units(fsdp: LayeredSettings, findings: FindingCollector, *, first_versi
     if by_trainer and findings.get("lora.rank") is not None:
         word = _with_adapters(findings, first_version=first_version)
     elif wrap is None:  # FSDP_AUTO_WRAP_POLICY is NO_WRAP where nothing sets it
-        findings.record(_KEY, "model", "accelerate's default fsdp_auto_wrap_policy, which wraps nothing", written=False)
+        findings.infer(_KEY, "model", "accelerate's default fsdp_auto_wrap_policy, which wraps nothing")
     elif first_version and word == "size_based_wrap":
         if count > 0 and smallest is not None:
             findings.record("parallel.fsdp_min_unit_parameters", count, smallest.origin)
@@ -170,5 +170,5 @@ def _with_adapters(findings: FindingCollector, *, first_version: bool) -> str:
     if not first_version:
         origin = "the Trainer uses peft's wrap policy, which FSDP 2 under accelerate does not follow"
         findings.warn(f"FSDP 2 with adapters: {origin}; the whole model is gathered at once.", unless=_KEY)
-        findings.record(_KEY, "model", origin, written=False)
+        findings.infer(_KEY, "model", origin)
     return "transformer_based_wrap"

@@ -202,7 +202,7 @@ def _read_fsdp1(
     findings.record_from(strategy, "parallel.sharding", known.get(word, "full"))
     record_arguments(library("accelerate"), "fsdp1", fsdp, findings)
     origin = "accelerate's default fsdp_backward_prefetch"
-    findings.record("parallel.fsdp_backward_prefetch", "none", origin, written=False)
+    findings.infer("parallel.fsdp_backward_prefetch", "none", origin)
     per_node = inputs.world.per_node
     if word == "no_shard":
         _record_ranks("parallel.data_replicate", data, inputs.world, findings)
@@ -237,9 +237,7 @@ def _read_ddp(inputs: TrainerInputs, data: int | None, findings: FindingCollecto
         if replicate is not None and (as_int(replicate) or 1) > 1:
             findings.record("parallel.data_replicate", as_int(replicate), replicate.origin)
     elif data is not None and data > 1:
-        findings.record(
-            "parallel.strategy", "ddp", f"{_origin(world)}, and no setting asks for sharding", written=False
-        )
+        findings.infer("parallel.strategy", "ddp", f"{_origin(world)}, and no setting asks for sharding")
         _record_ranks("parallel.data_replicate", data, world, findings)
     elif world.one_per_gpu:
         sentence = (

@@ -279,7 +279,7 @@ def _read_varying_lengths(inputs: TrainerInputs, findings: FindingCollector) -> 
     elif (packing := settings.find("packing")) is not None:
         findings.record_from(packing, key, True)
     elif inputs.trl is not None:
-        findings.record(key, True, "TRL pads a batch to its longest sequence unless it packs them", written=False)
+        findings.infer(key, True, "TRL pads a batch to its longest sequence unless it packs them")
     elif (script := settings.find("script_varying_lengths")) is not None:
         findings.record_from(script, key, as_bool(script))
 

@@ -119,7 +119,7 @@ def _read_targets(setting: Setting | None, default: Setting | None, findings: Fi
         else:
             findings.record_from(setting, "lora.targets", names)
     elif default is not None:
-        findings.record("lora.targets", default.value, default.origin, written=False)
+        findings.infer("lora.targets", default.value, default.origin)
     else:
         findings.require("lora.targets")
 
@@ -211,7 +211,7 @@ def _read_task(inputs: TrainerInputs, findings: FindingCollector) -> None:
         findings.record_from(peft_task, "model.task", known)
     elif inputs.trl is not None and inputs.trl.task is not None:
         origin = f"the model that TRL's {inputs.trl.name} trains"
-        findings.record("model.task", inputs.trl.task, origin, written=False)
+        findings.infer("model.task", inputs.trl.task, origin)
 
 
 def _read_num_labels(inputs: TrainerInputs, findings: FindingCollector) -> None:
@@ -222,7 +222,7 @@ def _read_num_labels(inputs: TrainerInputs, findings: FindingCollector) -> None:
         findings.record_from(setting, "model.num_labels", number)
     elif inputs.trl is not None and inputs.trl.num_labels is not None:
         origin = f"the head that TRL's {inputs.trl.name} gives the model"
-        findings.record("model.num_labels", inputs.trl.num_labels, origin, written=False)
+        findings.infer("model.num_labels", inputs.trl.num_labels, origin)
 
 
 def _read_attention(setting: Setting | None, versions: Mapping[str, str], findings: FindingCollector) -> None:
@@ -238,7 +238,7 @@ def _read_attention(setting: Setting | None, versions: Mapping[str, str], findin
     if default != usual("transformers", "model.attention", {}):
         versions_known = ", ".join(f"{name} {versions[name]}" for name in ("transformers", "torch") if name in versions)
         origin = f"default of transformers with {versions_known}"
-    findings.record("model.attention", default, origin, written=False)
+    findings.infer("model.attention", default, origin)
     version = versions.get("transformers")
     older = usual("transformers", "model.attention", {"transformers": "4.0"})
     if isinstance(version, AssumedVersion) and default != older:
@@ -348,7 +348,7 @@ def read_precision(
         findings.mark_uncertain("training.precision", sentence, direction="more")
     if mixed is not None and kind in HALF and fsdp:
         origin = f"accelerate reduces FSDP's gradients in the type of {mixed.origin}"
-        findings.record("parallel.reduce_dtype", kind, origin, written=False)
+        findings.infer("parallel.reduce_dtype", kind, origin)
 
 
 def mixed_precision(inputs: TrainerInputs, findings: FindingCollector) -> Setting | None:

@@ -102,10 +102,10 @@ class TrlTrainer(msgspec.Struct, frozen=True, kw_only=True):
         key, generations = "training.sequences_per_example", as_int(settings.find("num_generations"))
         if method.sequences > 1:
             origin = f"TRL's {method.name}: each example is a chosen and a rejected sequence that run together"
-            findings.record(key, method.sequences, origin, written=False)
+            findings.infer(key, method.sequences, origin)
         if method.name == "grpo" and generations and not self.is_since((0, 15)):
             origin = f"{self.trl}: the batch counts prompts, with num_generations each"
-            findings.record(key, generations, origin, written=False)
+            findings.infer(key, generations, origin)
         prompt = None if settings.is_unset("max_prompt_length") else settings.find("max_prompt_length")
         completion = None if settings.is_unset(*_COMPLETION_NAMES) else settings.find(*_COMPLETION_NAMES)
         prepared = settings.find("dataset_kwargs")
@@ -146,7 +146,7 @@ class TrlTrainer(msgspec.Struct, frozen=True, kw_only=True):
         if method.reference_beside and not settings.is_true("precompute_ref_log_probs"):
             # even if it is the same model with its adapters off
             origin = f"TRL's {method.name}: its frozen model runs while the trained model's activations are kept"
-            findings.record("training.reference_pass", True, origin, written=False)
+            findings.infer("training.reference_pass", True, origin)
         replaced = liger is not None and not liger.written  # by unsloth's, which asks for it unasked
         tiles = own_loss and not replaced and self.is_since(method.tiles_since)
         if tiles and not version_known and liger is None:
@@ -155,7 +155,7 @@ class TrlTrainer(msgspec.Struct, frozen=True, kw_only=True):
             tiles = False
         if tiles:
             origin = f"{self.trl} computes the loss of {method.name} without the logits"
-            findings.record(_LOSS, "chunked", origin, written=False)
+            findings.infer(_LOSS, "chunked", origin)
         elif method.scores == "likelihood" and liger is not None:
             findings.record_from(liger, _LOSS, "fused-linear")
         elif method.scores == "likelihood" and loss is not None and as_word(loss) == "chunked_nll":
@@ -172,7 +172,7 @@ class TrlTrainer(msgspec.Struct, frozen=True, kw_only=True):
                 )
                 findings.doubt(sentence, "less", "logits", unless=_LOSS)
             origin = f"{self.trl} takes log-probabilities of {method.name} from all logits"
-            findings.record(_LOSS, _LOSS_OF_SCORES[method.scores], origin, written=False)
+            findings.infer(_LOSS, _LOSS_OF_SCORES[method.scores], origin)
 
     def read_other_models(self, setup: Setup) -> None:
         """Record ``other_models``, all of them together, and what may be held besides."""
@@ -187,7 +187,7 @@ class TrlTrainer(msgspec.Struct, frozen=True, kw_only=True):
         every = held + [(model, origin) for model, origin in found if not setup.holds(model["role"])]
         if every:
             origins = "; ".join(dict.fromkeys(origin for _, origin in every))
-            findings.record("other_models", [model for model, _ in every], origins, written=False)
+            findings.infer("other_models", [model for model, _ in every], origins)
         self._note_casts(setup)
         if method.partly_known:
             findings.warn(f"TRL's {method.name} is only partly supported: its other models and passes are not counted.")
@@ -203,11 +203,11 @@ class TrlTrainer(msgspec.Struct, frozen=True, kw_only=True):
         quantized = settings.is_true("load_in_4bit") or settings.is_true("load_in_8bit")
         if setup.adapters and quantized and setup.sharding is None and self.is_since(until):
             origin = f"{self.trl} uses 16-bit adapters over quantized weights and casts nothing to fp32"
-            findings.record("lora.kbit_preparation", False, origin, written=False)
-            findings.record("lora.adapter_dtype", "bf16", origin, written=False)
+            findings.infer("lora.kbit_preparation", False, origin)
+            findings.infer("lora.adapter_dtype", "bf16", origin)
         elif setup.adapters and quantized and setup.sharding is None and until is not None:
             origin = f"{self.trl} prepares a quantized model for {method.name} (prepare_model_for_kbit_training)"
-            findings.record("lora.kbit_preparation", True, origin, written=False)
+            findings.infer("lora.kbit_preparation", True, origin)
         doubt_arguments(TABLE, "casts", settings, findings)
 
     def _reference(self, setup: Setup) -> Iterator[tuple[dict[str, Any], str]]:
@@ -288,7 +288,7 @@ class TrlTrainer(msgspec.Struct, frozen=True, kw_only=True):
         """Record generation by transformers: the micro-batches whose sequences are generated at once."""
         settings, findings = self.settings, self.findings
         origin = f"{self.trl} generates text of {self.method.name} in the training process"
-        findings.record("rollout.engine", "transformers", origin, written=False)
+        findings.infer("rollout.engine", "transformers", origin)
         steps, prompt = self._steps_per_generation(ranks), settings.find("max_prompt_length")
         if steps is not None and (number := as_int(steps)) is not None and number > 1:
             findings.record_from(steps, "rollout.micro_batches", number)
@@ -401,7 +401,7 @@ def read_method(
     trainer = TrlTrainer(method=method, settings=settings, versions=versions, findings=findings)
     for key, head in (("model.task", method.task), ("model.num_labels", method.num_labels)):
         if head is not None:
-            findings.record(key, head, f"TRL's {name} trainer", written=False)
+            findings.infer(key, head, f"TRL's {name} trainer")
     for key, value in zip(_BATCH, (training.micro_batch, training.gradient_accumulation), strict=True):
         findings.record(key, value, _ORIGIN)
     trainer.read_length(Setting(value=training.sequence_length, origin=_ORIGIN))
@@ -425,13 +425,13 @@ def _read_arguments(settings: LayeredSettings, findings: FindingCollector, job: 
     """Record the precision and the checkpointing of a configuration of TRL's in which nothing else is set."""
     loaded, mixed = settings.find("dtype"), settings.find_true("bf16_unless_fp16")
     if job.lora is not None and mixed is not None and job.training.precision in HALF:
-        findings.record("lora.autocast", True, mixed.origin, written=False)
+        findings.infer("lora.autocast", True, mixed.origin)
     if loaded is not None:
         kind = "bf16" if mixed is not None else None
         precision = trainer_precision(DTYPE_NAMES.get(str(loaded.value)), kind, keeps_fp32=False)
-        findings.record("training.precision", precision, loaded.origin, written=False)
+        findings.infer("training.precision", precision, loaded.origin)
     if (recomputed := settings.find_true("activation_checkpointing")) is not None:
-        findings.record("training.activation_checkpointing", "full", recomputed.origin, written=False)
+        findings.infer("training.activation_checkpointing", "full", recomputed.origin)
 
 
 def _settings(job: Job) -> dict[str, Setting]:
