@@ -46,23 +46,19 @@ LORA_RECIPES = ("lora", "finetune", "finetune_lora")
 def read_devices(program: Program, settings: LayeredSettings, *, recipe: str) -> None:
     """Record the ranks: several mean FSDP, and for fine-tuning checkpointed blocks."""
     findings, pretrains = program.findings, recipe == "pretrain"
-    written_nodes = settings.find("num_nodes")
-    nodes = as_int(written_nodes) or 1
-    if written_nodes is not None and as_int(written_nodes) is None:
-        findings.refuse_ranks(refusal(written_nodes, "number of machines"))
-        findings.require("parallel.data_shard")
-        return
+    nodes = settings.find("num_nodes") or Setting.default(1, "LitGPT's default num_nodes")
     devices = settings.find("devices") or Setting.default("auto" if pretrains else 1, "LitGPT's default devices")
     if as_word(devices) in ("auto", "-1"):
-        devices = _all_devices(program, nodes) or devices
-    per_node = as_int(devices)
-    if per_node is None:
-        if not is_open(devices):
-            findings.refuse_ranks(refusal(devices, "number of devices"))
+        devices = _all_devices(program, as_int(nodes) or 1) or devices
+    per_node, machines = as_int(devices), as_int(nodes)
+    for setting, what in ((devices, "devices"), (nodes, "machines")):
+        if as_int(setting) is None and not is_open(setting):
+            findings.refuse_ranks(refusal(setting, f"number of {what}"))
+    if per_node is None or machines is None:
         findings.require("parallel.data_shard")
         return
-    origin = f"{devices.origin} times {written_nodes.origin}" if nodes > 1 and written_nodes else devices.origin
-    ranks = Setting(value=per_node * nodes, origin=origin, written=devices.written)
+    origin = f"{devices.origin} times {nodes.origin}" if machines > 1 else devices.origin
+    ranks = Setting(value=per_node * machines, origin=origin, written=devices.written)
     if checked_ranks(ranks, findings).ranks is None:
         findings.require("parallel.data_shard")
         return
@@ -76,7 +72,7 @@ def read_devices(program: Program, settings: LayeredSettings, *, recipe: str) ->
     if pretrains:
         findings.infer("parallel.sharding", "hybrid", "litgpt pretrain shards within a machine")
         findings.record_from(ranks, "parallel.data_shard", per_node)
-        findings.record_from(ranks, "parallel.data_replicate", nodes)
+        findings.record_from(ranks, "parallel.data_replicate", machines)
     else:
         findings.record_from(ranks, "parallel.data_shard", ranks.value)
         origin = f"{origin}: LitGPT then checkpoints every block"

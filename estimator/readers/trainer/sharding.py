@@ -232,10 +232,7 @@ def _read_ddp(inputs: TrainerInputs, data: int | None, findings: FindingCollecto
     shard = accelerate.find("parallelism_config_dp_shard_size")
     if shard is not None and (as_int(shard) or 1) > 1:
         findings.record("parallel.strategy", "fsdp2", shard.origin)
-        findings.record("parallel.data_shard", as_int(shard), shard.origin)
-        replicate = accelerate.find("parallelism_config_dp_replicate_size")
-        if replicate is not None and (as_int(replicate) or 1) > 1:
-            findings.record("parallel.data_replicate", as_int(replicate), replicate.origin)
+        _record_shards_and_replicas(inputs, data, findings)
     elif data is not None and data > 1:
         findings.infer("parallel.strategy", "ddp", f"{_origin(world)}, and no setting asks for sharding")
         _record_ranks("parallel.data_replicate", data, world, findings)
