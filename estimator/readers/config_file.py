@@ -8,6 +8,7 @@ from typing import Any, Literal
 from ..common.errors import InputError
 from ..common.paths import note_job_folder, working_folder
 from ..common.records import replace
+from .arguments.table import library
 from .program.deepspeed import deepspeed_layer
 from .program.program import Launch, Program, yaml_layer
 from .source.data_files import FilesystemView, layer_from_table, read_table
@@ -18,6 +19,7 @@ from .tools.shared import ConfigTable, Tool, has_any
 from .tools.tool_registry import TRAINER_LIBRARIES, all_tools, table_of_tool
 from .trainer.trainer_program import read_trainer
 from .trl.defaults import model_config_defaults, trl_defaults
+from .trl.methods import TABLE
 from .unread_tools import unread_tool_of_table
 
 # Tells what tool or library a configuration file was written for, by its names; where they leave it open, says so.
@@ -26,21 +28,7 @@ from .unread_tools import unread_tool_of_table
 Library = Literal["accelerate", "DeepSpeed", "TRL", "transformers"]
 """Libraries whose files are read without a ``Tool``."""
 HINT = "give a job file, a training tool's own configuration, or the launch line after --"
-_ACCELERATE = ("distributed_type", "compute_environment", "fsdp_config", "deepspeed_config")
-_DEEPSPEED = ("zero_optimization", "train_micro_batch_size_per_gpu", "train_batch_size")
 _MODEL = "model_name_or_path"
-_BATCH = "per_device_train_batch_size"
-_DATA = ("dataset_name", "dataset_config", "datasets", "dataset_text_field")
-_OF_SFT = (
-    *("packing", "padding_free", "completion_only_loss", "assistant_only_loss", "dataset_text_field", "eos_token"),
-    *("chat_template_path", "packing_strategy", "pad_to_multiple_of"),
-)
-_OF_OTHER_METHODS = {
-    "kto": ("desirable_weight", "undesirable_weight"),
-    "grpo": ("num_generations", "max_completion_length", "reward_funcs", "reward_model_name_or_path"),
-    "dpo": ("beta", "label_smoothing", "precompute_ref_log_probs", "ref_model_name_or_path", "max_prompt_length"),
-}
-"""Names that TRL's methods other than SFT have; the first method that has one of a file's names is suggested."""
 
 
 def tool_of_table(table: ConfigTable, path: Path) -> Tool | Library:
@@ -57,29 +45,30 @@ def tool_of_table(table: ConfigTable, path: Path) -> Tool | Library:
         return tools[0]
     if (unread := unread_tool_of_table(table)) is not None:
         raise InputError(f"{path}: {unread.sentence}")
-    library = _library(table, path)
-    if library is None:
+    found = _library(table, path)
+    if found is None:
         raise InputError(f"{path}: not a known configuration of a training tool{_likeness(table)}; {HINT}")
-    return library
+    return found
 
 
 def is_surely_sft(table: ConfigTable) -> bool:
     """Return True if a file of TRL has names that only its SFT has."""
-    return has_any(table, *_OF_SFT)
+    return has_any(table, *TABLE.aliases["sft"])
 
 
 def _library(table: ConfigTable, path: Path) -> Library | None:
-    if has_any(table, *_ACCELERATE) and _MODEL not in table:
+    names = library("transformers").aliases
+    if has_any(table, *names["accelerate"]) and _MODEL not in table:
         return "accelerate"
-    if has_any(table, *_DEEPSPEED):
+    if has_any(table, *names["deepspeed"]):
         return "DeepSpeed"
-    if _MODEL in table and has_any(table, *_DATA, *_OF_SFT):
-        other = next((method for method, names in _OF_OTHER_METHODS.items() if has_any(table, *names)), None)
+    if _MODEL in table and has_any(table, *names["data"], *TABLE.aliases["sft"]):
+        other = next((name for name in ("kto", "grpo", "dpo") if has_any(table, *TABLE.aliases[name])), None)
         if other is not None and not is_surely_sft(table):
             example = f"-- trl {other} --config {path.name}"
             raise InputError(f"{path}: may belong to several TRL commands; give the launch line, such as {example}")
         return "TRL"
-    if _BATCH in table:
+    if "per_device_train_batch_size" in table:
         return "transformers"
     return "TRL" if _MODEL in table and has_any(table, "output_dir", "gradient_checkpointing") else None
 

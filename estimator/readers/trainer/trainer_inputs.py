@@ -157,24 +157,12 @@ def _target_words(setting: Setting) -> str | list[str] | None:
 # The settings have transformers' names, wherever they were read: flags, YAML or JSON, a script's literals, defaults.
 
 
-_BATCH_NAMES = (
-    *("per_device_train_batch_size", "per_gpu_train_batch_size"),
-    *("micro_batch_size", "train_batch_size", "batch_size"),
-)
+_NAMES = library("transformers").aliases
 _ACCUMULATION = "gradient_accumulation_steps"
-_QUERY_LENGTHS = ("query_max_len", "query_max_length", "max_query_length", "q_max_len")
-_PASSAGE_LENGTHS = ("passage_max_len", "passage_max_length", "max_passage_length", "p_max_len")
-_LENGTH_NAMES = (
-    *("max_length", "max_seq_length", "max_seq_len", "block_size", "cutoff_len", "model_max_length"),
-    *("sequence_length", "sequence_len", "seq_length", "seq_len", "max_source_length"),
-    *_PASSAGE_LENGTHS,
-)
 _WITHOUT_TEXT = re.compile(
     r"image-(?!text)|segmentation|detection|estimation|video|ctc|speech|audio|keypoint|matting|rnnt|tdt"
 )
 """Tasks of models that read no text."""
-_PADDED_NAMES = ("pad_to_sequence_len", "pad_to_max_length")
-"""Settings that pad every sequence to the limit."""
 
 
 def read_step(inputs: TrainerInputs, findings: FindingCollector) -> None:
@@ -182,7 +170,9 @@ def read_step(inputs: TrainerInputs, findings: FindingCollector) -> None:
     _read_micro_batch(inputs, findings)
     trainer = inputs.trl_trainer(findings)
     if trainer is not None:
-        trainer.read_length(None if inputs.settings.is_unset(*_LENGTH_NAMES) else inputs.settings.find(*_LENGTH_NAMES))
+        trainer.read_length(
+            None if inputs.settings.is_unset(*_NAMES["length"]) else inputs.settings.find(*_NAMES["length"])
+        )
     else:
         _read_length(inputs, findings)
     _read_varying_lengths(inputs, findings)
@@ -217,7 +207,7 @@ def _read_compile(inputs: TrainerInputs, findings: FindingCollector) -> None:
 
 
 def _read_micro_batch(inputs: TrainerInputs, findings: FindingCollector) -> None:
-    batch = _prefer_written(inputs.settings.find(*_BATCH_NAMES), inputs.deepspeed, "micro_batch")
+    batch = _prefer_written(inputs.settings.find(*_NAMES["batch"]), inputs.deepspeed, "micro_batch")
     if (batch is None or not batch.written) and inputs.deepspeed is not None:
         batch = _share_of_train_batch(inputs, inputs.deepspeed) or batch
     for name in NULL_IS_WRONG:
@@ -240,12 +230,12 @@ def _share_of_train_batch(inputs: TrainerInputs, deepspeed: LayeredSettings) -> 
 
 
 def _read_length(inputs: TrainerInputs, findings: FindingCollector) -> None:
-    source = inputs.settings.find("max_source_length", "source_max_len", *_QUERY_LENGTHS)
-    target = inputs.settings.find("max_target_length", "target_max_len", "max_new_tokens", *_PASSAGE_LENGTHS)
+    source = inputs.settings.find("max_source_length", "source_max_len", *_NAMES["query"])
+    target = inputs.settings.find("max_target_length", "target_max_len", "max_new_tokens", *_NAMES["passage"])
     both = as_int(source), as_int(target)
     task = findings.get("model.task")
     is_one = task is None or task.value != "seq2seq-lm"  # whose encoder and decoder each take theirs
-    whole = inputs.settings.find(*_LENGTH_NAMES)
+    whole = inputs.settings.find(*_NAMES["length"])
     if whole is None and task is not None and _WITHOUT_TEXT.search(str(task.value)):
         findings.release("training.sequence_length")  # images and sounds have sizes of their own
         return
@@ -266,7 +256,7 @@ def _read_varying_lengths(inputs: TrainerInputs, findings: FindingCollector) -> 
     own collator and tokenizer ``script_varying_lengths`` tells.
     """
     key, settings = "training.varying_lengths", inputs.settings
-    packed, padded = settings.find_true("packing"), settings.find(*_PADDED_NAMES)
+    packed, padded = settings.find_true("packing"), settings.find(*_NAMES["padded"])
     unpadded = padded if padded is not None and as_bool(padded) is False else None
     if padded is not None and as_bool(padded):
         findings.record_from(padded, key, False)
