@@ -47,12 +47,7 @@ _OUTCOMES = re.compile(r"(?i)reward|log_?p|loss|score|logit|margin|acc|value|dim
 """In the names of what a model returns, which is joined after it has run."""
 _PADDING_COLLATORS = scripts().names["padding_collators"]
 _ONE_LENGTH = ("ConstantLengthDataset", "TextDataset", "group_texts", "group_text")
-_OF_ARGUMENTS = {
-    *("per_device_train_batch_size", "per_gpu_train_batch_size", "micro_batch_size", "train_batch_size", "batch_size"),
-    *("gradient_accumulation_steps", "gradient_checkpointing", "optim", "bf16", "fp16", "torch_compile"),
-    *("use_liger_kernel", "auto_find_batch_size", "per_device_eval_batch_size", "eval_strategy", "evaluation_strategy"),
-}
-"""Names that a trainer's arguments decide, with those by which a flag may stand for the batch."""
+_OF_ARGUMENTS = scripts().names["of_arguments"]
 _OF_LOADING = {"load_in_4bit", "load_in_8bit", "attn_implementation"}
 _LENGTHS_OF_TRL = ("max_length", "max_seq_length", "max_prompt_length")
 _GENERATES = re.compile(r"(?i)generate(_(text|answer|response|sample)s?)?|generationconfig|(\w*_)?pipeline|pipe")

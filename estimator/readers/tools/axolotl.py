@@ -21,14 +21,6 @@ _OF_TRL = "trl."
 _LEFT_TO_TRL = ("max_completion_length", "num_generations", "beta", "vllm_mode", "vllm_gpu_memory_utilization")
 """Settings of methods that generate text, for which axolotl has no default of its own."""
 _LIGER_LOSS = "fused_linear_cross_entropy"
-_LIGER_KERNELS = {
-    "rope": "rope",
-    "rms_norm": "rms_norm",
-    "swiglu": "swiglu",
-    "glu_activation": "swiglu",
-    "cross_entropy": "cross_entropy",
-}
-"""axolotl's settings ``liger_*``, all of which are off unless stated, by the names of Liger-Kernel's arguments."""
 _KERNELS = ("lora_mlp_kernel", "lora_qkv_kernel", "lora_o_kernel", "lora_embedding_kernel")
 _RANGE = re.compile(r"\[\d*(:\d*)?\]$")
 """The part of a parameter that ``unfrozen_parameters`` trains: the rest has gradients too, which are zeroed."""
@@ -127,12 +119,13 @@ def _translate_loss(trainer: dict[str, Setting]) -> None:
     """Translate plugins that compute the loss without the logits."""
     plugins, fused = trainer.pop("plugins", None), trainer.pop("liger_fused_linear_cross_entropy", None)
     names = plugins.value if plugins is not None and isinstance(plugins.value, list) else []
-    kernels = {name: trainer.pop(f"liger_{name}", None) for name in _LIGER_KERNELS}
+    names_of_liger = library("axolotl").words["liger"]
+    kernels = {name: trainer.pop(f"liger_{name}", None) for name in names_of_liger}
     stated = {key: on for key, on in {_LIGER_LOSS: fused, **kernels}.items() if on is not None}
     cut = any("cut_cross_entropy" in str(name).lower() for name in names)
-    off = dict.fromkeys(_LIGER_KERNELS.values(), False)
+    off = dict.fromkeys(names_of_liger.values(), False)
     if stated and any("liger" in str(name).lower() for name in names):
-        table = {_LIGER_KERNELS.get(key, key): bool(as_bool(on)) for key, on in stated.items()}
+        table = {names_of_liger.get(key, key): bool(as_bool(on)) for key, on in stated.items()}
         config = {**off, _LIGER_LOSS: cut, **table, "geglu": True, "layer_norm": True}
         first, wanted = next(iter(stated.values())), any(table.values())
     elif plugins is not None and cut:

@@ -25,18 +25,11 @@ from ..source.written_places import origin_of_bound
 from .defaults import trl_defaults
 from .methods import METHODS, TABLE, Method, Since
 
-_COMPLETION_NAMES = ("max_completion_length", "max_new_tokens", "response_length")
+_NAMES = TABLE.aliases
 _LENGTH, _LOSS = "training.sequence_length", "training.loss"
 _LOSS_OF_SCORES = {"log-probs": "log-probs", "divergence": "divergence"}
 _CHUNKED_LIGER = (1, 14)
 """Since then ``use_liger_kernel`` of the preference and policy trainers is TRL's own chunked loss."""
-_FUNCTIONS = {"accuracy_reward", "reasoning_accuracy_reward", "think_format_reward", "get_soft_overlong_punishment"}
-"""TRL's own reward functions, which hold no model (``trl/rewards``)."""
-_SCORERS = ("reward_model_name_or_path", "reward_model_path", "reward_funcs", "reward_model")
-_WITHOUT_MEMORY = (
-    *("sync_ref_model", "ref_model_sync_steps", "ref_model_mixup_alpha", "reference_free"),
-    *("vllm_server_host", "vllm_server_port", "vllm_server_base_url", "vllm_server_timeout"),
-)
 
 
 class Setup(msgspec.Struct, frozen=True, kw_only=True):
@@ -107,7 +100,7 @@ class TrlTrainer(msgspec.Struct, frozen=True, kw_only=True):
             origin = f"{self.trl}: the batch counts prompts, with num_generations each"
             findings.infer(key, generations, origin)
         prompt = None if settings.is_unset("max_prompt_length") else settings.find("max_prompt_length")
-        completion = None if settings.is_unset(*_COMPLETION_NAMES) else settings.find(*_COMPLETION_NAMES)
+        completion = None if settings.is_unset(*_NAMES["completion"]) else settings.find(*_NAMES["completion"])
         prepared = settings.find("dataset_kwargs")
         if prepared is not None and whole is not None and not whole.written and "skip_prepare" in str(prepared.value):
             whole = None  # the script's own collator makes the sequences, and TRL cuts none
@@ -177,7 +170,7 @@ class TrlTrainer(msgspec.Struct, frozen=True, kw_only=True):
     def read_other_models(self, setup: Setup) -> None:
         """Record ``other_models``, all of them together, and what may be held besides."""
         method, findings = self.method, self.findings
-        self.settings.find(*_WITHOUT_MEMORY)
+        self.settings.find(*_NAMES["without_memory"])
         found = [*self._reference(setup), *self._teacher(setup), *self._scorers(setup)]
         by_role = {model["role"]: model for model, _ in found}
         held = [
@@ -244,11 +237,11 @@ class TrlTrainer(msgspec.Struct, frozen=True, kw_only=True):
 
     def _scorers(self, setup: Setup) -> Iterator[tuple[dict[str, Any], str]]:
         """Yield reward models; functions of the user's own may hold some, which nobody can see from here."""
-        for name in _SCORERS if self.method.scored else ():
+        for name in _NAMES["scorer"] if self.method.scored else ():
             given = self.settings.find(name)
             for value in words_of(given):
                 origin = given.origin if given is not None else ""
-                if name == "reward_funcs" and "/" not in value and value not in _FUNCTIONS:
+                if name == "reward_funcs" and "/" not in value and value not in _NAMES["function"]:
                     self.findings.warn(f"{origin}: GPU memory of the reward function {value} is not counted.")
                     self.findings.add_uncertainty("more", "weights")
                 elif name != "reward_funcs" or "/" in value:
