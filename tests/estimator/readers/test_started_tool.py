@@ -74,6 +74,11 @@ def test_the_job_is_that_of_the_tools_own_command(tmp_path: Path, monkeypatch: p
             "start.py:3: script code other than run_exp is not counted.",
         ),
         (
+            "import sys\nsys.argv = ['x', 'y.yaml']\nrun_exp()\n",
+            "start.py:3: script code other than run_exp is not counted.",
+        ),
+        ("if choose():\n    patch()\nrun_exp()\n", "start.py:2: script code other than run_exp is not counted."),
+        (
             "settings = dict(lora_rank=5)\nrun_exp(settings)\n",
             "start.py:3: run_exp gets settings that vramtop cannot read.",
         ),
