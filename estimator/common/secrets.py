@@ -57,7 +57,6 @@ _PLAIN_VALUES = {
 _WORDS = r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+\d*|\d+|[A-Z]+\d*"
 _JUPYTER_OPTION = r"[\w\-.]*(?:App|Provider|Hub|Spawner)\.token"
 """``ServerApp.token``: Jupyter's options, whose values are secrets even if they are numbers."""
-_LAST_PART = r"(?i)[./:]token$"
 _NUMBER = r"[+-]?\d+(\.\d*)?([eE][+-]?\d+)?"
 _REFERENCE = (
     r"(?s)\$\{?[A-Z_][A-Z0-9_]*\}?|\$[({].*|<[^<>]{0,40}>|\[/?[A-Za-z_]{1,16}\]|\{\{?.*\}\}?|%\(.*\)s|\*+|%[A-Z_]+%"
@@ -89,8 +88,6 @@ def is_secret(name: str, value: str) -> bool:
     if last in ("key", "keys"):
         return owner in _KEY_OWNERS or bool(compiled(_RANDOM).search(value))
     if last in ("token", "tokens"):
-        if compiled(_LAST_PART).search(name) and owner not in _TEXT_TOKENS:
-            owner = ""
         if last == "tokens" and not owner:
             return bool(compiled(_RANDOM).search(value))
         return owner not in _TEXT_TOKENS

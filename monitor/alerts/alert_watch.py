@@ -444,11 +444,6 @@ class AlertStates:
         return {key: alert for key, alert in self._alerts.items() if alert.firing}
 
     @property
-    def firing_count(self) -> int:
-        """How many alerts fire."""
-        return sum(alert.firing for alert in self._alerts.values())
-
-    @property
     def waiting(self) -> tuple[Alert, ...]:
         """Conditions that hold, though not for long enough yet."""
         return worst_first(alert for alert in self._alerts.values() if not alert.firing)

@@ -352,7 +352,7 @@ class VramtopApp(ThemedApp, BoardApp):
             recording=self._recorder.path.name if self._recorder else None,
             failure=self._failure,
             banner=self._options.banner,
-            alerts=self.alert_watch.states.firing_count if self.alert_watch else 0,
+            alerts=len(self.alert_watch.states.firing) if self.alert_watch else 0,
         )
 
     @property

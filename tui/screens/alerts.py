@@ -130,7 +130,7 @@ class AlertsScreen(DrawnScreen[None]):
     def draw(self) -> None:
         """Draw the alerts."""
         watch = self.app.alert_watch
-        firing = watch.states.firing_count if watch else 0
+        firing = len(watch.states.firing) if watch else 0
         self.query_one("#title", StaticLines).show(Content(f"Alerts · {firing} firing"))
         scroll = self.query_one("#alerts", VerticalScroll)
         width = self.size.width - 2 - scroll.scrollbar_size_vertical
