@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Sequence
 
     from ..snapshot.snapshot import GpuProcess, ProcessType
 
@@ -149,7 +149,7 @@ OTHERS = (
 )  # fmt: skip
 
 
-# Search for the program of a command line in tables of programs, by look-ups rather than row by row.
+# What a command line runs.
 
 
 _PYTHON = re.compile(r"(python|pypy)[\d.]*t?d?$")
@@ -198,54 +198,18 @@ class CommandLine:
                 self.module = inside.removesuffix(".py").removesuffix("/__main__").replace("/", ".")
 
 
-class ProgramIndex:
-    """Programs by their marks.
-
-    Args:
-        programs: the rows; of several that match, the first counts.
-    """
-
-    def __init__(self, programs: Iterable[KnownProgram]) -> None:
-        self._programs = tuple(programs)
-        self._names: dict[str, list[int]] = {}
-        self._modules: dict[str, list[int]] = {}
-        self._beginnings: list[tuple[str, int]] = []
-        """Beginnings of names."""
-        self._titles: list[tuple[str, int]] = []
-        self._scripts: list[tuple[str, int]] = []
-        self._code: list[tuple[str, int]] = []
-        for at, program in enumerate(self._programs):
-            for name in program.executables:
-                if name.endswith("*"):
-                    self._beginnings.append((name[:-1], at))
-                else:
-                    self._names.setdefault(name, []).append(at)
-            for module in program.modules:
-                self._modules.setdefault(module, []).append(at)
-            self._titles += [(title, at) for title in program.titles]
-            self._scripts += [(f"/{ending}", at) for ending in program.scripts]
-            self._code += [(part, at) for part in program.code]
-
-    def find(self, line: CommandLine) -> KnownProgram | None:
-        """Return the first program that runs in a process with this command line; None: none of these."""
-        for at in sorted(set(self._matches(line))):
-            program = self._programs[at]
-            if not program.with_word or any(word in line.words for word in program.with_word):
-                return program
-        return None
-
-    def _matches(self, line: CommandLine) -> Iterator[int]:
-        for name in line.names:
-            yield from self._names.get(name, ())
-            yield from (at for beginning, at in self._beginnings if name.startswith(beginning))
-        parts = line.module.split(".") if line.module else []
-        for count in range(1, len(parts) + 1):
-            yield from self._modules.get(".".join(parts[:count]), ())
-        yield from (at for title, at in self._titles if line.title.startswith(title))
-        if line.script:
-            yield from (at for ending, at in self._scripts if f"/{line.script}".endswith(ending))
-        if line.code:
-            yield from (at for part, at in self._code if part in line.code)
+def runs(program: KnownProgram, line: CommandLine) -> bool:
+    """Return True if a process with this command line runs the program."""
+    if program.with_word and not any(word in line.words for word in program.with_word):
+        return False
+    beginnings = tuple(name[:-1] for name in program.executables if name[-1] == "*")
+    return (
+        any(name in program.executables or name.startswith(beginnings) for name in line.names)
+        or f"{line.module}.".startswith(tuple(f"{module}." for module in program.modules))
+        or line.title.startswith(program.titles)
+        or (line.script != "" and f"/{line.script}".endswith(tuple(f"/{ending}" for ending in program.scripts)))
+        or any(part in line.code for part in program.code)
+    )
 
 
 # Servers of models: programs that hold GPU memory to answer requests. Add a server here, as one row.
@@ -311,7 +275,6 @@ SERVERS = (
 PROGRAMS = (*SERVERS, *NOTEBOOKS, *HELPERS, *TRAINING, *DESKTOP, *OTHERS)
 """Every known program; the first that matches counts."""
 MAX_REMEMBERED = 4096
-_INDEX = ProgramIndex(PROGRAMS)
 _SERVER_TITLES = tuple(title for server in SERVERS for title in server.titles)
 _SERVING_NAMES = (" Serve", " Serving", " UI", "webui")
 """Ends of names that say already that the program serves."""
@@ -355,7 +318,7 @@ def identify(name: str | None, command: str | None, types: tuple[ProcessType, ..
         types: NVML's lists that have the process.
     """
     line = CommandLine(name, command or "")
-    found = _INDEX.find(line)
+    found = next((program for program in PROGRAMS if runs(program, line)), None)
     if found is not None:
         return found
     if types == ("graphics",):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from vramtop.monitor.host.kinds import CommandLine, KnownProgram, ProgramIndex, identify, kind_label
+from vramtop.monitor.host.kinds import CommandLine, KnownProgram, identify, kind_label, runs
 
 MADE_UP = KnownProgram(kind="server", name="Gibbon", executables=("gibbon",), with_word=("serve",))
 
@@ -69,7 +69,6 @@ def test_only_some_kinds_may_have_a_job() -> None:
 
 
 def test_a_program_is_added_by_one_row() -> None:
-    find = ProgramIndex([MADE_UP]).find
-    assert find(CommandLine(None, "/opt/gibbon/bin/gibbon serve m.bin")) is MADE_UP
-    assert find(CommandLine(None, "python /usr/bin/gibbon --debug serve")) is MADE_UP
-    assert find(CommandLine(None, "gibbon tell")) is None
+    assert runs(MADE_UP, CommandLine(None, "/opt/gibbon/bin/gibbon serve m.bin"))
+    assert runs(MADE_UP, CommandLine(None, "python /usr/bin/gibbon --debug serve"))
+    assert not runs(MADE_UP, CommandLine(None, "gibbon tell"))
