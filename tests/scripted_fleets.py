@@ -30,7 +30,7 @@ def host(name: str, *statuses: str | None, first: int = 0, user: str = "ann", **
     """Make a host with a GPU for each status, of a rank of the run of eight that all hosts share; None: an idle one."""
 
     def gpu(at: int, status: str | None) -> FleetGpu:
-        facts = RankFacts(rank=first + at, world_size=8)
+        facts = RankFacts(rank=first + at, world_size=8, master="node1:29500")
         held = 66 if status == "over" else 60
         fields = {"used_bytes": held * GIB, "budget_bytes": 60 * GIB, "job": "tune", "user": user, "facts": facts}
         rank = FleetProcess(pid=700 + at, status=status, sentence=f"holds {held} GiB", **fields)

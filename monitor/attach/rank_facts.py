@@ -1,4 +1,4 @@
-"""Reads from the environment of a process which rank of a run it is, and of how many.
+"""Reads which run a process is a rank of from its environment, so that ranks on several hosts are found to be one run.
 
 Sources: torch 2.13 ``torch/distributed/elastic/agent/server/local_elastic_agent.py`` (variables of torchrun's workers),
 srun(1) of Slurm, the environments of Open MPI and PMI.
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 _RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
 _WORLD_SIZES = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
+_MAX_CHARACTERS = 200
 
 
 class RankFactsReader:
@@ -46,8 +47,15 @@ def rank_facts(environ: Mapping[str, str]) -> RankFacts | None:
     """Return what an environment says of the run that its process is a rank of; None: it is a rank of none."""
     in_step = "SLURM_STEP_ID" in environ  # without, a process of the batch script has the variables of a task, too
     rank = _number(environ, *_RANKS, *(["SLURM_PROCID"] if in_step else []))
-    world_size = _number(environ, *_WORLD_SIZES, *(["SLURM_STEP_NUM_TASKS"] if in_step else []))
-    return None if rank is None else RankFacts(rank=rank, world_size=world_size)
+    if rank is None:
+        return None
+    master = ":".join(environ.get(name, "").strip() for name in ("MASTER_ADDR", "MASTER_PORT"))
+    is_whole = not master.startswith(":") and not master.endswith(":") and master.isprintable()
+    return RankFacts(
+        rank=rank,
+        world_size=_number(environ, *_WORLD_SIZES, *(["SLURM_STEP_NUM_TASKS"] if in_step else [])),
+        master=master[:_MAX_CHARACTERS] if is_whole else None,
+    )
 
 
 def _read(pid: int, start_time: float | None) -> RankFacts | None:

@@ -47,6 +47,8 @@ class RankFacts(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True)
     """Rank over all hosts: ``RANK``, and its like of Open MPI, PMI and Slurm steps."""
     world_size: int | None = None
     """Ranks of the run over all hosts: ``WORLD_SIZE``, likewise."""
+    master: str | None = None
+    """``MASTER_ADDR:MASTER_PORT``."""
 
 
 class FleetProcess(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):

@@ -36,7 +36,7 @@ def _hosts() -> tuple[HostReading, ...]:
         return FleetProcess(
             pid=50_112 + number % 2, used_bytes=used, user="ana", job="llama-70b-lora", status=status,
             sentence=sentence, budget_bytes=run.device_bytes, low_bytes=run.low_bytes, high_bytes=run.high_bytes,
-            facts=RankFacts(rank=number, world_size=4),
+            facts=RankFacts(rank=number, world_size=4, master="node01:29500"),
             steps=412, step_seconds=3.1, steps_at=START - 1,
         )  # fmt: skip
 

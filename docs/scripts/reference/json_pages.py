@@ -31,7 +31,9 @@ print JSON if they do not start the command."""
 
 _STREAM = """\
 `vramtop stream` writes one line per reading until standard input or output is closed ([schema](schemas/stream.json)).
-`vramtop --host` also reads a `schema` that differs by one. Times are Unix seconds by the host's clock."""
+`vramtop --host` also reads a `schema` that differs by one. Times are Unix seconds by the host's clock.
+
+Processes with the same `master` and world size are one run, wherever they are."""
 
 
 def _schema(name: str) -> dict[str, Any]:

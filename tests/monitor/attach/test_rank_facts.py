@@ -14,17 +14,17 @@ STEP = {"SLURM_PROCID": "3", "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "4"}
 @pytest.mark.parametrize(
     ("environ", "facts"),
     [
-        (TORCHRUN, (9, 16)),
-        ({"RANK": "9", "MASTER_ADDR": "node01"}, (9, None)),
-        (STEP, (3, 4)),
-        ({**STEP, **TORCHRUN}, (9, 16)),
-        ({"OMPI_COMM_WORLD_RANK": "2", "OMPI_COMM_WORLD_SIZE": "4"}, (2, 4)),
-        ({"PMI_RANK": "1", "PMI_SIZE": "2"}, (1, 2)),
+        (TORCHRUN, (9, 16, "node01:29500")),
+        ({"RANK": "9", "MASTER_ADDR": "node01"}, (9, None, None)),
+        (STEP, (3, 4, None)),
+        ({**STEP, **TORCHRUN}, (9, 16, "node01:29500")),
+        ({"OMPI_COMM_WORLD_RANK": "2", "OMPI_COMM_WORLD_SIZE": "4"}, (2, 4, None)),
+        ({"PMI_RANK": "1", "PMI_SIZE": "2"}, (1, 2, None)),
     ],
 )
 def test_torchrun_slurm_and_mpi_say_which_rank_it_is(environ, facts):
     found = rank_facts(environ)
-    assert (found.rank, found.world_size) == facts
+    assert (found.rank, found.world_size, found.master) == facts
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ def test_a_real_process_is_read_once(start):
     reader = RankFactsReader()
     key = (pid, start_time_of(pid))
     facts = reader.facts_of(key)
-    assert (facts.rank, facts.world_size) == (9, 16)
+    assert (facts.rank, facts.master) == (9, "node01:29500")
     assert reader.facts_of(key) is facts
     assert reader.facts_of((pid, key[1] - 3600)) is None  # an earlier process with this pid
     reader.keep_only([])

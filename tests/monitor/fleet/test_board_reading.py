@@ -11,7 +11,7 @@ from vramtop.monitor.fleet.fleet import HostReading, RankFacts, reading_of_board
 from vramtop.monitor.snapshot.faults import Fault
 from vramtop.monitor.snapshot.snapshot import WatchedJob
 
-FACTS = RankFacts(rank=3, world_size=8)
+FACTS = RankFacts(rank=3, world_size=8, master="node01:29500")
 
 
 @pytest.fixture

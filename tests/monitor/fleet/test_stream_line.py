@@ -13,7 +13,7 @@ def changed(line: bytes, **changes) -> bytes:
 
 
 def test_a_line_is_read_as_it_was_written(make_host, make_rank):
-    host = make_host("a", make_rank(1, facts={"rank": 0, "world_size": 2}))
+    host = make_host("a", make_rank(1, facts={"master": "a:1", "rank": 0, "world_size": 2}))
     line = stream_line(host)
     assert line.endswith(b"\n")
     assert line.count(b"\n") == 1

@@ -153,7 +153,7 @@ def test_readings_with_faults_mig_devices_jobs_and_unknown_figures(machine: Snap
 
 def test_the_same_over_hosts_and_as_a_line_of_a_stream(machine: Snapshot, watchlist: Watchlist) -> None:
     board = watchlist.update(machine)
-    facts = RankFacts(rank=0, world_size=16)
+    facts = RankFacts(rank=0, world_size=16, master="node01:29500")
     live = reading_of_board(board, host="a", facts_of=lambda *_: facts, interval=1.0, version="0.1.0")
     line = valid_json("stream", stream_line(live))
     assert [len(gpu.get("processes", ())) for gpu in line["gpus"]] == [2, 0, 0, 1]

@@ -17,7 +17,7 @@ def states(fleet):
 
 
 def test_hosts_are_merged_under_the_names_that_the_user_gave(ssh, make_hosts, make_host, make_rank):
-    facts = {"world_size": 2}
+    facts = {"master": "node01:29500", "world_size": 2}
     ssh.sends(
         "ann@a", b"Welcome to node01\n", stream_line(make_host("node01", make_rank(7, facts={**facts, "rank": 0})))
     )

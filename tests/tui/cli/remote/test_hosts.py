@@ -17,7 +17,7 @@ def host(name: str, first: int, status: str = "on_budget") -> HostReading:
     """Make a host with two of the four ranks of a run."""
 
     def gpu(at: int) -> FleetGpu:
-        facts = RankFacts(rank=first + at, world_size=4)
+        facts = RankFacts(rank=first + at, world_size=4, master="node01:29500")
         held = {"used_bytes": (60 + first + at) * GIB, "budget_bytes": 60 * GIB, "status": status}
         process = FleetProcess(pid=700 + at, user="ann", job="tune", facts=facts, **held)
         sizes = {"total_bytes": 80 * GIB, "used_bytes": 62 * GIB, "free_bytes": 18 * GIB}

@@ -78,4 +78,4 @@ def test_a_rank_says_which_run_it_is_of(stream: Stream) -> None:
     assert process.pid == rank.pid
     assert process.used_bytes == 10 * GIB
     assert process.facts
-    assert (process.facts.rank, process.facts.world_size) == (3, 8)
+    assert (process.facts.rank, process.facts.world_size, process.facts.master) == (3, 8, "node01:29500")
