@@ -244,6 +244,21 @@ def test_a_length_that_trl_does_not_cut_to_is_asked_for(tmp_path: Path) -> None:
     skips = ", dataset_kwargs={'skip_prepare_dataset': True}"
     assert read(tmp_path, text.format("")).value("training.sequence_length") == 1024
     assert "training.sequence_length" in read(tmp_path, text.format(skips)).missing
+    former = f"{LOAD}args = TrainingArguments('o', per_device_train_batch_size=4)\n"  # TRL's until 0.12
+    former += "SFTTrainer(model=model, args=args, dataset_text_field='text'{}).train()\n"
+    assert read(tmp_path, former.format("")).value("training.sequence_length") == 1024
+    assert "training.sequence_length" in read(tmp_path, former.format(skips)).missing
+
+
+@pytest.mark.parametrize(
+    ("name", "task"),
+    [("Llava", "causal-lm"), ("Qwen2_5_VL", "causal-lm"), ("MT5", "seq2seq-lm"), ("Whisper", "speech-seq2seq")],
+)
+def test_what_generates_under_a_condition_is_a_decoder_with_images_or_an_encoder_with_a_decoder(
+    tmp_path: Path, name: str, task: str
+) -> None:
+    text = f"model = transformers.{name}ForConditionalGeneration.from_pretrained('a/model')\n"
+    assert read(tmp_path, everything(model=text)).value("model.task") == task
 
 
 def test_an_average_of_torchs_is_named(tmp_path: Path) -> None:
