@@ -5,7 +5,7 @@ from typing import Any
 
 from vramtop.estimator.job.job import Job
 from vramtop.estimator.job.job_file.changes import job_from_mapping
-from vramtop.estimator.model.families import FAMILIES
+from vramtop.estimator.model.families.registry import FAMILIES
 
 _H: dict[str, Any] = {
     "hidden_size": 2048,

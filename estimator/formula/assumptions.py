@@ -8,7 +8,7 @@ from ..job.resolved_job import ResolvedJob
 from ..job.rules.dtype_widths import BITSANDBYTES, is_four_bit
 from ..job.trainable import describe_trained
 from ..model.architecture import Architecture, Inventory
-from ..model.families import FAMILIES, family_of
+from ..model.families.registry import FAMILIES, family_of
 from ..model.read_architecture import UNKNOWN_FAMILY_ERROR
 from ..model.trained_parameters import TrainedParameters, adapter_groups, near_names, unmatched_targets
 from .layer_context import uses_eager_attention

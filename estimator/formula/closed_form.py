@@ -21,7 +21,7 @@ from ..job.resolved_job import with_sizes_of
 from ..job.rules.dtype_widths import BYTES_PER_ELEMENT
 from ..job.settings import Inference, Training
 from ..model.architecture import Architecture, Inventory
-from ..model.families import FAMILIES
+from ..model.families.registry import FAMILIES
 from ..model.placement import has_unread_plan, plan_of_job, splits
 from ..model.rank_share import LocalParameters, Stage
 from ..model.read_architecture import UNKNOWN_FAMILY_ERROR

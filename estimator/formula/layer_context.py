@@ -16,7 +16,7 @@ from ..job.rules.dtype_widths import Widths
 from ..job.rules.frameworks import Framework
 from ..job.rules.version_rules import VersionRules
 from ..model.architecture import Architecture
-from ..model.families import LIGER_PATCHES
+from ..model.families.liger_kernels import LIGER_PATCHES
 from ..model.rank_share import Stage
 from ..model.trained_parameters import BlockRun, separates_experts
 

@@ -17,7 +17,7 @@ from ..job.job import Job
 from ..job.job_file.changes import job_from_mapping
 from ..job.settings import ModelSpec, Parallel, Run, Software, Target, Training, Uncertainties
 from ..model.architecture import Architecture
-from ..model.families import FAMILIES
+from ..model.families.registry import FAMILIES
 from ..model.find_config import find_built_in
 from ..model.read_architecture import read_architecture
 

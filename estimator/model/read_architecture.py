@@ -9,7 +9,9 @@ from ..common.errors import CannotTellError, InputError
 from ..job.job_file.changes import format_value
 from ..job.settings import Task
 from .architecture import Architecture, Inventory, assign_roles
-from .families import FAMILIES, GENERIC, Family, family_of, head_parameters
+from .families.family import Family
+from .families.registry import FAMILIES, GENERIC, family_of
+from .families.task_heads import head_parameters
 
 # Reads single fields of a model's config; errors name the field, its value and the config.
 

@@ -22,7 +22,7 @@ from ..job.rules.dtype_widths import BITSANDBYTES, quantized_bytes
 from ..job.settings import Lora
 from ..job.trainable import TrainableRules, trainable_rules
 from .architecture import Inventory, ParameterGroup
-from .families import family_of
+from .families.registry import family_of
 
 # Finds what trains from the number of trained parameters alone: such a number fits one usual choice, or none.
 

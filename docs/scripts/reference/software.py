@@ -7,7 +7,7 @@ from vramtop.estimator.job.rules.library_defaults import DEFAULTS, Default
 from vramtop.estimator.job.rules.optimizers.optimizer import Optimizer
 from vramtop.estimator.job.rules.optimizers.table import OPTIMIZERS
 from vramtop.estimator.job.rules.strategies import PRECISIONS, STRATEGIES, Strategy
-from vramtop.estimator.model.families import FAMILIES
+from vramtop.estimator.model.families.registry import FAMILIES
 from vramtop.estimator.model.find_config import built_in_models
 from vramtop.estimator.program.diffusion_models import diffusion_models
 from vramtop.estimator.program.named_models import named_models

@@ -13,7 +13,7 @@ from vramtop.estimator.job.job import Inference, Job
 from vramtop.estimator.job.job_file.changes import job_from_mapping
 from vramtop.estimator.job.settings import Lora, ModelSpec, Training
 from vramtop.estimator.model.checkpoint import job_of_model, stored_dtype, stored_format
-from vramtop.estimator.model.families import FAMILIES
+from vramtop.estimator.model.families.registry import FAMILIES
 from vramtop.estimator.model.find_config import built_in_models, other_kind, resolve_model
 
 LLAMA = dict(resolve_model(ModelSpec(id="llama-3.1-8b")).config)

@@ -10,7 +10,7 @@ from vramtop.estimator.common.errors import CannotTellError, InputError
 from vramtop.estimator.common.records import replace
 from vramtop.estimator.job.settings import Task
 from vramtop.estimator.model.architecture import Inventory
-from vramtop.estimator.model.families import FAMILIES
+from vramtop.estimator.model.families.registry import FAMILIES
 from vramtop.estimator.model.find_config import BuiltInModel, built_in_models
 from vramtop.estimator.model.read_architecture import (
     RULED_TASKS,

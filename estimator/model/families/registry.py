@@ -1,0 +1,34 @@
+"""The registry of model families by ``model_type``.
+
+A family is added by one row in ``DECODERS``, ``MIXTURES`` or ``ENCODERS``; a block that no other family has needs its
+own body function, like ``llama_body``.
+"""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from ...common.records import replace
+from ..architecture import BlockRules
+from .decoders import DECODERS, LLAMA_LIKE, PLAIN_MODELS
+from .encoders import ENCODERS
+from .family import Family
+from .mixtures import MIXTURES, WITH_EXPERT_NAMES
+
+FAMILIES: dict[str, Family] = {**DECODERS, **MIXTURES, **ENCODERS, **PLAIN_MODELS}
+"""The families whose parameters are counted exactly; of two marker fields in a config the later family's counts."""
+GENERIC = LLAMA_LIKE
+"""The record of an unknown ``model_type``: a decoder like Llama's."""
+_RELATIVES: Mapping[str, Family] = MappingProxyType(
+    {
+        "qwen": replace(GENERIC, window_off_by_default=True),
+        **dict.fromkeys(("gemma", "olmo2", "gpt_oss"), replace(GENERIC, rules=BlockRules(fp32_norm_scale=True))),
+    }
+)
+"""Rules of unknown families by the beginning of their name, which they share with a known one."""
+
+
+def family_of(model_type: str | None) -> Family:
+    """Return the record of a family; an unknown one is read as a decoder like Llama's."""
+    name = model_type or ""
+    family = FAMILIES.get(name) or WITH_EXPERT_NAMES.get(name)
+    return family or next((rules for start, rules in _RELATIVES.items() if name.startswith(start)), GENERIC)
