@@ -17,7 +17,7 @@ from ..job.job import Job
 from ..job.resolved_job import ResolvedJob, resolve_job
 from ..job.rules.optimizers.table import OPTIMIZERS
 from ..job.rules.strategies import STRATEGIES
-from ..job.settings import OptimizerName, StrategyName
+from ..job.setting_values import OptimizerName, StrategyName
 from .cause_search import (
     COMMON,
     FALLBACK_MAX_Z_SCORE,

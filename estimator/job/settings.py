@@ -1,108 +1,28 @@
 """The settings of a job: its tables as records, with one sentence on each field."""
 
 import shlex
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct, field
 from msgspec.structs import replace
 
-from .rules.frameworks import FRAMEWORKS
 from .rules.library_defaults import AUTO
-from .rules.optimizers.table import OPTIMIZERS, check_options
-from .rules.strategies import PRECISIONS, STRATEGIES
+from .rules.optimizers.table import check_options
+from .setting_values import (
+    Attention,
+    Dtype,
+    EnvironmentName,
+    FrameworkName,
+    FusedKernel,
+    OptimizerName,
+    Positive,
+    PrecisionName,
+    Quantization,
+    StrategyName,
+    Task,
+    Version,
+)
 from .trainable import check_patterns
-
-# The tasks that a model may have: the head on top of it.
-
-
-Task = Literal[
-    "causal-lm",
-    "masked-lm",
-    "seq2seq-lm",
-    "sequence-classification",
-    "token-classification",
-    "question-answering",
-    "feature-extraction",
-    "multiple-choice",
-    "next-sentence-prediction",
-    "pretraining",
-    "text-encoding",
-    "table-question-answering",
-    "image-text-to-text",
-    "multimodal-lm",
-    "visual-question-answering",
-    "document-question-answering",
-    "image-classification",
-    "zero-shot-image-classification",
-    "masked-image-modeling",
-    "image-segmentation",
-    "semantic-segmentation",
-    "instance-segmentation",
-    "universal-segmentation",
-    "object-detection",
-    "zero-shot-object-detection",
-    "depth-estimation",
-    "normal-estimation",
-    "pointmap-estimation",
-    "pose-estimation",
-    "keypoint-detection",
-    "keypoint-matching",
-    "mask-generation",
-    "image-matting",
-    "image-to-image",
-    "video-classification",
-    "text-recognition",
-    "table-recognition",
-    "speech-seq2seq",
-    "ctc",
-    "rnnt",
-    "tdt",
-    "audio-classification",
-    "audio-frame-classification",
-    "audio-xvector",
-    "audio-tokenization",
-    "text-to-spectrogram",
-    "text-to-waveform",
-    "time-series-prediction",
-    "decision",
-    "backbone",
-]
-"""The heads of transformers' auto classes: ``causal-lm`` is ``AutoModelForCausalLM``."""
-
-
-# Types of values that several tables of a job share.
-
-
-Positive = Annotated[int, Meta(ge=1, le=2**31 - 1)]
-"""No count of sequences, tokens or ranks reaches the maximum, and sums below it stay exact."""
-Version = Annotated[str, Meta(pattern=r"^v?\d+(\.\d+)*", max_length=64)]
-EnvironmentName = Annotated[str, Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=200)]
-Attention = Literal["sdpa", "eager", "flash_attention_2", "flash_attention_3"]
-Dtype = Literal["fp32", "bf16", "fp16"]
-Quantization = Literal["none", "nf4", "nf4-double", "int8", "int4"]
-FusedKernel = Literal["norm", "mlp", "rope", "cross-entropy"]
-
-if TYPE_CHECKING:
-    FrameworkName: TypeAlias = str
-    OptimizerName: TypeAlias = str
-    PrecisionName: TypeAlias = str
-    StrategyName: TypeAlias = str
-else:  # the tables' rows are the values that a job file may give
-    FrameworkName = Literal[tuple(FRAMEWORKS)]
-    OptimizerName = Annotated[
-        str,
-        Meta(
-            pattern=rf"^({'|'.join((AUTO, *OPTIMIZERS))}|[A-Za-z_][\w.]*:[A-Za-z_][\w.]*)$",
-            max_length=200,
-            extra={"choices": (AUTO, *OPTIMIZERS)},
-        ),
-    ]
-    _PRECISIONS = (AUTO, *PRECISIONS)
-    PrecisionName = Literal[_PRECISIONS]
-    StrategyName = Literal[tuple(STRATEGIES)]
-
-
-# The model of a job, its adapters, and the models that are held in memory beside it.
 
 
 class ModelSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -174,9 +94,6 @@ class OtherModel(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, 
     def runs_forward(self) -> bool:
         """True if its forward pass runs in each step."""
         return self.role != "ema" if self.forward is None else self.forward
-
-
-# Surroundings of a training step: library versions, the GPU, folders and keys, and what is not known.
 
 
 UncertaintyDirection = Literal["no", "less", "more", "either"]
@@ -292,9 +209,6 @@ class Run(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_de
     """Variable with the key to that service."""
     required_environment: list[EnvironmentName] = field(default_factory=list)
     """Other variables that the run needs."""
-
-
-# Parallelism: the ranks over which a job is split, and the way it is split.
 
 
 DeviceMap = Literal["auto", "balanced", "balanced_low_0", "sequential"] | dict[str, int | str]
@@ -415,9 +329,6 @@ class Parallel(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
         return self.data_ranks * self.tensor * self.pipeline * self.context
 
 
-# Settings of a model that generates text: a served one, or one that generates during training.
-
-
 class Inference(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """Settings of a served model, for ``training.mode = "inference"``.
 
@@ -462,9 +373,6 @@ class Rollout(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omi
     """Ranks over which vLLM splits the weights."""
     sleep: bool = False
     """vLLM gives its memory back between rollouts (``vllm_enable_sleep_mode``)."""
-
-
-# Settings of a training step.
 
 
 class Training(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -545,9 +453,6 @@ class Training(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
         return self.optimizer if ":" in self.optimizer else None
 
 
-# DeepSpeed's ZeRO settings on which memory depends.
-
-
 _Elements = Annotated[int, Meta(ge=0, le=2**53)]
 """DeepSpeed takes 0 as well, for a bucket that holds one parameter at a time."""
 
@@ -573,9 +478,6 @@ class Zero(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_d
     """Smaller parameters are never sharded, stage 3 (``stage3_param_persistence_threshold``); absent: 1e5."""
     sub_group: _Elements | None = None
     """Elements stepped at a time, stage 3 (``sub_group_size``); absent: 1e9."""
-
-
-# Settings of a checkpoint: what is saved, and on which device it is gathered.
 
 
 class Saving(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):

@@ -10,7 +10,7 @@ from functools import cached_property
 from math import prod
 from typing import Any, Literal
 
-from ..job.settings import Task
+from ..job.setting_values import Task
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,7 @@ from typing import Any, TypeGuard, get_args
 
 from ..common.errors import CannotTellError, InputError
 from ..job.job_file.changes import format_value
-from ..job.settings import Task
+from ..job.setting_values import Task
 from .architecture import Architecture, Inventory, assign_roles
 from .families.family import Family
 from .families.registry import FAMILIES, GENERIC, family_of

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from ..job.settings import Task
+from ..job.setting_values import Task
 
 LABELLED_TASKS: tuple[Task, ...] = (
     *("object-detection", "instance-segmentation", "universal-segmentation"),

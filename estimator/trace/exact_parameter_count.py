@@ -8,7 +8,8 @@ from typing import Any
 import msgspec
 
 from ..common.records import replace
-from ..job.settings import Lora, Task
+from ..job.setting_values import Task
+from ..job.settings import Lora
 from ..model.architecture import Buffer, Inventory, NamedShape, ParameterGroup, assign_roles, with_role
 from ..model.find_config import ResolvedModel
 from ..model.read_architecture import complete_config

@@ -9,7 +9,7 @@ models that transformers builds.
 from collections.abc import Iterator, Mapping
 
 from ...common.records import replace
-from ...job.settings import Task
+from ...job.setting_values import Task
 from ..architecture import Architecture, BlockRules, NamedShape, linear, norm
 from .family import Family
 from .task_heads import TaskHeads

@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from ...job.settings import Task
+from ...job.setting_values import Task
 from ..architecture import Architecture, BlockRules, NamedShape
 from .task_heads import TaskHeads
 

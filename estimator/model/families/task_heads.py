@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from ...job.settings import Task
+from ...job.setting_values import Task
 from ..architecture import Architecture, NamedShape, linear, norm
 
 

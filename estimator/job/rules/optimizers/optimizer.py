@@ -7,13 +7,6 @@ from typing import Any, Literal, Protocol
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-# Bytes of optimizer state per parameter, as a few kinds of tensors: full-size, quantized, factored, low-rank,
-# squares.
-#
-# A row of the table of optimizers adds them up. ``width`` is always the bytes per element of the parameter's dtype,
-# which most libraries give their states.
-
-
 Shape = tuple[int, ...]
 Options = Mapping[str, Any]
 Side = Literal["longer", "shorter"]
