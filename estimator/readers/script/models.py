@@ -500,6 +500,14 @@ def _hint_unsloth_loading(model: Model, call: Call) -> None:
     model.hints |= {name: Setting.default(value, "unsloth's default") for name, value in hints.items()}
 
 
+class _AdaptersOfOptions(AdapterConfig):
+    """Adapters of TRL's options, which assignments replace."""
+
+    def set_attribute(self, name: str, value: Any, call: Call) -> None:
+        super().set_attribute(name, value, call)
+        call.notes.options.assigned[name if name.startswith("lora_") else f"lora_{name}"] = call.setting(0)
+
+
 def _peft_config(call: Call) -> Any:
     """Follow TRL's ``get_peft_config(model_args)``: None unless adapters are asked for."""
     known = truth(call.run.attribute(call.value(0), "use_peft"))
@@ -507,7 +515,7 @@ def _peft_config(call: Call) -> Any:
         return UNKNOWN if known is None else None
     dropout = plain(call.run.attribute(call.value(0), "lora_dropout"))
     dropout = _DROPOUT if dropout is UNKNOWN else dropout
-    return AdapterConfig(Call(call.run, call.node, "LoraConfig", kwargs={"lora_dropout": dropout}))
+    return _AdaptersOfOptions(Call(call.run, call.node, "LoraConfig", kwargs={"lora_dropout": dropout}))
 
 
 def _quantization_config(call: Call) -> Any:

@@ -242,7 +242,7 @@ class _Layers(msgspec.Struct):
             for name in unknown:
                 del layer[name]
             found |= {name: sentence for name, sentence in unknown.items() if name in (*_DECISIVE, UNKNOWN_TABLE)}
-        for name in found.keys() & _HAVE_DEFAULTS:
+        for name in sorted(found.keys() & _HAVE_DEFAULTS):
             found[name] = f"{found[name].removesuffix('.')}; its default is counted."
         return {name: sentence for name, sentence in found.items() if name not in self.written}
 
@@ -499,7 +499,7 @@ def _decided_by_script(trained: _Trained, notes: Notes, layers: _Layers) -> set[
         names |= _OF_ARGUMENTS
     if trained.certain and model is not None and model.is_read:
         names |= {name for name in _OF_LOADING if name not in model.hints}
-    for name in names & layers.written.keys():
+    for name in [each for each in layers.written if each in names]:
         layers.assigned.setdefault(name, layers.written[name])
     passed_over = names - layers.written.keys() - layers.assigned.keys()
     own = options.declared.keys() - options.used

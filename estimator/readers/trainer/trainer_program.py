@@ -635,7 +635,7 @@ def _differs(running: Mapping[str, Any], config: Mapping[str, Any]) -> bool:
     """Return True if layers or embeddings were added to or removed from the model of the config."""
     if running.get("auto_map") or config.get("auto_map"):  # its code lies beside the config that is named
         return False
-    shared = [name for name in running.keys() & config.keys() if not name.endswith("_id")]
+    shared = [name for name in sorted(running.keys() & config.keys()) if not name.endswith("_id")]
     return any(
         running[name] != config[name] and all(type(table[name]) is int for table in (running, config))
         for name in shared

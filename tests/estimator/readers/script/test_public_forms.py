@@ -261,6 +261,27 @@ def test_what_generates_under_a_condition_is_a_decoder_with_images_or_an_encoder
     assert read(tmp_path, everything(model=text)).value("model.task") == task
 
 
+def test_adapters_of_options_are_those_that_the_script_makes_of_them(tmp_path: Path) -> None:
+    text = """parser = HfArgumentParser((transformers.TrainingArguments, trl.ModelConfig))
+args, model_args = parser.parse_args_into_dataclasses()
+peft_config = trl.get_peft_config(model_args)
+peft_config.target_modules = set(["q_proj", "v_proj"])
+trl.SFTTrainer(model, args=args, peft_config=peft_config).train()
+"""
+    words = ("--use_peft", "--lora_target_modules", "all-linear", "--lora_r", "4", "--output_dir", "o")
+    reading = read(tmp_path, f"import trl\n{LOAD}{text}", *words)
+    assert (reading.value("lora.targets"), reading.value("lora.rank")) == (["q_proj", "v_proj"], 4)
+
+
+def test_what_is_not_known_is_named_in_the_order_of_the_script(tmp_path: Path) -> None:
+    unknown = (
+        "per_device_train_batch_size=f(1), gradient_accumulation_steps=f(2), gradient_checkpointing=f(3), bf16=f(4)"
+    )
+    text = f"{LOAD}Trainer(model, TrainingArguments('o', {unknown})).train()\n"
+    named = [each for each in read(tmp_path, text).warnings if "f(" in each]
+    assert [each.partition("=f(")[2][:1] for each in named] == ["1", "2", "3", "4"]
+
+
 def test_an_average_of_torchs_is_named(tmp_path: Path) -> None:
     reading = read(tmp_path, own_loop("average = torch.optim.swa_utils.AveragedModel(model)\n"))
     assert any("keeps an average of the weights" in each for each in reading.warnings)
