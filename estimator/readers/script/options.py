@@ -281,6 +281,7 @@ class Parser(Thing):
 
     def _parse(self, call: Call) -> Any:
         own_words = call.args and call.name.startswith("parse_args")  # words in place of the command line
+        self._options.used |= {"config"} if call.name == "parse_args_and_config" else set()
         is_file = call.name in ("parse_json_file", "parse_yaml_file")
         is_given = call.value(0, "json_file", "yaml_file") in call.run.argv[1:2]  # whose settings are options already
         if own_words or (is_file and not is_given) or call.name == "parse_dict":

@@ -273,6 +273,24 @@ trl.SFTTrainer(model, args=args, peft_config=peft_config).train()
     assert (reading.value("lora.targets"), reading.value("lora.rank")) == (["q_proj", "v_proj"], 4)
 
 
+def test_the_file_of_trls_parser_fills_an_own_dataclass(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text("name: gpt2\nbatch: 3\nlongest: 384\n")
+    text = """from dataclasses import dataclass
+@dataclass
+class Own:
+    name: str
+    batch: int
+    longest: int
+own = TrlParser(dataclass_types=[Own]).parse_args_and_config()[0]
+model = AutoModelForCausalLM.from_pretrained(own.name)
+config = SFTConfig("o", per_device_train_batch_size=own.batch, max_length=own.longest)
+SFTTrainer(model, args=config).train()
+"""
+    reading = read(tmp_path, text, "--config", str(tmp_path / "a.yaml"))
+    keys = ("model.id", "training.micro_batch", "training.sequence_length")
+    assert [reading.value(key) for key in keys] == ["gpt2", 3, 384]
+
+
 def test_what_is_not_known_is_named_in_the_order_of_the_script(tmp_path: Path) -> None:
     unknown = (
         "per_device_train_batch_size=f(1), gradient_accumulation_steps=f(2), gradient_checkpointing=f(3), bf16=f(4)"
