@@ -198,8 +198,8 @@ def test_an_optimizer_of_the_user_s_own_is_stepped(own_optimizer: Job) -> None:
     traced = estimate(own_optimizer, method="traced")
     weights = 4 * traced.model.parameters
     assert traced.peak.components.optimizer == pytest.approx(5 * weights, rel=0.001)
-    exact = estimate(own_optimizer, method="exact").peak.allocated_bytes
-    assert traced.peak.allocated_bytes == pytest.approx(exact, rel=0.005)
+    counted = estimate(own_optimizer, method="exact").peak  # which does not step it
+    assert counted.low_bytes <= traced.peak.device_bytes <= counted.high_bytes
 
 
 SFT, DPO = {"loss": "chunked"}, {"loss": "chunked", "sequences_per_example": 2, "reference_pass": True}
