@@ -14,8 +14,9 @@ from .common.errors import CannotTellError, InputError, VramtopError
 from .common.records import replace
 from .common.reserved_memory import estimates_only_figures, how_reserved_memory_is_found
 from .formula.assumptions import card_warnings
-from .formula.rank_memory import free_for_modules, host_need
-from .formula.unstated_settings import UnstatedSettings, find_unstated, with_unstated_settings
+from .formula.host_memory import host_need
+from .formula.plan import free_for_modules
+from .formula.unstated.unstated_settings import UnstatedSettings, find_unstated, with_unstated_settings
 from .job.gpu_catalogue import Gpu, find_gpu
 from .job.job import REHEARSED, Job
 from .job.job_file.changes import check_job
@@ -32,7 +33,7 @@ from .trace.allocator_report import allocator_settings
 from .uncertain_settings import widen_for_uncertainty
 
 if TYPE_CHECKING:
-    from .formula.closed_form import JobFamilies
+    from .formula.job_families import JobFamilies
     from .formula.other_models import HeldModel
 
 UNTRACED = "The step was not traced: "
@@ -143,7 +144,7 @@ def _with_facts(budget: Budget, gpu: Gpu | None, settled: tuple[tuple[str, ...],
 
 
 def _no_families() -> "JobFamilies":
-    from .formula.closed_form import JobFamilies
+    from .formula.job_families import JobFamilies
 
     return JobFamilies()
 

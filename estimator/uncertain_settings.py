@@ -8,7 +8,7 @@ import msgspec
 
 from .common.records import replace
 from .common.sizes import size_text
-from .formula.rank_memory import communicator_bytes
+from .formula.process_memory import communicator_bytes
 from .job.settings import Uncertainties
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from vramtop.estimator.common.sizes import GIB, MIB
-from vramtop.estimator.formula.ranges import FORMULA, TRACED
+from vramtop.estimator.formula.calibration import FORMULA, TRACED
 from vramtop.estimator.job.gpu_catalogue import catalogue, generation_of
 
 ROOT = Path(__file__).parents[2]

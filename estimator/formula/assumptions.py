@@ -11,7 +11,7 @@ from ..model.architecture import Architecture, Inventory
 from ..model.families.registry import FAMILIES, family_of
 from ..model.read_architecture import UNKNOWN_FAMILY_ERROR
 from ..model.trained_parameters import TrainedParameters, adapter_groups, near_names, unmatched_targets
-from .layer_context import uses_eager_attention
+from .activations.layer_context import uses_eager_attention
 
 _LONG_SEQUENCE = 4096
 """Eager attention deserves a warning from that length on."""

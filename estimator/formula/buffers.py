@@ -9,8 +9,6 @@ from ..job.rules.dtype_widths import Widths
 from ..model.architecture import ParameterGroup
 from ..model.rank_share import LocalParameters, Stage
 
-# Units of parameters that are gathered and reduced together, in bytes; the largest block of a model.
-
 
 class Unit(Struct, frozen=True, kw_only=True):
     """Parameters that are gathered together, in bytes."""
@@ -89,9 +87,6 @@ def weight_width(held: LocalParameters, widths: Widths) -> float:
     return widths.adapter if held.adapter else widths.weight
 
 
-# The record of a rank's communication buffers inside torch's allocator, by moment of the step.
-
-
 class Buffers(Struct, frozen=True, kw_only=True):
     """Bytes of communication buffers inside torch's allocator, by moment of the step."""
 
@@ -138,16 +133,6 @@ class Buffers(Struct, frozen=True, kw_only=True):
     """The largest input of a reduce-scatter, which is one block of the allocator."""
 
 
-# Buffers of FSDP2 on one rank, moment by moment: gathered weights and gradients under reduction, in FSDP's units.
-#
-# Units (accelerate, ``utils/fsdp_utils.py``, 1.15): every block; the token embedding; final norm and head together, a
-# tied embedding with them; the rest under the root. By torch's ``distributed/fsdp/_fully_shard``: in the forward pass
-# a unit's flat buffer stays until the next unit's parameters are copied out of theirs (``wait_for_unshard`` holds it in
-# a variable of its own), or the root's forward pass is over; in the backward pass the next unit is gathered beforehand,
-# and the input of a reduce-scatter stays until the next unit's gradients exist. Root and head are not resharded after
-# the forward pass; a head with the embedding in its unit is gathered again by the last block's backward pass.
-
-
 @lru_cache(maxsize=256)
 def unit_buffers(
     stage: Stage,
@@ -160,6 +145,14 @@ def unit_buffers(
     reduced_over: int | None = None,
 ) -> Buffers:
     """Return the buffers of FSDP2 under accelerate, and under torchtitan since 0.2.
+
+    Units (accelerate, ``utils/fsdp_utils.py``, 1.15): every block; the token embedding; final norm and head together, a
+    tied embedding with them; the rest under the root. By torch's ``distributed/fsdp/_fully_shard``: in the forward pass
+    a unit's flat buffer stays until the next unit's parameters are copied out of theirs (``wait_for_unshard`` holds it
+    in a variable of its own), or the root's forward pass is over; in the backward pass the next unit is gathered
+    beforehand, and the input of a reduce-scatter stays until the next unit's gradients exist. Root and head are not
+    resharded after the forward pass; a head with the embedding in its unit is gathered again by the last block's
+    backward pass.
 
     Args:
         stage: what the rank holds.

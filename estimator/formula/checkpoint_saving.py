@@ -11,8 +11,6 @@ from ..model.rank_share import LocalParameters, Stage
 from .buffers import weight_width
 from .model_states import model_states
 
-# The part of a checkpoint of one pipeline stage: parameters as they are stored, and their optimizer states.
-
 
 class SavedState(Struct, frozen=True, kw_only=True):
     """Bytes of a state dict that ranks put together, before and while they do."""
@@ -66,23 +64,22 @@ def _whole_elements(held: LocalParameters) -> int:
     return prod(held.group.shape) * held.tensors
 
 
-# Bytes that a rank's GPU holds of other ranks' shards while a checkpoint is saved.
-#
-# Sources, and what was counted on them with torch's profiler on a fake process group (torch 2.13):
-# - FSDP2, full: ``get_model_state_dict`` gathers one parameter after the other in the type of its shard, and with
-#   ``cpu_offload`` the first rank copies it to the host at once (``_gather_state_dict``): one whole parameter, and
-#   under tensor parallelism its part of one rank besides. Without, all stay on the GPU of every rank. Sharded:
-#   nothing.
-# - FSDP1, full: ``state_dict`` unshards a unit in full precision and moves it to the host before the next one
-#   (``_unshard_fsdp_state_params``, ``FlatParamHandle.to_cpu``); without offload the root unit stays while all others
-#   are cloned. Sharded state dicts unshard too, beside the root, and each rank keeps copies of its shards.
-# - Optimizer states are gathered like that, one state at a time (``get_optimizer_state_dict``, ``optim_state_dict``).
-# - ZeRO 3: ``_zero3_consolidated_16bit_state_dict`` gathers the parameters of one module. ZeRO 1 and 2, DDP and one GPU
-#   hold whole weights already, which are copied to the host tensor by tensor.
-
-
 def gathered_bytes(job: ResolvedJob, stage: Stage) -> int:
-    """Return the bytes that a rank of this stage gathers at most while the job's checkpoint is saved."""
+    """Return the bytes that a rank of this stage gathers at most while the job's checkpoint is saved.
+
+    Sources, and what was counted on them with torch's profiler on a fake process group (torch 2.13):
+    - FSDP2, full: ``get_model_state_dict`` gathers one parameter after the other in the type of its shard, and with
+      ``cpu_offload`` the first rank copies it to the host at once (``_gather_state_dict``): one whole parameter, and
+      under tensor parallelism its part of one rank besides. Without, all stay on the GPU of every rank. Sharded:
+      nothing.
+    - FSDP1, full: ``state_dict`` unshards a unit in full precision and moves it to the host before the next one
+      (``_unshard_fsdp_state_params``, ``FlatParamHandle.to_cpu``); without offload the root unit stays while all
+      others are cloned. Sharded state dicts unshard too, beside the root, and each rank keeps copies of its shards.
+    - Optimizer states are gathered like that, one state at a time (``get_optimizer_state_dict``,
+      ``optim_state_dict``).
+    - ZeRO 3: ``_zero3_consolidated_16bit_state_dict`` gathers the parameters of one module. ZeRO 1 and 2, DDP and one
+      GPU hold whole weights already, which are copied to the host tensor by tensor.
+    """
     saving = job.job.saving
     if saving is None or job.shards.weights == 1:
         return 0
@@ -116,19 +113,16 @@ def _by_unit(job: ResolvedJob, state: SavedState, *, sharded: bool, to_cpu: bool
     return max(root, block) if to_cpu else root + max(state.whole, state.whole - root + block)
 
 
-# Copies of a checkpoint in host memory: of the whole model on the rank that writes it, or of each rank's shard.
-#
-# safetensors turns all tensors of a file into bytes before it writes (``safetensors/torch.py``, ``_flatten``);
-# transformers 5 makes files of up to 50 GB, before of 5 GB (``save_pretrained``). ``torch.save`` copies one storage
-# at a time. accelerate offloads sharded state dicts too (``set_state_dict_type``).
-
-
 _FILE_BYTES = 50 * 10**9
 """``max_shard_size`` of transformers 5."""
 
 
 def saved_on_host(job: ResolvedJob, stages: tuple[Stage, ...]) -> tuple[int, bool]:
     """Return the bytes of host memory that saving takes in one rank, and whether only the first rank of all needs them.
+
+    safetensors turns all tensors of a file into bytes before it writes (``safetensors/torch.py``, ``_flatten``);
+    transformers 5 makes files of up to 50 GB, before of 5 GB (``save_pretrained``). ``torch.save`` copies one storage
+    at a time. accelerate offloads sharded state dicts too (``set_state_dict_type``).
 
     Args:
         job: the job.
@@ -145,9 +139,6 @@ def saved_on_host(job: ResolvedJob, stages: tuple[Stage, ...]) -> tuple[int, boo
     if job.shards.weights == 1 or job.deepspeed:  # states are written as they are: one storage at a time
         return (weights if job.deepspeed else min(weights, _FILE_BYTES)), True
     return max(weights, states), True
-
-
-# Size of a checkpoint on disk.
 
 
 def checkpoint_bytes(budget: Budget) -> int:

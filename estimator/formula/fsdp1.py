@@ -1,4 +1,7 @@
-"""FSDP1 in the closed form: its units, by block, by size or by class, and the buffers that they take."""
+"""FSDP1 in the closed form: its units, by block, by size or by class, and the buffers that they take.
+
+Follows torch 2.13: ``torch/distributed/fsdp/wrap.py``, ``_runtime_utils.py``.
+"""
 
 import re
 from collections.abc import Callable, Iterable
@@ -11,12 +14,6 @@ from ..job.resolved_job import ResolvedJob
 from ..job.rules.dtype_widths import Widths
 from ..model.rank_share import LocalParameters, Stage
 from .buffers import Buffers, Unit, largest_block, unit_of, weight_width
-
-# Units that FSDP1's wrap policies make of a model's parameters (torch/distributed/fsdp/wrap.py, torch 2.13).
-#
-# A policy decides bottom-up: a module becomes a unit of what its wrapped children leave over. The size-based policy
-# wraps what has at least so many parameters, but no lists of modules; the other one wraps modules of given classes.
-
 
 Part = tuple[LocalParameters, float]
 """A parameter group, and the share of it."""
@@ -64,7 +61,11 @@ class FlatUnits(Struct, frozen=True, kw_only=True):
 
 
 def unit_rule(job: ResolvedJob) -> UnitRule:
-    """Return what a job's wrap policy makes a unit."""
+    """Return what a job's wrap policy makes a unit.
+
+    A policy decides bottom-up: a module becomes a unit of what its wrapped children leave over. The size-based policy
+    wraps what has at least so many parameters, but no lists of modules; the other one wraps modules of given classes.
+    """
     parallel = job.parallel
     if job.framework.own_adapters:  # LitGPT wraps its Block class only (finetune/lora.py)
         return UnitRule(adapters_apart=False)
@@ -187,16 +188,6 @@ def _elements(parts: Iterable[Part]) -> float:
     return sum(held.elements * share for held, share in parts)
 
 
-# Buffers of FSDP1 on one rank, moment by moment (torch/distributed/fsdp/_runtime_utils.py, torch 2.13).
-#
-# A unit is gathered before it runs and freed after it, the root's only at the end of the step. In the backward pass
-# the next unit is gathered ahead: before this one's gradients are computed (BACKWARD_PRE), beginning with the last
-# one when the root's output has its gradient; after them (BACKWARD_POST); or not at all. The gradient of a flat
-# parameter covers all of it, frozen parts too; autograd puts it together from those of the unit's parameters while
-# the unit is still gathered. What is reduced on another stream is no longer allocated, though its block is not free
-# yet (``record_stream``).
-
-
 Prefetch = Literal["pre", "post", "none"]
 
 
@@ -214,6 +205,13 @@ def flat_buffers(
     loss_in_forward: bool = True,
 ) -> Buffers:
     """Return the buffers of FSDP1.
+
+    A unit is gathered before it runs and freed after it, the root's only at the end of the step. In the backward pass
+    the next unit is gathered ahead: before this one's gradients are computed (BACKWARD_PRE), beginning with the last
+    one when the root's output has its gradient; after them (BACKWARD_POST); or not at all. The gradient of a flat
+    parameter covers all of it, frozen parts too; autograd puts it together from those of the unit's parameters while
+    the unit is still gathered. What is reduced on another stream is no longer allocated, though its block is not free
+    yet (``record_stream``).
 
     Args:
         stage: what the rank holds.

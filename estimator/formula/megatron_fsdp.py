@@ -26,9 +26,6 @@ def _largest(parameters: Iterable[LocalParameters], widths: Widths) -> int:
     return round(max((held.largest_tensor for held in parameters if held.trainable), default=0) * widths.compute)
 
 
-# Buffers of Megatron-FSDP on one rank, moment by moment: gathered weights, and gradients under reduction.
-
-
 def megatron_buffers(job: ResolvedJob, stage: Stage, *, tied: bool) -> Buffers:
     """Return the buffers of Megatron-FSDP, whose units are the blocks (megatron-fsdp 0.6.1, param_and_grad_buffer.py).
 

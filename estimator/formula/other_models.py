@@ -14,14 +14,10 @@ from ..job.settings import Lora, ModelSpec, OtherModel, Parallel, Training
 from ..model.architecture import Architecture, Inventory
 from ..model.find_config import resolve_model
 from ..model.read_architecture import count_parameters, read_architecture
+from .activations.saved_activations import forward_pass_bytes
 from .peak_moments import phase_peaks
-from .rank_memory import Plan, RankMemory, make_plan, rank_memory
-from .saved_activations import forward_pass_bytes
-
-# Bytes of one model that is held beside the trained one on one rank: its weights, and its forward pass.
-#
-# Its forward pass runs without a graph, so that it saves nothing: it takes the temporary memory of one block and its
-# logits. A model in host memory takes none on the GPU.
+from .plan import Plan, make_plan
+from .rank_memory import RankMemory, rank_memory
 
 
 class HeldModel(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,6 +50,9 @@ class HeldBytes(msgspec.Struct, frozen=True, kw_only=True):
 
 def held_bytes(job: ResolvedJob, held: HeldModel) -> HeldBytes:
     """Return what a held model takes on the rank with the most.
+
+    Its forward pass runs without a graph, so that it saves nothing: it takes the temporary memory of one block and its
+    logits. A model in host memory takes none on the GPU.
 
     Raises:
         InputError: the model cannot be spread as the job is.
@@ -107,12 +106,6 @@ def _plan(job: ResolvedJob, held: HeldModel) -> Plan:
     return make_plan(other, held.arch, held.inventory)
 
 
-# Adds the models beside the trained one to a budget: weights in every phase, a forward pass in the step.
-#
-# Their forward pass runs before the trained model's, or after it, when that one's activations exist: the budget takes
-# the later one, and the range allows for both. Logits of a teacher exist until the loss is computed from them.
-
-
 _RETAINED_SHARE = 0.6
 """Share of the forward pass's peak of logits and loss that is left when the loss has been computed."""
 _ROLES_WITH_LOGITS = ("teacher",)
@@ -138,6 +131,9 @@ class _Sum(msgspec.Struct, frozen=True, kw_only=True):
 
 def with_other_models(budget: Budget, held: Sequence[HeldModel]) -> Budget:
     """Return the budget with the models that are held beside the trained one.
+
+    Their forward pass runs before the trained model's, or after it, when that one's activations exist: the budget takes
+    the later one, and the range allows for both. Logits of a teacher exist until the loss is computed from them.
 
     Raises:
         InputError: one cannot be spread as the job is.
@@ -239,9 +235,6 @@ def _sentences(found: Sequence[tuple[HeldModel, HeldBytes]]) -> Iterator[str]:
         yield f"Besides the trained model there is {times}{name} ({held.label}), {where}{runs}."
 
 
-# Looks up the models that a job holds beside the trained one.
-
-
 def find_held_models(
     job: Job, arch: Architecture | CannotTellError, environ: Mapping[str, str] | None
 ) -> tuple[HeldModel, ...]:
@@ -273,9 +266,6 @@ def _held_model(
         shape = arch
         assumed = f"The {other.role} model {label} is assumed to be like the trained model: {error.message}."
     return HeldModel(model=other, label=label, arch=shape, inventory=count_parameters(shape), assumed=assumed)
-
-
-# Adds to a traced budget the phases that the traced step does not have: evaluation, and a checkpoint being saved.
 
 
 def with_phases_between_steps(budget: Budget, arch: Architecture, inventory: Inventory) -> Budget:

@@ -8,10 +8,11 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from ..budget import Components, Phase, PhaseName
+from .activations.saved_activations import forward_pass_bytes
 from .checkpoint_saving import gathered_bytes
+from .key_value_cache import sequence_cache_bytes
 from .model_states import steps_shards
-from .rank_memory import RankMemory, sequence_cache_bytes
-from .saved_activations import forward_pass_bytes
+from .rank_memory import RankMemory
 
 
 def phase_peaks(rank: RankMemory) -> tuple[Phase, ...]:

@@ -11,11 +11,9 @@ from ..job.settings import Zero
 from ..model.rank_share import Stage
 from .buffers import Buffers
 
-# DeepSpeed's sizes, in elements, with its defaults (``runtime/zero/config.py``).
-
 
 class ZeroSizes(Struct, frozen=True, kw_only=True):
-    """DeepSpeed's settings of one job, in elements; the job's, or the defaults."""
+    """DeepSpeed's settings of one job, in elements; the job's, or the defaults (``runtime/zero/config.py``)."""
 
     bucket: int
     """Gradients that are reduced at a time."""
@@ -51,9 +49,6 @@ def _sizes(zero: Zero, gathers: bool, offloads: bool) -> ZeroSizes:
         persists=sizes["persistence_threshold"],
         sub_group=max(1, sizes["sub_group"]),
     )
-
-
-# Memory of DeepSpeed's optimizer step: gradients of the rank's part, and copies of them.
 
 
 _NORM_BYTES = 8
@@ -104,9 +99,6 @@ def _wide(job: ResolvedJob) -> bool:
     Stage 2 accumulates in the dtype of the weights whatever the setting (``use_grad_accum_attribute``).
     """
     return job.parallel.gradient_dtype == "fp32" and job.zero_stage != 2
-
-
-# Buckets of ZeRO, and the weights that its stage 3 gathers, by moment of the step.
 
 
 def zero_buffers(job: ResolvedJob, stage: Stage) -> Buffers:

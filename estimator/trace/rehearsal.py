@@ -22,8 +22,10 @@ from ..common.records import replace
 from ..common.secrets import displayed
 from ..common.sizes import format_gib, size_text
 from ..common.untrusted_files import read_file, read_start
-from ..formula.ranges import REHEARSED, Doubts, StepDoubt, WorkspaceDoubt
-from ..formula.rank_memory import communicator_bytes
+from ..formula.calibration import REHEARSED
+from ..formula.doubts import Doubts, StepDoubt
+from ..formula.process_memory import communicator_bytes
+from ..formula.ranges import WorkspaceDoubt
 from ..isolation.protocol import VARIABLE
 from ..job.gpu_catalogue import find_gpu
 from ..job.job import Job

@@ -9,19 +9,10 @@ from ..budget import Budget, Components, ModelFacts, Peak, Phase, PhaseMark, Pha
 from ..common.errors import CannotTellError
 from ..common.records import replace
 from ..formula.assumptions import assumptions, warnings
-from ..formula.ranges import (
-    TRACED,
-    Calibration,
-    DoubtfulBytes,
-    Doubts,
-    WorkspaceDoubt,
-    allocated_span,
-    doubts_of,
-    figure_ranges,
-    longest_first_doubt,
-    preparation_doubt,
-)
-from ..formula.rank_memory import context_bytes, nccl_bytes, workspace_bytes
+from ..formula.calibration import TRACED, Calibration
+from ..formula.doubts import Doubts, doubts_of, longest_first_doubt, preparation_doubt
+from ..formula.process_memory import context_bytes, nccl_bytes, workspace_bytes
+from ..formula.ranges import DoubtfulBytes, WorkspaceDoubt, allocated_span, figure_ranges
 from ..job.gpu_catalogue import Gpu, generation_of
 from ..job.job import Job
 from ..job.resolved_job import ResolvedJob, resolve_job

@@ -181,7 +181,7 @@ def _device_json(gpu: DeviceVerdict, index: int) -> FitGpuJson:
 
 
 def _host_json(host: HostVerdict) -> HostVerdictJson:
-    from vramtop.estimator.formula.rank_memory import ASSUMPTION  # not at start-up: it brings the estimator
+    from vramtop.estimator.formula.host_memory import ASSUMPTION
 
     return {
         "verdict": host.verdict,

@@ -8,7 +8,8 @@ from functools import lru_cache
 
 import msgspec
 
-from vramtop.estimator.formula.rank_memory import make_plan, rank_memory
+from vramtop.estimator.formula.plan import make_plan
+from vramtop.estimator.formula.rank_memory import rank_memory
 from vramtop.estimator.formula.reserved.machine import Machine
 from vramtop.estimator.formula.reserved.replayed import TrainingRun
 from vramtop.estimator.job.job import Job

@@ -1,11 +1,11 @@
 """Derive the calibration of ranges from the accuracy table (``python tests/accuracy/calibrate.py``).
 
-A range rests on shares by which the bytes in doubt may be wrong (``estimator/formula/ranges``). For a row, the share
-that a source of doubt needs is the one with which the measured figure lies just within the range, the other shares
-being known: steps first, from allocated bytes; then the allocator, from reserved bytes and the device's. The share of
-a source of doubt is the quantile of what its rows need. Every repository that published figures counts alike, however
-many, since its rows share their errors. The share of the CUDA context follows from the contexts that were observed;
-that of NCCL's buffers is a judgment (``NCCL_SHARE`` in calibration.py).
+A range rests on shares by which the bytes in doubt may be wrong (``estimator/formula/calibration``). For a row, the
+share that a source of doubt needs is the one with which the measured figure lies just within the range, the other
+shares being known: steps first, from allocated bytes; then the allocator, from reserved bytes and the device's. The
+share of a source of doubt is the quantile of what its rows need. Every repository that published figures counts alike,
+however many, since its rows share their errors. The share of the CUDA context follows from the contexts that were
+observed; that of NCCL's buffers is a judgment (``NCCL_SHARE`` in calibration.py).
 """
 
 import argparse
@@ -18,19 +18,9 @@ from predictions import Result, predict_all
 
 from vramtop.estimator.budget import Phase, Span
 from vramtop.estimator.common.records import replace
-from vramtop.estimator.formula.ranges import (
-    COUNT_SHARE,
-    FORMULA,
-    SMALL_BYTES,
-    TRACED,
-    Calibration,
-    DoubtfulBytes,
-    Doubts,
-    allocated_span,
-    doubts_of,
-    figure_ranges,
-    longest_first_doubt,
-)
+from vramtop.estimator.formula.calibration import COUNT_SHARE, FORMULA, SMALL_BYTES, TRACED, Calibration
+from vramtop.estimator.formula.doubts import Doubts, doubts_of, longest_first_doubt
+from vramtop.estimator.formula.ranges import DoubtfulBytes, allocated_span, figure_ranges
 from vramtop.estimator.job.resolved_job import resolve_job
 
 LEVEL = 0.9

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from vramtop.estimator.budget import Budget
-from vramtop.estimator.formula.rank_memory import nccl_bytes
+from vramtop.estimator.formula.process_memory import nccl_bytes
 from vramtop.estimator.job.job import Job
 from vramtop.estimator.job.job_file.changes import job_from_mapping
 

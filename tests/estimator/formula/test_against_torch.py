@@ -18,7 +18,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from transformers import masking_utils
 
 from vramtop.estimator.budget import Budget
-from vramtop.estimator.formula.rank_memory import workspace_bytes
+from vramtop.estimator.formula.process_memory import workspace_bytes
 from vramtop.estimator.job.gpu_catalogue import generation_of
 
 SMALL = {"vocab_size": 4000, "num_hidden_layers": 4}

@@ -7,7 +7,7 @@ import pytest
 
 from vramtop.estimator.budget import Budget, Components
 from vramtop.estimator.common.sizes import MIB
-from vramtop.estimator.formula.rank_memory import nccl_bytes, workspace_bytes
+from vramtop.estimator.formula.process_memory import nccl_bytes, workspace_bytes
 from vramtop.estimator.job.gpu_catalogue import find_gpu, generation_of
 from vramtop.estimator.job.job import Job
 from vramtop.estimator.job.job_file.changes import job_from_mapping

@@ -7,7 +7,8 @@ from hypothesis import given, settings, strategies as st
 from vramtop.estimator.budget import Budget
 from vramtop.estimator.common.errors import VramtopError
 from vramtop.estimator.common.reserved_memory import with_reserved_memory
-from vramtop.estimator.formula.closed_form import JobFamilies, closed_form
+from vramtop.estimator.formula.closed_form import closed_form
+from vramtop.estimator.formula.job_families import JobFamilies
 from vramtop.estimator.job.job import Job
 from vramtop.estimator.job.job_file.changes import job_from_mapping, with_changes
 from vramtop.estimator.job.resolved_job import settled

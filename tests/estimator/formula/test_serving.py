@@ -11,7 +11,7 @@ from vramtop.estimator.common.errors import CannotTellError
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.estimation import estimate
 from vramtop.estimator.formula.closed_form import closed_form
-from vramtop.estimator.formula.rank_memory import sequence_cache_bytes
+from vramtop.estimator.formula.key_value_cache import sequence_cache_bytes
 from vramtop.estimator.job.gpu_catalogue import find_gpu
 from vramtop.estimator.job.job import Job, Software, Training
 from vramtop.estimator.job.job_file.changes import job_from_mapping, with_changes

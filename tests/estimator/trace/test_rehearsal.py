@@ -10,7 +10,7 @@ from real_run import real_peak
 from slow_cases import quick_every
 
 from vramtop.estimator.common.errors import CannotTellError, InputError
-from vramtop.estimator.formula.rank_memory import communicator_bytes
+from vramtop.estimator.formula.process_memory import communicator_bytes
 from vramtop.estimator.isolation.protocol import VARIABLE
 from vramtop.estimator.job.gpu_catalogue import find_gpu
 from vramtop.estimator.job.job import Job

@@ -7,7 +7,7 @@ import pytest
 from real_run import real_peak
 
 from vramtop.estimator.estimation import estimate
-from vramtop.estimator.formula.rank_memory import workspace_bytes
+from vramtop.estimator.formula.process_memory import workspace_bytes
 from vramtop.estimator.job.gpu_catalogue import generation_of
 from vramtop.estimator.job.job_file.changes import job_from_mapping
 from vramtop.estimator.model.find_config import resolve_model

@@ -134,7 +134,7 @@ def test_the_second_answer_computes_nothing_by_the_closed_form(monkeypatch: pyte
     def called(*_: object, **__: object) -> None:
         raise AssertionError("the closed form was called")
 
-    monkeypatch.setattr("vramtop.estimator.formula.unstated_settings.closed_form", called)
+    monkeypatch.setattr("vramtop.estimator.formula.unstated.unstated_settings.closed_form", called)
     monkeypatch.setattr("vramtop.estimator.formula.reserved.replayed.cache_of_lengths", called)
 
     assert estimate(JOBS["bf16"], method="traced").to_json() == first.to_json()

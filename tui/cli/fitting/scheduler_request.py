@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from vramtop.estimator.budget import Budget
 from vramtop.estimator.common.errors import InputError, Verdict
 from vramtop.estimator.common.sizes import GIB, MIB
-from vramtop.estimator.formula.rank_memory import ASSUMPTION
+from vramtop.estimator.formula.host_memory import ASSUMPTION
 from vramtop.monitor.board.capacity import described_devices
 from vramtop.monitor.board.fit import check_fit
 

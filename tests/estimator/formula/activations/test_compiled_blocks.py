@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from partitioned_graphs import saved_bytes
 
-from vramtop.estimator.formula.saved_activations import saved_activations
+from vramtop.estimator.formula.activations.saved_activations import saved_activations
 from vramtop.estimator.job.job_file.changes import job_from_mapping
 from vramtop.estimator.job.resolved_job import resolve_job
 from vramtop.estimator.model.rank_share import stages

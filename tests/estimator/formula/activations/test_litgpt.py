@@ -9,8 +9,9 @@ import torch
 from torch.nn import functional
 
 from vramtop.estimator.estimation import estimate
-from vramtop.estimator.formula.logits_and_loss import LossBytes, loss_bytes
-from vramtop.estimator.formula.saved_activations import saved_activations
+from vramtop.estimator.formula.activations.saved_activations import saved_activations
+from vramtop.estimator.formula.logits_and_loss import loss_bytes
+from vramtop.estimator.formula.loss_bytes import LossBytes
 from vramtop.estimator.job.job import Job
 from vramtop.estimator.job.job_file.changes import job_from_mapping
 from vramtop.estimator.job.resolved_job import resolve_job

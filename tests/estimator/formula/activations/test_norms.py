@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from vramtop.estimator.formula.layer_context import layer_context
-from vramtop.estimator.formula.saved_activations import norm_per_token
+from vramtop.estimator.formula.activations.block import norm_per_token
+from vramtop.estimator.formula.activations.layer_context import layer_context
 from vramtop.estimator.job.job_file.changes import job_from_mapping
 from vramtop.estimator.job.resolved_job import resolve_job
 from vramtop.estimator.model.rank_share import stages

@@ -7,7 +7,7 @@ import pytest
 import torch
 import transformers
 
-from vramtop.estimator.formula.saved_activations import saved_activations
+from vramtop.estimator.formula.activations.saved_activations import saved_activations
 from vramtop.estimator.job.job_file.changes import job_from_mapping
 from vramtop.estimator.job.resolved_job import resolve_job
 from vramtop.estimator.model.rank_share import stages

@@ -13,7 +13,7 @@ from transformers import masking_utils
 from vramtop.estimator.budget import Budget
 from vramtop.estimator.common.errors import CannotTellError
 from vramtop.estimator.estimation import estimate, quick_estimator
-from vramtop.estimator.formula.rank_memory import workspace_bytes
+from vramtop.estimator.formula.process_memory import workspace_bytes
 from vramtop.estimator.job.gpu_catalogue import generation_of
 from vramtop.estimator.job.job import Job
 from vramtop.estimator.job.job_file.changes import job_from_mapping, with_changes

@@ -8,15 +8,9 @@ import pytest
 from vramtop.estimator.budget import Budget, Components, Peak, Span
 from vramtop.estimator.common.records import replace
 from vramtop.estimator.estimation import estimate
-from vramtop.estimator.formula.ranges import (
-    COUNT_SHARE,
-    FORMULA,
-    SMALL_BYTES,
-    DoubtfulBytes,
-    Doubts,
-    StepDoubt,
-    figure_ranges,
-)
+from vramtop.estimator.formula.calibration import COUNT_SHARE, FORMULA, SMALL_BYTES
+from vramtop.estimator.formula.doubts import Doubts, StepDoubt
+from vramtop.estimator.formula.ranges import DoubtfulBytes, figure_ranges
 from vramtop.estimator.job.job_file.changes import job_from_mapping
 
 GIB = 2**30

@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
-from vramtop.estimator.formula.rank_memory import RankMemory, make_plan, rank_memory
-from vramtop.estimator.formula.reserved import replayed
+from vramtop.estimator.formula.plan import make_plan
+from vramtop.estimator.formula.rank_memory import RankMemory, rank_memory
+from vramtop.estimator.formula.reserved import head_and_loss
 from vramtop.estimator.formula.reserved.machine import Machine
 from vramtop.estimator.formula.reserved.replayed import TrainingRun
 from vramtop.estimator.job.job_file.changes import job_from_mapping
@@ -77,7 +78,7 @@ def test_every_step_releases_what_it_allocates(framework: str) -> None:
 
 @pytest.mark.parametrize("chunks", [1, 2, 8])
 def test_a_loss_in_chunks_releases_what_it_allocates(chunks: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(replayed, "_CHUNKS", chunks)
+    monkeypatch.setattr(head_and_loss, "_CHUNKS", chunks)
     loras = (None, {"targets": "all-linear"})
     for parallel, config, in_backward, lora in itertools.product(STRATEGIES[2:5], CONFIGS, (False, True), loras):
         training = {"framework": "torchtitan", "loss": "chunked", "optimizer_in_backward": in_backward}

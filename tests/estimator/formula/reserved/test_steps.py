@@ -9,11 +9,13 @@ from tests.estimator.formula.test_closed_form_matrix import CELLS
 from vramtop.estimator.budget import Budget
 from vramtop.estimator.common.records import replace
 from vramtop.estimator.estimation import estimate
-from vramtop.estimator.formula.layer_context import layer_context
+from vramtop.estimator.formula.activations.layer_context import layer_context
 from vramtop.estimator.formula.peak_moments import highest_phase, phase_peaks
-from vramtop.estimator.formula.rank_memory import RankMemory, make_plan, rank_memory
+from vramtop.estimator.formula.plan import make_plan
+from vramtop.estimator.formula.rank_memory import RankMemory, rank_memory
+from vramtop.estimator.formula.reserved.head_and_loss import record_tail
 from vramtop.estimator.formula.reserved.machine import Machine
-from vramtop.estimator.formula.reserved.replayed import TrainingRun, record_tail
+from vramtop.estimator.formula.reserved.replayed import TrainingRun
 from vramtop.estimator.job.job_file.changes import job_from_mapping
 from vramtop.estimator.model.read_architecture import count_parameters, read_architecture
 from vramtop.estimator.worker.memory.allocator import AllocatorSettings

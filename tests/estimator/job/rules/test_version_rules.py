@@ -8,7 +8,7 @@ from vramtop.estimator.common.errors import InputError
 from vramtop.estimator.common.library_versions import older
 from vramtop.estimator.common.sizes import MIB
 from vramtop.estimator.estimation import estimate
-from vramtop.estimator.formula.rank_memory import context_bytes
+from vramtop.estimator.formula.process_memory import context_bytes
 from vramtop.estimator.job.gpu_catalogue import find_gpu, generation_of
 from vramtop.estimator.job.job_file.changes import job_from_mapping, job_to_mapping, with_changes
 from vramtop.estimator.job.rules.version_rules import VersionRules, steps_take_same_memory, version_rules

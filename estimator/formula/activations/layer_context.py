@@ -3,25 +3,22 @@
 Legend: h hidden size, f MLP size, a heads, s sequence.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from functools import lru_cache
-from types import MappingProxyType
 from typing import Literal
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ..job.resolved_job import ResolvedJob
-from ..job.rules.dtype_widths import Widths
-from ..job.rules.frameworks import Framework
-from ..job.rules.version_rules import VersionRules
-from ..model.architecture import Architecture
-from ..model.families.liger_kernels import LIGER_PATCHES
-from ..model.rank_share import Stage
-from ..model.trained_parameters import BlockRun, separates_experts
-
-# Implementations of an RMSNorm in eager mode, by framework and versions.
-
+from ...job.resolved_job import ResolvedJob
+from ...job.rules.dtype_widths import Widths
+from ...job.rules.frameworks import Framework
+from ...job.rules.version_rules import VersionRules
+from ...model.architecture import Architecture
+from ...model.families.liger_kernels import LIGER_PATCHES
+from ...model.rank_share import Stage
+from ...model.trained_parameters import BlockRun, separates_experts
+from .trained_parts import ALL_PARTS, NO_PARTS, LinearInput, TrainedParts, linear_input_of, trained_parts
 
 NormKind = Literal["autograd", "fused", "litgpt", "torch"]
 """Named as in ``RmsNorm``; ``torch``: torch's own chain of operations, which multiplies by the scale in fp32."""
@@ -36,128 +33,6 @@ def norm_kind(framework: Framework, versions: VersionRules) -> NormKind:
     if versions.chains_norms:
         return "autograd"
     return "fused" if versions.fuses_norms else "torch"
-
-
-# The parts of a block, by the names of its parameters: which input a linear layer reads, and which parts train.
-#
-# Layers that share an input save it once. By autograd's rules a linear layer saves its input for its weight's
-# gradient only, and an RMS norm its normalised input for its scale's; what passes gradients on to the block before
-# (norms, attention, products) saves what it needs for that in any case, unless nothing before it trains.
-
-
-LinearInput = Literal["attention_in", "attention_out", "mlp_in", "mlp_out"]
-"""A tensor that linear layers of a block read; ``*_out``: the input of the last projection."""
-
-_MODULES: dict[LinearInput, tuple[str, ...]] = {
-    "attention_in": (
-        *("q_proj", "k_proj", "v_proj", "qkv_proj", "c_attn", "query_key_value", "q_lin", "k_lin", "v_lin"),
-        *("query", "key", "value", "q", "k", "v", "q_a_proj", "kv_a_proj_with_mqa"),
-    ),
-    "attention_out": ("o_proj", "out_lin", "o"),
-    "mlp_in": ("gate_proj", "up_proj", "gate_up_proj", "fc1", "c_fc", "dense_h_to_4h", "wi", "wi_0", "wi_1", "lin1"),
-    "mlp_out": ("down_proj", "fc2", "dense_4h_to_h", "wo", "lin2"),
-}
-_INPUTS = {module: name for name, modules in _MODULES.items() for module in modules}
-_QUERY_NORMS = ("q_norm", "k_norm", "q_layernorm", "k_layernorm")
-_LATENT_NORMS = ("q_a_layernorm", "kv_a_layernorm")
-_SECOND_NORMS = (
-    "post_attention",
-    "pre_feedforward",
-    "post_feedforward",
-    "ln_2",
-    "output.LayerNorm",
-    "output_layer_norm",
-)
-
-
-class TrainedParts(Struct, frozen=True, kw_only=True, eq=False):
-    """The parts of one block whose own parameters train; by default all."""
-
-    readers: Mapping[LinearInput, int] = MappingProxyType({})
-    """Per input: linear layers that read it and train their own weight."""
-    unnamed: int = 1
-    """Bytes per element of an input that is not among them."""
-    norms: float = 1.0
-    """Share of the block's norms that train their scales."""
-    query_norms: bool = True
-    latents: bool = True
-    experts: bool = True
-    router: bool = True
-    attention: bool = True
-    """Anything in the half with attention trains."""
-    mlp: bool = True
-    """Anything in the other half trains."""
-    first_norm: bool = True
-    """The norm before attention trains."""
-
-
-ALL_PARTS = TrainedParts()
-NO_PARTS = TrainedParts(
-    unnamed=0,
-    norms=0.0,
-    query_norms=False,
-    latents=False,
-    experts=False,
-    router=False,
-    attention=False,
-    mlp=False,
-    first_norm=False,
-)
-
-
-def trained_parts(stage: Stage, arch: Architecture, names: Collection[str]) -> TrainedParts:
-    """Return the parts that train, by the names of the groups whose parameters do."""
-    readers: dict[LinearInput, set[str]] = {}
-    norms: set[str] = set()
-    experts = router = attention = mlp = first_norm = query_norms = latents = False
-    for held in stage.parameters:
-        group = held.group
-        if group.name not in names or not group.layered:
-            continue
-        reads = linear_input_of(group.name.removesuffix(".bias"))
-        if reads and group.linear:
-            readers.setdefault(reads, set()).add(group.name.removesuffix(".weight").rpartition(".")[2])
-        module = group.name.rpartition(".")[0]
-        own = module.rpartition(".")[2]
-        if group.role == "norm":
-            if own in _QUERY_NORMS:
-                query_norms = attention = True
-            elif own in _LATENT_NORMS:
-                latents = attention = True
-            else:
-                norms.add(module)
-                second = any(name in module for name in _SECOND_NORMS)
-                first_norm |= not second
-                mlp |= second
-        experts |= group.role == "expert"
-        router |= group.role == "router"
-        mlp |= group.role in ("mlp", "expert", "router")
-        attention |= group.role == "attention"
-    return TrainedParts(
-        readers={name: len(modules) for name, modules in readers.items()},
-        unnamed=0,
-        norms=min(1.0, len(norms) / max(1, arch.norms_per_layer)),
-        query_norms=query_norms,
-        latents=latents,
-        experts=experts,
-        router=router,
-        attention=attention or first_norm,
-        mlp=mlp,
-        first_norm=first_norm,
-    )
-
-
-def linear_input_of(parameter: str) -> LinearInput | None:
-    """Return the input of the linear layer with that parameter name; None if it belongs to no block."""
-    parts = parameter.removesuffix(".weight").split(".")
-    last = parts[-1]
-    if last == "dense":
-        if "intermediate" in parts:
-            return "mlp_in"
-        return "attention_out" if "attention" in parts else "mlp_out"
-    if last == "c_proj":
-        return "mlp_out" if "mlp" in parts else "attention_out"
-    return _INPUTS.get(last)
 
 
 COMPILED_PARTS = frozenset(("norm", "mlp"))
@@ -441,70 +316,3 @@ def _adapted_expert_elements(stage: Stage) -> int:
 def _distinct_modules(names: set[str]) -> int:
     """Number of different module names: each half of a block has one of T5's three attentions."""
     return len({name.rpartition(".")[2] for name in names})
-
-
-# Tensors that LitGPT's own model and its fine-tuning scripts save, where they differ from transformers.
-#
-# Read from litgpt 0.3 to 0.5 (``model.py``, ``lora.py``, ``finetune/*.py``) and Lightning Fabric (``wrappers.py``,
-# ``plugins/precision``), whose wrapper casts the model's outputs to fp32. The scripts' variables ``logits`` and
-# ``loss`` keep those of the last micro-batch until the next ones replace them. Legend: h hidden size, f MLP size.
-
-
-HEAD_CHUNK = 128
-"""Positions per pass of the head under adapters (``lm_head_chunk_size``), and per chunk of the loss."""
-
-
-def litgpt_attention_per_token(context: LayerContext) -> float:
-    """Bytes that attention with a fused kernel saves per token: q, k, v, output, log-sum-exp, and adapters' inputs."""
-    arch, c = context.arch, context.widths.compute
-    whole = arch.query_size + arch.key_size + arch.value_size
-    if arch.kv_heads == arch.heads:  # values stay a view of the product, queries and keys are rotated copies
-        size = arch.query_size + arch.key_size + whole
-    elif (
-        arch.kv_heads == 1 and context.versions.expands_keys
-    ):  # expanded in place; rotated keys are a copy for all heads
-        size = 2 * arch.query_size + whole
-    else:
-        size = 3 * arch.query_size
-    saved = c * (size + arch.attention_output_size) + 4 * arch.heads
-    # the output has the layout of the queries, so that the projection reads a copy of it
-    if context.trains_input("attention_out"):
-        saved += c * arch.attention_output_size
-    elif context.readers.get("attention_out", (1, 0))[1]:
-        saved += litgpt_dropout_per_token(context.widths, arch.attention_output_size)
-    return saved
-
-
-def litgpt_linear_input_per_token(context: LayerContext, name: LinearInput, needing: int) -> float:
-    """Bytes per token that a block's adapted layers keep of an input of size h: q, k and v are one layer."""
-    arch, widths = context.arch, context.widths
-    if name != "attention_in":
-        return litgpt_dropout_per_token(widths, arch.hidden) * needing
-    sizes = {"q_proj": arch.query_size, "k_proj": arch.key_size, "v_proj": arch.value_size}
-    adapted = [size for module, size in sizes.items() if module in context.lora_targets]
-    # zero_pad copies the adapted parts by index, and index_copy saves its source
-    padded = widths.compute * sum(adapted) if len(adapted) < len(sizes) else 0
-    return litgpt_dropout_per_token(widths, arch.hidden) + padded
-
-
-def litgpt_dropout_per_token(widths: Widths, size: int) -> int:
-    """Bytes per token that the dropout before an adapter keeps: its output and a mask of one byte."""
-    return (widths.compute + 1) * size
-
-
-def keeps_previous_graph(context: LayerContext) -> bool:
-    """Return True if the graph of the last micro-batch is alive during the next forward pass.
-
-    The inputs of 4-bit layers are then alive with it.
-    """
-    return (
-        context.framework.keeps_fp32_logits
-        and context.versions.keeps_quantized_inputs
-        and not context.versions.runs_longest_first
-    )
-
-
-def head_passes(job: ResolvedJob) -> int:
-    """Number of times that one forward pass runs the head: under adapters once per chunk of positions."""
-    chunked = job.lora and job.framework.chunked_head
-    return -(-job.training.sequence_length // HEAD_CHUNK) if chunked else 1

@@ -1,0 +1,183 @@
+"""From the allocated bytes of the peak to what NVML shows: the allocator's slack, and the range of uncertainty."""
+
+from collections.abc import Iterator
+
+from ..budget import Peak, Phase, Span
+from ..common.records import replace
+from ..common.reserved_memory import ReservedMemory
+from ..common.sizes import MIB
+from ..model.architecture import Inventory
+from ..model.families.registry import FAMILIES
+from ..model.read_architecture import UNKNOWN_FAMILY_ERROR
+from .calibration import APPROXIMATE_COUNT_SHARE, FORMULA
+from .doubts import doubts_of, longest_first_doubt
+from .peak_moments import highest_phase, phase_peaks
+from .process_memory import VLLM_GRAPHS_BYTES
+from .ranges import DoubtfulBytes, allocated_span, figure_ranges
+from .rank_memory import RankMemory
+from .reserved.replayed import REPLAYED_BYTES, replayed_slack
+
+_SEGMENT_BYTES = 2 * MIB
+"""The allocator takes whole segments from CUDA."""
+_DEFAULT_SLACK = 0.03
+"""Share of the allocated bytes that is guessed where no replay is made and neither strategy nor framework has one."""
+_TOO_MANY = 1 - 1 / (1 + UNKNOWN_FAMILY_ERROR[1])
+"""Share by which the true count lies below an approximate one, which may be too high by ``UNKNOWN_FAMILY_ERROR``."""
+
+
+def peak_with_range(
+    rank: RankMemory,
+    phase: Phase,
+    inventory: Inventory,
+    *,
+    phases: tuple[Phase, ...] = (),
+    reserved: ReservedMemory = "replayed",
+    conf: str | None = None,
+) -> Peak:
+    """Return a rank's peak in its highest phase, as NVML counts it, with its lower and upper bound.
+
+    Args:
+        rank: the rank.
+        phase: its highest phase.
+        inventory: the model's parameters.
+        phases: all of its phases.
+        reserved: how the reserved memory is found.
+        conf: the allocator's settings; None: those that the job's framework makes.
+
+    vLLM allocates its share at once and keeps it, which adds neither slack nor doubt but for its CUDA graphs. The cache
+    of transformers' generation grows by a token at a time: blocks that it has outgrown stay with the allocator.
+    """
+    whole, components = phase, rank.with_vllm(phase.components, phase.name, sign=-1)
+    beside = whole.components.total_bytes - components.total_bytes
+    if beside:
+        phase = replace(phase, components=components)
+    allocated = phase.allocated_bytes
+    slack = _slack_bytes(rank, phase, reserved=reserved, conf=conf)
+    segments = -(-(allocated + slack) // _SEGMENT_BYTES) * _SEGMENT_BYTES
+    outside = max(phase.outside_bytes, rank.outside)  # what was loaded stays reserved
+    device = segments + outside
+    states, counted = rank.states, phase.components.optimizer
+    fewer, more = (
+        (states.optimizer - states.optimizer_low, states.optimizer_high - states.optimizer) if counted else (0, 0)
+    )
+    kept_less = kept_more = 0
+    if reserved != "least":
+        kept_less = max(0, slack - _slack_with(rank, phase, -fewer, reserved=reserved, conf=conf)) if fewer else 0
+        kept_more = max(0, _slack_with(rank, phase, more, reserved=reserved, conf=conf) - slack) if more else 0
+        kept_more += _second_reduction(rank)
+    if phase.name == "loading" and reserved != "least":
+        kept_less = slack
+    fewer, more = fewer + rank.preparation_doubt[0], more + rank.preparation_doubt[1]
+    fewer += longest_first_doubt(rank.job, phase.components)
+    outgrown = rank.generation_cache if phase.name == "generation" else 0
+    more += rank.saved.unfused_bytes if phase.components.activations else 0
+    more += outgrown + (VLLM_GRAPHS_BYTES if beside else 0) + rank.loss.eager_extra_bytes
+    approximate = inventory.count == "approximate"
+    if approximate:  # encoders that are not counted, beyond what the error of an approximate count allows for
+        beyond = rank.arch.uncounted_parameters / inventory.parameters - APPROXIMATE_COUNT_SHARE
+        parts = [each.components for each in (phase, *phases)]
+        more += round(max(0.0, beyond) * max(each.weights + each.gradients + each.optimizer for each in parts))
+    ranges = figure_ranges(
+        DoubtfulBytes.of(phase.components, allocated=allocated, reserved=segments, outside=outside),
+        doubts_of(rank.job, known_family=inventory.family in FAMILIES, recurrent=rank.arch.recurrent),
+        FORMULA,
+        allocated=allocated + beside,
+        reserved=segments + beside,
+        device=device + beside,
+        exact=not approximate,
+        too_many=_TOO_MANY,
+        less=fewer,
+        more=more,
+        kept_less=kept_less,
+        kept_more=kept_more,
+        others=_spans_of_others(rank, whole, phases, inventory),
+    )
+    return Peak(
+        phase=phase.name,
+        components=whole.components,
+        allocated_bytes=allocated + beside,
+        reserved_bytes=segments + beside,
+        device_bytes=device + beside,
+        low_bytes=ranges.device.low_bytes,
+        high_bytes=ranges.device.high_bytes,
+        allocated_range=ranges.allocated,
+        reserved_range=ranges.reserved,
+    )
+
+
+def _spans_of_others(
+    rank: RankMemory, highest: Phase, phases: tuple[Phase, ...], inventory: Inventory
+) -> Iterator[Span]:
+    """Yield the ranges of what is allocated in the other phases: with larger errors, one of them may be the highest."""
+    doubts = doubts_of(rank.job, known_family=inventory.family in FAMILIES, recurrent=rank.arch.recurrent)
+    for phase in phases:
+        if phase is highest:
+            continue
+        parts, allocated = rank.with_vllm(phase.components, phase.name, sign=-1), phase.allocated_bytes
+        found = DoubtfulBytes.of(parts, allocated=allocated, reserved=allocated, outside=phase.outside_bytes)
+        yield allocated_span(
+            found,
+            doubts,
+            FORMULA,
+            allocated=allocated,
+            exact=inventory.count != "approximate",
+            too_many=_TOO_MANY,
+        )
+
+
+def _slack_bytes(rank: RankMemory, phase: Phase, *, reserved: ReservedMemory, conf: str | None) -> int:
+    """Return the bytes that the allocator holds beyond what is allocated: fragmentation, and other streams' pools.
+
+    Whole weights that were sharded leave blocks of their sizes, into which few of a step's tensors fit.
+    """
+    if phase.name == "loading" and reserved != "least":
+        return highest_phase(phase_peaks(rank)[1:]).allocated_bytes - rank.states.weights
+    if not rank.job.trains and reserved == "guessed":
+        return round(_DEFAULT_SLACK * phase.allocated_bytes)
+    if reserved == "guessed" or phase.allocated_bytes > REPLAYED_BYTES:
+        return _guessed_slack(rank, phase)
+    # no allocator reserves less than it has allocated
+    return 0 if reserved == "least" else max(0, replayed_slack(rank, conf))
+
+
+def _second_reduction(rank: RankMemory) -> int:
+    """Return the bytes of a second input of the reduction of a whole model that is not a decoder; 0 otherwise.
+
+    One unit's gradients are reduced from one tensor. Whether that of the second step finds the first one's block whole
+    depends on a few small tensors, and those around an encoder's blocks are replayed as what they take together.
+    """
+    one_unit = rank.job.parallel.fsdp_units == "model" and rank.job.strategy.fsdp2
+    return rank.buffers.largest_reduction if one_unit and not rank.arch.causal else 0
+
+
+def _slack_with(rank: RankMemory, phase: Phase, more: int, *, reserved: ReservedMemory, conf: str | None) -> int:
+    """Return the slack if the optimizer's states were so many bytes larger: each leaves gaps of its own."""
+    states = replace(rank.states, optimizer=rank.states.optimizer + more)
+    components = replace(phase.components, optimizer=max(0, phase.components.optimizer + more))
+    changed = replace(rank, states=states), replace(phase, components=components)
+    return _slack_bytes(*changed, reserved=reserved, conf=conf)
+
+
+def _guessed_slack(rank: RankMemory, phase: Phase) -> int:
+    """Return about what a replay finds: its usual share of the allocated bytes."""
+    job, allocated = rank.job, phase.allocated_bytes
+    loop = job.framework.lora_slack if job.lora else job.framework.slack
+    if job.strategy.fsdp2 and job.shards.weights > 1:
+        return _pool_bytes(rank, phase) + round(loop * allocated)
+    pool = rank.buffers.pool if job.strategy.flat_parameters or job.strategy.megatron_fsdp else 0
+    return pool + round(allocated * (job.strategy.slack or loop or _DEFAULT_SLACK))
+
+
+def _pool_bytes(rank: RankMemory, phase: Phase) -> int:
+    """Return the bytes that FSDP2's pools, and blocks that nothing fits into, hold at the peak without being allocated.
+
+    These are the sharded gradients, which come from the reducing stream, and the gathering stream's flat buffers. At
+    the loss also what the blocks' forward passes left free, which is too small for logits; so is the block of
+    low-precision logits for the fp32 ones.
+    """
+    gradients = max(0, rank.states.gradients - phase.components.gradients)
+    held = gradients + rank.buffers.pool + rank.loss.low_precision_bytes
+    if phase.components.logits > 0:
+        return held + rank.saved.forward_temporary_bytes
+    # what is reduced at once is larger than a block of the loss
+    return held + (rank.loss.backward_bytes if 3 * rank.buffers.largest_reduction > rank.loss.backward_bytes else 0)

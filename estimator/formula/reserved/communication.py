@@ -1,0 +1,201 @@
+"""Allocations of data parallelism around blocks: buckets, gathered weights, gradients under reduction.
+
+A strategy is a subclass of ``Communication``, whose methods are called at the moments of a step; FSDP's units,
+DDP's buckets and the constant buffers of other strategies are here and beside.
+"""
+
+from collections.abc import Sequence
+
+from ...job.rules.buffer_sizes import BUCKET_BYTES, FIRST_BUCKET_BYTES
+from ..rank_memory import RankMemory
+from .machine import Machine
+from .stored_parameters import StoredParameter
+
+
+class Communication:
+    """The moments of a step at which data parallelism allocates; this one does nothing.
+
+    Args:
+        machine: allocates.
+        rank: the rank.
+        parameters: those of the rank.
+    """
+
+    def __init__(self, machine: Machine, rank: RankMemory, parameters: Sequence[StoredParameter]) -> None:
+        self.machine = machine
+        self.rank = rank
+        self.parameters = parameters
+        self.gathers_before_loss = False
+        """``begin_backward`` comes before the loss runs backward."""
+        self.flat_states = 0
+        """Bytes of each flat optimizer state; the fp32 weights exist before the first step. 0: states are not flat."""
+        self.waiting: list[int] = []
+        """Gradients that are not reduced yet."""
+        self.stepped: Sequence[StoredParameter] = ()
+        """Tensors that the optimizer steps, where these are not the parameters one by one."""
+        self.states_made = 0
+        """Bytes of the optimizer states that exist before the first step."""
+        self.steps_before = False
+        """The optimizer takes a step before training, for its states."""
+        self.last_micro_batch = True
+        """The step's last micro-batch runs, after which gradients are reduced."""
+
+    def load(self, weights: Sequence[int]) -> None:
+        """Load the rank's weights, each a tensor."""
+        self.machine.take_all(weights)
+
+    def begin(self) -> None:
+        """Before the first step: what is allocated once."""
+
+    def begin_forward(self) -> None:
+        """Before the embedding."""
+
+    def before_block(self, block: int) -> None:
+        """Before a block runs forward."""
+
+    def after_block(self, block: int) -> None:
+        """After a block has run forward."""
+
+    def before_head(self) -> None:
+        """Before the final norm."""
+
+    def after_head(self) -> None:
+        """Before the loss."""
+
+    def end_forward(self) -> None:
+        """After the loss."""
+
+    def begin_backward(self) -> None:
+        """Before the head runs backward; after the loss has, unless ``gathers_before_loss``."""
+
+    def before_head_backward(self) -> None:
+        """Before the head runs backward, after the loss has."""
+
+    def after_head_backward(self, gradients: list[int]) -> list[int]:
+        """After final norm and head have run backward; return the gradients that stay until the step."""
+        return self.kept(gradients)
+
+    def before_block_backward(self, block: int) -> None:
+        """Before a block runs backward, and before it is recomputed."""
+
+    def after_block_backward(self, block: int, gradients: list[int]) -> list[int]:  # noqa: ARG002 - FSDP2's units ask
+        """After a block has run backward; return the gradients that stay until the step."""
+        return self.kept(gradients)
+
+    def after_backward(self, gradients: list[int]) -> list[int]:
+        """After the embedding has run backward; return its gradients that stay until the step."""
+        return self.kept(gradients)
+
+    def take_gradient(self, key: int) -> None:
+        """Add a gradient that has just been made to a buffer of gradients."""
+        self.machine.allocator.free(key)
+
+    def kept(self, gradients: list[int]) -> list[int]:
+        """Return the gradients that stay until the step: none of those that are moved to the host."""
+        if self.rank.states.gradients:
+            return gradients
+        self.machine.release(gradients)
+        return []
+
+
+class Buckets(Communication):
+    """DistributedDataParallel: gradients are copied into buckets that stay."""
+
+    def begin(self) -> None:
+        """Allocate the buckets, the last parameters first."""
+        filled, limit = 0, FIRST_BUCKET_BYTES
+        for parameter in reversed(self.parameters):
+            filled += parameter.gradient
+            if filled >= limit:
+                self.machine.take(filled)
+                filled, limit = 0, BUCKET_BYTES
+        if filled:
+            self.machine.take(filled)
+
+
+class ConstantBuffers(Communication):
+    """Buffers of the closed form's sizes, from the beginning of a pass to its end, on a stream of their own."""
+
+    _STREAM = 1
+
+    def __init__(self, machine: Machine, rank: RankMemory, parameters: Sequence[StoredParameter]) -> None:
+        super().__init__(machine, rank, parameters)
+        self._held: list[int] = []
+        self._keeps_gradients = False
+        """This rank's gradients have a buffer of their own, as under stage 3."""
+        if rank.job.deepspeed and rank.states.optimizer:
+            self.flat_states = rank.states.optimizer // 3
+
+    def load(self, weights: Sequence[int]) -> None:
+        """Put DeepSpeed's weights together on the GPU, and make their fp32 copy.
+
+        The weights that were loaded leave a cache that only smaller tensors can use (``_put_together`` of stage 3;
+        since 0.18.9 stages 1 and 2 make the flat weights on the GPU if there is room, runtime/zero/stage_1_and_2.py).
+        """
+        job, machine = self.rank.job, self.machine
+        loaded = machine.take_all(weights)
+        if not job.deepspeed:
+            return
+        machine.take(sum(weights))
+        machine.release(loaded)
+        if not self.flat_states:
+            return
+        if job.zero_stage == 3:
+            converted = machine.take(self.flat_states)
+            machine.take(self.flat_states)
+            machine.release([converted])
+            machine.take_all([self.rank.buffers.step] if self.rank.buffers.step else [])
+            machine.take_all([self.rank.states.gradients] if self.rank.states.gradients else [])
+            self._keeps_gradients = True
+            return
+        cloned = machine.take(self.flat_states // 4 * job.widths.compute)
+        machine.take(self.flat_states)
+        machine.passing(self.flat_states)
+        machine.release([cloned])
+
+    def begin(self) -> None:
+        """Allocate what is kept between steps."""
+        if not self._keeps_gradients:
+            self.machine.take_all([self.rank.buffers.step] if self.rank.buffers.step else [], self._STREAM)
+
+    def begin_forward(self) -> None:
+        """Allocate the forward pass's buffers."""
+        self._hold(self.rank.buffers.forward)
+
+    def end_forward(self) -> None:
+        """Release them."""
+        self._hold(0)
+
+    def begin_backward(self) -> None:
+        """Allocate the backward pass's buffers."""
+        buffers = self.rank.buffers
+        self._hold(max(buffers.loss_backward, buffers.block))
+
+    def after_head_backward(self, gradients: list[int]) -> list[int]:
+        """Reduce gradients that are sharded."""
+        return self._reduced(gradients)
+
+    def after_block_backward(self, block: int, gradients: list[int]) -> list[int]:  # noqa: ARG002 - FSDP2's units ask
+        """Reduce gradients that are sharded."""
+        return self._reduced(gradients)
+
+    def after_backward(self, gradients: list[int]) -> list[int]:
+        """Release the buffers."""
+        self._hold(0)
+        return self._reduced(gradients)
+
+    def _reduced(self, gradients: list[int]) -> list[int]:
+        shards = self.rank.job.shards.gradients
+        if self._keeps_gradients:
+            self.machine.release(gradients)
+            return []
+        if shards == 1 or not gradients or not self.rank.states.gradients:
+            return self.kept(gradients)
+        kept = [self.machine.take(self.machine.size(key) / shards) for key in gradients]
+        self.machine.release(gradients)
+        return kept
+
+    def _hold(self, size: int) -> None:
+        self.machine.release(self._held)
+        size -= self.rank.buffers.step
+        self._held = [self.machine.take(size, self._STREAM)] if size > 0 else []

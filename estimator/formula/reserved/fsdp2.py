@@ -1,0 +1,196 @@
+"""FSDP2's gathers and reductions: the units' flat buffers and parameters, on the streams that allocate them.
+
+From torch 2.13 (``distributed/fsdp/_fully_shard/_fsdp_collectives.py``): the gathering stream allocates the shards'
+casts and the flat buffer, the main stream the parameters that are copied out of it and the input of a
+reduce-scatter, the reducing stream its output, of which the sharded gradients are views. In the forward pass a flat
+buffer stays until the next unit's parameters exist; in the backward pass the next unit is gathered ahead.
+"""
+
+from collections.abc import Sequence
+
+from ..rank_memory import RankMemory
+from .communication import Communication
+from .machine import Machine
+from .stored_parameters import StoredParameter
+
+_FSDP2_GATHERING, _FSDP2_REDUCING = 1, 2
+_EMBEDDING, _AFTER = -1, -2
+
+
+class _Unit:
+    """Parameters that are gathered together."""
+
+    def __init__(self, parameters: Sequence[StoredParameter], width: int, shards: int) -> None:
+        self.parameters = parameters
+        self.sizes = [p.elements * width if width else p.weight * shards // p.counted for p in parameters]
+        self.whole = sum(self.sizes)
+        self.shard = -(-sum(size * p.counted for size, p in zip(self.sizes, parameters, strict=True)) // shards)
+        self.trained = sum(p.elements for p in parameters if p.trained)
+        self.reduced = sum(p.elements * p.counted for p in parameters if p.trained) / shards
+        """Elements of gradients that the rank keeps."""
+        self.flat: list[int] = []
+        self.gathered: list[int] = []
+
+
+class Units(Communication):
+    """FSDP2's units: blocks, and what is around them, in units of their own or in the root's."""
+
+    def __init__(self, machine: Machine, rank: RankMemory, parameters: Sequence[StoredParameter]) -> None:
+        super().__init__(machine, rank, parameters)
+        job, stage = rank.job, rank.stage
+        self._widths = job.widths
+        self._shards = job.shards.weights
+        self._casts = job.widths.casts
+        width = job.widths.compute if self._casts else 0
+        by_block: dict[int, list[StoredParameter]] = {}
+        for parameter in parameters:
+            by_block.setdefault(parameter.block, []).append(parameter)
+        embedding, after = by_block.pop(_EMBEDDING, []), by_block.pop(_AFTER, [])
+        if job.parallel.fsdp_units == "model":
+            embedding, after = list(parameters), []
+            by_block = {}
+        root = not job.units_around_blocks or job.parallel.fsdp_units == "model"
+        if root or (rank.tied and stage.last):
+            embedding, after = [*embedding, *after], []
+        self._root = _Unit(embedding, width, self._shards)
+        self._stays = root or (rank.tied and stage.last)
+        self._head = _Unit(after, width, self._shards)
+        self._blocks = {at: _Unit(held, width, self._shards) for at, held in by_block.items()}
+        self._order = sorted(self._blocks)
+        self._previous: _Unit | None = None
+        self._reducing: list[int] = []
+        self._accumulated: dict[int, list[int]] = {}
+
+    def begin_forward(self) -> None:
+        """Gather the embedding, or the root."""
+        self._forward(self._root)
+
+    def before_block(self, block: int) -> None:
+        """Gather the block, and free the embedding before the first one."""
+        if block == 0 and not self._stays:
+            self._reshard(self._root)
+        if block in self._blocks:
+            self._forward(self._blocks[block])
+
+    def after_block(self, block: int) -> None:
+        """Free the block's parameters."""
+        if block in self._blocks and not self.rank.job.keeps_gathered:
+            self._reshard(self._blocks[block])
+
+    def before_head(self) -> None:
+        """Gather norm and head."""
+        if self._head.sizes:
+            self._forward(self._head)
+
+    def end_forward(self) -> None:
+        """Free the last flat buffer."""
+        if self._previous is not None:
+            self.machine.release(self._previous.flat)
+            self._previous.flat = []
+            self._previous = None
+
+    def begin_backward(self) -> None:
+        """Gather the last block ahead."""
+        self._prefetch(len(self._order) - 1)
+
+    def after_head_backward(self, gradients: list[int]) -> list[int]:
+        """Reduce the head's gradients, unless they wait for the embedding's."""
+        if not self._head.sizes:
+            self.waiting = gradients
+            return []
+        self._reshard(self._head)
+        return self._reduce(_AFTER, self._head, gradients)
+
+    def before_block_backward(self, block: int) -> None:
+        """Take the block that was gathered ahead, and gather the next one."""
+        unit = self._blocks.get(block)
+        if unit is None:
+            return
+        self._copy_out(unit)
+        self.machine.release(unit.flat)
+        unit.flat = []
+        self._prefetch(self._order.index(block) - 1)
+
+    def after_block_backward(self, block: int, gradients: list[int]) -> list[int]:
+        """Reduce the block's gradients."""
+        unit = self._blocks.get(block)
+        if unit is None:
+            self.waiting += gradients
+            return []
+        self._reshard(unit)
+        return self._reduce(block, unit, gradients)
+
+    def after_backward(self, gradients: list[int]) -> list[int]:
+        """Reduce what is left."""
+        if not self._stays:
+            self._copy_out(self._root)
+            self.machine.release(self._root.flat)
+            self._root.flat = []
+        self._reshard(self._root)
+        waiting, self.waiting = self.waiting, []
+        kept = self._reduce(_EMBEDDING, self._root, [*waiting, *gradients])
+        self.machine.release(self._reducing)
+        self._reducing = []
+        return kept
+
+    def _gather(self, unit: _Unit) -> None:
+        if unit.flat or unit.gathered or not unit.whole:
+            return
+        shard = self.machine.take(unit.shard, _FSDP2_GATHERING) if self._casts else None
+        unit.flat = [self.machine.take(unit.whole, _FSDP2_GATHERING)]
+        if shard is not None:
+            self.machine.release([shard])
+
+    def _copy_out(self, unit: _Unit) -> None:
+        if not unit.gathered:
+            self._gather(unit)
+            unit.gathered = self.machine.take_all(unit.sizes)
+
+    def _forward(self, unit: _Unit) -> None:
+        self._gather(unit)
+        self._copy_out(unit)
+        self.end_forward()
+        self._previous = unit
+
+    def _reshard(self, unit: _Unit) -> None:
+        self.machine.release(unit.gathered)
+        unit.gathered = []
+
+    def _prefetch(self, at: int) -> None:
+        if at >= 0:
+            self._gather(self._blocks[self._order[at]])
+        elif not self._stays:
+            self._gather(self._root)
+
+    def _reduce(self, name: int, unit: _Unit, gradients: list[int]) -> list[int]:
+        widths, machine = self._widths, self.machine
+        if not unit.trained:
+            machine.release(gradients)
+            return []
+        if not self.last_micro_batch:
+            if widths.reduce != widths.compute:
+                wide = machine.take_all(p.elements * widths.reduce for p in unit.parameters if p.trained)
+                machine.release(gradients)
+                gradients = wide
+            if name in self._accumulated:
+                machine.release(gradients)
+            else:
+                self._accumulated[name] = gradients
+            return []
+        machine.release(self._reducing)
+        own_pool = self.rank.job.versions.reduces_in_own_pool
+        flat = [machine.take(unit.trained * widths.reduce, _FSDP2_REDUCING if own_pool else 0)]
+        machine.release(gradients)
+        machine.release(self._accumulated.pop(name, []))
+        output = machine.take(unit.reduced * widths.reduce, _FSDP2_REDUCING)
+        if widths.reduce != widths.weight:
+            narrow = machine.take(unit.reduced * widths.weight, _FSDP2_REDUCING)
+            machine.release([output])
+            output = narrow
+        self._reducing = [] if own_pool else flat
+        if own_pool:  # work of the same stream may take its place at once
+            machine.release(flat)
+        if self.rank.job.offloads_weights:
+            machine.release([output])  # copied to the host
+            return []
+        return [output]

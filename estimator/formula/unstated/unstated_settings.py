@@ -1,0 +1,127 @@
+"""Settings that a job leaves open and memory depends on: versions of libraries, units of FSDP, lengths of batches."""
+
+from msgspec import Struct
+
+from ...budget import Budget, Peak
+from ...common.errors import CannotTellError, VramtopError
+from ...common.records import replace
+from ...common.sizes import format_gib
+from ...job.gpu_catalogue import Gpu
+from ...job.job import Job
+from ...job.resolved_job import resolve_job
+from ...model.architecture import Architecture
+from ...model.find_config import resolve_model
+from ...model.read_architecture import count_parameters, read_architecture
+from ..closed_form import closed_form
+from ..other_models import find_held_models, with_other_models
+from .other_jobs import Side, other_units, other_versions, unsharded_weights
+from .widened_range import Change, with_unstated
+
+_SMALL = 0.01
+"""Share of the reserved bytes below which it does not matter whether lengths differ."""
+_UNKNOWN_LENGTHS = "If batch lengths vary (training.varying_lengths),"
+
+
+class UnstatedSettings(Struct, frozen=True, kw_only=True):
+    """Findings of the closed form about a job, at the cost of several replays; they can be kept as JSON."""
+
+    changes: tuple[Change, ...]
+    """Differences of the job from those that it may be instead."""
+    lengths_cache: int
+    """Bytes that the allocator keeps besides if batches differ in length."""
+
+
+def find_unstated(
+    job: Job, arch: Architecture | CannotTellError, gpu: Gpu | None = None, conf: str | None = None
+) -> UnstatedSettings:
+    """Return what a job leaves open.
+
+    Args:
+        job: the job.
+        arch: the model's shape, or why it is not known.
+        gpu: the GPU.
+        conf: the allocator's settings, as in ``PYTORCH_CUDA_ALLOC_CONF``; None: those that the job's framework makes.
+
+    Raises:
+        InputError: the job is spread over more than the model has.
+    """
+    from ..reserved.replayed import (
+        lengths_cache,  # 20 ms with the closed form, which a budget with what was found needs not
+    )
+
+    return UnstatedSettings(changes=unstated_changes(job, arch, gpu), lengths_cache=lengths_cache(job, arch, gpu, conf))
+
+
+def with_unstated_settings(budget: Budget, found: UnstatedSettings) -> Budget:
+    """Return the budget with a range that allows for what its job leaves open, and sentences about it."""
+    return _with_varying_lengths(with_unstated(budget, found.changes), found.lengths_cache)
+
+
+def _with_varying_lengths(budget: Budget, cache: int) -> Budget:
+    """Return the budget with what the allocator keeps besides if its job's batches differ in length, and a sentence.
+
+    Where the job does not say it, and its framework pads a batch to its longest sequence by default, there is only the
+    sentence: memory beyond the range is still shown as a divergence.
+    """
+    known = budget.job.training.varying_lengths is not None
+    if cache <= (0 if known else _SMALL * budget.peak.reserved_bytes):
+        return budget
+    lengths = "Batch lengths vary, so" if known else _UNKNOWN_LENGTHS
+    keeps = f"torch's cache may grow {format_gib(cache)} GiB past this range; it is freed before an out-of-memory error"
+    peak = replace(budget.peak, cache_bytes=cache if known else 0)
+    return replace(budget, peak=peak, assumptions=(*budget.assumptions, f"{lengths} {keeps}."))
+
+
+def unstated_changes(job: Job, arch: Architecture | CannotTellError, gpu: Gpu | None = None) -> tuple[Change, ...]:
+    """Return how far the other sides lie from the job by the closed form: those that differ by more than 1 %.
+
+    Args:
+        job: the job.
+        arch: the model's shape, or why it is not known.
+        gpu: the GPU.
+    """
+    if isinstance(arch, CannotTellError) or job.training.mode != "train":
+        return ()
+    resolved = resolve_job(job)
+    sides = [*other_versions(resolved, arch), *other_units(resolved), *unsharded_weights(resolved)]
+    usual = _peak(job, arch, gpu) if sides else None
+    if usual is None:
+        return ()
+    found = [(side, _peak(side.job, arch if side.job.model == job.model else None, gpu)) for side in sides]
+    changes = [_change(side, usual, peak) for side, peak in found if peak is not None or side.is_warning]
+    return tuple(change for change in changes if change.size > _SMALL * usual.device_bytes)
+
+
+def _peak(job: Job, arch: Architecture | None, gpu: Gpu | None) -> Peak | None:
+    """Return the peak of a job together with its other models; None if the closed form cannot estimate it."""
+    try:
+        if arch is None:
+            model = resolve_model(job.model)
+            arch = read_architecture(model.config, job.model.task, where=model.where)
+        budget = closed_form(job, arch, count_parameters(arch), gpu=gpu, words=False, doubts=False)
+        return with_other_models(budget, find_held_models(job, arch, None)).peak if job.other_models else budget.peak
+    except VramtopError:
+        return None
+
+
+def _change(side: Side, usual: Peak, peak: Peak | None) -> Change:
+    if peak is None:
+        return _unknown(side)
+    allocated = peak.allocated_bytes - usual.allocated_bytes
+    device = peak.device_bytes - usual.device_bytes
+    larger = max(abs(allocated), abs(device))
+    verb, size = ("takes", device) if 2 * abs(device) > larger else ("allocates", allocated)
+    change = f"{verb} {format_gib(abs(size))} GiB {'more' if size > 0 else 'less'}"
+    return Change(
+        source=side.source,
+        allocated=allocated,
+        reserved=peak.reserved_bytes - usual.reserved_bytes,
+        device=device,
+        sentence=f"{side.sentence.format(change=change)}; the range allows for both.",
+        is_warning=side.is_warning,
+    )
+
+
+def _unknown(side: Side) -> Change:
+    sentence = side.sentence.format(change="takes an amount that is not known; the range allows for twice as much")
+    return Change(source=side.source, sentence=f"{sentence}.", is_warning=True)
