@@ -83,7 +83,7 @@ def replay_allocations(
     Raises:
         ValueError: the allocations cannot be unpacked.
     """
-    from ..worker.memory.allocator import replay_reserved, unpack_allocations
+    from ..worker.memory.replay import replay_reserved, unpack_allocations
 
     options: dict[str, Any] = {
         "conf": conf,

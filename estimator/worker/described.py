@@ -16,7 +16,8 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .repetition import DEPTH_FIELDS, TracedSteps
+from .repetition.repeated_trace import TracedSteps
+from .repetition.shallow_models import DEPTH_FIELDS
 from .replaced import replaced
 from .request.protocol import UnsupportedError, die_with_parent
 

@@ -242,9 +242,9 @@ def trace(message: dict[str, Any]) -> dict[str, Any]:
     """Rehearse two training steps of a script, and return the memory of the second."""
     from .described import import_libraries, trace_script
     from .inventory import require_known_type
-    from .memory.allocator import pack_allocations, replay_reserved
-    from .memory.tracker import allocator_events, summarize
-    from .repetition import trace_repeated
+    from .memory.replay import pack_allocations, replay_reserved
+    from .memory.summary import allocator_events, summarize
+    from .repetition.repeated_trace import trace_repeated
 
     start = time.monotonic()
     script = message["script"]

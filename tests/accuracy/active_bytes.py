@@ -16,7 +16,8 @@ from vramtop.estimator.job.job import Job
 from vramtop.estimator.job.job_file.changes import job_from_mapping
 from vramtop.estimator.model.find_config import resolve_model
 from vramtop.estimator.model.read_architecture import count_parameters, read_architecture
-from vramtop.estimator.worker.memory.allocator import AllocatorSettings, CachingAllocator
+from vramtop.estimator.worker.memory.allocator import CachingAllocator
+from vramtop.estimator.worker.memory.allocator_settings import AllocatorSettings
 
 
 class _Watched(CachingAllocator):

@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from msgspec import Struct
 
-from ...worker.memory.allocator import RETURNED, USED_ELSEWHERE
+from ...worker.memory.allocator_blocks import RETURNED, USED_ELSEWHERE
 from ..buffers import weight_width
 from ..fsdp1 import Part, casts_units, flat_units, keeps_copies, unit_rule
 from ..rank_memory import RankMemory

@@ -3,7 +3,8 @@
 from collections.abc import Callable, Iterable
 from itertools import count
 
-from ...worker.memory.allocator import AllocatorSettings, CachingAllocator
+from ...worker.memory.allocator import CachingAllocator
+from ...worker.memory.allocator_settings import AllocatorSettings
 from .block import INPUT, OUTPUT
 from .recorder import RELEASE, BlockProgram, Op
 

@@ -16,7 +16,7 @@ from ...job.rules.optimizers.optimizer import Optimizer
 from ...model.architecture import Architecture
 from ...model.rank_share import Stage
 from ...model.read_architecture import count_parameters
-from ...worker.memory.allocator import AllocatorSettings
+from ...worker.memory.allocator_settings import AllocatorSettings
 from ..activations.layer_context import layer_context
 from ..activations.temporary import score_masks
 from ..peak_moments import highest_phase, phase_peaks

@@ -11,7 +11,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from ..memory.tracker import block_bytes
+from ..memory.history import block_bytes
 from ..replaced import replaced
 
 if TYPE_CHECKING:

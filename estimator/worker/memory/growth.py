@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
 
-    from .tracker import AllocationHistory, StorageRecord
+    from .history import AllocationHistory, StorageRecord
 
 _LEAST_BYTES = 1 << 20
 """Less than this fills no GPU in ten thousand steps: a list of losses."""

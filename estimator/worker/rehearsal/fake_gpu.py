@@ -29,9 +29,13 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from ..memory.allocator import RELEASED, RETURNED, USED_ELSEWHERE, AllocatorSettings, CachingAllocator, OutOfMemoryError
+from ..memory.allocator import CachingAllocator, OutOfMemoryError
+from ..memory.allocator_blocks import RELEASED, RETURNED, USED_ELSEWHERE
+from ..memory.allocator_settings import AllocatorSettings
 from ..memory.convolutions import BACKWARD, FORWARD, HIGH_SHARE, LOW_SHARE, Convolutions
-from ..memory.tracker import DEVICE, StorageTracker, allocator_events, new_bytes, parts_of, shares_storage, storage_of
+from ..memory.fake_results import new_bytes, shares_storage
+from ..memory.summary import allocator_events
+from ..memory.tracker import DEVICE, StorageTracker, parts_of, storage_of
 from ..replaced import replaced
 from .bounds import bounds_of_result, is_bounded, most_set, most_set_in_result, number_of_values
 from .handlers import answer_to_go_on, is_caught
@@ -45,7 +49,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from ..memory.convolutions import Workspace
-    from ..memory.tracker import StorageRecord
+    from ..memory.history import StorageRecord
 
 HOST = -1
 """Number of the host among the GPUs of a process."""

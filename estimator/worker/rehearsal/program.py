@@ -23,7 +23,8 @@ from torch.nn.parameter import is_lazy
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils._pytree import tree_leaves
 
-from ..memory.tracker import made_at, phase_spans, summarize
+from ..memory.history import phase_spans
+from ..memory.summary import made_at, summarize
 from ..replaced import replaced
 from .afterwards import Afterwards, EpochEnds
 from .fake_gpu import Card, FakeGpus, is_own, program_frames, program_line

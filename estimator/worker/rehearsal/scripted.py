@@ -8,7 +8,7 @@ import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..memory.tracker import Phase, settled
+from ..memory.history import Phase, settled
 from .program import Rehearsal, loaded_versions
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from vramtop.estimator.trace.allocator_report import (
     capacity_on,
     replay_allocations,
 )
-from vramtop.estimator.worker.memory.allocator import pack_allocations, replay_reserved, unpack_allocations
+from vramtop.estimator.worker.memory.replay import pack_allocations, replay_reserved, unpack_allocations
 
 ALLOCATIONS = [
     (4, (0, 40 * MIB, 0)),

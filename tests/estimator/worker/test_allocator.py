@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from vramtop.estimator.worker.memory import allocator as allocator_module
-from vramtop.estimator.worker.memory.allocator import AllocatorSettings, CachingAllocator, OutOfMemoryError
+from vramtop.estimator.worker.memory.allocator import CachingAllocator, OutOfMemoryError
+from vramtop.estimator.worker.memory.allocator_settings import AllocatorSettings
 
 MIB = 1 << 20
 KIB = 1 << 10
@@ -218,7 +219,7 @@ def test_modules_run_in_a_worker_program_without_vramtop():
     folder = Path(allocator_module.__file__).parent
     program = (
         f"import sys; sys.path.insert(0, {str(folder.parent)!r})\n"
-        f"from {folder.name}.allocator import replay_reserved\n"
+        f"from {folder.name}.replay import replay_reserved\n"
         "found = replay_reserved([(0, ('a', 3 << 20, 0)), (1, ('a', None, 0))], [])\n"
         "print(found['peak'], any(name.startswith(('torch', 'vramtop')) for name in sys.modules))"
     )

@@ -1,6 +1,6 @@
 import pytest
 
-from vramtop.estimator.worker.memory.allocator import INTERVALS, AllocatorSettings
+from vramtop.estimator.worker.memory.allocator_settings import INTERVALS, AllocatorSettings
 
 MIB = 1 << 20
 

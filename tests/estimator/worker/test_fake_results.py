@@ -10,7 +10,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from vramtop.estimator.model.find_config import resolve_model
 from vramtop.estimator.trace.traced_step import trace_request
 from vramtop.estimator.worker.described import trace_script
-from vramtop.estimator.worker.memory import tracker
+from vramtop.estimator.worker.memory import fake_results, tracker
 
 
 def run_in_mode(func: Any, args: Any, kwargs: Any) -> Any:
@@ -39,7 +39,7 @@ def test_a_trace_is_the_same_without_them(name: str, monkeypatch: pytest.MonkeyP
 
 
 def test_a_result_is_made_once_by_the_mode(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tracker, "_ENTRIES", {})
+    monkeypatch.setattr(fake_results, "_ENTRIES", {})
     calls = []
     dispatch = FakeTensorMode.dispatch
 
@@ -52,8 +52,8 @@ def test_a_result_is_made_once_by_the_mode(monkeypatch: pytest.MonkeyPatch) -> N
     with FakeTensorMode():
         left, right = torch.empty(3, 4), torch.empty(4, 5)
         calls.clear()
-        results = [tracker.run(torch.ops.aten.mm.default, (left, right), {}) for _ in range(3)]
-        views = [tracker.run(torch.ops.aten.t.default, (left,), {}) for _ in range(2)]
+        results = [fake_results.run(torch.ops.aten.mm.default, (left, right), {}) for _ in range(3)]
+        views = [fake_results.run(torch.ops.aten.t.default, (left,), {}) for _ in range(2)]
     assert len(calls) == 2
     assert [each.shape for each in results] == [(3, 5)] * 3
     assert len({each.untyped_storage()._cdata for each in results}) == 3
@@ -62,14 +62,14 @@ def test_a_result_is_made_once_by_the_mode(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_a_gradient_that_nobody_asks_for_is_none_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tracker, "_ENTRIES", {})
+    monkeypatch.setattr(fake_results, "_ENTRIES", {})
     backward, of_bias = torch.ops.aten.convolution_backward.default, False
     with FakeTensorMode():
         given = torch.empty(2, 4, 6, 6), torch.empty(2, 3, 8, 8), torch.empty(4, 3, 3, 3)
         settings = [4], [1, 1], [0, 0], [1, 1], False, [0, 0], 1, [True, True, of_bias]
-        for made in (tracker.run(backward, (*given, *settings), {}) for _ in range(2)):
+        for made in (fake_results.run(backward, (*given, *settings), {}) for _ in range(2)):
             assert [each if each is None else each.shape for each in made] == [(2, 3, 8, 8), (4, 3, 3, 3), None]
-    assert None not in tracker._ENTRIES.values()
+    assert None not in fake_results._ENTRIES.values()
 
 
 @pytest.mark.parametrize("number", [2.0, 2, True])
@@ -79,11 +79,11 @@ def test_known_values_beside_unknown_ones_make_the_results_of_the_mode(number: A
         wide, known = torch.empty(3, 4, dtype=torch.bfloat16), torch.tensor(number)
         known.constant = torch.tensor(number)
         for left, right in ((wide, known), (known, wide), (wide.float(), known)):
-            made = [tracker.run(torch.ops.aten.mul.Tensor, (left, right), {}) for _ in range(2)]
+            made = [fake_results.run(torch.ops.aten.mul.Tensor, (left, right), {}) for _ in range(2)]
             own = torch.ops.aten.mul.Tensor(left, right)
             assert [(each.dtype, each.shape, each.constant) for each in made] == [(own.dtype, own.shape, None)] * 2
         whole = torch.ops.aten.mul.Tensor, (torch.empty(3, dtype=torch.int64), known), {}
-        assert [tracker.run(*whole).dtype for _ in range(2)] == [torch.result_type(torch.empty(3).long(), known)] * 2
+        assert [fake_results.run(*whole).dtype for _ in range(2)] == [torch.result_type(torch.empty(3).long(), known)] * 2
 
 
 ATEN = torch.ops.aten
@@ -115,7 +115,7 @@ def test_results_of_meta_kernels_are_those_of_the_mode(dtype: torch.dtype, layou
         ]  # fmt: skip
         for func, *args in calls:
             own = func(*args)
-            for made in (tracker.run(func, tuple(args), {}) for _ in range(2)):
+            for made in (fake_results.run(func, tuple(args), {}) for _ in range(2)):
                 if func is ATEN.native_batch_norm.default and made[1].numel():
                     assert {each.dtype for each in made[1:]} == {torch.float32}  # on a GPU; on a CPU that of the image
                     own = own[0], *made[1:]

@@ -1,7 +1,7 @@
 """Memory that a program leaves behind in each step."""
 
 from vramtop.estimator.worker.memory.growth import left_behind
-from vramtop.estimator.worker.memory.tracker import AllocationHistory, StorageRecord
+from vramtop.estimator.worker.memory.history import AllocationHistory, StorageRecord
 
 MIB = 1 << 20
 

@@ -5,22 +5,13 @@ of its pool while ``event_count`` is not 0; ``process_events``, at the next ``ma
 passed; ``release_cached_blocks`` waits for all events first.
 """
 
-from vramtop.estimator.worker.memory.allocator import (
-    RELEASED,
-    RETURNED,
-    USED_ELSEWHERE,
-    AllocatorSettings,
-    CachingAllocator,
-    pack_allocations,
-    unpack_allocations,
-)
-from vramtop.estimator.worker.memory.tracker import (
-    AllocationHistory,
-    Phase,
-    StorageRecord,
-    StreamOrder,
-    allocator_events,
-)
+from vramtop.estimator.worker.memory.allocator import CachingAllocator
+from vramtop.estimator.worker.memory.allocator_blocks import RELEASED, RETURNED, USED_ELSEWHERE
+from vramtop.estimator.worker.memory.allocator_settings import AllocatorSettings
+from vramtop.estimator.worker.memory.history import AllocationHistory, Phase, StorageRecord
+from vramtop.estimator.worker.memory.record_stream import StreamOrder
+from vramtop.estimator.worker.memory.replay import pack_allocations, unpack_allocations
+from vramtop.estimator.worker.memory.summary import allocator_events
 
 MIB = 1 << 20
 COMPUTE, GATHER, NCCL = range(3)

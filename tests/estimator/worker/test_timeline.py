@@ -1,4 +1,4 @@
-from vramtop.estimator.worker.memory.allocator import MAX_TIMELINE_POINTS, replay_reserved
+from vramtop.estimator.worker.memory.replay import MAX_TIMELINE_POINTS, replay_reserved
 
 MIB = 1 << 20
 

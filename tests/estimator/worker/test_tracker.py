@@ -7,7 +7,8 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from vramtop.estimator.worker.memory.tracker import AllocationHistory, StorageTracker
+from vramtop.estimator.worker.memory.history import AllocationHistory
+from vramtop.estimator.worker.memory.tracker import StorageTracker
 
 SIZE = 128
 BYTES = 4 * SIZE * SIZE

@@ -18,7 +18,7 @@ from vramtop.estimator.formula.reserved.machine import Machine
 from vramtop.estimator.formula.reserved.replayed import TrainingRun
 from vramtop.estimator.job.job_file.changes import job_from_mapping
 from vramtop.estimator.model.read_architecture import count_parameters, read_architecture
-from vramtop.estimator.worker.memory.allocator import AllocatorSettings
+from vramtop.estimator.worker.memory.allocator_settings import AllocatorSettings
 
 LLAMA = {
     "model_type": "llama",

@@ -13,7 +13,7 @@ from vramtop.estimator.job.job_file.changes import job_from_mapping, with_change
 from vramtop.estimator.model.find_config import resolve_model
 from vramtop.estimator.trace.traced_step import trace_request
 from vramtop.estimator.worker.described import trace_script
-from vramtop.estimator.worker.repetition import TracedSteps, trace_repeated
+from vramtop.estimator.worker.repetition.repeated_trace import TracedSteps, trace_repeated
 
 DEPTH_FIELDS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
 DEEP = {"llama, bf16": 12, "llama, mixed adapters checkpointed": 12, "mistral, bf16 fsdp2": 17}
