@@ -22,12 +22,14 @@ from .job.job import REHEARSED, Job
 from .job.job_file.changes import check_job
 from .job.resolved_job import resolve_job
 from .job.rules.frameworks import FRAMEWORKS
-from .model.architecture import Architecture, Inventory
+from .model.architecture import Architecture
 from .model.checkpoint import format_warnings, job_of_model, settled_by_model
+from .model.count_parameters import count_parameters
 from .model.find_config import ResolvedModel, resolve_model
+from .model.inventory import Inventory
 from .model.placement import placing_request
 from .model.rank_share import model_trained_parameters
-from .model.read_architecture import count_parameters, read_architecture
+from .model.read_architecture import read_architecture
 from .model.trained_parameters import near_names
 from .trace.allocator_report import allocator_settings
 from .uncertain_settings import widen_for_uncertainty

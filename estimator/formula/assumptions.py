@@ -7,10 +7,12 @@ from ..job.job import Job
 from ..job.resolved_job import ResolvedJob
 from ..job.rules.dtype_widths import BITSANDBYTES, is_four_bit
 from ..job.trainable import describe_trained
-from ..model.architecture import Architecture, Inventory
+from ..model.adapters import adapter_groups, unmatched_targets
+from ..model.architecture import Architecture
+from ..model.count_parameters import UNKNOWN_FAMILY_ERROR
 from ..model.families.registry import FAMILIES, family_of
-from ..model.read_architecture import UNKNOWN_FAMILY_ERROR
-from ..model.trained_parameters import TrainedParameters, adapter_groups, near_names, unmatched_targets
+from ..model.inventory import Inventory
+from ..model.trained_parameters import TrainedParameters, near_names
 from .activations.layer_context import uses_eager_attention
 
 _LONG_SEQUENCE = 4096

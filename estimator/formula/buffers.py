@@ -6,7 +6,7 @@ from functools import lru_cache
 from msgspec import Struct
 
 from ..job.rules.dtype_widths import Widths
-from ..model.architecture import ParameterGroup
+from ..model.inventory import ParameterGroup
 from ..model.rank_share import LocalParameters, Stage
 
 

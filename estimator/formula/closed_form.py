@@ -13,8 +13,9 @@ from ..common.sizes import format_gib
 from ..job.gpu_catalogue import Gpu
 from ..job.job import Job
 from ..job.resolved_job import with_sizes_of
-from ..model.architecture import Architecture, Inventory
-from ..model.trained_parameters import adapter_elements
+from ..model.adapters import adapter_elements
+from ..model.architecture import Architecture
+from ..model.inventory import Inventory
 from .assumptions import assumptions, trained_assumptions, trained_warnings, warnings
 from .host_memory import host_need_of_plan
 from .job_families import JobFamilies, Prepared

@@ -17,7 +17,8 @@ from ..common.sizes import MIB
 from ..host_need import HostNeed
 from ..job.job import Job
 from ..job.resolved_job import ResolvedJob
-from ..model.architecture import Architecture, Inventory
+from ..model.architecture import Architecture
+from ..model.inventory import Inventory
 from ..model.rank_share import Stage
 from .activations.saved_activations import saved_activations
 from .buffers import weight_width

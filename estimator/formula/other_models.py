@@ -11,9 +11,11 @@ from ..common.sizes import format_gib
 from ..job.job import Job
 from ..job.resolved_job import ResolvedJob, resolve_job
 from ..job.settings import Lora, ModelSpec, OtherModel, Parallel, Training
-from ..model.architecture import Architecture, Inventory
+from ..model.architecture import Architecture
+from ..model.count_parameters import count_parameters
 from ..model.find_config import resolve_model
-from ..model.read_architecture import count_parameters, read_architecture
+from ..model.inventory import Inventory
+from ..model.read_architecture import read_architecture
 from .activations.saved_activations import forward_pass_bytes
 from .peak_moments import phase_peaks
 from .plan import Plan, make_plan

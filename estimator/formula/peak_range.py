@@ -6,9 +6,9 @@ from ..budget import Peak, Phase, Span
 from ..common.records import replace
 from ..common.reserved_memory import ReservedMemory
 from ..common.sizes import MIB
-from ..model.architecture import Inventory
+from ..model.count_parameters import UNKNOWN_FAMILY_ERROR
 from ..model.families.registry import FAMILIES
-from ..model.read_architecture import UNKNOWN_FAMILY_ERROR
+from ..model.inventory import Inventory
 from .calibration import APPROXIMATE_COUNT_SHARE, FORMULA
 from .doubts import doubts_of, longest_first_doubt
 from .peak_moments import highest_phase, phase_peaks

@@ -6,7 +6,7 @@ from ..budget import Peak
 from ..common.records import replace
 from ..common.sizes import format_gib
 from ..job.job import Job
-from ..model.placement import has_unread_plan, plan_of_job, splits
+from ..model.tensor_plans import has_unread_plan, plan_of_job, splits
 from .plan import Plan
 
 

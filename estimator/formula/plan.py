@@ -5,10 +5,12 @@ from msgspec import Struct
 from ..job.gpu_catalogue import Generation, Gpu, generation_of
 from ..job.job import Job
 from ..job.resolved_job import ResolvedJob, resolve_job
-from ..model.architecture import Architecture, Inventory
+from ..model.adapters import QuantizedLayers
+from ..model.architecture import Architecture
+from ..model.inventory import Inventory
 from ..model.placement import Placement, place
 from ..model.rank_share import Stage, model_trained_parameters, stages
-from ..model.trained_parameters import QuantizedLayers, TrainedParameters
+from ..model.trained_parameters import TrainedParameters
 
 
 class Plan(Struct, frozen=True, kw_only=True):

@@ -20,9 +20,6 @@ from ..job.setting_values import Task
 from ..job.settings import ModelSpec
 from .read_architecture import usual_task
 
-# Finds names of models by what people type of them: ``llama3 8b``.
-
-
 _PARTS = re.compile(r"[a-z]+\d*(?:\.\d+)?|\d+(?:\.\d+)?[a-z]*")
 _NOT_IN_KEYS = re.compile(r"[^a-z0-9]")
 _OTHER_KINDS = (

@@ -1,10 +1,9 @@
-"""Placement of a model's modules: tensor-parallel plans, and the devices of a device map."""
+"""Placement of a model's modules on the devices of a device map."""
 
 import re
 from collections.abc import Mapping, Sequence
-from fnmatch import fnmatchcase
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 
@@ -13,9 +12,7 @@ from ..job.resolved_job import ResolvedJob, resolve_job
 from ..job.rules.dtype_widths import BITSANDBYTES
 from ..job.rules.strategies import PRECISIONS
 from ..job.settings import Parallel
-from .architecture import Inventory
-
-# Sizes of the modules that a device map places, in the model's order: embedding, blocks, norm, head.
+from .inventory import Inventory
 
 
 class PlacedModule(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,14 +78,6 @@ def placed_modules(inventory: Inventory, sizes: tuple[int, ...]) -> tuple[Placed
     return (*first, *blocks, *(module for module in around if not module.embedding))
 
 
-# Places modules on GPUs, CPU and disk as ``from_pretrained(device_map=...)`` does.
-#
-# The rules are those of ``get_balanced_memory`` and ``infer_auto_device_map`` (accelerate 1.15, utils/modeling.py;
-# transformers 5 has them in integrations/accelerate.py): modules are placed one after the other; the first GPU and
-# the CPU leave room for the largest module that is still to be placed; balancing gives each GPU but the last its
-# share and 1.25 times a block. bitsandbytes' quantizers leave a tenth of every device free.
-
-
 UNKNOWN_GPU_BYTES = 80 << 30
 _NO_LIMIT = 1 << 60
 _UNIT = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "KI": 2**10, "MI": 2**20, "GI": 2**30, "TI": 2**40}
@@ -119,6 +108,11 @@ def place(
     job: ResolvedJob, inventory: Inventory, sizes: tuple[int, ...], *, gpu_bytes: int | None = None
 ) -> Placement | None:
     """Return where the modules of a job with a device map are; None: it has none.
+
+    The rules are those of ``get_balanced_memory`` and ``infer_auto_device_map`` (accelerate 1.15, utils/modeling.py;
+    transformers 5 has them in integrations/accelerate.py): modules are placed one after the other; the first GPU and
+    the CPU leave room for the largest module that is still to be placed; balancing gives each GPU but the last its
+    share and 1.25 times a block. bitsandbytes' quantizers leave a tenth of every device free.
 
     Args:
         job: the job.
@@ -259,60 +253,3 @@ def _gpu_number(device: int | str) -> int | None:
     if device in ("cpu", "disk", "meta"):
         return None
     return int(number) if number.isdigit() and name in ("", "cuda") else 0
-
-
-# Styles of tensor-parallel plans: transformers' names, and the classes of torch and Automodel that they stand for.
-
-
-WHOLE: Final = frozenset(
-    {
-        *("replicate", "replicated_with_grad_allreduce", "ep_router", "sequence_parallel", "all_reduce", "gather"),
-        *("moe_identity_expert", "mla_kv_a_proj", "local", "local_params", "moe_tp_experts"),
-    }
-)
-"""Styles that split no parameter of the module they name; the plan names experts' parameters by themselves."""
-
-
-# Tensor-parallel plans as data: a style for each pattern of module names, and the parameters that it splits.
-
-
-Plan = tuple[tuple[str, str], ...]
-"""Patterns of module or parameter names, ``*`` for a layer's number, each with a style of transformers' plans."""
-
-
-def plan_of_job(job: Job) -> Plan | None:
-    """Return the job's own tensor-parallel plan; None: it has none, or one in code, which only a traced step runs."""
-    plan = job.parallel.tensor_plan
-    return tuple(plan.items()) if isinstance(plan, dict) and job.parallel.tensor > 1 else None
-
-
-def has_unread_plan(job: Job) -> bool:
-    """Return True if the job names a plan that only running its code would tell."""
-    return job.parallel.tensor > 1 and isinstance(job.parallel.tensor_plan, str)
-
-
-@lru_cache(maxsize=4096)
-def splits(plan: Plan, parameter: str) -> bool:
-    """Return True if a plan splits a parameter; rowwise styles leave a bias whole.
-
-    Args:
-        plan: the plan.
-        parameter: its name, ``*`` for a layer's number.
-    """
-    module, _, leaf = parameter.rpartition(".")
-    for pattern, style in plan:
-        if style not in WHOLE and _matches(pattern, parameter):
-            return True
-        if style not in WHOLE and _matches(pattern, module):
-            return not (leaf == "bias" and style.startswith("rowwise"))
-    return False
-
-
-@lru_cache(maxsize=4096)
-def _matches(pattern: str, name: str) -> bool:
-    """Return True if a pattern names a module: part by part, as torch's ``parallelize_module`` compares them."""
-    wanted, given = pattern.split("."), name.split(".")
-    return len(wanted) == len(given) and all(
-        each.isdigit() or each == "*" if part == "*" else fnmatchcase(part, each)
-        for each, part in zip(wanted, given, strict=True)
-    )

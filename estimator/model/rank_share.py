@@ -1,6 +1,5 @@
 """The share of a model that one rank holds: its pipeline stage, its tensor- and expert-parallel part, its adapters."""
 
-import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -12,20 +11,12 @@ from ..common.errors import InputError
 from ..common.records import replace
 from ..job.resolved_job import ResolvedJob
 from ..job.settings import Parallel
-from .architecture import Inventory, ParameterGroup, Role
-from .placement import Placement, Plan, plan_of_job, share_of, splits
-from .trained_parameters import (
-    BlockRun,
-    QuantizedLayers,
-    TrainedParameters,
-    adapter_elements,
-    adapter_groups,
-    trained_by_count,
-    trained_parameters,
-)
-
-# The share of one rank: its part of each parameter group, of one pipeline stage or one GPU of a device map.
-
+from .adapters import QuantizedLayers, adapter_elements, adapter_groups
+from .inventory import Inventory, ParameterGroup, Role
+from .partitioning import Partitioning, expert_ranks, is_position_table, split_ranks
+from .placement import Placement, share_of
+from .tensor_plans import plan_of_job
+from .trained_parameters import BlockRun, TrainedParameters, trained_by_count, trained_parameters
 
 _MLP_ROLES: tuple[Role, ...] = ("mlp", "expert", "router")
 
@@ -177,63 +168,6 @@ def unpacked_bytes(parameters: Iterable[LocalParameters], *, width: int) -> int:
         width: bytes per element while a weight is dequantized.
     """
     return max((width * -(-h.largest_tensor // h.layers_per_tensor) for h in parameters if h.quantized), default=0)
-
-
-# Splits parameter groups over tensor- and expert-parallel ranks, and says what else decides a rank's part.
-
-
-_POSITION_TABLE = re.compile(r"\b(wpe|\w*position\w*|token_type\w*)\.weight$")
-
-
-class Partitioning(msgspec.Struct, frozen=True, kw_only=True):
-    """The settings of a job that decide which parameters its ranks hold."""
-
-    parallel: Parallel
-    adapters: tuple[ParameterGroup, ...] | None
-    """None: no adapters; every parameter is trained."""
-    quantized: QuantizedLayers
-    trains: bool
-    trained: TrainedParameters | None
-    """The model's own parameters that train; None: without adapters all, else none."""
-    by_plan: bool
-    """True if tensor parallelism follows the plan in a transformers model."""
-    plan: Plan | None
-    """The job's own tensor-parallel plan; None: the model's."""
-    accumulation: int
-
-
-def split_ranks(partitioning: Partitioning, group: ParameterGroup) -> int:
-    """Ranks over which tensor and expert parallelism split a group; norms are whole on every rank."""
-    expert = expert_ranks(partitioning, group)
-    whole = group.role in ("norm", "router") or is_position_table(group)
-    if group.role == "embedding" and partitioning.by_plan:
-        whole = not group.name.endswith("embed_tokens.weight")  # the plans list the embedding under this name
-    if partitioning.plan is not None:
-        whole = not splits(partitioning.plan, _base_name(group.name))
-    tensor = 1 if whole else partitioning.parallel.tensor
-    return expert * tensor
-
-
-def expert_ranks(partitioning: Partitioning, group: ParameterGroup) -> int:
-    """Return the ranks over which expert parallelism splits a group."""
-    return partitioning.parallel.expert if group.role == "expert" else 1
-
-
-def is_position_table(group: ParameterGroup) -> bool:
-    """Return True if it embeds positions or kinds of tokens, not tokens.
-
-    Such tables are whole on every tensor-parallel rank, and only the first stage has them (``LanguageModelEmbedding``
-    in Megatron-LM's core/models/common/embeddings: "Position embedding (serial)").
-    """
-    return group.role == "embedding" and _POSITION_TABLE.search(group.name) is not None
-
-
-def _base_name(name: str) -> str:
-    """Return the name of the weight that an adapter adapts; of other parameters their own."""
-    return f"{name.partition('.lora_')[0]}.weight" if ".lora_" in name else name
-
-
-# The stages of a job: what a rank of each pipeline stage holds, or each GPU of a device map.
 
 
 _MAX_KINDS = 64

@@ -10,8 +10,9 @@ import msgspec
 from ..common.records import replace
 from ..job.setting_values import Task
 from ..job.settings import Lora
-from ..model.architecture import Buffer, Inventory, NamedShape, ParameterGroup, assign_roles, with_role
 from ..model.find_config import ResolvedModel
+from ..model.inventory import Buffer, Inventory, ParameterGroup
+from ..model.parameter_roles import NamedShape, assign_roles, with_role
 from ..model.read_architecture import complete_config
 from .interpreters import choose_interpreter
 from .worker_pool import cache_file, cached_request

@@ -20,9 +20,10 @@ from ..job.rules.dtype_widths import BITSANDBYTES
 from ..job.rules.version_rules import steps_take_same_memory
 from ..job.trainable import describe_trained
 from ..model.architecture import Architecture
+from ..model.count_parameters import count_parameters
 from ..model.find_config import ResolvedModel
 from ..model.rank_share import model_trained_parameters
-from ..model.read_architecture import count_parameters, has_recurrent_blocks
+from ..model.read_architecture import has_recurrent_blocks
 from .allocator_report import (
     AllocatorCapacity,
     ReservedMemory,

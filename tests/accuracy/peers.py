@@ -9,7 +9,8 @@ from math import prod
 
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.job.job import Job
-from vramtop.estimator.model.architecture import Architecture, Inventory
+from vramtop.estimator.model.architecture import Architecture
+from vramtop.estimator.model.inventory import Inventory
 
 Peer = Callable[[Job, Architecture, Inventory], int | None]
 

@@ -10,8 +10,9 @@ from peers import PEERS
 from vramtop.estimator.budget import Budget, Span
 from vramtop.estimator.common.errors import VramtopError
 from vramtop.estimator.estimation import MethodChoice, estimate
+from vramtop.estimator.model.count_parameters import count_parameters
 from vramtop.estimator.model.find_config import resolve_model
-from vramtop.estimator.model.read_architecture import count_parameters, read_architecture
+from vramtop.estimator.model.read_architecture import read_architecture
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

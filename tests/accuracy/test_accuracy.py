@@ -11,8 +11,9 @@ from report import group_results, main, summarize
 from vramtop.estimator.budget import Span
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.job.job_file.changes import job_from_mapping
+from vramtop.estimator.model.count_parameters import count_parameters
 from vramtop.estimator.model.find_config import resolve_model
-from vramtop.estimator.model.read_architecture import count_parameters, read_architecture
+from vramtop.estimator.model.read_architecture import read_architecture
 
 ACCURACY_LIMITS = {  # maximum median error, maximum share under by more than 5 %, minimum share in range
     "allocated": (0.014, 0.0, 0.9),

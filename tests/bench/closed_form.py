@@ -18,7 +18,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from vramtop.estimator.advice.suggestion_search import BoundedSearch, _batch_sizes, _lengths, find_largest
+from vramtop.estimator.advice.bounded_search import BoundedSearch
+from vramtop.estimator.advice.largest_fitting import _batch_sizes, _lengths, find_largest
 from vramtop.estimator.advice.suggestions import suggest
 from vramtop.estimator.budget import Budget
 from vramtop.estimator.common.errors import Verdict

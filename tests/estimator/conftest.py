@@ -11,7 +11,8 @@ import pytest
 from vramtop.estimator.budget import Budget
 from vramtop.estimator.formula.closed_form import closed_form
 from vramtop.estimator.job.job_file.changes import job_from_mapping
-from vramtop.estimator.model.read_architecture import count_parameters, read_architecture
+from vramtop.estimator.model.count_parameters import count_parameters
+from vramtop.estimator.model.read_architecture import read_architecture
 from vramtop.estimator.trace.interpreters import choose_interpreter
 from vramtop.estimator.trace.worker_pool import POOL
 

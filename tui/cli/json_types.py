@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal, TypedDict
 
-from vramtop.estimator.advice.suggestion_search import Edit, LargestFitting
+from vramtop.estimator.advice.largest_fitting import LargestFitting
+from vramtop.estimator.advice.setting_edits import Edit
 from vramtop.estimator.budget import Method, PlainBudget, PlainJob
 from vramtop.estimator.common.errors import Verdict
 from vramtop.estimator.common.fields_of import FieldsOf

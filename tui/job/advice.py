@@ -5,7 +5,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from vramtop.estimator.advice.suggestion_search import BoundedSearch, LargestFitting, Suggestion, find_largest
+from vramtop.estimator.advice.bounded_search import BoundedSearch
+from vramtop.estimator.advice.largest_fitting import LargestFitting, find_largest
+from vramtop.estimator.advice.suggestion_search import Suggestion
 from vramtop.estimator.budget import Budget
 from vramtop.estimator.common.cancellation import current_token
 from vramtop.estimator.common.errors import CancelledError, Verdict

@@ -115,7 +115,7 @@ def _edit_lines(job: Job, loaded: LoadedJob | None) -> Iterator[str]:
         yield f"# remove: {', '.join(removed)}"
     if loaded.reading is None:
         return
-    from vramtop.estimator.advice.suggestion_search import tool_edits  # with the readers of all tools
+    from vramtop.estimator.advice.setting_edits import tool_edits
 
     changed = job_differences(loaded.job, job)
     wanted = {key: value for key, value in changes.items() if key in changed and value is not None}

@@ -458,7 +458,7 @@ def load_changed(options: argparse.Namespace, loaded: LoadedJob, changes: Mappin
     Raises:
         InputError: they contradict it.
     """
-    from vramtop.estimator.advice.suggestion_search import flag_edits  # with the readers of all tools
+    from vramtop.estimator.advice.setting_edits import flag_edits
 
     edits = flag_edits(loaded.job, changes, flags_by_key())
     again = copy(options)

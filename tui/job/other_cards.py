@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from vramtop.estimator.advice.suggestion_search import shifted
+from vramtop.estimator.advice.bounded_search import shifted
 from vramtop.estimator.common.errors import CannotTellError
 from vramtop.estimator.estimation import quick_estimator
 from vramtop.estimator.learning.correction import uncorrected

@@ -1,6 +1,8 @@
 """Inputs of suggestions for a run that ran out of memory: the GPU as it was, and the job as it turned out to be."""
 
-from vramtop.estimator.advice.suggestion_search import Suggestion, flag_edits, shifted
+from vramtop.estimator.advice.bounded_search import shifted
+from vramtop.estimator.advice.setting_edits import flag_edits
+from vramtop.estimator.advice.suggestion_search import Suggestion
 from vramtop.estimator.budget import Budget
 from vramtop.estimator.common.errors import CannotTellError, Verdict
 from vramtop.estimator.common.records import replace

@@ -21,7 +21,7 @@ from ..draw.text_output import format_table, printable
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
-    from vramtop.estimator.advice.suggestion_search import LargestFitting
+    from vramtop.estimator.advice.largest_fitting import LargestFitting
     from vramtop.estimator.budget import Budget, LargeTensor, Span
     from vramtop.estimator.job.job import Job
     from vramtop.monitor.board.capacity import DeviceCapacity

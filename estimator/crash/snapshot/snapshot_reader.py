@@ -30,14 +30,7 @@ import msgspec
 
 from ...budget import ComponentName, Components, PhaseMark, PhaseName, Timeline
 from ...common.errors import InputError
-from ...common.limits import (
-    SNAPSHOT,
-    SNAPSHOT_BLOCKS,
-    SNAPSHOT_EVENTS,
-    SNAPSHOT_JSON,
-    SNAPSHOT_READER,
-    LimitError,
-)
+from ...common.limits import SNAPSHOT, SNAPSHOT_BLOCKS, SNAPSHOT_EVENTS, SNAPSHOT_JSON, SNAPSHOT_READER, LimitError
 from ...trace.start_python import safe_environment
 from .records import (
     UNRECORDED,

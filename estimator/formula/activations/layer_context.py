@@ -14,10 +14,11 @@ from ...job.resolved_job import ResolvedJob
 from ...job.rules.dtype_widths import Widths
 from ...job.rules.frameworks import Framework
 from ...job.rules.version_rules import VersionRules
+from ...model.adapters import separates_experts
 from ...model.architecture import Architecture
 from ...model.families.liger_kernels import LIGER_PATCHES
 from ...model.rank_share import Stage
-from ...model.trained_parameters import BlockRun, separates_experts
+from ...model.trained_parameters import BlockRun
 from .trained_parts import ALL_PARTS, NO_PARTS, LinearInput, TrainedParts, linear_input_of, trained_parts
 
 NormKind = Literal["autograd", "fused", "litgpt", "torch"]

@@ -12,7 +12,8 @@ from msgspec import Struct
 
 from ...common.records import replace
 from ...job.resolved_job import ResolvedJob
-from ...model.architecture import Architecture, Role
+from ...model.architecture import Architecture
+from ...model.inventory import Role
 from ...model.rank_share import Stage, unpacked_bytes
 from .attention import relative_bias_per_token
 from .block import (

@@ -14,8 +14,8 @@ from ...job.resolved_job import ResolvedJob, resolve_job
 from ...job.rules.frameworks import FRAMEWORKS
 from ...job.rules.optimizers.optimizer import Optimizer
 from ...model.architecture import Architecture
+from ...model.count_parameters import count_parameters
 from ...model.rank_share import Stage
-from ...model.read_architecture import count_parameters
 from ...worker.memory.allocator_settings import AllocatorSettings
 from ..activations.layer_context import layer_context
 from ..activations.temporary import score_masks

@@ -10,8 +10,9 @@ from ...job.gpu_catalogue import Gpu
 from ...job.job import Job
 from ...job.resolved_job import resolve_job
 from ...model.architecture import Architecture
+from ...model.count_parameters import count_parameters
 from ...model.find_config import resolve_model
-from ...model.read_architecture import count_parameters, read_architecture
+from ...model.read_architecture import read_architecture
 from ..closed_form import closed_form
 from ..other_models import find_held_models, with_other_models
 from .other_jobs import Side, other_units, other_versions, unsharded_weights

@@ -10,7 +10,8 @@ from collections.abc import Iterator, Mapping
 
 from ...common.records import replace
 from ...job.setting_values import Task
-from ..architecture import Architecture, BlockRules, NamedShape, linear, norm
+from ..architecture import Architecture, BlockRules
+from ..parameter_roles import NamedShape, linear, norm
 from .family import Family
 from .task_heads import TaskHeads
 

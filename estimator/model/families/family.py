@@ -7,7 +7,8 @@ from typing import Literal
 import msgspec
 
 from ...job.setting_values import Task
-from ..architecture import Architecture, BlockRules, NamedShape
+from ..architecture import Architecture, BlockRules
+from ..parameter_roles import NamedShape
 from .task_heads import TaskHeads
 
 Body = Callable[[Architecture, "Family", str], Iterator[NamedShape]]

@@ -5,7 +5,8 @@ from collections.abc import Iterator
 import msgspec
 
 from ...job.setting_values import Task
-from ..architecture import Architecture, NamedShape, linear, norm
+from ..architecture import Architecture
+from ..parameter_roles import NamedShape, linear, norm
 
 
 class MaskedLmHead(msgspec.Struct, frozen=True, kw_only=True):

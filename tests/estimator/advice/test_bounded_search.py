@@ -8,13 +8,14 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from slow_cases import slow_every
 
-from vramtop.estimator.advice.suggestion_search import BoundedSearch, find_largest
+from vramtop.estimator.advice.bounded_search import BoundedSearch
+from vramtop.estimator.advice.largest_fitting import find_largest
 from vramtop.estimator.advice.suggestions import candidate_changes, suggest
 from vramtop.estimator.budget import Budget
 from vramtop.estimator.common.errors import Verdict, VramtopError
 from vramtop.estimator.common.reserved_memory import with_reserved_memory
 from vramtop.estimator.estimation import QuickEstimator, quick_estimator
-from vramtop.estimator.formula import closed_form
+from vramtop.estimator.formula import peak_range
 from vramtop.estimator.job.job import Job
 from vramtop.estimator.job.job_file.changes import job_from_mapping, with_changes
 from vramtop.monitor.board.capacity import DeviceCapacity
@@ -155,8 +156,8 @@ def _fits(job: Job, search: BoundedSearch) -> bool:
 
 def test_only_what_depends_on_it_is_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
     replays: list[object] = []
-    replay = closed_form.replayed_slack
-    monkeypatch.setattr(closed_form, "replayed_slack", lambda rank, conf: replays.append(rank) or replay(rank, conf))
+    replay = peak_range.replayed_slack
+    monkeypatch.setattr(peak_range, "replayed_slack", lambda rank, conf: replays.append(rank) or replay(rank, conf))
     job = job_of("llama", "one GPU")
     quick = quick_estimator(job)
     peak = quick(job).peak

@@ -2,7 +2,7 @@
 
 import pytest
 
-from vramtop.estimator.advice.suggestion_search import ChangeRule
+from vramtop.estimator.advice.changes import ChangeRule
 from vramtop.estimator.advice.suggestions import CHANGES, candidate_changes, suggest
 from vramtop.estimator.budget import Budget
 from vramtop.estimator.common.errors import Verdict

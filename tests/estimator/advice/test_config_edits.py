@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from vramtop.estimator.advice.suggestion_search import flag_edits, tool_edits
+from vramtop.estimator.advice.setting_edits import flag_edits, tool_edits
 from vramtop.estimator.job.job import Job
 from vramtop.estimator.readers.config_file import read_config_file, tool_of_file
 from vramtop.estimator.readers.launch_line import read_launch, tool_of_line

@@ -3,14 +3,15 @@ from typing import Any
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from vramtop.estimator.advice.suggestion_search import find_largest
+from vramtop.estimator.advice.largest_fitting import find_largest
 from vramtop.estimator.budget import Peak
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.estimation import QuickEstimator, quick_estimator
 from vramtop.estimator.formula.closed_form import closed_form
 from vramtop.estimator.job.job import Job, ModelSpec, Parallel, Training
 from vramtop.estimator.job.job_file.changes import job_from_mapping, with_changes
-from vramtop.estimator.model.read_architecture import count_parameters, read_architecture
+from vramtop.estimator.model.count_parameters import count_parameters
+from vramtop.estimator.model.read_architecture import read_architecture
 
 JOB = Job(model=ModelSpec(id="meta-llama/Llama-3.1-8B"), training=Training(precision="bf16", optimizer="adamw-8bit"))
 SHAPES: tuple[dict[str, Any], ...] = (

@@ -4,7 +4,8 @@ from itertools import combinations
 import pytest
 from slow_cases import quick_every
 
-from vramtop.estimator.advice.suggestion_search import Suggestion, shifted
+from vramtop.estimator.advice.bounded_search import shifted
+from vramtop.estimator.advice.suggestion_search import Suggestion
 from vramtop.estimator.advice.suggestions import calibrated, candidate_changes, confirm, suggest
 from vramtop.estimator.budget import Budget
 from vramtop.estimator.common.errors import CannotTellError, InputError, Verdict

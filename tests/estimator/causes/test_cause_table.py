@@ -4,9 +4,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from vramtop.estimator.causes import cause_search
-from vramtop.estimator.causes.cause_search import COMMON, Cause, CauseRule, TrainingBudget
+from vramtop.estimator.causes import extra_memory
+from vramtop.estimator.causes.cause_search import COMMON, Cause, CauseRule
 from vramtop.estimator.causes.explain import CAUSES, explain, setting_causes
+from vramtop.estimator.causes.extra_memory import TrainingBudget
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.estimation import quick_estimator
 from vramtop.estimator.job.job import Job, ModelSpec, Training
@@ -51,7 +52,7 @@ def test_memory_without_a_setting_needs_only_one_function(monkeypatch: pytest.Mo
             allocated_bytes=17 * GIB if training.job.trains else 0,
         )
 
-    monkeypatch.setattr(cause_search, "EXTRA_MEMORY", (*cause_search.EXTRA_MEMORY, cached_embeddings))
+    monkeypatch.setattr(extra_memory, "EXTRA_MEMORY", (*extra_memory.EXTRA_MEMORY, cached_embeddings))
     quick = quick_estimator(JOB)
     budget = quick(JOB)
 

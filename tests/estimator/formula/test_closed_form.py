@@ -12,8 +12,9 @@ from vramtop.estimator.common.errors import InputError
 from vramtop.estimator.formula.closed_form import closed_form
 from vramtop.estimator.job.job_file.changes import job_from_mapping
 from vramtop.estimator.job.resolved_job import resolve_job
+from vramtop.estimator.model.count_parameters import count_parameters
 from vramtop.estimator.model.rank_share import stages
-from vramtop.estimator.model.read_architecture import count_parameters, read_architecture
+from vramtop.estimator.model.read_architecture import read_architecture
 
 Estimate = Callable[..., Budget]
 # embeddings and head, and per layer: q and o, k and v, three MLP matrices, two norms; the last norm

@@ -16,7 +16,8 @@ from vramtop.estimator.formula.closed_form import closed_form
 from vramtop.estimator.job.gpu_catalogue import find_gpu
 from vramtop.estimator.job.job import Job
 from vramtop.estimator.job.job_file.changes import job_from_mapping, with_changes
-from vramtop.estimator.model.read_architecture import count_parameters, read_architecture
+from vramtop.estimator.model.count_parameters import count_parameters
+from vramtop.estimator.model.read_architecture import read_architecture
 
 BudgetOf = Callable[..., Budget]
 INFERENCE = {"training.mode": "inference", "training.precision": "bf16", "training.sequence_length": 64}

@@ -13,7 +13,8 @@ from vramtop.estimator.job.job import Job
 from vramtop.estimator.job.job_file.changes import job_from_mapping, with_changes
 from vramtop.estimator.job.resolved_job import settled
 from vramtop.estimator.model.architecture import Architecture
-from vramtop.estimator.model.read_architecture import count_parameters, read_architecture
+from vramtop.estimator.model.count_parameters import count_parameters
+from vramtop.estimator.model.read_architecture import read_architecture
 
 LLAMA = {"model_type": "llama", "hidden_size": 512, "num_hidden_layers": 4, "num_attention_heads": 8}
 CONFIGS: tuple[dict[str, Any], ...] = (

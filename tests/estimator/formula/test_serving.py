@@ -16,7 +16,8 @@ from vramtop.estimator.job.gpu_catalogue import find_gpu
 from vramtop.estimator.job.job import Job, Software, Training
 from vramtop.estimator.job.job_file.changes import job_from_mapping, with_changes
 from vramtop.estimator.job.resolved_job import resolve_job
-from vramtop.estimator.model.read_architecture import count_parameters, read_architecture
+from vramtop.estimator.model.count_parameters import count_parameters
+from vramtop.estimator.model.read_architecture import read_architecture
 from vramtop.estimator.readers.launch_line import read_launch, tool_of_line
 from vramtop.estimator.serving_need import ServingNeed
 

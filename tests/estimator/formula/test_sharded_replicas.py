@@ -10,8 +10,9 @@ from vramtop.estimator.budget import Budget, Components
 from vramtop.estimator.estimation import estimate
 from vramtop.estimator.formula.plan import make_plan
 from vramtop.estimator.job.job_file.changes import job_from_mapping
+from vramtop.estimator.model.count_parameters import count_parameters
 from vramtop.estimator.model.find_config import resolve_model
-from vramtop.estimator.model.read_architecture import count_parameters, read_architecture
+from vramtop.estimator.model.read_architecture import read_architecture
 
 HIDDEN, LAYERS, RANKS = 1024, 8, 4
 CONFIG = {

@@ -9,15 +9,11 @@ from slow_cases import quick_every
 from vramtop.estimator.common.errors import CannotTellError, InputError
 from vramtop.estimator.common.records import replace
 from vramtop.estimator.job.setting_values import Task
-from vramtop.estimator.model.architecture import Inventory
+from vramtop.estimator.model.count_parameters import UNKNOWN_FAMILY_ERROR, count_parameters
 from vramtop.estimator.model.families.registry import FAMILIES
 from vramtop.estimator.model.find_config import BuiltInModel, built_in_models
-from vramtop.estimator.model.read_architecture import (
-    RULED_TASKS,
-    UNKNOWN_FAMILY_ERROR,
-    count_parameters,
-    read_architecture,
-)
+from vramtop.estimator.model.inventory import Inventory
+from vramtop.estimator.model.read_architecture import RULED_TASKS, read_architecture
 from vramtop.estimator.trace.exact_parameter_count import InventoryAnswer, inventory_from_answer
 from vramtop.estimator.trace.worker_process import convert_answer
 

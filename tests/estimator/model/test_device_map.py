@@ -10,12 +10,7 @@ import pytest
 import torch
 from accelerate import init_empty_weights
 from accelerate.commands.estimate import create_empty_model  # noqa: F401  # the command that these functions serve
-from accelerate.utils import (
-    calculate_maximum_sizes,
-    compute_module_sizes,
-    get_balanced_memory,
-    infer_auto_device_map,
-)
+from accelerate.utils import calculate_maximum_sizes, compute_module_sizes, get_balanced_memory, infer_auto_device_map
 from accelerate.utils.modeling import dtype_byte_size
 from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -23,10 +18,11 @@ from vramtop.estimator.estimation import estimate
 from vramtop.estimator.job.job_file.changes import job_from_mapping
 from vramtop.estimator.job.resolved_job import resolve_job
 from vramtop.estimator.job.settings import ModelSpec
-from vramtop.estimator.model.architecture import Inventory
+from vramtop.estimator.model.count_parameters import count_parameters
 from vramtop.estimator.model.find_config import resolve_model
+from vramtop.estimator.model.inventory import Inventory
 from vramtop.estimator.model.placement import Placement, parse_size, place
-from vramtop.estimator.model.read_architecture import count_parameters, read_architecture
+from vramtop.estimator.model.read_architecture import read_architecture
 
 SMALL = ("Qwen/Qwen2.5-0.5B",)
 LARGE = ("gpt2", "meta-llama/Llama-3.1-8B", "mistralai/Mixtral-8x7B-v0.1", "Qwen/Qwen3-8B", "google/gemma-2-9b")

@@ -7,11 +7,13 @@ import pytest
 
 from vramtop.estimator.budget import Budget
 from vramtop.estimator.common.records import replace
-from vramtop.estimator.model.architecture import Architecture, BlockRules, NamedShape, linear, norm
+from vramtop.estimator.model.architecture import Architecture, BlockRules
+from vramtop.estimator.model.count_parameters import count_parameters
 from vramtop.estimator.model.families.family import Family
 from vramtop.estimator.model.families.registry import FAMILIES, GENERIC, family_of
 from vramtop.estimator.model.families.task_heads import TaskHeads
-from vramtop.estimator.model.read_architecture import count_parameters, read_architecture
+from vramtop.estimator.model.parameter_roles import NamedShape, linear, norm
+from vramtop.estimator.model.read_architecture import read_architecture
 
 LAYERS, HIDDEN, VOCABULARY = 4, 512, 2000
 

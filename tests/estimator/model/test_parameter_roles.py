@@ -1,6 +1,6 @@
 import pytest
 
-from vramtop.estimator.model.architecture import NamedShape, ParameterKind, with_role
+from vramtop.estimator.model.parameter_roles import NamedShape, ParameterKind, with_role
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from vramtop.estimator.budget import Budget
-from vramtop.estimator.model.placement import splits
+from vramtop.estimator.model.tensor_plans import splits
 
 BudgetOf = Callable[..., Budget]
 MLP = {"model.layers.*.mlp.gate_proj": "colwise", "model.layers.*.mlp.up_proj": "colwise"}

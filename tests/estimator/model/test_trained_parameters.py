@@ -9,9 +9,10 @@ import transformers
 from vramtop.estimator.common.errors import CannotTellError
 from vramtop.estimator.job.settings import Lora
 from vramtop.estimator.job.trainable import trainable_rules
-from vramtop.estimator.model.read_architecture import count_parameters, read_architecture
+from vramtop.estimator.model.adapters import adapter_groups_by_rule
+from vramtop.estimator.model.count_parameters import count_parameters
+from vramtop.estimator.model.read_architecture import read_architecture
 from vramtop.estimator.model.trained_parameters import (
-    adapter_groups_by_rule,
     near_names,
     patterns_of_count,
     trained_by_count,

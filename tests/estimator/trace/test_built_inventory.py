@@ -16,9 +16,10 @@ from vramtop.estimator.common.errors import CannotTellError, InputError
 from vramtop.estimator.formula.closed_form import closed_form
 from vramtop.estimator.job.job import Job, Lora, ModelSpec, Training
 from vramtop.estimator.job.rules.dtype_widths import quantized_bytes, tensor_bytes
-from vramtop.estimator.model.architecture import Inventory, ParameterGroup
-from vramtop.estimator.model.read_architecture import count_parameters, read_architecture
-from vramtop.estimator.model.trained_parameters import adapter_groups_by_rule
+from vramtop.estimator.model.adapters import adapter_groups_by_rule
+from vramtop.estimator.model.count_parameters import count_parameters
+from vramtop.estimator.model.inventory import Inventory, ParameterGroup
+from vramtop.estimator.model.read_architecture import read_architecture
 from vramtop.estimator.trace.exact_parameter_count import InventoryAnswer, inventory_from_answer
 from vramtop.estimator.trace.worker_process import convert_answer
 

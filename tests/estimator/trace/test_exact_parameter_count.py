@@ -5,8 +5,9 @@ from typing import Any
 import pytest
 
 from vramtop.estimator.common.errors import CannotTellError
+from vramtop.estimator.model.count_parameters import count_parameters
 from vramtop.estimator.model.find_config import ResolvedModel
-from vramtop.estimator.model.read_architecture import count_parameters, read_architecture
+from vramtop.estimator.model.read_architecture import read_architecture
 from vramtop.estimator.trace.exact_parameter_count import InventoryAnswer, exact_inventory
 from vramtop.estimator.trace.worker_pool import POOL
 from vramtop.estimator.trace.worker_process import convert_answer

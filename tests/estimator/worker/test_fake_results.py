@@ -83,7 +83,9 @@ def test_known_values_beside_unknown_ones_make_the_results_of_the_mode(number: A
             own = torch.ops.aten.mul.Tensor(left, right)
             assert [(each.dtype, each.shape, each.constant) for each in made] == [(own.dtype, own.shape, None)] * 2
         whole = torch.ops.aten.mul.Tensor, (torch.empty(3, dtype=torch.int64), known), {}
-        assert [fake_results.run(*whole).dtype for _ in range(2)] == [torch.result_type(torch.empty(3).long(), known)] * 2
+        assert [fake_results.run(*whole).dtype for _ in range(2)] == [
+            torch.result_type(torch.empty(3).long(), known)
+        ] * 2
 
 
 ATEN = torch.ops.aten

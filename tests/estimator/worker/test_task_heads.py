@@ -17,14 +17,10 @@ from vramtop.estimator.estimation import MethodChoice, estimate
 from vramtop.estimator.job.job import Job, ModelSpec, Training
 from vramtop.estimator.job.job_file.changes import job_from_mapping
 from vramtop.estimator.job.setting_values import Task
+from vramtop.estimator.model.count_parameters import UNKNOWN_FAMILY_ERROR, count_parameters
 from vramtop.estimator.model.families.registry import family_of
 from vramtop.estimator.model.find_config import BuiltInModel, built_in_models
-from vramtop.estimator.model.read_architecture import (
-    UNKNOWN_FAMILY_ERROR,
-    count_parameters,
-    read_architecture,
-    usual_task,
-)
+from vramtop.estimator.model.read_architecture import read_architecture, usual_task
 from vramtop.estimator.trace.exact_parameter_count import InventoryAnswer, inventory_from_answer
 from vramtop.estimator.trace.worker_process import convert_answer
 from vramtop.estimator.worker.request.tasks import auto_class_name

@@ -14,11 +14,7 @@ from vramtop.estimator.common.sizes import GIB, MIB
 from vramtop.estimator.estimation import estimate
 from vramtop.estimator.job.job import Job, Lora, ModelSpec, Parallel, Training
 from vramtop.monitor.host.available_ram import HostRam
-from vramtop.monitor.preflight.checks.memory import (
-    check_fit_verdict,
-    check_host_memory,
-    check_shared_memory,
-)
+from vramtop.monitor.preflight.checks.memory import check_fit_verdict, check_host_memory, check_shared_memory
 from vramtop.monitor.preflight.context import CheckContext
 from vramtop.monitor.preflight.facts import Machine
 

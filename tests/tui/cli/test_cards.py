@@ -2,7 +2,7 @@
 
 import pytest
 
-from vramtop.estimator.advice.suggestion_search import shifted
+from vramtop.estimator.advice.bounded_search import shifted
 from vramtop.estimator.common.records import replace
 from vramtop.estimator.estimation import quick_estimator
 from vramtop.estimator.job.gpu_catalogue import find_gpu

@@ -2,15 +2,7 @@ from hypothesis import given, strategies as st
 
 from vramtop.estimator.budget import Components
 from vramtop.estimator.common.sizes import GIB
-from vramtop.tui.draw.bars import (
-    HATCHED,
-    BarRange,
-    BarSegment,
-    cell_runs,
-    component_segments,
-    draw_bar,
-    split_beyond,
-)
+from vramtop.tui.draw.bars import HATCHED, BarRange, BarSegment, cell_runs, component_segments, draw_bar, split_beyond
 from vramtop.tui.draw.palette import COMPONENTS, colour_of, ink_on
 from vramtop.tui.draw.text_output import TextOutput
 

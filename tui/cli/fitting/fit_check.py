@@ -9,12 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from vramtop.estimator.advice.suggestion_search import (
-    Edit,
-    Suggestion,
-    flag_edits,
-    tool_edits,
-)
+from vramtop.estimator.advice.setting_edits import Edit, flag_edits, tool_edits
+from vramtop.estimator.advice.suggestion_search import Suggestion
 from vramtop.estimator.advice.suggestions import confirm
 from vramtop.estimator.budget import Budget
 from vramtop.estimator.common.errors import CannotTellError, ExitCode, Verdict

@@ -8,8 +8,9 @@ from partitioned_graphs import saved_bytes
 from vramtop.estimator.formula.activations.saved_activations import saved_activations
 from vramtop.estimator.job.job_file.changes import job_from_mapping
 from vramtop.estimator.job.resolved_job import resolve_job
+from vramtop.estimator.model.count_parameters import count_parameters
 from vramtop.estimator.model.rank_share import stages
-from vramtop.estimator.model.read_architecture import count_parameters, read_architecture
+from vramtop.estimator.model.read_architecture import read_architecture
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")

@@ -8,8 +8,9 @@ from vramtop.estimator.formula.activations.block import norm_per_token
 from vramtop.estimator.formula.activations.layer_context import layer_context
 from vramtop.estimator.job.job_file.changes import job_from_mapping
 from vramtop.estimator.job.resolved_job import resolve_job
+from vramtop.estimator.model.count_parameters import count_parameters
 from vramtop.estimator.model.rank_share import stages
-from vramtop.estimator.model.read_architecture import count_parameters, read_architecture
+from vramtop.estimator.model.read_architecture import read_architecture
 
 torch = pytest.importorskip("torch")
 TOKENS, HIDDEN = 64, 256

@@ -10,8 +10,9 @@ import transformers
 from vramtop.estimator.formula.activations.saved_activations import saved_activations
 from vramtop.estimator.job.job_file.changes import job_from_mapping
 from vramtop.estimator.job.resolved_job import resolve_job
+from vramtop.estimator.model.count_parameters import count_parameters
 from vramtop.estimator.model.rank_share import stages
-from vramtop.estimator.model.read_architecture import count_parameters, read_architecture
+from vramtop.estimator.model.read_architecture import read_architecture
 
 CONFIG: dict[str, Any] = {
     "model_type": "llama",

@@ -15,10 +15,11 @@ from vramtop.estimator.job.resolved_job import resolve_job
 from vramtop.estimator.job.rules.optimizers.by_name import optimizer_by_class
 from vramtop.estimator.job.setting_values import Task
 from vramtop.estimator.job.trainable import trainable_rules
-from vramtop.estimator.model.architecture import Inventory
+from vramtop.estimator.model.adapters import adapter_elements
+from vramtop.estimator.model.count_parameters import count_parameters
 from vramtop.estimator.model.find_config import resolve_model
-from vramtop.estimator.model.read_architecture import count_parameters, read_architecture, usual_task
-from vramtop.estimator.model.trained_parameters import adapter_elements
+from vramtop.estimator.model.inventory import Inventory
+from vramtop.estimator.model.read_architecture import read_architecture, usual_task
 from vramtop.estimator.readers.launch_line import read_launch
 from vramtop.estimator.readers.source.evidence import JobReading
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from vramtop.estimator.advice.suggestion_search import tool_edits
+from vramtop.estimator.advice.setting_edits import tool_edits
 from vramtop.estimator.job.job import Inference, Job, Lora, ModelSpec, Parallel, Training
 from vramtop.estimator.job.job_file.changes import with_changes
 from vramtop.estimator.readers import tools

@@ -10,13 +10,7 @@ from platformdirs import user_config_dir
 
 from vramtop.estimator.common.errors import CannotTellError, InputError
 from vramtop.monitor.storage.settings.change import change_settings, save_setting
-from vramtop.monitor.storage.settings.in_force import (
-    DEFAULT,
-    FILE,
-    SettingsInForce,
-    config_file,
-    settings_in_force,
-)
+from vramtop.monitor.storage.settings.in_force import DEFAULT, FILE, SettingsInForce, config_file, settings_in_force
 
 COMMENTED = """\
 # mine

@@ -1,0 +1,180 @@
+"""Writes a suggested change as edits of the user's own settings: flags, or keys of a tool's configuration file."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from ..job.job import Job
+from ..job.job_file.changes import job_to_mapping
+from ..readers.arguments.table import Written
+from ..readers.source.written_places import COMMAND_LINE, written_place
+from ..readers.tools.tool_registry import table_of_tool
+
+if TYPE_CHECKING:
+    from ..readers.source.evidence import Finding, JobReading
+
+
+_SAME_IN_EVERY_TOOL = (
+    "training.micro_batch",
+    "training.evaluation_batch",
+    "training.gradient_accumulation",
+    "training.sequence_length",
+    "lora.rank",
+)
+"""Numbers that every tool writes as the job file does."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Edit:
+    """One setting to change in the user's command line or file."""
+
+    key: str
+    """Dotted job key that it sets."""
+    place: str | None
+    """``command line``, or a file's name; None: unknown."""
+    setting: str | None
+    """The tool's flag or key; None: its name is unknown, and ``words`` describes the change."""
+    old: str | None
+    """The present value as text; None: the setting is not set."""
+    new: str
+    """The new value as text."""
+    words: str
+    """Text of the edit: ``--per_device_train_batch_size 4 -> 2``."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields as a JSON object."""
+        return asdict(self)
+
+
+def flag_edits(job: Job, changes: Mapping[str, Any], flags: Mapping[str, str]) -> tuple[Edit, ...]:
+    """Return the changes as flags of vramtop itself.
+
+    Args:
+        job: the job before the change.
+        changes: dotted job keys and their new values.
+        flags: flag by job key.
+    """
+    tables = job_to_mapping(job)
+    found = []
+    for key, value in changes.items():
+        table, _, name = key.partition(".")
+        old, new = _value(tables.get(table, {}).get(name)), _value(value) or ""
+        flag = flags.get(key)
+        words = f"{flag} {new}" if flag else f"--set {key}={new}"
+        found.append(Edit(key=key, place=COMMAND_LINE, setting=flag or "--set", old=old, new=new, words=words))
+    return tuple(found)
+
+
+def tool_edits(
+    reading: "JobReading", job: Job, changes: Mapping[str, Any], *, tool: str | None, place: str | None = None
+) -> tuple[Edit, ...]:
+    """Return the changes as settings of the tool that the job was read from.
+
+    Args:
+        reading: the settings that were read, each with its evidence.
+        job: the job before the change.
+        changes: dotted job keys and their new values.
+        tool: name of the tool in ``readers.tools.tool_registry``; None: a script of the user's own.
+        place: where new settings belong if the evidence does not show it: ``command line``, or a file's name.
+    """
+    findings = {finding.key: finding for finding in reading.findings}
+    place = _usual_place(reading) or place
+    found: list[Edit] = []
+    for key, value in changes.items():
+        now = findings.get(key)
+        if now is not None and now.value == value:
+            continue
+        found += _edits_of(key, value, now, job=job, tool=tool, place=place)
+    # a setting that accompanies one key may be an edit of its own for another key
+    last = {(edit.place, edit.setting): edit for edit in found if edit.setting}
+    return tuple(edit for edit in found if not edit.setting or last[edit.place, edit.setting] is edit)
+
+
+def _edits_of(
+    key: str, value: Any, now: "Finding | None", *, job: Job, tool: str | None, place: str | None
+) -> Iterator[Edit]:
+    names = table_of_tool(tool)
+    follows = names.derived.get(key)
+    if follows:
+        yield _described_edit(key, value, f"{key} becomes {_value(value)} automatically: {follows} stays the same")
+        return
+    known = names.write.get(key)
+    in_place = _edit_in_place(key, value, now, known) if now is not None else None
+    if in_place is not None:
+        yield in_place
+        return
+    if known is not None and (new := _tool_value(known, value)) is not None:
+        for name, other in known.also.items():
+            yield _edit(key, place, _flag_or_key(name, place, tool), None, other)
+        yield _edit(key, place, _flag_or_key(known.name, place, tool), None, new)
+        return
+    table, _, name = key.partition(".")
+    old = _value(job_to_mapping(job).get(table, {}).get(name))
+    yield _described_edit(key, value, f"{key}: {old or 'not set'} -> {_value(value)}")
+
+
+def _edit_in_place(key: str, value: Any, now: "Finding", known: Written | None) -> Edit | None:
+    """Return the change of the setting that the user wrote; None if its value has no equivalent there."""
+    written = written_place(now)
+    if written is None:
+        return None
+    place, setting = written
+    same = key in _SAME_IN_EVERY_TOOL
+    if not same and not (known and known.name == setting.strip("-=")):
+        return None
+    new = _tool_value(known, value) if known and not same else value
+    if new is None:
+        return None
+    return _edit(key, place, setting, _old_tool_value(known, now.value), new)
+
+
+def _usual_place(reading: "JobReading") -> str | None:
+    """Return the place where most of the settings are written."""
+    places = [written[0] for finding in reading.findings if (written := written_place(finding))]
+    return max(places, key=places.count) if places else None
+
+
+def _flag_or_key(name: str, place: str | None, tool: str | None) -> str:
+    dashed = place == COMMAND_LINE or table_of_tool(tool).always_flags
+    return f"--{name}" if dashed else name
+
+
+def _tool_value(known: Written, value: Any) -> Any:
+    if known.values is None:
+        return value
+    return known.values.get(_word(value)) if not isinstance(value, list) else None
+
+
+def _old_tool_value(known: Written | None, value: Any) -> Any:
+    """Return the tool's value for the job's value, if that is a known one."""
+    if known is None or known.values is None or isinstance(value, list):
+        return value
+    return known.values.get(_word(value))
+
+
+def _word(value: Any) -> str:
+    """Return a value of the job as the table of arguments has it."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _edit(key: str, place: str | None, setting: str, old: Any, new: Any) -> Edit:
+    before, after = _value(old), _value(new)
+    equals = setting.endswith("=")
+    joint = "" if equals else " " if setting.startswith("-") else ": "
+    if before is not None:
+        words = f"{setting}{joint}{before} -> {after}"
+    else:
+        words = f"{setting if new is True and setting.startswith('--') else f'{setting}{joint}{after}'} (new)"
+    return Edit(key=key, place=place, setting=setting, old=before, new=after or "", words=words)
+
+
+def _described_edit(key: str, value: Any, words: str) -> Edit:
+    return Edit(key=key, place=None, setting=None, old=None, new=_value(value) or "", words=words)
+
+
+def _value(value: Any) -> str | None:
+    if value is None:
+        return None
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return ",".join(map(str, value)) if isinstance(value, list) else str(value)
