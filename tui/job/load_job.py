@@ -161,18 +161,22 @@ class LoadedJob(msgspec.Struct, frozen=True, kw_only=True):
         return self.reading.devices if self.reading is not None else None
 
     def finding_gpus(self, count: int) -> LoadedJob:
-        """Return it with a program that finds so many GPUs, unless that says itself how many, or is vramtop's own."""
+        """Return it with so many GPUs for its one process, unless that says itself how many, or is vramtop's own."""
         if self.script is not None or count < 2:
             return self
         jobs = {name: getattr(self, name) for name in ("job", "program")}
-        return msgspec.structs.replace(
-            self,
-            **{
-                name: msgspec.structs.replace(job, program=msgspec.structs.replace(job.program, gpus=count))
-                for name, job in jobs.items()
-                if job is not None and job.program is not None and job.program.gpus == 1
-            },
-        )
+        found = {
+            name: msgspec.structs.replace(job, program=msgspec.structs.replace(job.program, gpus=count))
+            for name, job in jobs.items()
+            if job is not None and job.program is not None and job.program.gpus == 1
+        }
+        rule = self.reading.spreads_layers if self.reading is not None else None
+        if rule is not None and self.job.parallel.world_size == 1:
+            spread = {"parallel.device_map": rule, "parallel.pipeline": count}
+            found["job"] = with_changes(self.job, spread)
+            origins = dict.fromkeys(spread, f"device_map={rule!r} over the {count} GPUs that one process finds")
+            return msgspec.structs.replace(self, **found, origins={**self.origins, **origins})
+        return msgspec.structs.replace(self, **found)
 
     @property
     def is_typed(self) -> bool:
@@ -296,7 +300,7 @@ def _load_as_asked(options: argparse.Namespace, launch: Sequence[str] | None) ->
         loaded = replace(loaded, job=job, notes=(*loaded.notes, note), typed=stated & loaded.typed)
     elif given.adapts:
         loaded = _as_prepared(loaded)
-    return _checked(replace(loaded, notes=(*given.remarks, *loaded.notes)), dict(options.flags))
+    return _checked(replace(loaded.finding_gpus(gpus or 1), notes=(*given.remarks, *loaded.notes)), dict(options.flags))
 
 
 def _find_scripted(

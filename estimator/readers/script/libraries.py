@@ -390,7 +390,7 @@ _BY_NAME: Mapping[str, Callable[[Call], Any]] = {
     **SHARDING_CALLS,
     **dict.fromkeys(_RUNNERS, _run),
     **dict.fromkeys(_PARSERS, Parser),
-    **dict.fromkeys(("field", "Field"), field),
+    **dict.fromkeys(("field", "Field", "HfArg"), field),
     **dict.fromkeys(_TRUE_ON_A_GPU, _always(True)),
     **{f"is_{name}_available": _always(False) for name in _OTHER_DEVICES},
     "train_on_responses_only": lambda call: call.value(0, "trainer", default=UNKNOWN),

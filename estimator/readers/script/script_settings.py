@@ -38,7 +38,7 @@ _DECISIVE = {
 """Options and arguments without whose values the estimate may be about another job."""
 _HAVE_DEFAULTS = {*library("transformers").key} - {*SIZE_ARGUMENTS, *LENGTH_ARGUMENTS}
 _LENGTH = re.compile(
-    r"(?i)^(?!.*(eval|val_|test|gen|new_tok|min_|prompt|pre_|rope|window|dim|vocab|prefix|name|source|target|answer)).*(length|len|seqlen|block_size)$"
+    r"(?i)^(?!.*(eval|val_|test|vllm|gen|new_tok|min_|prompt|pre_|rope|window|dim|vocab|prefix|name|source|target|answer)).*(length|len|seqlen|block_size)$"
 )
 _JOINS = ("cat", "concat", "concatenate")
 _RESHAPES = (*_JOINS, "stack", "repeat", "repeat_interleave", "expand", "tile", "chunk", "split", "unfold")

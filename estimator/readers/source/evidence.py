@@ -122,6 +122,8 @@ class JobReading(msgspec.Struct, frozen=True, kw_only=True):
     """Missing keys for which something is written that makes no sense, each with a sentence on what and where."""
     devices: DeviceChoice | None = None
     """The GPUs that the launch line or the script chooses; None: the job takes those of its environment."""
+    spreads_layers: str | None = None
+    """The device map by which its one process spreads the layers over all GPUs that it finds; None: it does not."""
     splits_batches: bool = False
     """It is one process of transformers' Trainer, which splits its batches over all GPUs that it finds."""
     left_open: tuple[str, ...] = ()
@@ -205,6 +207,7 @@ class FindingCollector:
         self._refused_ranks: str | None = None
         self.devices: DeviceChoice | None = None
         self.left_open: list[str] = []
+        self.spreads_layers: str | None = None
         self.splits_batches = False
         """Sentences on lines of the script on which anything may depend."""
 
@@ -353,6 +356,7 @@ class FindingCollector:
             global_batch=self._global_batch,
             refused={key: sentence for key, sentence in refused.items() if key not in self._findings},
             devices=self.devices,
+            spreads_layers=self.spreads_layers,
             splits_batches=self.splits_batches,
             left_open=tuple(self.left_open),
         )

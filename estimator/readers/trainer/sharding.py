@@ -71,7 +71,8 @@ def read_parallel(inputs: TrainerInputs, findings: FindingCollector) -> None:
 def read_device_map(inputs: TrainerInputs, environ: Mapping[str, str], findings: FindingCollector) -> None:
     """Record a device map that spreads the model over several GPUs of one process, or has limits of its own.
 
-    Without limits, and without ``CUDA_VISIBLE_DEVICES``, the number of GPUs is not known: one is counted, as one rank.
+    Without limits, and without ``CUDA_VISIBLE_DEVICES``, the number of GPUs is not known: one is counted, as one rank,
+    and noted that there may be more.
     """
     rule, limits = inputs.settings.find("device_map"), inputs.settings.find("max_memory")
     alone = inputs.ranks == 1 and inputs.deepspeed is None and inputs.fsdp is None
@@ -87,6 +88,7 @@ def read_device_map(inputs: TrainerInputs, environ: Mapping[str, str], findings:
     count = max(known) + 1 if known else visible or 1
     split = count > 1 if table is None else len(set(map(str, table.values()))) > 1
     if not split and not by_device:
+        findings.spreads_layers = as_word(rule) if table is None and visible is None else None
         return
     findings.record_from(rule, "parallel.device_map", as_word(rule) if table is None else table)
     findings.record_from(limits or rule, "parallel.pipeline", count)

@@ -284,10 +284,11 @@ def _read_evaluation(settings: LayeredSettings, findings: FindingCollector) -> N
     strategy = settings.find("eval_strategy", "evaluation_strategy", "val_set_size")
     metrics = settings.find("compute_metrics")
     moves = settings.find("eval_accumulation_steps", "preprocess_logits_for_metrics")
-    moves = moves or settings.find_true("prediction_loss_only", "batch_eval_metrics")
+    moves = moves or settings.find_true("prediction_loss_only", "batch_eval_metrics", "predict_with_generate")
     if strategy is None or as_word(strategy) in ("no", "0", "0.0") or as_bool(strategy) is False:
         return
-    findings.record_count("training.evaluation_batch", settings.find("per_device_eval_batch_size"))
+    names = ("per_gpu_eval_batch_size", "per_device_eval_batch_size")  # the old one counts first
+    findings.record_count("training.evaluation_batch", settings.find(*names))
     task = findings.get("model.task")
     over_words = task is None or str(task.value).endswith("-lm")  # a classifier's are a few numbers
     if metrics is not None and moves is None and over_words:

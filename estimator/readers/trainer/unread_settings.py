@@ -53,6 +53,7 @@ def warn_of_unread(settings: LayeredSettings, findings: FindingCollector) -> Non
 def _possible_effect(name: str, setting: Setting) -> Effect | None:
     table = library("transformers")
     is_off = as_bool(setting) is False or setting.value in _OFF
+    is_off |= name == "half_precision_backend" and setting.value != "apex"
     concerns_files = _ABOUT_FILES.match(name) is not None and "load_in_" not in name
     if is_off or concerns_files or name.rpartition(".")[2] in table.ignored:
         return None

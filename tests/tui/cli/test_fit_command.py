@@ -168,3 +168,14 @@ def test_a_program_finds_the_gpus_that_the_job_gets(run_fit: Answer, tmp_path: P
     for visible, flags, count in ((None, (), 3), ("2,0", (), 2), (None, ("--gpu", "1"), 1)):
         words = ("--rehearse", *flags, "--", "python", str(tmp_path / "train.py"))
         assert f"finds {count}" in run_fit(*words, visible=visible)[2]
+
+
+def test_a_device_map_spreads_a_model_over_the_gpus_that_its_process_finds(run_fit: Answer, tmp_path: Path) -> None:
+    text = TRAINER.replace('("gpt2")', '("gpt2", device_map="auto")')
+    (tmp_path / "train.py").write_text(text)
+    line = ("--seq", "512", "--", "python", str(tmp_path / "train.py"))
+    for visible, flags, count in ((None, (), 3), ("1", (), 1), (None, ("--gpu-type", "2xh100"), 2)):
+        _, said, _ = run_fit(*flags, *line, visible=visible)
+        parallel = said["budget"]["job"].get("parallel", {})
+        assert (parallel.get("device_map"), parallel.get("pipeline", 1)) == ("auto" if count > 1 else None, count)
+        assert not any("nn.DataParallel" in each for each in said["budget"]["warnings"])

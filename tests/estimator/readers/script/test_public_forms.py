@@ -291,6 +291,33 @@ SFTTrainer(model, args=config).train()
     assert [reading.value(key) for key in keys] == ["gpt2", 3, 384]
 
 
+def test_fields_of_transformers_own_shorthand_have_their_defaults(tmp_path: Path) -> None:
+    text = """from dataclasses import dataclass
+from transformers.hf_argparser import HfArg
+@dataclass
+class Own(TrainingArguments):
+    gradient_checkpointing: bool = HfArg(default=True, help="checkpointing")
+    per_device_train_batch_size: int = HfArg(default=32, help="batch")
+(args,) = HfArgumentParser(Own).parse_args_into_dataclasses()
+Trainer(model, args, train_dataset=data).train()
+"""
+    reading = read(tmp_path, LOAD + text, "--output_dir", "o")
+    keys = ("training.micro_batch", "training.activation_checkpointing")
+    assert [reading.value(key) for key in keys] == [32, "full"]
+
+
+def test_the_former_flag_of_the_evaluation_batch_counts_first(tmp_path: Path) -> None:
+    text = """(args,) = HfArgumentParser(TrainingArguments).parse_args_into_dataclasses()
+transformers.Seq2SeqTrainer(model, args, train_dataset=data, compute_metrics=metrics).train()
+"""
+    words = ("--output_dir", "o", "--eval_strategy", "steps", "--per_gpu_eval_batch_size", "64")
+    reading = read(tmp_path, LOAD + text, *words)
+    assert reading.value("training.evaluation_batch") == 64
+    assert any("whole validation set" in each for each in reading.warnings)
+    generating = read(tmp_path, LOAD + text, *words, "--predict_with_generate", "--half_precision_backend", "auto")
+    assert not any("whole validation set" in each or "precision" in each for each in generating.warnings)
+
+
 def test_what_is_not_known_is_named_in_the_order_of_the_script(tmp_path: Path) -> None:
     unknown = (
         "per_device_train_batch_size=f(1), gradient_accumulation_steps=f(2), gradient_checkpointing=f(3), bf16=f(4)"
