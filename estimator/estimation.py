@@ -262,7 +262,7 @@ def _kept_unstated(
     job: Job, model: ResolvedModel, arch: Architecture | CannotTellError, gpu: Gpu | None, conf: str | None
 ) -> UnstatedSettings:
     """Return what the job leaves open; a trace that is kept need not wait for the closed form."""
-    from .trace.worker_pool import kept_result
+    from .trace.answer_cache import kept_result
 
     key = [job, dict(model.config), gpu, conf, how_reserved_memory_is_found()]
     code = _closed_form_files(), _LOADED

@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_leaves
 from vramtop.estimator.worker.memory.convolutions import BACKWARD, FORWARD, Convolutions
 from vramtop.estimator.worker.memory.tracker import parts_of
 from vramtop.estimator.worker.rehearsal.fake_gpu import Doubts
-from vramtop.estimator.worker.rehearsal.kernels import recurrent_layers
+from vramtop.estimator.worker.rehearsal.recurrent_kernels import recurrent_layers
 from vramtop.estimator.worker.replaced import replaced
 from vramtop.estimator.worker.rehearsal.cuda_kernels import cuda_kernels
 live, now, peak, stepping, gloo, convolutions = {}, 0, 0, 0, 0, Convolutions(has_tf32=True)

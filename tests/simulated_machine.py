@@ -10,7 +10,8 @@ from vramtop.estimator.estimation import estimate
 from vramtop.estimator.job.gpu_catalogue import find_gpu
 from vramtop.estimator.job.job import Job
 from vramtop.estimator.job.job_file.changes import job_from_mapping
-from vramtop.estimator.learning.measurement import Measurement, Observed, Predicted, kept_job
+from vramtop.estimator.learning.kept_job import kept_job
+from vramtop.estimator.learning.measurement import Measurement, Observed, Predicted
 from vramtop.estimator.learning.subject import Subject
 from vramtop.estimator.model.find_config import resolve_model
 

@@ -29,7 +29,7 @@ OTHER_WRITERS = {
     "estimator/isolation/watch.py": "nothing: it answers what a program asks to open",
     "estimator/trace/isolated_run.py": "settings of its own child, in /proc",
     "estimator/trace/rehearsal.py": "in a temporary folder, which is private",
-    "estimator/trace/worker_pool.py": "a temporary file is private",
+    "estimator/trace/answer_cache.py": "a temporary file is private",
     "estimator/trace/measure/real_step.py": "in a temporary folder, which is private",
     "estimator/worker/described.py": "in a temporary folder, which is private",
     "estimator/worker/measure/run_script.py": "in a temporary folder, which is private",

@@ -9,7 +9,7 @@ from reference.manual_page import man_page
 
 from vramtop.estimator.job.field_help import field_help
 from vramtop.estimator.job.gpu_catalogue import catalogue
-from vramtop.estimator.job.job_file.changes import job_keys
+from vramtop.estimator.job.job_file.table_fields import job_keys
 from vramtop.monitor.board.display_filter import ONLY_WORDS
 from vramtop.monitor.storage.settings.schema import SETTINGS, TABLES, find_setting
 from vramtop.tui.cli.commands.completion import FILES, FOLDER

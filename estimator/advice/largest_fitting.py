@@ -5,7 +5,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from ..common.errors import VramtopError
-from ..job.job import Job, effective_batch
+from ..job.effective_batch import effective_batch
+from ..job.job import Job
 from ..job.job_file.changes import with_changes
 from .bounded_search import BoundedSearch
 

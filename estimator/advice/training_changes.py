@@ -9,7 +9,8 @@ training.
 from collections.abc import Iterator
 from typing import Any
 
-from ..job.resolved_job import ResolvedJob, quantized_adapters
+from ..job.resolved_job import ResolvedJob
+from ..job.settled import quantized_adapters
 from .changes import (
     HOST_LOADING,
     IDLE_SLOWDOWN,

@@ -20,8 +20,8 @@ from typing import Any
 
 import msgspec
 
-from .errors import start_thread
 from .limits import Deadline, Limit
+from .process_limit import start_thread
 
 _MAX_ERROR_BYTES = 64 * 1024
 _PIECE_BYTES = 64 * 1024

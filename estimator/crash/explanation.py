@@ -14,9 +14,6 @@ from ..model.find_config import built_in_models, resolve_model
 from .records import Failure, FailureJson, OutOfMemory
 from .snapshot.records import MemorySnapshot, MemorySnapshotJson
 
-# Sentences on a failure of memory: what it says by itself, and what it says beside the job's budget.
-
-
 ALLOCATOR_SETTING = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
 _MAX_OTHERS = 4
 _ROUNDED = 0.006
@@ -345,9 +342,6 @@ def _components_beside(snapshot: MemorySnapshot, budget: Budget, failure: Failur
         )
 
 
-# Finds the point of the predicted step at which an allocation failed.
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PredictedPlace:
     """A moment of the predicted step."""
@@ -507,9 +501,6 @@ def _least_bytes(memory: OutOfMemory | None, budget: Budget | None) -> int | Non
     if outside is None and budget is not None:
         outside = budget.peak.device_bytes - budget.peak.reserved_bytes
     return None if outside is None else memory.allocated_bytes + memory.tried_bytes + outside
-
-
-# The JSON of an explained failure, key by key (``vramtop explain --json``); its schema is made from these types.
 
 
 class ExplanationJson(TypedDict):

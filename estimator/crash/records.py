@@ -223,9 +223,6 @@ def _order(failure: Failure) -> tuple[bool, bool, int]:
     return failure.kind == "not understood", failure.survived, rank
 
 
-# Finds the phase of the training step of a stack, and its innermost line of the user's or a model's code.
-
-
 _TORCH_FILES = ("/torch/", "torch/_", "<frozen", "/importlib/", "/runpy.py", "/threading.py", "/contextlib.py")
 _RULES: tuple[tuple[PhaseName, tuple[str, ...], tuple[str, ...]], ...] = (
     # (phase, ends or parts of the file, functions; empty: any). The first rule with a frame decides.

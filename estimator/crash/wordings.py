@@ -7,9 +7,6 @@ from dataclasses import dataclass
 from ..common.sizes import size_text
 from .records import FailureKind, OutOfMemory
 
-# Sizes as programs print them.
-
-
 SIZE = r"\d[\d,]{0,24}(?:\.\d{1,9})? ?(?:bytes|[KMGTPE]i?B?|B)\b"
 _PARTS = re.compile(r"([\d,]+(?:\.\d+)?) ?([A-Za-z]*)")
 _MAX_BYTES = 2**50
@@ -31,9 +28,6 @@ def size_bytes(text: str, *, binary: bool = False) -> int | None:
     base = 1000 if len(unit) == 2 and not binary else 1024
     size = float(match[1].replace(",", "")) * base**power
     return round(size) if size < _MAX_BYTES else None
-
-
-# The table: the first wording that a line has is what it says.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -683,8 +677,6 @@ CAUGHT = re.compile(
     r"|(?:\bretry(?! failed)\w{0,9}|\bskipp\w{1,9}|\brecover\w{0,9}) .{0,60}(?:\boom\b|out of memory))"
 )
 """A line that says the program caught the failure and goes on."""
-
-# Which lines may matter: most lines of a log have none of a few words, which is told before anything else is read.
 
 
 _LETTERS = bytes(byte + 32 if 65 <= byte <= 90 else byte for byte in range(256))

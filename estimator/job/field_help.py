@@ -11,7 +11,7 @@ from typing import Any, get_args, get_origin
 import msgspec
 
 from .job import Job
-from .job_file.changes import choices_of, field_of, table_struct
+from .job_file.table_fields import choices_of, field_of, table_struct
 
 _ABSENT = re.compile(r"[;:]? ?\babsent: (?P<words>.+?)(?=;|\.( |$)|$)", re.IGNORECASE)
 

@@ -8,7 +8,8 @@ from typing import Any
 
 from ..job.gpu_catalogue import match_nvml_name
 from ..job.job import Job
-from .measurement import Measurement, allocator_words, kept_job
+from .kept_job import allocator_words, kept_job
+from .measurement import Measurement
 
 _RELEASE = re.compile(r"v?(\d+)(?:\.(\d+))?")
 _LIBRARIES = ("torch", "cuda", "transformers", "litgpt", "torchtitan", "trl", "peft", "bitsandbytes")

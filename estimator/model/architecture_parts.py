@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..common.errors import InputError
-from ..job.job_file.changes import format_value
+from ..job.job_file.wrong_value import format_value
 from ..job.setting_values import Task
 from .families.family import Family
 

@@ -8,11 +8,11 @@ from msgspec.structs import replace
 from ..common.errors import InputError
 from ..job.gpu_catalogue import Gpu
 from ..job.job import Job
-from ..job.resolved_job import settled
 from ..job.rules.frameworks import FRAMEWORKS
 from ..job.rules.library_defaults import AUTO
 from ..job.rules.strategies import DTYPE_NAMES, STRATEGIES
 from ..job.settings import Inference
+from ..job.settled import settled
 
 if TYPE_CHECKING:
     from .find_config import ResolvedModel

@@ -18,10 +18,10 @@ from typing import Any, Literal
 import msgspec
 
 from ..common import limits
-from ..common.errors import ProcessLimitError
 from ..common.http_fetch import Answer, fetch
 from ..common.limits import Limit, LimitError, decode_json
 from ..common.paths import expand_user
+from ..common.process_limit import ProcessLimitError
 from ..common.untrusted_files import read_file
 from .find_config import PIPELINE, cached_model, hub_cache, part_folders
 

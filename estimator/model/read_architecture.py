@@ -6,7 +6,7 @@ from types import MappingProxyType
 from typing import Any, TypeGuard, get_args
 
 from ..common.errors import CannotTellError, InputError
-from ..job.job_file.changes import format_value
+from ..job.job_file.wrong_value import format_value
 from ..job.setting_values import Task
 from .architecture import Architecture
 from .architecture_parts import MAX_LAYERS, POSITION_FIELDS, ConfigFields, MissingFieldError, read_parts

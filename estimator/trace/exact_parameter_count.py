@@ -14,8 +14,8 @@ from ..model.find_config import ResolvedModel
 from ..model.inventory import Buffer, Inventory, ParameterGroup
 from ..model.parameter_roles import NamedShape, assign_roles, with_role
 from ..model.read_architecture import complete_config
+from .answer_cache import cache_file, cached_request
 from .interpreters import choose_interpreter
-from .worker_pool import cache_file, cached_request
 
 _CACHE_VERSION = 5
 

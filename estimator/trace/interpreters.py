@@ -7,8 +7,9 @@ from pathlib import Path
 
 import msgspec
 
-from ..common.errors import CannotTellError, InputError, ProcessLimitError
+from ..common.errors import CannotTellError, InputError
 from ..common.paths import expand_user, is_file, is_folder
+from ..common.process_limit import ProcessLimitError
 from .start_python import left_out_folders
 from .worker_process import Worker, convert_answer
 

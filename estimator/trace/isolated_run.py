@@ -17,7 +17,8 @@ from typing import IO, TYPE_CHECKING
 import msgspec
 
 from ..common.cancellation import current_token
-from ..common.errors import CancelledError, InputError, process_limit_error
+from ..common.errors import CancelledError, InputError
+from ..common.process_limit import process_limit_error
 from ..common.sizes import format_gib
 from ..isolation.kernel import use_disks_when_idle
 from ..isolation.processes import descendants

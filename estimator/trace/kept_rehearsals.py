@@ -19,9 +19,9 @@ import msgspec
 from ..budget import ComponentName
 from ..isolation.seen import LISTED, UNKNOWN, USED, signature
 from ..job.settings import Parallel
+from .answer_cache import cache_file, code_digest, read_cached, write_cached
 from .isolated_run import Report
 from .traced_step import StepSummary
-from .worker_pool import cache_file, code_digest, read_cached, write_cached
 
 MOST_KEPT = 50
 """Rehearsals that are kept; the oldest are removed."""

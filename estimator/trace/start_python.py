@@ -15,8 +15,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO
 
-from ..common.errors import CannotTellError, process_limit_error
+from ..common.errors import CannotTellError
 from ..common.paths import JOB_FOLDERS, current_folder
+from ..common.process_limit import process_limit_error
 from ..common.trust import Writers, writers_of_program
 
 NEUTRAL_FOLDER = "/"

@@ -16,8 +16,8 @@ from ..model.find_config import ResolvedModel
 from ..program.text_script import training_script
 from ..program.training_script import How, start_command
 from .allocator_report import ReservedMemory
+from .answer_cache import cache_file, cached_request
 from .interpreters import Interpreter, choose_interpreter
-from .worker_pool import cache_file, cached_request
 from .worker_process import WORKER_PROGRAM
 
 _CACHE_VERSION = 4

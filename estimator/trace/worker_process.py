@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from ..common.cancellation import current_token
-from ..common.errors import CannotTellError, process_limit_error
+from ..common.errors import CannotTellError
+from ..common.process_limit import process_limit_error
 from .start_python import start_python
 
 if TYPE_CHECKING:

@@ -14,8 +14,6 @@ from .request.protocol import RefusedError
 from .request.tasks import auto_class_name
 from .request.user_code import UserCode, build_user_model, refusing_errors
 
-# Auto classes of transformers for the tasks of job files.
-
 
 def auto_class(task: str) -> Any:
     """Return the auto class of a task.
@@ -157,9 +155,6 @@ def _input_embeddings(model: Any) -> Any:
         return model.get_input_embeddings()
     except NotImplementedError:  # raised by transformers' models of some other modalities
         return None
-
-
-# Contents of a built model in lists that JSON can hold: parameters, ties, buffers, experts, adapters, plans.
 
 
 LAYER_NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import msgspec
 
-from vramtop.estimator.common.errors import CannotTellError, InputError, ProcessLimitError
+from vramtop.estimator.common.errors import CannotTellError, InputError
+from vramtop.estimator.common.process_limit import ProcessLimitError
 from vramtop.estimator.common.records import replace
 from vramtop.estimator.trace.interpreters import find_interpreters, probe_interpreter
 

@@ -27,7 +27,8 @@ from wsgiref.simple_server import WSGIRequestHandler
 from prometheus_client.exposition import ThreadingWSGIServer, gzip_accepted
 
 from vramtop.estimator.common import limits
-from vramtop.estimator.common.errors import InputError, start_thread
+from vramtop.estimator.common.errors import InputError
+from vramtop.estimator.common.process_limit import start_thread
 
 from .listen_address import Connections
 

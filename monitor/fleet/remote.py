@@ -17,7 +17,8 @@ import msgspec
 from msgspec.structs import replace
 
 from vramtop.estimator.common import limits
-from vramtop.estimator.common.errors import InputError, VramtopError, process_limit_error, start_thread
+from vramtop.estimator.common.errors import InputError, VramtopError
+from vramtop.estimator.common.process_limit import process_limit_error, start_thread
 from vramtop.estimator.common.trust import find_program, why_not_found
 from vramtop.estimator.common.version import DISTRIBUTION
 

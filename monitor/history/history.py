@@ -81,7 +81,8 @@ class History:
         Raises:
             CannotTellError: the file cannot be written.
         """
-        from vramtop.estimator.learning.measurement import measurement_to_json, merged
+        from vramtop.estimator.learning.measurement import merged
+        from vramtop.estimator.learning.measurement_json import measurement_to_json
 
         def change(runs: Runs) -> Runs:
             earlier = _measurement(runs.get(measurement.run))
@@ -146,7 +147,7 @@ def _measurements(runs: Runs) -> dict[str, Measurement]:
 
 
 def _measurement(data: Any) -> Measurement | None:
-    from vramtop.estimator.learning.measurement import measurement_from_json
+    from vramtop.estimator.learning.measurement_json import measurement_from_json
 
     try:
         return None if data is None else measurement_from_json(data)

@@ -9,14 +9,8 @@ from typing import TYPE_CHECKING
 from vramtop.estimator.common.errors import VramtopError
 from vramtop.estimator.common.untrusted_files import read_file
 from vramtop.estimator.common.version import version_number
-from vramtop.estimator.learning.measurement import (
-    Measurement,
-    Predicted,
-    allocator_words,
-    digest,
-    kept_job,
-    release_number,
-)
+from vramtop.estimator.learning.kept_job import allocator_words, kept_job, release_number
+from vramtop.estimator.learning.measurement import Measurement, Predicted, digest
 from vramtop.estimator.model.find_config import resolve_model
 
 if TYPE_CHECKING:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from vramtop.estimator.common.errors import CannotTellError, ProcessLimitError, start_thread
+from vramtop.estimator.common.errors import CannotTellError
+from vramtop.estimator.common.process_limit import ProcessLimitError, start_thread
 
 from .history import Choice, History
 from .run_measurement import RunFacts, is_own, measurement_of_run, run_identity

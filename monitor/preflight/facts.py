@@ -11,9 +11,10 @@ from typing import Any
 import msgspec
 
 from vramtop.estimator.common import limits
-from vramtop.estimator.common.errors import CannotTellError, InputError, ProcessLimitError
+from vramtop.estimator.common.errors import CannotTellError, InputError
 from vramtop.estimator.common.limits import LimitError, decode_json
 from vramtop.estimator.common.paths import expand_user, is_file, is_folder
+from vramtop.estimator.common.process_limit import ProcessLimitError
 from vramtop.estimator.common.trust import find_program
 from vramtop.estimator.common.untrusted_files import TooLargeError, open_file, read_file
 from vramtop.estimator.job.gpu_catalogue import Gpu

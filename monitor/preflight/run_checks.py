@@ -10,15 +10,8 @@ from typing import TypeAlias
 
 from vramtop.estimator.budget import Budget
 from vramtop.estimator.common.cancellation import CancelToken, current_token
-from vramtop.estimator.common.errors import (
-    CancelledError,
-    CannotTellError,
-    ExitCode,
-    InputError,
-    ProcessLimitError,
-    VramtopError,
-    start_thread,
-)
+from vramtop.estimator.common.errors import CancelledError, CannotTellError, ExitCode, InputError, VramtopError
+from vramtop.estimator.common.process_limit import ProcessLimitError, start_thread
 from vramtop.estimator.common.records import replace
 from vramtop.estimator.estimation import MethodChoice, estimate
 from vramtop.estimator.job.job import Job

@@ -8,7 +8,8 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
-from vramtop.estimator.common.errors import CannotTellError, VramtopError, start_thread
+from vramtop.estimator.common.errors import CannotTellError, VramtopError
+from vramtop.estimator.common.process_limit import start_thread
 from vramtop.estimator.common.records import replace
 
 from ..host.machine import HostLoadReader

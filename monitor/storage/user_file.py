@@ -14,10 +14,11 @@ from typing import Any, Generic, TypeVar
 
 from platformdirs import user_data_dir
 
-from vramtop.estimator.common.errors import CannotTellError, ProcessLimitError, start_thread
+from vramtop.estimator.common.errors import CannotTellError
 from vramtop.estimator.common.limits import LimitError, decode_json
 from vramtop.estimator.common.paths import is_file
 from vramtop.estimator.common.private_files import make_own_folder, write_private
+from vramtop.estimator.common.process_limit import ProcessLimitError, start_thread
 from vramtop.estimator.common.untrusted_files import read_file
 
 # Exclusive lock on an open file, against other processes; released when the file is closed.

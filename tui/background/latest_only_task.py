@@ -10,13 +10,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from vramtop.estimator.common.cancellation import CancelToken
-from vramtop.estimator.common.errors import (
-    CancelledError,
-    CannotTellError,
-    ProcessLimitError,
-    VramtopError,
-    start_thread,
-)
+from vramtop.estimator.common.errors import CancelledError, CannotTellError, VramtopError
+from vramtop.estimator.common.process_limit import ProcessLimitError, start_thread
 from vramtop.estimator.common.records import replace
 
 if TYPE_CHECKING:

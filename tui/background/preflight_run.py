@@ -12,7 +12,7 @@ from vramtop.estimator.common.paths import working_folder
 from vramtop.estimator.common.records import replace
 from vramtop.estimator.job.gpu_catalogue import find_gpu
 from vramtop.estimator.job.job import Job
-from vramtop.estimator.job.resolved_job import settles
+from vramtop.estimator.job.settled import settles
 from vramtop.estimator.readers.source.evidence import DeviceChoice
 from vramtop.monitor.board.board import Board
 from vramtop.monitor.board.capacity import DeviceCapacity, device_capacities

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from importlib import import_module
 
-from vramtop.estimator.common.errors import ProcessLimitError
+from vramtop.estimator.common.process_limit import ProcessLimitError
 
 from .latest_only_task import TaskThread
 

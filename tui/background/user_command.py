@@ -14,7 +14,7 @@ import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from vramtop.estimator.common.errors import ProcessLimitError, process_limit_error
+from vramtop.estimator.common.process_limit import ProcessLimitError, process_limit_error
 
 from .latest_only_task import TaskThread
 

@@ -20,7 +20,7 @@ def crash_sentence(error: BaseException) -> str:
 
     A limit of the machine is no internal error: it has a sentence of its own.
     """
-    from vramtop.estimator.common.errors import caused_by_process_limit
+    from vramtop.estimator.common.process_limit import caused_by_process_limit
     from vramtop.estimator.common.secrets import mask_line
 
     from ..draw.text_output import printable

@@ -11,7 +11,7 @@ from vramtop.estimator.common.fields_of import FieldsOf
 from vramtop.estimator.crash.explanation import ExplanationJson
 from vramtop.estimator.crash.records import FailureJson
 from vramtop.estimator.crash.snapshot.records import MemorySnapshotJson
-from vramtop.estimator.learning.measurement import MeasurementJson
+from vramtop.estimator.learning.measurement_json import MeasurementJson
 from vramtop.monitor.anomalies import Anomaly
 from vramtop.monitor.attach.attachment import AttachmentJson
 from vramtop.monitor.board.divergence import Status

@@ -9,7 +9,8 @@ import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from vramtop.estimator.common.errors import ExitCode, InputError, VramtopError, caused_by_process_limit
+from vramtop.estimator.common.errors import ExitCode, InputError, VramtopError
+from vramtop.estimator.common.process_limit import caused_by_process_limit
 from vramtop.estimator.common.secrets import show_secrets
 
 from ..draw.text_output import printable

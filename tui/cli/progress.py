@@ -8,7 +8,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import TextIO
 
-from vramtop.estimator.common.errors import ProcessLimitError, start_thread
+from vramtop.estimator.common.process_limit import ProcessLimitError, start_thread
 
 from ..draw.text_output import printable
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from vramtop.estimator.common.secrets import displayed
 from vramtop.estimator.job.job import Job
 from vramtop.estimator.job.job_file.changes import job_differences, job_to_mapping, with_changes
-from vramtop.estimator.job.job_file.load_and_save import toml_value
+from vramtop.estimator.job.job_file.edit import toml_value
 from vramtop.estimator.job.settings import Inference, Lora, ModelSpec
 
 from .flags.job_flags import TRUST_KEY, flags_by_key

@@ -32,9 +32,9 @@ from vramtop.estimator.job.job_file.changes import (
     with_old_model_removed,
 )
 from vramtop.estimator.job.job_file.load_and_save import load_job, names_user_code, written_keys
-from vramtop.estimator.job.resolved_job import preparation
 from vramtop.estimator.job.rules.library_defaults import LONGEST, serving_defaults
 from vramtop.estimator.job.settings import ModelSpec, Program, Training
+from vramtop.estimator.job.settled import preparation
 from vramtop.estimator.model.checkpoint import job_of_model
 from vramtop.estimator.model.find_config import PIPELINE, looks_like_hub_id, read_config, resolve_model
 from vramtop.estimator.model.read_architecture import max_positions, read_architecture, usual_task

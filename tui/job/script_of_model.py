@@ -17,9 +17,9 @@ from vramtop.estimator.program.image_script import LibraryModel, image_script, i
 from vramtop.estimator.program.media_script import input_words, media_script
 from vramtop.estimator.program.named_models import InputSizes, NamedModel
 from vramtop.estimator.program.training_script import How, start_command
+from vramtop.estimator.trace.answer_cache import cache_file
 from vramtop.estimator.trace.installed_packages import installed_packages
 from vramtop.estimator.trace.interpreters import choose_interpreter
-from vramtop.estimator.trace.worker_pool import cache_file
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping

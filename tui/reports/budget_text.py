@@ -8,7 +8,7 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 from vramtop.estimator.common.sizes import GIB, MIB, format_gib
-from vramtop.estimator.job.job import effective_batch
+from vramtop.estimator.job.effective_batch import effective_batch
 from vramtop.estimator.job.resolved_job import resolve_job
 from vramtop.estimator.job.rules.library_defaults import AUTO
 from vramtop.estimator.job.rules.strategies import HALF

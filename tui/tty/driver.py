@@ -20,7 +20,7 @@ from textual.app import App
 from textual.events import Resize
 from textual.geometry import Size
 
-from vramtop.estimator.common.errors import ProcessLimitError, process_limit_error, start_thread
+from vramtop.estimator.common.process_limit import ProcessLimitError, process_limit_error, start_thread
 
 from .textual_private import AppHooks, DriverHooks, XTermParser
 

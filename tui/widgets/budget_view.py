@@ -7,8 +7,8 @@ from textual.content import Content
 
 from vramtop.estimator.budget import Budget, Method
 from vramtop.estimator.common.sizes import format_gib
+from vramtop.estimator.job.effective_batch import effective_batch
 from vramtop.estimator.job.gpu_catalogue import match_nvml_name
-from vramtop.estimator.job.job import effective_batch
 from vramtop.monitor.board.capacity import DeviceCapacity, count_devices
 from vramtop.monitor.board.fit_result import DeviceVerdict, FitResult
 

@@ -32,22 +32,9 @@ from ...budget import ComponentName, Components, PhaseMark, PhaseName, Timeline
 from ...common.errors import InputError
 from ...common.limits import SNAPSHOT, SNAPSHOT_BLOCKS, SNAPSHOT_EVENTS, SNAPSHOT_JSON, SNAPSHOT_READER, LimitError
 from ...trace.start_python import safe_environment
-from .records import (
-    UNRECORDED,
-    BlockGroup,
-    FailedAllocation,
-    MemorySnapshot,
-    ModelPart,
-    ModulePlace,
-    SourceFiles,
-    Stack,
-    StackComponent,
-    Stacks,
-    module_of,
-)
-
-# Memory over the last recorded step of a snapshot's history, as the timeline that a traced budget has too.
-
+from .records import BlockGroup, FailedAllocation, MemorySnapshot
+from .source_files import SourceFiles
+from .stacks import UNRECORDED, ModelPart, ModulePlace, Stack, StackComponent, Stacks, module_of
 
 _ROUNDING = 512
 """Torch rounds the size of a block up to this (``kMinBlockSize`` in CUDACachingAllocator.cpp)."""

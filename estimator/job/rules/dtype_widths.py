@@ -14,13 +14,6 @@ from ..settings import Lora, Parallel, Software
 from .frameworks import Framework
 from .strategies import Precision, Strategy
 
-# Bytes of a quantized weight: packed values, and the constants that scale them back.
-#
-# Sources: bitsandbytes 0.50, ``functional.quantize_4bit`` and ``nn.Int8Params``; transformers' ``quantizers`` and
-# ``integrations`` for GPTQ and AWQ (``int4``), ``finegrained_fp8.py`` and ``mxfp4.py``. Every tensor takes whole
-# blocks of torch's allocator.
-
-
 _BLOCK_ELEMENTS = 64
 """Elements per 4-bit block, each with a constant in fp32."""
 _NESTED_BLOCK_CONSTANTS = 256
@@ -46,6 +39,10 @@ BYTES_PER_ELEMENT = {
 
 def quantized_bytes(shape: tuple[int, ...], kind: str, *, transposed: bool = False) -> int:
     """Return the GPU bytes of one linear layer's weight, its constants included.
+
+    Sources: bitsandbytes 0.50, ``functional.quantize_4bit`` and ``nn.Int8Params``; transformers' ``quantizers`` and
+    ``integrations`` for GPTQ and AWQ (``int4``), ``finegrained_fp8.py`` and ``mxfp4.py``. Every tensor takes whole
+    blocks of torch's allocator.
 
     Args:
         shape: (out, in), or that of a stack of such weights.
@@ -83,15 +80,6 @@ def quantization(lora: Lora | None) -> str | None:
     return None if lora is None or lora.quantization == "none" else lora.quantization
 
 
-# Dtypes around LoRA adapters: what k-bit preparation casts to fp32, the adapters' own type, and dropout before them.
-#
-# Sources: peft 0.21, ``utils/other.py`` (``prepare_model_for_kbit_training``) and ``autocast_adapter_dtype``; TRL's
-# ``SFTTrainer`` and its like: 0.8 to 0.24 call peft's function on a quantized model unless it is sharded, then
-# ``peft_module_casting_to_bf16`` (4 bits under ``bf16``: norms fp32, embedding and head 16 bits); 0.25 casts norms
-# only; since 0.26 nothing is prepared, and adapters over quantized weights become bf16 (pull request 4577,
-# 2025-12-04).
-
-
 Prepared = Literal["none", "norms", "all"]
 """Parameters that are fp32 although not quantized: none, the norms (TRL), or all (peft)."""
 DTYPE_WIDTHS = {"fp32": 4, "bf16": 2, "fp16": 2}
@@ -126,6 +114,12 @@ def adapter_rules(
     precision: Precision,
 ) -> AdapterRules:
     """Return the dtypes that a job's adapters and the weights beside them have.
+
+    Sources: peft 0.21, ``utils/other.py`` (``prepare_model_for_kbit_training``) and ``autocast_adapter_dtype``; TRL's
+    ``SFTTrainer`` and its like: 0.8 to 0.24 call peft's function on a quantized model unless it is sharded, then
+    ``peft_module_casting_to_bf16`` (4 bits under ``bf16``: norms fp32, embedding and head 16 bits); 0.25 casts norms
+    only; since 0.26 nothing is prepared, and adapters over quantized weights become bf16 (pull request 4577,
+    2025-12-04).
 
     Args:
         lora: the job's; None: no adapters.

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from ...common.records import replace
-from ...job.job_file.changes import format_value
+from ...job.job_file.wrong_value import format_value
 
 _PLAIN = re.compile(r"[\w.+:-]{1,40}")
 _OPEN = ("-1", "auto", "none")

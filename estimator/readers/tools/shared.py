@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 
 from ...common.errors import InputError
-from ...job.resolved_job import served_precision
 from ...job.rules.optimizers.by_name import optimizer_arguments, optimizer_by_class
+from ...job.settled import served_precision
 from ...model.checkpoint import WEIGHT_FORMATS, stored_dtype
 from ..arguments.table import Library, doubt_arguments, library, read_file, record_arguments, record_word
 from ..program.program import Program, ToolCommand, WorldSize, read_world_size

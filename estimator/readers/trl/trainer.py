@@ -13,9 +13,9 @@ import msgspec
 from ...common.errors import InputError
 from ...common.limits import LimitError, decode_json
 from ...job.job import Job
-from ...job.resolved_job import trainer_precision
 from ...job.rules.dtype_widths import is_four_bit
 from ...job.rules.strategies import DTYPE_NAMES, HALF, STRATEGIES
+from ...job.settled import trainer_precision
 from ..arguments.table import doubt_arguments, record_arguments
 from ..source.data_files import FilesystemView, table_of_setting
 from ..source.evidence import MODEL_STATES, Finding, FindingCollector

@@ -11,8 +11,6 @@ if TYPE_CHECKING:
 
     from ..memory.tracker import StorageTracker
 
-# FSDP2's communication under the tracker: buffers labelled, and copies to and from the host made visible.
-
 
 def labels_of_fsdp2(tracker: StorageTracker) -> Iterator[tuple[Any, str, Any]]:
     """Yield what labels FSDP2's communication."""
@@ -50,9 +48,6 @@ def whole_sizes(module: Any) -> Iterator[tuple[Any, int]]:
             yield from ((parameter, shape.numel()) for parameter, shape in zip(flat._params, flat._shapes))  # noqa: B905
 
 
-# FSDP1's tensors under the tracker: gathered parameters and unsharded gradients as communication.
-
-
 def labels_of_fsdp1(tracker: StorageTracker) -> Iterator[tuple[Any, str, Any]]:
     """Yield what labels FSDP1's communication."""
     from torch.distributed.fsdp import _runtime_utils
@@ -73,18 +68,16 @@ def labels_of_fsdp1(tracker: StorageTracker) -> Iterator[tuple[Any, str, Any]]:
     yield _runtime_utils, "_post_backward_hook", post_backward
 
 
-# Streams and events of FSDP1 on the CPU, reported to the tracker as a GPU's would be ordered.
-#
-# torch's streams and events of the CPU do nothing. Here they carry an order, so that the tracker knows when a storage
-# that another stream uses comes back to its pool.
-
-
 _NCCL = object()
 """Stands for the stream of the process group: NCCL runs the collectives of a group one after another."""
 
 
 def streams_of_fsdp1(tracker: StorageTracker) -> Iterator[tuple[Any, str, Any]]:
-    """Yield what reports FSDP1's collectives and its ``record_stream`` to the tracker."""
+    """Yield what reports FSDP1's collectives and its ``record_stream`` to the tracker.
+
+    torch's streams and events of the CPU do nothing. Here they carry an order, so that the tracker knows when a storage
+    that another stream uses comes back to its pool.
+    """
     from torch.distributed.fsdp import _flat_param, _runtime_utils
 
     handle = _flat_param.FlatParamHandle

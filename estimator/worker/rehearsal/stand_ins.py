@@ -25,11 +25,11 @@ from .data_parallel import data_parallel, moved
 from .factories import become, factories, materialize, numbered, types_on_gpu
 from .fake_gpu import MAX_KNOWN_VALUES
 from .graphs import cuda_graphs
-from .kernels import recurrent_layers
 from .library_classes import subclasses
 from .parameters import Parameters
 from .python_operators import registered_kernels
 from .ranks import many_ranks
+from .recurrent_kernels import recurrent_layers
 from .tensor_files import files_of_tensors
 from .triton_kernels import change_triton
 

@@ -7,8 +7,8 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from vramtop.estimator.common.errors import ProcessLimitError, start_thread
 from vramtop.estimator.common.paths import current_folder
+from vramtop.estimator.common.process_limit import ProcessLimitError, start_thread
 
 from ...board.board import BEING_READ, LEFT_ALONE, NOT_ATTACHED, AttachProgress
 from ...snapshot.snapshot import WatchedJob

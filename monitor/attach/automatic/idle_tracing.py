@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from vramtop.estimator.common.errors import ProcessLimitError, start_thread
 from vramtop.estimator.common.paths import current_folder
+from vramtop.estimator.common.process_limit import ProcessLimitError, start_thread
 
 from ...host.idleness import machine_is_idle
 

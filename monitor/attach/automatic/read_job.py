@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 
 import psutil
 
-from vramtop.estimator.common.errors import CannotTellError, InputError, VramtopError, start_thread
+from vramtop.estimator.common.errors import CannotTellError, InputError, VramtopError
 from vramtop.estimator.common.limits import PROCESS_READING
+from vramtop.estimator.common.process_limit import start_thread
 from vramtop.estimator.estimation import estimate
 from vramtop.estimator.job.gpu_catalogue import match_nvml_name
 from vramtop.estimator.job.job_file.changes import replaces_model

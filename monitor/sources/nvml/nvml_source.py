@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from vramtop.estimator.common.errors import ProcessLimitError, start_thread
+from vramtop.estimator.common.process_limit import ProcessLimitError, start_thread
 from vramtop.estimator.common.records import replace
 
 from ...host.inspect.host_figures import HostFigures

@@ -10,8 +10,9 @@ from pathlib import Path
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
-from vramtop.estimator.common.errors import CannotTellError, InputError, ProcessLimitError, VramtopError, start_thread
+from vramtop.estimator.common.errors import CannotTellError, InputError, VramtopError
 from vramtop.estimator.common.private_files import PRIVATE, make_own_folder, write_private
+from vramtop.estimator.common.process_limit import ProcessLimitError, start_thread
 
 from ..user_file import lock_file, may_change_files
 from .in_force import NO_FILE, config_file, read_settings_file, read_toml, shown

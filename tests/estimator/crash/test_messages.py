@@ -4,8 +4,8 @@
 
 import pytest
 
-from vramtop.estimator.crash.crash_file import parse_message
 from vramtop.estimator.crash.records import OtherProcess
+from vramtop.estimator.crash.torch_messages import parse_message
 
 GIB, MIB = 2**30, 2**20
 

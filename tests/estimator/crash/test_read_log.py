@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from vramtop.estimator.crash.crash_file import read_log
+from vramtop.estimator.crash.job_log import read_log
 from vramtop.estimator.crash.records import CrashLog
 
 GIB = 2**30

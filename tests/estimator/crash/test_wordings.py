@@ -6,8 +6,8 @@ import io
 
 import pytest
 
-from vramtop.estimator.crash.crash_file import read_log
 from vramtop.estimator.crash.explanation import Explanation, explain_failure
+from vramtop.estimator.crash.job_log import read_log
 from vramtop.estimator.crash.records import CrashLog
 from vramtop.estimator.crash.wordings import WORDINGS, find_wording, size_bytes
 

@@ -11,7 +11,7 @@ from vramtop.estimator.formula.closed_form import closed_form
 from vramtop.estimator.formula.job_families import JobFamilies
 from vramtop.estimator.job.job import Job
 from vramtop.estimator.job.job_file.changes import job_from_mapping, with_changes
-from vramtop.estimator.job.resolved_job import settled
+from vramtop.estimator.job.settled import settled
 from vramtop.estimator.model.architecture import Architecture
 from vramtop.estimator.model.count_parameters import count_parameters
 from vramtop.estimator.model.read_architecture import read_architecture

@@ -1,6 +1,7 @@
 from hypothesis import given, strategies as st
 
-from vramtop.estimator.job.job import EffectiveBatch, Job, Parallel, Training, effective_batch
+from vramtop.estimator.job.effective_batch import EffectiveBatch, effective_batch
+from vramtop.estimator.job.job import Job, Parallel, Training
 
 
 def test_only_data_parallel_ranks_multiply_the_batch() -> None:

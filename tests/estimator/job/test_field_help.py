@@ -1,7 +1,7 @@
 import pytest
 
 from vramtop.estimator.job.field_help import field_help, is_switch
-from vramtop.estimator.job.job_file.changes import job_keys
+from vramtop.estimator.job.job_file.table_fields import job_keys
 from vramtop.tui.job.flags.job_flags import flags_by_key
 
 

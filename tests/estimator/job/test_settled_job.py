@@ -3,9 +3,10 @@
 import pytest
 
 from vramtop.estimator.job.job_file.changes import job_from_mapping
-from vramtop.estimator.job.resolved_job import resolve_job, settled, trainer_precision
+from vramtop.estimator.job.resolved_job import resolve_job
 from vramtop.estimator.job.rules.frameworks import FRAMEWORKS
 from vramtop.estimator.job.rules.library_defaults import DEFAULTS
+from vramtop.estimator.job.settled import settled, trainer_precision
 
 ZERO = {"strategy": "zero3", "data_shard": 2}
 INT8 = {"quantization": "int8"}

@@ -8,7 +8,8 @@ import pytest
 
 from vramtop.estimator.job.job import Job
 from vramtop.estimator.job.job_file.changes import job_from_mapping, job_to_mapping
-from vramtop.estimator.learning.measurement import kept_job, measurement_from_json, settings_digest
+from vramtop.estimator.learning.kept_job import kept_job, settings_digest
+from vramtop.estimator.learning.measurement_json import measurement_from_json
 from vramtop.estimator.model.find_config import resolve_model
 
 MARK = "zq7mark"

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from vramtop.estimator.trace.worker_pool import kept_result
+from vramtop.estimator.trace.answer_cache import kept_result
 
 NOBODY = 65534
 BEFORE, LATER = 0.0, float("inf")
@@ -93,7 +93,7 @@ def test_without_a_home_nothing_is_kept(code: Path, tmp_path: Path, monkeypatch:
         raise RuntimeError("could not determine the home directory")
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("vramtop.estimator.trace.worker_pool.user_cache_dir", no_home)
+    monkeypatch.setattr("vramtop.estimator.trace.answer_cache.user_cache_dir", no_home)
     assert [kept("job", code)(1), kept("job", code)(2)] == [1, 2]
     assert [*tmp_path.iterdir()] == [code]
 
@@ -117,4 +117,4 @@ def test_one_module_reads_the_cache() -> None:
     root = Path(__file__).parents[3]
     files = [file for package in ("estimator", "monitor", "tui") for file in (root / package).rglob("*.py")]
     found = [str(file.relative_to(root)) for file in files if "user_cache_dir" in file.read_text()]
-    assert found == ["estimator/trace/worker_pool.py"]
+    assert found == ["estimator/trace/answer_cache.py"]

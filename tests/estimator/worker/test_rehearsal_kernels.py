@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 
 from vramtop.estimator.worker.rehearsal.attention import give_flash_attention  # noqa: E402
 from vramtop.estimator.worker.rehearsal.fake_gpu import Doubts  # noqa: E402
-from vramtop.estimator.worker.rehearsal.kernels import recurrent_layers  # noqa: E402
+from vramtop.estimator.worker.rehearsal.recurrent_kernels import recurrent_layers  # noqa: E402
 
 
 @pytest.mark.parametrize(

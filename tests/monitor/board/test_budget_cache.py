@@ -3,7 +3,7 @@ from collections.abc import Callable
 from vramtop.estimator.budget import Budget
 from vramtop.estimator.common.errors import InputError
 from vramtop.estimator.job.job import Job, ModelSpec
-from vramtop.estimator.job.resolved_job import settled
+from vramtop.estimator.job.settled import settled
 from vramtop.monitor.board.budget_cache import MAX_BUDGETS, BudgetCache
 
 

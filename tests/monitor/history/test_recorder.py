@@ -12,7 +12,8 @@ import psutil
 import pytest
 
 from vramtop.estimator.budget import Budget
-from vramtop.estimator.common.errors import CannotTellError, ProcessLimitError
+from vramtop.estimator.common.errors import CannotTellError
+from vramtop.estimator.common.process_limit import ProcessLimitError
 from vramtop.estimator.common.records import replace
 from vramtop.estimator.job.job import Job, ModelSpec
 from vramtop.estimator.learning.measurement import Measurement

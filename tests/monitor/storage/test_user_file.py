@@ -15,7 +15,7 @@ from hypothesis import given, settings, strategies as st
 from vramtop.estimator.common.errors import CannotTellError
 from vramtop.estimator.job.job import Job, ModelSpec
 from vramtop.estimator.job.job_file.load_and_save import save_job
-from vramtop.estimator.trace.worker_pool import read_cached, write_cached
+from vramtop.estimator.trace.answer_cache import read_cached, write_cached
 from vramtop.monitor.attach.saved_answers import SavedAnswers
 from vramtop.monitor.storage.pending_jobs import PendingJobs
 from vramtop.monitor.storage.settings.change import change_settings

@@ -16,7 +16,7 @@ import pytest
 from json_schemas import require_valid
 from memory_snapshots import LOAD, Recorder, training_crash
 
-from vramtop.estimator.crash.crash_file import read_log
+from vramtop.estimator.crash.job_log import read_log
 from vramtop.estimator.job.gpu_catalogue import find_gpu
 from vramtop.estimator.job.job import Job
 from vramtop.estimator.job.settings import ModelSpec

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from vramtop.estimator.common.errors import CannotTellError, process_limit_error
+from vramtop.estimator.common.errors import CannotTellError
+from vramtop.estimator.common.process_limit import process_limit_error
 from vramtop.estimator.trace.worker_process import Worker
 from vramtop.tui.background.latest_only_task import LatestOnlyTask
 from vramtop.tui.cli.main import COMMANDS

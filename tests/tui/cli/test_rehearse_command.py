@@ -12,7 +12,7 @@ from json_schemas import valid_json
 from vramtop.estimator.budget import Budget, Components, ModelFacts, Peak
 from vramtop.estimator.job.job import Job
 from vramtop.estimator.job.settings import Program
-from vramtop.estimator.trace.worker_pool import cache_file
+from vramtop.estimator.trace.answer_cache import cache_file
 from vramtop.tui.cli.main import main
 from vramtop.tui.draw.text_output import detect_output
 from vramtop.tui.reports.rehearsal_difference import comparison_json, comparison_lines

@@ -7,8 +7,8 @@ import pytest
 
 from vramtop.estimator.job.job import Job
 from vramtop.estimator.job.job_file.changes import with_changes
-from vramtop.estimator.job.resolved_job import quantized_adapters
 from vramtop.estimator.job.settings import ModelSpec
+from vramtop.estimator.job.settled import quantized_adapters
 from vramtop.tui.job.flags.job_flags import add_job_arguments
 from vramtop.tui.job.flags.words import normal_words
 from vramtop.tui.job.form.fields import MODEL, TUNING

@@ -8,7 +8,8 @@ import pytest
 
 from vramtop.estimator.common.errors import InputError
 from vramtop.estimator.job.job import Job, Rollout
-from vramtop.estimator.job.job_file.changes import job_keys, with_changes
+from vramtop.estimator.job.job_file.changes import with_changes
+from vramtop.estimator.job.job_file.table_fields import job_keys
 from vramtop.estimator.job.settings import Lora, ModelSpec
 from vramtop.estimator.readers.launch_line import read_launch
 from vramtop.estimator.readers.trl.trainer import read_method

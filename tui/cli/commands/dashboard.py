@@ -8,7 +8,8 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vramtop.estimator.common.errors import InputError, require_threads
+from vramtop.estimator.common.errors import InputError
+from vramtop.estimator.common.process_limit import require_threads
 from vramtop.monitor.attach.automatic.automatic_attach import AutomaticAttach
 from vramtop.monitor.attach.automatic.idle_tracing import IdleTracing
 from vramtop.monitor.attach.automatic.left_alone import LeftAlone

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 from msgspec import Struct, to_builtins
 
-from vramtop.estimator.common.errors import ExitCode, InputError, VramtopError, require_threads
+from vramtop.estimator.common.errors import ExitCode, InputError, VramtopError
+from vramtop.estimator.common.process_limit import require_threads
 from vramtop.estimator.common.version import version_number
 
 from ...draw.text_output import detect_output, is_dumb_terminal, prepare_textual

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from vramtop.estimator.common.errors import InputError
-from vramtop.estimator.learning.measurement import measurement_to_json
+from vramtop.estimator.learning.measurement_json import measurement_to_json
 from vramtop.monitor.history.history import Choice, History
 
 from ...draw.text_output import detect_output

@@ -7,7 +7,8 @@ import sys
 import threading
 from collections.abc import Sequence
 
-from vramtop.estimator.common.errors import VramtopError, start_thread
+from vramtop.estimator.common.errors import VramtopError
+from vramtop.estimator.common.process_limit import start_thread
 from vramtop.estimator.common.version import version_number
 from vramtop.monitor.attach.automatic.automatic_attach import AutomaticAttach
 from vramtop.monitor.attach.rank_facts import RankFactsReader

@@ -20,7 +20,7 @@ from vramtop.estimator.common.untrusted_files import read_file
 from vramtop.estimator.estimation import MethodChoice, estimate, quick_estimator
 from vramtop.estimator.job.gpu_catalogue import Gpu
 from vramtop.estimator.job.job import REHEARSED, Job
-from vramtop.estimator.job.job_file.load_and_save import edit_job_file, unified_diff
+from vramtop.estimator.job.job_file.edit import edit_job_file, unified_diff
 from vramtop.estimator.learning.correction import carried
 from vramtop.monitor.board.capacity import DeviceCapacity, count_devices
 from vramtop.monitor.board.fit import check_fit, with_host_memory

@@ -6,7 +6,7 @@ from functools import lru_cache
 from typing import Any
 
 from vramtop.estimator.job.field_help import is_switch
-from vramtop.estimator.job.job_file.changes import job_keys
+from vramtop.estimator.job.job_file.table_fields import job_keys
 
 from .familiar import FAMILIAR_FLAGS, FamiliarFlag
 

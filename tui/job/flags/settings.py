@@ -9,8 +9,8 @@ import msgspec
 from vramtop.estimator.common.errors import InputError
 from vramtop.estimator.job.job import Job
 from vramtop.estimator.job.job_file.changes import check_value, with_changes
-from vramtop.estimator.job.resolved_job import USUAL_LORA_RANK
 from vramtop.estimator.job.rules.strategies import HALF, STRATEGIES
+from vramtop.estimator.job.settled import USUAL_LORA_RANK
 
 from .familiar import CHECKPOINTING, FAMILIAR_FLAGS, OFFLOAD, FamiliarFlag
 from .job_flags import IGNORED_FLAGS, job_flags, value_alone
@@ -116,7 +116,7 @@ class FlagSettings(msgspec.Struct, frozen=True, kw_only=True):
         """
         job = self._with_ranks(job)
         if self.mixed or self.weights:
-            from vramtop.estimator.job.resolved_job import precision_under  # not at start-up
+            from vramtop.estimator.job.settled import precision_under
             from vramtop.estimator.model.checkpoint import weights_of
             from vramtop.estimator.model.find_config import resolve_model
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from vramtop.estimator.common.errors import InputError
 from vramtop.estimator.job.job_file.changes import parse_assignment
-from vramtop.estimator.job.resolved_job import QLORA, USUAL_LORA_RANK
 from vramtop.estimator.job.rules.strategies import DTYPE_NAMES
+from vramtop.estimator.job.settled import QLORA, USUAL_LORA_RANK
 
 Settings = Mapping[str, Any]
 Reader = Callable[[str], Settings]

@@ -7,7 +7,8 @@ import msgspec
 
 from vramtop.estimator.common.errors import InputError
 from vramtop.estimator.job.job import Job
-from vramtop.estimator.job.job_file.changes import choices_of, with_changes, with_old_model_removed
+from vramtop.estimator.job.job_file.changes import with_changes, with_old_model_removed
+from vramtop.estimator.job.job_file.table_fields import choices_of
 from vramtop.estimator.job.settings import Inference, Lora, ModelSpec, Parallel, Program, Training
 
 from ..flags.values import LENGTH, tokens

@@ -8,9 +8,10 @@ from msgspec.structs import replace
 
 from vramtop.estimator.common.errors import InputError
 from vramtop.estimator.job.job import Job
-from vramtop.estimator.job.job_file.changes import ABOUT_THE_MODEL, field_of, with_changes
-from vramtop.estimator.job.resolved_job import preparation, quantized_adapters
+from vramtop.estimator.job.job_file.changes import ABOUT_THE_MODEL, with_changes
+from vramtop.estimator.job.job_file.table_fields import field_of
 from vramtop.estimator.job.settings import Training
+from vramtop.estimator.job.settled import preparation, quantized_adapters
 
 from ..flags.values import LENGTH
 from .fields import (

@@ -19,8 +19,8 @@ from vramtop.estimator.common.errors import NOT_REHEARSED, InputError, VramtopEr
 from vramtop.estimator.common.records import replace
 from vramtop.estimator.job.job import REHEARSED, Job
 from vramtop.estimator.job.job_file.changes import with_changes
-from vramtop.estimator.job.resolved_job import settles
 from vramtop.estimator.job.settings import ModelSpec
+from vramtop.estimator.job.settled import settles
 from vramtop.estimator.trace.own_program import WhatRuns, what_runs
 from vramtop.monitor.board.board import Board
 from vramtop.monitor.board.capacity import count_devices

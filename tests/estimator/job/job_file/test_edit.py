@@ -5,7 +5,8 @@ import msgspec
 import pytest
 from hypothesis import given, strategies as st
 
-from vramtop.estimator.job.job_file.load_and_save import edit_job_file, load_job, unified_diff
+from vramtop.estimator.job.job_file.edit import edit_job_file, unified_diff
+from vramtop.estimator.job.job_file.load_and_save import load_job
 
 TEXT = """\
 name = "sft"  # mine

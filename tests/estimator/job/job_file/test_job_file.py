@@ -5,15 +5,11 @@ import msgspec
 import pytest
 
 from vramtop.estimator.common.errors import InputError
-from vramtop.estimator.job.job import Job, Lora, effective_batch
-from vramtop.estimator.job.job_file.changes import (
-    job_from_mapping,
-    job_keys,
-    job_to_mapping,
-    parse_assignment,
-    with_changes,
-)
+from vramtop.estimator.job.effective_batch import effective_batch
+from vramtop.estimator.job.job import Job, Lora
+from vramtop.estimator.job.job_file.changes import job_from_mapping, job_to_mapping, parse_assignment, with_changes
 from vramtop.estimator.job.job_file.load_and_save import load_job, save_job
+from vramtop.estimator.job.job_file.table_fields import job_keys
 from vramtop.estimator.job.resolved_job import resolve_job
 from vramtop.estimator.job.settings import Program
 

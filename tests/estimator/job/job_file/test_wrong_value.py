@@ -57,7 +57,7 @@ def test_no_type_of_the_library_is_in_a_message() -> None:
     from msgspec.structs import fields
 
     from vramtop.estimator.job.job import Job
-    from vramtop.estimator.job.job_file.changes import table_struct
+    from vramtop.estimator.job.job_file.table_fields import table_struct
 
     sentences = []
     for table in (field.encode_name for field in fields(Job)):

@@ -8,7 +8,8 @@ import pytest
 
 from vramtop import estimator
 from vramtop.estimator.common.errors import InputError
-from vramtop.estimator.job.job_file.changes import choices_of, job_from_mapping
+from vramtop.estimator.job.job_file.changes import job_from_mapping
+from vramtop.estimator.job.job_file.table_fields import choices_of
 from vramtop.estimator.job.rules.frameworks import FRAMEWORKS
 from vramtop.estimator.job.rules.optimizers.table import OPTIMIZERS
 from vramtop.estimator.job.rules.strategies import PRECISIONS, STRATEGIES

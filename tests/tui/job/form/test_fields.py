@@ -2,7 +2,7 @@ import pytest
 
 from vramtop.estimator.common.errors import InputError
 from vramtop.estimator.job.job import Job, Lora, ModelSpec, Parallel, Training
-from vramtop.estimator.job.job_file.changes import job_keys
+from vramtop.estimator.job.job_file.table_fields import job_keys
 from vramtop.tui.job.form.fields import (
     FULL,
     LORA,

@@ -16,7 +16,7 @@ from vramtop.estimator.job.gpu_catalogue import catalogue
 from vramtop.estimator.job.job import Job, ModelSpec, Target, Training
 from vramtop.estimator.job.job_file.changes import with_changes
 from vramtop.estimator.job.job_file.load_and_save import load_job
-from vramtop.estimator.job.resolved_job import settled as as_settled, settles
+from vramtop.estimator.job.settled import settled as as_settled, settles
 from vramtop.monitor.board.board import Board
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.storage.recent_models import RecentModels
