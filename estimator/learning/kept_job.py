@@ -14,6 +14,7 @@ import msgspec
 
 from ..common.errors import VramtopError
 from ..job.job import Job
+from ..job.job_file.changes import job_differences
 from ..job.settings import ModelSpec, Parallel, Run, Software, Target, Training, Uncertainties
 from ..model.architecture import Architecture
 from ..model.families.registry import FAMILIES
@@ -96,7 +97,7 @@ def settings_digest(job: Job, *names: str) -> str:
         unsure=Uncertainties(),
         run=Run(),
     )
-    return digest(json.dumps(msgspec.to_builtins(table), sort_keys=True), *names)  # without what is at its default
+    return digest(json.dumps(job_differences(Job(), table), sort_keys=True), *names)
 
 
 def _architecture(config: Mapping[str, Any] | None, job: Job) -> Architecture | None:

@@ -94,7 +94,7 @@ import resource, sys
 from pathlib import Path
 from vramtop.estimator.common.errors import VramtopError
 from vramtop.estimator.job.job_file.load_and_save import save_job
-from vramtop.estimator.trace.worker_pool import write_cached
+from vramtop.estimator.trace.answer_cache import write_cached
 from vramtop.monitor.attach.saved_answers import SavedAnswers
 from vramtop.estimator.job.job import Job, ModelSpec
 resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))
