@@ -5,7 +5,7 @@ from typing import Any
 
 from ..job.resolved_job import ResolvedJob
 from ..job.rules.strategies import STRATEGIES
-from ..job.setting_values import StrategyName
+from ..job.settings import StrategyName
 from .cause_search import COMMON, RARE, SOME, UNLIKELY, USUAL, Cause, CauseRule, CauseSource
 
 _RANKS_PER_NODE = 8

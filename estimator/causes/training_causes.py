@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from ..job.resolved_job import ResolvedJob
 from ..job.rules.optimizers.table import OPTIMIZERS
-from ..job.setting_values import OptimizerName
+from ..job.settings import OptimizerName
 from .cause_search import COMMON, RARE, SOME, UNLIKELY, USUAL, Cause, CauseRule, CauseSource
 
 _OPTIMIZERS: dict[OptimizerName, float] = {

@@ -21,14 +21,7 @@ from .host_memory import host_need_of_plan
 from .job_families import JobFamilies, Prepared
 from .peak_moments import highest_phase, highest_phase_of, phase_peaks
 from .peak_range import peak_with_range
-from .placement_doubts import (
-    placement_assumptions,
-    placement_warnings,
-    plan_warnings,
-    unlike_blocks_warnings,
-    with_split_doubt,
-    with_unlike_blocks,
-)
+from .placement_doubts import placement_assumptions, placement_warnings, with_split_doubt, with_unlike_blocks
 from .plan import Plan, make_plan
 from .rank_memory import RankMemory, rank_memory, with_sizes_of as rank_with_sizes_of
 from .serving import serving_budget
@@ -137,7 +130,7 @@ def _assumptions(plan: Plan) -> tuple[str, ...]:
 
 def _warnings(plan: Plan) -> tuple[str, ...]:
     about_trained = trained_warnings(plan.job, plan.trained, plan.inventory)
-    return (*about_trained, *plan_warnings(plan), *placement_warnings(plan), *unlike_blocks_warnings(plan))
+    return (*about_trained, *placement_warnings(plan))
 
 
 def _with_doubts(peak: Peak, plan: Plan) -> Peak:

@@ -25,12 +25,25 @@ def placement_assumptions(plan: Plan) -> Iterator[str]:
 
 
 def placement_warnings(plan: Plan) -> Iterator[str]:
-    """Yield that a job cannot run with what no GPU has room for."""
+    """Yield what the job's own plan leaves whole, what no GPU has room for, and that the blocks of a model differ."""
+    job = plan.job.job
+    if has_unread_plan(job):
+        yield (
+            f"parallel.tensor_plan: {job.parallel.tensor_plan} cannot be read without running it: the figure uses the "
+            "model's own plan, and the range allows for no plan. A traced step applies yours."
+        )
+    elif names := ", ".join(_whole_layers(plan)):
+        yield f"parallel.tensor_plan leaves {names} whole on every rank: the range allows for their activations."
     if plan.placement is not None and plan.placement.refused:
         size = format_gib(sum(module.size for module in plan.placement.refused))
         yield (
             f"No GPU has room for {size} GiB of the weights: device_map would place them in CPU RAM, where they "
             f"cannot be {'trained' if plan.job.trains else 'quantized'}; they are counted on the last GPU."
+        )
+    if _are_unlike(plan):
+        yield (
+            "The model has two kinds of blocks, and each GPU of the device map is counted with their average; the "
+            "range allows for the difference. A traced step (--method traced) places each block exactly."
         )
 
 
@@ -52,7 +65,7 @@ def with_split_doubt(peak: Peak, plan: Plan, peak_of: Callable[[Job], Peak]) -> 
     if job.parallel.tensor_plan is None or job.parallel.tensor == 1:
         return peak
     more = 0
-    if has_unread_plan(job) or any(True for _ in whole_layers(plan)):
+    if has_unread_plan(job) or any(True for _ in _whole_layers(plan)):
         whole = peak_of(_with(job, tensor=1, tensor_plan=None, sequence_parallel=False)).components
         here = peak.components
         more = max(0, whole.activations + whole.temporary - here.activations - here.temporary)
@@ -61,19 +74,7 @@ def with_split_doubt(peak: Peak, plan: Plan, peak_of: Callable[[Job], Peak]) -> 
     return peak.with_ranges(lambda span: span.moved(0, more=more))
 
 
-def plan_warnings(plan: Plan) -> Iterator[str]:
-    """Yield what the job's own plan leaves whole, or that it cannot be read."""
-    job = plan.job.job
-    if has_unread_plan(job):
-        yield (
-            f"parallel.tensor_plan: {job.parallel.tensor_plan} cannot be read without running it: the figure uses the "
-            "model's own plan, and the range allows for no plan. A traced step applies yours."
-        )
-    elif names := ", ".join(whole_layers(plan)):
-        yield f"parallel.tensor_plan leaves {names} whole on every rank: the range allows for their activations."
-
-
-def whole_layers(plan: Plan) -> Iterator[str]:
+def _whole_layers(plan: Plan) -> Iterator[str]:
     """Yield the names of the blocks' linear layers that the job's own plan does not split."""
     own = plan_of_job(plan.job.job)
     if own is None:
@@ -98,15 +99,6 @@ def with_unlike_blocks(peak: Peak, plan: Plan) -> Peak:
     parts = peak.components
     by = round(_SHARE * (parts.activations + parts.logits + parts.temporary))
     return peak.with_ranges(lambda span: span.moved(0, less=by, more=by))
-
-
-def unlike_blocks_warnings(plan: Plan) -> Iterator[str]:
-    """Yield that the blocks of a placed model differ."""
-    if _are_unlike(plan):
-        yield (
-            "The model has two kinds of blocks, and each GPU of the device map is counted with their average; the "
-            "range allows for the difference. A traced step (--method traced) places each block exactly."
-        )
 
 
 def _are_unlike(plan: Plan) -> bool:

@@ -1,28 +1,45 @@
 """The settings of a job: its tables as records, with one sentence on each field."""
 
 import shlex
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 from msgspec import Meta, Struct, field
 from msgspec.structs import replace
 
+from .rules.frameworks import FRAMEWORKS
 from .rules.library_defaults import AUTO
-from .rules.optimizers.table import check_options
-from .setting_values import (
-    Attention,
-    Dtype,
-    EnvironmentName,
-    FrameworkName,
-    FusedKernel,
-    OptimizerName,
-    Positive,
-    PrecisionName,
-    Quantization,
-    StrategyName,
-    Task,
-    Version,
-)
+from .rules.optimizers.table import OPTIMIZERS, check_options
+from .rules.strategies import PRECISIONS, STRATEGIES
+from .tasks import Task
 from .trainable import check_patterns
+
+Positive = Annotated[int, Meta(ge=1, le=2**31 - 1)]
+"""No count of sequences, tokens or ranks reaches the maximum, and sums below it stay exact."""
+Version = Annotated[str, Meta(pattern=r"^v?\d+(\.\d+)*", max_length=64)]
+EnvironmentName = Annotated[str, Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=200)]
+Attention = Literal["sdpa", "eager", "flash_attention_2", "flash_attention_3"]
+Dtype = Literal["fp32", "bf16", "fp16"]
+Quantization = Literal["none", "nf4", "nf4-double", "int8", "int4"]
+FusedKernel = Literal["norm", "mlp", "rope", "cross-entropy"]
+
+if TYPE_CHECKING:
+    FrameworkName: TypeAlias = str
+    OptimizerName: TypeAlias = str
+    PrecisionName: TypeAlias = str
+    StrategyName: TypeAlias = str
+else:  # the tables' rows are the values that a job file may give
+    FrameworkName = Literal[tuple(FRAMEWORKS)]
+    OptimizerName = Annotated[
+        str,
+        Meta(
+            pattern=rf"^({'|'.join((AUTO, *OPTIMIZERS))}|[A-Za-z_][\w.]*:[A-Za-z_][\w.]*)$",
+            max_length=200,
+            extra={"choices": (AUTO, *OPTIMIZERS)},
+        ),
+    ]
+    _PRECISIONS = (AUTO, *PRECISIONS)
+    PrecisionName = Literal[_PRECISIONS]
+    StrategyName = Literal[tuple(STRATEGIES)]
 
 
 class ModelSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):

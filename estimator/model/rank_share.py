@@ -1,5 +1,6 @@
 """The share of a model that one rank holds: its pipeline stage, its tensor- and expert-parallel part, its adapters."""
 
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -13,9 +14,8 @@ from ..job.resolved_job import ResolvedJob
 from ..job.settings import Parallel
 from .adapters import QuantizedLayers, adapter_elements, adapter_groups
 from .inventory import Inventory, ParameterGroup, Role
-from .partitioning import Partitioning, expert_ranks, is_position_table, split_ranks
 from .placement import Placement, share_of
-from .tensor_plans import plan_of_job
+from .tensor_plans import Plan, plan_of_job, splits
 from .trained_parameters import BlockRun, TrainedParameters, trained_by_count, trained_parameters
 
 _MLP_ROLES: tuple[Role, ...] = ("mlp", "expert", "router")
@@ -170,6 +170,23 @@ def unpacked_bytes(parameters: Iterable[LocalParameters], *, width: int) -> int:
     return max((width * -(-h.largest_tensor // h.layers_per_tensor) for h in parameters if h.quantized), default=0)
 
 
+class _Partitioning(msgspec.Struct, frozen=True, kw_only=True):
+    """The settings of a job that decide which parameters its ranks hold."""
+
+    parallel: Parallel
+    adapters: tuple[ParameterGroup, ...] | None
+    """None: no adapters; every parameter is trained."""
+    quantized: QuantizedLayers
+    trains: bool
+    trained: TrainedParameters | None
+    """The model's own parameters that train; None: without adapters all, else none."""
+    by_plan: bool
+    """True if tensor parallelism follows the plan in a transformers model."""
+    plan: Plan | None
+    """The job's own tensor-parallel plan; None: the model's."""
+    accumulation: int
+
+
 _MAX_KINDS = 64
 """Most pipeline stages whose micro-batches in flight are counted one by one; published pipelines have at most 64."""
 
@@ -190,7 +207,7 @@ def stages(job: ResolvedJob, inventory: Inventory, placement: Placement | None =
         raise InputError(
             f"parallel.pipeline = {count}: the model has only {inventory.layers} layers to spread; give at most as many"
         )
-    partitioning = Partitioning(
+    partitioning = _Partitioning(
         parallel=_hashable(job.parallel),
         adapters=adapter_groups(inventory, job) if job.lora else None,
         quantized=QuantizedLayers.of(job, inventory),
@@ -221,7 +238,7 @@ def model_trained_parameters(job: ResolvedJob, inventory: Inventory) -> TrainedP
 
 
 @lru_cache(maxsize=256)  # sweeps repeat the same arguments
-def _stages(inventory: Inventory, partitioning: Partitioning) -> tuple[Stage, ...]:
+def _stages(inventory: Inventory, partitioning: _Partitioning) -> tuple[Stage, ...]:
     """Return every stage; those that are alike are one object."""
     count, made = partitioning.parallel.pipeline, {}
     found, start = [], 0
@@ -237,7 +254,7 @@ def _stages(inventory: Inventory, partitioning: Partitioning) -> tuple[Stage, ..
     return tuple(found)
 
 
-def _placed(inventory: Inventory, partitioning: Partitioning, placement: Placement) -> tuple[Stage, ...]:
+def _placed(inventory: Inventory, partitioning: _Partitioning, placement: Placement) -> tuple[Stage, ...]:
     """Return the part of each GPU of a device map; the first that holds anything runs what no GPU holds."""
     found, run_by = [], next((at for at, held in enumerate(placement.gpus) if held), 0)
     for at, held in enumerate(placement.gpus):
@@ -269,7 +286,7 @@ def _in_flight(index: int, count: int, accumulation: int) -> int:
 
 
 def _local_stage(
-    partitioning: Partitioning,
+    partitioning: _Partitioning,
     inventory: Inventory,
     kind: tuple[int, bool, bool, int],
     *,
@@ -286,7 +303,7 @@ def _local_stage(
     layers, first, last, in_flight = kind
     parameters: list[LocalParameters] = []
     for group in (*inventory.groups, *(partitioning.adapters or ())):
-        tied_copy = inventory.tied_head and last and group.role == "embedding" and not is_position_table(group)
+        tied_copy = inventory.tied_head and last and group.role == "embedding" and not _is_position_table(group)
         if not group.layered and not (
             (first and group.role == "embedding") or tied_copy or (last and group.role != "embedding")
         ):
@@ -308,7 +325,7 @@ def _local_stage(
 
 
 def _local_parameters(
-    partitioning: Partitioning, group: ParameterGroup, tensors: int, *, blocks: tuple[int, int]
+    partitioning: _Partitioning, group: ParameterGroup, tensors: int, *, blocks: tuple[int, int]
 ) -> Iterator[LocalParameters]:
     """Yield a rank's part of a group: what trains of it, and what is frozen."""
     adapter = ".lora_" in group.name
@@ -322,7 +339,7 @@ def _local_parameters(
         if not part:
             continue
         kept = tensors if part == 1 else max(1, round(tensors * part))
-        elements = -(-group.elements * kept // group.repeat // split_ranks(partitioning, group))
+        elements = -(-group.elements * kept // group.repeat // _split_ranks(partitioning, group))
         yield LocalParameters(
             group=group,
             elements=elements,
@@ -333,7 +350,7 @@ def _local_parameters(
             copied=copied,
             quantized_bytes=None if adapter or copied else partitioning.quantized.stored_bytes(group, elements),
             layers_per_tensor=partitioning.quantized.layers_per_tensor(group),
-            data_ranks=expert_ranks(partitioning, group),
+            data_ranks=_expert_ranks(partitioning, group),
         )
 
 
@@ -345,7 +362,7 @@ def _own_layers(elements: int) -> LocalParameters:
     return LocalParameters(group=group, elements=elements, tensors=1, trainable=True, quantized=False, adapter=False)
 
 
-def _differ(trained: TrainedParameters, partitioning: Partitioning) -> bool:
+def _differ(trained: TrainedParameters, partitioning: _Partitioning) -> bool:
     """Return True if not all blocks train the same: everything, or adapters alone."""
     if partitioning.adapters is not None:
         return any(trained.trained.values())
@@ -356,3 +373,37 @@ def _buffer_bytes(inventory: Inventory, layers: int) -> int:
     """Bytes of this stage's share of the layers' buffers, and of all others: every stage needs the positions."""
     share = layers / max(1, inventory.layers)
     return round(sum(b.total_bytes * (share if ".*." in b.name else 1) for b in inventory.buffers))
+
+
+def _split_ranks(partitioning: _Partitioning, group: ParameterGroup) -> int:
+    """Ranks over which tensor and expert parallelism split a group; norms are whole on every rank."""
+    expert = _expert_ranks(partitioning, group)
+    whole = group.role in ("norm", "router") or _is_position_table(group)
+    if group.role == "embedding" and partitioning.by_plan:
+        whole = not group.name.endswith("embed_tokens.weight")  # the plans list the embedding under this name
+    if partitioning.plan is not None:
+        whole = not splits(partitioning.plan, _base_name(group.name))
+    tensor = 1 if whole else partitioning.parallel.tensor
+    return expert * tensor
+
+
+def _expert_ranks(partitioning: _Partitioning, group: ParameterGroup) -> int:
+    """Return the ranks over which expert parallelism splits a group."""
+    return partitioning.parallel.expert if group.role == "expert" else 1
+
+
+_POSITION_TABLE = re.compile(r"\b(wpe|\w*position\w*|token_type\w*)\.weight$")
+
+
+def _is_position_table(group: ParameterGroup) -> bool:
+    """Return True if it embeds positions or kinds of tokens, not tokens.
+
+    Such tables are whole on every tensor-parallel rank, and only the first stage has them (``LanguageModelEmbedding``
+    in Megatron-LM's core/models/common/embeddings: "Position embedding (serial)").
+    """
+    return group.role == "embedding" and _POSITION_TABLE.search(group.name) is not None
+
+
+def _base_name(name: str) -> str:
+    """Return the name of the weight that an adapter adapts; of other parameters their own."""
+    return f"{name.partition('.lora_')[0]}.weight" if ".lora_" in name else name

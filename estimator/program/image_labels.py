@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from ..job.setting_values import Task
+from ..job.tasks import Task
 
 LABELLED_TASKS: tuple[Task, ...] = (
     *("object-detection", "instance-segmentation", "universal-segmentation"),

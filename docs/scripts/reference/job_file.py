@@ -13,7 +13,7 @@ from msgspec import inspect as types
 from vramtop.estimator.job.field_help import field_documents
 from vramtop.estimator.job.job import Job
 from vramtop.estimator.job.job_file.table_fields import choices_of, entry_struct, table_struct
-from vramtop.estimator.job.setting_values import EnvironmentName, Version
+from vramtop.estimator.job.settings import EnvironmentName, Version
 from vramtop.tui.job.flags.job_flags import flags_by_key
 
 from .markdown import block, bullets, code, codes, key_line, page, prose

@@ -13,7 +13,7 @@ from vramtop.estimator.job.job_file.table_fields import choices_of
 from vramtop.estimator.job.rules.frameworks import FRAMEWORKS
 from vramtop.estimator.job.rules.optimizers.table import OPTIMIZERS
 from vramtop.estimator.job.rules.strategies import PRECISIONS, STRATEGIES
-from vramtop.estimator.job.setting_values import FrameworkName, OptimizerName, PrecisionName, StrategyName
+from vramtop.estimator.job.settings import FrameworkName, OptimizerName, PrecisionName, StrategyName
 
 
 def test_a_job_file_takes_the_rows_of_the_tables() -> None:
