@@ -64,7 +64,7 @@ def _write(name: str, repository: Path) -> None:
     numbers = {f"{kind}_id": ids[_TOKENS[kind]] for kind in ("pad_token", "bos_token", "eos_token")}
     files: dict[str, Any] = {
         "config.json": {**numbers, "decoder_start_token_id": ids["<pad>"], **config},
-        "tokenizer.json": _tokenizer(ids),
+        "tokenizer.json": _tokenizer(ids, str(config["model_type"])),
         "tokenizer_config.json": {
             "tokenizer_class": "PreTrainedTokenizerFast",
             "chat_template": _CHAT,
@@ -83,8 +83,17 @@ def _write(name: str, repository: Path) -> None:
     (repository / "refs" / "main").write_text(_COMMIT, encoding="ascii")
 
 
-def _tokenizer(ids: Mapping[str, int]) -> dict[str, Any]:
-    """Return the tokenizers library's file of one that makes a token of each word."""
+def _tokenizer(ids: Mapping[str, int], family: str) -> dict[str, Any]:
+    """Return the tokenizers library's file of one that makes a token of each word, of the kind that its class takes."""
+    unknown = {"unk_token": _TOKENS["unk_token"]}
+    if family == "t5":
+        pieces = [(word, 0.0) for word in ids]
+        model: dict[str, Any] = {"type": "Unigram", "vocab": pieces, "unk_id": ids[_TOKENS["unk_token"]]}
+    elif "bert" in family and family != "roberta":
+        limits = {"continuing_subword_prefix": "##", "max_input_chars_per_word": 100}
+        model = {"type": "WordPiece", "vocab": ids, **unknown, **limits}
+    else:
+        model = {"type": "BPE", "vocab": ids, "merges": [], "fuse_unk": True, **unknown}
     marks = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
     return {
         "version": "1.0",
@@ -95,5 +104,5 @@ def _tokenizer(ids: Mapping[str, int]) -> dict[str, Any]:
         "pre_tokenizer": {"type": "Whitespace"},
         "post_processor": None,
         "decoder": None,
-        "model": {"type": "WordLevel", "vocab": ids, "unk_token": _TOKENS["unk_token"]},
+        "model": model,
     }
