@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Iterator, Sequence
 from itertools import combinations
-from typing import Any, Literal
+from typing import Literal
 
 from ..budget import Budget
 from ..common.errors import CannotTellError, VramtopError
@@ -139,7 +139,7 @@ def confirm(
         if kept and time.monotonic() - begun > seconds:
             break
         if progress:
-            progress(f"checking {' and '.join(_words(suggestion.changes))}")
+            progress("checking " + " and ".join(f"{key} = {value}" for key, value in suggestion.changes.items()))
         try:
             budget = estimate(suggestion.budget.job)
         except CannotTellError:
@@ -200,7 +200,3 @@ def _compatible(pair: tuple[Change, ...]) -> bool:
 
 def _lowest_cost(suggestions: Sequence[Suggestion]) -> float:
     return min((s.cost for s in suggestions), default=float("inf"))
-
-
-def _words(changes: dict[str, Any]) -> list[str]:
-    return [f"{key} = {value}" for key, value in changes.items()]

@@ -111,7 +111,10 @@ def explain(
         other_processes_bytes: memory that other processes are known to hold on it.
         at_least: the job ran out of memory, and needed more than observed.
     """
-    if measure == "device" and not whole_gpu and _as_predicted(budget, observed_bytes, at_least=at_least):
+    as_predicted = observed_bytes <= budget.peak.shown_high_bytes and (
+        at_least or observed_bytes >= budget.peak.low_bytes
+    )
+    if measure == "device" and not whole_gpu and as_predicted:
         return ()
     try:
         quick = estimate(job)
@@ -134,10 +137,6 @@ def explain(
     found += search.shorter_sequences()
     near = search.accepted(found, MAX_Z_SCORE) or search.accepted([*found, *search.pairs(found)], FALLBACK_MAX_Z_SCORE)
     return tuple(_explanations(near, measure))
-
-
-def _as_predicted(budget: Budget, observed: int, *, at_least: bool) -> bool:
-    return observed <= budget.peak.shown_high_bytes and (at_least or observed >= budget.peak.low_bytes)
 
 
 def _explanations(near: Sequence[WeighedCauses], measure: Measure) -> Iterator[Explanation]:

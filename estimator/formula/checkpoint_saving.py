@@ -49,7 +49,7 @@ def saved_optimizer(job: ResolvedJob, stage: Stage) -> SavedState:
 def _state(parts: Iterator[tuple[LocalParameters, float]]) -> SavedState:
     whole = around = blocks = largest = 0.0
     for held, width in parts:
-        size = _whole_elements(held) * width
+        size = prod(held.group.shape) * held.tensors * width  # over all tensor- and expert-parallel ranks
         whole += size
         largest = max(largest, prod(held.group.shape) * width)
         if held.group.layered:
@@ -57,11 +57,6 @@ def _state(parts: Iterator[tuple[LocalParameters, float]]) -> SavedState:
         else:
             around += size
     return SavedState(whole=round(whole), largest=round(largest), around=round(around), block=round(blocks))
-
-
-def _whole_elements(held: LocalParameters) -> int:
-    """Return the elements of its tensors over all tensor- and expert-parallel ranks."""
-    return prod(held.group.shape) * held.tensors
 
 
 def gathered_bytes(job: ResolvedJob, stage: Stage) -> int:

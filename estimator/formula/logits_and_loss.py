@@ -94,8 +94,11 @@ def _loss_bytes(job: ResolvedJob, arch: Architecture, stage: Stage) -> LossBytes
     if not job.trains:
         size = logits.compute_width * logits.elements
         return LossBytes(forward_bytes=size, backward_bytes=0)
-    if framework.loss_in_place:
-        return _in_place_loss(logits)
+    if (
+        framework.loss_in_place
+    ):  # Megatron's (tensor_parallel/cross_entropy.py): one fp32 copy is softmax, then gradient
+        size = (logits.compute_width + 4) * logits.elements
+        return LossBytes(forward_bytes=size, backward_bytes=size)
     if framework.keeps_fp32_logits and job.training.loss != "fused-linear":
         unpacked = unpacked_bytes(stage.head, width=framework.unpacked_width)
         return _litgpt_loss(job, logits, unpacked)
@@ -234,12 +237,6 @@ def _vocabulary_parallel_loss(logits: _Logits) -> LossBytes:
         backward_bytes=4 * wide * n + capped,
         low_precision_bytes=c * n if logits.copy_width else 0,
     )
-
-
-def _in_place_loss(logits: _Logits) -> LossBytes:
-    """Bytes of Megatron's loss (tensor_parallel/cross_entropy.py): one fp32 copy is softmax and then gradient."""
-    largest = (logits.compute_width + 4) * logits.elements
-    return LossBytes(forward_bytes=largest, backward_bytes=largest)
 
 
 def _fused_linear_loss(job: ResolvedJob, logits: _Logits) -> LossBytes:

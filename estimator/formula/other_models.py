@@ -200,8 +200,8 @@ def _peak(peak: Peak, before: Phase, highest: Phase, total: _Sum) -> Peak:
     """Return the peak with the held models, given its phase without them, and the highest one with them."""
     more = highest.allocated_bytes - before.allocated_bytes
     device = peak.device_bytes + more
-    passing = max(0, more - total.weights)
-    moved = peak.with_ranges(lambda span: span.moved(more, less=passing + _assumed(total), more=total.doubtful))
+    less = max(0, more - total.weights) + min(total.weights, total.doubtful)
+    moved = peak.with_ranges(lambda span: span.moved(more, less=less, more=total.doubtful))
     return replace(
         moved,
         phase=highest.name,
@@ -210,10 +210,6 @@ def _peak(peak: Peak, before: Phase, highest: Phase, total: _Sum) -> Peak:
         reserved_bytes=peak.reserved_bytes + more,
         device_bytes=device,
     )
-
-
-def _assumed(total: _Sum) -> int:
-    return min(total.weights, total.doubtful)
 
 
 def _rank_peak(rank: RankPeak, before: Peak, after: Peak) -> RankPeak:

@@ -77,7 +77,7 @@ def allocated_span(
 ) -> Span:
     """Return the range of the allocated bytes of one phase; the arguments are those of ``figure_ranges``."""
     below, above = _step_errors(bytes_, doubts, calibration, exact=exact, too_many=too_many)
-    return _span(allocated, below, above)
+    return Span(max(0, allocated - round(below)), allocated + round(above))
 
 
 def figure_ranges(
@@ -152,7 +152,3 @@ def _step_errors(
         hypot(step, small, too_many * bytes_.states),
         hypot(step, small, APPROXIMATE_COUNT_SHARE * bytes_.states),
     )
-
-
-def _span(figure: int, below: float, above: float) -> Span:
-    return Span(max(0, figure - round(below)), figure + round(above))

@@ -262,7 +262,8 @@ def _communication_buffers(job: ResolvedJob, stage: Stage, *, tied: bool) -> Buf
     parallel, widths, shards = job.parallel, job.widths, job.shards
     ranks = parallel.data_ranks * parallel.context
     if job.strategy.buckets and parallel.data_ranks > 1 and not job.framework.gradient_buffer:
-        bucket = _trainable_bytes(stage, widths.gradient, widths.adapter)
+        trained = (held for held in stage.parameters if held.trainable)
+        bucket = sum(held.elements * (widths.adapter if held.adapter else widths.gradient) for held in trained)
         waits = job.training.gradient_accumulation > 1 and not parallel.sync_every_micro_batch
         if parallel.gradient_as_bucket_view and waits:  # no_sync: gradients are tensors of their own until the last one
             return _constant_buffers(forward=bucket, backward=bucket, step=0)
@@ -329,20 +330,13 @@ def _constant_buffers(*, forward: int, backward: int, step: int) -> Buffers:
     )
 
 
-def _trainable_bytes(stage: Stage, width: int, adapter_width: int) -> int:
-    return sum(h.elements * (adapter_width if h.adapter else width) for h in stage.parameters if h.trainable)
-
-
 def _step_gradients(job: ResolvedJob, stage: Stage, states: ModelStates) -> int:
     if job.deepspeed and not job.partitions_weights and job.parallel.data_ranks > 1:
         return own_gradient_bytes(job, stage)
     if job.offloads_weights:  # FSDP1 frees them when the backward pass is over (``prepare_gradient_for_optim``)
         return 0
-    return states.gradients + _gradient_copies(job, stage)
-
-
-def _gradient_copies(job: ResolvedJob, stage: Stage) -> int:
-    return 4 * stage.elements(trainable=True) // job.shards.optimizer if job.casts_gradients else 0
+    copied = stage.elements(trainable=True) if job.casts_gradients else 0
+    return states.gradients + 4 * copied // job.shards.optimizer
 
 
 def _accumulated_gradients(job: ResolvedJob, states: ModelStates, stepped: int) -> int:

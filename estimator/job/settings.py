@@ -10,8 +10,61 @@ from .rules.frameworks import FRAMEWORKS
 from .rules.library_defaults import AUTO
 from .rules.optimizers.table import OPTIMIZERS, check_options
 from .rules.strategies import PRECISIONS, STRATEGIES
-from .tasks import Task
 from .trainable import check_patterns
+
+Task = Literal[
+    "causal-lm",
+    "masked-lm",
+    "seq2seq-lm",
+    "sequence-classification",
+    "token-classification",
+    "question-answering",
+    "feature-extraction",
+    "multiple-choice",
+    "next-sentence-prediction",
+    "pretraining",
+    "text-encoding",
+    "table-question-answering",
+    "image-text-to-text",
+    "multimodal-lm",
+    "visual-question-answering",
+    "document-question-answering",
+    "image-classification",
+    "zero-shot-image-classification",
+    "masked-image-modeling",
+    "image-segmentation",
+    "semantic-segmentation",
+    "instance-segmentation",
+    "universal-segmentation",
+    "object-detection",
+    "zero-shot-object-detection",
+    "depth-estimation",
+    "normal-estimation",
+    "pointmap-estimation",
+    "pose-estimation",
+    "keypoint-detection",
+    "keypoint-matching",
+    "mask-generation",
+    "image-matting",
+    "image-to-image",
+    "video-classification",
+    "text-recognition",
+    "table-recognition",
+    "speech-seq2seq",
+    "ctc",
+    "rnnt",
+    "tdt",
+    "audio-classification",
+    "audio-frame-classification",
+    "audio-xvector",
+    "audio-tokenization",
+    "text-to-spectrogram",
+    "text-to-waveform",
+    "time-series-prediction",
+    "decision",
+    "backbone",
+]
+"""The heads of transformers' auto classes: ``causal-lm`` is ``AutoModelForCausalLM``."""
 
 Positive = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 """No count of sequences, tokens or ranks reaches the maximum, and sums below it stay exact."""

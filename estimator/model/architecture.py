@@ -6,7 +6,7 @@ Legend: V vocabulary, h hidden size, f MLP size, a heads, k KV heads, d head siz
 from dataclasses import dataclass
 from typing import Literal
 
-from ..job.tasks import Task
+from ..job.settings import Task
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

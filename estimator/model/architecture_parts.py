@@ -5,7 +5,7 @@ from typing import Any
 
 from ..common.errors import InputError
 from ..job.job_file.wrong_value import format_value
-from ..job.tasks import Task
+from ..job.settings import Task
 from .families.family import Family
 
 MAX_LAYERS = 2_000

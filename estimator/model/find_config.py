@@ -16,8 +16,7 @@ from ..common.paths import expand_user, is_file
 from ..common.records import replace
 from ..common.untrusted_files import MAX_CONFIG_BYTES, check_nesting, read_file
 from ..job.job_file.load_and_save import model_code, names_user_code
-from ..job.settings import ModelSpec
-from ..job.tasks import Task
+from ..job.settings import ModelSpec, Task
 from .read_architecture import usual_task
 
 _PARTS = re.compile(r"[a-z]+\d*(?:\.\d+)?|\d+(?:\.\d+)?[a-z]*")

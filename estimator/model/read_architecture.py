@@ -7,7 +7,7 @@ from typing import Any, TypeGuard, get_args
 
 from ..common.errors import CannotTellError, InputError
 from ..job.job_file.wrong_value import format_value
-from ..job.tasks import Task
+from ..job.settings import Task
 from .architecture import Architecture
 from .architecture_parts import MAX_LAYERS, POSITION_FIELDS, ConfigFields, MissingFieldError, read_parts
 from .families.family import Family

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from ..job.tasks import Task
+from ..job.settings import Task
 
 LABELLED_TASKS: tuple[Task, ...] = (
     *("object-detection", "instance-segmentation", "universal-segmentation"),

@@ -8,8 +8,7 @@ from typing import Any
 import msgspec
 
 from ..common.errors import InputError
-from ..job.settings import ModelSpec
-from ..job.tasks import Task
+from ..job.settings import ModelSpec, Task
 from ..model.find_config import ResolvedModel, read_config
 
 _HEADS: Mapping[Task, str] = {

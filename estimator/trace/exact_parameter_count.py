@@ -8,8 +8,7 @@ from typing import Any
 import msgspec
 
 from ..common.records import replace
-from ..job.settings import Lora
-from ..job.tasks import Task
+from ..job.settings import Lora, Task
 from ..model.find_config import ResolvedModel
 from ..model.inventory import Buffer, Inventory, ParameterGroup
 from ..model.parameter_roles import NamedShape, assign_roles, with_role

@@ -178,7 +178,7 @@ def _loss(  # type: ignore[no-untyped-def]
         return _lowered_loss(rec, low, wide)
     beside = 0 if held is None or held is output else held.size
     kept = max(0, min(forward_bytes, loss.backward_bytes - beside) - output.size)
-    pieces = _pieces(rec, kept, wide)
+    pieces = [rec.new(size) for size in _sizes(kept, wide)]
     rec.passing(*_sizes(forward_bytes - output.size - kept, wide))
     size = output.size
 
@@ -220,7 +220,3 @@ def _sizes(total: float, piece: int) -> list[float]:
     if whole > _MOST_PIECES:
         return [total]
     return [piece] * whole + ([total - whole * piece] if total - whole * piece > 0 else [])
-
-
-def _pieces(rec: Recorder, total: float, piece: int) -> list[Tensor]:
-    return [rec.new(size) for size in _sizes(total, piece)]

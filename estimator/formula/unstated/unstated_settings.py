@@ -130,7 +130,8 @@ def _peak(job: Job, arch: Architecture | None, gpu: Gpu | None) -> Peak | None:
 
 def _change(side: Side, usual: Peak, peak: Peak | None) -> Change:
     if peak is None:
-        return _unknown(side)
+        sentence = side.sentence.format(change="takes an amount that is not known; the range allows for twice as much")
+        return Change(source=side.source, sentence=f"{sentence}.", is_warning=True)
     allocated = peak.allocated_bytes - usual.allocated_bytes
     device = peak.device_bytes - usual.device_bytes
     larger = max(abs(allocated), abs(device))
@@ -144,11 +145,6 @@ def _change(side: Side, usual: Peak, peak: Peak | None) -> Change:
         sentence=f"{side.sentence.format(change=change)}; the range allows for both.",
         is_warning=side.is_warning,
     )
-
-
-def _unknown(side: Side) -> Change:
-    sentence = side.sentence.format(change="takes an amount that is not known; the range allows for twice as much")
-    return Change(source=side.source, sentence=f"{sentence}.", is_warning=True)
 
 
 def _with_unstated(budget: Budget, changes: Sequence[Change]) -> Budget:

@@ -9,7 +9,7 @@ models that transformers builds.
 from collections.abc import Iterator, Mapping
 
 from ...common.records import replace
-from ...job.tasks import Task
+from ...job.settings import Task
 from ..architecture import Architecture, BlockRules
 from ..parameter_roles import NamedShape, linear, norm
 from .family import Family

@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from ...job.tasks import Task
+from ...job.settings import Task
 from ..architecture import Architecture, BlockRules
 from ..parameter_roles import NamedShape
 from .task_heads import TaskHeads

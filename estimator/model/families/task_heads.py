@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from ...job.tasks import Task
+from ...job.settings import Task
 from ..architecture import Architecture
 from ..parameter_roles import NamedShape, linear, norm
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, get_args
 
 from ...job.rules.strategies import DTYPE_NAMES
-from ...job.tasks import Task
+from ...job.settings import Task
 from ..arguments.table import scripts
 from ..source.settings import Setting
 from .operators import truth

@@ -9,9 +9,8 @@ from ...common.errors import InputError, VramtopError
 from ...common.records import replace
 from ...job.rules.library_defaults import usual
 from ...job.rules.strategies import DTYPE_NAMES, HALF, STRATEGIES
-from ...job.settings import ModelSpec
+from ...job.settings import ModelSpec, Task
 from ...job.settled import trainer_precision
-from ...job.tasks import Task
 from ..arguments.table import library
 from ..program.deepspeed import record_zero_sizes
 from ..program.program import Program, WorldSize, checked_ranks, read_world_size

@@ -56,7 +56,7 @@ def run_script(plan: dict[str, Any], stages: Stages) -> dict[str, Any]:
             sys.argv = [SCRIPT]
             runpy.run_path(str(folder.parent / SCRIPT), run_name="__main__")
     except RuntimeError as error:
-        if not _is_out_of_memory(error):
+        if not (isinstance(error, OutOfMemoryError) or any(text in str(error) for text in _OUT_OF_MEMORY)):
             raise
         allocated, reserved = counter.levels()
         step, phase = counter.now
@@ -164,10 +164,6 @@ def versions() -> dict[str, str]:
     found = {name: getattr(sys.modules.get(name), "__version__", None) for name in _LIBRARIES}
     found["cuda"] = getattr(getattr(torch, "version", None), "cuda", None)
     return {**library_versions(), **{name: str(version) for name, version in found.items() if version}}
-
-
-def _is_out_of_memory(error: RuntimeError) -> bool:
-    return isinstance(error, OutOfMemoryError) or any(text in str(error) for text in _OUT_OF_MEMORY)
 
 
 def _start_counting(plan: dict[str, Any], rank: int, stages: Stages) -> PhaseCounter:

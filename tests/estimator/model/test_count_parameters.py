@@ -8,7 +8,7 @@ from slow_cases import quick_every
 
 from vramtop.estimator.common.errors import CannotTellError, InputError
 from vramtop.estimator.common.records import replace
-from vramtop.estimator.job.tasks import Task
+from vramtop.estimator.job.settings import Task
 from vramtop.estimator.model.count_parameters import UNKNOWN_FAMILY_ERROR, count_parameters
 from vramtop.estimator.model.families.registry import FAMILIES
 from vramtop.estimator.model.find_config import BuiltInModel, built_in_models

@@ -16,7 +16,7 @@ from vramtop.estimator.common.errors import CannotTellError
 from vramtop.estimator.estimation import MethodChoice, estimate
 from vramtop.estimator.job.job import Job, ModelSpec, Training
 from vramtop.estimator.job.job_file.changes import job_from_mapping
-from vramtop.estimator.job.tasks import Task
+from vramtop.estimator.job.settings import Task
 from vramtop.estimator.model.count_parameters import UNKNOWN_FAMILY_ERROR, count_parameters
 from vramtop.estimator.model.families.registry import family_of
 from vramtop.estimator.model.find_config import BuiltInModel, built_in_models

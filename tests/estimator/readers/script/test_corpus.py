@@ -13,7 +13,7 @@ from vramtop.estimator.common.errors import VramtopError
 from vramtop.estimator.job.job import Job, ModelSpec
 from vramtop.estimator.job.resolved_job import resolve_job
 from vramtop.estimator.job.rules.optimizers.by_name import optimizer_by_class
-from vramtop.estimator.job.tasks import Task
+from vramtop.estimator.job.settings import Task
 from vramtop.estimator.job.trainable import trainable_rules
 from vramtop.estimator.model.adapters import adapter_elements
 from vramtop.estimator.model.count_parameters import count_parameters
