@@ -24,6 +24,27 @@ from .wordings import (
     may_say_killed,
 )
 
+
+def read_log(file: BinaryIO, *, progress: Callable[[str], None] | None = None) -> CrashLog:
+    """Return the failures of memory in a log.
+
+    Args:
+        file: read once from where it stands, in pieces; a pipe will do.
+        progress: called with what is being done.
+    """
+    reader, last = _Reader(), 0
+    for block in read_blocks(file, progress):
+        last = block.number + len(block.lines) - 1
+        reader.take_block(block)
+    reader.finish()
+    return CrashLog(
+        failures=tuple(reader.failures),
+        lines=last,
+        unkept=reader.unkept,
+        launch_line=reader.launch_line,
+    )
+
+
 MAX_FAILURES = 256
 _MAX_STREAMS = 4096
 _MAX_FRAMES = 200
@@ -397,23 +418,3 @@ def _begins_late(text: str) -> bool:
     """Return True if the message of a line's piece stands in what the next piece repeats."""
     match = _MESSAGE.search(text, max(0, len(text) - OVERLAP))
     return match is not None and len(text) > OVERLAP
-
-
-def read_log(file: BinaryIO, *, progress: Callable[[str], None] | None = None) -> CrashLog:
-    """Return the failures of memory in a log.
-
-    Args:
-        file: read once from where it stands, in pieces; a pipe will do.
-        progress: called with what is being done.
-    """
-    reader, last = _Reader(), 0
-    for block in read_blocks(file, progress):
-        last = block.number + len(block.lines) - 1
-        reader.take_block(block)
-    reader.finish()
-    return CrashLog(
-        failures=tuple(reader.failures),
-        lines=last,
-        unkept=reader.unkept,
-        launch_line=reader.launch_line,
-    )
