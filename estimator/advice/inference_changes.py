@@ -1,4 +1,4 @@
-"""The tables of changes for inference jobs; ``TRAINING_CHANGES`` below has the scale of their costs."""
+"""The tables of changes for inference jobs, whose costs have the scale of those for training jobs."""
 
 from collections.abc import Iterator
 
