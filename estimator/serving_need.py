@@ -43,7 +43,7 @@ class ServingNeed:
     share_is_of_free: bool = False
     """SGLang: the share is of what is free before the weights are loaded, and is for weights and cache alone."""
     context: int = 0
-    """Bytes of CUDA's context, outside of the share."""
+    """Bytes of the CUDA context, which comes on top of the engine's share of the GPU."""
     communication: int = 0
     """Bytes of NCCL's buffers, where these are outside of the share."""
     graphs_in_share: bool = False

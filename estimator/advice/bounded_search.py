@@ -48,7 +48,7 @@ class BoundedSearch:
         return budget, self.judge(budget)
 
     def fits_with(self, job: Job, more: int) -> bool:
-        """Return whether the job fits if it takes the least that it may take, and so many bytes more.
+        """Return whether the job fits with the least memory that it can take, plus ``more`` bytes.
 
         Raises:
             VramtopError: what the estimate raises.

@@ -136,7 +136,7 @@ _SOURCE = "accelerate's guide to big model inference: GPUs run their layers in t
 
 
 def placed_on_more_gpus(job: ResolvedJob, gpus: int) -> Iterator[Change]:
-    """Yield a device map over two, four, ... GPUs, for inference, and for adapters where one process trains them."""
+    """Yield device maps over 2, 4, ... GPUs: for inference, and for adapters that one process trains."""
     parallel = job.job.parallel
     if not _may_be_placed(job) or (job.trains and job.lora is None):
         return

@@ -110,7 +110,7 @@ class _Candidates:
         return verdict == "fits"
 
     def may_fit(self, at: int, more: int) -> bool:
-        """Return whether the job fits if it takes the least that it may take, and so many bytes more."""
+        """Return whether the candidate fits with the least memory that it can take, plus ``more`` bytes."""
         try:
             return isinstance(self._fits, BoundedSearch) and self._fits.fits_with(self._job_of(self.values[at]), more)
         except VramtopError:

@@ -140,7 +140,7 @@ _NO_VLLM = ColocatedVllm()
 
 
 def colocated_vllm(job: ResolvedJob, stage: Stage, gpu: Gpu | None) -> ColocatedVllm:
-    """Return what a vLLM beside training takes: its share of the GPU's total, whatever it needs.
+    """Return the memory of a vLLM that runs beside training: its share of the GPU, however little it needs.
 
     Args:
         job: the job.

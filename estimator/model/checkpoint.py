@@ -103,7 +103,7 @@ def job_of_model(job: Job, model: "ResolvedModel", gpu: Gpu | None = None) -> Jo
 
 
 def _is_one_unit(job: Job, model: "ResolvedModel") -> bool:
-    """Return True if accelerate makes one FSDP unit of a model since transformers names none of its blocks."""
+    """Return True if accelerate wraps the whole model as one FSDP unit: transformers names no block class of it."""
     parallel = job.parallel
     chosen = parallel.fsdp_units or parallel.fsdp_wrap_classes or parallel.fsdp_min_unit_parameters
     by_trainer = FRAMEWORKS[job.training.framework].trainer and STRATEGIES[parallel.strategy].fsdp

@@ -110,7 +110,7 @@ class RehearsalAnswer(StepSummary, frozen=True, kw_only=True):
     groups: tuple[int, ...] = ()
     """Sizes of the process groups on GPUs that this rank belongs to."""
     gpus: tuple[tuple[int, int], ...] = ()
-    """The GPUs of this process, each with the most bytes that the allocator held there, the fullest first."""
+    """The GPUs that the process used, the fullest first, each with the most bytes that torch reserved on it."""
     multiplies: bool = True
     """True if the program multiplied matrices on the GPU: then cuBLAS holds workspaces."""
     error: str | None = None

@@ -277,7 +277,7 @@ def _shared_biases_per_token(context: LayerContext) -> float:
 
 
 def _head_input_per_token(context: LayerContext, stage: Stage) -> float:
-    """Bytes that the head keeps of its input: for its own weight, for an adapter, or as a 4-bit layer."""
+    """Bytes of its input that the head saves for the backward pass: for its weight, an adapter, or as a 4-bit layer."""
     size, c = context.arch.hidden, context.widths.compute
     if not context.arch.has_vocab_head:  # a head over all tokens, or over one of each sequence
         trained = any(local.trainable and local.group.linear for local in stage.head)

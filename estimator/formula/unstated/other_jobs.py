@@ -22,7 +22,7 @@ class Side(Struct, frozen=True, kw_only=True):
     """Another job that the job may be, and what to say of it."""
 
     source: str
-    """Setting that is left open; the others of one source exclude each other."""
+    """The setting that the job leaves open; of several jobs with the same source, it can only be one."""
     job: Job
     sentence: str
     """Sentence about what is counted, without a full stop; ``{change}`` stands for ``takes 2.1 GiB more``."""

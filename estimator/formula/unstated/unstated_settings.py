@@ -32,7 +32,7 @@ class Change(Struct, frozen=True, kw_only=True):
     """Difference of another setting from the one that is counted, in bytes; None: not known, as much again at most."""
 
     source: str
-    """Setting that is left open; the others of one source exclude each other."""
+    """The setting that the job leaves open; of several changes with the same source, only one can apply."""
     allocated: int | None = None
     reserved: int | None = None
     device: int | None = None

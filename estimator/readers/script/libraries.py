@@ -54,7 +54,7 @@ _PATCHES = re.compile(r"(?i)(^|_)(monkey|hijack|inject|swap|override|patch(es|ed
 _TRAINS = re.compile(r"(?i)train|fit|^(run|main|launch)")
 """Functions that may be the training itself, by their names."""
 _GENERATES = re.compile(r"(?i)generat|pipeline$|^(pipe|chat|infer|predict)$")
-"""What makes texts of a length of their own, by its name."""
+"""Names of functions that generate text, whose length says nothing about that of the training."""
 _MAPS = ("map", "with_transform", "set_transform")
 """Methods of data that call a function of the script for each example, which tells how texts are cut."""
 _GROUPS = scripts().names["groups"]

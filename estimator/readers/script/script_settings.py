@@ -51,7 +51,7 @@ _OF_ARGUMENTS = scripts().names["of_arguments"]
 _OF_LOADING = {"load_in_4bit", "load_in_8bit", "attn_implementation"}
 _LENGTHS_OF_TRL = ("max_length", "max_seq_length", "max_prompt_length")
 _GENERATES = re.compile(r"(?i)generate(_(text|answer|response|sample)s?)?|generationconfig|(\w*_)?pipeline|pipe")
-"""What makes texts of a length of their own, by its whole name."""
+"""Whole names of calls that generate text, whose length says nothing about that of the training."""
 _TOKENIZES = re.compile(r"(?i)^(tok|tokeni[sz]er?)$|^tokeni[sz]e|encode|apply_chat_template|^processor$")
 """What calls a tokenizer, by its name."""
 _KEEPS_TOKENIZER = re.compile(r"Trainer$|Collator|^(len|print|resize|save|add|set|type|isinstance)")

@@ -27,7 +27,7 @@ WORDS_PER_ALLOCATION = 4
 def replay_reserved(
     allocations: Sequence[Allocation], marks: Sequence[int], options: dict[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Return peak and timeline of the reserved bytes over both steps; the second finds the cache of the first.
+    """Return the peak and the timeline of reserved bytes over two steps; the second reuses the cache of the first.
 
     An allocation that fails ends the replay. The timeline has at most ``MAX_TIMELINE_POINTS`` events, the lowest and
     the highest allocation of every stretch and both peaks among them, and those that are asked for.

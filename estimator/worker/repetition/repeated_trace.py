@@ -22,7 +22,7 @@ class TracedSteps:
     parameters: int
     trainable: int
     gradients: int
-    """Tensors that train, of which the rank holds a part."""
+    """Number of tensors that are trained; the rank holds a part of each."""
     doubts: tuple[str, ...]
     """Sentences about what the figures depend on and is not known."""
     versions: dict[str, str]
