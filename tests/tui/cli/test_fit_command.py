@@ -1,4 +1,5 @@
 import shlex
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -166,7 +167,7 @@ def test_a_trainer_in_one_process_may_gather_the_logits_of_all_gpus(
 def test_a_program_finds_the_gpus_that_the_job_gets(run_fit: Answer, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("import torch\nraise SystemExit(f'finds {torch.cuda.device_count()}')\n")
     for visible, flags, count in ((None, (), 3), ("2,0", (), 2), (None, ("--gpu", "1"), 1)):
-        words = ("--rehearse", *flags, "--", "python", str(tmp_path / "train.py"))
+        words = ("--rehearse", *flags, "--", sys.executable, str(tmp_path / "train.py"))
         assert f"finds {count}" in run_fit(*words, visible=visible)[2]
 
 
