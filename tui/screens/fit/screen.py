@@ -584,9 +584,13 @@ class FitCheckScreen(Screen[None]):
         loaded, sentence = self._opened.loaded if self._opened else None, ""
         if loaded is not None and self._history.current.program is not None:
             sentence = "".join(loaded.why_unread) if self._view.is_invalid else ""
-        elif loaded is not None and self._program is not None and loaded.unknown(self._view.budget):
+        elif loaded is not None and self._program is not None:
+            gpus = count_devices(self._picker.devices(1))
+            what = "Not all of the program was read." if loaded.unknown(self._view.budget) else ""
+            if gpus > 1 and loaded.reading is not None and loaded.reading.splits_batches:
+                what = f"The program finds {gpus} GPUs, and this figure counts one (see below)."
             key = shown_key("fit.rehearse")
-            sentence = f"Not all of the program was read. {key} rehearses it for the exact figure, and asks first."
+            sentence = f"{what} {key} rehearses it for the exact figure, and asks first." if what else ""
         if sentence != self._view.offer:
             self._view.show_offer(sentence)
             self.refresh_bindings()

@@ -167,6 +167,26 @@ change(model)
         await until_shown(pilot, lambda: OFFER not in screen_text(app))
 
 
+@pytest.mark.parametrize("gpus", [1, 2])
+async def test_a_trainer_that_finds_several_gpus_is_offered_its_rehearsal_above_the_verdict(
+    reading: FitCheckScreen, gpus: int, make_snapshot: Callable[..., Any], make_gpu: Callable[..., Any]
+) -> None:
+    data = """tokenizer = AutoTokenizer.from_pretrained("gpt2")
+rows = load_dataset("a").map(lambda row: tokenizer(row["text"], truncation=True, padding="max_length", max_length=512))
+"""
+    text = READ.replace("AutoModelForCausalLM, ", "AutoModelForCausalLM, AutoTokenizer, ", 1)
+    text = text.replace("args = ", f"from datasets import load_dataset\n{data}args = ", 1)
+    Path("train.py").write_text(text.replace("train_dataset=[]", "train_dataset=rows"))
+    board = Watchlist(lambda _: pytest.fail("it has no job")).update(make_snapshot([make_gpu(n) for n in range(gpus)]))
+    app = ScreenHost(reading)
+    async with app.run_test(size=(80, 24)) as pilot:
+        reading.show_board(board)
+        reading.action_open(f"{sys.executable} train.py")
+        await until_shown(pilot, lambda: reading.query_one(VerdictView).budget is not None)
+        offer = "The program finds 2 GPUs, and this figure counts one (see below). Ctrl+R"
+        await until_shown(pilot, lambda: (offer in screen_text(app)) == (gpus == 2))
+
+
 @pytest.mark.usefixtures("quick_rehearsals")
 async def test_a_model_without_a_closed_form_is_named_and_opened_as_its_training_script(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
