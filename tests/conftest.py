@@ -75,6 +75,9 @@ settings.register_profile(
 )
 settings.load_profile("any-machine")
 
+# The programs that tests name "python" and "torchrun" are those of this environment, as where it is activated.
+os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
+
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     # A shell starts background jobs so, and the programs that the tests start would inherit it.
     signal.signal(signal.SIGINT, signal.default_int_handler)
