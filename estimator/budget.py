@@ -52,7 +52,10 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class RankPeaks(Sequence["RankPeak"]):
-    """The peak of each rank, by pipeline stage first, as torchtitan and Megatron-LM number them."""
+    """The peak of each rank, by pipeline stage first, as torchtitan and Megatron-LM number them.
+
+    What one process holds on each of several GPUs counts as a rank.
+    """
 
     stages: tuple[RankPeak, ...]
     """Peak of a rank of each pipeline stage."""
@@ -336,7 +339,8 @@ class Budget:
     timeline: Timeline | None = None
     """Memory over a traced step; None: no step was traced, since a closed form knows only its phases."""
     stages: tuple[RankPeak, ...] = ()
-    """Peak of a rank of each pipeline stage, in their order; empty: all ranks have the same."""
+    """Peak of a rank of each pipeline stage, or of each GPU that one process uses, in their order; empty: all ranks have
+    the same."""
 
     host: HostNeed | None = None
     """Host memory of a rank; None: unknown."""
@@ -368,7 +372,7 @@ class Budget:
         peak = self.peak
         whole = RankPeak(device_bytes=peak.device_bytes, low_bytes=peak.low_bytes, high_bytes=peak.high_bytes)
         stages = self.stages or (whole,)
-        return RankPeaks(stages, self.job.parallel.world_size // len(stages))
+        return RankPeaks(stages, max(1, self.job.parallel.world_size // len(stages)))
 
     def of_rank(self, rank: int) -> Budget:
         """Return the budget with the peak of this rank's pipeline stage and the components of the highest peak."""

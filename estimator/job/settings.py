@@ -398,6 +398,11 @@ class Parallel(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
         """GPUs that the job needs; expert parallelism reuses the data-parallel ones."""
         return self.data_ranks * self.tensor * self.pipeline * self.context
 
+    @property
+    def processes(self) -> int:
+        """Processes of the job: one for each GPU, and with ``device_map`` one for all."""
+        return self.world_size if self.device_map is None else 1
+
 
 class Inference(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """Settings of a served model, for ``training.mode = "inference"``.

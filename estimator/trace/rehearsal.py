@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from ..budget import Budget, ModelFacts, Peak, Phase, RehearsalFacts
+from ..budget import Budget, ModelFacts, Peak, Phase, RankPeak, RehearsalFacts
 from ..common.errors import CannotTellError, InputError
 from ..common.records import replace
 from ..common.secrets import displayed
@@ -344,6 +344,7 @@ def _budget(job: Job, found: KeptRehearsal, overhead: Overhead, gpu: Gpu | None)
         phases=phases,
         peak=peak,
         steady_device_bytes=peak.device_bytes,
+        stages=_of_each_gpu(answer, peak),
         assumptions=tuple(_assumptions(found, gpu)),
         warnings=(*_warnings(answer), *_growth(answer, peak, _card(gpu, None)["total_memory"])),
         largest=tuple(
@@ -361,6 +362,21 @@ def _budget(job: Job, found: KeptRehearsal, overhead: Overhead, gpu: Gpu | None)
             time=found.time,
             growth_bytes=sum(size for _, size in answer.growth),
         ),
+    )
+
+
+def _of_each_gpu(answer: RehearsalAnswer, peak: Peak) -> tuple[RankPeak, ...]:
+    """Return the peak on each GPU that one process uses, in their order; empty: it uses one."""
+    if len(answer.gpus) < 2 or answer.world_size > 1:
+        return ()
+    shares = [(peak.device_bytes - answer.gpus[0][1] + size) / peak.device_bytes for _, size in sorted(answer.gpus)]
+    return tuple(
+        RankPeak(
+            device_bytes=round(share * peak.device_bytes),
+            low_bytes=round(share * peak.low_bytes),
+            high_bytes=round(share * peak.high_bytes),
+        )
+        for share in shares
     )
 
 

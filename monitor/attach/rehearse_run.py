@@ -62,31 +62,33 @@ class RunProgram:
 
         return what_runs(self.program, self.environ)
 
-    def rehearse(self, *, gpu: Gpu | None = None, progress: Callable[[str], None] | None = None) -> Budget:
+    def rehearse(
+        self, *, gpu: Gpu | None = None, gpus: int = 1, progress: Callable[[str], None] | None = None
+    ) -> Budget:
         """Run it once more, without a GPU or network, at the lowest priority; where that must be, with the network.
 
         Args:
             gpu: that it finds; None: a Hopper GPU of 80 GiB.
+            gpus: that a run of one process holds.
             progress: called with a few words about what is being done.
 
         Raises:
             InputError: it is no command of Python's, or others decide what it runs.
             CannotTellError: it ended before an optimizer had stepped.
         """
+        program = replace(self.program, gpus=self.ranks if self.ranks > 1 else max(1, gpus))
         try:
-            return self._rehearse(self.program, gpu, progress)
+            return self._rehearse(program, gpu, progress)
         except CannotTellError as error:
             if _NO_NETWORK not in error.message:
                 raise
-        import msgspec
-
-        return self._rehearse(msgspec.structs.replace(self.program, offline=False), gpu, progress)
+        return self._rehearse(replace(program, offline=False), gpu, progress)
 
     def _rehearse(self, program: Program, gpu: Gpu | None, progress: Callable[[str], None] | None) -> Budget:
         from vramtop.estimator.trace.rehearsal import rehearse_job
 
         found = rehearse_job(
-            Job(program=replace(program, gpus=self.ranks)),
+            Job(program=program),
             gpu=gpu,
             environ=self.environ,
             progress=progress,

@@ -332,7 +332,7 @@ class ProcessGroup:
     @property
     def ranks_elsewhere(self) -> int:
         """Ranks of the run that are not on this machine, by the world size of its job."""
-        return max(0, self.run.job.parallel.world_size - len(self.run.pids)) if self.run else 0
+        return max(0, self.run.job.parallel.processes - len(self.run.pids)) if self.run else 0
 
     @cached_property
     def used_bytes(self) -> int | None:

@@ -120,7 +120,7 @@ def _check(
         result = check_fit(budget, devices, slack_bytes=slack)
         if host is None:
             return result
-        return with_host_memory(result, budget, host, ranks=job.parallel.world_size, slack_bytes=slack)
+        return with_host_memory(result, budget, host, ranks=job.parallel.processes, slack_bytes=slack)
 
     result = check(0)
     if previous in (None, result.verdict):

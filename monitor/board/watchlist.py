@@ -375,8 +375,19 @@ class Watchlist:
     def _board(self, snapshot: Snapshot) -> Board:
         runs = (*self._runs, *self._recorded_runs(snapshot))
         pending = (*(job for job in snapshot.pending if job not in self._pending), *self._pending)
-        rank_of = {key: (run, rank) for run in runs for rank, key in enumerate(run.pids)}
-        gpus = gpu_rows(snapshot, lambda row: self._with_job(row, rank_of, snapshot.time), self.no_budget_reason)
+        ranks = {key: (run, rank, len(run.pids)) for run in runs for rank, key in enumerate(run.pids)}
+        alone: dict[ProcessKey, list[GpuKey]] = {run.pids[0]: [] for run in runs if len(run.pids) == 1}
+        for gpu, process in snapshot.processes() if alone else ():
+            if process.key in alone:
+                alone[process.key].append(gpu.key)
+
+        def with_job(row: ProcessRow) -> ProcessRow:
+            place, held = ranks.get(row.process.key), alone.get(row.process.key, [])
+            if place is not None and len(held) > 1 and row.gpu.key in held:
+                place = (place[0], held.index(row.gpu.key), len(held))
+            return self._with_job(row, place, snapshot.time)
+
+        gpus = gpu_rows(snapshot, with_job, self.no_budget_reason)
         committed = committed_bytes(gpus)
         for device, size in self.reserved_bytes(snapshot).items():
             committed[device] = committed.get(device, 0) + size
@@ -399,17 +410,21 @@ class Watchlist:
         unknown = (run for run in snapshot.watched if not any(overlap(run, known) for known in self._runs))
         return (run for run in unknown if run.pids not in self._dismissed)
 
-    def _with_job(
-        self, row: ProcessRow, rank_of: Mapping[ProcessKey, tuple[WatchedJob, int]], time: float
-    ) -> ProcessRow:
-        """Add the job of a process, its budget and its comparison to its row."""
-        if row.process.key not in rank_of:
+    def _with_job(self, row: ProcessRow, place: tuple[WatchedJob, int, int] | None, time: float) -> ProcessRow:
+        """Add the job of a process, its budget and its comparison to its row.
+
+        Args:
+            row: of the process.
+            place: the run of which it is a rank, which one, and of how many; None: of no run.
+            time: now.
+        """
+        if place is None:
             return self._others.compare_process(row, time)
-        run, rank = rank_of[row.process.key]
+        run, rank, ranks = place
         row = replace(row, job=run.job, missing=run.missing)
         if run.job.is_served:  # also where its command line does not say so
             row = replace(row, kind="server", program_name=run.job.engine_name)
-        budget = self._budgets.budget_of_rank(run, rank, row.gpu.cuda_total_bytes)
+        budget = self._budgets.budget_of_rank(run, rank, row.gpu.cuda_total_bytes, ranks=ranks)
         if isinstance(budget, str):
             return self._others.compare_process(replace(row, problem=budget), time)
         return self._tracker.compare_process(replace(row, no_budget_reason=None), budget)

@@ -57,7 +57,7 @@ def check_host_memory(context: CheckContext) -> CheckResult:
         return skips("the machine's memory is not known (--host-memory)")
     if need is None:
         return skips("the job's need is not known")
-    ranks = context.ranks_here
+    ranks = min(context.ranks_here, context.job.parallel.processes)
     if context.machine.is_described and context.local_ranks is None:
         ranks = min(ranks, RANKS_OF_DESCRIBED_HOST)
     result = host_verdict(need, host, ranks=ranks)

@@ -489,6 +489,11 @@ def test_data_parallel_splits_the_batch_and_gathers_on_the_first_gpu(program) ->
     assert "The program uses 4 GPUs in one process. This is GPU 0, which holds the most" in found.warnings[0]
     assert dict(found.answer.gpus)[1] < dict(found.answer.gpus)[0] / 2
     assert found.answer.groups == (4,)
+    first, *others = found.budget.ranks
+    assert first.device_bytes == found.budget.peak.device_bytes
+    assert len(others) == 3
+    outside = first.device_bytes - dict(found.answer.gpus)[0]
+    assert others[0].device_bytes == pytest.approx(dict(found.answer.gpus)[1] + outside, rel=0.001)
 
 
 BY_HAND = """

@@ -10,6 +10,7 @@ from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.estimation import estimate
 from vramtop.estimator.job.job import Inference, Job, ModelSpec, Parallel, Target, Training
+from vramtop.monitor.board.board import group_processes
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.snapshot.snapshot import GpuProcess, GpuReading, MemoryHistory, Snapshot, WatchedJob
 
@@ -200,6 +201,27 @@ def test_each_pipeline_stage_is_compared_with_its_own_need(
     alone = next(row for row in watchlist.update(replace(snapshot, time=2_002.0)).processes if row.job)
     assert alone.budget is not None
     assert alone.budget.steady_device_bytes == make_budget().steady_device_bytes
+
+
+@pytest.mark.parametrize("parallel", [Parallel(), Parallel(device_map="auto", pipeline=2)])
+def test_what_one_process_holds_on_each_gpu_is_compared_with_its_need_there(
+    parallel: Parallel,
+    make_budget: Callable[..., Budget],
+    make_snapshot: Callable[..., Snapshot],
+    make_gpu: Callable[..., GpuReading],
+    make_process: Make,
+) -> None:
+    job = Job(name="parts", model=ModelSpec(id="gpt2"), parallel=parallel)
+    needs = [RankPeak(device_bytes=n * GIB, low_bytes=(n - 2) * GIB, high_bytes=(n + 2) * GIB) for n in (40, 20)]
+    watchlist = Watchlist(lambda job: replace(make_budget(job), stages=tuple(needs)))
+    watchlist.add_run(WatchedJob(job=job, pids=((1, 1_000.0),)))
+    gpus = [make_gpu(0, [make_process(1, 40)]), make_gpu(1, [make_process(3, 7)]), make_gpu(2, [make_process(1, 20)])]
+    board = watchlist.update(make_snapshot(gpus))
+    found = {row.gpu.index: row for row in board.processes if row.job}
+    assert {at: row.budget and row.budget.steady_device_bytes // GIB for at, row in found.items()} == {0: 40, 2: 20}
+    assert {row.comparison and row.comparison.status for row in found.values()} == {"on_budget"}
+    (group,) = [each for each in group_processes(board) if each.run]
+    assert group.ranks_elsewhere == 0
 
 
 def test_a_server_is_compared_with_the_share_of_its_own_gpu(

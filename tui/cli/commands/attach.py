@@ -121,12 +121,13 @@ def _read_gpus() -> tuple[Snapshot | None, tuple[str, ...]]:
 
 def _rehearse(options: argparse.Namespace, snapshot: Snapshot | None) -> Budget:
     """Rehearse the run, on the GPU that its process holds, else on the first one."""
-    held = {process.pid: gpu for gpu, process in (snapshot.processes() if snapshot else ())}
-    found = find_program(options.process, on_gpu=set(held) or None)
-    gpu = held.get(options.process) or next(iter(snapshot.gpus if snapshot else ()), None)
+    pairs = snapshot.processes() if snapshot else ()
+    found = find_program(options.process, on_gpu={process.pid for _, process in pairs} or None)
+    held = [gpu for gpu, process in pairs if process.pid == options.process]
+    gpu = next(iter(held or (snapshot.gpus if snapshot else ())), None)
     gpu_type = match_nvml_name(gpu.name, gpu.total_bytes) if gpu and gpu.name else None
     with Progress(quiet=options.json) as progress:
-        return found.rehearse(gpu=gpu_type, progress=progress)
+        return found.rehearse(gpu=gpu_type, gpus=len(held), progress=progress)
 
 
 def _can_be_rehearsed(pid: int) -> bool:

@@ -365,10 +365,8 @@ def judge_on(devices: Sequence[DeviceCapacity], options: argparse.Namespace, *, 
         verdict = check_fit(budget, devices)
         if host is None:
             return verdict
-        ranks = (
-            min(len(budget.ranks), count_devices(devices)) if here else min(len(budget.ranks), RANKS_OF_DESCRIBED_HOST)
-        )
-        return with_host_memory(verdict, budget, host, ranks=max(1, ranks))
+        most = count_devices(devices) if here else RANKS_OF_DESCRIBED_HOST
+        return with_host_memory(verdict, budget, host, ranks=max(1, min(budget.job.parallel.processes, most)))
 
     return judge
 

@@ -362,11 +362,13 @@ class AttachScreen(Screen[None]):
         """Run the program of a run, to which the user has agreed."""
         (pid, start_time), on_gpu, gpu = self._keys[0], self._on_gpu, self._watchlist.gpu_type
 
+        held = sum(row.process.pid == pid for row in self._board.processes) if self._board else 1
+
         def tell(text: str) -> None:
             self.call_later(self._show_rehearsal, text)
 
         def rehearse() -> tuple[Attachment, Budget]:
-            budget = found.rehearse(gpu=gpu, progress=tell)
+            budget = found.rehearse(gpu=gpu, gpus=held, progress=tell)
             return with_rehearsal(self._read_run(pid, start_time=start_time, on_gpu=on_gpu), budget), budget
 
         self._not_rehearsed, self._rehearsal = "", "rehearsing this run"

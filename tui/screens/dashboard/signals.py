@@ -224,7 +224,7 @@ def _jobs(keys: Collection[ProcessKey], board: Board) -> Iterator[str]:
     """Yield for each followed job how many of its ranks are among these processes."""
     for run in board.runs:
         count = sum(key in keys for key in run.pids)
-        total = max(len(run.pids), run.job.parallel.world_size)
+        total = max(len(run.pids), run.job.parallel.processes)
         if not count:
             continue
         label = printable(run.job.label)
@@ -265,7 +265,7 @@ def _job(process: GpuProcess, board: Board) -> str:
     run = next((run for run in board.runs if process.key in run.pids), None)
     if run is None:
         return "unknown"
-    label, ranks = printable(run.job.label), max(len(run.pids), run.job.parallel.world_size)
+    label, ranks = printable(run.job.label), max(len(run.pids), run.job.parallel.processes)
     if ranks == 1:
         return f"{label}, an attached run that ends with it"
     others = "the other one hangs or dies" if ranks == 2 else f"the {ranks - 1} others hang or die"

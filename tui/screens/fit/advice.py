@@ -36,9 +36,8 @@ class Capacity(msgspec.Struct, frozen=True, kw_only=True):
         found = check_fit(budget, self.devices)
         if self.host is None:
             return found
-        return with_host_memory(
-            found, budget, self.host, ranks=max(1, min(len(budget.ranks), count_devices(self.devices)))
-        )
+        ranks = max(1, min(budget.job.parallel.processes, count_devices(self.devices)))
+        return with_host_memory(found, budget, self.host, ranks=ranks)
 
     def verdict(self, budget: Budget) -> Verdict:
         """Return only the verdict of ``fit``."""
