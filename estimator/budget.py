@@ -339,8 +339,7 @@ class Budget:
     timeline: Timeline | None = None
     """Memory over a traced step; None: no step was traced, since a closed form knows only its phases."""
     stages: tuple[RankPeak, ...] = ()
-    """Peak of a rank of each pipeline stage, or of each GPU that one process uses, in their order; empty: all ranks have
-    the same."""
+    """Peak of a rank of each pipeline stage, or on each GPU of one process, in their order; empty: all are alike."""
 
     host: HostNeed | None = None
     """Host memory of a rank; None: unknown."""

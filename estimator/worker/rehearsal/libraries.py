@@ -34,12 +34,17 @@ class Unread(dict[str, Any]):
     """State dict of weights that are not read; modules take it for all that they have."""
 
 
-def build_without_weights() -> None:
-    """Let libraries build pretrained models from their configs, from now on."""
+def build_without_weights(doubt: Callable[[str], None]) -> None:
+    """Let libraries build pretrained models from their configs, from now on.
+
+    Args:
+        doubt: called with a sentence about weights that are elsewhere in a real run.
+    """
     changes: dict[str, Callable[[ModuleType], None]] = {
-        "transformers.modeling_utils": _change_transformers,
+        "transformers.modeling_utils": functools.partial(_change_transformers, doubt),
         "transformers.utils.import_utils": _is_no_trace,
-        "diffusers.models.modeling_utils": _change_diffusers,
+        "diffusers.models.modeling_utils": functools.partial(_change_diffusers, doubt),
+        "huggingface_hub.utils._http": _ask_twice,
         "timm.models._builder": _change_timm,
         "torchvision.extension": _define_torchvision,
         "torchvision.io.image": _read_images,
@@ -84,11 +89,18 @@ def _change_deepspeed(module: ModuleType) -> None:
     module.OpBuilder.load = load
 
 
+def _ask_twice(module: ModuleType) -> None:
+    """Let a hub that cannot be reached be asked again once, not for half a minute (huggingface_hub 1.0 and newer)."""
+    ask = getattr(module, "_http_backoff_base", None)
+    if ask is not None:
+        module._http_backoff_base = lambda *args, **given: ask(*args, **{**given, "max_retries": 1})  # type: ignore[attr-defined]
+
+
 def _change_timm(module: ModuleType) -> None:
     module.load_pretrained = lambda *_, **__: None  # type: ignore[attr-defined]
 
 
-def _change_diffusers(module: ModuleType) -> None:
+def _change_diffusers(doubt: Callable[[str], None], module: ModuleType) -> None:
     """Build diffusers' models as ``ModelMixin.from_pretrained`` does, from their configs."""
 
     def from_pretrained(cls: Any, name: Any, **kwargs: Any) -> Any:
@@ -114,7 +126,7 @@ def _change_diffusers(module: ModuleType) -> None:
                     parameter.data = parameter.data.float()
         model.register_to_config(_name_or_path=name)
         model.eval()
-        put(model, dtype or torch.float32, device_map, quantizer, in_fp32=in_fp32)
+        put(model, dtype or torch.float32, device_map, quantizer, in_fp32=in_fp32, doubt=doubt)
         return model
 
     module.ModelMixin.from_pretrained = classmethod(from_pretrained)  # type: ignore[arg-type]
@@ -240,14 +252,14 @@ def _is_no_trace(module: ModuleType) -> None:
         module.is_fake_tensor = lambda _: False  # type: ignore[attr-defined]
 
 
-def _change_transformers(module: ModuleType) -> None:
+def _change_transformers(doubt: Callable[[str], None], module: ModuleType) -> None:
     def from_pretrained(cls: Any, name: Any, *_: Any, config: Any = None, **kwargs: Any) -> Any:
-        return _model(cls, name, config, kwargs)
+        return _model(cls, name, config, kwargs, doubt)
 
     module.PreTrainedModel.from_pretrained = classmethod(from_pretrained)  # type: ignore[arg-type] # torch is not type-checked
 
 
-def _model(cls: Any, name: Any, config: Any, kwargs: dict[str, Any]) -> Any:
+def _model(cls: Any, name: Any, config: Any, kwargs: dict[str, Any], doubt: Callable[[str], None]) -> Any:
     hub = {key: kwargs.pop(key) for key in _HUB if key in kwargs}
     quantization = kwargs.pop("quantization_config", None)
     bits = {key: kwargs.pop(key) for key in ("load_in_4bit", "load_in_8bit") if key in kwargs}
@@ -291,7 +303,7 @@ def _model(cls: Any, name: Any, config: Any, kwargs: dict[str, Any]) -> Any:
         torch.set_default_dtype(before)
     model.eval()
     _read_generation_config(model, name, generation, hub)
-    put(model, dtype or torch.float32, device_map, quantizer, max_memory=max_memory)
+    put(model, dtype or torch.float32, device_map, quantizer, max_memory=max_memory, doubt=doubt)
     return model
 
 

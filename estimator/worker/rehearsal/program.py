@@ -152,7 +152,7 @@ class Rehearsal:
         torch.optim.Optimizer.__init__ = made
         torch.autograd.backward = run_backward
         card = Card(**self.plan["card"])
-        build_without_weights()
+        build_without_weights(self.gpus.doubts.add)
         keep_libraries_python(self.gpus)
         self._after.tell_trainers()
         self._data.watch()

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from .fake_gpu import program_lines
+
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Callable, Collection
 
 _SPLITS = ("auto", "balanced", "balanced_low_0", "sequential")
 """What ``device_map`` may be for a model that is spread over the GPUs."""
@@ -49,6 +51,7 @@ def put(
     *,
     in_fp32: Collection[str] = (),
     max_memory: Any = None,
+    doubt: Callable[[str], None],
 ) -> None:
     """Put a model's weights on their devices, and quantize them there.
 
@@ -63,9 +66,10 @@ def put(
         quantizer: of its weights.
         in_fp32: names of modules that the library keeps in fp32.
         max_memory: bytes of each GPU that weights may take, as accelerate takes them.
+        doubt: called with a sentence about weights that are elsewhere in a real run.
     """
     if quantizer is None:
-        places = _places(model, device_map, max_memory)
+        places = _places(model, device_map, max_memory, doubt=doubt)
         for path, place in places.items():
             model.get_submodule(path).to(place)
         _dispatch(model, places)
@@ -78,7 +82,7 @@ def put(
         use_kernels=False,
         keep_in_fp32_modules=list(in_fp32),
     )
-    places = _places(model, device_map, max_memory, quantizer)
+    places = _places(model, device_map, max_memory, quantizer, doubt=doubt)
     for path, module in list(model.named_modules()):
         for name, parameter in list(module._parameters.items()):
             full = f"{path}.{name}" if path else name
@@ -92,18 +96,26 @@ def put(
     _dispatch(model, places)
 
 
-def _places(model: Any, device_map: Any, max_memory: Any, quantizer: Any = None) -> dict[str, Any]:
+def _places(
+    model: Any, device_map: Any, max_memory: Any, quantizer: Any = None, *, doubt: Callable[[str], None]
+) -> dict[str, Any]:
     """Return the device of each module, "" for the whole model; empty: it stays on the host.
 
-    What accelerate would keep on the CPU or on disk is taken to be on the GPU.
+    What accelerate would keep on the CPU or on disk, where it cannot be trained, is taken to be on the GPU.
     """
     if device_map is None or device_map == "cpu":
         return {}
-    is_split = isinstance(device_map, str) and device_map in _SPLITS
-    if is_split and torch.cuda.device_count() > 1:
+    if isinstance(device_map, str) and device_map in _SPLITS:
         device_map = _balanced(model, device_map, max_memory, quantizer)
     elif not isinstance(device_map, dict):
-        device_map = {"": "cuda" if is_split else device_map}
+        device_map = {"": device_map}
+    elsewhere = sum(place in ("cpu", "disk") for place in device_map.values())
+    if elsewhere:
+        line, own = program_lines()
+        doubt(
+            f"{own or line} places {elsewhere} of {len(device_map)} modules on the CPU or on disk, where they cannot "
+            "be trained: they count on the GPU here"
+        )
     return {path: "cuda" if place in ("cpu", "disk") else place for path, place in device_map.items()}
 
 

@@ -554,6 +554,16 @@ def test_a_device_map_spreads_a_model_over_the_gpus_that_are_found(program) -> N
     assert two.allocated_bytes < one.allocated_bytes
 
 
+@pytest.mark.parametrize("gpus", [1, 2])
+def test_what_a_device_map_leaves_on_the_cpu_counts_on_the_gpu_with_a_warning(program, gpus) -> None:
+    text = MAPPED.replace('="auto"', '="auto", max_memory={0: "40MB", "cpu": "1GB"}').replace("assert", "0 and")
+    found = rehearse_job(
+        Job(program=Program(command=f"{sys.executable} {program(text)}", gpus=gpus)), may_run=True
+    ).budget
+    assert "modules on the CPU or on disk, where they cannot be trained: they count on the GPU here" in found.warnings[0]
+    assert found.phases[0].components.weights == pytest.approx(found.model.parameters * 4, rel=0.01)
+
+
 def test_the_old_launcher_tells_the_program_its_local_rank(program) -> None:
     file = program("""
 import argparse, torch

@@ -55,3 +55,22 @@ def test_a_model_that_is_not_known_is_named(program) -> None:
     name = program(NAMED.replace("google-bert/bert-base-uncased", "me/nothing"))
     with pytest.raises(CannotTellError, match="needs me/nothing, which is not on this machine, and the hub did not"):
         rehearse([sys.executable, name])
+
+
+def test_a_hub_that_cannot_be_reached_is_asked_again_once(program, own_cache: Path, monkeypatch) -> None:
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")  # nothing listens there
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+    name = program("""
+import logging, time
+from huggingface_hub import hf_hub_download
+waits = []
+time.sleep = waits.append
+try:
+    hf_hub_download("me/nothing", "config.json")
+except Exception as error:
+    print("asked:", len(waits), flush=True)
+    raise
+""")
+    with pytest.raises(CannotTellError) as caught:
+        rehearse([sys.executable, name])
+    assert "asked: 1" in caught.value.output
