@@ -560,7 +560,7 @@ def test_what_a_device_map_leaves_on_the_cpu_counts_on_the_gpu_with_a_warning(pr
     found = rehearse_job(
         Job(program=Program(command=f"{sys.executable} {program(text)}", gpus=gpus)), may_run=True
     ).budget
-    assert "modules on the CPU or on disk, where they cannot be trained: they count on the GPU here" in found.warnings[0]
+    assert "on the CPU or on disk, where they cannot be trained: they count on the GPU here" in found.warnings[0]
     assert found.phases[0].components.weights == pytest.approx(found.model.parameters * 4, rel=0.01)
 
 
