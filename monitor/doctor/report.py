@@ -15,7 +15,7 @@ from vramtop.estimator.common.records import replace
 from vramtop.estimator.trace.interpreters import find_interpreters, probe_interpreter
 
 from ..host.processes import ProcessDirectory
-from ..preflight.facts import DRIVER_TIMEOUT_SECONDS
+from ..preflight.machine import DRIVER_TIMEOUT_SECONDS
 from ..snapshot.snapshot import GpuReading
 from ..sources.nvml.device_calls import DRIVER_VERSION_FILE
 from ..sources.nvml.nvml_source import NvmlSource

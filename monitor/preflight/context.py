@@ -1,142 +1,26 @@
-"""Input and output of a preflight check: the job with the facts about its machine, and the form of a result."""
+"""Context of the preflight checks: the job, the machine, the environment, and the Python that will run the job."""
 
-import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Generic, Literal, TypedDict, TypeVar
 
 import msgspec
 
 from vramtop.estimator.budget import Budget
-from vramtop.estimator.common.errors import VramtopError
 from vramtop.estimator.job.job import Job
 from vramtop.estimator.model.hub import Refusal
 from vramtop.estimator.trace.installed_packages import InstalledPackages, TorchBuild
 
 from ..attach.chosen_devices import ChosenDevices
-from ..attach.gpu_assignment import GpuAssignment, assign_gpu, visible_mig_devices
-from ..attach.gpu_environment import GpuEnvironment, nvml_mig_parent
-from ..board.capacity import DeviceCapacity
-from .facts import JobInterpreter, Machine
-
-# A preflight check, and its result.
-
-
-CheckStatus = Literal["pass", "warning", "failure", "skipped"]
-PYTHON_ELSEWHERE = "the Python that will run the job is on the other machine; --python names one to check"
-
-
-class CheckJson(TypedDict):
-    """Result of one check."""
-
-    name: str
-    """Name of the check."""
-    status: CheckStatus
-    """`failure`: the job will not run like this; `skipped`: the check does not apply here."""
-    found: str
-    """The finding, in one or two sentences without a full stop at the end."""
-    advice: str | None
-    """How to correct it; null: there is nothing to correct."""
-    unknown: bool
-    """A warning because the check came to no conclusion, or not in time."""
-
-
-class CheckResult(msgspec.Struct, frozen=True, kw_only=True):
-    """Result of one check; name and weight are those of its row."""
-
-    name: str = ""
-    status: CheckStatus
-    found: str
-    advice: str | None = None
-    unknown: bool = False
-    decisive: bool = False
-    """Without a conclusion of this check it is unknown whether the job may start."""
-
-    def to_json(self) -> CheckJson:
-        """Return one entry of ``vramtop preflight --json``."""
-        return {
-            "name": self.name,
-            "status": self.status,
-            "found": self.found,
-            "advice": self.advice,
-            "unknown": self.unknown,
-        }
-
-
-def passes(found: str) -> CheckResult:
-    """Return a result without a problem."""
-    return CheckResult(status="pass", found=found)
-
-
-def warns(found: str, advice: str | None = None) -> CheckResult:
-    """Return a result for a job that may run, but not as it should."""
-    return CheckResult(status="warning", found=found, advice=advice)
-
-
-def fails(found: str, advice: str | None = None) -> CheckResult:
-    """Return a result for a job that will not run."""
-    return CheckResult(status="failure", found=found, advice=advice)
-
-
-def skips(found: str) -> CheckResult:
-    """Return a result for a check that does not apply."""
-    return CheckResult(status="skipped", found=found)
-
-
-def inconclusive(found: str, advice: str | None = None) -> CheckResult:
-    """Return a result for a check that came to no conclusion."""
-    return CheckResult(status="warning", found=found, advice=advice, unknown=True)
-
-
-class Check(msgspec.Struct, frozen=True):
-    """One preflight check."""
-
-    name: str
-    run: Callable[["CheckContext"], CheckResult]
-    """A VramtopError, or an OSError of a file or device that cannot be read, is no conclusion."""
-    waits_for: str = "this machine"
-    """What it may have to wait for; shown while it runs."""
-    timeout_seconds: float = 30
-    decisive: bool = False
-    """If this check comes to no conclusion, preflight as a whole does not either."""
-
-
-# Context of the preflight checks: the job, the machine, the environment, and the Python that will run the job.
-#
-# Slow facts (an estimate, a worker, the network) are computed by the first check that needs them and kept for the
-# others, so that a check which needs none of them does not wait.
-
-
-_Value = TypeVar("_Value")
-
-
-class LazyValue(Generic[_Value]):
-    """A value that is computed once, by the first thread that asks; other threads wait for it.
-
-    Args:
-        compute: returns the value, or raises a VramtopError, which is then raised for every caller.
-    """
-
-    def __init__(self, compute: Callable[[], _Value]) -> None:
-        self._compute = compute
-        self._lock = threading.Lock()
-        self._value: _Value | VramtopError | None = None
-
-    def __call__(self) -> _Value:
-        """Return the value."""
-        with self._lock:
-            if self._value is None:
-                try:
-                    self._value = self._compute()
-                except VramtopError as error:
-                    self._value = error
-        if isinstance(self._value, VramtopError):
-            raise self._value
-        return self._value
+from .job_launch import JobInterpreter
+from .machine import Machine
 
 
 class CheckContext(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that checks may examine. The callables raise a VramtopError if their value cannot be determined."""
+    """Everything that checks may examine.
+
+    The callables return slow facts (an estimate, a worker, the network), which the first check that needs them computes
+    for the others; they raise a VramtopError if their value cannot be determined.
+    """
 
     job: Job
     machine: Machine
@@ -179,45 +63,3 @@ class CheckContext(msgspec.Struct, frozen=True, kw_only=True):
         if home and (text == "~" or text.startswith("~/")):
             return Path(home) / text[2:]
         return self.working_folder / text
-
-
-# The GPUs of this machine that a job's ranks will use if it is started with its environment.
-
-
-_MAX_RANKS = 1024
-"""No machine has a GPU for more; of more ranks the first stand for the others."""
-
-
-def assign_gpus(context: CheckContext) -> tuple[GpuAssignment, ...]:
-    """Return the GPU of each rank on this machine, by local rank; empty if this machine's GPUs cannot be read."""
-    snapshot = context.machine.snapshot
-    if snapshot is None:
-        return ()
-    environments = (
-        GpuEnvironment.from_environ(
-            context.environ, local_rank=rank, mig_parent=nvml_mig_parent if rank == 0 else lambda _: None
-        )
-        for rank in range(min(context.ranks_here, _MAX_RANKS))
-    )
-    return tuple(assign_gpu(environment, snapshot.gpus, pid=0) for environment in environments)
-
-
-def assigned_gpu_indices(context: CheckContext) -> tuple[int, ...]:
-    """Return the indices of the existing GPUs that the ranks will use, each once."""
-    here = {gpu.index for gpu in context.machine.snapshot.gpus} if context.machine.snapshot else set()
-    gpus = (assignment.gpu for assignment in assign_gpus(context))
-    return tuple(dict.fromkeys(gpu for gpu in gpus if gpu is not None and gpu in here))
-
-
-def target_devices(context: CheckContext) -> tuple[DeviceCapacity, ...]:
-    """Return the devices that the job will use; all considered ones if that is unknown."""
-    devices = context.machine.devices
-    if context.machine.chosen or context.devices.is_unknown:
-        return devices
-    gpus = context.machine.snapshot.gpus if context.machine.snapshot else ()
-    mig_devices = visible_mig_devices(GpuEnvironment.from_environ(context.environ, local_rank=None), gpus)
-    if mig_devices:
-        return tuple(device for device in devices if device.uuid in mig_devices)
-    indices = assigned_gpu_indices(context)
-    chosen = tuple(device for device in devices if device.index in indices)
-    return chosen if len(chosen) == context.ranks_here else devices

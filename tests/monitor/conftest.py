@@ -18,7 +18,8 @@ from vramtop.estimator.model.hub import Refusal
 from vramtop.estimator.trace.installed_packages import InstalledPackages, TorchBuild
 from vramtop.monitor.board.capacity import device_capacities
 from vramtop.monitor.preflight.context import CheckContext
-from vramtop.monitor.preflight.facts import JobInterpreter, Machine
+from vramtop.monitor.preflight.job_launch import JobInterpreter
+from vramtop.monitor.preflight.machine import Machine
 from vramtop.monitor.snapshot.snapshot import GpuReading
 
 

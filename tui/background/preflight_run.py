@@ -16,16 +16,13 @@ from vramtop.estimator.job.settled import settles
 from vramtop.estimator.readers.source.evidence import DeviceChoice
 from vramtop.monitor.board.board import Board
 from vramtop.monitor.board.capacity import DeviceCapacity, device_capacities
+from vramtop.monitor.preflight.check_result import Check, CheckResult
 from vramtop.monitor.preflight.checks import CHECKS
-from vramtop.monitor.preflight.context import Check, CheckContext, CheckResult
-from vramtop.monitor.preflight.facts import (
-    Machine,
-    described_machine,
-    find_job_interpreter,
-    job_environment,
-    this_machine,
-)
-from vramtop.monitor.preflight.run_checks import prepare, run_checks, validate_job
+from vramtop.monitor.preflight.context import CheckContext
+from vramtop.monitor.preflight.job_launch import find_job_interpreter, job_environment
+from vramtop.monitor.preflight.machine import Machine, described_machine, this_machine
+from vramtop.monitor.preflight.prepare import prepare, validate_job
+from vramtop.monitor.preflight.run_checks import run_checks
 
 
 class PreflightRequest(msgspec.Struct, frozen=True, kw_only=True):

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from vramtop.estimator.budget import Budget, ComponentName, PhaseName
     from vramtop.estimator.common.errors import Verdict
     from vramtop.monitor.board.divergence import RunPhase, Status
-    from vramtop.monitor.preflight.context import CheckStatus
+    from vramtop.monitor.preflight.check_result import CheckStatus
     from vramtop.monitor.snapshot.snapshot import GpuReading
 
 # Colours as numbers: the contrast between two, and the nearest one of 16 or 256.

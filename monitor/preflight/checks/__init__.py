@@ -1,6 +1,6 @@
 """The preflight checks: a function each, and a row of ``CHECKS``."""
 
-from ..context import Check
+from ..check_result import Check
 from . import cuda, environment_keys, libraries, memory, model, output_folder
 
 CHECKS = (

@@ -10,19 +10,9 @@ from collections.abc import Sequence
 from typing import Literal
 
 from ...snapshot.snapshot import gpu_list
-from ..context import (
-    PYTHON_ELSEWHERE,
-    CheckContext,
-    CheckResult,
-    assign_gpus,
-    assigned_gpu_indices,
-    fails,
-    inconclusive,
-    passes,
-    skips,
-    target_devices,
-    warns,
-)
+from ..assigned_gpus import assign_gpus, assigned_gpu_indices, target_devices
+from ..check_result import PYTHON_ELSEWHERE, CheckResult, fails, inconclusive, passes, skips, warns
+from ..context import CheckContext
 
 _ARCHITECTURE = re.compile(r"(sm|compute)_(\d+)(\d)([af]?)")
 _MIN_MINOR_COMPATIBLE_MAJOR = 11

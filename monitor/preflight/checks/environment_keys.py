@@ -8,7 +8,8 @@ import msgspec
 
 from vramtop.estimator.common.paths import expand_user
 
-from ..context import CheckContext, CheckResult, fails, passes, skips, warns
+from ..check_result import CheckResult, fails, passes, skips, warns
+from ..context import CheckContext
 
 _REPORTING_KEYS = {
     "wandb": "WANDB_API_KEY",

@@ -6,20 +6,32 @@ Lower bounds: the extras in the metadata of the installed transformers, and what
 
 from collections.abc import Iterator
 
+import msgspec
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
 from vramtop.estimator.job.job import Job
+from vramtop.estimator.job.rules.frameworks import FRAMEWORKS
+from vramtop.estimator.job.rules.optimizers.table import OPTIMIZERS
+from vramtop.estimator.job.rules.strategies import STRATEGIES
 from vramtop.estimator.trace.installed_packages import InstalledPackages
 
-from ..context import PYTHON_ELSEWHERE, CheckContext, CheckResult, fails, inconclusive, passes, skips, warns
-from ..facts import RequiredLibrary, required_libraries
+from ..check_result import PYTHON_ELSEWHERE, CheckResult, fails, inconclusive, passes, skips, warns
+from ..context import CheckContext
 
 _JOB_VERSIONS = ("torch", "transformers", "bitsandbytes", "litgpt", "torchtitan")
 """Libraries whose version a job may state."""
 _TRANSFORMERS_5_BOUNDS = {"bitsandbytes": ">=0.46.1", "flash-attn": ">=2.3.3", "liger-kernel": ">=0.3.0"}
+
+
+class RequiredLibrary(msgspec.Struct, frozen=True, kw_only=True):
+    """A library that the job needs."""
+
+    alternatives: tuple[str, ...]
+    """Distributions, of which one is enough; the first is the usual one."""
+    reason: str
 
 
 def check_libraries(context: CheckContext) -> CheckResult:
@@ -107,3 +119,62 @@ def _parse(version: str) -> Version:
         return Version(version)
     except InvalidVersion:  # a source checkout may call itself anything
         return Version("0")
+
+
+_ATTENTION_LIBRARIES = {
+    "flash_attention_2": ("flash-attn", "kernels"),
+    "flash_attention_3": ("flash-attn-3", "kernels"),
+}
+"""Distributions by ``model.attention``, of which one is enough."""
+_SETTING_LIBRARIES = ("peft", "bitsandbytes", "liger-kernel", "unsloth", "vllm", "sglang")
+"""Distributions that single settings need."""
+DISTRIBUTIONS = tuple(
+    dict.fromkeys(
+        (
+            *(name for row in FRAMEWORKS.values() for name in (*row.libraries, *row.training_libraries)),
+            *(name for row in STRATEGIES.values() for name in row.libraries),
+            *(name for names in _ATTENTION_LIBRARIES.values() for name in names),
+            *(
+                name
+                for row in OPTIMIZERS.values()
+                for name in (*row.libraries, *row.trainer_libraries, *row.other_libraries)
+            ),
+            *_SETTING_LIBRARIES,
+        )
+    )
+)
+"""All distributions that ``required_libraries`` may name."""
+
+
+def required_libraries(job: Job) -> Iterator[RequiredLibrary]:
+    """Yield the libraries that a job needs, each with the setting that needs it."""
+    training, framework = job.training, FRAMEWORKS[job.training.framework]
+    strategy, optimizer = STRATEGIES[job.parallel.strategy], OPTIMIZERS.get(job.training.optimizer)
+    if job.is_served:
+        engine = job.inference.engine if job.inference else ""
+        for library in ("torch", engine):
+            yield RequiredLibrary(alternatives=(library,), reason=f"engine = {engine}")
+        return
+    trains, uses_trainer = training.mode == "train", framework.name == "transformers"
+    for name in (*framework.libraries, *(framework.training_libraries if trains else ())):
+        yield RequiredLibrary(alternatives=(name,), reason=f"framework = {framework.name}")
+    if job.lora and uses_trainer:
+        yield RequiredLibrary(alternatives=("peft",), reason="LoRA adapters")
+    if job.lora and job.lora.quantization != "none":
+        yield RequiredLibrary(alternatives=("bitsandbytes",), reason=f"quantization = {job.lora.quantization}")
+    if trains and optimizer is not None:
+        for name in (*optimizer.libraries, *(optimizer.trainer_libraries if uses_trainer else ())):
+            alternatives = (name, *optimizer.other_libraries)
+            yield RequiredLibrary(alternatives=alternatives, reason=f"optimizer = {optimizer.name}")
+    if trains and job.rollout is not None and job.rollout.engine == "vllm":
+        yield RequiredLibrary(alternatives=("vllm",), reason="rollout.engine = vllm")
+    if job.model.attention in _ATTENTION_LIBRARIES:
+        alternatives = _ATTENTION_LIBRARIES[job.model.attention]
+        yield RequiredLibrary(alternatives=alternatives, reason=f"attention = {job.model.attention}")
+    if strategy.libraries and framework.name != "megatron":  # Megatron-LM brings its own
+        yield RequiredLibrary(alternatives=strategy.libraries, reason=f"strategy = {strategy.name}")
+    if trains and training.fused_kernels:
+        kernels = ", ".join(training.fused_kernels)
+        yield RequiredLibrary(alternatives=("liger-kernel", "unsloth"), reason=f"fused_kernels = {kernels}")
+    elif training.loss in ("fused-linear", "fused-log-probs") and uses_trainer:
+        yield RequiredLibrary(alternatives=("liger-kernel",), reason=f"loss = {training.loss}")

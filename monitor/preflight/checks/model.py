@@ -7,16 +7,10 @@ from vramtop.estimator.job.rules.frameworks import FRAMEWORKS
 from vramtop.estimator.model.find_config import hub_cache
 from vramtop.estimator.model.hub import find_token, offline_variable
 
-from ..context import CheckContext, CheckResult, fails, inconclusive, passes, skips, warns
-from ..facts import (
-    ModelFolder,
-    ModelLocation,
-    find_model_location,
-    free_bytes,
-    inspect_model,
-    is_downloaded,
-    nearest_existing_folder,
-)
+from ..check_result import CheckResult, fails, inconclusive, passes, skips, warns
+from ..context import CheckContext
+from ..model_files import ModelFolder, ModelLocation, find_model_location, inspect_model, is_downloaded
+from .output_folder import free_bytes, nearest_existing_folder
 
 _MAX_SHOWN_FILES = 3
 

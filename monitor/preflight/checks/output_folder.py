@@ -1,13 +1,16 @@
 """Check of the folder for checkpoints."""
 
+import os
+import tempfile
 from pathlib import Path
 
 from vramtop.estimator.common.errors import VramtopError
+from vramtop.estimator.common.paths import is_folder
 from vramtop.estimator.common.sizes import format_gib
 from vramtop.estimator.formula.checkpoint_saving import checkpoint_bytes
 
-from ..context import CheckContext, CheckResult, fails, inconclusive, passes, skips, warns
-from ..facts import free_bytes, has_no_inodes, nearest_existing_folder, write_error
+from ..check_result import CheckResult, fails, inconclusive, passes, skips, warns
+from ..context import CheckContext
 
 
 def check_output_folder(context: CheckContext) -> CheckResult:
@@ -48,3 +51,37 @@ def _compare_space(path: Path, free: int, size: int, limit: int | None) -> Check
         found = f"{found}: room for {count}, but {limit} and the newest are kept"
         return warns(found, "make room, or lower save_total_limit")
     return passes(f"{found}: room for the {limit} that are kept")
+
+
+def nearest_existing_folder(path: Path) -> Path:
+    """Return the folder itself, else the nearest folder above it that exists."""
+    path = path.absolute()
+    return next((folder for folder in (path, *path.parents) if is_folder(folder)), Path("/"))
+
+
+def free_bytes(path: Path) -> int:
+    """Return the free bytes for this user on the disk of the folder, whether it exists or not; quotas are not included.
+
+    Raises:
+        OSError: the disk cannot be read.
+    """
+    disk = os.statvfs(nearest_existing_folder(path))
+    return disk.f_bavail * disk.f_frsize
+
+
+def has_no_inodes(path: Path) -> bool:
+    """Return True if no more files can be created there, whatever their size. Some file systems do not count inodes."""
+    disk = os.statvfs(nearest_existing_folder(path))
+    return disk.f_files > 0 and disk.f_favail == 0
+
+
+def write_error(path: Path) -> str | None:
+    """Return why no file can be created in the folder, or in the nearest one above it; None: one can."""
+    blocked = next((part for part in (path, *path.parents) if os.access(part, os.F_OK) and not is_folder(part)), None)
+    if blocked is not None:
+        return f"{blocked} is a file"
+    try:
+        with tempfile.TemporaryFile(dir=nearest_existing_folder(path)):
+            return None
+    except OSError as error:
+        return f"{nearest_existing_folder(path)}: {error.strerror}"

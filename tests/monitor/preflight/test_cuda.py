@@ -13,6 +13,8 @@ from vramtop.estimator.job.job import Job, ModelSpec, Parallel
 from vramtop.estimator.readers.source.evidence import DeviceChoice
 from vramtop.estimator.trace.installed_packages import TorchBuild
 from vramtop.monitor.board.capacity import DeviceCapacity, device_capacities
+from vramtop.monitor.preflight.assigned_gpus import target_devices
+from vramtop.monitor.preflight.check_result import CheckResult
 from vramtop.monitor.preflight.checks.cuda import (
     check_compute_capability,
     check_cuda_runtime,
@@ -21,9 +23,10 @@ from vramtop.monitor.preflight.checks.cuda import (
     kernel_support,
 )
 from vramtop.monitor.preflight.checks.libraries import check_libraries
-from vramtop.monitor.preflight.context import CheckContext, CheckResult, target_devices
-from vramtop.monitor.preflight.facts import JobInterpreter, Machine, described_machine, this_machine
-from vramtop.monitor.preflight.run_checks import prepare
+from vramtop.monitor.preflight.context import CheckContext
+from vramtop.monitor.preflight.job_launch import JobInterpreter
+from vramtop.monitor.preflight.machine import Machine, described_machine, this_machine
+from vramtop.monitor.preflight.prepare import prepare
 
 MakeContext = Callable[..., CheckContext]
 

@@ -7,7 +7,7 @@ import pytest
 
 from vramtop.estimator.common.errors import InputError
 from vramtop.estimator.job.job import Job, Parallel
-from vramtop.monitor.preflight.facts import count_local_ranks, find_job_interpreter, job_environment
+from vramtop.monitor.preflight.job_launch import count_local_ranks, find_job_interpreter, job_environment
 
 
 @pytest.fixture

@@ -8,9 +8,14 @@ import pytest
 
 from vramtop.estimator.job.job import Inference, Job, Lora, ModelSpec, Parallel, Rollout, Software, Training
 from vramtop.estimator.trace.installed_packages import InstalledPackages
-from vramtop.monitor.preflight.checks.libraries import check_libraries, satisfies_bounds
+from vramtop.monitor.preflight.checks.libraries import (
+    DISTRIBUTIONS,
+    check_libraries,
+    required_libraries,
+    satisfies_bounds,
+)
 from vramtop.monitor.preflight.context import CheckContext
-from vramtop.monitor.preflight.facts import DISTRIBUTIONS, JobInterpreter, required_libraries
+from vramtop.monitor.preflight.job_launch import JobInterpreter
 
 MakeContext = Callable[..., CheckContext]
 TRAINER = {"torch": "2.13.0+cu128", "transformers": "5.23.0", "accelerate": "1.15.0"}

@@ -16,7 +16,7 @@ from vramtop.estimator.job.job import Job, Lora, ModelSpec, Parallel, Training
 from vramtop.monitor.host.available_ram import HostRam
 from vramtop.monitor.preflight.checks.memory import check_fit_verdict, check_host_memory, check_shared_memory
 from vramtop.monitor.preflight.context import CheckContext
-from vramtop.monitor.preflight.facts import Machine
+from vramtop.monitor.preflight.machine import Machine
 
 MakeContext = Callable[..., CheckContext]
 LLAMA = ModelSpec(id="meta-llama/Llama-3.1-8B")

@@ -11,10 +11,13 @@ from vramtop.estimator.common.cancellation import CancelToken, current_token
 from vramtop.estimator.common.errors import CancelledError, CannotTellError
 from vramtop.estimator.common.records import replace
 from vramtop.estimator.job.job import Job, ModelSpec, Run
+from vramtop.monitor.preflight.check_result import Check, CheckResult
 from vramtop.monitor.preflight.checks import CHECKS
-from vramtop.monitor.preflight.context import Check, CheckContext, CheckResult, LazyValue
-from vramtop.monitor.preflight.facts import JobInterpreter, Machine
-from vramtop.monitor.preflight.run_checks import exit_code, prepare, run_checks
+from vramtop.monitor.preflight.context import CheckContext
+from vramtop.monitor.preflight.job_launch import JobInterpreter
+from vramtop.monitor.preflight.machine import Machine
+from vramtop.monitor.preflight.prepare import LazyValue, prepare
+from vramtop.monitor.preflight.run_checks import exit_code, run_checks
 
 MakeContext = Callable[..., CheckContext]
 

@@ -11,7 +11,7 @@ import pytest
 from json_schemas import valid_json
 from slow_cases import quick_every
 
-from vramtop.monitor.preflight.context import CheckResult
+from vramtop.monitor.preflight.check_result import CheckResult
 from vramtop.tui.draw.text_output import TextOutput
 from vramtop.tui.reports.preflight_text import preflight_lines, summary_line
 

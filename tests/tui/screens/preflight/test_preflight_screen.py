@@ -22,10 +22,12 @@ from vramtop.estimator.job.gpu_catalogue import find_gpu
 from vramtop.estimator.job.job import Job, ModelSpec, Run, Target
 from vramtop.monitor.board.capacity import DeviceCapacity, device_capacities
 from vramtop.monitor.board.watchlist import Watchlist
+from vramtop.monitor.preflight.check_result import Check, CheckResult, CheckStatus
 from vramtop.monitor.preflight.checks import CHECKS
-from vramtop.monitor.preflight.context import Check, CheckContext, CheckResult, CheckStatus
-from vramtop.monitor.preflight.facts import JobInterpreter, Machine, described_machine
-from vramtop.monitor.preflight.run_checks import prepare
+from vramtop.monitor.preflight.context import CheckContext
+from vramtop.monitor.preflight.job_launch import JobInterpreter
+from vramtop.monitor.preflight.machine import Machine, described_machine
+from vramtop.monitor.preflight.prepare import prepare
 from vramtop.tui.app.app import AppOptions, VramtopApp
 from vramtop.tui.background.preflight_run import PreflightProgress, PreflightRequest, read_context
 from vramtop.tui.job.dialogs import OpenJobScreen
