@@ -16,7 +16,7 @@ from vramtop.estimator.common.sizes import GIB, format_gib
 from ..board.board import stale_after_seconds
 from ..host.plain_text import displayed_line, duration_text
 from ..snapshot.faults import NO_DRIVER, NOT_LISTED
-from ..snapshot.snapshot import gpu_list
+from ..snapshot.gpu_list import gpu_list
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping

@@ -7,7 +7,8 @@ import msgspec
 from vramtop.estimator.common.errors import InputError
 from vramtop.estimator.readers.source.evidence import DeviceChoice
 
-from ..snapshot.snapshot import GpuReading, gpu_list
+from ..snapshot.gpu_list import gpu_list
+from ..snapshot.snapshot import GpuReading
 from .gpu_assignment import visible_gpus, visible_mig_devices
 from .gpu_environment import GpuEnvironment, nvml_mig_parent
 from .visible_devices import find_device, parse_visible_devices

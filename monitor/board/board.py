@@ -11,8 +11,10 @@ import msgspec
 
 from vramtop.estimator.common.records import replace
 
-from ..host.kinds import program_path, starts_sessions
-from ..snapshot.snapshot import MigDevice, gpu_list
+from ..host.kinds import program_path
+from ..host.known_programs import starts_sessions
+from ..snapshot.gpu_list import gpu_list
+from ..snapshot.mig_devices import MigDevice
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
     from vramtop.estimator.job.job import Job
 
     from ..anomalies import Anomaly
-    from ..host.kinds import ProcessKind
+    from ..host.known_programs import ProcessKind
     from ..snapshot.snapshot import DeviceIndex, GpuKey, GpuProcess, GpuReading, HistoryKey, ProcessKey, Snapshot
     from .divergence import Comparison, PhaseStart
     from .fit_result import FitResult

@@ -6,14 +6,15 @@ from typing import TYPE_CHECKING
 
 from ..host.kinds import program_of
 from ..host.plain_text import duration_text
-from ..snapshot.snapshot import mig_devices, processes_by_device
+from ..snapshot.mig_devices import mig_devices, processes_by_device
 from .board import GpuRow, ProcessRow
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from ..host.kinds import KnownProgram
-    from ..snapshot.snapshot import DeviceIndex, GpuProcess, GpuReading, MigDevice, Snapshot, WatchedJob
+    from ..host.known_programs import KnownProgram
+    from ..snapshot.mig_devices import MigDevice
+    from ..snapshot.snapshot import DeviceIndex, GpuProcess, GpuReading, Snapshot, WatchedJob
     from .board import NoBudgetReason
 
     NoBudgetReasonFunction = Callable[[GpuProcess, KnownProgram], NoBudgetReason | None]

@@ -9,7 +9,8 @@ import msgspec
 from vramtop.estimator.common.records import replace
 
 from ..snapshot.faults import NOT_LISTED
-from ..snapshot.snapshot import gpu_list, mig_label
+from ..snapshot.gpu_list import gpu_list
+from ..snapshot.mig_devices import mig_label
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

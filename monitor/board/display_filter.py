@@ -10,13 +10,14 @@ import msgspec
 from vramtop.estimator.common.errors import InputError
 from vramtop.estimator.common.records import replace
 
-from ..snapshot.snapshot import MigDevice
+from ..snapshot.mig_devices import MigDevice
 from .board import Hidden
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from ..snapshot.snapshot import GpuReading, ProcessFigure, ProcessKey
+    from ..snapshot.demand import ProcessFigure
+    from ..snapshot.snapshot import GpuReading, ProcessKey
     from .board import Board, ProcessRow
 
 OnlyWord = Literal["running", "diverging", "mine", "training", "server", "notebook", "desktop"]

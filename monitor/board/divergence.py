@@ -15,7 +15,8 @@ from vramtop.estimator.common.sizes import MIB, UNSEEN_BYTES, format_gib
 from vramtop.estimator.job.job import Job
 
 from ..host.plain_text import duration_text
-from ..snapshot.snapshot import GpuProcess, MemorySample, ProcessCounters, usual_interval
+from ..snapshot.memory_history import MemorySample, usual_interval
+from ..snapshot.snapshot import GpuProcess, ProcessCounters
 
 # The statuses: how a running job compares with its budget.
 

@@ -12,7 +12,7 @@ from vramtop.estimator.common.errors import Verdict  # noqa: TC001 - schemas loo
 from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import format_gib
 
-from ..snapshot.snapshot import gpu_list
+from ..snapshot.gpu_list import gpu_list
 from .capacity import DeviceCapacity, count_devices
 from .fit_result import (
     VERDICTS_BEST_FIRST,

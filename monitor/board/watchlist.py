@@ -12,7 +12,7 @@ from vramtop.estimator.common.records import replace
 
 from ..anomalies import AnomalyDetector
 from ..host.processes import is_running
-from ..snapshot.snapshot import MemoryHistory
+from ..snapshot.memory_history import MemoryHistory
 from .board import Board, GpuRow, PendingRow, ProcessRow, RunRow
 from .board_rows import committed_bytes, gpu_rows, growth_by_device, overlap
 from .budget_cache import BudgetCache

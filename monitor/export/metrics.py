@@ -19,7 +19,7 @@ from ..board.divergence import RunPhase, Status
 from ..fleet.fleet import RankFacts
 from ..host.plain_text import displayed_line
 from ..snapshot.faults import NO_DRIVER
-from ..snapshot.snapshot import MigDevice
+from ..snapshot.mig_devices import MigDevice
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -18,7 +18,7 @@ from ..board.divergence import DIVERGING
 from ..host.kinds import kind_label
 from ..host.plain_text import displayed_line
 from ..snapshot.faults import ASLEEP, NOT_LISTED
-from ..snapshot.snapshot import MigDevice
+from ..snapshot.mig_devices import MigDevice
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -1,159 +1,93 @@
-"""Kinds of processes: training, server, notebook, desktop, helper, by tables of programs with one row each."""
+"""Kinds of processes: what each is by its command line and its type in NVML's lists; nothing is read for it.
+
+The tables of programs are searched once per command line; the rows of later boards find the answer by it.
+"""
 
 from __future__ import annotations
 
 import re
 from functools import lru_cache
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
-import msgspec
+from .known_programs import PROGRAMS, SERVERS, KnownProgram, ProcessKind
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ..snapshot.snapshot import GpuProcess, ProcessType
 
-# A program that is known by its command line: what kind of process it is, and how its processes are recognised.
+
+def program_of(process: GpuProcess) -> KnownProgram:
+    """Return what program a process runs; a general row (``other``, ``unknown``) if it is in no table."""
+    return identify(process.name, process.command, process.kinds)
 
 
-ProcessKind = Literal["training", "server", "notebook", "desktop", "helper", "other", "unknown"]
-"""What a process is. ``training``: a Python program that may train, which only reading it tells; ``unknown``: its
-command line cannot be read."""
+_SERVING_NAMES = (" Serve", " Serving", " UI", "webui")
+"""Ends of names that say already that the program serves."""
 
 
-class KnownProgram(msgspec.Struct, frozen=True, kw_only=True):
-    """One row of the tables: a program, and the marks of which any one identifies its processes."""
+def kind_label(kind: ProcessKind, name: str | None) -> str | None:
+    """Return what a process is in a word or two, such as ``vLLM server``; None if nothing but its command is known.
 
-    kind: ProcessKind
-    name: str | None
-    """Name for people, such as ``vLLM`` or ``Jupyter kernel``; None: its command says it better."""
-    executables: tuple[str, ...] = ()
-    """Names of the file that runs, also of a script that Python runs; with ``*`` at the end, their beginnings."""
-    modules: tuple[str, ...] = ()
-    """Modules that ``python -m`` runs, or packages whose modules it runs."""
-    scripts: tuple[str, ...] = ()
-    """Ends of the path of a script, such as ``ComfyUI/main.py``."""
-    titles: tuple[str, ...] = ()
-    """Beginnings of the title that its processes give themselves in place of their command line."""
-    code: tuple[str, ...] = ()
-    """Parts of the code that ``python -c`` runs."""
-    has_job: bool = False
-    """Its launch line tells how much memory it takes, although it does not train.
-
-    Not set for notebooks: which of their cells will run is not known, so that they are read only when asked for.
+    Args:
+        kind: its kind.
+        name: name of its program, if it is known.
     """
-    with_word: tuple[str, ...] = ()
-    """One of these words must follow as well, such as a subcommand; empty: none."""
-
-    @property
-    def may_have_job(self) -> bool:
-        """True if reading the process may tell what it trains, or how much memory it takes."""
-        return self.has_job or self.kind in ("training", "unknown")
+    if kind == "server":
+        return name if name and name.endswith(_SERVING_NAMES) else f"{name} server" if name else "server"
+    if kind == "desktop":
+        return name or "desktop"
+    return name
 
 
-# Desktop programs: what draws on the screen, and programs with a window. Add one here, as a name in the row.
+_SERVER_TITLES = tuple(title for server in SERVERS for title in server.titles)
 
 
-_DISPLAY = (
-    *("X", "Xorg", "Xorg.bin", "Xwayland", "Xvfb", "gnome-shell", "gnome-session-b*", "mutter*", "gdm-x-session"),
-    *("kwin_x11", "kwin_wayland", "plasmashell", "ksmserver", "krunner", "sddm-greeter*", "xdg-desktop-por*"),
-    *(
-        "sway",
-        "Hyprland",
-        "weston",
-        "gamescope*",
-        "cinnamon",
-        "muffin",
-        "marco",
-        "xfwm4",
-        "xfdesktop",
-        "picom",
-        "compiz",
-    ),
-    *("niri", "river", "cosmic-*", "budgie-wm", "gala", "wayfire", "labwc", "nxagent", "Xvnc", "kitty", "alacritty"),
-    *("ghostty", "wezterm-gui", "gjs", "nautilus", "dolphin"),
-)
-_WINDOWS = (
-    *("firefox*", "GeckoMain", "Isolated Web Co", "Web Content", "thunderbird*", "chrome", "chromium*", "brave*"),
-    *("msedge", "opera", "vivaldi-bin", "steam", "steamwebhelper", "code", "cursor", "electron", "slack", "discord"),
-    *("Discord", "spotify", "zoom", "teams", "teams-for-linux", "obs", "vlc", "mpv", "gimp*", "krita"),
-    *("parsecd", "sunshine", "nomachine", "obsidian", "signal-desktop", "telegram-deskto*", "nvidia-settings"),
-    *("zed-editor", "anydesk", "rustdesk", "soffice.bin"),
-)
-
-DESKTOP = (KnownProgram(kind="desktop", name=None, executables=(*_DISPLAY, *_WINDOWS)),)
+def has_server_title(argv: Sequence[str]) -> bool:
+    """Return True if a server has replaced the command line of one of its processes by a title."""
+    return bool(argv) and argv[0].startswith(_SERVER_TITLES)
 
 
-# Training that hides its command line, notebooks, and helpers: what runs beside the programs that use a GPU.
-#
-# Add one here, as one row.
+MAX_REMEMBERED = 4096
+_PYTHON_PROGRAM = KnownProgram(kind="training", name=None)
+_GRAPHICS = KnownProgram(kind="desktop", name="graphics")
+_OTHER = KnownProgram(kind="other", name=None)
+_UNKNOWN = KnownProgram(kind="unknown", name=None)
 
 
-TRAINING = (
-    KnownProgram(
-        kind="training", name="Ray Train",
-        titles=("ray::RayTrainWorker", "ray::_RayTrainWorker", "ray::TorchTrainer", "ray::TrainTrainable"),
-    ),
-    KnownProgram(kind="training", name="verl", titles=("ray::WorkerDict", "ray::FusedWorker")),
-    KnownProgram(
-        kind="training", name="OpenRLHF",
-        titles=("ray::PolicyModelActor", "ray::CriticModelActor", "ray::ReferenceModelActor", "ray::RewardModelActor"),
-    ),
-)  # fmt: skip
+@lru_cache(MAX_REMEMBERED)
+def identify(name: str | None, command: str | None, types: tuple[ProcessType, ...] = ()) -> KnownProgram:
+    """Return the row of a program.
 
-NOTEBOOKS = (
-    KnownProgram(
-        kind="notebook", name="Jupyter kernel",
-        modules=("ipykernel_launcher", "ipykernel", "colab_kernel_launcher", "xpython_launcher"),
-    ),
-    KnownProgram(
-        kind="notebook", name="Jupyter",
-        executables=("jupyter", "jupyter-lab", "jupyter-notebook", "jupyter-server", "jupyterhub-singleuser"),
-        modules=("jupyterlab", "notebook", "jupyter_server", "jupyter"),
-    ),
-    KnownProgram(kind="notebook", name="marimo", executables=("marimo",), modules=("marimo",)),
-)  # fmt: skip
-
-HELPERS = (
-    KnownProgram(kind="helper", name="MPS server", executables=("nvidia-cuda-mps-*",)),
-    KnownProgram(kind="helper", name="DCGM", executables=("nv-hostengine", "dcgm-exporter", "dcgmi", "dcgmproftest*")),
-    KnownProgram(
-        kind="helper", name="NVIDIA's daemon",
-        executables=("nvidia-persistenced", "nvidia-persiste*", "nvidia-powerd", "nv-fabricmanager", "nvidia-smi"),
-    ),
-    KnownProgram(kind="helper", name="monitor", executables=("nvitop", "nvtop", "gpustat", "btop", "vramtop")),
-    KnownProgram(kind="helper", name="data loader worker", executables=("pt_data_worker",)),
-    KnownProgram(kind="helper", name="compile worker", modules=("torch._inductor.compile_worker",)),
-    KnownProgram(
-        kind="helper", name="multiprocessing",
-        code=("multiprocessing.resource_tracker", "multiprocessing.forkserver", "multiprocessing.semaphore_tracker"),
-    ),
-    KnownProgram(
-        kind="helper", name="launcher", executables=("torchrun", "accelerate", "accelerate-launch", "deepspeed"),
-        modules=("torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch"),
-    ),
-    KnownProgram(
-        kind="helper", name="Ray",
-        executables=("raylet", "gcs_server"), titles=("ray::IDLE", "ray::DashboardAgent", "ray::RuntimeEnvAgent"),
-    ),
-    KnownProgram(kind="helper", name="Weights & Biases", executables=("wandb-core", "wandb"), modules=("wandb",)),
-    KnownProgram(kind="helper", name="TensorBoard", executables=("tensorboard",), modules=("tensorboard",)),
-)  # fmt: skip
-
-OTHERS = (
-    KnownProgram(kind="other", name="Ray worker", titles=("ray::",)),
-    KnownProgram(kind="other", name="Frigate", titles=("frigate.",)),
-    KnownProgram(kind="other", name="Blender", executables=("blender",)),
-    KnownProgram(kind="other", name="ffmpeg", executables=("ffmpeg",)),
-    KnownProgram(kind="other", name="gpu-burn", executables=("gpu_burn", "gpu-burn")),
-)  # fmt: skip
+    Args:
+        name: short name of the process.
+        command: its command line as one line.
+        types: NVML's lists that have the process.
+    """
+    line = CommandLine(name, command or "")
+    found = next((program for program in PROGRAMS if runs(program, line)), None)
+    if found is not None:
+        return found
+    if types == ("graphics",):
+        return _GRAPHICS
+    if not command:
+        return _UNKNOWN
+    return _PYTHON_PROGRAM if line.is_python else _OTHER
 
 
-# What a command line runs.
+@lru_cache(MAX_REMEMBERED)
+def program_path(name: str | None, command: str | None) -> str:
+    """Return what a command line runs, without its options: the module or script that Python runs, or the program."""
+    line = CommandLine(name, command or "")
+    return line.module or line.script or line.code.partition("(")[0] or (command or name or "").partition(" ")[0]
 
 
 _PYTHON = re.compile(r"(python|pypy)[\d.]*t?d?$")
+
+
 _OPTIONS_WITH_VALUE = ("-W", "-X")
+
+
 _PACKAGES = re.compile(r".*/(?:site|dist)-packages/")
 
 
@@ -210,156 +144,3 @@ def runs(program: KnownProgram, line: CommandLine) -> bool:
         or (line.script != "" and f"/{line.script}".endswith(tuple(f"/{ending}" for ending in program.scripts)))
         or any(part in line.code for part in program.code)
     )
-
-
-# Servers of models: programs that hold GPU memory to answer requests. Add a server here, as one row.
-#
-# The names are those of their sources: the commands that they install, the modules that ``python -m`` runs, and the
-# titles that they give their processes (``setproctitle``).
-
-
-SERVERS = (
-    KnownProgram(
-        kind="server", name="vLLM", executables=("vllm",), modules=("vllm",),
-        titles=("VLLM::", "ray::RayWorkerWrapper"), has_job=True,
-    ),
-    KnownProgram(kind="server", name="TRL vLLM", executables=("trl",), with_word=("vllm-serve",)),
-    KnownProgram(
-        kind="server", name="SGLang", executables=("sglang",), modules=("sglang",), titles=("sglang::",), has_job=True,
-    ),
-    KnownProgram(
-        kind="server", name="TGI", modules=("text_generation_server",),
-        executables=("text-generation-launcher", "text-generation-server", "text-generation-router"),
-    ),
-    KnownProgram(
-        kind="server", name="Triton", executables=("tritonserver", "triton_python_backend_stub", "perf_analyzer"),
-    ),
-    KnownProgram(kind="server", name="TensorRT-LLM", executables=("trtllm-*",), modules=("tensorrt_llm",)),
-    KnownProgram(
-        kind="server", name="llama.cpp", executables=("llama-server", "llama-cli", "llama-bench"),
-        modules=("llama_cpp.server",),
-    ),
-    KnownProgram(kind="server", name="Ollama", executables=("ollama", "ollama_llama_server", "ollama_llama_se*")),
-    KnownProgram(kind="server", name="LMDeploy", executables=("lmdeploy",), modules=("lmdeploy",)),
-    KnownProgram(kind="server", name="TEI", executables=("text-embeddings-router", "python-text-embeddings-server")),
-    KnownProgram(kind="server", name="Infinity", executables=("infinity_emb",), modules=("infinity_emb",)),
-    KnownProgram(kind="server", name="TorchServe", executables=("torchserve",),
-                 scripts=("ts/model_service_worker.py",)),
-    KnownProgram(kind="server", name="DeepSpeed-MII", modules=("mii.launch",)),
-    KnownProgram(kind="server", name="Aphrodite", executables=("aphrodite",), modules=("aphrodite",)),
-    KnownProgram(kind="server", name="TabbyAPI", scripts=("tabbyAPI/main.py", "tabbyapi/main.py")),
-    KnownProgram(kind="server", name="koboldcpp", executables=("koboldcpp*",), scripts=("koboldcpp.py",)),
-    KnownProgram(kind="server", name="Xinference", executables=("xinference*",), modules=("xinference",)),
-    KnownProgram(kind="server", name="FastChat", modules=("fastchat.serve",)),
-    KnownProgram(kind="server", name="Ray Serve", titles=("ray::ServeReplica",)),
-    KnownProgram(kind="server", name="BentoML", executables=("bentoml",), modules=("bentoml", "_bentoml_impl")),
-    KnownProgram(kind="server", name="LitServe", executables=("litserve",)),
-    KnownProgram(kind="server", name="TensorFlow Serving", executables=("tensorflow_model_server", "tensorflow_mode*")),
-    KnownProgram(
-        kind="server", name="ComfyUI", executables=("comfy", "comfyui"), modules=("comfyui",),
-        scripts=("ComfyUI/main.py", "comfyui/main.py"),
-    ),
-    KnownProgram(
-        kind="server", name="Stable Diffusion web UI", executables=("invokeai-web",),
-        scripts=("stable-diffusion-webui/launch.py", "stable-diffusion-webui/webui.py", "webui-forge/launch.py"),
-    ),
-    KnownProgram(kind="server", name="text-generation-webui", scripts=("text-generation-webui/server.py",)),
-)  # fmt: skip
-
-
-# Tells what a process is from its command line and its type in NVML's lists: nothing is read for it.
-#
-# The tables of programs are searched once per command line; the rows of later boards find the answer by it.
-
-
-PROGRAMS = (*SERVERS, *NOTEBOOKS, *HELPERS, *TRAINING, *DESKTOP, *OTHERS)
-"""Every known program; the first that matches counts."""
-MAX_REMEMBERED = 4096
-_SERVER_TITLES = tuple(title for server in SERVERS for title in server.titles)
-_SERVING_NAMES = (" Serve", " Serving", " UI", "webui")
-"""Ends of names that say already that the program serves."""
-_PYTHON_PROGRAM = KnownProgram(kind="training", name=None)
-_GRAPHICS = KnownProgram(kind="desktop", name="graphics")
-_OTHER = KnownProgram(kind="other", name=None)
-_UNKNOWN = KnownProgram(kind="unknown", name=None)
-
-
-def program_of(process: GpuProcess) -> KnownProgram:
-    """Return what program a process runs; a general row (``other``, ``unknown``) if it is in no table."""
-    return identify(process.name, process.command, process.kinds)
-
-
-def kind_label(kind: ProcessKind, name: str | None) -> str | None:
-    """Return what a process is in a word or two, such as ``vLLM server``; None if nothing but its command is known.
-
-    Args:
-        kind: its kind.
-        name: name of its program, if it is known.
-    """
-    if kind == "server":
-        return name if name and name.endswith(_SERVING_NAMES) else f"{name} server" if name else "server"
-    if kind == "desktop":
-        return name or "desktop"
-    return name
-
-
-def has_server_title(argv: Sequence[str]) -> bool:
-    """Return True if a server has replaced the command line of one of its processes by a title."""
-    return bool(argv) and argv[0].startswith(_SERVER_TITLES)
-
-
-@lru_cache(MAX_REMEMBERED)
-def identify(name: str | None, command: str | None, types: tuple[ProcessType, ...] = ()) -> KnownProgram:
-    """Return the row of a program.
-
-    Args:
-        name: short name of the process.
-        command: its command line as one line.
-        types: NVML's lists that have the process.
-    """
-    line = CommandLine(name, command or "")
-    found = next((program for program in PROGRAMS if runs(program, line)), None)
-    if found is not None:
-        return found
-    if types == ("graphics",):
-        return _GRAPHICS
-    if not command:
-        return _UNKNOWN
-    return _PYTHON_PROGRAM if line.is_python else _OTHER
-
-
-@lru_cache(MAX_REMEMBERED)
-def program_path(name: str | None, command: str | None) -> str:
-    """Return what a command line runs, without its options: the module or script that Python runs, or the program."""
-    line = CommandLine(name, command or "")
-    return line.module or line.script or line.code.partition("(")[0] or (command or name or "").partition(" ")[0]
-
-
-# Programs that start logins, services, containers and desktops. Add one here, as a name in a row.
-
-
-_SESSIONS = frozenset(
-    (
-        *(
-            "init",
-            "systemd",
-            "launchd",
-            "login",
-            "sshd",
-            "sshd-session",
-            "mosh-server",
-            "screen",
-            "cron",
-            "crond",
-            "atd",
-        ),
-        *("conmon", "dockerd", "containerd", "tini", "dumb-init", "docker-init", "supervisord", "slurmd", "kthreadd"),
-        *("gnome-shell", "plasmashell", "sddm", "gdm", "lightdm"),
-    )
-)
-_SESSION_BEGINNINGS = ("tmux", "containerd-shim", "gnome-session", "gnome-terminal", "systemd-", "(sd-pam")
-
-
-def starts_sessions(name: str | None) -> bool:
-    """Return True if a program of this name starts logins, services or containers, which have nothing in common."""
-    return name in _SESSIONS or (name or "").startswith(_SESSION_BEGINNINGS)

@@ -19,7 +19,8 @@ from vramtop.estimator.common.trust import find_program
 from vramtop.estimator.readers.program.program import Launch
 from vramtop.estimator.readers.tools.tool_registry import find_program_index, find_tool_by_launch, parse_launch
 
-from .kinds import KnownProgram, has_server_title, identify
+from .kinds import has_server_title, identify
+from .known_programs import KnownProgram
 from .processes import is_same_start, open_files, processes_by_parent, read_command_line, read_environ
 
 UnreadableReason = Literal["no access", "ended", "starting", "unreadable", "not training", "server", "too long"]

@@ -14,12 +14,13 @@ from vramtop.estimator.common.records import replace
 
 from ..host.machine import HostLoadReader
 from ..snapshot.faults import NO_DRIVER, Fault
-from ..snapshot.snapshot import CurrentDemand, HostLoad, Snapshot, Source
+from ..snapshot.snapshot import HostLoad, Snapshot, Source
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ..board.board import Board
+    from ..snapshot.demand import CurrentDemand
 
 # Interface of a source of snapshots: NVML, a recording, or any other.
 

@@ -17,7 +17,7 @@ from textual.message import Message
 from vramtop.estimator.common.errors import VramtopError
 from vramtop.estimator.common.records import replace
 from vramtop.monitor.host.terminate import refusal_reason
-from vramtop.monitor.snapshot.snapshot import CurrentDemand, Demand
+from vramtop.monitor.snapshot.demand import CurrentDemand, Demand
 from vramtop.monitor.sources.sampler import EarlySampler, Sampler
 from vramtop.monitor.storage.settings.schema import THEME
 

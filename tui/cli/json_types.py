@@ -26,7 +26,7 @@ from vramtop.monitor.doctor.facts import (
 )
 from vramtop.monitor.doctor.issues import Issue
 from vramtop.monitor.fleet.fleet import HostReading
-from vramtop.monitor.host.kinds import ProcessKind
+from vramtop.monitor.host.known_programs import ProcessKind
 from vramtop.monitor.preflight.check_result import CheckJson
 from vramtop.monitor.probe.probe_reader import DeviceCounters
 from vramtop.monitor.snapshot.faults import Fault

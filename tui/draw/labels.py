@@ -15,7 +15,8 @@ from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import UNSEEN_BYTES, format_gib
 from vramtop.monitor.host.kinds import kind_label, program_of
 from vramtop.monitor.host.plain_text import duration_text
-from vramtop.monitor.snapshot.snapshot import FIRST_SAMPLE, MigDevice
+from vramtop.monitor.snapshot.mig_devices import MigDevice
+from vramtop.monitor.snapshot.snapshot import FIRST_SAMPLE
 
 from .bars import BarRange, BarSegment, Cell, beyond_segment, cell_runs, component_segments, draw_bar, memory_segment
 from .memory_graph import TimeMark
@@ -41,7 +42,8 @@ if TYPE_CHECKING:
     from vramtop.monitor.board.board import GpuRow, ProcessRow
     from vramtop.monitor.board.divergence import Comparison, Status
     from vramtop.monitor.snapshot.clock_reasons import ClockReason
-    from vramtop.monitor.snapshot.snapshot import GpuProcess, GpuReading, ProcessFigure, ProcessFigures
+    from vramtop.monitor.snapshot.demand import ProcessFigure
+    from vramtop.monitor.snapshot.snapshot import GpuProcess, GpuReading, ProcessFigures
 
 WORST_FIRST: tuple[Status, ...] = (
     *("out_of_memory", "over", "growing", "under", "unknown", "incomplete"),

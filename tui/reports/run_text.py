@@ -12,7 +12,8 @@ from vramtop.estimator.job.job import Job
 from vramtop.monitor.anomalies import Anomaly
 from vramtop.monitor.attach.attachment import Attachment
 from vramtop.monitor.board.divergence import Comparison
-from vramtop.monitor.snapshot.snapshot import Snapshot, device_of
+from vramtop.monitor.snapshot.mig_devices import device_of
+from vramtop.monitor.snapshot.snapshot import Snapshot
 
 from ..draw.palette import STATUSES, colour_of
 from ..draw.text_output import TextOutput, format_table

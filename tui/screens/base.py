@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from vramtop.monitor.attach.automatic.automatic_attach import AutomaticAttach
     from vramtop.monitor.board.board import Board, ProcessRow
     from vramtop.monitor.board.watchlist import Watchlist
-    from vramtop.monitor.snapshot.snapshot import Demand, GpuKey, ProcessKey
+    from vramtop.monitor.snapshot.demand import Demand
+    from vramtop.monitor.snapshot.snapshot import GpuKey, ProcessKey
     from vramtop.monitor.storage.settings.schema import Value
 
     from ..background.latest_only_task import EstimateFunction

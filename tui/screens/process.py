@@ -14,7 +14,7 @@ from vramtop.estimator.common.sizes import GIB, KIB, MIB, format_gib
 from vramtop.monitor.board.board import REASONS_IN_WORDS
 from vramtop.monitor.host.kinds import kind_label
 from vramtop.monitor.host.processes import GONE_NOTE
-from vramtop.monitor.snapshot.snapshot import Demand, ProcessKey
+from vramtop.monitor.snapshot.demand import Demand
 
 from ..background.latest_only_task import LatestOnlyTask
 from ..draw.labels import (
@@ -45,7 +45,8 @@ if TYPE_CHECKING:
 
     from vramtop.monitor.board.board import Board, ProcessRow
     from vramtop.monitor.host.inspect.process_details import CgroupFacts, ProcessDetails
-    from vramtop.monitor.snapshot.snapshot import GpuProcess, ProcessFigure
+    from vramtop.monitor.snapshot.demand import ProcessFigure
+    from vramtop.monitor.snapshot.snapshot import GpuProcess, ProcessKey
 
 # Lines about what a process does now: its memory and utilisation on each GPU, processors, RAM and threads.
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from ...board.board import Board, NoBudgetReason, ProcessRow
     from ...board.watchlist import Watchlist
-    from ...host.kinds import KnownProgram
+    from ...host.known_programs import KnownProgram
     from ...snapshot.snapshot import GpuProcess, ProcessKey
     from ..attachment import Attachment
     from .idle_tracing import IdleTracing

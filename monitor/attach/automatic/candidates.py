@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Container, Hashable, Iterable
 
     from ...board.board import NoBudgetReason, ProcessRow
-    from ...host.kinds import KnownProgram
+    from ...host.known_programs import KnownProgram
     from ...snapshot.snapshot import GpuProcess, ProcessKey, WatchedJob
     from .run_answer import RunAnswer
 

@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping
 
 import msgspec
 
-from ..kinds import starts_sessions
+from ..known_programs import starts_sessions
 from ..processes import GONE_NOTE, ProcessDirectory
 
 _MAX_ANCESTORS = 64

@@ -10,14 +10,16 @@ import msgspec
 
 from vramtop.estimator.common.records import replace
 
+from ...snapshot.demand import HOST_FIGURES
 from ...snapshot.faults import Fault
-from ...snapshot.snapshot import FIRST_SAMPLE, HOST_FIGURES, ProcessFigures
+from ...snapshot.snapshot import FIRST_SAMPLE, ProcessFigures
 from ..processes import load_stat
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from ...snapshot.snapshot import Demand, GpuProcess, GpuReading, ProcessFigure, ProcessKey
+    from ...snapshot.demand import Demand, ProcessFigure
+    from ...snapshot.snapshot import GpuProcess, GpuReading, ProcessKey
     from ..processes import ProcessStat
 
 MIN_WINDOW_SECONDS = 0.5

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Literal
 
-from ...snapshot.snapshot import gpu_list
+from ...snapshot.gpu_list import gpu_list
 from ..assigned_gpus import assign_gpus, assigned_gpu_indices, target_devices
 from ..check_result import PYTHON_ELSEWHERE, CheckResult, fails, inconclusive, passes, skips, warns
 from ..context import CheckContext

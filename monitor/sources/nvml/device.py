@@ -11,17 +11,9 @@ import msgspec
 from vramtop.estimator.common.records import replace
 
 from ...host.plain_text import sanitize_line
+from ...snapshot.demand import DRIVER_FIGURES, CurrentDemand
 from ...snapshot.faults import ASLEEP, NOT_LISTED, Fault
-from ...snapshot.snapshot import (
-    DRIVER_FIGURES,
-    ComputeMode,
-    CurrentDemand,
-    GpuProcess,
-    GpuReading,
-    MigReading,
-    ProcessFigures,
-    ProcessType,
-)
+from ...snapshot.snapshot import ComputeMode, GpuProcess, GpuReading, MigReading, ProcessFigures, ProcessType
 from .device_calls import (
     MAX_GPU_BYTES,
     NO_INSTANCE,
@@ -41,8 +33,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from ...host.processes import ProcessFacts
+    from ...snapshot.demand import Demand, ProcessFigure
     from ...snapshot.gpu_details import GpuDetails
-    from ...snapshot.snapshot import Demand, ProcessFigure
     from .details import NvmlDetails
 
 # GPUs that the kernel suspends to save power, as in laptops: a driver call would wake them.

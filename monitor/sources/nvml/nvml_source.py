@@ -15,8 +15,9 @@ from vramtop.estimator.common.records import replace
 from ...host.inspect.host_figures import HostFigures
 from ...host.processes import ProcessDirectory
 from ...probe.probe_directory import ProbeDirectory
+from ...snapshot.demand import CurrentDemand
 from ...snapshot.faults import NO_ANSWER, NOT_LISTED, Fault
-from ...snapshot.snapshot import CurrentDemand, GpuReading, Snapshot, Source
+from ...snapshot.snapshot import GpuReading, Snapshot, Source
 from .device import NvmlDevice, driver_addresses
 from .device_calls import MACHINE_CODES, code_of, driver_hang_error, no_driver_error
 

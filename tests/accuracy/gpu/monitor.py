@@ -18,7 +18,7 @@ from typing import Any
 import pynvml
 from programs import SIMULATED_GIB, Machine, ProgramError, errors_as, exit_code, machine, print_figures
 
-from vramtop.monitor.snapshot.snapshot import DRIVER_FIGURES, HOST_FIGURES, CurrentDemand, Demand
+from vramtop.monitor.snapshot.demand import DRIVER_FIGURES, HOST_FIGURES, CurrentDemand, Demand
 from vramtop.monitor.sources.nvml.nvml_source import NvmlSource
 
 

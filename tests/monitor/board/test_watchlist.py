@@ -12,7 +12,8 @@ from vramtop.estimator.estimation import estimate
 from vramtop.estimator.job.job import Inference, Job, ModelSpec, Parallel, Target, Training
 from vramtop.monitor.board.board import group_processes
 from vramtop.monitor.board.watchlist import Watchlist
-from vramtop.monitor.snapshot.snapshot import GpuProcess, GpuReading, MemoryHistory, Snapshot, WatchedJob
+from vramtop.monitor.snapshot.memory_history import MemoryHistory
+from vramtop.monitor.snapshot.snapshot import GpuProcess, GpuReading, Snapshot, WatchedJob
 
 JOB = Job(name="sft", model=ModelSpec(id="gpt2"))
 OTHER = Job(name="other", model=ModelSpec(id="gpt2"))

@@ -1,7 +1,7 @@
 import pytest
 from hypothesis import given, strategies as st
 
-from vramtop.monitor.snapshot.snapshot import gpu_list
+from vramtop.monitor.snapshot.gpu_list import gpu_list
 
 
 @pytest.mark.parametrize(

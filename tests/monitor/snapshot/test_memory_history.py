@@ -2,7 +2,7 @@
 
 from vramtop.estimator.common.sizes import GIB
 from vramtop.monitor.snapshot.faults import NO_ANSWER, Fault
-from vramtop.monitor.snapshot.snapshot import MemoryHistory, usual_interval
+from vramtop.monitor.snapshot.memory_history import MemoryHistory, usual_interval
 
 
 def test_samples_are_oldest_first_and_the_oldest_are_dropped(make_snapshot, make_gpu, make_process):

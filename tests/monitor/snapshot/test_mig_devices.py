@@ -5,7 +5,9 @@ from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.job.job import Job, ModelSpec
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.snapshot.faults import Fault
-from vramtop.monitor.snapshot.snapshot import MemoryHistory, WatchedJob, device_of, mig_devices
+from vramtop.monitor.snapshot.memory_history import MemoryHistory
+from vramtop.monitor.snapshot.mig_devices import device_of, mig_devices
+from vramtop.monitor.snapshot.snapshot import WatchedJob
 
 
 def test_each_device_has_the_memory_of_its_instance_and_names_the_device_it_shares_it_with(make_mig_gpu, make_process):

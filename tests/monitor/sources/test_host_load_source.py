@@ -1,6 +1,7 @@
 """The host's load is read only while it is shown, and not at every reading."""
 
-from vramtop.monitor.snapshot.snapshot import CurrentDemand, Demand, HostLoad
+from vramtop.monitor.snapshot.demand import CurrentDemand, Demand
+from vramtop.monitor.snapshot.snapshot import HostLoad
 from vramtop.monitor.sources.sampler import HOST_INTERVAL_SECONDS, HostLoadSource
 
 

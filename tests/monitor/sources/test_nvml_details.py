@@ -4,8 +4,8 @@ import pynvml
 import pytest
 from waiting import until
 
+from vramtop.monitor.snapshot.demand import CurrentDemand, Demand
 from vramtop.monitor.snapshot.gpu_details import EccErrors, NvLinks, PcieLink, RemappedRows
-from vramtop.monitor.snapshot.snapshot import CurrentDemand, Demand
 from vramtop.monitor.sources.nvml.details import COMPACT_INTERVAL_SECONDS, HEALTH_INTERVAL_SECONDS, pci_place
 from vramtop.monitor.sources.nvml.nvml_source import NvmlSource
 

@@ -5,7 +5,7 @@ import os
 import pynvml
 import pytest
 
-from vramtop.monitor.snapshot.snapshot import CurrentDemand, Demand
+from vramtop.monitor.snapshot.demand import CurrentDemand, Demand
 from vramtop.monitor.sources.nvml.nvml_source import NvmlSource
 
 GIB = 2**30

@@ -5,7 +5,8 @@ from collections.abc import Callable
 import pytest
 
 from vramtop.monitor.snapshot.gpu_details import GpuDetails
-from vramtop.monitor.snapshot.snapshot import GpuReading, mig_devices
+from vramtop.monitor.snapshot.mig_devices import mig_devices
+from vramtop.monitor.snapshot.snapshot import GpuReading
 from vramtop.tui.draw.labels import gpu_figure_parts, hardware_cell
 
 

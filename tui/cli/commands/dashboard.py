@@ -14,7 +14,7 @@ from vramtop.monitor.attach.automatic.automatic_attach import AutomaticAttach
 from vramtop.monitor.attach.automatic.idle_tracing import IdleTracing
 from vramtop.monitor.attach.automatic.left_alone import LeftAlone
 from vramtop.monitor.history.run_recorder import RunRecorder
-from vramtop.monitor.snapshot.snapshot import CurrentDemand, Demand, ProcessFigure
+from vramtop.monitor.snapshot.demand import CurrentDemand, Demand, ProcessFigure
 from vramtop.monitor.sources.nvml.nvml_source import NvmlSource
 from vramtop.monitor.sources.sampler import EarlySampler, HostLoadSource, OptionalGpuSource
 from vramtop.monitor.storage.pending_jobs import PendingJobs

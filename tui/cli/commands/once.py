@@ -19,7 +19,10 @@ from vramtop.monitor.attach.automatic.automatic_attach import AutomaticAttach
 from vramtop.monitor.board.board import Board, GpuRow, Hidden, PendingRow, ProcessRow, RunRow
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.host.kinds import kind_label
-from vramtop.monitor.snapshot.snapshot import CurrentDemand, MigDevice, Snapshot, WatchedJob, gpu_list, mig_devices
+from vramtop.monitor.snapshot.demand import CurrentDemand
+from vramtop.monitor.snapshot.gpu_list import gpu_list
+from vramtop.monitor.snapshot.mig_devices import MigDevice, mig_devices
+from vramtop.monitor.snapshot.snapshot import Snapshot, WatchedJob
 from vramtop.monitor.sources.nvml.nvml_source import NvmlSource
 
 from ...draw.palette import STATUSES, VERDICTS, budget_size, unattributed_label

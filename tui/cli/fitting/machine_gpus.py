@@ -11,7 +11,8 @@ from vramtop.estimator.budget import Budget
 from vramtop.estimator.common.errors import CannotTellError
 from vramtop.estimator.estimation import estimate
 from vramtop.monitor.board.capacity import DeviceCapacity, device_capacities
-from vramtop.monitor.snapshot.snapshot import DeviceIndex, Snapshot, gpu_list
+from vramtop.monitor.snapshot.gpu_list import gpu_list
+from vramtop.monitor.snapshot.snapshot import DeviceIndex, Snapshot
 from vramtop.monitor.sources.nvml.nvml_source import NvmlSource
 from vramtop.monitor.storage.reservations import Reservations
 

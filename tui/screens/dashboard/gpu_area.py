@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
     from vramtop.monitor.board.board import Board, GpuRow
     from vramtop.monitor.snapshot.gpu_details import DetailLevel
-    from vramtop.monitor.snapshot.snapshot import GpuKey, MemoryHistory
+    from vramtop.monitor.snapshot.memory_history import MemoryHistory
+    from vramtop.monitor.snapshot.snapshot import GpuKey
 
     from ...draw.memory_graph import Readings
     from ..base import BoardFeed

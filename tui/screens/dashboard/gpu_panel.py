@@ -8,7 +8,7 @@ from rich.cells import cell_len
 from textual.content import Content
 
 from vramtop.estimator.common.sizes import UNSEEN_BYTES, format_gib
-from vramtop.monitor.snapshot.snapshot import GpuReading, MigDevice
+from vramtop.monitor.snapshot.mig_devices import MigDevice
 
 from ...draw.labels import (
     FAINT,
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from vramtop.monitor.board.board import GpuRow, ProcessRow
+    from vramtop.monitor.snapshot.snapshot import GpuReading
 
     from ...draw.memory_graph import Readings
 

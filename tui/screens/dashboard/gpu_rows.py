@@ -12,7 +12,7 @@ from textual.content import Content
 from textual.message import Message
 
 from vramtop.estimator.common.sizes import GIB, format_gib
-from vramtop.monitor.snapshot.snapshot import GpuKey, GpuReading, MigDevice
+from vramtop.monitor.snapshot.mig_devices import MigDevice
 
 from ...draw.labels import (
     FAINT,
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from vramtop.monitor.board.board import Board, GpuRow
+    from vramtop.monitor.snapshot.snapshot import GpuKey, GpuReading
 
     from ..base import BoardFeed
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from vramtop.estimator.common.sizes import GIB, format_gib
 from vramtop.monitor.host.kinds import kind_label
-from vramtop.monitor.snapshot.snapshot import gpu_list
+from vramtop.monitor.snapshot.gpu_list import gpu_list
 
 from ...draw.labels import CellText, Tone, severity_rank, shorten, status_tone, worst_row
 from ...draw.palette import STATUSES

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 
 from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import format_gib
-from vramtop.monitor.snapshot.snapshot import DRIVER_FIGURES, Demand, ProcessFigure, ProcessKey
+from vramtop.monitor.snapshot.demand import DRIVER_FIGURES, Demand, ProcessFigure
 
 from ...draw.labels import CellText, budget_label, difference_label, figure_text, format_duration, status_tone
 from ...draw.text_output import printable
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from vramtop.monitor.board.board import ProcessGroup, ProcessRow
+    from vramtop.monitor.snapshot.snapshot import ProcessKey
 
 
 ColumnName = Literal[

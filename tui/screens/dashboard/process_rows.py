@@ -11,7 +11,7 @@ import msgspec
 
 from vramtop.estimator.common.sizes import format_gib
 from vramtop.monitor.board.board import Board, GpuRow, GroupKey, ProcessGroup, ProcessRow
-from vramtop.monitor.snapshot.snapshot import GpuReading, MigDevice, ProcessKey
+from vramtop.monitor.snapshot.mig_devices import MigDevice
 
 from ...draw.labels import WORST_FIRST, CellText, severity_rank
 from ...draw.palette import unattributed_label
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
     from vramtop.monitor.host.inspect.ancestry import Ancestor
+    from vramtop.monitor.snapshot.snapshot import GpuReading, ProcessKey
 
 
 SortKey = Literal["STATUS", "VRAM", "GPU", "DIFF", "PID", "UP", "USER", "SM", "BW", "CPU", "RAM", "THR"]

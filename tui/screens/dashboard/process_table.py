@@ -52,7 +52,8 @@ if TYPE_CHECKING:
 
     from vramtop.monitor.board.board import Board, ProcessRow
     from vramtop.monitor.host.inspect.ancestry import Ancestor, AncestryReader
-    from vramtop.monitor.snapshot.snapshot import Demand, ProcessKey
+    from vramtop.monitor.snapshot.demand import Demand
+    from vramtop.monitor.snapshot.snapshot import ProcessKey
 
     from ...draw.labels import CellText
     from ..base import BoardApp

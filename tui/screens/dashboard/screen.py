@@ -20,7 +20,7 @@ from vramtop.estimator.common.errors import NOT_REHEARSED
 from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import format_gib
 from vramtop.monitor.board.board import BEING_READ, PendingRow
-from vramtop.monitor.snapshot.snapshot import gpu_list
+from vramtop.monitor.snapshot.gpu_list import gpu_list
 from vramtop.monitor.storage.settings.schema import COLUMNS, HOST_LINE, SORT, VIEW
 
 from ...draw.labels import (
@@ -63,7 +63,8 @@ if TYPE_CHECKING:
     from vramtop.estimator.job.job import Job
     from vramtop.monitor.board.board import Board, Hidden, NoBudgetReason, ProcessRow, RunRow
     from vramtop.monitor.board.divergence import Status
-    from vramtop.monitor.snapshot.snapshot import Demand, GpuKey, HostLoad
+    from vramtop.monitor.snapshot.demand import Demand
+    from vramtop.monitor.snapshot.snapshot import GpuKey, HostLoad
 
     from ..base import BoardApp, BoardFeed
 

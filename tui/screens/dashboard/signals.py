@@ -17,7 +17,8 @@ from textual.widgets import Button
 from vramtop.estimator.common.sizes import format_gib
 from vramtop.monitor.board.board import Board, ProcessRow
 from vramtop.monitor.host.terminate import GRACE_SECONDS, ProcessTermination, TerminationBatch
-from vramtop.monitor.snapshot.snapshot import GpuProcess, GpuReading, ProcessKey, gpu_list
+from vramtop.monitor.snapshot.gpu_list import gpu_list
+from vramtop.monitor.snapshot.snapshot import GpuProcess, GpuReading, ProcessKey
 
 from ...draw.labels import MUTED, SEPARATOR, format_duration, gpu_labels, process_name, shorten
 from ...draw.text_output import printable

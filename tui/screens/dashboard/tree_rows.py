@@ -9,7 +9,7 @@ import msgspec
 from vramtop.estimator.common.records import replace
 from vramtop.monitor.board.board import Board, ProcessGroup, ProcessRow
 from vramtop.monitor.host.inspect.ancestry import Ancestor
-from vramtop.monitor.host.kinds import starts_sessions
+from vramtop.monitor.host.known_programs import starts_sessions
 
 from .process_rows import SortKey, TableRow, in_order, matches, order_key
 

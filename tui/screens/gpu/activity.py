@@ -8,7 +8,7 @@ import msgspec
 from textual.content import Content
 
 from vramtop.estimator.common.sizes import format_gib
-from vramtop.monitor.snapshot.snapshot import MigDevice
+from vramtop.monitor.snapshot.mig_devices import MigDevice
 
 from ...draw.labels import MUTED, bar_content, held_cells_with_budget_mark, power_words
 from ...draw.palette import colour_of
@@ -16,7 +16,8 @@ from .lines import LineShape, bar_line, history_line, labelled, line_shape, shar
 
 if TYPE_CHECKING:
     from vramtop.monitor.board.board import GpuRow
-    from vramtop.monitor.snapshot.snapshot import GpuFigure, GpuReading, MemoryHistory
+    from vramtop.monitor.snapshot.memory_history import GpuFigure, MemoryHistory
+    from vramtop.monitor.snapshot.snapshot import GpuReading
 
     from ...draw.memory_graph import Readings
 

@@ -12,7 +12,8 @@ from ...draw.palette import colour_of
 from ...widgets.cell_rows import CellRows
 
 if TYPE_CHECKING:
-    from vramtop.monitor.snapshot.snapshot import GpuFigure, GpuReading
+    from vramtop.monitor.snapshot.memory_history import GpuFigure
+    from vramtop.monitor.snapshot.snapshot import GpuReading
 
     from .activity import Histories
 

@@ -32,8 +32,9 @@ if TYPE_CHECKING:
     from textual.geometry import Size
 
     from vramtop.monitor.board.board import Board, GpuRow
+    from vramtop.monitor.snapshot.demand import Demand
     from vramtop.monitor.snapshot.gpu_details import DetailLevel
-    from vramtop.monitor.snapshot.snapshot import Demand, GpuKey, GpuReading, ProcessKey
+    from vramtop.monitor.snapshot.snapshot import GpuKey, GpuReading, ProcessKey
 
     from ..base import BoardFeed
 

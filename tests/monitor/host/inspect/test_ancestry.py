@@ -9,7 +9,7 @@ import pytest
 
 from vramtop.monitor.host import processes
 from vramtop.monitor.host.inspect.ancestry import AncestryReader
-from vramtop.monitor.host.kinds import starts_sessions
+from vramtop.monitor.host.known_programs import starts_sessions
 
 LAUNCHER = (
     "import subprocess, sys; child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)']);"

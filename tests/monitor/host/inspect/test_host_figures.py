@@ -12,7 +12,8 @@ from vramtop.estimator.common.records import replace
 from vramtop.monitor.host.inspect import host_figures
 from vramtop.monitor.host.inspect.host_figures import HostFigures
 from vramtop.monitor.host.processes import load_stat
-from vramtop.monitor.snapshot.snapshot import FIRST_SAMPLE, Demand, GpuProcess, GpuReading
+from vramtop.monitor.snapshot.demand import Demand
+from vramtop.monitor.snapshot.snapshot import FIRST_SAMPLE, GpuProcess, GpuReading
 
 EVERYTHING = Demand(figures_of_all=frozenset({"cpu_percent", "rss_bytes", "threads", "sm_percent"}))
 BUSY = (

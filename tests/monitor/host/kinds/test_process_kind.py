@@ -2,7 +2,8 @@
 
 import pytest
 
-from vramtop.monitor.host.kinds import CommandLine, KnownProgram, identify, kind_label, runs
+from vramtop.monitor.host.kinds import CommandLine, identify, kind_label, runs
+from vramtop.monitor.host.known_programs import KnownProgram
 
 MADE_UP = KnownProgram(kind="server", name="Gibbon", executables=("gibbon",), with_word=("serve",))
 

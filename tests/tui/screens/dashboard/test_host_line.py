@@ -5,7 +5,8 @@ from screen_host import screen_lines
 from waiting import until_shown
 
 from vramtop.monitor.board.watchlist import Watchlist
-from vramtop.monitor.snapshot.snapshot import CurrentDemand, Demand, HostLoad
+from vramtop.monitor.snapshot.demand import CurrentDemand, Demand
+from vramtop.monitor.snapshot.snapshot import HostLoad
 from vramtop.tui.app.app import AppOptions, VramtopApp
 from vramtop.tui.screens.dashboard.screen import has_room, host_line
 

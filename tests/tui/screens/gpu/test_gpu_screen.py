@@ -10,9 +10,10 @@ from waiting import until_shown
 
 from vramtop.estimator.common.records import replace
 from vramtop.monitor.board.watchlist import Watchlist
+from vramtop.monitor.snapshot.demand import CurrentDemand
 from vramtop.monitor.snapshot.faults import NO_ANSWER, Fault
 from vramtop.monitor.snapshot.gpu_details import EccErrors, GpuDetails, NvLinks, PcieLink, RemappedRows
-from vramtop.monitor.snapshot.snapshot import CurrentDemand, Snapshot
+from vramtop.monitor.snapshot.snapshot import Snapshot
 from vramtop.tui.app.app import AppOptions, VramtopApp
 from vramtop.tui.screens.dashboard.gpu_rows import GpuRows
 from vramtop.tui.screens.gpu.screen import GpuScreen

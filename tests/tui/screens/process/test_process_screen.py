@@ -14,8 +14,9 @@ from vramtop.estimator.common.records import replace
 from vramtop.estimator.job.job import Job, ModelSpec
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.host.inspect import host_figures, process_details
+from vramtop.monitor.snapshot.demand import CurrentDemand
 from vramtop.monitor.snapshot.faults import Fault
-from vramtop.monitor.snapshot.snapshot import CurrentDemand, ProcessFigures, Source, WatchedJob
+from vramtop.monitor.snapshot.snapshot import ProcessFigures, Source, WatchedJob
 from vramtop.monitor.sources.nvml.nvml_source import NvmlSource
 from vramtop.tui.app.app import AppOptions, VramtopApp
 from vramtop.tui.screens.attach.screen import AttachScreen

@@ -13,16 +13,9 @@ from vramtop.estimator.common.records import replace
 from vramtop.estimator.job.job import Job
 from vramtop.monitor.board.board import Board
 from vramtop.monitor.board.watchlist import Watchlist
+from vramtop.monitor.snapshot.demand import CurrentDemand
 from vramtop.monitor.snapshot.faults import Fault
-from vramtop.monitor.snapshot.snapshot import (
-    FIRST_SAMPLE,
-    CurrentDemand,
-    GpuProcess,
-    GpuReading,
-    ProcessFigures,
-    Source,
-    WatchedJob,
-)
+from vramtop.monitor.snapshot.snapshot import FIRST_SAMPLE, GpuProcess, GpuReading, ProcessFigures, Source, WatchedJob
 from vramtop.monitor.sources.nvml.nvml_source import NvmlSource
 from vramtop.tui.app.app import AppOptions, VramtopApp
 from vramtop.tui.screens.dashboard.process_columns import (

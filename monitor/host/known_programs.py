@@ -1,0 +1,180 @@
+"""Programs that are known by their command line, in tables with one row each: a new program is a row.
+
+Names are those of their sources: the commands that they install, the modules that ``python -m`` runs, and the titles
+that they give their processes (``setproctitle``).
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+ProcessKind = Literal["training", "server", "notebook", "desktop", "helper", "other", "unknown"]
+"""What a process is. ``training``: a Python program that may train, which only reading it tells; ``unknown``: its
+command line cannot be read."""
+
+
+class KnownProgram(msgspec.Struct, frozen=True, kw_only=True):
+    """One row of the tables: a program, and the marks of which any one identifies its processes."""
+
+    kind: ProcessKind
+    name: str | None
+    """Name for people, such as ``vLLM`` or ``Jupyter kernel``; None: its command says it better."""
+    executables: tuple[str, ...] = ()
+    """Names of the file that runs, also of a script that Python runs; with ``*`` at the end, their beginnings."""
+    modules: tuple[str, ...] = ()
+    """Modules that ``python -m`` runs, or packages whose modules it runs."""
+    scripts: tuple[str, ...] = ()
+    """Ends of the path of a script, such as ``ComfyUI/main.py``."""
+    titles: tuple[str, ...] = ()
+    """Beginnings of the title that its processes give themselves in place of their command line."""
+    code: tuple[str, ...] = ()
+    """Parts of the code that ``python -c`` runs."""
+    has_job: bool = False
+    """Its launch line tells how much memory it takes, although it does not train.
+
+    Not set for notebooks: which of their cells will run is not known, so that they are read only when asked for.
+    """
+    with_word: tuple[str, ...] = ()
+    """One of these words must follow as well, such as a subcommand; empty: none."""
+
+    @property
+    def may_have_job(self) -> bool:
+        """True if reading the process may tell what it trains, or how much memory it takes."""
+        return self.has_job or self.kind in ("training", "unknown")
+
+
+_DISPLAY = (
+    *("X", "Xorg", "Xorg.bin", "Xwayland", "Xvfb", "gnome-shell", "gnome-session-b*", "mutter*", "gdm-x-session"),
+    *("kwin_x11", "kwin_wayland", "plasmashell", "ksmserver", "krunner", "sddm-greeter*", "xdg-desktop-por*"),
+    *("sway", "Hyprland", "weston", "gamescope*", "cinnamon", "muffin", "marco", "xfwm4", "xfdesktop", "picom"),
+    *("compiz", "niri", "river", "cosmic-*", "budgie-wm", "gala", "wayfire", "labwc", "nxagent", "Xvnc"),
+    *("kitty", "alacritty", "ghostty", "wezterm-gui", "gjs", "nautilus", "dolphin"),
+)
+_WINDOWS = (
+    *("firefox*", "GeckoMain", "Isolated Web Co", "Web Content", "thunderbird*", "chrome", "chromium*", "brave*"),
+    *("msedge", "opera", "vivaldi-bin", "steam", "steamwebhelper", "code", "cursor", "electron", "slack", "discord"),
+    *("Discord", "spotify", "zoom", "teams", "teams-for-linux", "obs", "vlc", "mpv", "gimp*", "krita"),
+    *("parsecd", "sunshine", "nomachine", "obsidian", "signal-desktop", "telegram-deskto*", "nvidia-settings"),
+    *("zed-editor", "anydesk", "rustdesk", "soffice.bin"),
+)
+DESKTOP = (KnownProgram(kind="desktop", name=None, executables=(*_DISPLAY, *_WINDOWS)),)
+TRAINING = (
+    KnownProgram(
+        kind="training", name="Ray Train",
+        titles=("ray::RayTrainWorker", "ray::_RayTrainWorker", "ray::TorchTrainer", "ray::TrainTrainable"),
+    ),
+    KnownProgram(kind="training", name="verl", titles=("ray::WorkerDict", "ray::FusedWorker")),
+    KnownProgram(
+        kind="training", name="OpenRLHF",
+        titles=("ray::PolicyModelActor", "ray::CriticModelActor", "ray::ReferenceModelActor", "ray::RewardModelActor"),
+    ),
+)  # fmt: skip
+NOTEBOOKS = (
+    KnownProgram(
+        kind="notebook", name="Jupyter kernel",
+        modules=("ipykernel_launcher", "ipykernel", "colab_kernel_launcher", "xpython_launcher"),
+    ),
+    KnownProgram(
+        kind="notebook", name="Jupyter",
+        executables=("jupyter", "jupyter-lab", "jupyter-notebook", "jupyter-server", "jupyterhub-singleuser"),
+        modules=("jupyterlab", "notebook", "jupyter_server", "jupyter"),
+    ),
+    KnownProgram(kind="notebook", name="marimo", executables=("marimo",), modules=("marimo",)),
+)  # fmt: skip
+HELPERS = (
+    KnownProgram(kind="helper", name="MPS server", executables=("nvidia-cuda-mps-*",)),
+    KnownProgram(kind="helper", name="DCGM", executables=("nv-hostengine", "dcgm-exporter", "dcgmi", "dcgmproftest*")),
+    KnownProgram(
+        kind="helper", name="NVIDIA's daemon",
+        executables=("nvidia-persistenced", "nvidia-persiste*", "nvidia-powerd", "nv-fabricmanager", "nvidia-smi"),
+    ),
+    KnownProgram(kind="helper", name="monitor", executables=("nvitop", "nvtop", "gpustat", "btop", "vramtop")),
+    KnownProgram(kind="helper", name="data loader worker", executables=("pt_data_worker",)),
+    KnownProgram(kind="helper", name="compile worker", modules=("torch._inductor.compile_worker",)),
+    KnownProgram(
+        kind="helper", name="multiprocessing",
+        code=("multiprocessing.resource_tracker", "multiprocessing.forkserver", "multiprocessing.semaphore_tracker"),
+    ),
+    KnownProgram(
+        kind="helper", name="launcher", executables=("torchrun", "accelerate", "accelerate-launch", "deepspeed"),
+        modules=("torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch"),
+    ),
+    KnownProgram(
+        kind="helper", name="Ray",
+        executables=("raylet", "gcs_server"), titles=("ray::IDLE", "ray::DashboardAgent", "ray::RuntimeEnvAgent"),
+    ),
+    KnownProgram(kind="helper", name="Weights & Biases", executables=("wandb-core", "wandb"), modules=("wandb",)),
+    KnownProgram(kind="helper", name="TensorBoard", executables=("tensorboard",), modules=("tensorboard",)),
+)  # fmt: skip
+OTHERS = (
+    KnownProgram(kind="other", name="Ray worker", titles=("ray::",)),
+    KnownProgram(kind="other", name="Frigate", titles=("frigate.",)),
+    KnownProgram(kind="other", name="Blender", executables=("blender",)),
+    KnownProgram(kind="other", name="ffmpeg", executables=("ffmpeg",)),
+    KnownProgram(kind="other", name="gpu-burn", executables=("gpu_burn", "gpu-burn")),
+)  # fmt: skip
+SERVERS = (
+    KnownProgram(
+        kind="server", name="vLLM", executables=("vllm",), modules=("vllm",),
+        titles=("VLLM::", "ray::RayWorkerWrapper"), has_job=True,
+    ),
+    KnownProgram(kind="server", name="TRL vLLM", executables=("trl",), with_word=("vllm-serve",)),
+    KnownProgram(
+        kind="server", name="SGLang", executables=("sglang",), modules=("sglang",), titles=("sglang::",), has_job=True,
+    ),
+    KnownProgram(
+        kind="server", name="TGI", modules=("text_generation_server",),
+        executables=("text-generation-launcher", "text-generation-server", "text-generation-router"),
+    ),
+    KnownProgram(
+        kind="server", name="Triton", executables=("tritonserver", "triton_python_backend_stub", "perf_analyzer"),
+    ),
+    KnownProgram(kind="server", name="TensorRT-LLM", executables=("trtllm-*",), modules=("tensorrt_llm",)),
+    KnownProgram(
+        kind="server", name="llama.cpp", executables=("llama-server", "llama-cli", "llama-bench"),
+        modules=("llama_cpp.server",),
+    ),
+    KnownProgram(kind="server", name="Ollama", executables=("ollama", "ollama_llama_server", "ollama_llama_se*")),
+    KnownProgram(kind="server", name="LMDeploy", executables=("lmdeploy",), modules=("lmdeploy",)),
+    KnownProgram(kind="server", name="TEI", executables=("text-embeddings-router", "python-text-embeddings-server")),
+    KnownProgram(kind="server", name="Infinity", executables=("infinity_emb",), modules=("infinity_emb",)),
+    KnownProgram(kind="server", name="TorchServe", executables=("torchserve",),
+                 scripts=("ts/model_service_worker.py",)),
+    KnownProgram(kind="server", name="DeepSpeed-MII", modules=("mii.launch",)),
+    KnownProgram(kind="server", name="Aphrodite", executables=("aphrodite",), modules=("aphrodite",)),
+    KnownProgram(kind="server", name="TabbyAPI", scripts=("tabbyAPI/main.py", "tabbyapi/main.py")),
+    KnownProgram(kind="server", name="koboldcpp", executables=("koboldcpp*",), scripts=("koboldcpp.py",)),
+    KnownProgram(kind="server", name="Xinference", executables=("xinference*",), modules=("xinference",)),
+    KnownProgram(kind="server", name="FastChat", modules=("fastchat.serve",)),
+    KnownProgram(kind="server", name="Ray Serve", titles=("ray::ServeReplica",)),
+    KnownProgram(kind="server", name="BentoML", executables=("bentoml",), modules=("bentoml", "_bentoml_impl")),
+    KnownProgram(kind="server", name="LitServe", executables=("litserve",)),
+    KnownProgram(kind="server", name="TensorFlow Serving", executables=("tensorflow_model_server", "tensorflow_mode*")),
+    KnownProgram(
+        kind="server", name="ComfyUI", executables=("comfy", "comfyui"), modules=("comfyui",),
+        scripts=("ComfyUI/main.py", "comfyui/main.py"),
+    ),
+    KnownProgram(
+        kind="server", name="Stable Diffusion web UI", executables=("invokeai-web",),
+        scripts=("stable-diffusion-webui/launch.py", "stable-diffusion-webui/webui.py", "webui-forge/launch.py"),
+    ),
+    KnownProgram(kind="server", name="text-generation-webui", scripts=("text-generation-webui/server.py",)),
+)  # fmt: skip
+PROGRAMS = (*SERVERS, *NOTEBOOKS, *HELPERS, *TRAINING, *DESKTOP, *OTHERS)
+"""Every known program; the first that matches counts."""
+
+_SESSIONS = frozenset(
+    (
+        *("init", "systemd", "launchd", "login", "sshd", "sshd-session", "mosh-server", "screen", "cron", "crond"),
+        *("atd", "conmon", "dockerd", "containerd", "tini", "dumb-init", "docker-init", "supervisord", "slurmd"),
+        *("kthreadd", "gnome-shell", "plasmashell", "sddm", "gdm", "lightdm"),
+    )
+)
+_SESSION_BEGINNINGS = ("tmux", "containerd-shim", "gnome-session", "gnome-terminal", "systemd-", "(sd-pam")
+
+
+def starts_sessions(name: str | None) -> bool:
+    """Return True if a program of this name starts logins, services or containers, which have nothing in common."""
+    return name in _SESSIONS or (name or "").startswith(_SESSION_BEGINNINGS)
