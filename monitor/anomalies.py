@@ -12,7 +12,8 @@ from vramtop.estimator.common.trust import user_name
 
 from .host.idleness import IdleTracker
 from .host.plain_text import duration_text
-from .host.processes import ENDED_NOTE, ZOMBIE_NOTE, ProcessOrigin, read_origin
+from .host.process_directory import ENDED_NOTE, ZOMBIE_NOTE
+from .host.process_origin import ProcessOrigin, read_origin
 from .snapshot.snapshot import GpuProcess, GpuReading, Snapshot
 
 # One anomaly on a GPU, and the context that the rules search for anomalies.

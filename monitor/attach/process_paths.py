@@ -8,7 +8,7 @@ from vramtop.estimator.common.records import replace
 from vramtop.estimator.readers.source.data_files import follow_links
 from vramtop.estimator.readers.source.evidence import JobReading
 
-from ..host.processes import namespace_pids
+from ..host.process_stat import namespace_pids
 
 
 def reaches_into(path: str, pid: int, root: Path | None) -> bool:

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 from vramtop.estimator.common.limits import LimitError
 
 from ..fleet.fleet import RankFacts
+from ..host.process_environment import read_environ
 from ..host.process_info import parse_rank
-from ..host.processes import is_same_start, read_environ, start_time_of
+from ..host.process_stat import is_same_start, start_time_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -22,17 +22,11 @@ from vramtop.estimator.readers.program.program import Launch
 from vramtop.estimator.readers.source.data_files import FilesystemView
 from vramtop.estimator.readers.source.evidence import Finding, JobReading
 
-from ..host.process_info import (
-    ProcessInfo,
-    RunProcesses,
-    ancestors,
-    find_interpreter,
-    find_run_processes,
-    installed_versions,
-    parse_rank,
-    read_process,
-)
-from ..host.processes import container_info, container_root, is_own_process
+from ..host.containers import container_info, container_root
+from ..host.interpreter import find_interpreter, installed_versions
+from ..host.process_info import ProcessInfo, ancestors, parse_rank, read_process
+from ..host.process_stat import is_own_process
+from ..host.run_processes import RunProcesses, find_run_processes
 from ..probe.probe_reader import ProbeReader
 from ..probe.probe_settings import settings_from_probe
 from .attachment import Attachment, RankProcess

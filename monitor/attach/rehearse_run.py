@@ -14,8 +14,11 @@ from vramtop.estimator.job.job import Job
 from vramtop.estimator.job.settings import Program
 from vramtop.estimator.readers.source.evidence import Finding, JobReading
 
-from ..host.process_info import find_interpreter, find_run_processes, read_process
-from ..host.processes import container_root, is_own_process
+from ..host.containers import container_root
+from ..host.interpreter import find_interpreter
+from ..host.process_info import read_process
+from ..host.process_stat import is_own_process
+from ..host.run_processes import find_run_processes
 from ..probe.launch import without_probe
 
 if TYPE_CHECKING:
@@ -26,7 +29,7 @@ if TYPE_CHECKING:
     from vramtop.estimator.job.gpu_catalogue import Gpu
     from vramtop.estimator.trace.own_program import WhatRuns
 
-    from ..host.process_info import RunProcesses
+    from ..host.run_processes import RunProcesses
     from .attachment import Attachment
 
 _RANKS = (

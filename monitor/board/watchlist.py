@@ -11,7 +11,7 @@ import msgspec
 from vramtop.estimator.common.records import replace
 
 from ..anomalies import AnomalyDetector
-from ..host.processes import is_running
+from ..host.process_stat import is_running
 from ..snapshot.memory_history import MemoryHistory
 from .board import Board, GpuRow, PendingRow, ProcessRow, RunRow
 from .board_rows import committed_bytes, gpu_rows, growth_by_device, overlap

@@ -14,7 +14,7 @@ from vramtop.estimator.common.process_limit import ProcessLimitError
 from vramtop.estimator.common.records import replace
 from vramtop.estimator.trace.interpreters import find_interpreters, probe_interpreter
 
-from ..host.processes import ProcessDirectory
+from ..host.process_directory import ProcessDirectory
 from ..preflight.machine import DRIVER_TIMEOUT_SECONDS
 from ..snapshot.snapshot import GpuReading
 from ..sources.nvml.device_calls import DRIVER_VERSION_FILE

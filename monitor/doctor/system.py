@@ -11,8 +11,8 @@ import psutil
 
 from vramtop.estimator.common.version import DISTRIBUTION
 
-from ..host.machine import read_number
-from ..host.processes import HOST_PID_NAMESPACE
+from ..host.cgroup import read_number
+from ..host.process_stat import HOST_PID_NAMESPACE
 from .facts import SystemFacts
 
 REPORTED_PACKAGES = (

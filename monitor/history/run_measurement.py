@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from vramtop.estimator.common.trust import process_owner
 
-from ..host.processes import read_stat
+from ..host.process_stat import read_stat
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -11,7 +11,8 @@ from typing import Any
 
 from vramtop.estimator.common.untrusted_files import check_nesting
 
-from ..host.processes import namespace_pids, open_files
+from ..host.process_environment import open_files
+from ..host.process_stat import namespace_pids
 from ..snapshot.field_types import MAX_UNIX_SECONDS
 from ..snapshot.snapshot import AllocatorCounters, ProcessCounters
 

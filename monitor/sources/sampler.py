@@ -12,7 +12,7 @@ from vramtop.estimator.common.errors import CannotTellError, VramtopError
 from vramtop.estimator.common.process_limit import start_thread
 from vramtop.estimator.common.records import replace
 
-from ..host.machine import HostLoadReader
+from ..host.host_load import HostLoadReader
 from ..snapshot.faults import NO_DRIVER, Fault
 from ..snapshot.snapshot import HostLoad, Snapshot, Source
 

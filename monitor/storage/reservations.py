@@ -22,7 +22,7 @@ from vramtop.estimator.common.sizes import format_gib
 from vramtop.estimator.common.trust import process_owner, user_name
 
 from ..host.plain_text import sanitize_line
-from ..host.processes import ancestor_pids, is_running
+from ..host.process_stat import ancestor_pids, is_running
 from ..snapshot.field_types import MAX_UNIX_SECONDS
 from .user_file import lock_file
 

@@ -13,7 +13,7 @@ from textual.content import Content
 from vramtop.estimator.common.sizes import GIB, KIB, MIB, format_gib
 from vramtop.monitor.board.board import REASONS_IN_WORDS
 from vramtop.monitor.host.kinds import kind_label
-from vramtop.monitor.host.processes import GONE_NOTE
+from vramtop.monitor.host.process_directory import GONE_NOTE
 from vramtop.monitor.snapshot.demand import Demand
 
 from ..background.latest_only_task import LatestOnlyTask

@@ -21,7 +21,7 @@ from ...board.board import REASONS_IN_WORDS
 from ...board.watchlist import Watchlist
 from ...history.history import History
 from ...history.run_recorder import RunRecorder
-from ...host.processes import ancestor_pids, is_running, start_time_of
+from ...host.process_stat import ancestor_pids, is_running, start_time_of
 from .automatic_attach import AutomaticAttach
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from vramtop.estimator.common.errors import CannotTellError
 
-from ...host.processes import is_running
+from ...host.process_stat import is_running
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -21,7 +21,7 @@ from vramtop.estimator.trace.worker_pool import keep_idle_workers
 
 from ...history.corrections import Corrections
 from ...host.process_info import UnreadableProcessError, remember_process_tree
-from ...host.processes import is_running
+from ...host.process_stat import is_running
 from ..attachment import Attachment
 from ..read_run import read_run
 from ..saved_answers import SavedAnswers, with_saved_answers

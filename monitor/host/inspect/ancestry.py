@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping
 import msgspec
 
 from ..known_programs import starts_sessions
-from ..processes import GONE_NOTE, ProcessDirectory
+from ..process_directory import GONE_NOTE, ProcessDirectory
 
 _MAX_ANCESTORS = 64
 """More are not followed from one process."""

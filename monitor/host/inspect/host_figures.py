@@ -13,14 +13,14 @@ from vramtop.estimator.common.records import replace
 from ...snapshot.demand import HOST_FIGURES
 from ...snapshot.faults import Fault
 from ...snapshot.snapshot import FIRST_SAMPLE, ProcessFigures
-from ..processes import load_stat
+from ..process_stat import load_stat
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from ...snapshot.demand import Demand, ProcessFigure
     from ...snapshot.snapshot import GpuProcess, GpuReading, ProcessKey
-    from ..processes import ProcessStat
+    from ..process_stat import ProcessStat
 
 MIN_WINDOW_SECONDS = 0.5
 """Shortest time over which CPU % is measured: processor time is counted in steps of 10 ms, or 2 % of this."""

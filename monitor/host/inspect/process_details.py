@@ -11,10 +11,11 @@ import msgspec
 from vramtop.estimator.common.errors import CannotTellError, InputError
 from vramtop.estimator.common.secrets import displayed_arguments, displayed_data
 
-from ..machine import CGROUP, cpu_limit, read_number
+from ..cgroup import CGROUP, cpu_limit, read_number
+from ..containers import container_info
 from ..plain_text import displayed_line, sanitize_line
 from ..process_info import read_process
-from ..processes import ancestor_pids, container_info
+from ..process_stat import ancestor_pids
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

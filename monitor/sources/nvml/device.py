@@ -32,7 +32,7 @@ from .device_calls import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from ...host.processes import ProcessFacts
+    from ...host.process_directory import ProcessFacts
     from ...snapshot.demand import Demand, ProcessFigure
     from ...snapshot.gpu_details import GpuDetails
     from .details import NvmlDetails

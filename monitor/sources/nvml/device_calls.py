@@ -13,7 +13,7 @@ from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import format_gib
 
 from ...host.available_ram import available_host_memory, host_total_bytes
-from ...host.processes import ProcessFacts
+from ...host.process_directory import ProcessFacts
 from ...snapshot.faults import ASLEEP, HOST_MEMORY, NOT_LISTED, Fault
 from ...snapshot.snapshot import GpuProcess, ProcessType
 

@@ -13,7 +13,7 @@ from vramtop.estimator.common.process_limit import ProcessLimitError, start_thre
 from vramtop.estimator.common.records import replace
 
 from ...host.inspect.host_figures import HostFigures
-from ...host.processes import ProcessDirectory
+from ...host.process_directory import ProcessDirectory
 from ...probe.probe_directory import ProbeDirectory
 from ...snapshot.demand import CurrentDemand
 from ...snapshot.faults import NO_ANSWER, NOT_LISTED, Fault

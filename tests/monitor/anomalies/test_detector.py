@@ -7,7 +7,8 @@ import pytest
 
 from vramtop.estimator.common.records import replace
 from vramtop.monitor.anomalies import Anomaly, AnomalyDetector
-from vramtop.monitor.host.processes import ENDED_NOTE, ZOMBIE_NOTE, ProcessOrigin
+from vramtop.monitor.host.process_directory import ENDED_NOTE, ZOMBIE_NOTE
+from vramtop.monitor.host.process_origin import ProcessOrigin
 from vramtop.monitor.snapshot.snapshot import GpuProcess, GpuReading, Snapshot, Source
 
 Make = Callable[..., Any]

@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from vramtop.monitor.attach.rank_facts import RankFactsReader, rank_facts
-from vramtop.monitor.host.processes import start_time_of
+from vramtop.monitor.host.process_stat import start_time_of
 
 TORCHRUN = {"RANK": "9", "WORLD_SIZE": "16", "MASTER_ADDR": "node01", "MASTER_PORT": "29500"}
 STEP = {"SLURM_PROCID": "3", "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "4"}

@@ -14,7 +14,7 @@ from vramtop.estimator.job.job import Job, ModelSpec
 from vramtop.monitor.board.board import Board, ProcessRow, RunRow
 from vramtop.monitor.board.endings import count_kernel_oom_kills
 from vramtop.monitor.board.watchlist import RunTracker, Watchlist
-from vramtop.monitor.host.processes import is_running
+from vramtop.monitor.host.process_stat import is_running
 from vramtop.monitor.snapshot.faults import NO_ANSWER, Fault
 from vramtop.monitor.snapshot.snapshot import (
     FinalCounters,

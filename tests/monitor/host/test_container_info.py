@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from vramtop.monitor.host import processes
-from vramtop.monitor.host.processes import container_info
+from vramtop.monitor.host import containers
+from vramtop.monitor.host.containers import container_info
 
 ID = "0123456789ab" + "c" * 52
 POD = "1b2c3d4e-5f60-7182-93a4-b5c6d7e8f901"
@@ -45,7 +45,7 @@ def test_schedulers_and_containers_are_recognised(
     def path(text: Any) -> Path:
         return tmp_path / "cgroup" if str(text).endswith("/cgroup") else Path(text)
 
-    monkeypatch.setattr(processes, "Path", path)
+    monkeypatch.setattr(containers, "Path", path)
     assert container_info(1, environ) == expected
 
 
@@ -53,8 +53,8 @@ def test_a_pod_has_the_name_of_its_logs_on_the_node(tmp_path: Path, monkeypatch:
     (tmp_path / "cgroup").write_text(f"1:cpu:/kubepods/burstable/pod{POD}/{ID}\n")
     (tmp_path / "logs" / f"research_sft-llama-0_{POD}").mkdir(parents=True)
     (tmp_path / "logs" / "kube-system_dns_00000000-0000-0000-0000-000000000000").mkdir()
-    monkeypatch.setattr(processes, "_POD_LOGS", tmp_path / "logs")
-    monkeypatch.setattr(processes, "Path", lambda text: tmp_path / "cgroup")
+    monkeypatch.setattr(containers, "_POD_LOGS", tmp_path / "logs")
+    monkeypatch.setattr(containers, "Path", lambda text: tmp_path / "cgroup")
     assert container_info(1, {"HOSTNAME": "node-7"}) == ("pod research/sft-llama-0",)
 
 

@@ -16,7 +16,7 @@ from vramtop.estimator.readers.source.data_files import FilesystemView
 from vramtop.estimator.readers.source.evidence import FindingCollector
 from vramtop.estimator.readers.source.settings import LayeredSettings, Setting
 from vramtop.estimator.readers.tools.tool_registry import parse_launch
-from vramtop.monitor.host.processes import is_own_process
+from vramtop.monitor.host.process_stat import is_own_process
 from vramtop.monitor.probe.probe_reader import OpenProbe, _parse_sample, open_probe
 from vramtop.monitor.storage.reservations import Reservations
 

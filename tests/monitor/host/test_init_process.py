@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from vramtop.estimator.common.records import replace
-from vramtop.monitor.host.process_info import UnreadableProcessError, find_run_processes, read_process
+from vramtop.monitor.host.process_info import UnreadableProcessError, read_process
+from vramtop.monitor.host.run_processes import find_run_processes
 
 
 def test_init_is_no_training_process() -> None:

@@ -13,8 +13,8 @@ import psutil
 import pytest
 from waiting import until
 
-from vramtop.monitor.host import processes
-from vramtop.monitor.host.processes import ProcessOrigin, read_origin
+from vramtop.monitor.host import process_origin
+from vramtop.monitor.host.process_origin import ProcessOrigin, read_origin
 
 FORKS = "import os, time\npid = os.fork()\nos.write(1, str(os.getpid()).encode() + bytes([10]))\ntime.sleep(60)"
 
@@ -77,14 +77,14 @@ def test_a_process_whose_parent_has_ended_is_an_orphan_if_init_adopts_it(
     os.kill(parent, signal.SIGKILL)
     until(lambda: psutil.Process(child).ppid() != parent)
     takes_in = comm(psutil.Process(child).ppid())
-    monkeypatch.setattr(processes, "_INIT_PROGRAMS", (takes_in,))
+    monkeypatch.setattr(process_origin, "_INIT_PROGRAMS", (takes_in,))
     assert origin(child).orphan
-    monkeypatch.setattr(processes, "_INIT_PROGRAMS", (f"not {takes_in}",))
+    monkeypatch.setattr(process_origin, "_INIT_PROGRAMS", (f"not {takes_in}",))
     assert not origin(child).orphan
 
 
 def test_a_process_with_a_terminal_is_no_orphan(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(processes, "_INIT_PROGRAMS", (comm(os.getpid()),))
+    monkeypatch.setattr(process_origin, "_INIT_PROGRAMS", (comm(os.getpid()),))
     with subprocess.Popen(["sleep", "60"], start_new_session=True) as without:  # noqa: S607
         assert origin(without.pid).orphan
         without.kill()

@@ -18,8 +18,8 @@ from vramtop.estimator.job.job import Job, ModelSpec
 from vramtop.monitor.attach.read_run import read_run
 from vramtop.monitor.attach.saved_answers import run_key
 from vramtop.monitor.host.inspect.process_details import read_details
+from vramtop.monitor.host.process_directory import ProcessDirectory
 from vramtop.monitor.host.process_info import read_process
-from vramtop.monitor.host.processes import ProcessDirectory
 from vramtop.monitor.snapshot.snapshot import GpuProcess, GpuReading, Snapshot, WatchedJob
 from vramtop.monitor.sources.recording import RecordingWriter, read_recording
 

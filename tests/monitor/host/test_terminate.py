@@ -12,7 +12,7 @@ import psutil
 import pytest
 from waiting import until
 
-from vramtop.monitor.host.processes import ProcessDirectory
+from vramtop.monitor.host.process_directory import ProcessDirectory
 from vramtop.monitor.host.terminate import (
     GRACE_SECONDS,
     NotTerminatedError,

@@ -11,7 +11,7 @@ from waiting import until_shown
 
 from vramtop.estimator.job.job import Job, ModelSpec
 from vramtop.monitor.board.watchlist import Watchlist
-from vramtop.monitor.host.processes import start_time_of
+from vramtop.monitor.host.process_stat import start_time_of
 from vramtop.monitor.snapshot.snapshot import WatchedJob
 from vramtop.monitor.storage import user_file
 from vramtop.monitor.storage.settings.change import change_settings

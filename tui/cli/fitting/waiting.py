@@ -14,7 +14,7 @@ from vramtop.estimator.common.trust import look_up_program
 from vramtop.estimator.readers.source.evidence import DeviceChoice
 from vramtop.monitor.board.capacity import DeviceCapacity
 from vramtop.monitor.board.fit_result import FitResult
-from vramtop.monitor.host.processes import start_time_of
+from vramtop.monitor.host.process_stat import start_time_of
 from vramtop.monitor.storage.reservations import Reservation, Reservations
 
 from ...draw.text_output import printable

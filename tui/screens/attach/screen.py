@@ -27,7 +27,7 @@ from vramtop.monitor.attach.saved_answers import SavedAnswers, run_key
 from vramtop.monitor.board.board import NOT_ON_GPU_YET, Board, MissingReason, ProcessRow, RunRow, missing_reason
 from vramtop.monitor.board.divergence import Status, diagnose
 from vramtop.monitor.board.watchlist import Watchlist
-from vramtop.monitor.host.processes import is_own_process
+from vramtop.monitor.host.process_stat import is_own_process
 from vramtop.monitor.snapshot.snapshot import HistoryKey, ProcessKey, WatchedJob
 
 from ...background.latest_only_task import (

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from vramtop.monitor.host import processes
+from vramtop.monitor.host import process_directory
 from vramtop.monitor.host.inspect.ancestry import AncestryReader
 from vramtop.monitor.host.known_programs import starts_sessions
 
@@ -56,8 +56,8 @@ def test_what_is_known_of_an_ancestor_is_not_read_again(launch, monkeypatch):
     reader = AncestryReader()
     first = reader.read([launcher], [child, os.getpid()])
     read: list[str] = []
-    read_file = processes._read_file
-    monkeypatch.setattr(processes, "_read_file", lambda path: read.append(path) or read_file(path))
+    read_file = process_directory._read_file
+    monkeypatch.setattr(process_directory, "_read_file", lambda path: read.append(path) or read_file(path))
     assert reader.read([launcher], [child, os.getpid()]) == first
     assert read == []
 

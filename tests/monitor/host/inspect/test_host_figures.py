@@ -11,7 +11,7 @@ from waiting import until
 from vramtop.estimator.common.records import replace
 from vramtop.monitor.host.inspect import host_figures
 from vramtop.monitor.host.inspect.host_figures import HostFigures
-from vramtop.monitor.host.processes import load_stat
+from vramtop.monitor.host.process_stat import load_stat
 from vramtop.monitor.snapshot.demand import Demand
 from vramtop.monitor.snapshot.snapshot import FIRST_SAMPLE, GpuProcess, GpuReading
 

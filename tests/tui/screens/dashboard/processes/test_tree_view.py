@@ -15,7 +15,7 @@ from vramtop.estimator.common.sizes import GIB
 from vramtop.monitor.board.board import Board
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.host.inspect.ancestry import Ancestor, AncestryReader
-from vramtop.monitor.host.processes import ProcessDirectory
+from vramtop.monitor.host.process_directory import ProcessDirectory
 from vramtop.monitor.snapshot.snapshot import Source
 from vramtop.tui.app.app import AppOptions, VramtopApp
 from vramtop.tui.screens.dashboard.process_rows import unattributed_rows

@@ -10,17 +10,17 @@ import psutil
 import pytest
 from waiting import until
 
-from vramtop.monitor.host import processes
+from vramtop.monitor.host import process_directory
 from vramtop.monitor.host.plain_text import sanitize_line
-from vramtop.monitor.host.processes import (
+from vramtop.monitor.host.process_directory import (
     ENDED_NOTE,
     GONE_NOTE,
     HIDDEN_NOTE,
     STATE_INTERVAL_TICKS,
     ZOMBIE_NOTE,
     ProcessDirectory,
-    read_stat,
 )
+from vramtop.monitor.host.process_stat import read_stat
 
 NO_SUCH_PID = 2**22 - 1
 LAST_PID = Path("/proc/sys/kernel/ns_last_pid")
@@ -225,7 +225,7 @@ def test_the_parent_is_updated_after_the_first_one_ended():
 def test_the_parent_is_named_once_for_all_of_its_children(sleeper, monkeypatch):
     directory = ProcessDirectory()
     read: list[int] = []
-    monkeypatch.setattr(processes, "read_stat", lambda pid: read.append(pid) or read_stat(pid))
+    monkeypatch.setattr(process_directory, "read_stat", lambda pid: read.append(pid) or read_stat(pid))
     with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]) as other:
         wait_until_started(other)
         assert {directory.describe(each.pid).parent_name for each in (sleeper, other)} == {psutil.Process().name()}
