@@ -145,8 +145,8 @@ def test_the_estimator_is_loaded_when_there_is_a_job(program: str) -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        "board.fit_check",
-        "board.divergence_status",
+        "board.fit",
+        "board.comparison",
         "board.run_phases",
         "sources.recording",
         "attach.read_run",

@@ -25,8 +25,9 @@ if TYPE_CHECKING:
     from ..anomalies import Anomaly
     from ..host.known_programs import ProcessKind
     from ..snapshot.snapshot import DeviceIndex, GpuKey, GpuProcess, GpuReading, HistoryKey, ProcessKey, Snapshot
-    from .divergence import Comparison, PhaseStart
+    from .comparison import Comparison
     from .fit_result import FitResult
+    from .run_phases import PhaseStart
 
 NoBudgetReason = Literal[
     "reading…", "no access", "left alone", "not attached", "not training", "job not read", "needs model", "unreadable",

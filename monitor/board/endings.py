@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from vramtop.estimator.budget import Budget
 
     from ..snapshot.snapshot import GpuReading, ProcessCounters
-    from .divergence import PeakUsage, RunPhase, Status
+    from .comparison import PeakUsage, Status
+    from .run_phases import RunPhase
 
 _OUT_OF_MEMORY_ERROR = "OutOfMemoryError"
 _MAX_SECONDS_AFTER_OUT_OF_MEMORY = 30.0

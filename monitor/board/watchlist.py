@@ -39,8 +39,9 @@ if TYPE_CHECKING:
     )
     from .board import AttachProgress
     from .board_rows import NoBudgetReasonFunction
+    from .comparison import Status
     from .display_filter import DisplayFilter
-    from .divergence import PhaseTracker, Status
+    from .run_phases import PhaseTracker
 
 
 class _TrackedProcess(msgspec.Struct):
@@ -104,7 +105,7 @@ class RunTracker:
 
     def compare_process(self, row: ProcessRow, budget: Budget) -> ProcessRow:
         """Return the row of a process of a known job, compared with its budget."""
-        from .divergence import as_far_as_known, compare_with_budget  # not before there is a run
+        from .comparison import as_far_as_known, compare_with_budget
 
         known = self._tracked.get(row.key)
         phases = known.phases if known and known.phases.budget is budget else self._new_phases(row, budget)
@@ -164,7 +165,7 @@ class RunTracker:
                 continue
             process, comparison = replace(row.process, counters=final.counters), row.comparison
             if comparison is not None:
-                from .divergence import peak_usage
+                from .comparison import peak_usage
 
                 peak = peak_usage(tracked.phases.peak_bytes, (), process) or comparison.peak_usage
                 comparison = replace(comparison, peak_usage=peak)
@@ -221,7 +222,7 @@ class RunTracker:
 
     def _new_phases(self, row: ProcessRow, budget: Budget) -> PhaseTracker:
         """Return a phase tracker that has seen the history of the process before this reading."""
-        from .divergence import PhaseTracker
+        from .run_phases import PhaseTracker
 
         lifetime = self._history.lifetime(row.key)
         from_start = bool(lifetime) and self._first_time is not None and lifetime[0][0] > self._first_time

@@ -110,7 +110,7 @@ class ProcessesWithoutBudget:
     def _compared(self, row: ProcessRow, seen: _Seen, time: float) -> ProcessRow:
         if seen.highest_bytes - seen.lowest_bytes < _LEAST_RISE_BYTES or time - seen.rose_at > _RECENT_SECONDS:
             return row
-        from .divergence import compare_without_budget  # not before a process has grown
+        from .comparison import compare_without_budget
 
         comparison = compare_without_budget(
             self._history.process(row.key),
@@ -120,7 +120,7 @@ class ProcessesWithoutBudget:
         return replace(row, comparison=comparison)
 
     def _ended(self, seen: _Seen, *, is_live: bool) -> ProcessRow:
-        from .divergence import Comparison, peak_usage  # not before a process has ended
+        from .comparison import Comparison, peak_usage
 
         row, history = seen.row, self._history.process(seen.row.key)
         last = row.comparison

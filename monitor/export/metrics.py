@@ -15,7 +15,8 @@ from vramtop.estimator.common.errors import Verdict
 
 from ..board.board import stale_after_seconds
 from ..board.capacity import unusable_reason
-from ..board.divergence import RunPhase, Status
+from ..board.comparison import Status
+from ..board.run_phases import RunPhase
 from ..fleet.fleet import RankFacts
 from ..host.plain_text import displayed_line
 from ..snapshot.faults import NO_DRIVER

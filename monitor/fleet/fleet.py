@@ -14,7 +14,7 @@ from vramtop.estimator.common.limits import LimitError, decode_json
 from vramtop.estimator.common.secrets import displayed
 
 from ..board.capacity import unusable_reason
-from ..board.divergence import DIVERGING
+from ..board.comparison import DIVERGING
 from ..host.kinds import kind_label
 from ..host.plain_text import displayed_line
 from ..snapshot.faults import ASLEEP, NOT_LISTED

@@ -18,8 +18,9 @@ from vramtop.estimator.job.job import Job
 from vramtop.estimator.job.settings import Parallel
 
 from ..board.board import Board, GpuRow, NoBudgetReason, PendingRow, ProcessRow, RunRow
-from ..board.divergence import Comparison, GrowthTrend, PeakUsage, Status
+from ..board.comparison import Comparison, PeakUsage, Status
 from ..board.fit_result import FitResult
+from ..board.growth import GrowthTrend
 from ..board.watchlist import Watchlist
 from ..host.kinds import program_of
 from ..host.plain_text import duration_text

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from vramtop.estimator.job.job import Job
     from vramtop.estimator.learning.measurement import Measurement, Observed, RunState
 
-    from ..board.divergence import PeakUsage
+    from ..board.comparison import PeakUsage
     from ..snapshot.snapshot import GpuProcess, GpuReading
 
 

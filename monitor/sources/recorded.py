@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from vramtop.estimator.job.job import Job
 
     from ..board.board import GroupKey, ProcessRow
-    from ..board.divergence import Comparison, Status
+    from ..board.comparison import Comparison, Status
     from ..board.fit_result import FitResult
     from ..snapshot.snapshot import GpuKey, GpuReading, HistoryKey, Snapshot, Source
 
@@ -582,7 +582,7 @@ class _Collector:
         row: ProcessRow | None = max(worst, key=lambda each: each.process.used_bytes or 0, default=None)
         if row is None or row.budget is None or row.comparison is None or run.missing:
             return None
-        from ..board.divergence import diagnose
+        from ..board.diagnosis import diagnose
 
         return diagnose(row.budget, row.comparison, row.process, self._estimate)
 

@@ -226,13 +226,13 @@ def test_a_limit_is_told_in_the_words_of_the_page(words: str, arguments: str, tm
 UNITS = {"s": 1, "min": 60, "GiB": 2**30, "MiB": 2**20, "%": 0.01, "steps": 1, "deviations": 1, "spans": 1}
 CONSTANTS = {
     "largest difference that counts as none": "estimator/common/sizes.py::UNSEEN_BYTES",
-    "OVER stays until memory is below the bound by": "monitor/board/divergence.py::_HYSTERESIS_FRACTION",
-    "predicted weights that count as loaded": "monitor/board/divergence.py::_LOADED_FRACTION",
-    "a run is steady after": "monitor/board/divergence.py::STEADY_STEPS",
-    "steady: budget reached, no new peak": "monitor/board/divergence.py::_PEAK_UNCHANGED_SECONDS",
-    "smallest change that counts, of the budget": "monitor/board/divergence.py::MIN_CHANGE_FRACTION",
-    "least growth that is reported, or the share above": "monitor/board/divergence.py::MIN_GROWTH_BYTES",
-    "significant trend": "monitor/board/divergence.py::MIN_DEVIATIONS",
+    "OVER stays until memory is below the bound by": "monitor/board/budget_bounds.py::_HYSTERESIS_FRACTION",
+    "predicted weights that count as loaded": "monitor/board/run_phases.py::_LOADED_FRACTION",
+    "a run is steady after": "monitor/board/run_phases.py::STEADY_STEPS",
+    "steady: budget reached, no new peak": "monitor/board/run_phases.py::_PEAK_UNCHANGED_SECONDS",
+    "smallest change that counts, of the budget": "monitor/board/run_phases.py::MIN_CHANGE_FRACTION",
+    "least growth that is reported, or the share above": "monitor/board/comparison.py::MIN_GROWTH_BYTES",
+    "significant trend": "monitor/board/growth.py::MIN_DEVIATIONS",
 }
 """What the page says of thresholds, and the constants of the code."""
 

@@ -14,7 +14,7 @@ from vramtop.estimator.crash.snapshot.records import MemorySnapshotJson
 from vramtop.estimator.learning.measurement_json import MeasurementJson
 from vramtop.monitor.anomalies import Anomaly
 from vramtop.monitor.attach.attachment import AttachmentJson
-from vramtop.monitor.board.divergence import Status
+from vramtop.monitor.board.comparison import Status
 from vramtop.monitor.board.fit_result import FitResultJson
 from vramtop.monitor.doctor.facts import (
     DataFolderFacts,

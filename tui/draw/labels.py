@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from vramtop.estimator.budget import Budget
     from vramtop.monitor.board.board import GpuRow, ProcessRow
-    from vramtop.monitor.board.divergence import Comparison, Status
+    from vramtop.monitor.board.comparison import Comparison, Status
     from vramtop.monitor.snapshot.clock_reasons import ClockReason
     from vramtop.monitor.snapshot.demand import ProcessFigure
     from vramtop.monitor.snapshot.snapshot import GpuProcess, GpuReading, ProcessFigures

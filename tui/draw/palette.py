@@ -24,7 +24,8 @@ from vramtop.estimator.common.sizes import format_gib
 if TYPE_CHECKING:
     from vramtop.estimator.budget import Budget, ComponentName, PhaseName
     from vramtop.estimator.common.errors import Verdict
-    from vramtop.monitor.board.divergence import RunPhase, Status
+    from vramtop.monitor.board.comparison import Status
+    from vramtop.monitor.board.run_phases import RunPhase
     from vramtop.monitor.preflight.check_result import CheckStatus
     from vramtop.monitor.snapshot.snapshot import GpuReading
 

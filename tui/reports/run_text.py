@@ -11,7 +11,7 @@ from vramtop.estimator.common.sizes import format_gib
 from vramtop.estimator.job.job import Job
 from vramtop.monitor.anomalies import Anomaly
 from vramtop.monitor.attach.attachment import Attachment
-from vramtop.monitor.board.divergence import Comparison
+from vramtop.monitor.board.comparison import Comparison
 from vramtop.monitor.snapshot.mig_devices import device_of
 from vramtop.monitor.snapshot.snapshot import Snapshot
 

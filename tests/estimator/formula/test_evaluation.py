@@ -9,7 +9,7 @@ from torch.profiler import ProfilerActivity, profile
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from vramtop.estimator.budget import Budget
-from vramtop.monitor.board.divergence import reaches_budget
+from vramtop.monitor.board.budget_bounds import reaches_budget
 
 BudgetOf = Callable[..., Budget]
 SIZES = {"training.micro_batch": 2, "training.sequence_length": 64}

@@ -19,7 +19,7 @@ from vramtop.monitor.attach.starting_processes import (
 )
 from vramtop.monitor.board.board import GpuRow, ProcessRow
 from vramtop.monitor.board.board_rows import committed_bytes
-from vramtop.monitor.board.divergence import Comparison
+from vramtop.monitor.board.comparison import Comparison
 from vramtop.monitor.snapshot.snapshot import GpuProcess, GpuReading, Snapshot
 
 NOW = 2_000.0

@@ -1,7 +1,7 @@
 """The demo recording passes through the same pipeline as live GPUs."""
 
 from vramtop.estimator.estimation import estimate, quick_estimator
-from vramtop.monitor.board.divergence import diagnose
+from vramtop.monitor.board.diagnosis import diagnose
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.sources.demo import demo_path
 from vramtop.monitor.sources.recording import read_recording

@@ -24,7 +24,9 @@ from vramtop.monitor.attach.attachment import Attachment
 from vramtop.monitor.attach.read_run import read_run, require_running
 from vramtop.monitor.attach.rehearse_run import find_program, with_rehearsal
 from vramtop.monitor.attach.saved_answers import SavedAnswers, with_saved_answers
-from vramtop.monitor.board.divergence import Comparison, PhaseTracker, compare_with_budget, diagnose
+from vramtop.monitor.board.comparison import Comparison, compare_with_budget
+from vramtop.monitor.board.diagnosis import diagnose
+from vramtop.monitor.board.run_phases import PhaseTracker
 from vramtop.monitor.snapshot.snapshot import GpuProcess, GpuReading, Snapshot
 from vramtop.monitor.sources.nvml.nvml_source import NvmlSource
 

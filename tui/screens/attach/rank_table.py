@@ -10,7 +10,7 @@ from textual.message import Message
 from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import format_gib
 from vramtop.monitor.board.board import NOT_ON_GPU_YET, ProcessRow
-from vramtop.monitor.board.divergence import PeakUsage
+from vramtop.monitor.board.comparison import PeakUsage
 from vramtop.monitor.snapshot.snapshot import ProcessKey
 
 from ...draw.labels import (

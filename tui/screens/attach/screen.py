@@ -25,7 +25,8 @@ from vramtop.monitor.attach.read_run import read_run
 from vramtop.monitor.attach.rehearse_run import find_program, with_rehearsal
 from vramtop.monitor.attach.saved_answers import SavedAnswers, run_key
 from vramtop.monitor.board.board import NOT_ON_GPU_YET, Board, MissingReason, ProcessRow, RunRow, missing_reason
-from vramtop.monitor.board.divergence import Status, diagnose
+from vramtop.monitor.board.comparison import Status
+from vramtop.monitor.board.diagnosis import diagnose
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.host.process_stat import is_own_process
 from vramtop.monitor.snapshot.snapshot import HistoryKey, ProcessKey, WatchedJob

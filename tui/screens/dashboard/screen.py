@@ -62,7 +62,7 @@ if TYPE_CHECKING:
     from vramtop.estimator.common.errors import Verdict
     from vramtop.estimator.job.job import Job
     from vramtop.monitor.board.board import Board, Hidden, NoBudgetReason, ProcessRow, RunRow
-    from vramtop.monitor.board.divergence import Status
+    from vramtop.monitor.board.comparison import Status
     from vramtop.monitor.snapshot.demand import Demand
     from vramtop.monitor.snapshot.snapshot import GpuKey, HostLoad
 

@@ -9,8 +9,9 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 from vramtop.estimator.budget import Budget
 from vramtop.estimator.common.sizes import GIB, UNSEEN_BYTES, format_gib
 from vramtop.estimator.job.job import Job, ModelSpec
-from vramtop.monitor.board.divergence import Comparison, PhaseTracker, Status, compare_with_budget
+from vramtop.monitor.board.comparison import Comparison, Status, compare_with_budget
 from vramtop.monitor.board.pending_rows import PendingFits
+from vramtop.monitor.board.run_phases import PhaseTracker
 from vramtop.monitor.host.available_ram import HostRam
 from vramtop.monitor.snapshot.snapshot import GpuProcess, GpuReading, ProcessCounters, Snapshot
 

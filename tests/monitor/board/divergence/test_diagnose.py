@@ -9,7 +9,9 @@ from vramtop.estimator.common.sizes import GIB, MIB
 from vramtop.estimator.estimation import estimate
 from vramtop.estimator.job.job_file.changes import job_from_mapping, with_changes
 from vramtop.estimator.learning.correction import corrected
-from vramtop.monitor.board.divergence import Comparison, PhaseTracker, compare_with_budget, diagnose
+from vramtop.monitor.board.comparison import Comparison, compare_with_budget
+from vramtop.monitor.board.diagnosis import diagnose
+from vramtop.monitor.board.run_phases import PhaseTracker
 from vramtop.monitor.snapshot.snapshot import GpuProcess, ProcessCounters
 
 TABLES = {

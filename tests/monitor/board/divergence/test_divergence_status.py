@@ -5,7 +5,8 @@ import pytest
 from vramtop.estimator.budget import Budget
 from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import GIB
-from vramtop.monitor.board.divergence import Comparison, PhaseTracker, Status, as_far_as_known, compare_with_budget
+from vramtop.monitor.board.comparison import Comparison, Status, as_far_as_known, compare_with_budget
+from vramtop.monitor.board.run_phases import PhaseTracker
 from vramtop.monitor.snapshot.snapshot import GpuProcess, ProcessCounters
 
 

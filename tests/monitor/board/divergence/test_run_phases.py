@@ -4,7 +4,7 @@ import pytest
 
 from vramtop.estimator.budget import Budget
 from vramtop.estimator.common.sizes import GIB
-from vramtop.monitor.board.divergence import PhaseTracker
+from vramtop.monitor.board.run_phases import PhaseTracker
 from vramtop.monitor.snapshot.snapshot import ProcessCounters
 
 

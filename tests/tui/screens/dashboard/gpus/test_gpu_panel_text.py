@@ -9,7 +9,7 @@ from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.job.job import Job
 from vramtop.monitor.board.board import GpuRow, ProcessRow
-from vramtop.monitor.board.divergence import PhaseStart
+from vramtop.monitor.board.run_phases import PhaseStart
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.snapshot.faults import HOST_MEMORY, Fault
 from vramtop.monitor.snapshot.snapshot import GpuProcess, GpuReading, WatchedJob
