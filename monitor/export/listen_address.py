@@ -1,4 +1,4 @@
-"""The address that the exporter listens on."""
+"""The address that a server of this machine listens on, and the names by which it may be asked there."""
 
 from __future__ import annotations
 
@@ -6,9 +6,7 @@ import functools
 import ipaddress
 import re
 import socket
-import threading
-from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import msgspec
@@ -16,65 +14,7 @@ import msgspec
 from vramtop.estimator.common.errors import InputError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from vramtop.estimator.common.limits import Deadline, Limit
-
-# The names by which a server of this machine may be asked, against DNS rebinding.
-
-
-_HOST = re.compile(r"[A-Za-z0-9._\-]+(:\d{1,5})?|\[[0-9A-Fa-f:.]+\](:\d{1,5})?")
-
-
-class HostNames(msgspec.Struct, frozen=True):
-    """Decides about a request by its ``Host`` header.
-
-    Args:
-        on_loopback: the server listens on the loopback address only; then it has no other name.
-        further: names by which this machine may be asked too, such as that of a proxy.
-    """
-
-    on_loopback: bool = True
-    further: tuple[str, ...] = ()
-
-    def allow(self, host: str | None) -> bool:
-        """Return True if the header names this machine.
-
-        A page of a stranger's whose name resolves to this machine (DNS rebinding) sends its own name here. The port is
-        that of a tunnel where there is one, and is not compared.
-        """
-        name = _host_name(host or "")
-        if name is None:
-            return False
-        if name in ("localhost", *(each.lower() for each in self.further)):
-            return True
-        address = _address(name)
-        if self.on_loopback:
-            return address is not None and address.is_loopback
-        return address is not None or name in _own_names()
-
-
-def _host_name(host: str) -> str | None:
-    """Return the name or address in a ``Host`` header, without its port; None: it is none."""
-    try:
-        name = urlsplit(f"//{host}").hostname if _HOST.fullmatch(host) else None
-    except ValueError:
-        return None
-    return name or None
-
-
-def _address(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    try:
-        return ipaddress.ip_address(name)
-    except ValueError:
-        return None
-
-
-@functools.cache
-def _own_names() -> frozenset[str]:
-    """Return the names of this machine."""
-    name = socket.gethostname().lower()
-    return frozenset((name, socket.getfqdn(name).lower(), name.partition(".")[0]))
+    from collections.abc import Iterable
 
 
 DEFAULT_PORT = 10440
@@ -127,78 +67,55 @@ class ListenAddress(msgspec.Struct, frozen=True):
         return f"{scheme}://{f'[{self.host}]' if ':' in self.host else self.host}:{port}/metrics"
 
 
-# The open connections of a server: how long each may take, and how many a client may have.
-
-
-Address = tuple[Any, ...]
-"""The other side, as ``accept`` of a socket returns it."""
-
-
-class _Connection(msgspec.Struct, eq=False):
-    end: Callable[[], object]
-    address: Address
-    client: str
-    until: Deadline
-    has_asked: bool = False
-    """The whole request has arrived."""
-
-
-class Connections(msgspec.Struct):
-    """Makes room for a new connection by ending the oldest one that has not sent its request, else the oldest one.
-
-    So nobody keeps others out by connections that stay open: who sends a request at once is answered.
+class HostNames(msgspec.Struct, frozen=True):
+    """Decides about a request by its ``Host`` header.
 
     Args:
-        limit: seconds from the connection to the end of its answer, TLS and the password included; items: of all.
-        of_one: items: of one client, who is an address, or a network of IPv6 as a host is given one.
+        on_loopback: the server listens on the loopback address only; then it has no other name.
+        further: names by which this machine may be asked too, such as that of a proxy.
     """
 
-    limit: Limit
-    of_one: Limit
-    _open: dict[Address, _Connection] = msgspec.field(default_factory=dict)
-    """By the client's address and port; the oldest first."""
-    _lock: threading.Lock = msgspec.field(default_factory=threading.Lock)
+    on_loopback: bool = True
+    further: tuple[str, ...] = ()
 
-    def add(self, address: Address, end: Callable[[], object]) -> None:
-        """Take note of a new connection, and end those that it takes the place of.
+    def allow(self, host: str | None) -> bool:
+        """Return True if the header names this machine.
 
-        Args:
-            address: its other side.
-            end: ends it; may be called after it has ended, and raise OSError then.
+        A page of a stranger's whose name resolves to this machine (DNS rebinding) sends its own name here. The port is
+        that of a tunnel where there is one, and is not compared.
         """
-        client = _client(address[0])
-        with self._lock:
-            self._make_room([each for each in self._open.values() if each.client == client], self.of_one)
-            self._make_room(list(self._open.values()), self.limit)
-            self._open[address] = _Connection(end, address, client, self.limit.deadline())
-
-    def note_request(self, address: Address) -> None:
-        """Take note that the whole request has arrived."""
-        with self._lock:
-            if found := self._open.get(address):
-                found.has_asked = True
-
-    def forget(self, address: Address) -> None:
-        """Leave a connection alone from now on: it has ended, or its client is trusted."""
-        with self._lock:
-            self._open.pop(address, None)
-
-    def end_late(self) -> None:
-        """End those whose time is over; to be called now and then."""
-        with self._lock:
-            for each in [each for each in self._open.values() if each.until.passed]:
-                self._end(each)
-
-    def _make_room(self, among: list[_Connection], limit: Limit) -> None:
-        if limit.items is not None and len(among) >= limit.items:
-            self._end(min(among, key=lambda each: each.has_asked))  # the first, and so the oldest, of the least
-
-    def _end(self, ended: _Connection) -> None:
-        del self._open[ended.address]
-        with suppress(OSError):
-            ended.end()
+        name = _host_name(host or "")
+        if name is None:
+            return False
+        if name in ("localhost", *(each.lower() for each in self.further)):
+            return True
+        address = _address(name)
+        if self.on_loopback:
+            return address is not None and address.is_loopback
+        return address is not None or name in _own_names()
 
 
-def _client(address: str) -> str:
-    found = ipaddress.ip_address(address.partition("%")[0])
-    return address if found.version == 4 else str(ipaddress.ip_network((found, 64), strict=False))
+_HOST = re.compile(r"[A-Za-z0-9._\-]+(:\d{1,5})?|\[[0-9A-Fa-f:.]+\](:\d{1,5})?")
+
+
+def _host_name(host: str) -> str | None:
+    """Return the name or address in a ``Host`` header, without its port; None: it is none."""
+    try:
+        name = urlsplit(f"//{host}").hostname if _HOST.fullmatch(host) else None
+    except ValueError:
+        return None
+    return name or None
+
+
+def _address(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        return ipaddress.ip_address(name)
+    except ValueError:
+        return None
+
+
+@functools.cache
+def _own_names() -> frozenset[str]:
+    """Return the names of this machine."""
+    name = socket.gethostname().lower()
+    return frozenset((name, socket.getfqdn(name).lower(), name.partition(".")[0]))

@@ -14,14 +14,15 @@ from urllib.parse import urlsplit
 
 from vramtop.estimator.common.errors import InputError
 
-from .metrics import TABLE, all_samples
+from .metrics import TABLE
+from .samples import values_by_family
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from .metrics import LatestBoard, Metric
-
-    Values = dict[str, dict[tuple[str, ...], float]]
+    from .latest_board import LatestBoard
+    from .metrics import Metric
+    from .samples import Values
 
 _UNITS = {"bytes": "By", "bytes_per_second": "By/s", "seconds": "s", "celsius": "Cel", "watts": "W", "ratio": "1"}
 """UCUM codes, which OpenTelemetry uses."""
@@ -104,15 +105,12 @@ class _SharedValues:
         self._version = version
         self._lock = threading.Lock()
         self._made_at: float | None = None
-        self._values: Values = {}
+        self._values: dict[str, Values] = {}
 
-    def of(self, metric: Metric) -> dict[tuple[str, ...], float]:
+    def of(self, metric: Metric) -> Values:
         """Return the values of a metric by its labels."""
         with self._lock:
             now = time.monotonic()
             if self._made_at is None or now - self._made_at > _SAME_EXPORT_SECONDS:
-                self._values, self._made_at = {}, now
-                for each, labels, value in all_samples(self._latest.state(), self._version):
-                    if value is not None:
-                        self._values.setdefault(each.family, {}).setdefault(labels, value)
+                self._values, self._made_at = values_by_family(self._latest.state(), self._version), now
             return self._values.get(metric.family, {})

@@ -8,18 +8,12 @@ client keeps others out (``Connections``).
 
 from __future__ import annotations
 
-import base64
-import binascii
-import contextlib
 import gzip
-import hmac
 import io
 import socket
 import socketserver
-import ssl
 import threading
 import traceback
-from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 from wsgiref.simple_server import WSGIRequestHandler
@@ -30,16 +24,17 @@ from vramtop.estimator.common import limits
 from vramtop.estimator.common.errors import InputError
 from vramtop.estimator.common.process_limit import start_thread
 
-from .listen_address import Connections
+from .connections import Connections
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-    from pathlib import Path
+    from collections.abc import Callable, Iterable
 
     from vramtop.estimator.common.limits import Limit
 
+    from .credentials import Credentials
     from .listen_address import HostNames, ListenAddress
-    from .metrics import MetricsText
+    from .metrics_text import MetricsText
+    from .tls_files import TlsFiles
 
 if TYPE_CHECKING:
     StartResponse = Callable[[str, list[tuple[str, str]]], Any]
@@ -225,116 +220,3 @@ def _application(
         return [body]
 
     return answer
-
-
-# User and password of basic authentication, from a file or the environment: never from the command line.
-
-
-PASSWORD_VARIABLE = "VRAMTOP_EXPORT_PASSWORD"  # noqa: S105 - its name
-_MAX_BYTES = 4096
-
-
-@dataclass(frozen=True, slots=True)
-class Credentials:
-    """What a client has to send."""
-
-    user: str
-    password: str = field(repr=False)
-
-    def accept(self, header: str | None) -> bool:
-        """Return True if an Authorization header has this user and password; the time taken tells nothing of them."""
-        scheme, _, encoded = (header or "").partition(" ")
-        try:
-            given = base64.b64decode(encoded.strip(), validate=True)
-        except (binascii.Error, ValueError):
-            given = b""
-        expected = f"{self.user}:{self.password}".encode()
-        return hmac.compare_digest(given, expected) and scheme.lower() == "basic"
-
-
-def read_credentials(user: str | None, password_file: Path | None, environ: Mapping[str, str]) -> Credentials | None:
-    """Return the credentials; None if no user is asked for.
-
-    Args:
-        user: the user's name.
-        password_file: file with the password in its first line; None: it is in the environment.
-        environ: the environment.
-
-    Raises:
-        InputError: one of both is missing, or the file cannot be read.
-    """
-    if user is None:
-        if password_file is not None:
-            raise InputError("--password-file needs --auth-user NAME")
-        return None
-    if not user or ":" in user:
-        raise InputError("--auth-user: the user name must not be empty or contain a colon")
-    if password_file is None:
-        password = environ.get(PASSWORD_VARIABLE, "")
-        if not password:
-            raise InputError(f"--auth-user needs a password: --password-file FILE, or {PASSWORD_VARIABLE}")
-        return Credentials(user, password)
-    try:
-        with password_file.open("rb") as file:
-            text = file.read(_MAX_BYTES).decode()
-    except UnicodeDecodeError:
-        raise InputError(f"--password-file {password_file}: it is not text in UTF-8") from None
-    except OSError as error:
-        raise InputError(f"--password-file {password_file}: {error.strerror}") from None
-    password = text.partition("\n")[0].rstrip("\r")
-    if not password:
-        raise InputError(f"--password-file {password_file}: its first line is empty")
-    return Credentials(user, password)
-
-
-# TLS of the exporter: certificate, key, and the authority of clients that must have a certificate.
-
-
-@dataclass(slots=True)
-class TlsFiles:
-    """Files in PEM. A renewed certificate is used from the next connection on.
-
-    Raises:
-        InputError: they cannot be read, or the key is not that of the certificate.
-    """
-
-    certificate: Path
-    key: Path
-    client_ca: Path | None = None
-    """Clients need a certificate of this authority; None: they need none."""
-    _context: ssl.SSLContext = field(init=False)
-    _loaded: tuple[float, float] = field(init=False)
-    """Modification times of certificate and key."""
-
-    def __post_init__(self) -> None:
-        context = self._context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        context.minimum_version = ssl.TLSVersion.TLSv1_2
-        try:
-            self._loaded = self._times()
-            context.load_cert_chain(self.certificate, self.key, password=lambda: "")  # never asks on the terminal
-        except OSError as error:
-            reason = (
-                "they are not a certificate and its key in PEM" if isinstance(error, ssl.SSLError) else error.strerror
-            )
-            raise InputError(f"--tls-cert {self.certificate}, --tls-key {self.key}: {reason}") from None
-        if self.client_ca is not None:
-            context.verify_mode = ssl.CERT_REQUIRED
-            try:
-                context.load_verify_locations(self.client_ca)
-            except OSError as error:
-                reason = "no certificates in PEM" if isinstance(error, ssl.SSLError) else error.strerror
-                raise InputError(f"--client-ca {self.client_ca}: {reason}") from None
-
-    def context(self) -> ssl.SSLContext:
-        """Return the context for the next connection."""
-        with contextlib.suppress(OSError):  # half-written or gone: the one before goes on
-            if (times := self._times()) != self._loaded:
-                ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(
-                    self.certificate, self.key, password=lambda: ""
-                )
-                self._context.load_cert_chain(self.certificate, self.key, password=lambda: "")
-                self._loaded = times
-        return self._context
-
-    def _times(self) -> tuple[float, float]:
-        return self.certificate.stat().st_mtime, self.key.stat().st_mtime

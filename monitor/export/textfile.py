@@ -11,7 +11,7 @@ from vramtop.estimator.common.private_files import write_private
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from .metrics import MetricsText
+    from .metrics_text import MetricsText
 
 
 class TextFile:

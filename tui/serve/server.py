@@ -23,12 +23,14 @@ from textual_serve.server import Server
 from vramtop.estimator.common import limits
 from vramtop.estimator.common.errors import InputError
 from vramtop.estimator.trace.start_python import safe_environment
-from vramtop.monitor.export.listen_address import Connections, HostNames
+from vramtop.monitor.export.connections import Connections
 
 from ..tty.terminal_app import SERVED_DRIVER
 
 if TYPE_CHECKING:
     from textual_serve.app_service import AppService
+
+    from vramtop.monitor.export.listen_address import HostNames
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 MAX_DASHBOARDS = 8

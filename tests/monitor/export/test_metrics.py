@@ -10,9 +10,11 @@ from exporter import OPENMETRICS, families, needs, program, samples, scrape
 
 from vramtop.estimator.common.records import replace
 from vramtop.monitor.board.board import Board
-from vramtop.monitor.export import metrics
+from vramtop.monitor.export import metrics_text
+from vramtop.monitor.export.latest_board import LatestBoard
 from vramtop.monitor.export.listen_address import ListenAddress
-from vramtop.monitor.export.metrics import TABLE, LatestBoard, MetricsText
+from vramtop.monitor.export.metrics import TABLE
+from vramtop.monitor.export.metrics_text import MetricsText
 from vramtop.monitor.export.server import MetricsServer
 from vramtop.monitor.fleet.fleet import RankFacts
 
@@ -195,8 +197,10 @@ def test_what_has_not_changed_is_not_encoded_again_and_what_has_is(board, monkey
     text = MetricsText(latest, "1.2", with_process=False)
     first = text.encode(OPENMETRICS)
     encoded: list[str] = []
-    real = metrics._family
-    monkeypatch.setattr(metrics, "_family", lambda metric, values: encoded.append(metric.name) or real(metric, values))
+    real = metrics_text._family
+    monkeypatch.setattr(
+        metrics_text, "_family", lambda metric, values: encoded.append(metric.name) or real(metric, values)
+    )
     assert text.encode(OPENMETRICS) == first
     assert encoded == []
     latest.set(board)  # one more reading

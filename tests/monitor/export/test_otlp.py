@@ -14,7 +14,9 @@ from exporter import OPENMETRICS, samples
 from waiting import until
 
 from vramtop.estimator.common.errors import InputError
-from vramtop.monitor.export.metrics import TABLE, LatestBoard, MetricsText
+from vramtop.monitor.export.latest_board import LatestBoard
+from vramtop.monitor.export.metrics import TABLE
+from vramtop.monitor.export.metrics_text import MetricsText
 from vramtop.monitor.export.otlp import start_otlp
 
 

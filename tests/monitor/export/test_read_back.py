@@ -4,7 +4,8 @@ import msgspec
 import pytest
 from exporter import OPENMETRICS, families
 
-from vramtop.monitor.export.metrics import LatestBoard, MetricsText
+from vramtop.monitor.export.latest_board import LatestBoard
+from vramtop.monitor.export.metrics_text import MetricsText
 from vramtop.monitor.fleet.fleet import FleetGpu, HostReading, RankFacts, reading_of_board
 from vramtop.monitor.fleet.prometheus.client import Sample, Target
 from vramtop.monitor.fleet.prometheus.vramtop_hosts import vramtop_hosts

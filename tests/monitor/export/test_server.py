@@ -19,9 +19,12 @@ from exporter import needs, program, samples, scrape
 from vramtop.estimator.common.errors import InputError
 from vramtop.estimator.common.limits import EXPORTER_REQUESTS
 from vramtop.estimator.common.records import replace
+from vramtop.monitor.export.credentials import Credentials, read_credentials
+from vramtop.monitor.export.latest_board import LatestBoard
 from vramtop.monitor.export.listen_address import HostNames, ListenAddress
-from vramtop.monitor.export.metrics import LatestBoard, MetricsText
-from vramtop.monitor.export.server import Credentials, MetricsServer, TlsFiles, read_credentials
+from vramtop.monitor.export.metrics_text import MetricsText
+from vramtop.monitor.export.server import MetricsServer
+from vramtop.monitor.export.tls_files import TlsFiles
 
 LOOPBACK = ListenAddress("127.0.0.1", 0)
 

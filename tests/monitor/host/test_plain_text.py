@@ -3,7 +3,7 @@
 import pytest
 
 from vramtop.monitor.alerts.alert_watch import plain_text
-from vramtop.monitor.export.metrics import label_text
+from vramtop.monitor.export.samples import label_text
 from vramtop.monitor.fleet.prometheus.client import plain
 from vramtop.monitor.host.plain_text import displayed_line
 

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping, Sequence
 
     from vramtop.monitor.attach.rank_facts import RankFactsReader
+    from vramtop.monitor.export.latest_board import LatestBoard
     from vramtop.monitor.export.listen_address import ListenAddress
-    from vramtop.monitor.export.metrics import LatestBoard
     from vramtop.monitor.export.textfile import TextFile
     from vramtop.monitor.snapshot.snapshot import Snapshot
     from vramtop.monitor.sources.sampler import Sampler
@@ -68,7 +68,8 @@ def _print(name: str) -> int:
 def _export(options: argparse.Namespace, running: ExitStack, stop: threading.Event) -> None:
     """Start everything that was asked for, and wait for the end; what runs is ended by ``running``."""
     from vramtop.monitor.attach.rank_facts import RankFactsReader
-    from vramtop.monitor.export.metrics import LatestBoard, MetricsText
+    from vramtop.monitor.export.latest_board import LatestBoard
+    from vramtop.monitor.export.metrics_text import MetricsText
     from vramtop.monitor.export.otlp import start_otlp
     from vramtop.monitor.export.textfile import TextFile
 
@@ -96,9 +97,11 @@ def _export(options: argparse.Namespace, running: ExitStack, stop: threading.Eve
 
 
 def _serve(options: argparse.Namespace, latest: LatestBoard, version: str, running: ExitStack) -> None:
+    from vramtop.monitor.export.credentials import read_credentials
     from vramtop.monitor.export.listen_address import ListenAddress
-    from vramtop.monitor.export.metrics import MetricsText
-    from vramtop.monitor.export.server import MetricsServer, TlsFiles, read_credentials
+    from vramtop.monitor.export.metrics_text import MetricsText
+    from vramtop.monitor.export.server import MetricsServer
+    from vramtop.monitor.export.tls_files import TlsFiles
 
     address = ListenAddress.parse(options.listen or options.settings.values["export.listen"])
     if bool(options.tls_cert) != bool(options.tls_key):

@@ -1,0 +1,112 @@
+"""Metrics as text, by prometheus-client's encoders, in the format that a client asks for.
+
+The encoders take some 10 µs a sample, and a process of a known job has forty, most of which stay the same for
+hours: budgets, states, labels of a run. A family whose samples are those of the scrape before is not encoded again.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from .metrics import TABLE
+from .samples import values_by_family
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from prometheus_client.core import Metric as Family
+
+    from .latest_board import LatestBoard
+    from .metrics import Metric
+    from .samples import Values
+
+    Encoder = Callable[..., bytes]
+
+
+_EOF = b"# EOF\n"
+_MAX_FORMATS = 4
+"""Formats that are remembered at once: clients may ask for any version."""
+
+
+@dataclass(slots=True)
+class MetricsText:
+    """Makes the text anew at each scrape, from the latest board. Safe to use from several threads.
+
+    Args:
+        latest: the board.
+        version: of vramtop.
+        with_process: with prometheus-client's own metrics of the exporter's process (``process_cpu_seconds_total``);
+            not in a file for node_exporter, which has metrics of these names itself.
+    """
+
+    latest: LatestBoard
+    version: str
+    with_process: bool = True
+    _encoded: dict[str, dict[str, tuple[Values, bytes]]] = field(default_factory=dict, init=False)
+    """What was encoded last, by content type and family."""
+    _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
+
+    def encode(self, accept: str | None = None) -> tuple[bytes, str]:
+        """Return the text and its content type.
+
+        Args:
+            accept: the client's Accept header; None: the text format of node_exporter's files.
+        """
+        encoder, content_type = _choose_encoder(accept)
+        with self._lock:
+            if content_type not in self._encoded and len(self._encoded) >= _MAX_FORMATS:
+                self._encoded.clear()
+            known = self._encoded.setdefault(content_type, {})
+            values = values_by_family(self.latest.state(), self.version)
+            parts = [
+                _encode(encoder, metric, values[metric.family], known) for metric in TABLE if metric.family in values
+            ]
+        if self.with_process:
+            from prometheus_client import ProcessCollector
+
+            parts.append(encoder(ProcessCollector(registry=None)).removesuffix(_EOF))
+        is_open = content_type.startswith("application/openmetrics-text")
+        return b"".join(parts) + (_EOF if is_open else b""), content_type
+
+
+def _choose_encoder(accept: str | None) -> tuple[Encoder, str]:
+    from prometheus_client.exposition import choose_encoder
+
+    try:
+        return choose_encoder(accept or "")
+    except (TypeError, ValueError):  # no number where the version should be
+        return choose_encoder("")
+
+
+def _encode(encoder: Encoder, metric: Metric, values: Values, known: dict[str, tuple[Values, bytes]]) -> bytes:
+    """Return the text of a family; ``known`` holds that of the scrape before, and then this one."""
+    before = known.get(metric.family)
+    if before is not None and before[0] == values:
+        return before[1]
+    text = encoder(_Families([_family(metric, values)])).removesuffix(_EOF)
+    known[metric.family] = values, text
+    return text
+
+
+def _family(metric: Metric, values: Values) -> Family:
+    from prometheus_client.core import Metric as Family
+
+    family = Family(metric.family, metric.help, metric.type, metric.unit)
+    names = metric.all_labels
+    for labels, value in values.items():
+        family.add_sample(metric.name, dict(zip(names, labels, strict=True)), value)
+    return family
+
+
+class _Families(msgspec.Struct, frozen=True):
+    """What an encoder asks for families."""
+
+    families: Sequence[Family]
+
+    def collect(self) -> Iterable[Family]:
+        """Return the families."""
+        return self.families
