@@ -7,7 +7,8 @@ from pathlib import Path
 
 import msgspec
 
-from ..sources.nvml.nvml_source import FIRST_READ_TIMEOUT_SECONDS, CallThread, shut_down
+from ..sources.nvml.call_thread import CallThread, shut_down
+from ..sources.nvml.device_threads import FIRST_READ_TIMEOUT_SECONDS
 
 MigParent = Callable[[str], str | None]
 """Maps the UUID of a MIG device to the UUID of its GPU; None: unknown."""

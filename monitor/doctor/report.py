@@ -17,7 +17,7 @@ from vramtop.estimator.trace.interpreters import find_interpreters, probe_interp
 from ..host.process_directory import ProcessDirectory
 from ..preflight.machine import DRIVER_TIMEOUT_SECONDS
 from ..snapshot.snapshot import GpuReading
-from ..sources.nvml.device_calls import DRIVER_VERSION_FILE
+from ..sources.nvml.nvml_errors import DRIVER_VERSION_FILE
 from ..sources.nvml.nvml_source import NvmlSource
 from ..storage.user_file import data_folder
 from .facts import DataFolderFacts, DeviceFile, DoctorReport, DriverFacts, GpuFacts, InterpreterFacts, PermissionFacts

@@ -12,7 +12,8 @@ from vramtop.estimator.job.gpu_catalogue import Gpu
 from ..board.capacity import DeviceCapacity, device_capacities
 from ..host.available_ram import HostRam, available_host_memory
 from ..snapshot.snapshot import Snapshot
-from ..sources.nvml.nvml_source import NvmlSource, shut_down
+from ..sources.nvml.call_thread import shut_down
+from ..sources.nvml.nvml_source import NvmlSource
 from ..storage.reservations import Reservations
 
 DRIVER_TIMEOUT_SECONDS = 20.0

@@ -12,7 +12,7 @@ import msgspec
 from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import format_gib
 
-from ..board.board import Board, ProcessGroup, group_processes
+from ..board.process_groups import ProcessGroup, group_processes
 from ..board.watchlist import Watchlist
 from ..host.plain_text import duration_text
 from .recording import TRUNCATED_CODE, read_recording
@@ -25,9 +25,10 @@ if TYPE_CHECKING:
     from vramtop.estimator.causes.divergence import Divergence
     from vramtop.estimator.job.job import Job
 
-    from ..board.board import GroupKey, ProcessRow
+    from ..board.board import Board, ProcessRow
     from ..board.comparison import Comparison, Status
     from ..board.fit_result import FitResult
+    from ..board.process_groups import GroupKey
     from ..snapshot.snapshot import GpuKey, GpuReading, HistoryKey, Snapshot, Source
 
 # Events of a recording: runs that start, end, fail and diverge, GPUs that are lost, and gaps.

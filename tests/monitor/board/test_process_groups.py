@@ -9,7 +9,8 @@ from vramtop.estimator.common.errors import InputError
 from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.job.job import Job, Parallel
-from vramtop.monitor.board.board import Board, ProcessGroup, group_processes
+from vramtop.monitor.board.board import Board
+from vramtop.monitor.board.process_groups import ProcessGroup, group_processes
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.snapshot.snapshot import WatchedJob
 

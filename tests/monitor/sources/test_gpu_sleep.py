@@ -2,9 +2,10 @@
 
 import pytest
 
-from vramtop.monitor.sources.nvml import device
-from vramtop.monitor.sources.nvml.device import MODE_INTERVAL_SECONDS, can_suspend, driver_addresses, is_suspended
+from vramtop.monitor.sources.nvml import pci_device
+from vramtop.monitor.sources.nvml.device import MODE_INTERVAL_SECONDS
 from vramtop.monitor.sources.nvml.nvml_source import NvmlSource
+from vramtop.monitor.sources.nvml.pci_device import can_suspend, driver_addresses, is_suspended
 
 GIB = 2**30
 
@@ -15,8 +16,8 @@ def power(tmp_path, monkeypatch):
     (tmp_path / "gpus" / "000a:01:00.0").mkdir(parents=True)
     folder = tmp_path / "devices" / "000a:01:00.0" / "power"
     folder.mkdir(parents=True)
-    monkeypatch.setattr(device, "DRIVER_FOLDER", tmp_path / "gpus")
-    monkeypatch.setattr(device, "PCI_FOLDER", tmp_path / "devices")
+    monkeypatch.setattr(pci_device, "DRIVER_FOLDER", tmp_path / "gpus")
+    monkeypatch.setattr(pci_device, "PCI_FOLDER", tmp_path / "devices")
 
     def write(control, status):
         (folder / "control").write_text(control + "\n")
@@ -73,7 +74,7 @@ def test_a_gpu_that_suspends_is_no_longer_queried(driver, source, power):
 def test_without_the_drivers_list_a_gpu_is_known_once_it_was_opened(
     driver, source, power, clock, monkeypatch, tmp_path
 ):
-    monkeypatch.setattr(device, "DRIVER_FOLDER", tmp_path / "absent")
+    monkeypatch.setattr(pci_device, "DRIVER_FOLDER", tmp_path / "absent")
     power("auto", "active")
     source.open()
     assert source.read().gpus[0].faults == ()

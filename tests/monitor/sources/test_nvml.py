@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from vramtop.monitor.host.available_ram import HostRam
-from vramtop.monitor.sources.nvml import device_calls, nvml_source
+from vramtop.monitor.sources.nvml import memory, nvml_errors, nvml_source
 from vramtop.monitor.sources.nvml.device import MODE_INTERVAL_SECONDS, RETRY_LOST_SECONDS
-from vramtop.monitor.sources.nvml.device_calls import RETRY_REFUSED_SECONDS, NoDriverError
+from vramtop.monitor.sources.nvml.device_calls import RETRY_REFUSED_SECONDS
+from vramtop.monitor.sources.nvml.nvml_errors import NoDriverError
 from vramtop.monitor.sources.nvml.nvml_source import COUNT_INTERVAL_SECONDS, NvmlSource
 
 SUCCESS = pynvml.NVML_SUCCESS
@@ -82,8 +83,8 @@ def test_old_process_lists_and_new_temperature_call_are_used_where_the_others_ar
 @pytest.fixture
 def host(monkeypatch):
     """A host with 128 GB of RAM, 30 GiB of them available."""
-    monkeypatch.setattr(device_calls, "host_total_bytes", lambda: 128_501_256_192)
-    monkeypatch.setattr(device_calls, "available_host_memory", lambda: HostRam(available_bytes=30 * GIB))
+    monkeypatch.setattr(memory, "host_total_bytes", lambda: 128_501_256_192)
+    monkeypatch.setattr(memory, "available_host_memory", lambda: HostRam(available_bytes=30 * GIB))
 
 
 @pytest.mark.parametrize("old", [False, True], ids=["v2", "v1"])
@@ -363,7 +364,7 @@ def test_a_version_mismatch_names_both_versions_and_the_remedy(driver, source, m
         "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  575.57.08  Release Build  (dvs-builder@U22)\n"
         "GCC version:  gcc version 12.3.0 (Ubuntu 12.3.0-1ubuntu1~22.04)\n"
     )
-    monkeypatch.setattr(device_calls, "DRIVER_VERSION_FILE", loaded)
+    monkeypatch.setattr(nvml_errors, "DRIVER_VERSION_FILE", loaded)
     driver.fail("nvmlInitWithFlags", pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH)
     with pytest.raises(NoDriverError, match=r"library 580\.65\.06, kernel module 575\.57\.08\); reboot"):
         source.open()
@@ -378,7 +379,7 @@ def mismatch(driver, monkeypatch, tmp_path):
 
     def make(kernel):
         (tmp_path / "version").write_text(KERNEL.format(kernel))
-        monkeypatch.setattr(device_calls, "DRIVER_VERSION_FILE", tmp_path / "version")
+        monkeypatch.setattr(nvml_errors, "DRIVER_VERSION_FILE", tmp_path / "version")
         driver.fail("nvmlInitWithFlags", pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH)
 
     return make
@@ -409,7 +410,7 @@ def test_the_version_of_a_library_is_read_from_its_file_name(mismatch, driver, s
     (tmp_path / "maps").write_text(
         "7f2c r-xp 08:01 42  /usr/lib/x86_64-linux-gnu/libnvidia-ml.so.580.65.06 (deleted)\n"
     )
-    monkeypatch.setattr(device_calls, "OWN_MAPS_FILE", tmp_path / "maps")
+    monkeypatch.setattr(nvml_errors, "OWN_MAPS_FILE", tmp_path / "maps")
     mismatch("575.57.08")
     driver.fail("nvmlSystemGetNVMLVersion", pynvml.NVML_ERROR_UNINITIALIZED)
     with pytest.raises(NoDriverError, match=r"library 580\.65\.06, kernel module 575\.57\.08\); reboot"):

@@ -6,8 +6,9 @@ import threading
 import pytest
 from waiting import until
 
-from vramtop.monitor.sources.nvml.device_calls import NoDriverError
-from vramtop.monitor.sources.nvml.nvml_source import COUNT_INTERVAL_SECONDS, CallThread, NvmlSource
+from vramtop.monitor.sources.nvml.call_thread import CallThread
+from vramtop.monitor.sources.nvml.nvml_errors import NoDriverError
+from vramtop.monitor.sources.nvml.nvml_source import COUNT_INTERVAL_SECONDS, NvmlSource
 
 GIB = 2**30
 PATIENCE = 0.05

@@ -6,7 +6,7 @@ from pathlib import Path
 import pynvml
 import pytest
 
-from vramtop.monitor.sources.nvml.device import LAYOUT_INTERVAL_SECONDS, MIG_MODE_INTERVAL_SECONDS
+from vramtop.monitor.sources.nvml.mig import LAYOUT_INTERVAL_SECONDS, MIG_MODE_INTERVAL_SECONDS
 from vramtop.monitor.sources.nvml.nvml_source import NvmlSource
 from vramtop.monitor.sources.recording import RecordingWriter, read_recording
 

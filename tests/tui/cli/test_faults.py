@@ -11,7 +11,7 @@ from json_schemas import valid_json
 from vramtop.estimator.common.records import replace
 from vramtop.monitor.snapshot.faults import NO_ANSWER, Fault
 from vramtop.monitor.snapshot.snapshot import GpuReading, Snapshot
-from vramtop.monitor.sources.nvml.device_calls import NoDriverError
+from vramtop.monitor.sources.nvml.nvml_errors import NoDriverError
 from vramtop.tui.cli.main import main
 
 WHY = "the NVIDIA driver is installed but its kernel module is not loaded"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from json_schemas import valid_json
 
-from vramtop.monitor.sources.nvml.device_calls import NoDriverError
+from vramtop.monitor.sources.nvml.nvml_errors import NoDriverError
 from vramtop.tui.cli.main import main
 
 SCRIPT = "print('ready', flush=True)\ninput()\n"

@@ -17,7 +17,7 @@ from vramtop.monitor.board.capacity import device_capacities
 from vramtop.monitor.board.fit import check_fit
 from vramtop.monitor.board.fit_result import FitResult
 from vramtop.monitor.snapshot.snapshot import GpuReading, Snapshot
-from vramtop.monitor.sources.nvml.device_calls import NoDriverError
+from vramtop.monitor.sources.nvml.nvml_errors import NoDriverError
 from vramtop.monitor.storage.reservations import Reservations
 from vramtop.tui.cli.fitting.waiting import Stillness, exec_program, program_to_start, wait_until_it_fits
 from vramtop.tui.cli.main import build_parser, main

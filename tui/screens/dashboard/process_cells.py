@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from vramtop.estimator.job.job import Job
-    from vramtop.monitor.board.board import ProcessGroup, ProcessRow
+    from vramtop.monitor.board.board import ProcessRow
+    from vramtop.monitor.board.process_groups import ProcessGroup
 
 
 _USER_WIDTH = 9

@@ -34,7 +34,8 @@ from .process_cells import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
-    from vramtop.monitor.board.board import ProcessGroup, ProcessRow
+    from vramtop.monitor.board.board import ProcessRow
+    from vramtop.monitor.board.process_groups import ProcessGroup
     from vramtop.monitor.snapshot.snapshot import ProcessKey
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from vramtop.estimator.common.sizes import format_gib
-from vramtop.monitor.board.board import Board, GpuRow, GroupKey, ProcessGroup, ProcessRow
+from vramtop.monitor.board.process_groups import GroupKey, ProcessGroup
 from vramtop.monitor.snapshot.mig_devices import MigDevice
 
 from ...draw.labels import WORST_FIRST, CellText, severity_rank
@@ -30,6 +30,7 @@ from .process_columns import COLUMNS, ColumnName, ProcessColumn, figure_order, i
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
+    from vramtop.monitor.board.board import Board, GpuRow, ProcessRow
     from vramtop.monitor.host.inspect.ancestry import Ancestor
     from vramtop.monitor.snapshot.snapshot import GpuReading, ProcessKey
 

@@ -12,7 +12,7 @@ from .process_rows import ORDERS, SortKey, TableRow, in_order, matches
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
 
-    from vramtop.monitor.board.board import GroupKey, ProcessGroup
+    from vramtop.monitor.board.process_groups import GroupKey, ProcessGroup
 
 
 _SMALL_BYTES = 2 * GIB

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal
 
 from vramtop.estimator.common.records import replace
-from vramtop.monitor.board.board import Board, GroupKey, ProcessGroup, group_processes
+from vramtop.monitor.board.process_groups import GroupKey, ProcessGroup, group_processes
 
 from .process_cells import group_count, group_gpus, short_gpu_list
 from .process_rows import SortKey, TableRow, in_order, matching, table_rows, unattributed_rows
@@ -15,6 +15,7 @@ from .tree_rows import tree_rows
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
+    from vramtop.monitor.board.board import Board
     from vramtop.monitor.host.inspect.ancestry import Ancestor
 
     from .process_columns import ColumnName

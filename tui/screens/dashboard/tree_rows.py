@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from vramtop.estimator.common.records import replace
-from vramtop.monitor.board.board import Board, ProcessGroup, ProcessRow
+from vramtop.monitor.board.process_groups import ProcessGroup
 from vramtop.monitor.host.inspect.ancestry import Ancestor
 from vramtop.monitor.host.known_programs import starts_sessions
 
@@ -16,6 +16,7 @@ from .process_rows import SortKey, TableRow, in_order, matches, order_key
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from vramtop.monitor.board.board import Board, ProcessRow
     from vramtop.monitor.snapshot.snapshot import ProcessKey
 
 

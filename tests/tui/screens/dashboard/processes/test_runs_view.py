@@ -10,7 +10,8 @@ from waiting import until_shown
 from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.job.job import Job, Parallel
-from vramtop.monitor.board.board import Board, ProcessGroup
+from vramtop.monitor.board.board import Board
+from vramtop.monitor.board.process_groups import ProcessGroup
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.snapshot.snapshot import WatchedJob
 from vramtop.tui.app.app import AppOptions, VramtopApp

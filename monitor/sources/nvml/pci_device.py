@@ -1,0 +1,60 @@
+"""PCI device of a GPU as the kernel knows it: its power saving, and its place in the host; no GPU is woken for it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import msgspec
+
+PCI_FOLDER = Path("/sys/bus/pci/devices")
+DRIVER_FOLDER = Path("/proc/driver/nvidia/gpus")
+"""Contains a folder for each GPU of the driver, named by its PCI address; listing them wakes no GPU."""
+
+
+def driver_addresses(folder: Path | None = None) -> tuple[str | None, ...]:
+    """Return the PCI addresses of the driver's GPUs in NVML's order; empty if they cannot be listed."""
+    try:
+        return tuple(sorted(each.name.lower() for each in (folder or DRIVER_FOLDER).iterdir()))
+    except OSError:
+        return ()
+
+
+def can_suspend(address: str | None, folder: Path | None = None) -> bool:
+    """Return True if the kernel suspends this device when it is idle; GPUs of servers are set not to."""
+    return address is not None and _text(address, "power/control", folder) == "auto"
+
+
+def is_suspended(address: str | None, folder: Path | None = None) -> bool:
+    """Return True if this device is suspended now (``power/runtime_status``, which wakes nothing)."""
+    return address is not None and _text(address, "power/runtime_status", folder) == "suspended"
+
+
+class PciPlace(msgspec.Struct, frozen=True, kw_only=True):
+    """What the kernel knows of a device's place."""
+
+    numa_node: int | None = None
+    near_cpus: str | None = None
+
+
+def pci_place(address: str | None, folder: Path | None = None) -> PciPlace:
+    """Return the place of the device with this PCI address; unknown fields are None.
+
+    Args:
+        address: such as ``0000:17:00.0``.
+        folder: with a folder for each device; None: the kernel's.
+    """
+    if address is None:
+        return PciPlace()
+    node, cpus = _text(address, "numa_node", folder), _text(address, "local_cpulist", folder)
+    return PciPlace(
+        numa_node=int(node) if node and node.isdecimal() else None,  # -1: the host has only one
+        near_cpus=cpus if cpus and re.fullmatch(r"[\d,-]+", cpus) else None,
+    )
+
+
+def _text(address: str, file: str, folder: Path | None) -> str | None:
+    try:
+        return ((folder or PCI_FOLDER) / address / file).read_text(encoding="ascii").strip()
+    except (OSError, ValueError):
+        return None
