@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from vramtop.estimator.budget import Budget, Components
     from vramtop.estimator.job.job import Job
 
-    from ..anomalies import Anomaly
+    from ..anomalies.anomaly import Anomaly
     from ..host.known_programs import ProcessKind
     from ..snapshot.snapshot import DeviceIndex, GpuKey, GpuProcess, GpuReading, HistoryKey, ProcessKey, Snapshot
     from .comparison import Comparison

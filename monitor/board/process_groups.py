@@ -18,6 +18,8 @@ from ..host.known_programs import starts_sessions
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from vramtop.estimator.job.job import Job
+
     from ..snapshot.snapshot import ProcessKey
     from .board import Board, ProcessRow, RunRow
 
@@ -35,6 +37,13 @@ class ProcessGroup:
     """One per process and GPU: ranks in order, then helper processes; includes ended ones that are not dismissed."""
     run: RunRow | None = None
     """The run, if its job is known."""
+
+    @property
+    def job(self) -> Job | None:
+        """The job; None: it is not known."""
+        if self.run is not None:
+            return self.run.job
+        return next((row.job for row in self.rows if row.job is not None), None)
 
     @cached_property
     def process_keys(self) -> tuple[ProcessKey, ...]:

@@ -10,7 +10,7 @@ import msgspec
 
 from vramtop.estimator.common.records import replace
 
-from ..anomalies import AnomalyDetector
+from ..anomalies.detector import AnomalyDetector
 from ..host.process_stat import is_running
 from ..snapshot.memory_history import MemoryHistory
 from .board import Board, GpuRow, PendingRow, ProcessRow, RunRow

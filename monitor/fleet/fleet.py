@@ -1,37 +1,19 @@
-"""The fleet: readings of many hosts at one moment, and their sums."""
+"""The fleet: readings of many hosts at one moment, and their sums. Immutable; sizes are bytes.
+
+The reading of a host has its GPUs and processes as the board of that host shows them, and is also the line that
+``vramtop stream`` writes, so its fields are part of the schema. A figure that is unknown is None. The records hold
+plain values only and are not tracked by the garbage collector: a thousand hosts are read every few seconds.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import Literal, Protocol
 
-import msgspec
 from msgspec import Struct
 
-from vramtop.estimator.common.errors import CannotTellError
-from vramtop.estimator.common.limits import LimitError, decode_json
-from vramtop.estimator.common.secrets import displayed
-
-from ..board.capacity import unusable_reason
 from ..board.comparison import DIVERGING
-from ..host.kinds import kind_label
-from ..host.plain_text import displayed_line
-from ..snapshot.faults import ASLEEP, NOT_LISTED
-from ..snapshot.mig_devices import MigDevice
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from ..board.board import Board, GpuRow, PendingRow, ProcessRow
-    from ..snapshot.snapshot import DeviceIndex, GpuReading, ProcessKey
-
-# Reading of one host: its GPUs and processes as the board of that host shows them. Immutable; sizes are bytes.
-#
-# These records are also the lines that ``vramtop stream`` writes, so their fields are part of its schema. A figure
-# that is unknown is None. The records hold plain values only and are not tracked by the garbage collector: a thousand
-# hosts are read every few seconds.
-
 
 HostState = Literal["live", "connecting", "silent", "unreachable"]
 """``live``: its figures are of now. ``connecting``: it has not been asked for the first time. ``silent``: it has said
@@ -293,191 +275,3 @@ class FleetSource(Protocol):
 
     def close(self) -> None:
         """Release all resources and end what was started."""
-
-
-# Makes the reading of this host from its board.
-
-
-_MEMORY_FIELDS = (None, "total_bytes", "used_bytes", "free_bytes", "processes")
-"""A fault of one of these, or of the whole device, is passed on; many GPUs do not report their utilisation."""
-_MAX_COMMAND_CHARACTERS = 200
-"""Limit of a command line, which a table over many hosts never shows whole."""
-
-
-def reading_of_board(
-    board: Board,
-    *,
-    host: str,
-    facts_of: Callable[[ProcessKey], RankFacts | None] = lambda _: None,
-    interval: float | None = None,
-    version: str | None = None,
-) -> HostReading:
-    """Return the reading of the host that a board is of: what is displayed on it, in plain values.
-
-    Args:
-        board: the board.
-        host: name of the host.
-        facts_of: returns what the environment of a process says of its run.
-        interval: seconds between two boards.
-        version: of this vramtop.
-    """
-    source = board.snapshot.source
-    runs = {key: run.pids[0][0] for run in board.runs for key in run.pids}
-    return HostReading(
-        host=host,
-        time=board.snapshot.time,
-        gpus=tuple(_gpu(board, row, runs, facts_of) for row in board.gpus if board.displays_gpu(row.reading)),
-        pending=tuple(_pending(row) for row in board.pending),
-        anomalies=tuple(f"GPU {anomaly.gpu}: {displayed(anomaly.sentence)}" for anomaly in board.anomalies),
-        faults=tuple(fault.message for fault in board.snapshot.faults),
-        unlisted=tuple(fault.message for fault in board.snapshot.faults if fault.code == NOT_LISTED),
-        driver_version=source.driver_version,
-        vramtop_version=version,
-        interval=interval,
-    )
-
-
-def _gpu(
-    board: Board,
-    row: GpuRow,
-    runs: Mapping[ProcessKey, int],
-    facts_of: Callable[[ProcessKey], RankFacts | None],
-) -> FleetGpu:
-    processes = None
-    if row.reading.processes is not None:
-        processes = tuple(_process(each, runs, facts_of) for each in row.rows if board.displays(each))
-    devices = tuple(_figures(board, device, None, ()) for device in row.devices)
-    return _figures(board, row, processes, devices)
-
-
-def _figures(
-    board: Board, row: GpuRow, processes: tuple[FleetProcess, ...] | None, devices: tuple[FleetGpu, ...]
-) -> FleetGpu:
-    reading = row.reading
-    return FleetGpu(
-        index=reading.index,
-        label=reading.label if isinstance(reading, MigDevice) else None,
-        uuid=reading.uuid,
-        name=reading.name,
-        total_bytes=reading.total_bytes,
-        used_bytes=reading.used_bytes,
-        reserved_bytes=reading.reserved_bytes,
-        free_bytes=reading.free_bytes,
-        committed_bytes=_committed(board, reading, devices),
-        unattributed_bytes=row.unattributed_bytes if reading.attributed_bytes is not None else None,
-        utilisation_percent=reading.utilisation_percent,
-        is_stale=reading.is_stale,
-        is_asleep=any(fault.field is None and fault.code == ASLEEP for fault in reading.faults),
-        fault=next((fault.message for fault in reading.faults if fault.field in _MEMORY_FIELDS), None),
-        is_lost=reading.loss is not None and not reading.is_stale,
-        closed=None if isinstance(reading, MigDevice) else unusable_reason(reading),
-        processes=processes,
-        devices=devices,
-    )
-
-
-def _committed(board: Board, reading: GpuReading, devices: tuple[FleetGpu, ...]) -> int:
-    """Return what jobs will yet allocate on a device; on a GPU in MIG mode, on all of its devices."""
-    if isinstance(reading, MigDevice):
-        index: DeviceIndex = (reading.index, reading.device.gpu_instance)
-        return 0 if reading.shares_memory_of else board.committed.get(index, 0)
-    return board.committed.get(reading.index, 0) + sum(device.committed_bytes or 0 for device in devices)
-
-
-def _process(
-    row: ProcessRow,
-    runs: Mapping[ProcessKey, int],
-    facts_of: Callable[[ProcessKey], RankFacts | None],
-) -> FleetProcess:
-    process, comparison, budget, counters = row.process, row.comparison, row.budget, row.process.counters
-    peak = comparison.peak_usage if comparison else None
-    return FleetProcess(
-        pid=process.pid,
-        start_time=process.start_time,
-        used_bytes=process.used_bytes,
-        peak_bytes=peak.size_bytes if peak else process.peak_bytes,
-        user=process.user,
-        command=displayed_line(process.command or process.name, _MAX_COMMAND_CHARACTERS) or None,
-        kind=kind_label(row.kind, row.program_name) or None,
-        job=displayed(row.job.label) if row.job else None,
-        budget_bytes=budget.steady_device_bytes if budget else None,
-        low_bytes=budget.peak.low_bytes if budget else None,
-        high_bytes=budget.peak.high_bytes if budget else None,
-        status=comparison.status if comparison else None,
-        sentence=displayed(comparison.sentence) if comparison else None,
-        full_seconds=row.full_seconds,
-        note=process.note or row.no_budget_reason or (displayed(row.problem) if row.problem else None),
-        missing=row.missing,
-        steps=counters.steps if counters else None,
-        step_seconds=counters.step_seconds if counters else None,
-        steps_at=counters.time if counters and counters.steps is not None else None,
-        device=row.gpu.label if isinstance(row.gpu, MigDevice) else None,
-        run=runs.get(process.key),
-        facts=facts_of(process.key),
-    )
-
-
-def _pending(row: PendingRow) -> FleetPending:
-    sentence = row.fit.sentence if row.fit else row.problem
-    return FleetPending(
-        job=displayed(row.job.label),
-        verdict=row.fit.verdict if row.fit else "unknown",
-        device_bytes=row.budget.peak.device_bytes if row.budget else None,
-        sentence=displayed(sentence) if sentence else None,
-    )
-
-
-# One line of ``vramtop stream``: the reading of a host as JSON, with the version of its schema in front.
-
-
-SCHEMA = 1
-"""Raised when a field changes its meaning; new fields do not raise it, as they are left out or ignored."""
-_HEAD = b'{"schema":%d,'
-
-
-class StreamLineError(CannotTellError):
-    """A line that is not a reading, or of a schema that is too different."""
-
-    title = "The host cannot be read"
-
-
-class _Head(msgspec.Struct, frozen=True):
-    schema: int
-    vramtop_version: str | None = None
-
-
-def stream_line(reading: HostReading) -> bytes:
-    """Return the line of a reading, with its end."""
-    return _HEAD % SCHEMA + msgspec.json.encode(reading)[1:] + b"\n"
-
-
-def parse_stream_line(line: bytes) -> HostReading:
-    """Return the reading of a line of this schema, the one before or the one after it.
-
-    Raises:
-        StreamLineError: it is none.
-    """
-    if not line.startswith(_HEAD % SCHEMA):
-        _require_near_schema(line)
-    try:
-        reading = decode_json(line, HostReading)
-    except LimitError as error:
-        raise StreamLineError(
-            f"sent a line that is not from vramtop stream ({error}); update vramtop on both hosts"
-        ) from None
-    return reading
-
-
-def _require_near_schema(line: bytes) -> None:
-    try:
-        head = decode_json(line, _Head)
-    except LimitError:
-        raise StreamLineError(
-            "sent output that is not from vramtop stream; run ssh there by hand and see what it prints"
-        ) from None
-    if abs(head.schema - SCHEMA) > 1:
-        version = f" {head.vramtop_version[:40]}" if head.vramtop_version else ""
-        which = "here" if head.schema > SCHEMA else "there"
-        raise StreamLineError(
-            f"vramtop{version} there speaks schema {head.schema:d}, this one {SCHEMA}; update vramtop {which}"
-        )

@@ -4,151 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
-import re
-import shlex
 import threading
 import time
 from dataclasses import dataclass, field
-from itertools import product
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
-import msgspec
 from msgspec.structs import replace
 
 from vramtop.estimator.common import limits
 from vramtop.estimator.common.errors import InputError, VramtopError
 from vramtop.estimator.common.process_limit import process_limit_error, start_thread
-from vramtop.estimator.common.trust import find_program, why_not_found
-from vramtop.estimator.common.version import DISTRIBUTION
 
-from ..host.plain_text import sanitize_line
-from ..snapshot.field_types import MAX_UNIX_SECONDS
-from .fleet import Fleet, HostReading, StreamLineError, parse_stream_line
+from .fleet import Fleet, HostReading
+from .stream_line import StreamLineError, parse_stream_line, plain_reading
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-    from pathlib import Path
+    from collections.abc import Callable, Sequence
 
     from .fleet import HostState
-
-# Lists of hosts: names as ssh takes them, Slurm's lists such as ``node[01-16,20]``, and files with one per line.
-
-
-MAX_HOSTS = 256
-"""Each is an ssh process; of more, Prometheus is asked."""
-_MAX_FILE_BYTES = 1 << 20
-_COMMA_OUTSIDE_BRACKETS = re.compile(r",(?![^\[]*\])")
-_BRACKETS = re.compile(r"\[([^\]]*)\]")
-_RANGE = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?", re.ASCII)
-_HOST = re.compile(r"(?:[A-Za-z0-9_.][\w.+-]*@)?[A-Za-z0-9_.:][\w.:%-]*", re.ASCII)
-"""User and host. Neither begins with ``-``: ssh would take it for an option."""
-
-
-def parse_hosts(text: str) -> tuple[str, ...]:
-    """Return the hosts of a list, each once, in order.
-
-    Args:
-        text: ``user@a,node[01-16,20]``.
-
-    Raises:
-        InputError: one of them is no host name, or there are too many.
-    """
-    hosts: dict[str, None] = {}
-    for part in _COMMA_OUTSIDE_BRACKETS.split(text):
-        for host in _expanded(part.strip()):
-            hosts[host] = None
-            if len(hosts) > MAX_HOSTS:
-                raise InputError(f"{text[:80]}: more than {MAX_HOSTS} hosts; use vramtop --prometheus URL for as many")
-    return tuple(hosts)
-
-
-def read_hosts_file(path: Path) -> tuple[str, ...]:
-    """Return the hosts of a file: one or a list per line; what follows ``#`` is a comment.
-
-    Raises:
-        InputError: it cannot be read, has no host, or one that is no host name.
-    """
-    try:
-        with path.open(encoding="utf-8") as file:
-            text = file.read(_MAX_FILE_BYTES)
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not text"
-        raise InputError(f"{path}: the list of hosts cannot be read: {reason}") from None
-    hosts: dict[str, None] = {}
-    for number, line in enumerate(text.splitlines(), 1):
-        for word in line.partition("#")[0].split():
-            try:
-                hosts.update(dict.fromkeys(parse_hosts(word)))
-            except InputError as error:
-                raise InputError(f"{path}, line {number}: {error.message}") from None
-    if not hosts:
-        raise InputError(f"{path}: no hosts in the file; write one per line")
-    if len(hosts) > MAX_HOSTS:
-        raise InputError(f"{path}: more than {MAX_HOSTS} hosts; use vramtop --prometheus URL for as many")
-    return tuple(hosts)
-
-
-def _expanded(part: str) -> Iterator[str]:
-    """Yield the hosts of ``rack[1-2]node[01-04]``."""
-    pieces = _BRACKETS.split(part)  # text, brackets, text, brackets, text
-    choices = [[piece] if at % 2 == 0 else _numbers(piece, part) for at, piece in enumerate(pieces)]
-    for names in product(*choices):
-        host = "".join(names)
-        if not _HOST.fullmatch(host):
-            example = "names such as node01, ann@node01 or node[01-16,20]"
-            raise InputError(f"{part[:80]!r} is not a host: give {example}")
-        yield host
-
-
-def _numbers(text: str, part: str) -> list[str]:
-    """Return the numbers of ``01-16,20``, with the leading zeros of the first of each range."""
-    numbers: list[str] = []
-    for each in text.split(","):
-        found = _RANGE.fullmatch(each.strip())
-        if found is None:
-            raise InputError(
-                f"{part[:80]!r} is not a list of hosts: {each[:20]!r} is not a number or range, as in node[01-04,07]"
-            )
-        first, last = found[1], found[2] or found[1]
-        if int(last) < int(first) or int(last) - int(first) >= MAX_HOSTS:
-            raise InputError(f"{part[:80]!r}: {each} is not a range of at most {MAX_HOSTS} hosts; write it like 01-16")
-        width = len(first)
-        numbers += [str(number).zfill(width) for number in range(int(first), int(last) + 1)]
-    return numbers
-
-
-# Makes another host's reading safe to show: texts are plain lines, and numbers such as a machine can have.
-
-
-_MAX_CHARACTERS = 2000
-_MAX_INTEGER = 1 << 60
-
-
-def plain_reading(reading: HostReading) -> HostReading:
-    """Return a reading with plain texts.
-
-    Raises:
-        StreamLineError: a number is negative, or larger than any size or time.
-    """
-    return msgspec.convert(_plain(msgspec.to_builtins(reading)), HostReading)
-
-
-def _plain(value: object) -> object:
-    if isinstance(value, str):
-        return value[:_MAX_CHARACTERS] if value.isascii() and value.isprintable() else sanitize_line(value) or ""
-    if isinstance(value, dict):
-        return {key: _plain(each) for key, each in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(each) for each in value]
-    if isinstance(value, (int, float)) and not 0 <= value <= (
-        MAX_UNIX_SECONDS if isinstance(value, float) else _MAX_INTEGER
-    ):
-        raise StreamLineError("sent an impossible figure; run vramtop doctor there to see what its driver reports")
-    return value
-
-
-# Hosts read over ssh: one thread with an event loop serves all connections, and begins those again that have ended.
+    from .ssh_command import SshCommand
 
 
 BACKOFF_SECONDS = (1.0, 2.0, 5.0, 10.0, 30.0)
@@ -397,104 +271,3 @@ class RemoteFleet:
         await asyncio.gather(*asyncio.all_tasks() - {asyncio.current_task()}, return_exceptions=True)
         for task in ended - {closing}:
             task.result()  # raises what has ended it
-
-
-# The command line of ssh that runs ``vramtop stream`` on a host, and what its failures mean.
-#
-# ssh reads the user's own configuration: names, keys, agent, jump hosts and shared connections (ssh_config(5)).
-
-
-Bootstrap = Literal["uvx"]
-"""What runs vramtop on a host where it is not installed."""
-SSH_VARIABLE = "VRAMTOP_SSH"
-"""Environment variable with another command instead of ``ssh``, as words of a shell: ``ssh -F FILE``."""
-
-_OPTIONS = (
-    *("-T", "-a", "-x"),  # no terminal, no forwarding of agent and display to where only figures come from
-    *("-o", "BatchMode=yes"),  # never ask: a prompt would be written over the screen
-    *("-o", "ClearAllForwardings=yes", "-o", "LogLevel=ERROR"),
-    *("-o", "ConnectTimeout=10", "-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=3"),
-)
-_PATHS = "PATH=$PATH:$HOME/.local/bin:$HOME/.cargo/bin; export PATH"
-"""A shell that is no login shell has not read where pip, pipx and uv install programs."""
-_NOT_FOUND = 127
-_SSH_FAILED = 255
-
-
-class SshCommand(msgspec.Struct, frozen=True, kw_only=True):
-    """How to run ``vramtop stream`` on hosts.
-
-    Args:
-        interval: seconds between readings.
-        attaches: attach to training processes there.
-        bootstrap: what runs vramtop where it is not installed; None: nothing.
-        version: of this vramtop, which is the one that is bootstrapped; None: the latest.
-        program: command in place of ssh; None: that of the environment.
-    """
-
-    interval: float
-    attaches: bool = True
-    bootstrap: Bootstrap | None = None
-    version: str | None = None
-    program: str | None = None
-
-    def arguments(self, host: str) -> list[str]:
-        """Return the command line for a host.
-
-        Raises:
-            InputError: the environment's command for ssh cannot be understood, or there is no ssh that may be started.
-        """
-        return [*_ssh_words(self.program), *_OPTIONS, "--", host, shlex.join(["sh", "-c", self._script()])]
-
-    def _script(self) -> str:
-        stream = ["stream", "--interval", f"{self.interval:g}", *([] if self.attaches else ["--no-attach"])]
-        run = f"exec {shlex.join(['vramtop', *stream])}"
-        if self.bootstrap is None:
-            return f"{_PATHS}; {run}"
-        package = f"{DISTRIBUTION}=={self.version}" if self.version else DISTRIBUTION
-        fetch = f"exec {shlex.join([self.bootstrap, '--from', package, 'vramtop', *stream])}"
-        return f"{_PATHS}; command -v vramtop >/dev/null || {fetch}; {run}"
-
-    def failure(self, code: int, errors: str) -> str:
-        """Return in one sentence why the command ended.
-
-        Args:
-            code: its exit code; negative: the signal that ended it.
-            errors: the end of what it wrote to standard error.
-        """
-        lines = [line for each in errors.splitlines() if (line := sanitize_line(each))]
-        last = lines[-1] if lines else ""
-        if "Permission denied" in last:
-            return f"{last}: vramtop asks for no password; use a key, an agent or a shared connection of ssh"
-        if "Host key verification failed" in errors:
-            return "its host key is unknown or has changed: run ssh once by hand to check"
-        if code == _NOT_FOUND:
-            return self._not_installed()
-        if "vramtop" in errors and ("stream" in errors and ("invalid choice" in errors or "no such" in errors)):
-            return "vramtop there is too old to have the command stream; update it there"
-        if code == _SSH_FAILED:
-            return last or "ssh could not connect and gave no reason"
-        if code == 0:
-            return "the connection was closed"
-        return f"vramtop there ended with exit code {code}{f': {last}' if last else ''}"
-
-    def _not_installed(self) -> str:
-        if self.bootstrap is not None:
-            return (
-                f"neither vramtop nor {self.bootstrap} is installed there: install one of them (uv: docs.astral.sh/uv)"
-            )
-        return f"vramtop is not installed there: pip install {DISTRIBUTION}, or use --bootstrap uvx"
-
-
-def _ssh_words(program: str | None) -> list[str]:
-    try:
-        words = shlex.split(os.environ.get(SSH_VARIABLE, "ssh") if program is None else program)
-    except ValueError as error:
-        raise InputError(f"{SSH_VARIABLE}, or hosts.ssh of your settings, is not a command line: {error}") from None
-    name, *options = words or ["ssh"]
-    found = find_program(name, os.environ.get("PATH"))
-    if found is None:
-        raise InputError(
-            f"{why_not_found(name, os.environ.get('PATH'))}; install OpenSSH, or name the program in {SSH_VARIABLE}"
-        )
-    return [str(found), *options]

@@ -119,15 +119,6 @@ def _rank() -> int | None:
     return next((int(value) for value in values if value.isdigit()), None)
 
 
-# Records the allocator's history, and writes a snapshot when an allocation fails.
-#
-# Once the program initializes CUDA by itself, ``torch.cuda.memory._record_memory_history`` begins with a bounded
-# history (2 microseconds per allocation, by its documentation), and an observer is attached that torch calls before it
-# raises OutOfMemoryError (``_cuda_attach_out_of_memory_observer`` of ``torch/csrc/cuda/Module.cpp``, torch 2.0 to
-# 2.13). Both would initialize CUDA, so they wait in torch's own queue of calls (``torch.cuda._lazy_call``). The program
-# sees the same exception at the same place; nothing is kept of its tensors.
-
-
 MAX_ENTRIES = 100_000
 """Entries of the history: several steps of a large model, and some 50 MB in the file."""
 MAX_SNAPSHOTS = 3
@@ -141,6 +132,12 @@ _state: dict[str, Any] = {"queued": False, "count": 0, "last": 0.0}
 
 def arm(folder: str | None = None) -> None:
     """Have a snapshot written when the program runs out of GPU memory; never raises and does not initialize CUDA.
+
+    Once the program initializes CUDA by itself, ``torch.cuda.memory._record_memory_history`` begins with a bounded
+    history (2 microseconds per allocation, by its documentation), and an observer is attached that torch calls before
+    it raises OutOfMemoryError (``_cuda_attach_out_of_memory_observer`` of ``torch/csrc/cuda/Module.cpp``, torch 2.0 to
+    2.13). Both would initialize CUDA, so they wait in torch's own queue of calls (``torch.cuda._lazy_call``). The
+    program sees the same exception at the same place; nothing is kept of its tensors.
 
     Args:
         folder: where snapshots go; None: the folder that is current at the failure.
@@ -212,20 +209,19 @@ def _say(sentence: str) -> None:
         stream.flush()
 
 
-# Answers requests for a snapshot, on the probe's thread.
-#
-# A request is a number that ``vramtop snapshot`` writes at the end of the probe's memory file, which the kernel lets
-# only the user (and root) open. The answer is published with the figures: the number, and the file or why there is
-# none.
-
-
 REQUEST_MAGIC = b"VRTSNAP1"
 answer: dict[str, Any] = {"request": 0, "file": None, "bytes": None, "error": None}
 """The answer to the last request; it is replaced at once, as another thread may publish it."""
 
 
 def serve(request: bytes) -> None:
-    """Write a snapshot if this request has not been answered; called once a second."""
+    """Write a snapshot if this request has not been answered; called once a second, on the probe's thread.
+
+    Args:
+        request: a number that ``vramtop snapshot`` writes at the end of the probe's memory file, which the kernel lets
+            only the user (and root) open. The answer is published with the figures: the number, and the file or why
+            there is none.
+    """
     number = int.from_bytes(request[8:16], "little")
     if request[:8] != REQUEST_MAGIC or number == answer["request"]:
         return

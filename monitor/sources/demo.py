@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .recording import ReplaySource
+    from .replay import ReplaySource
 
 
 def demo_path() -> Path:
@@ -16,6 +16,6 @@ def demo_path() -> Path:
 
 def demo_source() -> ReplaySource:
     """Return a source that plays the demo recording in a loop, with its times moved to now."""
-    from .recording import ReplaySource  # not needed for live GPUs
+    from .replay import ReplaySource
 
     return ReplaySource(demo_path(), kind="demo", loop=True, rebase=True)

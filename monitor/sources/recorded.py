@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
-from itertools import zip_longest
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from vramtop.estimator.common.records import replace
-from vramtop.estimator.common.sizes import format_gib
 
 from ..board.process_groups import ProcessGroup, group_processes
 from ..board.watchlist import Watchlist
-from ..host.plain_text import duration_text
+from .memory_series import MemorySeries
+from .recorded_events import Event, EventFinder, gap_event
 from .recording import TRUNCATED_CODE, read_recording
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from vramtop.estimator.budget import Budget
@@ -26,274 +24,26 @@ if TYPE_CHECKING:
     from vramtop.estimator.job.job import Job
 
     from ..board.board import Board, ProcessRow
-    from ..board.comparison import Comparison, Status
+    from ..board.comparison import Comparison
     from ..board.fit_result import FitResult
     from ..board.process_groups import GroupKey
-    from ..snapshot.snapshot import GpuKey, GpuReading, HistoryKey, Snapshot, Source
-
-# Events of a recording: runs that start, end, fail and diverge, GPUs that are lost, and gaps.
+    from ..snapshot.snapshot import GpuKey, HistoryKey, Snapshot, Source
 
 
-EventKind = Literal[
-    "started", "ended", "out_of_memory", "diverged", "back_in_budget", "gpu_lost", "gpu_back", "gap", "cut"
-]
-MAX_EVENTS = 500
-"""The first are kept; a recording with more has a run that starts and fails again and again."""
-_BACK: EventKind = "back_in_budget"
-_DIVERGING: Mapping[Status, str] = {"over": "OVER its budget", "under": "UNDER its budget", "growing": "GROWING"}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Event:
-    """One thing that happened."""
-
-    time: float
-    """Unix seconds; of a gap, its begin."""
-    kind: EventKind
-    sentence: str
-    end: float | None = None
-    """Unix seconds at which a gap ends."""
-    gpus: tuple[str, ...] = ()
-    """Labels of the GPUs that it concerns; empty: all."""
-    run: GroupKey | None = None
-    """The run that it concerns."""
-
-
-class EventFinder:
-    """Finds events by comparing each board with the one before."""
-
-    def __init__(self) -> None:
-        self.events: list[Event] = []
-        self.left_out = 0
-        """Events beyond ``MAX_EVENTS``."""
-        self._gpus: dict[GpuKey, tuple[str, bool]] = {}
-        """Label of each GPU, and whether it could be read last."""
-        self._statuses: dict[HistoryKey, Status] = {}
-        self._ended: set[GroupKey] = set()
-        self._running: dict[GroupKey, ProcessGroup] = {}
-        """The first group of each run."""
-        self._begin: float | None = None
-        """Unix seconds of the first board."""
-
-    def add(self, event: Event) -> None:
-        """Keep an event, as long as there are not too many."""
-        if len(self.events) < MAX_EVENTS:
-            self.events.append(event)
-        else:
-            self.left_out += 1
-
-    def observe(self, board: Board, groups: Sequence[ProcessGroup]) -> None:
-        """Look at the next board and its groups of processes."""
-        self._observe_gpus(board)
-        if self._begin is None:
-            self._begin = board.snapshot.time
-        time = board.snapshot.time
-        for group in groups:
-            job = job_of(group)
-            if job is not None and group.rows:
-                self._observe_run(group, job.label, time, self._begin)
-        self._observe_absent({group.key for group in groups}, time)
-
-    def _observe_gpus(self, board: Board) -> None:
-        time, present = board.snapshot.time, {gpu.reading.key: gpu.reading for gpu in board.gpus}
-        for key, gpu in present.items():
-            concerned = (gpu.label,)
-            readable = gpu.used_bytes is not None and not gpu.is_stale
-            known = self._gpus.get(key)
-            if not readable and (known is None or known[1]):
-                self.add(Event(time=time, kind="gpu_lost", sentence=_why_lost(gpu), gpus=concerned))
-            elif readable and known is not None and not known[1]:
-                self.add(
-                    Event(time=time, kind="gpu_back", sentence=f"GPU {gpu.label} is read again", gpus=(gpu.label,))
-                )
-            elif readable and known is None and self._begin is not None:
-                self.add(Event(time=time, kind="gpu_back", sentence=f"GPU {gpu.label} is there", gpus=concerned))
-            self._gpus[key] = (gpu.label, readable)
-        why = next((f": {fault.message}" for fault in board.snapshot.faults), "")
-        for key, (label, readable) in self._gpus.items():
-            if key not in present and readable:
-                self.add(Event(time=time, kind="gpu_lost", sentence=f"GPU {label} is not there{why}", gpus=(label,)))
-                self._gpus[key] = (label, False)
-
-    def _observe_run(self, group: ProcessGroup, name: str, time: float, begin: float) -> None:
-        if group.key not in self._running and group.key not in self._ended:
-            starts = [row.process.start_time for row in group.rows if row.process.start_time is not None]
-            start = min(starts, default=time)
-            if start > begin:  # else it was running before
-                self._add_of_run(group, start, "started", f"{name} started")
-        self._running.setdefault(group.key, group)
-        ended_at = group.run.ended_at if group.run else None
-        for row in group.rows:
-            self._observe_row(row, group, name, time, run_goes_on=ended_at is None)
-        if ended_at is not None and group.key not in self._ended:
-            self._ended.add(group.key)
-            failed = [row for row in group.rows if row.comparison and row.comparison.status == "out_of_memory"]
-            shown = next(iter(failed), next((row for row in group.rows if row.comparison), None))
-            how = f": it {shown.comparison.sentence}" if shown and shown.comparison else ""
-            self._add_of_run(group, ended_at, "out_of_memory" if failed else "ended", f"{name} ended{how}")
-
-    def _observe_absent(self, present: Collection[GroupKey], time: float) -> None:
-        """Find the end of runs without a budget: their processes are not followed, and are on no GPU any more."""
-        readable = {key for key, (_, readable) in self._gpus.items() if readable}
-        for key, group in list(self._running.items()):
-            if key in self._ended or key in present or not {row.gpu.whole_gpu_key for row in group.rows} <= readable:
-                continue
-            self._ended.add(key)
-            job = job_of(group)
-            self._add_of_run(group, time, "ended", f"{job.label if job else 'a run'} has left its GPUs")
-
-    def _add_of_run(self, group: ProcessGroup, time: float, kind: EventKind, sentence: str) -> None:
-        gpus = tuple(dict.fromkeys(row.gpu.label for row in group.rows))
-        self.add(Event(time=time, kind=kind, sentence=sentence, gpus=gpus, run=group.key))
-
-    def _observe_row(self, row: ProcessRow, group: ProcessGroup, name: str, time: float, *, run_goes_on: bool) -> None:
-        if row.comparison is None or row.comparison.status == "unknown":
-            return
-        now, before = row.comparison.status, self._statuses.get(row.key)
-        self._statuses[row.key] = now
-        if now == before:
-            return
-        who = name if len(group.ranks) == 1 else f"{name}, pid {row.process.pid} on GPU {row.gpu.label}"
-        at, kind = time, _BACK
-        if now in _DIVERGING:
-            at, kind = row.comparison.left_budget_at or time, "diverged"
-            sentence = f"{who} is {_DIVERGING[now]}: {row.comparison.sentence}"
-        elif now == "out_of_memory" and run_goes_on:
-            at, kind = row.ended_at or time, "out_of_memory"
-            sentence = f"{who} {row.comparison.sentence}"
-        elif before in _DIVERGING and now == "on_budget":
-            sentence = f"{who} is within its budget again: {row.comparison.sentence}"
-        else:
-            return
-        self.add(Event(time=at, kind=kind, sentence=sentence, gpus=(row.gpu.label,), run=group.key))
-
-
-def job_of(group: ProcessGroup) -> Job | None:
-    """Return the job of a group of processes; None: it is not known."""
-    if group.run is not None:
-        return group.run.job
-    return next((row.job for row in group.rows if row.job is not None), None)
-
-
-def gap_event(begin: float, end: float) -> Event:
-    """Return the event of a time without readings."""
-    return Event(
-        time=begin, end=end, kind="gap", sentence=f"no reading for {duration_text(end - begin)}: this time is unknown"
-    )
-
-
-def _why_lost(gpu: GpuReading) -> str:
-    why = gpu.reason("used_bytes")
-    if gpu.is_stale:
-        held = "" if gpu.used_bytes is None else f"; {format_gib(gpu.used_bytes)} GiB were in use at the last reading"
-        return f"GPU {gpu.label} does not answer{held}"
-    return f"GPU {gpu.label} cannot be read{f': {why}' if why else ''}"
-
-
-# Memory over the whole time of a recording, in a bounded number of intervals; what was not read stays a gap.
-
-
-CAPACITY = 800
-"""Intervals kept of each series; a plot has fewer pixels than twice that."""
-
-
-class Interval(NamedTuple):
-    """Consecutive readings; of one reading both times and both sizes are the same."""
-
-    begin: float
-    """Unix seconds of the first reading."""
-    end: float
-    low_bytes: int
-    high_bytes: int
-
-
-Stretch = tuple[Interval, ...]
-"""Intervals without a gap between them."""
-
-
-class MemorySeries:
-    """Highest and lowest memory of consecutive intervals; when there is no room for more, neighbours are merged.
-
-    Two intervals with a gap between them are merged only if nothing else is left to be merged.
+def read_recorded(path: Path, estimate: Callable[[Job], Budget]) -> Recorded:
+    """Return what a recording tells.
 
     Args:
-        capacity: maximum number of intervals.
+        path: the recording.
+        estimate: a quick estimate of a job; may raise VramtopError.
+
+    Raises:
+        InputError: the file is no recording that can be read.
     """
-
-    def __init__(self, capacity: int = CAPACITY) -> None:
-        self._capacity = max(2, capacity)
-        self._stretches: list[list[Interval]] = []
-        self._last_readings = 0
-        """Readings in the last interval."""
-        self._widest = 1
-        """Readings in an interval before the next one begins."""
-
-    def __bool__(self) -> bool:
-        """Return True if there is a reading."""
-        return bool(self._stretches)
-
-    @property
-    def begin(self) -> float | None:
-        """Unix seconds of the first reading."""
-        return self._stretches[0][0].begin if self._stretches else None
-
-    @property
-    def end(self) -> float | None:
-        """Unix seconds of the last reading."""
-        return self._stretches[-1][-1].end if self._stretches else None
-
-    @property
-    def high_bytes(self) -> int | None:
-        """The highest reading."""
-        return max((each.high_bytes for stretch in self._stretches for each in stretch), default=None)
-
-    def add(self, time: float, size_bytes: int, *, before: float | None) -> None:
-        """Add a reading.
-
-        Args:
-            time: Unix seconds, later than the last one.
-            size_bytes: memory then.
-            before: Unix seconds of the recording's reading before this one; None: a gap precedes this one. If the
-                series has no reading of that time, nothing is known of its memory in between either.
-        """
-        new, after_gap = Interval(time, time, size_bytes, size_bytes), before is None or self.end != before
-        if not after_gap and self._last_readings < self._widest:
-            self._stretches[-1][-1] = _merged(self._stretches[-1][-1], new)
-            self._last_readings += 1
-            return
-        if self._count >= self._capacity:
-            self._stretches = [_halved(stretch) for stretch in self._stretches]
-            self._widest *= 2
-            if self._count > self._capacity * 3 // 4:  # hardly anything but gaps
-                self._stretches = [
-                    [*one[:-1], _merged(one[-1], other[0]), *other[1:]] if other else one
-                    for one, other in zip_longest(self._stretches[::2], self._stretches[1::2])
-                ]
-        if after_gap:
-            self._stretches.append([])
-        self._stretches[-1].append(new)
-        self._last_readings = 1
-
-    def stretches(self) -> tuple[Stretch, ...]:
-        """Return the intervals between the gaps, in order."""
-        return tuple(map(tuple, self._stretches))
-
-    @property
-    def _count(self) -> int:
-        return sum(map(len, self._stretches))
-
-
-def _halved(stretch: list[Interval]) -> list[Interval]:
-    pairs = zip_longest(stretch[::2], stretch[1::2])
-    return [_merged(one, other) if other else one for one, other in pairs]
-
-
-def _merged(one: Interval, other: Interval) -> Interval:
-    low, high = min(one.low_bytes, other.low_bytes), max(one.high_bytes, other.high_bytes)
-    return Interval(one.begin, other.end, low, high)
-
-
-# Summary of a recording: its GPUs, its runs, and its events.
+    collector = _Collector(path, estimate)
+    for snapshot in read_recording(path):
+        collector.add(snapshot)
+    return collector.result()
 
 
 class RecordedGpu(msgspec.Struct, kw_only=True):
@@ -393,9 +143,6 @@ class Recorded(msgspec.Struct, frozen=True, kw_only=True):
     """Labels of the jobs that were pending at the end, each with its verdict there."""
 
 
-# Play a recording through the watchlist as fast as it can be read, and keep what a report shows.
-
-
 _GAP_INTERVALS = 2.5
 """Readings that are this many usual intervals apart have a gap between them."""
 _MIN_GAP_SECONDS = 1.0
@@ -405,22 +152,6 @@ _MAX_PROCESSES = 2000
 """Processes whose memory is kept over time; beyond that the smallest without a job are dropped."""
 _MAX_PROGRAMS = 40
 """Programs without a known job that are kept, the largest."""
-
-
-def read_recorded(path: Path, estimate: Callable[[Job], Budget]) -> Recorded:
-    """Return what a recording tells.
-
-    Args:
-        path: the recording.
-        estimate: a quick estimate of a job; may raise VramtopError.
-
-    Raises:
-        InputError: the file is no recording that can be read.
-    """
-    collector = _Collector(path, estimate)
-    for snapshot in read_recording(path):
-        collector.add(snapshot)
-    return collector.result()
 
 
 class _Collector:
@@ -524,7 +255,7 @@ class _Collector:
 
     def _add_processes(self, board: Board, groups: Sequence[ProcessGroup], before: float | None) -> None:
         for group in groups:
-            if group.key not in self._groups and job_of(group) is None and len(self._groups) > _MAX_PROCESSES:
+            if group.key not in self._groups and group.job is None and len(self._groups) > _MAX_PROCESSES:
                 self._forget_small()
             self._groups[group.key] = group
             members = self._members.setdefault(group.key, {})
@@ -541,7 +272,7 @@ class _Collector:
 
     def _forget_small(self) -> None:
         """Drop the programs without a job that held the least."""
-        programs = [key for key, group in self._groups.items() if job_of(group) is None]
+        programs = [key for key, group in self._groups.items() if group.job is None]
         programs.sort(key=self._peak_of, reverse=True)
         for key in programs[_MAX_PROCESSES // 4 :]:
             del self._groups[key]
@@ -565,7 +296,7 @@ class _Collector:
     def _run(self, group: ProcessGroup) -> RecordedRun:
         members = (self._processes.get(key) for key in self._members[group.key])
         found = RecordedRun(
-            key=group.key, processes=tuple(process for process in members if process is not None), job=job_of(group)
+            key=group.key, processes=tuple(process for process in members if process is not None), job=group.job
         )
         if group.run is not None:
             found.ended_at = group.run.ended_at

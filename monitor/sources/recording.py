@@ -5,16 +5,14 @@ line is flushed, so that a recorder that is killed loses only its last snapshot.
 """
 
 import contextlib
-import operator
 import os
-import time
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from io import FileIO
 from itertools import chain
 from pathlib import Path
 from types import TracebackType
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import msgspec
 
@@ -23,96 +21,11 @@ from vramtop.estimator.common.limits import LimitError, decode_json
 from vramtop.estimator.common.paths import is_file
 from vramtop.estimator.common.private_files import follow_links, open_private
 from vramtop.estimator.common.records import replace
-from vramtop.estimator.common.secrets import mask_line, mask_strings
-from vramtop.estimator.common.untrusted_files import check_nesting, open_file
-from vramtop.estimator.job.job import Job
-from vramtop.estimator.job.job_file.load_and_save import names_user_code
+from vramtop.estimator.common.untrusted_files import open_file
 
 from ..snapshot.faults import Fault
-from ..snapshot.field_types import MAX_UNIX_SECONDS
-from ..snapshot.snapshot import GpuProcess, GpuReading, ProcessCounters, Snapshot, resolve_annotations
-from .sampler import EndOfRecording
-
-# Removes secrets from the snapshots of a recording, and unsafe jobs, as it may come from an untrusted source.
-
-
-_MAX_PROCESSES = 20_000
-
-
-def sanitize_snapshot(snapshot: Snapshot) -> Snapshot:
-    """Return the snapshot without secrets and without jobs that run code, as estimating them would import it.
-
-    Raises:
-        ValueError: a job is nested too deeply.
-        msgspec.ValidationError: it has more processes than a machine runs, or figures that no driver reports.
-    """
-    if any(figure >= 2**64 for figure in _figures(snapshot)):
-        raise msgspec.ValidationError("more than 64 bits")
-    if any(0 in (gpu.total_bytes, *(device.total_bytes for device in gpu.mig or ())) for gpu in snapshot.gpus):
-        raise msgspec.ValidationError("a GPU without memory")
-    if sum(len(gpu.processes or ()) for gpu in snapshot.gpus) > _MAX_PROCESSES:
-        raise msgspec.ValidationError(f"more than {_MAX_PROCESSES:,} processes")
-    for job in (*snapshot.pending, *(each.job for each in snapshot.watched)):
-        check_nesting(job.model.config)
-    snapshot = mask_snapshot(snapshot)
-    if not snapshot.watched and not snapshot.pending:
-        return snapshot
-    watched = tuple(replace(each, job=job) for each in snapshot.watched for job in _without_code((each.job,)))
-    return replace(snapshot, watched=watched, pending=tuple(_without_code(snapshot.pending)))
-
-
-def mask_snapshot(snapshot: Snapshot) -> Snapshot:
-    """Return the snapshot without secrets in command lines and jobs, whatever the dashboard shows."""
-    return replace(
-        snapshot,
-        gpus=tuple(_mask_gpu(gpu) for gpu in snapshot.gpus),
-        watched=tuple(replace(each, job=_mask_job(each.job)) for each in snapshot.watched),
-        pending=tuple(map(_mask_job, snapshot.pending)),
-    )
-
-
-def _mask_gpu(gpu: GpuReading) -> GpuReading:
-    processes = tuple(map(_mask_process, gpu.processes or ()))
-    unchanged = all(map(operator.is_, processes, gpu.processes or ()))
-    return gpu if unchanged else replace(gpu, processes=processes)
-
-
-def _mask_process(process: GpuProcess) -> GpuProcess:
-    texts = (process.command or "", process.name or "", process.runs_in or "")
-    command, name, runs_in = masked = tuple(map(mask_line, texts))
-    if masked == texts:
-        return process
-    return replace(process, command=command or None, name=name or None, runs_in=runs_in or None)
-
-
-def _mask_job(job: Job) -> Job:
-    tables = msgspec.to_builtins(job)
-    masked = mask_strings(tables)
-    return job if masked == tables else msgspec.convert(masked, Job)
-
-
-def _figures(snapshot: Snapshot) -> Iterator[int]:
-    for gpu in snapshot.gpus:
-        sizes = [gpu.total_bytes, gpu.used_bytes, gpu.free_bytes, gpu.reserved_bytes]
-        sizes += [gpu.utilisation_percent, gpu.memory_utilisation_percent]
-        if gpu.details:
-            sizes += [gpu.details.clock_reasons, gpu.details.bar1_total_bytes, gpu.details.bar1_used_bytes]
-        for device in gpu.mig or ():
-            sizes += [device.total_bytes, device.used_bytes, device.free_bytes, device.reserved_bytes]
-        for process in gpu.processes or ():
-            sizes += [process.used_bytes, process.peak_bytes]
-        yield from (size for size in sizes if size is not None)
-
-
-def _without_code(jobs: Iterable[Job]) -> Iterable[Job]:
-    for job in jobs:
-        if job.program is not None or (names_user_code(job.model.id) and job.model.config is None):
-            continue
-        model = msgspec.structs.replace(job.model, trust_remote_code=False, code_folder=None)
-        yield msgspec.structs.replace(
-            job, model=model, parallel=msgspec.structs.replace(job.parallel, tensor_plan=None)
-        )
-
+from ..snapshot.snapshot import Snapshot, resolve_annotations
+from .safe_snapshot import mask_snapshot, sanitize_snapshot
 
 VERSION = 1
 TRUNCATED_CODE = "RECORDING_CUT"
@@ -372,174 +285,3 @@ def _decompress_to_damage(unpack: Any, packed: bytes) -> bytes:
         for at in range(len(packed)):
             found += unpack.decompress(packed[at : at + 1])
     return bytes(found)
-
-
-# Plays a recording as a source of snapshots, at the pace at which it was made.
-
-
-_MIN_GAP_SECONDS = 0.1
-"""Minimum time for which the last snapshot is shown before a loop begins again."""
-
-_EARLY_SECONDS = 0.05
-"""Seconds by which a snapshot may be early: at equal recording and reading intervals, it would else be missed."""
-
-_MAX_SKIPPED = 200
-"""Maximum number of snapshots skipped in one reading: if times stand still or run backwards, all are due at once."""
-
-
-class ReplaySource:
-    """Plays a recording through the same ``Sampler`` as live GPUs.
-
-    ``read`` returns the latest snapshot that is due, the first one at once, and None while none is. Earlier snapshots
-    that became due between two calls are skipped, as with a live source.
-
-    Args:
-        path: the recording.
-        kind: source kind in the snapshots.
-        speed: recorded seconds per second.
-        loop: begin again at the end, instead of raising ``EndOfRecording``.
-        rebase: move all times, including start times of processes, so that the first snapshot is from now; later ones
-            follow at the recording's pace, so with ``speed`` above 1 they are ahead of the wall clock.
-        clock: monotonic seconds.
-        now: Unix seconds.
-    """
-
-    def __init__(
-        self,
-        path: Path,
-        *,
-        kind: Literal["recording", "demo"] = "recording",
-        speed: float = 1.0,
-        loop: bool = False,
-        rebase: bool = False,
-        clock: Callable[[], float] = time.monotonic,
-        now: Callable[[], float] = time.time,
-    ) -> None:
-        self._path = path
-        self._kind: Literal["recording", "demo"] = kind
-        self._speed = speed
-        self._loop = loop
-        self._rebase = rebase
-        self._clock = clock
-        self._now = now
-        self._snapshots: Iterator[Snapshot] = iter(())
-        self._next: Snapshot | None = None
-        self._first_time = 0.0
-        self._last_time = 0.0
-        self._last_gap = _MIN_GAP_SECONDS
-        self._started: float | None = None
-        """Time of ``clock`` when the first snapshot was returned."""
-        self._shift = 0.0
-
-    def open(self) -> None:
-        """Go to the beginning of the recording.
-
-        Raises:
-            InputError: the file is no recording that can be played.
-        """
-        self._snapshots = read_recording(self._path)
-        self._next = next(self._snapshots)
-        self._first_time = self._last_time = self._next.time
-        self._started = None
-
-    def read(self) -> Snapshot | None:
-        """Return the latest snapshot that is due; None if there is no new one.
-
-        Raises:
-            EndOfRecording: the last one has been returned.
-        """
-        if self._started is None:
-            return self._begin(self._now())
-        due: Snapshot | None = None
-        until = self._first_time + self._played_seconds()
-        for _ in range(_MAX_SKIPPED):
-            if self._next is None or self._next.time > until:
-                break
-            due = self._advance(self._next)
-        if due is not None:
-            return self._as_played(due)
-        if self._next is not None:
-            return None
-        if not self._loop:
-            raise EndOfRecording(f"the recording {self._path.name} has ended")
-        if until < self._last_time + self._last_gap:
-            return None
-        earliest = self._last_time + self._shift + self._last_gap
-        self.open()
-        return self._begin(max(self._now(), earliest))
-
-    def close(self) -> None:
-        """Release the recording."""
-        self._snapshots = iter(())
-        self._next = None
-
-    def _begin(self, now: float) -> Snapshot | None:
-        """Return the first snapshot, as of ``now``."""
-        self._started = self._clock()
-        self._shift = now - self._first_time if self._rebase else 0.0
-        return None if self._next is None else self._as_played(self._advance(self._next))
-
-    def _played_seconds(self) -> float:
-        """Return the position in the recording, in recorded seconds."""
-        return (self._clock() - (self._started or 0.0) + _EARLY_SECONDS) * self._speed
-
-    def _advance(self, snapshot: Snapshot) -> Snapshot:
-        self._last_gap = max(_MIN_GAP_SECONDS, snapshot.time - self._last_time)
-        self._last_time = snapshot.time
-        self._next = next(self._snapshots, None)
-        return snapshot
-
-    def _as_played(self, snapshot: Snapshot) -> Snapshot:
-        source = replace(snapshot.source, kind=self._kind, path=str(self._path))
-        return replace(shift_times(snapshot, self._shift), source=source)
-
-
-def shift_times(snapshot: Snapshot, seconds: float) -> Snapshot:
-    """Return the snapshot with all its times moved, including the start times of its processes."""
-    if seconds == 0:
-        return snapshot
-    return replace(
-        snapshot,
-        time=_moved_time(snapshot.time, seconds),
-        gpus=tuple(_shifted_gpu(gpu, seconds) for gpu in snapshot.gpus),
-        watched=tuple(
-            replace(job, pids=tuple((pid, _moved_if_known(start, seconds)) for pid, start in job.pids))
-            for job in snapshot.watched
-        ),
-        last_words=tuple(
-            replace(
-                final,
-                start_time=_moved_if_known(final.start_time, seconds),
-                counters=_shifted_counters(final.counters, seconds),
-            )
-            for final in snapshot.last_words
-        ),
-    )
-
-
-def _shifted_gpu(gpu: GpuReading, seconds: float) -> GpuReading:
-    processes = gpu.processes and tuple(_shifted_process(process, seconds) for process in gpu.processes)
-    read_at = _moved_time(gpu.read_at, seconds) if gpu.read_at else gpu.read_at  # 0: never read
-    return replace(gpu, processes=processes, read_at=read_at)
-
-
-def _shifted_process(process: GpuProcess, seconds: float) -> GpuProcess:
-    counters = process.counters and _shifted_counters(process.counters, seconds)
-    return replace(process, start_time=_moved_if_known(process.start_time, seconds), counters=counters)
-
-
-def _shifted_counters(counters: ProcessCounters, seconds: float) -> ProcessCounters:
-    return replace(
-        counters,
-        time=_moved_time(counters.time, seconds),
-        out_of_memory_time=_moved_if_known(counters.out_of_memory_time, seconds),
-        ended=_moved_if_known(counters.ended, seconds),
-    )
-
-
-def _moved_if_known(time: float | None, seconds: float) -> float | None:
-    return None if time is None else _moved_time(time, seconds)
-
-
-def _moved_time(time: float, seconds: float) -> float:
-    return min(max(0.0, time + seconds), MAX_UNIX_SECONDS)

@@ -2,27 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
-from vramtop.estimator.common.errors import CannotTellError, VramtopError
+from vramtop.estimator.common.errors import VramtopError
 from vramtop.estimator.common.process_limit import start_thread
-from vramtop.estimator.common.records import replace
-
-from ..host.host_load import HostLoadReader
-from ..snapshot.faults import NO_DRIVER, Fault
-from ..snapshot.snapshot import HostLoad, Snapshot, Source
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ..board.board import Board
-    from ..snapshot.demand import CurrentDemand
-
-# Interface of a source of snapshots: NVML, a recording, or any other.
+    from ..snapshot.snapshot import Snapshot
 
 
 class EndOfRecording(VramtopError):  # noqa: N818 - an end, not an error
@@ -206,9 +197,6 @@ class Sampler:
             self._on_error(error)
 
 
-# Reads a source while the user interface is still being loaded.
-
-
 class EarlySampler:
     """A sampler that starts at once and keeps its latest result until the user interface subscribes.
 
@@ -256,108 +244,3 @@ class EarlySampler:
             if self._subscriber is None:
                 self._latest = result
             return self._subscriber is None
-
-
-# Adds the load of this machine to the snapshots of another source, while a screen shows it.
-
-
-HOST_INTERVAL_SECONDS = 2.0
-"""Minimum interval of readings: figures that change more often are hard to read, and cost more to draw."""
-
-
-@dataclass(slots=True)
-class HostLoadSource:
-    """A source of this machine's snapshots, with its load if that is shown.
-
-    Args:
-        source: the GPUs.
-        demand: tells whether the load is shown.
-        reader: of the load.
-        clock: monotonic seconds.
-    """
-
-    source: SnapshotSource
-    demand: CurrentDemand
-    reader: HostLoadReader = field(default_factory=HostLoadReader)
-    clock: Callable[[], float] = time.monotonic
-    _latest: HostLoad | None = field(default=None, init=False)
-    _next_at: float = field(default=0.0, init=False)
-
-    def open(self) -> None:
-        """Open the source; the load of the processors is measured from now on."""
-        if self.demand.value.host:
-            self.reader.read()
-        self.source.open()
-
-    def read(self) -> Snapshot | None:
-        """Return the source's snapshot.
-
-        Raises:
-            VramtopError: the source has failed.
-        """
-        snapshot = self.source.read()
-        if snapshot is None or not self.demand.value.host:
-            self._latest = None
-            return snapshot
-        if self._latest is None or self.clock() >= self._next_at:
-            self._latest, self._next_at = self.reader.read(), self.clock() + HOST_INTERVAL_SECONDS
-        return replace(snapshot, host=self._latest)
-
-    def close(self) -> None:
-        """Close the source."""
-        self.source.close()
-
-
-# Source for machines whose GPUs cannot be read: the dashboard opens for planning, and shows the reason.
-
-
-@dataclass(slots=True)
-class OptionalGpuSource:
-    """This machine's GPUs; until they have been read once, snapshots without GPUs that state the reason.
-
-    Args:
-        live: source of this machine's GPUs.
-        clock: monotonic seconds.
-        now: Unix seconds.
-    """
-
-    live: SnapshotSource
-    clock: Callable[[], float] = time.monotonic
-    now: Callable[[], float] = time.time
-    _unavailable_reason: str | None = field(default=None, init=False)
-    """Why the GPUs cannot be read; None: they can."""
-    _retry_at: float = field(default=0.0, init=False)
-    _was_available: bool = field(default=False, init=False)
-
-    def open(self) -> None:
-        """Open the live source, if it is available.
-
-        Raises:
-            VramtopError: the GPUs were available before, and are not now.
-        """
-        try:
-            self.live.open()
-        except CannotTellError as error:
-            if self._was_available:
-                raise
-            self._unavailable_reason, self._retry_at = error.message, self.clock() + RETRY_SECONDS
-        else:
-            self._unavailable_reason, self._was_available = None, True
-
-    def read(self) -> Snapshot | None:
-        """Return the latest snapshot; without GPUs, the live source is tried again every ``RETRY_SECONDS``.
-
-        Raises:
-            VramtopError: the live source has failed.
-        """
-        if self._unavailable_reason is not None and self.clock() >= self._retry_at:
-            self.live.close()
-            self.open()
-        if self._unavailable_reason is None:
-            return self.live.read()
-        fault = Fault(field=None, code=NO_DRIVER, message=self._unavailable_reason)
-        return Snapshot(time=self.now(), source=Source(kind="nvml", host=os.uname().nodename), gpus=(), faults=(fault,))
-
-    def close(self) -> None:
-        """Close the live source."""
-        self.live.close()

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from vramtop.estimator.estimation import estimate
-from vramtop.monitor.anomalies import AnomalyDetector
+from vramtop.monitor.anomalies.detector import AnomalyDetector
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.snapshot.snapshot import GpuProcess, GpuReading, Snapshot, Source
 from vramtop.tui.screens.dashboard.gpu_rows import gpu_row_line

@@ -13,8 +13,9 @@ from vramtop.estimator.job.gpu_catalogue import find_gpu
 from vramtop.estimator.job.job import Job
 from vramtop.estimator.job.job_file.load_and_save import load_job
 from vramtop.estimator.model.find_config import find_built_in
-from vramtop.monitor.storage.settings.in_force import read_toml, settings_in_force
+from vramtop.monitor.storage.settings.in_force import settings_in_force
 from vramtop.monitor.storage.settings.schema import SETTINGS
+from vramtop.monitor.storage.settings.settings_file import read_toml
 from vramtop.tui.cli.main import COMMANDS, build_parser
 from vramtop.tui.cli.parsing.command_parser import subcommands
 from vramtop.tui.cli.parsing.help_text import flag_groups

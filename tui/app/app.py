@@ -230,7 +230,9 @@ class UserSignals:
             interval: seconds between two readings.
             failure: why there are no readings.
         """
-        from vramtop.monitor.alerts.alert_watch import AlertWatch, Feed, alerts_off
+        from vramtop.monitor.alerts.alert_watch import AlertWatch
+        from vramtop.monitor.alerts.conditions import Feed
+        from vramtop.monitor.alerts.rules import alerts_off
 
         now, app = self._options.clock(), self._app
         if app.alert_watch is None:  # only now: start-up does not import it

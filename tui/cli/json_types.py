@@ -12,7 +12,7 @@ from vramtop.estimator.crash.explanation import ExplanationJson
 from vramtop.estimator.crash.records import FailureJson
 from vramtop.estimator.crash.snapshot.records import MemorySnapshotJson
 from vramtop.estimator.learning.measurement_json import MeasurementJson
-from vramtop.monitor.anomalies import Anomaly
+from vramtop.monitor.anomalies.anomaly import Anomaly
 from vramtop.monitor.attach.attachment import AttachmentJson
 from vramtop.monitor.board.comparison import Status
 from vramtop.monitor.board.fit_result import FitResultJson

@@ -9,16 +9,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from vramtop.estimator.common.errors import InputError
 from vramtop.estimator.common.paths import expand_user, is_file, is_folder
 from vramtop.estimator.common.secrets import displayed
-from vramtop.monitor.storage.settings.in_force import (
-    CONFIG_VARIABLE,
-    DEFAULT,
-    DEFAULTS,
-    FILE,
-    Problem,
-    line_of,
-    settings_in_force,
-    shown,
-)
+from vramtop.monitor.storage.settings.in_force import DEFAULT, DEFAULTS, FILE, settings_in_force
+from vramtop.monitor.storage.settings.settings_file import CONFIG_VARIABLE, Problem, line_of, shown
 
 from ..draw.text_output import printable
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from xml.etree.ElementTree import Element
 
-    from vramtop.monitor.sources.recorded import Stretch
+    from vramtop.monitor.sources.memory_series import Stretch
 
 LineStyle = Literal["area", "line", "thin", "dashed"]
 _UNITS = 10_000

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from xml.etree.ElementTree import Element
 
     from vramtop.estimator.budget import Budget
-    from vramtop.monitor.sources.recorded import Event, EventKind, Recorded, RecordedGpu, RecordedRun
+    from vramtop.monitor.sources.recorded import Recorded, RecordedGpu, RecordedRun
+    from vramtop.monitor.sources.recorded_events import Event, EventKind
 
 
 # The plots of a recording: memory over time of each GPU and run, and predicted components beside what was seen.

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 
-from vramtop.monitor.anomalies import Anomaly
+from vramtop.monitor.anomalies.anomaly import Anomaly
 
 from ..draw.palette import colour_of
 from ..draw.text_output import TextOutput

@@ -9,7 +9,7 @@ from vramtop.estimator.budget import Budget
 from vramtop.estimator.causes.divergence import Divergence
 from vramtop.estimator.common.sizes import format_gib
 from vramtop.estimator.job.job import Job
-from vramtop.monitor.anomalies import Anomaly
+from vramtop.monitor.anomalies.anomaly import Anomaly
 from vramtop.monitor.attach.attachment import Attachment
 from vramtop.monitor.board.comparison import Comparison
 from vramtop.monitor.snapshot.mig_devices import device_of

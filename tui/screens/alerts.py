@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from textual.app import ComposeResult
     from textual.binding import BindingType
 
-    from vramtop.monitor.alerts.alert_watch import Alert, AlertWatch
+    from vramtop.monitor.alerts.alert_states import Alert
+    from vramtop.monitor.alerts.alert_watch import AlertWatch
 
 # The alerts as text: those that fire, conditions that hold for too short a time yet, and those that have cleared.
 

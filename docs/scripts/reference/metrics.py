@@ -1,6 +1,6 @@
 """The list of the exporter's metrics, and the table of the alerts."""
 
-from vramtop.monitor.alerts.alert_watch import RULES
+from vramtop.monitor.alerts.rules import RULES
 from vramtop.monitor.export.metrics import TABLE
 
 from .markdown import bullets, code, codes, table

@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping
 
-from vramtop.monitor.storage.settings.in_force import shown
 from vramtop.monitor.storage.settings.schema import SETTINGS, TABLES, Setting
+from vramtop.monitor.storage.settings.settings_file import shown
 
 from .markdown import bullets, code, codes, key_line, page, prose, sentence
 

@@ -35,86 +35,6 @@ if TYPE_CHECKING:
     from ...sources.sampler import SnapshotSource
     from .candidates import Candidate
 
-# Standard error of a command that ``vramtop run`` has started, where vramtop says one sentence at most.
-
-
-class CommandStderr:
-    """Standard error of a command, for one sentence; held open until that is written, or until the command has ended.
-
-    Args:
-        descriptor: a duplicate of it; negative: there is none.
-    """
-
-    def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
-        with contextlib.suppress(OSError):
-            os.set_inheritable(descriptor, False)
-
-    @property
-    def is_open(self) -> bool:
-        """True while something may be said."""
-        return self._descriptor >= 0
-
-    def say(self, sentence: str) -> None:
-        """Write a line, and close."""
-        if self.is_open:
-            with contextlib.suppress(OSError):
-                os.write(self._descriptor, f"vramtop: {sentence}\n".encode())
-            self.close()
-
-    def close(self) -> None:
-        """Let go of it: a pipe ends when nobody holds it open."""
-        if self.is_open:
-            with contextlib.suppress(OSError):
-                os.close(self._descriptor)
-            self._descriptor = -1
-
-
-# Finds out why no measurement is kept of a command that ``vramtop run`` has started.
-
-
-_MOST_KEYS = 4
-
-
-def why_no_measurement(board: Board, candidate: Callable[[ProcessKey], Candidate | None], *, ended: bool) -> str | None:
-    """Return why no measurement of the processes on a board is kept; None: one is, or it is not decided yet.
-
-    Args:
-        board: with the processes of one command alone.
-        candidate: returns what is known about a process.
-        ended: the command has ended, so that nothing more will be read.
-    """
-    for run in board.runs:
-        if run.budget is not None and not run.missing:
-            return None
-    for run in board.runs:
-        known = [found for key in run.pids if (found := candidate(key)) is not None]
-        if not ended and any(each.due is not None for each in known):
-            return None  # it is read again
-        first = run.pids[0][0] if run.pids else None
-        if run.missing:
-            more = len(run.missing) - _MOST_KEYS
-            keys = ", ".join(run.missing[:_MOST_KEYS]) + (f" and {more} more" if more > 0 else "")
-            return _sentence(f"{keys} could not be read from the run", first, ended=ended, one=len(run.missing) == 1)
-        if run.problem is not None:
-            return _sentence(f"there is no budget ({run.problem.rstrip('.')})", first, ended=ended)
-    for row in board.processes:
-        found = candidate(row.process.key)
-        if found is None or found.reason is None or not (ended or found.due is None):
-            continue
-        if words := REASONS_IN_WORDS.get(found.reason):
-            return _sentence(words, row.process.pid, ended=ended)
-    return None
-
-
-def _sentence(reason: str, pid: int | None, *, ended: bool, one: bool = False) -> str:
-    if ended or pid is None:
-        what = "it" if one else "them"
-        helps = f"name {what} on its command line or with vramtop run --fit --set KEY=VALUE -- COMMAND"
-    else:
-        helps = f"vramtop attach {pid} shows the settings; add --set KEY=VALUE to keep a measurement"
-    return f"no measurement of this run is kept: {reason}; {helps}"
-
 
 SECONDS = 5.0
 """Between two readings: torch keeps what it once reserved, and the probe counts peaks itself."""
@@ -209,6 +129,81 @@ def wait_until_ended(pid: int) -> Callable[[float], object]:
             time.sleep(seconds)
 
     return wait
+
+
+_MOST_KEYS = 4
+
+
+def why_no_measurement(board: Board, candidate: Callable[[ProcessKey], Candidate | None], *, ended: bool) -> str | None:
+    """Return why no measurement of the processes on a board is kept; None: one is, or it is not decided yet.
+
+    Args:
+        board: with the processes of one command alone.
+        candidate: returns what is known about a process.
+        ended: the command has ended, so that nothing more will be read.
+    """
+    for run in board.runs:
+        if run.budget is not None and not run.missing:
+            return None
+    for run in board.runs:
+        known = [found for key in run.pids if (found := candidate(key)) is not None]
+        if not ended and any(each.due is not None for each in known):
+            return None  # it is read again
+        first = run.pids[0][0] if run.pids else None
+        if run.missing:
+            more = len(run.missing) - _MOST_KEYS
+            keys = ", ".join(run.missing[:_MOST_KEYS]) + (f" and {more} more" if more > 0 else "")
+            return _sentence(f"{keys} could not be read from the run", first, ended=ended, one=len(run.missing) == 1)
+        if run.problem is not None:
+            return _sentence(f"there is no budget ({run.problem.rstrip('.')})", first, ended=ended)
+    for row in board.processes:
+        found = candidate(row.process.key)
+        if found is None or found.reason is None or not (ended or found.due is None):
+            continue
+        if words := REASONS_IN_WORDS.get(found.reason):
+            return _sentence(words, row.process.pid, ended=ended)
+    return None
+
+
+def _sentence(reason: str, pid: int | None, *, ended: bool, one: bool = False) -> str:
+    if ended or pid is None:
+        what = "it" if one else "them"
+        helps = f"name {what} on its command line or with vramtop run --fit --set KEY=VALUE -- COMMAND"
+    else:
+        helps = f"vramtop attach {pid} shows the settings; add --set KEY=VALUE to keep a measurement"
+    return f"no measurement of this run is kept: {reason}; {helps}"
+
+
+class CommandStderr:
+    """Standard error of a command, for one sentence; held open until that is written, or until the command has ended.
+
+    Args:
+        descriptor: a duplicate of it; negative: there is none.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        with contextlib.suppress(OSError):
+            os.set_inheritable(descriptor, False)
+
+    @property
+    def is_open(self) -> bool:
+        """True while something may be said."""
+        return self._descriptor >= 0
+
+    def say(self, sentence: str) -> None:
+        """Write a line, and close."""
+        if self.is_open:
+            with contextlib.suppress(OSError):
+                os.write(self._descriptor, f"vramtop: {sentence}\n".encode())
+            self.close()
+
+    def close(self) -> None:
+        """Let go of it: a pipe ends when nobody holds it open."""
+        if self.is_open:
+            with contextlib.suppress(OSError):
+                os.close(self._descriptor)
+            self._descriptor = -1
 
 
 def main() -> None:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from vramtop.estimator.common.paths import current_folder
 from vramtop.estimator.common.process_limit import ProcessLimitError, start_thread
-
-from ...host.idleness import machine_is_idle
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
@@ -165,3 +165,25 @@ def _most_urgent(waiting: Collection[tuple[ProcessKey, ...]], board: Board) -> t
             diverges = row.comparison is not None and row.comparison.diverges
             urgency[pids] = max(urgency[pids], (diverges, row.process.used_bytes or 0))
     return max(urgency, key=urgency.__getitem__)
+
+
+MAX_WAITING_SHARE = 5.0
+"""Per cent of the last ten seconds in which some process waited for a processor: with less, there are some to spare."""
+
+
+def machine_is_idle(min_available_bytes: int, proc: Path = Path("/proc")) -> bool:
+    """Return True if the machine has processors to spare, and this much RAM.
+
+    Args:
+        min_available_bytes: RAM that must be available.
+        proc: where the kernel's files are.
+    """
+    from ...host.available_ram import available_host_memory  # not at start-up
+
+    if available_host_memory().available_bytes < min_available_bytes:
+        return False
+    try:
+        words = (proc / "pressure" / "cpu").read_text(encoding="ascii").split()
+        return float(words[1].partition("avg10=")[2]) < MAX_WAITING_SHARE
+    except (OSError, ValueError, IndexError):  # a kernel without pressure stall information
+        return os.getloadavg()[0] < 0.5 * (os.cpu_count() or 1)

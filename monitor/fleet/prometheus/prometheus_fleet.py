@@ -10,14 +10,15 @@ from typing import TYPE_CHECKING, NamedTuple
 from msgspec.structs import replace
 
 from ..fleet import Fleet, HostReading
-from .client import Target, Vector, plain
 from .dcgm_hosts import DCGM_USED, dcgm_hosts
+from .series import Target, Vector, plain
 from .vramtop_hosts import vramtop_hosts
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
 
-    from .client import PrometheusClient, Sample
+    from .client import PrometheusClient
+    from .series import Sample
 
 _OWN = "vramtop_sampler_up"
 _READ_AT = "vramtop_sampler_last_reading_timestamp_seconds"

@@ -7,7 +7,6 @@ import stat
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 from vramtop.estimator.common.errors import CannotTellError, InputError, VramtopError
@@ -15,57 +14,11 @@ from vramtop.estimator.common.private_files import PRIVATE, make_own_folder, wri
 from vramtop.estimator.common.process_limit import ProcessLimitError, start_thread
 
 from ..user_file import lock_file, may_change_files
-from .in_force import NO_FILE, config_file, read_settings_file, read_toml, shown
-from .schema import SETTINGS, TABLES, Value, find_setting
+from .schema import Value, find_setting
+from .settings_file import NO_FILE, config_file, read_settings_file, read_toml, shown
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from tomlkit import TOMLDocument
-
-    from .schema import Setting
-
-# The settings file with every setting commented out: its meaning, what it may be, and its default.
-
-
-_WIDTH = 78
-
-
-def settings_template() -> str:
-    """Return the text, which is valid TOML and sets nothing."""
-    lines = [
-        "# Settings of vramtop. What is commented out has the default that stands there.",
-        "# A flag takes precedence over the environment, that over this file.",
-        "# vramtop config prints what is in force, and from where.",
-    ]
-    for table, heading in TABLES.items():
-        lines += ["", f"[{table}]", *_comment(f"{heading}.")]
-        for setting in SETTINGS:
-            if setting.table == table:
-                lines += ["", *_setting(setting)]
-    return "\n".join(lines) + "\n"
-
-
-def _setting(setting: Setting) -> Iterator[str]:
-    yield from _comment(f"{setting.about}.")
-    yield from _comment(f"{setting.allowed[0].upper()}{setting.allowed[1:]}.{_instead(setting)}")
-    key = setting.name.rpartition(".")[2]
-    if setting.example is not None:
-        yield f"#   for example: {key} = {shown(setting.example)}"
-    yield f"# {key} = {shown(setting.default)}"
-
-
-def _instead(setting: Setting) -> str:
-    """Return what takes precedence over it."""
-    variables = f"{setting.variable} or {setting.also}" if setting.also else setting.variable
-    names = " or ".join(filter(None, (setting.flag.replace(", ", " or "), variables)))
-    return f" Instead: {names}." if names else ""
-
-
-def _comment(text: str) -> list[str]:
-    return wrap(
-        text, _WIDTH, initial_indent="# ", subsequent_indent="# ", break_on_hyphens=False, break_long_words=False
-    )
 
 
 _LOCK_TIMEOUT_SECONDS = 2.0

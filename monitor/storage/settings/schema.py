@@ -13,9 +13,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-# One setting: its name, type, default and meaning. Values are checked by msgspec, which is loaded where there are any.
-
-
 Kind = Literal["switch", "seconds", "text", "choice", "list"]
 """``list``: of texts."""
 Value = bool | float | str | tuple[str, ...]

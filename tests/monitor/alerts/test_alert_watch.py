@@ -5,18 +5,9 @@ from typing import Any
 import pytest
 
 from vramtop.monitor.alerts import alert_watch
-from vramtop.monitor.alerts.alert_watch import (
-    GPU_LOST,
-    GROWING,
-    NO_READINGS,
-    OVER_BUDGET,
-    AlertWatch,
-    Condition,
-    Conditions,
-    Feed,
-    Rule,
-    alerts_off,
-)
+from vramtop.monitor.alerts.alert_watch import AlertWatch
+from vramtop.monitor.alerts.conditions import Condition, Conditions, Feed
+from vramtop.monitor.alerts.rules import GPU_LOST, GROWING, NO_READINGS, OVER_BUDGET, Rule, alerts_off
 
 FEED = Feed(board=None, age_seconds=0.0, interval=1.0)
 

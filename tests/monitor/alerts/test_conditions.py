@@ -7,7 +7,7 @@ import pytest
 
 from vramtop.estimator.common.records import replace
 from vramtop.estimator.job.job import Job, ModelSpec
-from vramtop.monitor.alerts.alert_watch import Condition, Feed, find_conditions
+from vramtop.monitor.alerts.conditions import Condition, Feed, find_conditions
 from vramtop.monitor.board.board import Board
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.snapshot.faults import NO_ANSWER, NO_DRIVER, Fault

@@ -5,8 +5,10 @@ from pathlib import Path
 
 import yaml
 
-from vramtop.monitor.alerts import alert_watch
-from vramtop.monitor.alerts.alert_watch import Alert, Announcement, Condition
+from vramtop.monitor.alerts import rules
+from vramtop.monitor.alerts.alert_states import Alert
+from vramtop.monitor.alerts.alert_watch import Announcement
+from vramtop.monitor.alerts.conditions import Condition
 from vramtop.monitor.export.ready_files import rules_text
 
 _SECONDS = {"s": 1, "m": 60, "h": 3600}
@@ -15,24 +17,24 @@ _SECONDS = {"s": 1, "m": 60, "h": 3600}
 def test_the_rules_are_those_of_prometheus() -> None:
     ready = {each["alert"]: each for group in yaml.safe_load(rules_text())["groups"] for each in group["rules"]}
     ready.pop("VramtopExporterDown")  # only Prometheus can tell
-    assert {rule.name for rule in alert_watch.RULES.values()} == set(ready)
-    for rule in alert_watch.RULES.values():
+    assert {rule.name for rule in rules.RULES.values()} == set(ready)
+    for rule in rules.RULES.values():
         duration = ready[rule.name]["for"]
         assert rule.fires_after == int(duration[:-1]) * _SECONDS[duration[-1]], rule.name
         assert rule.severity == ready[rule.name]["labels"]["severity"]
     assert re.search(r"< 4 \* 3600\b", ready["VramtopJobGrowing"]["expr"])
-    assert alert_watch.FULL_WITHIN_SECONDS == 14_400
+    assert rules.FULL_WITHIN_SECONDS == 14_400
     assert "> 2 * 1024 ^ 3" in ready["VramtopUnattributedMemory"]["expr"]
-    assert alert_watch.MIN_UNATTRIBUTED_BYTES == 2_147_483_648
+    assert rules.MIN_UNATTRIBUTED_BYTES == 2_147_483_648
 
 
 def test_the_documentation_has_every_rule_and_every_fact() -> None:
     text = (Path(__file__).parents[3] / "docs" / "reference" / "alerts.md").read_text()
-    for rule in alert_watch.RULES.values():
+    for rule in rules.RULES.values():
         (row,) = re.findall(rf"^\| `{rule.name}` \|.*$", text, re.MULTILINE)
         times = [f"{seconds // 60:.0f} min" if seconds >= 60 else f"{seconds:.0f} s" for seconds in
                  (rule.fires_after, rule.clears_after)]  # fmt: skip
         assert [cell.strip() for cell in row.split("|")[3:6]] == [*times, rule.severity]
-    condition = Condition(rule=alert_watch.GPU_LOST, key=("",), sentence="lost")
+    condition = Condition(rule=rules.GPU_LOST, key=("",), sentence="lost")
     facts = Announcement(Alert(condition=condition, since=0.0), "firing").facts()
     assert set(re.findall(r"`(VRAMTOP_\w+)`", text)) == set(facts)

@@ -6,9 +6,10 @@ from typing import Any
 import pytest
 
 from vramtop.estimator.common.records import replace
-from vramtop.monitor.anomalies import Anomaly, AnomalyDetector
+from vramtop.monitor.anomalies.anomaly import Anomaly
+from vramtop.monitor.anomalies.detector import AnomalyDetector
+from vramtop.monitor.anomalies.process_origin import ProcessOrigin
 from vramtop.monitor.host.process_directory import ENDED_NOTE, ZOMBIE_NOTE
-from vramtop.monitor.host.process_origin import ProcessOrigin
 from vramtop.monitor.snapshot.snapshot import GpuProcess, GpuReading, Snapshot, Source
 
 Make = Callable[..., Any]

@@ -14,7 +14,8 @@ from typing import Any
 import psutil
 import pytest
 
-from vramtop.monitor.anomalies import Anomaly, AnomalyDetector
+from vramtop.monitor.anomalies.anomaly import Anomaly
+from vramtop.monitor.anomalies.detector import AnomalyDetector
 from vramtop.monitor.sources.nvml.nvml_source import NvmlSource
 
 GIB = 2**30

@@ -8,7 +8,7 @@ import pytest
 from exporter import Exporter, exporters
 
 from vramtop.estimator.job.job import Job, ModelSpec
-from vramtop.monitor.anomalies import Anomaly
+from vramtop.monitor.anomalies.anomaly import Anomaly
 from vramtop.monitor.board.board import AttachProgress, Board
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.snapshot.faults import NO_ANSWER, Fault

@@ -6,8 +6,9 @@ from exporter import OPENMETRICS, families
 
 from vramtop.monitor.export.latest_board import LatestBoard
 from vramtop.monitor.export.metrics_text import MetricsText
-from vramtop.monitor.fleet.fleet import FleetGpu, HostReading, RankFacts, reading_of_board
-from vramtop.monitor.fleet.prometheus.client import Sample, Target
+from vramtop.monitor.fleet.board_reading import reading_of_board
+from vramtop.monitor.fleet.fleet import FleetGpu, HostReading, RankFacts
+from vramtop.monitor.fleet.prometheus.series import Sample, Target
 from vramtop.monitor.fleet.prometheus.vramtop_hosts import vramtop_hosts
 
 FACTS = RankFacts(rank=3, world_size=16, master="node01:29500")

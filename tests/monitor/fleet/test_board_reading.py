@@ -7,7 +7,8 @@ from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.job.job import Job
 from vramtop.monitor.board.watchlist import Watchlist
-from vramtop.monitor.fleet.fleet import HostReading, RankFacts, reading_of_board
+from vramtop.monitor.fleet.board_reading import reading_of_board
+from vramtop.monitor.fleet.fleet import HostReading, RankFacts
 from vramtop.monitor.snapshot.faults import Fault
 from vramtop.monitor.snapshot.snapshot import WatchedJob
 

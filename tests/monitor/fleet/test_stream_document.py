@@ -2,7 +2,7 @@
 
 from json_schemas import schema
 
-from vramtop.monitor.fleet.fleet import SCHEMA
+from vramtop.monitor.fleet.stream_line import SCHEMA
 
 
 def test_the_schema_is_the_one_that_is_written() -> None:

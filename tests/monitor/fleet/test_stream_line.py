@@ -5,7 +5,7 @@ import json
 import pytest
 from json_schemas import valid_json
 
-from vramtop.monitor.fleet.fleet import SCHEMA, StreamLineError, parse_stream_line, stream_line
+from vramtop.monitor.fleet.stream_line import SCHEMA, StreamLineError, parse_stream_line, stream_line
 
 
 def changed(line: bytes, **changes) -> bytes:

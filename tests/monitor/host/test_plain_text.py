@@ -2,9 +2,9 @@
 
 import pytest
 
-from vramtop.monitor.alerts.alert_watch import plain_text
+from vramtop.monitor.alerts.conditions import plain_text
 from vramtop.monitor.export.samples import label_text
-from vramtop.monitor.fleet.prometheus.client import plain
+from vramtop.monitor.fleet.prometheus.series import plain
 from vramtop.monitor.host.plain_text import displayed_line
 
 TOKEN = "hf_aB3dE6gHi9KlMn2pQrStUvWxYz012345"  # noqa: S105 - of the form of one

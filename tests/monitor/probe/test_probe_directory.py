@@ -17,7 +17,8 @@ from vramtop.monitor.probe.launch import probed_environment
 from vramtop.monitor.probe.probe_directory import SEARCH_INTERVALS_SECONDS, ProbeDirectory
 from vramtop.monitor.probe.probe_reader import ProbeReader, find_probe
 from vramtop.monitor.sources.nvml.nvml_source import NvmlSource
-from vramtop.monitor.sources.recording import RecordingWriter, read_recording, shift_times
+from vramtop.monitor.sources.recording import RecordingWriter, read_recording
+from vramtop.monitor.sources.replay import shift_times
 
 MIB = 2**20
 GIB = 2**30

@@ -2,7 +2,7 @@
 
 from vramtop.monitor.snapshot.demand import CurrentDemand, Demand
 from vramtop.monitor.snapshot.snapshot import HostLoad
-from vramtop.monitor.sources.sampler import HOST_INTERVAL_SECONDS, HostLoadSource
+from vramtop.monitor.sources.host_load_source import HOST_INTERVAL_SECONDS, HostLoadSource
 
 
 class Reader:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from vramtop.estimator.common.sizes import MIB
-from vramtop.monitor.anomalies import AnomalyDetector
+from vramtop.monitor.anomalies.detector import AnomalyDetector
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.sources.nvml.nvml_source import NvmlSource
 from vramtop.monitor.sources.recording import RecordingWriter, read_recording

@@ -10,7 +10,8 @@ from vramtop.estimator.job.job import Job, ModelSpec
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.snapshot.faults import NO_DRIVER
 from vramtop.monitor.snapshot.snapshot import GpuReading, Snapshot
-from vramtop.monitor.sources.sampler import RETRY_SECONDS, OptionalGpuSource
+from vramtop.monitor.sources.optional_gpus import OptionalGpuSource
+from vramtop.monitor.sources.sampler import RETRY_SECONDS
 
 
 class Live:

@@ -15,7 +15,8 @@ from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.estimation import estimate
 from vramtop.estimator.job.job_file.changes import job_from_mapping
 from vramtop.monitor.snapshot.snapshot import GpuReading, Snapshot
-from vramtop.monitor.sources.recorded import MemorySeries, Recorded, read_recorded
+from vramtop.monitor.sources.memory_series import MemorySeries
+from vramtop.monitor.sources.recorded import Recorded, read_recorded
 from vramtop.monitor.sources.recording import TRUNCATED_CODE, RecordingWriter
 
 

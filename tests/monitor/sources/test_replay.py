@@ -8,7 +8,8 @@ from vramtop.estimator.common.errors import InputError
 from vramtop.estimator.job.job import Job
 from vramtop.monitor.snapshot.snapshot import WatchedJob
 from vramtop.monitor.sources.demo import demo_path
-from vramtop.monitor.sources.recording import TRUNCATED_CODE, RecordingWriter, ReplaySource
+from vramtop.monitor.sources.recording import TRUNCATED_CODE, RecordingWriter
+from vramtop.monitor.sources.replay import ReplaySource
 from vramtop.monitor.sources.sampler import EndOfRecording, Sampler
 
 NOW = 50_000.0

@@ -15,7 +15,7 @@ from vramtop.monitor.host.process_stat import start_time_of
 from vramtop.monitor.snapshot.snapshot import WatchedJob
 from vramtop.monitor.storage import user_file
 from vramtop.monitor.storage.settings.change import change_settings
-from vramtop.monitor.storage.settings.in_force import config_file
+from vramtop.monitor.storage.settings.settings_file import config_file
 from vramtop.monitor.storage.user_file import leave_files_unchanged
 from vramtop.tui.app.app import AppOptions, VramtopApp
 from vramtop.tui.app.view_only_app import REFUSAL, ViewOnlyApp

@@ -14,7 +14,9 @@ from json_schemas import require_valid, valid_json
 from vramtop.estimator.common.records import replace
 from vramtop.estimator.job.job import Job, ModelSpec
 from vramtop.monitor.board.watchlist import Watchlist
-from vramtop.monitor.fleet.fleet import Fleet, RankFacts, reading_of_board, stream_line
+from vramtop.monitor.fleet.board_reading import reading_of_board
+from vramtop.monitor.fleet.fleet import Fleet, RankFacts
+from vramtop.monitor.fleet.stream_line import stream_line
 from vramtop.monitor.probe.probe_reader import DeviceCounters, ProbeSample
 from vramtop.monitor.snapshot.faults import NO_ANSWER, Fault
 from vramtop.monitor.snapshot.snapshot import GpuReading, ProcessCounters, Snapshot, WatchedJob

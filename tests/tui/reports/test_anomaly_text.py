@@ -12,7 +12,7 @@ import pytest
 from json_schemas import valid_json
 from waiting import until
 
-from vramtop.monitor.anomalies import Anomaly
+from vramtop.monitor.anomalies.anomaly import Anomaly
 from vramtop.tui.cli.commands import attach, once
 from vramtop.tui.cli.main import main
 from vramtop.tui.draw.text_output import TextOutput

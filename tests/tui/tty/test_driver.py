@@ -10,7 +10,7 @@ import psutil
 import pytest
 from waiting import until
 
-from vramtop.monitor.sources.recording import ReplaySource
+from vramtop.monitor.sources.replay import ReplaySource
 
 DRAWN = "Quit"
 SANE = {1049: False, 25: True, 1000: False, 1006: False, 1004: False, 2004: False, 7: True}

@@ -19,7 +19,8 @@ from vramtop.estimator.job.gpu_catalogue import match_nvml_name
 from vramtop.estimator.job.job import Job
 from vramtop.estimator.job.job_file.changes import job_to_mapping, parse_assignment, replaces_model
 from vramtop.estimator.server_budget import budget_on_gpu
-from vramtop.monitor.anomalies import Anomaly, AnomalyDetector
+from vramtop.monitor.anomalies.anomaly import Anomaly
+from vramtop.monitor.anomalies.detector import AnomalyDetector
 from vramtop.monitor.attach.attachment import Attachment
 from vramtop.monitor.attach.read_run import read_run, require_running
 from vramtop.monitor.attach.rehearse_run import find_program, with_rehearsal

@@ -15,8 +15,10 @@ from vramtop.monitor.attach.automatic.idle_tracing import IdleTracing
 from vramtop.monitor.attach.automatic.left_alone import LeftAlone
 from vramtop.monitor.history.run_recorder import RunRecorder
 from vramtop.monitor.snapshot.demand import CurrentDemand, Demand, ProcessFigure
+from vramtop.monitor.sources.host_load_source import HostLoadSource
 from vramtop.monitor.sources.nvml.nvml_source import NvmlSource
-from vramtop.monitor.sources.sampler import EarlySampler, HostLoadSource, OptionalGpuSource
+from vramtop.monitor.sources.optional_gpus import OptionalGpuSource
+from vramtop.monitor.sources.sampler import EarlySampler
 from vramtop.monitor.storage.pending_jobs import PendingJobs
 from vramtop.monitor.storage.settings.change import save_setting
 from vramtop.monitor.storage.settings.schema import HOST_LINE, THEME
@@ -187,7 +189,7 @@ def _print_once(options: argparse.Namespace) -> int:
 def _source(options: argparse.Namespace, demand: CurrentDemand) -> tuple[SnapshotSource, str | None]:
     """Return the source of snapshots, and a banner if that is not this machine."""
     if options.replay:
-        from vramtop.monitor.sources.recording import ReplaySource
+        from vramtop.monitor.sources.replay import ReplaySource
 
         path = Path(options.replay)
         source = ReplaySource(path, rebase=True)

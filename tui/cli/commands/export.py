@@ -163,7 +163,8 @@ def _sampler(
     from vramtop.monitor.history.run_recorder import RunRecorder
     from vramtop.monitor.snapshot.faults import NO_DRIVER
     from vramtop.monitor.sources.nvml.nvml_source import NvmlSource
-    from vramtop.monitor.sources.sampler import OptionalGpuSource, Sampler
+    from vramtop.monitor.sources.optional_gpus import OptionalGpuSource
+    from vramtop.monitor.sources.sampler import Sampler
 
     watchlist = estimators.watchlist
     attach = AutomaticAttach(
@@ -200,7 +201,9 @@ def _alerts(options: argparse.Namespace, running: ExitStack) -> Callable[[Latest
     """Return what looks after the alerts; None: nobody asked to be told."""
     if not options.on_alert:
         return None
-    from vramtop.monitor.alerts.alert_watch import AlertWatch, Feed, alerts_off
+    from vramtop.monitor.alerts.alert_watch import AlertWatch
+    from vramtop.monitor.alerts.conditions import Feed
+    from vramtop.monitor.alerts.rules import alerts_off
 
     from ...background.user_command import CommandQueue, UserCommand
 

@@ -112,7 +112,8 @@ def _prometheus_fleet(client: PrometheusClient) -> PrometheusFleet:
 
 
 def _remote_fleet(options: argparse.Namespace, hosts: tuple[str, ...]) -> RemoteFleet:
-    from vramtop.monitor.fleet.remote import RemoteFleet, SshCommand
+    from vramtop.monitor.fleet.remote import RemoteFleet
+    from vramtop.monitor.fleet.ssh_command import SshCommand
 
     command = SshCommand(
         interval=options.interval,
@@ -126,7 +127,7 @@ def _remote_fleet(options: argparse.Namespace, hosts: tuple[str, ...]) -> Remote
 
 def _hosts(options: argparse.Namespace) -> tuple[str, ...]:
     """Return the hosts of all options, each once."""
-    from vramtop.monitor.fleet.remote import parse_hosts, read_hosts_file
+    from vramtop.monitor.fleet.host_list import parse_hosts, read_hosts_file
 
     found = [host for text in options.host for host in parse_hosts(text)]
     if options.hosts:

@@ -14,7 +14,7 @@ from msgspec import to_builtins
 from vramtop.estimator.common.errors import InputError
 from vramtop.estimator.common.secrets import displayed
 from vramtop.estimator.common.sizes import format_gib
-from vramtop.monitor.anomalies import AnomalyDetector
+from vramtop.monitor.anomalies.detector import AnomalyDetector
 from vramtop.monitor.attach.automatic.automatic_attach import AutomaticAttach
 from vramtop.monitor.board.board import Board, GpuRow, Hidden, PendingRow, ProcessRow, RunRow
 from vramtop.monitor.board.watchlist import Watchlist

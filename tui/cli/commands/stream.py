@@ -14,10 +14,13 @@ from vramtop.monitor.attach.automatic.automatic_attach import AutomaticAttach
 from vramtop.monitor.attach.rank_facts import RankFactsReader
 from vramtop.monitor.board.board import Board
 from vramtop.monitor.board.watchlist import Watchlist
-from vramtop.monitor.fleet.fleet import HostReading, reading_of_board, stream_line
+from vramtop.monitor.fleet.board_reading import reading_of_board
+from vramtop.monitor.fleet.fleet import HostReading
+from vramtop.monitor.fleet.stream_line import stream_line
 from vramtop.monitor.snapshot.snapshot import Snapshot
 from vramtop.monitor.sources.nvml.nvml_source import NvmlSource
-from vramtop.monitor.sources.sampler import OptionalGpuSource, Sampler
+from vramtop.monitor.sources.optional_gpus import OptionalGpuSource
+from vramtop.monitor.sources.sampler import Sampler
 
 from ..crash_report import save_fault
 from ..estimators import quick_estimate

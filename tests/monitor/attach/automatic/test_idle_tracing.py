@@ -11,10 +11,9 @@ from waiting import until
 
 from vramtop.estimator.common.records import replace
 from vramtop.estimator.job.job import Job, ModelSpec
-from vramtop.monitor.attach.automatic.idle_tracing import CHECK_SECONDS, IdleTracing
+from vramtop.monitor.attach.automatic.idle_tracing import CHECK_SECONDS, IdleTracing, machine_is_idle
 from vramtop.monitor.attach.automatic.run_answer import RunAnswer
 from vramtop.monitor.board.watchlist import Watchlist
-from vramtop.monitor.host.idleness import machine_is_idle
 from vramtop.monitor.snapshot.snapshot import WatchedJob
 
 SAFE = "/opt/env/bin/python"

@@ -12,7 +12,7 @@ from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.host_need import HostNeed
 from vramtop.estimator.job.gpu_catalogue import find_gpu
 from vramtop.estimator.job.job import Job, ModelSpec
-from vramtop.monitor.anomalies import find_hidden_memory
+from vramtop.monitor.anomalies.leftovers import find_hidden_memory
 from vramtop.monitor.board.capacity import described_devices, device_capacities
 from vramtop.monitor.board.fit import check_fit, with_host_memory
 from vramtop.monitor.host.available_ram import HostRam

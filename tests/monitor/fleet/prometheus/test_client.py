@@ -14,8 +14,9 @@ import pytest
 from vramtop.estimator.common.errors import InputError
 from vramtop.estimator.common.limits import PROMETHEUS_ANSWER
 from vramtop.estimator.common.records import replace
-from vramtop.monitor.fleet.prometheus.client import Credentials, PrometheusClient, QueryError, Vector
+from vramtop.monitor.fleet.prometheus.client import Credentials, PrometheusClient, QueryError
 from vramtop.monitor.fleet.prometheus.prometheus_fleet import PrometheusFleet
+from vramtop.monitor.fleet.prometheus.series import Vector
 
 EMPTY = json.dumps({"status": "success", "data": {"resultType": "vector", "result": []}})
 

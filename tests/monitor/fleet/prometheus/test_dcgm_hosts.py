@@ -5,8 +5,8 @@ import re
 import msgspec
 
 from vramtop.monitor.fleet.fleet import HostReading
-from vramtop.monitor.fleet.prometheus.client import Sample, Target
 from vramtop.monitor.fleet.prometheus.dcgm_hosts import dcgm_hosts
+from vramtop.monitor.fleet.prometheus.series import Sample, Target
 
 GIB, MIB = 2**30, 2**20
 LINE = re.compile(r"(\w+)\{(.*)\} (\S+)")

@@ -4,7 +4,7 @@ import re
 
 import msgspec
 
-from vramtop.monitor.fleet.prometheus.client import Sample, Target
+from vramtop.monitor.fleet.prometheus.series import Sample, Target
 from vramtop.monitor.fleet.prometheus.vramtop_hosts import vramtop_hosts
 
 PROCESS = 'uuid="GPU-0",index="0",pid="7",job_name="sft",user="ann"'

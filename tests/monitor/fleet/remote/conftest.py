@@ -8,7 +8,8 @@ from stand_in_ssh import StandInSsh
 from waiting import until
 
 from vramtop.monitor.fleet.fleet import Fleet
-from vramtop.monitor.fleet.remote import SSH_VARIABLE, RemoteFleet, SshCommand
+from vramtop.monitor.fleet.remote import RemoteFleet
+from vramtop.monitor.fleet.ssh_command import SSH_VARIABLE, SshCommand
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from vramtop.estimator.common.errors import InputError
-from vramtop.monitor.fleet.remote import MAX_HOSTS, parse_hosts, read_hosts_file
+from vramtop.monitor.fleet.host_list import MAX_HOSTS, parse_hosts, read_hosts_file
 
 
 @pytest.mark.parametrize(

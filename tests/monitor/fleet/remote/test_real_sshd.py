@@ -14,7 +14,8 @@ from simulated_host import program
 from waiting import until
 
 from vramtop.estimator.common.sizes import GIB
-from vramtop.monitor.fleet.remote import SSH_VARIABLE, RemoteFleet, SshCommand
+from vramtop.monitor.fleet.remote import RemoteFleet
+from vramtop.monitor.fleet.ssh_command import SSH_VARIABLE, SshCommand
 
 SSHD = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
 TOOLS = ("ssh", "ssh-keygen", "unshare")

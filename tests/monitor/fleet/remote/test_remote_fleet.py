@@ -8,8 +8,8 @@ from waiting import until
 
 from vramtop.estimator.common.limits import Limit
 from vramtop.estimator.common.sizes import GIB
-from vramtop.monitor.fleet.fleet import stream_line
 from vramtop.monitor.fleet.remote import MAX_CONNECTING
+from vramtop.monitor.fleet.stream_line import stream_line
 
 
 def states(fleet):

@@ -12,7 +12,8 @@ from stand_in_ssh import StandInSsh
 from waiting import until
 
 from vramtop.estimator.common.sizes import GIB
-from vramtop.monitor.fleet.remote import RemoteFleet, SshCommand
+from vramtop.monitor.fleet.remote import RemoteFleet
+from vramtop.monitor.fleet.ssh_command import SshCommand
 
 pytestmark = pytest.mark.slow
 FLAGS = ("--model_name_or_path", "Qwen/Qwen2.5-0.5B", "--per_device_train_batch_size", "4", "--max_length", "256")

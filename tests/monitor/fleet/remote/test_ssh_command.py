@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from vramtop.estimator.common.errors import InputError
-from vramtop.monitor.fleet.remote import SSH_VARIABLE, SshCommand
+from vramtop.monitor.fleet.ssh_command import SSH_VARIABLE, SshCommand
 
 
 @pytest.fixture(autouse=True)

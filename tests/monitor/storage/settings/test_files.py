@@ -10,7 +10,8 @@ from platformdirs import user_config_dir
 
 from vramtop.estimator.common.errors import CannotTellError, InputError
 from vramtop.monitor.storage.settings.change import change_settings, save_setting
-from vramtop.monitor.storage.settings.in_force import DEFAULT, FILE, SettingsInForce, config_file, settings_in_force
+from vramtop.monitor.storage.settings.in_force import DEFAULT, FILE, SettingsInForce, settings_in_force
+from vramtop.monitor.storage.settings.settings_file import config_file
 
 COMMENTED = """\
 # mine

@@ -10,8 +10,9 @@ from unittest import mock
 from hypothesis import example, given, settings, strategies as st
 
 from vramtop.monitor.storage.settings.change import change_settings
-from vramtop.monitor.storage.settings.in_force import DEFAULT, lines_of, read_toml, settings_in_force, shown
+from vramtop.monitor.storage.settings.in_force import DEFAULT, settings_in_force
 from vramtop.monitor.storage.settings.schema import SETTINGS, Setting, Value
+from vramtop.monitor.storage.settings.settings_file import lines_of, read_toml, shown
 
 NAMES = st.from_regex(r"[a-z][a-z0-9_-]{0,8}|[a-z ]{1,5}\.[é\"'#=\]]{1,3}", fullmatch=True)
 WORDS = st.text(st.characters(categories=("L", "N", "P", "S", "Zs"), codec="utf-8"), max_size=12).filter(

@@ -4,10 +4,9 @@ from typing import get_args
 
 import pytest
 
-from vramtop.monitor.alerts.alert_watch import RULES
+from vramtop.monitor.alerts.rules import RULES
 from vramtop.monitor.board.display_filter import ONLY_WORDS, parse_devices
 from vramtop.monitor.export.listen_address import DEFAULT_PORT, ListenAddress
-from vramtop.monitor.storage.settings.change import settings_template
 from vramtop.monitor.storage.settings.schema import (
     ALERTS,
     ONLY,
@@ -20,6 +19,7 @@ from vramtop.monitor.storage.settings.schema import (
     find_setting,
     nearest_name,
 )
+from vramtop.monitor.storage.settings.template import settings_template
 from vramtop.tui.screens.dashboard.process_columns import COLUMNS, ColumnName
 from vramtop.tui.screens.dashboard.process_rows import SortKey
 from vramtop.tui.screens.dashboard.table_view import ViewName

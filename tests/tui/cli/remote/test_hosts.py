@@ -8,8 +8,9 @@ from json_schemas import valid_json
 from stand_in_ssh import StandInSsh
 
 from vramtop.estimator.common.sizes import GIB
-from vramtop.monitor.fleet.fleet import FleetGpu, FleetProcess, HostReading, RankFacts, stream_line
-from vramtop.monitor.fleet.remote import SSH_VARIABLE
+from vramtop.monitor.fleet.fleet import FleetGpu, FleetProcess, HostReading, RankFacts
+from vramtop.monitor.fleet.ssh_command import SSH_VARIABLE
+from vramtop.monitor.fleet.stream_line import stream_line
 from vramtop.tui.cli.main import main
 
 

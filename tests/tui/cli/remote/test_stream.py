@@ -11,7 +11,7 @@ from json_schemas import valid_json
 from simulated_host import program
 
 from vramtop.estimator.common.sizes import GIB
-from vramtop.monitor.fleet.fleet import parse_stream_line
+from vramtop.monitor.fleet.stream_line import parse_stream_line
 
 Stream = Callable[..., "subprocess.Popen[bytes]"]
 

@@ -11,7 +11,8 @@ from fake_driver import GIB, FakeDriver, FakeGpu, FakeProcess
 from vramtop.estimator.common.records import replace
 from vramtop.monitor.board.board import AttachProgress, Board
 from vramtop.monitor.board.watchlist import Watchlist
-from vramtop.monitor.fleet.fleet import Fleet, reading_of_board
+from vramtop.monitor.fleet.board_reading import reading_of_board
+from vramtop.monitor.fleet.fleet import Fleet
 from vramtop.monitor.fleet.hosts_board import hosts_snapshot
 from vramtop.monitor.sources.nvml.nvml_source import NvmlSource
 from vramtop.tui.cli.main import main

@@ -1,7 +1,4 @@
-"""Time since a process last used the processor noticeably; whether the whole machine has processors to spare."""
-
-import os
-from pathlib import Path
+"""Time since a process last used the processor noticeably."""
 
 import msgspec
 
@@ -10,8 +7,6 @@ from ..snapshot.snapshot import GpuProcess, ProcessKey, Snapshot
 MAX_IDLE_CPU_SHARE = 0.002
 """Share of one core: a process that uses less is idle. An idle Jupyter kernel uses 0.0002 (ipykernel 7.4: 28 ms in two
 minutes); a process that waits for its GPU spins, unless it asked CUDA not to (cudaDeviceScheduleAuto)."""
-MAX_WAITING_SHARE = 5.0
-"""Per cent of the last ten seconds in which some process waited for a processor: with less, there are some to spare."""
 _WINDOW_SECONDS = 60.0
 _MIN_AGE_SECONDS = 3600.0
 _STARTUP_CPU_SECONDS = 120.0
@@ -65,21 +60,3 @@ class IdleTracker:
             return False
         age = now - process.start_time
         return age >= _MIN_AGE_SECONDS and process.cpu_seconds <= min(MAX_IDLE_CPU_SHARE * age, _STARTUP_CPU_SECONDS)
-
-
-def machine_is_idle(min_available_bytes: int, proc: Path = Path("/proc")) -> bool:
-    """Return True if the machine has processors to spare, and this much RAM.
-
-    Args:
-        min_available_bytes: RAM that must be available.
-        proc: where the kernel's files are.
-    """
-    from .available_ram import available_host_memory  # not at start-up
-
-    if available_host_memory().available_bytes < min_available_bytes:
-        return False
-    try:
-        words = (proc / "pressure" / "cpu").read_text(encoding="ascii").split()
-        return float(words[1].partition("avg10=")[2]) < MAX_WAITING_SHARE
-    except (OSError, ValueError, IndexError):  # a kernel without pressure stall information
-        return os.getloadavg()[0] < 0.5 * (os.cpu_count() or 1)

@@ -13,8 +13,8 @@ import psutil
 import pytest
 from waiting import until
 
-from vramtop.monitor.host import process_origin
-from vramtop.monitor.host.process_origin import ProcessOrigin, read_origin
+from vramtop.monitor.anomalies import process_origin
+from vramtop.monitor.anomalies.process_origin import ProcessOrigin, read_origin
 
 FORKS = "import os, time\npid = os.fork()\nos.write(1, str(os.getpid()).encode() + bytes([10]))\ntime.sleep(60)"
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from vramtop.estimator.common.limits import LimitError
 
-from .process_environment import read_environ
-from .process_stat import ancestor_pids, boot_time, is_same_start, read_stat
+from ..host.process_environment import read_environ
+from ..host.process_stat import ancestor_pids, boot_time, is_same_start, read_stat
 
 _NUMBER = re.compile(r"\d{1,9}", re.ASCII)
 _RANK_VARIABLES = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID", "LOCAL_RANK")

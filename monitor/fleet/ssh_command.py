@@ -1,0 +1,112 @@
+"""Command line of ssh that runs ``vramtop stream`` on a host, and what its failures mean.
+
+ssh reads the user's own configuration: names, keys, agent, jump hosts and shared connections (ssh_config(5)).
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+from typing import Literal
+
+import msgspec
+
+from vramtop.estimator.common.errors import InputError
+from vramtop.estimator.common.trust import find_program, why_not_found
+from vramtop.estimator.common.version import DISTRIBUTION
+
+from ..host.plain_text import sanitize_line
+
+Bootstrap = Literal["uvx"]
+"""What runs vramtop on a host where it is not installed."""
+SSH_VARIABLE = "VRAMTOP_SSH"
+"""Environment variable with another command instead of ``ssh``, as words of a shell: ``ssh -F FILE``."""
+_OPTIONS = (
+    *("-T", "-a", "-x"),  # no terminal, no forwarding of agent and display to where only figures come from
+    *("-o", "BatchMode=yes"),  # never ask: a prompt would be written over the screen
+    *("-o", "ClearAllForwardings=yes", "-o", "LogLevel=ERROR"),
+    *("-o", "ConnectTimeout=10", "-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=3"),
+)
+_PATHS = "PATH=$PATH:$HOME/.local/bin:$HOME/.cargo/bin; export PATH"
+"""A shell that is no login shell has not read where pip, pipx and uv install programs."""
+_NOT_FOUND = 127
+_SSH_FAILED = 255
+
+
+class SshCommand(msgspec.Struct, frozen=True, kw_only=True):
+    """How to run ``vramtop stream`` on hosts.
+
+    Args:
+        interval: seconds between readings.
+        attaches: attach to training processes there.
+        bootstrap: what runs vramtop where it is not installed; None: nothing.
+        version: of this vramtop, which is the one that is bootstrapped; None: the latest.
+        program: command in place of ssh; None: that of the environment.
+    """
+
+    interval: float
+    attaches: bool = True
+    bootstrap: Bootstrap | None = None
+    version: str | None = None
+    program: str | None = None
+
+    def arguments(self, host: str) -> list[str]:
+        """Return the command line for a host.
+
+        Raises:
+            InputError: the environment's command for ssh cannot be understood, or there is no ssh that may be started.
+        """
+        return [*_ssh_words(self.program), *_OPTIONS, "--", host, shlex.join(["sh", "-c", self._script()])]
+
+    def _script(self) -> str:
+        stream = ["stream", "--interval", f"{self.interval:g}", *([] if self.attaches else ["--no-attach"])]
+        run = f"exec {shlex.join(['vramtop', *stream])}"
+        if self.bootstrap is None:
+            return f"{_PATHS}; {run}"
+        package = f"{DISTRIBUTION}=={self.version}" if self.version else DISTRIBUTION
+        fetch = f"exec {shlex.join([self.bootstrap, '--from', package, 'vramtop', *stream])}"
+        return f"{_PATHS}; command -v vramtop >/dev/null || {fetch}; {run}"
+
+    def failure(self, code: int, errors: str) -> str:
+        """Return in one sentence why the command ended.
+
+        Args:
+            code: its exit code; negative: the signal that ended it.
+            errors: the end of what it wrote to standard error.
+        """
+        lines = [line for each in errors.splitlines() if (line := sanitize_line(each))]
+        last = lines[-1] if lines else ""
+        if "Permission denied" in last:
+            return f"{last}: vramtop asks for no password; use a key, an agent or a shared connection of ssh"
+        if "Host key verification failed" in errors:
+            return "its host key is unknown or has changed: run ssh once by hand to check"
+        if code == _NOT_FOUND:
+            return self._not_installed()
+        if "vramtop" in errors and ("stream" in errors and ("invalid choice" in errors or "no such" in errors)):
+            return "vramtop there is too old to have the command stream; update it there"
+        if code == _SSH_FAILED:
+            return last or "ssh could not connect and gave no reason"
+        if code == 0:
+            return "the connection was closed"
+        return f"vramtop there ended with exit code {code}{f': {last}' if last else ''}"
+
+    def _not_installed(self) -> str:
+        if self.bootstrap is not None:
+            return (
+                f"neither vramtop nor {self.bootstrap} is installed there: install one of them (uv: docs.astral.sh/uv)"
+            )
+        return f"vramtop is not installed there: pip install {DISTRIBUTION}, or use --bootstrap uvx"
+
+
+def _ssh_words(program: str | None) -> list[str]:
+    try:
+        words = shlex.split(os.environ.get(SSH_VARIABLE, "ssh") if program is None else program)
+    except ValueError as error:
+        raise InputError(f"{SSH_VARIABLE}, or hosts.ssh of your settings, is not a command line: {error}") from None
+    name, *options = words or ["ssh"]
+    found = find_program(name, os.environ.get("PATH"))
+    if found is None:
+        raise InputError(
+            f"{why_not_found(name, os.environ.get('PATH'))}; install OpenSSH, or name the program in {SSH_VARIABLE}"
+        )
+    return [str(found), *options]

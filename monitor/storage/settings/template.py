@@ -1,0 +1,54 @@
+"""Settings file with every setting commented out: its meaning, what it may be, and its default."""
+
+from __future__ import annotations
+
+from textwrap import wrap
+from typing import TYPE_CHECKING
+
+from .schema import SETTINGS, TABLES
+from .settings_file import shown
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from .schema import Setting
+
+
+_WIDTH = 78
+
+
+def settings_template() -> str:
+    """Return the text, which is valid TOML and sets nothing."""
+    lines = [
+        "# Settings of vramtop. What is commented out has the default that stands there.",
+        "# A flag takes precedence over the environment, that over this file.",
+        "# vramtop config prints what is in force, and from where.",
+    ]
+    for table, heading in TABLES.items():
+        lines += ["", f"[{table}]", *_comment(f"{heading}.")]
+        for setting in SETTINGS:
+            if setting.table == table:
+                lines += ["", *_setting(setting)]
+    return "\n".join(lines) + "\n"
+
+
+def _setting(setting: Setting) -> Iterator[str]:
+    yield from _comment(f"{setting.about}.")
+    yield from _comment(f"{setting.allowed[0].upper()}{setting.allowed[1:]}.{_instead(setting)}")
+    key = setting.name.rpartition(".")[2]
+    if setting.example is not None:
+        yield f"#   for example: {key} = {shown(setting.example)}"
+    yield f"# {key} = {shown(setting.default)}"
+
+
+def _instead(setting: Setting) -> str:
+    """Return what takes precedence over it."""
+    variables = f"{setting.variable} or {setting.also}" if setting.also else setting.variable
+    names = " or ".join(filter(None, (setting.flag.replace(", ", " or "), variables)))
+    return f" Instead: {names}." if names else ""
+
+
+def _comment(text: str) -> list[str]:
+    return wrap(
+        text, _WIDTH, initial_indent="# ", subsequent_indent="# ", break_on_hyphens=False, break_long_words=False
+    )
