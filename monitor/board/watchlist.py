@@ -6,18 +6,16 @@ import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from vramtop.estimator.common.records import replace
 
 from ..anomalies.detector import AnomalyDetector
 from ..host.process_stat import is_running
 from ..snapshot.memory_history import MemoryHistory
-from .board import Board, GpuRow, PendingRow, ProcessRow, RunRow
+from .board import Board, GpuRow, PendingRow, ProcessRow
 from .board_rows import committed_bytes, gpu_rows, growth_by_device, overlap
 from .budget_cache import BudgetCache
-from .endings import count_kernel_oom_kills, peak_sentence, process_end
 from .pending_rows import PendingFits
+from .run_tracker import RunTracker
 from .without_budget import ProcessesWithoutBudget
 
 if TYPE_CHECKING:
@@ -30,206 +28,13 @@ if TYPE_CHECKING:
     from ..host.available_ram import HostRam
     from ..snapshot.snapshot import (
         DeviceIndex,
-        FinalCounters,
-        GpuKey,
-        HistoryKey,
         ProcessKey,
         Snapshot,
         WatchedJob,
     )
     from .board import AttachProgress
     from .board_rows import NoBudgetReasonFunction
-    from .comparison import Status
     from .display_filter import DisplayFilter
-    from .run_phases import PhaseTracker
-
-
-class _TrackedProcess(msgspec.Struct):
-    """A process of a known job on one GPU."""
-
-    row: ProcessRow
-    """Its last row while it was on the GPU."""
-    phases: PhaseTracker
-    ended_at: float | None = None
-    """Unix seconds of the first reading without it."""
-    kernel_killed: bool = False
-    """At that time the kernel killed a process because host memory ran out."""
-
-
-class _Reading(msgspec.Struct, frozen=True):
-    """One snapshot, as far as the rows of ended processes depend on it."""
-
-    time: float
-    live: bool
-    """True: this machine now; False: a recording, whose processes do not exist here."""
-    present: Mapping[HistoryKey, ProcessRow]
-    readable: set[GpuKey]
-    """GPUs whose processes could be read."""
-    places: Mapping[ProcessKey, Sequence[HistoryKey]]
-    """Keys of each process on each GPU, also of those that have left it."""
-
-
-class RunTracker:
-    """Remembers the processes of known jobs. Not safe for concurrent use.
-
-    Args:
-        history: memory of all processes; each snapshot is added before its rows are compared.
-        is_running: returns True if a process of this machine still runs.
-        count_kernel_oom_kills: returns how many processes the kernel has killed because host memory ran out.
-    """
-
-    def __init__(
-        self,
-        history: MemoryHistory,
-        is_running: Callable[[ProcessKey], bool] = is_running,
-        count_kernel_oom_kills: Callable[[], int | None] = count_kernel_oom_kills,
-    ) -> None:
-        self._history = history
-        self._is_running = is_running
-        self._count_kernel_oom_kills = count_kernel_oom_kills
-        self._kernel_kills: int | None = None
-        """Count at the last reading, while processes are tracked."""
-        self._kernel_killed = False
-        """True if the count rose since the reading before."""
-        self._tracked: dict[HistoryKey, _TrackedProcess] = {}
-        self._run_ends: dict[tuple[ProcessKey, ...], float] = {}
-        """Unix seconds at which runs were first seen to have ended, by their processes."""
-        self._first_time: float | None = None
-        """Time of the first snapshot."""
-
-    def record(self, snapshot: Snapshot) -> None:
-        """Add a snapshot to the history."""
-        if self._first_time is None:
-            self._first_time = snapshot.time
-        self._history.add(snapshot, keep=self._tracked.keys())
-
-    def compare_process(self, row: ProcessRow, budget: Budget) -> ProcessRow:
-        """Return the row of a process of a known job, compared with its budget."""
-        from .comparison import as_far_as_known, compare_with_budget
-
-        known = self._tracked.get(row.key)
-        phases = known.phases if known and known.phases.budget is budget else self._new_phases(row, budget)
-        recent = self._history.process(row.key)
-        time = recent[-1][0] if recent else row.gpu.read_at
-        phases.add(time, None if row.gpu.is_stale else row.process.used_bytes, row.process.counters)
-        previous = known.row.comparison if known else None
-        comparison = compare_with_budget(
-            phases,
-            recent,
-            process=row.process,
-            left_bytes=row.gpu.free_bytes,
-            previous=previous.status if previous else None,
-        )
-        comparison = as_far_as_known(comparison, budget, row.missing)
-        row = replace(row, budget=budget, comparison=comparison, phase_starts=phases.phase_starts)
-        self._tracked[row.key] = _TrackedProcess(row, phases)
-        return row
-
-    def run_rows(
-        self, snapshot: Snapshot, gpus: Sequence[GpuRow], runs: Iterable[tuple[WatchedJob, Budget | str]]
-    ) -> tuple[RunRow, ...]:
-        """Return the runs with all of their processes, including ended ones; other processes are forgotten.
-
-        Args:
-            snapshot: the machine now.
-            gpus: its rows, with the compared processes.
-            runs: known runs, each with its budget or the reason that there is none.
-        """
-        present = {row.key: row for gpu in gpus for row in gpu.rows}
-        places: dict[ProcessKey, list[HistoryKey]] = {}
-        for key in {**present, **self._tracked} if runs else ():
-            places.setdefault(key[1:], []).append(key)
-        reading = _Reading(
-            time=snapshot.time,
-            live=snapshot.source.is_live,
-            present=present,
-            places=places,
-            readable={gpu.reading.key for gpu in gpus if gpu.reading.processes is not None},
-        )
-        for final in snapshot.last_words:
-            self._add_final_counters(final)
-        if reading.live and self._tracked:
-            before, self._kernel_kills = self._kernel_kills, self._count_kernel_oom_kills()
-            self._kernel_killed = None not in (before, self._kernel_kills) and self._kernel_kills != before
-        rows = tuple(self._run_row(run, budget, reading) for run, budget in runs)
-        known = {row.key for run in rows for row in run.rows}
-        self._tracked = {key: tracked for key, tracked in self._tracked.items() if key in known}
-        self._run_ends = {run.pids: run.ended_at for run in rows if run.ended_at is not None}
-        return rows
-
-    def _add_final_counters(self, final: FinalCounters) -> None:
-        """Add the last counters of a process, which are read only after it has left the GPU."""
-        for tracked in self._tracked.values():
-            row = tracked.row
-            if row.process.key != (final.pid, final.start_time) or row.gpu.index != final.gpu:
-                continue
-            process, comparison = replace(row.process, counters=final.counters), row.comparison
-            if comparison is not None:
-                from .comparison import peak_usage
-
-                peak = peak_usage(tracked.phases.peak_bytes, (), process) or comparison.peak_usage
-                comparison = replace(comparison, peak_usage=peak)
-            tracked.row = replace(row, process=process, comparison=comparison)
-
-    def _run_row(self, run: WatchedJob, budget: Budget | str, reading: _Reading) -> RunRow:
-        rank_of = {key: rank for rank, key in enumerate(run.pids)}
-        keys = [key for process in rank_of for key in reading.places.get(process, ())]
-        found = (reading.present.get(key) or self._absent_row(self._tracked[key], reading) for key in keys)
-        rows = sorted(found, key=lambda row: (rank_of[row.process.key], row.gpu.order))
-        return RunRow(
-            job=run.job,
-            pids=run.pids,
-            rows=tuple(rows),
-            budget=None if isinstance(budget, str) else budget,
-            problem=budget if isinstance(budget, str) else None,
-            missing=run.missing,
-            ended_at=self._run_end(run, rows, reading),
-        )
-
-    def _run_end(self, run: WatchedJob, rows: Sequence[ProcessRow], reading: _Reading) -> float | None:
-        """Return when all processes of a run had left the GPUs and, on this machine, had ended; None: not yet."""
-        ended = all(row.ended_at is not None for row in rows)
-        if reading.live:
-            ended = ended and not any(self._is_running(key) for key in run.pids)
-        elif not rows:
-            ended = False
-        return self._run_ends.get(run.pids, reading.time) if ended else None
-
-    def _absent_row(self, tracked: _TrackedProcess, reading: _Reading) -> ProcessRow:
-        """Return the row of a process that is no longer on its GPU, or whose GPU cannot be read."""
-        row, last = tracked.row, tracked.row.comparison
-        if last is None:
-            return row
-        last = replace(last, observed_bytes=None, trend=None)
-        if row.gpu.whole_gpu_key not in reading.readable:
-            return replace(row, comparison=replace(last, status="unknown", sentence="its GPU cannot be read"))
-        if tracked.ended_at is None:
-            tracked.ended_at, tracked.kernel_killed = reading.time, reading.live and self._kernel_killed
-        status: Status
-        if reading.live and self._is_running(row.process.key):
-            status, how = "ended", f"no longer holds memory on GPU {row.gpu.label}, but is still running"
-        else:
-            status, how = process_end(
-                last.status,
-                tracked.phases.phase,
-                row.process.counters,
-                row.gpu,
-                ended_at=tracked.ended_at,
-                kernel_killed=tracked.kernel_killed,
-            )
-        sentence = f"{how}; {peak_sentence(last.peak_usage, tracked.phases.budget)}"
-        return replace(row, comparison=replace(last, status=status, sentence=sentence), ended_at=tracked.ended_at)
-
-    def _new_phases(self, row: ProcessRow, budget: Budget) -> PhaseTracker:
-        """Return a phase tracker that has seen the history of the process before this reading."""
-        from .run_phases import PhaseTracker
-
-        lifetime = self._history.lifetime(row.key)
-        from_start = bool(lifetime) and self._first_time is not None and lifetime[0][0] > self._first_time
-        phases = PhaseTracker(budget, start_time=row.process.start_time, from_start=from_start)
-        for time, size in lifetime[:-1]:
-            phases.add(time, size)
-        return phases
 
 
 @dataclass(slots=True)

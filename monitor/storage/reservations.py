@@ -24,7 +24,7 @@ from vramtop.estimator.common.trust import process_owner, user_name
 from ..host.plain_text import sanitize_line
 from ..host.process_stat import ancestor_pids, is_running
 from ..snapshot.field_types import MAX_UNIX_SECONDS
-from .user_file import lock_file
+from .file_lock import lock_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping

@@ -3,7 +3,6 @@
 Several dashboards may change it at once; a damaged file is renamed, never overwritten.
 """
 
-import fcntl
 import os
 import threading
 import time
@@ -21,35 +20,7 @@ from vramtop.estimator.common.private_files import make_own_folder, write_privat
 from vramtop.estimator.common.process_limit import ProcessLimitError, start_thread
 from vramtop.estimator.common.untrusted_files import read_file
 
-# Exclusive lock on an open file, against other processes; released when the file is closed.
-#
-# The ``filelock`` package does the same, but takes 22 ms to import.
-
-
-_RETRY_SECONDS = 0.01
-
-
-def lock_file(descriptor: int, timeout_seconds: float) -> None:
-    """Lock an open file with ``flock``.
-
-    Args:
-        descriptor: of the file.
-        timeout_seconds: how long to wait while another process holds the lock.
-
-    Raises:
-        BlockingIOError: another process has held it for that long.
-    """
-    end = time.monotonic() + timeout_seconds
-    while True:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() > end:
-                raise
-            time.sleep(_RETRY_SECONDS)
-        else:
-            return
-
+from .file_lock import lock_file
 
 _LOCK_TIMEOUT_SECONDS = 2.0
 """Another dashboard holds the lock for milliseconds, unless its disk hangs."""

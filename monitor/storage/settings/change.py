@@ -13,7 +13,8 @@ from vramtop.estimator.common.errors import CannotTellError, InputError, Vramtop
 from vramtop.estimator.common.private_files import PRIVATE, make_own_folder, write_private
 from vramtop.estimator.common.process_limit import ProcessLimitError, start_thread
 
-from ..user_file import lock_file, may_change_files
+from ..file_lock import lock_file
+from ..user_file import may_change_files
 from .schema import Value, find_setting
 from .settings_file import NO_FILE, config_file, read_settings_file, read_toml, shown
 

@@ -13,7 +13,8 @@ from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.job.job import Job, ModelSpec
 from vramtop.monitor.board.board import Board, ProcessRow, RunRow
 from vramtop.monitor.board.endings import count_kernel_oom_kills
-from vramtop.monitor.board.watchlist import RunTracker, Watchlist
+from vramtop.monitor.board.run_tracker import RunTracker
+from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.host.process_stat import is_running
 from vramtop.monitor.snapshot.faults import NO_ANSWER, Fault
 from vramtop.monitor.snapshot.snapshot import (
