@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from ..host.available_ram import HostRam
     from ..snapshot.snapshot import (
         DeviceIndex,
+        GpuKey,
         ProcessKey,
         Snapshot,
         WatchedJob,

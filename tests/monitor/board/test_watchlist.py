@@ -10,7 +10,7 @@ from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.estimation import estimate
 from vramtop.estimator.job.job import Inference, Job, ModelSpec, Parallel, Target, Training
-from vramtop.monitor.board.board import group_processes
+from vramtop.monitor.board.process_groups import group_processes
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.snapshot.memory_history import MemoryHistory
 from vramtop.monitor.snapshot.snapshot import GpuProcess, GpuReading, Snapshot, WatchedJob
