@@ -8,6 +8,7 @@ from pathlib import Path
 
 from vramtop.estimator.common.limits import LimitError
 
+from ..host.file_text import file_text
 from ..host.process_environment import read_environ
 from ..host.process_stat import ancestor_pids, boot_time, is_same_start, read_stat
 
@@ -63,13 +64,6 @@ def _is_orphan(pid: int) -> bool:
     stat = read_stat(pid)
     if stat is None or stat.terminal != 0:
         return False
-    if _read_text(f"/proc/{stat.parent or 0}/comm").strip() not in _INIT_PROGRAMS:
+    if file_text(Path(f"/proc/{stat.parent or 0}/comm")).strip() not in _INIT_PROGRAMS:
         return False
-    return not _read_text(f"/proc/{pid}/cgroup").rstrip().endswith(".service")
-
-
-def _read_text(path: str) -> str:
-    try:
-        return Path(path).read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""
+    return not file_text(Path(f"/proc/{pid}/cgroup")).rstrip().endswith(".service")

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 
 from vramtop.estimator.common.sizes import MIB, format_gib
 
+from ..host.file_text import file_text
+
 if TYPE_CHECKING:
     from vramtop.estimator.budget import Budget
 
@@ -76,13 +78,8 @@ def peak_sentence(peak: PeakUsage | None, budget: Budget) -> str:
 
 def count_kernel_oom_kills(vmstat: Path = Path("/proc/vmstat")) -> int | None:
     """Return how many processes the kernel's OOM killer has ended since boot; None if it is not reported."""
-    try:
-        lines = vmstat.read_bytes().splitlines()
-    except OSError:
-        return None
-    counts = (line.split()[1] for line in lines if line.startswith(b"oom_kill "))
-    count = next(counts, None)
-    return None if count is None else int(count)
+    counts = (line.split()[1] for line in file_text(vmstat).splitlines() if line.startswith("oom_kill "))
+    return next(map(int, counts), None)
 
 
 def _failed_to_allocate(counters: ProcessCounters, ended_at: float) -> bool:

@@ -26,13 +26,7 @@ if TYPE_CHECKING:
     from vramtop.estimator.job.job import Job
 
     from ..host.available_ram import HostRam
-    from ..snapshot.snapshot import (
-        DeviceIndex,
-        GpuKey,
-        ProcessKey,
-        Snapshot,
-        WatchedJob,
-    )
+    from ..snapshot.snapshot import DeviceIndex, GpuKey, ProcessKey, Snapshot, WatchedJob
     from .board import AttachProgress
     from .board_rows import NoBudgetReasonFunction
     from .display_filter import DisplayFilter

@@ -14,6 +14,7 @@ from vramtop.estimator.common.process_limit import ProcessLimitError
 from vramtop.estimator.common.records import replace
 from vramtop.estimator.trace.interpreters import find_interpreters, probe_interpreter
 
+from ..host.file_text import file_text
 from ..host.process_directory import ProcessDirectory
 from ..preflight.machine import DRIVER_TIMEOUT_SECONDS
 from ..snapshot.snapshot import GpuReading
@@ -22,7 +23,7 @@ from ..sources.nvml.nvml_source import NvmlSource
 from ..storage.user_file import data_folder
 from .facts import DataFolderFacts, DeviceFile, DoctorReport, DriverFacts, GpuFacts, InterpreterFacts, PermissionFacts
 from .redactor import Redactor, make_redactor
-from .system import collect_system_facts, file_text
+from .system import collect_system_facts
 
 
 def collect_report(

@@ -12,6 +12,7 @@ import psutil
 from vramtop.estimator.common.version import DISTRIBUTION
 
 from ..host.cgroup import read_number
+from ..host.file_text import file_text
 from ..host.process_stat import HOST_PID_NAMESPACE
 from .facts import SystemFacts
 
@@ -105,11 +106,3 @@ def _device_list(value: str) -> str:
     if not all(matches):
         return "set, but names no device"
     return ",".join(f"{match[1]}..." if match[1] else match[0] for match in matches if match)
-
-
-def file_text(path: Path) -> str:
-    """Return the text of a file; empty if it cannot be read."""
-    try:
-        return path.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from .file_text import file_text
+
 CGROUP = Path("/sys/fs/cgroup")
 """Folder of the group's files, as the group sees itself."""
 
 
 def read_number(path: Path) -> int | None:
     """Return the number in a file; None if there is none, such as ``max``."""
-    try:
-        text = path.read_text(encoding="ascii").strip()
-    except (OSError, ValueError):
-        return None
+    text = file_text(path).strip()
     return int(text) if text.isdecimal() else None
 
 
@@ -25,9 +24,8 @@ def inactive_file_bytes(cgroup: Path) -> int:
 def cpu_limit(cgroup: Path) -> float | None:
     """Return the number of processors that the group may use; None if there is no limit."""
     try:
-        words = (cgroup / "cpu.max").read_text(encoding="ascii").split()
-        quota, period = map(int, words)  # "max 100000" without a limit
-    except (OSError, ValueError):
+        quota, period = map(int, file_text(cgroup / "cpu.max").split())  # "max 100000" without a limit
+    except ValueError:
         return None
     return quota / period if period > 0 else None
 
@@ -40,9 +38,5 @@ def cpu_seconds(cgroup: Path) -> float | None:
 
 def _field(path: Path, name: str) -> int | None:
     """Return a number of a file with a name and a number in each line."""
-    try:
-        lines = path.read_text(encoding="ascii").splitlines()
-    except (OSError, ValueError):
-        return None
-    found = (line.split() for line in lines)
+    found = (line.split() for line in file_text(path).splitlines())
     return next((int(words[1]) for words in found if len(words) == 2 and words[0] == name), None)

@@ -7,6 +7,8 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from .file_text import file_text
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -43,10 +45,7 @@ def container_info(pid: int, environ: Mapping[str, str] | None) -> tuple[str, ..
     Returns:
         An empty tuple if it runs directly on the machine.
     """
-    try:
-        cgroup = Path(f"/proc/{pid}/cgroup").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        cgroup = ""
+    cgroup = file_text(Path(f"/proc/{pid}/cgroup"))
     return (*_slurm_job(cgroup, environ or {}), *_container(cgroup, environ or {}))
 
 

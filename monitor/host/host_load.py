@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from ..snapshot.snapshot import HostLoad
 from .cgroup import CGROUP, cpu_limit, cpu_seconds, inactive_file_bytes, read_number
+from .file_text import file_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -79,11 +80,7 @@ class HostLoadReader:
 
     def _memory(self) -> dict[str, int]:
         """Return the sizes in ``/proc/meminfo`` by name, in bytes."""
-        try:
-            lines = (self._proc / "meminfo").read_text(encoding="ascii").splitlines()
-        except (OSError, ValueError):
-            return {}
-        found = (line.split() for line in lines)
+        found = (line.split() for line in file_text(self._proc / "meminfo").splitlines())
         return {words[0][:-1]: int(words[1]) * _KIB for words in found if len(words) == 3 and words[1].isdecimal()}
 
     def _ram(self, memory: dict[str, int]) -> tuple[int | None, int | None, bool]:

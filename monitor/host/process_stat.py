@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from .file_text import file_text
+
 if TYPE_CHECKING:
     from ..snapshot.snapshot import ProcessKey
 
@@ -139,11 +141,8 @@ def real_uid(status: bytes) -> int | None:
 
 def namespace_pids(pid: int) -> tuple[int, ...]:
     """Return a process's pids from the outermost visible pid namespace to its own (``NSpid``); empty if hidden."""
-    try:
-        status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ()
-    found = next((line.split()[1:] for line in status.splitlines() if line.startswith("NSpid:")), [str(pid)])
+    status = file_text(Path(f"/proc/{pid}/status"))
+    found = _words_of(status, "NSpid") or [str(pid)] if status else []
     return tuple(int(number) for number in found if len(number) < 11 and number.isdecimal())
 
 
@@ -158,12 +157,11 @@ def is_own_process(pid: int) -> bool:
 
     All of its user ids count: a setuid program has its owner's, but command line and folder of the user who started it.
     """
-    try:
-        status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return False
-    uids = next((line.split()[1:] for line in status.splitlines() if line.startswith("Uid:")), [])
-    return set(uids) == {str(os.geteuid())}
+    return set(_words_of(file_text(Path(f"/proc/{pid}/status")), "Uid")) == {str(os.geteuid())}
+
+
+def _words_of(status: str, name: str) -> list[str]:
+    return next((line.split()[1:] for line in status.splitlines() if line.startswith(f"{name}:")), [])
 
 
 _MAX_ANCESTORS = 64

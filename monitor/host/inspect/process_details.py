@@ -13,6 +13,7 @@ from vramtop.estimator.common.secrets import displayed_arguments, displayed_data
 
 from ..cgroup import CGROUP, cpu_limit, read_number
 from ..containers import container_info
+from ..file_text import file_text
 from ..plain_text import displayed_line, sanitize_line
 from ..process_info import read_process
 from ..process_stat import ancestor_pids
@@ -47,10 +48,7 @@ def read_cgroup(pid: int, root: Path = CGROUP, proc: Path = _PROC) -> CgroupFact
         root: where control groups are mounted.
         proc: where processes are.
     """
-    try:
-        lines = (proc / str(pid) / "cgroup").read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return None
+    lines = file_text(proc / str(pid) / "cgroup").splitlines()
     paths = {names: path for _, names, path in (line.split(":", 2) for line in lines if line.count(":") >= 2)}
     if not paths:
         return None

@@ -7,6 +7,7 @@ from typing import Any
 
 from vramtop.estimator.common.errors import CannotTellError
 
+from ...host.file_text import file_text
 from ...snapshot.faults import ASLEEP, NOT_LISTED, Fault
 
 DRIVER_VERSION_FILE = Path("/proc/driver/nvidia/version")
@@ -144,19 +145,12 @@ def _library_version(nvml: Any) -> str | None:
 
 def _mapped_version() -> str | None:
     """Return the version in the name of the library file that is loaded: ``libnvidia-ml.so.550.54.15``."""
-    try:
-        text = OWN_MAPS_FILE.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return None
-    match = re.search(r"/libnvidia-ml\.so\.(\d+\.\d+(?:\.\d+)?)\b", text)
+    match = re.search(r"/libnvidia-ml\.so\.(\d+\.\d+(?:\.\d+)?)\b", file_text(OWN_MAPS_FILE))
     return match[1] if match else None
 
 
 def _kernel_version() -> str | None:
     """Return the kernel module's version, from the line ``NVRM version: NVIDIA UNIX ... 535.104.05  Sat Aug ...``."""
-    try:
-        text = DRIVER_VERSION_FILE.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return None
+    text = file_text(DRIVER_VERSION_FILE)
     match = re.search(r"^NVRM version:.*?\s(\d+\.\d+(?:\.\d+)?)\s", text, re.MULTILINE)
     return match[1] if match else None

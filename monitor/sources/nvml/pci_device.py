@@ -7,6 +7,8 @@ from pathlib import Path
 
 import msgspec
 
+from ...host.file_text import file_text
+
 PCI_FOLDER = Path("/sys/bus/pci/devices")
 DRIVER_FOLDER = Path("/proc/driver/nvidia/gpus")
 """Contains a folder for each GPU of the driver, named by its PCI address; listing them wakes no GPU."""
@@ -48,13 +50,10 @@ def pci_place(address: str | None, folder: Path | None = None) -> PciPlace:
         return PciPlace()
     node, cpus = _text(address, "numa_node", folder), _text(address, "local_cpulist", folder)
     return PciPlace(
-        numa_node=int(node) if node and node.isdecimal() else None,  # -1: the host has only one
-        near_cpus=cpus if cpus and re.fullmatch(r"[\d,-]+", cpus) else None,
+        numa_node=int(node) if node.isdecimal() else None,  # -1: the host has only one
+        near_cpus=cpus if re.fullmatch(r"[\d,-]+", cpus) else None,
     )
 
 
-def _text(address: str, file: str, folder: Path | None) -> str | None:
-    try:
-        return ((folder or PCI_FOLDER) / address / file).read_text(encoding="ascii").strip()
-    except (OSError, ValueError):
-        return None
+def _text(address: str, file: str, folder: Path | None) -> str:
+    return file_text((folder or PCI_FOLDER) / address / file).strip()
