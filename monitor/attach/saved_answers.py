@@ -24,7 +24,6 @@ from ..storage.user_file import UserFile, data_file
 from .attachment import Attachment
 
 Reread = Callable[[Mapping[str, Any]], Attachment]
-_VERSION = 1
 _MAX_RUNS = 500
 """About 100 kB; the runs whose latest answer is oldest are dropped first."""
 _LOCAL_RANK_OPTION = re.compile(r"\s--local[_-]rank[= ]\d+")
@@ -97,7 +96,7 @@ class SavedAnswers(msgspec.Struct, frozen=True):
     @property
     def _file(self) -> UserFile[_Runs]:
         path = self.path or data_file("answers.json")
-        return UserFile(path, kind=_Runs, empty=dict, version=_VERSION, description="the settings you gave for runs")
+        return UserFile(path, kind=_Runs, empty=dict, description="the settings you gave for runs")
 
 
 def run_key(attachment: Attachment) -> str:

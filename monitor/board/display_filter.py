@@ -152,10 +152,7 @@ class DisplayFilter(msgspec.Struct, kw_only=True):
             return False
         if "diverging" in self.only and not (row.comparison and row.comparison.diverges):
             return False
-        return "running" not in self.only or self._is_running(row)
-
-    def _is_running(self, row: ProcessRow) -> bool:
-        return row.ended_at is None and row.process.key in self._ran_at
+        return "running" not in self.only or (row.ended_at is None and row.process.key in self._ran_at)
 
     def _note_running(self, board: Board) -> None:
         """Note which processes run kernels; one of which that is not known counts as running."""

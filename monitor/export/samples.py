@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from ..board.board import Board, GpuRow, ProcessRow
-    from ..snapshot.faults import Fault
     from ..snapshot.snapshot import GpuReading, ProcessKey
     from .latest_board import ReadingState
     from .metrics import Metric
@@ -82,7 +81,8 @@ def gpu_samples(board: Board) -> Iterator[Sample]:
         yield metrics.GPU, (*gpu, label_text(reading.name)), 1
         if reading.read_at:
             yield metrics.GPU_READING, gpu, reading.read_at
-        for figure, reason in sorted({_fault(fault) for fault in reading.faults}):
+        # the sentence of a fault may have figures in it, so it is no label
+        for figure, reason in sorted({(label_text(fault.field), label_text(fault.code)) for fault in reading.faults}):
             yield metrics.GPU_FAULT, (*gpu, figure, reason), 1
         if not reading.is_stale:
             yield from _figures(board, row, gpu)
@@ -93,11 +93,6 @@ def gpu_samples(board: Board) -> Iterator[Sample]:
 def gpu_labels(reading: GpuReading) -> tuple[str, str]:
     """Return uuid and index of a metrics.GPU."""
     return label_text(reading.uuid), str(reading.index)
-
-
-def _fault(fault: Fault) -> tuple[str, str]:
-    """Return field and code; the sentence may have figures in it, so it is no label."""
-    return label_text(fault.field), label_text(fault.code)
 
 
 def _figures(board: Board, row: GpuRow, gpu: tuple[str, str]) -> Iterator[Sample]:

@@ -68,9 +68,8 @@ class History:
     def __init__(self, path: Path | None = None) -> None:
         self.path = path or data_file(FILE_NAME)
         self._older, self._moves = self.path.with_suffix(".sqlite3"), False
-        self._file: UserFile[Runs] = UserFile(
-            self.path, dict[str, dict[str, Any]], self._without_file, 1, "your measured runs"
-        )
+        kind = dict[str, dict[str, Any]]
+        self._file: UserFile[Runs] = UserFile(self.path, kind, self._without_file, "your measured runs")
 
     def add(self, measurement: Measurement) -> str | None:
         """Keep a measurement; an earlier one of the same run is replaced, with the higher figures of both.

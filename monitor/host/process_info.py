@@ -28,11 +28,7 @@ _LOCAL_RANK_OPTION = re.compile(r"--local[-_]rank=\d+$")
 _MAX_COMMAND_CHARACTERS = 120
 _SHELLS = ("sh", "bash", "zsh", "dash", "fish", "ksh")
 _CONTAINER_INITS = ("tini", "tini-static", "dumb-init", "docker-init", "catatonit", "timeout", "env", "nohup")
-_MULTIPROCESSING_MODULES = (
-    "multiprocessing.spawn",
-    "multiprocessing.forkserver",
-    "multiprocessing.resource_tracker",
-)
+_MULTIPROCESSING_MODULES = tuple(f"multiprocessing.{name}" for name in ("spawn", "forkserver", "resource_tracker"))
 
 
 class UnreadableProcessError(CannotTellError):

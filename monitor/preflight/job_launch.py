@@ -20,18 +20,9 @@ from vramtop.estimator.trace.interpreters import find_interpreters
 _PYTHON = re.compile(r"python[0-9.]*")
 _SCRIPT = re.compile(rb"""\A\#!(?:/bin/sh\n'''exec'\s+"?|\s*)(?P<path>/[^\s"]+)(?:[ \t]+(?P<name>[^\s"$]+))?""")
 """The first lines of a console script; if the path is long, pip writes it after ``/bin/sh``."""
-_OWN_PYTHON_WRAPPERS = {
-    "conda",
-    "mamba",
-    "micromamba",
-    "uv",
-    "poetry",
-    "pixi",
-    "docker",
-    "podman",
-    "apptainer",
-    "singularity",
-}
+_OWN_PYTHON_WRAPPERS = frozenset(
+    (*("conda", "mamba", "micromamba", "uv", "poetry", "pixi"), *("docker", "podman", "apptainer", "singularity"))
+)
 """Wrappers that run the program with a Python of their own choice."""
 
 

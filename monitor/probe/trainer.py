@@ -103,10 +103,8 @@ def _trained_names(model: Any) -> list[str] | None:
 
 
 def _uses_checkpointing(model: Any) -> bool:
-    for name in (
-        "is_activation_checkpointing",
-        "is_gradient_checkpointing",
-    ):  # the later name first: the other one warns
+    # the later name first: the other one warns
+    for name in ("is_activation_checkpointing", "is_gradient_checkpointing"):
         if hasattr(type(model), name):
             return bool(getattr(model, name))
     return False

@@ -211,12 +211,10 @@ def read_recording(path: Path) -> Iterator[Snapshot]:
         last = snapshot
     if last is None:
         raise InputError(f"{path}: the recording holds no whole snapshot")
-    yield _with_truncation_fault(path, last) if truncated else last
-
-
-def _with_truncation_fault(path: Path, last: Snapshot) -> Snapshot:
-    message = f"the recording {path.name} is cut off or damaged here and ends early"
-    return replace(last, faults=(*last.faults, Fault(field=None, code=TRUNCATED_CODE, message=message)))
+    if truncated:
+        message = f"the recording {path.name} is cut off or damaged here and ends early"
+        last = replace(last, faults=(*last.faults, Fault(field=None, code=TRUNCATED_CODE, message=message)))
+    yield last
 
 
 def _check_header(path: Path, line: bytes | None) -> None:

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from vramtop.estimator.job.job import Job
 
 _Jobs = list[dict[str, Any]]
-_VERSION = 1
 _MAX_JOBS = 200
 
 
@@ -69,7 +68,7 @@ class PendingJobs(msgspec.Struct):
     @property
     def _file(self) -> UserFile[_Jobs]:
         path = self.path or data_file("pending.json")
-        return UserFile(path, kind=_Jobs, empty=list, version=_VERSION, description="your pending jobs")
+        return UserFile(path, kind=_Jobs, empty=list, description="your pending jobs")
 
     def _change(self, change: Callable[[_Jobs], _Jobs]) -> None:
         change_in_background(lambda: self._file, change, self.notify, thread="save pending jobs")
@@ -90,8 +89,6 @@ def _positions(entry: dict[str, Any], jobs: _Jobs) -> list[int]:
 
 def _to_plain_data(job: Job) -> dict[str, Any]:
     """Return a job as it is read back from the file."""
-    import msgspec
-
     from vramtop.estimator.job.job_file.changes import job_to_mapping
 
     plain: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(job_to_mapping(job)))

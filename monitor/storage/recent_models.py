@@ -13,7 +13,6 @@ from .user_file import UserFile, change_in_background, data_file
 if TYPE_CHECKING:
     from pathlib import Path
 
-_VERSION = 1
 _MAX_MODELS = 8
 
 
@@ -43,4 +42,4 @@ class RecentModels(msgspec.Struct):
 
     def _file(self) -> UserFile[list[str]]:
         path = self.path or data_file("recent_models.json")
-        return UserFile(path, kind=list[str], empty=list, version=_VERSION, description="models you checked")
+        return UserFile(path, kind=list[str], empty=list, description="models you checked")

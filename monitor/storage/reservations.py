@@ -99,8 +99,6 @@ class Reservations(msgspec.Struct, frozen=True):
         Raises:
             CannotTellError: the folder cannot be written to.
         """
-        import msgspec
-
         folder = self._own_folder()
         name = _file_name(reservation)
         part = folder / f".{name}.{os.getpid()}"

@@ -24,6 +24,8 @@ from .file_lock import lock_file
 
 _LOCK_TIMEOUT_SECONDS = 2.0
 """Another dashboard holds the lock for milliseconds, unless its disk hangs."""
+_VERSION = 1
+"""Format of the files."""
 _MAX_BYTES = 2**23
 """200 jobs, or 500 runs, are far less; vramtop writes no larger file."""
 
@@ -80,14 +82,12 @@ class UserFile(Generic[Content]):
         path: of the file.
         kind: type of the content, for msgspec.
         empty: makes the content of a missing file.
-        version: of the format.
         description: of the content, in sentences: ``what you filled in``.
     """
 
     path: Path
     kind: Any
     empty: Callable[[], Content]
-    version: int
     description: str
 
     def read(self) -> Content:
@@ -107,7 +107,7 @@ class UserFile(Generic[Content]):
         import msgspec  # not before there is a file
 
         try:
-            if decode_json(data, _Header).version == self.version:
+            if decode_json(data, _Header).version == _VERSION:
                 content: Content = msgspec.convert(decode_json(data)["content"], self.kind)
                 return content
         except (LimitError, msgspec.ValidationError, KeyError):
@@ -144,7 +144,7 @@ class UserFile(Generic[Content]):
                 except _DamagedError as error:
                     warning = f"{error.message} It was kept as {file.rename(name_for_damaged(file)).name}."
                     content = self.empty()
-                _write(file, {"version": self.version, "content": change(content)})
+                _write(file, {"version": _VERSION, "content": change(content)})
             finally:
                 os.close(lock)
         except OSError as error:

@@ -211,27 +211,21 @@ class Candidates:
             run: what is compared with its budget; None: somebody else added the run.
             reason: why it has no budget; None: it has one.
         """
-        for key in keys:
-            candidate = self._by_key.get(key)
-            if candidate is not None:
-                candidate.run, candidate.run_shown, candidate.reason = run, False, reason
-                if candidate is not reader:
-                    candidate.due = None
+        for candidate in self._seen(keys):
+            candidate.run, candidate.run_shown, candidate.reason = run, False, reason
+            if candidate is not reader:
+                candidate.due = None
         self._counts = None
 
     def leave_alone(self, keys: Iterable[ProcessKey]) -> None:
         """Read these processes no more."""
-        for key in keys:
-            candidate = self._by_key.get(key)
-            if candidate is not None:
-                self._leave(candidate)
+        for candidate in self._seen(keys):
+            self._leave(candidate)
 
     def read_again(self, keys: Iterable[ProcessKey], now: float) -> None:
         """Read these processes now, whatever is known about them."""
-        for key in keys:
-            candidate = self._by_key.get(key)
-            if candidate is not None:
-                candidate.reason, candidate.due, candidate.readings = BEING_READ, now, 0
+        for candidate in self._seen(keys):
+            candidate.reason, candidate.due, candidate.readings = BEING_READ, now, 0
         self._look_again()
 
     def keys_of_group(self, key: ProcessKey) -> tuple[ProcessKey, ...]:
@@ -249,6 +243,9 @@ class Candidates:
             ]
             self._counts = sum(read), len(read)
         return self._counts
+
+    def _seen(self, keys: Iterable[ProcessKey]) -> Iterable[Candidate]:
+        return (self._by_key[key] for key in keys if key in self._by_key)
 
     def _add(self, row: ProcessRow, now: float) -> None:
         process = row.process

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from ...storage.user_file import UserFile
 
 
-_VERSION = 1
 _MAX_PROCESSES = 1000
 _Keys = list[tuple[int, float | None]]
 
@@ -74,4 +73,4 @@ class LeftAlone:
         from ...storage.user_file import UserFile, data_file  # not before a process could be left alone
 
         path = self._path or data_file("left-alone.json")
-        return UserFile(path, kind=_Keys, empty=list, version=_VERSION, description="the processes that you left alone")
+        return UserFile(path, kind=_Keys, empty=list, description="the processes that you left alone")

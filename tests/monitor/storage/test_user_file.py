@@ -190,7 +190,7 @@ def test_root_writes_nothing_where_another_user_leads_the_way(tmp_path: Path) ->
     os.chown(tmp_path / "theirs", 65534, 65534)
     for home in (tmp_path / "linked", tmp_path / "theirs" / "vramtop", tmp_path / "theirs" / "none" / "yet"):
         with pytest.raises(CannotTellError, match="belongs to another user; set HOME to a folder of your own"):
-            UserFile(home / "answers.json", list[str], list, 1, "answers").change(lambda old: [*old, "new"])
+            UserFile(home / "answers.json", list[str], list, "answers").change(lambda old: [*old, "new"])
         with pytest.raises(CannotTellError, match="belongs to another user"):
             change_settings({"dashboard.interval": 3.0}, {"VRAMTOP_CONFIG": str(home / "config.toml")})
         write_cached(home / "trace.json", 1, 5)
