@@ -9,21 +9,21 @@ from ..common.errors import InputError
 from ..common.paths import note_job_folder, working_folder
 from ..common.records import replace
 from .arguments.table import library
+from .program.accelerate import yaml_layer
 from .program.deepspeed import deepspeed_layer
-from .program.program import Launch, Program, yaml_layer
-from .source.data_files import FilesystemView, layer_from_table, read_table
+from .program.launch import Launch
+from .program.program import Program
+from .source.data_files import layer_from_table, read_table
 from .source.evidence import Finding, FindingCollector, JobReading
+from .source.filesystem_view import FilesystemView
 from .source.settings import Setting
 from .source.versions import transformers_defaults
-from .tools.shared import ConfigTable, Tool, has_any
+from .tools.shared.tool import ConfigTable, Tool, has_any
 from .tools.tool_registry import TRAINER_LIBRARIES, all_tools, table_of_tool
 from .trainer.trainer_program import read_trainer
 from .trl.defaults import model_config_defaults, trl_defaults
 from .trl.methods import TABLE
 from .unread_tools import unread_tool_of_table
-
-# Tells what tool or library a configuration file was written for, by its names; where they leave it open, says so.
-
 
 Library = Literal["accelerate", "DeepSpeed", "TRL", "transformers"]
 """Libraries whose files are read without a ``Tool``."""

@@ -13,22 +13,27 @@ from ..common.paths import working_folder
 from ..common.records import replace
 from ..job.settings import Software
 from .notebook import notebook_of_program, with_cells
+from .program.accelerate import accelerate_layers
 from .program.device_choice import choice_of_line, choice_of_script
 from .program.pinned_versions import pinned_versions, repository_folders
-from .program.program import Program, accelerate_layers, read_world_size
+from .program.program import Program
+from .program.world_size import read_world_size
 from .script.options import MEMORY_ARGUMENTS
 from .script.script_settings import ScriptSettings, read_script
 from .script.training import SIZE_ARGUMENTS
-from .source.data_files import FilesystemView, layer_from_table, read_table
+from .source.data_files import layer_from_table, read_table
 from .source.evidence import MODEL_STATES, VERSION_NOT_KNOWN, Component, FindingCollector, JobReading
+from .source.filesystem_view import FilesystemView
 from .source.flags import parse_flags, spell_out
 from .source.notebooks import NotebookCode
+from .source.old_calls import assumed_versions
 from .source.settings import UNKNOWN_TABLE, LayeredSettings, Setting, SettingsLayer, as_int
 from .source.shell_script import ScriptLaunch, read_shell_script
-from .source.versions import AssumedVersion, assumed_versions, transformers_defaults
+from .source.versions import AssumedVersion, transformers_defaults
 from .started_tool import find_started_tool
 from .tools.tool_registry import find_tool_by_launch, parse_launch, split_launch_line
-from .trainer.trainer_program import base_of_adapters, known_config, read_trainer
+from .trainer.trained_model import base_of_adapters, known_config
+from .trainer.trainer_program import read_trainer
 from .trl.defaults import model_config_defaults, trl_defaults
 from .unread_tools import unread_tool_of_launch
 

@@ -11,13 +11,15 @@ import msgspec
 
 from ..common.errors import InputError
 from ..common.records import replace
-from .program.program import Launch
+from .program.launch import Launch
 from .script.entry_call import find_entry
 from .script.follow import BudgetSpentError
 from .script.script_settings import open_script
-from .source.data_files import FilesystemView, read_table
+from .source.data_files import read_table
+from .source.filesystem_view import FilesystemView
 from .source.flags import parse_flags
-from .tools.shared import CONFIG_SUFFIXES, ConfigTable
+from .tools.shared.settings_files import CONFIG_SUFFIXES
+from .tools.shared.tool import ConfigTable
 from .tools.tool_registry import all_tools, find_tool_by_launch, parse_launch
 
 _ENTRIES_OF_TRL = {r"trl\.cli(\.main)?\.main": "trl"}

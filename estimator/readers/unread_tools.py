@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 
 from .arguments.table import read_file
-from .program.program import Launch
-from .tools.shared import has_paths
+from .program.launch import Launch
+from .tools.shared.tool import has_paths
 
 
 class UnreadTool(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -7,7 +7,7 @@ from pathlib import Path, PurePath
 from typing import TYPE_CHECKING
 
 from ..common.errors import InputError
-from ..readers.program.program import LaunchParser
+from ..readers.program.launch import LaunchParser
 from ..readers.source.flags import parse_flags
 
 if TYPE_CHECKING:

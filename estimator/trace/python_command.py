@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ..common.errors import InputError
 from ..common.trust import find_program, why_not_found
-from ..readers.program.program import LaunchParser
+from ..readers.program.launch import LaunchParser
 from .launch_wrappers import without_wrappers
 
 if TYPE_CHECKING:

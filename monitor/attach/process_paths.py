@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from vramtop.estimator.common.records import replace
-from vramtop.estimator.readers.source.data_files import follow_links
 from vramtop.estimator.readers.source.evidence import JobReading
+from vramtop.estimator.readers.source.filesystem_view import follow_links
 
 from ..host.process_stat import namespace_pids
 

@@ -18,9 +18,9 @@ from vramtop.estimator.job.job_file.load_and_save import names_user_code
 from vramtop.estimator.job.settings import ModelSpec
 from vramtop.estimator.model.find_config import resolve_model
 from vramtop.estimator.readers.launch_line import read_launch
-from vramtop.estimator.readers.program.program import Launch
-from vramtop.estimator.readers.source.data_files import FilesystemView
+from vramtop.estimator.readers.program.launch import Launch
 from vramtop.estimator.readers.source.evidence import Finding, JobReading
+from vramtop.estimator.readers.source.filesystem_view import FilesystemView
 
 from ..host.containers import container_info, container_root
 from ..host.interpreter import find_interpreter, installed_versions

@@ -15,7 +15,7 @@ from vramtop.estimator.common.errors import CannotTellError, InputError
 from vramtop.estimator.common.limits import LimitError
 from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.secrets import displayed_arguments
-from vramtop.estimator.readers.program.program import Launch
+from vramtop.estimator.readers.program.launch import Launch
 from vramtop.estimator.readers.tools.tool_registry import parse_launch
 
 from .kinds import has_server_title, identify

@@ -11,7 +11,9 @@ from vramtop.estimator.common.errors import InputError
 from vramtop.estimator.common.trust import find_program
 from vramtop.estimator.common.untrusted_files import open_file
 from vramtop.estimator.job.job import Job
-from vramtop.estimator.readers.program.program import Launch, read_world_size, yaml_layer
+from vramtop.estimator.readers.program.accelerate import yaml_layer
+from vramtop.estimator.readers.program.launch import Launch
+from vramtop.estimator.readers.program.world_size import read_world_size
 from vramtop.estimator.readers.source.data_files import read_table
 from vramtop.estimator.readers.source.settings import LayeredSettings, SettingsLayer, as_int
 from vramtop.estimator.readers.tools.tool_registry import find_program_index, parse_launch, split_launch_line

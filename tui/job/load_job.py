@@ -548,7 +548,7 @@ def _with_adapter_targets(loaded: LoadedJob, changes: Mapping[str, Any]) -> Load
     asked = any(key.startswith("lora.") for key in changes) and "lora.targets" not in changes
     if not asked or not loaded.is_typed:
         return loaded
-    from vramtop.estimator.readers.trainer.trainer_program import default_targets
+    from vramtop.estimator.readers.trainer.trained_model import default_targets
 
     setting = default_targets(resolve_model(loaded.job.model).config)
     targets = "all-linear" if setting is None else setting.value
@@ -783,7 +783,7 @@ def _words(text: str) -> list[str]:
 
 def _program_words(text: str) -> list[str]:
     """Return the words of the program in a shell's line, without redirections and what follows."""
-    from vramtop.estimator.readers.program.program import LaunchParser
+    from vramtop.estimator.readers.program.launch import LaunchParser
 
     return LaunchParser(()).split([text])
 

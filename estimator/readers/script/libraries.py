@@ -8,23 +8,13 @@ from typing import Any
 
 from ...job.rules.optimizers.by_name import optimizer_class_names
 from ..arguments.table import scripts
+from ..source.old_calls import old_arguments, old_names
 from ..source.settings import Setting
-from ..source.versions import AssumedVersion, old_arguments, old_names
+from ..source.versions import AssumedVersion
 from ..trl.methods import method_of_class
-from .models import (
-    CONFIG_DEFAULTS,
-    LENGTH_ARGUMENTS,
-    MODEL_CALLS,
-    AdapterConfig,
-    Model,
-    ModelConfig,
-    config_class,
-    from_class,
-    is_adapter_config,
-    is_model_class,
-    loads_model,
-    models_in,
-)
+from .configs import CONFIG_DEFAULTS, LENGTH_ARGUMENTS, ModelConfig
+from .model_calls import MODEL_CALLS, config_class, from_class, is_model_class, loads_model
+from .models import AdapterConfig, Model, is_adapter_config, models_in
 from .notes import Notes
 from .options import LIBRARIES, TRAINING_CONFIG, Parsed, Parser, field, run_function
 from .sharding import SHARDING_CALLS
@@ -66,7 +56,7 @@ _RUNNERS = ("Fire", "notebook_launcher", "spawn", "Process", "start_processes", 
 _STARTS_PROCESSES = ("notebook_launcher", "spawn", "start_processes")
 _PARSERS = ("HfArgumentParser", "TrlParser", "ArgumentParser", "H4ArgumentParser")
 _TRUE_ON_A_GPU = ("is_bf16_supported", "is_bfloat16_supported", "is_torch_bf16_gpu_available")
-_DECISIVE = (Model, ModelConfig, Arguments, Parsed)
+DECISIVE = (Model, ModelConfig, Arguments, Parsed)
 """Values that a function which is not known may change, and memory with them."""
 
 
@@ -145,7 +135,7 @@ def _doubt_unknown(call: Call, name: str, models: list[Model], *, is_own: bool) 
     """Note a function that is not known where it is given what decides, or may do anything."""
     given, taken = [*call.args, *call.kwargs.values()], call.run.statement is not call.node
     is_open = "." in call.path or is_own or call.receiver is UNKNOWN
-    decides = is_open and any(isinstance(value, _DECISIVE) for value in given)
+    decides = is_open and any(isinstance(value, DECISIVE) for value in given)
     acts = not taken and (is_own or (call.receiver is None and call.path.partition(".")[0] in call.notes.foreign))
     if not (decides or acts or (models and (taken or is_open))) or call.path in call.notes.noted:
         return
@@ -260,9 +250,6 @@ def not_followed(nodes: Iterable[ast.AST], why: str, where: str, notes: Notes) -
     notes.loads_unfollowed = any(name.startswith("from_") or is_model_class(name) for name in called)
     if found:
         notes.doubt(f"{where}: {short_text(found[0])} is not followed{why}; memory may depend on it.")
-
-
-# Calls by name
 
 
 def _not_read(call: Call) -> Any:

@@ -6,8 +6,8 @@ from typing import Any
 
 import msgspec
 
+from ..source.old_calls import OldCall
 from ..source.settings import Setting
-from ..source.versions import OldCall
 
 _DEVICE = re.compile(r"cuda(?::(\d{1,3}))?")
 _MAX_SENTENCES = 12

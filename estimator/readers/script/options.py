@@ -10,8 +10,9 @@ from typing import Any
 import msgspec
 
 from ..arguments.table import scripts
+from ..source.old_calls import old_arguments
 from ..source.settings import Setting, as_bool, as_float
-from ..source.versions import old_arguments, transformers_defaults
+from ..source.versions import transformers_defaults
 from ..trl.defaults import argument_defaults, trl_defaults
 from ..trl.methods import TRAINER_NAMES, method_of_class
 from .operators import as_number

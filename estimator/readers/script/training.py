@@ -11,7 +11,8 @@ from ..arguments.table import scripts
 from ..source.data_files import NULL_IS_NO_LIMIT, NULL_IS_WRONG
 from ..source.settings import UNKNOWN_TABLE, Setting
 from ..trl.methods import method_of_class
-from .models import AdapterConfig, Model, Part, add_adapters, not_followed
+from .model_calls import not_followed
+from .models import AdapterConfig, Model, Part, add_adapters
 from .options import LIBRARIES, Parsed
 from .values import UNKNOWN, Attribute, Call, Class, Function, Instance, Name, Record, Scope, Thing, plain, short_text
 

@@ -7,13 +7,16 @@ transformers' Trainer and accelerate.
 import re
 
 from ..arguments.table import Library, doubt_arguments, library, translate
-from ..program.program import Program, accelerate_layers
+from ..program.accelerate import accelerate_layers
+from ..program.program import Program
 from ..source.evidence import JobReading
 from ..source.settings import LayeredSettings, Setting, SettingsLayer, as_bool, as_int, as_word
 from ..source.versions import transformers_defaults
 from ..trainer.trainer_program import read_trainer
 from ..trl.defaults import trl_defaults
-from .shared import PROJECTOR, VISION_TOWER, globs_of_regex, known_tool, tool_layers, uses_deepspeed
+from .shared.settings_files import tool_layers, uses_deepspeed
+from .shared.tool import known_tool
+from .shared.trained_names import PROJECTOR, VISION_TOWER, globs_of_regex
 
 _ADAPTERS_BY_TRL = ("dpo", "kto")
 _OF_TRL = "trl."

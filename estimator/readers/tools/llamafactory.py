@@ -1,36 +1,33 @@
-"""LLaMA-Factory: its YAML and the overrides of ``llamafactory-cli train x.yaml cutoff_len=4096``, version 0."""
+"""LLaMA-Factory: its YAML and the overrides of ``llamafactory-cli train x.yaml cutoff_len=4096``, version 0.
+
+Names and meanings: ``src/llamafactory/hparams`` of LLaMA-Factory 0.9. It trains with transformers' Trainer.
+"""
 
 from collections.abc import Mapping
 
 from ...common.errors import CannotTellError
 from ..arguments.table import doubt_arguments, library, translate
-from ..program.program import Program, accelerate_layers, processes_per_node
+from ..program.accelerate import accelerate_layers
+from ..program.program import Program
+from ..program.world_size import processes_per_node
 from ..source.evidence import JobReading
 from ..source.settings import LayeredSettings, Setting, as_bool, as_word
 from ..source.versions import transformers_defaults
 from ..trainer.trainer_program import read_trainer
-from .shared import (
-    ConfigTable,
-    bits_of_weights,
-    config_of_model,
-    frozen_parts,
-    has_any,
-    known_tool,
-    tool_layers,
-    uses_deepspeed,
-)
-
-# The parameters that LLaMA-Factory leaves to train where it freezes others, as patterns of names.
-#
-# Read from ``model/adapter.py`` and ``model/model_utils/visual.py`` of LLaMA-Factory in August 2026. It compares parts
-# of names; a pattern with ``*`` on both sides does the same.
-
+from .shared.own_loop import bits_of_weights, config_of_model
+from .shared.settings_files import tool_layers, uses_deepspeed
+from .shared.tool import ConfigTable, has_any, known_tool
+from .shared.trained_names import frozen_parts
 
 _PARTS = ("freeze_vision_tower", "freeze_multi_modal_projector", "freeze_language_model")
 
 
 def _record_frozen_parts(program: Program, settings: LayeredSettings, model: Setting | None) -> None:
-    """Record the parts of a model with a vision tower that do not train: by default the tower and its projector."""
+    """Record the parts of a model with a vision tower that do not train: by default the tower and its projector.
+
+    Read from ``model/adapter.py`` and ``model/model_utils/visual.py`` of LLaMA-Factory in August 2026, which compares
+    parts of names; a pattern with ``*`` on both sides does the same.
+    """
     frozen = frozen_parts(settings, config_of_model(program, model), switches=_PARTS)
     if frozen:
         origins = [found.origin for name in _PARTS if (found := settings.find(name)) is not None]
@@ -38,15 +35,12 @@ def _record_frozen_parts(program: Program, settings: LayeredSettings, model: Set
         program.findings.record("training.trainable", [f"!{glob}" for glob in frozen], origin, written=bool(origins))
 
 
-# Version 1 (``USE_V1=1``) has a training loop of its own and plugins for the rest, and is not read.
-
-
 _PLUGINS = ("peft_config", "dist_config", "quant_config", "optim_config", "kernel_config", "init_config")
 _OWN_NAMES = ("micro_batch_size", "model_class", "batching_strategy", "cp_mode", "mp_shard_size", "dp_size")
 
 
 def _is_version1(table: ConfigTable) -> bool:
-    """Return True for a configuration of version 1."""
+    """Return True for a configuration of version 1 (``USE_V1=1``), which has a training loop of its own: not read."""
     if "model_name_or_path" in table or not isinstance(table.get("model", ""), str):
         return False
     plugins = [table[name] for name in _PLUGINS if name in table]
@@ -61,11 +55,6 @@ def _runs_version1(program: Program, settings: LayeredSettings) -> bool:
     by_name = by_flag or "llamafactory.v1." in name or "llamafactory/v1/" in name
     own = settings.find(*_OWN_NAMES) is not None or any(settings.names(name) for name in _PLUGINS)
     return settings.find("model_name_or_path") is None and (by_name or (own and settings.find("model") is not None))
-
-
-# Reads a LLaMA-Factory configuration; version 0 trains with transformers' Trainer.
-#
-# Names and meanings: ``src/llamafactory/hparams`` of LLaMA-Factory 0.9.
 
 
 _FUSED_LOSS = "fused_linear_cross_entropy"

@@ -6,11 +6,14 @@ Names, meanings and defaults: ``megatron/training/arguments.py`` and ``megatron/
 from typing import Any
 
 from ..arguments.table import doubt_arguments, library, record_arguments
-from ..program.program import Program, WorldSize
+from ..program.program import Program
+from ..program.world_size import WorldSize
 from ..source.evidence import FindingCollector, JobReading
 from ..source.settings import LayeredSettings, Setting, as_float, as_int, as_word
 from ..trainer.unread_settings import warn_of_unread
-from .shared import known_tool, record_optimizer, record_ranks, tool_settings, world_of_tool
+from .shared.own_loop import record_optimizer, record_ranks, world_of_tool
+from .shared.settings_files import tool_settings
+from .shared.tool import known_tool
 
 _GPT2_BPE_VOCABULARY = 50257
 _SWIGLU_FFN_MULTIPLE = 64

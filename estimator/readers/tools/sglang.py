@@ -8,7 +8,9 @@ from ..arguments.table import library
 from ..program.program import Program
 from ..source.evidence import JobReading
 from ..source.settings import LayeredSettings, Setting, is_open
-from .shared import known_tool, read_server, record_length, record_share, tool_layers
+from .shared.own_loop import read_server, record_length, record_share
+from .shared.settings_files import tool_layers
+from .shared.tool import known_tool
 
 
 def read(program: Program) -> JobReading:

@@ -1,9 +1,14 @@
-"""ms-swift: the flags of ``swift sft --model X ...``, its YAML, and the ``args.json`` it writes."""
+"""ms-swift: the flags of ``swift sft --model X ...``, its YAML, and the ``args.json`` it writes.
+
+Names and meanings: ``swift/arguments`` of ms-swift 4. It trains with transformers' Trainer.
+"""
 
 from collections.abc import Mapping
 
 from ..arguments.table import Library, doubt_arguments, library, translate
-from ..program.program import Program, accelerate_layers, processes_per_node, visible_gpus
+from ..program.accelerate import accelerate_layers
+from ..program.program import Program
+from ..program.world_size import processes_per_node, visible_gpus
 from ..source.evidence import MODEL_STATES, FindingCollector, JobReading
 from ..source.settings import (
     LayeredSettings,
@@ -18,21 +23,10 @@ from ..source.settings import (
 )
 from ..source.versions import transformers_defaults, version_tuple
 from ..trainer.trainer_program import read_trainer
-from .shared import (
-    bits_of_weights,
-    config_of_model,
-    frozen_parts,
-    globs_of_regex,
-    has_any,
-    known_tool,
-    tool_layers,
-    uses_deepspeed,
-)
-
-# Reads the layers that ms-swift adapts: its names for groups of layers, a regular expression, other tuners and tasks.
-#
-# Read from ``swift/pipelines/train/tuner.py`` and ``swift/arguments/tuner_args.py`` of ms-swift 4.6.
-
+from .shared.own_loop import bits_of_weights, config_of_model
+from .shared.settings_files import tool_layers, uses_deepspeed
+from .shared.tool import has_any, known_tool
+from .shared.trained_names import frozen_parts, globs_of_regex
 
 _ALL_LINEAR = "all-linear"
 _ADALORA_RANK = 12
@@ -42,7 +36,10 @@ _KEEPS_DTYPE = (4, 5)
 
 
 def read_adapters(program: Program, settings: LayeredSettings) -> dict[str, Setting]:
-    """Return rank and adapted layers under the trainer's names, where ms-swift has its own words for them."""
+    """Return rank and adapted layers under the trainer's names, where ms-swift has its own words for them.
+
+    Read from ``swift/pipelines/train/tuner.py`` and ``swift/arguments/tuner_args.py`` of ms-swift 4.6.
+    """
     found, tuner = _targets(program, settings), settings.find("tuner_type", "train_type")
     if as_word(tuner) == "adalora":
         default = Setting.default(_ADALORA_RANK, "ms-swift's default adalora_init_r")
@@ -102,9 +99,6 @@ def _names_of_regex(text: str) -> list[str] | None:
     return names if all(name.replace("_", "").isalnum() for name in names) else None
 
 
-# The parameters that ms-swift freezes, and those that it trains again, as patterns of names.
-
-
 _FREEZING = (
     *("freeze_parameters_ratio", "freeze_parameters", "freeze_parameters_regex"),
     *("trainable_parameters", "trainable_parameters_regex", "freeze_llm", "freeze_vit", "freeze_aligner"),
@@ -139,11 +133,6 @@ def _named_globs(settings: LayeredSettings, name: str) -> list[str] | None:
     matching = globs_of_regex(str(regex.value), from_start=False) if regex is not None else []
     prefixes = [f"{prefix}*" for prefix in words_of(settings.find(name))]
     return None if matching is None else [*prefixes, *matching]
-
-
-# ms-swift: the flags of ``swift sft --model X ...``, its YAML, and the ``args.json`` it writes.
-#
-# Names and meanings: ``swift/arguments`` of ms-swift 4. It trains with transformers' Trainer.
 
 
 _DEFAULT_BATCH = 16

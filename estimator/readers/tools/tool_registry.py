@@ -1,4 +1,4 @@
-"""The training tools: every module or room of this folder that exports a ``TOOL``.
+"""The training tools: every module of this folder, and module ``recipe`` of a room, that exports a ``TOOL``.
 
 A tool is found by the program that a launch line starts, by the contents of a configuration file, or by name. Launch
 lines are parsed here too, as the tools' own commands are part of them.
@@ -13,9 +13,9 @@ from pathlib import PurePath
 
 from .. import tools
 from ..arguments.table import Library, library
-from ..program.program import Launch, LaunchParser
+from ..program.launch import Launch, LaunchParser
 from ..trl.methods import TABLE
-from .shared import ConfigTable, Tool
+from .shared.tool import ConfigTable, Tool
 
 TRAINER_LIBRARIES: Mapping[str, Callable[[], Library]] = {
     "TRL": lambda: TABLE,
@@ -27,7 +27,8 @@ TRAINER_LIBRARIES: Mapping[str, Callable[[], Library]] = {
 @cache
 def all_tools() -> tuple[Tool, ...]:
     """Return the tools in the order of their modules' names. Their modules are imported on the first call."""
-    names = sorted(f"{tools.__name__}.{found.name}" for found in pkgutil.iter_modules(tools.__path__))
+    found = [each for each in pkgutil.iter_modules(tools.__path__) if each.name != "shared"]
+    names = sorted(f"{tools.__name__}.{each.name}{'.recipe' if each.ispkg else ''}" for each in found)
     modules = [import_module(name) for name in names if name != __name__]
     return tuple(module.TOOL for module in modules if hasattr(module, "TOOL"))
 

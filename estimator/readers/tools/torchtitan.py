@@ -14,16 +14,9 @@ from ..program.program import Program
 from ..source.evidence import MODEL_STATES, FindingCollector, JobReading
 from ..source.settings import LayeredSettings, Setting, as_int, as_word, is_open
 from ..trainer.unread_settings import warn_of_unread
-from .shared import (
-    folder_id,
-    has_any,
-    has_paths,
-    known_tool,
-    record_optimizer,
-    record_ranks,
-    tool_settings,
-    world_of_tool,
-)
+from .shared.own_loop import folder_id, record_optimizer, record_ranks, world_of_tool
+from .shared.settings_files import tool_settings
+from .shared.tool import has_any, has_paths, known_tool
 
 _CHECKPOINTING_WORD = re.compile(r"activation[-_]checkpoint:([\w-]+)")
 _FLAVOR = re.compile(r"(\w+?)_(\d+(?:\.\d+|_\d+)?b(?:[-_]a\d+b)?)", re.IGNORECASE)

@@ -15,16 +15,9 @@ from ..source.evidence import FindingCollector, JobReading
 from ..source.flags import parse_flags
 from ..source.settings import LayeredSettings, Setting, as_bool, as_int, as_word
 from ..trainer.unread_settings import warn_of_unread
-from .shared import (
-    folder_id,
-    has_key,
-    known_tool,
-    overrides_first,
-    record_optimizer,
-    record_ranks,
-    tool_settings,
-    world_of_tool,
-)
+from .shared.own_loop import folder_id, record_optimizer, record_ranks, world_of_tool
+from .shared.settings_files import overrides_first, tool_settings
+from .shared.tool import has_key, known_tool
 
 _DISTRIBUTED_NAMES = ("custom_sharded_layers", "fsdp_cpu_offload", "tensor_parallel_dim", "data_parallel_shard_dim")
 """Settings that only distributed recipes have."""

@@ -9,7 +9,8 @@ from ..source.evidence import JobReading
 from ..source.settings import LayeredSettings, Setting, as_word
 from ..source.versions import transformers_defaults
 from ..trainer.trainer_program import read_trainer
-from .shared import known_tool, tool_layers
+from .shared.settings_files import tool_layers
+from .shared.tool import known_tool
 
 
 def read(program: Program) -> JobReading:

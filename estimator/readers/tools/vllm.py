@@ -8,7 +8,9 @@ from ..arguments.table import library
 from ..program.program import Program
 from ..source.evidence import FindingCollector, JobReading
 from ..source.settings import LayeredSettings, Setting, as_int, is_open
-from .shared import known_tool, read_server, record_length, record_share, tool_layers
+from .shared.own_loop import read_server, record_length, record_share
+from .shared.settings_files import tool_layers
+from .shared.tool import known_tool
 
 _UNITS = {"k": 1000, "m": 10**6, "g": 10**9, "t": 10**12, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 """Suffixes of counts and sizes: ``32k`` is 32,000 and ``32K`` 32,768."""

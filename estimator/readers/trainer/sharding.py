@@ -7,11 +7,12 @@ from typing import Any
 from ...common.errors import InputError
 from ..arguments.table import doubt_arguments, library, record_arguments
 from ..program.deepspeed import deepspeed_layer, partly_offloaded
-from ..program.program import WorldSize, visible_gpus
+from ..program.world_size import WorldSize, visible_gpus
 from ..source.data_files import table_of_setting
 from ..source.evidence import MODEL_STATES, FindingCollector
 from ..source.settings import LayeredSettings, Setting, as_bool, as_int, as_word, is_open, parse_digits
-from .fsdp import FSDP1_NAMES, read_units
+from .fsdp import FSDP1_NAMES
+from .fsdp_units import read_units
 from .trainer_inputs import TrainerInputs
 
 _UNKNOWN_STAGE = "unknown"

@@ -4,29 +4,24 @@ Read from TRL's sources of versions 0.9 to 1.16 (``trl/trainer/*_trainer.py``, `
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Literal
 
 import msgspec
 
 from ...common.errors import InputError
-from ...common.limits import LimitError, decode_json
-from ...job.job import Job
-from ...job.rules.dtype_widths import is_four_bit
-from ...job.rules.strategies import DTYPE_NAMES, HALF, STRATEGIES
-from ...job.settled import trainer_precision
+from ...job.rules.strategies import DTYPE_NAMES
 from ..arguments.table import doubt_arguments, record_arguments
-from ..source.data_files import FilesystemView, table_of_setting
-from ..source.evidence import MODEL_STATES, Finding, FindingCollector
+from ..source.data_files import table_of_setting
+from ..source.evidence import MODEL_STATES, FindingCollector
+from ..source.filesystem_view import FilesystemView
 from ..source.settings import LayeredSettings, Setting, as_bool, as_float, as_int, as_word, words_of
 from ..source.versions import framework_with_version, is_at_least
 from ..source.written_places import origin_of_bound
-from .defaults import trl_defaults
-from .methods import METHODS, TABLE, Method, Since
+from .liger import read_liger
+from .methods import TABLE, Method, Since
 
 _NAMES = TABLE.aliases
-_LENGTH, _LOSS = "training.sequence_length", "training.loss"
+LENGTH, _LOSS = "training.sequence_length", "training.loss"
 _LOSS_OF_SCORES = {"log-probs": "log-probs", "divergence": "divergence"}
 _CHUNKED_LIGER = (1, 14)
 """Since then ``use_liger_kernel`` of the preference and policy trainers is TRL's own chunked loss."""
@@ -110,18 +105,18 @@ class TrlTrainer(msgspec.Struct, frozen=True, kw_only=True):
             findings.record_from(completion, "training.loss_length", tokens)
         for bound in (whole, prompt, completion):
             if bound is not None and bound.written and as_int(bound) is None:
-                findings.refuse(_LENGTH, bound)
+                findings.refuse(LENGTH, bound)
         bounds = [(as_int(bound) or 0, bound) for bound in (whole, _sum(prompt, completion)) if bound is not None]
         bounds = [pair for pair in bounds if pair[0]]
         if bounds:
             number, bound = min(bounds, key=lambda pair: pair[0])
             origin = bound.origin if settings.is_true("packing") else origin_of_bound(bound.origin)
-            findings.record(_LENGTH, number, origin, written=bound.written)
+            findings.record(LENGTH, number, origin, written=bound.written)
         elif tokens is None:
-            findings.warn(f"{self.trl} does not truncate sequences here: set {_LENGTH} to the longest in the dataset.")
+            findings.warn(f"{self.trl} does not truncate sequences here: set {LENGTH} to the longest in the dataset.")
         else:
             findings.warn(
-                f"{self.trl} does not truncate {method.name} prompts here: set {_LENGTH} to the dataset's longest "
+                f"{self.trl} does not truncate {method.name} prompts here: set {LENGTH} to the dataset's longest "
                 f"prompt plus {tokens} completion tokens."
             )
 
@@ -330,108 +325,3 @@ def _sum(prompt: Setting | None, completion: Setting | None) -> Setting | None:
         return None
     origin = f"longest prompt and completion ({'; '.join(dict.fromkeys((prompt.origin, completion.origin)))})"
     return Setting(value=first + second, origin=origin, written=prompt.written or completion.written)
-
-
-# Reads which of Liger-Kernel's kernels a Trainer is to use: ``use_liger_kernel`` and ``liger_kernel_config``.
-#
-# Defaults: those of Liger-Kernel 0.8.2 (``apply_liger_kernel_to_*`` in ``transformers/monkey_patch.py``).
-
-
-_CONFIG = "liger_kernel_config"
-_FUSED_LOSS, _LOSS_IN_PLACE = "fused_linear_cross_entropy", "cross_entropy"
-_PARTS = {"norm": ("rms_norm", "layer_norm"), "mlp": ("swiglu", "geglu"), "rope": ("rope",)}
-
-
-def read_liger(settings: LayeredSettings, findings: FindingCollector) -> Setting | None:
-    """Record the fused kernels, and return the setting that asks for a loss without logits, if one does."""
-    liger = settings.find_true("use_liger_kernel", "use_liger")
-    if liger is None:
-        return None
-    kernels = [part for part, names in _PARTS.items() if all(_is_on(settings, name) for name in names)]
-    in_place = _is_on(settings, _LOSS_IN_PLACE, default=False)
-    findings.record_from(liger, "training.fused_kernels", kernels + (["cross-entropy"] if in_place else []))
-    return liger if _is_on(settings, _FUSED_LOSS) and not in_place else None
-
-
-def _is_on(settings: LayeredSettings, name: str, *, default: bool = True) -> bool:
-    """Return True if a kernel is on: by the table of settings, JSON text of one, or a key of its own."""
-    given = settings.find(_CONFIG)
-    table = given.value if given is not None else None
-    if isinstance(table, str):
-        try:
-            table = decode_json(table)
-        except LimitError:
-            table = None
-    if isinstance(table, Mapping) and name in table:
-        return bool(table[name])
-    value = as_bool(settings.find(f"{_CONFIG}.{name}"))
-    return default if value is None else value
-
-
-# Reads what TRL's trainer of a method holds and computes, for a job whose other settings are known.
-
-
-_ORIGIN = "the job"
-_BATCH = ("training.micro_batch", "training.gradient_accumulation")
-_KNOWN = (*_BATCH, _LENGTH)
-"""Keys that the job decides, whatever the method."""
-
-
-def read_method(
-    name: str, job: Job, arguments: Mapping[str, tuple[Any, str]] = MappingProxyType({})
-) -> tuple[Finding, ...]:
-    """Return what a method adds to a job: sequences, loss, models beside the trained one, and text that it generates.
-
-    Args:
-        name: of a method in ``METHODS``.
-        job: the job, whose batch and length stay as they are.
-        arguments: of its trainer by TRL's names, each with its origin.
-    """
-    method, findings, training = METHODS[name], FindingCollector(), job.training
-    versions = {} if job.software.trl is None else {"trl": job.software.trl}
-    given = {key: Setting(value=value, origin=origin) for key, (value, origin) in arguments.items()}
-    settings = LayeredSettings({**_settings(job), **given}, trl_defaults(name, versions))
-    trainer = TrlTrainer(method=method, settings=settings, versions=versions, findings=findings)
-    for key, head in (("model.task", method.task), ("model.num_labels", method.num_labels)):
-        if head is not None:
-            findings.infer(key, head, f"TRL's {name} trainer")
-    for key, value in zip(_BATCH, (training.micro_batch, training.gradient_accumulation), strict=True):
-        findings.record(key, value, _ORIGIN)
-    trainer.read_length(Setting(value=training.sequence_length, origin=_ORIGIN))
-    trainer.read_loss()
-    _read_arguments(settings, findings, job)
-    strategy = STRATEGIES[job.parallel.strategy]
-    zero3 = strategy.deepspeed and strategy.zero_stage == 3
-    setup = Setup(
-        adapters=job.lora is not None,
-        sharding="zero3" if zero3 else "fsdp" if strategy.fsdp else None,
-        filesystem=FilesystemView(cwd=Path()),
-        held=[(msgspec.to_builtins(model), _ORIGIN) for model in job.other_models],
-    )
-    trainer.read_other_models(setup)
-    if job.rollout is None:
-        trainer.read_rollout(job.parallel.data_ranks)
-    return tuple(finding for finding in findings.build().findings if finding.key not in _KNOWN)
-
-
-def _read_arguments(settings: LayeredSettings, findings: FindingCollector, job: Job) -> None:
-    """Record the precision and the checkpointing of a configuration of TRL's in which nothing else is set."""
-    loaded, mixed = settings.find("dtype"), settings.find_true("bf16_unless_fp16")
-    if job.lora is not None and mixed is not None and job.training.precision in HALF:
-        findings.infer("lora.autocast", True, mixed.origin)
-    if loaded is not None:
-        kind = "bf16" if mixed is not None else None
-        precision = trainer_precision(DTYPE_NAMES.get(str(loaded.value)), kind, keeps_fp32=False)
-        findings.infer("training.precision", precision, loaded.origin)
-    if (recomputed := settings.find_true("activation_checkpointing")) is not None:
-        findings.infer("training.activation_checkpointing", "full", recomputed.origin)
-
-
-def _settings(job: Job) -> dict[str, Setting]:
-    """Return what the job sets by the names that TRL and transformers have for it."""
-    values = {
-        "load_in_4bit": is_four_bit(job.lora),
-        "load_in_8bit": job.lora is not None and job.lora.quantization == "int8",
-        "use_liger_kernel": job.training.loss == "fused-linear",
-    }
-    return {name: Setting(value=True, origin=_ORIGIN) for name, value in values.items() if value}

@@ -9,7 +9,7 @@ import pytest
 
 from vramtop.estimator.common.limits import LimitError, decode_json
 from vramtop.estimator.readers.launch_line import read_launch
-from vramtop.estimator.readers.program.program import count_world_info_ranks
+from vramtop.estimator.readers.program.launch import count_world_info_ranks
 
 ROOT = Path(__file__).parents[3]
 DEEP = "[" * 200_000

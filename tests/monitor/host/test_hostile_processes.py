@@ -12,8 +12,8 @@ from hypothesis import given, settings, strategies as st
 
 from vramtop.estimator.readers.program.program import Program
 from vramtop.estimator.readers.program.run_logs import logged_trainer_settings
-from vramtop.estimator.readers.source.data_files import FilesystemView
 from vramtop.estimator.readers.source.evidence import FindingCollector
+from vramtop.estimator.readers.source.filesystem_view import FilesystemView
 from vramtop.estimator.readers.source.settings import LayeredSettings, Setting
 from vramtop.estimator.readers.tools.tool_registry import parse_launch
 from vramtop.monitor.host.process_stat import is_own_process

@@ -12,7 +12,7 @@ from vramtop.estimator.job.job_file.changes import with_changes
 from vramtop.estimator.job.job_file.table_fields import job_keys
 from vramtop.estimator.job.settings import Lora, ModelSpec
 from vramtop.estimator.readers.launch_line import read_launch
-from vramtop.estimator.readers.trl.trainer import read_method
+from vramtop.estimator.readers.trl.read_method import read_method
 from vramtop.tui.job.flags.familiar import FAMILIAR_FLAGS
 from vramtop.tui.job.flags.gpu_flags import GpuAction, GpuCountAction
 from vramtop.tui.job.flags.job_flags import add_job_arguments, job_flags

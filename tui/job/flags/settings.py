@@ -430,7 +430,7 @@ def with_method(
     """
     if job.training.mode != "train":
         raise InputError(f"--{method} is a training method, but this job only generates text; leave out one of the two")
-    from vramtop.estimator.readers.trl.trainer import read_method  # only where it is asked for
+    from vramtop.estimator.readers.trl.read_method import read_method
 
     batch = ""
     if method in GENERATING and "training.micro_batch" not in stated:  # which one completion alone cannot be

@@ -197,7 +197,7 @@ class FormState:
         """Set what the model and the kind of fine-tuning imply, as the flags do, in fields that are not edited."""
         from vramtop.estimator.model.find_config import find_built_in  # with the table of models
         from vramtop.estimator.model.read_architecture import max_positions
-        from vramtop.estimator.readers.trainer.trainer_program import default_targets
+        from vramtop.estimator.readers.trainer.trained_model import default_targets
 
         kind, job = self._states[TUNING].value, build_job(self._base, self.values)
         implied: dict[str, Any] = {}

@@ -7,7 +7,7 @@ import pytest
 
 from vramtop.estimator.readers.launch_line import read_launch
 from vramtop.estimator.readers.source.evidence import JobReading
-from vramtop.estimator.readers.source.versions import OLD_CALLS
+from vramtop.estimator.readers.source.old_calls import OLD_CALLS
 
 HEAD = "import torch, transformers\nfrom transformers import AutoModelForCausalLM, Trainer, TrainingArguments\n"
 LOAD = "model = AutoModelForCausalLM.from_pretrained('Qwen/Qwen2.5-0.5B')\n"

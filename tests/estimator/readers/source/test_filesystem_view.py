@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from vramtop.estimator.readers.source.data_files import FilesystemView
+from vramtop.estimator.readers.source.filesystem_view import FilesystemView
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from vramtop.estimator.readers.tools.shared import globs_of_regex
+from vramtop.estimator.readers.tools.shared.trained_names import globs_of_regex
 
 NAMES = [
     "model.embed_tokens.weight",

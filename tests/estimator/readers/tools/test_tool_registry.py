@@ -25,9 +25,10 @@ MADE_UP_TOOL = '''
 """brewer: a made-up training tool."""
 
 import msgspec
-from vramtop.estimator.readers.program.program import ToolCommand
+from vramtop.estimator.readers.program.launch import ToolCommand
 from vramtop.estimator.readers.arguments.table import Library, record_arguments
-from vramtop.estimator.readers.tools.shared import Tool, tool_settings
+from vramtop.estimator.readers.tools.shared.settings_files import tool_settings
+from vramtop.estimator.readers.tools.shared.tool import Tool
 
 TABLE = msgspec.toml.decode("""
 title = "brewer"

@@ -1,29 +1,31 @@
-"""LitGPT: the flags of ``litgpt finetune_lora CHECKPOINT_DIR --train.micro_batch_size 4`` and its YAML."""
+"""LitGPT: the flags of ``litgpt finetune_lora CHECKPOINT_DIR --train.micro_batch_size 4`` and its YAML.
 
-import os
+Names and meanings: ``litgpt/finetune``, ``litgpt/pretrain.py``, ``litgpt/args.py`` of LitGPT 0.5.
+"""
+
 from collections.abc import Mapping
-from pathlib import Path, PurePath
-from typing import Any
+from pathlib import PurePath
 
-from ...common.errors import InputError
-from ...common.library_versions import older
-from ...common.records import replace
-from ..arguments.table import library, record_arguments
-from ..program.program import Program, checked_ranks, visible_gpus
-from ..source.data_files import read_table
-from ..source.evidence import FindingCollector, JobReading
-from ..source.flags import spell_out
-from ..source.settings import LayeredSettings, Setting, as_bool, as_int, as_word, is_open, parse_digits, refusal
-from ..trainer.unread_settings import warn_of_unread
-from .shared import CONFIG_SUFFIXES, config_of_model, folder_id, has_any, known_tool, record_optimizer, tool_layers
-
-# LitGPT's adapter methods (LLaMA-Adapter, and its second version): which parameters train.
-#
-# Read from ``adapter.py`` and ``adapter_v2.py`` of LitGPT 0.5.13.
+from ....common.library_versions import older
+from ....common.records import replace
+from ...arguments.table import library, record_arguments
+from ...program.program import Program
+from ...program.world_size import checked_ranks, visible_gpus
+from ...source.evidence import FindingCollector, JobReading
+from ...source.flags import spell_out
+from ...source.settings import LayeredSettings, Setting, as_bool, as_int, as_word, is_open, parse_digits, refusal
+from ...trainer.unread_settings import warn_of_unread
+from ..shared.own_loop import record_optimizer
+from ..shared.settings_files import CONFIG_SUFFIXES, tool_layers
+from ..shared.tool import has_any, known_tool
+from .model import read_litgpt_model
 
 
 def read_adapter_method(program: Program, settings: LayeredSettings, *, second: bool) -> None:
-    """Record the parameters of the model that train: none, in version 2 the norms; the method's own are a doubt."""
+    """Record the parameters of the model that train: none, in version 2 the norms; the method's own are a doubt.
+
+    The methods are LLaMA-Adapter and its second version (``adapter.py``, ``adapter_v2.py`` of LitGPT 0.5.13).
+    """
     findings = program.findings
     origin = f"LitGPT's adapter method{' v2' if second else ''}"
     findings.infer("training.trainable", ["*norm*", "*ln_*"] if second else ["!*"], origin)
@@ -35,16 +37,15 @@ def read_adapter_method(program: Program, settings: LayeredSettings, *, second: 
         findings.add_uncertainty("less", "weights")
 
 
-# Reads how LitGPT spreads a job, from ``devices`` and ``num_nodes``; visible GPUs count for ``auto`` only.
-#
-# Read from ``finetune/*.py``, ``pretrain.py`` and ``utils.py`` (``parse_devices``) of LitGPT 0.5.4 to 0.5.13.
-
-
 LORA_RECIPES = ("lora", "finetune", "finetune_lora")
 
 
 def read_devices(program: Program, settings: LayeredSettings, *, recipe: str) -> None:
-    """Record the ranks: several mean FSDP, and for fine-tuning checkpointed blocks."""
+    """Record the ranks, from ``devices`` and ``num_nodes``: several mean FSDP, and for fine-tuning checkpointed blocks.
+
+    Visible GPUs count for ``auto`` only. Read from ``finetune/*.py``, ``pretrain.py`` and ``utils.py``
+    (``parse_devices``) of LitGPT 0.5.4 to 0.5.13.
+    """
     findings, pretrains = program.findings, recipe == "pretrain"
     nodes = settings.find("num_nodes") or Setting.default(1, "LitGPT's default num_nodes")
     devices = settings.find("devices") or Setting.default("auto" if pretrains else 1, "LitGPT's default devices")
@@ -105,9 +106,6 @@ def _all_devices(program: Program, nodes: int) -> Setting | None:
     return visible_gpus(program.environ)
 
 
-# The layers that LitGPT's switches (``lora_mlp``, ...) adapt.
-
-
 def _record_targets(settings: LayeredSettings, findings: FindingCollector) -> None:
     """Record the layers that the switches adapt, by the names of all families; a model has some of them."""
     words, defaults = library("litgpt").words["targets"], library("litgpt").defaults("targets")
@@ -115,85 +113,6 @@ def _record_targets(settings: LayeredSettings, findings: FindingCollector) -> No
     on = [names.split() for name, names in words.items() if as_bool(given.get(name, defaults[name]))]
     origin = "; ".join(setting.origin for setting in given.values()) or "LitGPT's default: queries and values"
     findings.record("lora.targets", [name for names in on for name in names], origin, written=bool(given))
-
-
-# The model of a LitGPT job: a checkpoint folder, a name in its list, or a ``Config`` of its own.
-#
-# Read from ``config.py`` (defaults), ``model.py`` and ``utils.py`` (``extend_checkpoint_dir``) of LitGPT 0.5.13.
-
-
-_CONFIG_FILE = "model_config.yaml"
-
-
-def read_litgpt_model(program: Program, settings: LayeredSettings, *, positional: str | None) -> None:
-    """Record ``model.id``, and ``model.config`` where LitGPT unties the head.
-
-    Args:
-        program: the program.
-        settings: its settings.
-        positional: the model on the command line without a flag.
-    """
-    own = settings.names("model_config.")
-    if (written := settings.find(*own)) is not None:
-        _warn_of_config(program, written.origin)
-        return
-    setting = settings.find("checkpoint_dir", "model_name", "initial_checkpoint_dir", "repo_id")
-    if positional is not None:
-        setting = Setting(value=positional, origin=f"{positional} on the command line")
-    if setting is None:
-        return
-    text = str(setting.value).rstrip("/")
-    folder = _checkpoint_folder(program, text)
-    stored = _stored_config(folder / _CONFIG_FILE, program) if folder is not None else {}
-    hub = stored.get("hf_config")
-    if folder is not None and (found := folder_id(program.filesystem, str(folder))) is not None:
-        name = found
-    elif isinstance(hub, Mapping) and hub.get("org") and hub.get("name"):
-        name = f"{hub['org']}/{hub['name']}"
-    elif stored:
-        _warn_of_config(program, f"{setting.origin}: {_CONFIG_FILE}")
-        return
-    else:
-        name = "/".join(PurePath(text).parts[-2:]) if "/" in text else text
-    program.findings.record_from(setting, "model.id", name)
-    _untie(program, settings, setting.with_value(name))
-
-
-def _warn_of_config(program: Program, origin: str) -> None:
-    sentence = f"{origin}: vramtop does not read LitGPT's own description of a model; give model.config."
-    program.findings.warn(sentence, unless="model.id")
-
-
-def _checkpoint_folder(program: Program, text: str) -> Path | None:
-    """Return the folder as LitGPT finds it: as it is written, or below ``checkpoints``."""
-    for name in (text, f"checkpoints/{text}"):
-        folder = program.filesystem.resolve(name)
-        if os.access(folder / _CONFIG_FILE, os.R_OK) or os.access(folder / "config.json", os.R_OK):
-            return folder
-    return None
-
-
-def _stored_config(path: Path, program: Program) -> Mapping[str, Any]:
-    try:
-        return read_table(path) if os.access(path, os.R_OK) else {}
-    except InputError as error:
-        program.findings.warn(f"Could not read the model's own configuration: {error.message}", unless="model.id")
-        return {}
-
-
-def _untie(program: Program, settings: LayeredSettings, model: Setting) -> None:
-    """Record a config without a tied head: LitGPT's ``GPT`` has a head of its own, whatever the checkpoint ties."""
-    if settings.is_true("train.tie_embeddings"):
-        return
-    config = config_of_model(program, model)
-    if config is not None and config.get("tie_word_embeddings"):
-        untied = {**config, "tie_word_embeddings": False}
-        program.findings.infer("model.config", untied, f"{model.origin}; LitGPT unties the head")
-
-
-# Reads a LitGPT command or its YAML into a job.
-#
-# Names and meanings: ``litgpt/finetune``, ``litgpt/pretrain.py``, ``litgpt/args.py`` of LitGPT 0.5.
 
 
 def read(program: Program) -> JobReading:

@@ -1,0 +1,186 @@
+"""Settings that a script keeps in names of its module, and lengths that it uses or does not."""
+
+import ast
+import re
+from collections.abc import Iterator, Mapping
+
+from ..arguments.table import scripts
+from ..source.settings import Setting
+from .configs import LENGTH_ARGUMENTS
+from .follow import Reader
+from .models import Model
+from .notes import Notes
+from .values import UNKNOWN, short_text
+
+_LENGTH = re.compile(
+    r"(?i)^(?!.*(eval|val_|test|vllm|gen|new_tok|min_|prompt|pre_|rope|window|dim|vocab|prefix|name|source|target|answer)).*(length|len|seqlen|block_size)$"
+)
+_JOINS = ("cat", "concat", "concatenate")
+_RESHAPES = (*_JOINS, "stack", "repeat", "repeat_interleave", "expand", "tile", "chunk", "split", "unfold")
+_PAIRS = re.compile(r"(?i)(chosen|prefer|winner|positive|_w\b).*(reject|dispref|loser|negative|_l\b)")
+_OUTCOMES = re.compile(r"(?i)reward|log_?p|loss|score|logit|margin|acc|value|dim=-?[1-9]")
+"""In the names of what a model returns, which is joined after it has run."""
+_PADDING_COLLATORS = scripts().names["padding_collators"]
+_ONE_LENGTH = ("ConstantLengthDataset", "TextDataset", "group_texts", "group_text")
+_LENGTHS_OF_TRL = ("max_length", "max_seq_length", "max_prompt_length")
+_GENERATES = re.compile(r"(?i)generate(_(text|answer|response|sample)s?)?|generationconfig|(\w*_)?pipeline|pipe")
+"""Whole names of calls that generate text, whose length says nothing about that of the training."""
+_TOKENIZES = re.compile(r"(?i)^(tok|tokeni[sz]er?)$|^tokeni[sz]e|encode|apply_chat_template|^processor$")
+"""What calls a tokenizer, by its name."""
+_KEEPS_TOKENIZER = re.compile(r"Trainer$|Collator|^(len|print|resize|save|add|set|type|isinstance)")
+"""What is given a tokenizer and cuts nothing with it."""
+_SHORTEST = 16
+"""Numbers below are no lengths of sequences."""
+
+SIZES = scripts().aliases["constant"]
+"""Names that scripts with a loop of their own keep a setting in; the first that has a number counts."""
+
+
+def named_settings(tree: ast.Module, reader: Reader) -> dict[str, Setting]:
+    """Return numbers that names of lengths are given anywhere, and the sizes of a script with a loop of its own."""
+    found: dict[str, Setting] = {}
+    notes, module = reader.notes, reader.module
+    for setting, aliases in SIZES.items() if notes.optimizers and not notes.trainers else ():
+        name = next((name for name in aliases if type(module.names.get(name)) is int), "")
+        value = module.names.get(name)
+        found |= {setting: Setting(value=value, origin=f"{reader.name}: {name} = {value}")} if name else {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
+            name = getattr(node.targets[0] if isinstance(node, ast.Assign) else node.target, "id", "")
+            value = module.names.get(name, getattr(node.value, "value", UNKNOWN))
+            if name.lower() in LENGTH_ARGUMENTS and type(value) is int:
+                found[name.lower()] = Setting(value=value, origin=f"{reader.location(node)}: {name}")
+    return found
+
+
+def longer_cuts(notes: Notes, defaults: Mapping[str, Setting]) -> dict[str, Setting]:
+    """Return where calls cut sequences, if the default of that name is shorter; note that there are several lengths."""
+    cuts = {name: each for name, each in notes.hints.items() if name in LENGTH_ARGUMENTS and type(each.value) is int}
+    options = {name: each for name, each in defaults.items() if _LENGTH.match(name) and type(each.value) is int}
+    known = {name: each.value for name, each in options.items()}
+    known |= {f"{name} of a call": each.value for name, each in cuts.items()}
+    known = {name: value for name, value in known.items() if value >= _SHORTEST}
+    if options and len({*known.values()}) > 1:
+        shown = ", ".join(f"{name}={value}" for name, value in sorted(known.items())[:4])
+        sentence = f"The script has several lengths ({shown}); vramtop does not know which one a step has."
+        notes.doubt(sentence, key="training.sequence_length")
+    both = (cuts.keys() & options.keys()) - notes.options.given.keys()
+    return {name: cuts[name] for name in both if cuts[name].value > options[name].value}
+
+
+def doubt_unused_lengths(tree: ast.Module, reader: Reader) -> set[str]:
+    """Note options for the length of sequences that nothing in the script reads; TRL reads its own.
+
+    Return those that only a generation or an unused tokenizer reads: they are no length, and the user is asked for it.
+    """
+    notes, options = reader.notes, reader.notes.options
+    ours = {*LENGTH_ARGUMENTS, "cutoff_len", "model_max_length", "sequence_len"} & options.declared.keys()
+    idle = [node for node in ast.walk(tree) if ours and _cuts_nothing(node, tree)]
+    inside = {id(each) for node in idle for each in ast.walk(node)}
+    read = {name for node in ast.walk(tree) if ours and id(node) not in inside for name in _reads(node)}
+    read_idly: set[str] = {name for node in idle for each in ast.walk(node) for name in _reads(each)} & ours - read
+    given = (notes.written, notes.hints, options.declared, *(each.values for each in notes.arguments))
+    has_other = any(name in LENGTH_ARGUMENTS and name not in read_idly for table in given for name in table)
+    for name in sorted(ours - read):
+        is_idle = name in read_idly
+        place = options.declared[name].origin.partition(": ")[0]
+        sentence = f"{place}: nothing in {reader.name} reads {name} to cut sequences; what cuts them is not known."
+        if not (is_idle and has_other) and (is_idle or name not in _LENGTHS_OF_TRL):
+            notes.doubt(sentence, key="training.sequence_length", asks=is_idle)
+    return read_idly
+
+
+def _reads(node: ast.AST) -> Iterator[str]:
+    """Yield the name that a node reads, where it is no attribute of a tokenizer."""
+    if isinstance(node, ast.Attribute) and "token" not in ast.unparse(node.value).rpartition(".")[2].lower():
+        yield node.attr
+    elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
+        yield node.id
+    elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+        yield node.value
+
+
+def _cuts_nothing(node: ast.AST, tree: ast.Module) -> bool:
+    """Return True for a call whose length cuts no sequence of a step: a generation, or an unused tokenizer."""
+    if not isinstance(node, ast.Call):
+        return False
+    called = ast.unparse(node.func)
+    generates = _GENERATES.fullmatch(called.rpartition(".")[2]) is not None
+    return generates or ("Tokenizer" in called and not any(map(_tokenizes, ast.walk(tree))))
+
+
+def _tokenizes(node: ast.AST) -> bool:
+    """Return True for a call of a tokenizer, or of something that is given one and may call it."""
+    if not isinstance(node, ast.Call):
+        return False
+    called = ast.unparse(node.func).rpartition(".")[2]
+    given = (ast.unparse(each).rpartition(".")[2] for each in (*node.args, *(each.value for each in node.keywords)))
+    return _TOKENIZES.search(called) is not None or (
+        not _KEEPS_TOKENIZER.search(called) and any("token" in each.lower() for each in given if each.isidentifier())
+    )
+
+
+def varying_lengths(tree: ast.Module, reader: Reader) -> Setting | None:
+    """Return whether lengths vary, by how sequences are padded; None where the script leaves it open.
+
+    They do not where the tokenizer pads to the limit, or sequences are concatenated and cut (``group_texts`` of
+    transformers' examples); collators that pad take a batch to its longest sequence.
+    """
+    found: dict[bool | None, Setting] = {}
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call | ast.FunctionDef):
+            continue
+        function = getattr(node, "func", node)
+        called = getattr(function, "attr", getattr(function, "id", getattr(function, "name", "")))
+        padding = next((each.value for each in getattr(node, "keywords", ()) if each.arg == "padding"), None)
+        value = getattr(padding, "value", None)
+        if called in _ONE_LENGTH or value == "max_length":
+            varies: bool | None = False
+        elif value in (True, "longest") or (padding is None and called in _PADDING_COLLATORS):
+            varies = True
+        elif padding is not None and value is None:
+            varies = None
+        else:
+            continue
+        found.setdefault(varies, Setting(value=varies, origin=f"{reader.location(node)}: {short_text(node)}"))
+    return found.get(False) or (found.get(True) if None not in found else None)
+
+
+def doubt_pairs(tree: ast.Module, reader: Reader) -> None:
+    """Note batches that a script joins of chosen and rejected sequences."""
+    for node in ast.walk(tree):
+        text = ast.unparse(node) if isinstance(node, ast.Call) and getattr(node.func, "attr", "") in _JOINS else ""
+        if _PAIRS.search(text) and not _OUTCOMES.search(text):
+            sentence = f"{reader.location(node)}: {short_text(node)} joins chosen and rejected sequences."
+            reader.notes.doubt(sentence, key="training.sequences_per_example", asks=True)
+
+
+def doubt_inputs(tree: ast.Module, reader: Reader, model: Model) -> None:
+    """Note what a model is given that the script makes of a loader's batch: joined, repeated or cut."""
+    for around in (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.Module)):
+        inside = list(ast.walk(around))
+        assigns = [node for node in inside if isinstance(node, ast.Assign)]
+        for call in (node for node in inside if id(node) in model.passes):
+            given = [part for each in ast.iter_child_nodes(call) for part in ast.walk(each)]
+            names = {part.id for part in given if isinstance(part, ast.Name)}
+            made = (each for each in assigns if names & {getattr(part, "id", "") for part in each.targets})
+            given += [part for each in made for part in ast.walk(each.value)]
+            changed = next((part for part in given if getattr(part, "attr", "") in _RESHAPES or _is_part(part)), None)
+            if changed is not None:
+                shown = f"{reader.location(changed)}: {short_text(changed)}"
+                sentence = f"{shown}: the model is not given the loader's batch as it is."
+                reader.notes.doubt(sentence, key="training.sequences_per_example")
+
+
+def _is_part(node: ast.AST) -> bool:
+    """Return True for a part of a batch whose bounds are computed: ``batch[start:start + size]``."""
+    part = getattr(node, "slice", None)
+    bounds = (part.lower, part.upper) if isinstance(part, ast.Slice) else ()
+    return any(isinstance(each, ast.Name | ast.BinOp | ast.Attribute) for each in bounds)
+
+
+def imported_names(tree: ast.Module) -> Iterator[tuple[str, str]]:
+    """Yield the libraries that names are imported from, with the names."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and not node.level:
+            yield from (((node.module or "").partition(".")[0], alias.name) for alias in node.names)

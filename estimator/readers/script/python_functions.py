@@ -1,0 +1,90 @@
+"""Python's own functions and methods, as far as a script's settings and choices depend on them."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from .models import Model, has_method
+from .operators import as_number, truth
+from .options import Parsed
+from .values import UNKNOWN, Attribute, Call, Thing, short_text
+
+
+def _convert(kind: type) -> Callable[[Call], Any]:
+    def convert(call: Call) -> Any:
+        value = call.args[0] if call.args else kind()
+        if kind is bool:
+            known = truth(value)
+            return UNKNOWN if known is None else known
+        try:
+            return kind(as_number(value) if kind is int else value) if isinstance(value, str | int | float) else UNKNOWN
+        except (ValueError, OverflowError):
+            return UNKNOWN
+
+    return convert
+
+
+def _items(call: Call) -> Any:
+    value = call.value(0, default=[])
+    items = call.run.iterate(value)
+    if items is None:
+        return value if isinstance(value, Thing) else UNKNOWN
+    return tuple(items) if call.name == "tuple" else items
+
+
+def _length(call: Call) -> Any:
+    value = call.value(0)
+    known = isinstance(value, str | list | tuple | dict) and not any(each is UNKNOWN for each in value)
+    return len(value) if known else UNKNOWN
+
+
+def _getattr(call: Call) -> Any:
+    name = call.value(1)
+    found = call.run.attribute(call.value(0), name) if isinstance(name, str) else UNKNOWN
+    return UNKNOWN if isinstance(found, Attribute) else found
+
+
+def _hasattr(call: Call) -> Any:
+    value, name = call.value(0), call.value(1)
+    return True if isinstance(value, Model) and isinstance(name, str) and has_method(name) else UNKNOWN
+
+
+def _extreme(call: Call) -> Any:
+    """Follow ``min`` and ``max`` of numbers; the most that a tokenizer takes is a bound that a length stays below."""
+    known = [as_number(value) for value in call.args if isinstance(as_number(value), int | float)]
+    open_nodes = [call.nodes.get(at) for at, value in enumerate(call.args) if as_number(value) not in known]
+    is_bound = call.name == "min" and all(short_text(node).endswith("model_max_length") for node in open_nodes)
+    if not known or call.kwargs or len(call.args) < 2 or (open_nodes and not is_bound):
+        return UNKNOWN
+    return min(known) if call.name == "min" else max(known)
+
+
+def _dict_of(call: Call) -> Any:
+    first = call.value(0, default={})
+    table = first.as_table() if isinstance(first, Parsed) else first
+    return {**table, **call.kwargs} if isinstance(table, dict) and call.unknown_table is None else UNKNOWN
+
+
+def _environ(call: Call) -> Any:
+    name = call.value(0, "key")
+    return call.run.environ.get(name, call.value(1, "default")) if isinstance(name, str) else UNKNOWN
+
+
+def _path(call: Call) -> Any:
+    return "/".join(call.args) if call.args and all(isinstance(part, str) for part in call.args) else UNKNOWN
+
+
+BUILTINS: Mapping[str, Callable[[Call], Any]] = {
+    **{kind.__name__: _convert(kind) for kind in (int, float, str, bool)},
+    **dict.fromkeys(("list", "tuple", "set", "iter", "sorted"), _items),
+    "filter": lambda call: call.value(1, default=UNKNOWN),
+    "dict": _dict_of,
+    **dict.fromkeys(("vars", "asdict", "dataclasses.asdict"), lambda call: call.value(0, default=UNKNOWN)),
+    "getattr": _getattr,
+    "len": _length,
+    **dict.fromkeys(("min", "max"), _extreme),
+    "hasattr": _hasattr,
+    **dict.fromkeys(("range", "functools.partial", "partial"), lambda _: UNKNOWN),
+    **dict.fromkeys(("os.environ.get", "os.getenv"), _environ),
+    **dict.fromkeys(("os.path.join", "pathlib.Path", "Path", "os.path.expanduser", "os.path.abspath"), _path),
+}
+"""Functions of Python and its standard library by their dotted names."""

@@ -1,0 +1,188 @@
+"""The model that a script trains, what is known of it, and those beside it."""
+
+import ast
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from ..arguments.table import scripts
+from ..source.settings import Setting
+from ..trl.methods import method_of_class
+from .configs import ModelConfig
+from .follow import Reader
+from .layers import Layers
+from .libraries import LOSSES, starts_training
+from .models import AdapterConfig, Model, models_in
+from .notes import Notes
+from .training import Arguments
+from .values import UNKNOWN, Instance
+
+_OF_ARGUMENTS = scripts().names["of_arguments"]
+_OF_LOADING = {"load_in_4bit", "load_in_8bit", "attn_implementation"}
+
+
+class _Trained(msgspec.Struct):
+    model: Model | None = None
+    name: Setting | None = None
+    """The name of a model that a trainer loads itself."""
+    certain: bool = False
+    """A trainer or an optimizer has the model."""
+
+
+def find_trained(notes: Notes) -> _Trained:
+    """Return what is trained: what a trainer has, else an optimizer, else what is prepared, else the first model."""
+    trainers = sorted(notes.trainers, key=lambda each: not each.ran)
+    name = next((trainer.model_name for trainer in trainers if trainer.model_name is not None), None)
+    if name is not None:
+        return _Trained(name=name, certain=True)
+    held = [trainer.model for trainer in trainers if trainer.model is not None]
+    for values in (held, [each.given for each in notes.optimizers], notes.given):
+        found = list(dict.fromkeys(model for value in values for model in models_in(value)))
+        live = [model for model in found if not model.is_frozen] or found
+        around = next((value for value in flat(values) if isinstance(value, Instance) and value.is_module), None)
+        if len(live) > 1:
+            where = ", ".join(each.where for each in live[1:])
+            sentence = f"{where}: another model is also trained; its gradients and optimizer state are not counted."
+            notes.doubt(sentence)
+        if live and around is not None:
+            notes.doubt(f"{live[0].where}: {around.kind.name} holds the model; its own layers are not counted.")
+        if live or around is not None:
+            return _Trained(model=live[0], certain=True) if live else _Trained()
+    if any(value is UNKNOWN for each in notes.optimizers for value in flat(each.given)):
+        return _Trained()
+    loose = [each for each in notes.models if not each.is_frozen]
+    if len(loose) > 1:
+        notes.doubt(
+            f"{loose[0].where}: which of {len(loose)} models is trained is not known; this one is counted as trained."
+        )
+    return _Trained(model=loose[0] if loose else None)
+
+
+def flat(values: Any) -> Iterator[Any]:
+    """Yield the values of lists and tuples at any depth."""
+    for value in values:
+        if isinstance(value, list | tuple):
+            yield from flat(value)
+        else:
+            yield value
+
+
+def doubt_model(reader: Reader) -> None:
+    """Note that it is not known how the trained model is made."""
+    notes, values = reader.notes, reader.module.names.values()
+    own = next((value for value in values if isinstance(value, Instance) and value.is_module), None)
+    if own is not None:
+        notes.doubt(f"{reader.name}: the trained model {own.kind.name} is the script's own.", key="model.id")
+    elif notes.optimizers:
+        notes.doubt(f"{notes.optimizers[0].where}: the model that the optimizer trains is not known.", key="model.id")
+
+
+def doubt_not_reached(tree: ast.Module, reader: Reader) -> None:
+    """Note that no training was found, and the library that may have it."""
+    notes = reader.notes
+    foreign = next(((root, where) for root, where in notes.foreign.items() if root not in notes.own_modules), None)
+    if notes.own_modules or any(map(starts_training, ast.walk(tree))):
+        notes.doubt(f"{reader.name}: vramtop did not reach the training itself; settings may be missing.")
+    elif foreign is not None and not (notes.models or notes.optimizers or notes.trainers):
+        root, where = foreign
+        notes.doubt(
+            f"{where}: the training may be in {root}, which vramtop does not read; a rehearsal needs it installed "
+            f"(pip install {root.replace('_', '-')})."
+        )
+
+
+def read_trainer_adapters(notes: Notes, layers: Layers) -> None:
+    """Take the adapters that a trainer adds to the model that it loads itself."""
+    for trainer in notes.trainers:
+        if isinstance(trainer.adapters, AdapterConfig) and not isinstance(trainer.model, Model):
+            origin = f"{trainer.where}: {trainer.name}(peft_config=...)"
+            adapters = {"use_peft": Setting(value=True, origin=origin), **trainer.adapters.counted()}
+            layers.written = {**adapters, **layers.written}
+
+
+def read_model(model: Model, notes: Notes, layers: Layers, *, certain: bool) -> set[str]:
+    """Take what is known of the trained model; return the options that do not decide what their names say."""
+    config = model.config
+    source = model.source or (config.source if config is not None else None)
+    if source is not None:
+        layers.written["model_name_or_path"] = source
+    settings = {**(config.settings if config is not None else {}), **model.settings}
+    task = {"task": model.task} if model.task is not None else {}
+    layers.written = {**settings, **task, **layers.written}
+    layers.assigned.update(task)  # whatever a flag of that name is: mrpc, of GLUE's
+    layers.hints = {**model.hints, **layers.hints}
+    if model.frozen_at is not None:
+        sentence = f"{model.frozen_at}: which parameters train is not read; "
+        sentence += "those of the adapters are counted." if model.has_adapters else "all are counted."
+        notes.doubt(sentence, key="training.trainable")
+    if certain and not model.has_adapters and not model.changed_unseen:  # whatever options for adapters it has
+        origin = f"{model.where}: the script attaches no adapters"
+        layers.assigned["use_peft"] = Setting(value=False, origin=origin, written=False)
+    methods = filter(None, map(method_of_class, notes.called))
+    if "use_vllm" in model.hints and all(method.generation == "none" for method in methods):
+        notes.doubt(f"{model.where}: fast_inference starts vLLM in this process, which is not counted.")
+    if model.on_gpu is False and not notes.trainers and not notes.given:
+        notes.doubt(f"{model.where}: the script puts the model on the CPU; it is counted as on a GPU.")
+    _read_passes(model, notes)
+    if config is not None:
+        _read_config(model, config, notes, layers.written)
+    is_typed = {"dtype", "torch_dtype"} & {*settings}
+    return {"dtype", "torch_dtype"} if certain and model.is_read and not is_typed else set()
+
+
+def decided_by_script(trained: _Trained, notes: Notes, layers: Layers) -> set[str]:
+    """Let what the script gives its trainer and its model count before its own flags; return flags it gives neither.
+
+    Both are known as a whole: without ``**table`` that only the running script knows.
+    """
+    options, model = notes.options, trained.model
+    arguments = [trainer.arguments for trainer in notes.trainers if trainer.ran or len(notes.trainers) == 1]
+    names: set[str] = set()
+    if arguments and all(isinstance(each, Arguments) and each.unknown_table is None for each in arguments):
+        names |= _OF_ARGUMENTS
+    if trained.certain and model is not None and model.is_read:
+        names |= {name for name in _OF_LOADING if name not in model.hints}
+    for name in [each for each in layers.written if each in names]:
+        layers.assigned.setdefault(name, layers.written[name])
+    passed_over = names - layers.written.keys() - layers.assigned.keys()
+    own = options.declared.keys() - options.used
+    return {name for name in passed_over if name in _OF_LOADING or name in own}
+
+
+def _read_passes(model: Model, notes: Notes) -> None:
+    """Note several forward passes, which may keep their activations at a time, and a loss of the script's own."""
+    passes = list(model.passes.values())
+    if model.runs_again or len(passes) > 1:
+        sentence = f"{passes[-1]}: the model may run more than once before a backward pass; once is counted."
+        notes.doubt(sentence, key="training.sequences_per_example")
+    over_words = model.task is None or str(model.task.value).endswith("-lm")
+    if passes and not model.has_labels and bool(LOSSES & notes.called) and over_words and not notes.trainers:
+        sentence = f"{passes[0]}: the script computes the loss itself; the library's loss is counted."
+        notes.doubt(sentence, key="training.loss")
+
+
+def _read_config(model: Model, config: ModelConfig, notes: Notes, written: dict[str, Setting]) -> None:
+    """Take the config that the script makes or changes."""
+    changed, table = config.changed(), config.table()
+    if config.source is not None and set(changed) <= {"num_labels"}:
+        written.update({name: setting for name, setting in changed.items() if name not in written})
+    elif table is not None:
+        origin = "; ".join(setting.origin for setting in changed.values()) or f"{model.where}: {model.label}"
+        written["script_model_config"] = Setting(value=table, origin=origin[:300])
+    else:
+        for setting in changed.values():
+            notes.doubt(f"{setting.origin} changes a model whose config was not found; this is not counted.")
+
+
+def doubt_others(notes: Notes, trained: Model) -> None:
+    """Note models beside the trained one that are not counted, or not as they are loaded."""
+    given = [each for trainer in notes.trainers for each in trainer.others]
+    by_trainer = any(each.ran for each in notes.trainers)  # a Trainer moves only its own models to the GPU
+    for model in notes.models:
+        is_left = model.on_gpu is False or (by_trainer and model.on_gpu is None)
+        if model in given and model.stored() != trained.stored():
+            sentence = f"{model.where}: the weights are counted in the type of the trained model's."
+            notes.doubt(sentence, key="other_models")
+        elif model is not trained and not is_left and model not in given:
+            notes.doubt(f"{model.where}: another model besides the trained one is not counted.", key="other_models")

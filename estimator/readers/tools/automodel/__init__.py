@@ -1,0 +1,1 @@
+"""NeMo AutoModel: its YAML recipes and the overrides on its command line."""

@@ -1,0 +1,1 @@
+"""Shared by several tools: the record of a tool, its files, ranks, options and trained parameters."""

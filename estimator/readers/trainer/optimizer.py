@@ -1,0 +1,93 @@
+"""The optimizer, from TrainingArguments, DeepSpeed's configuration and the classes of a script.
+
+Tools built on the Trainer switch low-rank optimizers on by names of their own (``use_galore``, ``galore_rank``: those
+of LLaMA-Factory and ms-swift), which no other program has.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from ...job.rules.optimizers.by_name import OptimizerChoice, optimizer_by_trainer_name
+from ..source.evidence import FindingCollector
+from ..source.settings import LayeredSettings, Setting, as_int, as_word
+from .trainer_inputs import TrainerInputs
+
+_LOW_RANK = ("galore", "apollo")
+"""Optimizers that ``use_NAME`` switches on."""
+_READ_WITHOUT_EFFECT = ("update_interval", "update_proj_gap", "scale", "proj_type", "proj", "scale_type", "scale_front")
+"""Ends of the names of their settings that change no bytes which count."""
+_ALL = {"all-linear": "all-linear", "all_linear": "all-linear", "all": "blocks"}
+_WORD = re.compile(r"[\w.]+")
+
+
+def read_optimizer(inputs: TrainerInputs, findings: FindingCollector) -> None:
+    """Record the optimizer with its options, and what is uncertain about it."""
+    settings = inputs.settings
+    if (adafactor := settings.find_true("adafactor")) is not None:
+        findings.record_from(adafactor, "training.optimizer", "adafactor")
+        return
+    setting = settings.find("optim")
+    if setting is None or not isinstance(setting.value, OptimizerChoice):  # a script's own --optimizer is its own word
+        setting = settings.find("optim", "optimizer")
+    if inputs.deepspeed is not None:  # which transformers takes in place of the Trainer's (``deepspeed_optim_sched``)
+        setting = inputs.deepspeed.find("optimizer") or setting
+    for name in _LOW_RANK:
+        if (switch := settings.find_true(f"use_{name}")) is not None:
+            findings.record_optimizer(switch, _low_rank(name, settings, setting))
+            return
+    if (switch := settings.find_true("use_adam_mini")) is not None:
+        findings.record_optimizer(switch, optimizer_by_trainer_name("adam_mini"))
+    elif setting is not None and isinstance(setting.value, OptimizerChoice):  # a class of a script, or DeepSpeed's
+        findings.record_optimizer(setting, setting.value)
+    elif setting is not None:
+        choice = optimizer_by_trainer_name(str(setting.value), _arguments(settings, findings))
+        findings.record_optimizer(setting, choice)
+
+
+def _arguments(settings: LayeredSettings, findings: FindingCollector) -> dict[str, Any]:
+    """Return ``optim_args``, with the settings that the Trainer passes beside them."""
+    given = settings.find("optim_args")
+    found: dict[str, Any] = {}
+    if given is not None and isinstance(given.value, Mapping):
+        found |= given.value
+    elif given is not None:
+        parts = (part.partition("=") for part in str(given.value).replace(" ", "").split(",") if "=" in part)
+        found |= {name: value for name, _, value in parts}
+    decay = settings.find("weight_decay")
+    if decay is not None:
+        found["weight_decay"] = decay.value
+    if (targets := settings.find("optim_target_modules")) is not None:
+        words = _target_words(targets)
+        if words is None:
+            sentence = (
+                f"{targets.origin}: vramtop does not know which layers {targets.value} means; all blocks are counted."
+            )
+            findings.mark_uncertain("training.optimizer", sentence, direction="more")
+        found["targets"] = words or "blocks"
+    return found
+
+
+def _low_rank(name: str, settings: LayeredSettings, optim: Setting | None) -> OptimizerChoice:
+    """Return the low-rank form of the optimizer that ``optim`` names."""
+    word = (as_word(optim) or "") if optim is not None and isinstance(optim.value, str) else ""
+    kind = "adafactor" if word == "adafactor" else "adamw_8bit" if "8bit" in word else "adamw"
+    settings.find(*(f"{name}_{end}" for end in _READ_WITHOUT_EFFECT))
+    rank = as_int(settings.find(f"{name}_rank"))
+    targets = settings.find(f"{name}_target", f"{name}_target_modules")
+    arguments: dict[str, Any] = {"rank": rank} if rank else {}
+    arguments["targets"] = (_target_words(targets) if targets is not None else None) or "blocks"
+    layerwise = settings.is_true(f"{name}_layerwise") or settings.is_true(f"{name}_optim_per_parameter")
+    row = f"{name}_{kind if name == 'galore' else 'adamw'}{'_layerwise' if layerwise else ''}"
+    return optimizer_by_trainer_name(row, arguments)
+
+
+def _target_words(setting: Setting) -> str | list[str] | None:
+    """Return the parts of names that the targets have, or one word for all; None if they are another expression."""
+    value = setting.value
+    words = value if isinstance(value, list | tuple) else str(value).strip("[]").replace("'", "").replace('"', "")
+    every = [str(word).strip() for word in (words.split(",") if isinstance(words, str) else words)]
+    if len(every) == 1 and every[0] in _ALL:
+        return _ALL[every[0]]
+    plain = [word.replace("\\.", ".").strip("^$").removeprefix(".*").removesuffix(".*").strip(".") for word in every]
+    return plain if all(_WORD.fullmatch(word) for word in plain) else None

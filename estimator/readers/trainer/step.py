@@ -1,0 +1,214 @@
+"""A step (``training.*``) from TrainingArguments: batch, length, accumulation, optimizer, checkpointing, loss.
+
+The settings have transformers' names, wherever they were read: flags, YAML or JSON, a script's literals, defaults.
+"""
+
+import re
+
+from ...common.errors import InputError
+from ..arguments.table import doubt_arguments, library, record_arguments
+from ..source.data_files import NULL_IS_WRONG, layer_from_table, table_of_setting
+from ..source.evidence import FindingCollector
+from ..source.filesystem_view import FilesystemView
+from ..source.settings import LayeredSettings, Setting, as_bool, as_int, as_word
+from ..trl.liger import read_liger
+from .optimizer import read_optimizer
+from .trainer_inputs import TrainerInputs
+
+_NAMES = library("transformers").aliases
+_ACCUMULATION = "gradient_accumulation_steps"
+_WITHOUT_TEXT = re.compile(
+    r"image-(?!text)|segmentation|detection|estimation|video|ctc|speech|audio|keypoint|matting|rnnt|tdt"
+)
+"""Tasks of models that read no text."""
+
+
+def read_step(inputs: TrainerInputs, findings: FindingCollector) -> None:
+    """Record the batch, length, accumulation, optimizer, checkpointing, loss and compile settings."""
+    _read_micro_batch(inputs, findings)
+    trainer = inputs.trl_trainer(findings)
+    if trainer is not None:
+        trainer.read_length(
+            None if inputs.settings.is_unset(*_NAMES["length"]) else inputs.settings.find(*_NAMES["length"])
+        )
+    else:
+        _read_length(inputs, findings)
+    _read_varying_lengths(inputs, findings)
+    _read_evaluation(inputs.settings, findings)
+    steps = _prefer_written(inputs.settings.find(_ACCUMULATION), inputs.deepspeed, _ACCUMULATION)
+    steps = _prefer_written(steps, inputs.accelerate, _ACCUMULATION)
+    findings.record_count("training.gradient_accumulation", steps)
+    read_optimizer(inputs, findings)
+    _read_compile(inputs, findings)
+    record_arguments(library("transformers"), "step", inputs.settings, findings)
+    doubt_arguments(library("transformers"), "step", inputs.settings, findings)
+    _read_checkpointing(inputs, findings)
+    if trainer is not None:
+        trainer.read_loss(own_loss=inputs.own_loss, version_known=inputs.trl_unknown is None)
+    elif (liger := read_liger(inputs.settings, findings)) is not None:
+        findings.record_from(liger, "training.loss", "fused-linear")
+    if inputs.method is not None and inputs.trl is None:
+        findings.warn(f"TRL's method {inputs.method} is not supported: its additional models are not counted.")
+        findings.add_uncertainty("more", "weights", "activations", "logits")
+
+
+def _read_compile(inputs: TrainerInputs, findings: FindingCollector) -> None:
+    """Record whether the backend of torch.compile fuses kernels; ``eager`` runs the model as it is."""
+    backend = inputs.settings.find("torch_compile_backend") or inputs.accelerate.find("dynamo_backend")
+    word = as_word(backend)
+    if backend is None or word in (None, "no", "none"):
+        return
+    findings.record_from(backend, "training.compile", word == "inductor")
+    if word not in ("inductor", "eager"):
+        sentence = f"{backend.origin} = {word}: what this backend of torch.compile keeps is not known."
+        findings.mark_uncertain("training.compile", sentence, direction="either")
+
+
+def _read_micro_batch(inputs: TrainerInputs, findings: FindingCollector) -> None:
+    batch = _prefer_written(inputs.settings.find(*_NAMES["batch"]), inputs.deepspeed, "micro_batch")
+    if (batch is None or not batch.written) and inputs.deepspeed is not None:
+        batch = _share_of_train_batch(inputs, inputs.deepspeed) or batch
+    for name in NULL_IS_WRONG:
+        if (unset := inputs.settings.find_unset(name)) is not None and unset.written:
+            findings.refuse("training.micro_batch", unset)
+    findings.record_count("training.micro_batch", batch)
+
+
+def _share_of_train_batch(inputs: TrainerInputs, deepspeed: LayeredSettings) -> Setting | None:
+    """Return a rank's share of DeepSpeed's ``train_batch_size``, which counts all ranks and accumulation steps."""
+    total = deepspeed.find("train_batch")
+    steps, ranks = as_int(deepspeed.find("gradient_accumulation_steps")), inputs.ranks
+    sequences = as_int(total)
+    if total is not None and sequences is None:
+        return total
+    if total is None or sequences is None or not steps or not ranks or sequences % (steps * ranks):
+        return None
+    share = sequences // (steps * ranks)
+    return Setting(value=share, origin=f"{total.origin}, over {ranks} ranks and {steps} accumulation steps")
+
+
+def _read_length(inputs: TrainerInputs, findings: FindingCollector) -> None:
+    source = inputs.settings.find("max_source_length", "source_max_len", *_NAMES["query"])
+    target = inputs.settings.find("max_target_length", "target_max_len", "max_new_tokens", *_NAMES["passage"])
+    both = as_int(source), as_int(target)
+    task = findings.get("model.task")
+    is_one = task is None or task.value != "seq2seq-lm"  # whose encoder and decoder each take theirs
+    whole = inputs.settings.find(*_NAMES["length"])
+    if whole is None and task is not None and _WITHOUT_TEXT.search(str(task.value)):
+        findings.release("training.sequence_length")  # images and sounds have sizes of their own
+        return
+    if source is not None and target is not None and both[0] and both[1] and is_one:
+        origin = f"the longest source and target ({source.origin}; {target.origin})"
+        sentence = f"{origin} are assumed to form one sequence."
+        findings.record("training.sequence_length", both[0] + both[1], origin)
+        findings.mark_uncertain("training.sequence_length", sentence, direction="either")
+        return
+    findings.record_count("training.sequence_length", whole)
+
+
+def _read_varying_lengths(inputs: TrainerInputs, findings: FindingCollector) -> None:
+    """Record whether batches differ in length, by the data settings; nothing where these leave it open.
+
+    Tools and TRL's trainers pad a batch to its longest sequence unless they pack them; axolotl's
+    ``pad_to_sequence_len``, and ``pad_to_max_length`` of transformers' example scripts, pad to the limit. Of a script's
+    own collator and tokenizer ``script_varying_lengths`` tells.
+    """
+    key, settings = "training.varying_lengths", inputs.settings
+    packed, padded = settings.find_true("packing"), settings.find(*_NAMES["padded"])
+    unpadded = padded if padded is not None and as_bool(padded) is False else None
+    if padded is not None and as_bool(padded):
+        findings.record_from(padded, key, False)
+    elif packed is not None:
+        findings.record_from(packed if unpadded is None else unpadded, key, unpadded is not None)
+    elif (varying := settings.find_true("group_by_length", "padding_free") or unpadded) is not None:
+        findings.record_from(varying, key, True)
+    elif as_word(sampling := settings.find("train_sampling_strategy")) == "group_by_length" and sampling is not None:
+        findings.record_from(sampling, key, True)
+    elif (packing := settings.find("packing")) is not None:
+        findings.record_from(packing, key, True)
+    elif inputs.trl is not None:
+        findings.infer(key, True, "TRL pads a batch to its longest sequence unless it packs them")
+    elif (script := settings.find("script_varying_lengths")) is not None:
+        findings.record_from(script, key, as_bool(script))
+
+
+def _read_evaluation(settings: LayeredSettings, findings: FindingCollector) -> None:
+    """Record the evaluation batch size if evaluation is enabled, and warn if all logits stay on the GPU.
+
+    transformers' default is 8 sequences (``per_device_eval_batch_size``), whatever the training batch is. With
+    ``compute_metrics``, ``Trainer.evaluation_loop`` gathers the logits of all batches on the GPU, until
+    ``eval_accumulation_steps`` batches have been gathered (transformers 5.23, trainer.py).
+    """
+    strategy = settings.find("eval_strategy", "evaluation_strategy", "val_set_size")
+    metrics = settings.find("compute_metrics")
+    moves = settings.find("eval_accumulation_steps", "preprocess_logits_for_metrics")
+    moves = moves or settings.find_true("prediction_loss_only", "batch_eval_metrics", "predict_with_generate")
+    if strategy is None or as_word(strategy) in ("no", "0", "0.0") or as_bool(strategy) is False:
+        return
+    names = ("per_gpu_eval_batch_size", "per_device_eval_batch_size")  # the old one counts first
+    findings.record_count("training.evaluation_batch", settings.find(*names))
+    task = findings.get("model.task")
+    over_words = task is None or str(task.value).endswith("-lm")  # a classifier's are a few numbers
+    if metrics is not None and moves is None and over_words:
+        sentence = (
+            f"Evaluation keeps the logits of the whole validation set on the GPU ({metrics.origin}); they are not "
+            "counted (sequence length x vocabulary x 2 to 4 bytes per sequence). eval_accumulation_steps moves them "
+            "to CPU RAM."
+        )
+        findings.doubt(sentence, "more", "logits")
+
+
+def _prefer_written(setting: Setting | None, other: LayeredSettings | None, name: str) -> Setting | None:
+    """Return a written setting of either source rather than a default; ``auto`` leaves it to the trainer's."""
+    if setting is not None and setting.written:
+        return setting
+    found = other.find(name) if other is not None else None
+    return setting if found is None or found.value == "auto" else found
+
+
+def _read_checkpointing(inputs: TrainerInputs, findings: FindingCollector) -> None:
+    """Record checkpointing and offloading of activations; FSDP's own checkpointing wins over the trainer's."""
+    find, accelerate = inputs.settings.find, inputs.accelerate
+    setting = find("activation_checkpointing", "gradient_checkpointing")
+    by_fsdp = accelerate.find("fsdp_activation_checkpointing")
+    fsdp_config = find("fsdp_config")
+    if by_fsdp is None and fsdp_config is not None:
+        by_fsdp = _checkpointing_in_fsdp_config(fsdp_config, inputs.filesystem)
+    offload = find("activation_offloading") or accelerate.find("fsdp_activation_checkpointing_offload")
+    if by_fsdp is not None and as_bool(by_fsdp):
+        findings.record("training.activation_checkpointing", "full", by_fsdp.origin)
+    elif setting is not None:
+        on = as_bool(setting)
+        findings.record_from(setting, "training.activation_checkpointing", "full" if on else "none")
+        if on and not setting.written and inputs.trl_unknown is not None:
+            sentence = f"{setting.origin}: older TRL versions do not use checkpointing by default."
+            findings.mark_uncertain("training.activation_checkpointing", sentence, direction="more")
+    if offload is not None and as_bool(offload):
+        findings.record_from(offload, "training.activation_offload", True)
+    _read_checkpointing_options(inputs, findings)
+
+
+def _checkpointing_in_fsdp_config(config: Setting, filesystem: FilesystemView) -> Setting | None:
+    try:
+        table, source = table_of_setting(config.value, filesystem)
+    except InputError:  # reported where the sharding is read
+        return None
+    layer = layer_from_table(table, source=source or config.origin)
+    return layer.get("activation_checkpointing") or layer.get("fsdp_activation_checkpointing")
+
+
+def _read_checkpointing_options(inputs: TrainerInputs, findings: FindingCollector) -> None:
+    """Read ``every_n_layers`` and ``offload``, which transformers has since about 5.23."""
+    given = inputs.settings.find("activation_checkpointing_kwargs", "gradient_checkpointing_kwargs")
+    if given is None:
+        return
+    try:
+        table, _ = table_of_setting(given.value, inputs.filesystem)
+    except InputError as error:
+        findings.mark_uncertain("training.activation_checkpointing", f"Could not read {given.origin}: {error.message}")
+        return
+    if table.get("offload") is True:
+        findings.record("training.activation_offload", True, f"offload in {given.origin}")
+    if (every := table.get("every_n_layers")) not in (None, 1):
+        sentence = f"{given.origin}: only every {every}th layer is checkpointed; the estimate assumes all layers."
+        findings.mark_uncertain("training.activation_checkpointing", sentence, direction="more")
