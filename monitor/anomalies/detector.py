@@ -3,6 +3,8 @@
 import os
 from collections.abc import Callable
 
+import msgspec
+
 from vramtop.estimator.common.trust import user_name
 
 from ..snapshot.snapshot import GpuProcess, Snapshot
@@ -21,7 +23,7 @@ _LINGER_SECONDS = 10.0
 """Time for which an anomaly that is no longer found is still reported, if its processes exist and its GPU answers."""
 
 
-class AnomalyDetector:
+class AnomalyDetector(msgspec.Struct, eq=False):
     """Finds anomalies, snapshot by snapshot. Not thread-safe.
 
     Args:
@@ -30,22 +32,15 @@ class AnomalyDetector:
         viewer: user whose forgotten processes are reported; None: the one who runs vramtop.
     """
 
-    def __init__(
-        self,
-        *,
-        min_duration_seconds: float = _MIN_DURATION_SECONDS,
-        origin_of: OriginReader = read_origin,
-        viewer: str | None = None,
-    ) -> None:
-        self._min_duration_seconds = min_duration_seconds
-        self._read_origin = origin_of
-        self._viewer = viewer
-        self._idle = IdleTracker()
-        self._origins: dict[tuple[int, float | None, int | None], ProcessOrigin | None] = {}
-        self._first_found: dict[tuple[object, ...], float] = {}
-        self._last_found: dict[tuple[object, ...], tuple[float, Anomaly]] = {}
-        self._scanned_at: float | None = None
-        self._reported: tuple[Anomaly, ...] = ()
+    min_duration_seconds: float = _MIN_DURATION_SECONDS
+    origin_of: OriginReader = read_origin
+    viewer: str | None = None
+    _idle: IdleTracker = msgspec.field(default_factory=IdleTracker)
+    _origins: dict[tuple[int, float | None, int | None], ProcessOrigin | None] = {}
+    _first_found: dict[tuple[object, ...], float] = {}
+    _last_found: dict[tuple[object, ...], tuple[float, Anomaly]] = {}
+    _scanned_at: float | None = None
+    _reported: tuple[Anomaly, ...] = ()
 
     def update(self, snapshot: Snapshot) -> tuple[Anomaly, ...]:
         """Return the present anomalies, by GPU.
@@ -65,7 +60,7 @@ class AnomalyDetector:
         lasting = [
             anomaly
             for identity, (_, anomaly) in self._last_found.items()
-            if now - self._first_found[identity] >= self._min_duration_seconds
+            if now - self._first_found[identity] >= self.min_duration_seconds
         ]
         self._reported = tuple(sorted(lasting, key=lambda each: (each.gpu, -each.held_bytes, each.pids)))
         return self._reported
@@ -104,12 +99,12 @@ class AnomalyDetector:
             if before is None or (before.used_bytes or 0) < (process.used_bytes or 0):
                 processes[process.pid], home_gpus[process.pid] = process, gpu.index
         live = snapshot.source.is_live
-        if live and self._viewer is None:
-            self._viewer = user_name(os.getuid())
+        if live and self.viewer is None:
+            self.viewer = user_name(os.getuid())
         return RuleContext(
             snapshot=snapshot,
             live=live,
-            viewer=self._viewer,
+            viewer=self.viewer,
             idle=self._idle,
             origin_of=self._origin if live else lambda _: None,
             home_gpus=home_gpus,
@@ -120,5 +115,5 @@ class AnomalyDetector:
         """Return a process's origin: read once, and again when its parent changes."""
         key = process.pid, process.start_time, process.parent
         if key not in self._origins:
-            self._origins[key] = self._read_origin(process.pid, process.start_time)
+            self._origins[key] = self.origin_of(process.pid, process.start_time)
         return self._origins[key]

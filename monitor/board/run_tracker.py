@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from .run_phases import PhaseTracker
 
 
-class RunTracker:
+class RunTracker(msgspec.Struct, eq=False):
     """Remembers the processes of known jobs. Not safe for concurrent use.
 
     Args:
@@ -32,30 +32,24 @@ class RunTracker:
         count_kernel_oom_kills: returns how many processes the kernel has killed because host memory ran out.
     """
 
-    def __init__(
-        self,
-        history: MemoryHistory,
-        is_running: Callable[[ProcessKey], bool] = is_running,
-        count_kernel_oom_kills: Callable[[], int | None] = count_kernel_oom_kills,
-    ) -> None:
-        self._history = history
-        self._is_running = is_running
-        self._count_kernel_oom_kills = count_kernel_oom_kills
-        self._kernel_kills: int | None = None
-        """Count at the last reading, while processes are tracked."""
-        self._kernel_killed = False
-        """True if the count rose since the reading before."""
-        self._tracked: dict[HistoryKey, _TrackedProcess] = {}
-        self._run_ends: dict[tuple[ProcessKey, ...], float] = {}
-        """Unix seconds at which runs were first seen to have ended, by their processes."""
-        self._first_time: float | None = None
-        """Time of the first snapshot."""
+    history: MemoryHistory
+    is_running: Callable[[ProcessKey], bool] = is_running
+    count_kernel_oom_kills: Callable[[], int | None] = count_kernel_oom_kills
+    _kernel_kills: int | None = None
+    """Count at the last reading, while processes are tracked."""
+    _kernel_killed: bool = False
+    """True if the count rose since the reading before."""
+    _tracked: dict[HistoryKey, _TrackedProcess] = {}
+    _run_ends: dict[tuple[ProcessKey, ...], float] = {}
+    """Unix seconds at which runs were first seen to have ended, by their processes."""
+    _first_time: float | None = None
+    """Time of the first snapshot."""
 
     def record(self, snapshot: Snapshot) -> None:
         """Add a snapshot to the history."""
         if self._first_time is None:
             self._first_time = snapshot.time
-        self._history.add(snapshot, keep=self._tracked.keys())
+        self.history.add(snapshot, keep=self._tracked.keys())
 
     def compare_process(self, row: ProcessRow, budget: Budget) -> ProcessRow:
         """Return the row of a process of a known job, compared with its budget."""
@@ -63,7 +57,7 @@ class RunTracker:
 
         known = self._tracked.get(row.key)
         phases = known.phases if known and known.phases.budget is budget else self._new_phases(row, budget)
-        recent = self._history.process(row.key)
+        recent = self.history.process(row.key)
         time = recent[-1][0] if recent else row.gpu.read_at
         phases.add(time, None if row.gpu.is_stale else row.process.used_bytes, row.process.counters)
         previous = known.row.comparison if known else None
@@ -103,7 +97,7 @@ class RunTracker:
         for final in snapshot.last_words:
             self._add_final_counters(final)
         if reading.live and self._tracked:
-            before, self._kernel_kills = self._kernel_kills, self._count_kernel_oom_kills()
+            before, self._kernel_kills = self._kernel_kills, self.count_kernel_oom_kills()
             self._kernel_killed = None not in (before, self._kernel_kills) and self._kernel_kills != before
         rows = tuple(self._run_row(run, budget, reading) for run, budget in runs)
         known = {row.key for run in rows for row in run.rows}
@@ -144,7 +138,7 @@ class RunTracker:
         """Return when all processes of a run had left the GPUs and, on this machine, had ended; None: not yet."""
         ended = all(row.ended_at is not None for row in rows)
         if reading.live:
-            ended = ended and not any(self._is_running(key) for key in run.pids)
+            ended = ended and not any(self.is_running(key) for key in run.pids)
         elif not rows:
             ended = False
         return self._run_ends.get(run.pids, reading.time) if ended else None
@@ -160,7 +154,7 @@ class RunTracker:
         if tracked.ended_at is None:
             tracked.ended_at, tracked.kernel_killed = reading.time, reading.live and self._kernel_killed
         status: Status
-        if reading.live and self._is_running(row.process.key):
+        if reading.live and self.is_running(row.process.key):
             status, how = "ended", f"no longer holds memory on GPU {row.gpu.label}, but is still running"
         else:
             status, how = process_end(
@@ -178,7 +172,7 @@ class RunTracker:
         """Return a phase tracker that has seen the history of the process before this reading."""
         from .run_phases import PhaseTracker
 
-        lifetime = self._history.lifetime(row.key)
+        lifetime = self.history.lifetime(row.key)
         from_start = bool(lifetime) and self._first_time is not None and lifetime[0][0] > self._first_time
         phases = PhaseTracker(budget, start_time=row.process.start_time, from_start=from_start)
         for time, size in lifetime[:-1]:

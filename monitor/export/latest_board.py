@@ -37,7 +37,7 @@ class ReadingState(msgspec.Struct, frozen=True, kw_only=True):
     """Fault code of what keeps the sampler from reading; None: nothing does."""
 
 
-class LatestBoard:
+class LatestBoard(msgspec.Struct, eq=False):
     """Keeps the latest board. Safe to use from several threads.
 
     One that is too old (``stale_after_seconds``) is not exported.
@@ -48,28 +48,25 @@ class LatestBoard:
         clock: monotonic seconds.
     """
 
-    def __init__(
-        self,
-        interval: float,
-        *,
-        facts_of: Callable[[ProcessKey], RankFacts | None] = lambda _: None,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._interval = interval
-        self._facts_of = facts_of
-        self._clock = clock
-        self._lock = threading.Lock()
-        self._board: Board | None = None
-        self._started_at = clock()
-        self._board_at = 0.0
-        self._read_at: float | None = None
-        self._readings = self._failures = 0
-        self._failure: str | None = None
+    interval: float
+    facts_of: Callable[[ProcessKey], RankFacts | None] = lambda _: None
+    clock: Callable[[], float] = time.monotonic
+    _lock: threading.Lock = msgspec.field(default_factory=threading.Lock)
+    _board: Board | None = None
+    _board_at: float = 0.0
+    _read_at: float | None = None
+    _started_at: float = 0.0
+    _readings: int = 0
+    _failures: int = 0
+    _failure: str | None = None
+
+    def __post_init__(self) -> None:
+        self._started_at = self.clock()
 
     @property
     def stale_seconds(self) -> float:
         """Age from which a board is not exported."""
-        return stale_after_seconds(self._interval)
+        return stale_after_seconds(self.interval)
 
     def set(self, board: Board) -> None:
         """Take a new board; one of a machine without a driver is a failure."""
@@ -77,7 +74,7 @@ class LatestBoard:
             self.fail(NO_DRIVER)
             return
         with self._lock:
-            self._board, self._board_at, self._read_at = board, self._clock(), board.snapshot.time
+            self._board, self._board_at, self._read_at = board, self.clock(), board.snapshot.time
             self._readings += 1
             self._failure = None
 
@@ -90,16 +87,16 @@ class LatestBoard:
     def state(self) -> ReadingState:
         """Return the latest board, if it is recent."""
         with self._lock:
-            age = None if self._read_at is None else self._clock() - self._board_at
-            waited = self._clock() - self._started_at if age is None else age
+            age = None if self._read_at is None else self.clock() - self._board_at
+            waited = self.clock() - self._started_at if age is None else age
             is_stale = waited > self.stale_seconds
             return ReadingState(
                 board=None if is_stale else self._board,
-                interval_seconds=self._interval,
+                interval_seconds=self.interval,
                 readings=self._readings,
                 failures=self._failures,
                 read_at=self._read_at,
                 age_seconds=age,
-                facts_of=self._facts_of,
+                facts_of=self.facts_of,
                 failure=self._failure or ("NO_READING" if is_stale else None),
             )

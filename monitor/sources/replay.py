@@ -5,6 +5,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Literal
 
+import msgspec
+
 from vramtop.estimator.common.records import replace
 
 from ..snapshot.field_types import MAX_UNIX_SECONDS
@@ -20,7 +22,7 @@ _MAX_SKIPPED = 200
 """Maximum number of snapshots skipped in one reading: if times stand still or run backwards, all are due at once."""
 
 
-class ReplaySource:
+class ReplaySource(msgspec.Struct, eq=False):
     """Plays a recording through the same ``Sampler`` as live GPUs.
 
     ``read`` returns the latest snapshot that is due, the first one at once, and None while none is. Earlier snapshots
@@ -37,32 +39,21 @@ class ReplaySource:
         now: Unix seconds.
     """
 
-    def __init__(
-        self,
-        path: Path,
-        *,
-        kind: Literal["recording", "demo"] = "recording",
-        speed: float = 1.0,
-        loop: bool = False,
-        rebase: bool = False,
-        clock: Callable[[], float] = time.monotonic,
-        now: Callable[[], float] = time.time,
-    ) -> None:
-        self._path = path
-        self._kind: Literal["recording", "demo"] = kind
-        self._speed = speed
-        self._loop = loop
-        self._rebase = rebase
-        self._clock = clock
-        self._now = now
-        self._snapshots: Iterator[Snapshot] = iter(())
-        self._next: Snapshot | None = None
-        self._first_time = 0.0
-        self._last_time = 0.0
-        self._last_gap = _MIN_GAP_SECONDS
-        self._started: float | None = None
-        """Time of ``clock`` when the first snapshot was returned."""
-        self._shift = 0.0
+    path: Path
+    kind: Literal["recording", "demo"] = "recording"
+    speed: float = 1.0
+    loop: bool = False
+    rebase: bool = False
+    clock: Callable[[], float] = time.monotonic
+    now: Callable[[], float] = time.time
+    _snapshots: Iterator[Snapshot] = msgspec.field(default_factory=lambda: iter(()))
+    _next: Snapshot | None = None
+    _first_time: float = 0.0
+    _last_time: float = 0.0
+    _last_gap: float = _MIN_GAP_SECONDS
+    _started: float | None = None
+    """Time of ``clock`` when the first snapshot was returned."""
+    _shift: float = 0.0
 
     def open(self) -> None:
         """Go to the beginning of the recording.
@@ -70,7 +61,7 @@ class ReplaySource:
         Raises:
             InputError: the file is no recording that can be played.
         """
-        self._snapshots = read_recording(self._path)
+        self._snapshots = read_recording(self.path)
         self._next = next(self._snapshots)
         self._first_time = self._last_time = self._next.time
         self._started = None
@@ -82,7 +73,7 @@ class ReplaySource:
             EndOfRecording: the last one has been returned.
         """
         if self._started is None:
-            return self._begin(self._now())
+            return self._begin(self.now())
         due: Snapshot | None = None
         until = self._first_time + self._played_seconds()
         for _ in range(_MAX_SKIPPED):
@@ -93,13 +84,13 @@ class ReplaySource:
             return self._as_played(due)
         if self._next is not None:
             return None
-        if not self._loop:
-            raise EndOfRecording(f"the recording {self._path.name} has ended")
+        if not self.loop:
+            raise EndOfRecording(f"the recording {self.path.name} has ended")
         if until < self._last_time + self._last_gap:
             return None
         earliest = self._last_time + self._shift + self._last_gap
         self.open()
-        return self._begin(max(self._now(), earliest))
+        return self._begin(max(self.now(), earliest))
 
     def close(self) -> None:
         """Release the recording."""
@@ -108,13 +99,13 @@ class ReplaySource:
 
     def _begin(self, now: float) -> Snapshot | None:
         """Return the first snapshot, as of ``now``."""
-        self._started = self._clock()
-        self._shift = now - self._first_time if self._rebase else 0.0
+        self._started = self.clock()
+        self._shift = now - self._first_time if self.rebase else 0.0
         return None if self._next is None else self._as_played(self._advance(self._next))
 
     def _played_seconds(self) -> float:
         """Return the position in the recording, in recorded seconds."""
-        return (self._clock() - (self._started or 0.0) + _EARLY_SECONDS) * self._speed
+        return (self.clock() - (self._started or 0.0) + _EARLY_SECONDS) * self.speed
 
     def _advance(self, snapshot: Snapshot) -> Snapshot:
         self._last_gap = max(_MIN_GAP_SECONDS, snapshot.time - self._last_time)
@@ -123,7 +114,7 @@ class ReplaySource:
         return snapshot
 
     def _as_played(self, snapshot: Snapshot) -> Snapshot:
-        source = replace(snapshot.source, kind=self._kind, path=str(self._path))
+        source = replace(snapshot.source, kind=self.kind, path=str(self.path))
         return replace(shift_times(snapshot, self._shift), source=source)
 
 

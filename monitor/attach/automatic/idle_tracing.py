@@ -41,7 +41,7 @@ class _Work(msgspec.Struct, frozen=True):
     versions: Mapping[str, str]
 
 
-class IdleTracing:
+class IdleTracing(msgspec.Struct, eq=False):
     """Traces the jobs of attached runs in a worker process, those that diverge or hold most first.
 
     Args:
@@ -53,35 +53,25 @@ class IdleTracing:
         clock: monotonic seconds.
     """
 
-    def __init__(
-        self,
-        watchlist: Watchlist,
-        *,
-        python: str | None = None,
-        corrects: bool = False,
-        is_idle: Callable[[], bool] = lambda: machine_is_idle(MIN_AVAILABLE_BYTES),
-        on_change: Callable[[], object] = lambda: None,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._watchlist = watchlist
-        self._python = python
-        self._corrects = corrects
-        self._is_idle = is_idle
-        self.on_change = on_change
-        self._clock = clock
-        self._lock = threading.Lock()
-        """Guards what waits: it is added on the thread that reads runs, and taken on the one that makes boards. Neither
+    watchlist: Watchlist
+    python: str | None = None
+    corrects: bool = False
+    is_idle: Callable[[], bool] = lambda: machine_is_idle(MIN_AVAILABLE_BYTES)
+    on_change: Callable[[], object] = lambda: None
+    clock: Callable[[], float] = time.monotonic
+    _lock: threading.Lock = msgspec.field(default_factory=threading.Lock)
+    """Guards what waits: it is added on the thread that reads runs, and taken on the one that makes boards. Neither
         the watchlist nor the worker is called while it is held."""
-        self._waiting: dict[tuple[ProcessKey, ...], _Work] = {}
-        """What waits to be traced, by the processes of its run."""
-        self._next_check = 0.0
-        self._running = False
-        self._client: WorkerClient | None = None
-        """The worker process; kept while jobs wait, as the next one is traced sooner by it."""
+    _waiting: dict[tuple[ProcessKey, ...], _Work] = {}
+    """What waits to be traced, by the processes of its run."""
+    _next_check: float = 0.0
+    _running: bool = False
+    _client: WorkerClient | None = None
+    """The worker process; kept while jobs wait, as the next one is traced sooner by it."""
 
     def add(self, run: WatchedJob, attachment: Attachment, gpu_name: str | None, gpu_bytes: int | None) -> None:
         """Trace the job of this run later, unless that would run code that is not safe to run."""
-        python = self._python or attachment.worker_python
+        python = self.python or attachment.worker_python
         if python is None or run.job.model.trust_remote_code:
             return
         environ, versions = dict(attachment.estimate_environ), dict(attachment.versions)
@@ -92,17 +82,17 @@ class IdleTracing:
 
     def observe(self, board: Board) -> None:
         """Start to trace a job if one waits and the machine is idle."""
-        now = self._clock()
+        now = self.clock()
         if not self._waiting or self._running or now < self._next_check:
             return
         self._next_check = now + CHECK_SECONDS
-        current = {id(run) for run in self._watchlist.runs()}
+        current = {id(run) for run in self.watchlist.runs()}
         with self._lock:
             self._waiting = {pids: work for pids, work in self._waiting.items() if id(work.run) in current}
         if not self._waiting:
             self._end_client()
             return
-        if not self._is_idle():
+        if not self.is_idle():
             return
         with self._lock:
             if not self._waiting:  # closed in the meantime
@@ -142,12 +132,12 @@ class IdleTracing:
                     environ=work.environ,
                     python=work.python,
                     folder=current_folder(),
-                    corrects=self._corrects,
+                    corrects=self.corrects,
                     gpu_name=name,
                     versions=work.versions,
                 )
             )
-            if answer.budget is not None and self._watchlist.improve_budget(work.run, answer.budget):
+            if answer.budget is not None and self.watchlist.improve_budget(work.run, answer.budget):
                 self.on_change()
         finally:
             if not self._waiting:
