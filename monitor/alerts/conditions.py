@@ -208,7 +208,8 @@ def _over(run: ProcessKey, rows: list[ProcessRow]) -> Condition:
     rows = sorted(rows, key=excess, reverse=True)
     most = excess(rows[0])
     up_to = "up to " if len(rows) > 1 else ""
-    words = f"holds {up_to}{format_gib(most)} GiB more than predicted {_on(rows)}"
+    labels = _each_once(sorted(rows, key=lambda row: row.gpu.order), lambda row: row.gpu.label)
+    words = f"holds {up_to}{format_gib(most)} GiB more than predicted on GPU {gpu_list(labels, most=4)}"
     return _condition(OVER_BUDGET, run, rows, words, value_bytes=most)
 
 
@@ -244,11 +245,6 @@ def _condition(
         value_bytes=value_bytes,
         full_seconds=full_seconds,
     )
-
-
-def _on(rows: list[ProcessRow]) -> str:
-    in_order = sorted(rows, key=lambda row: row.gpu.order)
-    return f"on GPU {gpu_list(_each_once(in_order, lambda row: row.gpu.label), most=4)}"
 
 
 def _each_once(rows: list[ProcessRow], name: Callable[[ProcessRow], str]) -> Iterator[str]:

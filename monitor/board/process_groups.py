@@ -110,7 +110,11 @@ class ProcessGroup:
 def group_processes(board: Board) -> tuple[ProcessGroup, ...]:
     """Return all processes of a board, and the ended ones that are not dismissed, each row in one group."""
     rows = board.processes
-    runs: dict[GroupKey, RunRow] = {("run", *run.pids[0]): run for run in board.runs if run.rows and _is_known(run)}
+    runs: dict[GroupKey, RunRow] = {
+        ("run", *run.pids[0]): run
+        for run in board.runs  # a single process whose job could not be estimated may be a rank
+        if run.rows and (run.budget is not None or len(run.pids) > 1 or run.ended_at is not None)
+    }
     finder = _GroupFinder(rows, runs)
     members: dict[GroupKey, list[ProcessRow]] = {key: list(run.rows) for key, run in runs.items()}
     listed = {row.key for run in runs.values() for row in run.rows}
@@ -175,8 +179,3 @@ def _own_key(row: ProcessRow) -> GroupKey:
         return ("process", *process.key)
     program = row.program_name or program_path(process.name, process.command)
     return ("program", process.parent, process.user, program)
-
-
-def _is_known(run: RunRow) -> bool:
-    """Return False for a single process whose job could not be estimated: it may be a rank that was read on its own."""
-    return run.budget is not None or len(run.pids) > 1 or run.ended_at is not None

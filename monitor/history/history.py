@@ -108,7 +108,7 @@ class History:
         Raises:
             CannotTellError: the file cannot be read.
         """
-        known = _measurements(self._file.read()).values()
+        known = filter(None, map(_measurement, self._file.read().values()))  # another version may have written others
         chosen = known if choice is None else filter(choice.has, known)
         return tuple(sorted(chosen, key=lambda each: each.time, reverse=True))
 
@@ -138,11 +138,6 @@ class History:
 
 def _bare(name: str) -> str:
     return name.lower().replace(" ", "").replace("-", "")
-
-
-def _measurements(runs: Runs) -> dict[str, Measurement]:
-    """Return the measurements by run; those that another version of vramtop wrote in another way are left out."""
-    return {run: found for run, each in runs.items() if (found := _measurement(each)) is not None}
 
 
 def _measurement(data: Any) -> Measurement | None:

@@ -240,18 +240,14 @@ def _process_info(
         start_time=started,
         argv=tuple(argv),
         environ=environ,
-        cwd=_folder(process.pid, cwd) if isinstance(cwd, str) and cwd else None,
+        cwd=_reachable(process.pid, cwd) if isinstance(cwd, str) and cwd else None,
         exe=Path(exe) if isinstance(exe, str) and exe else None,
         user=user if isinstance(user, str) else None,
         hidden=tuple(hidden),
     )
 
 
-def _encodable(text: str) -> str:
-    """Return text that can be encoded as UTF-8; bytes that are not UTF-8 become replacement characters."""
-    return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
-
-
-def _folder(pid: int, cwd: str) -> Path:
+def _reachable(pid: int, cwd: str) -> Path:
     """Return a working folder; by way of ``/proc`` if its name is not UTF-8."""
-    return Path(cwd if _encodable(cwd) == cwd else f"/proc/{pid}/cwd")
+    is_text = cwd.encode("utf-8", "surrogateescape").decode("utf-8", "replace") == cwd
+    return Path(cwd if is_text else f"/proc/{pid}/cwd")

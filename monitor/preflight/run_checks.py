@@ -86,7 +86,8 @@ def _collect(
             arrived = [(position, _timed_out(limits[position])) for position in late]
         for position, each in arrived:
             if position not in found:
-                found[position] = _without_secrets(_named(each, checks[position]), context)
+                named = replace(each, name=checks[position].name, decisive=checks[position].decisive)
+                found[position] = _without_secrets(named, context)
                 if on_result is not None:
                     on_result(found[position])
     return tuple(found[position] for position in range(len(checks)))
@@ -104,10 +105,6 @@ def _run_one(position: int, check: Check, context: CheckContext, results: "_Resu
         result = inconclusive(f"{file}{error.strerror or type(error).__name__}")
     finally:
         results.put((position, result))
-
-
-def _named(result: CheckResult, check: Check) -> CheckResult:
-    return replace(result, name=check.name, decisive=check.decisive)
 
 
 def _timed_out(seconds: float) -> CheckResult:

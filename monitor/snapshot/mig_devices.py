@@ -106,6 +106,7 @@ def device_of(gpu: GpuReading, process: GpuProcess) -> GpuReading:
 def _device(gpu: GpuReading, device: MigReading, same_instance: Sequence[MigReading]) -> MigDevice:
     shared, first = len(same_instance) > 1, same_instance[0]
     processes = _processes_in(gpu, device)
+    own = processes and tuple(each for each in processes if each.compute_instance == device.compute_instance)
     return MigDevice(
         index=gpu.index,
         uuid=device.uuid,
@@ -115,7 +116,7 @@ def _device(gpu: GpuReading, device: MigReading, same_instance: Sequence[MigRead
         used_bytes=device.used_bytes,
         free_bytes=device.free_bytes,
         compute_mode=gpu.compute_mode,
-        processes=processes if device is first else _in_compute_instance(processes, device.compute_instance),
+        processes=processes if device is first else own,
         faults=_faults(gpu, device, processes),
         read_at=gpu.read_at,
         device=device,
@@ -130,11 +131,6 @@ def _processes_in(gpu: GpuReading, device: MigReading) -> tuple[GpuProcess, ...]
     if gpu.processes is None:
         return None
     return tuple(process for process in gpu.processes if process.gpu_instance == device.gpu_instance)
-
-
-def _in_compute_instance(processes: tuple[GpuProcess, ...] | None, index: int) -> tuple[GpuProcess, ...] | None:
-    """Return those of the processes that run in one compute instance."""
-    return processes and tuple(process for process in processes if process.compute_instance == index)
 
 
 def _faults(gpu: GpuReading, device: MigReading, processes: tuple[GpuProcess, ...] | None) -> tuple[Fault, ...]:

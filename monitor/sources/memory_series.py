@@ -74,7 +74,10 @@ class MemorySeries:
             self._last_readings += 1
             return
         if self._count >= self._capacity:
-            self._stretches = [_halved(stretch) for stretch in self._stretches]
+            self._stretches = [
+                [_merged(one, other) if other else one for one, other in zip_longest(stretch[::2], stretch[1::2])]
+                for stretch in self._stretches
+            ]
             self._widest *= 2
             if self._count > self._capacity * 3 // 4:  # hardly anything but gaps
                 self._stretches = [
@@ -93,11 +96,6 @@ class MemorySeries:
     @property
     def _count(self) -> int:
         return sum(map(len, self._stretches))
-
-
-def _halved(stretch: list[Interval]) -> list[Interval]:
-    pairs = zip_longest(stretch[::2], stretch[1::2])
-    return [_merged(one, other) if other else one for one, other in pairs]
 
 
 def _merged(one: Interval, other: Interval) -> Interval:

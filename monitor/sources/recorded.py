@@ -98,7 +98,8 @@ class RecordedRun(msgspec.Struct, kw_only=True):
     def peak_bytes(self) -> int | None:
         """The most that one of its processes held: seen, or known to torch's counters or the driver's accounting."""
         sizes = [process.used.high_bytes for process in self.processes]
-        peaks = [comparison.peak_usage for comparison in self._comparisons() if comparison.peak_usage]
+        comparisons = (process.row.comparison for process in self.processes)
+        peaks = [each.peak_usage for each in comparisons if each and each.peak_usage]
         known = [size for size in (*sizes, *(peak.size_bytes for peak in peaks)) if size is not None]
         return max(known, default=None)
 
@@ -108,9 +109,6 @@ class RecordedRun(msgspec.Struct, kw_only=True):
         worst = [process.worst for process in self.processes if process.worst is not None]
         last = max(worst, key=lambda row: row.process.used_bytes or 0, default=None)
         return last.comparison if last else None
-
-    def _comparisons(self) -> list[Comparison]:
-        return [process.row.comparison for process in self.processes if process.row.comparison]
 
 
 class Recording(msgspec.Struct, frozen=True, kw_only=True):

@@ -155,8 +155,16 @@ class Reservations(msgspec.Struct, frozen=True):
             for gpu in snapshot.gpus
             for _, size in _reserved_on(each.gpus, gpu)
         ]
-        full = [str(error) for folder in self._folders() for error in [_too_many(folder)] if error]
-        return (*holders, *([self._foreign_sentence()] if self._is_foreign() else []), *full)
+        full = []
+        for folder in self._folders():
+            with _opened(folder) as opened:
+                full += [str(error) for error in _files(opened)[1:] if error]
+        is_foreign = _owner(self.folder) not in (None, 0, os.geteuid())
+        foreign = (
+            f"{self.folder} belongs to {_name_of(_owner(self.folder))}, who may remove reservations from it. Yours "
+            "are kept elsewhere, and others' may not be visible; ask them or root to remove the folder."
+        )
+        return (*holders, *([foreign] if is_foreign else []), *full)
 
     def reserved_pids(self, snapshot: Snapshot) -> frozenset[int]:
         """Return the pids in the snapshot that hold a reservation, or descend from a process that does."""
@@ -186,15 +194,6 @@ class Reservations(msgspec.Struct, frozen=True):
         """Return the folders that are read: what each file says counts by its owner, whoever owns the folder."""
         beside = self.folder.parent.glob(f"{self.folder.name}-*")
         return [self.folder, *(each for each in beside if _owner(each) == _uid_of(each.name))]
-
-    def _is_foreign(self) -> bool:
-        return _owner(self.folder) not in (None, 0, os.geteuid())
-
-    def _foreign_sentence(self) -> str:
-        return (
-            f"{self.folder} belongs to {_name_of(_owner(self.folder))}, who may remove reservations from it. Yours "
-            "are kept elsewhere, and others' may not be visible; ask them or root to remove the folder."
-        )
 
     def _own_folder(self) -> Path:
         """Return the folder to write to, created if it is missing: the shared one, if none but root could empty it.
@@ -241,11 +240,6 @@ def _opened(folder: Path) -> Iterator[int | None]:
         yield descriptor
     finally:
         os.close(descriptor)
-
-
-def _too_many(folder: Path) -> LimitError | None:
-    with _opened(folder) as opened:
-        return _files(opened)[1]
 
 
 def _files(opened: int | None) -> tuple[list[tuple[str, ProcessKey]], LimitError | None]:

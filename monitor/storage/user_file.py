@@ -129,6 +129,8 @@ class UserFile(Generic[Content]):
         Raises:
             CannotTellError: the file cannot be written.
         """
+        import msgspec
+
         file, warning = self._file, None
         if not _changes_allowed.is_set():
             return None
@@ -144,7 +146,8 @@ class UserFile(Generic[Content]):
                 except _DamagedError as error:
                     warning = f"{error.message} It was kept as {file.rename(name_for_damaged(file)).name}."
                     content = self.empty()
-                _write(file, {"version": _VERSION, "content": change(content)})
+                encoded = msgspec.json.encode({"version": _VERSION, "content": change(content)})
+                write_private(file, msgspec.json.format(encoded, indent=1))
             finally:
                 os.close(lock)
         except OSError as error:
@@ -186,12 +189,6 @@ def change_in_background(
         start_thread(threading.Thread(target=write, name=thread))  # not a daemon: the program waits for it at exit
     except ProcessLimitError:
         write()
-
-
-def _write(file: Path, content: Any) -> None:
-    import msgspec
-
-    write_private(file, msgspec.json.format(msgspec.json.encode(content), indent=1))
 
 
 def name_for_damaged(file: Path) -> Path:

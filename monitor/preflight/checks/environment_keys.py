@@ -40,7 +40,11 @@ def check_environment_keys(context: CheckContext) -> CheckResult:
         return skips("the job needs none")
     values = {key.name: context.environ.get(key.name, "") for key in keys}
     missing = [key for key in keys if not values[key.name].strip() and key.alternative is None]
-    present = "; ".join(_present_text(key, values[key.name]) for key in keys if key not in missing)
+    present = "; ".join(
+        f"{key.name} is set" if values[key.name].strip() else f"{key.name}: {key.alternative} serves"
+        for key in keys
+        if key not in missing
+    )
     if missing:
         found = "; ".join(f"{key.name} is not set ({key.reason})" for key in missing)
         names = ", ".join(key.name for key in missing)
@@ -65,10 +69,6 @@ def required_keys(context: CheckContext) -> Iterator[RequiredKey]:
                 alternative=_wandb_alternative(context) if target == "wandb" else None,
             )
     yield from (RequiredKey(name=name, reason="the job requires it") for name in run.required_environment)
-
-
-def _present_text(key: RequiredKey, value: str) -> str:
-    return f"{key.name} is set" if value.strip() else f"{key.name}: {key.alternative} serves"
 
 
 def _wandb_alternative(context: CheckContext) -> str | None:

@@ -71,7 +71,7 @@ def read_toml(text: str, file: str) -> FileSettings:
         line = int(found[1]) if found else None
         where = f"{file}, line {line}" if line else file
         reason = str(error).partition(" (at ")[0]
-        sentence = f"{where}: {_first_lower(reason)}; none of its settings are used until that is corrected"
+        sentence = f"{where}: {reason[:1].lower()}{reason[1:]}; none of its settings are used until that is corrected"
         return FileSettings(problems=(Problem(sentence, line=line),), is_broken=True)
     values: dict[str, Any] = {}
     wrong: list[tuple[str, str]] = []
@@ -162,10 +162,6 @@ def _unknown(name: str, value: object) -> str:
 def shown_name(name: str) -> str:
     """Return a name as TOML has it, in quotes if need be."""
     return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else shown(name)
-
-
-def _first_lower(text: str) -> str:
-    return f"{text[:1].lower()}{text[1:]}"
 
 
 def read_settings_file(file: str) -> tuple[str, FileSettings]:
