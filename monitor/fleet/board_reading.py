@@ -11,7 +11,7 @@ from ..host.kinds import kind_label
 from ..host.plain_text import displayed_line
 from ..snapshot.faults import ASLEEP, NOT_LISTED
 from ..snapshot.mig_devices import MigDevice
-from .fleet import FleetGpu, FleetPending, FleetProcess, HostReading, RankFacts
+from .fleet import SAME_NAMES, FleetGpu, FleetPending, FleetProcess, HostReading, RankFacts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -77,17 +77,10 @@ def _figures(
 ) -> FleetGpu:
     reading = row.reading
     return FleetGpu(
-        index=reading.index,
+        **{name: getattr(reading, name) for name in SAME_NAMES},
         label=reading.label if isinstance(reading, MigDevice) else None,
-        uuid=reading.uuid,
-        name=reading.name,
-        total_bytes=reading.total_bytes,
-        used_bytes=reading.used_bytes,
-        reserved_bytes=reading.reserved_bytes,
-        free_bytes=reading.free_bytes,
         committed_bytes=_committed(board, reading, devices),
         unattributed_bytes=row.unattributed_bytes if reading.attributed_bytes is not None else None,
-        utilisation_percent=reading.utilisation_percent,
         is_stale=reading.is_stale,
         is_asleep=any(fault.field is None and fault.code == ASLEEP for fault in reading.faults),
         fault=next((fault.message for fault in reading.faults if fault.field in _MEMORY_FIELDS), None),

@@ -88,6 +88,12 @@ class FleetProcess(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=Tr
         return self.status in DIVERGING
 
 
+SAME_NAMES = (
+    *("index", "uuid", "name", "total_bytes", "reserved_bytes", "used_bytes", "free_bytes", "utilisation_percent"),
+)
+"""Fields of a ``FleetGpu`` that a ``GpuReading`` has under the same names."""
+
+
 class FleetGpu(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     """One GPU, or one of its MIG devices."""
 

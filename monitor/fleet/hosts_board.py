@@ -26,6 +26,7 @@ from ..host.kinds import program_of
 from ..host.plain_text import duration_text
 from ..snapshot.faults import ASLEEP, NO_ANSWER, Fault
 from ..snapshot.snapshot import GpuKey, GpuProcess, GpuReading, Snapshot, Source
+from .fleet import SAME_NAMES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,10 +35,6 @@ if TYPE_CHECKING:
 
 _STATUSES = frozenset(get_args(Status))
 _REASONS = frozenset(get_args(NoBudgetReason))
-_SAME_NAMES = (
-    *("index", "uuid", "name", "total_bytes", "reserved_bytes", "used_bytes", "free_bytes", "utilisation_percent"),
-)
-"""Fields of a GPU that its reading has under the same names."""
 _MOST_FAULTS = 3
 """Sentences of hosts above the GPUs; of more, the number is said."""
 
@@ -250,7 +247,7 @@ def _reading(
     if code == "UNKNOWN":
         field = "processes" if gpu.processes is None and gpu.used_bytes is not None else "used_bytes"
     return HostGpu(
-        **{name: getattr(gpu, name) for name in _SAME_NAMES},
+        **{name: getattr(gpu, name) for name in SAME_NAMES},
         processes=processes,
         faults=(Fault(field=field, code=code, message=gpu.fault),) if gpu.fault else (),
         read_at=0.0 if gpu.is_stale else fleet.time,

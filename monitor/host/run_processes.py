@@ -11,7 +11,7 @@ from vramtop.estimator.common.records import replace
 from vramtop.estimator.readers.tools.tool_registry import find_program_index, find_tool_by_launch
 
 from .process_environment import open_files
-from .process_info import ProcessInfo, UnreadableProcessError, ancestors, descendants
+from .process_info import ProcessInfo, UnreadableProcessError, UnreadableReason, ancestors, descendants
 
 _WORKING_ROLES = (re.compile(r"::Worker"), re.compile(r"::(EngineCore|scheduler)"))
 """Titles of the processes of a server that hold GPU memory: vLLM's workers, or its engine without any; SGLang's
@@ -140,29 +140,23 @@ def _server_error(requested: ProcessInfo, what: str) -> UnreadableProcessError:
 
 def _no_program_error(requested: ProcessInfo) -> UnreadableProcessError:
     """Return the error of a process whose job is unknown."""
-    process = f"Process {requested.pid} ({requested.command_line or 'no command line'})"
-    if not requested.argv:
-        return UnreadableProcessError(
-            f"{process} runs no readable Python program: it is part of the kernel, or is starting or ending.",
-            reason="starting",
-        )
     is_python = requested.exe is not None and requested.exe.name.startswith("python")
-    if is_python and not PurePath(requested.argv[0]).name.startswith("python"):
-        return UnreadableProcessError(
-            f"{process} has overwritten its own command line, so its job is unknown; describe it in a job file.",
-            reason="unreadable",
-        )
-    if is_python:
-        return UnreadableProcessError(
-            f"{process} runs Python code that is not in a file, so its job is unknown; describe it in a job file.",
-            reason="unreadable",
-        )
-    if requested.is_init:
-        sentence = f"{process} is not a training process; vramtop --once lists those on this machine's GPUs."
-        return UnreadableProcessError(sentence, reason="not training")
-    return UnreadableProcessError(
-        f"{process} runs no readable Python script or module, so its job is unknown.", reason="not training"
-    )
+    reason: UnreadableReason = "not training"
+    if not requested.argv:
+        reason = "starting"
+        what = "runs no readable Python program: it is part of the kernel, or is starting or ending."
+    elif is_python and not PurePath(requested.argv[0]).name.startswith("python"):
+        reason = "unreadable"
+        what = "has overwritten its own command line, so its job is unknown; describe it in a job file."
+    elif is_python:
+        reason = "unreadable"
+        what = "runs Python code that is not in a file, so its job is unknown; describe it in a job file."
+    elif requested.is_init:
+        what = "is not a training process; vramtop --once lists those on this machine's GPUs."
+    else:
+        what = "runs no readable Python script or module, so its job is unknown."
+    process = f"Process {requested.pid} ({requested.command_line or 'no command line'})"
+    return UnreadableProcessError(f"{process} {what}", reason=reason)
 
 
 def _launcher_of(program: ProcessInfo) -> ProcessInfo | None:

@@ -71,7 +71,7 @@ class RecordingWriter:
             raise InputError(f"{path}: exists already; remove it, or record to another file") from None
         except OSError as error:
             raise InputError(f"{path}: cannot be written: {error.strerror}") from None
-        self._stream = _GzipStream(file) if path.suffix.lower() == ".gz" else _PlainStream(file)
+        self._stream = _Stream(file, compressed=path.suffix.lower() == ".gz")
 
     def write(self, snapshot: Snapshot) -> None:
         """Add one snapshot, without the secrets of its command lines: recordings are sent on.
@@ -128,12 +128,13 @@ class RecordingWriter:
         self.close()
 
 
-class _PlainStream:
-    """Writes whole pieces to a file: what does not fit whole is taken back."""
+class _Stream:
+    """Writes whole pieces to a file, compressed if asked for: each can be read at once, and no part of one stays."""
 
-    def __init__(self, file: FileIO) -> None:
+    def __init__(self, file: FileIO, *, compressed: bool) -> None:
         self._file = file
         self._size = 0
+        self._gzip = zlib.compressobj(6, wbits=_GZIP) if compressed else None
 
     def write(self, data: bytes) -> None:
         """Write all of it, or nothing.
@@ -141,6 +142,23 @@ class _PlainStream:
         Raises:
             OSError: it cannot be written.
         """
+        if self._gzip is not None:
+            data = self._gzip.compress(data) + self._gzip.flush(zlib.Z_SYNC_FLUSH)
+        self._write(data)
+
+    def close(self) -> None:
+        """Write the end, and close the file.
+
+        Raises:
+            OSError: the end cannot be written.
+        """
+        try:
+            if self._gzip is not None:
+                self._write(self._gzip.flush())
+        finally:
+            self._file.close()
+
+    def _write(self, data: bytes) -> None:
         rest = data
         try:
             while rest:
@@ -150,37 +168,6 @@ class _PlainStream:
                 self._file.truncate(self._size)
             raise
         self._size += len(data)
-
-    def close(self) -> None:
-        """Close the file."""
-        self._file.close()
-
-
-class _GzipStream:
-    """Writes compressed pieces to a file, each so that it can be read at once."""
-
-    def __init__(self, file: FileIO) -> None:
-        self._file = _PlainStream(file)
-        self._gzip = zlib.compressobj(6, wbits=_GZIP)
-
-    def write(self, data: bytes) -> None:
-        """Write all of it, or nothing.
-
-        Raises:
-            OSError: it cannot be written.
-        """
-        self._file.write(self._gzip.compress(data) + self._gzip.flush(zlib.Z_SYNC_FLUSH))
-
-    def close(self) -> None:
-        """Write the end, and close the file.
-
-        Raises:
-            OSError: the end cannot be written.
-        """
-        try:
-            self._file.write(self._gzip.flush())
-        finally:
-            self._file.close()
 
 
 def read_recording(path: Path) -> Iterator[Snapshot]:

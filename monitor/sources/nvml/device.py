@@ -116,7 +116,7 @@ class NvmlDevice:
             self._handle = self._calls.call("nvmlDeviceGetHandleByIndex", self.index)
             self.uuid = self._text("nvmlDeviceGetUUID")
             self._name = self._text("nvmlDeviceGetName")
-            self._accounts = self._accounting_is_on()
+            self._accounts = bool(self._calls.known("nvmlDeviceGetAccountingMode", self._handle))
             self._mode_at = self._power_limit_at = 0.0
             self._memory.connect(self._handle, self._name)
             self._mig.connect(self._handle)
@@ -163,11 +163,8 @@ class NvmlDevice:
 
     def _pci_address(self) -> str | None:
         """Return the PCI address as the kernel writes it, ``0000:17:00.0``; NVML writes 8 digits for the domain."""
-        try:
-            bus = str(self._calls.call("nvmlDeviceGetPciInfo", self._handle).busId)
-        except RefusedError:
-            return None
-        return bus.lower().removeprefix("0000")
+        info = self._calls.known("nvmlDeviceGetPciInfo", self._handle)
+        return None if info is None else str(info.busId).lower().removeprefix("0000")
 
     def _is_suspended(self) -> bool:
         if self._clock() >= self._can_suspend_at:
@@ -175,19 +172,11 @@ class NvmlDevice:
             self._can_suspend = can_suspend(self._address)
         return self._can_suspend and is_suspended(self._address)
 
-    def _accounting_is_on(self) -> bool:
-        try:
-            return bool(self._calls.call("nvmlDeviceGetAccountingMode", self._handle))
-        except RefusedError:
-            return False
-
     def _compute_mode(self) -> ComputeMode | None:
         if self._clock() >= self._mode_at:
             self._mode_at = self._clock() + MODE_INTERVAL_SECONDS
-            try:
-                self._mode = _COMPUTE_MODES.get(int(self._calls.call("nvmlDeviceGetComputeMode", self._handle)))
-            except RefusedError:
-                self._mode = None
+            mode = self._calls.known("nvmlDeviceGetComputeMode", self._handle)
+            self._mode = None if mode is None else _COMPUTE_MODES.get(int(mode))
         return self._mode
 
     def _read_power_limit(self) -> float | None:

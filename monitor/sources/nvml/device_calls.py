@@ -80,6 +80,17 @@ class DeviceCalls:
             self._refused[key] = code, self._clock() + RETRY_REFUSED_SECONDS
         raise RefusedError(code)
 
+    def known(self, call: str, *args: Any) -> Any:
+        """Make one call; returns None if the driver does not report the figure.
+
+        Raises:
+            DeviceLostError: the device as a whole does not answer.
+        """
+        try:
+            return self.call(call, *args)
+        except RefusedError:
+            return None
+
     def call(self, call: str, *args: Any) -> Any:
         """Make one call; a call that this pynvml lacks counts as one that the driver lacks.
 

@@ -6,6 +6,13 @@ from ...snapshot.gpu_details import EccErrors, RemappedRows
 from .questions import Questions
 
 HEALTH_INTERVAL_SECONDS = 10.0
+_COUNTERS = {
+    "recent_corrected": (0, 0),
+    "recent_uncorrected": (1, 0),
+    "lifetime_corrected": (0, 1),
+    "lifetime_uncorrected": (1, 1),
+}
+"""NVML's kind of error and of counter."""
 
 
 class NvmlHealth:
@@ -36,22 +43,9 @@ class NvmlHealth:
         self.remapped_rows = None if rows is None else _remapped(rows)
 
     def _errors(self) -> EccErrors | None:
-        errors = EccErrors(
-            recent_corrected=self._count(_CORRECTED, _SINCE_LOAD),
-            recent_uncorrected=self._count(_UNCORRECTED, _SINCE_LOAD),
-            lifetime_corrected=self._count(_CORRECTED, _LIFETIME),
-            lifetime_uncorrected=self._count(_UNCORRECTED, _LIFETIME),
-        )
+        ask, call = self._questions.ask, "nvmlDeviceGetTotalEccErrors"
+        errors = EccErrors(**{name: ask("ecc", "ECC errors", call, *numbers) for name, numbers in _COUNTERS.items()})
         return None if errors == EccErrors() else errors
-
-    def _count(self, kind: int, counter: int) -> int | None:
-        count: int | None = self._questions.ask("ecc", "ECC errors", "nvmlDeviceGetTotalEccErrors", kind, counter)
-        return count
-
-
-_CORRECTED, _UNCORRECTED = 0, 1
-_SINCE_LOAD, _LIFETIME = 0, 1
-"""NVML's kinds of errors and counters."""
 
 
 def _remapped(rows: Any) -> RemappedRows:

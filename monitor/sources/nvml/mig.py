@@ -168,10 +168,7 @@ class NvmlMig:
 
     def _profile(self, device: Any) -> str | None:
         """Return the last part of its name: ``1g.10gb`` from ``NVIDIA A100-SXM4-80GB MIG 1g.10gb``."""
-        try:
-            name = sanitize_line(self._calls.call("nvmlDeviceGetName", device)) or ""
-        except RefusedError:
-            return None
+        name = sanitize_line(self._calls.known("nvmlDeviceGetName", device) or "") or ""
         _, mark, profile = name.rpartition("MIG ")
         return profile or None if mark else None
 
