@@ -37,10 +37,25 @@ if TYPE_CHECKING:
 
 Key = tuple["Hashable", ...]
 """What an alert is about: the name of its rule, and a run or a GPU."""
-_MAX_CHARACTERS = 120
-"""Length of a name in an alert: of a user or a job."""
 MAX_SENTENCE = 400
 """Length of a driver's sentence in an alert."""
+
+
+def find_conditions(feed: Feed) -> Conditions:
+    """Return the conditions at this moment; of what is not displayed (``--user``, ``--gpu``) there are none."""
+    problem = feed.problem
+    if problem is not None:
+        sentence = f"there is no recent reading of the GPUs: {plain_text(problem, MAX_SENTENCE)}"
+        stale = Condition(rule=NO_READINGS, key=(NO_READINGS.name,), sentence=sentence)
+        return Conditions(present=(stale,), all_unknown=True)
+    if feed.board is None:
+        return Conditions(all_unknown=True)
+    found = _Found(feed.board)
+    found.look_at_processes()
+    found.look_at_gpus()
+    return Conditions(
+        present=tuple(found.present), unknown=frozenset(found.unknown), unknown_gpus=frozenset(found.unknown_gpus)
+    )
 
 
 class Feed(msgspec.Struct, frozen=True, kw_only=True):
@@ -104,23 +119,6 @@ class Conditions(msgspec.Struct, frozen=True, kw_only=True):
         if self.all_unknown or condition.key in self.unknown:
             return True
         return condition.rule in (OVER_BUDGET, GROWING) and not self.unknown_gpus.isdisjoint(condition.gpus)
-
-
-def find_conditions(feed: Feed) -> Conditions:
-    """Return the conditions at this moment; of what is not displayed (``--user``, ``--gpu``) there are none."""
-    problem = feed.problem
-    if problem is not None:
-        sentence = f"there is no recent reading of the GPUs: {plain_text(problem, MAX_SENTENCE)}"
-        stale = Condition(rule=NO_READINGS, key=(NO_READINGS.name,), sentence=sentence)
-        return Conditions(present=(stale,), all_unknown=True)
-    if feed.board is None:
-        return Conditions(all_unknown=True)
-    found = _Found(feed.board)
-    found.look_at_processes()
-    found.look_at_gpus()
-    return Conditions(
-        present=tuple(found.present), unknown=frozenset(found.unknown), unknown_gpus=frozenset(found.unknown_gpus)
-    )
 
 
 class _Found(msgspec.Struct):
@@ -254,6 +252,10 @@ def _each_once(rows: list[ProcessRow], name: Callable[[ProcessRow], str]) -> Ite
 def whose_job(job: str, user: str) -> str:
     """Return a job and its user in words; empty: unknown."""
     return f"{job or 'a job'} of {user}" if user else job or "a job"
+
+
+_MAX_CHARACTERS = 120
+"""Length of a name in an alert: of a user or a job."""
 
 
 def plain_text(text: str | None, most: int = _MAX_CHARACTERS) -> str:

@@ -24,14 +24,6 @@ _HELPER_COMMANDS = (
     "_inductor/compile_worker",
 )
 """Parts of the command lines of children that the pools of Python, joblib and torch.compile start."""
-_HELPER_ADVICE = (
-    "unless they use the GPU on purpose, keep CUDA out of their code (of a data loader: dataset, collate_fn, "
-    "worker_init_fn) and, with spawn or forkserver, out of script code outside 'if __name__ == \"__main__\"'"
-)
-_ONE_GPU_PER_RANK_ADVICE = (
-    "call torch.cuda.set_device(local_rank) before any other CUDA call, load checkpoints with map_location, or give "
-    "each rank its own CUDA_VISIBLE_DEVICES"
-)
 
 
 def find_helpers(context: RuleContext) -> list[Anomaly]:
@@ -66,6 +58,12 @@ def _is_fork(context: RuleContext, process: GpuProcess, parent: GpuProcess) -> b
     """True if it has its parent's environment; a rank that its parent started has another one (Lightning)."""
     own, parents = context.origin_of(process), context.origin_of(parent)
     return own is not None and parents is not None and own.environment == parents.environment is not None
+
+
+_HELPER_ADVICE = (
+    "unless they use the GPU on purpose, keep CUDA out of their code (of a data loader: dataset, collate_fn, "
+    "worker_init_fn) and, with spawn or forkserver, out of script code outside 'if __name__ == \"__main__\"'"
+)
 
 
 def _helper_anomaly(gpu_index: int, owner: GpuProcess, members: list[GpuProcess]) -> Anomaly:
@@ -127,6 +125,12 @@ def _multi_rank_jobs(context: RuleContext, helper_pids: Collection[int]) -> list
         if len(set(ranks.values())) > 1:
             jobs.append(ranks)
     return jobs
+
+
+_ONE_GPU_PER_RANK_ADVICE = (
+    "call torch.cuda.set_device(local_rank) before any other CUDA call, load checkpoints with map_location, or give "
+    "each rank its own CUDA_VISIBLE_DEVICES"
+)
 
 
 def _shared_gpus(context: RuleContext, job: dict[int, int], by_gpu: dict[int, list[int]]) -> Iterator[Anomaly]:

@@ -11,8 +11,6 @@ from .anomaly import Anomaly, RuleContext
 
 _MIN_IDLE_SECONDS = 1800.0
 """Torch's longest default timeout: a process that waits for another rank has given up by then."""
-_MIN_HIDDEN_BYTES = 512 * MIB
-"""Twice what GPUs with a display were seen to hold outside of processes (260 MiB); GPUs without one hold 20 MiB."""
 _MIN_HELD_BYTES = 64 * MIB
 
 
@@ -121,6 +119,10 @@ def find_ended(context: RuleContext) -> Iterator[Anomaly]:
             sentence=(f"process {process.pid} has ended, but {format_gib(process.used_bytes)} GiB are still held"),
             advice=why,
         )
+
+
+_MIN_HIDDEN_BYTES = 512 * MIB
+"""Twice what GPUs with a display were seen to hold outside of processes (260 MiB); GPUs without one hold 20 MiB."""
 
 
 def find_hidden_memory(context: RuleContext) -> Iterator[Anomaly]:

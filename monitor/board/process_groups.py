@@ -28,6 +28,24 @@ GroupKey = tuple[Hashable, ...]
 """Key of a run, program or process, equal on every board."""
 
 
+def group_processes(board: Board) -> tuple[ProcessGroup, ...]:
+    """Return all processes of a board, and the ended ones that are not dismissed, each row in one group."""
+    rows = board.processes
+    runs: dict[GroupKey, RunRow] = {
+        ("run", *run.pids[0]): run
+        for run in board.runs  # a single process whose job could not be estimated may be a rank
+        if run.rows and (run.budget is not None or len(run.pids) > 1 or run.ended_at is not None)
+    }
+    finder = _GroupFinder(rows, runs)
+    members: dict[GroupKey, list[ProcessRow]] = {key: list(run.rows) for key, run in runs.items()}
+    listed = {row.key for run in runs.values() for row in run.rows}
+    for row in (*rows, *board.ended_processes):
+        if row.key not in listed:
+            listed.add(row.key)
+            members.setdefault(finder.key_of(row), []).append(row)
+    return tuple(ProcessGroup(key=key, rows=tuple(found), run=runs.get(key)) for key, found in members.items())
+
+
 @dataclass(frozen=True, kw_only=True)
 class ProcessGroup:
     """The rows of one run, of one program's processes, or of a single process; figures are worked out once."""
@@ -105,24 +123,6 @@ class ProcessGroup:
     def elapsed_seconds(self) -> float | None:
         """Run time of its oldest process; None if unknown."""
         return max((row.elapsed_seconds for row in self.rows if row.elapsed_seconds is not None), default=None)
-
-
-def group_processes(board: Board) -> tuple[ProcessGroup, ...]:
-    """Return all processes of a board, and the ended ones that are not dismissed, each row in one group."""
-    rows = board.processes
-    runs: dict[GroupKey, RunRow] = {
-        ("run", *run.pids[0]): run
-        for run in board.runs  # a single process whose job could not be estimated may be a rank
-        if run.rows and (run.budget is not None or len(run.pids) > 1 or run.ended_at is not None)
-    }
-    finder = _GroupFinder(rows, runs)
-    members: dict[GroupKey, list[ProcessRow]] = {key: list(run.rows) for key, run in runs.items()}
-    listed = {row.key for run in runs.values() for row in run.rows}
-    for row in (*rows, *board.ended_processes):
-        if row.key not in listed:
-            listed.add(row.key)
-            members.setdefault(finder.key_of(row), []).append(row)
-    return tuple(ProcessGroup(key=key, rows=tuple(found), run=runs.get(key)) for key, found in members.items())
 
 
 _MAX_ANCESTORS = 64

@@ -17,10 +17,6 @@ MAX_HOSTS = 256
 """Each is an ssh process; of more, Prometheus is asked."""
 _MAX_FILE_BYTES = 1 << 20
 _COMMA_OUTSIDE_BRACKETS = re.compile(r",(?![^\[]*\])")
-_BRACKETS = re.compile(r"\[([^\]]*)\]")
-_RANGE = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?", re.ASCII)
-_HOST = re.compile(r"(?:[A-Za-z0-9_.][\w.+-]*@)?[A-Za-z0-9_.:][\w.:%-]*", re.ASCII)
-"""User and host. Neither begins with ``-``: ssh would take it for an option."""
 
 
 def parse_hosts(text: str) -> tuple[str, ...]:
@@ -67,6 +63,13 @@ def read_hosts_file(path: Path) -> tuple[str, ...]:
     return tuple(hosts)
 
 
+_HOST = re.compile(r"(?:[A-Za-z0-9_.][\w.+-]*@)?[A-Za-z0-9_.:][\w.:%-]*", re.ASCII)
+"""User and host. Neither begins with ``-``: ssh would take it for an option."""
+
+
+_BRACKETS = re.compile(r"\[([^\]]*)\]")
+
+
 def _expanded(part: str) -> Iterator[str]:
     """Yield the hosts of ``rack[1-2]node[01-04]``."""
     pieces = _BRACKETS.split(part)  # text, brackets, text, brackets, text
@@ -77,6 +80,9 @@ def _expanded(part: str) -> Iterator[str]:
             example = "names such as node01, ann@node01 or node[01-16,20]"
             raise InputError(f"{part[:80]!r} is not a host: give {example}")
         yield host
+
+
+_RANGE = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?", re.ASCII)
 
 
 def _numbers(text: str, part: str) -> list[str]:

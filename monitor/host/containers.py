@@ -13,18 +13,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-_CONTAINERS = (
-    ("pod", re.compile(r"kubepods[^ ]*?pod([0-9a-f]{8}[-_][0-9a-f_-]{27})")),
-    ("Docker container", re.compile(r"/docker[-/]([0-9a-f]{12})[0-9a-f]{52}")),
-    ("Podman container", re.compile(r"/libpod-([0-9a-f]{12})[0-9a-f]{52}")),
-    ("container", re.compile(r"/(?:cri-containerd-|crio-)([0-9a-f]{12})[0-9a-f]{52}")),
-)
-"""Kinds of containers with the pattern of their cgroups, in order of preference."""
-_POD_LOGS = Path("/var/log/pods")
-"""On the node: a folder ``NAMESPACE_NAME_UID`` for each pod (kubelet, ``BuildPodLogsDirectory``)."""
-_SLURM = re.compile(r"/job_(\d+)(?:/step_([^/\s]+))?")
-
-
 def container_root(pid: int) -> Path | None:
     """Return the root folder of a process in another mount namespace, as it is reached from here; None: it is ours."""
     try:
@@ -49,6 +37,9 @@ def container_info(pid: int, environ: Mapping[str, str] | None) -> tuple[str, ..
     return (*_slurm_job(cgroup, environ or {}), *_container(cgroup, environ or {}))
 
 
+_SLURM = re.compile(r"/job_(\d+)(?:/step_([^/\s]+))?")
+
+
 def _slurm_job(cgroup: str, environ: Mapping[str, str]) -> list[str]:
     found = _SLURM.search(cgroup) if "slurm" in cgroup else None
     number = found[1] if found else environ.get("SLURM_JOB_ID")
@@ -59,6 +50,15 @@ def _slurm_job(cgroup: str, environ: Mapping[str, str]) -> list[str]:
     return [f"Slurm job {number}{step}{f' ({name})' if name else ''}"]
 
 
+_CONTAINERS = (
+    ("pod", re.compile(r"kubepods[^ ]*?pod([0-9a-f]{8}[-_][0-9a-f_-]{27})")),
+    ("Docker container", re.compile(r"/docker[-/]([0-9a-f]{12})[0-9a-f]{52}")),
+    ("Podman container", re.compile(r"/libpod-([0-9a-f]{12})[0-9a-f]{52}")),
+    ("container", re.compile(r"/(?:cri-containerd-|crio-)([0-9a-f]{12})[0-9a-f]{52}")),
+)
+"""Kinds of containers with the pattern of their cgroups, in order of preference."""
+
+
 def _container(cgroup: str, environ: Mapping[str, str]) -> list[str]:
     for kind, pattern in _CONTAINERS:
         if found := pattern.search(cgroup):
@@ -67,6 +67,10 @@ def _container(cgroup: str, environ: Mapping[str, str]) -> list[str]:
             name = _pod_name(number) or environ.get("HOSTNAME") if kind == "pod" else None
             return [f"{kind} {name or number}"]
     return []
+
+
+_POD_LOGS = Path("/var/log/pods")
+"""On the node: a folder ``NAMESPACE_NAME_UID`` for each pod (kubelet, ``BuildPodLogsDirectory``)."""
 
 
 def _pod_name(uid: str) -> str | None:

@@ -13,9 +13,6 @@ FRAMEWORKS = (
     *("torch", "transformers", "trl", "accelerate", "peft", "deepspeed", "bitsandbytes", "liger_kernel"),
     *("litgpt", "torchtitan", "megatron_fsdp", "vllm", "sglang"),
 )
-_PACKAGE_FOLDERS = ("site-packages", "dist-packages")
-_MAX_MAPS_BYTES = 2**22
-"""Read of ``/proc/PID/maps``, whose length is up to the process."""
 _PYTHON = re.compile(r"python[0-9.]*")
 
 
@@ -68,6 +65,9 @@ def installed_versions(process: ProcessInfo, interpreter: Path | None, *, root: 
     return versions
 
 
+_PACKAGE_FOLDERS = ("site-packages", "dist-packages")
+
+
 def _package_folders(interpreter: Path | None) -> Iterator[Path]:
     """Yield the package folders of an interpreter, its virtual environment's first."""
     if interpreter is None:
@@ -76,6 +76,10 @@ def _package_folders(interpreter: Path | None) -> Iterator[Path]:
         for library in ("lib", "lib64", "local/lib"):
             for name in _PACKAGE_FOLDERS:
                 yield from sorted((prefix / library).glob(f"python3*/{name}"))
+
+
+_MAX_MAPS_BYTES = 2**22
+"""Read of ``/proc/PID/maps``, whose length is up to the process."""
 
 
 def _loaded_packages(pid: int) -> Iterable[tuple[str, str]]:

@@ -19,8 +19,6 @@ MAX_START_DIFFERENCE_SECONDS = 0.5 / _TICKS_PER_SECOND
 """Start times are counted in clock ticks: half a tick is rounding, a whole one is another process."""
 HOST_PID_NAMESPACE = 0xEFFF_FFFC
 """Inode of the machine's own pid namespace (PROC_PID_INIT_INO of include/linux/proc_ns.h)."""
-_MAX_STAT_BYTES = 1024
-_REAL_UID = re.compile(rb"^Uid:\t(\d+)", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +94,9 @@ def read_stat(pid: int) -> ProcessStat | None:
         return None
 
 
+_MAX_STAT_BYTES = 1024
+
+
 def load_stat(pid: int) -> ProcessStat:
     """Return what ``/proc/PID/stat`` contains.
 
@@ -131,6 +132,9 @@ def processes_by_parent() -> dict[int, list[int]]:
         if stat is not None and stat.parent is not None:
             children.setdefault(stat.parent, []).append(pid)
     return children
+
+
+_REAL_UID = re.compile(rb"^Uid:\t(\d+)", re.MULTILINE)
 
 
 def real_uid(status: bytes) -> int | None:

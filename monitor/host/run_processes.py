@@ -13,14 +13,6 @@ from vramtop.estimator.readers.tools.tool_registry import find_program_index, fi
 from .process_environment import open_files
 from .process_info import ProcessInfo, UnreadableProcessError, UnreadableReason, ancestors, descendants
 
-_WORKING_ROLES = (re.compile(r"::Worker"), re.compile(r"::(EngineCore|scheduler)"))
-"""Titles of the processes of a server that hold GPU memory: vLLM's workers, or its engine without any; SGLang's
-schedulers."""
-_NUMBER = re.compile(r"\d+")
-_RENDEZVOUS_VARIABLES = ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE")
-"""The ranks of one job have the same values of these."""
-_GPU_FILE = re.compile(r"/dev/(nvidia\d+|dxg)")
-
 
 class RunProcesses(msgspec.Struct, frozen=True, kw_only=True):
     """The processes of one run."""
@@ -204,6 +196,10 @@ def _ranks_of_any_starter(program: ProcessInfo) -> tuple[ProcessInfo, ...]:
     return tuple(by_rank[rank] for rank in sorted(by_rank)) if len(alike) == len(by_rank) > 1 else (program,)
 
 
+_RENDEZVOUS_VARIABLES = ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE")
+"""The ranks of one job have the same values of these."""
+
+
 def _rendezvous(process: ProcessInfo) -> tuple[str | None, ...]:
     environ = process.environ or {}
     return tuple(environ.get(name) for name in _RENDEZVOUS_VARIABLES)
@@ -249,6 +245,12 @@ def _spawned_ranks(
     return tuple(child for child in alike if _holds_gpu_memory(child.pid, on_gpu))
 
 
+_WORKING_ROLES = (re.compile(r"::Worker"), re.compile(r"::(EngineCore|scheduler)"))
+"""Titles of the processes of a server that hold GPU memory: vLLM's workers, or its engine without any; SGLang's
+schedulers."""
+_NUMBER = re.compile(r"\d+")
+
+
 def _server_workers(program: ProcessInfo) -> tuple[ProcessInfo, ...]:
     """Return the processes of a server that hold GPU memory, which their titles tell: ``VLLM::Worker_TP1``.
 
@@ -263,6 +265,9 @@ def _server_workers(program: ProcessInfo) -> tuple[ProcessInfo, ...]:
 
 def _holds_gpu_memory(pid: int, on_gpu: Collection[int] | None) -> bool:
     return pid in on_gpu if on_gpu is not None else _has_gpu_open(pid)
+
+
+_GPU_FILE = re.compile(r"/dev/(nvidia\d+|dxg)")
 
 
 def _has_gpu_open(pid: int) -> bool:

@@ -19,14 +19,6 @@ from vramtop.estimator.readers.source.settings import LayeredSettings, SettingsL
 from vramtop.estimator.readers.tools.tool_registry import find_program_index, parse_launch, split_launch_line
 from vramtop.estimator.trace.interpreters import find_interpreters
 
-_PYTHON = re.compile(r"python[0-9.]*")
-_SCRIPT = re.compile(rb"""\A\#!(?:/bin/sh\n'''exec'\s+"?|\s*)(?P<path>/[^\s"]+)(?:[ \t]+(?P<name>[^\s"$]+))?""")
-"""The first lines of a console script; if the path is long, pip writes it after ``/bin/sh``."""
-_OWN_PYTHON_WRAPPERS = frozenset(
-    (*("conda", "mamba", "micromamba", "uv", "poetry", "pixi"), *("docker", "podman", "apptainer", "singularity"))
-)
-"""Wrappers that run the program with a Python of their own choice."""
-
 
 class JobInterpreter(msgspec.Struct, frozen=True, kw_only=True):
     """The Python interpreter that will run the job."""
@@ -56,6 +48,13 @@ def find_job_interpreter(
     return (_find_in_launch_line(split_launch_line(launch), environ) if launch else None) or _find_active(environ)
 
 
+_OWN_PYTHON_WRAPPERS = frozenset(
+    (*("conda", "mamba", "micromamba", "uv", "poetry", "pixi"), *("docker", "podman", "apptainer", "singularity"))
+)
+"""Wrappers that run the program with a Python of their own choice."""
+_PYTHON = re.compile(r"python[0-9.]*")
+
+
 def _find_in_launch_line(words: Sequence[str], environ: Mapping[str, str]) -> JobInterpreter | None:
     """Return the Python of a launch line: its program, or the one in the first line of its launcher's script."""
     at = find_program_index(words)
@@ -68,6 +67,10 @@ def _find_in_launch_line(words: Sequence[str], environ: Mapping[str, str]) -> Jo
         return JobInterpreter(path=program.absolute(), origin=words[at])
     named = _read_script_interpreter(program, environ)
     return None if named is None else JobInterpreter(path=named, origin=words[at])
+
+
+_SCRIPT = re.compile(rb"""\A\#!(?:/bin/sh\n'''exec'\s+"?|\s*)(?P<path>/[^\s"]+)(?:[ \t]+(?P<name>[^\s"$]+))?""")
+"""The first lines of a console script; if the path is long, pip writes it after ``/bin/sh``."""
 
 
 def _read_script_interpreter(program: Path, environ: Mapping[str, str]) -> Path | None:

@@ -23,8 +23,6 @@ EventKind = Literal[
 ]
 MAX_EVENTS = 500
 """The first are kept; a recording with more has a run that starts and fails again and again."""
-_BACK: EventKind = "back_in_budget"
-_DIVERGING: Mapping[Status, str] = {"over": "OVER its budget", "under": "UNDER its budget", "growing": "GROWING"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +39,10 @@ class Event:
     """Labels of the GPUs that it concerns; empty: all."""
     run: GroupKey | None = None
     """The run that it concerns."""
+
+
+_BACK: EventKind = "back_in_budget"
+_DIVERGING: Mapping[Status, str] = {"over": "OVER its budget", "under": "UNDER its budget", "growing": "GROWING"}
 
 
 class EventFinder:

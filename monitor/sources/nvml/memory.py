@@ -15,12 +15,6 @@ from .device_calls import DeviceCalls, RefusedError
 from .nvml_errors import field_fault
 from .process_rows import MAX_GPU_BYTES
 
-_FIELDS = {
-    "total_bytes": "its total memory",
-    "reserved_bytes": "its reserved memory",
-    "used_bytes": "its used memory",
-    "free_bytes": "its free memory",
-}
 _MEMORY_INFO = ("nvmlDeviceGetMemoryInfo",)
 
 
@@ -169,6 +163,14 @@ def _consistent(memory: MemoryFigures) -> MemoryFigures:
 def _is_about_the_hosts(total: int | None) -> bool:
     host = host_total_bytes()
     return abs((total or 0) - host) <= host // 20
+
+
+_FIELDS = {
+    "total_bytes": "its total memory",
+    "reserved_bytes": "its reserved memory",
+    "used_bytes": "its used memory",
+    "free_bytes": "its free memory",
+}
 
 
 def _unknown(code: str, message: str | None = None) -> MemoryReading:
