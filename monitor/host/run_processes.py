@@ -132,23 +132,25 @@ def _server_error(requested: ProcessInfo, what: str) -> UnreadableProcessError:
 
 def _no_program_error(requested: ProcessInfo) -> UnreadableProcessError:
     """Return the error of a process whose job is unknown."""
+    process = f"Process {requested.pid} ({requested.command_line or 'no command line'})"
     is_python = requested.exe is not None and requested.exe.name.startswith("python")
     reason: UnreadableReason = "not training"
     if not requested.argv:
         reason = "starting"
-        what = "runs no readable Python program: it is part of the kernel, or is starting or ending."
+        sentence = f"{process} runs no readable Python program: it is part of the kernel, or is starting or ending."
     elif is_python and not PurePath(requested.argv[0]).name.startswith("python"):
         reason = "unreadable"
-        what = "has overwritten its own command line, so its job is unknown; describe it in a job file."
+        sentence = f"{process} has overwritten its own command line, so its job is unknown; describe it in a job file."
     elif is_python:
         reason = "unreadable"
-        what = "runs Python code that is not in a file, so its job is unknown; describe it in a job file."
+        sentence = (
+            f"{process} runs Python code that is not in a file, so its job is unknown; describe it in a job file."
+        )
     elif requested.is_init:
-        what = "is not a training process; vramtop --once lists those on this machine's GPUs."
+        sentence = f"{process} is not a training process; vramtop --once lists those on this machine's GPUs."
     else:
-        what = "runs no readable Python script or module, so its job is unknown."
-    process = f"Process {requested.pid} ({requested.command_line or 'no command line'})"
-    return UnreadableProcessError(f"{process} {what}", reason=reason)
+        sentence = f"{process} runs no readable Python script or module, so its job is unknown."
+    return UnreadableProcessError(sentence, reason=reason)
 
 
 def _launcher_of(program: ProcessInfo) -> ProcessInfo | None:
