@@ -242,7 +242,7 @@ Tone = Literal["plain", "muted", "good", "over", "under"]
 
 
 class CellText(msgspec.Struct, frozen=True):
-    """The text of a cell, and its tone."""
+    """The text of a cell, and its tone: no style, because a line is kept while its cells are equal, in any theme."""
 
     text: str
     tone: Tone = "plain"

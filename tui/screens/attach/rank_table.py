@@ -1,6 +1,6 @@
 """The table of all ranks of a run; the rank under the cursor is drawn below it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import ClassVar
 
 import msgspec
@@ -43,16 +43,6 @@ COLUMNS = (
 _GAP = 2
 
 
-class RankRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A line of the table."""
-
-    key: str
-    row: ProcessRow | None
-    """None: this rank is on no GPU."""
-    cells: dict[str, CellText]
-    """By name of the column."""
-
-
 class RankPlacement(msgspec.Struct, frozen=True):
     """Rank and GPU of a process."""
 
@@ -61,6 +51,20 @@ class RankPlacement(msgspec.Struct, frozen=True):
     """The GPU that the process will take according to its environment."""
     missing: str = NOT_ON_GPU_YET.short
     """Why it is on no GPU, if it is on none."""
+
+
+class RankRow(msgspec.Struct, frozen=True):
+    """A line of the table: the board's row does not do, because a rank that is on no GPU has none."""
+
+    process: ProcessKey
+    place: RankPlacement
+    row: ProcessRow | None = None
+    """None: this rank is on no GPU."""
+
+    @property
+    def cells(self) -> dict[str, CellText]:
+        """Its cells by name of the column."""
+        return _missing_cells(self.process, self.place) if self.row is None else _cells(self.row, self.place.rank)
 
 
 def rank_columns(width: int, *, gpu_width: int = 3) -> list[Column]:
@@ -82,15 +86,14 @@ def rank_rows(rows: Sequence[ProcessRow], ranks: Mapping[ProcessKey, RankPlaceme
         rows: the processes on GPUs, including ended ones.
         ranks: the placement of each process of the run, in order.
     """
-    found = [_on_gpu(row, ranks.get(row.process.key, RankPlacement()).rank) for row in rows]
-    present = {row.process.key for row in rows}
-    missing = [_missing_row(key, place) for key, place in ranks.items() if key not in present]
     order = {key: at for at, key in enumerate(ranks)}
-    by_place = sorted(found, key=lambda each: order.get(each.row.process.key, len(order)) if each.row else 0)
-    return [*by_place, *missing]
+    by_place = sorted(rows, key=lambda row: order.get(row.process.key, len(order)))
+    found = [RankRow(row.process.key, ranks.get(row.process.key, RankPlacement()), row) for row in by_place]
+    present = {row.process for row in found}
+    return [*found, *(RankRow(key, place) for key, place in ranks.items() if key not in present)]
 
 
-def _on_gpu(row: ProcessRow, rank: int | None) -> RankRow:
+def _cells(row: ProcessRow, rank: int | None) -> dict[str, CellText]:
     comparison, counters = row.comparison, row.process.counters
     tone = status_tone(row)
     status = CellText("? no budget" if row.problem else "-", "muted")
@@ -102,7 +105,7 @@ def _on_gpu(row: ProcessRow, rank: int | None) -> RankRow:
         if comparison.peak_usage:
             peak, known = format_gib(comparison.peak_usage.size_bytes), _known_by(comparison.peak_usage)
     ended = row.ended_at is not None
-    texts = {
+    return {
         "RANK": CellText("-" if rank is None else str(rank)),
         "PID": CellText(str(row.process.pid)),
         "GPU": CellText(row.gpu.label),
@@ -118,16 +121,15 @@ def _on_gpu(row: ProcessRow, rank: int | None) -> RankRow:
             "-" if counters is None or counters.step_seconds is None else f"{counters.step_seconds:.2f}"
         ),
     }
-    return RankRow(key="/".join(map(str, row.key)), row=row, cells=texts)
 
 
-def _missing_row(key: ProcessKey, place: RankPlacement) -> RankRow:
+def _missing_cells(key: ProcessKey, place: RankPlacement) -> dict[str, CellText]:
     texts = dict.fromkeys((column.name for column in COLUMNS), CellText("-", "muted"))
     texts["RANK"] = CellText("-" if place.rank is None else str(place.rank))
     texts["PID"] = CellText(str(key[0]))
     texts["GPU"] = CellText(place.gpu, "muted")
     texts["STATUS"] = CellText(place.missing, "muted")
-    return RankRow(key=f"none/{key[0]}/{key[1]}", row=None, cells=texts)
+    return texts
 
 
 def _known_by(high: PeakUsage) -> str:
@@ -169,7 +171,7 @@ class RankTable(RowTable[RankRow], can_focus=True):
         Until the user moves it, the cursor is on the rank with the worst status, or the most memory among equals.
         """
         new, followed = rank_rows(rows, ranks), self.selected
-        kept = next((row for row in new if followed is not None and row.key == followed.key), None)
+        kept = next((row for row in new if followed is not None and self.key_of(row) == self.key_of(followed)), None)
         self._moved = self._moved and kept is not None
         if new and not self._moved:
             worst = min(new, key=_urgency)
@@ -178,13 +180,14 @@ class RankTable(RowTable[RankRow], can_focus=True):
         self.show_rows(new, rank_columns(width - self.scrollbar_size_vertical, gpu_width=gpu_width), _GAP)
         scroll_to_row(self, self.cursor_row, page=self.page)
 
-    def key_of(self, row: RankRow) -> str:
+    def key_of(self, row: RankRow) -> Hashable:
         """Return the rank's process, and its GPU."""
-        return row.key
+        return row.process if row.row is None else row.row.key
 
     def cells_of(self, row: RankRow) -> list[CellText]:
         """Return the cells of the columns that are shown."""
-        return [row.cells[column.name] for column in self._columns]
+        cells = row.cells
+        return [cells[column.name] for column in self._columns]
 
     def signs_of(self, row: RankRow) -> tuple[str, bool]:  # noqa: ARG002 - no rank has a sign
         """Return nothing: the first column begins at the left."""

@@ -5,14 +5,15 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
-import msgspec
 from rich.cells import cell_len, set_cell_size
 from textual.binding import Binding, BindingType
 from textual.content import Content
 from textual.message import Message
 
 from vramtop.estimator.common.sizes import GIB, format_gib
+from vramtop.monitor.board.board import GpuRow
 from vramtop.monitor.snapshot.mig_devices import MigDevice
+from vramtop.monitor.snapshot.snapshot import GpuKey, GpuReading
 
 from ...draw.labels import (
     FAINT,
@@ -33,10 +34,9 @@ from ...widgets.row_table import RowTable
 from ..base import STALE_INTERVALS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
-    from vramtop.monitor.board.board import Board, GpuRow
-    from vramtop.monitor.snapshot.snapshot import GpuKey, GpuReading
+    from vramtop.monitor.board.board import Board
 
     from ..base import BoardFeed
 
@@ -214,19 +214,17 @@ GPU_ROW_KEYS = [
 ]
 
 
-class GpuLine(msgspec.Struct, frozen=True):
-    """The line of a GPU or MIG device, which is drawn when it comes into sight."""
-
-    key: GpuKey
-    draw: Callable[[], Content]
-
-
-class GpuRows(RowTable[GpuLine], can_focus=True):
+class GpuRows(RowTable[GpuRow], can_focus=True):
     """A scrolling list of all GPUs."""
 
     HEADER_LINES = 0
     BINDINGS: ClassVar[list[BindingType]] = [*GPU_ROW_KEYS]
     DEFAULT_CSS = "GpuRows { min-height: 0; } GpuRows > .table--cursor { color: $foreground; }"
+
+    _line: Callable[..., Content]
+    """Draws the line of a GPU, in the width and with the columns of the board."""
+    _stale: Mapping[GpuKey, float | None]
+    """Ages of readings in seconds, of those that are stale."""
 
     class Selected(Message):
         """The user has moved the cursor to another GPU."""
@@ -247,25 +245,18 @@ class GpuRows(RowTable[GpuLine], can_focus=True):
         self, gpus: Sequence[GpuRow], *, width: int, name_width: int, selected: int, stale: Sequence[float | None]
     ) -> None:
         """Show these GPUs; ``stale``: the age in seconds of each reading that is stale, else None."""
-        self.cursor_row, self._moved, jobs = selected, False, names_jobs(gpus)
-        self.show_rows([
-            GpuLine(
-                gpu.reading.key,
-                partial(
-                    gpu_row_line, gpu, width,
-                    names=name_width, selected=at == selected, stale_seconds=age, jobs=jobs,
-                ),
-            )
-            for at, (gpu, age) in enumerate(zip(gpus, stale, strict=True))
-        ])  # fmt: skip
+        self.cursor_row, self._moved = selected, False
+        self._line = partial(gpu_row_line, width=width, names=name_width, jobs=names_jobs(gpus))
+        self._stale = {gpu.reading.key: age for gpu, age in zip(gpus, stale, strict=True)}
+        self.show_rows(gpus)
 
-    def key_of(self, row: GpuLine) -> GpuKey:
+    def key_of(self, row: GpuRow) -> GpuKey:
         """Return the GPU or MIG device."""
-        return row.key
+        return row.reading.key
 
-    def cells_of(self, row: GpuLine) -> Content:
+    def cells_of(self, row: GpuRow) -> Content:
         """Return the line."""
-        return row.draw()
+        return self._line(row, selected=row is self.selected, stale_seconds=self._stale[row.reading.key])
 
     def move_cursor(self, *, row: int) -> None:
         """Select another GPU."""
@@ -275,7 +266,7 @@ class GpuRows(RowTable[GpuLine], can_focus=True):
     def action_open(self) -> None:
         """Open the GPU under the cursor."""
         if self.selected is not None:
-            self.post_message(self.Opened(self.selected.key))
+            self.post_message(self.Opened(self.selected.reading.key))
 
 
 def stale_seconds(gpu: GpuRow, board: Board, feed: BoardFeed) -> float | None:

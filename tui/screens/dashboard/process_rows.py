@@ -52,13 +52,13 @@ _OF_ENDED: dict[ColumnName, str] = {
 
 
 class TableRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A row of the table: a process on a GPU, a group of such rows, or memory that no process accounts for."""
+    """A row of the table: a process on a GPU, a group of such rows, or memory that no process accounts for.
 
-    key: RowKey
-    """Key of the row, equal on every board for the same thing."""
-    gpu: GpuReading
-    """GPU of the process; of a group, the first of its GPUs."""
-    row: ProcessRow | None
+    The board's row is no row of the table, because the same process stands alone, below its run or below its parent:
+    this adds the place, and copies no figure.
+    """
+
+    row: ProcessRow | None = None
     """The process; None: a group, or memory that no process accounts for."""
     group: ProcessGroup | None = None
     """The group, or the one that the process belongs to."""
@@ -66,14 +66,36 @@ class TableRow(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the rows of a group are shown below it."""
     lead: str | None = None
     """Lines that connect a process with its group above, and its rank; None: it stands below none."""
+    rest_of: GpuReading | None = None
+    """The GPU whose memory it shows that no process accounts for."""
     rest_bytes: int | None = None
-    """Bytes of memory that no process accounts for."""
+    """Bytes of such memory."""
     parts: tuple[TableRow, ...] = ()
     """Rows of each GPU, of a row for such memory on several GPUs."""
     ancestor: Ancestor | None = None
     """A process that holds no GPU memory, and has started some that do."""
     below: tuple[ProcessRow, ...] = ()
     """Processes that an ancestor has started, directly or not."""
+
+    @property
+    def key(self) -> RowKey:
+        """Key of the row, equal on every board for the same thing."""
+        if self.row is not None:
+            return self.row.key
+        if self.group is not None:
+            return self.group.key
+        if self.ancestor is not None:
+            return ("ancestor", self.ancestor.pid)
+        return ("unattributed",) if self.parts else (self.gpu.key, None, None)
+
+    @property
+    def gpu(self) -> GpuReading:
+        """GPU of the process; of a group, the first of its GPUs."""
+        if self.row is not None:
+            return self.row.gpu
+        if self.group is not None:
+            return min((row.gpu for row in self.group.rows), key=lambda gpu: gpu.order)
+        return self.rest_of or (*self.parts, *self.below)[0].gpu
 
     @property
     def rows(self) -> tuple[ProcessRow, ...]:
@@ -140,9 +162,9 @@ def table_rows(board: Board) -> list[TableRow]:
     """Return the processes of all GPUs, unattributed memory, and ended processes that are not dismissed."""
     rows = []
     for gpu in board.gpus:
-        rows += [TableRow(key=row.key, gpu=row.gpu, row=row) for row in gpu.rows if board.displays(row)]
+        rows += [TableRow(row=row) for row in gpu.rows if board.displays(row)]
         rows += _unattributed_of(gpu, board)
-    ended = [TableRow(key=row.key, gpu=row.gpu, row=row) for row in board.ended_processes if board.displays(row)]
+    ended = [TableRow(row=row) for row in board.ended_processes if board.displays(row)]
     if ended:
         present = {row.key for row in rows}
         rows += [row for row in ended if row.key not in present]
@@ -216,7 +238,7 @@ def _unattributed(gpu: GpuRow) -> list[TableRow]:
         worth_a_row = reading.processes is None or reading.reason("unattributed_bytes") is not None
     else:
         worth_a_row = size >= _MIN_UNATTRIBUTED_BYTES
-    return [TableRow(key=(reading.key, None, None), gpu=reading, row=None, rest_bytes=size)] if worth_a_row else []
+    return [TableRow(rest_of=reading, rest_bytes=size)] if worth_a_row else []
 
 
 def _texts_of_rest(row: TableRow) -> dict[ColumnName, str]:

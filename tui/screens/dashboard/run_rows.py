@@ -54,17 +54,12 @@ def _together(rest: Sequence[TableRow]) -> list[TableRow]:
     small = [row for row in rest if row.rest_bytes is not None and row.rest_bytes < _SMALL_BYTES]
     if len(small) < _MIN_TOGETHER:
         return list(rest)
-    size, gpu = sum(row.rest_bytes or 0 for row in small), small[0].gpu
-    row = TableRow(key=("unattributed",), gpu=gpu, row=None, rest_bytes=size, parts=tuple(small), fold="folded")
+    row = TableRow(rest_bytes=sum(row.rest_bytes or 0 for row in small), parts=tuple(small), fold="folded")
     return [*(each for each in rest if each not in small), row]
 
 
 def _top(group: ProcessGroup) -> TableRow:
-    first = group.rows[0]
-    if len(group.rows) == 1:
-        return TableRow(key=first.key, gpu=first.gpu, row=first, group=group)
-    gpu = min((row.gpu for row in group.rows), key=lambda gpu: gpu.order)
-    return TableRow(key=group.key, gpu=gpu, row=None, group=group, fold="folded")
+    return TableRow(row=group.rows[0], group=group) if len(group.rows) == 1 else TableRow(group=group, fold="folded")
 
 
 def _with_children(
@@ -93,9 +88,7 @@ def _with_children(
 def _children(group: ProcessGroup) -> list[TableRow]:
     pids = () if group.run is None or group.ranks_elsewhere else group.run.pids  # elsewhere: which these are is unknown
     ranks = {key: f"rank {at}: " for at, key in enumerate(pids)} if len(pids) > 1 else {}
-    leads = [ranks.get(row.process.key, "") for row in group.rows]
-    rows = zip(group.rows, leads, strict=True)
-    return [TableRow(key=row.key, gpu=row.gpu, row=row, group=group, lead=lead) for row, lead in rows]
+    return [TableRow(row=row, group=group, lead=ranks.get(row.process.key, "")) for row in group.rows]
 
 
 def _connected(rows: Sequence[TableRow]) -> Iterator[TableRow]:

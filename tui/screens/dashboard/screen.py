@@ -571,7 +571,7 @@ class DashboardScreen(ProcessTableScreen):
         """The GPU under the cursor of the rows; otherwise that of the table's row, or the first one."""
         rows, selected = self.query_one(GpuRows), self.table.selected
         if rows.has_focus and rows.selected is not None:
-            return rows.selected.key
+            return rows.selected.reading.key
         if selected is not None:
             return selected.gpu.key
         shown = self.app.board.displayed_gpus if self.app.board else ()

@@ -39,8 +39,7 @@ class _Node(msgspec.Struct):
         """Its row; the row of an ancestor stands for all processes below it."""
         if self.row is not None:
             return self.row
-        below, pid = self.processes, self.ancestor.pid if self.ancestor else 0
-        return TableRow(key=("ancestor", pid), gpu=below[0].gpu, row=None, ancestor=self.ancestor, below=below)
+        return TableRow(ancestor=self.ancestor, below=self.processes)
 
     def contains(self, other: _Node) -> bool:
         """Return True if the other node is this one, or below it."""
@@ -116,9 +115,8 @@ def _with_processes(nodes: Sequence[_Node]) -> list[_Node]:
 def _table_row(key: ProcessKey, rows: Sequence[ProcessRow]) -> TableRow:
     """Return the row of a process, on one GPU or on several."""
     if len(rows) == 1:
-        return TableRow(key=rows[0].key, gpu=rows[0].gpu, row=rows[0])
-    group = ProcessGroup(key=("process", *key), rows=tuple(rows))
-    return TableRow(key=group.key, gpu=rows[0].gpu, row=None, group=group)
+        return TableRow(row=rows[0])
+    return TableRow(group=ProcessGroup(key=("process", *key), rows=tuple(rows)))
 
 
 def _matching(node: _Node, wanted: Sequence[str]) -> _Node | None:

@@ -77,7 +77,8 @@ async def test_every_device_has_a_line_below_its_gpu(
     async with on_first_board(app, size):
         lines = screen_lines(app)
         assert all(cell_len(line) == size[0] for line in lines)
-        listed = [row.draw().plain for row in app.screen.query_one(GpuRows).rows]
+        table = app.screen.query_one(GpuRows)
+        listed = [table.cells_of(row).plain for row in table.rows]
         assert [line[1:].split("  ")[0].split("█")[0].split("'")[0].strip() for line in listed] == [
             "0",
             "0:3:0 1c.3g.40gb",
@@ -137,7 +138,7 @@ async def test_rows_follow_a_new_layout_and_the_cursor_stays_on_its_device(
             app._sampler._source.snapshots = [make_snapshot([replace(whole, mig=mig or None), *others], time=at)]
             await until_shown(pilot, lambda: app.board.snapshot.time == at)
             await pilot.pause()
-            return [row.draw().plain[:6].rstrip() for row in rows.rows]
+            return [rows.cells_of(row).plain[:6].rstrip() for row in rows.rows]
 
         assert await show(*whole.mig, at=2_000.5) == [" 0", " 0:3:0", " 0:3:1", "▶0:9 1", " 1", " 2", " 3", " 4"]
         assert await show(whole.mig[2], at=2_001.0) == [" 0", "▶0:9 1", " 1", " 2", " 3", " 4"]
