@@ -14,7 +14,7 @@ from ..draw.palette import colour_of, on_colour
 from ..draw.text_output import printable
 from ..keys import bind
 from ..widgets.keys_line import KeysLine
-from ..widgets.row_table import StaticLines
+from ..widgets.static_lines import StaticLines
 from .base import BoardApp, DrawnScreen, is_complete
 
 if TYPE_CHECKING:

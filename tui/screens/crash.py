@@ -30,7 +30,7 @@ from ..job.would_fit import quick_suggestions
 from ..keys import bind, shown_key
 from ..reports.crash_text import explanation_lines, snapshot_lines
 from ..widgets.keys_line import KeysLine
-from ..widgets.row_table import StaticLines
+from ..widgets.static_lines import StaticLines
 from .base import BoardApp, is_ascii_only
 from .step.screen import show_step
 

@@ -29,7 +29,7 @@ from ..draw.text_output import printable
 from ..keys import bind, shown_key
 from ..reports.preflight_text import MARK_WIDTH, count_outcomes, outcome_lines, outcome_mark, summary_line
 from ..widgets.keys_line import KeysLine
-from ..widgets.row_table import StaticLines
+from ..widgets.static_lines import StaticLines
 from .base import BoardApp
 
 # Preflight progress as text: a row for each check, a summary, and a one-line mark for other screens.

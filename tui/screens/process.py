@@ -22,8 +22,6 @@ from ..draw.labels import (
     SEPARATOR,
     badge,
     budget_label,
-    figure_reason,
-    figure_text,
     format_duration,
     left_and_right,
     process_name,
@@ -31,10 +29,11 @@ from ..draw.labels import (
     urgent_label,
 )
 from ..draw.palette import STATUSES
+from ..draw.process_figures import figure_reason, figure_text
 from ..draw.text_output import printable
 from ..keys import bind
 from ..widgets.keys_line import KeysLine
-from ..widgets.row_table import StaticLines
+from ..widgets.static_lines import StaticLines
 from .base import BoardApp, DrawnScreen, ShowsProcess, is_complete
 
 if TYPE_CHECKING:

@@ -13,7 +13,8 @@ from vramtop.monitor.board.capacity import DeviceCapacity, count_devices
 from vramtop.monitor.board.fit_result import DeviceVerdict, FitResult
 
 from ..draw.bars import BarRange, BarSegment, Cell, component_segments, draw_bar, memory_segment
-from ..draw.labels import MUTED, badge, bar_content
+from ..draw.gpu_bars import bar_content
+from ..draw.labels import MUTED, badge
 from ..draw.palette import COMPONENTS, OTHER_MEMORY, VERDICTS, MemoryKind, colour_of, component_mark, peak_place
 
 METHOD_LABELS: Mapping[Method, str] = {

@@ -122,9 +122,6 @@ def _has_in_order(letters: str, name: str) -> bool:
     return all(letter in rest for letter in letters)
 
 
-# A choice of one of many words: a list that typing narrows down.
-
-
 class SearchChoice(Choice):
     """Shows the chosen word; Enter or a click opens the list of all words, in which typing searches."""
 

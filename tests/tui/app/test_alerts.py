@@ -12,7 +12,7 @@ from vramtop.tui.app import app as user_signals
 from vramtop.tui.app.app import AppOptions, VramtopApp
 from vramtop.tui.app.view_only_app import ViewOnlyApp
 from vramtop.tui.screens.alerts import AlertsScreen
-from vramtop.tui.widgets.row_table import StaticLines
+from vramtop.tui.widgets.static_lines import StaticLines
 
 GIB = 2**30
 SENTENCE = "11.0 GiB of GPU 0 belong to no visible process"

@@ -6,10 +6,11 @@ import pytest
 
 from vramtop.estimator.budget import Budget
 from vramtop.estimator.estimation import estimate
-from vramtop.estimator.job.job import Inference, Job, ModelSpec, Training
+from vramtop.estimator.job.job import Job
+from vramtop.estimator.job.settings import Inference, ModelSpec, Training
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.snapshot.snapshot import GpuProcess, GpuReading, Snapshot, WatchedJob
-from vramtop.tui.draw.labels import budget_cells
+from vramtop.tui.draw.gpu_bars import budget_cells
 from vramtop.tui.draw.palette import COMPONENTS, component_mark
 
 

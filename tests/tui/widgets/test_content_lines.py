@@ -5,7 +5,7 @@ from textual.app import App, ComposeResult
 from textual.content import Content
 from textual.visual import Visual
 
-from vramtop.tui.widgets.row_table import ContentLines
+from vramtop.tui.widgets.content_lines import ContentLines
 
 LINES = [
     Content.assemble(("held ", "$foreground 65%"), ("████", "#60a5fa"), "  12.5 GiB"),

@@ -12,18 +12,16 @@ from textual.events import Resize
 from vramtop.estimator.budget import Budget
 from vramtop.estimator.common.sizes import format_gib
 from vramtop.monitor.board.board import ProcessRow
+from vramtop.monitor.board.comparison import Comparison
 from vramtop.monitor.probe.probe_reader import STALE_SECONDS
 
 from ...draw.bars import BarSegment, draw_bar, split_beyond
+from ...draw.gpu_bars import bar_content, beyond_budget_bytes, held_colour
 from ...draw.labels import (
     MUTED,
     badge,
-    bar_content,
-    beyond_budget_bytes,
     difference_label,
     format_duration,
-    held_colour,
-    high_water_label,
     phase_label,
     run_moments,
     signed_gib,
@@ -32,7 +30,7 @@ from ...draw.memory_graph import Readings
 from ...draw.palette import COMPONENTS, STATUSES, colour_of
 from ...keys import shown_key
 from ...widgets.budget_view import budget_bar, model_lines, peak_line, phase_table, remark_lines, short_gpu_name
-from ...widgets.row_table import StaticLines
+from ...widgets.static_lines import StaticLines
 from ..base import is_ascii_only
 from ..step.step_graph import GPU_TOTAL
 from .run_graph import BOUND, EXPECTED, LevelLine, RunGraph, RunGraphData, graph_top_bytes
@@ -291,4 +289,14 @@ def _status_line(row: ProcessRow, now: float) -> Content:
     phase = f" · {named}" if named else ""
     since = next((mark.time for mark in reversed(row.phase_starts) if mark.phase == comparison.phase), None)
     phase += f" for {format_duration(max(0.0, now - since))}" if phase and since is not None else ""
-    return Content.assemble(status, f"{difference}{phase} · {comparison.sentence} · {high_water_label(comparison)}")
+    return Content.assemble(status, f"{difference}{phase} · {comparison.sentence} · {_high_water(comparison)}")
+
+
+def _high_water(comparison: Comparison) -> str:
+    """Return the maximum that a process has held, and who measured it: ``most 60.6 (seen every 1.0 s)``."""
+    high = comparison.peak_usage
+    if high is None:
+        return "most n/a"
+    interval = "" if high.interval_seconds is None else f" every {high.interval_seconds:.1f} s"
+    how = {"probe": "by torch's counters", "accounting": "by the driver", "seen": f"seen{interval}"}[high.source]
+    return f"most {format_gib(high.size_bytes)} ({how})"

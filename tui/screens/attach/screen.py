@@ -50,7 +50,7 @@ from ...keys import bind, shown_key
 from ...reports.divergence_text import divergence_content
 from ...widgets.budget_view import is_better_estimate
 from ...widgets.keys_line import KeysLine
-from ...widgets.row_table import StaticLines
+from ...widgets.static_lines import StaticLines
 from ..base import BoardApp, is_view_only
 from ..crash import open_crash_on
 from ..step.screen import LiveStepScreen

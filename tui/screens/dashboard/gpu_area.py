@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import msgspec
 from textual.containers import Container
 
 from ...draw.labels import WORST_FIRST, severity_rank
-from ...widgets.row_table import ContentLines, StaticLines
+from ...widgets.content_lines import ContentLines
+from ...widgets.static_lines import StaticLines
 from .gpu_panel import panel_lines
 from .gpu_rows import GpuRows, gpu_name_width, gpu_row_titles, names_jobs, shows_hardware, stale_seconds
 from .panel_shape import PanelShape
@@ -27,28 +27,12 @@ if TYPE_CHECKING:
 
     from ...draw.memory_graph import Readings
     from ..base import BoardFeed
+    from .layout import DashboardLayout
     from .panel_places import PanelPlace
 
 
 _MIN_DETAILS_WIDTH = 100
 """Cells of a panel that has room for more than utilisation, power and temperature."""
-
-
-class DashboardLayout(msgspec.Struct, frozen=True, kw_only=True):
-    """Heights of the parts between header and footer."""
-
-    panels: tuple[PanelPlace, ...] | None
-    """The place of each GPU's panel; None: one row each."""
-    graph_height: int
-    """Height of the graph in the open panel."""
-    gpu_height: int
-    """Height of all panels or of all rows, without the open panel."""
-    titles: bool = False
-    """Show a line of titles above the rows."""
-    open_panel: bool = False
-    """Show the panel of the selected GPU below the rows."""
-    pending_height: int
-    legend: bool
 
 
 class GpuArea:

@@ -11,7 +11,8 @@ from textual.content import Content
 from vramtop.estimator.common.sizes import GIB, format_gib
 
 from ...draw.bars import Cell
-from ...draw.labels import BUDGET_LINE, MUTED, bar_content, held_colour, run_moments, worst_row
+from ...draw.gpu_bars import BUDGET_LINE, bar_content, held_colour
+from ...draw.labels import MUTED, run_moments, worst_row
 from ...draw.memory_graph import Readings, TimelineMark, graph_levels, level_rows, timeline_cells, timeline_marks
 from ...draw.palette import colour_of, ink_on
 from .panel_shape import PanelShape, panel_line

@@ -10,18 +10,15 @@ from textual.content import Content
 from vramtop.estimator.common.sizes import UNSEEN_BYTES, format_gib
 from vramtop.monitor.snapshot.mig_devices import MigDevice
 
+from ...draw.gpu_bars import bar_content, budget_cells, held_cells, is_uncertain
+from ...draw.gpu_figures import gpu_figure_parts
 from ...draw.labels import (
     FAINT,
     MUTED,
     SEPARATOR,
     alarm,
     badge,
-    bar_content,
-    budget_cells,
     format_duration,
-    gpu_figure_parts,
-    held_cells,
-    is_uncertain,
     job_name,
     join_to_width,
     left_and_right,

@@ -10,24 +10,26 @@ from textual.binding import Binding, BindingType
 from textual.content import Content
 from textual.message import Message
 
+from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import GIB, format_gib
 from vramtop.monitor.board.board import GpuRow
 from vramtop.monitor.snapshot.mig_devices import MigDevice
-from vramtop.monitor.snapshot.snapshot import GpuKey, GpuReading
 
+from ...draw.gpu_bars import bar_content, held_cells_with_budget_mark
+from ...draw.gpu_figures import hardware_cell
 from ...draw.labels import (
     FAINT,
     MUTED,
     alarm,
-    bar_content,
+    badge,
     format_duration,
-    gpu_status,
-    hardware_cell,
-    held_cells_with_budget_mark,
+    left_and_right,
     process_name,
     shorten,
+    urgent_label,
     worst_row,
 )
+from ...draw.palette import STATUSES
 from ...draw.text_output import printable
 from ...keys import bind
 from ...widgets.row_table import RowTable
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from vramtop.monitor.board.board import Board
+    from vramtop.monitor.snapshot.snapshot import GpuKey, GpuReading
 
     from ..base import BoardFeed
 
@@ -188,6 +191,43 @@ def _status(gpu: GpuRow, stale_seconds: float | None) -> Content:
         status = Content.styled(f" ! {format_duration(stale_seconds)} old ", alarm())
     status = status.truncate(_STATUS_WIDTH)
     return Content.assemble(status, " " * (_STATUS_WIDTH - status.cell_length))
+
+
+_GPU_FAULTS = {
+    "GPU_IS_LOST": "lost",
+    "RESET_REQUIRED": "reset required",
+    "NO_ANSWER": "hangs",
+    "NO_PERMISSION": "no permission",
+    "NOT_LISTED": "not listed",
+    "ASLEEP": "asleep",
+    "CONNECTING": "connecting",
+    "SILENT": "silent",
+    "UNREACHABLE": "unreachable",
+    "NO_GPU": "no GPU",
+}
+"""A word for each fault of a whole GPU, or of a host, by its code."""
+
+
+def gpu_status(gpu: GpuRow, width: int) -> Content:
+    """Return the GPU's state by its worst job: sign, word, and at the right the difference; or why there is no job."""
+    for fault in gpu.reading.faults:
+        if fault.field is None:
+            return Content.styled(f" ! {_GPU_FAULTS.get(fault.code, 'cannot be read')} ", alarm())
+    row = worst_row(gpu.rows)
+    if row and row.comparison:
+        mark, beside = STATUSES[row.comparison.status], urgent_label(row)
+        status = badge(mark, row.comparison.status)
+        if status.cell_length + len(beside) > width:
+            word, beside = (beside, "") if row.comparison.status == "growing" else (mark.short_word, beside)
+            status = badge(replace(mark, word=word), row.comparison.status)
+        return left_and_right(status, Content.assemble(beside), width)
+    if gpu.reading.mig is not None:
+        count = len(gpu.reading.mig)
+        return Content.styled(f" MIG, {count or 'no'} device{'' if count == 1 else 's'}", MUTED)
+    if gpu.reading.processes is None:
+        return Content.styled(" processes n/a", MUTED)
+    reason = next((row.no_budget_reason for row in gpu.rows if row.no_budget_reason), "no budget")
+    return Content.styled(f" {reason}" if gpu.rows else " idle", MUTED)
 
 
 def _job_gpu_row_text(gpu: GpuRow) -> Content:

@@ -11,7 +11,8 @@ from vramtop.estimator.common.sizes import GIB, format_gib
 from vramtop.monitor.host.kinds import kind_label
 from vramtop.monitor.snapshot.gpu_list import gpu_list
 
-from ...draw.labels import CellText, Tone, severity_rank, shorten, status_tone, worst_row
+from ...draw.cell_text import CellText, Tone, status_tone
+from ...draw.labels import severity_rank, shorten, worst_row
 from ...draw.palette import STATUSES
 from ...draw.text_output import printable
 

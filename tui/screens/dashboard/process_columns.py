@@ -14,9 +14,11 @@ from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import format_gib
 from vramtop.monitor.snapshot.demand import DRIVER_FIGURES, Demand, ProcessFigure
 
-from ...draw.labels import CellText, budget_label, difference_label, figure_text, format_duration, status_tone
+from ...draw.cell_text import CellText, status_tone
+from ...draw.labels import budget_label, difference_label, format_duration
+from ...draw.process_figures import figure_text
 from ...draw.text_output import printable
-from ...widgets.row_table import Column, fit_columns
+from ...widgets.columns import Column, fit_columns
 from .process_cells import (
     STATUS_WIDTH,
     figure_tone,

@@ -13,7 +13,8 @@ from vramtop.estimator.common.sizes import format_gib
 from vramtop.monitor.board.process_groups import GroupKey, ProcessGroup
 from vramtop.monitor.snapshot.mig_devices import MigDevice
 
-from ...draw.labels import WORST_FIRST, CellText, severity_rank
+from ...draw.cell_text import CellText
+from ...draw.labels import WORST_FIRST, severity_rank
 from ...draw.palette import unattributed_label
 from ...draw.text_output import printable
 from .process_cells import (
@@ -95,7 +96,7 @@ class TableRow(msgspec.Struct, frozen=True, kw_only=True):
             return self.row.gpu
         if self.group is not None:
             return min((row.gpu for row in self.group.rows), key=lambda gpu: gpu.order)
-        return self.rest_of or (*self.parts, *self.below)[0].gpu
+        return self.rest_of or (self.parts[0].gpu if self.parts else self.below[0].gpu)
 
     @property
     def rows(self) -> tuple[ProcessRow, ...]:

@@ -37,7 +37,7 @@ from ...keys import ALT_DIGIT_CHARACTERS, bind, shown_key
 from ...widgets.action_label import ActionLabel
 from ...widgets.choice import Choice, ChoiceMenu
 from ...widgets.keys_line import KeysLine
-from ...widgets.row_table import StaticLines
+from ...widgets.static_lines import StaticLines
 from ..base import BoardApp
 from ..preflight import PreflightMark, open_preflight
 from .advice import Capacity, QuickEstimatorFor, advice_on, capacity_fingerprint

@@ -29,7 +29,7 @@ from ...widgets.budget_view import (
     remark_lines,
     verdict_line,
 )
-from ...widgets.row_table import StaticLines
+from ...widgets.static_lines import StaticLines
 from ..base import is_ascii_only
 from .advice import Capacity
 from .headline import headline

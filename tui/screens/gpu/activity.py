@@ -10,7 +10,9 @@ from textual.content import Content
 from vramtop.estimator.common.sizes import format_gib
 from vramtop.monitor.snapshot.mig_devices import MigDevice
 
-from ...draw.labels import MUTED, bar_content, held_cells_with_budget_mark, power_words
+from ...draw.gpu_bars import bar_content, held_cells_with_budget_mark
+from ...draw.gpu_figures import power_words
+from ...draw.labels import MUTED
 from ...draw.palette import colour_of
 from .lines import LineShape, bar_line, history_line, labelled, line_shape, share_bar, whole_figure
 

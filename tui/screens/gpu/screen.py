@@ -13,16 +13,19 @@ from vramtop.estimator.common.records import replace
 from vramtop.monitor.snapshot.clock_reasons import clock_reasons
 from vramtop.monitor.storage.settings.schema import COLUMNS, SORT
 
-from ...draw.labels import MUTED, alarm, format_duration, join_to_width, left_and_right, reason_badge
+from ...draw.gpu_figures import reason_badge
+from ...draw.labels import MUTED, alarm, format_duration, join_to_width, left_and_right
 from ...draw.text_output import printable
 from ...keys import bind, shown_key
+from ...widgets.content_lines import ContentLines
 from ...widgets.keys_line import KeysLine
-from ...widgets.row_table import ContentLines, StaticLines
+from ...widgets.static_lines import StaticLines
 from ..base import BoardApp, DrawnScreen, ShowsGpus, is_complete
 from ..dashboard.gpu_graph import graph_span
 from ..dashboard.gpu_rows import stale_seconds
+from ..dashboard.process_actions import PROCESS_KEYS, ProcessTableScreen
 from ..dashboard.process_columns import columns_named
-from ..dashboard.process_table import PROCESS_KEYS, ProcessTable, ProcessTableScreen
+from ..dashboard.process_table import ProcessTable
 from .activity import Histories, activity_lines
 from .activity_graph import MIN_GRAPH_LINES, ActivityGraph
 from .hardware import fact_lines, reason_lines

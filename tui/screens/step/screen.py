@@ -15,12 +15,12 @@ from vramtop.estimator.common.sizes import format_gib
 from vramtop.estimator.estimation import UNTRACED, why_untraced
 
 from ...background.latest_only_task import JobEstimates, LatestOnlyTask
-from ...draw.labels import legend_line
+from ...draw.legend import legend_line
 from ...draw.text_output import printable
 from ...keys import bind
 from ...widgets.budget_view import peak_line
 from ...widgets.keys_line import KeysLine
-from ...widgets.row_table import StaticLines
+from ...widgets.static_lines import StaticLines
 from ..base import BoardApp, is_ascii_only
 from .step_graph import GPU_TOTAL, RESERVED, StepGraph, step_top_bytes
 from .tensors import tensor_lines

@@ -8,7 +8,7 @@ from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.snapshot.demand import CurrentDemand, Demand
 from vramtop.monitor.snapshot.snapshot import HostLoad
 from vramtop.tui.app.app import AppOptions, VramtopApp
-from vramtop.tui.screens.dashboard.screen import has_room, host_line
+from vramtop.tui.screens.dashboard.host_line import has_room, host_line
 
 GIB = 2**30
 LOAD = HostLoad(

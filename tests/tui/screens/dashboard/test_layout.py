@@ -2,10 +2,9 @@ from itertools import product
 
 import pytest
 
-from vramtop.tui.screens.dashboard.gpu_area import DashboardLayout
+from vramtop.tui.screens.dashboard.layout import DashboardLayout, plan_layout
 from vramtop.tui.screens.dashboard.panel_places import PanelNeed, PanelPlace, place_panels
 from vramtop.tui.screens.dashboard.panel_shape import FRAME_LINES, JOBLESS_LINES
-from vramtop.tui.screens.dashboard.screen import plan_layout
 
 
 def plan(needs: list[PanelNeed], size: tuple[int, int] = (120, 37), **changes) -> DashboardLayout:

@@ -17,7 +17,8 @@ from waiting import until_shown
 
 from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import GIB
-from vramtop.estimator.job.job import Job, ModelSpec
+from vramtop.estimator.job.job import Job
+from vramtop.estimator.job.settings import ModelSpec
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.snapshot.faults import Fault
 from vramtop.monitor.snapshot.snapshot import GpuReading, MigReading, Snapshot, WatchedJob
@@ -29,7 +30,7 @@ from vramtop.tui.screens.dashboard.gpu_area import GpuPanel
 from vramtop.tui.screens.dashboard.gpu_rows import GpuRows, gpu_name_width, gpu_row_line, gpu_row_titles
 from vramtop.tui.screens.dashboard.process_rows import in_order, matching, table_rows
 from vramtop.tui.screens.dashboard.process_table import ProcessTable
-from vramtop.tui.screens.dashboard.signals import termination_details
+from vramtop.tui.screens.dashboard.signal_text import termination_details
 
 Make = Callable[..., Any]
 TUNE = Job(name="tune", model=ModelSpec(id="gpt2"))

@@ -7,7 +7,7 @@ import pytest
 from vramtop.estimator.common.records import replace
 from vramtop.monitor.board.board import AttachProgress, NoBudgetReason
 from vramtop.monitor.board.watchlist import Watchlist
-from vramtop.tui.screens.dashboard.screen import _COUNTED, summary_line
+from vramtop.tui.screens.dashboard.summary_line import _COUNTED, summary_line
 
 
 @pytest.mark.parametrize(

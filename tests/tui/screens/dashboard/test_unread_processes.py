@@ -16,9 +16,9 @@ from vramtop.monitor.fleet.fleet import Fleet
 from vramtop.monitor.fleet.hosts_board import hosts_snapshot
 from vramtop.monitor.sources.nvml.nvml_source import NvmlSource
 from vramtop.tui.cli.main import main
-from vramtop.tui.draw.labels import gpu_status
+from vramtop.tui.screens.dashboard.gpu_rows import gpu_status
 from vramtop.tui.screens.dashboard.process_rows import table_rows
-from vramtop.tui.screens.dashboard.screen import summary_line
+from vramtop.tui.screens.dashboard.summary_line import summary_line
 
 
 @pytest.fixture

@@ -9,12 +9,13 @@ from waiting import until_shown
 from vramtop.estimator.budget import Budget, Learned
 from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import GIB
-from vramtop.estimator.job.job import Job, ModelSpec
+from vramtop.estimator.job.job import Job
+from vramtop.estimator.job.settings import ModelSpec
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.snapshot.snapshot import WatchedJob
 from vramtop.tui.screens.dashboard.gpu_panel import panel_lines
 from vramtop.tui.screens.dashboard.panel_shape import PanelShape
-from vramtop.tui.screens.dashboard.screen import pending_line
+from vramtop.tui.screens.dashboard.pending_list import pending_line
 from vramtop.tui.screens.fit.screen import FitCheckScreen
 
 JOB = Job(name="tune", model=ModelSpec(id="Llama-3.1-8B"))

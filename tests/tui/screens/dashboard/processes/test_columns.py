@@ -18,6 +18,7 @@ from vramtop.monitor.snapshot.faults import Fault
 from vramtop.monitor.snapshot.snapshot import FIRST_SAMPLE, GpuProcess, GpuReading, ProcessFigures, Source, WatchedJob
 from vramtop.monitor.sources.nvml.nvml_source import NvmlSource
 from vramtop.tui.app.app import AppOptions, VramtopApp
+from vramtop.tui.screens.dashboard.column_dialog import ColumnDialog
 from vramtop.tui.screens.dashboard.process_columns import (
     COLUMNS,
     all_columns,
@@ -27,7 +28,7 @@ from vramtop.tui.screens.dashboard.process_columns import (
     moved,
 )
 from vramtop.tui.screens.dashboard.process_rows import in_order, table_rows
-from vramtop.tui.screens.dashboard.process_table import ColumnDialog, ProcessTable
+from vramtop.tui.screens.dashboard.process_table import ProcessTable
 from vramtop.tui.screens.dashboard.table_view import TableView
 
 GIB = 2**30

@@ -16,7 +16,8 @@ from textual.widgets import Button
 from waiting import until_shown
 
 from vramtop.estimator.common.records import replace
-from vramtop.estimator.job.job import Job, ModelSpec, Parallel
+from vramtop.estimator.job.job import Job
+from vramtop.estimator.job.settings import ModelSpec, Parallel
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.host.terminate import ProcessTermination
 from vramtop.monitor.snapshot.snapshot import Source, WatchedJob
@@ -24,10 +25,10 @@ from vramtop.tui.app.app import AppOptions, VramtopApp
 from vramtop.tui.cli.main import main
 from vramtop.tui.screens.dashboard.process_table import ProcessTable
 from vramtop.tui.screens.dashboard.screen import DashboardScreen
-from vramtop.tui.screens.dashboard.signals import TerminateScreen
-from vramtop.tui.widgets.row_table import StaticLines
+from vramtop.tui.screens.dashboard.signal_dialog import TerminateScreen
+from vramtop.tui.widgets.static_lines import StaticLines
 
-TERMINATE = "vramtop.tui.screens.dashboard.signals"
+TERMINATE = "vramtop.tui.screens.dashboard.signal_dialog"
 GRACE = "vramtop.monitor.host.terminate.GRACE_SECONDS"
 SLEEPY = "import time; print(flush=True); time.sleep(60)"
 SLOW = (

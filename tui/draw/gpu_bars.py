@@ -1,0 +1,178 @@
+"""The two bars of a GPU on the scale of its total memory: what is held now, and the budget of its jobs.
+
+Both begin with the jobs, so that the same place is the same byte: what a job holds beyond the upper bound of its
+budget is red, and lies right of the budget's range. Everything else that is held follows. A new kind of memory is a
+row of ``palette.OTHER_MEMORY``, from which legends are made, and a segment here.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from rich.cells import cell_len
+from textual.content import Content
+
+from vramtop.estimator.common.sizes import UNSEEN_BYTES, format_gib
+
+from .bars import BarRange, BarSegment, Cell, beyond_segment, cell_runs, component_segments, draw_bar, memory_segment
+from .labels import process_name, signed_gib, worst_row
+from .palette import STATUSES, colour_of, ink_on
+from .text_output import printable
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from vramtop.estimator.budget import Budget
+    from vramtop.monitor.board.board import GpuRow, ProcessRow
+    from vramtop.monitor.snapshot.snapshot import GpuReading
+
+
+BUDGET_LINE = "━"
+_MIN_PROCESS_CELLS = 1.5
+"""Processes of fewer cells are drawn as one segment."""
+_MARK = "┃"
+_SHORT_NAMES = (9, 6)
+"""Characters that are left of a name in a narrow segment."""
+
+
+def held_cells(gpu: GpuRow, width: int, *, figures: bool = True, label_end: int | None = None) -> list[Cell]:
+    """Draw what is held now: jobs, what they hold beyond their budgets, other processes, the driver.
+
+    The GPU's total must be known.
+
+    Args:
+        gpu: with its processes.
+        width: in cells.
+        figures: write the size of each process, and how far jobs are from their budgets.
+        label_end: the cell at which labels end; None: they may stand anywhere.
+    """
+    reading, total = gpu.reading, gpu.reading.total_bytes or 1
+    jobs = [row for row in gpu.rows if row.budget]
+    others = [row for row in gpu.rows if not row.budget]
+    least = _MIN_PROCESS_CELLS * total / width if width else 0.0
+    seen = [row for row in others if (row.process.used_bytes or 0) >= least]
+    small = sum(size for row in others if (size := row.process.used_bytes or 0) < least)
+    beyond = [beyond_budget_bytes(row) for row in jobs]
+    words, colour = _difference(gpu) if figures else ("", None)
+    segments = [_process_segment(row, less_bytes=more, figures=figures) for row, more in zip(jobs, beyond, strict=True)]
+    segments.append(beyond_segment(sum(beyond), words))
+    segments += [_process_segment(row, figures=figures) for row in seen]
+    segments.append(BarSegment(size_bytes=small, colour=colour_of("no_budget")))
+    rest = (reading.used_bytes if reading.processes is None else reading.remaining_bytes) or 0
+    segments.append(memory_segment("unattributed", rest, min_one_cell=rest * 100 >= total))
+    segments.append(memory_segment("reserved", _unavailable_bytes(reading)))
+    cells = draw_bar(segments, scale_bytes=total, width=width, label_end=label_end)
+    return _with_end_label(cells, words, colour) if words else cells
+
+
+def beyond_budget_bytes(row: ProcessRow) -> int:
+    """Return what the process holds beyond the upper bound of its budget; 0 if that is a guess, or not known."""
+    if row.budget is None or row.comparison is None or row.comparison.status == "incomplete":
+        return 0
+    beyond = (row.process.used_bytes or 0) - row.budget.peak.shown_high_bytes
+    return beyond if beyond >= UNSEEN_BYTES else 0
+
+
+def budget_cells(gpu: GpuRow, width: int) -> Sequence[Cell] | None:
+    """Draw the budget of the known jobs by component, with its range; None if no job is known.
+
+    It is hatched if settings of a job are guessed.
+    """
+    components, expected = gpu.components, gpu.expected_bytes
+    if components is None or expected is None:
+        return None
+    slack = memory_segment("slack", expected - components.total_bytes)
+    segments = (*component_segments(components, budget=_wording_budget(gpu), uncertain=is_uncertain(gpu)), slack)
+    span = BarRange(low_bytes=gpu.low_bytes or expected, high_bytes=gpu.high_bytes or expected)
+    return _drawn_budget(segments, gpu.reading.total_bytes or 1, width, span)
+
+
+@lru_cache(maxsize=64)
+def _drawn_budget(segments: tuple[BarSegment, ...], scale_bytes: int, width: int, span: BarRange) -> tuple[Cell, ...]:
+    """Return the cells; cached, as a budget rarely changes."""
+    return tuple(draw_bar(segments, scale_bytes=scale_bytes, width=width, marked=span))
+
+
+def _wording_budget(gpu: GpuRow) -> Budget | None:
+    """Return a budget in whose words the sum can be shown: of the only job, or of any if all are servers."""
+    budgets = [row.budget for row in gpu.rows_with_budget if row.budget is not None]
+    alike = len(budgets) == 1 or all(budget.serving is not None for budget in budgets)
+    return budgets[0] if budgets and alike else None
+
+
+def is_uncertain(gpu: GpuRow) -> bool:
+    """Return True if settings of a job on this GPU are guessed."""
+    return any(row.comparison is not None and row.comparison.status == "incomplete" for row in gpu.rows)
+
+
+def held_cells_with_budget_mark(gpu: GpuRow, width: int) -> list[Cell]:
+    """Draw what is held now, with a mark where the budget expects it to end."""
+    if gpu.expected_bytes is None or not width:
+        return held_cells(gpu, width, figures=False)
+    at = min(width - 1, max(0, round(gpu.expected_bytes * width / (gpu.reading.total_bytes or 1)) - 1))
+    cells = held_cells(gpu, width, figures=False, label_end=at)
+    ground = cells[at].ground
+    cells[at] = Cell(_MARK, ground and ink_on(ground), ground)
+    return cells
+
+
+def bar_content(cells: Sequence[Cell]) -> Content:
+    """Return the cells with their colours."""
+    return Content.assemble(*((text, _style(text, colour, ground)) for text, colour, ground in cell_runs(cells)))
+
+
+def _style(text: str, colour: str | None, ground: str | None) -> str:
+    if ground is not None:
+        return f"{colour or ink_on(ground)} on {ground}"
+    return colour or ("bold" if text == _MARK else "")
+
+
+def _unavailable_bytes(reading: GpuReading) -> int:
+    """Return memory that no job can use: the driver's, or what the host holds of memory that GPU and host share."""
+    if not reading.shares_host_memory:
+        return reading.reserved_bytes or 0
+    if reading.total_bytes is None or reading.used_bytes is None or reading.free_bytes is None:
+        return 0
+    return max(0, reading.total_bytes - reading.used_bytes - reading.free_bytes)
+
+
+def _process_segment(row: ProcessRow, *, figures: bool, less_bytes: int = 0) -> BarSegment:
+    name = printable(row.job.label) if row.job and row.job.has_label else process_name(row.process)
+    size = format_gib(row.process.used_bytes)
+    names = [name, *(f"{name[:length]}…" for length in _SHORT_NAMES if length < len(name) - 1)]
+    if cell_len(name) != len(name):  # a cell has one character
+        labels = [size] if figures else []
+    elif figures:
+        labels = [f"{name} {size}", name, *(f"{each} {size}" for each in names[1:]), *names[1:]]
+    else:
+        labels = names
+    held = (row.process.used_bytes or 0) - less_bytes
+    return BarSegment(size_bytes=held, colour=held_colour(row), labels=tuple(labels))
+
+
+def held_colour(row: ProcessRow) -> str:
+    """Return the calm colour of what a process holds within its budget."""
+    if row.budget is None or row.comparison is None or row.comparison.status == "incomplete":
+        return colour_of("no_budget")
+    return colour_of("good") if row.comparison.diverges else STATUSES[row.comparison.status].colour
+
+
+def _difference(gpu: GpuRow) -> tuple[str, str | None]:
+    """Return how far the diverging jobs are from their budgets, in GiB, and the colour of the worst one."""
+    those = [row for row in gpu.rows if row.comparison and row.comparison.diverges]
+    first = worst_row(those)
+    if first is None or first.comparison is None:
+        return "", None
+    sizes = [row.comparison.difference_bytes for row in those if row.comparison]
+    known = [size for size in sizes if size is not None]
+    return signed_gib(sum(known)) if known else "", STATUSES[first.comparison.status].colour
+
+
+def _with_end_label(cells: list[Cell], words: str, colour: str | None) -> list[Cell]:
+    """Write the words behind the bar unless they stand in it already."""
+    drawn = "".join(cell.char for cell in cells)
+    start = max((at + 1 for at, cell in enumerate(cells) if cell.ground or cell.char != " "), default=0) + 1
+    if words in drawn or start + len(words) > len(cells):
+        return cells
+    return [*cells[:start], *(Cell(char, colour) for char in words), *cells[start + len(words) :]]

@@ -1,0 +1,41 @@
+"""Figures of a process that are read on demand, as text: an unknown one is n/a, and never 0."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from vramtop.estimator.common.sizes import format_gib
+from vramtop.monitor.snapshot.snapshot import FIRST_SAMPLE
+
+if TYPE_CHECKING:
+    from vramtop.monitor.snapshot.demand import ProcessFigure
+    from vramtop.monitor.snapshot.snapshot import ProcessFigures
+
+
+PENDING = "…"
+"""The figure is asked for, and not read yet."""
+
+
+def figure_text(figure: ProcessFigure, figures: ProcessFigures | None, *, live: bool) -> str:
+    """Return a figure without its unit: percent, GiB or a number; ``…`` before the first reading, n/a if unknown.
+
+    Args:
+        figure: which.
+        figures: of the process; None: the snapshot has none.
+        live: the snapshots are of this machine now; a recording contains what it contains.
+    """
+    value = getattr(figures, figure, None)
+    if value is not None:
+        return format_gib(value) if figure == "rss_bytes" else f"{value:.0f}"
+    fault = figures.fault(figure) if figures else None
+    if fault is None:
+        return PENDING if live else "n/a"
+    return PENDING if fault.code == FIRST_SAMPLE else "n/a"
+
+
+def figure_reason(figure: ProcessFigure, figures: ProcessFigures | None, *, live: bool) -> str | None:
+    """Return why a figure is n/a, in one sentence; None if it is known, or is being read."""
+    if figure_text(figure, figures, live=live) != "n/a":
+        return None
+    fault = figures.fault(figure) if figures else None
+    return fault.message if fault else "not in these readings"

@@ -1,0 +1,158 @@
+"""Base of screens with the process table: view, sort, columns, marks, signals, and leaving a run alone."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from textual import on
+from textual.app import SystemCommand
+from textual.content import Content
+from textual.events import ScreenResume
+from textual.screen import Screen
+
+from vramtop.monitor.storage.settings.schema import COLUMNS as COLUMNS_SETTING, VIEW
+
+from ...draw.labels import MUTED
+from ...keys import bind, shown_key
+from ...widgets.static_lines import StaticLines
+from .process_columns import ColumnName, columns_named
+from .process_table import ProcessTable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from vramtop.monitor.board.board import ProcessRow
+
+    from ..base import BoardApp
+    from .signals import Terminations
+
+
+PROCESS_KEYS = (
+    bind("processes.view", "view", "View"),
+    bind("processes.mark", "mark", "Mark", show=False),
+    bind("processes.columns", "columns", "Columns", show=False),
+    bind("processes.sort", "sort", "Sort"),
+    bind("processes.user", "filter_by_user", "User", show=False),
+    bind("processes.signal", "terminate", "Kill"),
+    bind("processes.signal", "explain_refusal", help_text=""),
+    bind("processes.leave_alone", "leave_alone", "Leave", show=False),
+    bind("app.back", "unmark", "Unmark", show=False),
+)
+"""Keys that act on the rows of the process table; other keys of the dashboard follow."""
+
+
+class ProcessTableScreen(Screen[None]):
+    """A screen with the process table, and a line ``#note`` above it."""
+
+    app: BoardApp
+    _terminations: Terminations | None = None
+
+    @property
+    def table(self) -> ProcessTable:
+        """The process table."""
+        return self.query_one(ProcessTable)
+
+    @property
+    def selected_process(self) -> ProcessRow | None:
+        """The process under the cursor of the table; of a run, its rank that diverges most or holds the most."""
+        selected = self.table.selected
+        return selected.process_row if selected else None
+
+    def offers(self, action: str) -> bool:
+        """Return whether a key does something now; if no process can be terminated, k says why."""
+        match action:
+            case "unmark":
+                return bool(self.table.marks)
+            case "terminate":
+                return self.app.termination_refusal is None
+            case "explain_refusal":
+                return self.app.termination_refusal is not None
+        return True
+
+    def process_commands(self) -> Iterable[SystemCommand]:
+        """Return the commands of the command palette that act on processes."""
+        yield SystemCommand("Sort", "Sort the processes by the next column", self.action_sort)
+        yield SystemCommand("Columns", "Choose the columns of the process table", self.action_columns)
+        yield SystemCommand("View", "Switch the view: runs, process tree, all processes", self.action_view)
+        if self.app.termination_refusal is None:
+            yield SystemCommand("Kill", "Signal the marked processes, or those under the cursor", self.action_terminate)
+
+    def show_table_note(self) -> None:
+        """Say so if the filter leaves no row, and how many processes are marked."""
+        line, table = self.query_one("#note", StaticLines), self.table
+        note = table.marks.sentence(can_signal=self.app.termination_refusal is None)
+        if not note and table.filter_words.split() and not table.row_count:
+            note = f"no process matches {table.filter_words!r}; {shown_key('app.back')} shows all"
+        line.show_if_any([Content.styled(note, MUTED)] if note else [])
+
+    def action_sort(self) -> None:
+        """Sort the processes by the next column."""
+        self.table.sort_by_next()
+
+    def action_columns(self) -> None:
+        """Choose the columns of the table."""
+        from .column_dialog import ColumnDialog  # not at start-up
+
+        chosen = columns_named(self.app.settings.get(COLUMNS_SETTING)) or self.table.usual_columns
+        self.app.push_screen(ColumnDialog(chosen, self.table.show_columns), self._keep_columns)
+
+    def _keep_columns(self, choice: Sequence[ColumnName] | None) -> None:
+        if choice is not None:
+            self.app.save_setting(COLUMNS_SETTING, tuple(choice))
+
+    @on(ProcessTable.DemandChanged)
+    @on(ScreenResume)
+    def _update_demand(self) -> None:
+        self.app.update_demand()
+
+    def action_view(self) -> None:
+        """Show the table's next view: runs, tree, processes."""
+        self.app.save_setting(VIEW, self.table.show_next_view())
+
+    def action_mark(self) -> None:
+        """Mark the processes under the cursor, or unmark them."""
+        self.table.mark_selected()
+
+    def action_unmark(self) -> None:
+        """Unmark all processes."""
+        self.table.clear_marks()
+
+    @on(ProcessTable.Marked)
+    def _show_marks(self) -> None:
+        """Say how many processes are marked, and what can be done with them."""
+        self.show_table_note()
+        self.refresh_bindings()
+
+    def action_terminate(self) -> None:
+        """Ask which signal to send to the marked processes, or to those under the cursor."""
+        selected, board = self.table.selected, self.app.board
+        rows = list(self.table.marks) or list(selected.rows if selected else ())
+        present = [row for row in rows if row.ended_at is None]
+        if self.app.termination_refusal:
+            self.action_explain_refusal()
+        elif board is None or not rows:
+            self.notify("There is no process under the cursor to signal.", severity="warning")
+        elif not present:
+            ended = f"Process {rows[0].process.pid} has" if len(rows) == 1 else "These processes have"
+            self.notify(f"{ended} already ended.", severity="warning")
+        else:
+            from .signals import Terminations  # not at start-up
+
+            self._terminations = self._terminations or Terminations(self)
+            self._terminations.ask(present, board)
+
+    def action_leave_alone(self) -> None:
+        """Leave the run of the process under the cursor alone, or attach to it again."""
+        row, attach = self.selected_process, self.app.attach
+        if attach is None:
+            self.notify("You cannot attach to or detach from the runs of a recording.", severity="warning")
+        elif row is None or row.ended_at is not None:
+            self.notify("There is no running process under the cursor.", severity="warning")
+        else:
+            self.notify(attach.toggle(row), markup=False)
+            self.app.rebuild_board()
+
+    def action_explain_refusal(self) -> None:
+        """Say why no process can be terminated."""
+        if self.app.termination_refusal:
+            self.notify(self.app.termination_refusal, severity="warning", markup=False)
