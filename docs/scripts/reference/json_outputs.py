@@ -8,31 +8,23 @@ from vramtop.estimator.common.fields_of import FieldsOf
 from vramtop.estimator.job.job import Job
 from vramtop.monitor.fleet.fleet import HostReading
 from vramtop.monitor.snapshot.snapshot import Snapshot, resolve_annotations
-from vramtop.tui.cli.json_types import (
-    AttachJson,
-    ConfigChangedJson,
-    ConfigJson,
-    ConfigPathJson,
-    DoctorJson,
-    EstimateJson,
-    ExplainJson,
+from vramtop.tui.cli.json_types.attach import AttachJson
+from vramtop.tui.cli.json_types.config import ConfigChangedJson, ConfigJson, ConfigPathJson
+from vramtop.tui.cli.json_types.doctor import DoctorJson
+from vramtop.tui.cli.json_types.explain import ExplainJson, HeldJson
+from vramtop.tui.cli.json_types.fit import EstimateJson, FitJson, SchedulerJson
+from vramtop.tui.cli.json_types.history import ForgottenJson, HistoryJson
+from vramtop.tui.cli.json_types.hosts import HostsJson, StreamLineJson
+from vramtop.tui.cli.json_types.models import ModelsJson, ProgramJson
+from vramtop.tui.cli.json_types.once import OnceJson
+from vramtop.tui.cli.json_types.preflight import PreflightJson
+from vramtop.tui.cli.json_types.written import (
     ExportJson,
-    FitJson,
-    ForgottenJson,
-    HeldJson,
-    HistoryJson,
-    HostsJson,
-    ModelsJson,
-    OnceJson,
-    PreflightJson,
-    ProgramJson,
     RecordingHeadJson,
     RecordJson,
     ReportJson,
-    SchedulerJson,
     ServeJson,
     SnapshotJson,
-    StreamLineJson,
 )
 from vramtop.tui.cli.measuring.measured_report import MeasureJson
 from vramtop.tui.reports.rehearsal_difference import ComparisonJson

@@ -38,7 +38,7 @@ from ..measured_runs import corrected_run
 from ..progress import Progress
 
 if TYPE_CHECKING:
-    from ..json_types import AttachJson
+    from ..json_types.attach import AttachJson
 
 
 def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from vramtop.monitor.storage.settings.schema import Setting, Value
 
     from ...draw.text_output import TextOutput
-    from ..json_types import ConfigChangedJson, ConfigJson, ConfigPathJson
+    from ..json_types.config import ConfigChangedJson, ConfigJson, ConfigPathJson
 
 # The settings in force as text of a table each, and as JSON.
 

@@ -25,7 +25,7 @@ from ..progress import Progress
 if TYPE_CHECKING:
     from vramtop.monitor.storage.settings.in_force import SettingsInForce
 
-    from ..json_types import DoctorJson
+    from ..json_types.doctor import DoctorJson
 
 _MAX_WIDTH = 80
 """Columns of the page, so that it can be read wherever it is pasted."""

@@ -32,7 +32,7 @@ from ..measured_runs import Correct, correction, estimate_job
 from ..progress import Progress
 
 if TYPE_CHECKING:
-    from ..json_types import ExplainJson, HeldJson
+    from ..json_types.explain import ExplainJson, HeldJson
 
 # The GPU on which a run failed, for its estimate: named by the user, or one of this machine's with the same memory.
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from vramtop.monitor.snapshot.snapshot import Snapshot
     from vramtop.monitor.sources.sampler import Sampler
 
-    from ..json_types import ExportJson
+    from ..json_types.written import ExportJson
 
 _ALERT_COMMAND_SECONDS = 60.0
 """Longest time that a command for an alert may take."""

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from vramtop.monitor.fleet.prometheus.prometheus_fleet import PrometheusFleet
     from vramtop.monitor.fleet.remote import RemoteFleet
 
-    from ..json_types import HostsJson, TotalsJson
+    from ..json_types.hosts import HostsJson, TotalsJson
 
 _CONNECT_SECONDS = 15.0
 """Longest time until every host has answered once; ssh itself stops connecting after 10 s."""

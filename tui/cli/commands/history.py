@@ -15,7 +15,7 @@ from ...reports.history_text import history_lines
 from ..json_text import json_text
 
 if TYPE_CHECKING:
-    from ..json_types import ForgottenJson, HistoryJson
+    from ..json_types.history import ForgottenJson, HistoryJson
 
 _UNITS = {"h": 3600.0, "d": 86_400.0, "w": 7 * 86_400.0}
 _MAX_AGE_DIGITS = 6

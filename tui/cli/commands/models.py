@@ -14,7 +14,7 @@ from ...draw.text_output import TextOutput, detect_output, format_table, truncat
 from ..json_text import json_text
 
 if TYPE_CHECKING:
-    from ..json_types import ModelJson, ModelsJson
+    from ..json_types.models import ModelJson, ModelsJson
 
     _Model: TypeAlias = BuiltInModel | NamedModel | DiffusionModel
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from vramtop.estimator.budget import Budget
     from vramtop.estimator.job.job import Job
 
-    from ..json_types import HiddenJson, OnceJson, PendingJson, RunJson
+    from ..json_types.once import HiddenJson, OnceJson, PendingJson, RunJson
 
 _ATTACH_SECONDS = 2.5
 """Time for reading the training processes; those that were not reached say so."""

@@ -28,7 +28,7 @@ from ..progress import Progress
 from ..rehearsing import may_run, offer_of, rehearsal_is_kept, rehearsing_line, what_is_known
 
 if TYPE_CHECKING:
-    from ..json_types import PreflightJson
+    from ..json_types.preflight import PreflightJson
 
 _BUDGET_SHARE = 0.75
 """Share of ``--timeout`` for the estimate, so that it ends before the check that needs it times out."""

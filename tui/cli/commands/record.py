@@ -23,7 +23,7 @@ from ..crash_report import save_fault
 from ..estimators import quick_estimate
 
 if TYPE_CHECKING:
-    from ..json_types import RecordJson
+    from ..json_types.written import RecordJson
 
 
 def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
 
-    from ..json_types import ReportJson
+    from ..json_types.written import ReportJson
 
 _RECORDING_ENDINGS = (".gz", ".jsonl")
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
 
-    from ..json_types import ServeJson
+    from ..json_types.written import ServeJson
 
 
 def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:

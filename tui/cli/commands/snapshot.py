@@ -13,7 +13,7 @@ from ..json_text import json_text
 from ..progress import Progress
 
 if TYPE_CHECKING:
-    from ..json_types import SnapshotJson
+    from ..json_types.written import SnapshotJson
 
 
 def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:

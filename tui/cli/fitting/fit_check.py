@@ -41,7 +41,7 @@ from ..rehearsing import is_open, offer_of, rehearsal_of, what_is_known
 from .machine_gpus import gpus_here
 
 if TYPE_CHECKING:
-    from ..json_types import FitJson, SuggestionJson
+    from ..json_types.fit import FitJson, SuggestionJson
 
 # The advice of ``vramtop fit``: changes with which a job fits, and the largest batch and sequence that fit.
 

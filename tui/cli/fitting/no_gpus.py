@@ -24,7 +24,7 @@ from ..json_text import json_text
 from ..rehearsing import offer_of
 
 if TYPE_CHECKING:
-    from ..json_types import CardJson, FitJson
+    from ..json_types.fit import CardJson, FitJson
 
 # Cards on which a job fits, for a machine without GPUs: from the catalogue, smallest first.
 

@@ -23,7 +23,7 @@ from .fit_check import EXIT_CODES
 from .no_gpus import find_cards
 
 if TYPE_CHECKING:
-    from ..json_types import SchedulerJson
+    from ..json_types.fit import SchedulerJson
 
 _GPUS_PER_NODE = 8
 """GPUs of a node, of which nothing is known here."""

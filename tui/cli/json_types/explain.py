@@ -1,0 +1,39 @@
+"""The JSON of ``vramtop explain``."""
+
+from typing import Annotated, Any
+
+from vramtop.estimator.advice.largest_fitting import LargestFitting
+from vramtop.estimator.budget import PlainBudget
+from vramtop.estimator.common.fields_of import FieldsOf
+from vramtop.estimator.crash.explanation import ExplanationJson
+from vramtop.estimator.crash.records import FailureJson
+from vramtop.estimator.crash.snapshot.records import MemorySnapshotJson
+
+from ..json_text import Versioned
+from .fit import SuggestionJson
+
+
+class ExplainJson(ExplanationJson, Versioned):
+    """Why a run ended out of memory, and what would have fitted."""
+
+    failures: list[FailureJson]
+    """All failures of memory in the log, in their order; empty: the file is a memory snapshot."""
+    budget: PlainBudget | None
+    """The job's estimate, as `vramtop estimate --json` prints it; null: the job is not known."""
+    suggestions: list[SuggestionJson]
+    """Changes with which the job would have fitted, the best first; empty: none, or the job is not known."""
+    largest: Annotated[dict[str, Any], FieldsOf(LargestFitting)] | None
+    """The largest batch and sequence that would have fitted; null: unknown."""
+    notes: list[str]
+    """Where the job was found, or that it is not known; empty: it was given."""
+
+
+class HeldJson(Versioned):
+    """What a memory snapshot holds whose process had not run out of memory."""
+
+    failure: None
+    """Always null: nothing failed."""
+    snapshot: MemorySnapshotJson
+    """What the memory snapshot holds."""
+    budget: PlainBudget | None
+    """The job's estimate, as `vramtop estimate --json` prints it; null: the job is not known."""

@@ -1,0 +1,31 @@
+"""The JSON of ``vramtop preflight``."""
+
+from typing import Literal, TypedDict
+
+from vramtop.monitor.preflight.check_result import CheckJson
+
+from ..json_text import Versioned
+
+
+class PythonJson(TypedDict):
+    """The interpreter that the job runs in."""
+
+    path: str
+    """Its path."""
+    origin: str
+    """How it was found."""
+
+
+class PreflightJson(Versioned):
+    """Everything that a job needs, checked."""
+
+    job: str
+    """Label of the job."""
+    result: Literal["pass", "failure", "unknown"]
+    """`pass`: no check fails; `failure`: one does; `unknown`: a decisive check came to no conclusion."""
+    python: PythonJson
+    """The interpreter that the job runs in."""
+    checks: list[CheckJson]
+    """The checks, in their order."""
+    notes: list[str]
+    """What was assumed while the job was read, one sentence each."""
