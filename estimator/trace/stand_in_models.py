@@ -62,6 +62,7 @@ def _write(name: str, repository: Path) -> None:
     words = [*_TOKENS.values(), *(f"word{number}" for number in range(int(config["vocab_size"]) - len(_TOKENS)))]
     ids = {word: number for number, word in enumerate(words)}
     numbers = {f"{kind}_id": ids[_TOKENS[kind]] for kind in ("pad_token", "bos_token", "eos_token")}
+    segments = ["token_type_ids"] if config["model_type"] == "bert" else []
     files: dict[str, Any] = {
         "config.json": {**numbers, "decoder_start_token_id": ids["<pad>"], **config},
         "tokenizer.json": _tokenizer(ids, str(config["model_type"])),
@@ -69,6 +70,7 @@ def _write(name: str, repository: Path) -> None:
             "tokenizer_class": "PreTrainedTokenizerFast",
             "chat_template": _CHAT,
             **_TOKENS,
+            "model_input_names": ["input_ids", *segments, "attention_mask"],
             "model_max_length": config.get("max_position_embeddings", 1024),
         },
         "vocab.json": ids,

@@ -295,6 +295,9 @@ def _model(cls: Any, name: Any, config: Any, kwargs: dict[str, Any], doubt: Call
             setattr(config, key, value)
     if attention:
         config._attn_implementation = attention
+    for part in (config, *(getattr(config, key, None) for key in getattr(config, "sub_configs", ()))):
+        if part is not None:  # models inside take theirs of it
+            setattr(part, "dtype" if hasattr(part, "dtype") else "torch_dtype", dtype or torch.float32)
     before = torch.get_default_dtype()
     torch.set_default_dtype(dtype or torch.float32)
     try:

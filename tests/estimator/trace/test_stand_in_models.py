@@ -1,5 +1,6 @@
 """Rehearsals of programs whose models are on the hub and not on this machine."""
 
+import json
 import sys
 from pathlib import Path
 
@@ -9,6 +10,7 @@ pytest.importorskip("torch")
 
 from vramtop.estimator.common.errors import CannotTellError
 from vramtop.estimator.trace.rehearsal import rehearse
+from vramtop.estimator.trace.stand_in_models import cache_with
 
 NAMED = """
 import torch
@@ -21,6 +23,7 @@ optimizer = torch.optim.SGD(model.parameters(), 1e-3)
 for _ in range(3):
     batch = tokenizer(["one two three"] * 4, padding="max_length", max_length=128, return_tensors="pt").to("cuda")
     assert batch["input_ids"].shape == (4, 128) and int(batch["attention_mask"].sum()) == 12
+    assert set(batch) == {"input_ids", "token_type_ids", "attention_mask"}
     model(**batch, labels=batch["input_ids"]).loss.backward()
     optimizer.step()
 """
@@ -74,3 +77,9 @@ except Exception as error:
     with pytest.raises(CannotTellError) as caught:
         rehearse([sys.executable, name])
     assert "asked: 1" in caught.value.output
+
+
+def test_a_tokenizer_gives_a_model_what_it_takes_alone(tmp_path: Path) -> None:
+    made = Path(cache_with(["Qwen/Qwen2.5-0.5B"], tmp_path, {"HF_HOME": str(tmp_path / "hf")})["HF_HUB_CACHE"])
+    (settings,) = made.glob("models--Qwen--*/snapshots/*/tokenizer_config.json")
+    assert json.loads(settings.read_bytes())["model_input_names"] == ["input_ids", "attention_mask"]
