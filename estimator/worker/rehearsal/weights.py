@@ -83,11 +83,15 @@ def put(
         keep_in_fp32_modules=list(in_fp32),
     )
     places = _places(model, device_map, max_memory, quantizer, doubt=doubt)
+    tied: dict[Any, Any] = {}
     for path, module in list(model.named_modules()):
         for name, parameter in list(module._parameters.items()):
             full = f"{path}.{name}" if path else name
-            if parameter is not None:
+            if parameter in tied:
+                module._parameters[name] = tied[parameter]
+            elif parameter is not None:
                 _quantize(model, quantizer, full, _value(parameter, dtype, _place(places, full)))
+                tied[parameter] = model.get_submodule(path)._parameters.get(name)
         for name, buffer in list(module._buffers.items()):
             if buffer is not None:
                 module._buffers[name] = _value(buffer, buffer.dtype, _place(places, f"{path}.{name}"))

@@ -64,6 +64,13 @@ def test_4_bit_weights_take_what_they_are_stored_in(program) -> None:
     )
 
 
+def test_tied_embeddings_stay_tied_beside_quantized_weights(program) -> None:
+    text = QLORA.replace("num_key_value_heads=4)", "num_key_value_heads=4, tie_word_embeddings=True)")
+    name = program(text.format("load_in_4bit=True, bnb_4bit_compute_dtype=torch.bfloat16", BUILT + LOADED))
+    found = rehearse([sys.executable, name, "cuda"])
+    assert found.allocated_bytes - found.workspace_bytes == pytest.approx(real_peak(name), rel=0.001)
+
+
 @pytest.mark.parametrize(
     "bits",
     [
