@@ -24,8 +24,6 @@ class GpuAssignment(msgspec.Struct, frozen=True, kw_only=True):
     certainty: Certainty
     """Certain: the driver reports it. Likely: all launchers follow this convention. Unsure: see ``note``."""
     note: str | None = None
-    other_gpus: tuple[int, ...] = ()
-    """Other GPUs on which the process holds memory."""
 
 
 def assign_gpu(
@@ -59,7 +57,6 @@ def assign_gpu(
         origin="NVML",
         certainty="likely" if known else "unsure",
         note="it holds memory on several GPUs; the GPU where it holds the most is used" if known else unknown,
-        other_gpus=tuple(index for index in used if index != own),
     )
 
 

@@ -26,15 +26,12 @@ from .redactor import Redactor, make_redactor
 from .system import collect_system_facts
 
 
-def collect_report(
-    environ: Mapping[str, str], *, python: str | None = None, seconds: float = DRIVER_TIMEOUT_SECONDS
-) -> DoctorReport:
+def collect_report(environ: Mapping[str, str], *, python: str | None = None) -> DoctorReport:
     """Collect the facts about this machine.
 
     Args:
         environ: the environment.
         python: value of ``--python``, which is then the only interpreter that is examined.
-        seconds: time limit for the driver.
 
     Raises:
         InputError: ``python`` does not exist.
@@ -45,7 +42,7 @@ def collect_report(
         raise InputError("--python: no such program; give the path of a Python with torch") from None
     redactor = make_redactor(environ)
     system, permissions, files = collect_system_facts(environ), collect_permission_facts(), collect_data_folder_facts()
-    driver = collect_driver_facts(seconds)
+    driver = collect_driver_facts()
     report = DoctorReport(
         system=system,
         driver=replace(driver, library=None if driver.library is None else redactor.path(driver.library)),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import time
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -64,14 +63,12 @@ class RunRecorder(msgspec.Struct):
         facts: what was read of a process; None: it was not read here.
         notify: called with a sentence, once, if the history cannot be written; everything else goes on.
         on_kept: called, on the writing thread, after a measurement was kept.
-        clock: Unix seconds.
     """
 
     history: Callable[[], History] = History
     facts: Callable[[ProcessKey], RunFacts | None] = lambda _: None
     notify: Callable[[str], object] = lambda _: None
     on_kept: Callable[[], object] = lambda: None
-    clock: Callable[[], float] = time.time
     _runs: dict[tuple[ProcessKey, ...], _Followed] = msgspec.field(default_factory=dict)
     _failed: bool = False
     _writing: threading.Lock = msgspec.field(default_factory=threading.Lock)

@@ -17,6 +17,10 @@ ASLEEP = "ASLEEP"
 """Fault code: the GPU is suspended to save power, and not queried, as that would wake it. It is not lost."""
 
 
+FIRST_SAMPLE = "FIRST_SAMPLE"
+"""Fault code: the figure is a rate, and there is one sample so far."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
     """A failure to read something, with its reason."""

@@ -138,9 +138,14 @@ def _faults(gpu: GpuReading, device: MigReading, processes: tuple[GpuProcess, ..
         faults += [Fault(field=field, code=reason.code, message=reason.message) for field in _FIELDS]
     held = sum(process.used_bytes or 0 for process in processes or ())
     if device.used_bytes is not None and held > device.used_bytes:
-        message = (
-            f"the processes' figures add up to {format_gib(held)} GiB, more than the "
-            f"{format_gib(device.used_bytes)} GiB that the driver counts as used"
-        )
-        faults.append(Fault(field="unattributed_bytes", code="IMPLAUSIBLE", message=message))
+        faults.append(excess_fault(held, device.used_bytes))
     return tuple(faults)
+
+
+def excess_fault(held: int, used: int) -> Fault:
+    """Return the fault of a device whose processes hold more bytes than it counts as used."""
+    message = (
+        f"the processes' figures add up to {format_gib(held)} GiB, more than the "
+        f"{format_gib(used)} GiB that the driver counts as used"
+    )
+    return Fault(field="unattributed_bytes", code="IMPLAUSIBLE", message=message)

@@ -119,10 +119,6 @@ class GpuProcess(msgspec.Struct, frozen=True, kw_only=True):
         return gpu if self.gpu_instance is None else (gpu, self.gpu_instance)
 
 
-FIRST_SAMPLE = "FIRST_SAMPLE"
-"""Fault code: the figure is a rate, and there is one sample so far."""
-
-
 class ProcessFigures(msgspec.Struct, frozen=True, kw_only=True):
     """Figures of one process on one GPU, named as in ``ProcessFigure``; None: not asked for, or see ``faults``."""
 

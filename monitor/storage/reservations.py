@@ -65,13 +65,11 @@ class Reservations(msgspec.Struct, frozen=True):
         folder: of the files.
         is_running: returns True if a process still runs.
         ancestors: returns the pids of a process's parent, its parent's parent and so on.
-        now: Unix seconds.
     """
 
     folder: Path = FOLDER
     is_running: Callable[[ProcessKey], bool] = is_running
     ancestors: Callable[[int], tuple[int, ...]] = ancestor_pids
-    now: Callable[[], float] = time.time
 
     @contextlib.contextmanager
     def locked(self, timeout_seconds: float = _LOCK_TIMEOUT_SECONDS) -> Iterator[None]:
@@ -123,7 +121,7 @@ class Reservations(msgspec.Struct, frozen=True):
                     reservation = _read(name, opened) if is_running else None
                     if reservation is None and is_running:
                         continue
-                    if reservation is not None and (reservation.until is None or self.now() < reservation.until):
+                    if reservation is not None and (reservation.until is None or time.time() < reservation.until):
                         found.append(reservation)
                     else:
                         with contextlib.suppress(OSError):  # another user's

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from vramtop.estimator.common.sizes import format_gib
-from vramtop.monitor.snapshot.snapshot import FIRST_SAMPLE
+from vramtop.monitor.snapshot.faults import FIRST_SAMPLE
 
 if TYPE_CHECKING:
     from vramtop.monitor.snapshot.demand import ProcessFigure

@@ -50,7 +50,6 @@ def follow(
     *,
     wait: Callable[[float], object] = time.sleep,
     is_running: Callable[[ProcessKey], bool] = is_running,
-    descends: Callable[[int, int], bool] = lambda pid, root: root == pid or root in ancestor_pids(pid),
     stderr: CommandStderr | None = None,
     settings: Mapping[str, Any] | None = None,
 ) -> None:
@@ -62,7 +61,6 @@ def follow(
         recorder: measures the runs.
         wait: waits for some seconds.
         is_running: returns True if a process still runs.
-        descends: returns True if a process is the other one, or descends from it.
         settings: of the job that the user has named, by dotted key.
         stderr: of the command, which is told why no measurement is kept, if none is; None: nobody is told.
     """
@@ -78,7 +76,7 @@ def follow(
             after += not is_running(command)
             snapshot = source.read()
             if snapshot is not None:
-                board = watchlist.update(_only(snapshot, lambda pid: descends(pid, command[0]), family))
+                board = watchlist.update(_only(snapshot, lambda pid: command[0] in (pid, *ancestor_pids(pid)), family))
                 attach.observe(board)
                 recorder.observe(board)
                 if stderr is not None and stderr.is_open:

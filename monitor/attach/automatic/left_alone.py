@@ -10,7 +10,6 @@ from ...host.process_stat import is_running
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-    from pathlib import Path
 
     from ...snapshot.snapshot import ProcessKey
     from ...storage.user_file import UserFile
@@ -24,12 +23,10 @@ class LeftAlone:
     """A set of processes, and its file; changes are written on their own thread.
 
     Args:
-        path: of the file; None: ``left-alone.json`` in the user's data folder.
         notify: called on any thread with a sentence if the file could not be read or written.
     """
 
-    def __init__(self, path: Path | None = None, notify: Callable[[str], None] = lambda _: None) -> None:
-        self._path = path
+    def __init__(self, notify: Callable[[str], None] = lambda _: None) -> None:
         self.notify = notify
         self._keys: set[ProcessKey] | None = None
 
@@ -72,5 +69,5 @@ class LeftAlone:
     def _file(self) -> UserFile[_Keys]:
         from ...storage.user_file import UserFile, data_file  # not before a process could be left alone
 
-        path = self._path or data_file("left-alone.json")
+        path = data_file("left-alone.json")
         return UserFile(path, kind=_Keys, empty=list, description="the processes that you left alone")

@@ -11,8 +11,8 @@ import msgspec
 from vramtop.estimator.common.records import replace
 
 from ...snapshot.demand import HOST_FIGURES
-from ...snapshot.faults import Fault
-from ...snapshot.snapshot import FIRST_SAMPLE, ProcessFigures
+from ...snapshot.faults import FIRST_SAMPLE, Fault
+from ...snapshot.snapshot import ProcessFigures
 from ..process_stat import load_stat
 
 if TYPE_CHECKING:

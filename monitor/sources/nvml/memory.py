@@ -10,6 +10,7 @@ from vramtop.estimator.common.sizes import format_gib
 
 from ...host.available_ram import available_host_memory, host_total_bytes
 from ...snapshot.faults import HOST_MEMORY, Fault
+from ...snapshot.mig_devices import excess_fault
 from ...snapshot.snapshot import GpuProcess
 from .device_calls import DeviceCalls, RefusedError
 from .nvml_errors import field_fault
@@ -100,11 +101,7 @@ class NvmlMemory:
         memory, faults = self.read(whole=False)
         if memory.used is None or attributed <= memory.used:
             return memory, faults
-        message = (
-            f"the processes' figures add up to {format_gib(attributed)} GiB, more than the "
-            f"{format_gib(memory.used)} GiB that the driver counts as used"
-        )
-        return memory, (*faults, Fault(field="unattributed_bytes", code="IMPLAUSIBLE", message=message))
+        return memory, (*faults, excess_fault(attributed, memory.used))
 
     def _may_share_memory(self, *, alike: bool = True) -> bool:
         """Return True if this GPU model has no memory of its own; of one that is not known, if its figures say so.

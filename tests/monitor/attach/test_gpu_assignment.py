@@ -162,10 +162,10 @@ def test_gpu_listed_by_nvml_takes_precedence_over_the_environment(
 ) -> None:
     gpus[3] = make_gpu(3, [make_process(PID, 20)], uuid=UUIDS[3])
     found = assigned(gpus, 0, visible="1")
-    assert (found.gpu, found.origin, found.certainty, found.other_gpus) == (3, "NVML", "certain", ())
+    assert (found.gpu, found.origin, found.certainty) == (3, "NVML", "certain")
     gpus[0] = make_gpu(0, [make_process(PID, 0.5)], uuid=UUIDS[0])
     found = assigned(gpus, 0, visible="1")
-    assert (found.gpu, found.certainty, found.other_gpus) == (3, "likely", (0,))
+    assert (found.gpu, found.certainty) == (3, "likely")
     reused = assign_gpu(GpuEnvironment(cuda_visible_devices="1"), gpus, pid=PID, start_time=5_000.0)
     assert reused.gpu == 1
 
@@ -176,7 +176,7 @@ def test_with_unknown_sizes_the_environment_decides(
     gpus = [make_gpu(index, [make_process(PID, None)]) for index in range(2)]
     assert assigned(gpus, 1, visible="0,1").gpu == 1
     found = assigned(gpus, 0, visible="0,1")
-    assert (found.gpu, found.certainty, found.other_gpus) == (0, "unsure", (1,))
+    assert (found.gpu, found.certainty) == (0, "unsure")
 
 
 def test_the_gpu_of_a_mig_device_is_queried_from_the_driver(driver: Any, fake_gpu: Any) -> None:

@@ -13,7 +13,8 @@ from vramtop.monitor.host.inspect import host_figures
 from vramtop.monitor.host.inspect.host_figures import HostFigures
 from vramtop.monitor.host.process_stat import load_stat
 from vramtop.monitor.snapshot.demand import Demand
-from vramtop.monitor.snapshot.snapshot import FIRST_SAMPLE, GpuProcess, GpuReading
+from vramtop.monitor.snapshot.faults import FIRST_SAMPLE
+from vramtop.monitor.snapshot.snapshot import GpuProcess, GpuReading
 
 EVERYTHING = Demand(figures_of_all=frozenset({"cpu_percent", "rss_bytes", "threads", "sm_percent"}))
 BUSY = (

@@ -14,8 +14,8 @@ from vramtop.estimator.job.job import Job
 from vramtop.monitor.board.board import Board
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.snapshot.demand import CurrentDemand
-from vramtop.monitor.snapshot.faults import Fault
-from vramtop.monitor.snapshot.snapshot import FIRST_SAMPLE, GpuProcess, GpuReading, ProcessFigures, Source, WatchedJob
+from vramtop.monitor.snapshot.faults import FIRST_SAMPLE, Fault
+from vramtop.monitor.snapshot.snapshot import GpuProcess, GpuReading, ProcessFigures, Source, WatchedJob
 from vramtop.monitor.sources.nvml.nvml_source import NvmlSource
 from vramtop.tui.app.app import AppOptions, VramtopApp
 from vramtop.tui.screens.dashboard.column_dialog import ColumnDialog
