@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 import re
@@ -12,7 +11,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from vramtop.estimator.common.untrusted_files import check_nesting, read_file
+from vramtop.estimator.common.untrusted_files import parse_toml, read_file
 
 from .schema import TABLES, Value, find_setting, nearest_name
 
@@ -64,8 +63,7 @@ def read_toml(text: str, file: str) -> FileSettings:
         file: its name, for sentences.
     """
     try:
-        tables = _decoded(text)
-        check_nesting(tables)
+        tables = parse_toml(text)
     except ValueError as error:
         found = re.search(r"line (\d+)", str(error))
         line = int(found[1]) if found else None
@@ -128,16 +126,6 @@ def shown(value: object) -> str:
             return f"{{ {entries} }}" if entries else "{}"
         case _:
             return str(value)  # a date
-
-
-def _decoded(text: str) -> dict[str, Any]:
-    """Return the tables of a text; tomllib's ValueError has the line at its end."""
-    toml = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
-    try:
-        tables: dict[str, Any] = toml.loads(text)
-    except RecursionError:
-        raise ValueError("nested too deeply") from None
-    return tables
 
 
 def _leaves(tables: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
