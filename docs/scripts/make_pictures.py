@@ -12,7 +12,7 @@ from drawing.demo_program import Program, clean_machine, folder_and_names, open_
 from drawing.terminal_svg import still
 
 from vramtop.monitor.snapshot.snapshot import Snapshot
-from vramtop.tui.background.latest_only_task import EstimateFunction
+from vramtop.tui.background.job_estimates import EstimateFunction
 from vramtop.tui.screens.step.screen import StepScreen
 
 FOLDER, NAMES = folder_and_names()

@@ -3,57 +3,44 @@
 from __future__ import annotations
 
 import gc
-import os
 import time
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar
 
-import msgspec
 from textual.app import SystemCommand
 from textual.message import Message
 
 from vramtop.estimator.common.errors import VramtopError
 from vramtop.estimator.common.records import replace
 from vramtop.monitor.host.terminate import refusal_reason
-from vramtop.monitor.snapshot.demand import CurrentDemand, Demand
+from vramtop.monitor.snapshot.demand import Demand
 from vramtop.monitor.sources.sampler import EarlySampler, Sampler
 from vramtop.monitor.storage.settings.schema import THEME
 
-from ..background.notices import Notices
-from ..background.user_command import UserCommand
-from ..draw.text_output import printable
-from ..keys import APP_KEYS, shown_key
+from ..keys import APP_KEYS
 from ..screens.base import STALE_INTERVALS, BoardApp, BoardFeed, DemandsFigures, ShowsBoard, is_complete
 from ..screens.dashboard.screen import DashboardScreen
 from ..screens.registry import SCREENS, preload_screens
-from ..tty.textual_private import write_to_terminal
 from .help import HelpScreen
+from .options import AppOptions
 from .themes import DEFAULT_THEME, ThemedApp
+from .user_signals import UserSignals
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping
 
     from textual.binding import BindingType
-    from textual.notifications import SeverityLevel
     from textual.screen import Screen
     from textual.theme import Theme
 
-    from vramtop.monitor.alerts.alert_watch import Announcement
-    from vramtop.monitor.attach.automatic.automatic_attach import AutomaticAttach
-    from vramtop.monitor.board.board import Board, PendingRow, ProcessRow
+    from vramtop.monitor.board.board import Board, ProcessRow
     from vramtop.monitor.board.watchlist import Watchlist
     from vramtop.monitor.snapshot.snapshot import GpuKey, Snapshot
     from vramtop.monitor.sources.sampler import SnapshotSource
     from vramtop.monitor.storage.settings.schema import Value
 
-    from ..background.latest_only_task import EstimateFunction
     from ..background.recorder import Recorder
-    from ..background.user_command import CommandQueue
-    from ..draw.text_output import ColourDepth
-
-# Messages that other threads post to the app: a new board, or the reason why there is none.
 
 
 class BoardUpdated(Message):
@@ -74,207 +61,6 @@ class SourceFailed(Message):
     def __init__(self, sentence: str) -> None:
         super().__init__()
         self.sentence = sentence
-
-
-# Options of the app, as the command line and the settings file give them.
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AppOptions:
-    """Everything about the app but its source of snapshots and its jobs."""
-
-    interval: float = 1.0
-    """Seconds between readings."""
-    ascii_only: bool = False
-    """Draw with ASCII characters only."""
-    colours: ColourDepth = "true"
-    """Colours of the terminal."""
-    theme: str | None = None
-    """Name of the initial theme; None or unknown: that of ``TEXTUAL_THEME``, otherwise vramtop's dark one."""
-    notices: Notices = field(default_factory=Notices)
-    """Problems found before the app was open; they are shown once it is."""
-    settings: dict[str, Value] = field(default_factory=dict)
-    """The settings in force by dotted name, such as the view of the process table; absent: the default."""
-    save_setting: Callable[[str, Value | None], None] = lambda _, __: None
-    """Called with name and value of each setting that the user changes, the theme among them."""
-    clock: Callable[[], float] = time.monotonic
-    """Monotonic seconds."""
-
-    banner: str | None = None
-    """A notice in the header, for example that a recording is being played."""
-    pid: int | None = None
-    """A process to attach to at once."""
-    estimate: EstimateFunction | None = None
-    """A quick estimate; None: that of ``estimation``."""
-    refine: EstimateFunction | None = None
-    """A better and slower estimate than the watchlist's; None: there is none."""
-    signal_alert: Signal = "none"
-    """How the user is told of an alert that fires or clears, besides by a notice."""
-    on_alert: str | None = None
-    """Shell command to run for each alert that fires or clears."""
-    signal_fit: Signal = "none"
-    """How the user is told that a pending job starts or ceases to fit, besides by a notice."""
-    on_fit: str | None = None
-    """Shell command to run when a pending job starts to fit."""
-    python: str | None = None
-    """The interpreter given with ``--python``."""
-    attach: AutomaticAttach | None = None
-    """Attaches to training processes by itself; None: this is not about this machine."""
-    observe_runs: Callable[[Board], None] = lambda _: None
-    """Receives each board, on the sampler's thread: measures the runs on it."""
-    read_only: bool = False
-    """No process can be terminated from here."""
-    preload_after: float | None = None
-    """Seconds after which screens are imported that no key has asked for; None: never."""
-    demand: CurrentDemand = field(default_factory=CurrentDemand)
-    """What the screen in front shows beyond memory; the source reads only that."""
-
-
-# Events of pending jobs that start or cease to fit: a sentence for the user, and a command of theirs.
-
-
-class FitEvents(msgspec.Struct):
-    """Detects when pending jobs start or cease to fit.
-
-    Args:
-        command: a shell command to run when a job starts to fit, with VRAMTOP_JOB (its name), VRAMTOP_GPUS (indices,
-            in the order of its ranks) and VRAMTOP_GPU_UUIDS in its environment; None: no command.
-        report: shows a sentence; called on any thread.
-    """
-
-    command: str | None = None
-    report: Callable[[str], None] = lambda _: None
-    _last_change: dict[str, float] = msgspec.field(default_factory=dict)
-
-    def update(self, pending: Sequence[PendingRow]) -> tuple[str, ...]:
-        """Return a sentence for each change since the last call; start the command for each job that now fits."""
-        sentences = []
-        for row in pending:
-            label = row.job.label
-            if row.fits_changed_at is None or self._last_change.get(label) == row.fits_changed_at:
-                continue
-            self._last_change[label] = row.fits_changed_at
-            sentences.append(f"{label} fits now" if row.fits else f"{label} no longer fits")
-            if row.fits and self.command:
-                self._start(row)
-        return tuple(sentences)
-
-    def _start(self, row: PendingRow) -> None:
-        placement = row.fit.placement if row.fit else ()
-        uuids = [room.uuid or "" for room in row.fit.rank_devices] if row.fit else []
-        facts = {
-            "VRAMTOP_JOB": row.job.label,
-            "VRAMTOP_GPUS": ",".join(map(str, placement)),
-            "VRAMTOP_GPU_UUIDS": ",".join(uuids),
-        }
-        UserCommand("--on-fit", self.command or "", self.report).start(facts, thread="on fit")
-
-
-# Signals to the user beside the screens: a notice, a bell or a desktop notification, and commands of their own.
-
-
-Signal = Literal["none", "bell", "desktop"]
-ALERT_COMMAND_SECONDS = 60.0
-"""Longest time that a command for an alert may take."""
-_MAX_TOLD = 3
-"""Alerts of one moment that a notice has in full."""
-
-
-def desktop_sequence(text: str, environ: Mapping[str, str] = os.environ) -> str:
-    """Return the control sequence for a desktop notification by the terminal, which works over SSH too.
-
-    OSC 777 for VTE, urxvt and foot, otherwise OSC 9 (iTerm2, kitty, WezTerm, Ghostty, Windows Terminal). Inside tmux,
-    which must allow it (``allow-passthrough``), and GNU screen it is wrapped for the outer terminal.
-    """
-    words = printable(text).replace(";", ",")
-    term = environ.get("TERM", "")
-    supports_777 = "VTE_VERSION" in environ or term.startswith(("rxvt", "foot"))
-    sequence = f"\x1b]777;notify;vramtop;{words}\x07" if supports_777 else f"\x1b]9;{words}\x07"
-    if "TMUX" in environ:
-        return "\x1bPtmux;" + sequence.replace("\x1b", "\x1b\x1b") + "\x1b\\"
-    if "STY" in environ:
-        return f"\x1bP{sequence}\x1b\\"
-    return sequence
-
-
-class UserSignals:
-    """Tells the user of pending jobs whose verdict changes, and of alerts.
-
-    Args:
-        app: shows the notices.
-        options: how they are told, and their commands.
-    """
-
-    def __init__(self, app: VramtopApp, options: AppOptions) -> None:
-        self._app, self._options = app, options
-        self._fit_events = FitEvents(command=options.on_fit, report=app.show_notice)
-        self._started_at = options.clock()
-        self._commands: CommandQueue | None = None
-
-    def close(self) -> None:
-        """End the command that runs for an alert."""
-        if self._commands is not None:
-            self._commands.end()
-
-    def show_pending(self, pending: Sequence[PendingRow]) -> None:
-        """Tell of each pending job that starts or ceases to fit."""
-        for sentence in self._fit_events.update(pending):
-            self._app.notify(sentence, markup=False)
-            self._signal(self._options.signal_fit, sentence)
-
-    def tick(self, board_at: float | None, *, interval: float, failure: str | None) -> None:
-        """Tell of each alert that fires or clears; called about once a second while readings are not paused.
-
-        Args:
-            board_at: arrival of the app's board, by the clock of the options; None: there was none.
-            interval: seconds between two readings.
-            failure: why there are no readings.
-        """
-        from vramtop.monitor.alerts.alert_watch import AlertWatch
-        from vramtop.monitor.alerts.conditions import Feed
-        from vramtop.monitor.alerts.rules import alerts_off
-
-        now, app = self._options.clock(), self._app
-        if app.alert_watch is None:  # only now: start-up does not import it
-            app.alert_watch = AlertWatch(interval, left_out=alerts_off(app.settings))
-        age = now - (self._started_at if board_at is None else board_at)
-        feed = Feed(board=app.board, age_seconds=age, interval=interval, failure=failure)
-        self._tell(app.alert_watch.tick(feed, now))
-
-    def _tell(self, announcements: Sequence[Announcement]) -> None:
-        if not announcements:
-            return
-        words = [each.sentence for each in announcements[:_MAX_TOLD]]
-        if len(announcements) > _MAX_TOLD:
-            words.append(f"{len(announcements) - _MAX_TOLD} more: {shown_key('dashboard.alerts')} lists the alerts")
-        self._app.notify("\n".join(words), severity=_notice_severity(announcements), markup=False)
-        first = announcements[0].sentence
-        others = len(announcements) - 1
-        self._signal(self._options.signal_alert, first if not others else f"{first} (and {others} more)")
-        if self._options.on_alert:
-            self._start(self._options.on_alert, announcements)
-
-    def _start(self, command: str, announcements: Sequence[Announcement]) -> None:
-        if self._commands is None:
-            from ..background.user_command import CommandQueue
-
-            self._commands = CommandQueue(
-                UserCommand("--on-alert", command, self._app.show_notice, seconds=ALERT_COMMAND_SECONDS)
-            )
-        for each in announcements:
-            self._commands.add(each.facts())
-
-    def _signal(self, signal: Signal, sentence: str) -> None:
-        if signal == "bell":
-            self._app.bell()
-        elif signal == "desktop":
-            write_to_terminal(self._app, desktop_sequence(sentence))
-
-
-def _notice_severity(announcements: Sequence[Announcement]) -> SeverityLevel:
-    """Return the severity of a notice: that of the worst alert that fires."""
-    firing = {each.alert.condition.rule.severity for each in announcements if each.state == "firing"}
-    return "error" if "critical" in firing else "warning" if "warning" in firing else "information"
 
 
 class VramtopApp(ThemedApp, BoardApp):
@@ -319,10 +105,6 @@ class VramtopApp(ThemedApp, BoardApp):
 
     def _show_notice(self, sentence: str) -> None:
         self.notify(sentence, severity="warning", markup=False)
-
-    def show_notice(self, sentence: str) -> None:
-        """Show a warning now, or once the app is open; called from other threads."""
-        self._options.notices.add(sentence)
 
     @property
     def settings(self) -> Mapping[str, Value]:
@@ -445,7 +227,7 @@ class VramtopApp(ThemedApp, BoardApp):
     def show_process(self, row: ProcessRow) -> None:
         """Open the attach screen on this process; if it ended out of memory, the screen that explains that."""
         from ..screens.attach.screen import open_attach_on
-        from ..screens.crash import open_crash_on
+        from ..screens.crash.screen import open_crash_on
 
         if not open_crash_on(self, row):
             open_attach_on(self, row.process.pid, row.process.start_time)

@@ -20,7 +20,7 @@ class HostsApp(ViewOnlyApp):
 
     def show_process(self, row: ProcessRow) -> None:
         """Open what the host says of this process."""
-        from ..screens.process import show_process_details
+        from ..screens.process.screen import show_process_details
 
         show_process_details(self, row.process.key)
 

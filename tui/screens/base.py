@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from vramtop.monitor.snapshot.snapshot import GpuKey, ProcessKey
     from vramtop.monitor.storage.settings.schema import Value
 
-    from ..background.latest_only_task import EstimateFunction
+    from ..background.job_estimates import EstimateFunction
 
 # State of the readings: their age, whether they are paused, and the signs for that.
 

@@ -82,7 +82,7 @@ SCREENS = (
         in_footer=False,
         title="Preflight",
         command_help="Check that everything a pending job needs is ready",
-        open="preflight:open_pending_preflight",
+        open="preflight.screen:open_pending_preflight",
     ),
     ScreenSpec(
         name="gpu",
@@ -99,8 +99,8 @@ SCREENS = (
         in_footer=False,
         title="Process",
         command_help="Show a process's utilisation, command, place, parents and environment",
-        open="process:open_process",
-        keys="process:PROCESS_INFO_KEYS",
+        open="process.screen:open_process",
+        keys="process.screen:PROCESS_INFO_KEYS",
     ),
     ScreenSpec(
         name="alerts",
@@ -118,7 +118,7 @@ SCREENS = (
         in_footer=False,
         title="Out of memory",
         command_help="Explain an out-of-memory error from last readings, a log or a memory snapshot",
-        open="crash:open_crash",
+        open="crash.screen:open_crash",
     ),
 )
 

@@ -25,7 +25,7 @@ from vramtop.estimator.common.errors import InputError
 from vramtop.estimator.trace.start_python import safe_environment
 from vramtop.monitor.export.connections import Connections
 
-from ..tty.terminal_app import SERVED_DRIVER
+from ..tty.served import SERVED_DRIVER
 
 if TYPE_CHECKING:
     from textual_serve.app_service import AppService

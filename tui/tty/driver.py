@@ -24,9 +24,6 @@ from vramtop.estimator.common.process_limit import ProcessLimitError, process_li
 
 from .textual_private import AppHooks, DriverHooks, XTermParser
 
-# A driver whose input thread sleeps until there is input; Textual's own wakes up ten times a second.
-
-
 _POLL_SECONDS = 0.1
 """Time between two polls after input: whether an Escape was a key, or the start of a sequence."""
 _ESCAPE_SECONDS = 0.03

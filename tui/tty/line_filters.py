@@ -34,12 +34,6 @@ from ..draw.palette import (
 )
 from ..draw.text_output import ColourDepth
 
-# Filters of the colours of every drawn line: enough contrast, and only colours that the terminal has.
-#
-# Themes and widgets choose colours independently of each other; only here is it known which text stands on which
-# ground.
-
-
 _WORDS = re.compile(r"\w|[^\W\u2500-\u259f]|[!-~]")
 """A letter, digit or punctuation mark, not a line or block character."""
 _MIN_VISIBLE_GROUND_CONTRAST = 1.3

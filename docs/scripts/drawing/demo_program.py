@@ -20,11 +20,12 @@ from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.fleet.hosts_board import HostsSource, HostsWatchlist
 from vramtop.monitor.sources.demo import demo_path
 from vramtop.monitor.sources.recording import read_recording
-from vramtop.tui.app.app import AppOptions, VramtopApp
+from vramtop.tui.app.app import VramtopApp
 from vramtop.tui.app.hosts_app import HostsApp
+from vramtop.tui.app.options import AppOptions
+from vramtop.tui.draw.bars import Cell
 
 from .demo_fleet import ClusterSource
-from .terminal_svg import Cell, Row, Screen
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -35,7 +36,9 @@ if TYPE_CHECKING:
     from vramtop.estimator.budget import Budget
     from vramtop.estimator.job.job import Job
     from vramtop.monitor.snapshot.snapshot import Snapshot
-    from vramtop.tui.background.latest_only_task import EstimateFunction
+    from vramtop.tui.background.job_estimates import EstimateFunction
+
+    from .terminal_svg import Row, Screen
 
 
 _TURNS = 4

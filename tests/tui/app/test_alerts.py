@@ -9,7 +9,8 @@ from waiting import until_shown
 
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.tui.app import app as user_signals
-from vramtop.tui.app.app import AppOptions, VramtopApp
+from vramtop.tui.app.app import VramtopApp
+from vramtop.tui.app.options import AppOptions
 from vramtop.tui.app.view_only_app import ViewOnlyApp
 from vramtop.tui.screens.alerts import AlertsScreen
 from vramtop.tui.widgets.static_lines import StaticLines

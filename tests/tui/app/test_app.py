@@ -10,7 +10,8 @@ import pytest
 from waiting import until_shown
 
 from vramtop.monitor.board.watchlist import Watchlist
-from vramtop.tui.app.app import AppOptions, VramtopApp
+from vramtop.tui.app.app import VramtopApp
+from vramtop.tui.app.options import AppOptions
 from vramtop.tui.background.notices import Notices
 from vramtop.tui.cli.main import main
 
@@ -48,8 +49,9 @@ async def test_a_saved_theme_that_no_longer_exists_is_said(make_app: Callable[..
 async def test_notices_from_before_the_dashboard_opens_are_shown_once_it_is_open(
     make_app: Callable[..., VramtopApp],
 ) -> None:
-    app = make_app(notices=Notices(["first"]))
-    app.show_notice("second")
+    notices = Notices(["first"])
+    app = make_app(notices=notices)
+    notices.add("second")
     async with app.run_test() as pilot:
         await pilot.pause()
         assert [note.message for note in app._notifications] == ["first", "second"]

@@ -10,7 +10,7 @@ from vramtop.estimator.job.job import Job
 from vramtop.monitor.board.board import PendingRow
 from vramtop.monitor.board.capacity import DeviceCapacity
 from vramtop.monitor.board.fit import check_fit
-from vramtop.tui.app.app import FitEvents, desktop_sequence
+from vramtop.tui.app.user_signals import FitEvents, desktop_sequence
 from vramtop.tui.screens.dashboard.pending_list import pending_line
 
 JOB = Job(name="sft; rm")

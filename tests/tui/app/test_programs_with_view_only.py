@@ -12,7 +12,7 @@ from screen_host import screen_text
 from waiting import until_shown
 
 from vramtop.estimator.job.job_file.load_and_save import load_job
-from vramtop.tui.app.app import AppOptions
+from vramtop.tui.app.options import AppOptions
 from vramtop.tui.app.view_only_app import ViewOnlyApp
 from vramtop.tui.cli.estimators import Estimators
 from vramtop.tui.keys import KEYS

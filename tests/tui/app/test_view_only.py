@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from waiting import until_shown
 
-from vramtop.estimator.job.job import Job, ModelSpec
+from vramtop.estimator.job.job import Job
+from vramtop.estimator.job.settings import ModelSpec
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.host.process_stat import start_time_of
 from vramtop.monitor.snapshot.snapshot import WatchedJob
@@ -17,11 +18,12 @@ from vramtop.monitor.storage import user_file
 from vramtop.monitor.storage.settings.change import change_settings
 from vramtop.monitor.storage.settings.settings_file import config_file
 from vramtop.monitor.storage.user_file import leave_files_unchanged
-from vramtop.tui.app.app import AppOptions, VramtopApp
+from vramtop.tui.app.app import VramtopApp
+from vramtop.tui.app.options import AppOptions
 from vramtop.tui.app.view_only_app import REFUSAL, ViewOnlyApp
 from vramtop.tui.cli.main import main
 from vramtop.tui.job.dialogs import SaveJobScreen
-from vramtop.tui.screens.crash import OpenFileScreen
+from vramtop.tui.screens.crash.open_file import OpenFileScreen
 from vramtop.tui.screens.registry import SCREENS
 from vramtop.tui.widgets.choice import ChoiceMenu
 

@@ -10,8 +10,9 @@ from waiting import until
 from vramtop.estimator.budget import Budget
 from vramtop.estimator.common.records import replace
 from vramtop.estimator.estimation import UNTRACED
-from vramtop.estimator.job.job import Job, ModelSpec
-from vramtop.tui.background.latest_only_task import JobEstimates
+from vramtop.estimator.job.job import Job
+from vramtop.estimator.job.settings import ModelSpec
+from vramtop.tui.background.job_estimates import JobEstimates
 
 JOB = Job(model=ModelSpec(id="gpt2"))
 

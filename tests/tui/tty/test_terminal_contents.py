@@ -12,7 +12,7 @@ from textual._compositor import ChopsUpdate, LayoutUpdate
 from textual.geometry import Region
 from textual.strip import Strip
 
-from vramtop.tui.tty.terminal_app import TerminalContents
+from vramtop.tui.tty.changed_cells import TerminalContents
 
 _WIDTH, _HEIGHT = 24, 4
 _CUTS = (0, 10, _WIDTH)

@@ -11,7 +11,7 @@ from textual.screen import Screen
 from textual.widget import Widget
 from textual.widgets import Static
 
-from vramtop.tui.tty.terminal_app import ChangedCellsApp
+from vramtop.tui.tty.changed_cells import ChangedCellsApp
 from vramtop.tui.widgets.keys_line import KeysLine
 
 

@@ -26,7 +26,7 @@ from vramtop.monitor.storage.user_file import leave_files_unchanged
 
 from ...background.notices import Notices
 from ...draw.text_output import detect_output, is_dumb_terminal, prepare_textual, printable
-from ...tty.terminal_app import is_served
+from ...tty.served import is_served
 from ..crash_report import crash_sentence, save_fault
 from ..display_options import display_filter
 from ..estimators import Estimators, pending_jobs
@@ -40,7 +40,8 @@ if TYPE_CHECKING:
     from vramtop.monitor.sources.sampler import SnapshotSource
     from vramtop.monitor.storage.settings.in_force import SettingsInForce
 
-    from ...app.app import AppOptions, VramtopApp
+    from ...app.app import VramtopApp
+    from ...app.options import AppOptions
     from ...draw.text_output import ColourDepth
 
 _PRELOAD_SECONDS = 1.0
@@ -125,7 +126,7 @@ def app_options_of(options: argparse.Namespace, notices: Notices, colours: Colou
         colours: of the terminal.
         more: further fields of ``AppOptions``.
     """
-    from ...app.app import AppOptions
+    from ...app.options import AppOptions
 
     values = options.settings.values
     return AppOptions(

@@ -31,14 +31,8 @@ from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.host.process_stat import is_own_process
 from vramtop.monitor.snapshot.snapshot import HistoryKey, ProcessKey, WatchedJob
 
-from ...background.latest_only_task import (
-    AnswerWriter,
-    AttachFunction,
-    EstimateFunction,
-    JobEstimates,
-    LatestOnlyTask,
-    RunReader,
-)
+from ...background.job_estimates import EstimateFunction, JobEstimates
+from ...background.latest_only_task import LatestOnlyTask
 from ...draw.labels import MUTED
 from ...draw.text_output import printable
 from ...job.dialogs import BESIDE_RUN_REMARK, RehearseScreen
@@ -52,11 +46,13 @@ from ...widgets.budget_view import is_better_estimate
 from ...widgets.keys_line import KeysLine
 from ...widgets.static_lines import StaticLines
 from ..base import BoardApp, is_view_only
-from ..crash import open_crash_on
+from ..crash.screen import open_crash_on
 from ..step.screen import LiveStepScreen
+from .answer_writer import AnswerWriter
 from .rank_table import RankPlacement, RankTable
 from .rank_view import RankView
 from .run_header import process_header, run_header, run_title, warnings_content
+from .run_reader import AttachFunction, RunReader
 
 if TYPE_CHECKING:
     from textual.timer import Timer

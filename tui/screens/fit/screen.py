@@ -27,7 +27,8 @@ from vramtop.monitor.board.capacity import count_devices
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.storage.recent_models import RecentModels
 
-from ...background.latest_only_task import JobEstimates, LatestOnlyTask
+from ...background.job_estimates import JobEstimates
+from ...background.latest_only_task import LatestOnlyTask
 from ...draw.text_output import printable
 from ...job.advice import Advice, EstimateJob
 from ...job.form.help_line import help_line
@@ -39,7 +40,8 @@ from ...widgets.choice import Choice, ChoiceMenu
 from ...widgets.keys_line import KeysLine
 from ...widgets.static_lines import StaticLines
 from ..base import BoardApp
-from ..preflight import PreflightMark, open_preflight
+from ..preflight.mark import PreflightMark
+from ..preflight.screen import open_preflight
 from .advice import Capacity, QuickEstimatorFor, advice_on, capacity_fingerprint
 from .gpu_picker import GpuPicker
 from .settings_pane import SettingsPane

@@ -14,7 +14,8 @@ from vramtop.estimator.budget import Budget
 from vramtop.estimator.common.sizes import format_gib
 from vramtop.estimator.estimation import UNTRACED, why_untraced
 
-from ...background.latest_only_task import JobEstimates, LatestOnlyTask
+from ...background.job_estimates import JobEstimates
+from ...background.latest_only_task import LatestOnlyTask
 from ...draw.legend import legend_line
 from ...draw.text_output import printable
 from ...keys import bind

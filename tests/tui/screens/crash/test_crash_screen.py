@@ -23,7 +23,7 @@ from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.snapshot.snapshot import FinalCounters, ProcessCounters, WatchedJob
 from vramtop.tui.app.app import VramtopApp
 from vramtop.tui.screens.attach.rank_table import RankTable
-from vramtop.tui.screens.crash import CrashScreen
+from vramtop.tui.screens.crash.screen import CrashScreen
 from vramtop.tui.screens.dashboard.screen import DashboardScreen
 from vramtop.tui.screens.step.screen import StepScreen
 

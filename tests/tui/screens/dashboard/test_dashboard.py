@@ -16,13 +16,15 @@ from vramtop.estimator.budget import Budget
 from vramtop.estimator.common.errors import VramtopError
 from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import GIB
-from vramtop.estimator.job.job import Job, ModelSpec
+from vramtop.estimator.job.job import Job
+from vramtop.estimator.job.settings import ModelSpec
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.snapshot.faults import NO_ANSWER, NO_DRIVER, Fault
 from vramtop.monitor.snapshot.snapshot import Snapshot, WatchedJob
 from vramtop.monitor.sources.sampler import EarlySampler
-from vramtop.tui.app.app import AppOptions, BoardUpdated, SourceFailed, VramtopApp
+from vramtop.tui.app.app import BoardUpdated, SourceFailed, VramtopApp
 from vramtop.tui.app.help import HelpScreen
+from vramtop.tui.app.options import AppOptions
 from vramtop.tui.screens.dashboard.gpu_area import GpuPanel
 from vramtop.tui.screens.dashboard.gpu_rows import GpuRows
 from vramtop.tui.screens.dashboard.process_table import ProcessTable

@@ -7,7 +7,8 @@ from waiting import until_shown
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.snapshot.demand import CurrentDemand, Demand
 from vramtop.monitor.snapshot.snapshot import HostLoad
-from vramtop.tui.app.app import AppOptions, VramtopApp
+from vramtop.tui.app.app import VramtopApp
+from vramtop.tui.app.options import AppOptions
 from vramtop.tui.screens.dashboard.host_line import has_room, host_line
 
 GIB = 2**30

@@ -19,21 +19,25 @@ from vramtop.estimator.common.errors import CancelledError, InputError
 from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.job.gpu_catalogue import find_gpu
-from vramtop.estimator.job.job import Job, ModelSpec, Run, Target
+from vramtop.estimator.job.job import Job, Target
+from vramtop.estimator.job.settings import ModelSpec, Run
 from vramtop.monitor.board.capacity import DeviceCapacity, device_capacities
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.preflight.check_result import Check, CheckResult, CheckStatus
 from vramtop.monitor.preflight.checks import CHECKS
 from vramtop.monitor.preflight.context import CheckContext
+from vramtop.monitor.preflight.facts import Machine
 from vramtop.monitor.preflight.job_launch import JobInterpreter
-from vramtop.monitor.preflight.machine import Machine, described_machine
+from vramtop.monitor.preflight.machine import described_machine
 from vramtop.monitor.preflight.prepare import prepare
-from vramtop.tui.app.app import AppOptions, VramtopApp
+from vramtop.tui.app.app import VramtopApp
+from vramtop.tui.app.options import AppOptions
 from vramtop.tui.background.preflight_run import PreflightProgress, PreflightRequest, read_context
 from vramtop.tui.job.dialogs import OpenJobScreen
 from vramtop.tui.reports.preflight_text import summary_line
 from vramtop.tui.screens.fit.screen import FitCheckScreen
-from vramtop.tui.screens.preflight import PreflightMark, PreflightScreen, mark_line
+from vramtop.tui.screens.preflight.mark import PreflightMark, mark_line
+from vramtop.tui.screens.preflight.screen import PreflightScreen
 
 LLAMA = {
     "model_type": "llama",

@@ -11,17 +11,19 @@ from screen_host import on_first_board, screen_text
 from waiting import until_shown
 
 from vramtop.estimator.common.records import replace
-from vramtop.estimator.job.job import Job, ModelSpec
+from vramtop.estimator.job.job import Job
+from vramtop.estimator.job.settings import ModelSpec
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.host.inspect import host_figures, process_details
 from vramtop.monitor.snapshot.demand import CurrentDemand
 from vramtop.monitor.snapshot.faults import Fault
 from vramtop.monitor.snapshot.snapshot import ProcessFigures, Source, WatchedJob
 from vramtop.monitor.sources.nvml.nvml_source import NvmlSource
-from vramtop.tui.app.app import AppOptions, VramtopApp
+from vramtop.tui.app.app import VramtopApp
+from vramtop.tui.app.options import AppOptions
 from vramtop.tui.screens.attach.screen import AttachScreen
 from vramtop.tui.screens.base import ShowsBoard
-from vramtop.tui.screens.process import ProcessInfoScreen
+from vramtop.tui.screens.process.screen import ProcessInfoScreen
 
 GIB = 2**30
 TOKEN = "hf_abcdefghijklmnopqrstuvwxyz0123"  # noqa: S105 - made up

@@ -13,10 +13,12 @@ from vramtop.estimator.common.cancellation import current_token
 from vramtop.estimator.common.errors import CancelledError, CannotTellError
 from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import GIB
-from vramtop.estimator.job.job import Job, ModelSpec
+from vramtop.estimator.job.job import Job
+from vramtop.estimator.job.settings import ModelSpec
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.snapshot.snapshot import WatchedJob
-from vramtop.tui.app.app import AppOptions, VramtopApp
+from vramtop.tui.app.app import VramtopApp
+from vramtop.tui.app.options import AppOptions
 from vramtop.tui.screens.fit.screen import FitCheckScreen
 from vramtop.tui.screens.step.screen import TRACING, StepScreen, show_step
 

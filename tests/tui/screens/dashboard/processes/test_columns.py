@@ -17,7 +17,8 @@ from vramtop.monitor.snapshot.demand import CurrentDemand
 from vramtop.monitor.snapshot.faults import FIRST_SAMPLE, Fault
 from vramtop.monitor.snapshot.snapshot import GpuProcess, GpuReading, ProcessFigures, Source, WatchedJob
 from vramtop.monitor.sources.nvml.nvml_source import NvmlSource
-from vramtop.tui.app.app import AppOptions, VramtopApp
+from vramtop.tui.app.app import VramtopApp
+from vramtop.tui.app.options import AppOptions
 from vramtop.tui.screens.dashboard.column_dialog import ColumnDialog
 from vramtop.tui.screens.dashboard.process_columns import (
     COLUMNS,

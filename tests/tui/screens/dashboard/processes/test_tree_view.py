@@ -17,7 +17,8 @@ from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.host.inspect.ancestry import Ancestor, AncestryReader
 from vramtop.monitor.host.process_directory import ProcessDirectory
 from vramtop.monitor.snapshot.snapshot import Source
-from vramtop.tui.app.app import AppOptions, VramtopApp
+from vramtop.tui.app.app import VramtopApp
+from vramtop.tui.app.options import AppOptions
 from vramtop.tui.screens.dashboard.process_rows import unattributed_rows
 from vramtop.tui.screens.dashboard.process_table import ProcessTable
 from vramtop.tui.screens.dashboard.tree_rows import tree_rows

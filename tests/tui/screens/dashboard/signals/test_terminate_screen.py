@@ -21,7 +21,8 @@ from vramtop.estimator.job.settings import ModelSpec, Parallel
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.host.terminate import ProcessTermination
 from vramtop.monitor.snapshot.snapshot import Source, WatchedJob
-from vramtop.tui.app.app import AppOptions, VramtopApp
+from vramtop.tui.app.app import VramtopApp
+from vramtop.tui.app.options import AppOptions
 from vramtop.tui.cli.main import main
 from vramtop.tui.screens.dashboard.process_table import ProcessTable
 from vramtop.tui.screens.dashboard.screen import DashboardScreen

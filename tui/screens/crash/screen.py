@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import ClassVar, cast
 
-import msgspec
 from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import VerticalScroll
@@ -18,108 +17,28 @@ from vramtop.estimator.common.errors import InputError
 from vramtop.estimator.common.sizes import format_gib
 from vramtop.estimator.crash.crash_file import read_crash_file
 from vramtop.estimator.crash.explanation import Explanation, explain_failure, failure_of_snapshot
-from vramtop.estimator.crash.records import CrashLog, Failure, OtherProcess, OutOfMemory
+from vramtop.estimator.crash.records import CrashLog, Failure
 from vramtop.estimator.crash.snapshot.records import MemorySnapshot
 from vramtop.monitor.board.board import ProcessRow
 
-from ..background.latest_only_task import LatestOnlyTask
-from ..draw.palette import VERDICTS
-from ..draw.text_output import TextOutput, printable
-from ..job.dialogs import AskScreen
-from ..job.would_fit import quick_suggestions
-from ..keys import bind, shown_key
-from ..reports.crash_text import explanation_lines, snapshot_lines
-from ..widgets.keys_line import KeysLine
-from ..widgets.static_lines import StaticLines
-from .base import BoardApp, is_ascii_only
-from .step.screen import show_step
-
-_HINT = (
-    "a memory snapshot (torch.cuda.memory._dump_snapshot, vramtop run --snapshot-on-oom, vramtop snapshot PID); "
-    "vramtop never executes its contents; or a log with torch's out-of-memory message"
-)
-
-
-class OpenedFile(msgspec.Struct, frozen=True, kw_only=True):
-    """A file that was read."""
-
-    name: str
-    content: CrashLog | MemorySnapshot
-
-
-class OpenFileScreen(AskScreen[OpenedFile]):
-    """Asks for a snapshot or a log.
-
-    Args:
-        name: the file that is offered.
-    """
-
-    PLACEHOLDER = "dump_snapshot.pickle"
-
-    def __init__(self, name: str = "") -> None:
-        super().__init__(name, "path of a memory snapshot or a log", _HINT)
-
-    def read(self, text: str) -> OpenedFile:
-        """Read the file.
-
-        Raises:
-            VramtopError: it cannot be read.
-        """
-        name = text.strip("'\"")
-        if not name:
-            raise InputError("type the path of a file")
-        return OpenedFile(name=name, content=read_crash_file(name))
-
-
-# Failure of a process, from its last reading: figures as torch's message has them, as far as known.
-
-
-_MAX_OTHERS = 64
-
-
-def failure_of_row(row: ProcessRow) -> Failure | None:
-    """Return the failure of a process that ended out of memory; None: it has not."""
-    comparison = row.comparison
-    if row.ended_at is None or comparison is None or comparison.status != "out_of_memory":
-        return None
-    if "host memory" in comparison.sentence:
-        return Failure(kind="killed", sure=False, line=0, text=comparison.sentence)
-    process, counters, gpu = row.process, row.process.counters, row.gpu
-    # the exception frees tensors on its way, so that the peaks are closer to the moment of the failure
-    allocated = (counters.allocated_peak_bytes or counters.allocated_bytes) if counters else None
-    reserved = (counters.reserved_peak_bytes or counters.reserved_bytes) if counters else None
-    held = max((size for size in (process.used_bytes, reserved) if size is not None), default=None)
-    others = [
-        OtherProcess(pid=other.pid, used_bytes=other.used_bytes)
-        for other in gpu.processes or ()
-        if other.key != process.key and other.used_bytes
-    ]
-    memory = OutOfMemory(
-        backend="CUDA",
-        gpu=gpu.index,
-        tried_bytes=None,
-        total_bytes=gpu.total_bytes,
-        free_bytes=gpu.free_bytes,
-        allocated_bytes=allocated,
-        unallocated_bytes=reserved - allocated if reserved is not None and allocated is not None else None,
-        process_bytes=held,
-        others=tuple(others[:_MAX_OTHERS]),
-    )
-    steps = counters.steps if counters else None
-    return Failure(kind="gpu", line=0, text=comparison.sentence, memory=memory, steps=steps)
-
-
-# Keys of the screen that explains a run that ended out of memory.
-
+from ...background.latest_only_task import LatestOnlyTask
+from ...draw.palette import VERDICTS
+from ...draw.text_output import TextOutput, printable
+from ...job.would_fit import quick_suggestions
+from ...keys import bind, shown_key
+from ...reports.crash_text import explanation_lines, snapshot_lines
+from ...widgets.keys_line import KeysLine
+from ...widgets.static_lines import StaticLines
+from ..base import BoardApp, is_ascii_only
+from ..step.screen import show_step
+from .failure import failure_of_row
+from .open_file import OpenedFile, OpenFileScreen
 
 CRASH_KEYS: list[BindingType] = [
     bind("app.back", "dismiss", "Back"),
     bind("crash.open_file", "open_file", "Open"),
     bind("job.step", "step", "Step", help_text="show the predicted step beside an opened snapshot"),
 ]
-
-
-# The crash screen: what filled the card, why the allocation failed, and the way to the step and to what fits.
 
 
 _ASK = "Open a file of the run: {key} asks for a log with torch's out-of-memory message, or a memory snapshot."
@@ -284,9 +203,6 @@ class CrashScreen(Screen[None]):
                 f"{need}: {suggestion.why}", indent=f"  {mark.letter} {mark.word.lower():<6} ", further=8 * " "
             )
             yield from output.wrapped(flags, indent=8 * " ")
-
-
-# Opens the crash screen: on a process that ended out of memory, or to ask for a log or a snapshot.
 
 
 _MAX_BYTES = 256 * 2**20

@@ -1,0 +1,75 @@
+"""Options of the app, as the command line and the settings file give them."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+from vramtop.monitor.snapshot.demand import CurrentDemand
+
+from ..background.notices import Notices
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from vramtop.monitor.attach.automatic.automatic_attach import AutomaticAttach
+    from vramtop.monitor.board.board import Board
+    from vramtop.monitor.storage.settings.schema import Value
+
+    from ..background.job_estimates import EstimateFunction
+    from ..draw.text_output import ColourDepth
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AppOptions:
+    """Everything about the app but its source of snapshots and its jobs."""
+
+    interval: float = 1.0
+    """Seconds between readings."""
+    ascii_only: bool = False
+    """Draw with ASCII characters only."""
+    colours: ColourDepth = "true"
+    """Colours of the terminal."""
+    theme: str | None = None
+    """Name of the initial theme; None or unknown: that of ``TEXTUAL_THEME``, otherwise vramtop's dark one."""
+    notices: Notices = field(default_factory=Notices)
+    """Problems found before the app was open; they are shown once it is."""
+    settings: dict[str, Value] = field(default_factory=dict)
+    """The settings in force by dotted name, such as the view of the process table; absent: the default."""
+    save_setting: Callable[[str, Value | None], None] = lambda _, __: None
+    """Called with name and value of each setting that the user changes, the theme among them."""
+    clock: Callable[[], float] = time.monotonic
+    """Monotonic seconds."""
+
+    banner: str | None = None
+    """A notice in the header, for example that a recording is being played."""
+    pid: int | None = None
+    """A process to attach to at once."""
+    estimate: EstimateFunction | None = None
+    """A quick estimate; None: that of ``estimation``."""
+    refine: EstimateFunction | None = None
+    """A better and slower estimate than the watchlist's; None: there is none."""
+    signal_alert: Signal = "none"
+    """How the user is told of an alert that fires or clears, besides by a notice."""
+    on_alert: str | None = None
+    """Shell command to run for each alert that fires or clears."""
+    signal_fit: Signal = "none"
+    """How the user is told that a pending job starts or ceases to fit, besides by a notice."""
+    on_fit: str | None = None
+    """Shell command to run when a pending job starts to fit."""
+    python: str | None = None
+    """The interpreter given with ``--python``."""
+    attach: AutomaticAttach | None = None
+    """Attaches to training processes by itself; None: this is not about this machine."""
+    observe_runs: Callable[[Board], None] = lambda _: None
+    """Receives each board, on the sampler's thread: measures the runs on it."""
+    read_only: bool = False
+    """No process can be terminated from here."""
+    preload_after: float | None = None
+    """Seconds after which screens are imported that no key has asked for; None: never."""
+    demand: CurrentDemand = field(default_factory=CurrentDemand)
+    """What the screen in front shows beyond memory; the source reads only that."""
+
+
+Signal = Literal["none", "bell", "desktop"]

@@ -1,0 +1,165 @@
+"""Signals to the user beside the screens: a notice, a bell or a desktop notification, and commands of their own."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from ..background.user_command import UserCommand
+from ..draw.text_output import printable
+from ..keys import shown_key
+from ..tty.textual_private import write_to_terminal
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from textual.notifications import SeverityLevel
+
+    from vramtop.monitor.alerts.alert_watch import Announcement
+    from vramtop.monitor.board.board import PendingRow
+
+    from ..background.user_command import CommandQueue
+    from ..screens.base import BoardApp
+    from .options import AppOptions, Signal
+
+
+class FitEvents(msgspec.Struct):
+    """Detects when pending jobs start or cease to fit.
+
+    Args:
+        command: a shell command to run when a job starts to fit, with VRAMTOP_JOB (its name), VRAMTOP_GPUS (indices,
+            in the order of its ranks) and VRAMTOP_GPU_UUIDS in its environment; None: no command.
+        report: shows a sentence; called on any thread.
+    """
+
+    command: str | None = None
+    report: Callable[[str], None] = lambda _: None
+    _last_change: dict[str, float] = msgspec.field(default_factory=dict)
+
+    def update(self, pending: Sequence[PendingRow]) -> tuple[str, ...]:
+        """Return a sentence for each change since the last call; start the command for each job that now fits."""
+        sentences = []
+        for row in pending:
+            label = row.job.label
+            if row.fits_changed_at is None or self._last_change.get(label) == row.fits_changed_at:
+                continue
+            self._last_change[label] = row.fits_changed_at
+            sentences.append(f"{label} fits now" if row.fits else f"{label} no longer fits")
+            if row.fits and self.command:
+                self._start(row)
+        return tuple(sentences)
+
+    def _start(self, row: PendingRow) -> None:
+        placement = row.fit.placement if row.fit else ()
+        uuids = [room.uuid or "" for room in row.fit.rank_devices] if row.fit else []
+        facts = {
+            "VRAMTOP_JOB": row.job.label,
+            "VRAMTOP_GPUS": ",".join(map(str, placement)),
+            "VRAMTOP_GPU_UUIDS": ",".join(uuids),
+        }
+        UserCommand("--on-fit", self.command or "", self.report).start(facts, thread="on fit")
+
+
+ALERT_COMMAND_SECONDS = 60.0
+"""Longest time that a command for an alert may take."""
+_MAX_TOLD = 3
+"""Alerts of one moment that a notice has in full."""
+
+
+def desktop_sequence(text: str, environ: Mapping[str, str] = os.environ) -> str:
+    """Return the control sequence for a desktop notification by the terminal, which works over SSH too.
+
+    OSC 777 for VTE, urxvt and foot, otherwise OSC 9 (iTerm2, kitty, WezTerm, Ghostty, Windows Terminal). Inside tmux,
+    which must allow it (``allow-passthrough``), and GNU screen it is wrapped for the outer terminal.
+    """
+    words = printable(text).replace(";", ",")
+    term = environ.get("TERM", "")
+    supports_777 = "VTE_VERSION" in environ or term.startswith(("rxvt", "foot"))
+    sequence = f"\x1b]777;notify;vramtop;{words}\x07" if supports_777 else f"\x1b]9;{words}\x07"
+    if "TMUX" in environ:
+        return "\x1bPtmux;" + sequence.replace("\x1b", "\x1b\x1b") + "\x1b\\"
+    if "STY" in environ:
+        return f"\x1bP{sequence}\x1b\\"
+    return sequence
+
+
+class UserSignals:
+    """Tells the user of pending jobs whose verdict changes, and of alerts.
+
+    Args:
+        app: shows the notices.
+        options: how they are told, and their commands.
+    """
+
+    def __init__(self, app: BoardApp, options: AppOptions) -> None:
+        self._app, self._options = app, options
+        self._fit_events = FitEvents(command=options.on_fit, report=options.notices.add)
+        self._started_at = options.clock()
+        self._commands: CommandQueue | None = None
+
+    def close(self) -> None:
+        """End the command that runs for an alert."""
+        if self._commands is not None:
+            self._commands.end()
+
+    def show_pending(self, pending: Sequence[PendingRow]) -> None:
+        """Tell of each pending job that starts or ceases to fit."""
+        for sentence in self._fit_events.update(pending):
+            self._app.notify(sentence, markup=False)
+            self._signal(self._options.signal_fit, sentence)
+
+    def tick(self, board_at: float | None, *, interval: float, failure: str | None) -> None:
+        """Tell of each alert that fires or clears; called about once a second while readings are not paused.
+
+        Args:
+            board_at: arrival of the app's board, by the clock of the options; None: there was none.
+            interval: seconds between two readings.
+            failure: why there are no readings.
+        """
+        from vramtop.monitor.alerts.alert_watch import AlertWatch
+        from vramtop.monitor.alerts.conditions import Feed
+        from vramtop.monitor.alerts.rules import alerts_off
+
+        now, app = self._options.clock(), self._app
+        if app.alert_watch is None:  # only now: start-up does not import it
+            app.alert_watch = AlertWatch(interval, left_out=alerts_off(app.settings))
+        age = now - (self._started_at if board_at is None else board_at)
+        feed = Feed(board=app.board, age_seconds=age, interval=interval, failure=failure)
+        self._tell(app.alert_watch.tick(feed, now))
+
+    def _tell(self, announcements: Sequence[Announcement]) -> None:
+        if not announcements:
+            return
+        words = [each.sentence for each in announcements[:_MAX_TOLD]]
+        if len(announcements) > _MAX_TOLD:
+            words.append(f"{len(announcements) - _MAX_TOLD} more: {shown_key('dashboard.alerts')} lists the alerts")
+        self._app.notify("\n".join(words), severity=_notice_severity(announcements), markup=False)
+        first = announcements[0].sentence
+        others = len(announcements) - 1
+        self._signal(self._options.signal_alert, first if not others else f"{first} (and {others} more)")
+        if self._options.on_alert:
+            self._start(self._options.on_alert, announcements)
+
+    def _start(self, command: str, announcements: Sequence[Announcement]) -> None:
+        if self._commands is None:
+            from ..background.user_command import CommandQueue
+
+            self._commands = CommandQueue(
+                UserCommand("--on-alert", command, self._options.notices.add, seconds=ALERT_COMMAND_SECONDS)
+            )
+        for each in announcements:
+            self._commands.add(each.facts())
+
+    def _signal(self, signal: Signal, sentence: str) -> None:
+        if signal == "bell":
+            self._app.bell()
+        elif signal == "desktop":
+            write_to_terminal(self._app, desktop_sequence(sentence))
+
+
+def _notice_severity(announcements: Sequence[Announcement]) -> SeverityLevel:
+    """Return the severity of a notice: that of the worst alert that fires."""
+    firing = {each.alert.condition.rule.severity for each in announcements if each.state == "firing"}
+    return "error" if "critical" in firing else "warning" if "warning" in firing else "information"

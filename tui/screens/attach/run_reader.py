@@ -1,0 +1,149 @@
+"""Reads running processes off the UI thread, and keeps the results: an ended process can no longer be read."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+from vramtop.estimator.common.errors import CannotTellError
+from vramtop.estimator.common.records import replace
+
+from ...background.latest_only_task import CallLater, LatestOnlyTask
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Mapping, MutableMapping
+
+    from vramtop.monitor.attach.attachment import Attachment
+    from vramtop.monitor.attach.saved_answers import SavedAnswer, SavedAnswers
+    from vramtop.monitor.snapshot.snapshot import ProcessKey
+
+
+class AttachFunction(Protocol):
+    """Reads the job of a running process."""
+
+    def __call__(
+        self,
+        pid: int,
+        *,
+        start_time: float | None = None,
+        on_gpu: Collection[int] | None = None,
+        given: Mapping[str, Any] | None = None,
+    ) -> Attachment:
+        """Return the process's job and its evidence; may raise VramtopError."""
+
+
+class RunReader:
+    """Reads one process at a time; a new request replaces the one before.
+
+    Args:
+        attach: reads a running process.
+        answers: settings that the user filled in before.
+        known: what was read so far, by each process of a run.
+        call_later: ``call_later`` of the widget that shows the results.
+        on_read: receives what was read, on the UI thread.
+        on_error: receives the reason why the process could not be read, likewise.
+    """
+
+    def __init__(
+        self,
+        attach: AttachFunction,
+        answers: SavedAnswers,
+        known: MutableMapping[ProcessKey, Attachment],
+        call_later: CallLater,
+        *,
+        on_read: Callable[[Attachment], object],
+        on_error: Callable[[str], object],
+    ) -> None:
+        self._attach = attach
+        self._answers = answers
+        self._known = known
+        self._recalled: dict[str, Mapping[str, SavedAnswer]] = {}
+        """The user's earlier answers, by run key, as they were when the run was read."""
+        self._task = LatestOnlyTask("attach", call_later, on_read, on_error)
+
+    def read(
+        self, pid: int, start_time: float | None, *, on_gpu: Collection[int] | None = None, recall: bool = True
+    ) -> None:
+        """Read a process, unless it was read before.
+
+        Args:
+            pid: of the process.
+            start_time: start of the process, if known: pids are reused.
+            on_gpu: pids that hold GPU memory, if known.
+            recall: apply the settings that the user filled in for this command line before.
+        """
+        known = self._known.get((pid, start_time)) if recall else None
+        if known is not None:
+            self._task.submit(lambda: known)
+            return
+
+        from vramtop.monitor.attach.saved_answers import run_key
+
+        def read() -> Attachment:
+            attachment = self._attach(pid, start_time=start_time, on_gpu=on_gpu)
+            run = run_key(attachment)
+            self._recalled[run] = {}
+            problem = self._recall(run) if recall else None
+            answered = self._with_answers(attachment, self._recalled[run], on_gpu)
+            return replace(answered, warnings=(*answered.warnings, problem)) if problem else answered
+
+        self._task.submit(read)
+
+    def read_again(
+        self, attachment: Attachment, edits: Mapping[str, Any], *, on_gpu: Collection[int] | None = None
+    ) -> Attachment:
+        """Return a process as it is read with the user's edits; not for the UI thread.
+
+        Args:
+            attachment: what was read before.
+            edits: values by job key.
+            on_gpu: pids that hold GPU memory, if known.
+
+        Raises:
+            VramtopError: it can no longer be read.
+        """
+        from vramtop.monitor.attach.saved_answers import SavedAnswer, run_key
+
+        plain = self._attach(attachment.pid, start_time=attachment.start_time, on_gpu=on_gpu)
+        now, run = self._answers.clock(), run_key(plain)
+        if run not in self._recalled:  # it was read by somebody else
+            self._recall(run)
+        answers = {key: SavedAnswer(value=value, given=now) for key, value in edits.items()}
+        return self._with_answers(plain, {**self._recalled[run], **answers}, on_gpu)
+
+    def cancel(self) -> None:
+        """Discard the result of the current request."""
+        self._task.cancel()
+
+    def _recall(self, run: str) -> str | None:
+        """Load the user's earlier answers for a run; returns a sentence if they cannot be read."""
+        try:
+            self._recalled[run] = self._answers.load(run)
+        except CannotTellError as error:
+            self._recalled[run] = {}
+            return error.message
+        return None
+
+    def _with_answers(
+        self, plain: Attachment, answers: Mapping[str, SavedAnswer], on_gpu: Collection[int] | None
+    ) -> Attachment:
+        from vramtop.monitor.attach.saved_answers import apply_answers
+
+        pid, start = plain.pid, plain.start_time
+        return apply_answers(
+            plain, answers, reread=lambda given: self._attach(pid, start_time=start, on_gpu=on_gpu, given=given)
+        )
+
+    def remember(self, attachment: Attachment) -> tuple[ProcessKey, ...]:
+        """Keep what was read of a run, and return the run's processes."""
+        keys = tuple((rank.pid, rank.start_time) for rank in attachment.ranks)
+        self._known.update(dict.fromkeys(keys, attachment))
+        return keys
+
+    def remembered(self, keys: Iterable[ProcessKey]) -> Attachment | None:
+        """Return what was read of a run earlier; None if it was never read."""
+        return next((self._known[key] for key in keys if key in self._known), None)
+
+    def forget(self, keys: Iterable[ProcessKey]) -> None:
+        """Drop what was read of a run."""
+        for key in keys:
+            self._known.pop(key, None)
