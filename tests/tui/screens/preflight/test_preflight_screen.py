@@ -26,9 +26,8 @@ from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.preflight.check_result import Check, CheckResult, CheckStatus
 from vramtop.monitor.preflight.checks import CHECKS
 from vramtop.monitor.preflight.context import CheckContext
-from vramtop.monitor.preflight.facts import Machine
 from vramtop.monitor.preflight.job_launch import JobInterpreter
-from vramtop.monitor.preflight.machine import described_machine
+from vramtop.monitor.preflight.machine import Machine, described_machine
 from vramtop.monitor.preflight.prepare import prepare
 from vramtop.tui.app.app import VramtopApp
 from vramtop.tui.app.options import AppOptions
