@@ -295,9 +295,7 @@ def _model(cls: Any, name: Any, config: Any, kwargs: dict[str, Any], doubt: Call
             setattr(config, key, value)
     if attention:
         config._attn_implementation = attention
-    for part in (config, *(getattr(config, key, None) for key in getattr(config, "sub_configs", ()))):
-        if part is not None:  # models inside take theirs of it
-            setattr(part, "dtype" if hasattr(part, "dtype") else "torch_dtype", dtype or torch.float32)
+    _say_precision(config, dtype or torch.float32)
     before = torch.get_default_dtype()
     torch.set_default_dtype(dtype or torch.float32)
     try:
@@ -307,7 +305,31 @@ def _model(cls: Any, name: Any, config: Any, kwargs: dict[str, Any], doubt: Call
     model.eval()
     _read_generation_config(model, name, generation, hub)
     put(model, dtype or torch.float32, device_map, quantizer, max_memory=max_memory, doubt=doubt)
+    if quantizer is None:
+        _keep_no_gathered_weights()
     return model
+
+
+def _say_precision(config: Any, dtype: Any) -> None:
+    """Write the precision of the weights into the config, where models inside a model find theirs."""
+    for part in (config, *(getattr(config, key, None) for key in getattr(config, "sub_configs", ()))):
+        if part is not None:
+            setattr(part, "dtype" if hasattr(part, "dtype") else "torch_dtype", dtype)
+
+
+def _keep_no_gathered_weights() -> None:
+    """Let linear layers keep parameters, not views of them, as DeepSpeed's ``zero.Init`` does from then on.
+
+    The library builds a model for ZeRO-3 in it; a view would hold the weights that were gathered for a forward pass.
+    """
+    with contextlib.suppress(ImportError):
+        from transformers.integrations.deepspeed import deepspeed_config, is_deepspeed_zero3_enabled
+
+        if is_deepspeed_zero3_enabled():
+            from deepspeed.runtime.zero.linear import zero3_linear_wrap
+
+            if deepspeed_config()["zero_optimization"].get("memory_efficient_linear", True):
+                torch.nn.functional.linear = zero3_linear_wrap
 
 
 def _attention(name: str | None) -> str | None:

@@ -1,0 +1,70 @@
+"""Models of transformers that a rehearsal loads, beside the library's own loading."""
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+
+from vramtop.estimator.trace.rehearsal import rehearse
+
+PROGRAM = """
+import torch
+from transformers import Qwen3ForSequenceClassification
+model = Qwen3ForSequenceClassification.from_pretrained({folder!r}, num_labels=2, dtype=torch.{dtype}).cuda()
+model.config.pad_token_id = 0
+optimizer = torch.optim.SGD(model.parameters(), 1e-3)
+for _ in range(3):
+    tokens = torch.ones(2, 16, dtype=torch.long, device="cuda")
+    model(input_ids=tokens, labels=torch.zeros(2, dtype=torch.long, device="cuda")).loss.backward()
+    optimizer.step()
+"""
+
+
+@pytest.fixture
+def model_folder(tmp_path: Path) -> Path:
+    sizes = {"hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 2, "vocab_size": 4096}
+    config = transformers.Qwen3Config(num_attention_heads=4, num_key_value_heads=2, head_dim=64, **sizes)
+    transformers.Qwen3ForCausalLM(config).to(torch.bfloat16).save_pretrained(tmp_path / "model")
+    return tmp_path / "model"
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_model_inside_a_head_has_the_precision_that_is_asked_for(program, model_folder: Path, dtype: str) -> None:
+    kind = transformers.Qwen3ForSequenceClassification
+    real = kind.from_pretrained(model_folder, num_labels=2, dtype=getattr(torch, dtype))
+    found = rehearse([sys.executable, program(PROGRAM.format(folder=str(model_folder), dtype=dtype))])
+    taken = sum(each.nbytes for each in real.parameters())
+    assert found.answer.parameters == sum(each.numel() for each in real.parameters())
+    assert found.answer.phases["backward"].components["weights"] == pytest.approx(taken, rel=0.02)
+
+
+SHARDED = """
+import sys, types, torch, transformers
+from transformers.integrations import deepspeed as settings
+settings.is_deepspeed_zero3_enabled = lambda: True
+settings.deepspeed_config = lambda: {{"zero_optimization": {zero}}}
+linear, kept = torch.nn.functional.linear, []
+def without_views(data, weight, bias=None):
+    kept.append(weight)
+    return linear(data, weight, bias)
+names = ["deepspeed", "deepspeed.runtime", "deepspeed.runtime.zero", "deepspeed.runtime.zero.linear"]
+sys.modules.update((name, types.ModuleType(name)) for name in names)
+sys.modules[names[-1]].zero3_linear_wrap = without_views
+model = transformers.Qwen3ForCausalLM.from_pretrained({folder!r}).cuda()
+optimizer = torch.optim.SGD(model.parameters(), 1e-3)
+for _ in range(3):
+    tokens = torch.ones(2, 16, dtype=torch.long, device="cuda")
+    model(input_ids=tokens, labels=tokens).loss.backward()
+    optimizer.step()
+assert bool(kept) == {patched}
+"""
+
+
+@pytest.mark.parametrize(("zero", "patched"), [({}, True), ({"memory_efficient_linear": False}, False)])
+def test_layers_of_a_sharded_model_keep_no_views_of_gathered_weights(
+    program, model_folder: Path, zero: dict[str, bool], patched: bool
+) -> None:
+    name = program(SHARDED.format(folder=str(model_folder), zero=zero, patched=patched))
+    assert rehearse([sys.executable, name]).answer.trained
