@@ -46,8 +46,7 @@ OTHER_WRITERS = {
     "monitor/history/history.py": "SQLite writes it; created with 0600",
     "monitor/probe/snapshots.py": "runs in the user's program, without vramtop; created with 0600",
     "monitor/storage/reservations.py": "other users read it",
-    "monitor/storage/settings/change.py": "a lock, created with 0600",
-    "monitor/storage/user_file.py": "a lock, created with 0600",
+    "monitor/storage/file_lock.py": "a lock, created with 0600",
     "tui/cli/main.py": "standard output",
 }
 

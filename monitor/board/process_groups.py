@@ -16,7 +16,7 @@ from ..host.kinds import program_path
 from ..host.known_programs import starts_sessions
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from vramtop.estimator.job.job import Job
 
@@ -36,13 +36,14 @@ def group_processes(board: Board) -> tuple[ProcessGroup, ...]:
         for run in board.runs  # a single process whose job could not be estimated may be a rank
         if run.rows and (run.budget is not None or len(run.pids) > 1 or run.ended_at is not None)
     }
-    finder = _GroupFinder(rows, runs)
+    by_pid = {row.process.pid: row for row in reversed(rows)}
+    run_keys = {pid: key for key, run in runs.items() for pid in run.pids}
     members: dict[GroupKey, list[ProcessRow]] = {key: list(run.rows) for key, run in runs.items()}
     listed = {row.key for run in runs.values() for row in run.rows}
     for row in (*rows, *board.ended_processes):
         if row.key not in listed:
             listed.add(row.key)
-            members.setdefault(finder.key_of(row), []).append(row)
+            members.setdefault(_group_of(row, by_pid, run_keys), []).append(row)
     return tuple(ProcessGroup(key=key, rows=tuple(found), run=runs.get(key)) for key, found in members.items())
 
 
@@ -128,23 +129,17 @@ class ProcessGroup:
 _MAX_ANCESTORS = 64
 
 
-class _GroupFinder:
-    """Finds the group of each process by what started it."""
-
-    def __init__(self, rows: Sequence[ProcessRow], runs: Mapping[GroupKey, RunRow]) -> None:
-        self._by_pid = {row.process.pid: row for row in reversed(rows)}
-        self._run_keys = {pid: key for key, run in runs.items() for pid in run.pids}
-
-    def key_of(self, row: ProcessRow) -> GroupKey:
-        for _ in range(_MAX_ANCESTORS):
-            process = row.process
-            if process.key in self._run_keys:
-                return self._run_keys[process.key]
-            starter = self._by_pid.get(process.parent) if process.parent else None
-            if starter is None or not _has_started(starter, row):
-                break
-            row = starter
-        return _own_key(row)
+def _group_of(row: ProcessRow, by_pid: Mapping[int, ProcessRow], run_keys: Mapping[ProcessKey, GroupKey]) -> GroupKey:
+    """Return the group of a process by what started it."""
+    for _ in range(_MAX_ANCESTORS):
+        process = row.process
+        if process.key in run_keys:
+            return run_keys[process.key]
+        starter = by_pid.get(process.parent) if process.parent else None
+        if starter is None or not _has_started(starter, row):
+            break
+        row = starter
+    return _own_key(row)
 
 
 def _has_started(starter: ProcessRow, row: ProcessRow) -> bool:

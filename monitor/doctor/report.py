@@ -16,6 +16,7 @@ from vramtop.estimator.trace.interpreters import find_interpreters, probe_interp
 
 from ..host.file_text import file_text
 from ..host.process_directory import ProcessDirectory
+from ..preflight.job_launch import active_variable
 from ..preflight.machine import DRIVER_TIMEOUT_SECONDS
 from ..snapshot.snapshot import GpuReading
 from ..sources.nvml.nvml_errors import DRIVER_VERSION_FILE
@@ -42,13 +43,16 @@ def collect_report(environ: Mapping[str, str], *, python: str | None = None) -> 
         raise InputError("--python: no such program; give the path of a Python with torch") from None
     redactor = make_redactor(environ)
     system, permissions, files = collect_system_facts(environ), collect_permission_facts(), collect_data_folder_facts()
-    driver = collect_driver_facts()
+    driver, named = collect_driver_facts(), None if python is None else "--python"
     report = DoctorReport(
         system=system,
         driver=replace(driver, library=None if driver.library is None else redactor.path(driver.library)),
         access=permissions,
         files=replace(files, folder=redactor.path(files.folder)),
-        pythons=tuple(_interpreter_facts(path, _named_by(path, python, environ), redactor) for path in paths),
+        pythons=tuple(
+            _interpreter_facts(path, named or active_variable(path, environ) or "runs vramtop", redactor)
+            for path in paths
+        ),
     )
     return msgspec.convert(redactor.redact_json(msgspec.to_builtins(report)), DoctorReport)
 
@@ -191,12 +195,3 @@ def _interpreter_facts(path: Path, named_by: str, redactor: Redactor) -> Interpr
     if found is None:
         return facts
     return replace(facts, torch=found.torch, transformers=found.transformers, peft=found.peft)
-
-
-def _named_by(path: Path, python: str | None, environ: Mapping[str, str]) -> str:
-    if python is not None:
-        return "--python"
-    for name in ("VIRTUAL_ENV", "CONDA_PREFIX"):
-        if environ.get(name) and path == Path(environ[name]) / "bin" / "python":
-            return name
-    return "runs vramtop"

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
-
-import msgspec
 
 from .metrics import TABLE
 from .samples import values_by_family
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable
 
     from prometheus_client.core import Metric as Family
 
@@ -87,7 +86,8 @@ def _encode(encoder: Encoder, metric: Metric, values: Values, known: dict[str, t
     before = known.get(metric.family)
     if before is not None and before[0] == values:
         return before[1]
-    text = encoder(_Families([_family(metric, values)])).removesuffix(_EOF)
+    family = _family(metric, values)
+    text = encoder(SimpleNamespace(collect=lambda: [family])).removesuffix(_EOF)
     known[metric.family] = values, text
     return text
 
@@ -100,13 +100,3 @@ def _family(metric: Metric, values: Values) -> Family:
     for labels, value in values.items():
         family.add_sample(metric.name, dict(zip(names, labels, strict=True)), value)
     return family
-
-
-class _Families(msgspec.Struct, frozen=True):
-    """What an encoder asks for families."""
-
-    families: Sequence[Family]
-
-    def collect(self) -> Iterable[Family]:
-        """Return the families."""
-        return self.families

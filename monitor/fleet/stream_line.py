@@ -41,12 +41,11 @@ def parse_stream_line(line: bytes) -> HostReading:
     if not line.startswith(_HEAD % SCHEMA):
         _require_near_schema(line)
     try:
-        reading = decode_json(line, HostReading)
+        return decode_json(line, HostReading)
     except LimitError as error:
         raise StreamLineError(
             f"sent a line that is not from vramtop stream ({error}); update vramtop on both hosts"
         ) from None
-    return reading
 
 
 def _require_near_schema(line: bytes) -> None:

@@ -90,10 +90,16 @@ def _read_script_interpreter(program: Path, environ: Mapping[str, str]) -> Path 
 
 def _find_active(environ: Mapping[str, str]) -> JobInterpreter:
     found = find_interpreters(None, environ)[0]
-    for variable in ("VIRTUAL_ENV", "CONDA_PREFIX"):
-        if environ.get(variable) and found == Path(environ[variable]) / "bin" / "python":
-            return JobInterpreter(path=found, origin=variable)
-    return JobInterpreter(path=found, origin="the Python that runs vramtop", is_certain=False)
+    variable = active_variable(found, environ)
+    return JobInterpreter(
+        path=found, origin=variable or "the Python that runs vramtop", is_certain=variable is not None
+    )
+
+
+def active_variable(python: Path, environ: Mapping[str, str]) -> str | None:
+    """Return the variable that names the active environment with this Python; None: none does."""
+    names = (name for name in ("VIRTUAL_ENV", "CONDA_PREFIX") if environ.get(name))
+    return next((name for name in names if python == Path(environ[name]) / "bin" / "python"), None)
 
 
 def job_environment(environ: Mapping[str, str], launch: Sequence[str] | None) -> dict[str, str]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 import threading
 from array import array
+from collections import defaultdict
+from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Literal, TypeVar
 
@@ -33,12 +35,12 @@ class MemoryHistory:
     """
 
     def __init__(self, capacity: int = 600, *, keep_seconds: float = 120.0) -> None:
-        self._capacity = capacity
         self._keep_seconds = keep_seconds
-        self._gpus: dict[GpuKey, _RingBuffer] = {}
-        self._activity: dict[tuple[GpuKey, GpuFigure], _RingBuffer] = {}
-        self._processes: dict[HistoryKey, _RingBuffer] = {}
-        self._lifetimes: dict[HistoryKey, _LifetimePeaks] = {}
+        ring = partial(_RingBuffer, capacity)
+        self._gpus: dict[GpuKey, _RingBuffer] = defaultdict(ring)
+        self._activity: dict[tuple[GpuKey, GpuFigure], _RingBuffer] = defaultdict(ring)
+        self._processes: dict[HistoryKey, _RingBuffer] = defaultdict(ring)
+        self._lifetimes: dict[HistoryKey, _LifetimePeaks] = defaultdict(partial(_LifetimePeaks, capacity))
         self._lock = threading.Lock()
 
     def add(self, snapshot: Snapshot, *, keep: Collection[HistoryKey] = ()) -> None:
@@ -52,26 +54,23 @@ class MemoryHistory:
             for gpu in snapshot.gpus:
                 stale, devices = gpu.is_stale, mig_devices(gpu)
                 for device in (gpu, *devices):
-                    size = None if stale else device.used_bytes
-                    _ring_for(self._gpus, device.key, self._capacity).add(snapshot.time, size)
+                    self._gpus[device.key].add(snapshot.time, None if stale else device.used_bytes)
                 gpu_key = gpu.key
                 for figure in _FIGURES:
                     value = None if stale else getattr(gpu, figure)
-                    ring = _ring_for(self._activity, (gpu_key, figure), self._capacity)
-                    ring.add(snapshot.time, None if value is None else round(value))
+                    self._activity[gpu_key, figure].add(snapshot.time, None if value is None else round(value))
                 for device, process in processes_by_device(gpu, devices):
                     key = (gpu_key if device is gpu else device.key, process.pid, process.start_time)
                     size = None if stale else process.used_bytes
-                    _ring_for(self._processes, key, self._capacity).add(snapshot.time, size)
-                    if key not in self._lifetimes:
-                        self._lifetimes[key] = _LifetimePeaks(self._capacity)
+                    self._processes[key].add(snapshot.time, size)
                     self._lifetimes[key].add(snapshot.time, size)
             oldest = snapshot.time - self._keep_seconds
             _forget(self._gpus, oldest)
             _forget(self._activity, oldest)
             _forget(self._processes, oldest, keep)
             if len(self._lifetimes) > len(self._processes):
-                self._lifetimes = {key: peaks for key, peaks in self._lifetimes.items() if key in self._processes}
+                for key in [key for key in self._lifetimes if key not in self._processes]:
+                    del self._lifetimes[key]
 
     def gpu(self, key: GpuKey) -> Sequence[MemorySample]:
         """Return the used memory of a GPU or MIG device, oldest sample first; empty if it is unknown."""
@@ -177,13 +176,6 @@ def _max_known(a: float, b: float) -> float:
 
 def _samples(ring: _RingBuffer | None) -> list[MemorySample]:
     return [] if ring is None else ring.samples()
-
-
-def _ring_for(rings: dict[_Key, _RingBuffer], key: _Key, capacity: int) -> _RingBuffer:
-    ring = rings.get(key)
-    if ring is None:
-        ring = rings[key] = _RingBuffer(capacity)
-    return ring
 
 
 def _forget(rings: dict[_Key, _RingBuffer], before: float, keep: Collection[_Key] = ()) -> None:

@@ -20,7 +20,7 @@ from vramtop.estimator.common.private_files import make_own_folder, write_privat
 from vramtop.estimator.common.process_limit import ProcessLimitError, start_thread
 from vramtop.estimator.common.untrusted_files import read_file
 
-from .file_lock import lock_file
+from .file_lock import locked
 
 _LOCK_TIMEOUT_SECONDS = 2.0
 """Another dashboard holds the lock for milliseconds, unless its disk hangs."""
@@ -138,9 +138,7 @@ class UserFile(Generic[Content]):
             if os.path.lexists(file) and not is_file(file):
                 self.read()  # raises before a lock file is created beside it
             make_own_folder(self.path)
-            lock = os.open(file.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            try:
-                lock_file(lock, _LOCK_TIMEOUT_SECONDS)
+            with locked(file.with_suffix(".lock"), _LOCK_TIMEOUT_SECONDS):
                 try:
                     content = self.read()
                 except _DamagedError as error:
@@ -148,8 +146,6 @@ class UserFile(Generic[Content]):
                     content = self.empty()
                 encoded = msgspec.json.encode({"version": _VERSION, "content": change(content)})
                 write_private(file, msgspec.json.format(encoded, indent=1))
-            finally:
-                os.close(lock)
         except OSError as error:
             reason = error.strerror or str(error)
             before = f"{warning} " if warning else ""
@@ -185,10 +181,15 @@ def change_in_background(
         if warning:
             notify(warning)
 
+    in_background(write, thread=thread)
+
+
+def in_background(work: Callable[[], object], *, thread: str) -> None:
+    """Run a function on a thread of its own, for whose end the program waits at exit; here where none can start."""
     try:
-        start_thread(threading.Thread(target=write, name=thread))  # not a daemon: the program waits for it at exit
+        start_thread(threading.Thread(target=work, name=thread))
     except ProcessLimitError:
-        write()
+        work()
 
 
 def name_for_damaged(file: Path) -> Path:

@@ -119,11 +119,8 @@ class AutomaticAttach:
         """Return why a process has no budget, in a word or two; None: nothing is known about it."""
         if self.enabled and self._live:
             return self._candidates.reason(process, program)
-        if self.enabled and not self._time:
-            return reason_by_kind(process, program) or BEING_READ
-        if self._live:
-            return reason_by_kind(process, program) or NOT_ATTACHED
-        return reason_by_kind(process, program) or KIND_REASONS.get(program.kind)
+        otherwise = NOT_ATTACHED if self._live else KIND_REASONS.get(program.kind)
+        return reason_by_kind(process, program) or (BEING_READ if self.enabled and not self._time else otherwise)
 
     def progress(self) -> AttachProgress | None:
         """Return how many runs have been read; None: nothing is read by itself."""

@@ -75,7 +75,11 @@ class Sample(Struct, frozen=True, gc=False):
     @property
     def number(self) -> float | None:
         """The value; None: not a number."""
-        return finite(self.value)
+        try:
+            number = float(self.value[1])
+        except ValueError:
+            return None
+        return number if math.isfinite(number) else None
 
 
 class Vector(Struct, frozen=True):
@@ -84,18 +88,9 @@ class Vector(Struct, frozen=True):
     result: list[Sample]
 
 
-def finite(value: tuple[float, str]) -> float | None:
-    """Return the number of a pair of time and value; None: not a number."""
-    try:
-        number = float(value[1])
-    except ValueError:
-        return None
-    return number if math.isfinite(number) else None
-
-
 def whole(sample: Sample) -> int | None:
     """Return the value as a whole number, such as bytes; None: not a number."""
-    number = finite(sample.value)
+    number = sample.number
     return None if number is None else round(number)
 
 

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import os
 import stat
-import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vramtop.estimator.common.errors import CannotTellError, InputError, VramtopError
 from vramtop.estimator.common.private_files import PRIVATE, make_own_folder, write_private
-from vramtop.estimator.common.process_limit import ProcessLimitError, start_thread
 
-from ..file_lock import lock_file
-from ..user_file import may_change_files
+from ..file_lock import locked
+from ..user_file import in_background, may_change_files
 from .schema import Value, find_setting
 from .settings_file import NO_FILE, config_file, read_settings_file, read_toml, shown
 
@@ -52,12 +50,8 @@ def change_settings(changes: Changes, environ: Mapping[str, str] = os.environ) -
     folder = Path(named).parent
     try:
         make_own_folder(Path(named))
-        lock = os.open(folder / ".config.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        try:
-            lock_file(lock, _LOCK_TIMEOUT_SECONDS)
+        with locked(folder / ".config.lock", _LOCK_TIMEOUT_SECONDS):
             _change(Path(os.path.realpath(named)), changes)
-        finally:
-            os.close(lock)
     except OSError as error:
         raise CannotTellError(f"{named} cannot be written: {error.strerror or error}.") from None
 
@@ -79,10 +73,7 @@ def save_setting(name: str, value: Value | None, notify: Callable[[str], None]) 
         except VramtopError as error:
             notify(error.message)
 
-    try:
-        start_thread(threading.Thread(target=change, name="save settings"))  # no daemon: the program waits at exit
-    except ProcessLimitError:
-        change()
+    in_background(change, thread="save settings")
 
 
 def _change(file: Path, changes: Changes) -> None:
