@@ -1,4 +1,4 @@
-"""Facts that the running program reports of its model and optimizers; they precede what was read elsewhere."""
+"""Facts that the running program reports by its probe, which precede what was read elsewhere."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -6,6 +6,7 @@ from typing import Any
 from vramtop.estimator.common.records import replace
 from vramtop.estimator.job.rules.optimizers.by_name import optimizer_by_class
 from vramtop.estimator.readers.source.evidence import Finding, JobReading
+from vramtop.estimator.readers.source.settings import Setting
 
 from ..probe.probe_reader import OptimizerFacts, ProbeSample
 
@@ -69,3 +70,52 @@ def _optimizer_findings(facts: OptimizerFacts) -> Iterator[Finding]:
     yield Finding(key="training.optimizer", value=choice.name, origin=_OPTIMIZER, written=True)
     if choice.options:
         yield Finding(key="training.optimizer_options", value=dict(choice.options), origin=_OPTIMIZER, written=True)
+
+
+_RUNNING_MODEL = "the running model (probe)"
+_TRAINER = "the running Trainer (probe)"
+_TRAINER_ARGUMENTS = (
+    *("per_device_train_batch_size", "gradient_accumulation_steps", "optim", "optim_args", "bf16", "fp16"),
+    *("gradient_checkpointing", "activation_checkpointing", "torch_compile", "use_liger_kernel", "fsdp"),
+    *("fsdp_config", "deepspeed", "max_length", "max_seq_length", "packing", "loss_type", "auto_find_batch_size"),
+)
+"""The trainer's arguments that memory depends on."""
+
+
+def settings_from_probe(sample: ProbeSample | None) -> dict[str, Setting]:
+    """Return the trainer's arguments and the model's facts; empty before training begins."""
+    if sample is None:
+        return {}
+    trainer = sample.trainer or {}
+    settings = {
+        name: Setting(value=trainer[name], origin=f"{_TRAINER}: {name}")
+        for name in _TRAINER_ARGUMENTS
+        if trainer.get(name) not in (None, [], {}, "")
+    }
+    if sample.model:
+        settings |= _model_settings(sample.model)
+    return settings
+
+
+def _model_settings(model: Mapping[str, Any]) -> dict[str, Setting]:
+    values: dict[str, Any] = {}
+    if dtype := _loaded_dtype(model.get("parameters") or {}):
+        values["dtype"] = dtype
+    if model.get("attention") in ("sdpa", "eager", "flash_attention_2", "flash_attention_3"):
+        values["attn_implementation"] = model["attention"]
+    if isinstance(model.get("gradient_checkpointing"), bool):
+        values["activation_checkpointing"] = model["gradient_checkpointing"]
+    if isinstance(model.get("config"), Mapping) and model["config"].get("model_type"):
+        values["running_model_config"] = model["config"]
+    lora = model.get("lora")
+    if lora and lora.get("r"):
+        values |= {"use_peft": True, "lora_r": lora["r"]}
+        if lora.get("target_modules"):
+            values["lora_target_modules"] = lora["target_modules"]
+    return {name: Setting(value=value, origin=_RUNNING_MODEL) for name, value in values.items()}
+
+
+def _loaded_dtype(parameters: Mapping[str, int]) -> str | None:
+    """Return the dtype of most of the weights; quantized ones (``uint8 frozen``) do not show how they were loaded."""
+    floating = {key: count for key, count in parameters.items() if "float" in key}
+    return max(floating, key=lambda key: floating[key]).partition(" ")[0] if floating else None

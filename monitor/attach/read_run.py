@@ -28,11 +28,10 @@ from ..host.process_info import ProcessInfo, ancestors, parse_rank, read_process
 from ..host.process_stat import is_own_process
 from ..host.run_processes import RunProcesses, find_run_processes
 from ..probe.probe_reader import ProbeReader
-from ..probe.probe_settings import settings_from_probe
 from .attachment import Attachment, RankProcess
 from .gpu_assignment import assign_gpu
 from .gpu_environment import GpuEnvironment, has_own_gpu_numbering, nvml_mig_parent
-from .live_facts import with_live_facts
+from .live_facts import settings_from_probe, with_live_facts
 from .process_paths import as_process_sees, environ_from_here, estimate_environ, pid_in_own_namespace, reaches_into
 from .rehearse_run import kept_rehearsal
 

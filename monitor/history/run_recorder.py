@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
 from vramtop.estimator.common.errors import CannotTellError
 from vramtop.estimator.common.process_limit import ProcessLimitError, start_thread
+from vramtop.estimator.common.trust import process_owner
 
+from ..host.process_stat import read_stat
 from .history import Choice, History
-from .run_measurement import RunFacts, is_own, measurement_of_run, run_identity
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from vramtop.estimator.budget import Budget
-    from vramtop.estimator.learning.measurement import RunState
+    from vramtop.estimator.learning.measurement import Observed, RunState
 
     from ..board.board import Board, ProcessRow, RunRow
     from ..snapshot.snapshot import ProcessKey
@@ -53,6 +55,22 @@ class _Followed(msgspec.Struct):
     grew: bool = False
     kept: _Kept | None = None
     """What was kept last; None: nothing yet."""
+
+
+class RunFacts(Protocol):
+    """What was read of a run's process, as far as a measurement needs it."""
+
+    @property
+    def versions(self) -> Mapping[str, str]:
+        """Versions of the installed frameworks, by name."""
+
+    @property
+    def estimate_environ(self) -> Mapping[str, str]:
+        """The Hugging Face cache and the allocator's settings."""
+
+    @property
+    def command(self) -> str:
+        """Command line without secrets."""
 
 
 class RunRecorder(msgspec.Struct):
@@ -113,17 +131,26 @@ class RunRecorder(msgspec.Struct):
         driver = board.snapshot.source.driver_version
 
         def keep() -> None:
-            measurement = measurement_of_run(
+            from vramtop.estimator.trace.allocator_report import allocator_settings
+
+            from .new_measurement import new_measurement
+
+            environ = None if facts is None else facts.estimate_environ
+            _, allocator = (allocator_settings(environ) if environ else None) or (None, None)
+            measurement = new_measurement(
                 run.job,
-                budget,
-                row.gpu,
-                row.process,
-                usage=row.comparison.peak_usage if row.comparison else None,
+                [budget],
+                _observed(row),
                 run=followed.identity,
                 state=state,
                 time=now,
+                card=row.gpu.name,
+                card_bytes=row.gpu.total_bytes,
                 driver=driver,
-                facts=facts,
+                versions=dict(facts.versions) if facts else None,
+                command=facts.command if facts else row.process.command,
+                allocator=allocator,
+                environ=environ,
             )
             with self._writing:
                 try:
@@ -151,7 +178,7 @@ def _adds_to(found: _Kept, before: _Kept, *, ended: bool) -> bool:
 def _follow(run: RunRow) -> _Followed:
     first = min((pid for pid, _ in run.pids), default=None)
     identity = run_identity(first) if first is not None else None
-    own = identity is not None and all(is_own(pid) for pid, _ in run.pids)
+    own = identity is not None and all(process_owner(pid) == os.geteuid() for pid, _ in run.pids)
     return _Followed(identity=identity or "", own=own)
 
 
@@ -169,3 +196,30 @@ def _state(run: RunRow, row: ProcessRow, followed: _Followed) -> RunState | None
 def _peak_bytes(row: ProcessRow) -> int:
     usage = row.comparison.peak_usage if row.comparison else None
     return usage.size_bytes if usage else 0
+
+
+def run_identity(pid: int) -> str | None:
+    """Return what identifies a process on this machine for all time; None: it has ended, or may not be read."""
+    stat = read_stat(pid)
+    if stat is None:
+        return None
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:  # noqa: PTH123 - a file of the kernel
+            boot = file.read().strip()
+    except OSError:
+        boot = ""
+    return f"{boot} {pid} {stat.start_ticks}"
+
+
+def _observed(row: ProcessRow) -> Observed:
+    from vramtop.estimator.learning.measurement import Observed
+
+    counters, usage = row.process.counters, row.comparison.peak_usage if row.comparison else None
+    allocated, reserved = (counters.allocated_peak_bytes, counters.reserved_peak_bytes) if counters else (None, None)
+    return Observed(
+        allocated_bytes=allocated or None,
+        reserved_bytes=reserved or None,
+        device_bytes=usage.size_bytes if usage else None,
+        allocator_source="probe" if allocated or reserved else None,
+        device_source=None if usage is None else "readings" if usage.source == "seen" else usage.source,
+    )

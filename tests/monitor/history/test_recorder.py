@@ -189,7 +189,7 @@ def test_readings_alone_are_kept_when_memory_has_settled(machine: Machine) -> No
 
 def test_runs_of_other_users_are_not_kept(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     other = os.geteuid() + 1
-    monkeypatch.setattr("vramtop.monitor.history.run_measurement.os.geteuid", lambda: other)
+    monkeypatch.setattr("vramtop.monitor.history.run_recorder.os.geteuid", lambda: other)
     machine.tick(38, steps=2)
     assert machine.runs == ()
 

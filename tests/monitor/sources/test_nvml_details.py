@@ -6,8 +6,7 @@ from waiting import until
 
 from vramtop.monitor.snapshot.demand import CurrentDemand, Demand
 from vramtop.monitor.snapshot.gpu_details import EccErrors, NvLinks, PcieLink, RemappedRows
-from vramtop.monitor.sources.nvml.details import COMPACT_INTERVAL_SECONDS
-from vramtop.monitor.sources.nvml.health import HEALTH_INTERVAL_SECONDS
+from vramtop.monitor.sources.nvml.details import COMPACT_INTERVAL_SECONDS, HEALTH_INTERVAL_SECONDS
 from vramtop.monitor.sources.nvml.nvml_source import NvmlSource
 from vramtop.monitor.sources.nvml.pci_device import pci_place
 

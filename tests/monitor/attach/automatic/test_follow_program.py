@@ -22,8 +22,7 @@ from vramtop.monitor.attach.automatic.follow_program import CommandStderr, follo
 from vramtop.monitor.attach.automatic.start_following import start_following
 from vramtop.monitor.history.history import History
 from vramtop.monitor.history.new_measurement import machine_digest
-from vramtop.monitor.history.run_measurement import run_identity
-from vramtop.monitor.history.run_recorder import THREAD, RunRecorder
+from vramtop.monitor.history.run_recorder import THREAD, RunRecorder, run_identity
 from vramtop.monitor.snapshot.snapshot import ProcessCounters
 
 GIB = 2**30
