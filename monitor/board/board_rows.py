@@ -30,7 +30,15 @@ def gpu_rows(
         with_job: adds the job of a process to its row, if it is known.
         reason: returns why a process has no budget, in a word or two, as long as it has none.
     """
-    return tuple(_gpu_row(snapshot, gpu, with_job, reason) for gpu in snapshot.gpus)
+    found = []
+    for gpu in snapshot.gpus:
+        devices = mig_devices(gpu)
+        rows = tuple(
+            with_job(_process_row(snapshot, device, process, reason))
+            for device, process in processes_by_device(gpu, devices)
+        )
+        found.append(GpuRow(reading=gpu, rows=rows, devices=tuple(_mig_row(device, rows) for device in devices)))
+    return tuple(found)
 
 
 def committed_bytes(gpus: Iterable[GpuRow]) -> dict[DeviceIndex, int]:
@@ -59,20 +67,6 @@ def growth_by_device(gpus: Iterable[GpuRow]) -> dict[DeviceIndex, str]:
             sentence = f"{name} grows, GPU {gpu.reading.index} full in about {duration_text(seconds)}"
             found[device] = min(found.get(device, (seconds, sentence)), (seconds, sentence))
     return {device: sentence for device, (_, sentence) in found.items()}
-
-
-def _gpu_row(
-    snapshot: Snapshot,
-    gpu: GpuReading,
-    with_job: Callable[[ProcessRow], ProcessRow],
-    reason: NoBudgetReasonFunction,
-) -> GpuRow:
-    devices = mig_devices(gpu)
-    rows = tuple(
-        with_job(_process_row(snapshot, device, process, reason))
-        for device, process in processes_by_device(gpu, devices)
-    )
-    return GpuRow(reading=gpu, rows=rows, devices=tuple(_mig_row(device, rows) for device in devices))
 
 
 def _process_row(

@@ -11,7 +11,7 @@ from vramtop.estimator.common.records import replace
 from ..anomalies.detector import AnomalyDetector
 from ..host.process_stat import is_running
 from ..snapshot.memory_history import MemoryHistory
-from .board import Board, GpuRow, PendingRow, ProcessRow
+from .board import Board, GpuRow, ProcessRow
 from .board_rows import committed_bytes, gpu_rows, growth_by_device, overlap
 from .budget_cache import BudgetCache
 from .pending_rows import PendingFits
@@ -19,7 +19,7 @@ from .run_tracker import RunTracker
 from .without_budget import ProcessesWithoutBudget
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping
 
     from vramtop.estimator.budget import Budget
     from vramtop.estimator.job.gpu_catalogue import Gpu
@@ -192,10 +192,12 @@ class Watchlist:
         committed = committed_bytes(gpus)
         for device, size in self.reserved_bytes(snapshot).items():
             committed[device] = committed.get(device, 0) + size
+        jobs = [(job, self._budgets.budget_of(job)) for job in pending]
+        host, growth = (self.host_memory(snapshot), growth_by_device(gpus)) if jobs else (None, {})
         board = Board(
             snapshot=snapshot,
             gpus=gpus,
-            pending=self._pending_rows(snapshot, committed, pending, growth_by_device(gpus) if pending else {}),
+            pending=self._pending_fits.rows(snapshot, committed, jobs, host, growth),
             committed=committed,
             runs=self._tracker.run_rows(snapshot, gpus, [(run, self._budget_of_run(run, gpus)) for run in runs]),
             ended=self._others.ended_rows(snapshot, {row.key: row for gpu in gpus for row in gpu.rows}),
@@ -237,14 +239,3 @@ class Watchlist:
             return budget
         rows = (row for gpu in gpus for row in gpu.rows if row.process.key in run.pids)
         return next((row.budget for row in rows if row.budget is not None), budget)
-
-    def _pending_rows(
-        self,
-        snapshot: Snapshot,
-        committed: Mapping[DeviceIndex, int],
-        pending: Sequence[Job],
-        growth: Mapping[DeviceIndex, str],
-    ) -> tuple[PendingRow, ...]:
-        jobs = [(job, self._budgets.budget_of(job)) for job in pending]
-        host = self.host_memory(snapshot) if jobs else None
-        return self._pending_fits.rows(snapshot, committed, jobs, host, growth)

@@ -14,7 +14,7 @@ from ..snapshot.mig_devices import MigDevice
 from .fleet import SAME_NAMES, FleetGpu, FleetPending, FleetProcess, HostReading, RankFacts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from ..board.board import Board, GpuRow, PendingRow, ProcessRow
     from ..snapshot.snapshot import DeviceIndex, GpuReading, ProcessKey
@@ -45,10 +45,18 @@ def reading_of_board(
     """
     source = board.snapshot.source
     runs = {key: run.pids[0][0] for run in board.runs for key in run.pids}
+
+    def gpu(row: GpuRow) -> FleetGpu:
+        processes = None
+        if row.reading.processes is not None:
+            listed = (each for each in row.rows if board.displays(each))
+            processes = tuple(_process(each, runs.get(each.process.key), facts_of(each.process.key)) for each in listed)
+        return _figures(board, row, processes, tuple(_figures(board, device, None, ()) for device in row.devices))
+
     return HostReading(
         host=host,
         time=board.snapshot.time,
-        gpus=tuple(_gpu(board, row, runs, facts_of) for row in board.gpus if board.displays_gpu(row.reading)),
+        gpus=tuple(map(gpu, (row for row in board.gpus if board.displays_gpu(row.reading)))),
         pending=tuple(_pending(row) for row in board.pending),
         anomalies=tuple(f"GPU {anomaly.gpu}: {displayed(anomaly.sentence)}" for anomaly in board.anomalies),
         faults=tuple(fault.message for fault in board.snapshot.faults),
@@ -57,19 +65,6 @@ def reading_of_board(
         vramtop_version=version,
         interval=interval,
     )
-
-
-def _gpu(
-    board: Board,
-    row: GpuRow,
-    runs: Mapping[ProcessKey, int],
-    facts_of: Callable[[ProcessKey], RankFacts | None],
-) -> FleetGpu:
-    processes = None
-    if row.reading.processes is not None:
-        processes = tuple(_process(each, runs, facts_of) for each in row.rows if board.displays(each))
-    devices = tuple(_figures(board, device, None, ()) for device in row.devices)
-    return _figures(board, row, processes, devices)
 
 
 def _figures(
@@ -99,11 +94,7 @@ def _committed(board: Board, reading: GpuReading, devices: tuple[FleetGpu, ...])
     return board.committed.get(reading.index, 0) + sum(device.committed_bytes or 0 for device in devices)
 
 
-def _process(
-    row: ProcessRow,
-    runs: Mapping[ProcessKey, int],
-    facts_of: Callable[[ProcessKey], RankFacts | None],
-) -> FleetProcess:
+def _process(row: ProcessRow, run: int | None, facts: RankFacts | None) -> FleetProcess:
     process, comparison, budget, counters = row.process, row.comparison, row.budget, row.process.counters
     peak = comparison.peak_usage if comparison else None
     return FleetProcess(
@@ -127,8 +118,8 @@ def _process(
         step_seconds=counters.step_seconds if counters else None,
         steps_at=counters.time if counters and counters.steps is not None else None,
         device=row.gpu.label if isinstance(row.gpu, MigDevice) else None,
-        run=runs.get(process.key),
-        facts=facts_of(process.key),
+        run=run,
+        facts=facts,
     )
 
 

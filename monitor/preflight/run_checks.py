@@ -52,7 +52,25 @@ def run_checks(
             except ProcessLimitError as error:
                 results.put((position, inconclusive(error.message)))
         limits = [min(check.timeout_seconds, timeout_seconds or check.timeout_seconds) for check in checks]
-        return _collect(checks, context, results, start=start, limits=limits, on_result=on_result)
+        found: dict[int, CheckResult] = {}
+        while len(found) < len(checks):
+            running = [position for position in range(len(checks)) if position not in found]
+            next_limit = min(limits[position] for position in running)
+            try:
+                result = results.get(timeout=max(0.0, start + next_limit - time.monotonic()))
+                if result is None:
+                    raise CancelledError("cancelled")
+                arrived = [result]
+            except queue.Empty:
+                late = [position for position in running if start + limits[position] <= time.monotonic()]
+                arrived = [(position, _timed_out(limits[position])) for position in late]
+            for position, each in arrived:
+                if position not in found:
+                    named = replace(each, name=checks[position].name, decisive=checks[position].decisive)
+                    found[position] = _without_secrets(named, context)
+                    if on_result is not None:
+                        on_result(found[position])
+        return tuple(found[position] for position in range(len(checks)))
 
 
 def exit_code(results: Sequence[CheckResult]) -> ExitCode:
@@ -61,36 +79,6 @@ def exit_code(results: Sequence[CheckResult]) -> ExitCode:
         return ExitCode.NO
     unknown = any(result.unknown and result.decisive for result in results)
     return ExitCode.CANNOT_TELL if unknown else ExitCode.DONE
-
-
-def _collect(
-    checks: Sequence[Check],
-    context: CheckContext,
-    results: "_Results",
-    *,
-    start: float,
-    limits: Sequence[float],
-    on_result: Callable[[CheckResult], None] | None,
-) -> tuple[CheckResult, ...]:
-    found: dict[int, CheckResult] = {}
-    while len(found) < len(checks):
-        running = [position for position in range(len(checks)) if position not in found]
-        next_limit = min(limits[position] for position in running)
-        try:
-            result = results.get(timeout=max(0.0, start + next_limit - time.monotonic()))
-            if result is None:
-                raise CancelledError("cancelled")
-            arrived = [result]
-        except queue.Empty:
-            late = [position for position in running if start + limits[position] <= time.monotonic()]
-            arrived = [(position, _timed_out(limits[position])) for position in late]
-        for position, each in arrived:
-            if position not in found:
-                named = replace(each, name=checks[position].name, decisive=checks[position].decisive)
-                found[position] = _without_secrets(named, context)
-                if on_result is not None:
-                    on_result(found[position])
-    return tuple(found[position] for position in range(len(checks)))
 
 
 def _run_one(position: int, check: Check, context: CheckContext, results: "_Results", token: CancelToken) -> None:

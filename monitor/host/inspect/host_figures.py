@@ -61,23 +61,12 @@ class HostFigures:
             return list(readings)
         read: dict[ProcessKey, ProcessFigures] = {}
         earlier, self._samples = self._samples, {}
-        return [self._with_figures(reading, demand, read, earlier) for reading in readings]
 
-    def _with_figures(
-        self,
-        reading: GpuReading,
-        demand: Demand,
-        read: dict[ProcessKey, ProcessFigures],
-        earlier: dict[ProcessKey, _Sample],
-    ) -> GpuReading:
-        """Return a reading with the figures of its processes; each process is read once, whatever it runs on."""
-        processes = []
-        for process in reading.processes or ():
+        def with_figures(process: GpuProcess) -> GpuProcess:
             wanted = demand.figures_of(process) & HOST_FIGURES
             if not wanted:
-                processes.append(process)
-                continue
-            host = read.get(process.key)
+                return process
+            host = read.get(process.key)  # each process is read once, whatever it runs on
             if host is None:
                 host = read[process.key] = self._read(process, wanted, earlier.get(process.key))
             mine = process.figures or ProcessFigures()
@@ -88,8 +77,12 @@ class HostFigures:
                 threads=host.threads,
                 faults=(*mine.faults, *host.faults),
             )
-            processes.append(replace(process, figures=figures))
-        return replace(reading, processes=tuple(processes)) if processes else reading
+            return replace(process, figures=figures)
+
+        return [
+            replace(each, processes=tuple(map(with_figures, each.processes))) if each.processes else each
+            for each in readings
+        ]
 
     def _read(self, process: GpuProcess, wanted: frozenset[ProcessFigure], earlier: _Sample | None) -> ProcessFigures:
         now = self._clock()
