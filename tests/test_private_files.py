@@ -47,7 +47,7 @@ OTHER_WRITERS = {
     "monitor/probe/snapshots.py": "runs in the user's program, without vramtop; created with 0600",
     "monitor/storage/reservations.py": "other users read it",
     "monitor/storage/file_lock.py": "a lock, created with 0600",
-    "tui/cli/main.py": "standard output",
+    "tui/cli/standard_streams.py": "standard output",
 }
 
 

@@ -1,4 +1,7 @@
-"""The keys: what each does, and what it is called on screens."""
+"""The keys: what each does by default, and what it is called on screens.
+
+Ids are part of the settings file: they stay. ``GROUP.ACTION``: a group is a screen, a dialog, or what several share.
+"""
 
 from __future__ import annotations
 
@@ -129,9 +132,6 @@ DASHBOARD_KEYS = {
 }
 
 
-# Keys of the fit check, the attach screen, and the dashboard over many hosts.
-
-
 JOB_KEYS = {
     "fit.pin": Key("f2,p", "pin the job as pending, so the dashboard shows whether it fits"),
     "fit.open": Key("f3,o", "open a job file, another tool's configuration, or a pasted launch line"),
@@ -156,13 +156,8 @@ JOB_KEYS = {
 }
 
 
-# All key bindings by id: the one place that says which key does what by default.
-#
-# Ids are part of the settings file: they stay. ``GROUP.ACTION``: a group is a screen, a dialog, or what several
-# share.
-
-
 KEYS: dict[str, Key] = {**SHARED_KEYS, **DASHBOARD_KEYS, **JOB_KEYS}
+"""All keys by id."""
 
 
 def keys_of(key_id: str) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from vramtop.monitor.storage.settings.schema import SETTINGS, TABLES, find_setti
 from vramtop.tui.cli.commands.completion import FILES, FOLDER
 from vramtop.tui.cli.main import build_parser
 from vramtop.tui.cli.parsing.command_parser import subcommands
-from vramtop.tui.cli.parsing.help_text import FlagFacts
+from vramtop.tui.cli.parsing.flag_facts import FlagFacts
 
 _MODELS = shtab.cmd("vramtop __complete models 2>/dev/null")
 _COMPLETED = {

@@ -15,11 +15,12 @@ from reference.json_outputs import OUTPUTS
 
 from vramtop.estimator.common.errors import InputError
 from vramtop.estimator.estimation import estimate
-from vramtop.estimator.job.job import Job, ModelSpec
+from vramtop.estimator.job.job import Job
 from vramtop.estimator.job.job_file.load_and_save import load_job
+from vramtop.estimator.job.settings import ModelSpec
 from vramtop.tui.cli.main import COMMANDS, build_parser
 from vramtop.tui.cli.parsing.command_parser import subcommands
-from vramtop.tui.cli.parsing.help_text import flag_groups
+from vramtop.tui.cli.parsing.flag_facts import flag_groups
 
 NAMES = sorted(OUTPUTS)
 TESTS = Path(__file__).parents[1]

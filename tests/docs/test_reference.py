@@ -18,7 +18,7 @@ from vramtop.monitor.storage.settings.schema import SETTINGS
 from vramtop.monitor.storage.settings.settings_file import read_toml
 from vramtop.tui.cli.main import COMMANDS, build_parser
 from vramtop.tui.cli.parsing.command_parser import subcommands
-from vramtop.tui.cli.parsing.help_text import flag_groups
+from vramtop.tui.cli.parsing.flag_facts import flag_groups
 
 ROOT = Path(__file__).parents[2]
 REFERENCE = ROOT / "docs" / "reference"

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from vramtop.monitor.storage.settings.schema import Value
 
     from ..background.job_estimates import EstimateFunction
-    from ..draw.text_output import ColourDepth
+    from ..draw.terminal_capabilities import ColourDepth
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

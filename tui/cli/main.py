@@ -3,8 +3,6 @@
 import argparse
 import gc
 import importlib
-import io
-import os
 import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn
@@ -24,6 +22,7 @@ from .parsing.shared_arguments import (
     positive_seconds,
     process_id,
 )
+from .standard_streams import flush_output, open_closed_streams, report_write_error
 
 COMMANDS = {
     "estimate": "predict a training job's memory, by phase and component",
@@ -81,28 +80,28 @@ _EXAMPLES = """\
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run vramtop and return the exit code of the process."""
-    _open_closed_streams()
+    open_closed_streams()
     if argv is None:  # the process is this command's own
         gc.disable()  # starting up makes 100,000 objects and no garbage; commands enable it
     try:
-        return _flush_output(_main(list(sys.argv[1:] if argv is None else argv)))
+        return flush_output(_main(list(sys.argv[1:] if argv is None else argv)))
     except SystemExit as end:  # raised by the parser after help or an error
-        return _flush_output(end.code if isinstance(end.code, int) else 0)
+        return flush_output(end.code if isinstance(end.code, int) else 0)
     except VramtopError as error:
         shown = [*error.output.splitlines()[-_MAX_LINES:], f"vramtop: {error.message}"]
         print("\n".join(map(printable, shown)), file=sys.stderr)
-        return _flush_output(error.exit_code)
+        return flush_output(error.exit_code)
     except KeyboardInterrupt:
         return ExitCode.INTERRUPTED
     except Exception as error:  # noqa: BLE001 - the user gets a sentence, the traceback goes to a file
         if limit := caused_by_process_limit(error):
             print(f"vramtop: {limit.message}", file=sys.stderr)
-            return _flush_output(limit.exit_code)
+            return flush_output(limit.exit_code)
         if isinstance(error, OSError) and error.filename is None:  # an error of a stream: one of a file names the file
-            return _report_write_error(error)
+            return report_write_error(error)
         from .crash_report import report_crash
 
-        return _flush_output(report_crash(error))
+        return flush_output(report_crash(error))
     finally:
         if argv is None:
             gc.freeze()  # at exit the interpreter need not search all objects for garbage
@@ -251,62 +250,3 @@ class _Version(argparse.Action):
         number = version_number() or "(not installed)"
         print(f"vramtop {number}")
         parser.exit()
-
-
-# Standard input, output and error that are closed, full, or no longer read.
-
-
-class _StandardError(io.FileIO):
-    """Standard error: what cannot be written to it is lost, and how the command ends stays what it is."""
-
-    def write(self, data: Any) -> int:
-        """Write the data, or nothing."""
-        try:
-            return super().write(data) or 0
-        except OSError:
-            return len(data)
-
-
-def _open_closed_streams() -> None:
-    """Open closed streams on the null device: otherwise the next opened file would get their number."""
-    for number in (0, 1, 2):
-        try:
-            os.fstat(number)
-        except OSError:
-            os.open(os.devnull, os.O_RDWR)  # it gets the lowest free number, which is this one
-    sys.stdin = sys.stdin or open(0, closefd=False)  # noqa: SIM115 - it stays open
-    sys.stdout = sys.stdout or open(1, "w", closefd=False)  # noqa: SIM115
-    if sys.stderr is sys.__stderr__:
-        raw = io.BufferedWriter(_StandardError(2, "w", closefd=False))
-        sys.stderr = io.TextIOWrapper(
-            raw, getattr(sys.stderr, "encoding", None), "backslashreplace", line_buffering=True
-        )
-
-
-def _flush_output(code: int) -> int:
-    """Write buffered output.
-
-    Returns:
-        The exit code, or another one if the output cannot be written.
-    """
-    try:
-        sys.stdout.flush()
-    except OSError as error:
-        if code < 128:
-            return _report_write_error(error)
-        _discard_output()  # ended by a signal: the terminal is gone
-    return code
-
-
-def _report_write_error(error: OSError) -> int:
-    """Report why the output cannot be written, unless its reader has closed the pipe; return the exit code."""
-    _discard_output()
-    if isinstance(error, BrokenPipeError):
-        return ExitCode.READER_GONE
-    sys.stderr.write(f"vramtop: cannot write the output: {error.strerror}\n")
-    return ExitCode.CANNOT_TELL
-
-
-def _discard_output() -> None:
-    """Redirect buffered output to the null device: otherwise Python would try again at exit, and print an error."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)

@@ -21,6 +21,8 @@ import msgspec
 from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import format_gib
 
+from .colours import WHITE, contrast, parse_hex
+
 if TYPE_CHECKING:
     from vramtop.estimator.budget import Budget, ComponentName, PhaseName
     from vramtop.estimator.common.errors import Verdict
@@ -28,149 +30,6 @@ if TYPE_CHECKING:
     from vramtop.monitor.board.run_phases import RunPhase
     from vramtop.monitor.preflight.check_result import CheckStatus
     from vramtop.monitor.snapshot.snapshot import GpuReading
-
-# Colours as numbers: the contrast between two, and the nearest one of 16 or 256.
-#
-# Contrast is that of WCAG 2.1, which asks for 4.5 for text and 3 for drawings.
-
-
-Rgb = tuple[int, int, int]
-
-MIN_TEXT_CONTRAST = 4.5
-MIN_DRAWING_CONTRAST = 3.0
-BLACK: Rgb = (0, 0, 0)
-WHITE: Rgb = (255, 255, 255)
-XTERM: tuple[Rgb, ...] = (
-    *((0, 0, 0), (205, 0, 0), (0, 205, 0), (205, 205, 0), (0, 0, 238), (205, 0, 205), (0, 205, 205), (229, 229, 229)),
-    *((127, 127, 127), (255, 0, 0), (0, 255, 0), (255, 255, 0), (92, 92, 255), (255, 0, 255), (0, 255, 255), WHITE),
-)
-"""The default 16 colours of xterm."""
-VGA: tuple[Rgb, ...] = (
-    *((0, 0, 0), (170, 0, 0), (0, 170, 0), (170, 85, 0), (0, 0, 170), (170, 0, 170), (0, 170, 170), (170, 170, 170)),
-    *((85, 85, 85), (255, 85, 85), (85, 255, 85), (255, 255, 85), (85, 85, 255), (255, 85, 255), (85, 255, 255), WHITE),
-)
-"""The 16 colours of the Linux console."""
-_MAX_GREY_SPREAD = 40
-"""Channels that differ by less than this make a grey."""
-_HUE_ENDS = ((0.4, 1), (1.5, 3), (2.5, 2), (3.4, 6), (4.2, 4), (5.6, 5), (6.0, 1))
-"""End of each of the six colours on the colour circle, in steps of 60 degrees; violet counts as magenta."""
-_STEPS = 32
-"""Steps in which a colour is moved towards white or black."""
-_CUBE_LEVELS = (0, 95, 135, 175, 215, 255)
-"""Values of a channel in the cube of 6 x 6 x 6 of the 256 colours."""
-
-
-def parse_hex(colour: str) -> Rgb:
-    """Parse ``#rrggbb``."""
-    return int(colour[1:3], 16), int(colour[3:5], 16), int(colour[5:7], 16)
-
-
-def luminance(colour: Rgb) -> float:
-    """Return the relative luminance, 0 to 1."""
-    red, green, blue = (
-        part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4
-        for part in (channel / 255 for channel in colour)
-    )
-    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
-
-
-def contrast(one: Rgb, other: Rgb) -> float:
-    """Return the contrast of two colours: 1 for equal ones, 21 for black on white."""
-    dark, light = sorted((luminance(one), luminance(other)))
-    return (light + 0.05) / (dark + 0.05)
-
-
-@lru_cache(maxsize=4096)
-def readable(colour: Rgb, ground: Rgb, least: float) -> Rgb:
-    """Return the colour, moved towards white or black until its contrast with the ground is enough.
-
-    Args:
-        colour: of the text.
-        ground: behind the text.
-        least: the contrast that is needed; if no colour has it, the best one is returned.
-    """
-    if contrast(colour, ground) >= least:
-        return colour
-    lighter = luminance(colour) >= luminance(ground)
-    if contrast(WHITE if lighter else BLACK, ground) < least:
-        lighter = contrast(WHITE, ground) >= contrast(BLACK, ground)
-    end = WHITE if lighter else BLACK
-    for step in range(1, _STEPS):
-        red, green, blue = (round(one + (other - one) * step / _STEPS) for one, other in zip(colour, end, strict=True))
-        moved = red, green, blue
-        if contrast(moved, ground) >= least:
-            return moved
-    return end
-
-
-@lru_cache(maxsize=1024)
-def nearest_of_16(colour: Rgb) -> int:
-    """Return the number of the nearest of the first 8 of 16 colours: by hue, or black or light grey."""
-    high, low = max(colour), min(colour)
-    if high - low < _MAX_GREY_SPREAD:
-        return 7 if luminance(colour) > 0.2 else 0
-    red, green, blue = ((channel - low) / (high - low) for channel in colour)
-    hue = (green - blue) % 6 if red == 1 else blue - red + 2 if green == 1 else red - green + 4
-    return next(number for end, number in _HUE_ENDS if hue <= end)
-
-
-@lru_cache(maxsize=1024)
-def readable_of_16(colour: Rgb, ground: int, colours: tuple[Rgb, ...], least: float = MIN_TEXT_CONTRAST) -> int:
-    """Return the number of a text colour among 16: of its own hue if that is readable, otherwise black or white.
-
-    Args:
-        colour: the wanted colour.
-        ground: number of the colour behind the text.
-        colours: the 16 colours of the terminal.
-        least: the contrast that is needed.
-    """
-    number = nearest_of_16(colour)
-    if number == 0:
-        number = 7 if luminance(colour) > 0.05 and ground == 0 else 0
-    wanted = (number, number + 8) if number else (0,)
-    best = sorted((0, 15), key=lambda each: -contrast(colours[each], colours[ground]))
-    readable_ones = (each for each in (*wanted, *best) if contrast(colours[each], colours[ground]) >= least)
-    return next(readable_ones, best[0])
-
-
-@lru_cache(maxsize=1024)
-def nearest_of_256(colour: Rgb) -> int:
-    """Return the number of the nearest of the 256 colours: one of the cube or of the greys."""
-    red, green, blue = (
-        min(range(6), key=[abs(level - channel) for level in _CUBE_LEVELS].__getitem__) for channel in colour
-    )
-    number = 16 + 36 * red + 6 * green + blue
-    grey = 232 + min(23, max(0, round((sum(colour) / 3 - 8) / 10)))
-    return min((number, grey), key=lambda each: _distance(rgb_of_256(each), colour))
-
-
-@lru_cache(maxsize=4096)
-def readable_of_256(colour: Rgb, ground: Rgb, least: float) -> int:
-    """Return the number of a readable colour among 256, if need be not the nearest one."""
-    wanted = least
-    while (number := nearest_of_256(readable(colour, ground, wanted))) and contrast(rgb_of_256(number), ground) < least:
-        wanted += 0.2
-        if wanted > 2 * least:
-            break
-    return number
-
-
-def rgb_of_256(number: int) -> Rgb:
-    """Return one of the 256 colours; the first 16 are those of xterm."""
-    if number < 16:
-        return XTERM[number]
-    if number >= 232:
-        level = 8 + 10 * (number - 232)
-        return level, level, level
-    at = number - 16
-    return _CUBE_LEVELS[at // 36], _CUBE_LEVELS[at // 6 % 6], _CUBE_LEVELS[at % 6]
-
-
-def _distance(one: Rgb, other: Rgb) -> int:
-    return sum((left - right) ** 2 for left, right in zip(one, other, strict=True))
-
-
-# Colours by name.
 
 
 _COLOURS = {

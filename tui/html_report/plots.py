@@ -14,7 +14,7 @@ import msgspec
 
 from vramtop.estimator.common.sizes import GIB, MIB, format_gib
 
-from .page import add, node
+from .elements import add, node
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

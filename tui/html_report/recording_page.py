@@ -8,117 +8,19 @@ from typing import TYPE_CHECKING
 from vramtop.estimator.common.sizes import format_gib
 from vramtop.estimator.job.job_file.load_and_save import job_to_toml
 
-from ..draw.labels import format_duration, process_name
-from ..draw.palette import COMPONENTS, STATUSES, Mark, colour_of, component_mark
-from .page import Node, add, node, page, section, sentences, table
-from .plots import Line, Moment, Range, TimePlot, clock_text, time_figure
+from ..draw.labels import format_duration
+from ..draw.palette import COMPONENTS, STATUSES, Mark, component_mark
+from .elements import Node, add, node, sentences, table
+from .page import page, section
+from .plots import clock_text, time_figure
+from .recording_plots import EVENT_MARKS, gpu_plot, most_in_use, run_name, run_plot
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
     from xml.etree.ElementTree import Element
 
     from vramtop.estimator.budget import Budget
-    from vramtop.monitor.sources.recorded import Recorded, RecordedGpu, RecordedRun
-    from vramtop.monitor.sources.recorded_events import Event, EventKind
-
-
-# The plots of a recording: memory over time of each GPU and run, and predicted components beside what was seen.
-
-
-EVENT_MARKS: dict[EventKind, Mark] = {
-    "started": Mark("▸", "started", "neutral"),
-    "ended": STATUSES["ended"],
-    "out_of_memory": STATUSES["out_of_memory"],
-    "diverged": Mark(STATUSES["over"].letter, "diverged", "bad"),
-    "back_in_budget": Mark(STATUSES["on_budget"].letter, "in budget", "good"),
-    "gpu_lost": Mark("✗", "GPU lost", "bad"),
-    "gpu_back": Mark("✓", "GPU back", "good"),
-    "gap": Mark("…", "no reading", "warning"),
-    "cut": Mark("…", "cut off", "warning"),
-}
-_RANK_COLOURS = tuple(
-    COMPONENTS[name].colour for name in ("weights", "activations", "optimizer", "gradients", "logits")
-)
-_HEADROOM = 1.08
-
-
-def gpu_plot(gpu: RecordedGpu, recorded: Recorded) -> TimePlot:
-    """Return the memory in use of a GPU over time, beside what its known jobs should hold together."""
-    lines = [Line("in use", colour_of("no_budget"), gpu.used.stretches(), "area")]
-    if gpu.expected:
-        lines.append(Line("expected of its jobs", colour_of("warning"), gpu.expected.stretches(), "dashed"))
-    return TimePlot(
-        summary=f"Memory in use on GPU {gpu.label} over time; {_most(gpu)}.",
-        begin=recorded.recording.begin,
-        end=recorded.recording.end,
-        top_bytes=_top(gpu.total_bytes, gpu.used.high_bytes, gpu.expected.high_bytes),
-        limit_bytes=gpu.total_bytes,
-        lines=tuple(lines),
-        moments=_moments(recorded.events, lambda event: not event.gpus or gpu.label in event.gpus),
-    )
-
-
-def _most(gpu: RecordedGpu) -> str:
-    high, total = gpu.used.high_bytes, f" of {format_gib(gpu.total_bytes)}" if gpu.total_bytes else ""
-    return "memory unknown" if high is None else f"at most {format_gib(high)}{total} GiB in use"
-
-
-def _run_plot(run: RecordedRun, recorded: Recorded, number: int) -> TimePlot:
-    """Return the memory of each process of a run over time, with the range of its budget."""
-    band = None
-    if run.budget is not None:
-        peak, guess = run.budget.peak, bool(run.missing)
-        label = "budget, with guessed settings" if guess else "budget"
-        colour = STATUSES["incomplete" if guess else "on_budget"].colour
-        band = Range(label, colour, run.budget.steady_device_bytes, peak.low_bytes, peak.shown_high_bytes)
-    return TimePlot(
-        summary=f"Memory of run {number} over time; at most {format_gib(run.peak_bytes)} GiB on one GPU.",
-        begin=recorded.recording.begin,
-        end=recorded.recording.end,
-        top_bytes=_top(run.peak_bytes, band.high_bytes if band else None),
-        lines=tuple(sorted(_process_lines(run), key=lambda line: line.style == "line")),  # the highest is drawn last
-        band=band,
-        moments=_moments(recorded.events, lambda event: event.run == run.key or event.kind == "cut"),
-    )
-
-
-def _process_lines(run: RecordedRun) -> list[Line]:
-    """Return a line for each process of a run, by rank."""
-    highest, few = run.highest, len(run.processes) <= len(_RANK_COLOURS)
-    return [
-        Line(
-            label=f"GPU {process.row.gpu.label}, pid {process.row.process.pid}",
-            colour=_RANK_COLOURS[at % len(_RANK_COLOURS)] if len(run.processes) > 1 else colour_of("no_budget"),
-            stretches=process.used.stretches(),
-            style="line" if few or process is highest else "thin",
-        )
-        for at, process in enumerate(run.processes)
-        if process.used
-    ]
-
-
-def run_name(run: RecordedRun) -> str:
-    """Return the label of a run's job, or the name of the program."""
-    if run.job is not None:
-        return run.job.label
-    return process_name(run.processes[0].row.process) if run.processes else "?"
-
-
-def _moments(events: Sequence[Event], concerns: Callable[[Event], bool]) -> tuple[Moment, ...]:
-    """Return the events that concern a plot, and all times without readings."""
-    found = []
-    for number, event in enumerate(events, start=1):
-        if event.kind == "gap" and event.end is not None:
-            text = f"{clock_text(event.time)} to {clock_text(event.end)}: no reading"
-            found.append(Moment(event.time, text, end=event.end))
-        elif event.kind != "gap" and concerns(event):
-            text = f"{clock_text(event.time)} {event.sentence}"
-            found.append(Moment(event.time, text, number, EVENT_MARKS[event.kind].colour))
-    return tuple(found)
-
-
-def _top(*sizes: int | None) -> int:
-    return max(1, round(_HEADROOM * max((size for size in sizes if size is not None), default=1)))
+    from vramtop.monitor.sources.recorded import Recorded, RecordedRun
+    from vramtop.monitor.sources.recorded_events import Event
 
 
 def recording_page(recorded: Recorded, *, made_by: str) -> str:
@@ -205,7 +107,7 @@ def _gpus(recorded: Recorded) -> Element:
     found = section("GPUs", name="gpus")
     plots = node("div", class_="plots many" if len(recorded.gpus) > 2 else "plots")
     for gpu in recorded.gpus:
-        title = f"GPU {gpu.label}, {(gpu.name or 'unknown model').removeprefix('NVIDIA ')}: {_most(gpu)}"
+        title = f"GPU {gpu.label}, {(gpu.name or 'unknown model').removeprefix('NVIDIA ')}: {most_in_use(gpu)}"
         figure = time_figure(title, gpu_plot(gpu, recorded))
         if gpu.unknown_reason:
             add(figure, node("p", f"Not known at some time: {gpu.unknown_reason}", class_="note"))
@@ -224,7 +126,7 @@ def _run(run: RecordedRun, recorded: Recorded, number: int) -> Element:
         add(found, node("p", f"{ranks}{who} ", command, class_="note"))
     add(found, _explanation(run))
     title = f"At most {format_gib(run.peak_bytes)} GiB on one GPU"
-    add(found, time_figure(title, _run_plot(run, recorded, number)))
+    add(found, time_figure(title, run_plot(run, recorded, number)))
     if run.budget is not None:
         add(found, _component_table(run, run.budget), _budget_notes(run.budget))
     if run.job is not None:

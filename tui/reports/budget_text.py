@@ -19,7 +19,7 @@ from ..draw.palette import COMPONENTS, VERDICTS, colour_of, component_mark, peak
 from ..draw.text_output import format_table, printable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from vramtop.estimator.advice.largest_fitting import LargestFitting
     from vramtop.estimator.budget import Budget, LargeTensor, Span
@@ -229,7 +229,7 @@ def _job_line(budget: Budget) -> str:
     pairs = f" x {training.sequences_per_example}" if training.sequences_per_example > 1 else ""
     batch = f"{training.micro_batch}{pairs}"
     most = "up to " if job.is_served else ""
-    parts = [tuning, _precision_word(job), f"{most}{batch} x {training.sequence_length} tokens"]
+    parts = [tuning, precision_word(job), f"{most}{batch} x {training.sequence_length} tokens"]
     if training.mode == "train":
         parts.append(training.optimizer)
     if training.activation_checkpointing != "none":
@@ -346,101 +346,11 @@ def tensor_rows(
     ]
 
 
-# The assumptions on which a figure depends most, with the flag or the key that changes each.
-
-
-_MOST = 5
-_FLAGS = {
-    "training.precision": "--precision",
-    "inference.weights": "--inference-weights",
-    "training.micro_batch": "--batch-size",
-    "training.sequence_length": "--seq-len",
-    "training.optimizer": "--optimizer",
-    "training.activation_checkpointing": "--gradient-checkpointing",
-    "lora.quantization": "--lora-quantization",
-    "lora.targets": "--lora-targets",
-    "lora.rank": "--lora-rank",
-    "lora": "--lora, --inference",
-    "model.task": "--task",
-}
-"""The usual flag of each key."""
-_SERVER_FLAGS = {"training.micro_batch": "--max-num-seqs", "training.sequence_length": "--max-model-len"}
-"""Where an engine serves the model."""
-_BATCH = ("training.micro_batch", "training.sequence_length")
 _PLAIN = ("none", "ddp")
 """Strategies under which the Trainer runs the model itself, with or without autocast."""
-_PRECISIONS = {
-    "fp32": "fp32 weights and computation",
-    "bf16": "bf16 weights",
-    "fp16": "fp16 weights",
-    "bf16-mixed": "fp32 weights, bf16 autocast",
-    "fp16-mixed": "fp32 weights, fp16 autocast",
-}
 
 
-def assumed_lines(
-    budget: Budget, output: TextOutput, *, stated: Collection[str], versions: Iterable[str], flags: bool
-) -> Iterator[str]:
-    """Yield the assumptions: ``assuming bf16 weights (--precision), 1 x 2,048 tokens (--batch-size, --seq-len)``.
-
-    Args:
-        budget: of the job.
-        output: what the output can show.
-        stated: keys that somebody set, about which there is nothing to say.
-        versions: libraries' versions that are assumed, with the reason of each.
-        flags: name the flags that change the others, not the keys of a job file.
-    """
-    found = list[str]()
-    names = _FLAGS | (_SERVER_FLAGS if budget.job.is_served else {})
-    for words, *keys in _assumptions(budget):
-        open_keys = [key for key in keys if key not in stated]
-        if open_keys:
-            found.append(f"{words} ({', '.join(names[key] if flags else key for key in open_keys)})")
-    assumptions = [*found[:_MOST], *versions]
-    if assumptions:
-        yield from output.wrapped(f"assuming {', '.join(assumptions)}", further="  ")
-
-
-def _assumptions(budget: Budget) -> Iterator[tuple[str, ...]]:
-    """Yield what may be assumed, the weightiest first: words, and the keys that decide it."""
-    job, training = budget.job, budget.job.training
-    if job.program is not None:
-        return
-    if training.mode == "train" and job.lora is None and training.trainable is None:
-        yield "full fine-tuning", "lora"
-    if job.model.task not in ("causal-lm", "seq2seq-lm"):
-        yield f"a {job.model.task} head", "model.task"
-    stored = job.inference.weights if job.inference is not None and training.mode == "inference" else "auto"
-    if training.mode == "train" and job.lora is not None and job.lora.quantization != "none":
-        yield f"{job.lora.quantization} weights", "lora.quantization"
-        yield f"{training.precision} computation", "training.precision"
-    elif stored == "auto":
-        yield _precision(budget), "training.precision"
-    else:
-        yield f"{stored} weights", "inference.weights"
-    most = "up to " if job.is_served else ""
-    yield f"{most}{training.micro_batch:,} x {training.sequence_length:,} tokens", *_BATCH
-    if training.mode != "train":
-        return
-    if job.lora is not None:
-        targets = "all linear layers" if job.lora.targets == "all-linear" else ", ".join(job.lora.targets)
-        yield f"LoRA rank {job.lora.rank} on {targets}", "lora.rank", "lora.targets"
-    else:
-        yield training.optimizer, "training.optimizer"
-    checkpointing = {"none": "no checkpointing", "full": "checkpointing"}.get(training.activation_checkpointing, "")
-    yield checkpointing or "selective checkpointing", "training.activation_checkpointing"
-
-
-def _precision(budget: Budget) -> str:
-    """Return the types of weights and computation in words; DeepSpeed and Megatron keep 16-bit weights and a copy."""
-    name = budget.job.training.precision
-    if name.endswith("-mixed") and resolve_job(budget.job).widths.master:
-        return f"{name.removesuffix('-mixed')} weights, fp32 copy"
-    pure = " without autocast" if _precision_word(budget.job).startswith("pure") else ""
-    return f"{_PRECISIONS[name]}{pure}"
-
-
-def _precision_word(job: Job) -> str:
+def precision_word(job: Job) -> str:
     """Return the precision; of adapters over 16-bit weights with autocast or pure, on which their inputs depend."""
     name = job.training.precision
     if job.lora is None or name not in HALF or job.training.mode != "train":

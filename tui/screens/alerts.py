@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from vramtop.monitor.alerts.alert_states import Alert
     from vramtop.monitor.alerts.alert_watch import AlertWatch
 
-# The alerts as text: those that fire, conditions that hold for too short a time yet, and those that have cleared.
-
 
 _INDENT = "   "
 _MAX_LISTED = 100
@@ -91,9 +89,6 @@ def _badge_style(severity: str) -> str:
     return alarm() if severity == "warning" else "bold reverse"
 
 
-# Keys of the alerts screen.
-
-
 ALERT_KEYS: list[BindingType] = [
     bind("app.back", "app.pop_screen", "Back"),
     bind("dashboard.alerts", "app.pop_screen", help_text=""),
@@ -137,9 +132,6 @@ class AlertsScreen(DrawnScreen[None]):
         width = self.size.width - 2 - scroll.scrollbar_size_vertical
         lines = alert_lines(watch, time.time(), width, recorded=self.app.feed.banner is not None)
         self.query_one("#list", StaticLines).show(Content("\n").join(lines), layout=True)
-
-
-# Opens the alerts screen.
 
 
 def open_alerts(app: BoardApp) -> None:

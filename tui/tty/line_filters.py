@@ -14,8 +14,7 @@ from textual.filter import LineFilter, Monochrome, NoColor
 
 from vramtop.monitor.host.plain_text import INVISIBLE_CHARACTERS
 
-from ..draw.palette import (
-    ASCII_SIGNS,
+from ..draw.colours import (
     BLACK,
     MIN_DRAWING_CONTRAST,
     MIN_TEXT_CONTRAST,
@@ -32,7 +31,8 @@ from ..draw.palette import (
     readable_of_256,
     rgb_of_256,
 )
-from ..draw.text_output import ColourDepth
+from ..draw.palette import ASCII_SIGNS
+from ..draw.terminal_capabilities import ColourDepth
 
 _WORDS = re.compile(r"\w|[^\W\u2500-\u259f]|[!-~]")
 """A letter, digit or punctuation mark, not a line or block character."""

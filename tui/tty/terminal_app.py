@@ -17,8 +17,8 @@ from textual.worker import WorkerFailed
 from vramtop.estimator.common.paths import current_folder
 from vramtop.estimator.common.private_files import open_private
 
-from ..draw.palette import MIN_TEXT_CONTRAST
-from ..draw.text_output import ColourDepth
+from ..draw.colours import MIN_TEXT_CONTRAST
+from ..draw.terminal_capabilities import ColourDepth
 from ..keys import key_name
 from .changed_cells import ChangedCellsApp
 from .driver import TerminalDriver

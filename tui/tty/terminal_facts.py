@@ -10,7 +10,8 @@ import msgspec
 from vramtop.monitor.doctor.facts import SystemFacts
 from vramtop.monitor.doctor.issues import Issue
 
-from ..draw.text_output import ColourDepth, TextOutput, colour_depth, is_dumb_terminal
+from ..draw.terminal_capabilities import ColourDepth, colour_depth, is_dumb_terminal
+from ..draw.text_output import TextOutput
 
 _MIN_COLUMNS, _MIN_LINES = 80, 24
 

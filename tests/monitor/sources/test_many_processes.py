@@ -16,7 +16,8 @@ from vramtop.monitor.anomalies.detector import AnomalyDetector
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.sources.nvml.nvml_source import NvmlSource
 from vramtop.monitor.sources.recording import RecordingWriter, read_recording
-from vramtop.tui.cli.commands.once import board_json, board_lines
+from vramtop.tui.cli.board_json import board_json
+from vramtop.tui.cli.board_text import board_lines
 from vramtop.tui.draw.text_output import TextOutput
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from vramtop.tui.cli.main import COMMANDS
-from vramtop.tui.cli.parsing.help_text import OF_COMMANDS, exit_codes_of, exit_codes_sentence
+from vramtop.tui.cli.parsing.exit_codes import OF_COMMANDS, exit_codes_of, exit_codes_sentence
 
 CASES = (
     ("estimate gpt2", 0),

@@ -12,7 +12,8 @@ import pytest
 from json_schemas import require_valid, valid_json
 
 from vramtop.estimator.common.records import replace
-from vramtop.estimator.job.job import Job, ModelSpec
+from vramtop.estimator.job.job import Job
+from vramtop.estimator.job.settings import ModelSpec
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.fleet.board_reading import reading_of_board
 from vramtop.monitor.fleet.fleet import Fleet, RankFacts
@@ -23,9 +24,9 @@ from vramtop.monitor.snapshot.snapshot import GpuReading, ProcessCounters, Snaps
 from vramtop.monitor.sources.demo import demo_path
 from vramtop.monitor.sources.recording import RecordingWriter, read_recording
 from vramtop.monitor.storage.reservations import Reservations
+from vramtop.tui.cli.board_json import board_json
 from vramtop.tui.cli.commands import attach
-from vramtop.tui.cli.commands.fleet import fleet_json
-from vramtop.tui.cli.commands.once import board_json
+from vramtop.tui.cli.fleet_json import fleet_json
 from vramtop.tui.cli.main import main
 
 Run = Callable[..., str]

@@ -6,10 +6,12 @@ import time
 
 import pytest
 
-from vramtop.estimator.job.job import Job, ModelSpec
+from vramtop.estimator.job.job import Job
+from vramtop.estimator.job.settings import ModelSpec
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.snapshot.snapshot import WatchedJob
-from vramtop.tui.cli.commands.once import board_json, board_lines
+from vramtop.tui.cli.board_json import board_json
+from vramtop.tui.cli.board_text import board_lines
 from vramtop.tui.cli.display_options import display_filter
 from vramtop.tui.cli.main import build_parser, main
 from vramtop.tui.draw.text_output import TextOutput

@@ -10,19 +10,8 @@ from math import dist
 
 import pytest
 
-from vramtop.tui.draw.palette import (
-    CHECKS,
-    COMPONENTS,
-    STATUSES,
-    VERDICTS,
-    colour_of,
-    contrast,
-    ink_on,
-    nearest_of_16,
-    nearest_of_256,
-    parse_hex,
-    rgb_of_256,
-)
+from vramtop.tui.draw.colours import contrast, nearest_of_16, nearest_of_256, parse_hex, rgb_of_256
+from vramtop.tui.draw.palette import CHECKS, COMPONENTS, STATUSES, VERDICTS, colour_of, ink_on
 from vramtop.tui.screens.step.step_graph import STACK_ORDER
 
 Matrix = tuple[tuple[float, float, float], ...]

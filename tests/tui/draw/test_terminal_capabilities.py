@@ -7,14 +7,14 @@ import sys
 import pytest
 from slow_cases import quick_every
 
-from vramtop.tui.draw.text_output import (
-    TextOutput,
+from vramtop.tui.draw.terminal_capabilities import (
     colour_depth,
     is_dumb_terminal,
     locale_is_utf8,
     prepare_textual,
     use_colour,
 )
+from vramtop.tui.draw.text_output import TextOutput
 
 
 @pytest.mark.parametrize(

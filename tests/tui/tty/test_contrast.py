@@ -19,19 +19,9 @@ from vramtop.monitor.snapshot.snapshot import WatchedJob
 from vramtop.tui.app.app import VramtopApp
 from vramtop.tui.app.options import AppOptions
 from vramtop.tui.app.themes import DEFAULT_THEME, THEMES
-from vramtop.tui.draw.palette import (
-    CHECKS,
-    COMPONENTS,
-    STATUSES,
-    VERDICTS,
-    VGA,
-    XTERM,
-    contrast,
-    nearest_of_256,
-    parse_hex,
-    rgb_of_256,
-)
-from vramtop.tui.draw.text_output import ColourDepth
+from vramtop.tui.draw.colours import VGA, XTERM, contrast, nearest_of_256, parse_hex, rgb_of_256
+from vramtop.tui.draw.palette import CHECKS, COMPONENTS, STATUSES, VERDICTS
+from vramtop.tui.draw.terminal_capabilities import ColourDepth
 from vramtop.tui.tty.line_filters import ColourlessFilter, ReadableFilter, is_text
 
 NEEDS = {"over": 20.0, "right": 40.0, "under": 75.0, "waits": 70.0, "small": 5.0}

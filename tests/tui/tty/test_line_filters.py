@@ -4,7 +4,7 @@ from rich.segment import Segment
 from rich.style import Style
 from textual.color import Color
 
-from vramtop.tui.draw.palette import BLACK, WHITE, contrast
+from vramtop.tui.draw.colours import BLACK, WHITE, contrast
 from vramtop.tui.tty.line_filters import ReadableFilter, to_ascii, to_harmless
 
 HOSTILE = [

@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from ...draw.text_output import TextOutput
     from ..json_types.config import ConfigChangedJson, ConfigJson, ConfigPathJson
 
-# The settings in force as text of a table each, and as JSON.
-
 
 def config_lines(settings: SettingsInForce, chosen: Sequence[Setting], output: TextOutput) -> Iterator[str]:
     """Yield the settings by table: name, value, and where it is from."""

@@ -25,7 +25,8 @@ from vramtop.monitor.storage.settings.schema import HOST_LINE, THEME
 from vramtop.monitor.storage.user_file import leave_files_unchanged
 
 from ...background.notices import Notices
-from ...draw.text_output import detect_output, is_dumb_terminal, prepare_textual, printable
+from ...draw.terminal_capabilities import is_dumb_terminal, prepare_textual
+from ...draw.text_output import detect_output, printable
 from ...tty.served import is_served
 from ..crash_report import crash_sentence, save_fault
 from ..display_options import display_filter
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
 
     from ...app.app import VramtopApp
     from ...app.options import AppOptions
-    from ...draw.text_output import ColourDepth
+    from ...draw.terminal_capabilities import ColourDepth
 
 _PRELOAD_SECONDS = 1.0
 """Time after the first frame at which screens are imported that no key has asked for."""

@@ -8,7 +8,8 @@ from vramtop.estimator.job.gpu_catalogue import Gpu
 
 from ...draw.text_output import detect_output
 from ...job.load_job import LoadedJob, load_from_options
-from ...reports.budget_text import assumed_lines, budget_lines, closing_lines
+from ...reports.assumptions import assumed_lines
+from ...reports.budget_text import budget_lines, closing_lines
 from ..json_text import json_text
 from ..measured_runs import estimate_job
 from ..option_values import described_gpu

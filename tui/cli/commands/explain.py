@@ -34,73 +34,6 @@ from ..progress import Progress
 if TYPE_CHECKING:
     from ..json_types.explain import ExplainJson, HeldJson
 
-# The GPU on which a run failed, for its estimate: named by the user, or one of this machine's with the same memory.
-
-
-_SAME_SHARE = 0.01
-"""Tolerance: torch prints two decimals, and driver versions count the memory that they reserve differently."""
-
-
-def gpu_of_failure(options: argparse.Namespace, job: Job, memory_bytes: int | None) -> tuple[Gpu | None, bool]:
-    """Return the type of the GPU, if it is known, and whether it is taken for one of this machine's.
-
-    A log may come from anywhere, so that only a GPU of the same memory makes it one of this machine.
-
-    Args:
-        options: with ``--gpu-type``.
-        job: which may name the GPU that it is planned for.
-        memory_bytes: capacity of the GPU by the log or the snapshot; None: unknown.
-    """
-    if options.gpu_type:
-        return find_gpu(options.gpu_type), False
-    if job.target.gpu or memory_bytes is None:
-        return None, False
-    try:
-        with open_source() as source:
-            snapshot = read_gpus(source)
-    except CannotTellError:
-        return None, False
-    for gpu in snapshot.gpus:
-        totals = [size for size in (gpu.cuda_total_bytes, gpu.total_bytes) if size]  # with and without the reserve
-        if gpu.name and any(abs(size - memory_bytes) <= _SAME_SHARE * size for size in totals):
-            return match_nvml_name(gpu.name, gpu.total_bytes), True
-    return None, False
-
-
-# Suggestions for a run that ran out of memory: those of ``vramtop fit``, on the GPU as it was.
-
-
-def would_fit(
-    explanation: Explanation,
-    budget: Budget,
-    options: argparse.Namespace,
-    *,
-    progress: Callable[[str], None],
-    correct: Callable[[Budget], Budget],
-) -> Advice | None:
-    """Return the changes with which the job would have fitted beside what others held; None: the GPU is not known.
-
-    A run that needed more than its budget's upper bound needs as much more with every change.
-
-    Args:
-        explanation: of the failure.
-        budget: of the job, corrected by measured runs if there are any of it.
-        options: of the command line.
-        progress: called with what is being done.
-        correct: corrects a budget by measured runs.
-    """
-    device, ran = failed_gpu(explanation, budget), budget_of_what_ran(explanation, budget)
-    if device is None:
-        return None
-    return advise(
-        ran,
-        lambda changed: check_fit(changed, (device,)).verdict,
-        Machine(gpu=None, memory_bytes=device.total_bytes, gpus=device.count, python=options.python),
-        method=options.method if ran is budget else "formula",  # a trace does not know what ran beyond it
-        progress=progress,
-        correct=correct,
-    )
-
 
 _GIVE_SIZE = (
     "The size of the GPU is unknown: give --gpu-type NAME or --gpu-memory SIZE to see which changes would have fit."
@@ -135,7 +68,7 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
     advice = None
     if loaded is not None and budget is not None:
         with Progress(quiet=options.json) as progress:
-            advice = would_fit(explanation, budget, options, progress=progress, correct=correct)
+            advice = _would_fit(explanation, budget, options, progress=progress, correct=correct)
     if options.json:
         found: ExplainJson = {
             "schema": 1,
@@ -243,6 +176,68 @@ def _estimate(
     gpu, here = gpu_of_failure(options, loaded.job, memory_bytes)
     budget = estimate_job(options, loaded, gpu, memory_bytes, here=here)
     return budget, correction(options, loaded.job, gpu, here=here)
+
+
+_SAME_SHARE = 0.01
+"""Tolerance: torch prints two decimals, and driver versions count the memory that they reserve differently."""
+
+
+def gpu_of_failure(options: argparse.Namespace, job: Job, memory_bytes: int | None) -> tuple[Gpu | None, bool]:
+    """Return the type of the GPU, if it is known, and whether it is taken for one of this machine's.
+
+    A log may come from anywhere, so that only a GPU of the same memory makes it one of this machine.
+
+    Args:
+        options: with ``--gpu-type``.
+        job: which may name the GPU that it is planned for.
+        memory_bytes: capacity of the GPU by the log or the snapshot; None: unknown.
+    """
+    if options.gpu_type:
+        return find_gpu(options.gpu_type), False
+    if job.target.gpu or memory_bytes is None:
+        return None, False
+    try:
+        with open_source() as source:
+            snapshot = read_gpus(source)
+    except CannotTellError:
+        return None, False
+    for gpu in snapshot.gpus:
+        totals = [size for size in (gpu.cuda_total_bytes, gpu.total_bytes) if size]  # with and without the reserve
+        if gpu.name and any(abs(size - memory_bytes) <= _SAME_SHARE * size for size in totals):
+            return match_nvml_name(gpu.name, gpu.total_bytes), True
+    return None, False
+
+
+def _would_fit(
+    explanation: Explanation,
+    budget: Budget,
+    options: argparse.Namespace,
+    *,
+    progress: Callable[[str], None],
+    correct: Callable[[Budget], Budget],
+) -> Advice | None:
+    """Return the changes with which the job would have fitted beside what others held; None: the GPU is not known.
+
+    A run that needed more than its budget's upper bound needs as much more with every change.
+
+    Args:
+        explanation: of the failure.
+        budget: of the job, corrected by measured runs if there are any of it.
+        options: of the command line.
+        progress: called with what is being done.
+        correct: corrects a budget by measured runs.
+    """
+    device, ran = failed_gpu(explanation, budget), budget_of_what_ran(explanation, budget)
+    if device is None:
+        return None
+    return advise(
+        ran,
+        lambda changed: check_fit(changed, (device,)).verdict,
+        Machine(gpu=None, memory_bytes=device.total_bytes, gpus=device.count, python=options.python),
+        method=options.method if ran is budget else "formula",  # a trace does not know what ran beyond it
+        progress=progress,
+        correct=correct,
+    )
 
 
 def _report_snapshot(

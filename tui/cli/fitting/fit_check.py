@@ -32,7 +32,8 @@ from ...draw.text_output import TextOutput, detect_output
 from ...job.advice import Advice, find_advice
 from ...job.flags.job_flags import flags_by_key
 from ...job.load_job import LoadedJob, load_changed
-from ...reports.budget_text import assumed_lines, budget_lines, closing_lines, fit_lines, largest_line, need_text
+from ...reports.assumptions import assumed_lines
+from ...reports.budget_text import budget_lines, closing_lines, fit_lines, largest_line, need_text
 from ..json_text import json_text
 from ..measured_runs import correction, estimate_job
 from ..option_values import described_host
@@ -42,8 +43,6 @@ from .machine_gpus import gpus_here
 
 if TYPE_CHECKING:
     from ..json_types.fit import FitJson, SuggestionJson
-
-# The advice of ``vramtop fit``: changes with which a job fits, and the largest batch and sequence that fit.
 
 
 _VERDICT_WIDTH = len("! tight")

@@ -19,14 +19,13 @@ from ...draw.palette import VERDICTS
 from ...draw.text_output import TextOutput, detect_output, format_table
 from ...job.load_job import LoadedJob
 from ...job.other_cards import beyond_formula, estimator_on_card
-from ...reports.budget_text import assumed_lines, budget_lines, closing_lines, need_text
+from ...reports.assumptions import assumed_lines
+from ...reports.budget_text import budget_lines, closing_lines, need_text
 from ..json_text import json_text
 from ..rehearsing import offer_of
 
 if TYPE_CHECKING:
     from ..json_types.fit import CardJson, FitJson
-
-# Cards on which a job fits, for a machine without GPUs: from the catalogue, smallest first.
 
 
 _COUNTS = (1, 2, 4, 8)

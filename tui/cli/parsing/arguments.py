@@ -26,8 +26,6 @@ from .shared_arguments import (
 if TYPE_CHECKING:
     from .parser import Parser
 
-# The arguments of the commands whose result a browser shows.
-
 
 def add_report_arguments(parser: "Parser") -> None:
     """Add the arguments of ``vramtop report``."""
@@ -66,9 +64,6 @@ def add_serve_arguments(parser: "Parser") -> None:
     parser.add_argument("--allow-actions", action="store_true", help=text)
 
 
-# The arguments of ``vramtop export``.
-
-
 def add_export_arguments(parser: "Parser") -> None:
     """Add where the metrics go, who may read them, and what is read."""
     parser.examples = """\
@@ -105,9 +100,6 @@ def add_export_arguments(parser: "Parser") -> None:
         printing.add_argument(
             f"--print-{name}", dest="print_file", action="store_const", const=name, help=f"Print the {text} and exit."
         )
-
-
-# The arguments of ``vramtop fit`` and ``vramtop wait``.
 
 
 _FIT_EXAMPLES = """\

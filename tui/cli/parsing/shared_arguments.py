@@ -170,9 +170,6 @@ def _add_machine_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--gpus", action=GpuCountAction, metavar="N", help=text)
 
 
-# Arguments of the alerts, for the dashboard and ``vramtop export``.
-
-
 def add_alert_arguments(parser: argparse._ActionsContainer, *, after_command: bool = False) -> None:
     """Add ``--on-alert``.
 
@@ -183,9 +180,6 @@ def add_alert_arguments(parser: argparse._ActionsContainer, *, after_command: bo
     default = argparse.SUPPRESS if after_command else None
     text = "shell command to run when an alert fires or clears; it gets VRAMTOP_ALERT and other variables"
     parser.add_argument("--on-alert", metavar="COMMAND", default=default, help=text)
-
-
-# Arguments about several hosts.
 
 
 def add_stream_arguments(parser: argparse.ArgumentParser) -> None:

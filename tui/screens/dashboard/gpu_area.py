@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from vramtop.monitor.snapshot.snapshot import GpuKey
 
     from ...draw.memory_graph import Readings
-    from ..base import BoardFeed
+    from ..feed import BoardFeed
     from .layout import DashboardLayout
     from .panel_places import PanelPlace
 

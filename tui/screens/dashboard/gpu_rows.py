@@ -33,7 +33,7 @@ from ...draw.palette import STATUSES
 from ...draw.text_output import printable
 from ...keys import bind
 from ...widgets.row_table import RowTable
-from ..base import STALE_INTERVALS
+from ..feed import STALE_INTERVALS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from vramtop.monitor.board.board import Board
     from vramtop.monitor.snapshot.snapshot import GpuKey, GpuReading
 
-    from ..base import BoardFeed
+    from ..feed import BoardFeed
 
 
 _STATUS_WIDTH = 20

@@ -15,13 +15,13 @@ from ...draw.labels import MUTED, SEPARATOR, alarm, join_to_width, left_and_righ
 from ...draw.palette import colour_of, on_colour
 from ...draw.text_output import printable
 from ...keys import shown_key
-from ..base import feed_signs
+from ..feed import feed_signs
 from .summary_line import unread_processes
 
 if TYPE_CHECKING:
     from vramtop.monitor.board.board import Board, Hidden
 
-    from ..base import BoardFeed
+    from ..feed import BoardFeed
 
 
 _MAX_ANOMALY_LINES = 2

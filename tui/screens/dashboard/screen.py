@@ -43,7 +43,8 @@ if TYPE_CHECKING:
     from vramtop.monitor.snapshot.demand import Demand
     from vramtop.monitor.snapshot.snapshot import GpuKey
 
-    from ..base import BoardApp, BoardFeed
+    from ..base import BoardApp
+    from ..feed import BoardFeed
 
 
 DASHBOARD_KEYS: list[BindingType] = [

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from vramtop.monitor.snapshot.gpu_details import DetailLevel
     from vramtop.monitor.snapshot.snapshot import GpuKey, GpuReading, ProcessKey
 
-    from ..base import BoardFeed
+    from ..feed import BoardFeed
 
 
 GPU_KEYS: list[BindingType] = [

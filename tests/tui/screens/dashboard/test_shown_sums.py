@@ -11,7 +11,7 @@ from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import GIB
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.snapshot.faults import NO_ANSWER, Fault
-from vramtop.tui.cli.commands.once import board_json
+from vramtop.tui.cli.board_json import board_json
 from vramtop.tui.draw.gpu_bars import held_cells
 from vramtop.tui.screens.dashboard.process_rows import table_rows
 

@@ -15,13 +15,13 @@ from vramtop.monitor.snapshot.faults import HOST_MEMORY, Fault
 from vramtop.monitor.snapshot.snapshot import GpuProcess, GpuReading, WatchedJob
 from vramtop.tui.draw.gpu_bars import budget_cells, held_cells
 from vramtop.tui.draw.palette import colour_of, unattributed_label
-from vramtop.tui.screens.base import BoardFeed
 from vramtop.tui.screens.dashboard.gpu_panel import panel_lines
 from vramtop.tui.screens.dashboard.gpu_rows import gpu_row_line, gpu_row_titles
 from vramtop.tui.screens.dashboard.header_text import header_line
 from vramtop.tui.screens.dashboard.panel_places import panel_needs
 from vramtop.tui.screens.dashboard.panel_shape import PanelShape
 from vramtop.tui.screens.dashboard.summary_line import summary_line
+from vramtop.tui.screens.feed import BoardFeed
 
 SHAPE = PanelShape(width=120, graph_height=3)
 
