@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from vramtop.monitor.history.corrections import Corrections
     from vramtop.monitor.snapshot.snapshot import GpuReading
 
-    from ..job.load_job import LoadedJob
+    from ..job.loaded_job import LoadedJob
 
 Correct = Callable[[Budget], Budget]
 

@@ -11,7 +11,7 @@ from vramtop.estimator.common.secrets import displayed
 from vramtop.estimator.common.sizes import format_gib
 
 from ..draw.text_output import detect_output, printable
-from ..job.load_job import LoadedJob, rehearsing
+from ..job.program_job import rehearsing
 from .progress import Progress
 
 if TYPE_CHECKING:
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from vramtop.estimator.common.errors import Verdict
     from vramtop.estimator.job.gpu_catalogue import Gpu
     from vramtop.estimator.job.job import Job
+
+    from ..job.loaded_job import LoadedJob
 
 _YES, _NO = ("", "y", "yes"), ("n", "no")
 _MOST_UNKNOWN = 4

@@ -14,15 +14,7 @@ from vramtop.monitor.host.kinds import kind_label, program_of
 from vramtop.monitor.host.plain_text import duration_text
 
 from .memory_graph import TimeMark
-from .palette import (
-    PHASES,
-    STATUSES,
-    VERDICTS,
-    Mark,
-    budget_size,
-    colour_of,
-    on_colour,
-)
+from .palette import PHASES, STATUSES, VERDICTS, Mark, budget_size, colour_of, on_colour
 from .text_output import printable
 
 if TYPE_CHECKING:

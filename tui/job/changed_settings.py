@@ -12,10 +12,13 @@ from vramtop.estimator.job.job_file.edit import toml_value
 from vramtop.estimator.job.settings import Inference, Lora, ModelSpec
 
 from .flags.job_flags import TRUST_KEY, flags_by_key
-from .load_job import LoadedJob, program_job, usual_sizes
+from .program_job import program_job
+from .usual_sizes import usual_sizes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+
+    from .loaded_job import LoadedJob
 
 
 _ACCUMULATION = "training.gradient_accumulation"

@@ -24,7 +24,7 @@ from ..keys import bind, shown_key
 if TYPE_CHECKING:
     from vramtop.estimator.trace.own_program import WhatRuns
 
-    from .load_job import LoadedJob
+    from .loaded_job import LoadedJob
 
 Result = TypeVar("Result")
 
@@ -164,7 +164,7 @@ class OpenJobScreen(AskScreen[OpenedJob]):
 
     def read(self, text: str) -> OpenedJob:
         """Load the job."""
-        from .load_job import load_from_text
+        from .typed_job import load_from_text
 
         return OpenedJob(loaded=load_from_text(text), text=text.removeprefix("$ "))
 

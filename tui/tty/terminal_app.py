@@ -24,10 +24,7 @@ from .changed_cells import ChangedCellsApp
 from .driver import TerminalDriver
 from .line_filters import OutputFilters
 from .served import is_served
-from .textual_private import (
-    HAS_LINUX_DRIVER,
-    terminal_size_of,
-)
+from .textual_private import HAS_LINUX_DRIVER, terminal_size_of
 from .too_small import MIN_SIZE, TooSmallScreen
 
 if TYPE_CHECKING:

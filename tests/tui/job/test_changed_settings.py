@@ -2,11 +2,13 @@ import shlex
 
 import pytest
 
-from vramtop.estimator.job.job import Job, Lora, ModelSpec, Parallel, Target, Training
+from vramtop.estimator.job.job import Job, Target
 from vramtop.estimator.job.job_file.changes import with_changes
+from vramtop.estimator.job.settings import Lora, ModelSpec, Parallel, Training
 from vramtop.tui.cli.main import build_parser
 from vramtop.tui.job.changed_settings import changed_settings_text
-from vramtop.tui.job.load_job import load_from_options, load_from_text
+from vramtop.tui.job.load_job import load_from_options
+from vramtop.tui.job.typed_job import load_from_text
 
 MODEL = ModelSpec(id="meta-llama/Llama-3.1-8B")
 """In the words of the command line, which must read them as the same job."""

@@ -3,12 +3,13 @@ import json
 import pytest
 
 from vramtop.estimator.common.errors import InputError
-from vramtop.estimator.job.job import Job, ModelSpec, Training
+from vramtop.estimator.job.job import Job
 from vramtop.estimator.job.job_file.changes import with_changes
+from vramtop.estimator.job.settings import ModelSpec, Training
 from vramtop.estimator.program.named_models import find_named_model
 from vramtop.tui.cli.main import main
 from vramtop.tui.job.changed_settings import changed_settings_text
-from vramtop.tui.job.load_job import load_from_text
+from vramtop.tui.job.typed_job import load_from_text
 
 LINE = (
     "torchrun --nproc_per_node 2 train.py --model_name_or_path meta-llama/Llama-3.1-8B "

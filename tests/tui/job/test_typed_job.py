@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from vramtop.estimator.common.errors import InputError
-from vramtop.tui.job.load_job import load_from_text
+from vramtop.tui.job.typed_job import load_from_text
 
 
 @pytest.mark.parametrize(

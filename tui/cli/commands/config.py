@@ -11,12 +11,7 @@ from vramtop.estimator.common.errors import InputError
 from vramtop.estimator.common.secrets import displayed
 from vramtop.monitor.storage.settings.change import change_settings
 from vramtop.monitor.storage.settings.in_force import FILE
-from vramtop.monitor.storage.settings.schema import (
-    SETTINGS,
-    TABLES,
-    find_setting,
-    nearest_name,
-)
+from vramtop.monitor.storage.settings.schema import SETTINGS, TABLES, find_setting, nearest_name
 from vramtop.monitor.storage.settings.settings_file import lines_of, read_settings_file, shown
 from vramtop.monitor.storage.settings.template import settings_template
 

@@ -7,7 +7,8 @@ from vramtop.estimator.budget import Budget
 from vramtop.estimator.job.gpu_catalogue import Gpu
 
 from ...draw.text_output import detect_output
-from ...job.load_job import LoadedJob, load_from_options
+from ...job.load_job import load_from_options
+from ...job.loaded_job import LoadedJob
 from ...reports.assumptions import assumed_lines
 from ...reports.budget_text import budget_lines, closing_lines
 from ..json_text import json_text

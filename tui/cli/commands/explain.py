@@ -21,7 +21,8 @@ from vramtop.monitor.board.fit import check_fit
 
 from ...draw.text_output import TextOutput, detect_output
 from ...job.advice import Advice
-from ...job.load_job import LoadedJob, load_from_options
+from ...job.load_job import load_from_options
+from ...job.loaded_job import LoadedJob
 from ...job.would_fit import budget_of_what_ran, failed_gpu
 from ...reports.budget_text import closing_lines
 from ...reports.crash_text import explanation_lines, snapshot_lines

@@ -19,7 +19,8 @@ from vramtop.monitor.preflight.prepare import ESTIMATE_TIMEOUT_SECONDS, prepare,
 from vramtop.monitor.preflight.run_checks import exit_code, run_checks
 
 from ...draw.text_output import detect_output
-from ...job.load_job import LoadedJob, load_from_options
+from ...job.load_job import load_from_options
+from ...job.loaded_job import LoadedJob
 from ...reports.preflight_text import preflight_lines
 from ..json_text import json_text
 from ..measured_runs import correction

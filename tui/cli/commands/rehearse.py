@@ -12,7 +12,8 @@ from vramtop.estimator.job.job_file.changes import with_changes
 from vramtop.estimator.trace.rehearsal import rehearse_job
 
 from ...draw.text_output import detect_output
-from ...job.load_job import LoadedJob, load_from_options
+from ...job.load_job import load_from_options
+from ...job.loaded_job import LoadedJob
 from ...reports.rehearsal_difference import comparison_json, comparison_lines
 from ..json_text import json_text
 from ..measured_runs import estimate_job

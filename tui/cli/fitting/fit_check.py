@@ -31,7 +31,8 @@ from ...draw.palette import VERDICTS
 from ...draw.text_output import TextOutput, detect_output
 from ...job.advice import Advice, find_advice
 from ...job.flags.job_flags import flags_by_key
-from ...job.load_job import LoadedJob, load_changed
+from ...job.load_job import load_changed
+from ...job.loaded_job import LoadedJob
 from ...reports.assumptions import assumed_lines
 from ...reports.budget_text import budget_lines, closing_lines, fit_lines, largest_line, need_text
 from ..json_text import json_text

@@ -17,7 +17,7 @@ from vramtop.monitor.board.fit import check_fit
 
 from ...draw.palette import VERDICTS
 from ...draw.text_output import TextOutput, detect_output, format_table
-from ...job.load_job import LoadedJob
+from ...job.loaded_job import LoadedJob
 from ...job.other_cards import beyond_formula, estimator_on_card
 from ...reports.assumptions import assumed_lines
 from ...reports.budget_text import budget_lines, closing_lines, need_text

@@ -14,7 +14,7 @@ from vramtop.monitor.board.fit import check_fit
 
 from ...draw.palette import VERDICTS
 from ...draw.text_output import printable
-from ...job.load_job import LoadedJob
+from ...job.loaded_job import LoadedJob
 from ...reports.budget_text import need_text
 from ..json_text import json_text
 from ..measured_runs import estimate_job

@@ -17,15 +17,7 @@ from vramtop.monitor.probe.probe_reader import STALE_SECONDS
 
 from ...draw.bars import BarSegment, draw_bar, split_beyond
 from ...draw.gpu_bars import bar_content, beyond_budget_bytes, held_colour
-from ...draw.labels import (
-    MUTED,
-    badge,
-    difference_label,
-    format_duration,
-    phase_label,
-    run_moments,
-    signed_gib,
-)
+from ...draw.labels import MUTED, badge, difference_label, format_duration, phase_label, run_moments, signed_gib
 from ...draw.memory_graph import Readings
 from ...draw.palette import COMPONENTS, STATUSES, colour_of
 from ...keys import shown_key

@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from vramtop.monitor.host.available_ram import HostRam
 
     from ...job.dialogs import OpenedJob
-    from ...job.load_job import LoadedJob
+    from ...job.loaded_job import LoadedJob
     from ..step.screen import LiveStepScreen
 
 FIT_KEYS: list[BindingType] = [
@@ -226,7 +226,7 @@ class FitCheckScreen(Screen[None]):
             self.refresh_bindings()  # only now that undo is enabled: drawing the footer is slow
         read = None
         if opened is not None:
-            from ...job.load_job import load_again  # not before something was opened
+            from ...job.typed_job import load_again
 
             read = partial(load_again, opened.text, opened.loaded)
         if pane.reading.start(form, read):

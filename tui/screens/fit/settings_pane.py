@@ -18,7 +18,7 @@ from .gpu_picker import GpuPicker
 
 if TYPE_CHECKING:
     from ...job.form.model_choices import ModelChoice
-    from ...job.load_job import LoadedJob
+    from ...job.loaded_job import LoadedJob
 
 
 class SettingsPane(Vertical):

@@ -13,12 +13,7 @@ from textual.content import Content
 from vramtop.monitor.snapshot.demand import Demand
 
 from ...background.latest_only_task import LatestOnlyTask
-from ...draw.labels import (
-    MUTED,
-    format_duration,
-    left_and_right,
-    process_name,
-)
+from ...draw.labels import MUTED, format_duration, left_and_right, process_name
 from ...draw.text_output import printable
 from ...keys import bind
 from ...widgets.keys_line import KeysLine

@@ -15,7 +15,8 @@ from vramtop.estimator.common.errors import InputError
 from vramtop.estimator.job.job import Job
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.tui.job.form.field_row import FieldRow
-from vramtop.tui.job.load_job import LoadedJob, load_again
+from vramtop.tui.job.loaded_job import LoadedJob
+from vramtop.tui.job.typed_job import load_again
 from vramtop.tui.screens.fit.screen import FitCheckScreen
 from vramtop.tui.screens.fit.verdict_view import VerdictView
 
@@ -117,7 +118,7 @@ async def test_until_it_is_read_again_the_old_verdict_is_marked_and_later_edits_
         free.wait(60)
         return load(text, first, edits)
 
-    monkeypatch.setattr("vramtop.tui.job.load_job.load_again", slow)
+    monkeypatch.setattr("vramtop.tui.job.typed_job.load_again", slow)
     async with ScreenHost(screen).run_test(size=(120, 40)) as pilot:
         await pilot.pause()
         await opened(pilot, screen, "python train.py")

@@ -1,0 +1,115 @@
+"""A job and where it was read from."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from vramtop.estimator.job.job_file.changes import with_changes
+from vramtop.estimator.job.job_file.load_and_save import names_user_code
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from vramtop.estimator.budget import Budget
+    from vramtop.estimator.job.job import Job
+    from vramtop.estimator.readers.source.evidence import DeviceChoice, JobReading
+
+
+COMMAND_LINE = "command line"
+
+
+class LoadedJob(msgspec.Struct, frozen=True, kw_only=True):
+    """A job and where it was read from."""
+
+    job: Job
+    notes: tuple[str, ...] = ()
+    """Warnings about settings that were not understood."""
+    file: Path | None = None
+    """The job file; None for anything else."""
+    reading: JobReading | None = None
+    """The settings read from another tool's launch line or file; None for other jobs."""
+    tool: str | None = None
+    """Name of that tool; None where it is not known."""
+    place: str | None = None
+    """``command line``, or the name of that tool's file."""
+    origins: Mapping[str, str] = msgspec.field(default_factory=dict)
+    """The place where each value was read, by dotted key."""
+    typed: frozenset[str] = frozenset()
+    """Keys that the flags of the command line set."""
+    missing: tuple[str, ...] = ()
+    """Required keys that were not found."""
+    script: str | None = None
+    """Training script that stands for a model without a closed form; its start is the job's program."""
+    program: Job | None = None
+    """The program of the launch line, for a rehearsal; None: not a Python program, or the user declined."""
+    unread: str | None = None
+    """Why the launch line could not be read, so that the job is a program; None: it was read, or not to be."""
+    at_usual_sizes: Job | None = None
+    """What was read, where only batch or length are not known, with the usual ones; None: more is missing."""
+
+    @property
+    def why_unread(self) -> tuple[str, ...]:
+        """Why the launch line could not be read, as a sentence; empty: it was read."""
+        return () if self.unread is None else (f"vramtop could not read this job: {self.unread.rstrip('.')}.",)
+
+    def unknown(self, budget: Budget | None) -> tuple[str, ...]:
+        """Return what was not read of a program, or what its budget does not know; empty: all is known."""
+        warnings = self.reading.warnings if self.reading is not None else ()
+        return tuple(warnings) or ((budget.doubt,) if budget is not None and budget.doubt else ()) or self.missing
+
+    @property
+    def is_partly_read(self) -> bool:
+        """Whether something that memory depends on was not understood of what was read."""
+        return self.reading is not None and bool(self.reading.uncertainties)
+
+    @property
+    def stated(self) -> frozenset[str]:
+        """Keys whose value was found somewhere; the others have defaults."""
+        return self.typed | self.origins.keys()
+
+    @property
+    def assumed_versions(self) -> tuple[str, ...]:
+        """Versions of libraries that a script speaks for, each with the reason."""
+        found = self.reading.assumed_versions() if self.reading is not None else {}
+        return tuple(text for key, text in found.items() if key not in self.typed)
+
+    @property
+    def devices(self) -> DeviceChoice | None:
+        """The GPUs that its launch line, script or job file chooses; None: it takes those of the environment."""
+        if names := self.job.target.devices:
+            from vramtop.estimator.readers.source.evidence import DeviceChoice
+
+            text = ",".join(names)
+            return DeviceChoice(origin="target.devices", text=text, visible=text)
+        return self.reading.devices if self.reading is not None else None
+
+    def finding_gpus(self, count: int) -> LoadedJob:
+        """Return it with so many GPUs for its one process, unless that says itself how many, or is vramtop's own."""
+        if self.script is not None or count < 2:
+            return self
+        jobs = {name: getattr(self, name) for name in ("job", "program")}
+        found = {
+            name: msgspec.structs.replace(job, program=msgspec.structs.replace(job.program, gpus=count))
+            for name, job in jobs.items()
+            if job is not None and job.program is not None and job.program.gpus == 1
+        }
+        rule = self.reading.spreads_layers if self.reading is not None else None
+        if rule is not None and self.job.parallel.world_size == 1:
+            spread = {"parallel.device_map": rule, "parallel.pipeline": count}
+            found["job"] = with_changes(self.job, spread)
+            origins = dict.fromkeys(spread, f"device_map={rule!r} over the {count} GPUs that one process finds")
+            return msgspec.structs.replace(self, **found, origins={**self.origins, **origins})
+        return msgspec.structs.replace(self, **found)
+
+    @property
+    def is_typed(self) -> bool:
+        """Whether it is a model with flags alone, whose config.json is known."""
+        return self.file is None and self.reading is None and not names_user_code(self.job.model.id)
+
+    @property
+    def is_launch_line(self) -> bool:
+        """Whether it is a launch line, or a program that is read as if it was started without arguments."""
+        return self.place == COMMAND_LINE

@@ -1,0 +1,251 @@
+"""Reads a job from a job file, another tool's configuration, a model or a launch line, and says what is missing."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from vramtop.estimator.common.errors import CannotTellError, InputError
+from vramtop.estimator.common.paths import is_file, working_folder
+from vramtop.estimator.common.records import replace
+from vramtop.estimator.job.job import Job
+from vramtop.estimator.job.job_file.changes import with_changes, with_old_model_removed
+from vramtop.estimator.job.job_file.load_and_save import load_job, names_user_code, written_keys
+from vramtop.estimator.job.settings import ModelSpec
+from vramtop.estimator.model.find_config import read_config, resolve_model
+from vramtop.estimator.model.read_architecture import read_architecture, usual_task
+
+from .loaded_job import COMMAND_LINE, LoadedJob
+from .usual_sizes import LENGTH, usual_length
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from vramtop.estimator.readers.source.evidence import JobReading
+    from vramtop.estimator.readers.source.shell_script import ScriptLaunch
+
+
+JOB_SUFFIXES = (".toml", ".yaml", ".yml", ".json")
+PROGRAM_SUFFIXES = (".py", ".ipynb")
+"""Files that are read as if Python ran them without arguments."""
+
+
+def from_file(path: Path, changes: Mapping[str, Any]) -> LoadedJob:
+    """Return the job of a job file, a model's config.json or another tool's configuration, with changes.
+
+    Raises:
+        InputError: it is none of these, or cannot be read.
+    """
+    if not path.is_file():
+        raise InputError(f"{path}: no such file")
+    written = written_job(path) if path.suffix == ".toml" else None
+    if written is not None:
+        replaced = with_old_model_removed(written, changes)
+        job = with_changes(written, replaced, where="the command line")
+        kept = (key for key in written_keys(path) if key not in replaced)
+        return LoadedJob(job=job, file=path, origins=dict.fromkeys(kept, path.name))
+    if _is_model_config(path):
+        job = with_changes(from_model(str(path.resolve()), changes), changes, where="the command line")
+        return LoadedJob(job=job, origins={"model.id": path.name})
+    from vramtop.estimator.readers.config_file import read_config_file, tool_of_file
+
+    return _from_reading(read_config_file(path, given=changes), changes, tool=tool_of_file(path), place=path.name)
+
+
+def written_job(path: Path) -> Job | None:
+    """Return the job of a job file; None for a file that is another tool's, whose keys no job has.
+
+    Raises:
+        InputError: it is neither.
+    """
+    try:
+        return load_job(path)
+    except InputError:
+        from vramtop.estimator.readers.source.data_files import read_table
+        from vramtop.estimator.readers.tools.tool_registry import find_tool_by_config
+        from vramtop.estimator.readers.unread_tools import unread_tool_of_table
+
+        with contextlib.suppress(InputError):
+            table = read_table(path)
+            if find_tool_by_config(table) is not None or unread_tool_of_table(table) is not None:
+                return None
+        raise
+
+
+_MODEL_CONFIG_KEYS = {"model_type", "hidden_size", "n_embd", "d_model"}
+
+
+def _is_model_config(path: Path) -> bool:
+    """Return True if the JSON file describes a model rather than its training."""
+    try:
+        return path.suffix == ".json" and not _MODEL_CONFIG_KEYS.isdisjoint(read_config(path))
+    except InputError:  # reported when the file is read as a tool's configuration
+        return False
+
+
+def from_model(name: str, changes: Mapping[str, Any]) -> Job:
+    """Return the job of a model alone, for the task that it is usually trained for."""
+    name = str(changes.get("model.id") or name)
+    spec = ModelSpec(id=name)
+    if "model.task" not in changes and not names_user_code(name):
+        model = resolve_model(spec)
+        return Job(model=ModelSpec(id=spec.id, task=usual_task(model.config, where=model.where)))
+    return Job(model=spec)
+
+
+def from_launch_line(launch: Sequence[str], changes: Mapping[str, Any]) -> LoadedJob:
+    """Return the job of a launch line, or of the one in the shell script that it runs, with changes.
+
+    Raises:
+        InputError: it cannot be read.
+    """
+    from vramtop.estimator.readers.launch_line import read_launch, tool_of_line
+
+    if (script := in_shell_script(launch)) is not None:
+        try:
+            reading = read_launch(script.words, cwd=script.folder, given=changes)
+        except InputError as error:
+            raise InputError(f"{script.place}: {error.message}") from None
+        loaded = _from_reading(reading, changes, tool=tool_of_line(script.words), place=COMMAND_LINE)
+        return replace(loaded, notes=(script.note, *loaded.notes))
+    return _from_reading(read_launch(launch, given=changes), changes, tool=tool_of_line(launch), place=COMMAND_LINE)
+
+
+def in_shell_script(line: Sequence[str]) -> ScriptLaunch | None:
+    """Return the launch line of the shell script that a command line runs; None: it runs none.
+
+    Raises:
+        InputError: what the script runs is open.
+    """
+    from vramtop.estimator.readers.launch_line import launch_of_shell_script
+
+    return launch_of_shell_script(line, environ=os.environ, cwd=working_folder())
+
+
+def is_read(named: str) -> bool:
+    """Return True for a job file or a program, rather than a model."""
+    path = Path(named)
+    if path.suffix in JOB_SUFFIXES:
+        return not path.is_dir()
+    return is_file(path) and (path.suffix in PROGRAM_SUFFIXES or is_shell_script(path))
+
+
+def is_shell_script(path: Path) -> bool:
+    """Return True for the file of a shell script."""
+    from vramtop.estimator.readers.source.shell_script import shell_script_in
+
+    return shell_script_in([str(path)], Path()) is not None
+
+
+def _from_reading(reading: JobReading, changes: Mapping[str, Any], *, tool: str | None, place: str) -> LoadedJob:
+    return LoadedJob(
+        job=reading.job(changes),
+        notes=reading.warnings,
+        reading=reading,
+        tool=tool,
+        place=place,
+        origins={**reading.evidence(), **reading.refused},
+        missing=reading.still_missing(changes),
+    )
+
+
+NO_MODEL = "{} names no model that vramtop knows"
+_SIZES = {"training.micro_batch", LENGTH}
+_UNREAD = "Could not read "
+"""Begins a note on a script or a configuration that could not be read."""
+_ABSENT = re.compile(r"Could not read the script: (.*?): .*No such file or directory")
+_MAX_LINES = 3
+"""Lines of a script that the sentence on missing settings names."""
+_EXAMPLE_VALUES = {
+    "model.id": "meta-llama/Llama-3.1-8B",
+    "training.micro_batch": "1",
+    "training.sequence_length": "2048",
+    "lora.targets": "all-linear",
+    "parallel.strategy": "zero3",
+    "parallel.data_shard": "8",
+    "parallel.data_replicate": "8",
+}
+"""A value for each key that another tool's configuration may lack."""
+
+
+class NotStatedError(InputError):
+    """A job leaves out a required setting, which a rehearsal of its program might tell."""
+
+    at_usual_sizes: Job | None = None
+
+
+def require_complete(loaded: LoadedJob, source: str, where: str) -> LoadedJob:
+    """Return a job that has all required settings, with a note about those that were guessed.
+
+    Args:
+        loaded: the job.
+        source: its file or launch line, for the error.
+        where: how a missing setting is added there, for the error.
+
+    Raises:
+        InputError: a required setting is missing.
+    """
+    if loaded.is_launch_line and loaded.job.program is None and (kind := _other_input(loaded.job.model)):
+        raise CannotTellError(
+            f"{source} trains {loaded.job.model.id} for {kind}, whose inputs are not read from "
+            "a script; --rehearse runs it without a GPU"
+        )
+    if loaded.missing:
+        refused = loaded.reading.refused if loaded.reading else {}
+        wrong = [key for key in loaded.missing if key in refused]
+        first = (*wrong, *loaded.missing)[0]
+        example = f"{where} --set {first}={_EXAMPLE_VALUES.get(first, 1)}"
+        if wrong:
+            raise InputError(f"{refused[first]}; correct it, or give it {example}")
+        unread = next((f" ({each.rstrip('.')})" for each in loaded.notes if _UNREAD in each), "")
+        left_open = unread or _lines_left_open(loaded.reading)
+        if absent := _ABSENT.search(unread):
+            raise InputError(f"{absent[1]}: no such file")
+        if "model.id" in loaded.missing and loaded.is_launch_line:
+            others = ", ".join(key for key in loaded.missing if key not in ("model.id", LENGTH))  # images have none
+            also = f"; {others} must be given too" if others else ""
+            raise NotStatedError(
+                f"{NO_MODEL.format(source)}{left_open}; give it {where} --set model.id=NAME: a hub id, "
+                f"a folder with a config.json, or FILE.py:FUNCTION for your own model{also}"
+            )
+        add = "add it" if len(loaded.missing) == 1 else "add each"
+        if unread:
+            add = f"correct that, or {add}"
+        error = NotStatedError(f"{source} does not set {', '.join(loaded.missing)}{left_open}; {add} {example}")
+        if set(loaded.missing) <= _SIZES:
+            with contextlib.suppress(InputError, CannotTellError):
+                length = {LENGTH: usual_length(loaded.job.model)} if LENGTH in loaded.missing else {}
+                error.at_usual_sizes = with_changes(loaded.job, length)
+        raise error
+    findings = loaded.reading.findings if loaded.reading else ()
+    guessed = [f"{f.key} = {f.value_text} ({f.origin})" for f in findings if not f.written]
+    if not guessed:
+        return loaded
+    note = f"Assumed (the job does not set these): {'; '.join(guessed)}."
+    return replace(loaded, notes=(*loaded.notes, note))
+
+
+def _other_input(spec: ModelSpec) -> str | None:
+    """Return the task of a model that takes images or audio and has no formula; None: it is another, or not found."""
+    from vramtop.estimator.program.named_models import find_named_model, named_by_config
+
+    if not spec.id or names_user_code(spec.id):
+        return None
+    try:
+        model = resolve_model(spec)
+        read_architecture(model.config, spec.task, where=model.where)
+    except InputError:
+        return None
+    except CannotTellError:
+        named = find_named_model(spec.id) or named_by_config(model)
+        return None if named is None else named.task
+    return None
+
+
+def _lines_left_open(reading: JobReading | None) -> str:
+    """Return the first lines of the script that leave settings open, and what is not known there, in brackets."""
+    found = [each.rstrip(".") for each in reading.left_open if " line " in each] if reading is not None else []
+    return f" ({'; '.join(found[:_MAX_LINES])})" if found else ""

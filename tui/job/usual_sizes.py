@@ -1,0 +1,47 @@
+"""The length of sequences and an engine's own sizes, where nothing states them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from vramtop.estimator.common.records import replace
+from vramtop.estimator.job.job_file.changes import parse_assignment, with_changes
+from vramtop.estimator.job.job_file.load_and_save import names_user_code
+from vramtop.estimator.job.rules.library_defaults import LONGEST, serving_defaults
+from vramtop.estimator.job.settings import ModelSpec, Training
+from vramtop.estimator.model.find_config import resolve_model
+from vramtop.estimator.model.read_architecture import max_positions
+
+if TYPE_CHECKING:
+    from vramtop.estimator.job.job import Job
+
+    from .loaded_job import LoadedJob
+
+
+def with_sizes(loaded: LoadedJob) -> LoadedJob:
+    """Return the job with the length of its sequences, and its engine's own sizes, where nothing states them."""
+    if loaded.reading is not None or loaded.job.program is not None:
+        return loaded
+    wanted = usual_sizes(loaded.job) if loaded.is_typed else {LENGTH: usual_length(loaded.job.model)}
+    changes = {key: value for key, value in wanted.items() if key not in loaded.stated}
+    return replace(loaded, job=with_changes(loaded.job, changes))
+
+
+def usual_sizes(job: Job) -> dict[str, Any]:
+    """Return the length of sequences, and the sizes that the job's engine has, where nothing states them."""
+    length = usual_length(job.model)
+    engine = job.inference.engine if job.is_served and job.inference is not None else ""
+    written = serving_defaults(engine)
+    found = dict(parse_assignment(f"{key}={value}") for key, value in written.items() if value != LONGEST)
+    longest = None if names_user_code(job.model.id) else max_positions(resolve_model(job.model).config)
+    return {**found, LENGTH: (longest if written.get(LENGTH) == LONGEST else None) or length}
+
+
+LENGTH = "training.sequence_length"
+
+
+def usual_length(model: ModelSpec) -> int:
+    """Return the tokens of a sequence where nothing states them: the default, or the longest that the model takes."""
+    most = None if names_user_code(model.id) else max_positions(resolve_model(model).config)
+    default = Training().sequence_length
+    return min(default, most or default)
