@@ -23,9 +23,9 @@ from vramtop.monitor.sources.recording import read_recording
 from vramtop.tui.app.app import VramtopApp
 from vramtop.tui.app.hosts_app import HostsApp
 from vramtop.tui.app.options import AppOptions
-from vramtop.tui.draw.bars import Cell
 
 from .demo_fleet import ClusterSource
+from .terminal_svg import Cell, Row, Screen
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -37,8 +37,6 @@ if TYPE_CHECKING:
     from vramtop.estimator.job.job import Job
     from vramtop.monitor.snapshot.snapshot import Snapshot
     from vramtop.tui.background.job_estimates import EstimateFunction
-
-    from .terminal_svg import Row, Screen
 
 
 _TURNS = 4

@@ -7,9 +7,8 @@ from vramtop.tui.cli.parsing.command_parser import CommandParser, subcommands
 from vramtop.tui.cli.parsing.exit_codes import OF_EVERY_COMMAND, exit_codes_of
 from vramtop.tui.cli.parsing.flag_facts import FlagFacts, FlagGroup, flag_groups, positionals
 from vramtop.tui.cli.parsing.shared_arguments import EVERY_COMMAND, JOB_USAGE
-from vramtop.tui.html_report.page import page
 
-from .markdown import bullets, code, codes, prose, sentence
+from .markdown import bullets, code, codes, page, prose, sentence
 
 _COMMON = "common settings"
 _INTRODUCTION = """\
