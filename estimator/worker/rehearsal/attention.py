@@ -6,6 +6,7 @@ xformers 0.0.35 (``ops/fmha``), which takes flash attention where it can and its
 
 from __future__ import annotations
 
+import contextlib
 import importlib.abc
 import importlib.util
 import inspect
@@ -88,10 +89,15 @@ _PADDING = {each.__name__: each for each in (index_first_axis, pad_input, unpad_
 
 def give_flash_attention() -> None:
     """Let models of transformers before 4.53 have flash-attn, which they look for when they are imported."""
+    given = {**_FUNCTIONS, **_PADDING, "_flash_supports_window_size": True}
+    with contextlib.suppress(ImportError):
+        from transformers.modeling_flash_attention_utils import _flash_attention_forward
+
+        given["_flash_attention_forward"] = _flash_attention_forward
     for name, module in list(sys.modules.items()):
         if name.startswith("transformers.") and hasattr(module, "is_flash_attn_2_available"):
             module.is_flash_attn_2_available = lambda: True  # type: ignore[attr-defined]
-            vars(module).update({**_FUNCTIONS, **_PADDING, "_flash_supports_window_size": True, **vars(module)})
+            vars(module).update({**given, **vars(module)})
 
 
 def memory_efficient_attention(

@@ -22,6 +22,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn.parameter import is_lazy
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils._pytree import tree_leaves
+from torch.utils.weak import WeakIdKeyDictionary
 
 from ..memory.history import phase_spans
 from ..memory.summary import made_at, summarize
@@ -83,6 +84,8 @@ class Rehearsal:
         self._left_out: tuple[Any, Callable[[], None]] | None = None
         """The steps before an allocation was refused, by optimizer, and what lets them count."""
         self._steps: dict[Any, int] = {}
+        self._stepped: dict[Any, WeakIdKeyDictionary] = {}
+        """Of each optimizer, the parameters it has stepped, and after which backward pass."""
         self._names: dict[int, str] = {}
         self._highest_step = 0
         """Bytes allocated at most in a step so far."""
@@ -364,15 +367,28 @@ class Rehearsal:
             if optimizer in before:
                 go_on()
                 self._steps = dict(before)
-        if not self._after.has_begun:
+        goes_on = self._goes_on(optimizer)
+        if not self._after.has_begun and not goes_on:
             self._steps[optimizer] = self._steps.get(optimizer, 0) + 1
         self._tell_models_apart()
+        if goes_on:
+            self._await_forward()
+            return
         self._after.note_step(is_first_optimizer=optimizer is next(iter(self._steps)))
         if not self._after.has_begun:
             self._begin_next_step()
         elif self._after.is_over:
             self._finish("steps")
         self._await_forward()
+
+    def _goes_on(self, optimizer: Any) -> bool:
+        """Return True if a step goes on with its next group, for each of which DeepSpeed's ZeRO calls the optimizer."""
+        stepped = self._stepped.setdefault(optimizer, WeakIdKeyDictionary())
+        parameters = [each for group in optimizer.param_groups for each in group["params"]]
+        now = self._after.backward_passes
+        goes_on = now in stepped.values() and all(stepped.get(each) != now for each in parameters)
+        stepped.update((each, now) for each in parameters)
+        return goes_on
 
     def _begin_next_step(self) -> None:
         wanted = self.plan["steps"]
@@ -398,7 +414,7 @@ class Rehearsal:
 
     def _tell_models_apart(self) -> None:
         """Count the weights of models that no optimizer trains as other models': references, averages, encoders."""
-        own = self._optimized()
+        own = [*self._optimized(), *(each for stepped in self._stepped.values() for each in stepped)]
         trained = {id(each) for each in own}
         for module in self._called:
             parameters = list(module.parameters())

@@ -68,3 +68,31 @@ def test_layers_of_a_sharded_model_keep_no_views_of_gathered_weights(
 ) -> None:
     name = program(SHARDED.format(folder=str(model_folder), zero=zero, patched=patched))
     assert rehearse([sys.executable, name]).answer.trained
+
+
+GROUPS = """
+import torch
+net = torch.nn.Sequential(torch.nn.Linear(1024, 1024, bias=False), torch.nn.Linear(1024, 1024, bias=False))
+net = net.bfloat16().cuda()
+masters = [each.detach().float() for each in net.parameters()]
+for each in net.parameters():
+    each._hp_mapping = None  # as DeepSpeed marks them
+optimizer = torch.optim.AdamW(masters)
+for step in range(20):
+    net(torch.ones(8, 1024, dtype=torch.bfloat16, device="cuda")).float().mean().backward()
+    for weight, master in zip(net.parameters(), masters):
+        master.grad, weight.grad = weight.grad.float(), None
+        optimizer.param_groups[0]["params"] = [master]
+        optimizer.step()
+        optimizer.param_groups[0]["params"] = []
+        weight.data.copy_(master)
+        master.grad = None
+"""
+
+
+def test_a_step_by_groups_of_parameters_is_one_step(program) -> None:
+    found = rehearse([sys.executable, program(GROUPS)])
+    parts, count = found.answer.phases["backward"].components, 2 * 1024 * 1024
+    assert parts["weights"] + parts["optimizer"] == 14 * count and "other_models" not in parts
+    assert not found.warnings
+    assert found.answer.trained == count

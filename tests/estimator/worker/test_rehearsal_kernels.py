@@ -69,6 +69,7 @@ def test_models_of_an_older_transformers_get_flash_attn_which_packs_and_pads(mon
     give_flash_attention()
     assert model.is_flash_attn_2_available()
     assert model.flash_attn_func is not None
+    assert model._flash_attention_forward is not None
     padded = torch.arange(24.0).reshape(2, 4, 3)
     mask = torch.tensor([[1, 1, 1, 0], [1, 1, 0, 0]])
     tokens, indices, before, longest = model.unpad_input(padded, mask)
