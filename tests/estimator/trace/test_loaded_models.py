@@ -93,6 +93,7 @@ for step in range(20):
 def test_a_step_by_groups_of_parameters_is_one_step(program) -> None:
     found = rehearse([sys.executable, program(GROUPS)])
     parts, count = found.answer.phases["backward"].components, 2 * 1024 * 1024
-    assert parts["weights"] + parts["optimizer"] == 14 * count and "other_models" not in parts
+    assert parts["weights"] + parts["optimizer"] == 14 * count
+    assert "other_models" not in parts
     assert not found.warnings
     assert found.answer.trained == count
