@@ -13,7 +13,7 @@ import msgspec
 
 from vramtop.estimator.common.sizes import format_gib
 
-from ..board.board import stale_after_seconds
+from ..board.board import Board, ProcessRow, stale_after_seconds
 from ..host.plain_text import displayed_line, duration_text
 from ..snapshot.faults import NO_DRIVER, NOT_LISTED
 from ..snapshot.gpu_list import gpu_list
@@ -31,7 +31,6 @@ from .rules import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterator
 
-    from ..board.board import Board, ProcessRow
     from ..snapshot.snapshot import GpuReading, ProcessKey
 
 

@@ -18,7 +18,7 @@ from ..host.containers import container_root
 from ..host.interpreter import find_interpreter
 from ..host.process_info import read_process
 from ..host.process_stat import is_own_process
-from ..host.run_processes import find_run_processes
+from ..host.run_processes import RunProcesses, find_run_processes
 from ..probe.launch import without_probe
 
 if TYPE_CHECKING:
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from vramtop.estimator.job.gpu_catalogue import Gpu
     from vramtop.estimator.trace.own_program import WhatRuns
 
-    from ..host.run_processes import RunProcesses
     from .attachment import Attachment
 
 _RANKS = (

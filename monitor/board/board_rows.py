@@ -6,16 +6,14 @@ from typing import TYPE_CHECKING
 
 from ..host.kinds import program_of
 from ..host.plain_text import duration_text
-from ..snapshot.mig_devices import mig_devices, processes_by_device
-from .board import GpuRow, ProcessRow
+from ..snapshot.mig_devices import MigDevice, mig_devices, processes_by_device
+from .board import GpuRow, NoBudgetReason, ProcessRow
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from ..host.known_programs import KnownProgram
-    from ..snapshot.mig_devices import MigDevice
     from ..snapshot.snapshot import DeviceIndex, GpuProcess, GpuReading, Snapshot, WatchedJob
-    from .board import NoBudgetReason
 
     NoBudgetReasonFunction = Callable[[GpuProcess, KnownProgram], NoBudgetReason | None]
 

@@ -11,14 +11,13 @@ from vramtop.estimator.common.errors import InputError
 from vramtop.estimator.common.records import replace
 
 from ..snapshot.mig_devices import MigDevice
-from .board import Hidden
+from .board import Board, Hidden, ProcessRow
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from ..snapshot.demand import ProcessFigure
     from ..snapshot.snapshot import GpuReading, ProcessKey
-    from .board import Board, ProcessRow
 
 OnlyWord = Literal["running", "diverging", "mine", "training", "server", "notebook", "desktop"]
 """``running``: ran kernels in the last minute; ``diverging``: over or under its budget, growing, or out of memory;

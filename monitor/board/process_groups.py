@@ -7,7 +7,7 @@ program itself. A shell, a service manager or a job queue starts things that hav
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -16,8 +16,6 @@ from ..host.kinds import program_path
 from ..host.known_programs import starts_sessions
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from vramtop.estimator.job.job import Job
 
     from ..snapshot.snapshot import ProcessKey

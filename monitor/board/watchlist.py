@@ -11,7 +11,7 @@ from vramtop.estimator.common.records import replace
 from ..anomalies.detector import AnomalyDetector
 from ..host.process_stat import is_running
 from ..snapshot.memory_history import MemoryHistory
-from .board import Board, GpuRow, ProcessRow
+from .board import AttachProgress, Board, GpuRow, ProcessRow
 from .board_rows import committed_bytes, gpu_rows, growth_by_device, overlap
 from .budget_cache import BudgetCache
 from .pending_rows import PendingFits
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
     from ..host.available_ram import HostRam
     from ..snapshot.snapshot import DeviceIndex, GpuKey, ProcessKey, Snapshot, WatchedJob
-    from .board import AttachProgress
     from .board_rows import NoBudgetReasonFunction
     from .display_filter import DisplayFilter
 

@@ -9,13 +9,12 @@ import msgspec
 from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import MIB, format_gib
 
-from ..snapshot.memory_history import usual_interval
+from ..snapshot.memory_history import MemoryHistory, usual_interval
 from .endings import process_end
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
-    from ..snapshot.memory_history import MemoryHistory
     from ..snapshot.snapshot import HistoryKey, ProcessKey, Snapshot
     from .board import ProcessRow
 

@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from ..board.board import stale_after_seconds
+from ..board.board import Board, stale_after_seconds
 from ..snapshot.faults import NO_DRIVER
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ..board.board import Board
     from ..fleet.fleet import RankFacts
     from ..snapshot.snapshot import ProcessKey
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
-from .metrics import TABLE
-from .samples import values_by_family
+from .metrics import TABLE, Metric
+from .samples import Values, values_by_family
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from prometheus_client.core import Metric as Family
 
     from .latest_board import LatestBoard
-    from .metrics import Metric
-    from .samples import Values
 
     Encoder = Callable[..., bytes]
 

@@ -14,15 +14,13 @@ from urllib.parse import urlsplit
 
 from vramtop.estimator.common.errors import InputError
 
-from .metrics import TABLE
-from .samples import values_by_family
+from .metrics import TABLE, Metric
+from .samples import Values, values_by_family
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from .latest_board import LatestBoard
-    from .metrics import Metric
-    from .samples import Values
 
 _UNITS = {"bytes": "By", "bytes_per_second": "By/s", "seconds": "s", "celsius": "Cel", "watts": "W", "ratio": "1"}
 """UCUM codes, which OpenTelemetry uses."""

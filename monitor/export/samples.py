@@ -18,13 +18,12 @@ if TYPE_CHECKING:
     from ..board.board import Board, GpuRow, ProcessRow
     from ..snapshot.snapshot import GpuReading, ProcessKey
     from .latest_board import ReadingState
-    from .metrics import Metric
 
-    Labels = tuple[str, ...]
-    Sample = tuple[Metric, Labels, float | int | None]
-    """A metric, the values of its labels, and its value; None: unknown, so there is no such series."""
-    Values = dict[Labels, float]
-    """Values of a family by its labels."""
+Labels = tuple[str, ...]
+Sample = tuple[metrics.Metric, Labels, float | int | None]
+"""A metric, the values of its labels, and its value; None: unknown, so there is no such series."""
+Values = dict[Labels, float]
+"""Values of a family by its labels."""
 
 
 def values_by_family(state: ReadingState, version: str) -> dict[str, Values]:
@@ -231,7 +230,7 @@ def _budget(row: ProcessRow, labels: Labels) -> Iterator[Sample]:
     yield metrics.PROCESS_COMPONENT, (*labels, "slack"), max(0, peak.device_bytes - peak.components.total_bytes)
 
 
-def _states(metric: Metric, labels: Labels, current: str) -> Iterator[Sample]:
+def _states(metric: metrics.Metric, labels: Labels, current: str) -> Iterator[Sample]:
     for state in metric.states:
         yield metric, (*labels, state), int(state == current)
 

@@ -26,12 +26,11 @@ from ..host.kinds import program_of
 from ..host.plain_text import duration_text
 from ..snapshot.faults import ASLEEP, NO_ANSWER, Fault
 from ..snapshot.snapshot import GpuKey, GpuProcess, GpuReading, Snapshot, Source
-from .fleet import SAME_NAMES
+from .fleet import SAME_NAMES, Fleet, FleetGpu, FleetPending, FleetProcess, FleetSource, HostReading, HostTotals
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from .fleet import Fleet, FleetGpu, FleetPending, FleetProcess, FleetSource, HostReading, HostTotals
 
 _STATUSES = frozenset(get_args(Status))
 _REASONS = frozenset(get_args(NoBudgetReason))

@@ -15,13 +15,12 @@ from vramtop.estimator.common import limits
 from vramtop.estimator.common.errors import InputError, VramtopError
 from vramtop.estimator.common.process_limit import process_limit_error, start_thread
 
-from .fleet import Fleet, HostReading
+from .fleet import Fleet, HostReading, HostState
 from .stream_line import StreamLineError, parse_stream_line, plain_reading
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from .fleet import HostState
     from .ssh_command import SshCommand
 
 

@@ -10,7 +10,7 @@ from vramtop.estimator.common.errors import VramtopError
 from vramtop.estimator.common.untrusted_files import read_file
 from vramtop.estimator.common.version import version_number
 from vramtop.estimator.learning.kept_job import allocator_words, kept_job, release_number
-from vramtop.estimator.learning.measurement import Measurement, Predicted, digest
+from vramtop.estimator.learning.measurement import Measurement, Observed, Predicted, RunState, digest
 from vramtop.estimator.model.find_config import resolve_model
 
 if TYPE_CHECKING:
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
     from vramtop.estimator.budget import Budget
     from vramtop.estimator.job.job import Job
-    from vramtop.estimator.learning.measurement import Observed, RunState
 
 _MACHINE_IDS = (Path("/etc/machine-id"), Path("/var/lib/dbus/machine-id"))
 """machine-id(5); it must not leave the machine as it is, so only a digest of it is kept."""

@@ -9,7 +9,7 @@ import msgspec
 
 from vramtop.estimator.common.records import replace
 
-from ..board.process_groups import ProcessGroup, group_processes
+from ..board.process_groups import GroupKey, ProcessGroup, group_processes
 from ..board.watchlist import Watchlist
 from .memory_series import MemorySeries
 from .recorded_events import Event, EventFinder, gap_event
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from ..board.board import Board, ProcessRow
     from ..board.comparison import Comparison
     from ..board.fit_result import FitResult
-    from ..board.process_groups import GroupKey
     from ..snapshot.snapshot import GpuKey, HistoryKey, Snapshot, Source
 
 

@@ -10,18 +10,16 @@ from typing import TYPE_CHECKING, Any
 from vramtop.estimator.common.paths import current_folder
 from vramtop.estimator.common.process_limit import ProcessLimitError, start_thread
 
-from ...board.board import BEING_READ, LEFT_ALONE, NOT_ATTACHED, AttachProgress
-from ...snapshot.snapshot import WatchedJob
+from ...board.board import BEING_READ, LEFT_ALONE, NOT_ATTACHED, AttachProgress, Board, NoBudgetReason, ProcessRow
+from ...snapshot.snapshot import GpuProcess, ProcessKey, WatchedJob
 from .candidates import KIND_REASONS, MAX_RUNS, Candidate, Candidates, reason_by_kind
 from .left_alone import LeftAlone
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, MutableMapping
 
-    from ...board.board import Board, NoBudgetReason, ProcessRow
     from ...board.watchlist import Watchlist
     from ...host.known_programs import KnownProgram
-    from ...snapshot.snapshot import GpuProcess, ProcessKey
     from ..attachment import Attachment
     from .idle_tracing import IdleTracing
     from .run_answer import ReadRequest, RunAnswer

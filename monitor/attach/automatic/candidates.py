@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from ...board.board import BEING_READ, LEFT_ALONE
+from ...board.board import BEING_READ, LEFT_ALONE, NoBudgetReason, ProcessRow
 from ...host.kinds import program_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Container, Hashable, Iterable
 
-    from ...board.board import NoBudgetReason, ProcessRow
     from ...host.known_programs import KnownProgram
     from ...snapshot.snapshot import GpuProcess, ProcessKey, WatchedJob
     from .run_answer import RunAnswer

@@ -17,7 +17,7 @@ from vramtop.estimator.common.errors import VramtopError
 from vramtop.estimator.common.records import replace
 from vramtop.estimator.job.job_file.changes import parse_assignment
 
-from ...board.board import REASONS_IN_WORDS
+from ...board.board import REASONS_IN_WORDS, Board
 from ...board.watchlist import Watchlist
 from ...history.history import History
 from ...history.run_recorder import RunRecorder
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from vramtop.estimator.budget import Budget
     from vramtop.estimator.job.job import Job
 
-    from ...board.board import Board
     from ...snapshot.snapshot import ProcessKey, Snapshot
     from ...sources.sampler import SnapshotSource
     from .candidates import Candidate

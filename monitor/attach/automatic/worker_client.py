@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from vramtop.estimator.common.errors import VramtopError
 from vramtop.estimator.trace.worker_process import Worker
 
-from .run_answer import ReadRequest, RunAnswer, decode, encode
-
-if TYPE_CHECKING:
-    from .run_answer import TraceRequest
+from .run_answer import ReadRequest, RunAnswer, TraceRequest, decode, encode
 
 PROGRAM = Path(__file__).with_name("read_program.py")
 READING_SECONDS = 10.0

@@ -15,15 +15,13 @@ import msgspec
 
 from vramtop.estimator.common import limits
 from vramtop.estimator.common.errors import InputError, VramtopError
-from vramtop.estimator.common.http_fetch import fetch
-from vramtop.estimator.common.limits import LimitError, decode_json
+from vramtop.estimator.common.http_fetch import Answer, fetch
+from vramtop.estimator.common.limits import Limit, LimitError, decode_json
 from vramtop.estimator.common.secrets import displayed
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from vramtop.estimator.common.http_fetch import Answer
-    from vramtop.estimator.common.limits import Limit
 
 _MAX_TOKEN_BYTES = 64 * 1024
 _T = TypeVar("_T")

@@ -14,12 +14,11 @@ from msgspec.structs import replace
 from vramtop.estimator.common.sizes import MIB
 
 from ..fleet import FleetGpu, FleetProcess, HostReading
-from .series import plain, whole
+from .series import Labels, Target, plain, whole
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from .series import Labels, Target
     from .vramtop_hosts import Ask
 
     Sizes = dict[str, int | None]

@@ -11,14 +11,13 @@ from msgspec.structs import replace
 
 from ..fleet import Fleet, HostReading
 from .dcgm_hosts import DCGM_USED, dcgm_hosts
-from .series import Target, Vector, plain
+from .series import Sample, Target, Vector, plain
 from .vramtop_hosts import vramtop_hosts
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
 
     from .client import PrometheusClient
-    from .series import Sample
 
 _OWN = "vramtop_sampler_up"
 _READ_AT = "vramtop_sampler_last_reading_timestamp_seconds"

@@ -9,12 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from ...snapshot.faults import ASLEEP, NO_DRIVER, NOT_LISTED
 from ..fleet import FleetGpu, FleetPending, FleetProcess, HostReading, RankFacts
-from .series import plain, whole
+from .series import Labels, Sample, Target, plain, whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
-
-    from .series import Labels, Sample, Target
 
     Ask = Callable[[str], list[Sample]]
 

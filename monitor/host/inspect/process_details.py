@@ -15,13 +15,12 @@ from ..cgroup import CGROUP, cpu_limit, read_number
 from ..containers import container_info
 from ..file_text import file_text
 from ..plain_text import displayed_line, sanitize_line
-from ..process_info import read_process
+from ..process_info import ProcessInfo, read_process
 from ..process_stat import ancestor_pids
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from ..process_info import ProcessInfo
 
 _PROC = Path("/proc")
 

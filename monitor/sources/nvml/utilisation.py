@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from vramtop.estimator.common.records import replace
 
-from ...snapshot.demand import DRIVER_FIGURES
+from ...snapshot.demand import DRIVER_FIGURES, Demand, ProcessFigure
 from ...snapshot.faults import Fault
 from ...snapshot.snapshot import GpuProcess, ProcessFigures
 from .device_calls import DeviceCalls, RefusedError
@@ -14,8 +14,6 @@ from .nvml_errors import field_fault
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-
-    from ...snapshot.demand import Demand, ProcessFigure
 
 
 SAMPLE_SECONDS = 2.0

@@ -5,13 +5,11 @@ from __future__ import annotations
 from textwrap import wrap
 from typing import TYPE_CHECKING
 
-from .schema import SETTINGS, TABLES
+from .schema import SETTINGS, TABLES, Setting
 from .settings_file import shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    from .schema import Setting
 
 
 _WIDTH = 78
