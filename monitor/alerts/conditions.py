@@ -233,7 +233,7 @@ def _condition(
     return Condition(
         rule=rule,
         key=(rule.name, run),
-        sentence=f"{whose_job(job, user)} (process {first.process.pid}) {words}",
+        sentence=f"{job or 'a job'}{f' of {user}' if user else ''} (process {first.process.pid}) {words}",
         gpus=tuple(_each_once(rows, lambda row: row.gpu.label)),
         uuids=tuple(_each_once(rows, lambda row: row.gpu.uuid or "")),
         job=job,
@@ -246,11 +246,6 @@ def _condition(
 
 def _each_once(rows: list[ProcessRow], name: Callable[[ProcessRow], str]) -> Iterator[str]:
     yield from dict.fromkeys(map(name, rows))
-
-
-def whose_job(job: str, user: str) -> str:
-    """Return a job and its user in words; empty: unknown."""
-    return f"{job or 'a job'} of {user}" if user else job or "a job"
 
 
 _MAX_CHARACTERS = 120

@@ -8,8 +8,6 @@ from vramtop.estimator.common.records import replace
 from vramtop.estimator.readers.source.evidence import JobReading
 from vramtop.estimator.readers.source.filesystem_view import follow_links
 
-from ..host.process_stat import namespace_pids
-
 
 def reaches_into(path: str, pid: int, root: Path | None) -> bool:
     """Return True for a path by which we reach a file of a process that has another root, or a hidden folder."""
@@ -70,8 +68,3 @@ def estimate_environ(environ: Mapping[str, str]) -> dict[str, str]:
     if "HOME" in found:
         found.setdefault("XDG_CACHE_HOME", f"{found['HOME']}/.cache")
     return found
-
-
-def pid_in_own_namespace(pid: int) -> int:
-    """Return the pid that a process sees as its own: that in the innermost of its pid namespaces."""
-    return (namespace_pids(pid) or (pid,))[-1]

@@ -25,14 +25,14 @@ from vramtop.estimator.readers.source.filesystem_view import FilesystemView
 from ..host.containers import container_info, container_root
 from ..host.interpreter import find_interpreter, installed_versions
 from ..host.process_info import ProcessInfo, ancestors, parse_rank, read_process
-from ..host.process_stat import is_own_process
+from ..host.process_stat import is_own_process, namespace_pids
 from ..host.run_processes import RunProcesses, find_run_processes
 from ..probe.probe_reader import ProbeReader
 from .attachment import Attachment, RankProcess
 from .gpu_assignment import assign_gpu
 from .gpu_environment import GpuEnvironment, has_own_gpu_numbering, nvml_mig_parent
 from .live_facts import settings_from_probe, with_live_facts
-from .process_paths import as_process_sees, environ_from_here, estimate_environ, pid_in_own_namespace, reaches_into
+from .process_paths import as_process_sees, environ_from_here, estimate_environ, reaches_into
 from .rehearse_run import kept_rehearsal
 
 
@@ -77,7 +77,7 @@ def read_run(
         versions=versions,
         launcher=run.launcher.argv if run.launcher else None,
         reported=settings_from_probe(sample),
-        pid=pid_in_own_namespace(run.reporting_process.pid),
+        pid=(namespace_pids(run.reporting_process.pid) or (run.reporting_process.pid,))[-1],  # as it sees itself
         started_at=program.start_time,
         self_started_ranks=len(run.ranks) if run.self_started else None,
         given=given,

@@ -6,6 +6,7 @@ that they give their processes (``setproctitle``).
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Literal
 
 import msgspec
@@ -60,107 +61,82 @@ _WINDOWS = (
     *("zed-editor", "anydesk", "rustdesk", "soffice.bin"),
 )
 DESKTOP = (KnownProgram(kind="desktop", name=None, executables=(*_DISPLAY, *_WINDOWS)),)
+
+_training = partial(KnownProgram, kind="training")
+_notebook = partial(KnownProgram, kind="notebook")
+_helper = partial(KnownProgram, kind="helper")
+_server = partial(KnownProgram, kind="server")
+_other = partial(KnownProgram, kind="other")
+
 TRAINING = (
-    KnownProgram(
-        kind="training", name="Ray Train",
-        titles=("ray::RayTrainWorker", "ray::_RayTrainWorker", "ray::TorchTrainer", "ray::TrainTrainable"),
-    ),
-    KnownProgram(kind="training", name="verl", titles=("ray::WorkerDict", "ray::FusedWorker")),
-    KnownProgram(
-        kind="training", name="OpenRLHF",
-        titles=("ray::PolicyModelActor", "ray::CriticModelActor", "ray::ReferenceModelActor", "ray::RewardModelActor"),
-    ),
+    _training(name="Ray Train",
+              titles=("ray::RayTrainWorker", "ray::_RayTrainWorker", "ray::TorchTrainer", "ray::TrainTrainable")),
+    _training(name="verl", titles=("ray::WorkerDict", "ray::FusedWorker")),
+    _training(name="OpenRLHF",
+              titles=tuple(f"ray::{role}ModelActor" for role in ("Policy", "Critic", "Reference", "Reward"))),
 )  # fmt: skip
 NOTEBOOKS = (
-    KnownProgram(
-        kind="notebook", name="Jupyter kernel",
-        modules=("ipykernel_launcher", "ipykernel", "colab_kernel_launcher", "xpython_launcher"),
-    ),
-    KnownProgram(
-        kind="notebook", name="Jupyter",
-        executables=("jupyter", "jupyter-lab", "jupyter-notebook", "jupyter-server", "jupyterhub-singleuser"),
-        modules=("jupyterlab", "notebook", "jupyter_server", "jupyter"),
-    ),
-    KnownProgram(kind="notebook", name="marimo", executables=("marimo",), modules=("marimo",)),
+    _notebook(name="Jupyter kernel",
+              modules=("ipykernel_launcher", "ipykernel", "colab_kernel_launcher", "xpython_launcher")),
+    _notebook(name="Jupyter",
+              executables=("jupyter", "jupyter-lab", "jupyter-notebook", "jupyter-server", "jupyterhub-singleuser"),
+              modules=("jupyterlab", "notebook", "jupyter_server", "jupyter")),
+    _notebook(name="marimo", executables=("marimo",), modules=("marimo",)),
 )  # fmt: skip
 HELPERS = (
-    KnownProgram(kind="helper", name="MPS server", executables=("nvidia-cuda-mps-*",)),
-    KnownProgram(kind="helper", name="DCGM", executables=("nv-hostengine", "dcgm-exporter", "dcgmi", "dcgmproftest*")),
-    KnownProgram(
-        kind="helper", name="NVIDIA's daemon",
-        executables=("nvidia-persistenced", "nvidia-persiste*", "nvidia-powerd", "nv-fabricmanager", "nvidia-smi"),
-    ),
-    KnownProgram(kind="helper", name="monitor", executables=("nvitop", "nvtop", "gpustat", "btop", "vramtop")),
-    KnownProgram(kind="helper", name="data loader worker", executables=("pt_data_worker",)),
-    KnownProgram(kind="helper", name="compile worker", modules=("torch._inductor.compile_worker",)),
-    KnownProgram(
-        kind="helper", name="multiprocessing",
-        code=("multiprocessing.resource_tracker", "multiprocessing.forkserver", "multiprocessing.semaphore_tracker"),
-    ),
-    KnownProgram(
-        kind="helper", name="launcher", executables=("torchrun", "accelerate", "accelerate-launch", "deepspeed"),
-        modules=("torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch"),
-    ),
-    KnownProgram(
-        kind="helper", name="Ray",
-        executables=("raylet", "gcs_server"), titles=("ray::IDLE", "ray::DashboardAgent", "ray::RuntimeEnvAgent"),
-    ),
-    KnownProgram(kind="helper", name="Weights & Biases", executables=("wandb-core", "wandb"), modules=("wandb",)),
-    KnownProgram(kind="helper", name="TensorBoard", executables=("tensorboard",), modules=("tensorboard",)),
+    _helper(name="MPS server", executables=("nvidia-cuda-mps-*",)),
+    _helper(name="DCGM", executables=("nv-hostengine", "dcgm-exporter", "dcgmi", "dcgmproftest*")),
+    _helper(name="NVIDIA's daemon",
+            executables=("nvidia-persistenced", "nvidia-persiste*", "nvidia-powerd", "nv-fabricmanager", "nvidia-smi")),
+    _helper(name="monitor", executables=("nvitop", "nvtop", "gpustat", "btop", "vramtop")),
+    _helper(name="data loader worker", executables=("pt_data_worker",)),
+    _helper(name="compile worker", modules=("torch._inductor.compile_worker",)),
+    _helper(name="multiprocessing",
+            code=tuple(f"multiprocessing.{name}" for name in ("resource_tracker", "forkserver", "semaphore_tracker"))),
+    _helper(name="launcher", executables=("torchrun", "accelerate", "accelerate-launch", "deepspeed"),
+            modules=("torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch")),
+    _helper(name="Ray", executables=("raylet", "gcs_server"),
+            titles=("ray::IDLE", "ray::DashboardAgent", "ray::RuntimeEnvAgent")),
+    _helper(name="Weights & Biases", executables=("wandb-core", "wandb"), modules=("wandb",)),
+    _helper(name="TensorBoard", executables=("tensorboard",), modules=("tensorboard",)),
 )  # fmt: skip
 OTHERS = (
-    KnownProgram(kind="other", name="Ray worker", titles=("ray::",)),
-    KnownProgram(kind="other", name="Frigate", titles=("frigate.",)),
-    KnownProgram(kind="other", name="Blender", executables=("blender",)),
-    KnownProgram(kind="other", name="ffmpeg", executables=("ffmpeg",)),
-    KnownProgram(kind="other", name="gpu-burn", executables=("gpu_burn", "gpu-burn")),
+    _other(name="Ray worker", titles=("ray::",)),
+    _other(name="Frigate", titles=("frigate.",)),
+    _other(name="Blender", executables=("blender",)),
+    _other(name="ffmpeg", executables=("ffmpeg",)),
+    _other(name="gpu-burn", executables=("gpu_burn", "gpu-burn")),
 )  # fmt: skip
 SERVERS = (
-    KnownProgram(
-        kind="server", name="vLLM", executables=("vllm",), modules=("vllm",),
-        titles=("VLLM::", "ray::RayWorkerWrapper"), has_job=True,
-    ),
-    KnownProgram(kind="server", name="TRL vLLM", executables=("trl",), with_word=("vllm-serve",)),
-    KnownProgram(
-        kind="server", name="SGLang", executables=("sglang",), modules=("sglang",), titles=("sglang::",), has_job=True,
-    ),
-    KnownProgram(
-        kind="server", name="TGI", modules=("text_generation_server",),
-        executables=("text-generation-launcher", "text-generation-server", "text-generation-router"),
-    ),
-    KnownProgram(
-        kind="server", name="Triton", executables=("tritonserver", "triton_python_backend_stub", "perf_analyzer"),
-    ),
-    KnownProgram(kind="server", name="TensorRT-LLM", executables=("trtllm-*",), modules=("tensorrt_llm",)),
-    KnownProgram(
-        kind="server", name="llama.cpp", executables=("llama-server", "llama-cli", "llama-bench"),
-        modules=("llama_cpp.server",),
-    ),
-    KnownProgram(kind="server", name="Ollama", executables=("ollama", "ollama_llama_server", "ollama_llama_se*")),
-    KnownProgram(kind="server", name="LMDeploy", executables=("lmdeploy",), modules=("lmdeploy",)),
-    KnownProgram(kind="server", name="TEI", executables=("text-embeddings-router", "python-text-embeddings-server")),
-    KnownProgram(kind="server", name="Infinity", executables=("infinity_emb",), modules=("infinity_emb",)),
-    KnownProgram(kind="server", name="TorchServe", executables=("torchserve",),
-                 scripts=("ts/model_service_worker.py",)),
-    KnownProgram(kind="server", name="DeepSpeed-MII", modules=("mii.launch",)),
-    KnownProgram(kind="server", name="Aphrodite", executables=("aphrodite",), modules=("aphrodite",)),
-    KnownProgram(kind="server", name="TabbyAPI", scripts=("tabbyAPI/main.py", "tabbyapi/main.py")),
-    KnownProgram(kind="server", name="koboldcpp", executables=("koboldcpp*",), scripts=("koboldcpp.py",)),
-    KnownProgram(kind="server", name="Xinference", executables=("xinference*",), modules=("xinference",)),
-    KnownProgram(kind="server", name="FastChat", modules=("fastchat.serve",)),
-    KnownProgram(kind="server", name="Ray Serve", titles=("ray::ServeReplica",)),
-    KnownProgram(kind="server", name="BentoML", executables=("bentoml",), modules=("bentoml", "_bentoml_impl")),
-    KnownProgram(kind="server", name="LitServe", executables=("litserve",)),
-    KnownProgram(kind="server", name="TensorFlow Serving", executables=("tensorflow_model_server", "tensorflow_mode*")),
-    KnownProgram(
-        kind="server", name="ComfyUI", executables=("comfy", "comfyui"), modules=("comfyui",),
-        scripts=("ComfyUI/main.py", "comfyui/main.py"),
-    ),
-    KnownProgram(
-        kind="server", name="Stable Diffusion web UI", executables=("invokeai-web",),
-        scripts=("stable-diffusion-webui/launch.py", "stable-diffusion-webui/webui.py", "webui-forge/launch.py"),
-    ),
-    KnownProgram(kind="server", name="text-generation-webui", scripts=("text-generation-webui/server.py",)),
+    _server(name="vLLM", executables=("vllm",), modules=("vllm",), titles=("VLLM::", "ray::RayWorkerWrapper"),
+            has_job=True),
+    _server(name="TRL vLLM", executables=("trl",), with_word=("vllm-serve",)),
+    _server(name="SGLang", executables=("sglang",), modules=("sglang",), titles=("sglang::",), has_job=True),
+    _server(name="TGI", modules=("text_generation_server",),
+            executables=("text-generation-launcher", "text-generation-server", "text-generation-router")),
+    _server(name="Triton", executables=("tritonserver", "triton_python_backend_stub", "perf_analyzer")),
+    _server(name="TensorRT-LLM", executables=("trtllm-*",), modules=("tensorrt_llm",)),
+    _server(name="llama.cpp", executables=("llama-server", "llama-cli", "llama-bench"), modules=("llama_cpp.server",)),
+    _server(name="Ollama", executables=("ollama", "ollama_llama_server", "ollama_llama_se*")),
+    _server(name="LMDeploy", executables=("lmdeploy",), modules=("lmdeploy",)),
+    _server(name="TEI", executables=("text-embeddings-router", "python-text-embeddings-server")),
+    _server(name="Infinity", executables=("infinity_emb",), modules=("infinity_emb",)),
+    _server(name="TorchServe", executables=("torchserve",), scripts=("ts/model_service_worker.py",)),
+    _server(name="DeepSpeed-MII", modules=("mii.launch",)),
+    _server(name="Aphrodite", executables=("aphrodite",), modules=("aphrodite",)),
+    _server(name="TabbyAPI", scripts=("tabbyAPI/main.py", "tabbyapi/main.py")),
+    _server(name="koboldcpp", executables=("koboldcpp*",), scripts=("koboldcpp.py",)),
+    _server(name="Xinference", executables=("xinference*",), modules=("xinference",)),
+    _server(name="FastChat", modules=("fastchat.serve",)),
+    _server(name="Ray Serve", titles=("ray::ServeReplica",)),
+    _server(name="BentoML", executables=("bentoml",), modules=("bentoml", "_bentoml_impl")),
+    _server(name="LitServe", executables=("litserve",)),
+    _server(name="TensorFlow Serving", executables=("tensorflow_model_server", "tensorflow_mode*")),
+    _server(name="ComfyUI", executables=("comfy", "comfyui"), modules=("comfyui",),
+            scripts=("ComfyUI/main.py", "comfyui/main.py")),
+    _server(name="Stable Diffusion web UI", executables=("invokeai-web",),
+            scripts=("stable-diffusion-webui/launch.py", "stable-diffusion-webui/webui.py", "webui-forge/launch.py")),
+    _server(name="text-generation-webui", scripts=("text-generation-webui/server.py",)),
 )  # fmt: skip
 PROGRAMS = (*SERVERS, *NOTEBOOKS, *HELPERS, *TRAINING, *DESKTOP, *OTHERS)
 """Every known program; the first that matches counts."""

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ...host.known_programs import KnownProgram
     from ..attachment import Attachment
     from .idle_tracing import IdleTracing
-    from .run_answer import ReadRequest, RunAnswer
+    from .run_answer import RunAnswer
     from .worker_client import WorkerClient
 
 
@@ -189,13 +189,25 @@ class AutomaticAttach:
                 self._running = False
 
     def _run(self) -> None:
+        from .run_answer import ReadRequest
         from .worker_client import WorkerClient
 
         self._client = client = WorkerClient()
         changed_at: float | None = None
         try:
             while (candidate := self._next()) is not None:
-                self._take(candidate, client.read(self._request(candidate)))
+                pid, start_time = candidate.key
+                request = ReadRequest(
+                    pid=pid,
+                    start_time=start_time,
+                    on_gpu=self._on_gpu,
+                    gpu_name=candidate.gpu_name,
+                    gpu_bytes=candidate.gpu_bytes,
+                    folder=current_folder(),
+                    corrects=self._corrects,
+                    settings=self.settings,
+                )
+                self._take(candidate, client.read(request))
                 if changed_at is None or self._clock() - changed_at >= _NOTIFY_SECONDS:
                     self.on_change()
                     changed_at = self._clock()
@@ -220,21 +232,6 @@ class AutomaticAttach:
                 self._running = False
                 self.finished.set()
             return candidate
-
-    def _request(self, candidate: Candidate) -> ReadRequest:
-        from .run_answer import ReadRequest
-
-        pid, start_time = candidate.key
-        return ReadRequest(
-            pid=pid,
-            start_time=start_time,
-            on_gpu=self._on_gpu,
-            gpu_name=candidate.gpu_name,
-            gpu_bytes=candidate.gpu_bytes,
-            folder=current_folder(),
-            corrects=self._corrects,
-            settings=self.settings,
-        )
 
     def _take(self, candidate: Candidate, answer: RunAnswer) -> None:
         """Add the run that was read, unless the user has decided about it in the meantime."""

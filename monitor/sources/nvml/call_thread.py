@@ -1,5 +1,6 @@
 """Threads for driver calls that may hang, so that the caller can give up waiting."""
 
+import contextlib
 import queue
 import threading
 from collections.abc import Callable
@@ -74,7 +75,5 @@ def shut_down(nvml: Any) -> None:
     Args:
         nvml: the ``pynvml`` module.
     """
-    try:
+    with contextlib.suppress(nvml.NVMLError):  # already shut down
         nvml.nvmlShutdown()
-    except nvml.NVMLError:
-        return  # already shut down

@@ -78,11 +78,16 @@ def save_setting(name: str, value: Value | None, notify: Callable[[str], None]) 
 
 def _change(file: Path, changes: Changes) -> None:
     """Read, change and write the file; whoever calls holds the lock."""
+    import tomlkit
+
     text, before = read_settings_file(str(file))
     if before.is_broken:
         raise InputError(f"{before.problems[0].sentence}, and none can be saved.")
     try:
-        new = _changed(text or _HEADING, changes)
+        document = tomlkit.parse(text or _HEADING)
+        for name, value in changes.items():
+            _put(document, name, value)
+        new = tomlkit.dumps(document)
     except (TypeError, AttributeError):  # a value stands where the table should
         new = text
     expected = {name: value for name, value in before.values.items() if name not in changes}
@@ -94,15 +99,6 @@ def _change(file: Path, changes: Changes) -> None:
     if new != text:
         mode = stat.S_IMODE(file.stat().st_mode) & _PERMISSIONS if file.exists() else PRIVATE
         write_private(file, new.encode(), mode=mode)
-
-
-def _changed(text: str, changes: Changes) -> str:
-    import tomlkit
-
-    document = tomlkit.parse(text)
-    for name, value in changes.items():
-        _put(document, name, value)
-    return tomlkit.dumps(document)
 
 
 def _put(document: TOMLDocument, name: str, value: Value | None) -> None:
