@@ -19,53 +19,6 @@ from ..screens.dashboard.process_table import ProcessTable
 from ..screens.dashboard.screen import DashboardScreen
 from ..screens.registry import SCREENS, ScreenSpec
 
-_SHORT_TEXT, _SHORT_ROWS = 27, 15
-"""Cells of a key's few words, and lines of keys, on a terminal of 80 columns and 24 lines."""
-_OTHER_KEYS = (("Tab", "move to the GPUs and back; the arrow keys choose a GPU where GPUs are rows"),)
-"""Keys of Textual on the dashboard."""
-_ATTACH_GRAPH = (
-    ("colours", "the budget by component: solid is in use, faint is still expected, red is over budget"),
-    ("━ ┄ ═", "the budget, its lower and upper bound, the GPU"),
-    ("below it", "the phases of the run (start, context, loading, first step, steady) and when it left its budget"),
-    ("KNOWN BY", "who measured the peak: the probe, the driver, or readings at this interval"),
-)
-_BARS = (
-    ("in use", "memory in use now: each process, ▓ unattributed, ░ reserved by the driver; red: over budget"),
-    ("budget", "memory its jobs should use, by component; the scale is the whole GPU in both bars"),
-    ("├──┤", "the range of that budget; a job outside it is OVER or UNDER; hatched: guessed settings"),
-    ("·", "memory that PyTorch's allocator caches on top of the components"),
-    ("━", "the budget in the graph; the top of the graph is the GPU's memory"),
-    ("┃", "where the budget ends, on the one-line bars"),
-    ("0:3", "a MIG device: GPU 0, GPU instance 3 (0:3:1: compute instance 1); its bars are scaled to its own memory"),
-    ("n/a", "not available; the details say why"),
-)
-_TABLE = (
-    ("▸ ▾", "a run, or all processes of one program; folded, or unfolded with its processes below"),
-    ("* ~", "marked, to be signalled together: all processes of the row, or some"),
-    ("MAX", "memory of a run's largest rank; BUDGET and DIFF are for this rank"),
-    ("SPREAD", "a run's largest rank minus its smallest"),
-    ("OVER 2/8", "2 of the run's 8 ranks have the worst status"),
-)
-STATUS_HELP = {
-    "loading": "still loading its weights",
-    "warming_up": "before the end of its first full step",
-    "on_budget": "within the range of its budget",
-    "over": "above the upper bound: different settings, or a leak",
-    "under": "below the lower bound and not growing",
-    "growing": "growing when it should be steady; without a budget: on course to fill its GPU",
-    "incomplete": "missing job settings, so its budget is a guess: open it to fill them in",
-    "ended": "no longer on its GPU; listed until you dismiss it (without a budget, for a minute)",
-    "out_of_memory": "ended; its last message or reading points to an out-of-memory error",
-    "unknown": "using memory that vramtop cannot read",
-}
-"""What each status says of a run."""
-_VERDICT_HELP = {
-    "fits": "the upper bound fits, too",
-    "tight": "the expected peak fits, the upper bound does not",
-    "does_not_fit": "not even the lower bound fits into the available memory",
-    "unknown": "only the lower bound fits, or the available GPU memory is unknown",
-}
-
 
 class HelpScreen(ModalScreen[None]):
     """The help: the keys in a few words each, on one small screen, then all of it as one text to scroll through.
@@ -119,6 +72,52 @@ class HelpScreen(ModalScreen[None]):
         return short_help((*bindings, *self._app_bindings, *TERMINAL_KEYS))
 
 
+_OTHER_KEYS = (("Tab", "move to the GPUs and back; the arrow keys choose a GPU where GPUs are rows"),)
+"""Keys of Textual on the dashboard."""
+_ATTACH_GRAPH = (
+    ("colours", "the budget by component: solid is in use, faint is still expected, red is over budget"),
+    ("━ ┄ ═", "the budget, its lower and upper bound, the GPU"),
+    ("below it", "the phases of the run (start, context, loading, first step, steady) and when it left its budget"),
+    ("KNOWN BY", "who measured the peak: the probe, the driver, or readings at this interval"),
+)
+_BARS = (
+    ("in use", "memory in use now: each process, ▓ unattributed, ░ reserved by the driver; red: over budget"),
+    ("budget", "memory its jobs should use, by component; the scale is the whole GPU in both bars"),
+    ("├──┤", "the range of that budget; a job outside it is OVER or UNDER; hatched: guessed settings"),
+    ("·", "memory that PyTorch's allocator caches on top of the components"),
+    ("━", "the budget in the graph; the top of the graph is the GPU's memory"),
+    ("┃", "where the budget ends, on the one-line bars"),
+    ("0:3", "a MIG device: GPU 0, GPU instance 3 (0:3:1: compute instance 1); its bars are scaled to its own memory"),
+    ("n/a", "not available; the details say why"),
+)
+_TABLE = (
+    ("▸ ▾", "a run, or all processes of one program; folded, or unfolded with its processes below"),
+    ("* ~", "marked, to be signalled together: all processes of the row, or some"),
+    ("MAX", "memory of a run's largest rank; BUDGET and DIFF are for this rank"),
+    ("SPREAD", "a run's largest rank minus its smallest"),
+    ("OVER 2/8", "2 of the run's 8 ranks have the worst status"),
+)
+STATUS_HELP = {
+    "loading": "still loading its weights",
+    "warming_up": "before the end of its first full step",
+    "on_budget": "within the range of its budget",
+    "over": "above the upper bound: different settings, or a leak",
+    "under": "below the lower bound and not growing",
+    "growing": "growing when it should be steady; without a budget: on course to fill its GPU",
+    "incomplete": "missing job settings, so its budget is a guess: open it to fill them in",
+    "ended": "no longer on its GPU; listed until you dismiss it (without a budget, for a minute)",
+    "out_of_memory": "ended; its last message or reading points to an out-of-memory error",
+    "unknown": "using memory that vramtop cannot read",
+}
+"""What each status says of a run."""
+_VERDICT_HELP = {
+    "fits": "the upper bound fits, too",
+    "tight": "the expected peak fits, the upper bound does not",
+    "does_not_fit": "not even the lower bound fits into the available memory",
+    "unknown": "only the lower bound fits, or the available GPU memory is unknown",
+}
+
+
 def help_content(
     titles: Sequence[str] = (), app_bindings: Sequence[BindingType] = (), screens: Sequence[ScreenSpec] = SCREENS
 ) -> Content:
@@ -144,6 +143,10 @@ def help_content(
     lines += [heading("A pending job")]
     lines += [marked(f" {mark.letter} {mark.word} ", mark, _VERDICT_HELP[name]) for name, mark in VERDICTS.items()]
     return Content("\n").join([*first, *lines])
+
+
+_SHORT_TEXT, _SHORT_ROWS = 27, 15
+"""Cells of a key's few words, and lines of keys, on a terminal of 80 columns and 24 lines."""
 
 
 def short_help(bindings: Iterable[BindingType]) -> Content:
@@ -177,7 +180,9 @@ def key_rows(bindings: Iterable[BindingType]) -> Iterator[tuple[str, str]]:
             yield "/".join(_keys_of(other)[0] for other in together), binding.tooltip
             continue
         first, *others = dict.fromkeys(key for other in (binding, *same) for key in _keys_of(other))
-        yield " ".join([first, *filter(_is_plain, others)]), binding.tooltip
+        # signs beside another key are there for other keyboards
+        plain = [key for key in others if key.isascii() and key.isalnum() and (len(key) == 1 or key[0] == "F")]
+        yield " ".join([first, *plain]), binding.tooltip
 
 
 def _keys_of(binding: Binding) -> list[str]:
@@ -185,11 +190,6 @@ def _keys_of(binding: Binding) -> list[str]:
     if binding.id is None:
         return [binding.key_display] if binding.key_display else [key_name(key) for key in binding.key.split(",")]
     return [key_name(key) for key in keys_of(binding.id)]
-
-
-def _is_plain(key: str) -> bool:
-    """Return True for a letter or a function key; signs beside another key are there for other keyboards."""
-    return key.isascii() and key.isalnum() and (len(key) == 1 or key[0] == "F")
 
 
 def _section(screen: ScreenSpec) -> list[Content]:

@@ -1,17 +1,17 @@
 """One reading as text: each figure with its label, so that screen readers can read it."""
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 
 from vramtop.estimator.common.sizes import format_gib
+from vramtop.monitor.anomalies.anomaly import Anomaly
 from vramtop.monitor.board.board import Board, GpuRow, ProcessRow
 from vramtop.monitor.host.kinds import kind_label
 from vramtop.monitor.snapshot.mig_devices import MigDevice
 
-from ..draw.palette import STATUSES, VERDICTS, budget_size, unattributed_label
+from ..draw.palette import STATUSES, VERDICTS, budget_size, colour_of, unattributed_label
 from ..draw.text_output import TextOutput, format_table, truncate
-from ..reports.anomaly_text import anomaly_lines
 
 
 def board_lines(board: Board, output: TextOutput) -> Iterator[str]:
@@ -121,3 +121,12 @@ def _process_cells(row: ProcessRow) -> tuple[str, ...]:
         _status(row),
         _command(row),
     )
+
+
+def anomaly_lines(anomalies: Iterable[Anomaly], output: TextOutput) -> Iterator[str]:
+    """Yield the sentence of each anomaly with a mark, and below it what to do."""
+    indent = "     "
+    for anomaly in anomalies:
+        sentence = output.wrapped(f"! {anomaly.sentence}", indent=indent, further=f"{indent}  ")
+        yield from (output.paint(line, colour_of("warning")) for line in sentence)
+        yield from output.wrapped(anomaly.advice, indent=f"{indent}  ")

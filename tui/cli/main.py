@@ -158,22 +158,16 @@ def _run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
         raise InputError("--json needs --once or a command")
     if options.view_only and (options.once or fleet):
         raise InputError("--view-only is for the dashboard of this machine")
-    if options.prometheus:
-        return int(_started("fleet").run(options))
-    if options.prometheus_token_file or options.prometheus_ca:
+    if not options.prometheus and (options.prometheus_token_file or options.prometheus_ca):
         raise InputError("--prometheus-token-file and --prometheus-ca need --prometheus URL")
     if fleet:
         return int(_started("fleet").run(options))
     if options.bootstrap:
         raise InputError("--bootstrap is for --host and --hosts")
-    _refuse_alerts_elsewhere(options)
+    elsewhere = [name for name in ("demo", "replay", "once") if getattr(options, name)]
+    if options.on_alert and elsewhere:
+        raise InputError(f"--on-alert watches this machine; it is not for --{elsewhere[0]}")
     return int(command_module("once" if options.once else "dashboard").run(options))  # the dashboard enables gc later
-
-
-def _refuse_alerts_elsewhere(options: argparse.Namespace) -> None:
-    for name in ("demo", "replay", "once"):
-        if options.on_alert and getattr(options, name):
-            raise InputError(f"--on-alert watches this machine; it is not for --{name}")
 
 
 def _started(name: str) -> Any:

@@ -8,17 +8,6 @@ from typing import Any
 from vramtop.estimator.common.errors import ExitCode
 
 
-class _StandardError(io.FileIO):
-    """Standard error: what cannot be written to it is lost, and how the command ends stays what it is."""
-
-    def write(self, data: Any) -> int:
-        """Write the data, or nothing."""
-        try:
-            return super().write(data) or 0
-        except OSError:
-            return len(data)
-
-
 def open_closed_streams() -> None:
     """Open closed streams on the null device: otherwise the next opened file would get their number."""
     for number in (0, 1, 2):
@@ -33,6 +22,17 @@ def open_closed_streams() -> None:
         sys.stderr = io.TextIOWrapper(
             raw, getattr(sys.stderr, "encoding", None), "backslashreplace", line_buffering=True
         )
+
+
+class _StandardError(io.FileIO):
+    """Standard error: what cannot be written to it is lost, and how the command ends stays what it is."""
+
+    def write(self, data: Any) -> int:
+        """Write the data, or nothing."""
+        try:
+            return super().write(data) or 0
+        except OSError:
+            return len(data)
 
 
 def flush_output(code: int) -> int:

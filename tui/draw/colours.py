@@ -113,7 +113,10 @@ def nearest_of_256(colour: Rgb) -> int:
     )
     number = 16 + 36 * red + 6 * green + blue
     grey = 232 + min(23, max(0, round((sum(colour) / 3 - 8) / 10)))
-    return min((number, grey), key=lambda each: _distance(rgb_of_256(each), colour))
+    return min(
+        (number, grey),
+        key=lambda each: sum((left - right) ** 2 for left, right in zip(rgb_of_256(each), colour, strict=True)),
+    )
 
 
 @lru_cache(maxsize=4096)
@@ -136,7 +139,3 @@ def rgb_of_256(number: int) -> Rgb:
         return level, level, level
     at = number - 16
     return _CUBE_LEVELS[at // 36], _CUBE_LEVELS[at // 6 % 6], _CUBE_LEVELS[at % 6]
-
-
-def _distance(one: Rgb, other: Rgb) -> int:
-    return sum((left - right) ** 2 for left, right in zip(one, other, strict=True))

@@ -112,18 +112,15 @@ def detect_output(*, ascii_only: bool | None = None) -> TextOutput:
             width = os.get_terminal_size(stream.fileno()).columns
     if ascii_only is None:
         ascii_only = not locale_is_utf8()
+    depth: ColourDepth = "none"
+    if use_colour(tty=tty):  # it may be forced on a terminal without any
+        depth = "16" if (depth := colour_depth()) == "none" else depth
     return TextOutput(
-        colour_depth=_forced_depth() if use_colour(tty=tty) else "none",
+        colour_depth=depth,
         ascii_only=ascii_only or not encoding.startswith("utf"),
         width=max(60, min(width, 160)),
         unlimited_width=not stream.isatty(),
     )
-
-
-def _forced_depth() -> ColourDepth:
-    """Return the terminal's colours; if colour is forced on a terminal without any, 16."""
-    found = colour_depth()
-    return "16" if found == "none" else found
 
 
 def format_table(rows: Sequence[Sequence[str]], align: str) -> list[str]:

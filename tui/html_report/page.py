@@ -28,6 +28,8 @@ def page(title: str, subtitle: str, sections: Sequence[Element], *, made_by: str
         made_by: the program and its version.
     """
     style = Path(__file__).with_name("page.css").read_text(encoding="utf-8")
+    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
+    policy = f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
     written = clock.strftime("%Y-%m-%d %H:%M")
     body = node(
         "body",
@@ -38,7 +40,7 @@ def page(title: str, subtitle: str, sections: Sequence[Element], *, made_by: str
     head = node(
         "head",
         node("meta", charset="utf-8"),
-        node("meta", http_equiv="Content-Security-Policy", content=_policy(style)),
+        node("meta", http_equiv="Content-Security-Policy", content=policy),
         node("meta", name="viewport", content="width=device-width, initial-scale=1"),
         node("meta", name="color-scheme", content="light dark"),
         node("meta", name="referrer", content="no-referrer"),
@@ -57,8 +59,3 @@ def section(heading: str, *children: Element | str | None, name: str) -> Element
         name: by which links find it.
     """
     return node("section", node("h2", heading, id=name), *children)
-
-
-def _policy(style: str) -> str:
-    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
-    return f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from textual import on
 from textual.binding import Binding
-from textual.driver import Driver
 from textual.events import Resize
 from textual.filter import LineFilter
 from textual.geometry import Size
@@ -46,7 +45,8 @@ class TerminalApp(ChangedCellsApp):
     """
 
     def __init__(self, *, colours: ColourDepth, ascii_only: bool) -> None:
-        super().__init__(driver_class=_driver_class())
+        # a dashboard in the browser has a driver of its own
+        super().__init__(driver_class=TerminalDriver if HAS_LINUX_DRIVER and not is_served() else None)
         self.output_filters = OutputFilters(colours, ascii_only=ascii_only)
         self.no_color = self.output_filters.colourless
         self.crash: Exception | None = None
@@ -148,10 +148,3 @@ class TerminalApp(ChangedCellsApp):
         colour_filter = self.output_filters.colour_filter
         colour_filter.dark = theme.dark
         colour_filter.text_contrast = float(theme.variables.get(TEXT_CONTRAST_VARIABLE, MIN_TEXT_CONTRAST))
-
-
-def _driver_class() -> type[Driver] | None:
-    """Return the driver of this terminal; None: Textual's own, or the one of a dashboard in the browser."""
-    if is_served() or not HAS_LINUX_DRIVER:
-        return None
-    return TerminalDriver

@@ -26,7 +26,7 @@ from vramtop.monitor.sources.recording import RecordingWriter, read_recording
 from vramtop.monitor.storage.reservations import Reservations
 from vramtop.tui.cli.board_json import board_json
 from vramtop.tui.cli.commands import attach
-from vramtop.tui.cli.fleet_json import fleet_json
+from vramtop.tui.cli.commands.fleet import fleet_json
 from vramtop.tui.cli.main import main
 
 Run = Callable[..., str]

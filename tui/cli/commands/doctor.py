@@ -23,8 +23,6 @@ from ..json_text import json_text
 from ..progress import Progress
 
 if TYPE_CHECKING:
-    from vramtop.monitor.storage.settings.in_force import SettingsInForce
-
     from ..json_types.doctor import DoctorJson
 
 _MAX_WIDTH = 80
@@ -50,7 +48,8 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
         report = collect_report(os.environ, python=options.python)
     terminal = terminal_facts(os.environ, report.system, output)
     issues = (*find_issues(report), *terminal_issues(terminal), *_settings_issues(len(options.settings.problems)))
-    page = doctor_json(report, terminal, issues, _changed_settings(options.settings))
+    changed = sorted(name for name, origin in options.settings.origins.items() if origin != DEFAULT)
+    page = doctor_json(report, terminal, issues, changed)
     print(json_text(page) if options.json else "\n".join(doctor_lines(page, output)))
     sys.stdout.flush()
     return ExitCode.CANNOT_TELL if report.driver.problem or report.driver.hangs else ExitCode.DONE
@@ -62,11 +61,6 @@ def _settings_issues(count: int) -> tuple[Issue, ...]:
         return ()
     what = "something is" if count == 1 else f"{count} things are"
     return (Issue("warning", f"{what} wrong in the settings; vramtop config shows the details"),)
-
-
-def _changed_settings(settings: "SettingsInForce") -> list[str]:
-    """Return the names of settings that are not at their defaults; their values may name hosts."""
-    return sorted(name for name, origin in settings.origins.items() if origin != DEFAULT)
 
 
 def doctor_json(

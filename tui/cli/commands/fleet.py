@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 import os
 import sys
+from datetime import datetime, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
+
+from msgspec import Struct, to_builtins
 
 from vramtop.estimator.common.errors import ExitCode, InputError, VramtopError
 from vramtop.estimator.common.process_limit import require_threads
@@ -15,15 +18,16 @@ from vramtop.estimator.common.version import version_number
 from ...draw.terminal_capabilities import is_dumb_terminal, prepare_textual
 from ...draw.text_output import detect_output
 from ..estimators import quick_estimate
-from ..fleet_json import fleet_json
 
 if TYPE_CHECKING:
     import argparse
 
-    from vramtop.monitor.fleet.fleet import Fleet, FleetSource
+    from vramtop.monitor.fleet.fleet import Fleet, FleetSource, FleetTotals, HostReading
     from vramtop.monitor.fleet.prometheus.client import PrometheusClient
     from vramtop.monitor.fleet.prometheus.prometheus_fleet import PrometheusFleet
     from vramtop.monitor.fleet.remote import RemoteFleet
+
+    from ..json_types.hosts import HostsJson, TotalsJson
 
 
 _CONNECT_SECONDS = 15.0
@@ -203,3 +207,36 @@ def _show(options: argparse.Namespace, source: FleetSource, name: str) -> int:
     require_threads(_THREADS)
     app_options = app_options_of(options, app_notices(options.settings), depth)
     return run_app(HostsApp(HostsSource(source, name), HostsWatchlist(quick_estimate), app_options), options)
+
+
+def fleet_json(fleet: Fleet) -> HostsJson:
+    """Return the fleet as ``--once --json`` prints it; unknown values are null."""
+    return {
+        "schema": 1,
+        "time": datetime.fromtimestamp(fleet.time, timezone.utc).isoformat(),
+        "source": {"kind": "hosts"},
+        "notice": fleet.notice,
+        "totals": _totals_json(fleet.totals),
+        "hosts": [_host_json(fleet, host) for host in fleet.hosts],
+    }
+
+
+def _totals_json(totals: FleetTotals) -> TotalsJson:
+    """Return the sums; their bytes are unknown if no GPU could be read."""
+    sums = to_builtins(totals.gpus)
+    if not totals.gpus.gpus:
+        sums |= {name: None for name in sums if name.endswith("_bytes")}
+    hosts = {"hosts": totals.hosts, "silent_hosts": totals.silent_hosts, "connecting_hosts": totals.connecting_hosts}
+    return cast("TotalsJson", hosts | sums)
+
+
+def _host_json(fleet: Fleet, host: HostReading) -> dict[str, Any]:
+    """Return a host; figures of one that is not live are of ``age_seconds`` ago."""
+    return {**_plain(host), "age_seconds": None if host.is_live else fleet.age_seconds(host)}
+
+
+def _plain(value: Any) -> Any:
+    """Return a record with all of its fields, those that are unknown as None."""
+    if isinstance(value, Struct):
+        return {name: _plain(getattr(value, name)) for name in value.__struct_fields__}
+    return [_plain(each) for each in value] if isinstance(value, tuple) else value

@@ -25,7 +25,7 @@ from vramtop.estimator.learning.correction import carried
 from vramtop.monitor.board.capacity import DeviceCapacity, count_devices
 from vramtop.monitor.board.fit import check_fit, with_host_memory
 from vramtop.monitor.board.fit_result import FitResult
-from vramtop.monitor.host.available_ram import RANKS_OF_DESCRIBED_HOST, HostRam, available_host_memory
+from vramtop.monitor.host.available_ram import RANKS_OF_DESCRIBED_HOST, available_host_memory
 
 from ...draw.palette import VERDICTS
 from ...draw.text_output import TextOutput, detect_output
@@ -319,7 +319,8 @@ def report_fit(options: argparse.Namespace, check: FitCheck) -> int:
         doubt = output.wrapped(budget.doubt or "", indent="  ") if decides else ()
         print("\n".join([verdict_line, *doubt, *assumed, *further, *advice_lines(advice, loaded, output)]))
         print()
-        scale = _scale_bytes([each.device for each in verdict.gpus], budget)
+        total = max((each.device.total_bytes or 0 for each in verdict.gpus), default=0)
+        scale = total if total > budget.peak.device_bytes else None
         print("\n".join(budget_lines(budget, output, scale_bytes=scale)))
         print("\n".join(closing_lines(budget, loaded.notes, output, verbose=options.verbose)))
         if offer is not None:
@@ -359,7 +360,7 @@ def judge_on(devices: Sequence[DeviceCapacity], options: argparse.Namespace, *, 
         options: with ``--host-memory``.
         here: the GPUs are those of this machine.
     """
-    host = _host(options, here=here)
+    host = described_host(options) or (available_host_memory() if here else None)
 
     def judge(budget: Budget) -> FitResult:
         verdict = check_fit(budget, devices)
@@ -369,14 +370,3 @@ def judge_on(devices: Sequence[DeviceCapacity], options: argparse.Namespace, *, 
         return with_host_memory(verdict, budget, host, ranks=max(1, min(budget.job.parallel.processes, most)))
 
     return judge
-
-
-def _host(options: argparse.Namespace, *, here: bool) -> HostRam | None:
-    """Return the RAM of ``--host-memory``, otherwise of this machine if its GPUs are meant; None: unknown."""
-    return described_host(options) or (available_host_memory() if here else None)
-
-
-def _scale_bytes(devices: Sequence[DeviceCapacity], budget: Budget) -> int | None:
-    """Return what the full width of the budget's bar stands for; None: the budget itself."""
-    total = max((device.total_bytes or 0 for device in devices), default=0)
-    return total if total > budget.peak.device_bytes else None

@@ -4,6 +4,22 @@ from collections.abc import Mapping
 
 from vramtop.estimator.common.errors import ExitCode
 
+
+def exit_codes_of(command: str) -> dict[ExitCode, str]:
+    """Return what each exit code of a command means, in the order of the codes.
+
+    Args:
+        command: its name; empty: the dashboard.
+    """
+    found = {ExitCode.WRONG_INPUT: "wrong input", **OF_COMMANDS[command]}
+    return {code: found[code] for code in sorted(found)}
+
+
+def exit_codes_sentence(command: str) -> str:
+    """Return the exit codes of a command in one sentence, for the end of its help."""
+    return f"Exit codes: {'; '.join(f'{code} {text}' for code, text in exit_codes_of(command).items())}."
+
+
 _FIT = {
     ExitCode.DONE: "it fits",
     ExitCode.NO: "it does not fit",
@@ -79,18 +95,3 @@ OF_EVERY_COMMAND: Mapping[str, str] = {
     "128 + n": "Ended by signal n.",
     "141": "The reader closed the output.",
 }
-
-
-def exit_codes_of(command: str) -> dict[ExitCode, str]:
-    """Return what each exit code of a command means, in the order of the codes.
-
-    Args:
-        command: its name; empty: the dashboard.
-    """
-    found = {ExitCode.WRONG_INPUT: "wrong input", **OF_COMMANDS[command]}
-    return {code: found[code] for code in sorted(found)}
-
-
-def exit_codes_sentence(command: str) -> str:
-    """Return the exit codes of a command in one sentence, for the end of its help."""
-    return f"Exit codes: {'; '.join(f'{code} {text}' for code, text in exit_codes_of(command).items())}."

@@ -44,7 +44,9 @@ def help_text(parser: argparse.ArgumentParser, *, every_flag: bool = False) -> s
 
 
 def _lines(parser: argparse.ArgumentParser, *, every_flag: bool) -> Iterator[str]:
-    usage = parser.usage or f"{parser.prog} {_operands(parser)}[FLAG ...]"
+    operands = positionals(parser)
+    words = "".join(f"{operand.placeholder} " for operand in operands)
+    usage = parser.usage or f"{parser.prog} {words}[FLAG ...]"
     yield from (f"{'       ' if at else 'usage: '}{line.strip()}" for at, line in enumerate(usage.splitlines()))
     yield ""
     yield fill(parser.description or "", _WIDTH)
@@ -54,7 +56,6 @@ def _lines(parser: argparse.ArgumentParser, *, every_flag: bool) -> Iterator[str
         yield ""
         yield "examples"
         yield from examples.rstrip("\n").splitlines()
-    operands = positionals(parser)
     if operands:
         yield ""
         for operand in operands:
@@ -68,7 +69,8 @@ def _lines(parser: argparse.ArgumentParser, *, every_flag: bool) -> Iterator[str
         if group.text:
             yield fill(group.text, _WIDTH, initial_indent="  ", subsequent_indent="  ", break_on_hyphens=False)
         for flag in group.flags:
-            yield from _flag(flag, len(flag.names) if every_flag or not more else _first_names(flag))
+            first = 1 if flag.names[0].startswith("--") else 2  # the first long name, and a letter before it
+            yield from _flag(flag, len(flag.names) if every_flag or not more else first)
     if more:
         yield ""
         yield f"{more} more flags: {parser.prog} --help-all"
@@ -90,15 +92,6 @@ def _usual(parser: argparse.ArgumentParser, groups: Sequence[FlagGroup]) -> Iter
             yield replace(group, flags=tuple(each for each in group.flags if _USUAL_OF_EVERY_COMMAND & {*each.names}))
         elif not group.is_rare:
             yield group
-
-
-def _first_names(flag: FlagFacts) -> int:
-    """Return how many of a flag's names the short help has: the first long one, and a letter before it."""
-    return 1 if flag.names[0].startswith("--") else 2
-
-
-def _operands(parser: argparse.ArgumentParser) -> str:
-    return "".join(f"{operand.placeholder} " for operand in positionals(parser))
 
 
 def _commands(parser: argparse.ArgumentParser) -> Iterator[str]:

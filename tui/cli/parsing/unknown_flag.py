@@ -40,7 +40,9 @@ def meant_by(name: str, actions: Mapping[str, Any]) -> str | None:
         return f"did you mean {near[0]}?"
     if (setting := _setting_with_value(name.removeprefix("--"), keys)) is not None:
         return f"write {setting}"
-    if "--gpu-type" in actions and _is_card(name.removeprefix("--")):
+    from .job_words import is_card
+
+    if "--gpu-type" in actions and is_card(re.sub(r"^\d{1,7}x", "", name.removeprefix("--"))):
         return f"write --gpu-type {name.removeprefix('--')}"
     return f"did you mean {' or '.join(near)}?" if near else None
 
@@ -62,12 +64,6 @@ def _setting_with_value(word: str, keys: Mapping[str, str]) -> str | None:
         if word in field_help(key).choices:
             return f"{flag} {word}"
     return None
-
-
-def _is_card(word: str) -> bool:
-    from .job_words import is_card
-
-    return is_card(re.sub(r"^\d{1,7}x", "", word))
 
 
 def _near(name: str, actions: Mapping[str, Any]) -> list[str]:

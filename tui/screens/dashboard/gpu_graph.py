@@ -43,7 +43,8 @@ def graph_lines(gpu: GpuRow, history: Readings, shape: PanelShape, now: float) -
     timeline = shape.graph_height >= _MIN_HEIGHT_WITH_TIMELINE
     height = shape.graph_height - timeline
     row = worst_row(gpu.rows)
-    beside = _beside_bytes(gpu)
+    held = sum(row.process.used_bytes or 0 for row in gpu.rows_with_budget)
+    beside = max(0, (gpu.reading.used_bytes or held) - held)
     judged = gpu.expected_bytes is not None and not (row and row.comparison and row.comparison.status == "incomplete")
     graph = _Graph(
         levels=graph_levels(history, width=shape.bar_width, height=height, top_bytes=top, span_seconds=span, now=now),
@@ -140,9 +141,3 @@ def _notes(graph: _Graph, lines: int) -> list[str]:
 def _crossed(cell: Cell) -> Cell:
     ground = cell.colour if cell.char == "█" else None
     return Cell(BUDGET_LINE, ground and ink_on(ground), ground)
-
-
-def _beside_bytes(gpu: GpuRow) -> int:
-    """Return what the GPU holds beside its jobs, as far as it is known."""
-    held = sum(row.process.used_bytes or 0 for row in gpu.rows_with_budget)
-    return max(0, (gpu.reading.used_bytes or held) - held)

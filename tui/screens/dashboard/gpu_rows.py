@@ -68,7 +68,7 @@ def gpu_name_width(gpus: Sequence[GpuRow]) -> int:
         return min(_MAX_HOST_WIDTH, max(hosts)) + 1 + _NUMBER_WIDTH
     if not any(gpu.devices for gpu in gpus):
         return _INDEX_WIDTH
-    return max(cell_len(_title_gpu_row_text(gpu.reading)) for gpu in gpus)
+    return max(cell_len(_title(gpu.reading)) for gpu in gpus)
 
 
 def gpu_row_line(
@@ -92,7 +92,7 @@ def gpu_row_line(
     """
     reading = gpu.reading
     mark = "▶" if selected else " "
-    name = set_cell_size(_title_gpu_row_text(reading), names)
+    name = set_cell_size(_title(reading), names)
     if reading.host:
         host = names - 1 - _NUMBER_WIDTH
         name = f"{set_cell_size(shorten(printable(reading.host), host), host)} {reading.column_label:>{_NUMBER_WIDTH}}"
@@ -107,23 +107,23 @@ def gpu_row_line(
         util = "n/a" if reading.utilisation_percent is None else f"{reading.utilisation_percent} %"
         right.insert(2, Content(f"{util:>{_UTIL_WIDTH}}"))
     if jobs and width >= _MIN_JOB_WIDTH:
-        right.append(_job_gpu_row_text(gpu))
+        right.append(_job(gpu))
     if reading.host is None and shows_hardware(width - names, jobs=jobs):
         right.insert(3, hardware_cell(reading, _HARDWARE_WIDTH))
     words = Content("  ").join(right)
     room = max(4, width - index.cell_length - words.cell_length - 2)
-    drawn = _drawn_gpu_row_text(gpu, room)
+    drawn = _bar(gpu, room)
     return Content.assemble(index, drawn, " ", words).truncate(width)
 
 
-def _title_gpu_row_text(reading: GpuReading) -> str:
+def _title(reading: GpuReading) -> str:
     """Return the name, such as ``0`` or ``0:3 1g.10gb``."""
     if not isinstance(reading, MigDevice):
         return reading.label
     return f"{reading.label} {shorten(printable(reading.device.profile or 'MIG'), _PROFILE_WIDTH)}"
 
 
-def _drawn_gpu_row_text(gpu: GpuRow, room: int) -> Content:
+def _bar(gpu: GpuRow, room: int) -> Content:
     """Return the bar and its end mark, or why there is none."""
     reading = gpu.reading
     if isinstance(reading, MigDevice) and reading.shares_memory_of:
@@ -230,7 +230,7 @@ def gpu_status(gpu: GpuRow, width: int) -> Content:
     return Content.styled(f" {reason}" if gpu.rows else " idle", MUTED)
 
 
-def _job_gpu_row_text(gpu: GpuRow) -> Content:
+def _job(gpu: GpuRow) -> Content:
     """Return the job with the worst status; for a MIG device without jobs, its largest process."""
     row = worst_row(gpu.rows)
     if row and row.job:

@@ -82,16 +82,12 @@ def _with_children(
         yield top
         return
     yield replace(top, fold="unfolded")
-    yield from _connected(sorted(found or children, key=ORDERS[by]))
+    shown = sorted(found or children, key=ORDERS[by])
+    for at, row in enumerate(shown, start=1):
+        yield replace(row, lead=f"{'└ ' if at == len(shown) else '├ '}{row.lead or ''}")
 
 
 def _children(group: ProcessGroup) -> list[TableRow]:
     pids = () if group.run is None or group.ranks_elsewhere else group.run.pids  # elsewhere: which these are is unknown
     ranks = {key: f"rank {at}: " for at, key in enumerate(pids)} if len(pids) > 1 else {}
     return [TableRow(row=row, group=group, lead=ranks.get(row.process.key, "")) for row in group.rows]
-
-
-def _connected(rows: Sequence[TableRow]) -> Iterator[TableRow]:
-    for at, row in enumerate(rows, start=1):
-        line = "└ " if at == len(rows) else "├ "
-        yield replace(row, lead=f"{line}{row.lead or ''}")

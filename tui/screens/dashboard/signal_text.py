@@ -83,7 +83,9 @@ def batch_details(
             sizes.setdefault(row.process.key, []).append(row.process.used_bytes)
     lines += [_member_line(member, batch, sizes.get(member.process.key, ()), width) for member in batch.members]
     others = [row for row in rows if row.process.key not in keys]
-    lines += [Content.styled(_refusal_line(row, batch, width), "$text-error") for row in others]
+    for process in (row.process for row in others):
+        refusal = f"{process.pid:>8}  ✗ {printable(batch.refused.get(process.key, ''))}"
+        lines.append(Content.styled(shorten(refusal, width), "$text-error"))
     doubts = {member.uncertainty for member in batch.members if member.uncertainty}
     return Content("\n").join([*lines, *(_entry("!", words, "$text-warning", width) for words in sorted(doubts))])
 
@@ -218,11 +220,6 @@ def _member_line(member: ProcessTermination, batch: TerminationBatch, sizes: Seq
     owner = f"{shorten(user, 9)}{' (not you)' if member.is_other_users else ''}"
     words = f"{process.pid:>8}  {owner:<9}  {size:>9}  {f'{state}  ' if state else ''}{process_name(process)}"
     return Content.styled(shorten(words, width), style or ("bold" if member.is_other_users else ""))
-
-
-def _refusal_line(row: ProcessRow, batch: TerminationBatch, width: int) -> str:
-    process = row.process
-    return shorten(f"{process.pid:>8}  ✗ {printable(batch.refused.get(process.key, ''))}", width)
 
 
 def _processes(count: int) -> str:

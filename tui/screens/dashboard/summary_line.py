@@ -86,7 +86,8 @@ def _without_budgets(board: Board) -> str:
         return f"{unread[0]}: press {fit} to check whether a job fits"
     if not reasons:
         return f"no processes on these GPUs: press {fit} to check whether a job fits"
-    named = ", ".join([*(_counted(reason, count) for reason, count in reasons.most_common(4)), *unread])
+    counted = [f"{count} {_COUNTED[reason][count > 1]}" for reason, count in reasons.most_common(4)]
+    named = ", ".join([*counted, *unread])
     return f"no running job has a budget ({named}): press {attach} to attach to one, {fit} to check a new job"
 
 
@@ -111,11 +112,6 @@ _COUNTED: Mapping[NoBudgetReason, tuple[str, str]] = {
     "too slow": ("job too slow to read", "jobs too slow to read"),
 }
 """Reasons for having no budget as nouns, for one process and for several."""
-
-
-def _counted(reason: NoBudgetReason, count: int) -> str:
-    one, several = _COUNTED[reason]
-    return f"{count} {one if count == 1 else several}"
 
 
 def unread_processes(board: Board) -> list[str]:

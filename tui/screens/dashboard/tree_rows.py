@@ -20,6 +20,24 @@ if TYPE_CHECKING:
     from vramtop.monitor.snapshot.snapshot import ProcessKey
 
 
+def tree_rows(
+    board: Board, rest: Sequence[TableRow], ancestors: Mapping[int, Ancestor], *, words: str, by: SortKey
+) -> list[TableRow]:
+    """Return the rows that match the filter and those above them, in order.
+
+    Args:
+        board: the processes.
+        rest: rows of memory that no process accounts for.
+        ancestors: processes without GPU memory by pid; of others only what the board knows is shown.
+        words: of the filter.
+        by: sort order of processes with the same parent.
+    """
+    wanted = words.lower().split()
+    roots = [kept for root in _Tree(board, ancestors).roots if (kept := _matching(root, wanted))]
+    found = [row for row in rest if matches(row, wanted)]
+    return [*_drawn(roots, by, lines="", is_root=True), *in_order(found, by)]
+
+
 class _Node(msgspec.Struct):
     """A process, with those that it has started."""
 
@@ -44,24 +62,6 @@ class _Node(msgspec.Struct):
     def contains(self, other: _Node) -> bool:
         """Return True if the other node is this one, or below it."""
         return self is other or any(child.contains(other) for child in self.children)
-
-
-def tree_rows(
-    board: Board, rest: Sequence[TableRow], ancestors: Mapping[int, Ancestor], *, words: str, by: SortKey
-) -> list[TableRow]:
-    """Return the rows that match the filter and those above them, in order.
-
-    Args:
-        board: the processes.
-        rest: rows of memory that no process accounts for.
-        ancestors: processes without GPU memory by pid; of others only what the board knows is shown.
-        words: of the filter.
-        by: sort order of processes with the same parent.
-    """
-    wanted = words.lower().split()
-    roots = [kept for root in _Tree(board, ancestors).roots if (kept := _matching(root, wanted))]
-    found = [row for row in rest if matches(row, wanted)]
-    return [*_drawn(roots, by, lines="", is_root=True), *in_order(found, by)]
 
 
 class _Tree:

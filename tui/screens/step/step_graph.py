@@ -125,7 +125,9 @@ def step_rows(
     if outlined:
         rows = outline_areas(largest, ascii_only=ascii_only)
     else:
-        rows = [[_painted_cell(each, marks) for each in row] for row in parts]
+        rows = [
+            [split_cell([(name and marks[name].colour, size) for name, size in each]) for each in row] for row in parts
+        ]
     taken = []
     if step.device_bytes is not None:
         taken = [(_row(round(step.device_bytes[moment] / unit) - 1, height), x) for x, moment in enumerate(moments)]
@@ -225,10 +227,6 @@ def split_cell(parts: Sequence[tuple[str | None, int]]) -> Cell:
     if not rest:
         return Cell(PAINTED, None, first)
     return Cell(EIGHTHS[size], first, max(rest, key=lambda part: part[1])[0])
-
-
-def _painted_cell(parts: Sequence[tuple[ComponentName | None, int]], marks: Mapping[ComponentName, Mark]) -> Cell:
-    return split_cell([(name and marks[name].colour, size) for name, size in parts])
 
 
 def _lined(cell: Cell, line: str) -> Cell:

@@ -13,10 +13,10 @@ from json_schemas import valid_json
 from waiting import until
 
 from vramtop.monitor.anomalies.anomaly import Anomaly
+from vramtop.tui.cli.board_text import anomaly_lines
 from vramtop.tui.cli.commands import attach, once
 from vramtop.tui.cli.main import main
 from vramtop.tui.draw.text_output import TextOutput
-from vramtop.tui.reports.anomaly_text import anomaly_lines
 
 Make = Callable[..., Any]
 ODD = Anomaly(
