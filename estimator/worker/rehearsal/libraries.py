@@ -278,7 +278,7 @@ def _model(cls: Any, name: Any, config: Any, kwargs: dict[str, Any], doubt: Call
         dtype = (getattr(config, "dtype", None) or getattr(config, "torch_dtype", None)) if follows else None
     if isinstance(dtype, str):
         dtype = getattr(torch, dtype.replace("torch.", ""))
-    device_map, attention = kwargs.pop("device_map", None), kwargs.pop("attn_implementation", None)
+    device_map, attention = kwargs.pop("device_map", None), _asked_attention(config, kwargs)
     generation, max_memory = kwargs.pop("generation_config", None), kwargs.pop("max_memory", None)
     own, quantizer = getattr(config, "quantization_config", None), None
     if own is not None or quantization is not None:
@@ -289,7 +289,7 @@ def _model(cls: Any, name: Any, config: Any, kwargs: dict[str, Any], doubt: Call
         config.quantization_config = quantizer.quantization_config
         update = getattr(quantizer, "update_dtype", None) or quantizer.update_torch_dtype
         dtype, device_map = update(dtype), quantizer.update_device_map(device_map)
-    attention = _attention(attention or getattr(config, "_attn_implementation", None))
+    attention = _attention(attention)
     for key, value in kwargs.items():
         if hasattr(config, key):
             setattr(config, key, value)
@@ -330,6 +330,14 @@ def _keep_no_gathered_weights() -> None:
 
             if deepspeed_config()["zero_optimization"].get("memory_efficient_linear", True):
                 torch.nn.functional.linear = zero3_linear_wrap
+
+
+def _asked_attention(config: Any, kwargs: dict[str, Any]) -> Any:
+    """Return what attention is asked for; None: the library chooses (configs before 4.48 say "eager")."""
+    if kwargs.pop("use_flash_attention_2", False):  # its name before 4.36
+        kwargs.setdefault("attn_implementation", _FLASH[0])
+    written = getattr(config, "_attn_implementation", None)
+    return kwargs.pop("attn_implementation", None) or getattr(config, "_attn_implementation_internal", written)
 
 
 def _attention(name: str | None) -> str | None:

@@ -97,3 +97,40 @@ def test_a_step_by_groups_of_parameters_is_one_step(program) -> None:
     assert "other_models" not in parts
     assert not found.warnings
     assert found.answer.trained == count
+
+
+OLDER = """
+import torch, transformers
+class Config(transformers.Qwen3Config):
+    @property
+    def _attn_implementation(self):
+        return self._attn_implementation_internal or "eager"
+    @_attn_implementation.setter
+    def _attn_implementation(self, value):
+        self._attn_implementation_internal = value
+class Model(transformers.Qwen3ForCausalLM):
+    config_class = Config
+    def __init__(self, config):
+        assert config._attn_implementation_internal == {asked}
+        config._attn_implementation = "sdpa"
+        super().__init__(config)
+model = Model.from_pretrained({folder!r}, **{given}).cuda()
+optimizer = torch.optim.SGD(model.parameters(), 1e-3)
+for _ in range(3):
+    tokens = torch.ones(2, 16, dtype=torch.long, device="cuda")
+    model(input_ids=tokens, labels=tokens).loss.backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("asked", "given"),
+    [
+        (None, {}),
+        ("eager", {"attn_implementation": "eager"}),
+        ("vramtop_fused_attention", {"use_flash_attention_2": True}),
+    ],
+)
+def test_an_older_config_does_not_choose_the_attention(program, model_folder: Path, asked: str, given: dict) -> None:
+    name = program(OLDER.format(folder=str(model_folder), asked=repr(asked), given=given))
+    assert rehearse([sys.executable, name]).answer.trained
