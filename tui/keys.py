@@ -130,8 +130,6 @@ DASHBOARD_KEYS = {
     "crash.open_file": Key("o", "explain a log or a torch memory snapshot"),
     "step.lines": Key("enter", "show the source line that made the marked tensor"),
 }
-
-
 JOB_KEYS = {
     "fit.pin": Key("f2,p", "pin the job as pending, so the dashboard shows whether it fits"),
     "fit.open": Key("f3,o", "open a job file, another tool's configuration, or a pasted launch line"),
@@ -154,8 +152,6 @@ JOB_KEYS = {
     "attach.zoom_in": Key("plus,equals_sign", ("shorter or longer time: 1, 5, 15, 60 minutes, or the whole run")),
     "attach.zoom_out": Key("minus,underscore", "show a longer time span", in_help=False),
 }
-
-
 KEYS: dict[str, Key] = {**SHARED_KEYS, **DASHBOARD_KEYS, **JOB_KEYS}
 """All keys by id."""
 

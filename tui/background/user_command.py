@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
 _MAX_WAITING = 50
 """Events that may wait for the command; a command that hangs would collect them without end."""
-_MAX_CHARACTERS = 2**14
-"""A variable is cut to these: the kernel starts no program with one of 128 KiB."""
 _END_SECONDS = 0.3
 """Time in which a command may end after SIGTERM before it is killed: quitting waits for it."""
 _NOT_PASSED_ON = ("VRAMTOP_EXPORT_PASSWORD",)
@@ -138,6 +136,10 @@ class CommandQueue:
         if not self._said:
             self._said = True
             self._command.report(sentence)
+
+
+_MAX_CHARACTERS = 2**14
+"""A variable is cut to these: the kernel starts no program with one of 128 KiB."""
 
 
 def _as_variable(text: str) -> str:

@@ -73,7 +73,6 @@ def _filter_json(hidden: Hidden) -> "HiddenJson":
 
 _SIZES = ("total_bytes", "used_bytes", "reserved_bytes", "free_bytes")
 _FIGURES = ("utilisation_percent", "memory_utilisation_percent", "temperature_c", "power_w")
-_PROCESS_FACTS = ("pid", "gpu_instance", "compute_instance", "used_bytes", "user", "command", "runs_in", "note")
 
 
 def _gpu_json(row: GpuRow, board: Board) -> Any:
@@ -98,6 +97,9 @@ def _mig_json(device: MigDevice) -> Any:
         "pids": None if device.processes is None else [process.pid for process in device.processes],
         "faults": [asdict(fault) for fault in device.faults],
     }
+
+
+_PROCESS_FACTS = ("pid", "gpu_instance", "compute_instance", "used_bytes", "user", "command", "runs_in", "note")
 
 
 def _process_json(row: ProcessRow) -> Any:

@@ -6,8 +6,6 @@ from typing import Any, Literal, TypedDict
 
 from vramtop.estimator.common.secrets import displayed_data
 
-_INDENT = "  "
-
 
 class Versioned(TypedDict):
     """A form of JSON with the version of its format."""
@@ -19,6 +17,9 @@ class Versioned(TypedDict):
 def json_text(value: Any) -> str:
     """Return the value as JSON, without secrets."""
     return _indented(displayed_data(value), "")
+
+
+_INDENT = "  "
 
 
 def _indented(value: Any, margin: str) -> str:

@@ -54,28 +54,6 @@ Each is a module of ``commands`` with ``run(options, launch)``, which takes the 
 """
 _MAX_LINES = 40
 """Lines of the output of a program that failed, from its end."""
-_WITHOUT_LAUNCH_LINE = {
-    "models": "models lists the models known by name",
-    "attach": "attach reads a running process",
-    "snapshot": "snapshot asks a running process",
-    "history": "history is about measured runs",
-    "stream": "stream reads this machine",
-    "record": "record reads this machine",
-    "export": "export reads this machine",
-    "report": "report is about a recording",
-    "doctor": "doctor examines this machine",
-    "config": "config is about vramtop's own settings",
-    "completion": "completion prints text for a shell or man",
-}
-"""Commands that are about no job, and what they are about."""
-_EXAMPLES = """\
-  vramtop                                     the dashboard
-  vramtop 48213                               attach to a process
-  vramtop llama-3.1-8b --qlora --gpu-type 4090    does it fit? (vramtop fit)
-  vramtop job.toml                            the same for a job file
-  vramtop --once --json                       one reading, for scripts
-  vramtop --host 'node[01-16]'                several hosts, over ssh
-"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -134,6 +112,22 @@ def _main(arguments: list[str]) -> int:
     return _run(options, launch)
 
 
+_WITHOUT_LAUNCH_LINE = {
+    "models": "models lists the models known by name",
+    "attach": "attach reads a running process",
+    "snapshot": "snapshot asks a running process",
+    "history": "history is about measured runs",
+    "stream": "stream reads this machine",
+    "record": "record reads this machine",
+    "export": "export reads this machine",
+    "report": "report is about a recording",
+    "doctor": "doctor examines this machine",
+    "config": "config is about vramtop's own settings",
+    "completion": "completion prints text for a shell or man",
+}
+"""Commands that are about no job, and what they are about."""
+
+
 def _run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
     if options.show_secrets:
         show_secrets()
@@ -182,6 +176,16 @@ def _started(name: str) -> Any:
 def command_module(name: str) -> Any:
     """Return the module of a command."""
     return importlib.import_module(f".commands.{name}", __package__)
+
+
+_EXAMPLES = """\
+  vramtop                                     the dashboard
+  vramtop 48213                               attach to a process
+  vramtop llama-3.1-8b --qlora --gpu-type 4090    does it fit? (vramtop fit)
+  vramtop job.toml                            the same for a job file
+  vramtop --once --json                       one reading, for scripts
+  vramtop --host 'node[01-16]'                several hosts, over ssh
+"""
 
 
 def build_parser() -> Parser:

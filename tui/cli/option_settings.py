@@ -23,12 +23,6 @@ if TYPE_CHECKING:
 
 DASHBOARD, RECORDING, ONCE, FLEET, FLEET_ONCE = "dashboard", "recording", "once", "fleet", "fleet once"
 """What runs where there is no command."""
-_PROMETHEUS_SECONDS = 5.0
-"""Between readings of a Prometheus, unless ``--interval`` says otherwise."""
-_MAX_NOTICES = 3
-"""Notices cover the dashboard."""
-_QUIET = ("config", "completion", "stream")
-"""Commands that say nothing of wrong settings: ``config`` shows them, and errors of ``stream`` are read elsewhere."""
 
 
 class _Row(NamedTuple):
@@ -81,6 +75,12 @@ def what_runs(options: argparse.Namespace) -> str:
     return ONCE if options.once else DASHBOARD
 
 
+_PROMETHEUS_SECONDS = 5.0
+"""Between readings of a Prometheus, unless ``--interval`` says otherwise."""
+_QUIET = ("config", "completion", "stream")
+"""Commands that say nothing of wrong settings: ``config`` shows them, and errors of ``stream`` are read elsewhere."""
+
+
 def fill_in_settings(options: argparse.Namespace) -> None:
     """Read the settings, fill them into the options that were not typed, and keep them as ``options.settings``.
 
@@ -114,6 +114,10 @@ def fill_in_settings(options: argparse.Namespace) -> None:
     if runs not in (*_QUIET, DASHBOARD, RECORDING, FLEET):
         for problem in settings.problems:
             print(f"vramtop: {printable(displayed(problem.sentence))}", file=sys.stderr)
+
+
+_MAX_NOTICES = 3
+"""Notices cover the dashboard."""
 
 
 def settings_notices(settings: SettingsInForce) -> list[str]:

@@ -25,11 +25,6 @@ if TYPE_CHECKING:
 
     from ..job.loaded_job import LoadedJob
 
-_YES, _NO = ("", "y", "yes"), ("n", "no")
-_MOST_UNKNOWN = 4
-_DISCARDED = "it runs without a GPU, and what it writes is discarded"
-_MACHINE_FLAGS = ("gpu_type", "gpu_memory", "gpu", "gpus", "host_memory")
-
 
 def rehearsal_of(
     options: argparse.Namespace,
@@ -109,6 +104,10 @@ def may_run(options: argparse.Namespace, job: Job, known: Sequence[str] = ()) ->
     return True
 
 
+_YES, _NO = ("", "y", "yes"), ("n", "no")
+_DISCARDED = "it runs without a GPU, and what it writes is discarded"
+
+
 def _ask(options: argparse.Namespace, known: Sequence[str], rows: Sequence[tuple[str, str]]) -> bool:
     """Ask until the answer is yes or no; the end of the input is a no."""
     output = detect_output(ascii_only=options.ascii)
@@ -131,6 +130,9 @@ def is_open(loaded: LoadedJob, budget: Budget, verdict: Verdict) -> bool:
     if loaded.program is None or budget.rehearsal is not None or loaded.typed:
         return False
     return verdict in ("tight", "unknown") and bool(loaded.unknown(budget))
+
+
+_MOST_UNKNOWN = 4
 
 
 def what_is_known(loaded: LoadedJob, budget: Budget | None = None, need: str | None = None) -> tuple[str, ...]:
@@ -183,6 +185,9 @@ def usual_need(loaded: LoadedJob, gpu: Gpu | None) -> tuple[str, ...]:
     ranks = job.parallel.world_size
     each = f"each of {ranks:,} GPUs needs" if ranks > 1 else "it needs"
     return (f"At {sizes} on a GPU, which is a guess, {each} about {format_gib(budget.peak.device_bytes)} GiB.",)
+
+
+_MACHINE_FLAGS = ("gpu_type", "gpu_memory", "gpu", "gpus", "host_memory")
 
 
 def rehearsing_line(options: argparse.Namespace, job: Job) -> str:

@@ -27,7 +27,6 @@ HATCHED = "╱"
 """The fill of a segment that is uncertain: its job's settings are guessed."""
 SEPARATING_LINE = "▏"
 """At the left edge of a painted segment, in the colour of its letters."""
-_OUTLINE = "│"
 
 
 class BarSegment(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,6 +64,9 @@ class BarRange(msgspec.Struct, frozen=True, kw_only=True):
 
     low_bytes: int
     high_bytes: int
+
+
+_OUTLINE = "│"
 
 
 def draw_bar(

@@ -22,14 +22,6 @@ VGA: tuple[Rgb, ...] = (
     *((85, 85, 85), (255, 85, 85), (85, 255, 85), (255, 255, 85), (85, 85, 255), (255, 85, 255), (85, 255, 255), WHITE),
 )
 """The 16 colours of the Linux console."""
-_MAX_GREY_SPREAD = 40
-"""Channels that differ by less than this make a grey."""
-_HUE_ENDS = ((0.4, 1), (1.5, 3), (2.5, 2), (3.4, 6), (4.2, 4), (5.6, 5), (6.0, 1))
-"""End of each of the six colours on the colour circle, in steps of 60 degrees; violet counts as magenta."""
-_STEPS = 32
-"""Steps in which a colour is moved towards white or black."""
-_CUBE_LEVELS = (0, 95, 135, 175, 215, 255)
-"""Values of a channel in the cube of 6 x 6 x 6 of the 256 colours."""
 
 
 def parse_hex(colour: str) -> Rgb:
@@ -50,6 +42,10 @@ def contrast(one: Rgb, other: Rgb) -> float:
     """Return the contrast of two colours: 1 for equal ones, 21 for black on white."""
     dark, light = sorted((luminance(one), luminance(other)))
     return (light + 0.05) / (dark + 0.05)
+
+
+_STEPS = 32
+"""Steps in which a colour is moved towards white or black."""
 
 
 @lru_cache(maxsize=4096)
@@ -73,6 +69,12 @@ def readable(colour: Rgb, ground: Rgb, least: float) -> Rgb:
         if contrast(moved, ground) >= least:
             return moved
     return end
+
+
+_MAX_GREY_SPREAD = 40
+"""Channels that differ by less than this make a grey."""
+_HUE_ENDS = ((0.4, 1), (1.5, 3), (2.5, 2), (3.4, 6), (4.2, 4), (5.6, 5), (6.0, 1))
+"""End of each of the six colours on the colour circle, in steps of 60 degrees; violet counts as magenta."""
 
 
 @lru_cache(maxsize=1024)
@@ -103,6 +105,10 @@ def readable_of_16(colour: Rgb, ground: int, colours: tuple[Rgb, ...], least: fl
     best = sorted((0, 15), key=lambda each: -contrast(colours[each], colours[ground]))
     readable_ones = (each for each in (*wanted, *best) if contrast(colours[each], colours[ground]) >= least)
     return next(readable_ones, best[0])
+
+
+_CUBE_LEVELS = (0, 95, 135, 175, 215, 255)
+"""Values of a channel in the cube of 6 x 6 x 6 of the 256 colours."""
 
 
 @lru_cache(maxsize=1024)

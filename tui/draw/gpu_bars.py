@@ -31,9 +31,6 @@ if TYPE_CHECKING:
 BUDGET_LINE = "━"
 _MIN_PROCESS_CELLS = 1.5
 """Processes of fewer cells are drawn as one segment."""
-_MARK = "┃"
-_SHORT_NAMES = (9, 6)
-"""Characters that are left of a name in a narrow segment."""
 
 
 def held_cells(gpu: GpuRow, width: int, *, figures: bool = True, label_end: int | None = None) -> list[Cell]:
@@ -106,6 +103,9 @@ def is_uncertain(gpu: GpuRow) -> bool:
     return any(row.comparison is not None and row.comparison.status == "incomplete" for row in gpu.rows)
 
 
+_MARK = "┃"
+
+
 def held_cells_with_budget_mark(gpu: GpuRow, width: int) -> list[Cell]:
     """Draw what is held now, with a mark where the budget expects it to end."""
     if gpu.expected_bytes is None or not width:
@@ -135,6 +135,10 @@ def _unavailable_bytes(reading: GpuReading) -> int:
     if reading.total_bytes is None or reading.used_bytes is None or reading.free_bytes is None:
         return 0
     return max(0, reading.total_bytes - reading.used_bytes - reading.free_bytes)
+
+
+_SHORT_NAMES = (9, 6)
+"""Characters that are left of a name in a narrow segment."""
 
 
 def _process_segment(row: ProcessRow, *, figures: bool, less_bytes: int = 0) -> BarSegment:

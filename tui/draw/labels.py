@@ -31,8 +31,6 @@ WORST_FIRST: tuple[Status, ...] = (
 SEPARATOR = " · "
 MUTED = "$foreground 65%"
 FAINT = "$foreground 35%"
-_CALM_STYLES = {"on_budget": "$text-success", "fits": "bold $text-success"}
-_BADGES = {name for name, mark in (*STATUSES.items(), *VERDICTS.items()) if mark.word.isupper()}
 
 
 def alarm() -> str:
@@ -110,6 +108,10 @@ def urgent_label(row: ProcessRow, *, unit: str = "") -> str:
         return f"full in {format_duration(row.full_seconds)}"
     difference = difference_label(row.comparison) if row.comparison else ""
     return f"{difference}{unit}" if difference else ""
+
+
+_CALM_STYLES = {"on_budget": "$text-success", "fits": "bold $text-success"}
+_BADGES = {name for name, mark in (*STATUSES.items(), *VERDICTS.items()) if mark.word.isupper()}
 
 
 def badge(mark: Mark, name: str) -> Content:

@@ -14,8 +14,6 @@ Readings = Sequence[tuple[float, int | None]]
 """(Unix seconds, bytes or None), oldest first."""
 
 EIGHTHS = " ▁▂▃▄▅▆▇█"
-_MAX_HELD_INTERVALS = 3
-"""Number of usual intervals for which a reading counts if none follows; after that the memory is unknown."""
 
 
 def graph_levels(
@@ -186,6 +184,10 @@ def _alarm_place(mark: TimelineMark, width: int) -> tuple[int, str]:
 
 def _first_slot(width: int, slot_seconds: float, now: float) -> int:
     return int(now // slot_seconds) - width + 1
+
+
+_MAX_HELD_INTERVALS = 3
+"""Number of usual intervals for which a reading counts if none follows; after that the memory is unknown."""
 
 
 def _max_held_seconds(history: Readings) -> list[float]:

@@ -15,10 +15,6 @@ _TEXTUAL_COLOUR_SYSTEMS: dict[ColourDepth, str] = {
     "true": "truecolor",
 }
 """Textual's names of the colour depths; without colour a filter removes all colours."""
-_ESCAPE_MILLISECONDS = "25"
-"""Time after which an Escape is a key and not the start of a sequence; a terminal sends a sequence at once."""
-_COERCED_LOCALES = ("C.UTF-8", "C.utf8", "UTF-8")
-"""Values that Python itself gives LC_CTYPE at its start if the locale is C (PEP 538)."""
 _DUMB_TERMS = ("", "dumb", "unknown", "emacs")
 _COLOURLESS_TERM_PREFIXES = ("vt1", "vt2", "vt3", "vt4", "vt5", "sun")
 _TERMS_WITH_256_COLOURS = ("alacritty", "contour", "foot", "ghostty", "kitty", "rio", "wezterm", "konsole", "iterm")
@@ -46,6 +42,10 @@ def colour_depth(environ: Mapping[str, str] = os.environ) -> ColourDepth:
     return "256" if "256" in term or any(name in term for name in _TERMS_WITH_256_COLOURS) else "16"
 
 
+_ESCAPE_MILLISECONDS = "25"
+"""Time after which an Escape is a key and not the start of a sequence; a terminal sends a sequence at once."""
+
+
 def prepare_textual(environ: MutableMapping[str, str] = os.environ) -> ColourDepth:
     """Set the variables that Textual reads when it is imported: colours, and the time after an Escape.
 
@@ -66,6 +66,10 @@ def use_colour(environ: Mapping[str, str] = os.environ, *, tty: bool) -> bool:
     if forced not in ("", "0"):
         return True
     return tty and environ.get("CLICOLOR") != "0" and colour_depth(environ) != "none"
+
+
+_COERCED_LOCALES = ("C.UTF-8", "C.utf8", "UTF-8")
+"""Values that Python itself gives LC_CTYPE at its start if the locale is C (PEP 538)."""
 
 
 def locale_is_utf8(environ: Mapping[str, str] = os.environ) -> bool:

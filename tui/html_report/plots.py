@@ -29,21 +29,7 @@ _TOP = 16
 """Height of the numbers of events above the plot."""
 _PLOT_HEIGHT = 210
 _BOTTOM = _TOP + _PLOT_HEIGHT
-_HEIGHT = _BOTTOM + 22
-"""With the labels of the time axis below it."""
-_MIN_LABEL_SHARE = 2.5
-"""Numbers of events are drawn at least this many percent of the width apart."""
-_EDGE_SHARE = 3.0
-_MAX_LEGEND_LINES = 8
 _STEPS = (1, 2, 5, 10, 15, 30)
-_SECONDS = (
-    *_STEPS,
-    *(60 * step for step in _STEPS),
-    *(3600 * step for step in (1, 2, 3, 6, 12)),
-    *(86_400 * step for step in (1, 2, 7, 14, 28, 91, 364)),
-)
-"""Round steps of time."""
-_TIME_TICKS = 8
 
 
 class Line(NamedTuple):
@@ -112,6 +98,10 @@ def time_figure(title: str, plot: TimePlot) -> Element:
     return node("figure", node("figcaption", title), time_plot(plot), _legend(plot))
 
 
+_HEIGHT = _BOTTOM + 22
+"""With the labels of the time axis below it."""
+
+
 def time_plot(plot: TimePlot) -> Element:
     """Return memory over time as SVG."""
     svg = node("svg", class_="plot", role="img", aria_label=plot.summary, height=_HEIGHT, width="100%")
@@ -144,6 +134,9 @@ def time_plot(plot: TimePlot) -> Element:
     return svg
 
 
+_MAX_LEGEND_LINES = 8
+
+
 def _legend(plot: TimePlot) -> Element:
     """Return what the lines and the range are."""
     entries = [(line.label, line.colour, line.style) for line in plot.lines[-_MAX_LEGEND_LINES:]]
@@ -153,6 +146,9 @@ def _legend(plot: TimePlot) -> Element:
         line = node("line", x1="0", x2="18", y1="6", y2="6", stroke=colour, class_=f"data {style}")
         items.append(node("li", node("svg", line, width=18, height=12, aria_hidden="true"), " ", label))
     return node("ul", *items, class_="legend")
+
+
+_EDGE_SHARE = 3.0
 
 
 def _add_times(svg: Element, plot: TimePlot) -> None:
@@ -182,6 +178,10 @@ def _line(line: Line, plot: TimePlot) -> list[Element]:
     stroke = node("path", title, d="".join(strokes), stroke=line.colour, class_=f"data {line.style}")
     is_area = line.style == "area"
     return [node("path", d="".join(fills), fill=line.colour, class_="fill"), stroke] if is_area else [stroke]
+
+
+_MIN_LABEL_SHARE = 2.5
+"""Numbers of events are drawn at least this many percent of the width apart."""
 
 
 def _add_moments(svg: Element, plot: TimePlot) -> None:
@@ -234,6 +234,16 @@ def memory_ticks(top_bytes: int) -> list[tuple[int, str]]:
     power = 10.0 ** math.floor(math.log10(rough))
     step = next(power * each for each in (1, 2, 5, 10) if power * each >= rough * 0.999)
     return [(round(at * step * unit), f"{at * step:g} {word}") for at in range(math.floor(whole / step * 1.001) + 1)]
+
+
+_SECONDS = (
+    *_STEPS,
+    *(60 * step for step in _STEPS),
+    *(3600 * step for step in (1, 2, 3, 6, 12)),
+    *(86_400 * step for step in (1, 2, 7, 14, 28, 91, 364)),
+)
+"""Round steps of time."""
+_TIME_TICKS = 8
 
 
 def time_ticks(begin: float, end: float) -> list[tuple[float, str]]:

@@ -28,10 +28,6 @@ EVENT_MARKS: dict[EventKind, Mark] = {
     "gap": Mark("…", "no reading", "warning"),
     "cut": Mark("…", "cut off", "warning"),
 }
-_RANK_COLOURS = tuple(
-    COMPONENTS[name].colour for name in ("weights", "activations", "optimizer", "gradients", "logits")
-)
-_HEADROOM = 1.08
 
 
 def gpu_plot(gpu: RecordedGpu, recorded: Recorded) -> TimePlot:
@@ -75,6 +71,11 @@ def run_plot(run: RecordedRun, recorded: Recorded, number: int) -> TimePlot:
     )
 
 
+_RANK_COLOURS = tuple(
+    COMPONENTS[name].colour for name in ("weights", "activations", "optimizer", "gradients", "logits")
+)
+
+
 def _process_lines(run: RecordedRun) -> list[Line]:
     """Return a line for each process of a run, by rank."""
     highest, few = run.highest, len(run.processes) <= len(_RANK_COLOURS)
@@ -108,6 +109,9 @@ def _moments(events: Sequence[Event], concerns: Callable[[Event], bool]) -> tupl
             text = f"{clock_text(event.time)} {event.sentence}"
             found.append(Moment(event.time, text, number, EVENT_MARKS[event.kind].colour))
     return tuple(found)
+
+
+_HEADROOM = 1.08
 
 
 def _top(*sizes: int | None) -> int:

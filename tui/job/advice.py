@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 EstimateJob = Callable[[Job], Budget]
 Judge = Callable[[Budget], Verdict]
-_MOST = 6
 
 
 class Advice(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,6 +77,9 @@ def find_advice(
     if judge(budget) != "fits":
         found = find_suggestions(budget, judge, estimate, gpus=gpus, gpu=gpu, change=change)
     return Advice(budget=budget, suggestions=found, largest=largest)
+
+
+_MOST = 6
 
 
 def find_suggestions(

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from .loaded_job import LoadedJob
 
 
-_ACCUMULATION = "training.gradient_accumulation"
 _OF_THE_PROGRAM = ("program.command", "program.folder", "program.file")
 """What the command itself says, and where it is typed."""
 
@@ -64,6 +63,9 @@ def _command(job: Job, loaded: LoadedJob | None, text: str, gpus: int | None) ->
         yield f"--gpus {gpus}"
     if is_launch_line or program is not None:
         yield f"-- {displayed(text)}"
+
+
+_ACCUMULATION = "training.gradient_accumulation"
 
 
 def _changes(job: Job, loaded: LoadedJob) -> dict[str, Any]:

@@ -45,8 +45,6 @@ if TYPE_CHECKING:
     from .scripted_models import ScriptedModel
 
 
-_WITH_SCRIPTS = ("fit", "estimate", "program", "wait", "preflight")
-"""Commands that take a model without a closed form, for which its training script stands."""
 _OF_PROGRAMS = ("program.", "software.")
 """Settings that ``--set`` gives a rehearsal; others describe a job."""
 
@@ -106,6 +104,8 @@ _COPIED_WEIGHTS = (
     "The weights are stored in one 16-bit dtype and computed in the other; the range includes autocast's copies. "
     "--dtype loads them in the compute dtype."
 )
+_WITH_SCRIPTS = ("fit", "estimate", "program", "wait", "preflight")
+"""Commands that take a model without a closed form, for which its training script stands."""
 
 
 def _load_as_asked(options: argparse.Namespace, launch: Sequence[str] | None) -> LoadedJob:

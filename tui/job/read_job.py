@@ -157,8 +157,6 @@ _SIZES = {"training.micro_batch", LENGTH}
 _UNREAD = "Could not read "
 """Begins a note on a script or a configuration that could not be read."""
 _ABSENT = re.compile(r"Could not read the script: (.*?): .*No such file or directory")
-_MAX_LINES = 3
-"""Lines of a script that the sentence on missing settings names."""
 _EXAMPLE_VALUES = {
     "model.id": "meta-llama/Llama-3.1-8B",
     "training.micro_batch": "1",
@@ -243,6 +241,10 @@ def _other_input(spec: ModelSpec) -> str | None:
         named = find_named_model(spec.id) or named_by_config(model)
         return None if named is None else named.task
     return None
+
+
+_MAX_LINES = 3
+"""Lines of a script that the sentence on missing settings names."""
 
 
 def _lines_left_open(reading: JobReading | None) -> str:

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
     from .scripted_models import ScriptedModel
 
-_STEPS = 2
-"""Optimizer steps that are rehearsed: the first makes the optimizer's states, the second is like all others."""
 _MEANINGLESS = ("inference.", "model.task", "rollout.", "training.mode", "training.loss_length")
 """Beginnings of keys that no script of such a model has a place for."""
 
@@ -100,6 +98,10 @@ def script_of_model(
         f"{words}, {tuning}, {job.training.precision}, {how}); vramtop program prints it."
     )
     return text, start_command(job, file), (note,)
+
+
+_STEPS = 2
+"""Optimizer steps that are rehearsed: the first makes the optimizer's states, the second is like all others."""
 
 
 def program_of_script(job: Job, script: str, command: str, file: str, *, python: Path) -> Job:

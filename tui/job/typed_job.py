@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
 _REHEARSAL = re.compile(r"(?:vramtop )?(?:rehearse|(?:fit|wait|run --fit) --rehearse) (?:-- )?")
 """The beginning of a line that rehearses a program."""
-_COMMANDS = ("fit", "estimate", "wait", "preflight", "run", "--fit")
 _COMMAND = re.compile(r"(?:vramtop )?(?:fit|estimate|wait|preflight|run|rehearse) (?:.* )?-- ")
 """A line of vramtop's with a launch line."""
 _OWN_WORDS = re.compile(r"vramtop(?: (?:fit|estimate))?(?: |$)")
@@ -102,6 +101,9 @@ def _with_flags(words: Sequence[str]) -> LoadedJob:
     loaded = load_from_options(options, None)
     card = {} if options.gpu_type is None else {"target.gpu": find_gpu(options.gpu_type).name}
     return replace(loaded, job=with_changes(loaded.job, card))
+
+
+_COMMANDS = ("fit", "estimate", "wait", "preflight", "run", "--fit")
 
 
 def _of_command(text: str, changes: Mapping[str, Any]) -> LoadedJob:

@@ -14,8 +14,6 @@ from vramtop.monitor.board.fit import check_fit
 from .advice import find_suggestions
 from .flags.job_flags import flags_by_key
 
-_MOST = 4
-
 
 def failed_gpu(explanation: Explanation, budget: Budget) -> DeviceCapacity | None:
     """Return the GPU of the failure with what others left free on it, once per rank; None: its size is not known."""
@@ -42,6 +40,9 @@ def budget_of_what_ran(explanation: Explanation, budget: Budget) -> Budget:
     if least is None or least <= budget.peak.high_bytes:
         return budget
     return replace(shifted(budget, least - budget.peak.device_bytes), learned=None)
+
+
+_MOST = 4
 
 
 def quick_suggestions(explanation: Explanation, budget: Budget) -> tuple[tuple[Suggestion, str], ...]:

@@ -34,13 +34,6 @@ _FLAGS = {
 _SERVER_FLAGS = {"training.micro_batch": "--max-num-seqs", "training.sequence_length": "--max-model-len"}
 """Where an engine serves the model."""
 _BATCH = ("training.micro_batch", "training.sequence_length")
-_PRECISIONS = {
-    "fp32": "fp32 weights and computation",
-    "bf16": "bf16 weights",
-    "fp16": "fp16 weights",
-    "bf16-mixed": "fp32 weights, bf16 autocast",
-    "fp16-mixed": "fp32 weights, fp16 autocast",
-}
 
 
 def assumed_lines(
@@ -94,6 +87,15 @@ def _assumptions(budget: Budget) -> Iterator[tuple[str, ...]]:
         yield training.optimizer, "training.optimizer"
     checkpointing = {"none": "no checkpointing", "full": "checkpointing"}.get(training.activation_checkpointing, "")
     yield checkpointing or "selective checkpointing", "training.activation_checkpointing"
+
+
+_PRECISIONS = {
+    "fp32": "fp32 weights and computation",
+    "bf16": "bf16 weights",
+    "fp16": "fp16 weights",
+    "bf16-mixed": "fp32 weights, bf16 autocast",
+    "fp16-mixed": "fp32 weights, fp16 autocast",
+}
 
 
 def _precision(budget: Budget) -> str:

@@ -29,16 +29,6 @@ if TYPE_CHECKING:
 
     from ..draw.text_output import TextOutput
 
-_GIB = partial(format_gib, digits=2)
-_MAX_TENSORS = 6
-_MAX_LINE, _MAX_MODULE = 24, 20
-_METHOD_TEXTS = {
-    "formula": "closed form, parameters counted from the config",
-    "exact": "closed form, parameters counted on the built model",
-    "traced": "one training step traced",
-    "rehearsed": "the program rehearsed",
-}
-
 
 def budget_lines(
     budget: Budget, output: TextOutput, *, scale_bytes: int | None = None, assumed: Iterable[str] = ()
@@ -245,6 +235,14 @@ def _job_line(budget: Budget) -> str:
     return ", ".join(parts)
 
 
+_METHOD_TEXTS = {
+    "formula": "closed form, parameters counted from the config",
+    "exact": "closed form, parameters counted on the built model",
+    "traced": "one training step traced",
+    "rehearsed": "the program rehearsed",
+}
+
+
 def _model_line(budget: Budget) -> str:
     facts = budget.model
     count = "" if facts.count == "exact" else " (approximate)"
@@ -256,6 +254,10 @@ def _model_line(budget: Budget) -> str:
             which = "the program's own layers"
         trainable = f"{facts.trainable_parameters:,} trained ({which})"
     return f"{facts.parameters:,} parameters{count}, {trainable}; {_METHOD_TEXTS[budget.method]}"
+
+
+_MAX_TENSORS = 6
+_MAX_LINE, _MAX_MODULE = 24, 20
 
 
 def _tensor_table(budget: Budget, output: TextOutput) -> Iterator[str]:
@@ -280,6 +282,9 @@ def _places(tensor: LargeTensor, largest: Sequence[LargeTensor]) -> Iterator[str
     yield shortened(line_text(tensor.own_line or tensor.line), _MAX_LINE)
     if any(each.own_line for each in largest):
         yield shortened(line_text(tensor.line), _MAX_LINE) if tensor.own_line else ""
+
+
+_GIB = partial(format_gib, digits=2)
 
 
 def _unit(budget: Budget, largest_bytes: int) -> tuple[str, Callable[[int], str]]:

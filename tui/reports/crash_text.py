@@ -11,33 +11,8 @@ from vramtop.estimator.crash.snapshot.records import MemorySnapshot
 from ..draw.palette import COMPONENTS, phase_place
 from ..draw.text_output import TextOutput, format_table
 
-_MAX_PLACES = 8
-_MAX_FAILURES = 6
 _LEAST_SHOWN = GIB // 200
 """Bytes that a table with two decimals of a GiB shows as more than nothing."""
-_HEADS = {
-    "gpu": "GPU memory ran out",
-    "gpu library": "GPU memory ran out",
-    "start": "Too little GPU memory to start the server",
-    "host": "CPU RAM ran out",
-    "killed": "A process was killed",
-    "not understood": "Not understood: a line that may be an out-of-memory error",
-}
-_MAYBE = {
-    "gpu library": "Possible: GPU memory may have run out",
-    "start": "The server did not start",
-    "killed": "A process was killed (SIGKILL)",
-}
-"""Heads of failures that have other causes too."""
-_PARTS = {
-    "tensors": "tensors",
-    "unused by tensors": "reserved by PyTorch, unused",
-    "outside the allocator": "outside PyTorch: CUDA context, libraries, NCCL",
-    "others": "other processes and the driver",
-    "not the allocator's": "not PyTorch's: CUDA context, other processes",
-    "free": "free",
-}
-_BAR_WIDTH = 24
 
 
 def explanation_lines(
@@ -111,6 +86,9 @@ def snapshot_lines(
     yield from _place_lines(snapshot, output)
 
 
+_MAX_PLACES = 8
+
+
 def _place_lines(snapshot: MemorySnapshot, output: TextOutput) -> Iterator[str]:
     """Yield where the largest tensors were allocated: in which module, and at which line."""
     groups = [group for group in snapshot.groups if group.place is not None or group.module is not None][:_MAX_PLACES]
@@ -181,10 +159,29 @@ def _headline(failure: Failure) -> str:
     return "".join(words) + (f"; {place}" if place else "")
 
 
+_HEADS = {
+    "gpu": "GPU memory ran out",
+    "gpu library": "GPU memory ran out",
+    "start": "Too little GPU memory to start the server",
+    "host": "CPU RAM ran out",
+    "killed": "A process was killed",
+    "not understood": "Not understood: a line that may be an out-of-memory error",
+}
+_MAYBE = {
+    "gpu library": "Possible: GPU memory may have run out",
+    "start": "The server did not start",
+    "killed": "A process was killed (SIGKILL)",
+}
+"""Heads of failures that have other causes too."""
+
+
 def _head(failure: Failure) -> str:
     """Return the first words on a failure."""
     head = _HEADS[failure.kind] if failure.sure else _MAYBE.get(failure.kind, _HEADS[failure.kind])
     return f"{head}, and the program continued" if failure.caught else head
+
+
+_MAX_FAILURES = 6
 
 
 def _other_failures(log: CrashLog, shown: Failure, output: TextOutput) -> Iterator[str]:
@@ -205,6 +202,17 @@ def _other_failures(log: CrashLog, shown: Failure, output: TextOutput) -> Iterat
 def _inside(sentence: str) -> str:
     """Return a sentence for use inside another: its first letter in lower case, unless it begins with GPU or CPU."""
     return sentence if sentence[1:2].isupper() else sentence[0].lower() + sentence[1:]
+
+
+_PARTS = {
+    "tensors": "tensors",
+    "unused by tensors": "reserved by PyTorch, unused",
+    "outside the allocator": "outside PyTorch: CUDA context, libraries, NCCL",
+    "others": "other processes and the driver",
+    "not the allocator's": "not PyTorch's: CUDA context, other processes",
+    "free": "free",
+}
+_BAR_WIDTH = 24
 
 
 def _part_lines(explanation: Explanation, output: TextOutput) -> Iterator[str]:

@@ -10,14 +10,6 @@ from vramtop.monitor.preflight.check_result import CheckResult, CheckStatus
 from ..draw.palette import CHECK_UNKNOWN, CHECKS, Mark
 from ..draw.text_output import TextOutput
 
-_NOUNS: dict[CheckStatus | Literal["unknown"], tuple[str, str]] = {
-    "failure": ("failure", "failures"),
-    "warning": ("warning", "warnings"),
-    "unknown": ("unknown", "unknown"),
-    "pass": ("passed", "passed"),
-    "skipped": ("skipped", "skipped"),
-}
-
 MARK_WIDTH = max(len(mark.word) for mark in (*CHECKS.values(), CHECK_UNKNOWN)) + 2
 """Cells of sign and word together."""
 
@@ -66,6 +58,15 @@ def summary_line(outcomes: Sequence[CheckResult]) -> str:
     else:
         conclusion = "no check found a problem that would stop the job"
     return f"{count_outcomes(outcomes)}: {conclusion}"
+
+
+_NOUNS: dict[CheckStatus | Literal["unknown"], tuple[str, str]] = {
+    "failure": ("failure", "failures"),
+    "warning": ("warning", "warnings"),
+    "unknown": ("unknown", "unknown"),
+    "pass": ("passed", "passed"),
+    "skipped": ("skipped", "skipped"),
+}
 
 
 def count_outcomes(outcomes: Sequence[CheckResult], of: Container[CheckStatus] = tuple(CHECKS)) -> str:

@@ -11,10 +11,6 @@ from ..draw.palette import COMPONENTS
 from ..draw.text_output import TextOutput, format_table, printable
 from .budget_text import line_text, shortened
 
-_MOST_PLACES = 12
-_LEAST_SHARE = 0.001
-"""Share of the peak below which a difference is not listed."""
-
 
 class PlaceJson(TypedDict):
     """Tensors of one component that one module made, or one file outside of all modules, at the two peaks."""
@@ -62,6 +58,10 @@ def comparison_json(first: Rehearsed, second: Rehearsed) -> ComparisonJson:
     }
 
 
+_LEAST_SHARE = 0.001
+"""Share of the peak below which a difference is not listed."""
+
+
 def _places(first: Rehearsed, second: Rehearsed) -> list[PlaceJson]:
     found: dict[tuple[str, str, str], PlaceJson] = {}
     for at, rehearsed in enumerate((first, second)):
@@ -77,6 +77,9 @@ def _places(first: Rehearsed, second: Rehearsed) -> list[PlaceJson]:
         return abs(place["bytes"][1] - place["bytes"][0])
 
     return sorted((each for each in found.values() if change(each) > least), key=change, reverse=True)
+
+
+_MOST_PLACES = 12
 
 
 def comparison_lines(found: ComparisonJson, names: tuple[str, str], output: TextOutput) -> Iterator[str]:

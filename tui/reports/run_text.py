@@ -19,8 +19,6 @@ from ..draw.palette import STATUSES, colour_of
 from ..draw.text_output import TextOutput, format_table
 from .budget_text import budget_lines, closing_lines
 
-_MAX_VALUE_LENGTH = 60
-
 
 class RunReport(msgspec.Struct, frozen=True, kw_only=True):
     """A running job and what is known about it."""
@@ -79,6 +77,9 @@ def _rank_table(run: RunReport) -> list[str]:
         origin = f"{assigned.origin}: {assigned.note}" if assigned.note else assigned.origin
         rows.append((number, str(rank.pid), gpu, format_gib(used_bytes), origin))
     return format_table(rows, ">>>><")
+
+
+_MAX_VALUE_LENGTH = 60
 
 
 def _shortened(text: str) -> str:

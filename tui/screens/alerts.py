@@ -93,8 +93,6 @@ ALERT_KEYS: list[BindingType] = [
     bind("app.back", "app.pop_screen", "Back"),
     bind("dashboard.alerts", "app.pop_screen", help_text=""),
 ]
-
-
 _REFRESH_SECONDS = 1.0
 
 

@@ -40,14 +40,6 @@ _TOO_MANY = f"{MAX_DASHBOARDS} pages are open, the maximum. Close one, then relo
 _LOOK_SECONDS = 0.5
 _END_SECONDS = 5.0
 """Time in which dashboards end with the server; their pipes are closed then, and each ends by itself."""
-_RUN = (
-    "import sys; sys.path[:] = [entry for entry in sys.path if entry]; sys.argv[0] = 'vramtop'; "
-    "from vramtop.tui.cli import main; sys.exit(main())"
-)
-"""Runs vramtop where paths mean the same as for the server, without imports from the current folder."""
-_NOT_PASSED_ON = ("LINES", "NO_COLOR", "TEXTUAL", "TEXTUAL_LOG", "TEXTUAL_THEME", "TMUX", "STY")
-"""Variables about the terminal in which the server was started."""
-_OWN_VARIABLES = {"TEXTUAL_DRIVER": SERVED_DRIVER, "TERM": "xterm-256color", "COLORTERM": "truecolor"}
 _STATIC = Path(textual_serve.__file__).parent / "static"
 _FILES = {
     "": Path(__file__).with_name("page.html"),
@@ -184,6 +176,16 @@ def is_own_page(origin: str | None, host: str | None) -> bool:
     Browsers let every page open a websocket to every server, and send the page's origin with it.
     """
     return bool(host) and (origin or "").lower() in (f"http://{host}".lower(), f"https://{host}".lower())
+
+
+_RUN = (
+    "import sys; sys.path[:] = [entry for entry in sys.path if entry]; sys.argv[0] = 'vramtop'; "
+    "from vramtop.tui.cli import main; sys.exit(main())"
+)
+"""Runs vramtop where paths mean the same as for the server, without imports from the current folder."""
+_NOT_PASSED_ON = ("LINES", "NO_COLOR", "TEXTUAL", "TEXTUAL_LOG", "TEXTUAL_THEME", "TMUX", "STY")
+"""Variables about the terminal in which the server was started."""
+_OWN_VARIABLES = {"TEXTUAL_DRIVER": SERVED_DRIVER, "TERM": "xterm-256color", "COLORTERM": "truecolor"}
 
 
 def _command(flags: Sequence[str]) -> str:

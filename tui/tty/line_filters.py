@@ -36,11 +36,8 @@ from ..draw.terminal_capabilities import ColourDepth
 
 _WORDS = re.compile(r"\w|[^\W\u2500-\u259f]|[!-~]")
 """A letter, digit or punctuation mark, not a line or block character."""
-_MIN_VISIBLE_GROUND_CONTRAST = 1.3
-"""Contrast from which a ground stands out: bars, badges and the cursor do, a table's head does not."""
 _MAX_BLACK_LUMINANCE = 0.06
 """Luminance up to which the ground of a screen counts as black."""
-_PLAIN = Style.from_color(RichColor.default(), RichColor.default())
 
 
 @lru_cache(maxsize=8192)
@@ -139,6 +136,11 @@ class ColourlessFilter(LineFilter):
             else Segment(segment.text, _without_colour(segment.style, ground), segment.control)
             for segment in segments
         ]
+
+
+_MIN_VISIBLE_GROUND_CONTRAST = 1.3
+"""Contrast from which a ground stands out: bars, badges and the cursor do, a table's head does not."""
+_PLAIN = Style.from_color(RichColor.default(), RichColor.default())
 
 
 @lru_cache(maxsize=4096)

@@ -13,8 +13,6 @@ from vramtop.monitor.doctor.issues import Issue
 from ..draw.terminal_capabilities import ColourDepth, colour_depth, is_dumb_terminal
 from ..draw.text_output import TextOutput
 
-_MIN_COLUMNS, _MIN_LINES = 80, 24
-
 
 class TerminalFacts(msgspec.Struct, frozen=True, kw_only=True):
     """The terminal, as far as a program can find out."""
@@ -57,6 +55,9 @@ def terminal_facts(environ: Mapping[str, str], system: SystemFacts, output: Text
         ascii_only=output.ascii_only,
         term=system.environment.get("TERM"),
     )
+
+
+_MIN_COLUMNS, _MIN_LINES = 80, 24
 
 
 def terminal_issues(facts: TerminalFacts) -> Iterator[Issue]:

@@ -23,13 +23,6 @@ METHOD_LABELS: Mapping[Method, str] = {
     "traced": "traced step",
     "rehearsed": "rehearsed program",
 }
-_GPU_LEGEND: tuple[MemoryKind, ...] = ("held", "committed", "slack")
-_EDGE = "│"
-_PHASE_HEADS = {"optimizer step": "optimizer"}
-_SHORT_PHASE_HEADS = {"optimizer step": "step", "generation": "generate", "evaluation": "evaluate"}
-"""Where a fifth phase makes the columns narrower."""
-_SERVER_PHASE_HEADS = {"forward": "serving"}
-_LABEL_WIDTH, _TAIL_WIDTH = 22, 20
 
 
 def is_better_estimate(new: Budget, old: Budget | None) -> bool:
@@ -81,6 +74,12 @@ def short_count(count: int) -> str:
         if count >= size:
             return f"{count / size:.2f} {unit}"
     return f"{count:,}"
+
+
+_PHASE_HEADS = {"optimizer step": "optimizer"}
+_SHORT_PHASE_HEADS = {"optimizer step": "step", "generation": "generate", "evaluation": "evaluate"}
+"""Where a fifth phase makes the columns narrower."""
+_SERVER_PHASE_HEADS = {"forward": "serving"}
 
 
 def phase_table(budget: Budget) -> list[Content]:
@@ -173,6 +172,9 @@ def _model_name(name: str | None, total_bytes: int | None) -> str:
     return gpu.label if gpu else short_gpu_name(name)
 
 
+_GPU_LEGEND: tuple[MemoryKind, ...] = ("held", "committed", "slack")
+
+
 def gpu_legend() -> Content:
     """Return the meaning of the signs in ``gpu_lines``, except for the letters of components."""
     marks = "  ".join(f"{mark.letter} {mark.word}" for mark in map(OTHER_MEMORY.__getitem__, _GPU_LEGEND))
@@ -198,6 +200,10 @@ def budget_bar(budget: Budget, *, scale_bytes: int, width: int, uncertain: bool 
 def short_gpu_name(name: str | None) -> str:
     """Return a GPU's name without the words that most names share."""
     return (name or "GPU").replace("NVIDIA ", "").replace("GeForce ", "")
+
+
+_EDGE = "│"
+_LABEL_WIDTH, _TAIL_WIDTH = 22, 20
 
 
 def _gpu_line(gpu: DeviceVerdict, budget: Budget, *, width: int, placed: bool, label: str = "") -> Content:

@@ -22,11 +22,6 @@ from .choice import Choice
 
 _MAX_LINES = 8
 _NOTE_GAP = 2
-_MAX_FUZZY_CHARACTERS = 8
-"""Longer words are compared by their beginning: the matcher tries every way to spread the letters."""
-_MAX_SPREAD = 2
-"""Letters that are farther apart than this many times their number match by chance."""
-_SEARCH = FuzzySearch()
 
 
 class MatchList(Static):
@@ -102,6 +97,13 @@ def best_matches(typed: str, candidates: Sequence[Sequence[str]]) -> list[int]:
     words = typed.casefold().split()
     scores = [max((_score(words, name) for name in names), default=0.0) for names in candidates]
     return sorted((at for at, score in enumerate(scores) if score or not words), key=lambda at: -scores[at])
+
+
+_MAX_FUZZY_CHARACTERS = 8
+"""Longer words are compared by their beginning: the matcher tries every way to spread the letters."""
+_MAX_SPREAD = 2
+"""Letters that are farther apart than this many times their number match by chance."""
+_SEARCH = FuzzySearch()
 
 
 def _score(words: Sequence[str], name: str) -> float:

@@ -38,8 +38,6 @@ FOLD_SIGNS = {None: " ", "folded": "▸", "unfolded": "▾"}
 MARGIN = 2
 """Cells on the left of the first column, for signs."""
 _BOLD = RichStyle(bold=True)
-
-
 _TONE_STYLES: dict[Tone, tuple[str, str]] = {
     "plain": ("", ""),
     "muted": ("dim", "dim"),

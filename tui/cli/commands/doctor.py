@@ -25,15 +25,6 @@ from ..progress import Progress
 if TYPE_CHECKING:
     from ..json_types.doctor import DoctorJson
 
-_MAX_WIDTH = 80
-"""Columns of the page, so that it can be read wherever it is pasted."""
-_LABEL_WIDTH = 10
-_MARKS: dict[Severity, Mark] = {
-    "error": CHECKS["failure"],
-    "warning": CHECKS["warning"],
-    "note": CHECKS["skipped"],
-}
-
 
 def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
     """Print the page; exit code 0, or 3 if the driver cannot be used or does not answer.
@@ -81,6 +72,16 @@ def doctor_json(
         "files": facts["files"],
         "changed_settings": changed,
     }
+
+
+_MAX_WIDTH = 80
+"""Columns of the page, so that it can be read wherever it is pasted."""
+_LABEL_WIDTH = 10
+_MARKS: dict[Severity, Mark] = {
+    "error": CHECKS["failure"],
+    "warning": CHECKS["warning"],
+    "note": CHECKS["skipped"],
+}
 
 
 def doctor_lines(page: "DoctorJson", output: TextOutput) -> Iterator[str]:

@@ -39,10 +39,6 @@ if TYPE_CHECKING:
 _GIVE_SIZE = (
     "The size of the GPU is unknown: give --gpu-type NAME or --gpu-memory SIZE to see which changes would have fit."
 )
-_GIVE_JOB = (
-    "The job is unknown: give it with --job JOB or as a launch line after -- to see which changes would have fit."
-)
-_GIVE_HOST_JOB = "The job is unknown: give it with --job JOB or as a launch line after -- to see its prediction."
 
 
 def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
@@ -145,6 +141,12 @@ def _sized(total_bytes: int | None, failure: Failure | None) -> Failure | None:
     if failure is None or failure.memory is None or failure.memory.total_bytes is not None:
         return failure
     return replace(failure, memory=replace(failure.memory, total_bytes=total_bytes))
+
+
+_GIVE_JOB = (
+    "The job is unknown: give it with --job JOB or as a launch line after -- to see which changes would have fit."
+)
+_GIVE_HOST_JOB = "The job is unknown: give it with --job JOB or as a launch line after -- to see its prediction."
 
 
 def _job(

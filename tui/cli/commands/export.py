@@ -31,9 +31,6 @@ if TYPE_CHECKING:
 
     from ..json_types.written import ExportJson
 
-_ALERT_COMMAND_SECONDS = 60.0
-"""Longest time that a command for an alert may take."""
-
 
 def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
     """Export until interrupted; exit code 0."""
@@ -195,6 +192,10 @@ def _sampler(
     attach.start()
     running.callback(attach.close)
     return Sampler(OptionalGpuSource(NvmlSource()), options.interval, take, fail)
+
+
+_ALERT_COMMAND_SECONDS = 60.0
+"""Longest time that a command for an alert may take."""
 
 
 def _alerts(options: argparse.Namespace, running: ExitStack) -> Callable[[LatestBoard], None] | None:

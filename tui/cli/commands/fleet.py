@@ -34,8 +34,6 @@ _CONNECT_SECONDS = 15.0
 """Longest time until every host has answered once; ssh itself stops connecting after 10 s."""
 _ATTACH_SECONDS = 4.0
 """Time for the hosts to read their training processes."""
-_THREADS = 5
-"""Textual's three, the one that reads the source, and the one that serves ssh."""
 USER_VARIABLE = "VRAMTOP_PROMETHEUS_USER"
 PASSWORD_VARIABLE = "VRAMTOP_PROMETHEUS_PASSWORD"  # noqa: S105 - its name
 
@@ -187,6 +185,10 @@ def _print_fleet(options: argparse.Namespace, fleet: Fleet) -> int:
         board = HostsWatchlist(quick_estimate).update(hosts_snapshot(fleet, name))
         print("\n".join(board_lines(board, detect_output(ascii_only=options.ascii))))
     return ExitCode.DONE if any(host.is_live for host in fleet.hosts) else ExitCode.CANNOT_TELL
+
+
+_THREADS = 5
+"""Textual's three, the one that reads the source, and the one that serves ssh."""
 
 
 def _show(options: argparse.Namespace, source: FleetSource, name: str) -> int:

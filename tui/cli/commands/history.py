@@ -17,9 +17,6 @@ from ..json_text import json_text
 if TYPE_CHECKING:
     from ..json_types.history import ForgottenJson, HistoryJson
 
-_UNITS = {"h": 3600.0, "d": 86_400.0, "w": 7 * 86_400.0}
-_MAX_AGE_DIGITS = 6
-"""Digits of a time ago at most; a longer number is a mistake, and would overflow."""
 _MIN_RUN_DIGITS = 4
 """Digits by which a run is named at least; fewer would often mean several."""
 
@@ -59,6 +56,11 @@ def _choice(options: argparse.Namespace) -> Choice:
         since=None if options.since is None else moment(options.since, "--since"),
         before=None if options.older_than is None else moment(options.older_than, "--older-than"),
     )
+
+
+_UNITS = {"h": 3600.0, "d": 86_400.0, "w": 7 * 86_400.0}
+_MAX_AGE_DIGITS = 6
+"""Digits of a time ago at most; a longer number is a mistake, and would overflow."""
 
 
 def moment(text: str, flag: str) -> float:

@@ -17,8 +17,6 @@ from ..measuring.measure_job import MeasuredJob, Measuring, measure_job, predict
 from ..measuring.measured_report import measured_json, measured_lines
 from ..progress import Progress
 
-_Result = tuple[MeasuredJob, BatchSearch | None]
-
 
 def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
     """Print the figures; exit code 0: it ran, 1: it ran out of memory, 3: it could not be run, or time was short."""
@@ -52,6 +50,9 @@ def _check(options: argparse.Namespace) -> None:
         raise InputError(f"--predict runs nothing; leave out {'--cpu' if options.cpu else '--search'}")
     if options.gpu is not None and (options.cpu or options.predict):
         raise InputError(f"{'--cpu' if options.cpu else '--predict'} uses no GPU; leave out --gpu")
+
+
+_Result = tuple[MeasuredJob, BatchSearch | None]
 
 
 def _measured(options: argparse.Namespace, launch: Sequence[str] | None, how: Measuring) -> _Result:

@@ -19,10 +19,6 @@ if TYPE_CHECKING:
     _Model: TypeAlias = BuiltInModel | NamedModel | DiffusionModel
 
 
-_HEAD = ("NAME", "PARAMETERS", "WEIGHTS", "DTYPE", "FAMILY", "ID")
-_ALIGNED = "<>><<<"
-
-
 def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
     """Print a line for each model; exit code 0.
 
@@ -68,6 +64,10 @@ def _to_json(name: str, model: "_Model") -> "ModelJson":
         "dtype": dtype,
         "family": config["model_type"],
     }
+
+
+_HEAD = ("NAME", "PARAMETERS", "WEIGHTS", "DTYPE", "FAMILY", "ID")
+_ALIGNED = "<>><<<"
 
 
 def _lines(found: Sequence["ModelJson"], output: TextOutput) -> Iterator[str]:

@@ -23,10 +23,6 @@ if TYPE_CHECKING:
     from vramtop.estimator.job.job import Job
 
 
-_ATTACH_SECONDS = 2.5
-"""Time for reading the training processes; those that were not reached say so."""
-
-
 def run(options: argparse.Namespace) -> int:
     """Print one reading; exit code 0."""
     board = _read(options)
@@ -73,6 +69,10 @@ def _read(options: argparse.Namespace) -> Board:
         present = gpu_list(gpu.index for gpu in snapshot.gpus)
         raise InputError(f"there is no GPU {', '.join(board.hidden.missing)} here, only {present}")
     return board
+
+
+_ATTACH_SECONDS = 2.5
+"""Time for reading the training processes; those that were not reached say so."""
 
 
 def _board_with_runs(watchlist: Watchlist, snapshot: Snapshot, *, enabled: bool, corrects: bool) -> Board:

@@ -33,11 +33,6 @@ if TYPE_CHECKING:
 
 _BUDGET_SHARE = 0.75
 """Share of ``--timeout`` for the estimate, so that it ends before the check that needs it times out."""
-_RESULTS: dict[int, Literal["pass", "failure", "unknown"]] = {
-    ExitCode.DONE: "pass",
-    ExitCode.NO: "failure",
-    ExitCode.CANNOT_TELL: "unknown",
-}
 
 
 def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
@@ -116,6 +111,13 @@ def _run_checks(context: CheckContext, options: argparse.Namespace) -> tuple[Che
             progress(f"checking: {', '.join(running)}")
 
         return run_checks(context, timeout_seconds=options.timeout, on_result=on_outcome)
+
+
+_RESULTS: dict[int, Literal["pass", "failure", "unknown"]] = {
+    ExitCode.DONE: "pass",
+    ExitCode.NO: "failure",
+    ExitCode.CANNOT_TELL: "unknown",
+}
 
 
 def _to_json(context: CheckContext, outcomes: Sequence[CheckResult], notes: Sequence[str]) -> "PreflightJson":

@@ -25,9 +25,6 @@ from vramtop.monitor.sources.sampler import Sampler
 from ..crash_report import save_fault
 from ..estimators import quick_estimate
 
-_POLL_MILLISECONDS = 200
-"""Time between two checks whether a line has been written, after which a closed input ends the stream."""
-
 
 def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
     """Write a line per reading until standard input or output is closed; exit code 0."""
@@ -102,6 +99,10 @@ class _Stream:
         except OSError as error:
             self.failure = error
             self.ended.set()
+
+
+_POLL_MILLISECONDS = 200
+"""Time between two checks whether a line has been written, after which a closed input ends the stream."""
 
 
 def _end_with_input(stream: _Stream) -> None:

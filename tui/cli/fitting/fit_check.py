@@ -46,16 +46,6 @@ if TYPE_CHECKING:
     from ..json_types.fit import FitJson, SuggestionJson
 
 
-_VERDICT_WIDTH = len("! tight")
-_HEADINGS: dict[Verdict, str] = {
-    "fits": "ways to make it fit, least costly first:",
-    "tight": "nothing makes it fit; ways to make it tight, least costly first:",
-    "does_not_fit": "nothing makes it fit; closest changes:",
-    "unknown": "ways to make it smaller:",
-}
-"""Heading of the suggestions, by the verdict of the best one."""
-
-
 class Machine(msgspec.Struct, frozen=True, kw_only=True):
     """The machine that estimates are made for."""
 
@@ -153,6 +143,15 @@ def _suggestion_json(suggestion: Suggestion, loaded: LoadedJob) -> "SuggestionJs
     return found
 
 
+_HEADINGS: dict[Verdict, str] = {
+    "fits": "ways to make it fit, least costly first:",
+    "tight": "nothing makes it fit; ways to make it tight, least costly first:",
+    "does_not_fit": "nothing makes it fit; closest changes:",
+    "unknown": "ways to make it smaller:",
+}
+"""Heading of the suggestions, by the verdict of the best one."""
+
+
 def advice_lines(advice: Advice, loaded: LoadedJob, output: TextOutput) -> Iterator[str]:
     """Yield the suggestions with their edits, then the largest batch and sequence that fit."""
     if advice.suggestions:
@@ -167,6 +166,9 @@ def advice_lines(advice: Advice, loaded: LoadedJob, output: TextOutput) -> Itera
     if advice.largest is not None:
         yield ""
         yield from output.wrapped(largest_line(advice.largest, loaded.job), further="  ")
+
+
+_VERDICT_WIDTH = len("! tight")
 
 
 def _suggestion_lines(suggestion: Suggestion, loaded: LoadedJob, output: TextOutput) -> Iterator[str]:

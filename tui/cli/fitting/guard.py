@@ -24,10 +24,6 @@ from ..rehearsing import offer_of
 from .fit_check import FitCheck, check_here, report_fit
 from .machine_gpus import gpus_here
 
-_MACHINES = re.compile(r"--(?:nnodes|num[-_]machines|num[-_]nodes)(?:=|\s+)(?:\d+:)?(\d+)")
-"""How launchers are told of several machines (torchrun, accelerate, deepspeed)."""
-_MACHINES_VARIABLES = ("NNODES", "SLURM_JOB_NUM_NODES", "SLURM_NNODES")
-
 
 def guarded(options: argparse.Namespace, launch: Sequence[str], environ: Mapping[str, str]) -> int | dict[str, str]:
     """Check whether the job of a command fits this machine's GPUs.
@@ -102,6 +98,11 @@ def _of_this_machine(check: FitCheck, launch: Sequence[str]) -> FitCheck:
         return check.judge(replace(budget, job=msgspec.structs.replace(budget.job, parallel=here), stages=()))
 
     return replace(check, judge=judge)
+
+
+_MACHINES = re.compile(r"--(?:nnodes|num[-_]machines|num[-_]nodes)(?:=|\s+)(?:\d+:)?(\d+)")
+"""How launchers are told of several machines (torchrun, accelerate, deepspeed)."""
+_MACHINES_VARIABLES = ("NNODES", "SLURM_JOB_NUM_NODES", "SLURM_NNODES")
 
 
 def _machines(launch: Sequence[str]) -> int:

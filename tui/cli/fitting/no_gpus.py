@@ -32,13 +32,6 @@ _COUNTS = (1, 2, 4, 8)
 """Numbers of GPUs that are tried for a job of one rank; over more than one it is split."""
 _MANY = (16, 32, 64)
 """Numbers that are tried if it fits on fewer of no card."""
-_SHARDED, _SPLIT = "fsdp2", "tensor"
-"""How a job that trains is split over several GPUs, and one that generates text."""
-_MAX_ROWS = 10
-_MAX_CARDS = 4
-"""Cards that a row names."""
-_LARGER_ROWS = 2
-"""Larger cards that are listed below the smallest, with as few GPUs; then a row says that every larger card fits."""
 
 
 class Card(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,6 +74,11 @@ def find_cards(job: Job, budget: Budget) -> tuple[Card, ...]:
     return tuple(sorted(found, key=lambda card: (card.gpu.total_bytes, card.count)))
 
 
+_SHARDED, _SPLIT = "fsdp2", "tensor"
+"""How a job that trains is split over several GPUs, and one that generates text."""
+_MAX_ROWS = 10
+
+
 def card_lines(cards: Sequence[Card], job: Job, output: TextOutput) -> Iterator[str]:
     """Yield the table of cards, those of the same size in one row."""
     if not cards:
@@ -102,6 +100,12 @@ def card_lines(cards: Sequence[Card], job: Job, output: TextOutput) -> Iterator[
     rows = list(_rows(cards))
     head = ("GPUS", "MEMORY", "NEEDS EACH", "CARDS")
     yield from (output.text(f"  {line}") for line in format_table([head, *rows[:_MAX_ROWS]], ">>><"))
+
+
+_MAX_CARDS = 4
+"""Cards that a row names."""
+_LARGER_ROWS = 2
+"""Larger cards that are listed below the smallest, with as few GPUs; then a row says that every larger card fits."""
 
 
 def _rows(cards: Sequence[Card]) -> Iterator[tuple[str, str, str, str]]:

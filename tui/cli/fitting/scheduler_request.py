@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 _GPUS_PER_NODE = 8
 """GPUs of a node, of which nothing is known here."""
 _NAMED_CARDS = 8
-_WIDTH = 110
 _PRODUCT_NOTE = "nvidia.com/gpu.memory is a label of GPU feature discovery, which the NVIDIA GPU operator runs."
 _TASKS_NOTE = (
     "One task per rank, as srun starts them; with torchrun, accelerate or deepspeed use --ntasks-per-node=1. "
@@ -112,6 +111,9 @@ def _sentences(
         yield f"Cards on which it fits, smallest first: {', '.join(cards[:_NAMED_CARDS])}{more}."
     elif verdict == "does_not_fit":
         yield "vramtop fit --gpu-type NAME shows which changes would make it fit."
+
+
+_WIDTH = 110
 
 
 def _comment(text: str) -> str:

@@ -21,8 +21,6 @@ from ...draw.text_output import printable
 
 RESERVATION_SECONDS = 120.0
 """Time for which memory stays reserved after vramtop has ended, for a caller that starts the job itself."""
-
-
 _STILL_SECONDS = 10.0
 """Time in which what runs on a GPU must not have taken memory before a job is started beside it."""
 _IN_USE_BYTES = 1 << 30

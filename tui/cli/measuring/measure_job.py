@@ -25,8 +25,6 @@ from vramtop.monitor.history.new_measurement import new_measurement
 
 from .free_gpus import FreeGpus, OpenGpus, OutsideFigures
 
-_LARGEST_BATCH = 1 << 16
-"""Micro-batch at which the search ends, however little memory each sequence takes."""
 _NO_WORKSPACE = ":0:0"
 """In the words of ``CUBLAS_WORKSPACE_CONFIG``."""
 
@@ -191,6 +189,10 @@ def search_micro_batch(job: Job, how: Measuring) -> tuple[MeasuredJob, BatchSear
     )
     shown = found.runs if found.runs is not None else found.tries[-1]
     return results[shown], found
+
+
+_LARGEST_BATCH = 1 << 16
+"""Micro-batch at which the search ends, however little memory each sequence takes."""
 
 
 def _largest(need: Callable[[int], int], available: int) -> int | None:

@@ -19,10 +19,6 @@ from ..json_text import Versioned
 from .free_gpus import OutsideBytes
 from .measure_job import MeasuredJob
 
-_PHASES = ("loading", "forward", "backward", "optimizer step")
-_PARTS = ("weights", "gradients", "optimizer")
-_UNKNOWN = "-"
-_ALIGNED = "<>>>>"
 PlainSpan = Annotated[dict[str, Any], FieldsOf(Span)]
 
 
@@ -178,6 +174,9 @@ def _span_json(span: Span | None) -> dict[str, Any] | None:
     return None if span is None else asdict(span)
 
 
+_ALIGNED = "<>>>>"
+
+
 def measured_lines(found: MeasuredJob, output: TextOutput, search: BatchSearch | None = None) -> Iterator[str]:
     """Yield the figures side by side: torch's, NVML's, by component and by phase, then the notes."""
     step, budget = found.step, found.budget
@@ -231,6 +230,11 @@ def _failure(step: MeasuredStep, unit: int, name: str) -> str:
     ]
     rank = f" of rank {step.ranks.index(step.highest)}" if len(step.ranks) > 1 else ""
     return f"It ran out of memory {failed.place}{rank}, with {' and '.join(held)}: {failed.message}"
+
+
+_PHASES = ("loading", "forward", "backward", "optimizer step")
+_PARTS = ("weights", "gradients", "optimizer")
+_UNKNOWN = "-"
 
 
 def _rows(found: MeasuredJob, unit: int) -> Iterator[tuple[str, str, str, str, str]]:

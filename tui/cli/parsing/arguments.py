@@ -170,21 +170,6 @@ def _add_placing_arguments(parser: "Parser") -> None:
 
 RUN_STATES = ("steady", "ended", "short", "growing", "out_of_memory")
 SHELLS = ("bash", "zsh", "fish", "man")
-_RUN_EPILOG = """\
-With --fit, a job that is tight or unknown still starts, and standard error says so; with --strict it does not start.
-If the job fits only on some of the visible GPUs, vramtop sets CUDA_VISIBLE_DEVICES to those.
-"""
-_MEASURE_EPILOG = """\
-The steps run in their own process, with random weights and full sequences of random tokens; torchrun starts several
-ranks. On a GPU that other programs use, vramtop limits torch, so that some free memory is left for them.
-"""
-_PREFLIGHT_EPILOG = """\
-A check that fails to run or runs out of time is a warning; for the driver, the memory or the model's files, the exit
-code is then 3.
---python names the interpreter that will run the job; the default is that of the launch line, of the active
-environment, or vramtop's own. Settings only for preflight are in the job file's [run] table: output_dir,
-save_total_limit, logging_dir, report_to, inference_endpoint, inference_key, required_environment.
-"""
 
 
 def _estimate(parser: "Parser") -> None:
@@ -213,6 +198,15 @@ def _program(parser: "Parser") -> None:
     text = "Write the script into this file instead."
     parser.add_argument("--out", metavar="FILE", help=text)
     parser.add_argument("--overwrite", action="store_true", help="Replace an existing file.")
+
+
+_PREFLIGHT_EPILOG = """\
+A check that fails to run or runs out of time is a warning; for the driver, the memory or the model's files, the exit
+code is then 3.
+--python names the interpreter that will run the job; the default is that of the launch line, of the active
+environment, or vramtop's own. Settings only for preflight are in the job file's [run] table: output_dir,
+save_total_limit, logging_dir, report_to, inference_endpoint, inference_key, required_environment.
+"""
 
 
 def _preflight(parser: "Parser") -> None:
@@ -307,6 +301,12 @@ def _snapshot(parser: "Parser") -> None:
     parser.add_argument("--timeout", type=positive_seconds, default=60.0, metavar="SECONDS", help=text)
 
 
+_RUN_EPILOG = """\
+With --fit, a job that is tight or unknown still starts, and standard error says so; with --strict it does not start.
+If the job fits only on some of the visible GPUs, vramtop sets CUDA_VISIBLE_DEVICES to those.
+"""
+
+
 def _run(parser: "Parser") -> None:
     parser.usage = "vramtop run [FLAG ...] -- COMMAND [ARGUMENT ...]"
     parser.examples = """\
@@ -389,6 +389,12 @@ def _rehearse(parser: "Parser") -> None:
     parser.add_argument("--compare", metavar="ARGUMENTS", help=text)
     parser.add_argument("--out", metavar="FILE", help="Also write the JSON to a file.")
     add_verbose_argument(parser)
+
+
+_MEASURE_EPILOG = """\
+The steps run in their own process, with random weights and full sequences of random tokens; torchrun starts several
+ranks. On a GPU that other programs use, vramtop limits torch, so that some free memory is left for them.
+"""
 
 
 def _measure(parser: "Parser") -> None:

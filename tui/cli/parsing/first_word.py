@@ -9,7 +9,6 @@ from vramtop.estimator.common.errors import InputError
 
 from .job_words import is_job, models_like
 
-_RECORDING_ENDINGS = (".jsonl", ".jsonl.gz")
 _LAUNCHERS = ("python", "python3", "torchrun", "accelerate", "deepspeed", "mpirun", "srun", "uv", "vllm")
 _SYNONYMS = {"top": (), "version": ("--version",), "man": ("completion", "man"), "completions": ("completion",)}
 """Words that stand for others."""
@@ -125,6 +124,9 @@ def _attach(before: list[str], pid: str, after: list[str]) -> list[str]:
         raise InputError(f"there is no process {pid} on this machine; vramtop --once lists those on its GPUs")
     text = "--json" in (*before, *after) or not (sys.stdout.isatty() and sys.stdin.isatty())
     return [*before, "attach", pid, *after] if text else [*before, "--pid", pid, *after]
+
+
+_RECORDING_ENDINGS = (".jsonl", ".jsonl.gz")
 
 
 def _mistake(words: Sequence[str], commands: Sequence[str]) -> str:

@@ -14,23 +14,6 @@ from .flag_facts import FlagFacts, FlagGroup, flag_groups, positionals
 from .shared_arguments import EVERY_COMMAND
 
 _WIDTH = 80
-_LEFT = 28
-"""Column at which meanings begin."""
-
-
-_USUAL = {
-    *("--help-all", "--version", "--once", "--demo", "--replay", "--job", "--host", "--prometheus"),
-}
-"""Flags of vramtop itself that its short help has."""
-_USUAL_OF_EVERY_COMMAND = {"--json", "--python"}
-_GROUPS = {
-    "before launch": ("fit", "estimate", "program", "models", "wait", "preflight", "rehearse", "measure"),
-    "while it runs": ("attach", "run", "record", "serve", "export"),
-    "afterwards": ("explain", "report"),
-    "vramtop itself": ("doctor", "config"),
-    "for scripts": ("snapshot", "stream", "history", "completion"),
-}
-"""Commands by what one wants."""
 
 
 def help_text(parser: argparse.ArgumentParser, *, every_flag: bool = False) -> str:
@@ -81,6 +64,13 @@ def _lines(parser: argparse.ArgumentParser, *, every_flag: bool) -> Iterator[str
     yield fill(exit_codes_sentence(getattr(parser, "command", "")), _WIDTH, break_on_hyphens=False)
 
 
+_USUAL = {
+    *("--help-all", "--version", "--once", "--demo", "--replay", "--job", "--host", "--prometheus"),
+}
+"""Flags of vramtop itself that its short help has."""
+_USUAL_OF_EVERY_COMMAND = {"--json", "--python"}
+
+
 def _usual(parser: argparse.ArgumentParser, groups: Sequence[FlagGroup]) -> Iterator[FlagGroup]:
     """Yield the groups with the flags that people use; of vramtop itself in one group."""
     if not getattr(parser, "command", ""):
@@ -92,6 +82,16 @@ def _usual(parser: argparse.ArgumentParser, groups: Sequence[FlagGroup]) -> Iter
             yield replace(group, flags=tuple(each for each in group.flags if _USUAL_OF_EVERY_COMMAND & {*each.names}))
         elif not group.is_rare:
             yield group
+
+
+_GROUPS = {
+    "before launch": ("fit", "estimate", "program", "models", "wait", "preflight", "rehearse", "measure"),
+    "while it runs": ("attach", "run", "record", "serve", "export"),
+    "afterwards": ("explain", "report"),
+    "vramtop itself": ("doctor", "config"),
+    "for scripts": ("snapshot", "stream", "history", "completion"),
+}
+"""Commands by what one wants."""
 
 
 def _commands(parser: argparse.ArgumentParser) -> Iterator[str]:
@@ -111,6 +111,10 @@ def _flag(flag: FlagFacts, most_names: int) -> Iterator[str]:
     names = wrap(f"{', '.join(flag.names[:most_names])}{value}", _WIDTH - 4, break_on_hyphens=False)
     yield from (f"  {line}" if not at else f"    {line}" for at, line in enumerate(names[:-1]))
     yield from _entry(f"  {names[-1]}" if len(names) > 1 else names[-1], flag.text())
+
+
+_LEFT = 28
+"""Column at which meanings begin."""
 
 
 def _entry(left: str, text: str) -> Iterator[str]:

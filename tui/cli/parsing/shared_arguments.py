@@ -3,11 +3,6 @@
 import argparse
 import re
 
-_MAX_DIGITS = 10
-_MAX_STEPS = 1000
-_BYTES_DIGITS = 5
-"""Digits from which a number without a unit is bytes."""
-_GIGABYTES = re.compile(r"\s*gb?$", re.IGNORECASE)
 EVERY_COMMAND = "flags of every command"
 """Heading of the flags that the dashboard and all commands take."""
 JOB_USAGE = "vramtop {0} JOB [FLAG ...]\n       vramtop {0} [FLAG ...] -- LAUNCH LINE"
@@ -30,6 +25,9 @@ def process_id(text: str) -> int:
     return _positive_integer(text, "pid")
 
 
+_MAX_STEPS = 1000
+
+
 def step_count(text: str) -> int:
     """Parse a number of steps that may be run."""
     count = _positive_integer(text, "number of steps")
@@ -38,6 +36,9 @@ def step_count(text: str) -> int:
             f"{text} is more than {_MAX_STEPS} steps; from the second step on, memory repeats"
         )
     return count
+
+
+_MAX_DIGITS = 10
 
 
 def _positive_integer(text: str, quantity: str) -> int:
@@ -147,6 +148,11 @@ def add_name_argument(parser: argparse.ArgumentParser) -> None:
     """Add ``--name`` of a command that serves something."""
     text = "Another accepted host name of this machine, such as a proxy's (repeatable)."
     parser.add_argument("--name", action="append", default=[], metavar="NAME", help=text)
+
+
+_BYTES_DIGITS = 5
+"""Digits from which a number without a unit is bytes."""
+_GIGABYTES = re.compile(r"\s*gb?$", re.IGNORECASE)
 
 
 def size_in_gib(text: str) -> str:

@@ -5,8 +5,6 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-_LENGTH_OR_BATCH = re.compile(r"seq|ctx|cont|len|tok|batch|window")
-"""Words of flags about the size of a step, for which none is suggested that splits the job over GPUs."""
 _HINTS = {
     **dict.fromkeys(
         ("--offload", "--offloading"),
@@ -17,11 +15,6 @@ _HINTS = {
         "no flag describes this method; give the launch line, as in vramtop fit -- python train.py",
     ),
 }
-_NEAR = 0.75
-"""Likeness (``difflib``) from which a flag is one that was mistyped: ``precison``; not ``unsloth`` and ``use``."""
-_MOST = 3
-_SHORTEST_BEGINNING = 3
-"""An unknown flag needs this many letters to be completed to a known one."""
 
 
 def meant_by(name: str, actions: Mapping[str, Any]) -> str | None:
@@ -64,6 +57,15 @@ def _setting_with_value(word: str, keys: Mapping[str, str]) -> str | None:
         if word in field_help(key).choices:
             return f"{flag} {word}"
     return None
+
+
+_LENGTH_OR_BATCH = re.compile(r"seq|ctx|cont|len|tok|batch|window")
+"""Words of flags about the size of a step, for which none is suggested that splits the job over GPUs."""
+_NEAR = 0.75
+"""Likeness (``difflib``) from which a flag is one that was mistyped: ``precison``; not ``unsloth`` and ``use``."""
+_MOST = 3
+_SHORTEST_BEGINNING = 3
+"""An unknown flag needs this many letters to be completed to a known one."""
 
 
 def _near(name: str, actions: Mapping[str, Any]) -> list[str]:

@@ -35,22 +35,6 @@ _KEYS_WITHOUT_FLAG = (
 _TABLES_WITHOUT_FLAGS = ("software", "run", "unsure", "rollout", "saving", "zero", "program")
 """Tables that are rarely given outside of a job file; ``--set`` reaches them."""
 _PREFIXED_TABLES = ("lora", "inference")
-_HEADINGS = {
-    "model": "model",
-    "training": "training step",
-    "lora": "LoRA and QLoRA",
-    "parallel": "several GPUs",
-    "inference": "inference (--mode inference)",
-}
-"""Heading of each table's flags in the help, in their order there."""
-_WITHOUT_VALUE = {"training.activation_checkpointing": "full", "parallel.cpu_offload": "all"}
-"""The value of a flag that stands alone, of keys that are not true or false."""
-_USUAL_HEADING = "common settings"
-_FAMILIAR_HEADING = "other tools' names for these settings (with - or _)"
-_USUAL = (
-    *("--batch-size", "--seq-len", "--lora", "--qlora", "--bf16", "--fp16", "--gradient-checkpointing", "--optim"),
-    *("--flash-attention", "--fsdp", "--ddp", "--zero"),
-)
 JOB_HELP = (
     "Job file (TOML), configuration of another tool (axolotl, LLaMA-Factory, torchtune, ...), model (built-in name, "
     "hub id in the local cache, folder with a config.json, module:callable), script (train.py, train.ipynb), or a "
@@ -104,9 +88,29 @@ def flags_by_key() -> dict[str, str]:
     return {key: flag for flag, key in job_flags().items()}
 
 
+_WITHOUT_VALUE = {"training.activation_checkpointing": "full", "parallel.cpu_offload": "all"}
+"""The value of a flag that stands alone, of keys that are not true or false."""
+
+
 def value_alone(key: str) -> str | None:
     """Return the value of a key's flag without a value, such as ``--compile``; None: it needs one."""
     return "true" if is_switch(key) else _WITHOUT_VALUE.get(key)
+
+
+_HEADINGS = {
+    "model": "model",
+    "training": "training step",
+    "lora": "LoRA and QLoRA",
+    "parallel": "several GPUs",
+    "inference": "inference (--mode inference)",
+}
+"""Heading of each table's flags in the help, in their order there."""
+_USUAL_HEADING = "common settings"
+_FAMILIAR_HEADING = "other tools' names for these settings (with - or _)"
+_USUAL = (
+    *("--batch-size", "--seq-len", "--lora", "--qlora", "--bf16", "--fp16", "--gradient-checkpointing", "--optim"),
+    *("--flash-attention", "--fsdp", "--ddp", "--zero"),
+)
 
 
 def add_job_arguments(parser: argparse.ArgumentParser) -> None:

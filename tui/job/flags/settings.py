@@ -45,37 +45,7 @@ from .values import (
     tokens,
 )
 
-_MADE_OF_SEVERAL = frozenset(
-    (
-        AMP,
-        BITS,
-        COMPLETION,
-        FP8,
-        GLOBAL_BATCH,
-        METHOD,
-        NODES,
-        PROCESSES,
-        PROMPT,
-        RANDOM,
-        SERVED,
-        SPREAD,
-        TUNING,
-        WEIGHTS,
-    )
-)
 _PRECISION, _AUTOCAST = "training.precision", "lora.autocast"
-_OTHER_NAMES = {
-    "training.optimizer": optimizer,
-    _PRECISION: precision,
-    "model.attention": attention,
-    LENGTH: tokens,
-    "lora.targets": lora_targets,
-    "parallel.context": context_ranks,
-    "model.task": task,
-}
-"""Keys whose flag takes other tools' words for the values too, or refuses what is meant for another one."""
-_USUAL_PART = 512
-"""Tokens of a prompt or a completion where only the other one is given: a usual default of TRL's."""
 _SHARD, _REPLICATE, _STRATEGY = "parallel.data_shard", "parallel.data_replicate", "parallel.strategy"
 _MICRO_BATCH, _ACCUMULATION = "training.micro_batch", "training.gradient_accumulation"
 
@@ -268,6 +238,26 @@ def _version_of_fsdp(found: dict[str, tuple[Any, str]], gpus: int | None) -> Ite
         yield f"--fsdp {count} --gpus {gpus} is taken for FSDP{count} over {gpus} GPUs."
 
 
+_MADE_OF_SEVERAL = frozenset(
+    (
+        AMP,
+        BITS,
+        COMPLETION,
+        FP8,
+        GLOBAL_BATCH,
+        METHOD,
+        NODES,
+        PROCESSES,
+        PROMPT,
+        RANDOM,
+        SERVED,
+        SPREAD,
+        TUNING,
+        WEIGHTS,
+    )
+)
+
+
 def _is_job_key(key: str) -> bool:
     return key not in _MADE_OF_SEVERAL and not key.startswith((OF_METHOD, OF_INPUT))
 
@@ -305,6 +295,10 @@ def _doubt_random_weights(changes: dict[str, Any], values: Mapping[str, Any]) ->
         )
 
 
+_USUAL_PART = 512
+"""Tokens of a prompt or a completion where only the other one is given: a usual default of TRL's."""
+
+
 def _set_lengths(changes: dict[str, Any], values: Mapping[str, Any]) -> Iterator[str]:
     """Set the length of a sequence from those of its prompt and its completion; yield which of them is a usual one."""
     for key, flag in ((PROMPT, "--max-prompt-length"), (COMPLETION, "--max-completion-length")):
@@ -313,6 +307,18 @@ def _set_lengths(changes: dict[str, Any], values: Mapping[str, Any]) -> Iterator
     changes.setdefault(LENGTH, values.get(PROMPT, _USUAL_PART) + values.get(COMPLETION, _USUAL_PART))
     if COMPLETION in values and values.get(METHOD) == "grpo":
         changes.setdefault("training.loss_length", values[COMPLETION])
+
+
+_OTHER_NAMES = {
+    "training.optimizer": optimizer,
+    _PRECISION: precision,
+    "model.attention": attention,
+    LENGTH: tokens,
+    "lora.targets": lora_targets,
+    "parallel.context": context_ranks,
+    "model.task": task,
+}
+"""Keys whose flag takes other tools' words for the values too, or refuses what is meant for another one."""
 
 
 def _read(flag: str, text: str) -> Mapping[str, Any]:

@@ -35,39 +35,10 @@ OF_INPUT = "input."
 SOFT = "?"
 """Begins a key whose value counts only if no other flag sets that key."""
 LENGTH = "training.sequence_length"
-_MAX_TOKEN_DIGITS = 10
-_SHORTEST_LENGTH = 512
-"""From here on a number behind ``--context`` is a length: sequences are split over far fewer GPUs."""
-_YES, _NO = ("", "true", "yes", "on", "1"), ("false", "no", "off", "0")
-_PRECISIONS = {"bf16-true": "bf16", "16-true": "fp16", "32": "fp32", "32-true": "fp32", "16-mixed": "fp16-mixed"}
-"""Names that Lightning has for precisions."""
-_FSDP_SHARDING = {
-    "full_shard": ("fsdp1", "full"),
-    "shard_grad_op": ("fsdp1", "grad_op"),
-    "hybrid_shard": ("fsdp1", "hybrid"),
-    "hybrid_shard_zero2": ("fsdp1", "hybrid_grad_op"),
-    "no_shard": ("ddp", "full"),
-}
-_FSDP_SHARDING_BY_NUMBER = ("full_shard", "shard_grad_op", "no_shard", "hybrid_shard", "hybrid_shard_zero2")
-_FLASH = {
-    **dict.fromkeys(("", "true", "2", "fa2", "auto"), "flash_attention_2"),
-    **dict.fromkeys(("3", "fa3"), "flash_attention_3"),
-    **dict.fromkeys(("false", "disabled", "sdpa"), "sdpa"),
-}
-_TASKS = {
-    **dict.fromkeys(("clm", "causal", "text-generation", "lm"), "causal-lm"),
-    **dict.fromkeys(("mlm", "fill-mask"), "masked-lm"),
-    **dict.fromkeys(("seq-cls", "classification", "text-classification"), "sequence-classification"),
-    **dict.fromkeys(("token-cls", "ner"), "token-classification"),
-    **dict.fromkeys(("seq-2-seq-lm", "seq2seq", "translation", "summarization"), "seq2seq-lm"),
-    **dict.fromkeys(("question-ans", "qa"), "question-answering"),
-}
-"""Names that peft's ``TaskType`` and transformers' pipelines have for tasks."""
 METHODS = ("sft", "dpo", "grpo", "orpo", "kto", "rloo", "reward")
 GENERATING = ("grpo", "rloo")
 TRL_BATCH = 8
 """Sequences of a device in TRL, whose GRPO and RLOO compare as many completions of a prompt (``GRPOConfig``)."""
-_METHODS_BY_WORD = {**{name: name for name in METHODS}, "rm": "reward", "reward-modeling": "reward"}
 
 
 def same_as(key: str) -> Reader:
@@ -78,6 +49,9 @@ def same_as(key: str) -> Reader:
 def fixed(settings: Settings) -> Reader:
     """Return a reader of a flag without a value."""
     return lambda _: settings
+
+
+_YES, _NO = ("", "true", "yes", "on", "1"), ("false", "no", "off", "0")
 
 
 def switch(on: Settings, off: Settings | None = None) -> Reader:
@@ -105,6 +79,9 @@ def named(values: Mapping[str, Settings]) -> Reader:
     return read
 
 
+_MAX_TOKEN_DIGITS = 10
+
+
 def tokens(text: str) -> Settings:
     """Read a number of tokens: ``4096``, ``4,096``, ``4k`` or ``1m``."""
     plain = text.replace(",", "").replace("_", "").lower()
@@ -113,6 +90,10 @@ def tokens(text: str) -> Settings:
     if not digits.removeprefix("-").isdecimal() or len(digits) > _MAX_TOKEN_DIGITS:
         raise InputError(f"{text!r} is not a number of tokens, such as 4096 or 4k")
     return {LENGTH: int(digits) * unit}
+
+
+_SHORTEST_LENGTH = 512
+"""From here on a number behind ``--context`` is a length: sequences are split over far fewer GPUs."""
 
 
 def context_ranks(text: str) -> Settings:
@@ -184,6 +165,10 @@ def dtype(text: str) -> Settings:
     return {WEIGHTS: found} if found else {}
 
 
+_PRECISIONS = {"bf16-true": "bf16", "16-true": "fp16", "32": "fp32", "32-true": "fp32", "16-mixed": "fp16-mixed"}
+"""Names that Lightning has for precisions."""
+
+
 def precision(text: str) -> Settings:
     """Read a precision by its own name here, or by that of torch or Lightning."""
     return {"training.precision": {**DTYPE_NAMES, **_PRECISIONS}.get(text.lower(), text)}
@@ -246,6 +231,13 @@ def cache_dtype(text: str) -> Settings:
     return {"inference.cache_dtype": "fp8" if word.startswith("fp8") else "auto" if word in DTYPE_NAMES else word}
 
 
+_FLASH = {
+    **dict.fromkeys(("", "true", "2", "fa2", "auto"), "flash_attention_2"),
+    **dict.fromkeys(("3", "fa3"), "flash_attention_3"),
+    **dict.fromkeys(("false", "disabled", "sdpa"), "sdpa"),
+}
+
+
 def flash_attention(text: str) -> Settings:
     """Read ``--flash-attn [fa2]``."""
     if text.lower() not in _FLASH:
@@ -270,6 +262,15 @@ def checkpointing(text: str) -> Settings:
     return switch({key: "full"}, {key: "none"})(text)
 
 
+_FSDP_SHARDING = {
+    "full_shard": ("fsdp1", "full"),
+    "shard_grad_op": ("fsdp1", "grad_op"),
+    "hybrid_shard": ("fsdp1", "hybrid"),
+    "hybrid_shard_zero2": ("fsdp1", "hybrid_grad_op"),
+    "no_shard": ("ddp", "full"),
+}
+
+
 def fsdp(text: str) -> Settings:
     """Read ``--fsdp N``, or the words of the Trainer: ``--fsdp "full_shard auto_wrap offload"``."""
     if not text or text.isdecimal():
@@ -285,6 +286,9 @@ def fsdp(text: str) -> Settings:
     return {"parallel.strategy": strategy, "parallel.sharding": sharding, SPREAD: True, **offload}
 
 
+_FSDP_SHARDING_BY_NUMBER = ("full_shard", "shard_grad_op", "no_shard", "hybrid_shard", "hybrid_shard_zero2")
+
+
 def sharding_strategy(text: str) -> Settings:
     """Read accelerate's ``--fsdp_sharding_strategy``: a word, or its number."""
     numbered = dict(zip("12345", _FSDP_SHARDING_BY_NUMBER, strict=True))
@@ -295,6 +299,18 @@ def ddp(text: str) -> Settings:
     """Read ``--ddp [N]``."""
     count = number("parallel.data_replicate")(text) if text else {}
     return {"parallel.strategy": "ddp", SPREAD: True, **count}
+
+
+_TASKS = {
+    **dict.fromkeys(("clm", "causal", "text-generation", "lm"), "causal-lm"),
+    **dict.fromkeys(("mlm", "fill-mask"), "masked-lm"),
+    **dict.fromkeys(("seq-cls", "classification", "text-classification"), "sequence-classification"),
+    **dict.fromkeys(("token-cls", "ner"), "token-classification"),
+    **dict.fromkeys(("seq-2-seq-lm", "seq2seq", "translation", "summarization"), "seq2seq-lm"),
+    **dict.fromkeys(("question-ans", "qa"), "question-answering"),
+}
+"""Names that peft's ``TaskType`` and transformers' pipelines have for tasks."""
+_METHODS_BY_WORD = {**{name: name for name in METHODS}, "rm": "reward", "reward-modeling": "reward"}
 
 
 def task(text: str) -> Settings:

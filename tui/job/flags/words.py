@@ -9,14 +9,6 @@ from .job_flags import IGNORED_FLAGS, IGNORED_SWITCHES, job_flags, value_alone
 
 _ONE_DASH = re.compile(r"-[A-Za-z][A-Za-z-]+[0-9]?")
 """``-b4`` is ``-b 4``."""
-_SWITCH_WORDS = ("true", "false", "yes", "no", "on", "off")
-_FURTHER_WORDS = {
-    "--fsdp": ("full_shard", "shard_grad_op", "hybrid_shard", "no_shard"),
-    "--flash-attention": ("fa2", "fa3", "auto", "disabled", "sdpa"),
-    "--activation-checkpointing": ("none", "full", "selective"),
-    "--cpu-offload": ("none", "optimizer", "all"),
-}
-"""Words that may follow a flag whose value is optional, by the first of its names."""
 
 
 def normal_words(words: Sequence[str], flags: Container[str] = ()) -> list[str]:
@@ -60,6 +52,16 @@ def flag_names() -> frozenset[str]:
 def _is_value(word: str, values: frozenset[str]) -> bool:
     first = word.lower().replace(",", " ").split()[:1]
     return word.isdecimal() or first == ["auto_wrap"] or (bool(first) and first[0] in values)
+
+
+_SWITCH_WORDS = ("true", "false", "yes", "no", "on", "off")
+_FURTHER_WORDS = {
+    "--fsdp": ("full_shard", "shard_grad_op", "hybrid_shard", "no_shard"),
+    "--flash-attention": ("fa2", "fa3", "auto", "disabled", "sdpa"),
+    "--activation-checkpointing": ("none", "full", "selective"),
+    "--cpu-offload": ("none", "optimizer", "all"),
+}
+"""Words that may follow a flag whose value is optional, by the first of its names."""
 
 
 def _optional_values() -> Iterator[tuple[str, frozenset[str]]]:

@@ -23,7 +23,6 @@ SERVING, ENGINE = "inference", "inference.engine"
 PROGRAM = ("program.command", "program.python", "program.steps")
 """The fields of a program that is rehearsed, which has no others."""
 _MODE = "training.mode"
-_TRAINABLE = "training.trainable"
 FIELDS_THAT_HIDE_OTHERS = (TUNING, _MODE, ENGINE)
 _TABLES: tuple[tuple[str, type[msgspec.Struct]], ...] = (
     ("model", ModelSpec),
@@ -32,16 +31,10 @@ _TABLES: tuple[tuple[str, type[msgspec.Struct]], ...] = (
     ("inference", Inference),
     ("parallel", Parallel),
 )
-_DEFAULT_TABLES: Mapping[str, msgspec.Struct] = {"lora": Lora(), "inference": Inference(), "program": Program()}
-"""The defaults of tables that a job may lack."""
 _KEYS_WITHOUT_FIELD = (
     *("model.config", "model.code_folder", "parallel.tensor_plan", "parallel.device_map", "parallel.max_memory"),
     *("training.trainable_parameters", "training.optimizer_options", "target.devices"),
 )
-_ADAPTERS_WITHOUT_FIELD = tuple(
-    field.encode_name for field in msgspec.structs.fields(Lora) if field.type == bool | None
-)
-_SERVING_KEYS = tuple(f"{SERVING}.{field.encode_name}" for field in msgspec.structs.fields(Inference))
 _LABELS = {
     "model.id": "model",
     "training.micro_batch": "micro-batch",
@@ -84,6 +77,10 @@ def job_fields() -> tuple[JobField, ...]:
     return tuple(found)
 
 
+_DEFAULT_TABLES: Mapping[str, msgspec.Struct] = {"lora": Lora(), "inference": Inference(), "program": Program()}
+"""The defaults of tables that a job may lack."""
+
+
 def field_value(job: Job, key: str) -> Any:
     """Return the job's value of a field; for a table that the job lacks, the default."""
     if key == TUNING:
@@ -123,6 +120,10 @@ def parse_text(field: JobField, text: str) -> Any:
     return text
 
 
+_TRAINABLE = "training.trainable"
+_SERVING_KEYS = tuple(f"{SERVING}.{field.encode_name}" for field in msgspec.structs.fields(Inference))
+
+
 def build_job(base: Job, values: Mapping[str, Any]) -> Job:
     """Return the job with the values of the form.
 
@@ -147,6 +148,11 @@ def build_job(base: Job, values: Mapping[str, Any]) -> Job:
     if changes.get(MODEL, base.model.id) != base.model.id and changes.get(_TRAINABLE) is None:
         changes.pop(_TRAINABLE, None)  # nothing is said of the new model, so it is uncertain what trains
     return with_changes(base, with_old_model_removed(base, changes), where="the form")
+
+
+_ADAPTERS_WITHOUT_FIELD = tuple(
+    field.encode_name for field in msgspec.structs.fields(Lora) if field.type == bool | None
+)
 
 
 def _without_field(base: Job) -> dict[str, Any]:

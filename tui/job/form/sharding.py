@@ -10,7 +10,6 @@ SHARDING, GPUS = "sharding", "gpus"
 """Fields of the form that stand for the three keys."""
 STRATEGY, SHARD, REPLICATE = "parallel.strategy", "parallel.data_shard", "parallel.data_replicate"
 SHARDING_KEYS = (STRATEGY, SHARD, REPLICATE)
-_NONE, _COPIES = "none", "ddp"
 _WORDS = {
     "none": "none",
     "ddp": "DDP",
@@ -40,6 +39,9 @@ def shown_sharding(values: Mapping[str, Any]) -> dict[str, Any]:
     shard, replicate = values[SHARD], values[REPLICATE]
     gpus = None if shard is None or replicate is None else shard * replicate
     return {SHARDING: None if values[STRATEGY] is None else sharding_word(values[STRATEGY]), GPUS: gpus}
+
+
+_NONE, _COPIES = "none", "ddp"
 
 
 def with_sharding(word: str, *, gpus: int, usual_gpus: int) -> dict[str, Any]:

@@ -143,10 +143,6 @@ def _default_span(life_seconds: float, *, ended: bool) -> int:
     return 0 if life_seconds <= (SPANS[0] or 0) else 1
 
 
-_LABEL_WIDTH, _FIGURES_WIDTH = 10, 28
-_CACHED = "▒"
-
-
 def run_graph_data(row: ProcessRow, history: Readings, *, span_seconds: float, now: float) -> RunGraphData:
     """Return the graph of the process's memory over time in front of its budget."""
     budget, total = row.budget, row.gpu.total_bytes
@@ -179,6 +175,9 @@ def legend_content(row: ProcessRow, graph: RunGraphData, span_label: str) -> Con
     if graph.lines and graph.lines[0].char == GPU_TOTAL:
         words.append(f"{GPU_TOTAL} the GPU")
     return Content.styled("  ".join(words), MUTED)
+
+
+_LABEL_WIDTH, _FIGURES_WIDTH = 10, 28
 
 
 def bars_content(row: ProcessRow, width: int, *, now: float) -> Content:
@@ -222,6 +221,9 @@ def _held_line(row: ProcessRow, scale: int, cells: int) -> Content:
     size = f"{format_gib(used)} of {format_gib(row.gpu.total_bytes)} GiB"
     tail = f"│ {format_gib(used)} at its end" if row.ended_at is not None else f"│ {size}"
     return Content.assemble(f"{f'GPU {row.gpu.label}':<{_LABEL_WIDTH}}", bar_content(drawn), tail)
+
+
+_CACHED = "▒"
 
 
 def _held_parts(row: ProcessRow) -> Sequence[BarSegment]:

@@ -27,14 +27,6 @@ from ...widgets.cell_rows import AxesGraph, AxisLines
 from ..step.step_graph import GPU_TOTAL, MAX_GPU_TO_PEAK, STACK_ORDER, cell_parts, split_cell
 
 EXPECTED, BOUND = "━", "┄"
-_FULL = "█"
-_STEPS = 8
-_CURVE_EIGHTHS = 4
-"""Minimum thickness of the curve, in eighths of a row."""
-_PATTERNS = (("▓", " "), ("▒", "░"))
-"""Held memory and memory still to come, of every other layer: without colour they are told apart by their patterns."""
-_HELD_SHARE, _COMING_SHARE = 0.62, 0.24
-"""Share of a component's colour in held memory and in memory still to come; the rest is background."""
 
 
 class LevelLine(msgspec.Struct, frozen=True):
@@ -66,6 +58,9 @@ class RunGraphData(msgspec.Struct, frozen=True, kw_only=True):
     """The upper bound of the budget, beyond which the run is red; None: not known, or a guess."""
     colour: str | None = None
     """Colour of the curve."""
+
+
+_STEPS = 8
 
 
 def run_graph_rows(
@@ -133,6 +128,10 @@ def _write_labels(rows: list[list[Cell]], levels: Sequence[int], data: RunGraphD
                 break
 
 
+_CURVE_EIGHTHS = 4
+"""Minimum thickness of the curve, in eighths of a row."""
+
+
 def _is_flat(levels: Sequence[int], start: int, end: int, y: int) -> bool:
     """Return True if the curve does not pass through these columns of a row, counted from the bottom."""
     return all(not 0 < level - y * _STEPS < _STEPS + _CURVE_EIGHTHS for level in levels[start:end])
@@ -183,6 +182,9 @@ class _Band(msgspec.Struct, frozen=True):
     ground: str | None
 
 
+_FULL = "█"
+
+
 def _cell(reach: int, band: _Band, curve: str, *, mark: str | None) -> Cell:
     """Return the cell of a column whose curve is ``reach`` eighths above the bottom of this row."""
     if 0 < reach < _STEPS:
@@ -203,6 +205,10 @@ def _with_line(row: list[Cell], levels: Sequence[int], y: int, band: _Band, line
         if not crest:
             row[x] = Cell(line.char, line.colour, band.held.ground or band.held.colour if reach > 0 else band.ground)
     return row
+
+
+_HELD_SHARE, _COMING_SHARE = 0.62, 0.24
+"""Share of a component's colour in held memory and in memory still to come; the rest is background."""
 
 
 def _bands(data: RunGraphData, height: int, *, ground: str, patterns: bool) -> list[_Band]:
@@ -241,6 +247,8 @@ def _stack(data: RunGraphData) -> list[_Layer]:
 
 _Parts = Sequence[tuple[tuple[int, str] | None, int]]
 """(Number and colour, eighths) of the layers in a row, from the bottom; None: nothing."""
+_PATTERNS = (("▓", " "), ("▒", "░"))
+"""Held memory and memory still to come, of every other layer: without colour they are told apart by their patterns."""
 
 
 def _band(parts: _Parts, beyond: str, ground: str, *, patterns: bool) -> _Band:

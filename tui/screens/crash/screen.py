@@ -39,8 +39,6 @@ CRASH_KEYS: list[BindingType] = [
     bind("crash.open_file", "open_file", "Open"),
     bind("job.step", "step", "Step", help_text="show the predicted step beside an opened snapshot"),
 ]
-
-
 _ASK = "Open a file of the run: {key} asks for a log with torch's out-of-memory message, or a memory snapshot."
 _NO_FAILURE = "No out-of-memory error was found in this log."
 
@@ -205,10 +203,6 @@ class CrashScreen(Screen[None]):
             yield from output.wrapped(flags, indent=8 * " ")
 
 
-_MAX_BYTES = 256 * 2**20
-"""A larger snapshot, which takes ten seconds and more to read, is opened only if the user asks for it."""
-
-
 def open_crash(app: BoardApp) -> None:
     """Explain the process under the cursor if it ended out of memory; otherwise ask for a file."""
     row = app.selected_process
@@ -243,6 +237,10 @@ def _finder(app: BoardApp, pid: int) -> Callable[[], OpenedFile | None]:
         return OpenedFile(name=str(path), content=content)
 
     return find
+
+
+_MAX_BYTES = 256 * 2**20
+"""A larger snapshot, which takes ten seconds and more to read, is opened only if the user asks for it."""
 
 
 def _snapshots(folders: list[Path], pid: int) -> Iterator[Path]:

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
 _SPANS_SECONDS = (60.0, 300.0, 900.0, 3600.0)
 _MIN_HEIGHT_WITH_TIMELINE = 4
-_UPPER_BOUND, _MOMENT = "┄", "┊"
-_SHOWN_BESIDE_BYTES = GIB // 10
 
 
 def graph_lines(gpu: GpuRow, history: Readings, shape: PanelShape, now: float) -> list[Content]:
@@ -92,6 +90,9 @@ class _Graph(msgspec.Struct, frozen=True, kw_only=True):
         return self.height - 1 - min(self.height - 1, size_bytes * self.height // self.top_bytes)
 
 
+_UPPER_BOUND, _MOMENT = "┄", "┊"
+
+
 @lru_cache(maxsize=64)
 def _drawn(graph: _Graph, shape: PanelShape, beyond: str, bound_colour: str) -> tuple[Content, ...]:
     """Return the lines; cached, as a column spans several readings and rarely changes."""
@@ -120,6 +121,9 @@ def _drawn(graph: _Graph, shape: PanelShape, beyond: str, bound_colour: str) -> 
         panel_line(label, bar_content(cells), Content.styled(note, MUTED), shape)
         for label, cells, note in zip(labels, rows, notes, strict=True)
     )
+
+
+_SHOWN_BESIDE_BYTES = GIB // 10
 
 
 def _notes(graph: _Graph, lines: int) -> list[str]:

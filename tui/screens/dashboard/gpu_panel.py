@@ -44,15 +44,7 @@ if TYPE_CHECKING:
     from ...draw.memory_graph import Readings
 
 
-_NAME_WIDTH = 38
-"""Most cells for the name of a GPU in a wide panel, with the frame."""
-_FRAME_CELLS = 9
-"""Corners, blanks, and a piece of the rule between the name and the figures of a panel."""
 _MIN_BAR_WIDTH = 12
-_IN_USE_WIDTH = 60
-"""Width of figures that say ``in use``; where there is less room, the bar alone says it."""
-_ALWAYS = 3
-"""The figures that are worth more than these words: utilisation, power, temperature."""
 
 
 def panel_lines(
@@ -96,6 +88,12 @@ def _jobless_lines(gpu: GpuRow, shape: PanelShape, stale_seconds: float | None) 
     ]
 
 
+_NAME_WIDTH = 38
+"""Most cells for the name of a GPU in a wide panel, with the frame."""
+_FRAME_CELLS = 9
+"""Corners, blanks, and a piece of the rule between the name and the figures of a panel."""
+
+
 def _title(corners: str, reading: GpuReading, style: str, shape: PanelShape, stale_seconds: float | None) -> Content:
     name = _name(reading)
     least = min(name.cell_length + _FRAME_CELLS, _NAME_WIDTH)
@@ -124,6 +122,12 @@ def _name(reading: GpuReading) -> Content:
     if reading.shares_host_memory:
         name = f"{name} (host's memory)"
     return Content.assemble((f"{reading.label} ", "bold"), name)
+
+
+_IN_USE_WIDTH = 60
+"""Width of figures that say ``in use``; where there is less room, the bar alone says it."""
+_ALWAYS = 3
+"""The figures that are worth more than these words: utilisation, power, temperature."""
 
 
 def _figures(reading: GpuReading, width: int, stale_seconds: float | None) -> Content:

@@ -44,21 +44,15 @@ if TYPE_CHECKING:
     from ..feed import BoardFeed
 
 
-_STATUS_WIDTH = 20
 _UTIL_WIDTH = 5
 _MIN_UTIL_WIDTH = 72
 """Width of lines with utilisation."""
 _MIN_JOB_WIDTH = 100
 """Width of lines with the job."""
-_MIN_HARDWARE_WIDTH, _MIN_BOTH_WIDTH = 95, 115
-"""Width of lines, without the names of GPUs, with power, temperature and what slows the GPU down; with jobs, too."""
 _HARDWARE_WIDTH = 20
-_JOB_WIDTH = 22
 _INDEX_WIDTH = 2
 _NUMBER_WIDTH, _MAX_HOST_WIDTH = 4, 20
 """Width of the number of a GPU or MIG device beside the name of its host, and the most that this name gets."""
-_PROFILE_WIDTH = 12
-"""Length of ``1c.7g.141gb``, plus one."""
 
 
 def gpu_name_width(gpus: Sequence[GpuRow]) -> int:
@@ -116,6 +110,10 @@ def gpu_row_line(
     return Content.assemble(index, drawn, " ", words).truncate(width)
 
 
+_PROFILE_WIDTH = 12
+"""Length of ``1c.7g.141gb``, plus one."""
+
+
 def _title(reading: GpuReading) -> str:
     """Return the name, such as ``0`` or ``0:3 1g.10gb``."""
     if not isinstance(reading, MigDevice):
@@ -137,6 +135,10 @@ def _bar(gpu: GpuRow, room: int) -> Content:
     return Content.styled(set_cell_size(shorten(f"n/a: {printable(reason)}", room), room + 1), MUTED)
 
 
+_MIN_HARDWARE_WIDTH, _MIN_BOTH_WIDTH = 95, 115
+"""Width of lines, without the names of GPUs, with power, temperature and what slows the GPU down; with jobs, too."""
+
+
 def shows_hardware(width: int, *, jobs: bool) -> bool:
     """Return True if lines have power and temperature, beside the jobs if there are any.
 
@@ -150,6 +152,10 @@ def shows_hardware(width: int, *, jobs: bool) -> bool:
 def names_jobs(gpus: Sequence[GpuRow]) -> bool:
     """Return True if the line of some GPU names a job or, of a MIG device, a process."""
     return any(row.job or isinstance(gpu.reading, MigDevice) for gpu in gpus for row in gpu.rows)
+
+
+_STATUS_WIDTH = 20
+_JOB_WIDTH = 22
 
 
 def gpu_row_titles(width: int, *, names: int = _INDEX_WIDTH, jobs: bool = True, hosts: bool = False) -> Content:

@@ -24,12 +24,6 @@ if TYPE_CHECKING:
     from ..feed import BoardFeed
 
 
-_MAX_ANOMALY_LINES = 2
-"""Lines about anomalies of GPUs: the rest of the screen is for the GPUs themselves."""
-_MAX_GPU_FAULTS = 2
-"""Sentences about faults of whole GPUs."""
-
-
 def header_line(board: Board | None, feed: BoardFeed, width: int) -> Content:
     """Return the machine at the left, and interval and time of the readings at the right."""
     left: list[Content | str] = [Content.styled("vramtop", "bold")]
@@ -122,6 +116,10 @@ def _planning_lines(board: Board) -> list[Content]:
     return lines
 
 
+_MAX_GPU_FAULTS = 2
+"""Sentences about faults of whole GPUs."""
+
+
 def _gpu_faults(board: Board, width: int) -> list[Content]:
     """Return faults of whole GPUs; GPUs with the same fault share a line."""
     gpus: dict[str, list[str]] = {}
@@ -138,6 +136,10 @@ def _gpu_faults(board: Board, width: int) -> list[Content]:
         rest = [gpu.label for gpu in board.snapshot.gpus if gpu.label in unnamed]
         lines += _alarm_lines(f"{words}{gpu_list(rest, most=8)}: more faults; vramtop --once shows all of them", width)
     return lines
+
+
+_MAX_ANOMALY_LINES = 2
+"""Lines about anomalies of GPUs: the rest of the screen is for the GPUs themselves."""
 
 
 def _anomaly_lines(board: Board) -> list[Content]:

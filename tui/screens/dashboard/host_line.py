@@ -18,8 +18,6 @@ MIN_HEIGHT = 30
 """Lines of a terminal in which there is room for this one."""
 _MIN_OTHER_LINES = 20
 """Lines for everything but the GPUs."""
-_HIGH_RAM = 0.95
-"""From this share of the RAM on, the kernel may soon end a process."""
 
 
 def has_room(height: int, gpus: int) -> bool:
@@ -43,6 +41,10 @@ def _cpu(load: HostLoad) -> Content:
         return Content(f"CPU {busy}")
     cores = "core" if load.cpus == 1 else "cores"
     return Content(f"CPU {busy} of {load.cpus:g} {cores}{' (container)' if load.cpu_limited else ''}")
+
+
+_HIGH_RAM = 0.95
+"""From this share of the RAM on, the kernel may soon end a process."""
 
 
 def _ram(load: HostLoad) -> Content:

@@ -20,20 +20,14 @@ if TYPE_CHECKING:
 PanelNeed = Literal["jobless", "calm", "diverging"]
 """A GPU without a budget; one whose jobs are within their budgets; one with a job that is not."""
 MIN_WIDTH = 78
-_MIN_WIDTH_OF_TWO = 160
-"""From this width on panels stand side by side."""
 _MIN_GRAPH, _CALM_GRAPH, _MAX_GRAPH = 2, 4, 9
 """Heights of graphs: the lowest, the highest of a calm job above or below one that diverges, and the highest of all."""
-_MAX_GRAPH_SHARE = 0.35
-"""Share of a tall terminal that one graph may take."""
-_LEAST: Mapping[PanelNeed, int] = {"jobless": JOBLESS_LINES, "calm": FRAME_LINES, "diverging": FRAME_LINES}
 _WANTED: Mapping[PanelNeed, int] = {
     "jobless": JOBLESS_LINES,
     "calm": FRAME_LINES + _CALM_GRAPH,
     "diverging": FRAME_LINES + _MAX_GRAPH,
 }
 """Lines without graphs, and with graphs of good size."""
-_WANTED_WHERE_ROOM_IS_SHORT: Mapping[PanelNeed, int] = {**_WANTED, "calm": FRAME_LINES}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +50,10 @@ def panel_needs(gpus: Sequence[GpuRow]) -> list[PanelNeed]:
     return needs
 
 
+_MIN_WIDTH_OF_TWO = 160
+"""From this width on panels stand side by side."""
+
+
 @lru_cache(maxsize=4)
 def place_panels(needs: tuple[PanelNeed, ...], *, width: int, room: int) -> tuple[PanelPlace, ...] | None:
     """Place all panels in columns, one below the other; None: they do not fit.
@@ -76,6 +74,10 @@ def place_panels(needs: tuple[PanelNeed, ...], *, width: int, room: int) -> tupl
     return None
 
 
+_LEAST: Mapping[PanelNeed, int] = {"jobless": JOBLESS_LINES, "calm": FRAME_LINES, "diverging": FRAME_LINES}
+_WANTED_WHERE_ROOM_IS_SHORT: Mapping[PanelNeed, int] = {**_WANTED, "calm": FRAME_LINES}
+
+
 def _columns(needs: tuple[PanelNeed, ...], count: int, room: int) -> list[tuple[PanelNeed, ...]]:
     """Return the panels of each column, from the top, so that the highest column is as low as possible."""
     each = max(1, ceil(len(needs) / count))
@@ -89,6 +91,10 @@ def _columns(needs: tuple[PanelNeed, ...], count: int, room: int) -> list[tuple[
 
 def _sum(heights: Mapping[PanelNeed, int], column: Sequence[PanelNeed]) -> int:
     return sum(heights[need] for need in column)
+
+
+_MAX_GRAPH_SHARE = 0.35
+"""Share of a tall terminal that one graph may take."""
 
 
 def _placed(columns: Sequence[Sequence[PanelNeed]], *, width: int, room: int) -> tuple[PanelPlace, ...]:

@@ -25,12 +25,7 @@ if TYPE_CHECKING:
 
 
 _USER_WIDTH = 9
-_MAX_GPU_PARTS = 3
-"""Maximum of ranges of GPUs that are named; of more, only the first are."""
 STATUS_WIDTH = 12
-_PYTHON = re.compile(r"(python|pypy)[\d.]*t?")
-_PYTHON_OPTION = re.compile(r"-([bBdEiIOPqsSuvx]+|[WX].*)")
-"""Options before the script that say nothing about what runs."""
 
 
 def process_user(row: ProcessRow) -> str:
@@ -70,6 +65,11 @@ def process_command(row: ProcessRow, *, label: bool = True) -> str:
     return f"{what}: {command}" if label and (what := _what(row, row.job)) else command
 
 
+_PYTHON = re.compile(r"(python|pypy)[\d.]*t?")
+_PYTHON_OPTION = re.compile(r"-([bBdEiIOPqsSuvx]+|[WX].*)")
+"""Options before the script that say nothing about what runs."""
+
+
 def without_folder(command: str) -> str:
     """Return a command line without what is the same for most and leaves little room: folders, and Python's options."""
     words = command.split(" ")
@@ -104,6 +104,10 @@ def group_gpus(group: ProcessGroup) -> str:
     """Return its GPUs in the shortest form: ``0-7``."""
     places = {row.gpu.order: row.gpu.column_label for row in group.rows}
     return short_gpu_list(places[order] for order in sorted(places))
+
+
+_MAX_GPU_PARTS = 3
+"""Maximum of ranges of GPUs that are named; of more, only the first are."""
 
 
 def short_gpu_list(labels: Iterable[str]) -> str:

@@ -144,14 +144,11 @@ FIGURE_COLUMNS = (
 )  # fmt: skip
 _FIGURES: dict[ColumnName, ProcessFigure] = {column.name: column.figure for column in FIGURE_COLUMNS if column.figure}
 _NOTHING = CellText("")
-_UNKNOWN = CellText("-", "muted")
 PROCESS_COLUMNS: tuple[ColumnName, ...] = (
     *("PID", "GPU", "VRAM GiB", "COMMAND", "USER", "SM %", "CPU %", "UP", "RAM GiB", "STATUS"),
     *("BW %", "DIFF", "BUDGET"),
 )
 """Columns of the view of single processes unless the user chooses: those of other monitors, before the budget's."""
-_EVEN_SHARE = 0.02
-"""Ranks that differ by no more than this share of the highest hold the same."""
 
 
 def default_columns() -> tuple[ColumnName, ...]:
@@ -195,6 +192,9 @@ def _used_cell(row: ProcessRow) -> CellText:
     return CellText(format_gib(row.process.used_bytes), figure_tone(row))
 
 
+_UNKNOWN = CellText("-", "muted")
+
+
 def _budget(row: ProcessRow) -> CellText:
     return _UNKNOWN if row.budget is None else CellText(budget_label(row))
 
@@ -211,6 +211,10 @@ def _of_highest(cell: Callable[[ProcessRow], CellText]) -> Callable[[ProcessGrou
         return _UNKNOWN if (highest := group.highest) is None else cell(highest)
 
     return of_group
+
+
+_EVEN_SHARE = 0.02
+"""Ranks that differ by no more than this share of the highest hold the same."""
 
 
 def _spread(group: ProcessGroup) -> CellText:

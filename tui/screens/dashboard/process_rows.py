@@ -45,8 +45,6 @@ SORTED_BY: dict[SortKey, ColumnName] = {
     "SM": "SM %", "BW": "BW %", "CPU": "CPU %", "RAM": "RAM GiB", "THR": "THR",
 }  # fmt: skip
 """The column of each sort order, in the order in which a key steps through them."""
-_MIN_UNATTRIBUTED_BYTES = 54_000_000
-"""Less unattributed memory would be shown as 0.0 GiB, and gets no row."""
 _OF_ENDED: dict[ColumnName, str] = {
     "DIFF": "-", **{column.name: "-" for column in COLUMNS if column.figure},
 }  # fmt: skip
@@ -227,6 +225,10 @@ def order_key(row: TableRow, by: SortKey) -> tuple[Any, ...]:
 def _unattributed_of(gpu: GpuRow, board: Board) -> list[TableRow]:
     displayed = (each for each in (gpu, *gpu.devices) if board.displays_gpu(each.reading))
     return [row for each in displayed for row in _unattributed(each)]
+
+
+_MIN_UNATTRIBUTED_BYTES = 54_000_000
+"""Less unattributed memory would be shown as 0.0 GiB, and gets no row."""
 
 
 def _unattributed(gpu: GpuRow) -> list[TableRow]:

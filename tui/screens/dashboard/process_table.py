@@ -47,8 +47,6 @@ TABLE_KEYS = (
     *ROW_BINDINGS,
 )  # fmt: skip
 """Keys of the table itself."""
-
-
 _NARROW = 100
 """Below this width, columns are one cell apart, not two."""
 _MARK_SIGNS: dict[Marking, str] = {"none": " ", "some": "~", "all": "*"}

@@ -15,11 +15,6 @@ if TYPE_CHECKING:
     from vramtop.monitor.board.process_groups import GroupKey, ProcessGroup
 
 
-_SMALL_BYTES = 2 * GIB
-"""What the driver itself takes of a GPU is less."""
-_MIN_TOGETHER = 3
-
-
 def run_rows(
     groups: Sequence[ProcessGroup],
     rest: Sequence[TableRow],
@@ -47,6 +42,11 @@ def run_row_count(groups: Sequence[ProcessGroup], rest: Sequence[TableRow], unfo
     tops = (*(_top(group) for group in groups if group.key in unfolded), *_together(rest))
     shown = sum(len(top.group.rows if top.group else top.parts) for top in tops if top.fold and top.key in unfolded)
     return len(groups) + len(_together(rest)) + shown
+
+
+_SMALL_BYTES = 2 * GIB
+"""What the driver itself takes of a GPU is less."""
+_MIN_TOGETHER = 3
 
 
 def _together(rest: Sequence[TableRow]) -> list[TableRow]:

@@ -56,8 +56,6 @@ DASHBOARD_KEYS: list[BindingType] = [
     bind("dashboard.host_line", "host_line", "Host", show=False),
     bind("app.back", "show_all", "Show all"),
 ]
-
-
 _HEAD_LINES = 3
 """Header, summary and footer."""
 

@@ -15,10 +15,6 @@ from vramtop.monitor.snapshot.snapshot import GpuProcess, GpuReading, ProcessKey
 from ...draw.labels import MUTED, SEPARATOR, format_duration, gpu_labels, process_name, shorten
 from ...draw.text_output import printable
 
-_LABEL_WIDTH = 9
-_MAX_COMMAND_LINES = 4
-"""Longer command lines are cut: the other details must be visible at 80x24."""
-
 
 def termination_details(
     row: ProcessRow, board: Board, termination: ProcessTermination, *, width: int, age: float | None = None
@@ -262,6 +258,11 @@ def _count(processes: Sequence[GpuProcess]) -> str:
 
 def _run(processes: Sequence[GpuProcess]) -> str:
     return "runs" if len(processes) == 1 else "run"
+
+
+_LABEL_WIDTH = 9
+_MAX_COMMAND_LINES = 4
+"""Longer command lines are cut: the other details must be visible at 80x24."""
 
 
 def _entry(label: str, words: str, style: str, width: int) -> Content:

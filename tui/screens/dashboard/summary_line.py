@@ -37,10 +37,6 @@ if TYPE_CHECKING:
 
 _SHORTENINGS = ((0, 0), (1, 0), (1, 1), (2, 1), (3, 1), (3, 2))
 """Steps in which running and pending jobs are shortened until the summary fits the width."""
-_CALM: tuple[Status, ...] = ("loading", "warming_up", "incomplete", "ended")
-"""Statuses that need no attention."""
-_MAX_NAMED_JOBS = 2
-_VERDICTS_WORST_LAST: tuple[Verdict, ...] = ("fits", "tight", "unknown", "does_not_fit")
 
 
 def summary_line(board: Board, width: int) -> Content:
@@ -147,6 +143,11 @@ def _without_job(board: Board) -> list[_Running]:
     return [_Running(row.comparison.status, (row,)) for row in rows if row.comparison and row.comparison.diverges]
 
 
+_CALM: tuple[Status, ...] = ("loading", "warming_up", "incomplete", "ended")
+"""Statuses that need no attention."""
+_MAX_NAMED_JOBS = 2
+
+
 def _named(status: Status, jobs: Sequence[_Running]) -> Content:
     """Return the jobs of a status, by name if they are few and need attention."""
     mark, those = STATUSES[status], [job for job in jobs if job.status == status]
@@ -180,6 +181,9 @@ def _count(status: Status, jobs: Sequence[_Running]) -> Content:
     gpus = gpu_labels(row for job in those for row in job.worst)
     where = f"GPU {gpu_list(gpus, most=4)}"
     return Content.assemble((f" {words} ", f"bold {on_colour(mark.colour)}"), f" {where}")
+
+
+_VERDICTS_WORST_LAST: tuple[Verdict, ...] = ("fits", "tight", "unknown", "does_not_fit")
 
 
 def _next(pending: Sequence[PendingRow]) -> list[Content]:

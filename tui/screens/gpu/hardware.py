@@ -21,11 +21,6 @@ if TYPE_CHECKING:
     from vramtop.monitor.snapshot.snapshot import GpuReading
 
 
-_MIN_COMMON_WORDS = 3
-"""Sentences whose beginnings have fewer words in common stay whole."""
-_COMPUTE_MODES = {"default": "default", "exclusive_process": "one process only", "prohibited": "no processes allowed"}
-
-
 def fact_lines(gpu: GpuReading, width: int) -> list[Content]:
     """Return the lines; none if the details have not been read.
 
@@ -60,6 +55,10 @@ def reason_lines(gpu: GpuReading, width: int) -> list[Content]:
     for messages in by_code.values():
         lines += wrap(printable(f"n/a: {_joined(messages)}"), max(20, width - 2), subsequent_indent="     ")
     return [Content.styled(line, MUTED) for line in lines]
+
+
+_MIN_COMMON_WORDS = 3
+"""Sentences whose beginnings have fewer words in common stay whole."""
 
 
 def _joined(messages: list[str]) -> str:
@@ -187,6 +186,9 @@ def _rows(rows: RemappedRows | None) -> list[Content]:
     if rows.failed:
         parts.append(_alarm("remapping failed: replace the GPU"))
     return parts
+
+
+_COMPUTE_MODES = {"default": "default", "exclusive_process": "one process only", "prohibited": "no processes allowed"}
 
 
 def _settings(gpu: GpuReading, details: GpuDetails) -> list[Content]:

@@ -15,9 +15,6 @@ if TYPE_CHECKING:
 
 
 LABEL_WIDTH = 12
-_BAR, _REST = "▆", "▁"
-_NONE = "_"
-"""Column of a history where the figure was 0."""
 _MIN_WIDTH_WITH_HISTORY = 70
 _MAX_HISTORY_WIDTH = 60
 _MIN_FIGURES_WIDTH = 30
@@ -60,12 +57,19 @@ def bar_line(label: str, bar: Content, words: Content, graph: Content, shape: Li
     return Content.assemble((f"{label:{LABEL_WIDTH}}", MUTED), bar, "  ", words, gap, graph)
 
 
+_BAR, _REST = "▆", "▁"
+
+
 def share_bar(share: float | None, width: int, style: str) -> Content:
     """Return a bar of a share of 1, and a thin line to the end of the scale; nothing if the share is unknown."""
     if share is None:
         return Content(" " * width)
     full = round(min(1.0, max(0.0, share)) * width)
     return Content.assemble((_BAR * full, style), (_REST * (width - full), FAINT))
+
+
+_NONE = "_"
+"""Column of a history where the figure was 0."""
 
 
 def history_line(history: Readings, width: int, *, top: float, style: str, span_seconds: float, now: float) -> Content:

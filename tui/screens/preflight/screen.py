@@ -36,8 +36,6 @@ PREFLIGHT_KEYS: list[BindingType] = [
     bind("fit.preflight", "dismiss", help_text=""),
     bind("preflight.again", "run_again", "Again"),
 ]
-
-
 _REFRESH_SECONDS = 1.0
 """Interval at which the times of running checks are redrawn."""
 

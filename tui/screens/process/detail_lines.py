@@ -19,20 +19,6 @@ if TYPE_CHECKING:
     from vramtop.monitor.snapshot.snapshot import GpuProcess
 
 
-_MAX_COMMAND_WIDTH = 100
-"""A longer command line has a line for each option."""
-_MAX_PARENT_WIDTH = 140
-"""Limit of the command of a parent: only this process's own is shown whole."""
-_TRAINING_VARIABLES = (
-    *("CUDA_", "NVIDIA_", "NCCL_", "TORCH", "PYTORCH_", "HF_", "HUGGINGFACE_", "TRANSFORMERS_", "ACCELERATE_"),
-    *("DEEPSPEED_", "DS_", "FSDP_", "XFORMERS_", "VLLM_", "SGLANG_", "TRITON_", "TOKENIZERS_", "WANDB_", "MLFLOW_"),
-    *("SLURM_", "OMPI_", "PMI_", "MASTER_", "WORLD_SIZE", "RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK"),
-    *("OMP_", "MKL_", "LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHON", "VIRTUAL_ENV", "CONDA_", "UCX_", "GLOO_"),
-)
-"""Beginnings of the names of variables that a training job depends on: they come first."""
-_HIDDEN = "hidden from this user: only its owner and root can read it"
-
-
 def detail_lines(details: ProcessDetails) -> Iterator[Content]:
     """Yield all details under their headings, the one that is asked for most first."""
     yield from _part("Command", _command_lines([printable(argument) for argument in details.arguments]))
@@ -53,6 +39,10 @@ def _part(title: str, lines: Iterable[Content]) -> Iterator[Content]:
     yield Content.styled(title, "bold underline")
     yield from lines
     yield Content()
+
+
+_MAX_COMMAND_WIDTH = 100
+"""A longer command line has a line for each option."""
 
 
 def _command_lines(arguments: Sequence[str]) -> Iterable[Content]:
@@ -94,6 +84,10 @@ def _group_limits(cgroup: CgroupFacts) -> str:
     return ", ".join(limits)
 
 
+_MAX_PARENT_WIDTH = 140
+"""Limit of the command of a parent: only this process's own is shown whole."""
+
+
 def _parent_lines(details: ProcessDetails) -> Iterable[Content]:
     """Yield the ancestors, the first of them at the top, each line further in than the one before."""
     chain = [(each.pid, each.user, each.command) for each in reversed(details.parents)]
@@ -105,6 +99,16 @@ def _parent_lines(details: ProcessDetails) -> Iterable[Content]:
         branch = "  " * max(0, depth - 1) + ("└ " if depth else "")
         words = shorten(printable(command), _MAX_PARENT_WIDTH)
         yield Content.assemble(branch, (str(pid), "bold"), (f" {printable(user or 'n/a')} ", MUTED), words)
+
+
+_TRAINING_VARIABLES = (
+    *("CUDA_", "NVIDIA_", "NCCL_", "TORCH", "PYTORCH_", "HF_", "HUGGINGFACE_", "TRANSFORMERS_", "ACCELERATE_"),
+    *("DEEPSPEED_", "DS_", "FSDP_", "XFORMERS_", "VLLM_", "SGLANG_", "TRITON_", "TOKENIZERS_", "WANDB_", "MLFLOW_"),
+    *("SLURM_", "OMPI_", "PMI_", "MASTER_", "WORLD_SIZE", "RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK"),
+    *("OMP_", "MKL_", "LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHON", "VIRTUAL_ENV", "CONDA_", "UCX_", "GLOO_"),
+)
+"""Beginnings of the names of variables that a training job depends on: they come first."""
+_HIDDEN = "hidden from this user: only its owner and root can read it"
 
 
 def _environment_lines(details: ProcessDetails) -> Iterable[Content]:

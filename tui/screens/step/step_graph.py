@@ -32,7 +32,6 @@ STACK_ORDER: tuple[ComponentName, ...] = (
 )
 """Components from bottom to top: permanent memory lies below memory that comes and goes."""
 RESERVED, GPU_TOTAL = "─", "═"
-_STEPS = 8
 MAX_GPU_TO_PEAK = 2.0
 """A GPU larger than this multiple of the job's peak is not drawn: the job would be a thin line at the bottom."""
 HEADROOM = 1.04
@@ -86,6 +85,9 @@ def step_top_bytes(budget: Budget, gpu_bytes: int | None) -> int:
     if gpu_bytes is not None and gpu_bytes <= MAX_GPU_TO_PEAK * need:
         return round(max(gpu_bytes, need) * HEADROOM)
     return round(need * HEADROOM)
+
+
+_STEPS = 8
 
 
 def step_rows(

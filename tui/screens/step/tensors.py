@@ -12,7 +12,6 @@ from ...draw.palette import COMPONENTS, on_colour
 from ...draw.text_output import printable
 from ...reports.budget_text import line_text, shortened, tensor_rows
 
-_MAX_SOURCE_BYTES, _LINES_AROUND = 1 << 22, 3
 _TENSOR_TABLE_WIDE_COLUMNS = 100
 """From this width on the component is written in full."""
 
@@ -55,6 +54,9 @@ def _line(tensor: LargeTensor, width: int) -> Content:
     places = f"{shortened(line_text(tensor.own_line or tensor.line), half):<{half}}  {shortened(module, half):<{half}}"
     line = Content.assemble((letter, on_colour(mark.colour)), f" {word}{size:>7}  {places}  ", (tail, "dim"))
     return line.truncate(width, ellipsis=True)
+
+
+_MAX_SOURCE_BYTES, _LINES_AROUND = 1 << 22, 3
 
 
 def _source_lines(line: str, width: int) -> list[Content]:
