@@ -74,9 +74,8 @@ def start(interval: float = INTERVAL_SECONDS) -> None:
             _state["file"] = file = _create_memory_file()
             status = os.fstat(file)
             _state["identity"] = status.st_dev, status.st_ino
-            os.posix_fallocate(
-                file, 0, MAX_BYTES
-            )  # all of it now: a page that cannot be allocated later would kill the program
+            # all of it now: a page that cannot be allocated later would kill the program
+            os.posix_fallocate(file, 0, MAX_BYTES)
             _state.update(address=_map(file), sequence=0, wake=threading.Event(), pid=os.getpid())
             _start_thread(interval)
         except (ImportError, OSError, RuntimeError):  # a sandbox, the limit of open files, of memory, of threads
