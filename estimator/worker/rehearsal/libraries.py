@@ -306,7 +306,7 @@ def _model(cls: Any, name: Any, config: Any, kwargs: dict[str, Any], doubt: Call
     _read_generation_config(model, name, generation, hub)
     put(model, dtype or torch.float32, device_map, quantizer, max_memory=max_memory, doubt=doubt)
     if quantizer is None:
-        _keep_no_gathered_weights()
+        _partition(model)
     return model
 
 
@@ -317,19 +317,28 @@ def _say_precision(config: Any, dtype: Any) -> None:
             setattr(part, "dtype" if hasattr(part, "dtype") else "torch_dtype", dtype)
 
 
-def _keep_no_gathered_weights() -> None:
-    """Let linear layers keep parameters, not views of them, as DeepSpeed's ``zero.Init`` does from then on.
+def _partition(model: Any) -> None:
+    """Split a model for ZeRO-3 among the ranks, as the library does by building it inside DeepSpeed's ``zero.Init``.
 
-    The library builds a model for ZeRO-3 in it; a view would hold the weights that were gathered for a forward pass.
+    From then on linear layers keep parameters, not views of them, which would hold the weights that are gathered.
     """
     with contextlib.suppress(ImportError):
         from transformers.integrations.deepspeed import deepspeed_config, is_deepspeed_zero3_enabled
 
         if is_deepspeed_zero3_enabled():
             from deepspeed.runtime.zero.linear import zero3_linear_wrap
+            from deepspeed.runtime.zero.partition_parameters import Init
 
-            if deepspeed_config()["zero_optimization"].get("memory_efficient_linear", True):
+            config = deepspeed_config()
+            if config["zero_optimization"].get("memory_efficient_linear", True):
                 torch.nn.functional.linear = zero3_linear_wrap
+            kinds = {"bf16": torch.bfloat16, "bfloat16": torch.bfloat16, "fp16": torch.float16}
+            enabled = (kind for name, kind in kinds.items() if config.get(name, {}).get("enabled") is True)
+            torch.nn.Module.to(model, next(enabled, torch.float32))
+            Init(module=model, config_dict_or_path=config)
+            for module in model.modules():
+                buffers = {name: each.cuda() for name, each in module._buffers.items() if each is not None}
+                module._buffers.update(buffers)
 
 
 def _asked_attention(config: Any, kwargs: dict[str, Any]) -> Any:

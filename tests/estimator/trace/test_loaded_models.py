@@ -44,15 +44,20 @@ SHARDED = """
 import sys, types, torch, transformers
 from transformers.integrations import deepspeed as settings
 settings.is_deepspeed_zero3_enabled = lambda: True
-settings.deepspeed_config = lambda: {{"zero_optimization": {zero}}}
+settings.deepspeed_config = lambda: {{"zero_optimization": {zero}, "fp16": {{"enabled": True}}}}
 linear, kept = torch.nn.functional.linear, []
 def without_views(data, weight, bias=None):
     kept.append(weight)
     return linear(data, weight, bias)
-names = ["deepspeed", "deepspeed.runtime", "deepspeed.runtime.zero", "deepspeed.runtime.zero.linear"]
+def init(module, config_dict_or_path):
+    for each in module.parameters():
+        assert each.dtype == torch.float16
+        each.data = each.data.cuda()
+zero = "deepspeed.runtime.zero."
+names = ["deepspeed", "deepspeed.runtime", zero[:-1], zero + "linear", zero + "partition_parameters"]
 sys.modules.update((name, types.ModuleType(name)) for name in names)
-sys.modules[names[-1]].zero3_linear_wrap = without_views
-model = transformers.Qwen3ForCausalLM.from_pretrained({folder!r}).cuda()
+sys.modules[names[3]].zero3_linear_wrap, sys.modules[names[4]].Init = without_views, init
+model = transformers.Qwen3ForCausalLM.from_pretrained({folder!r})
 optimizer = torch.optim.SGD(model.parameters(), 1e-3)
 for _ in range(3):
     tokens = torch.ones(2, 16, dtype=torch.long, device="cuda")
@@ -63,7 +68,7 @@ assert bool(kept) == {patched}
 
 
 @pytest.mark.parametrize(("zero", "patched"), [({}, True), ({"memory_efficient_linear": False}, False)])
-def test_layers_of_a_sharded_model_keep_no_views_of_gathered_weights(
+def test_a_model_for_zero_3_is_split_as_it_is_loaded_and_its_layers_keep_no_views(
     program, model_folder: Path, zero: dict[str, bool], patched: bool
 ) -> None:
     name = program(SHARDED.format(folder=str(model_folder), zero=zero, patched=patched))
