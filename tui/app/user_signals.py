@@ -135,7 +135,11 @@ class UserSignals:
         words = [each.sentence for each in announcements[:_MAX_TOLD]]
         if len(announcements) > _MAX_TOLD:
             words.append(f"{len(announcements) - _MAX_TOLD} more: {shown_key('dashboard.alerts')} lists the alerts")
-        self._app.notify("\n".join(words), severity=_notice_severity(announcements), markup=False)
+        firing = {each.alert.condition.rule.severity for each in announcements if each.state == "firing"}
+        severity: SeverityLevel = (
+            "error" if "critical" in firing else "warning" if "warning" in firing else "information"
+        )
+        self._app.notify("\n".join(words), severity=severity, markup=False)
         first = announcements[0].sentence
         others = len(announcements) - 1
         self._signal(self._options.signal_alert, first if not others else f"{first} (and {others} more)")
@@ -157,9 +161,3 @@ class UserSignals:
             self._app.bell()
         elif signal == "desktop":
             write_to_terminal(self._app, desktop_sequence(sentence))
-
-
-def _notice_severity(announcements: Sequence[Announcement]) -> SeverityLevel:
-    """Return the severity of a notice: that of the worst alert that fires."""
-    firing = {each.alert.condition.rule.severity for each in announcements if each.state == "firing"}
-    return "error" if "critical" in firing else "warning" if "warning" in firing else "information"

@@ -7,7 +7,7 @@ from vramtop.estimator.common.records import replace
 from vramtop.estimator.estimation import quick_estimator
 from vramtop.estimator.job.gpu_catalogue import find_gpu
 from vramtop.estimator.job.job import Job, ModelSpec
-from vramtop.tui.cli.fitting.no_gpus import find_cards
+from vramtop.tui.cli.fitting.cards import find_cards
 from vramtop.tui.job.other_cards import beyond_formula, estimator_on_card
 
 JOB = Job(name="a", model=ModelSpec(id="meta-llama/Llama-3.2-1B"))
@@ -32,5 +32,5 @@ def test_a_traced_budget_is_shifted_for_each_card_by_the_same_bytes(estimated_fo
 
 def test_the_cards_of_a_traced_budget_need_what_they_need_each() -> None:
     traced = replace(quick_estimator(JOB, gpu=None)(JOB), method="traced")
-    needs = {card.gpu.name: card.device_bytes for card in find_cards(JOB, traced) if card.count == 1}
+    needs = {card.gpu: card.device_bytes for card in find_cards(JOB, traced) if card.gpus == 1}
     assert needs["a100-80gb"] < needs["h100-80gb"]

@@ -29,6 +29,48 @@ if TYPE_CHECKING:
     from ..json_types.config import ConfigChangedJson, ConfigJson, ConfigPathJson
 
 
+def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
+    """Print or change settings; exit code 0, or 2 if something in them is wrong.
+
+    Raises:
+        InputError: there is no such setting, or the value is not allowed.
+        CannotTellError: the settings file cannot be written.
+    """
+    del launch
+    settings: SettingsInForce = options.settings
+    name = options.setting
+    if name is not None and (options.unset or options.template or options.path):
+        raise InputError("--unset, --template and --path cannot be combined with another setting")
+    if options.template:
+        print(settings_template(), end="")
+        return 0
+    if options.path:
+        where: ConfigPathJson = {"schema": 1, "file": settings.file}
+        print(json_text(where) if options.json else settings.file)
+        return 0
+    if options.unset is not None:
+        return _change(options, options.unset, None)
+    if options.value is not None:
+        return _change(options, name, options.value)
+    chosen = SETTINGS if name is None else _chosen(name)
+    _print(options, settings, chosen)
+    sys.stdout.flush()
+    problems = [each for each in settings.problems if _is_about(each.name, chosen)]
+    for problem in problems:
+        print(f"vramtop: {printable(displayed(problem.sentence))}", file=sys.stderr)
+    return InputError.exit_code if problems else 0
+
+
+def _print(options: argparse.Namespace, settings: SettingsInForce, chosen: Sequence[Setting]) -> None:
+    name = options.setting
+    if options.json:
+        print(json_text(config_json(settings, chosen)))
+    elif name is None or name in TABLES:
+        print("\n".join(config_lines(settings, chosen, detect_output(ascii_only=options.ascii))))
+    else:
+        print(plain(settings.values[_chosen(name)[0].name]))
+
+
 def config_lines(settings: SettingsInForce, chosen: Sequence[Setting], output: TextOutput) -> Iterator[str]:
     """Yield the settings by table: name, value, and where it is from."""
     lines = _lines(settings)
@@ -94,48 +136,6 @@ def _lines(settings: SettingsInForce) -> Mapping[str, int]:
     except OSError:
         return {}
     return {} if read.is_broken else lines_of(text)
-
-
-def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
-    """Print or change settings; exit code 0, or 2 if something in them is wrong.
-
-    Raises:
-        InputError: there is no such setting, or the value is not allowed.
-        CannotTellError: the settings file cannot be written.
-    """
-    del launch
-    settings: SettingsInForce = options.settings
-    name = options.setting
-    if name is not None and (options.unset or options.template or options.path):
-        raise InputError("--unset, --template and --path cannot be combined with another setting")
-    if options.template:
-        print(settings_template(), end="")
-        return 0
-    if options.path:
-        where: ConfigPathJson = {"schema": 1, "file": settings.file}
-        print(json_text(where) if options.json else settings.file)
-        return 0
-    if options.unset is not None:
-        return _change(options, options.unset, None)
-    if options.value is not None:
-        return _change(options, name, options.value)
-    chosen = SETTINGS if name is None else _chosen(name)
-    _print(options, settings, chosen)
-    sys.stdout.flush()
-    problems = [each for each in settings.problems if _is_about(each.name, chosen)]
-    for problem in problems:
-        print(f"vramtop: {printable(displayed(problem.sentence))}", file=sys.stderr)
-    return InputError.exit_code if problems else 0
-
-
-def _print(options: argparse.Namespace, settings: SettingsInForce, chosen: Sequence[Setting]) -> None:
-    name = options.setting
-    if options.json:
-        print(json_text(config_json(settings, chosen)))
-    elif name is None or name in TABLES:
-        print("\n".join(config_lines(settings, chosen, detect_output(ascii_only=options.ascii))))
-    else:
-        print(plain(settings.values[_chosen(name)[0].name]))
 
 
 def _change(options: argparse.Namespace, name: str, text: str | None) -> int:

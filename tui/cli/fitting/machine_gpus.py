@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from vramtop.estimator.budget import Budget
 from vramtop.estimator.common.errors import CannotTellError
 from vramtop.estimator.estimation import estimate
 from vramtop.monitor.board.capacity import DeviceCapacity, device_capacities
@@ -20,7 +19,6 @@ from ..option_values import gpu_indices
 
 if TYPE_CHECKING:
     from vramtop.estimator.readers.source.evidence import DeviceChoice
-    from vramtop.monitor.attach.attachment import Attachment
 
 DeviceSelection = Sequence[int | str] | None
 """GPUs by index and MIG devices by uuid; None: all."""
@@ -111,15 +109,15 @@ def committed_bytes(snapshot: Snapshot, selection: DeviceSelection) -> tuple[dic
     gpus = {device.index for device in device_capacities(snapshot, {}, selection)}
     unread: list[str] = []
     growing = find_starting_processes(
-        snapshot, _estimate_attached, only=gpus, exclude_pids=reserved_pids, on_unread=unread.append
+        snapshot,
+        lambda attachment: estimate(attachment.reading.job(), environ=attachment.estimate_environ),
+        only=gpus,
+        exclude_pids=reserved_pids,
+        on_unread=unread.append,
     )
     for place, size in remaining_bytes_by_device(growing).items():
         committed[place] = committed.get(place, 0) + size
     return committed, (*reservations.notes(snapshot), *(each.sentence for each in growing), *unread)
-
-
-def _estimate_attached(attachment: "Attachment") -> Budget:
-    return estimate(attachment.reading.job(), environ=attachment.estimate_environ)
 
 
 def select_devices(

@@ -19,8 +19,8 @@ from ...reports.budget_text import need_text
 from ..json_text import json_text
 from ..measured_runs import estimate_job
 from ..option_values import described_gpu
+from .cards import find_cards
 from .fit_check import EXIT_CODES
-from .no_gpus import find_cards
 
 if TYPE_CHECKING:
     from ..json_types.fit import SchedulerJson
@@ -64,7 +64,7 @@ def report_request(options: argparse.Namespace, loaded: LoadedJob) -> int:
     elif budget.peak.says_nothing:
         verdict, cards = "unknown", []
     else:
-        cards = [card.gpu.label for card in find_cards(budget.job, budget) if card.split is None]
+        cards = [card.name for card in find_cards(budget.job, budget) if card.strategy is None]
         verdict = "fits" if cards else "does_not_fit"
     per_node = max(count for count in range(1, _GPUS_PER_NODE + 1) if ranks % count == 0)
     nodes = ranks // per_node

@@ -9,6 +9,7 @@ from vramtop.estimator.common.errors import Verdict
 from vramtop.estimator.common.fields_of import FieldsOf
 from vramtop.monitor.board.fit_result import FitResultJson
 
+from ..fitting.cards import Card
 from ..json_text import Versioned
 
 
@@ -53,23 +54,6 @@ class SuggestionJson(_Suggestion, total=False):
     """The changes as a unified diff of the job file; absent: the job is from no job file, or cannot be edited there."""
 
 
-class CardJson(TypedDict):
-    """A card of the catalogue on which the job certainly fits."""
-
-    gpu: str
-    """Its name in the catalogue, as for `--gpu-type`."""
-    name: str
-    """Its name for people."""
-    total_bytes: int
-    """Its memory."""
-    gpus: int
-    """GPUs that the job takes."""
-    strategy: str | None
-    """Value of `parallel.strategy` that the job is changed to, to use several; null: it stays as it is."""
-    device_bytes: int
-    """Expected peak on each."""
-
-
 class FitJson(FitResultJson, Versioned):
     """Whether a job fits, on which GPUs, and what makes it fit."""
 
@@ -82,7 +66,7 @@ class FitJson(FitResultJson, Versioned):
     largest: Annotated[dict[str, Any], FieldsOf(LargestFitting)] | None
     """The largest batch and sequence that fit; null: there are no GPUs here, or the model's family is
     unknown."""
-    cards: list[CardJson] | None
+    cards: list[Annotated[dict[str, Any], FieldsOf(Card)]] | None
     """Cards on which it fits, smallest first; null: there are GPUs to judge."""
     notes: list[str]
     """What was assumed while the job was read, and how GPUs were chosen, one sentence each."""
