@@ -1,7 +1,7 @@
 """A preflight check and the form of its result."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Literal, TypedDict
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
@@ -12,7 +12,7 @@ CheckStatus = Literal["pass", "warning", "failure", "skipped"]
 PYTHON_ELSEWHERE = "the Python that will run the job is on the other machine; --python names one to check"
 
 
-class CheckJson(TypedDict):
+class CheckJson(msgspec.Struct, frozen=True, kw_only=True):
     """Result of one check."""
 
     name: str
@@ -27,26 +27,18 @@ class CheckJson(TypedDict):
     """A warning because the check came to no conclusion, or not in time."""
 
 
-class CheckResult(msgspec.Struct, frozen=True, kw_only=True):
+class CheckResult(CheckJson, frozen=True, kw_only=True):
     """Result of one check; name and weight are those of its row."""
 
     name: str = ""
-    status: CheckStatus
-    found: str
     advice: str | None = None
     unknown: bool = False
     decisive: bool = False
     """Without a conclusion of this check it is unknown whether the job may start."""
 
-    def to_json(self) -> CheckJson:
-        """Return one entry of ``vramtop preflight --json``."""
-        return {
-            "name": self.name,
-            "status": self.status,
-            "found": self.found,
-            "advice": self.advice,
-            "unknown": self.unknown,
-        }
+    def to_json(self) -> dict[str, Any]:
+        """Return one entry of ``vramtop preflight --json``, a ``CheckJson``."""
+        return {name: getattr(self, name) for name in CheckJson.__struct_fields__}
 
 
 def passes(found: str) -> CheckResult:

@@ -1,7 +1,8 @@
 """The JSON of ``vramtop preflight``."""
 
-from typing import Literal, TypedDict
+from typing import Annotated, Any, Literal, TypedDict
 
+from vramtop.estimator.common.fields_of import FieldsOf
 from vramtop.monitor.preflight.check_result import CheckJson
 
 from ..json_text import Versioned
@@ -25,7 +26,7 @@ class PreflightJson(Versioned):
     """`pass`: no check fails; `failure`: one does; `unknown`: a decisive check came to no conclusion."""
     python: PythonJson
     """The interpreter that the job runs in."""
-    checks: list[CheckJson]
+    checks: list[Annotated[dict[str, Any], FieldsOf(CheckJson)]]
     """The checks, in their order."""
     notes: list[str]
     """What was assumed while the job was read, one sentence each."""
