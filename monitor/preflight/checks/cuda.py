@@ -9,8 +9,6 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Literal
 
-from packaging.version import Version
-
 from ...snapshot.gpu_list import gpu_list
 from ..assigned_gpus import assign_gpus, assigned_gpu_indices, target_devices
 from ..check_result import PYTHON_ELSEWHERE, CheckResult, fails, inconclusive, passes, skips, warns
@@ -72,12 +70,12 @@ def check_cuda_runtime(context: CheckContext) -> CheckResult:
 
 
 def _compare_cuda(built: str, cuda: str, driver: str) -> CheckResult:
-    needed, known = Version(cuda), Version(driver)
-    if (needed.major, needed.minor) <= (known.major, known.minor):
+    needed, known = _major_minor(cuda), _major_minor(driver)
+    if needed <= known:
         return passes(f"{built}, the driver runs up to {driver}")
-    if needed.major == known.major and needed.major >= _MIN_MINOR_COMPATIBLE_MAJOR:
+    if needed[0] == known[0] >= _MIN_MINOR_COMPATIBLE_MAJOR:
         return passes(f"{built}, the driver is of {driver}: the same major version, but for kernels in PTX")
-    advice = f"update the driver, or install torch for CUDA {known.major}.{known.minor} or older"
+    advice = f"update the driver, or install torch for CUDA {known[0]}.{known[1]} or older"
     return fails(f"{built}, and the driver runs only up to {driver}", advice)
 
 
@@ -171,6 +169,12 @@ def kernel_support(capability: tuple[int, int], architectures: Sequence[str]) ->
         if runs:
             best = "ptx"
     return best
+
+
+def _major_minor(version: str) -> tuple[int, int]:
+    major, _, minor = version.partition(".")
+    digits = re.match(r"\d*", minor)
+    return int(major), int(digits[0] or 0) if digits else 0
 
 
 def _dotted(capability: tuple[int, int]) -> str:
