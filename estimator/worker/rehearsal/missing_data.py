@@ -51,7 +51,7 @@ _LIBRARIES = {"trl", "transformers", "datasets", "peft", "accelerate", "diffuser
 _OF_BUILDERS = {"imagefolder": ("image", "label"), "audiofolder": ("audio", "label"), "text": ("text",)}
 _SPLITS = ("train", "validation", "test")
 _OTHER_SPLITS = ("validation_matched", "validation_mismatched", "dev", "valid", "eval", "train_sft", "test_sft",
-                 "train_prefs", "test_prefs")  # fmt: skip
+                 "train_prefs", "test_prefs", "unsupervised")  # fmt: skip
 _LABELS = 10
 _MOST_SOURCE = 2**20
 _MOST_SOUND = 256 * 2**20
