@@ -1,4 +1,4 @@
-"""The Textual app: screens, messages, help, and events of pending jobs.
+"""The Textual app: its options, messages, help, themes, and what it tells the user beside the screens.
 
 Lives here: the app that owns the sampler thread and the latest board.
 """

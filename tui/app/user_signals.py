@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from ..background.user_command import UserCommand
+from ..background.user_command import ALERT_SECONDS, CommandQueue, UserCommand
 from ..draw.text_output import printable
 from ..keys import shown_key
 from ..tty.textual_private import write_to_terminal
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from vramtop.monitor.alerts.alert_watch import Announcement
     from vramtop.monitor.board.board import PendingRow
 
-    from ..background.user_command import CommandQueue
     from ..screens.base import BoardApp
     from .options import AppOptions, Signal
 
@@ -62,8 +61,6 @@ class FitEvents(msgspec.Struct):
         UserCommand("--on-fit", self.command or "", self.report).start(facts, thread="on fit")
 
 
-ALERT_COMMAND_SECONDS = 60.0
-"""Longest time that a command for an alert may take."""
 _MAX_TOLD = 3
 """Alerts of one moment that a notice has in full."""
 
@@ -148,10 +145,8 @@ class UserSignals:
 
     def _start(self, command: str, announcements: Sequence[Announcement]) -> None:
         if self._commands is None:
-            from ..background.user_command import CommandQueue
-
             self._commands = CommandQueue(
-                UserCommand("--on-alert", command, self._options.notices.add, seconds=ALERT_COMMAND_SECONDS)
+                UserCommand("--on-alert", command, self._options.notices.add, seconds=ALERT_SECONDS)
             )
         for each in announcements:
             self._commands.add(each.facts())

@@ -1,4 +1,4 @@
-"""Work off the UI thread: estimates, preflight, recordings, reading processes, and the user's own commands.
+"""Work off the UI thread: estimates, preflight, recordings, and the user's own commands.
 
 Lives here: threads that post messages; no widgets.
 """

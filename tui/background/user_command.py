@@ -29,6 +29,10 @@ _NOT_PASSED_ON = ("VRAMTOP_EXPORT_PASSWORD",)
 """Secrets of vramtop itself."""
 
 
+ALERT_SECONDS = 60.0
+"""Longest time that a command for an alert may take."""
+
+
 @dataclass(slots=True)
 class UserCommand:
     """A shell command of the user's.

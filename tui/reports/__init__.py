@@ -1,4 +1,4 @@
-"""Reports as lines of text: budgets, preflight, doctor, anomalies, divergence.
+"""Reports as lines of text: budgets, running jobs, crashes, preflight, divergences.
 
 Lives here: what commands print and screens quote; no Textual.
 """

@@ -194,10 +194,6 @@ def _sampler(
     return Sampler(OptionalGpuSource(NvmlSource()), options.interval, take, fail)
 
 
-_ALERT_COMMAND_SECONDS = 60.0
-"""Longest time that a command for an alert may take."""
-
-
 def _alerts(options: argparse.Namespace, running: ExitStack) -> Callable[[LatestBoard], None] | None:
     """Return what looks after the alerts; None: nobody asked to be told."""
     if not options.on_alert:
@@ -206,10 +202,10 @@ def _alerts(options: argparse.Namespace, running: ExitStack) -> Callable[[Latest
     from vramtop.monitor.alerts.conditions import Feed
     from vramtop.monitor.alerts.rules import alerts_off
 
-    from ...background.user_command import CommandQueue, UserCommand
+    from ...background.user_command import ALERT_SECONDS, CommandQueue, UserCommand
 
     log = _Log()
-    command = UserCommand("--on-alert", options.on_alert, log.say, seconds=_ALERT_COMMAND_SECONDS)
+    command = UserCommand("--on-alert", options.on_alert, log.say, seconds=ALERT_SECONDS)
     off = alerts_off(options.settings.values)
     commands, watch = CommandQueue(command), AlertWatch(options.interval, expects_gpus=True, left_out=off)
     running.callback(commands.end)

@@ -1,4 +1,4 @@
 """The attach screen: a running job beside its budget.
 
-Lives here: the screen, and its parts: the choice of a process, the runs, the ranks of one, and one of its processes.
+Lives here: the screen, its parts (the ranks, and one of them beside its budget), reading a run, and saving answers.
 """

@@ -236,8 +236,8 @@ class DashboardScreen(ProcessTableScreen):
         """Dismiss the ended run under the cursor; otherwise unpin a pending job."""
         row, board, app = self.selected_process, self.app.board, self.app
         if row is not None and row.ended_at is not None and board is not None:
-            pids = next((run.pids for run in board.runs if row.process.key in run.pids), (row.process.key,))
-            app.watchlist.dismiss_runs(pids)
+            run = board.run_of(row.process.key)
+            app.watchlist.dismiss_runs(run.pids if run else (row.process.key,))
             app.rebuild_board()
             return
         jobs = app.watchlist.pending()

@@ -223,7 +223,7 @@ def _processes(count: int) -> str:
 
 
 def _job(process: GpuProcess, board: Board) -> str:
-    run = next((run for run in board.runs if process.key in run.pids), None)
+    run = board.run_of(process.key)
     if run is None:
         return "unknown"
     label, ranks = printable(run.job.label), max(len(run.pids), run.job.parallel.processes)
@@ -235,7 +235,8 @@ def _job(process: GpuProcess, board: Board) -> str:
 
 def _related(process: GpuProcess, board: Board) -> Iterator[str]:
     """Yield warnings about processes on GPUs that may belong to this one, although no followed job says so."""
-    followed = next((run.pids for run in board.runs if process.key in run.pids), (process.key,))
+    run = board.run_of(process.key)
+    followed = run.pids if run else (process.key,)
     around = {row.process.key: row.process for row in board.processes if row.process.key not in followed}
     siblings = [
         each
