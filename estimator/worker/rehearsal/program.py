@@ -85,7 +85,7 @@ class Rehearsal:
         """The steps before an allocation was refused, by optimizer, and what lets them count."""
         self._steps: dict[Any, int] = {}
         self._stepped: dict[Any, WeakIdKeyDictionary] = {}
-        """Of each optimizer, the parameters it has stepped, and after which backward pass."""
+        """The parameters that each optimizer has stepped, and after which backward pass."""
         self._names: dict[int, str] = {}
         self._highest_step = 0
         """Bytes allocated at most in a step so far."""
