@@ -6,6 +6,7 @@ import contextlib
 import functools
 import io
 import sys
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +28,7 @@ _LOADING = (
 """What diffusers takes about how weights are read."""
 _IN_PLACE = ("fused_adam", "cpu_adam", "fused_lion", "cpu_lion", "cpu_adagrad")
 """DeepSpeed's compiled optimizers, which change tensors in place and return nothing."""
+_ZERO = "deepspeed.runtime.zero"
 _FLASH = ("flash_attention_2", "flash_attention_3")
 
 
@@ -326,16 +328,14 @@ def _partition(model: Any) -> None:
         from transformers.integrations.deepspeed import deepspeed_config, is_deepspeed_zero3_enabled
 
         if is_deepspeed_zero3_enabled():
-            from deepspeed.runtime.zero.linear import zero3_linear_wrap
-            from deepspeed.runtime.zero.partition_parameters import Init
-
+            linear, parts = (import_module(f"{_ZERO}.{name}") for name in ("linear", "partition_parameters"))
             config = deepspeed_config()
             if config["zero_optimization"].get("memory_efficient_linear", True):
-                torch.nn.functional.linear = zero3_linear_wrap
+                torch.nn.functional.linear = linear.zero3_linear_wrap
             kinds = {"bf16": torch.bfloat16, "bfloat16": torch.bfloat16, "fp16": torch.float16}
             enabled = (kind for name, kind in kinds.items() if config.get(name, {}).get("enabled") is True)
             torch.nn.Module.to(model, next(enabled, torch.float32))
-            Init(module=model, config_dict_or_path=config)
+            parts.Init(module=model, config_dict_or_path=config)
             for module in model.modules():
                 buffers = {name: each.cuda() for name, each in module._buffers.items() if each is not None}
                 module._buffers.update(buffers)
