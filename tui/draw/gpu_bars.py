@@ -16,7 +16,7 @@ from textual.content import Content
 from vramtop.estimator.common.sizes import UNSEEN_BYTES, format_gib
 
 from .bars import BarRange, BarSegment, Cell, beyond_segment, cell_runs, component_segments, draw_bar, memory_segment
-from .labels import process_name, signed_gib, worst_row
+from .labels import process_name, worst_row
 from .palette import STATUSES, colour_of, ink_on
 from .text_output import printable
 
@@ -170,7 +170,7 @@ def _difference(gpu: GpuRow) -> tuple[str, str | None]:
         return "", None
     sizes = [row.comparison.difference_bytes for row in those if row.comparison]
     known = [size for size in sizes if size is not None]
-    return signed_gib(sum(known)) if known else "", STATUSES[first.comparison.status].colour
+    return format_gib(sum(known), signed=True) if known else "", STATUSES[first.comparison.status].colour
 
 
 def _with_end_label(cells: list[Cell], words: str, colour: str | None) -> list[Cell]:

@@ -75,15 +75,10 @@ def format_duration(seconds: float | None) -> str:
     return "n/a" if seconds is None else duration_text(seconds)
 
 
-def signed_gib(size_bytes: int | None) -> str:
-    """Format a difference in GiB, with its sign and without the unit."""
-    return format_gib(size_bytes, signed=True)
-
-
 def difference_label(comparison: Comparison) -> str:
     """Return how far a process is from its budget, in GiB; empty if the budget is a guess, or there is none."""
     known = comparison.status != "incomplete" and comparison.expected_bytes is not None
-    return signed_gib(comparison.difference_bytes) if known else ""
+    return format_gib(comparison.difference_bytes, signed=True) if known else ""
 
 
 def budget_label(row: ProcessRow) -> str:

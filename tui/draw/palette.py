@@ -181,7 +181,7 @@ def component_mark(name: ComponentName, budget: Budget) -> Mark:
     return replace(mark, word=word, short=short)
 
 
-_PHASE_PLACES: dict[PhaseName, str] = {
+PHASE_PLACES: dict[PhaseName, str] = {
     "loading": "while loading",
     "generation": "while generating",
     "forward": "in the forward pass",
@@ -190,16 +190,12 @@ _PHASE_PLACES: dict[PhaseName, str] = {
     "evaluation": "in evaluation",
     "saving": "while saving",
 }
-
-
-def phase_place(phase: PhaseName) -> str:
-    """Return when a phase is: ``in the backward pass``."""
-    return _PHASE_PLACES[phase]
+"""When each phase is."""
 
 
 def peak_place(budget: Budget) -> str:
     """Return when a budget has its peak: ``in the backward pass``."""
-    return "while serving" if budget.serving else _PHASE_PLACES[budget.peak.phase]
+    return "while serving" if budget.serving else PHASE_PLACES[budget.peak.phase]
 
 
 @lru_cache(maxsize=256)

@@ -8,7 +8,7 @@ from vramtop.estimator.crash.explanation import Explanation, PredictedPlace
 from vramtop.estimator.crash.records import CrashLog, Failure
 from vramtop.estimator.crash.snapshot.records import MemorySnapshot
 
-from ..draw.palette import COMPONENTS, phase_place
+from ..draw.palette import COMPONENTS, PHASE_PLACES
 from ..draw.text_output import TextOutput, format_table
 
 _LEAST_SHOWN = GIB // 200
@@ -129,11 +129,11 @@ def place_sentence(place: PredictedPlace) -> str:
     if place.share is not None:
         return (
             f"The predicted step first reaches {held} GiB {100 * place.share:.0f} % into its allocations, "
-            f"{phase_place(place.phase)}; the peak of that phase is {most} GiB."
+            f"{PHASE_PLACES[place.phase]}; the peak of that phase is {most} GiB."
         )
     relation = "less than" if place.held_bytes < place.predicted_bytes else "more than"
     return (
-        f"{phase_place(place.phase).capitalize()}, {held} GiB were allocated or requested: {relation} that phase's "
+        f"{PHASE_PLACES[place.phase].capitalize()}, {held} GiB were allocated or requested: {relation} that phase's "
         f"predicted peak of {most} GiB."
     )
 
@@ -154,7 +154,7 @@ def _headline(failure: Failure) -> str:
         words.append(f" ({', '.join(where)})")
     if failure.tried_host_bytes is not None:
         words.append(f": {size_text(failure.tried_host_bytes)} requested")
-    step = [phase_place(failure.phase) if failure.phase else "", f"at {failure.place}" if failure.place else ""]
+    step = [PHASE_PLACES[failure.phase] if failure.phase else "", f"at {failure.place}" if failure.place else ""]
     place = ", ".join(word for word in step if word)
     return "".join(words) + (f"; {place}" if place else "")
 

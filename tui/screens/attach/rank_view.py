@@ -17,7 +17,7 @@ from vramtop.monitor.probe.probe_reader import STALE_SECONDS
 
 from ...draw.bars import BarSegment, draw_bar, split_beyond
 from ...draw.gpu_bars import bar_content, beyond_budget_bytes, held_colour
-from ...draw.labels import MUTED, badge, difference_label, format_duration, phase_label, run_moments, signed_gib
+from ...draw.labels import MUTED, badge, difference_label, format_duration, phase_label, run_moments
 from ...draw.memory_graph import Readings
 from ...draw.palette import COMPONENTS, STATUSES, colour_of
 from ...keys import shown_key
@@ -210,11 +210,6 @@ def budget_content(budget: Budget) -> Content:
     return Content("\n").join([*lines, *remark_lines(budget)])
 
 
-def time_words(unix_seconds: float) -> str:
-    """Return the time of day."""
-    return time.strftime("%H:%M:%S", time.localtime(unix_seconds))
-
-
 def _held_line(row: ProcessRow, scale: int, cells: int) -> Content:
     used = row.process.used_bytes
     drawn = draw_bar(_held_parts(row), scale_bytes=scale, width=cells, empty=" " if used is not None else "?")
@@ -244,7 +239,7 @@ def _held_parts(row: ProcessRow) -> Sequence[BarSegment]:
     beyond = beyond_budget_bytes(row)
     if not beyond or row.comparison is None:
         return parts
-    return split_beyond(parts, (used or 0) - beyond, signed_gib(row.comparison.difference_bytes))
+    return split_beyond(parts, (used or 0) - beyond, format_gib(row.comparison.difference_bytes, signed=True))
 
 
 def _counter_lines(row: ProcessRow, now: float) -> list[Content]:
@@ -276,7 +271,8 @@ def _status_line(row: ProcessRow, now: float) -> Content:
     if row.ended_at is not None:
         after = f" after {format_duration(row.elapsed_seconds)}" if row.elapsed_seconds is not None else ""
         why = f" · {shown_key('list.open')} explains it" if comparison.status == "out_of_memory" else ""
-        return Content.assemble(status, f" at {time_words(row.ended_at)}{after} · {comparison.sentence}{why}")
+        clock = time.strftime("%H:%M:%S", time.localtime(row.ended_at))
+        return Content.assemble(status, f" at {clock}{after} · {comparison.sentence}{why}")
     size = difference_label(comparison)
     difference = f" {size} GiB" if size else ""
     named = phase_label(comparison)

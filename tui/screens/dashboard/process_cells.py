@@ -28,11 +28,6 @@ _USER_WIDTH = 9
 STATUS_WIDTH = 12
 
 
-def process_user(row: ProcessRow) -> str:
-    """Return the user of a process."""
-    return user_text(row.process.user)
-
-
 def user_text(user: str | None) -> str:
     """Return the name of a user."""
     return shorten(printable(user or "n/a"), _USER_WIDTH)
@@ -97,7 +92,7 @@ def group_count(group: ProcessGroup) -> str:
 def group_user(group: ProcessGroup) -> str:
     """Return the user of its processes, or how many users they have."""
     users = {row.process.user for row in group.rows}
-    return process_user(group.rows[0]) if len(users) == 1 else f"{len(users)} users"
+    return user_text(group.rows[0].process.user) if len(users) == 1 else f"{len(users)} users"
 
 
 def group_gpus(group: ProcessGroup) -> str:

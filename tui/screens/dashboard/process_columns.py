@@ -30,7 +30,7 @@ from .process_cells import (
     group_user,
     process_command,
     process_status,
-    process_user,
+    user_text,
 )
 
 if TYPE_CHECKING:
@@ -239,7 +239,7 @@ COLUMNS = (
     ),
     ProcessColumn(
         name="USER", about="user of the process", width=9, importance=90,
-        process=lambda row: CellText(process_user(row)),
+        process=lambda row: CellText(user_text(row.process.user)),
         group=lambda group: CellText(group_user(group)),
     ),
     ProcessColumn(

@@ -21,7 +21,6 @@ from .process_cells import (
     ended_size,
     group_user,
     process_command,
-    process_user,
     short_gpu_list,
     user_text,
     without_folder,
@@ -310,7 +309,7 @@ def _by_elapsed(row: TableRow) -> tuple[float | str, ...]:
 
 def _user(row: TableRow) -> str:
     if row.row is not None:
-        return process_user(row.row)
+        return user_text(row.row.process.user)
     return group_user(row.group) if row.group else "-"
 
 
