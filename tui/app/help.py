@@ -151,7 +151,10 @@ _SHORT_TEXT, _SHORT_ROWS = 27, 15
 
 def short_help(bindings: Iterable[BindingType]) -> Content:
     """Return keys in two columns, a few words each, and the statuses of runs: at most 19 lines of 72 cells."""
-    cells = [f"{key:7} {_few_words(text, _SHORT_TEXT)}" for key, text in key_rows(bindings)][: 2 * _SHORT_ROWS]
+    begun = (
+        (key, re.split(r"[:;,]| \(", text, maxsplit=1)[0]) for key, text in key_rows(bindings)
+    )  # to the first pause
+    cells = [f"{key:7} {shorten(text, _SHORT_TEXT)}" for key, text in begun][: 2 * _SHORT_ROWS]
     half = (len(cells) + 1) // 2
     lines = [
         Content(f"{left:{_SHORT_TEXT + 9}}{right}".rstrip())
@@ -161,11 +164,6 @@ def short_help(bindings: Iterable[BindingType]) -> Content:
     third = (len(marks) + 2) // 3
     legend = [Content("  ").join(marks[at : at + third]) for at in range(0, len(marks), third)]
     return Content("\n").join([*lines, Content(""), *legend])
-
-
-def _few_words(text: str, width: int) -> str:
-    """Return the beginning of a help text: up to its first pause, and no more than fits."""
-    return shorten(re.split(r"[:;,]| \(", text, maxsplit=1)[0], width)
 
 
 def key_rows(bindings: Iterable[BindingType]) -> Iterator[tuple[str, str]]:

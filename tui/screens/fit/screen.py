@@ -114,6 +114,8 @@ _HEADING_HELP = "Enter folds or unfolds these settings"
 class FitCheckScreen(Screen[None]):
     """The settings at the left, the verdict at the right.
 
+    An edited job gets a quick estimate at once, a refined one or an error after a delay, and then advice.
+
     Args:
         watchlist: receives the job when it is pinned as pending.
         estimate: a quick estimate; called off the UI thread.
@@ -372,8 +374,6 @@ class FitCheckScreen(Screen[None]):
             self._pane.focus_form()
         else:
             (suggestions if suggestions.display else view).focus()
-
-    # Estimates of the edited job: a quick one at once, a refined one and errors after a delay, and advice on a budget.
 
     def _start(self) -> None:
         """Request a budget for the settings as they are now, or say why there is none."""
