@@ -151,9 +151,8 @@ _SHORT_TEXT, _SHORT_ROWS = 27, 15
 
 def short_help(bindings: Iterable[BindingType]) -> Content:
     """Return keys in two columns, a few words each, and the statuses of runs: at most 19 lines of 72 cells."""
-    begun = (
-        (key, re.split(r"[:;,]| \(", text, maxsplit=1)[0]) for key, text in key_rows(bindings)
-    )  # to the first pause
+    # each text up to its first pause
+    begun = ((key, re.split(r"[:;,]| \(", text, maxsplit=1)[0]) for key, text in key_rows(bindings))
     cells = [f"{key:7} {shorten(text, _SHORT_TEXT)}" for key, text in begun][: 2 * _SHORT_ROWS]
     half = (len(cells) + 1) // 2
     lines = [
