@@ -45,6 +45,7 @@ def read(program: Program) -> JobReading:
         **_quantization(settings),
         **_adapter_types(settings),
         **_trl_defaults(program, settings),
+        **_device_map(program),
     }
     accelerate = [each for _, each in translated]
     return read_trainer(
@@ -53,6 +54,12 @@ def read(program: Program) -> JobReading:
         [*accelerate, uses_deepspeed(settings), *accelerate_layers(program, {})],
         method=_method(settings),
     )
+
+
+def _device_map(program: Program) -> dict[str, Setting]:
+    """Return how one process, started without a launcher, spreads the layers (``choose_device`` in utils/config)."""
+    alone = program.config_file is None and not program.launcher.launchers
+    return {"device_map": Setting.default("auto", "axolotl's device_map in one process")} if alone else {}
 
 
 def _read_frozen(program: Program, settings: LayeredSettings) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from ..arguments.table import Library, doubt_arguments, library, translate
 from ..program.accelerate import accelerate_layers
 from ..program.program import Program
-from ..program.world_size import processes_per_node, visible_gpus
+from ..program.world_size import processes_per_node
 from ..source.evidence import MODEL_STATES, FindingCollector, JobReading
 from ..source.settings import (
     LayeredSettings,
@@ -165,11 +165,12 @@ def read(program: Program) -> JobReading:
         **_precision(program, settings, lora=lora),
     }
     shipped = [_shipped(settings, name) for name in ("deepspeed", "fsdp")]
+    processes = _processes(program)
     translated = [_translate(layer, table) for layer in layers]
     return read_trainer(
         program,
-        [own, *(each for each, _ in translated), quantization, defaults],
-        [*shipped, *(each for _, each in translated), _processes(program), *accelerate_layers(program, {})],
+        [own, *(each for each, _ in translated), quantization, defaults | _device_map(program, processes)],
+        [*shipped, *(each for _, each in translated), processes, *accelerate_layers(program, {})],
         method=_method(settings),
         own_loss=False,
     )
@@ -193,16 +194,17 @@ def _quantization(settings: LayeredSettings, findings: FindingCollector) -> dict
 
 
 def _processes(program: Program) -> dict[str, Setting]:
-    """Return the processes: one, which spreads the layers over all visible GPUs, unless NPROC_PER_NODE is set."""
+    """Return the number of processes where ms-swift decides it: one, unless NPROC_PER_NODE is set."""
     if program.config_file is not None or not {"accelerate", "torchrun"}.isdisjoint(program.launcher.launchers):
         return {}
-    if processes := processes_per_node(program.environ):
-        return processes
-    visible = visible_gpus(program.environ)
-    if "tool" in program.launcher.launchers and "RANK" not in program.environ and (as_int(visible) or 1) > 1:
-        sentence = "ms-swift spreads the layers over several GPUs in one process; the figure assumes all on one GPU."
-        program.findings.doubt(sentence, "less", *MODEL_STATES, "activations")
-    return {"num_processes": Setting.default(1, "ms-swift starts one process")}
+    alone = {"num_processes": Setting.default(1, "ms-swift starts one process")}
+    return processes_per_node(program.environ) or alone
+
+
+def _device_map(program: Program, processes: Mapping[str, Setting]) -> dict[str, Setting]:
+    """Return how one process spreads the layers over the GPUs that it sees (``get_default_device_map``)."""
+    alone = as_int(processes.get("num_processes")) == 1 and "RANK" not in program.environ
+    return {"device_map": Setting.default("auto", "ms-swift's device_map in one process")} if alone else {}
 
 
 def _doubt_logits(settings: LayeredSettings, findings: FindingCollector) -> None:

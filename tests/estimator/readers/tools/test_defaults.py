@@ -126,9 +126,8 @@ def test_swifts_own_fsdp_and_one_process_for_several_gpus(read: Read) -> None:
     keys = ("parallel.strategy", "parallel.data_shard", "training.activation_checkpointing", "training.precision")
     assert found(sharded, *keys) == ("fsdp2", 4, "full", "bf16-mixed")
     alone = read(SWIFT, CUDA_VISIBLE_DEVICES="0,1")
-    assert found(alone, "parallel.strategy") == (None,)
-    assert any("spreads the layers over several GPUs" in warning for warning in alone.warnings)
-    assert alone.job().unsure.weights == "less"
+    assert found(alone, "parallel.strategy", "parallel.device_map", "parallel.pipeline") == (None, "auto", 2)
+    assert read(SWIFT).spreads_layers == "auto"
 
 
 @pytest.mark.parametrize(
@@ -262,3 +261,14 @@ def test_the_unsloth_command_and_its_defaults(read: Read) -> None:
     assert found(full, "lora.rank", "training.activation_checkpointing", "training.precision") == (None, "none", "bf16")
     keys = ("lora.rank", "lora.quantization", "training.sequence_length", "training.activation_offload")
     assert found(lora, *keys) == (8, "nf4-double", 2048, True)
+
+
+@pytest.mark.parametrize(
+    ("line", "spreads"),
+    [("python -m axolotl.cli.train x.yaml", "auto"), ("axolotl train x.yaml", None)],
+)
+def test_axolotl_without_a_launcher_spreads_the_layers(read: Read, line: str, spreads: str | None) -> None:
+    assert read(line, AXOLOTL).spreads_layers == spreads
+    if spreads:
+        two = read(line, AXOLOTL, CUDA_VISIBLE_DEVICES="0,1")
+        assert found(two, "parallel.device_map", "parallel.pipeline") == ("auto", 2)
