@@ -84,6 +84,7 @@ class Rehearsal:
         self._left_out: tuple[Any, Callable[[], None]] | None = None
         """The steps before an allocation was refused, by optimizer, and what lets them count."""
         self._steps: dict[Any, int] = {}
+        self._partitions: dict[int, int] = {}
         self._stepped: dict[Any, WeakIdKeyDictionary] = {}
         """The parameters that each optimizer has stepped, and after which backward pass."""
         self._names: dict[int, str] = {}
@@ -326,6 +327,7 @@ class Rehearsal:
 
     def _before_backward(self) -> None:
         self._begin_steps()
+        self._partitions.update(self._in_partitions())
         for parameter in self._optimized() or [each for module in self._called for each in module.parameters()]:
             if parameter.requires_grad and parameter.is_leaf and not hasattr(parameter, _HOOKED):
                 setattr(parameter, _HOOKED, True)
@@ -461,7 +463,7 @@ class Rehearsal:
                 {"optimizer": type(optimizer).__name__, "steps": count} for optimizer, count in self._steps.items()
             ],
             "parameters": sum((self._own_sizes or self._sizes).values()),
-            "trained": sum((self._in_partitions() or self._trained).values()),
+            "trained": sum((self._partitions or self._trained).values()),
             "doubts": [*self._refusals(), *gpus.doubts.sentences],
             "doubt_kinds": sorted(gpus.doubts.kinds),
             "seconds": time.monotonic() - self._start,
