@@ -332,6 +332,9 @@ def _partition(model: Any) -> None:
             config = deepspeed_config()
             if config["zero_optimization"].get("memory_efficient_linear", True):
                 torch.nn.functional.linear = linear.zero3_linear_wrap
+            engine = getattr(sys.modules.get("deepspeed.runtime.engine"), "DeepSpeedEngine", None)
+            if hasattr(engine, "_cast_module_mixed_precision"):  # 0.19 casts no layers that are added to a split model
+                return
             kinds = {"bf16": torch.bfloat16, "bfloat16": torch.bfloat16, "fp16": torch.float16}
             enabled = (kind for name, kind in kinds.items() if config.get(name, {}).get("enabled") is True)
             torch.nn.Module.to(model, next(enabled, torch.float32))
