@@ -240,20 +240,24 @@ def make_trainer(call: Call, path: str, kind: Class | None = None) -> Any:
 
 def _make_loader(call: Call) -> Any:
     """Follow ``DataLoader(data, batch_size=8)``; loaders of test data count only if there is no other."""
-    hints, data = call.notes.hints, short_text(call.nodes.get("dataset", call.nodes.get(0)))
-    is_test = re.search(r"(?i)val|test|eval|dev", data) is not None
+    hints = call.notes.hints
+    key: str | int = "batch_size" if "batch_size" in call.kwargs else 1
+    texts = short_text(call.nodes.get("dataset", call.nodes.get(0))), short_text(call.nodes.get(key))
+    is_test = re.search(r"(?i)val|test|eval|dev", " ".join(texts)) is not None
     if not is_test:
         _doubt_collator(call, "collate_fn")
-    key: str | int = "batch_size" if "batch_size" in call.kwargs else 1
     setting = call.setting(key) if key == "batch_size" or len(call.args) > 1 else None
     if call.value(1, "batch_size") is None and call.value(None, "batch_sampler") is not None:
         sentence = f"{call.where}: {call.shown('batch_sampler')} decides how many sequences a batch has."
         setting = Setting(value=UNKNOWN, origin=sentence)
+    if is_test and setting is not None and type(setting.value) is int:
+        hints.setdefault("per_device_eval_batch_size", setting)
+        hints.setdefault("eval_strategy", setting.with_value("epoch"))
     known = hints.get(_BATCH)
     sizes = {each.value for each in (known, setting) if each is not None and type(each.value) is int}
     if len(sizes) > 1 and not is_test and known is not None and not known.origin.endswith("(test data)"):
         call.doubt(
-            f"loaders have batches of {min(sizes)} and {max(sizes)}; the larger one is counted.",
+            f"loaders have batches of {min(sizes)} and {max(sizes)}, and which of them trains is not known.",
             key="training.micro_batch",
         )
         hints[_BATCH] = known if known.value == max(sizes) else setting or known
