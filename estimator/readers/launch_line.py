@@ -244,7 +244,7 @@ def _read_with_script(
 ) -> JobReading:
     """Return the job of a script of the user's own, by its settings and those beside it."""
     given = {**files, **flags}
-    unresolved = {name: sentence for name, sentence in script.unresolved.items() if name not in given}
+    unresolved = {name: sentence for name, sentence in script.unresolved.items() if name not in files}
     method = program.launch.trl_command or script.trl_method
     defaults = [_without_unresolved_sizes(layer, unresolved) for layer in _defaults(program, script, method, given)]
     # accelerate's own order (state.py, accelerator.py): the script's precision, but the launcher's accumulation

@@ -117,8 +117,8 @@ def test_forms_that_are_read_without_a_doubt(tmp_path: Path, text: str, found: d
             "Own holds the model; its own layers are not counted",
         ),
         (own_loop(batch="batch[start:start + 4]"), "is not given the loader's batch as it is"),
-        (own_loop("other = DataLoader(data, 32)\n"), "loaders have batches of 8 and 32, and which of them trains is not known"),
-        (own_loop("other = DataLoader(data, 2)\n"), "loaders have batches of 2 and 8, and which of them trains is not known"),
+        (own_loop("other = DataLoader(data, 32)\n"), "loaders have batches of 8 and 32, and which"),
+        (own_loop("other = DataLoader(data, 2)\n"), "loaders have batches of 2 and 8, and which"),
     ],
 )
 def test_forms_that_are_named(tmp_path: Path, text: str, sentence: str) -> None:
@@ -330,3 +330,24 @@ def test_what_is_not_known_is_named_in_the_order_of_the_script(tmp_path: Path) -
 def test_an_average_of_torchs_is_named(tmp_path: Path) -> None:
     reading = read(tmp_path, own_loop("average = torch.optim.swa_utils.AveragedModel(model)\n"))
     assert any("keeps an average of the weights" in each for each in reading.warnings)
+
+
+def test_the_batch_of_evaluations_own_loader_is_counted_in_evaluation(tmp_path: Path) -> None:
+    reading = read(tmp_path, own_loop("eval_size = 64\nother = DataLoader(data, batch_size=eval_size)\n"))
+    assert [reading.value(f"training.{key}") for key in ("micro_batch", "evaluation_batch")] == [8, 64]
+    assert not any("loaders have batches" in each for each in reading.warnings)
+
+
+def test_layers_that_a_script_makes_of_a_flag_are_named(tmp_path: Path) -> None:
+    text = """@dataclasses.dataclass
+class Ours:
+    target_modules: Optional[str] = "q_proj,v_proj"
+    def __post_init__(self):
+        if type(self.target_modules) == str:
+            self.target_modules = self.target_modules.split(",")
+ours, args = HfArgumentParser((Ours, TrainingArguments)).parse_args_into_dataclasses()
+model = peft.get_peft_model(model, peft.LoraConfig(r=8, target_modules=ours.target_modules))
+Trainer(model, args, train_dataset=data).train()
+"""
+    reading = read(tmp_path, LOAD + text, "--output_dir", "o", "--target_modules", "q_proj,k_proj")
+    assert any("target_modules=ours.target_modules) is only known when the script runs" in w for w in reading.warnings)
