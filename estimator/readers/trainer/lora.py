@@ -29,6 +29,8 @@ def read_lora(inputs: TrainerInputs, default_targets: Setting | None, findings: 
     find = inputs.settings.find
     enabled = find("use_peft", "use_lora", "lora", "peft")
     rank = find("lora_r", "lora_rank")
+    if enabled is None and rank is not None and str(rank.value) == "0":
+        rank = None  # scripts say so that there are no adapters
     wanted = as_bool(enabled) if enabled is not None else (rank is not None and inputs.method is None)
     quantization = _quantization(inputs.settings)
     if not wanted:

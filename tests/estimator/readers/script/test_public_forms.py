@@ -351,3 +351,10 @@ Trainer(model, args, train_dataset=data).train()
 """
     reading = read(tmp_path, LOAD + text, "--output_dir", "o", "--target_modules", "q_proj,k_proj")
     assert any("target_modules=ours.target_modules) is only known when the script runs" in w for w in reading.warnings)
+
+
+def test_a_rank_of_zero_means_no_adapters(tmp_path: Path) -> None:
+    options = "parser = argparse.ArgumentParser()\nparser.add_argument('--lora_rank', type=int, default=0)\n"
+    text = own_loop(f"from actor import Actor\n{options}model = Actor(model, parser.parse_args().lora_rank)\n")
+    reading = read(tmp_path, text, "--lora_rank", "0")
+    assert (reading.value("lora.rank"), reading.refused) == (None, {})

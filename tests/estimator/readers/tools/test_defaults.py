@@ -121,6 +121,13 @@ def test_swift_takes_sixteen_examples_a_step(read: Read, flags: str, environ: di
     assert found(read(f"{SWIFT} {flags}", **environ), "training.gradient_accumulation") == (steps,)
 
 
+def test_swifts_own_deepspeed_configurations_have_their_sizes(read: Read) -> None:
+    keys = ("parallel.strategy", "zero.reduce_bucket", "zero.allgather_bucket", "zero.max_live_parameters")
+    two, three = (read(f"{SWIFT} --deepspeed {each}", NPROC_PER_NODE="8") for each in ("zero2", "zero3"))
+    assert found(two, *keys) == ("zero2", 200_000_000, 200_000_000, None)
+    assert found(three, "parallel.strategy", "zero.max_live_parameters") == ("zero3", 1_000_000_000)
+
+
 def test_swifts_own_fsdp_and_one_process_for_several_gpus(read: Read) -> None:
     sharded = read(f"{SWIFT} --fsdp fsdp2 --tuner_type full", NPROC_PER_NODE="2", NNODES="2")
     keys = ("parallel.strategy", "parallel.data_shard", "training.activation_checkpointing", "training.precision")
