@@ -455,7 +455,9 @@ def _with_length(plan: Plan, share: float) -> Plan:
 
 
 def _shallow(stage: Stage, blocks: int) -> Stage:
-    """Return the stage with fewer blocks."""
+    """Return the stage with fewer blocks; the last stage of a pipeline may have none."""
+    if not stage.layers:
+        return replace(stage, runs=None)
     layers = min(blocks, stage.layers)
     kept = (
         replace(

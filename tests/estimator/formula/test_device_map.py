@@ -14,7 +14,7 @@ from vramtop.estimator.budget import Budget
 from vramtop.estimator.estimation import estimate, quick_estimator
 from vramtop.estimator.formula.closed_form import closed_form
 from vramtop.estimator.job.gpu_catalogue import find_gpu
-from vramtop.estimator.job.job import Job
+from vramtop.estimator.job.job import Job, ModelSpec, Parallel, Training
 from vramtop.estimator.job.job_file.changes import job_from_mapping, with_changes
 from vramtop.estimator.model.count_parameters import count_parameters
 from vramtop.estimator.model.read_architecture import read_architecture
@@ -148,3 +148,10 @@ def test_blocks_of_two_kinds_on_several_gpus_widen_the_range_and_are_said(model:
 
 def quick(job: Job) -> Budget:
     return estimate(job, method="formula")
+
+
+def test_the_last_gpu_may_hold_no_block() -> None:
+    training = Training(micro_batch=1, sequence_length=256, varying_lengths=True, optimizer="adamw")
+    parallel = Parallel(device_map={"transformer": 0, "lm_head": 1}, pipeline=2)
+    first, last = estimate(Job(model=ModelSpec(id="gpt2"), training=training, parallel=parallel)).ranks
+    assert first.device_bytes > last.device_bytes > 50257 * 768 * 4
