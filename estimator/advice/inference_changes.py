@@ -102,7 +102,7 @@ INFERENCE_CHANGES: tuple[Proposal, ...] = (
     partly_in_cpu_ram,
     shorter_sequences,
 )
-"""For models that transformers runs."""
+"""Changes for models that transformers runs."""
 VLLM_CHANGES: tuple[Proposal, ...] = (
     _other_utilizations,
     ChangeRule(

@@ -22,7 +22,7 @@ _INIT_PROGRAMS = ("systemd", "init")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessOrigin:
-    """Facts about a process that do not change, or were true when its origin was read."""
+    """Where a process comes from, as it was when this was first read."""
 
     ancestors: tuple[int, ...] = ()
     """Pids of its parent, its parent's parent and so on, without the first process of the machine."""

@@ -118,6 +118,6 @@ def _budgets_of_job(
         return {process.pid: None}
     if budget is None:
         return {process.pid: None, **{rank.pid: None for rank in attachment.ranks}}
-    complete = len(attachment.ranks) == budget.job.parallel.world_size
+    complete = len(attachment.ranks) == len(budget.ranks)
     ranks = {rank.pid: budget.of_rank(at) if complete else budget for at, rank in enumerate(attachment.ranks)}
     return {process.pid: None, **ranks}

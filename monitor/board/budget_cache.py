@@ -45,9 +45,7 @@ class BudgetCache:
                 self._keep(job, error.message)
         return self._budgets[self._key(job)]
 
-    def budget_of_rank(
-        self, run: WatchedJob, rank: int, total_bytes: int | None = None, *, ranks: int | None = None
-    ) -> Budget | str:
+    def budget_of_rank(self, run: WatchedJob, rank: int, total_bytes: int | None = None, *, ranks: int) -> Budget | str:
         """Return the budget of one process of a run; always the same object until the job's budget changes.
 
         The budgets of pipeline stages differ, which is known if all ranks of the run are on this machine. A server's
@@ -56,7 +54,7 @@ class BudgetCache:
         Args:
             run: the run.
             rank: place of the process in the run; of a single process on several GPUs, place of the GPU.
-            ranks: places that there are; None: as many as processes.
+            ranks: places that there are.
             total_bytes: memory of its GPU as CUDA states it; None: unknown.
         """
         budget = self.budget_of(run.job)
@@ -64,7 +62,7 @@ class BudgetCache:
             return budget
         if budget.serving is not None:
             return self._budget_on_gpu(budget, total_bytes)
-        if not budget.stages or (ranks or len(run.pids)) != len(budget.ranks):
+        if not budget.stages or ranks != len(budget.ranks):
             return budget
         by_peak = self._rank_budgets.setdefault(self._key(run.job), {})
         peak = budget.ranks[rank]

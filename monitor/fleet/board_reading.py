@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _MEMORY_FIELDS = (None, "total_bytes", "used_bytes", "free_bytes", "processes")
 """A fault of one of these, or of the whole device, is passed on; many GPUs do not report their utilisation."""
 _MAX_COMMAND_CHARACTERS = 200
-"""Limit of a command line, which a table over many hosts never shows whole."""
+"""Most characters of a command line that are sent; a table of many hosts never shows more."""
 
 
 def reading_of_board(

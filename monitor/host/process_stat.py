@@ -81,7 +81,7 @@ def is_same_start(one: float, other: float) -> bool:
 
 
 def boot_time() -> float:
-    """Return the Unix seconds at which this machine was booted; start times are counted from there."""
+    """Return when this machine booted, in Unix seconds; start times count from there."""
     with Path("/proc/stat").open("rb") as file:
         return next(float(line.split()[1]) for line in file if line.startswith(b"btime"))
 

@@ -63,7 +63,7 @@ class AppOptions:
     attach: AutomaticAttach | None = None
     """Attaches to training processes by itself; None: this is not about this machine."""
     observe_runs: Callable[[Board], None] = lambda _: None
-    """Receives each board, on the sampler's thread: measures the runs on it."""
+    """Called with each board on the sampler's thread, to measure the runs on it."""
     read_only: bool = False
     """No process can be terminated from here."""
     preload_after: float | None = None

@@ -27,7 +27,7 @@ def failed_gpu(explanation: Explanation, budget: Budget) -> DeviceCapacity | Non
         total_bytes=memory.total_bytes,
         free_bytes=memory.total_bytes - (memory.beside_bytes or 0),
         reserved_bytes=0,
-        count=budget.job.parallel.world_size,
+        count=len(budget.ranks),
     )
 
 

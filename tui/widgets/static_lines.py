@@ -25,7 +25,7 @@ class StaticLines(Static):
             self.update(content, layout=layout and self._height(before) != self._height(content))
 
     def show_if_any(self, lines: Sequence[Content]) -> None:
-        """Show these lines; where there are none, take no room."""
+        """Show these lines, and take up no space if there are none."""
         self.display = bool(lines)
         self.show(Content("\n").join(lines), layout=True)
 

@@ -113,7 +113,7 @@ def no_graph_per_token(context: LayerContext) -> float:
 
 
 def score_width_without_graph(context: LayerContext) -> int:
-    """Bytes per pair of positions while attention that writes its scores takes their softmax without a graph.
+    """Bytes per query and key while eager attention takes the softmax of its scores without a graph.
 
     Masked scores, and: with sinks these joined to them and the softmax; in the scores' dtype the softmax; otherwise
     an fp32 cast and the fp32 softmax (``eager_attention_forward`` in transformers 5's models; ATen/native/SoftMax.cpp).

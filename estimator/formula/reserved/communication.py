@@ -13,7 +13,7 @@ from .stored_parameters import StoredParameter
 
 
 class Communication:
-    """The moments of a step at which data parallelism allocates; this one does nothing.
+    """Data parallelism that allocates nothing; others allocate at the moments of a step that are methods here.
 
     Args:
         machine: allocates.

@@ -132,7 +132,7 @@ def is_open(setting: Setting) -> bool:
 
 
 def refusal(setting: Setting, what: str) -> str:
-    """Return the sentence on a value that makes no sense: ``--max_length is -1, which is not a valid ...``.
+    """Return a sentence about a value that makes no sense: ``--max_length is -1, which is not a valid ...``.
 
     Args:
         setting: the value, and where it was written.

@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import pytest
 import yaml
 from json_schemas import valid_json
@@ -60,3 +62,15 @@ def test_options_for_this_machine_are_refused(
 ) -> None:
     assert main(["fit", *LLAMA, *words, "--slurm"]) == 2
     assert sentence in capsys.readouterr().err
+
+
+def test_one_process_on_several_gpus_is_one_task(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    job = tmp_path / "job.toml"
+    job.write_text(
+        '[model]\nid = "llama-3.1-8b"\n[training]\nmicro_batch = 1\nsequence_length = 512\nprecision = "bf16"\n'
+        '[parallel]\ndevice_map = "auto"\npipeline = 4\n'
+    )
+    assert main(["fit", str(job), "--slurm", "--gpu-type", "a100-80", "--method", "formula"]) == 0
+    said = capsys.readouterr().out
+    assert "4 GPUs of one node or pod, all of one process." in said
+    assert "#SBATCH --ntasks-per-node=1\n#SBATCH --gres=gpu:4" in said

@@ -49,7 +49,7 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
                 raise
             return report_without_gpus(options, loaded, estimate_job(options, loaded, None, None), error.message)
     budget = estimate_job(options, loaded, gpu, memory_bytes, here=False)
-    devices = described_devices(gpu, memory_bytes, options.gpus or budget.job.parallel.world_size)
+    devices = described_devices(gpu, memory_bytes, options.gpus or len(budget.ranks))
     return report_fit(options, check_on(options, loaded, devices, described=(gpu, memory_bytes), budget=budget))
 
 

@@ -49,7 +49,7 @@ def find_cards(job: Job, budget: Budget) -> tuple[Card, ...]:
     gpus = [gpu for gpu in catalogue() if not gpu.unified]
     beyond = beyond_formula(job, budget, gpu=None)
     trains = job.training.mode == "train"
-    counts = [(1,)] if job.parallel.world_size > 1 or job.is_served else [_COUNTS, _MANY] if trains else [_COUNTS]
+    counts = [(1,)] if len(budget.ranks) > 1 or job.is_served else [_COUNTS, _MANY] if trains else [_COUNTS]
     found: list[Card] = []
     for tried in counts:
         found = found or [card for gpu in gpus if (card := _fewest(job, budget, beyond, gpu, tried)) is not None]
@@ -112,7 +112,7 @@ def _rows(cards: Sequence[Card]) -> Iterator[tuple[str, str, str, str]]:
 
 def _fewest(job: Job, budget: Budget, beyond: int, gpu: Gpu, counts: Sequence[int]) -> Card | None:
     """Return the smallest number of these GPUs on which the job fits; None: it does not."""
-    own = job.parallel.world_size
+    own = len(budget.ranks)
     estimate = estimator_on_card(job, gpu, beyond)
     if estimate is None:
         return _card(budget, gpu, own, split=None)

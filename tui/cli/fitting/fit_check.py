@@ -273,7 +273,7 @@ def _over_found_gpus(budget: Budget, loaded: LoadedJob, devices: Sequence[Device
 def _rehearsed(options: argparse.Namespace, check: FitCheck, program: Job) -> FitCheck:
     """Return the check of the program's rehearsal, if one is kept or the user agrees to make it."""
     loaded, budget, machine = check.loaded, check.budget, check.machine
-    known = what_is_known(loaded, budget, need_text(budget, budget.job.parallel.world_size))
+    known = what_is_known(loaded, budget, need_text(budget, len(budget.ranks)))
     found = rehearsal_of(options, program, machine.gpu, machine.memory_bytes, known=known)
     if found is None:
         return check

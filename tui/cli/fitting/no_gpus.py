@@ -51,7 +51,7 @@ def report_without_gpus(options: argparse.Namespace, loaded: LoadedJob, budget: 
         print(json_text(found))
         return ExitCode.CANNOT_TELL
     output = detect_output(ascii_only=options.ascii)
-    mark, need = VERDICTS["unknown"], need_text(budget, job.parallel.world_size)
+    mark, need = VERDICTS["unknown"], need_text(budget, len(budget.ranks))
     print(output.paint(f"{mark.letter} {mark.word}", mark.colour, bold=True) + output.text(f"  needs {need}"))
     print("\n".join(output.wrapped(f"{reason[:1].upper()}{reason[1:]}", indent="  ")))
     assumed = assumed_lines(

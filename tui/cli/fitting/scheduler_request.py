@@ -48,15 +48,15 @@ def report_request(options: argparse.Namespace, loaded: LoadedJob) -> int:
         InputError: an option describes GPUs of this machine.
     """
     flag = "slurm" if options.slurm else "kubernetes"
-    ranks = loaded.job.parallel.world_size
     if options.gpu is not None:
         raise InputError(f"--gpu names GPUs of this machine; with --{flag} give --gpu-type")
     if options.host_memory is not None:
         raise InputError(f"--host-memory describes one machine; --{flag} requests the RAM that the job needs")
-    if options.gpus is not None and options.gpus != ranks:
-        raise InputError(f"--gpus {options.gpus}: the job has {ranks} rank{'s' * (ranks > 1)}, one on each GPU")
     gpu, memory_bytes = described_gpu(options, loaded.job)
     budget = estimate_job(options, loaded, gpu, memory_bytes, here=False)
+    ranks, processes = len(budget.ranks), budget.job.parallel.processes
+    if options.gpus is not None and options.gpus != ranks:
+        raise InputError(f"--gpus {options.gpus}: the job has {ranks} rank{'s' * (ranks > 1)}, one on each GPU")
     verdict: Verdict
     if memory_bytes:
         verdict = check_fit(budget, described_devices(gpu, memory_bytes, ranks)).verdict
@@ -68,12 +68,12 @@ def report_request(options: argparse.Namespace, loaded: LoadedJob) -> int:
         verdict = "fits" if cards else "does_not_fit"
     per_node = max(count for count in range(1, _GPUS_PER_NODE + 1) if ranks % count == 0)
     nodes = ranks // per_node
-    ram_gib = None if budget.host is None else -(-budget.host.high_bytes(per_node) // GIB)
+    ram_gib = None if budget.host is None else -(-budget.host.high_bytes(min(per_node, processes)) // GIB)
     request: list[str] = []
     notes = list(loaded.notes)
     if verdict != "does_not_fit":
         request = (
-            _sbatch_lines(nodes, per_node, ram_gib)
+            _sbatch_lines(nodes, per_node, min(per_node, processes), ram_gib)
             if options.slurm
             else list(_pod_lines(budget, verdict, per_node, ram_gib))
         )
@@ -105,7 +105,8 @@ def _sentences(
     yield f"{VERDICTS[verdict].word.lower()}: needs {need_text(budget, len(budget.ranks))} of GPU memory"
     each = f"each of {nodes} nodes or pods" if nodes > 1 else "one node or pod"
     if verdict != "does_not_fit":
-        yield f"{per_node} GPU{'s' * (per_node > 1)} of {each}, one rank on each."
+        held = "one rank on each" if budget.job.parallel.processes > 1 or per_node == 1 else "all of one process"
+        yield f"{per_node} GPU{'s' * (per_node > 1)} of {each}, {held}."
     if cards and not described:
         more = f" and {len(cards) - _NAMED_CARDS} more" if len(cards) > _NAMED_CARDS else ""
         yield f"Cards on which it fits, smallest first: {', '.join(cards[:_NAMED_CARDS])}{more}."
@@ -120,8 +121,8 @@ def _comment(text: str) -> str:
     return textwrap.fill(printable(text), _WIDTH, initial_indent="# ", subsequent_indent="#   ", break_on_hyphens=False)
 
 
-def _sbatch_lines(nodes: int, per_node: int, ram_gib: int | None) -> list[str]:
-    words = [f"nodes={nodes}", f"ntasks-per-node={per_node}", f"gres=gpu:{per_node}"]
+def _sbatch_lines(nodes: int, per_node: int, tasks: int, ram_gib: int | None) -> list[str]:
+    words = [f"nodes={nodes}", f"ntasks-per-node={tasks}", f"gres=gpu:{per_node}"]
     return [f"#SBATCH --{word}" for word in (*words, *([f"mem={ram_gib}G"] if ram_gib is not None else []))]
 
 
