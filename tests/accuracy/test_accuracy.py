@@ -17,7 +17,7 @@ from vramtop.estimator.model.read_architecture import read_architecture
 
 ACCURACY_LIMITS = {  # maximum median error, maximum share under by more than 5 %, minimum share in range
     "allocated": (0.014, 0.0, 0.9),
-    "reserved": (0.025, 0.15, 0.9),
+    "reserved": (0.027, 0.15, 0.9),
     "device": (0.045, 0.08, 0.9),
     "component": (0.006, 0.05, None),
     "file automodel": (0.01, 0.0, 0.9),

@@ -25,18 +25,10 @@ class Communication:
         self.machine = machine
         self.rank = rank
         self.parameters = parameters
-        self.gathers_before_loss = False
-        """``begin_backward`` comes before the loss runs backward."""
         self.flat_states = 0
         """Bytes of each flat optimizer state; the fp32 weights exist before the first step. 0: states are not flat."""
         self.waiting: list[int] = []
         """Gradients that are not reduced yet."""
-        self.stepped: Sequence[StoredParameter] = ()
-        """Tensors that the optimizer steps, where these are not the parameters one by one."""
-        self.states_made = 0
-        """Bytes of the optimizer states that exist before the first step."""
-        self.steps_before = False
-        """The optimizer takes a step before training, for its states."""
         self.last_micro_batch = True
         """The step's last micro-batch runs, after which gradients are reduced."""
 
@@ -59,16 +51,10 @@ class Communication:
     def before_head(self) -> None:
         """Before the final norm."""
 
-    def after_head(self) -> None:
-        """Before the loss."""
-
     def end_forward(self) -> None:
         """After the loss."""
 
     def begin_backward(self) -> None:
-        """Before the head runs backward; after the loss has, unless ``gathers_before_loss``."""
-
-    def before_head_backward(self) -> None:
         """Before the head runs backward, after the loss has."""
 
     def after_head_backward(self, gradients: list[int]) -> list[int]:
@@ -78,7 +64,7 @@ class Communication:
     def before_block_backward(self, block: int) -> None:
         """Before a block runs backward, and before it is recomputed."""
 
-    def after_block_backward(self, block: int, gradients: list[int]) -> list[int]:  # noqa: ARG002 - FSDP2's units ask
+    def after_block_backward(self, block: int, gradients: list[int]) -> list[int]:  # noqa: ARG002 - FSDP's units ask
         """After a block has run backward; return the gradients that stay until the step."""
         return self.kept(gradients)
 
@@ -175,7 +161,7 @@ class ConstantBuffers(Communication):
         """Reduce gradients that are sharded."""
         return self._reduced(gradients)
 
-    def after_block_backward(self, block: int, gradients: list[int]) -> list[int]:  # noqa: ARG002 - FSDP2's units ask
+    def after_block_backward(self, block: int, gradients: list[int]) -> list[int]:  # noqa: ARG002 - FSDP's units ask
         """Reduce gradients that are sharded."""
         return self._reduced(gradients)
 

@@ -24,13 +24,11 @@ from ..plan import Plan, make_plan
 from ..rank_memory import RankMemory, rank_memory
 from .block import GRADIENT, OUTPUT, Kind, block_weights, record_block, selective_programs, without_input
 from .communication import Buckets, Communication, ConstantBuffers
-from .fsdp1 import FlatUnits
-from .fsdp2 import Units
+from .fsdp import Units
 from .head_and_loss import record_tail
 from .machine import SLOTS, Machine
-from .megatron_fsdp import MegatronUnits
 from .recorder import SMALLEST_BYTES, BlockProgram
-from .stored_parameters import StoredParameter, stored_parameters
+from .stored_parameters import stored_parameters
 
 _MICRO_BATCHES = 2
 """Micro-batches of an accumulated step: the third needs no more memory than the second."""
@@ -74,10 +72,6 @@ class TrainingRun:
         self._communication.begin()
         if job.gradient_buffer:
             self.machine.take(self._rank.states.gradients)
-        if self._communication.steps_before:
-            zeros = self.machine.take_all(p.elements * job.widths.state / job.shards.optimizer for p in self._stepped())
-            self._step()
-            self.machine.release(zeros)
 
     def train(self, *, steps: int = 2) -> None:
         """Run training steps."""
@@ -121,7 +115,6 @@ class TrainingRun:
         """Run final norm, head and loss forward; a variable that holds the outputs before drops them."""
         machine = self.machine
         machine.run(tail.forward[: tail.replaces], base)
-        self._communication.after_head()
         machine.release(self._held)
         machine.run(tail.forward[tail.replaces :], base)
         self._held = [] if tail.held is None else [machine.keep(base + tail.held)]
@@ -168,14 +161,9 @@ class TrainingRun:
             self._held = []
 
     def _loss_backward(self, base: int) -> None:
-        communication = self._communication
-        if communication.gathers_before_loss:
-            communication.begin_backward()
         if self._tail is not None:
             self.machine.run(self._tail.backward[: self._tail.begins], base)
-        if not communication.gathers_before_loss:
-            communication.begin_backward()
-        communication.before_head_backward()
+        self._communication.begin_backward()
 
     def _embedding_backward(self, head: int | None, *, passing: bool) -> list[int]:
         """Run the embedding backward; return its gradient, unless that is added to the head's.
@@ -214,13 +202,9 @@ class TrainingRun:
         self.machine.passing(self._rank.states.step)
         self.machine.allocator.free(key)
 
-    def _stepped(self) -> Sequence[StoredParameter]:
-        """Return what the optimizer steps."""
-        return self._communication.stepped or [p for p in self._parameters if p.trained]
-
     def _step(self) -> None:
         machine, rank = self.machine, self._rank
-        trained = self._stepped()
+        trained = [p for p in self._parameters if p.trained]
         flat = self._communication.flat_states
         if flat and rank.job.zero_stage < 3:  # the norm of a gradient, in fp64 (``get_grad_norm_direct``)
             machine.passing(8 * min(max(p.elements for p in trained), flat // 4))
@@ -231,8 +215,7 @@ class TrainingRun:
                 third = rank.states.optimizer / 3
                 self._states = machine.take_all([third] * 3)
             else:
-                made = rank.states.optimizer - self._communication.states_made
-                scale = made / max(1, sum(sum(p.states) for p in trained))
+                scale = rank.states.optimizer / max(1, sum(sum(p.states) for p in trained))
                 self._states = machine.take_all(
                     size * scale for p in trained for size in p.states if size * scale >= SMALLEST_BYTES
                 )
@@ -298,10 +281,8 @@ def _reduces_units(job: ResolvedJob) -> bool:
 def _communication(rank: RankMemory) -> type[Communication]:
     """Return the strategy's part in a step."""
     job = rank.job
-    if job.gradient_buffer and job.strategy.megatron_fsdp:
-        return MegatronUnits
-    if _reduces_units(job) and not rank.buffers.step:
-        return FlatUnits if job.strategy.flat_parameters else Units
+    if _reduces_units(job) and not rank.buffers.step and not job.strategy.megatron_fsdp:
+        return Units
     if job.strategy.buckets and job.parallel.data_ranks > 1 and not job.framework.gradient_buffer:
         return Buckets
     return ConstantBuffers if rank.buffers.forward or rank.buffers.block else Communication

@@ -1,20 +1,29 @@
-"""FSDP2's gathers and reductions: the units' flat buffers and parameters, on the streams that allocate them.
+"""FSDP's gathers and reductions: the units' buffers and parameters, on the streams that allocate them.
 
-From torch 2.13 (``distributed/fsdp/_fully_shard/_fsdp_collectives.py``): the gathering stream allocates the shards'
-casts and the flat buffer, the main stream the parameters that are copied out of it and the input of a
+FSDP2, from torch 2.13 (``distributed/fsdp/_fully_shard/_fsdp_collectives.py``): the gathering stream allocates the
+shards' casts and the flat buffer, the main stream the parameters that are copied out of it and the input of a
 reduce-scatter, the reducing stream its output, of which the sharded gradients are views. In the forward pass a flat
 buffer stays until the next unit's parameters exist; in the backward pass the next unit is gathered ahead.
+
+FSDP1 (``distributed/fsdp/_runtime_utils.py``, ``_flat_param.py``) is taken to do the same, but that its parameters are
+views of the flat buffer, whose block returns to its pool when the GPU is done with it (``record_stream``), and that
+each unit is put together on the GPU when the model is wrapped. Units inside of blocks are taken as part of them.
 """
 
+from collections import deque
 from collections.abc import Sequence
 
+from ...worker.memory.allocator_blocks import RETURNED, USED_ELSEWHERE
+from ..fsdp1 import unit_rule
 from ..rank_memory import RankMemory
 from .communication import Communication
 from .machine import Machine
 from .stored_parameters import StoredParameter
 
-_FSDP2_GATHERING, _FSDP2_REDUCING = 1, 2
+_GATHERING, _REDUCING = 1, 2
 _EMBEDDING, _AFTER = -1, -2
+_IN_FLIGHT = 2
+"""Freed flat parameters for which the CPU does not wait (FSDP1's ``_FreeEventQueue``)."""
 
 
 class _Unit:
@@ -33,7 +42,7 @@ class _Unit:
 
 
 class Units(Communication):
-    """FSDP2's units: blocks, and what is around them, in units of their own or in the root's."""
+    """FSDP's units: blocks, and what is around them, in units of their own or in the root's."""
 
     def __init__(self, machine: Machine, rank: RankMemory, parameters: Sequence[StoredParameter]) -> None:
         super().__init__(machine, rank, parameters)
@@ -41,15 +50,21 @@ class Units(Communication):
         self._widths = job.widths
         self._shards = job.shards.weights
         self._casts = job.widths.casts
+        self._views = job.strategy.flat_parameters
+        """Parameters are views of the flat buffer."""
+        self._in_use: deque[int] = deque()
+        """Freed buffers that the GPU still computes with."""
         width = job.widths.compute if self._casts else 0
         by_block: dict[int, list[StoredParameter]] = {}
         for parameter in parameters:
             by_block.setdefault(parameter.block, []).append(parameter)
         embedding, after = by_block.pop(_EMBEDDING, []), by_block.pop(_AFTER, [])
-        if job.parallel.fsdp_units == "model":
+        rule = unit_rule(job)
+        in_one = job.parallel.fsdp_units == "model" or not (rule.blocks or rule.minimum or rule.names)
+        if in_one:
             embedding, after = list(parameters), []
             by_block = {}
-        root = not job.units_around_blocks or job.parallel.fsdp_units == "model"
+        root = in_one or not job.units_around_blocks
         if root or (rank.tied and stage.last):
             embedding, after = [*embedding, *after], []
         self._root = _Unit(embedding, width, self._shards)
@@ -60,6 +75,17 @@ class Units(Communication):
         self._previous: _Unit | None = None
         self._reducing: list[int] = []
         self._accumulated: dict[int, list[int]] = {}
+
+    def load(self, weights: Sequence[int]) -> None:
+        """Load the rank's shards; FSDP1 puts each unit together on the GPU first, the root's after the blocks'."""
+        if not self._views or self.rank.job.quantization is not None:
+            super().load(weights)
+            return
+        for unit in (*self._blocks.values(), self._root):
+            stored = [p.weight * self._shards for p in unit.parameters]
+            whole = self.machine.take_all([*stored, sum(stored)])
+            self.machine.take_all(p.weight for p in unit.parameters)
+            self.machine.release(whole)
 
     def begin_forward(self) -> None:
         """Gather the embedding, or the root."""
@@ -131,20 +157,26 @@ class Units(Communication):
         kept = self._reduce(_EMBEDDING, self._root, [*waiting, *gradients])
         self.machine.release(self._reducing)
         self._reducing = []
+        self._wait(0)  # the loss is read
         return kept
 
     def _gather(self, unit: _Unit) -> None:
         if unit.flat or unit.gathered or not unit.whole:
             return
-        shard = self.machine.take(unit.shard, _FSDP2_GATHERING) if self._casts else None
-        unit.flat = [self.machine.take(unit.whole, _FSDP2_GATHERING)]
+        if self.rank.job.parallel.limit_all_gathers is not False:
+            self._wait(_IN_FLIGHT - 1)
+        shard = self.machine.take(unit.shard, _GATHERING) if self._casts else None
+        unit.flat = [self.machine.take(unit.whole, _GATHERING)]
         if shard is not None:
             self.machine.release([shard])
 
     def _copy_out(self, unit: _Unit) -> None:
         if not unit.gathered:
             self._gather(unit)
-            unit.gathered = self.machine.take_all(unit.sizes)
+            if self._views:
+                unit.gathered, unit.flat = unit.flat, []
+            else:
+                unit.gathered = self.machine.take_all(unit.sizes)
 
     def _forward(self, unit: _Unit) -> None:
         self._gather(unit)
@@ -153,8 +185,18 @@ class Units(Communication):
         self._previous = unit
 
     def _reshard(self, unit: _Unit) -> None:
-        self.machine.release(unit.gathered)
+        if self._views:
+            for key in unit.gathered:
+                self.machine.allocator.free(key, USED_ELSEWHERE)
+            self._in_use += unit.gathered
+        else:
+            self.machine.release(unit.gathered)
         unit.gathered = []
+
+    def _wait(self, left: int) -> None:
+        """Have the GPU compute until so many freed buffers are left that it still needs."""
+        while len(self._in_use) > left:
+            self.machine.allocator.free(self._in_use.popleft(), RETURNED)
 
     def _prefetch(self, at: int) -> None:
         if at >= 0:
@@ -179,12 +221,12 @@ class Units(Communication):
             return []
         machine.release(self._reducing)
         own_pool = self.rank.job.versions.reduces_in_own_pool
-        flat = [machine.take(unit.trained * widths.reduce, _FSDP2_REDUCING if own_pool else 0)]
+        flat = [machine.take(unit.trained * widths.reduce, _REDUCING if own_pool else 0)]
         machine.release(gradients)
         machine.release(self._accumulated.pop(name, []))
-        output = machine.take(unit.reduced * widths.reduce, _FSDP2_REDUCING)
+        output = machine.take(unit.reduced * widths.reduce, _REDUCING)
         if widths.reduce != widths.weight:
-            narrow = machine.take(unit.reduced * widths.weight, _FSDP2_REDUCING)
+            narrow = machine.take(unit.reduced * widths.weight, _REDUCING)
             machine.release([output])
             output = narrow
         self._reducing = [] if own_pool else flat
