@@ -66,8 +66,6 @@ class Stage:
     """Runs of blocks in which the same own parameters train, in their order; None: all blocks are alike."""
     passing_bytes: int = 0
     """The largest weight of a block that comes from CPU RAM while it is used: the stage runs more than it holds."""
-    passing_blocks: int = 0
-    """Its last blocks whose weights come from there."""
     passing_head_bytes: int = 0
     """The head's weight, if it comes from there."""
     buffer_bytes: int = 0
@@ -270,7 +268,6 @@ def _placed(inventory: Inventory, partitioning: _Partitioning, placement: Placem
                 first=first,
                 last=last,
                 passing_bytes=max(blocks, default=0),
-                passing_blocks=layers - kind[0],
                 passing_head_bytes=max(heads, default=0) if last and not kind[2] else 0,
             )
         found.append(stage)

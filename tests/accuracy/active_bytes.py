@@ -11,7 +11,7 @@ import msgspec
 from vramtop.estimator.formula.plan import make_plan
 from vramtop.estimator.formula.rank_memory import rank_memory
 from vramtop.estimator.formula.reserved.machine import Machine
-from vramtop.estimator.formula.reserved.replayed import TrainingRun
+from vramtop.estimator.formula.reserved.steps import TrainingRun
 from vramtop.estimator.job.job import Job
 from vramtop.estimator.job.job_file.changes import job_from_mapping
 from vramtop.estimator.model.count_parameters import count_parameters
@@ -45,7 +45,5 @@ def _waiting_bytes(encoded: bytes) -> int:
     plan = make_plan(job, arch, count_parameters(arch))
     machine = Machine(AllocatorSettings())
     machine.allocator = watched = _Watched(AllocatorSettings())
-    run = TrainingRun(rank_memory(plan, plan.distinct_stages[-1]), machine)
-    run.load()
-    run.train()
+    TrainingRun(rank_memory(plan, plan.distinct_stages[-1]), machine).train()
     return watched.peak_active - watched.peak_allocated

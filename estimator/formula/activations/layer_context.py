@@ -200,11 +200,6 @@ class LayerContext(Struct, frozen=True, kw_only=True):
         return widened or (self.widths.mixed and self.arch.norm == "layer" and self.arch.causal)
 
     @property
-    def sums_before_norm(self) -> bool:
-        """True if each half of a block ends with its norm, as an encoder's: its attention is a module of its own."""
-        return not self.arch.causal and self.arch.norm == "layer" and not self.arch.encoder_decoder
-
-    @property
     def follows_plan(self) -> bool:
         """True if tensor parallelism follows the plan in a transformers model."""
         return self.tensor_parallel > 1 and self.framework.tensor_parallel_plan

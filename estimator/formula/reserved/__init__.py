@@ -1,5 +1,5 @@
 """Reserved memory of the closed form: two training steps, replayed by the allocator's model.
 
-Lives here: programs of a block's forward and backward pass in real sizes and order, what data parallelism allocates
-around them, and the optimizer's step.
+Lives here: what a step allocates by the closed form's figures, block by block, what data parallelism allocates around
+the blocks, and the optimizer's step.
 """

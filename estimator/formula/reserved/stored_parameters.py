@@ -6,6 +6,7 @@ from functools import lru_cache
 from msgspec import Struct
 
 from ...job.resolved_job import ResolvedJob
+from ...model.inventory import Role
 from ...model.rank_share import LocalParameters, Stage
 from ..buffers import weight_width
 from ..model_states import StateRules, state_rules
@@ -26,10 +27,18 @@ class StoredParameter(Struct, frozen=True, kw_only=True):
     """Its part of what the optimizer's step copies."""
     elements: int
     trained: bool
+    adapter: bool
+    quantized: bool
+    role: Role
     block: int
     """Number of its block; -1: it comes before the blocks, -2: after them."""
     counted: int = 1
     """Number of its shards that the rank keeps."""
+
+    @property
+    def of_mlp(self) -> bool:
+        """True if it belongs to the MLP or the experts of its block."""
+        return self.role in ("mlp", "router", "expert")
 
 
 def stored_parameters(job: ResolvedJob, stage: Stage) -> tuple[StoredParameter, ...]:
@@ -60,6 +69,9 @@ def _stored(
                 elements=round(elements),
                 counted=kept,
                 trained=held.trainable,
+                adapter=held.adapter,
+                quantized=held.quantized,
+                role=held.group.role,
                 block=block,
             )
         )

@@ -217,8 +217,6 @@ class VersionRules:
 
     Before 0.5 (``AllGatherPipeline.reset``, ``_root_pre_backward``): the first units are gathered while the loss runs.
     """
-    lazy_states = _before("megatron_fsdp", 0, 4)
-    """Megatron-FSDP's optimizer has no states before the first step (``fully_shard_optimizer`` before 0.4)."""
     reduces_whole_modules = _before("megatron_fsdp", 0, 3)
     """Megatron-FSDP copies the gradients of a module when all of them exist (``_post_backward`` before 0.3)."""
 

@@ -7,9 +7,8 @@ import pytest
 
 from vramtop.estimator.formula.plan import make_plan
 from vramtop.estimator.formula.rank_memory import RankMemory, rank_memory
-from vramtop.estimator.formula.reserved import head_and_loss
 from vramtop.estimator.formula.reserved.machine import Machine
-from vramtop.estimator.formula.reserved.replayed import TrainingRun
+from vramtop.estimator.formula.reserved.steps import TrainingRun
 from vramtop.estimator.job.job_file.changes import job_from_mapping
 from vramtop.estimator.job.rules.frameworks import FRAMEWORKS
 from vramtop.estimator.model.count_parameters import count_parameters
@@ -48,7 +47,6 @@ def rank_of(config: dict[str, Any], lora: dict[str, Any] | None, **tables: Any) 
 def check(rank: RankMemory, case: object) -> None:
     """Run three steps: the last two leave as many blocks as the first has left."""
     run = TrainingRun(rank, Machine(AllocatorSettings()))
-    run.load()
     run.train(steps=1)
     after = run.machine.allocator.active
     try:
@@ -75,12 +73,3 @@ def test_every_step_releases_what_it_allocates(framework: str) -> None:
             "gradient_accumulation": accumulation,
         }
         check(rank_of(config, None, training=training, parallel=parallel), (parallel, training, config))
-
-
-@pytest.mark.parametrize("chunks", [1, 2, 8])
-def test_a_loss_in_chunks_releases_what_it_allocates(chunks: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(head_and_loss, "_CHUNKS", chunks)
-    loras = (None, {"targets": "all-linear"})
-    for parallel, config, in_backward, lora in itertools.product(STRATEGIES[2:5], CONFIGS, (False, True), loras):
-        training = {"framework": "torchtitan", "loss": "chunked", "optimizer_in_backward": in_backward}
-        check(rank_of(config, lora, training=training, parallel=parallel), (parallel, training, config, lora))

