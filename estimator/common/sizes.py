@@ -75,7 +75,9 @@ def format_gib(size_bytes: int | None, *, digits: int = 1, signed: bool = False)
 
 
 def size_text(size: int | None) -> str:
-    """Return a size with its unit, in MiB below one GiB."""
+    """Return a size with its unit, in MiB below one GiB and in KiB below one MiB."""
     if size is None:
         return "an unknown size"
+    if 0 < size < MIB:
+        return f"{size / KIB:,.0f} KiB"
     return f"{size / MIB:,.0f} MiB" if size < GIB else f"{format_gib(size, digits=2)} GiB"

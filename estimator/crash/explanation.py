@@ -31,7 +31,8 @@ _FUSED_LOSS = (
     "Fewer tokens per micro-batch also make them smaller."
 )
 _MORE_HOST_MEMORY = (
-    "Ask the scheduler for more memory (--mem), or start fewer ranks or DataLoader workers on this host."
+    "Ask the scheduler for more memory (Slurm: --mem; Kubernetes: resources.limits.memory), or start fewer ranks or "
+    "DataLoader workers on this host."
 )
 
 
@@ -44,6 +45,9 @@ def failure_findings(failure: Failure, snapshot: MemorySnapshot | None) -> Itera
             f"The log has {failure.later_steps:,} training steps after the error: the program caught it, or the run "
             "was restarted."
         )
+    if failure.kind == "killed" and failure.source is None:
+        yield from _killed_findings(failure)
+        return
     yield from failure.says
     if failure.kind == "gpu" and failure.memory is not None:
         yield from _memory_findings(failure.memory, snapshot)
@@ -63,14 +67,12 @@ def failure_findings(failure: Failure, snapshot: MemorySnapshot | None) -> Itera
             "Leave them memory: use a smaller job, or torch.cuda.set_per_process_memory_fraction(0.95), which makes "
             "PyTorch release its cache earlier. If several processes share the GPU, check it with vramtop."
         )
-    elif failure.kind == "host":
+    else:
         size = f" of {size_text(failure.tried_host_bytes)}" if failure.tried_host_bytes else ""
         yield f"CPU RAM ran out, not GPU memory: an allocation{size} on the host failed."
         if "shm" in failure.text or "shared memory" in failure.text:
             yield "Shared memory ran out: /dev/shm is full; in a container, make it larger (docker run --shm-size 8g)."
         yield _MORE_HOST_MEMORY
-    else:
-        yield from _killed_findings(failure)
 
 
 def _killed_findings(failure: Failure) -> Iterator[str]:
@@ -79,6 +81,7 @@ def _killed_findings(failure: Failure) -> Iterator[str]:
             "The host ran out of memory: the kernel's OOM killer, or the scheduler, killed a process because CPU RAM "
             "or the job's RAM limit was used up; GPU memory was not the cause."
         )
+        yield from failure.says
         yield _MORE_HOST_MEMORY
     else:
         yield (
@@ -108,11 +111,11 @@ def _memory_findings(memory: OutOfMemory, snapshot: MemorySnapshot | None) -> It
     elif total is not None and (held := _more_than_the_gpu(memory, total)) is not None:
         yield from _paged(held, total, free or 0, tried)
         return
-    elif free is not None and tried is not None and free > tried + max(_ROUNDING, _ROUNDED * free):
+    elif free is not None and tried is not None and _has_room(memory, free, tried):
         yield (
             f"The GPU had room: {size_text(free)} were free, and {size_text(tried)} were requested. Another limit was "
-            "reached: the commit limit of Windows or WSL (RAM and paging file), the quota of a vGPU or a container, "
-            "or a memory fraction set by the program; or another process freed memory in between."
+            "reached: the commit limit of Windows or WSL (RAM and paging file), the quota of a vGPU, of MPS or of a "
+            "container, or a memory fraction set by the program; or another process freed memory in between."
         )
         return
     yield from _other_processes(memory)
@@ -128,6 +131,11 @@ def _memory_findings(memory: OutOfMemory, snapshot: MemorySnapshot | None) -> It
             f"Tensors of this process fill {100 * allocated / total:.0f} % of the GPU: make the job smaller, or use a "
             "larger or another GPU."
         )
+
+
+def _has_room(memory: OutOfMemory, free: int, tried: int) -> bool:
+    """Return True if far more was free than was asked for; the last hundredth of a GPU may be unusable pieces."""
+    return free > max(tried + max(_ROUNDING, _ROUNDED * free), (memory.total_bytes or 0) // 100)
 
 
 def _more_than_the_gpu(memory: OutOfMemory, total: int) -> int | None:
@@ -263,8 +271,8 @@ def job_findings(
     """Yield what a failure says beside the budget of its job."""
     memory, peak = failure.memory, budget.peak
     span = f"({format_gib(peak.low_bytes)} - {format_gib(peak.high_bytes)})"
-    if failure.kind in ("host", "killed"):
-        if budget.host is not None:
+    if failure.kind in ("host", "killed", "on chip"):
+        if failure.kind != "on chip" and budget.host is not None:
             ranks = min(8, len(budget.ranks))
             loading, steady = budget.host.loading_bytes(ranks), budget.host.steady_bytes(ranks)
             yield (
@@ -272,10 +280,11 @@ def job_findings(
                 f"{format_gib(loading)} GiB while loading, {format_gib(steady)} GiB after that."
             )
         return
-    if memory is None:
+    total = memory.total_bytes if memory is not None else None
+    if total is None:
         yield f"The job is predicted to need {format_gib(peak.device_bytes)} GiB {span} on each GPU."
+    if memory is None:
         return
-    total = memory.total_bytes
     usable = total - (memory.beside_bytes or 0) if total is not None else None
     if usable is not None:
         yield _verdict(span, budget, usable, memory)
@@ -395,7 +404,9 @@ def find_place(budget: Budget, failure: Failure) -> PredictedPlace | None:
     return PredictedPlace(phase=phase, event=found, share=share, predicted_bytes=most, held_bytes=held)
 
 
-PartName = Literal["tensors", "unused by tensors", "outside the allocator", "others", "not the allocator's", "free"]
+PartName = Literal[
+    "this process", "tensors", "unused by tensors", "outside the allocator", "others", "not the allocator's", "free"
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -482,13 +493,21 @@ def _parts(memory: OutOfMemory) -> Iterator[Part]:
     total, free, reserved = memory.total_bytes, memory.free_bytes, memory.reserved_bytes
     if memory.allocated_bytes is not None:
         yield Part(name="tensors", bytes=memory.allocated_bytes)
+    elif memory.process_bytes is not None:
+        yield Part(name="this process", bytes=memory.process_bytes)
     if memory.unallocated_bytes is not None:
         yield Part(name="unused by tensors", bytes=memory.unallocated_bytes)
     if memory.outside_bytes is not None:
         yield Part(name="outside the allocator", bytes=memory.outside_bytes)
-        if memory.beside_bytes:
-            yield Part(name="others", bytes=memory.beside_bytes)
-    elif total is not None and free is not None and reserved is not None and total - free - reserved > UNSEEN_BYTES:
+    if memory.process_bytes is not None and memory.beside_bytes:
+        yield Part(name="others", bytes=memory.beside_bytes)
+    elif (
+        memory.process_bytes is None
+        and total is not None
+        and free is not None
+        and reserved is not None
+        and total - free - reserved > UNSEEN_BYTES
+    ):
         yield Part(name="not the allocator's", bytes=total - free - reserved)
     if free is not None:
         yield Part(name="free", bytes=free)

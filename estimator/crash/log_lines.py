@@ -4,13 +4,16 @@ import codecs
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import BinaryIO
+from typing import Any, BinaryIO
+
+from ..common.limits import LimitError, decode_json
 
 _CHUNK_BYTES = 2**18
 MAX_LINE = 2**16
 """Longer lines are read in pieces."""
 OVERLAP = 2**12
 """Bytes of a piece that the next one repeats: no message is longer."""
+_DOCKER = b'{"log":"'
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|.)")
 _PREFIXES = re.compile(
     r"\s*(?:"
@@ -59,6 +62,8 @@ def read_blocks(file: BinaryIO, progress: Callable[[str], None] | None) -> Itera
         # progress bars end their lines with a carriage return
         *lines, rest = rest.removesuffix(held).replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
         rest += held
+        if any(line.startswith(_DOCKER) for line in lines):
+            lines = [_of_docker(line) if line.startswith(_DOCKER) else line for line in lines]
         if lines:
             yield LogBlock(number, lines, goes_on)
             number, goes_on = number + len(lines), False
@@ -66,7 +71,19 @@ def read_blocks(file: BinaryIO, progress: Callable[[str], None] | None) -> Itera
             yield LogBlock(number, [rest[:MAX_LINE]], goes_on)
             rest, goes_on = rest[MAX_LINE - OVERLAP :], True
     if rest.rstrip(b"\r"):
-        yield LogBlock(number, [rest.rstrip(b"\r")], goes_on)
+        yield LogBlock(number, [_of_docker(rest.rstrip(b"\r"))], goes_on)
+
+
+def _of_docker(line: bytes) -> bytes:
+    """Return the text of a line that Docker's json-file driver wrote; any other line as it is."""
+    if not line.startswith(_DOCKER):
+        return line
+    try:
+        text = decode_json(line, dict[str, Any]).get("log")
+    except LimitError:
+        return line
+    last = text.rstrip("\r\n").replace("\n", "\r").rpartition("\r")[2] if isinstance(text, str) else None
+    return line if last is None else last.encode("utf-8", "replace")
 
 
 def log_line(number: int, raw: bytes, *, goes_on: bool = False, is_cut: bool = False) -> LogLine:

@@ -8,11 +8,12 @@ from typing import Annotated, Any, Literal, TypedDict
 from ..budget import PhaseName
 from ..common.fields_of import FieldsOf
 
-FailureKind = Literal["gpu", "gpu library", "start", "host", "killed", "not understood"]
-"""``gpu``: torch's allocator raised, with its figures; ``gpu library``: another framework or library had no GPU memory;
-``start``: a server refused to start for lack of GPU memory; ``host``: an allocation of CPU RAM failed; ``killed``: a
-process was killed, by the kernel's out-of-memory killer, by a monitor, or by a signal that they send; ``not
-understood``: the line says that memory ran out, in a wording that is not known."""
+FailureKind = Literal["gpu", "gpu library", "start", "host", "killed", "on chip", "not understood"]
+"""``gpu``: torch's allocator raised, with its figures; ``gpu library``: another framework or library had no GPU
+memory; ``start``: a server refused to start for lack of GPU memory; ``host``: an allocation of CPU RAM failed;
+``killed``: a process was killed, by the kernel's out-of-memory killer, by a monitor, or by a signal that they send;
+``on chip``: a kernel needs more shared memory or registers than the chip has; ``not understood``: the line says
+that memory ran out, in a wording that is not known."""
 _FURTHER_STEPS = 3
 """Ranks share a stream, so a bar or two may follow the failure of one; more steps mean that training went on."""
 
@@ -103,7 +104,8 @@ class FailureJson(TypedDict):
     kind: FailureKind
     """`gpu`: torch's allocator raised, with its figures; `gpu library`: another framework or library had no GPU memory;
     `start`: a server refused to start for lack of GPU memory; `host`: an allocation of CPU RAM failed; `killed`: a
-    process was killed; `not understood`: the line says that memory ran out, in a wording that is not known."""
+    process was killed; `on chip`: a kernel needs more shared memory or registers than the chip has; `not understood`:
+    the line says that memory ran out, in a wording that is not known."""
     line: int
     """Number of its line in the log, from 1; 0: of a memory snapshot."""
     text: str

@@ -24,7 +24,7 @@ def size_bytes(text: str, *, binary: bool = False) -> int | None:
     if match is None or len(match[1]) > 24:
         return None
     unit = match[2] or ("GiB" if "." in match[1] else "")
-    power = "KMGTPE".find(unit[0]) + 1 if unit and unit != "bytes" else 0
+    power = "KMGTPE".find(unit[0].upper()) + 1 if unit and unit != "bytes" else 0
     base = 1000 if len(unit) == 2 and not binary else 1024
     size = float(match[1].replace(",", "")) * base**power
     return round(size) if size < _MAX_BYTES else None
@@ -55,7 +55,7 @@ class Wording:
     def memory(self, found: Mapping[str, str]) -> OutOfMemory | None:
         """Return the figures of the GPU; None: the log has none."""
         known = {name: self.size(found[name]) for name in ("tried", "total", "free", "allocated") if name in found}
-        if self.kind in ("host", "killed") or not known:
+        if self.kind in ("host", "killed", "on chip") or not (known or "gpu" in found):
             return None
         return OutOfMemory(
             backend=self.source or "CUDA",
@@ -181,6 +181,25 @@ WORDINGS: tuple[Wording, ...] = (
     ),
     Wording(
         kind="host",
+        source="llama.cpp",
+        pattern=r"ggml_cuda_host_malloc: failed to allocate (?P<tried>[\d.]+ MiB) of pinned memory",
+        caught=True,
+        says=("llama.cpp could not pin {tried} of CPU RAM and uses ordinary memory instead, which is slower.",),
+    ),
+    Wording(  # ggml/src/ggml-backend.cpp, ggml-alloc.c; the Host buffers are pinned CPU RAM
+        kind="host",
+        source="llama.cpp",
+        pattern=r"(?:ggml_backend_cpu_buffer_type_alloc_buffer: failed to allocate"
+        r"|(?:failed|unable) to allocate (?:CPU|(?:CUDA|ROCm|Vulkan|SYCL|MUSA)_Host)\w{0,20}) buffer"
+        r"(?: of size (?P<tried>\d+))?",
+        says=(
+            "CPU RAM ran out, not GPU memory: it holds what the GPU has no room for.",
+            "Free RAM, map the file instead of reading it (no --no-mmap), shorten the context (-c), or take a smaller "
+            "quantization.",
+        ),
+    ),
+    Wording(
+        kind="host",
         source="Java",
         pattern=r"java\.lang\.OutOfMemoryError",
         says=("The heap of a Java process is full (Spark: spark.executor.memory, spark.driver.memory), not a GPU.",),
@@ -213,6 +232,31 @@ WORDINGS: tuple[Wording, ...] = (
             "ranks on one host. GPU memory was not the cause.",
             "In a container, make it larger (docker run --shm-size 8g, or --ipc=host; Kubernetes: an emptyDir with "
             "medium Memory at /dev/shm), or use fewer DataLoader workers.",
+        ),
+    ),
+    Wording(
+        kind="host",
+        source="bus error",
+        pattern=r"\bBus error\b",
+        sure=False,
+        says=(
+            "A process ended with a bus error: a page of a mapped file was not there. In training that is usually a "
+            "full /dev/shm, through which DataLoader workers and NCCL pass data; a full disk or a file that was "
+            "truncated while it was read does it too. GPU memory was not the cause.",
+            "Look at df -h /dev/shm while the job runs; in a container make it larger (docker run --shm-size 8g).",
+        ),
+    ),
+    # --- memory on the chip, of which each block of a kernel gets a part
+    Wording(  # triton/runtime/errors.py: OutOfResources
+        kind="on chip",
+        source="Triton",
+        pattern=r"out of resource: (?P<what>(?:shared|tensor) memory), Required: (?P<asked>\d+),"
+        r" Hardware limit\w*: (?P<limit>\d+)",
+        says=(
+            "A kernel needs {asked} bytes of the chip's {what}, and this GPU has {limit} for it: GPU memory was not "
+            "the cause, and a smaller batch does not help.",
+            "Use smaller blocks or fewer stages (num_stages), a shorter head dimension, another attention backend, or "
+            "a version of the library that knows this GPU.",
         ),
     ),
     # --- servers that refuse to start
@@ -333,7 +377,8 @@ WORDINGS: tuple[Wording, ...] = (
     Wording(
         kind="gpu library",
         source="CuPy",
-        pattern=rf"Out of memory allocating (?P<tried>{SIZE}) \(allocated so far: (?P<allocated>{SIZE})",
+        pattern=rf"[Oo]ut of memory (?:allocating|to allocate) (?P<tried>{SIZE}) "
+        rf"\((?:allocated so far:|total) (?P<allocated>{SIZE})",
         says=("CuPy requested it; if CuPy shares the GPU with PyTorch, limit its pool (CUPY_GPU_MEMORY_LIMIT).",),
     ),
     # --- JAX, XLA, TensorFlow
@@ -490,6 +535,36 @@ WORDINGS: tuple[Wording, ...] = (
             "with llm_int8_enable_fp32_cpu_offload=True).",
         ),
     ),
+    Wording(  # exllamav2/model.py, exllamav3/model/model_ls.py
+        kind="gpu library",
+        source="ExLlama",
+        pattern=r"Insufficient (?:VRAM|space|memory) (?:in split )?for model and cache",
+        says=(
+            "The weights and the cache do not fit on all GPUs together, or not in the parts that gpu_split gives them.",
+            "Shorten the context (max_seq_len, cache_size), quantize the cache (cache_mode), or take a smaller "
+            "quantization.",
+        ),
+    ),
+    Wording(  # tensorrt_llm/runtime/tllmBuffers.h
+        kind="gpu library",
+        source="TensorRT-LLM",
+        pattern=r"\[(?:TensorRT-LLM|TRT-LLM)\].{0,300}(?:: out of memory|OutOfMemory)",
+        says=(
+            "The engine, its activations and the KV cache do not fit together.",
+            "Lower kv_cache_free_gpu_mem_fraction (it counts what is free after the engine), max_batch_size or "
+            "max_num_tokens, or use more GPUs (--tp_size).",
+        ),
+    ),
+    Wording(  # the driver of Jetson: nvmap
+        kind="gpu library",
+        source="Jetson",
+        pattern=r"Nv(?:Map|Rm)Mem\w{1,40}: .{0,40}\berror 12\b",
+        says=(
+            "The driver found no memory. CPU and GPU share it on a Jetson, so that other programs, the desktop and the "
+            "file cache take from it too.",
+            "End other programs, make the model or the batch smaller, or restart: the driver's memory fragments.",
+        ),
+    ),
     Wording(  # TensorRT: virtualMemoryBuffer.cpp, defaultAllocator.cpp, and its builder's warning
         kind="gpu library",
         source="TensorRT",
@@ -572,13 +647,30 @@ WORDINGS: tuple[Wording, ...] = (
         sure=False,
         says=("The driver of the Intel GPU is out of resources, usually memory.", _SMALLER),
     ),
-    # --- the killers of the host: the kernel, systemd, Kubernetes and Slurm
-    Wording(
+    # --- the killers of the host: the kernel, systemd, Kubernetes and batch systems
+    Wording(  # linux: mm/oom_kill.c
         kind="killed",
         pattern=r"[Mm]emory cgroup out of memory|Out of memory: Kill(?:ed)? process \d+|invoked oom-killer"
-        r"|Detected \d+ oom[-_ ]kill event|task \d+[^:]{0,80}: Out Of Memory|State=OUT_OF_MEMORY"
-        r"|\bOOMKilled\b(?!\W{1,4}false)"
-        r"|oom-kill:constraint=|killed by the OOM killer|exceeded (?:step|job) memory limit",
+        r"|oom-kill:constraint=",
+        figures=(
+            r"Kill(?:ed)? process (?P<pid>\d+),? \((?P<name>[^)]{1,40})\)",
+            r"anon-rss:(?P<used>\d+kB)",
+            r"oom_memcg=(?P<group>[^,\s]{1,200})",
+        ),
+        binary=True,
+        says=(
+            "The kernel killed process {pid} ({name}).",
+            "It held {used} of RAM.",
+            "The limit of the control group {group} was reached, such as that of a container or a job.",
+        ),
+    ),
+    Wording(
+        kind="killed",
+        pattern=r"Detected \d+ oom[-_ ]kill event|task \d+[^:]{0,80}: Out Of Memory|State=OUT_OF_MEMORY"
+        r"|\bOOMKilled\b(?!\W{1,4}false)|node was low on resource: memory"
+        r"|systemd-oomd(?:\[\d+\]: Killed| killed)|low memory! at or below SIG"
+        r"|killed by the OOM killer|[Ee]xceed(?:ed|ing) (?:step |job )?memory limit"
+        r"|beyond (?:the )?'?(?:physical|virtual)'? memory limit|\bTERM_MEMLIMIT\b",
     ),
     Wording(  # Colab and Kaggle restart a notebook
         kind="killed",
@@ -636,12 +728,14 @@ WORDINGS: tuple[Wording, ...] = (
     ),
     Wording(
         kind="gpu library",
-        pattern=r"CUDA (?:driver )?error: out of memory|cudaErrorMemoryAllocation|CUDA_ERROR_OUT_OF_MEMORY"
+        figures=(r"current device: (?P<gpu>\d+), in function", r"\b(?P<file>ggml[\w-]*\.cu)\b"),
+        says=("The call is llama.cpp's, in {file}. " + _LLAMA_CPP,),
+        pattern=r"CUDA (?:driver )?[Ee]rror: out of memory|cudaErrorMemoryAllocation|CUDA_ERROR_OUT_OF_MEMORY"
         r"|(?:CUBLAS|CUDNN|CUSOLVER|CUSPARSE)_STATUS_ALLOC_FAILED|hipErrorOutOfMemory|HIP_ERROR_OutOfMemory"
         r"|(?:Cuda|CUDA|Hip|HIP) failure(?: \d+)?:? '?out of memory|Failed to CUDA (?:calloc|host alloc)"
         r"|(?:CUDA|HIP) runtime error.{0,80}: out of memory|cudaSuccess \(2 vs\. 0\) +out of memory"
         r"|(?:cuda|hip)Malloc\w{0,10} (?:retry )?(?:failed|error):? out of memory|Insufficient VRAM"
-        r"|CUDA(?: failed with error|:) out of memory\s*$|Gpu API call\) out of memory"
+        r"|(?:CUDA|cuda) failed with error(?: 2)? out of memory|CUDA: out of memory\s*$|Gpu API call\) out of memory"
         r"|OutOfMemoryError: ?(?:CUDA out of memory\.?)?\s*$|[A-Z]{2,4} out of memory\.?\s*$",
     ),
     Wording(
@@ -664,7 +758,8 @@ WORDINGS: tuple[Wording, ...] = (
         kind="not understood",
         sure=False,
         pattern=r"(?i:out[ _-]?of[ _-]?(?:\w{1,20}[ _-])?memory|OutOf\w{0,20}Memory|RESOURCE[ _]?EXHAUSTED"
-        r"|(?:failed|unable) to allocate|(?:can ?not|could not) allocate)|\bOOM\b",
+        r"|(?:failed|unable) to allocate|(?:can ?not|could not) allocate|memory allocation (?:fail|error)"
+        r"|insufficient (?:\w{1,20} )?memory)|\bOOM\b",
     ),
 )
 
@@ -717,6 +812,12 @@ _WORDS = tuple(
         "dispatchedonthecpu",
         "allavailableram",
         "insufficientvram",
+        "insufficientspace",
+        "nvmapmem",
+        "nvrmmem",
+        "onresource:memory",
+        "lowmemory!",
+        "memlimit",
     ]
 )
 """Folded words of which every line that the table knows contains one; of many the part that they share is above."""

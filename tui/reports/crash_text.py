@@ -165,11 +165,13 @@ _HEADS = {
     "start": "Too little GPU memory to start the server",
     "host": "CPU RAM ran out",
     "killed": "A process was killed",
+    "on chip": "A kernel needs more memory on the chip than the GPU has",
     "not understood": "Not understood: a line that may be an out-of-memory error",
 }
 _MAYBE = {
     "gpu library": "Possible: GPU memory may have run out",
     "start": "The server did not start",
+    "host": "Possible: CPU RAM or shared memory may have run out",
     "killed": "A process was killed (SIGKILL)",
 }
 """Heads of failures that have other causes too."""
@@ -205,6 +207,7 @@ def _inside(sentence: str) -> str:
 
 
 _PARTS = {
+    "this process": "this process",
     "tensors": "tensors",
     "unused by tensors": "reserved by PyTorch, unused",
     "outside the allocator": "outside PyTorch: CUDA context, libraries, NCCL",

@@ -226,3 +226,20 @@ def test_the_component_that_exceeds_its_prediction(budget: Budget) -> None:
     failed = failure_of_snapshot(found)
     assert failed is not None
     assert "Optimizer hold" in said(failed, snapshot=found, budget=budget)
+
+
+def test_a_gpu_that_is_full_but_for_a_hundredth_had_no_room() -> None:
+    full = failure(tried_bytes=22 * MIB, free_bytes=80 * MIB, allocated_bytes=23 * GIB)
+    assert "had room" not in said(full)
+    assert "fill 96 % of the GPU" in said(full)
+
+
+def test_a_message_that_is_cut_off_still_says_what_the_process_holds() -> None:
+    cut = failure(allocated_bytes=None, unallocated_bytes=None, process_bytes=20 * GIB)
+    assert {part.name: part.bytes // GIB for part in explain_failure(cut).parts} == {
+        "this process": 20, "others": 3, "free": 1,
+    }  # fmt: skip
+
+
+def test_a_job_beside_a_failure_without_the_gpus_size(budget: Budget) -> None:
+    assert "predicted to need" in said(failure(total_bytes=None), budget=budget)

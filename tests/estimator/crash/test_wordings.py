@@ -3,6 +3,7 @@
 # ruff: noqa: E501 - lines of logs as they are written
 
 import io
+import json
 
 import pytest
 
@@ -50,6 +51,9 @@ PINS = """Traceback (most recent call last):
   File "/env/torch/utils/data/_utils/pin_memory.py", line 98, in pin_memory
     return data.pin_memory()
 RuntimeError: CUDA error: out of memory"""
+KERNEL = """\
+oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=3b,mems_allowed=0,oom_memcg=/docker/3b,task_memcg=/docker/3b,task=python
+Memory cgroup out of memory: Killed process 31337 (python) total-vm:98566144kB, anon-rss:2097152kB, file-rss:70016kB"""
 EXAMPLES = (
     (XLA, "gpu library", "JAX/XLA", True, "needs 5.00 GiB: arguments 512 MiB, outputs 1.50 GiB, temporaries 3.00 GiB"),
     ("RESOURCE_EXHAUSTED: Failed to allocate request for 176.00MiB (184549376B) on device ordinal 0", "gpu library", "JAX/XLA", True, "XLA_PYTHON_CLIENT_PREALLOCATE=false"),
@@ -119,7 +123,23 @@ EXAMPLES = (
     ("tinygrad.device.MemoryError: Allocation of 1.00 GB failed on CUDA. Used: 22.30 GB", "gpu library", "tinygrad", True, "smaller"),
     ("MXNetError: cudaMalloc retry failed: out of memory", "gpu library", None, True, "no figures"),
     ("RuntimeError: CUDA failed with error out of memory", "gpu library", None, True, "no figures"),
-    ("RuntimeError: Insufficient VRAM for model and cache", "gpu library", None, True, "no figures"),
+    ("RuntimeError: Insufficient VRAM in split for model and cache", "gpu library", "ExLlama", True, "gpu_split"),
+    ("RuntimeError: TensorStorage tensor.h 168\ncuda failed with error 2 out of memory. use CUDA_LAUNCH_BLOCKING=1", "gpu library", None, True, "no figures"),
+    ("CUDA Error: out of memory", "gpu library", None, True, "no figures"),
+    ("CUDA error: out of memory\n  current device: 0, in function alloc at /go/src/llama.cpp/ggml-cuda.cu:233", "gpu library", None, True, "llama.cpp's, in ggml-cuda.cu. Put fewer layers"),
+    ("[TensorRT-LLM][ERROR] CUDA runtime error in ::cudaMallocAsync(ptr, n, pool, stream): out of memory (/app/tllmBuffers.h:125)", "gpu library", "TensorRT-LLM", True, "kv_cache_free_gpu_mem_fraction"),
+    ("NvMapMemAllocInternalTagged: 1075072515 error 12", "gpu library", "Jetson", True, "CPU and GPU share it"),
+    ("out of memory to allocate 163840000 bytes (total 1673061376 bytes)", "gpu library", "CuPy", True, "CUPY_GPU_MEMORY_LIMIT"),
+    ("triton.runtime.errors.OutOfResources: out of resource: shared memory, Required: 66560, Hardware limit: 65536. Reducing", "on chip", "Triton", True, "66560 bytes of the chip's shared memory, and this GPU has 65536"),
+    ("alloc_tensor_range: failed to allocate CPU buffer of size 536870912", "host", "llama.cpp", True, "not GPU memory"),
+    ("llama_model_load: error loading model: unable to allocate CUDA_Host buffer", "host", "llama.cpp", True, "not GPU memory"),
+    ("ggml_cuda_host_malloc: failed to allocate 3000.00 MiB of pinned memory: out of memory", "host", "llama.cpp", True, "could not pin 2.93 GiB"),
+    ("srun: error: node-18: task 289: Bus error", "host", "bus error", False, "usually a full /dev/shm"),
+    (KERNEL, "killed", None, True, "process 31337 (python). It held 2.00 GiB of RAM. The limit of the control group /docker/3b was"),
+    ("Message: The node was low on resource: memory. Container trainer was using 61233984Ki", "killed", None, True, "resources.limits.memory"),
+    ("Mar 02 box systemd-oomd[812]: Killed /user.slice/train.scope due to memory pressure", "killed", None, True, "OOM killer"),
+    ("slurmstepd: error: Exceeded job memory limit at some point.", "killed", None, True, "OOM killer"),
+    ("DeviceMemoryAllocator.h:68] GPU memory allocation failed (might be due to insufficient memory)", "not understood", None, False, "does not know"),
     ("Your session crashed after using all available RAM.", "killed", "the notebook's host", True, "not GPU memory"),
     ("Container killed on request. Exit code is 137", "killed", None, False, "SIGKILL"),
     (PINS, "gpu library", "pinned memory", False, "no more RAM to pin"),
@@ -163,6 +183,7 @@ def test_figures_of_the_gpu() -> None:
     ("text", "size"),
     [
         ("2.25GiB", 2.25 * GIB),
+        ("2 kB", 2000),
         ("184549376B", 176 * MIB),
         ("0 bytes", 0),
         ("20.00 MiB", 20 * MIB),
@@ -282,3 +303,23 @@ def test_progress_is_told() -> None:
     read_log(io.BytesIO(b"loss 1.0\n" * 400_000), progress=said.append)
     assert said[-1] == "reading the log: 4 MB"
     assert len(said) > 10
+
+
+def test_the_device_that_llama_cpp_names() -> None:
+    memory = explained(
+        "CUDA error: out of memory\n  current device: 1, in function alloc at ggml-cuda.cu:9"
+    ).failure.memory
+    assert memory is not None
+    assert (memory.gpu, memory.tried_bytes, memory.total_bytes) == (1, None, None)
+
+
+def test_lines_of_dockers_json_file() -> None:
+    lines = [
+        "Traceback (most recent call last):",
+        '  File "/app/train.py", line 88, in forward',
+        "    y = f(x)",
+        MESSAGE,
+    ]
+    text = "\n".join(json.dumps({"log": f"{line}\n", "stream": "stderr"}, separators=(",", ":")) for line in lines)
+    (failure,) = read_log(io.BytesIO(f'{text}\n{{"log":"cut'.encode())).failures
+    assert (failure.line, str(failure.place), failure.code) == (4, "app/train.py:88 forward", "y = f(x)")
