@@ -535,6 +535,11 @@ def _failure(answer: RehearsalAnswer | None, run: IsolatedRun, timeout: float) -
         )
     if answer.ended == "error":
         return f"the program failed during the rehearsal, at {answer.line}: {_error(answer)}"
+    if refused := next((each for each in answer.doubts if " refused " in each), None):
+        return (
+            f"the program ended after {refused.partition(';')[0]}: it only looked for the largest size that fits, and "
+            "did not train with it; rehearse it with that size"
+        )
     if answer.ended == "exit":
         return f"the program ended with {_ending(run)} before an optimizer stepped"
     if answer.phases:

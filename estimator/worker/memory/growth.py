@@ -69,11 +69,12 @@ def rise_of_peak(history: AllocationHistory, marks: Sequence[int], lines: Collec
 def _by_line(history: AllocationHistory, numbers: Iterable[int]) -> dict[str, int]:
     """Sum the bytes of the records on the GPU by the line of the user's own code that allocated them.
 
-    DDP's buckets are left out: it makes them anew once, after the first step.
+    DDP's buckets are left out: it makes them anew once, after the first step. So are states of optimizers: only LBFGS
+    makes more in later steps, and its history has an end.
     """
     sizes: dict[str, int] = {}
     for record in (history.records[number] for number in numbers):
-        if not record.host and record.component != "communication":
+        if not record.host and record.component not in ("communication", "optimizer"):
             sizes[_line(record)] = sizes.get(_line(record), 0) + record.size
     return sizes
 

@@ -26,6 +26,10 @@ _BATCHES = 5
 """Batches that a data loader gives after the steps if no backward pass follows: those of an evaluation."""
 _LEAST_EVENTS = 20_000
 """Allocations and releases after the steps that are always allowed; more if the program had more until then."""
+_CHEAP_EVENTS = 20_000
+"""Allocations and releases up to which a program takes more steps as long as they leave nothing behind: its epoch may
+end in them."""
+_GROWS = 1 << 20
 _PERIODIC = 2
 """Steps in which something has to happen to be part of training, and no evaluation or checkpoint."""
 
@@ -58,6 +62,12 @@ class Afterwards:
         self._left = 0
         """Optimizer steps left before the rehearsal ends."""
         self._most_events = 0
+        self._level: int | None = None
+        """Bytes allocated after the latest step."""
+        self._fills = False
+        """The optimizer made more state in its step, such as the history of LBFGS."""
+        self._grows = False
+        """More is allocated before a step than after the one before it: each step leaves something behind."""
         self._own_epochs = 0
         """Epochs of data loaders with a generator of their own."""
         self._step_marks: list[int] = []
@@ -81,12 +91,25 @@ class Afterwards:
     @property
     def is_over(self) -> bool:
         """True if nothing more is to be seen, or it takes too long."""
-        return self.has_begun and (self._left <= 0 or len(self._gpus.history.events) > self._most_events)
+        events = len(self._gpus.history.events)
+        may_go_on = not self.has_interrupted and not self._grows and (events < _CHEAP_EVENTS or self._fills)
+        return self.has_begun and (events > self._most_events or (self._left <= 0 and not may_go_on))
+
+    def note_before_step(self) -> None:
+        """Note that an optimizer is about to step."""
+        before = self._allocated()
+        self._grows = self._level is not None and before > self._level + _GROWS
+        self._level = before
+
+    def _allocated(self) -> int:
+        return sum(each.allocator.allocated for each in self._gpus.memory.values())
 
     def note_step(self, *, is_first_optimizer: bool) -> None:
         """Note the end of an optimizer's step."""
         self._steps += 1
         self._left -= 1
+        before, self._level = self._level, self._allocated()
+        self._fills = before is not None and self._level > before + _GROWS
         if is_first_optimizer and not self.has_interrupted:
             self._mark(self._step_marks)
 

@@ -99,6 +99,8 @@ class Rehearsal:
         self._after = Afterwards(self.gpus, plan["steps"])
         self._data = MissingData(plan.get("data"), self.gpus.doubts.add)
         self._start = time.monotonic()
+        self._first_backward = ""
+        """Line of the first backward pass, which stands for the step of a program without an optimizer."""
         self._roots: weakref.WeakSet[Any] = weakref.WeakSet()
         self._called: weakref.WeakSet[Any] = weakref.WeakSet()
         """Modules that the program calls itself, not through others."""
@@ -149,9 +151,13 @@ class Rehearsal:
         def run_backward(*args: Any, **kwargs: Any) -> Any:
             self._before_backward()
             try:
-                return backward(*args, **kwargs)
-            finally:
-                self._after_backward()
+                result = backward(*args, **kwargs)
+            except BaseException:
+                self._leave_backward()
+                raise
+            self._leave_backward()
+            self._after_backward()
+            return result
 
         torch.optim.Optimizer.__init__ = made
         torch.autograd.backward = run_backward
@@ -233,9 +239,11 @@ class Rehearsal:
         if self._refused:
             sizes = sorted(needed / 2**30 for needed, _ in self._refused)
             lines = ", ".join(dict.fromkeys(line for _, line in self._refused))
+            allocations = "an allocation" if len(sizes) == 1 else f"{len(sizes)} allocations"
+            needed = " to ".join(dict.fromkeys(f"{each:.1f}" for each in (sizes[0], sizes[-1])))
             yield (
-                f"the GPU of {self.gpus.total_memory / 2**30:.1f} GiB refused {len(sizes)} allocations with which "
-                f"{sizes[0]:.1f} to {sizes[-1]:.1f} GiB would be allocated ({lines}); the program catches the error, "
+                f"the GPU of {self.gpus.total_memory / 2**30:.1f} GiB refused {allocations} with which "
+                f"{needed} GiB would be allocated ({lines}); the program catches the error, "
                 "and the figures are those of what it did then"
             )
 
@@ -341,11 +349,16 @@ class Rehearsal:
                 self._trained[id(parameter)] = self._sizes.get(id(parameter)) or elements(parameter)
                 self._trained_shapes.add(tuple(parameter.shape))
 
-    def _after_backward(self) -> None:
+    def _leave_backward(self) -> None:
         self.gpus.enter_backward("")
         self._await_forward()
+
+    def _after_backward(self) -> None:
         self._after.backward_passes += 1
         if not self._optimizers:
+            line = program_line()
+            self._first_backward = self._first_backward or line
+            self._after.note_step(is_first_optimizer=line == self._first_backward)
             self.gpus.count_states(self._trained_shapes, self._records_before)
             self._records_before = len(self.gpus.history.records)
         if not self._optimizers and self._after.backward_passes >= MANY_STEPS * self.plan["steps"]:
@@ -353,6 +366,7 @@ class Rehearsal:
 
     def _before_step(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
         self._begin_steps()
+        self._after.note_before_step()
         parameters = [each for group in optimizer.param_groups for each in group["params"]]
         trained = [each for each in parameters if each.requires_grad]
         self._trained.update((id(each), self._sizes.get(id(each)) or elements(each)) for each in trained)

@@ -34,8 +34,8 @@ _BY_ROWS = {_ATEN._to_sparse_csr.default: torch.sparse_csc, _ATEN._to_sparse_csc
 _PRODUCTS = {_ATEN.mm.default: 0, _ATEN._sparse_mm.default: 0, _ATEN.addmm.default: 1, _ATEN._sparse_addmm.default: 1}
 """Operators that multiply matrices, and the place of the first one."""
 _MAKES = {_ATEN.sparse_compressed_tensor.comp_plain_value_size, _ATEN._sparse_compressed_tensor_unsafe.default}
-COMPRESSED = {*_BY_ROWS, *_PRODUCTS, *_MAKES}
-"""Operators whose compressed matrices fake tensors do not know."""
+COMPRESSED = {*_BY_ROWS, *_PRODUCTS, *_MAKES, _ATEN.sparse_mask.default}
+"""Operators whose compressed matrices fake tensors do not know, or which they would run for real."""
 
 
 def is_sparse(tensor: Any) -> bool:
@@ -108,6 +108,8 @@ def kernel_of_compressed(func: Any, args: Any) -> Callable[..., Any] | None:
         return _made
     if func in _BY_ROWS and args[0].layout is _BY_ROWS[func]:
         return _flipped
+    if func is _ATEN.sparse_mask.default and args[1].layout is torch.sparse_coo and not is_sparse(args[0]):
+        return _masked
     at = _PRODUCTS.get(func)
     if at is None or args[at].layout is args[at + 1].layout is torch.strided:
         return None
@@ -117,6 +119,12 @@ def kernel_of_compressed(func: Any, args: Any) -> Callable[..., Any] | None:
 def _made(*parts_and_shape: Any, layout: Any, dtype: Any = None, **_: Any) -> Any:
     *indices, values, shape = parts_and_shape
     return sparse_like(shape, (*indices, values if dtype is None else values.to(dtype)), layout)
+
+
+def _masked(dense: Any, mask: Any) -> Any:
+    """Take the elements of a dense tensor that a mask has."""
+    indices, values = parts_of(mask)
+    return sparse_like(dense.shape, (indices.clone(), dense.new_empty(values.shape)), is_coalesced=True)
 
 
 def _flipped(matrix: Any, *_: Any, **__: Any) -> Any:

@@ -63,7 +63,8 @@ def test_evaluation_that_keeps_its_outputs_takes_what_all_of_its_batches_do(prog
     assert warning.endswith("train.py:20), counted for all batches.")
 
 
-def test_evaluation_without_a_data_loader_is_reached(program) -> None:
+@pytest.mark.parametrize("steps", [4, 60])
+def test_evaluation_without_a_data_loader_is_reached(program, steps: int) -> None:
     text = """
 import sys, torch
 dev = sys.argv[1]
@@ -71,7 +72,7 @@ net = torch.nn.Sequential(torch.nn.Linear(256, 256), torch.nn.ReLU(), torch.nn.L
 optimizer = torch.optim.SGD(net.parameters(), 0.1)
 for epoch in range(3):
     net.train()
-    for step in range(4):
+    for step in range(STEPS):
         optimizer.zero_grad()
         net(torch.randn(64, 256, device=dev)).square().mean().backward()
         optimizer.step()
@@ -79,10 +80,45 @@ for epoch in range(3):
     kept = [net(torch.randn(1024, 256, device=dev)) for step in range(4)]
     del kept
 """
-    name = program(text)
+    name = program(text.replace("STEPS", str(steps)))
     found = rehearse([sys.executable, name, "cuda"])
     assert found.allocated_bytes - found.workspace_bytes == pytest.approx(real_peak(name), rel=0.01)
     assert found.budget.not_counted == "This figure does not include saving."
+
+
+def test_memory_that_stays_after_each_backward_pass_without_an_optimizer_is_told(program) -> None:
+    text = """
+import torch
+net = torch.nn.Linear(4096, 256).cuda()
+kept = []
+for _ in range(1000):
+    x = torch.ones(512, 4096, device="cuda", requires_grad=True)
+    net(x).norm().backward()
+    torch.ones(1, device="cuda", requires_grad=True).backward()
+    kept.append(x.grad)
+"""
+    (warning,) = rehearse([sys.executable, program(text)], gpu=find_gpu("4090")).warnings
+    assert warning.startswith("8 MiB more stay allocated after each step (")
+
+
+def test_the_history_of_lbfgs_is_filled_and_no_leak(program) -> None:
+    text = """
+import sys, torch
+x = torch.zeros(1 << 20, device=sys.argv[1], requires_grad=True)
+steps = torch.logspace(0, 3, 1 << 20, device=sys.argv[1])
+optimizer = torch.optim.LBFGS([x], max_iter=2, history_size=10, tolerance_grad=0, tolerance_change=0)
+def closure():
+    optimizer.zero_grad()
+    loss = (steps * (x - 1) ** 2).sum()
+    loss.backward()
+    return loss
+for _ in range(20):
+    optimizer.step(closure)
+"""
+    name = program(text)
+    found = rehearse([sys.executable, name, "cuda"])
+    assert not any("stay allocated" in each for each in found.warnings)
+    assert found.allocated_bytes - found.workspace_bytes == pytest.approx(real_peak(name), rel=0.05)
 
 
 def test_memory_that_stays_after_each_step_is_told_with_its_line_and_fits_tightly(program) -> None:

@@ -6,6 +6,7 @@ import pytest
 from real_run import real_peak
 from slow_cases import quick_every
 
+from vramtop.estimator.common.errors import CannotTellError
 from vramtop.estimator.job.gpu_catalogue import find_gpu
 from vramtop.estimator.trace.rehearsal import rehearse
 
@@ -178,3 +179,11 @@ def test_a_program_that_leaves_out_batches_keeps_what_it_took_before(program) ->
     assert "refused 2 allocations" in found.warnings[0]
     right = rehearse([sys.executable, program(SKIPS.format([large, small, small]))], gpu=find_gpu("rtx-4090"))
     assert found.allocated_bytes == right.allocated_bytes
+
+
+@pytest.mark.parametrize("optimizer", ["optimizer.step()", "pass"])
+def test_a_program_that_only_looks_for_the_largest_size_is_told_apart(program, optimizer: str) -> None:
+    text = TRIES.format(handler="finally: pass", call=GROWS.replace("train(grow(1 << 12))", "grow(1 << 12)"))
+    text = text.replace("optimizer.step()", optimizer)
+    with pytest.raises(CannotTellError, match=r"refused an allocation .+ only looked for the largest size"):
+        rehearse([sys.executable, program(text), "cuda"], gpu=find_gpu("rtx-4090"))

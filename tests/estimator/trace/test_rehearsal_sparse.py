@@ -118,3 +118,14 @@ def test_the_product_of_two_compressed_matrices_ends_with_a_sentence(program) ->
     text = "import torch\na = torch.eye(4).to_sparse_csr().cuda()\na @ a\n"
     with pytest.raises(CannotTellError, match="cannot rehearse products of two compressed sparse matrices"):
         rehearse([sys.executable, program(text)])
+
+
+def test_the_dense_gradient_of_a_sparse_matrix_is_counted_and_not_made(program) -> None:
+    """Masking it would run for real on the host, which has no 37 GiB."""
+    text = """
+import torch
+index = torch.stack([torch.arange(1000), torch.arange(1000)])
+sparse = torch.sparse_coo_tensor(index, torch.ones(1000), (100_000, 100_000)).cuda().requires_grad_()
+torch.sparse.mm(sparse, torch.ones(100_000, 8, device="cuda", requires_grad=True)).sum().backward()
+"""
+    assert rehearse([sys.executable, program(text)]).allocated_bytes >= 4 * 100_000**2
