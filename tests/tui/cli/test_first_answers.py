@@ -267,6 +267,20 @@ def test_an_engine_has_its_own_defaults(capsys: pytest.CaptureFixture[str]) -> N
     assert (trained.get("mode", "train"), trained["sequence_length"]) == ("train", 4096)
 
 
+@pytest.mark.parametrize(
+    ("flags", "stored"),
+    [("--quantization int8 --lora-rank 4", "int8"), ("--quantization awq --lora-rank 4", "int4"),
+     ("--quantization 4bit --gradient-checkpointing", "nf4")],
+)  # fmt: skip
+def test_an_engines_flag_beside_one_of_training_is_about_the_weights(
+    flags: str, stored: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = answer(f"llama-3.1-8b {flags} --seq-len 512 --gpu-type 4090", capsys)
+    job = asked["budget"]["job"]
+    assert (job["training"].get("mode", "train"), job["lora"]["quantization"]) == ("train", stored)
+    assert not any("serves the model" in note for note in asked["notes"])
+
+
 def test_a_model_that_generates_text_is_over_all_the_cards_that_are_named(capsys: pytest.CaptureFixture[str]) -> None:
     served = answer("qwen3-32b --vllm --gpu 3x4090", capsys)["budget"]["job"]["parallel"]
     assert served["tensor"] == 2  # 64 heads

@@ -181,7 +181,9 @@ def settings_of_flags(
         )
     if changes.get("training.mode") == "inference":
         _set_format(changes, found)
-    elif changes.get("inference.weights") == "int4" and values.get(TUNING) == "lora":
+    elif changes.get("inference.weights") == "int4" and (
+        values.get(TUNING) == "lora" or any(key.startswith("lora.") for key in changes)
+    ):
         changes["lora.quantization"] = changes.pop("inference.weights")  # AWQ or GPTQ under adapters
     if changes.get("training.mode") != "inference" and FP8 in values:
         remarks.append("--fp8 is counted as bf16 mixed precision; 8-bit copies may need more memory.")
@@ -277,11 +279,18 @@ def _check_arguments(arguments: Mapping[str, tuple[Any, str]], method: str | Non
             raise InputError(f"{flag} only affects completions of --grpo and --rloo; add one of them{served}")
 
 
+_TRAINED = frozenset(("training.optimizer", CHECKPOINTING, _ACCUMULATION))
+"""Settings of training alone."""
+
+
 def _asks_for_server(found: Mapping[str, tuple[Any, str]]) -> bool:
     """Return True if a flag is an engine's, and no other says that something is trained or which engine it is."""
     nothing: tuple[Any, str] = (None, "")
     only_bits = found.get(TUNING, nothing)[1] == found.get(BITS, nothing)[1]
-    trains = METHOD in found or not only_bits or found.get("training.mode", nothing)[0] == "train"
+    bits = found.get(BITS, nothing)[1]
+    adapts = any(key.startswith("lora.") and flag != bits for key, (_, flag) in found.items())
+    is_training = found.get("training.mode", nothing)[0] == "train" or bool(_TRAINED & found.keys())
+    trains = METHOD in found or not only_bits or adapts or is_training
     return SERVED in found and not trains and "inference.engine" not in found
 
 
