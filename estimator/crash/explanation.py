@@ -50,7 +50,8 @@ def failure_findings(failure: Failure, snapshot: MemorySnapshot | None) -> Itera
         return
     yield from failure.says
     if failure.kind == "gpu" and failure.memory is not None:
-        yield from _memory_findings(failure.memory, snapshot)
+        found = tuple(_memory_findings(failure.memory, snapshot))
+        yield from found or _too_large(failure.memory)
         yield from _history_findings(failure, snapshot)
     elif failure.says:
         return
@@ -131,6 +132,24 @@ def _memory_findings(memory: OutOfMemory, snapshot: MemorySnapshot | None) -> It
             f"Tensors of this process fill {100 * allocated / total:.0f} % of the GPU: make the job smaller, or use a "
             "larger or another GPU."
         )
+
+
+def _too_large(memory: OutOfMemory) -> Iterator[str]:
+    """Yield what helps where nothing but the size of the job is to blame."""
+    tried, total = memory.tried_bytes, memory.total_bytes
+    if memory.backend == "MPS":
+        yield (
+            "The limit of Metal for this process is used up: make the batch smaller, or raise the limit "
+            "(PYTORCH_MPS_HIGH_WATERMARK_RATIO), at the risk of a Mac that swaps."
+        )
+    elif tried and total and tried > total // 2:
+        yield (
+            f"The request alone is {100 * tried / total:.0f} % of the GPU: that tensor must become smaller, by a "
+            "smaller batch or image or shorter sequences. Attention without a fused kernel makes such tensors: its "
+            "scores grow with the square of the length."
+        )
+    else:
+        yield "Make the job smaller (batch, length, resolution, checkpointing), or use a larger or another GPU."
 
 
 def _has_room(memory: OutOfMemory, free: int, tried: int) -> bool:

@@ -308,7 +308,11 @@ class _Reader:
         self, stream: _Stream, line: LogLine, wording: Wording, found: dict[str, str], *, caught: bool = False
     ) -> None:
         innermost = stream.frames[-1][3] if stream.frames else ""
-        if wording.kind == "gpu library" and wording.source is None and "pin_memory" in innermost:
+        if (
+            wording.kind == "gpu library"
+            and wording.source is None
+            and ("pin_memory" in innermost or "pin memory" in line.text)
+        ):
             wording = PINNED
         by_summary = self._reported_rank if line.rank is None and _OF_RANK.search(line.text) else None
         rank = line.rank if by_summary is None else by_summary

@@ -21,6 +21,7 @@ _PREFIXES = re.compile(
     r"|\[[a-zA-Z_]{1,30}(?P<torchrun>\d{1,6})\]:"  # torchrun --tee, --local-ranks-filter
     r"|\[\d{1,6},(?P<mpi>\d{1,6})\]<std(?:out|err)>:"  # mpirun --tag-output
     r"|(?P<srun>\d{1,6}): "  # srun --label
+    r"|\(\w{1,30}(?: rank=|_TP)(?P<vllm>\d{1,6})\w{0,20} pid=\d{1,10}\)"  # a worker of vLLM
     r"|\((?:[\w.]{1,80} )?pid=(?P<pid>\d{1,10})(?:, ip=[\w.:]{1,60})?\)"  # Ray
     r")"
 )
@@ -94,7 +95,7 @@ def log_line(number: int, raw: bytes, *, goes_on: bool = False, is_cut: bool = F
     rank, stream, at = None, "", 0
     while match := _PREFIXES.match(text, at):
         at = match.end()
-        found = next((match[name] for name in ("torch", "torchrun", "mpi", "srun") if match[name]), None)
+        found = next((match[name] for name in ("torch", "torchrun", "mpi", "srun", "vllm") if match[name]), None)
         rank = int(found) if found else rank
         stream = match[0].strip() if not stream or match["torch"] is None else stream
     return LogLine(number, text[at:] if at else text, rank, stream, goes_on, is_cut)

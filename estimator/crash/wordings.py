@@ -234,6 +234,17 @@ WORDINGS: tuple[Wording, ...] = (
             "medium Memory at /dev/shm), or use fewer DataLoader workers.",
         ),
     ),
+    Wording(  # concurrent.futures.process; datasets/arrow_dataset.py
+        kind="host",
+        source="worker process",
+        pattern=r"in the process pool was terminated abruptly|subprocesses has abruptly died",
+        sure=False,
+        says=(
+            "A worker process ended without a message: it crashed, or was killed, usually because CPU RAM ran out. GPU "
+            "memory was not the cause.",
+            "Look at dmesg -T | grep -i oom, or try again with fewer processes (num_proc, max_workers).",
+        ),
+    ),
     Wording(
         kind="host",
         source="bus error",
@@ -245,6 +256,19 @@ WORDINGS: tuple[Wording, ...] = (
             "truncated while it was read does it too. GPU memory was not the cause.",
             "Look at df -h /dev/shm while the job runs; in a container make it larger (docker run --shm-size 8g).",
         ),
+    ),
+    Wording(  # vllm/config/cache.py: verify_cache_config
+        kind="host",
+        source="vLLM",
+        pattern=r"Too large swap space\. (?P<wanted>[\d.]+ GiB) out of the (?P<room>[\d.]+ GiB) total CPU memory",
+        says=("vLLM would take {wanted} of {room} of CPU RAM for swapped sequences: lower --swap-space (per GPU).",),
+    ),
+    Wording(  # tensorflow/.../gpu_host_allocator.h, cuda_driver.cc: HostAllocate
+        kind="host",
+        source="TensorFlow",
+        pattern=r"(?:failed to alloc|could not allocate pinned host memory of size:?) "
+        r"(?P<tried>\d+)(?= bytes on host|\s*$)",
+        says=("The driver could not pin CPU RAM: too little is free, or ulimit -l forbids it.",),
     ),
     # --- memory on the chip, of which each block of a kernel gets a part
     Wording(  # triton/runtime/errors.py: OutOfResources
@@ -329,7 +353,7 @@ WORDINGS: tuple[Wording, ...] = (
     Wording(  # sglang/srt/model_executor: MemoryPoolConfig, ModelRunner.init_memory_pool
         kind="start",
         source="SGLang",
-        pattern=r"Not enough memory\. Please try (?:to increase|increasing) --mem-fraction-static",
+        pattern=r"Not enought? memory\. Please try (?:to increase|increasing) --mem-fraction-static",
         figures=(r"mem_fraction_static=(?P<asked>[\d.]*\d)",),
         says=(
             "Weights fill SGLang's static share of the GPU, so no room is left for the KV cache.",
@@ -491,6 +515,7 @@ WORDINGS: tuple[Wording, ...] = (
     Wording(
         kind="gpu library",
         source="RAPIDS",
+        figures=(r"- Free memory: (?P<free>\d+)", r"- Requested memory: (?P<tried>\d+)"),
         pattern=r"bad_alloc: (?:out_of_memory|CUDA error|cudaErrorMemoryAllocation)|rmm::out_of_memory",
         says=(
             "RMM, the allocator of RAPIDS and XGBoost, found no free GPU memory.",
@@ -533,6 +558,80 @@ WORDINGS: tuple[Wording, ...] = (
             "on the CPU.",
             "End other processes on the GPU, take a smaller model, or name the part that stays on the CPU (device_map "
             "with llm_int8_enable_fp32_cpu_offload=True).",
+        ),
+    ),
+    Wording(  # catboost/cuda/cuda_lib: TOutOfMemoryError; in MiB
+        kind="gpu library",
+        source="CatBoost",
+        pattern=r"Out of memory\. Requested (?P<asked>[\d.]+); Free (?P<left>[\d.]+\d)",
+        says=(
+            "CatBoost asked for {asked} MiB, and {left} MiB were free.",
+            "Lower max_bin (border_count), max_ctr_complexity or depth, or raise gpu_ram_part.",
+        ),
+    ),
+    Wording(  # kaldi/src/cudamatrix/cu-allocator.cc
+        kind="gpu library",
+        source="Kaldi",
+        pattern=r"Failed to allocate a memory region of (?P<tried>\d+) bytes",
+        figures=(r"free: ?(?P<free>\d+M), ?used: ?\d+M, ?total: ?(?P<total>\d+M)",),
+        says=("Give each job its own GPU (nvidia-smi -c 3), or make the minibatch smaller.",),
+    ),
+    Wording(  # mlc_llm/serve/engine_base.py and cpp/serve/config.cc
+        kind="start",
+        source="MLC LLM",
+        pattern=r"Insufficient GPU memory error: .{0,80}GPU memory is (?P<room>[\d.]+ MB)",
+        figures=(
+            r"model weight size \((?P<node>[\d.]+ MB)\)",
+            r"temporary buffer size \((?P<temporaries>[\d.]+ MB)\)",
+        ),
+        binary=True,
+        says=(
+            "The weights take {node} and the temporary buffers {temporaries}, and {room} of the GPU are there.",
+            "Lower prefill_chunk_size, the context or max_num_sequence, or take a smaller quantization.",
+        ),
+    ),
+    Wording(
+        kind="gpu library",
+        source="DirectML",
+        pattern=r"Could not allocate tensor with (?P<tried>\d+ bytes)\. There is not enough GPU video memory"
+        r"|DML allocator out of memory",
+        says=(_SMALLER,),
+    ),
+    Wording(
+        kind="gpu library",
+        source="OpenCL",
+        pattern=r"\b(?:CL_)?MEM_OBJECT_ALLOCATION_FAILURE|\bCL_OUT_OF_RESOURCES",
+        sure=False,
+        says=("The OpenCL driver found no memory or no registers for a kernel.", _SMALLER),
+    ),
+    Wording(  # accelerate/big_modeling.py and transformers: weights that fit neither the GPUs nor RAM
+        kind="gpu library",
+        source="accelerate",
+        pattern=r"had weights offloaded to the disk",
+        says=(
+            "The model fits neither the GPUs nor the CPU RAM that is free: device_map would leave a part on disk.",
+            "Take a smaller or quantized model, more GPUs, or give offload_folder, which is very slow.",
+        ),
+    ),
+    Wording(  # flashinfer/allocator.h
+        kind="gpu library",
+        source="FlashInfer",
+        pattern=r"Failed to allocate memory for \w{1,60} with size (?P<tried>\d+) and alignment \d+ in Aligned",
+        sure=False,
+        says=(
+            "FlashInfer's workspace, whose size the server sets, is too small for this batch; the GPU may have room.",
+            "Make it larger (SGLang: SGLANG_FLASHINFER_WORKSPACE_SIZE; vLLM: VLLM_FLASHINFER_WORKSPACE_BUFFER_SIZE), "
+            "or lower the number of requests.",
+        ),
+    ),
+    Wording(  # c10/cuda/CUDACachingAllocator.cpp: a size that no computer has
+        kind="gpu library",
+        source="PyTorch",
+        pattern=r"Tried to allocate (?:more than 1EB|-\d)",
+        sure=False,
+        says=(
+            "The size that was asked for is impossible: a shape is wrong, such as one that was read from a tensor that "
+            "holds garbage. More memory does not help.",
         ),
     ),
     Wording(  # exllamav2/model.py, exllamav3/model/model_ls.py
@@ -614,6 +713,13 @@ WORDINGS: tuple[Wording, ...] = (
     Wording(
         kind="gpu library",
         source="Metal",
+        pattern=r"Invalid buffer size: (?P<tried>[\d.]+ [KMGT]i?B)",
+        binary=True,
+        says=("One tensor is larger than Metal lets a buffer be: make the batch, the image or the sequences smaller.",),
+    ),
+    Wording(
+        kind="gpu library",
+        source="Metal",
         pattern=r"kIOGPUCommandBufferCallbackErrorOutOfMemory",
         says=("The Mac's memory limit for its GPU is used up.", "Make the batch or the context smaller."),
     ),
@@ -669,7 +775,7 @@ WORDINGS: tuple[Wording, ...] = (
         pattern=r"Detected \d+ oom[-_ ]kill event|task \d+[^:]{0,80}: Out Of Memory|State=OUT_OF_MEMORY"
         r"|\bOOMKilled\b(?!\W{1,4}false)|node was low on resource: memory"
         r"|systemd-oomd(?:\[\d+\]: Killed| killed)|low memory! at or below SIG"
-        r"|killed by the OOM killer|[Ee]xceed(?:ed|ing) (?:step |job )?memory limit"
+        r"|killed by the OOM killer|result 'oom-kill'|[Ee]xceed(?:ed|ing) (?:step |job )?memory limit"
         r"|beyond (?:the )?'?(?:physical|virtual)'? memory limit|\bTERM_MEMLIMIT\b",
     ),
     Wording(  # Colab and Kaggle restart a notebook
@@ -686,7 +792,8 @@ WORDINGS: tuple[Wording, ...] = (
         r"|return code {0,9}=? {0,9}(?:-9|137)\b|Signal 9 \(SIGKILL\)"
         r"|^(?:\S+: line \d+: +\d+ )?Killed(?: {2,}.*)?$|died with <Signals\.SIGKILL: 9>"
         r"|DataLoader worker \(pid\(?s?\)? [\d, ]+\) (?:is killed by signal: Killed|exited unexpectedly)"
-        r"|A worker process managed by the executor was unexpectedly terminated|was killed by SIGKILL",
+        r"|A worker process managed by the executor was unexpectedly terminated|was killed by SIGKILL"
+        r"|signal: killed|status=9/KILL|exited on signal 9\b|with signal SIGKILL|process is killed by SIGKILL",
     ),
     # --- CPU RAM
     Wording(
@@ -728,13 +835,19 @@ WORDINGS: tuple[Wording, ...] = (
     ),
     Wording(
         kind="gpu library",
-        figures=(r"current device: (?P<gpu>\d+), in function", r"\b(?P<file>ggml[\w-]*\.cu)\b"),
+        figures=(
+            r"current device: (?P<gpu>\d+), in function",
+            r"; GPU=(?P<gpu>\d+) ;",
+            r"\b(?P<file>ggml[\w-]*\.cu)\b",
+        ),
         says=("The call is llama.cpp's, in {file}. " + _LLAMA_CPP,),
-        pattern=r"CUDA (?:driver )?[Ee]rror: out of memory|cudaErrorMemoryAllocation|CUDA_ERROR_OUT_OF_MEMORY"
+        pattern=r"(?:CUDA|HIP) (?:driver )?[Ee]rror: out of memory|cudaErrorMemoryAllocation|CUDA_ERROR_OUT_OF_MEMORY"
         r"|(?:CUBLAS|CUDNN|CUSOLVER|CUSPARSE)_STATUS_ALLOC_FAILED|hipErrorOutOfMemory|HIP_ERROR_OutOfMemory"
         r"|(?:Cuda|CUDA|Hip|HIP) failure(?: \d+)?:? '?out of memory|Failed to CUDA (?:calloc|host alloc)"
         r"|(?:CUDA|HIP) runtime error.{0,80}: out of memory|cudaSuccess \(2 vs\. 0\) +out of memory"
         r"|(?:cuda|hip)Malloc\w{0,10} (?:retry )?(?:failed|error):? out of memory|Insufficient VRAM"
+        r"|cuMem\w{1,30} failed: out of memory|\[CUDA\] out of memory|CUDA ran out of memory"
+        r"|(?i:(?:not enough|insufficient|out of) (?:GPU|video|device|GPU video) memory)|GPU memory allocation failed"
         r"|(?:CUDA|cuda) failed with error(?: 2)? out of memory|CUDA: out of memory\s*$|Gpu API call\) out of memory"
         r"|OutOfMemoryError: ?(?:CUDA out of memory\.?)?\s*$|[A-Z]{2,4} out of memory\.?\s*$",
     ),
@@ -767,8 +880,8 @@ CAUGHT = re.compile(
     # fairseq/trainer.py; lightning/pytorch/tuner/batch_size_scaling.py; detectron2/utils/memory.py; ComfyUI
     r"(?i:attempting to recover from OOM|batch size \d+ failed, trying batch size|retrying batch"
     r"|attempting to copy inputs of .{0,200} due to CUDA OOM|skipp\w{1,9} (?:\w{1,20} ){0,2}batch"
-    r"|(?:\boom\b|out ?of ?memory).{0,120}(?:\bretry|\bskipp|\brecover|using cpu|falling back|trying again"
-    r"|reducing (?:the )?batch|halving)"
+    r"|(?:\boom\b|out ?of ?memory).{0,120}(?:(?<!please )(?<!to )(?<!and )\bretry|\bskipp|\brecover|using cpu"
+    r"|falling back|trying again|(?<!try )(?<!consider )(?<!by )reducing (?:the )?batch|halving)"
     r"|(?:\bretry(?! failed)\w{0,9}|\bskipp\w{1,9}|\brecover\w{0,9}) .{0,60}(?:\boom\b|out of memory))"
 )
 """A line that says the program caught the failure and goes on."""
@@ -787,8 +900,9 @@ def fold(text: bytes) -> bytes:
 _ROOTS = {
     root.encode(): tuple(word.encode() for word in words.split())
     for root, words in {
-        "memory": "outof memoryerror lowonmem memorypressure memorylimit memory(shm memoryondevice memoryfor "
-        "memoryprof memoryalloc enoughmemory systemmemory memorycapac memoryseg insufficient",
+        "memory": "outof enoughtmemory enoughgpu enoughvideo memoryerror lowonmem memorypressure memorylimit "
+        "memory(shm memoryondevice memoryfor memoryprof memoryalloc enoughmemory systemmemory memorycapac memoryseg "
+        "insufficient",
         "alloc": "oallocate beallocated tallocate allocating allocationo allocfailed badalloc cudahostalloc calloc "
         "hostalloc cachingallocator memoryallocation",
         "code": "exitcode returncode",
@@ -813,6 +927,14 @@ _WORDS = tuple(
         "allavailableram",
         "insufficientvram",
         "insufficientspace",
+        "swapspace",
+        "hostmemory",
+        "onhost",
+        "allocationfailure",
+        "offloadedtothedisk",
+        "buffersize:",
+        "abruptly",
+        "1eb",
         "nvmapmem",
         "nvrmmem",
         "onresource:memory",
@@ -823,7 +945,7 @@ _WORDS = tuple(
 """Folded words of which every line that the table knows contains one; of many the part that they share is above."""
 _WEAK = (b"kill", b"oom")
 """Folded words of the other lines: parts of others, such as of skill and room, so that the line itself is looked at."""
-_KILLED = re.compile(rb"\b(?:OOM|oom)|\bKilled\b|SIGKILL")
+_KILLED = re.compile(rb"\b(?:OOM|oom)|\bKilled\b|SIGKILL|signal: killed|9/KILL")
 _AFTERWARDS = tuple(word.encode() for word in ["oom", "retry", "skipp", "failed,trying", "copyinputsof"])
 """Folded words of which every line of ``CAUGHT`` contains one that says nothing else of memory."""
 

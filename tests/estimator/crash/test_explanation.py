@@ -243,3 +243,9 @@ def test_a_message_that_is_cut_off_still_says_what_the_process_holds() -> None:
 
 def test_a_job_beside_a_failure_without_the_gpus_size(budget: Budget) -> None:
     assert "predicted to need" in said(failure(total_bytes=None), budget=budget)
+
+
+def test_what_helps_where_only_the_size_of_the_job_is_to_blame() -> None:
+    alone = failure(None, tried_bytes=23 * GIB, allocated_bytes=4 * GIB, unallocated_bytes=0)
+    assert "The request alone is 96 % of the GPU" in said(alone)
+    assert "Make the job smaller" in said(failure(None, allocated_bytes=4 * GIB, unallocated_bytes=0))

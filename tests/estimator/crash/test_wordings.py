@@ -128,6 +128,33 @@ EXAMPLES = (
     ("CUDA Error: out of memory", "gpu library", None, True, "no figures"),
     ("CUDA error: out of memory\n  current device: 0, in function alloc at /go/src/llama.cpp/ggml-cuda.cu:233", "gpu library", None, True, "llama.cpp's, in ggml-cuda.cu. Put fewer layers"),
     ("[TensorRT-LLM][ERROR] CUDA runtime error in ::cudaMallocAsync(ptr, n, pool, stream): out of memory (/app/tllmBuffers.h:125)", "gpu library", "TensorRT-LLM", True, "kv_cache_free_gpu_mem_fraction"),
+    ("std::bad_alloc: cudaErrorMemoryAllocation: out of memory\n- Free memory: 1073741824\n- Requested memory: 99", "gpu library", "RAPIDS", True, "managed memory"),
+    ("NCudaLib::TOutOfMemoryError: Error: Out of memory. Requested 4300.56; Free 2004.5", "gpu library", "CatBoost", True, "4300.56 MiB, and 2004.5 MiB were free"),
+    ("Failed to allocate a memory region of 2097152 bytes. Memory info: free:11M, used:8101M, total:8112M", "gpu library", "Kaldi", True, "nvidia-smi -c 3"),
+    ("Insufficient GPU memory error: The available single GPU memory is 5461.333 MB, which is less than the sum of model weight size (4096.000 MB) and temporary buffer size (8192.000 MB).", "start", "MLC LLM", True, "take 4.00 GiB and the temporary buffers 8.00 GiB, and 5.33 GiB"),
+    ("RuntimeError: Could not allocate tensor with 67108864 bytes. There is not enough GPU video memory available!", "gpu library", "DirectML", True, "smaller"),
+    ("pyopencl._cl.MemoryError: create_buffer failed: MEM_OBJECT_ALLOCATION_FAILURE", "gpu library", "OpenCL", False, "no memory"),
+    ("ValueError: The current `device_map` had weights offloaded to the disk. Please provide an `offload_folder`", "gpu library", "accelerate", True, "neither the GPUs nor the CPU RAM"),
+    ("Failed to allocate memory for batch_prefill_tmp_v with size 450887680 and alignment 16 in AlignedAllocator", "gpu library", "FlashInfer", False, "SGLANG_FLASHINFER_WORKSPACE_SIZE"),
+    ("OutOfMemoryError: CUDA out of memory. Tried to allocate more than 1EB memory.", "gpu library", "PyTorch", False, "impossible"),
+    ("RuntimeError: Invalid buffer size: 24.00 GB", "gpu library", "Metal", True, "larger than Metal"),
+    ("torch.AcceleratorError: HIP error: out of memory", "gpu library", None, True, "no figures"),
+    ("pycuda._driver.MemoryError: cuMemAlloc failed: out of memory", "gpu library", None, True, "no figures"),
+    ("[LightGBM] [Fatal] [CUDA] out of memory cuda_utils.cpp 12", "gpu library", None, True, "no figures"),
+    ("Unsloth: CUDA ran out of memory! Try reducing batch size", "gpu library", None, True, "no figures"),
+    ("Error: System is out of GPU memory", "gpu library", None, True, "no figures"),
+    ("RuntimeError: Cannot pin memory: CUDA error: out of memory", "gpu library", "pinned memory", False, "no more RAM to pin"),
+    ("ValueError: Too large swap space. 32.00 GiB out of the 31.25 GiB total CPU memory is allocated for the swap space.", "host", "vLLM", True, "32.00 GiB of 31.25 GiB"),
+    ("failed to alloc 2304 bytes on host: CUDA_ERROR_OUT_OF_MEMORY: out of memory", "host", "TensorFlow", True, "pin CPU RAM"),
+    ("RuntimeError: Not enought memory. Please try to increase --mem-fraction-static.", "start", "SGLang", True, "KV cache"),
+    ("Error: llama runner process has terminated: signal: killed", "killed", None, False, "SIGKILL"),
+    ("train.service: Failed with result 'oom-kill'.", "killed", None, True, "OOM killer"),
+    ("train.service: Main process exited, code=killed, status=9/KILL", "killed", None, False, "SIGKILL"),
+    ("process rank 3 with PID 0 on node gpu1 exited on signal 9 (Killed).", "killed", None, False, "SIGKILL"),
+    ("torch.multiprocessing.spawn.ProcessExitedException: process 0 terminated with signal SIGKILL", "killed", None, False, "SIGKILL"),
+    ("(1) The process is killed by SIGKILL by OOM killer due to high memory usage.", "killed", None, False, "SIGKILL"),
+    ("BrokenProcessPool: A process in the process pool was terminated abruptly while the future was running", "host", "worker process", False, "it crashed, or was killed"),
+    ("RuntimeError: One of the subprocesses has abruptly died during map operation.", "host", "worker process", False, "num_proc"),
     ("NvMapMemAllocInternalTagged: 1075072515 error 12", "gpu library", "Jetson", True, "CPU and GPU share it"),
     ("out of memory to allocate 163840000 bytes (total 1673061376 bytes)", "gpu library", "CuPy", True, "CUPY_GPU_MEMORY_LIMIT"),
     ("triton.runtime.errors.OutOfResources: out of resource: shared memory, Required: 66560, Hardware limit: 65536. Reducing", "on chip", "Triton", True, "66560 bytes of the chip's shared memory, and this GPU has 65536"),
@@ -139,7 +166,8 @@ EXAMPLES = (
     ("Message: The node was low on resource: memory. Container trainer was using 61233984Ki", "killed", None, True, "resources.limits.memory"),
     ("Mar 02 box systemd-oomd[812]: Killed /user.slice/train.scope due to memory pressure", "killed", None, True, "OOM killer"),
     ("slurmstepd: error: Exceeded job memory limit at some point.", "killed", None, True, "OOM killer"),
-    ("DeviceMemoryAllocator.h:68] GPU memory allocation failed (might be due to insufficient memory)", "not understood", None, False, "does not know"),
+    ("DeviceMemoryAllocator.h:68] GPU memory allocation failed (might be due to insufficient memory)", "gpu library", None, True, "no figures"),
+    ("fatal: the pool has insufficient memory", "not understood", None, False, "does not know"),
     ("Your session crashed after using all available RAM.", "killed", "the notebook's host", True, "not GPU memory"),
     ("Container killed on request. Exit code is 137", "killed", None, False, "SIGKILL"),
     (PINS, "gpu library", "pinned memory", False, "no more RAM to pin"),
@@ -323,3 +351,17 @@ def test_lines_of_dockers_json_file() -> None:
     text = "\n".join(json.dumps({"log": f"{line}\n", "stream": "stderr"}, separators=(",", ":")) for line in lines)
     (failure,) = read_log(io.BytesIO(f'{text}\n{{"log":"cut'.encode())).failures
     assert (failure.line, str(failure.place), failure.code) == (4, "app/train.py:88 forward", "y = f(x)")
+
+
+def test_advice_to_reduce_the_batch_is_no_sign_that_the_program_went_on() -> None:
+    for line in (MESSAGE + " Try reducing the batch size", "CUDA ran out of memory! Please retry with a smaller batch"):
+        (failure,) = read(line).failures
+        assert not failure.caught
+
+
+@pytest.mark.parametrize(
+    "prefix",
+    ["(VllmWorker rank=3 pid=8765) ERROR 05-01", "(Worker_TP3 pid=8765) ERROR 05-01", "(Worker_TP3_EP3 pid=87)"],
+)
+def test_the_rank_of_a_worker_of_vllm(prefix: str) -> None:
+    assert read(f"{prefix} torch.OutOfMemoryError: {MESSAGE}").failures[0].rank == 3
