@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 
 COMMAND_LINE = "command line"
+_OF_LAYERS = ("unsure.weights", "unsure.gradients", "unsure.optimizer", "unsure.activations")
 
 
 class LoadedJob(msgspec.Struct, frozen=True, kw_only=True):
@@ -96,13 +97,23 @@ class LoadedJob(msgspec.Struct, frozen=True, kw_only=True):
             for name, job in jobs.items()
             if job is not None and job.program is not None and job.program.gpus == 1
         }
-        rule = self.reading.spreads_layers if self.reading is not None else None
-        if rule is not None and self.job.parallel.world_size == 1:
+        reading, ranks = self.reading, self.job.parallel.world_size
+        rule = reading.spreads_layers if reading is not None else None
+        sharded = self.job.parallel.strategy not in ("none", "ddp")
+        if reading is not None and reading.more_gpus is not None and ranks < count:
+            found["job"] = self.job if sharded else with_changes(self.job, dict.fromkeys(_OF_LAYERS, "less"))
+            notes = dict.fromkeys([*self.notes, reading.more_gpus.format(gpus=count)])
+            return msgspec.structs.replace(self, **found, notes=tuple(notes))
+        if rule is not None and ranks == 1:
             spread = {"parallel.device_map": rule, "parallel.pipeline": count}
             found["job"] = with_changes(self.job, spread)
             origins = dict.fromkeys(spread, f"device_map={rule!r} over the {count} GPUs that one process finds")
             return msgspec.structs.replace(self, **found, origins={**self.origins, **origins})
         return msgspec.structs.replace(self, **found)
+
+    def with_notes(self, *sentences: str) -> LoadedJob:
+        """Return it with further notes, which come first."""
+        return msgspec.structs.replace(self, notes=(*sentences, *self.notes))
 
     @property
     def is_typed(self) -> bool:

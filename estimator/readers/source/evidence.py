@@ -124,6 +124,8 @@ class JobReading(msgspec.Struct, frozen=True, kw_only=True):
     """The GPUs that the launch line or the script chooses; None: the job takes those of its environment."""
     spreads_layers: str | None = None
     """The device map by which its one process spreads the layers over all GPUs that it finds; None: it does not."""
+    more_gpus: str | None = None
+    """What more GPUs than processes mean for it, in a sentence with their number as ``{gpus}``; None: nothing."""
     splits_batches: bool = False
     """It is one process of transformers' Trainer, which splits its batches over all GPUs that it finds."""
     left_open: tuple[str, ...] = ()
@@ -207,9 +209,10 @@ class FindingCollector:
         self._refused_ranks: str | None = None
         self.devices: DeviceChoice | None = None
         self.left_open: list[str] = []
-        self.spreads_layers: str | None = None
-        self.splits_batches = False
         """Sentences on lines of the script on which anything may depend."""
+        self.spreads_layers: str | None = None
+        self.more_gpus: str | None = None
+        self.splits_batches = False
 
     def record(self, key: str, value: Any, origin: str, *, written: bool = True) -> None:
         """Record a value, unless the key has one already, or what was written for it makes no sense."""
@@ -357,6 +360,7 @@ class FindingCollector:
             refused={key: sentence for key, sentence in refused.items() if key not in self._findings},
             devices=self.devices,
             spreads_layers=self.spreads_layers,
+            more_gpus=self.more_gpus,
             splits_batches=self.splits_batches,
             left_open=tuple(self.left_open),
         )

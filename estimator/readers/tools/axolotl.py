@@ -14,6 +14,7 @@ from ..source.settings import LayeredSettings, Setting, SettingsLayer, as_bool, 
 from ..source.versions import transformers_defaults
 from ..trainer.trainer_program import read_trainer
 from ..trl.defaults import trl_defaults
+from .shared.own_loop import world_of_tool
 from .shared.settings_files import tool_layers, uses_deepspeed
 from .shared.tool import known_tool
 from .shared.trained_names import PROJECTOR, VISION_TOWER, globs_of_regex
@@ -38,6 +39,7 @@ def read(program: Program) -> JobReading:
     doubt_arguments(table, "all", settings, findings)
     _read_frozen(program, settings)
     _doubt_kernels(program, settings)
+    spread, processes = _device_map(program, settings)
     defaults = {
         **transformers_defaults(program.versions),
         **table.defaults("all"),
@@ -45,21 +47,36 @@ def read(program: Program) -> JobReading:
         **_quantization(settings),
         **_adapter_types(settings),
         **_trl_defaults(program, settings),
-        **_device_map(program),
+        **spread,
     }
     accelerate = [each for _, each in translated]
     return read_trainer(
         program,
         [_precision(settings) | _accumulation(settings), *(each for each, _ in translated), defaults],
-        [*accelerate, uses_deepspeed(settings), *accelerate_layers(program, {})],
+        [*accelerate, uses_deepspeed(settings), processes, *accelerate_layers(program, {})],
         method=_method(settings),
     )
 
 
-def _device_map(program: Program) -> dict[str, Setting]:
-    """Return how one process, started without a launcher, spreads the layers (``choose_device`` in utils/config)."""
-    alone = program.config_file is None and not program.launcher.launchers
-    return {"device_map": Setting.default("auto", "axolotl's device_map in one process")} if alone else {}
+_SEVERAL_GPUS = (
+    "axolotl spreads the layers of one process over the {gpus} GPUs that it finds, which accelerate refuses under "
+    "torchrun; one GPU is counted, and CUDA_VISIBLE_DEVICES=0 leaves one."
+)
+
+
+def _device_map(program: Program, settings: LayeredSettings) -> tuple[dict[str, Setting], dict[str, Setting]]:
+    """Return how one process spreads the layers over its GPUs (``choose_device`` in utils/config), and that it is one.
+
+    It does not under ``accelerate launch``, which always sets ACCELERATE_USE_CPU (axolotl 0.5 to 0.18).
+    """
+    launchers = program.launcher.launchers
+    by_itself = as_word(settings.find("launcher")) == "python" or settings.is_true("no_accelerate")
+    if launchers == ("torchrun",) and as_int(world_of_tool(program).ranks) == 1:
+        program.findings.more_gpus = _SEVERAL_GPUS
+    if program.config_file is not None or (launchers and not (by_itself and launchers == ("tool",))):
+        return {}, {}
+    one = Setting.default(1, "axolotl trains in its own process")
+    return {"device_map": Setting.default("auto", "axolotl's device_map in one process")}, {"num_processes": one}
 
 
 def _read_frozen(program: Program, settings: LayeredSettings) -> None:

@@ -3,12 +3,12 @@
 Names and meanings: ``swift/arguments`` of ms-swift 4. It trains with transformers' Trainer.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from ..arguments.table import Library, doubt_arguments, library, translate
 from ..program.accelerate import accelerate_layers
 from ..program.program import Program
-from ..program.world_size import processes_per_node
+from ..program.world_size import processes_per_node, read_world_size, visible_gpus
 from ..source.evidence import MODEL_STATES, FindingCollector, JobReading
 from ..source.settings import (
     LayeredSettings,
@@ -158,19 +158,20 @@ def read(program: Program) -> JobReading:
         origin = f"ms-swift's default of {_DEFAULT_BATCH} a step"
         findings.record_global_batch(Setting.default(_DEFAULT_BATCH, origin), rounds_up=True)
     quantization = _quantization(settings, findings)
+    launched = [_processes(program), *accelerate_layers(program, {})]
     defaults = {
         **transformers_defaults(program.versions),
         **table.defaults("all", *(["lora"] if lora else [])),
         "use_peft": (tuner or default_tuner).with_value(lora),
         **_precision(program, settings, lora=lora),
+        **_device_map(program, settings, launched),
     }
     shipped = [_shipped(settings, name) for name in ("deepspeed", "fsdp")]
-    processes = _processes(program)
     translated = [_translate(layer, table) for layer in layers]
     return read_trainer(
         program,
-        [own, *(each for each, _ in translated), quantization, defaults | _device_map(program, processes)],
-        [*shipped, *(each for _, each in translated), processes, *accelerate_layers(program, {})],
+        [own, *(each for each, _ in translated), quantization, defaults],
+        [*shipped, *(each for _, each in translated), *launched],
         method=_method(settings),
         own_loss=False,
     )
@@ -201,9 +202,34 @@ def _processes(program: Program) -> dict[str, Setting]:
     return processes_per_node(program.environ) or alone
 
 
-def _device_map(program: Program, processes: Mapping[str, Setting]) -> dict[str, Setting]:
-    """Return how one process spreads the layers over the GPUs that it sees (``get_default_device_map``)."""
-    alone = as_int(processes.get("num_processes")) == 1 and "RANK" not in program.environ
+_SEVERAL_GPUS = (
+    "ms-swift's device_map spreads the layers of each process over its share of the {gpus} GPUs, and one GPU for each "
+    "is counted; CUDA_VISIBLE_DEVICES leaves as many GPUs as processes."
+)
+_NOT_SHARDED = (
+    "With DeepSpeed or FSDP, ms-swift stops where it finds more GPUs than processes, and it finds {gpus}; "
+    "CUDA_VISIBLE_DEVICES leaves as many GPUs as processes."
+)
+
+
+def _device_map(program: Program, settings: LayeredSettings, launched: Sequence[SettingsLayer]) -> dict[str, Setting]:
+    """Return how one process spreads the layers over the GPUs that it sees; of several, note what it means.
+
+    Sources: ``get_default_device_map`` and ``is_mp`` of ms-swift 3 and 4, and ``patch_mp_ddp`` for several processes.
+    """
+    findings, environ = program.findings, program.environ
+    if program.config_file is not None or "RANK" in environ or environ.get("SWIFT_SINGLE_DEVICE_MODE") == "1":
+        return {}
+    world = read_world_size(program.launcher, LayeredSettings(*launched), environ)
+    sharded = settings.find("deepspeed", "fsdp") is not None
+    alone = as_int(world.ranks) == 1 and not world.one_per_gpu
+    more = _NOT_SHARDED if sharded else _SEVERAL_GPUS if not alone else None
+    visible = as_int(visible_gpus(environ))
+    if visible is None:
+        findings.more_gpus = more
+    elif more is not None and world.per_node is not None and visible > world.per_node:
+        components = () if sharded else (*MODEL_STATES, "activations")
+        findings.doubt(more.format(gpus=visible), "less", *components)
     return {"device_map": Setting.default("auto", "ms-swift's device_map in one process")} if alone else {}
 
 

@@ -180,3 +180,22 @@ def test_a_device_map_spreads_a_model_over_the_gpus_that_its_process_finds(run_f
         parallel = said["budget"]["job"].get("parallel", {})
         assert (parallel.get("device_map"), parallel.get("pipeline", 1)) == ("auto" if count > 1 else None, count)
         assert not any("nn.DataParallel" in each for each in said["budget"]["warnings"])
+
+
+def test_fewer_processes_of_swift_than_gpus_are_doubted(run_fit: Answer) -> None:
+    line = [
+        "swift",
+        "sft",
+        "--model",
+        "gpt2",
+        "--train_type",
+        "full",
+        "--torch_dtype",
+        "bfloat16",
+        "--max_length",
+        "512",
+    ]
+    for processes, gpus, doubted in ((2, "4xh100", True), (4, "4xh100", False)):
+        _, said, _ = run_fit("--gpu-type", gpus, "--", "env", f"NPROC_PER_NODE={processes}", *line)
+        assert any("over its share of the 4 GPUs" in each for each in said["notes"]) == doubted
+        assert (said["budget"]["job"].get("unsure", {}).get("weights") == "less") == doubted

@@ -135,6 +135,18 @@ def test_swifts_own_fsdp_and_one_process_for_several_gpus(read: Read) -> None:
     alone = read(SWIFT, CUDA_VISIBLE_DEVICES="0,1")
     assert found(alone, "parallel.strategy", "parallel.device_map", "parallel.pipeline") == (None, "auto", 2)
     assert read(SWIFT).spreads_layers == "auto"
+    assert read(SWIFT, SWIFT_SINGLE_DEVICE_MODE="1", CUDA_VISIBLE_DEVICES="0,1").value("parallel.device_map") is None
+
+
+def test_swift_doubts_more_gpus_than_processes(read: Read) -> None:
+    sentence, sharded = "over its share of the 4 GPUs", "ms-swift stops where it finds more GPUs than processes"
+    four = {"CUDA_VISIBLE_DEVICES": "0,1,2,3"}
+    assert sentence in str(read(SWIFT, NPROC_PER_NODE="2", **four).warnings)
+    assert "GPUs" not in str(read(SWIFT, NPROC_PER_NODE="4", **four).warnings)
+    assert sharded in str(read(f"{SWIFT} --deepspeed zero2", NPROC_PER_NODE="2", **four).warnings)
+    assert sharded in str(read(f"{SWIFT} --deepspeed zero2").more_gpus)
+    assert "{gpus}" in str(read(SWIFT, NPROC_PER_NODE="2").more_gpus)
+    assert read(SWIFT).more_gpus is None
 
 
 @pytest.mark.parametrize(
@@ -272,10 +284,21 @@ def test_the_unsloth_command_and_its_defaults(read: Read) -> None:
 
 @pytest.mark.parametrize(
     ("line", "spreads"),
-    [("python -m axolotl.cli.train x.yaml", "auto"), ("axolotl train x.yaml", None)],
+    [
+        ("python -m axolotl.cli.train x.yaml", "auto"),
+        ("axolotl train x.yaml --launcher python", "auto"),
+        ("axolotl train x.yaml", None),
+        ("accelerate launch --num_processes 1 -m axolotl.cli.train x.yaml", None),
+    ],
 )
 def test_axolotl_without_a_launcher_spreads_the_layers(read: Read, line: str, spreads: str | None) -> None:
     assert read(line, AXOLOTL).spreads_layers == spreads
     if spreads:
         two = read(line, AXOLOTL, CUDA_VISIBLE_DEVICES="0,1")
         assert found(two, "parallel.device_map", "parallel.pipeline") == ("auto", 2)
+
+
+def test_axolotl_alone_under_torchrun_doubts_further_gpus(read: Read) -> None:
+    line = "torchrun --nproc_per_node {} -m axolotl.cli.train x.yaml"
+    assert "which accelerate refuses" in str(read(line.format(1), AXOLOTL).more_gpus)
+    assert read(line.format(2), AXOLOTL).more_gpus is None
