@@ -454,7 +454,7 @@ def _environ_of_rank(program: Program, launched: Sequence[SettingsLayer]) -> dic
     world = read_world_size(program.launcher, LayeredSettings(*launched), program.environ)
     sets_them = not {"torchrun", "deepspeed", "accelerate"}.isdisjoint(program.launcher.launchers)
     ranks = as_int(world.ranks)
-    if sets_them and "RANK" not in environ and ranks and not world.one_per_gpu:
+    if sets_them and "RANK" not in environ and ranks and world.one_per_gpu is None:
         environ |= {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": str(ranks)}
         environ |= {"LOCAL_WORLD_SIZE": str(world.per_node or ranks)}
     return environ

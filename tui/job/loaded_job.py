@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from vramtop.estimator.job.job_file.changes import with_changes
+from vramtop.estimator.job.job_file.changes import job_differences, with_changes
 from vramtop.estimator.job.job_file.load_and_save import names_user_code
 
 if TYPE_CHECKING:
@@ -92,6 +92,8 @@ class LoadedJob(msgspec.Struct, frozen=True, kw_only=True):
         if self.script is not None or count < 2:
             return self
         jobs = {name: getattr(self, name) for name in ("job", "program")}
+        if self.reading is not None and self.reading.one_per_gpu is not None and self.job.parallel.world_size == 1:
+            return self._with_processes(self.reading, count)
         found = {
             name: msgspec.structs.replace(job, program=msgspec.structs.replace(job.program, gpus=count))
             for name, job in jobs.items()
@@ -110,6 +112,22 @@ class LoadedJob(msgspec.Struct, frozen=True, kw_only=True):
             origins = dict.fromkeys(spread, f"device_map={rule!r} over the {count} GPUs that one process finds")
             return msgspec.structs.replace(self, **found, origins={**self.origins, **origins})
         return msgspec.structs.replace(self, **found)
+
+    def _with_processes(self, reading: JobReading, count: int) -> LoadedJob:
+        """Return it with so many processes, of which one was counted."""
+        from vramtop.estimator.readers.source.evidence import ACCUMULATION
+
+        changed = job_differences(reading.job(), self.job)
+        if reading.global_batch is not None and ACCUMULATION not in self.typed:
+            changed.pop(ACCUMULATION, None)
+        spread = {"parallel.strategy": "ddp", "parallel.data_replicate": count}
+        with_all = reading.job(changed | spread)
+        steps = with_all.training.gradient_accumulation
+        training = msgspec.structs.replace(self.job.training, gradient_accumulation=steps)
+        job = msgspec.structs.replace(self.job, parallel=with_all.parallel, unsure=with_all.unsure, training=training)
+        origins = dict.fromkeys(spread, f"one process for each of the {count} GPUs")
+        notes = tuple(each for each in self.notes if each != reading.one_per_gpu)
+        return msgspec.structs.replace(self, job=job, notes=notes, origins={**self.origins, **origins})
 
     def with_notes(self, *sentences: str) -> LoadedJob:
         """Return it with further notes, which come first."""

@@ -16,6 +16,7 @@ _DEVICE_WORDS = ("gpu", "auto", "cpu", "xpu")
 """torchrun's words for as many processes as there are devices."""
 _SET_RANK = {"torchrun", "accelerate", "deepspeed", "trl"}
 """Launchers that set RANK for every process when there are several."""
+_BY_ACCELERATE = "accelerate starts one process per GPU unless --num_processes is given"
 _SEVERAL_RANKS = ("multi_gpu", "use_fsdp", "use_deepspeed", "use_parallelism_config")
 """Settings of accelerate that mean more than one rank."""
 
@@ -27,8 +28,8 @@ class WorldSize(msgspec.Struct, frozen=True, kw_only=True):
     """None: unknown."""
     per_node: int | None = None
     """Ranks on each machine; None: unknown."""
-    one_per_gpu: bool = False
-    """One rank is counted, and the launcher starts one for each GPU of a machine that is not known."""
+    one_per_gpu: str | None = None
+    """What starts one rank for each GPU of a machine that is not known, of which one is counted; None: nothing."""
     refused: str | None = None
     """A sentence, without a full stop, on what is written and makes no sense; the number of ranks is unknown then."""
 
@@ -109,7 +110,7 @@ def _find_world_size(
     if "deepspeed" in launchers:
         return _deepspeed_ranks(launch.options, environ)
     if not launchers.isdisjoint(("accelerate", "trl", "tool")):
-        return _accelerate_ranks(accelerate, environ, starts_one_per_gpu="tool" not in launchers)
+        return _accelerate_ranks(accelerate, environ, is_tool="tool" in launchers)
     if from_environment.ranks is not None:
         return from_environment
     if "srun" in launchers:
@@ -139,15 +140,14 @@ def processes_per_node(environ: Mapping[str, str]) -> dict[str, Setting]:
     }
 
 
-def _accelerate_ranks(
-    accelerate: LayeredSettings, environ: Mapping[str, str], *, starts_one_per_gpu: bool
-) -> WorldSize:
+def _accelerate_ranks(accelerate: LayeredSettings, environ: Mapping[str, str], *, is_tool: bool) -> WorldSize:
     """Return the ranks that accelerate starts: torch.cuda.device_count() unless set (accelerate commands/launch.py)."""
     ranks = accelerate.find("num_processes") or visible_gpus(environ)
     if ranks is None and not any(accelerate.is_true(name) for name in _SEVERAL_RANKS):
         one = Setting.default(1, "one process unless set otherwise")
-        on_gpus = starts_one_per_gpu and not accelerate.is_true("cpu", "use_cpu")
-        return WorldSize(ranks=one, per_node=1, one_per_gpu=on_gpus)
+        by_tool = accelerate.find("tool_one_per_gpu")
+        starts = (by_tool.origin if by_tool is not None else None) if is_tool else _BY_ACCELERATE
+        return WorldSize(ranks=one, per_node=1, one_per_gpu=None if accelerate.is_true("cpu", "use_cpu") else starts)
     total, machines = as_int(ranks), as_int(accelerate.find("num_machines")) or 1
     return WorldSize(ranks=ranks, per_node=total // machines if total else None)
 

@@ -18,7 +18,7 @@ REQUIRED_KEYS = ("model.id", "training.micro_batch", "training.sequence_length")
 """Job keys without which an estimate would be about another job."""
 Component = Literal["weights", "gradients", "optimizer", "activations", "logits", "communication"]
 MODEL_STATES: tuple[Component, ...] = ("weights", "gradients", "optimizer")
-_ACCUMULATION = "training.gradient_accumulation"
+ACCUMULATION = "training.gradient_accumulation"
 _TABLES = (
     *("name", "model", "training", "lora", "inference", "rollout", "parallel", "zero", "saving", "target"),
     *("software", "run", "other_models"),
@@ -124,6 +124,8 @@ class JobReading(msgspec.Struct, frozen=True, kw_only=True):
     """The GPUs that the launch line or the script chooses; None: the job takes those of its environment."""
     spreads_layers: str | None = None
     """The device map by which its one process spreads the layers over all GPUs that it finds; None: it does not."""
+    one_per_gpu: str | None = None
+    """The warning that one process is counted, and one for each GPU will start; None: their number is known."""
     more_gpus: str | None = None
     """What more GPUs than processes mean for it, in a sentence with their number as ``{gpus}``; None: nothing."""
     splits_batches: bool = False
@@ -157,10 +159,10 @@ class JobReading(msgspec.Struct, frozen=True, kw_only=True):
         read = with_changes(Job(), found, where="what was read")
         overrides = with_old_model_removed(read, overrides or {})
         job = with_changes(read, overrides, where="your changes")
-        if self.global_batch is None or _ACCUMULATION in overrides:
+        if self.global_batch is None or ACCUMULATION in overrides:
             return job
         steps = self.global_batch.accumulation_steps(job.training.micro_batch * job.parallel.data_ranks)
-        return with_changes(job, {_ACCUMULATION: steps}, where=self.global_batch.origin)
+        return with_changes(job, {ACCUMULATION: steps}, where=self.global_batch.origin)
 
     def still_missing(self, overrides: Mapping[str, Any] | None = None) -> tuple[str, ...]:
         """Return the keys that the user's overrides leave missing; ``model.config`` stands in for ``model.id``."""
@@ -211,6 +213,7 @@ class FindingCollector:
         self.left_open: list[str] = []
         """Sentences on lines of the script on which anything may depend."""
         self.spreads_layers: str | None = None
+        self.one_per_gpu: str | None = None
         self.more_gpus: str | None = None
         self.splits_batches = False
 
@@ -284,7 +287,7 @@ class FindingCollector:
         if setting is None or setting.value is None:
             return
         if (sequences := as_int(setting)) is None:
-            self.refuse(_ACCUMULATION, setting, "batch size of all ranks")
+            self.refuse(ACCUMULATION, setting, "batch size of all ranks")
             return
         self._global_batch = GlobalBatch(
             sequences=sequences, origin=setting.origin, written=setting.written, rounds_up=rounds_up
@@ -360,6 +363,7 @@ class FindingCollector:
             refused={key: sentence for key, sentence in refused.items() if key not in self._findings},
             devices=self.devices,
             spreads_layers=self.spreads_layers,
+            one_per_gpu=self.one_per_gpu,
             more_gpus=self.more_gpus,
             splits_batches=self.splits_batches,
             left_open=tuple(self.left_open),
@@ -370,9 +374,9 @@ class FindingCollector:
         total, micro = self._global_batch, self.get("training.micro_batch")
         shard, copies = self.get("parallel.data_shard"), self.get("parallel.data_replicate")
         unknown_ranks = set(_DATA_RANKS) & set(self._required) - set(self._findings)
-        if total is None or micro is None or unknown_ranks or _ACCUMULATION in self._refused:
+        if total is None or micro is None or unknown_ranks or ACCUMULATION in self._refused:
             return
         ranks = (shard.value if shard else 1) * (copies.value if copies else 1)
         steps = total.accumulation_steps(micro.value * ranks)
         origin = f"{total.origin}, over micro-batch and data-parallel ranks"
-        yield Finding(key=_ACCUMULATION, value=steps, origin=origin, written=total.written)
+        yield Finding(key=ACCUMULATION, value=steps, origin=origin, written=total.written)

@@ -64,17 +64,22 @@ _SEVERAL_GPUS = (
 )
 
 
+_ONE_PER_GPU = "axolotl starts accelerate, which starts one process per GPU unless --num-processes is given"
+
+
 def _device_map(program: Program, settings: LayeredSettings) -> tuple[dict[str, Setting], dict[str, Setting]]:
     """Return how one process spreads the layers over its GPUs (``choose_device`` in utils/config), and that it is one.
 
     It does not under ``accelerate launch``, which always sets ACCELERATE_USE_CPU (axolotl 0.5 to 0.18).
     """
     launchers = program.launcher.launchers
-    by_itself = as_word(settings.find("launcher")) == "python" or settings.is_true("no_accelerate")
+    by_itself = as_word(settings.find("launcher")) == "python" or settings.find("no_accelerate") is not None
     if launchers == ("torchrun",) and as_int(world_of_tool(program).ranks) == 1:
         program.findings.more_gpus = _SEVERAL_GPUS
-    if program.config_file is not None or (launchers and not (by_itself and launchers == ("tool",))):
+    if program.config_file is not None:
         return {}, {}
+    if launchers and not by_itself:
+        return {}, {"tool_one_per_gpu": Setting.default(True, _ONE_PER_GPU)}
     one = Setting.default(1, "axolotl trains in its own process")
     return {"device_map": Setting.default("auto", "axolotl's device_map in one process")}, {"num_processes": one}
 

@@ -95,10 +95,25 @@ def read(program: Program) -> JobReading:
     return read_trainer(
         program,
         [*(translate(layer, table)[0] for layer in layers), quantization, _kernels(settings, stage), defaults],
-        [uses_deepspeed(settings), processes_per_node(program.environ), *accelerate_layers(program, {})],
+        [uses_deepspeed(settings), _processes(program), *accelerate_layers(program, {})],
         method=_method(stage, settings),
         own_loss=False,
     )
+
+
+_STOPS = (
+    "LLaMA-Factory stops where one process finds {gpus} GPUs: llamafactory-cli or torchrun starts one for each, and "
+    "CUDA_VISIBLE_DEVICES=0 leaves one."
+)
+
+
+def _processes(program: Program) -> dict[str, Setting]:
+    """Return how many processes its command starts: one per GPU, unless NPROC_PER_NODE is set (``launcher.py``)."""
+    if program.config_file is None and not program.launcher.launchers:
+        program.findings.more_gpus = _STOPS
+    starts = Setting.default(True, "llamafactory-cli starts one process per GPU unless NPROC_PER_NODE is set")
+    per_gpu = {} if program.environ.get("USE_RAY") or program.config_file is not None else {"tool_one_per_gpu": starts}
+    return processes_per_node(program.environ) or per_gpu
 
 
 def _kernels(settings: LayeredSettings, stage: str | None) -> dict[str, Setting]:

@@ -222,7 +222,7 @@ def _device_map(program: Program, settings: LayeredSettings, launched: Sequence[
         return {}
     world = read_world_size(program.launcher, LayeredSettings(*launched), environ)
     sharded = settings.find("deepspeed", "fsdp") is not None
-    alone = as_int(world.ranks) == 1 and not world.one_per_gpu
+    alone = as_int(world.ranks) == 1 and world.one_per_gpu is None
     more = _NOT_SHARDED if sharded else _SEVERAL_GPUS if not alone else None
     visible = as_int(visible_gpus(environ))
     if visible is None:

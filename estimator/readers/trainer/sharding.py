@@ -239,12 +239,10 @@ def _read_ddp(inputs: TrainerInputs, data: int | None, findings: FindingCollecto
     elif data is not None and data > 1:
         findings.infer("parallel.strategy", "ddp", f"{_origin(world)}, and no setting asks for sharding")
         _record_ranks("parallel.data_replicate", data, world, findings)
-    elif world.one_per_gpu:
-        sentence = (
-            "accelerate starts one process per GPU unless --num_processes is given. One process is counted; with "
-            "several, DDP adds a copy of the gradients."
-        )
+    elif world.one_per_gpu is not None:
+        sentence = f"{world.one_per_gpu}. One process is counted; with several, DDP adds a copy of the gradients."
         findings.doubt(sentence, "more", "gradients", unless="parallel.data_replicate")
+        findings.one_per_gpu = sentence
     record_arguments(library("accelerate"), "ddp", accelerate, findings)
     for each in (settings, accelerate):
         doubt_arguments(library("accelerate"), "ddp", each, findings)

@@ -117,7 +117,7 @@ def _inputs(
     deepspeed = deepspeed_settings(inputs, findings)
     fsdp = None if deepspeed is not None else fsdp_settings(inputs, findings)
     shards = deepspeed is not None or fsdp is not None or launcher.is_true("script_sharding")
-    if world.one_per_gpu and shards:
+    if world.one_per_gpu is not None and shards:
         world = WorldSize(ranks=None)
     return replace(inputs, deepspeed=deepspeed, fsdp=fsdp, world=world)
 

@@ -61,7 +61,7 @@ def test_the_job_is_that_of_the_tools_own_command(tmp_path: Path, monkeypatch: p
     monkeypatch.chdir(tmp_path)
     line = "torchrun --nproc_per_node 1 start.py factory.yaml"
     reading = read(tmp_path, line, RUN_EXP + GUARDED.format("run_exp()"))
-    assert reading.job() == read(tmp_path, "llamafactory-cli train factory.yaml").job()
+    assert reading.job() == read(tmp_path, "env NPROC_PER_NODE=1 llamafactory-cli train factory.yaml").job()
     assert tool_of_line(line.split()) == "LLaMA-Factory"
 
 

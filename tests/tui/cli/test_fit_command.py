@@ -199,3 +199,16 @@ def test_fewer_processes_of_swift_than_gpus_are_doubted(run_fit: Answer) -> None
         _, said, _ = run_fit("--gpu-type", gpus, "--", "env", f"NPROC_PER_NODE={processes}", *line)
         assert any("over its share of the 4 GPUs" in each for each in said["notes"]) == doubted
         assert (said["budget"]["job"].get("unsure", {}).get("weights") == "less") == doubted
+
+
+def test_a_tool_that_starts_one_process_per_gpu_is_counted_on_all(
+    run_fit: Answer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = "model_name_or_path: gpt2\nstage: sft\nfinetuning_type: full\nbf16: true\ncutoff_len: 512\n"
+    (tmp_path / "x.yaml").write_text(text)
+    for gpus, strategy, ranks in (("4xh100", "ddp", 4), ("1xh100", "none", 1)):
+        _, said, _ = run_fit("--gpu-type", gpus, "--", "llamafactory-cli", "train", "x.yaml")
+        parallel = said["budget"]["job"].get("parallel", {})
+        assert (parallel.get("strategy", "none"), parallel.get("data_replicate", 1)) == (strategy, ranks)
+        assert any("One process is counted" in each for each in said["notes"]) == (ranks == 1)

@@ -258,9 +258,32 @@ def test_llamafactory_reads_the_number_of_processes_from_the_environment(read: R
     assert reading.evidence()["parallel.data_replicate"] == "NPROC_PER_NODE times NNODES in the environment"
 
 
+@pytest.mark.parametrize(
+    ("line", "environ", "starts"),
+    [
+        ("llamafactory-cli train x.yaml", {}, True),
+        ("llamafactory-cli train x.yaml", {"NPROC_PER_NODE": "1"}, False),
+        ("llamafactory-cli train x.yaml", {"USE_RAY": "1"}, False),
+        ("axolotl train x.yaml", {}, True),
+        ("axolotl train x.yaml --launcher python", {}, False),
+        ("swift sft --config x.yaml", {}, False),
+    ],
+)
+def test_tools_that_start_one_process_per_gpu(read: Read, line: str, environ: dict[str, str], starts: bool) -> None:
+    text = "base_model: org/model\nmicro_batch_size: 1\n" if "axolotl" in line else "model: org/model\n"
+    reading = read(line, text if "llama" not in line else "model_name_or_path: org/model\nstage: sft\n", **environ)
+    assert (reading.one_per_gpu is not None) == starts
+    assert any("starts one process per GPU" in each for each in reading.warnings) == starts
+
+
+def test_llamafactory_in_one_process_stops_with_several_gpus(read: Read) -> None:
+    text = "model_name_or_path: org/model\nstage: sft\n"
+    assert "stops where one process finds" in str(read("python src/train.py x.yaml", text).more_gpus)
+
+
 def test_other_training_methods_of_llamafactory(read: Read) -> None:
     text = "model_name_or_path: org/model\nstage: sft\nfinetuning_type: oft\n"
-    reading = read("llamafactory-cli train x.yaml", text)
+    reading = read("llamafactory-cli train x.yaml", text, NPROC_PER_NODE="1")
     assert (reading.job().unsure.gradients, reading.job().unsure.optimizer) == ("less", "less")
     assert any("counted as training all weights" in warning for warning in reading.warnings)
 
