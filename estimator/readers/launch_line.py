@@ -29,7 +29,7 @@ from .source.notebooks import NotebookCode
 from .source.old_calls import assumed_versions
 from .source.settings import UNKNOWN_TABLE, LayeredSettings, Setting, SettingsLayer, as_int
 from .source.shell_script import ScriptLaunch, read_shell_script
-from .source.versions import AssumedVersion, transformers_defaults
+from .source.versions import AssumedVersion, transformers_defaults, version_tuple
 from .started_tool import find_started_tool
 from .tools.tool_registry import find_tool_by_launch, parse_launch, split_launch_line
 from .trainer.trained_model import base_of_adapters, known_config
@@ -109,13 +109,14 @@ def read_launch(
         started_at=started_at,
         self_started_ranks=self_started_ranks,
     )
+    started = _with_started_tool(program)
+    tool = find_tool_by_launch(started.launch)
     if program.pid is None:
-        program = replace(program, versions=_with_pins(program))
+        started = replace(started, versions=_with_pins(program, least=tool.transformers if tool is not None else None))
+    program = started
     _read_software(program)
     if program.pid is None:
         program.findings.devices = choice_of_line(launch.wrappers, launch.launchers, accelerate_layers(program, {}))
-    program = _with_started_tool(program)
-    tool = find_tool_by_launch(program.launch)
     return tool.read(program) if tool is not None else _read_own_script(program)
 
 
@@ -161,9 +162,15 @@ def _with_started_tool(program: Program) -> Program:
     return replace(program, launch=started.launch, launcher=launcher)
 
 
-def _with_pins(program: Program) -> dict[str, str]:
-    """Return the installed versions, and of libraries that are not installed those that the repository pins."""
+def _with_pins(program: Program, *, least: str | None) -> dict[str, str]:
+    """Return the installed versions, and of libraries that are not installed those that the repository pins.
+
+    Where it pins a transformers older than the ``least`` that the tool runs with, the list is another program's.
+    """
     pins = pinned_versions(_repository(program))
+    needed, pinned = version_tuple(least), version_tuple(pins.get("transformers", ("",))[0])
+    if needed is not None and pinned is not None and pinned < needed:
+        pins = {}
     for library, (version, name) in pins.items():
         if library not in program.versions and library in Software.__struct_fields__:
             program.findings.record(f"software.{library}", version, f"pinned in {name}")

@@ -162,7 +162,7 @@ def _load_as_asked(options: argparse.Namespace, launch: Sequence[str] | None) ->
         loaded = replace(loaded, job=job, notes=(*loaded.notes, note), typed=stated & loaded.typed)
     elif given.adapts:
         loaded = _as_prepared(loaded)
-    return _checked(loaded.finding_gpus(gpus or 1).with_notes(*given.remarks), dict(options.flags))
+    return _checked(loaded.finding_gpus(gpus).with_notes(*given.remarks), dict(options.flags))
 
 
 def _find_scripted(

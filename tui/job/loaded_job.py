@@ -87,18 +87,23 @@ class LoadedJob(msgspec.Struct, frozen=True, kw_only=True):
             return DeviceChoice(origin="target.devices", text=text, visible=text)
         return self.reading.devices if self.reading is not None else None
 
-    def finding_gpus(self, count: int) -> LoadedJob:
-        """Return it with so many GPUs for its one process, unless that says itself how many, or is vramtop's own."""
-        if self.script is not None or count < 2:
+    def finding_gpus(self, count: int | None) -> LoadedJob:
+        """Return it with so many GPUs for its one process, unless that says itself how many, or is vramtop's own.
+
+        None: their number is not known.
+        """
+        if count is None or self.script is not None:
             return self
         jobs = {name: getattr(self, name) for name in ("job", "program")}
-        if self.reading is not None and self.reading.one_per_gpu is not None and self.job.parallel.world_size == 1:
-            return self._with_processes(self.reading, count)
         found = {
             name: msgspec.structs.replace(job, program=msgspec.structs.replace(job.program, gpus=count))
             for name, job in jobs.items()
             if job is not None and job.program is not None and job.program.gpus == 1
         }
+        if self.reading is not None and self.reading.one_per_gpu is not None and self.job.parallel.world_size == 1:
+            return msgspec.structs.replace(self, **found)._with_processes(self.reading, count)
+        if count < 2:
+            return self
         reading, ranks = self.reading, self.job.parallel.world_size
         rule = reading.spreads_layers if reading is not None else None
         sharded = self.job.parallel.strategy not in ("none", "ddp")
@@ -120,7 +125,7 @@ class LoadedJob(msgspec.Struct, frozen=True, kw_only=True):
         changed = job_differences(reading.job(), self.job)
         if reading.global_batch is not None and ACCUMULATION not in self.typed:
             changed.pop(ACCUMULATION, None)
-        spread = {"parallel.strategy": "ddp", "parallel.data_replicate": count}
+        spread = {"parallel.strategy": "ddp" if count > 1 else "none", "parallel.data_replicate": count}
         with_all = reading.job(changed | spread)
         steps = with_all.training.gradient_accumulation
         training = msgspec.structs.replace(self.job.training, gradient_accumulation=steps)

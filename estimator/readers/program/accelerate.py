@@ -16,6 +16,8 @@ from .program import Program
 
 _VARIABLE_PREFIXES = ("FSDP_", "PARALLELISM_CONFIG_")
 """Variables that begin so are flags of the same name in lower case."""
+_KINDS = ("multi_gpu", "tpu", "use_deepspeed", "use_fsdp", "use_megatron_lm")
+"""Flags of which one is enough for the file's ``distributed_type`` not to count (``_validate_launch_command``)."""
 _SECTION_PREFIXES = {"fsdp_config": "fsdp_", "deepspeed_config": "", "parallelism_config": ""}
 """Sections of accelerate's file, and what its flags have in front of the names in them."""
 
@@ -38,7 +40,8 @@ def accelerate_layers(program: Program, files: SettingsLayer) -> list[SettingsLa
         path = _default_file(program.environ)
     if path is not None:
         try:
-            layers.append(yaml_layer(read_table(path), source=path.name))
+            own = any(name in options for name in _KINDS)
+            layers.append(yaml_layer(read_table(path), source=path.name, kind=not own))
         except InputError as error:
             program.findings.warn(f"Could not read accelerate's configuration: {error.message}")
     return [*layers, environment_layer(program.environ)]
@@ -56,8 +59,14 @@ def environment_layer(environ: Mapping[str, str]) -> dict[str, Setting]:
     return layer
 
 
-def yaml_layer(table: Mapping[str, Any], *, source: str) -> dict[str, Setting]:
-    """Return the settings in a configuration file of accelerate (``accelerate config`` writes one)."""
+def yaml_layer(table: Mapping[str, Any], *, source: str, kind: bool = True) -> dict[str, Setting]:
+    """Return the settings in a configuration file of accelerate (``accelerate config`` writes one).
+
+    Args:
+        table: what it says.
+        source: its name.
+        kind: its ``distributed_type`` counts, as no flag names another one.
+    """
     top_level = {name: value for name, value in table.items() if not isinstance(value, dict)}
     layer = layer_from_table(top_level, source=source)
     for section, prefix in _SECTION_PREFIXES.items():
@@ -66,9 +75,9 @@ def yaml_layer(table: Mapping[str, Any], *, source: str) -> dict[str, Setting]:
             named = layer_from_table(inner, source=source, prefix=f"{section}.")
             layer.update({name if name.startswith(prefix) else prefix + name: item for name, item in named.items()})
     flag = library("accelerate").words["distributed_type"].get(str(table.get("distributed_type", "")).upper())
-    if flag is not None:
+    if flag is not None and kind:
         layer.setdefault(flag, Setting(value=True, origin=f"{source}: distributed_type"))
-    if isinstance(table.get("parallelism_config"), dict) and table["parallelism_config"]:
+    if kind and isinstance(table.get("parallelism_config"), dict) and table["parallelism_config"]:
         layer.setdefault("use_parallelism_config", Setting(value=True, origin=f"{source}: parallelism_config"))
     dynamo = table.get("dynamo_config")
     if isinstance(dynamo, dict) and dynamo.get("dynamo_backend"):

@@ -34,10 +34,10 @@ from .trained_model import (
     decided_by_script,
     doubt_model,
     doubt_not_reached,
-    doubt_others,
     find_trained,
     flat,
     read_model,
+    read_others,
     read_trainer_adapters,
 )
 from .training import Arguments, TrainerObject
@@ -240,8 +240,10 @@ def _settings(tree: ast.Module, reader: Reader) -> ScriptSettings:
         layers.assigned["model_name_or_path"] = layers.written["model_name_or_path"]
     if (varying := varying_lengths(tree, reader)) is not None:
         layers.written["script_varying_lengths"] = varying
+    if notes.has_unsloth:
+        layers.written["script_unsloth"] = Setting.default(True, "the script trains with unsloth")
     if model is not None:
-        doubt_others(notes, model)
+        read_others(notes, model, layers)
     doubt_pairs(tree, reader)
     for each in notes.models:
         doubt_inputs(tree, reader, each)

@@ -129,6 +129,7 @@ def _initialize_deepspeed(call: Call) -> Any:
             call.notes.hints["per_device_train_batch_size"] = setting.with_value(size)
         if isinstance(setting.value, str | dict):
             call.notes.written.setdefault("deepspeed", setting)
+            call.notes.written["script_deepspeed_engine"] = setting.with_value(True)
         else:  # fp16 under DeepSpeed keeps an fp32 copy
             call.notes.doubt(setting.origin, key="parallel.strategy")
     return (model, optimizer, UNKNOWN, UNKNOWN)

@@ -175,7 +175,7 @@ def _read_config(model: Model, config: ModelConfig, notes: Notes, written: dict[
             notes.doubt(f"{setting.origin} changes a model whose config was not found; this is not counted.")
 
 
-def doubt_others(notes: Notes, trained: Model) -> None:
+def read_others(notes: Notes, trained: Model, layers: Layers) -> None:
     """Note models beside the trained one that are not counted, or not as they are loaded."""
     given = [each for trainer in notes.trainers for each in trainer.others]
     by_trainer = any(each.ran for each in notes.trainers)  # a Trainer moves only its own models to the GPU
@@ -184,5 +184,7 @@ def doubt_others(notes: Notes, trained: Model) -> None:
         if model in given and model.stored() != trained.stored():
             sentence = f"{model.where}: the weights are counted in the type of the trained model's."
             notes.doubt(sentence, key="other_models")
+        elif model in given and any(model.stored().get(name) is True for name in ("load_in_4bit", "load_in_8bit")):
+            layers.written["script_quantizes_others"] = Setting(value=True, origin=f"{model.where}: {model.label}")
         elif model is not trained and not is_left and model not in given:
             notes.doubt(f"{model.where}: another model besides the trained one is not counted.", key="other_models")

@@ -243,7 +243,7 @@ def _make_loader(call: Call) -> Any:
     hints = call.notes.hints
     key: str | int = "batch_size" if "batch_size" in call.kwargs else 1
     texts = short_text(call.nodes.get("dataset", call.nodes.get(0))), short_text(call.nodes.get(key))
-    is_test = re.search(r"(?i)val|test|eval|dev", " ".join(texts)) is not None
+    is_test = re.search(r"(?i)val|test|eval|dev(?!ice)", " ".join(texts)) is not None
     if not is_test:
         _doubt_collator(call, "collate_fn")
     setting = call.setting(key) if key == "batch_size" or len(call.args) > 1 else None

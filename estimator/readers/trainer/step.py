@@ -35,9 +35,7 @@ def read_step(inputs: TrainerInputs, findings: FindingCollector) -> None:
         _read_length(inputs, findings)
     _read_varying_lengths(inputs, findings)
     _read_evaluation(inputs.settings, findings)
-    steps = _prefer_written(inputs.settings.find(_ACCUMULATION), inputs.deepspeed, _ACCUMULATION)
-    steps = _prefer_written(steps, inputs.accelerate, _ACCUMULATION)
-    findings.record_count("training.gradient_accumulation", steps)
+    findings.record_count("training.gradient_accumulation", _accumulation(inputs))
     read_optimizer(inputs, findings)
     _read_compile(inputs, findings)
     record_arguments(library("transformers"), "step", inputs.settings, findings)
@@ -50,6 +48,21 @@ def read_step(inputs: TrainerInputs, findings: FindingCollector) -> None:
     if inputs.method is not None and inputs.trl is None:
         findings.warn(f"TRL's method {inputs.method} is not supported: its additional models are not counted.")
         findings.add_uncertainty("more", "weights", "activations", "logits")
+
+
+def _accumulation(inputs: TrainerInputs) -> Setting | None:
+    """Return the accumulation steps; an engine that the script makes itself counts them by its own configuration."""
+    written = inputs.settings.find(_ACCUMULATION)
+    if inputs.deepspeed is not None and inputs.settings.is_true("script_deepspeed_engine"):
+        own, total, micro = (inputs.deepspeed.find(name) for name in (_ACCUMULATION, "train_batch", "micro_batch"))
+        if own is not None and as_int(own):
+            return own
+        sequences, size = as_int(total), (as_int(micro) or 0) * (inputs.ranks or 0)
+        if own is None and total is not None and sequences and size and not sequences % size:
+            return total.with_value(sequences // size)
+        if own is None and total is None:
+            return Setting.default(1, "DeepSpeed's default gradient_accumulation_steps")
+    return _prefer_written(_prefer_written(written, inputs.deepspeed, _ACCUMULATION), inputs.accelerate, _ACCUMULATION)
 
 
 def _read_compile(inputs: TrainerInputs, findings: FindingCollector) -> None:
@@ -71,7 +84,25 @@ def _read_micro_batch(inputs: TrainerInputs, findings: FindingCollector) -> None
     for name in NULL_IS_WRONG:
         if (unset := inputs.settings.find_unset(name)) is not None and unset.written:
             findings.refuse("training.micro_batch", unset)
+    if batch is not None and inputs.method == "grpo" and inputs.settings.is_true("script_unsloth"):
+        batch = _as_unsloth_makes_it(batch, inputs, findings)
     findings.record_count("training.micro_batch", batch)
+
+
+def _as_unsloth_makes_it(batch: Setting, inputs: TrainerInputs, findings: FindingCollector) -> Setting:
+    """Return the batch of GRPO, which unsloth raises to ``num_generations`` (``check_num_generations`` in rl.py).
+
+    It does so where a step is no multiple of it; until 2025, where a micro-batch is none.
+    """
+    find, generations = inputs.settings.find, inputs.settings.find("num_generations")
+    micro, group, steps = as_int(batch), as_int(generations), as_int(find(_ACCUMULATION)) or 1
+    if generations is None or not micro or not group or micro % group == 0:
+        return batch
+    if find("steps_per_generation", "generation_batch_size") is None and micro * steps * (inputs.ranks or 1) % group:
+        return Setting(value=group, origin=f"{generations.origin}, to which unsloth raises {batch.origin} = {micro}")
+    sentence = f"{batch.origin}: versions of unsloth until 2025 raise the batch of {micro} to the {group} generations."
+    findings.mark_uncertain("training.micro_batch", sentence, direction="more")
+    return batch
 
 
 def _share_of_train_batch(inputs: TrainerInputs, deepspeed: LayeredSettings) -> Setting | None:

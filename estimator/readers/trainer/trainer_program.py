@@ -69,7 +69,12 @@ def read_trainer(
     if (trainer := inputs.trl_trainer(findings)) is not None:
         zero3 = inputs.deepspeed is not None and as_int(inputs.deepspeed.find("zero_stage")) == 3
         sharding: Literal["zero3", "fsdp"] | None = "zero3" if zero3 else "fsdp" if inputs.fsdp is not None else None
-        trainer.read_other_models(Setup(adapters=lora, sharding=sharding, filesystem=inputs.filesystem))
+        precision = findings.get("training.precision") if inputs.deepspeed is not None else None
+        half, dash, _ = str(precision.value).partition("-") if precision is not None else ("", "", "")
+        engine = half if dash else None
+        trainer.read_other_models(
+            Setup(adapters=lora, sharding=sharding, engine_dtype=engine, filesystem=inputs.filesystem)
+        )
         trainer.read_rollout(inputs.ranks)
     inputs.settings.find(*understood)
     warn_of_unread(inputs.settings, findings)

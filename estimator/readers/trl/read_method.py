@@ -49,9 +49,11 @@ def read_method(
     _read_arguments(settings, findings, job)
     strategy = STRATEGIES[job.parallel.strategy]
     zero3 = strategy.deepspeed and strategy.zero_stage == 3
+    half, dash, _ = training.precision.partition("-")
     setup = Setup(
         adapters=job.lora is not None,
         sharding="zero3" if zero3 else "fsdp" if strategy.fsdp else None,
+        engine_dtype=half if dash and strategy.deepspeed else None,
         filesystem=FilesystemView(cwd=Path()),
         held=[(msgspec.to_builtins(model), _ORIGIN) for model in job.other_models],
     )

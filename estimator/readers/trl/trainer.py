@@ -3,6 +3,7 @@
 Read from TRL's sources of versions 0.9 to 1.16 (``trl/trainer/*_trainer.py``, ``trl/experimental``).
 """
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
@@ -21,8 +22,12 @@ from .liger import read_liger
 from .methods import TABLE, Method, Since
 
 _NAMES = TABLE.aliases
+_PREPARED = ("reference", "teacher")
+"""Frozen models that all trainers give to DeepSpeed's engine (``prepare_deepspeed``)."""
 LENGTH, _LOSS = "training.sequence_length", "training.loss"
 _LOSS_OF_SCORES = {"log-probs": "log-probs", "divergence": "divergence"}
+_ADAPTERS_STAY = (0, 9)
+"""Since then no trainer casts adapters to bf16 (pull request 1644)."""
 _CHUNKED_LIGER = (1, 14)
 """Since then ``use_liger_kernel`` of the preference and policy trainers is TRL's own chunked loss."""
 
@@ -34,6 +39,8 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
     """Adapters are trained: the model with its adapters off is its own reference."""
     sharding: Literal["zero3", "fsdp"] | None
     """What shards the trained weights."""
+    engine_dtype: str | None = None
+    """The half type to which DeepSpeed's engine casts a frozen model that it is given; None: no such engine."""
     filesystem: FilesystemView
     """The files as the program sees them."""
     held: Sequence[tuple[Mapping[str, Any], str]] = ()
@@ -54,6 +61,8 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
         name = fields.get("id")
         if name is not None and name.startswith(("/", "./", "../", "~")) and role != "reference":
             fields["id"] = str(self.filesystem.resolve(name))
+        if role in _PREPARED:
+            fields["dtype"] = self.engine_dtype or fields.get("dtype")
         known = {key: value for key, value in fields.items() if value is not None}
         return {"role": role, **known, **({"sharded": True} if sharded or self.sharding == "zero3" else {})}
 
@@ -196,7 +205,17 @@ class TrlTrainer(msgspec.Struct, frozen=True, kw_only=True):
         elif setup.adapters and quantized and setup.sharding is None and until is not None:
             origin = f"{self.trl} prepares a quantized model for {method.name} (prepare_model_for_kbit_training)"
             findings.infer("lora.kbit_preparation", True, origin)
+            if self._casts_adapters():
+                findings.infer("lora.adapter_dtype", "bf16", f"{self.trl} casts adapters over 4 bits to bf16")
         doubt_arguments(TABLE, "casts", settings, findings)
+
+    def _casts_adapters(self) -> bool:
+        """Return True if the trainer adds the adapters itself, and makes them bf16."""
+        since, settings, added = self.method.casts_adapters_since, self.settings, self.settings.find("use_peft")
+        by_trainer = added is not None and "get_peft_model" not in added.origin
+        asked = by_trainer and settings.is_true("bf16") and settings.is_true("load_in_4bit")
+        version = tuple(int(part) for part in re.findall(r"\d+", self.versions.get("trl", ""))[:3])
+        return asked and since is not None and since <= version < _ADAPTERS_STAY
 
     def _reference(self, setup: Setup) -> Iterator[tuple[dict[str, Any], str]]:
         """Yield the frozen copy of the model, where the trainer makes or is given one."""
@@ -214,7 +233,9 @@ class TrlTrainer(msgspec.Struct, frozen=True, kw_only=True):
         name, trained = next(iter(words_of(given)), None), self.findings.get("model.id")
         name = None if trained is not None and trained.value == name else name
         sharded = setup.sharding == "fsdp" and self.is_since(method.reference_sharded_since)
-        yield setup.frozen("reference", sharded=sharded, id=name), origin
+        found = self.findings.get("lora.quantization")
+        kind = found.value if found is not None and settings.is_true("script_quantizes_others") else None
+        yield setup.frozen("reference", sharded=sharded, id=name, quantization=kind), origin
 
     def _teacher(self, setup: Setup) -> Iterator[tuple[dict[str, Any], str]]:
         named = self.settings.find("teacher_model_name_or_path", "teacher_model")

@@ -122,6 +122,14 @@ def test_accelerate_with_fsdp_in_a_file(read: Read, tmp_path: Path) -> None:
     assert reading.evidence()["parallel.data_shard"] == "--num_processes of accelerate"
 
 
+@pytest.mark.parametrize("kind", ["FSDP", "DEEPSPEED"])
+def test_a_flag_for_the_kind_of_accelerates_training_wins_over_its_file(read: Read, tmp_path: Path, kind: str) -> None:
+    (tmp_path / "two.yaml").write_text(f"distributed_type: {kind}\nnum_processes: 2\n")
+    line = "accelerate launch{} --config_file two.yaml train.py --model_name_or_path gpt2"
+    assert found(read(line.format(" --multi_gpu")), "parallel.strategy", "parallel.data_replicate") == ("ddp", 2)
+    assert read(line.format("")).value("parallel.strategy") != "ddp"
+
+
 @pytest.mark.parametrize("sharding", ["--fsdp full_shard", "--deepspeed zero3.json"])
 def test_accelerate_starts_a_process_per_gpu_so_that_sharding_asks_for_their_number(
     read: Read, tmp_path: Path, sharding: str

@@ -45,7 +45,7 @@ TORCH_ROWS = (
         description="transformers' former AdamW, which steps one parameter after another",
         states=(Full(count=2),),
         step_parameters=1,
-        class_names=("transformers.AdamW",),
+        class_names=("transformers.AdamW", "pytorch_transformers.AdamW", "pytorch_pretrained_bert.BertAdam"),
         trainer_names=("adamw_hf",),
         torch_class="torch.optim:AdamW",
         torch_options={"lr": 1e-5, "foreach": False},

@@ -29,6 +29,8 @@ class ToolNames(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """Functions that a script of another name starts it with, as patterns of dotted names, and the equal command."""
     scripts: Mapping[str, str] = {}
     """Scripts that its repository has, as patterns of paths, and the equal command, for those that are not here."""
+    transformers: str | None = None
+    """The oldest transformers that its command runs with; None: any."""
     keys: tuple[tuple[str, ...], ...] = ()
     """Dotted settings; a configuration file that has all of one row is the tool's."""
 

@@ -115,6 +115,24 @@ def test_attention_may_be_that_of_an_older_version_still(tmp_path: Path) -> None
         assert not [each for each in reading.uncertainties if each.unless == key]
 
 
+@pytest.mark.parametrize(
+    ("package", "optimizer"), [("pytorch_transformers", "AdamW"), ("pytorch_pretrained_bert", "BertAdam")]
+)
+def test_the_ancestors_of_transformers_know_only_eager_attention(tmp_path: Path, package: str, optimizer: str) -> None:
+    text = f"""
+from {package} import {optimizer}, BertForSequenceClassification
+model = BertForSequenceClassification.from_pretrained("bert-base-uncased", num_labels=2)
+optimizer = {optimizer}(model.parameters(), lr=2e-5)
+for batch in loader:
+    model(**batch)[0].backward()
+    optimizer.step()
+"""
+    reading = read(tmp_path, text)
+    assert reading.value("software.transformers") == "2.0"
+    assert reading.job().training.optimizer == "adamw-hf"
+    assert not any("optimizer" in each for each in reading.warnings)
+
+
 def test_a_known_version_counts(tmp_path: Path) -> None:
     text = SCRIPT.replace("=2)", "=2, evaluation_strategy='no')")
     reading = read(tmp_path, text, versions={"transformers": "4.31.0"})

@@ -158,6 +158,52 @@ def test_a_reference_model_beside_adapters_is_counted(tmp_path: Path) -> None:
     assert [each["role"] for each in read(tmp_path, text, versions={}).value("other_models")] == ["reference"]
 
 
+@pytest.mark.parametrize("how", ["load_in_4bit=True", "quantization_config=BitsAndBytesConfig(load_in_4bit=True)"])
+def test_a_reference_model_in_four_bits_is_counted_so(tmp_path: Path, how: str) -> None:
+    both = "from transformers import BitsAndBytesConfig\n" + LOAD.replace('"gpt2")\ntok', f'"gpt2", {how})\ntok')
+    both += both.replace("model =", "reference =")
+    text = f"{both}lora = LoraConfig(r=4, target_modules=['c_attn'])\n{ARGUMENTS}"
+    text += "DPOTrainer(model, reference, args=args, beta=0.1, peft_config=lora, max_length=512).train()\n"
+    assert read(tmp_path, text, versions={}).value("other_models") == [{"role": "reference", "quantization": "nf4"}]
+
+
+@pytest.mark.parametrize(
+    ("batch", "steps", "counted", "doubted"), [(1, 1, 8, False), (1, 8, 1, True), (8, 1, 8, False), (6, 2, 8, False)]
+)
+def test_unsloth_raises_the_batch_of_grpo(tmp_path: Path, batch: int, steps: int, counted: int, doubted: bool) -> None:
+    text = f"""
+from trl import GRPOConfig, GRPOTrainer
+from unsloth import FastLanguageModel
+model, tokenizer = FastLanguageModel.from_pretrained("Qwen/Qwen2.5-1.5B", max_seq_length=1024, load_in_4bit=True)
+model = FastLanguageModel.get_peft_model(model, r=16)
+args = GRPOConfig("o", per_device_train_batch_size={batch}, gradient_accumulation_steps={steps}, num_generations=8)
+GRPOTrainer(model=model, reward_funcs=[lambda each: 0.0], args=args).train()
+"""
+    reading = read(tmp_path, text)
+    assert reading.value("training.micro_batch") == counted
+    assert any("raise the batch" in each for each in reading.warnings) == doubted
+
+
+@pytest.mark.parametrize(
+    ("version", "how", "dtype"),
+    [
+        ("0.7.4", "peft_config=lora", None),
+        ("0.7.5", "peft_config=lora", "bf16"),
+        ("0.8.6", "peft_config=lora", "bf16"),
+        ("0.9.4", "peft_config=lora", None),
+    ],
+)
+def test_adapters_that_trl_casts_to_bf16(tmp_path: Path, version: str, how: str, dtype: str | None) -> None:
+    text = LOAD.replace('"gpt2")\ntok', '"gpt2", load_in_4bit=True)\ntok') + ARGUMENTS.replace("2)", "2, bf16=True)")
+    text += f"lora = LoraConfig(r=4, target_modules=['c_attn'])\nSFTTrainer(model, args=args, {how}).train()\n"
+    versions = {"transformers": "4.40", "trl": version, "torch": "2.8"}
+    assert read(tmp_path, text, versions=versions).value("lora.adapter_dtype") == dtype
+    own = text.replace(
+        "SFTTrainer(", "from peft import get_peft_model\nmodel = get_peft_model(model, lora)\nSFTTrainer("
+    )
+    assert read(tmp_path, own, versions=versions).value("lora.adapter_dtype") is None
+
+
 def test_a_chunked_loss_of_an_unknown_version_counts_the_logits(tmp_path: Path) -> None:
     text = LOAD + "SFTTrainer(model=model, args=SFTConfig('out')).train()\n"
     assert read(tmp_path, text).value("training.loss") == "chunked"

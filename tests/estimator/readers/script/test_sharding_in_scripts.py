@@ -82,6 +82,34 @@ def test_deepspeed_in_an_own_loop(tmp_path: Path) -> None:
     assert ("weights", "either") in unsure(read(tmp_path, lines.replace("C)", "choose())")))
 
 
+@pytest.mark.parametrize(
+    ("batches", "steps"),
+    [
+        ("'gradient_accumulation_steps': 2", 2),
+        ("'train_batch_size': 64, 'train_micro_batch_size_per_gpu': 2", 4),
+        ("'train_micro_batch_size_per_gpu': 1", 1),
+        ("'gradient_accumulation_steps': options.gradient_accumulation_steps", 16),
+    ],
+)
+def test_an_engine_accumulates_what_its_own_configuration_says(tmp_path: Path, batches: str, steps: int) -> None:
+    lines = f"""import argparse, deepspeed
+parser = argparse.ArgumentParser()
+parser.add_argument("--gradient_accumulation_steps", type=int, default=16)
+options = parser.parse_args()
+config = {{{batches}, "zero_optimization": {{"stage": 2}}}}
+model, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config=config)"""
+    assert read(tmp_path, lines).value("training.gradient_accumulation") == steps
+
+
+def test_a_batch_size_per_device_is_no_loader_of_the_dev_set(tmp_path: Path) -> None:
+    option = (
+        "import argparse\nparser = argparse.ArgumentParser()\nparser.add_argument('--per_device_batch', default=4)\n"
+    )
+    reading = read(tmp_path, f"{option}DataLoader(data, batch_size=parser.parse_args().per_device_batch)")
+    assert values(reading, "evaluation_batch") == (None,)
+    assert reading.value("training.micro_batch") == 4
+
+
 def test_ddps_gradients_as_views_of_its_buckets_are_read(tmp_path: Path) -> None:
     reading = read(tmp_path, "model = DDP(model, gradient_as_bucket_view=True)")
     assert values(reading, "strategy", "gradient_as_bucket_view") == ("ddp", True)

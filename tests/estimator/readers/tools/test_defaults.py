@@ -276,6 +276,15 @@ def test_tools_that_start_one_process_per_gpu(read: Read, line: str, environ: di
     assert any("starts one process per GPU" in each for each in reading.warnings) == starts
 
 
+def test_pins_below_what_a_tool_runs_with_are_another_programs(tmp_path: Path) -> None:
+    text = "model_name_or_path: org/model\nstage: sft\n"
+    for pinned, version in (("4.30.1", None), ("4.45.2", "4.45.2")):
+        (tmp_path / "requirements.txt").write_text(f"transformers=={pinned}\n")
+        (tmp_path / "x.yaml").write_text(text)
+        reading = read_launch(["llamafactory-cli", "train", "x.yaml"], environ={}, cwd=tmp_path)
+        assert reading.value("software.transformers") == version
+
+
 def test_llamafactory_in_one_process_stops_with_several_gpus(read: Read) -> None:
     text = "model_name_or_path: org/model\nstage: sft\n"
     assert "stops where one process finds" in str(read("python src/train.py x.yaml", text).more_gpus)

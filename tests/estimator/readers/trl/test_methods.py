@@ -462,3 +462,11 @@ def test_online_methods_prepared_quantized_models_until_1_9(tmp_path: Path, trl:
     )
     reading = read_launch(["python", "t.py"], environ={}, cwd=tmp_path, versions={"transformers": "5.2.0", "trl": trl})
     assert reading.value("lora.kbit_preparation") is prepared
+
+
+def test_deepspeeds_engine_casts_frozen_models(read: Read, tmp_path: Path) -> None:
+    (tmp_path / "zero.json").write_text('{"zero_optimization": {"stage": 2}, "bf16": {"enabled": true}}')
+    flags = ("--deepspeed", "zero.json", "--dtype", "float32", "--max_length", "512")
+    reading = read(line("dpo", *flags))
+    assert reading.value("other_models") == [{"role": "reference", "dtype": "bf16"}]
+    assert read(line("dpo", *flags[2:])).value("other_models") == [{"role": "reference"}]
