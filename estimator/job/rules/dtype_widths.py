@@ -131,7 +131,7 @@ def adapter_rules(
     if lora is None:
         return NO_ADAPTERS
     sharded = strategy.fsdp or strategy.zero_stage == 3
-    prepared, assumed = _prepared(lora, software, framework, sharded=sharded)
+    prepared, assumed = _prepared(lora, software, framework, precision, sharded=sharded)
     if not precision.half_weights:
         prepared = "none"  # they are fp32 as it is
     dtype: str | None = lora.adapter_dtype
@@ -155,7 +155,9 @@ def _may_autocast(strategy: Strategy) -> bool:
     return not (strategy.fsdp or strategy.deepspeed or strategy.megatron_fsdp)
 
 
-def _prepared(lora: Lora, software: Software, framework: Framework, *, sharded: bool) -> tuple[Prepared, bool]:
+def _prepared(
+    lora: Lora, software: Software, framework: Framework, precision: Precision, *, sharded: bool
+) -> tuple[Prepared, bool]:
     """Return what is cast to fp32, and whether that is assumed.
 
     A job that states transformers 4 and no TRL was run with the TRL of its time, or with a script that calls peft's
@@ -164,7 +166,7 @@ def _prepared(lora: Lora, software: Software, framework: Framework, *, sharded: 
     wanted = lora.kbit_preparation
     if quantization(lora) is None or wanted is False or not framework.trainer:
         return "none", False
-    by_trl: Prepared = "norms" if is_four_bit(lora) else "all"
+    by_trl: Prepared = "norms" if is_four_bit(lora) and precision.name != "fp16" else "all"
     if wanted:
         return (by_trl if older(software.trl, 0, 26) else "all"), False  # a newer TRL leaves that to the script
     if sharded:

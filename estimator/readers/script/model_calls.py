@@ -41,6 +41,7 @@ def _get_peft_model(call: Call) -> Any:
             model.put("activation_offloading", True, call, text)
     if call.owner in _UNSLOTH_CLASSES:
         hints = {"lora_r": 16, "activation_checkpointing": True, "lora_target_modules": "all-linear"}
+        hints["lora_adapter_dtype"] = "float32"
         hints |= {"activation_offloading": True} if "use_gradient_checkpointing" not in call.kwargs else {}
         model.hints |= {name: Setting.default(value, "unsloth's default") for name, value in hints.items()}
     call.notes.models = [each for each in call.notes.models if each is not model] + [model]
@@ -50,6 +51,8 @@ def _get_peft_model(call: Call) -> Any:
 def _hint_unsloth_loading(model: Model, call: Call) -> None:
     """Assume 4 bits unless set otherwise, and a loss that makes no logits (unsloth's ``loader.py``)."""
     hints: dict[str, Any] = {"use_liger_kernel": True, "bnb_4bit_use_double_quant": True, "kbit_preparation": False}
+    if call.value(None, "dtype") is None:
+        hints["dtype"] = "bfloat16"  # where the GPU has it
     perhaps_on = {name for name, value in call.kwargs.items() if value is True or plain(value) is UNKNOWN}
     if perhaps_on.isdisjoint(_UNSLOTH_OTHER_PRECISIONS):
         hints["load_in_4bit"] = True

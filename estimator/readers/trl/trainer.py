@@ -15,7 +15,7 @@ from ..arguments.table import doubt_arguments, record_arguments
 from ..source.data_files import table_of_setting
 from ..source.evidence import MODEL_STATES, FindingCollector
 from ..source.filesystem_view import FilesystemView
-from ..source.settings import LayeredSettings, Setting, as_bool, as_float, as_int, as_word, words_of
+from ..source.settings import LayeredSettings, Setting, as_bool, as_float, as_int, as_word, parse_digits, words_of
 from ..source.versions import framework_with_version, is_at_least
 from ..source.written_places import origin_of_bound
 from .liger import read_liger
@@ -205,9 +205,25 @@ class TrlTrainer(msgspec.Struct, frozen=True, kw_only=True):
         elif setup.adapters and quantized and setup.sharding is None and until is not None:
             origin = f"{self.trl} prepares a quantized model for {method.name} (prepare_model_for_kbit_training)"
             findings.infer("lora.kbit_preparation", True, origin)
+            self._doubt_casts()
             if self._casts_adapters():
                 findings.infer("lora.adapter_dtype", "bf16", f"{self.trl} casts adapters over 4 bits to bf16")
         doubt_arguments(TABLE, "casts", settings, findings)
+
+    def _doubt_casts(self) -> None:
+        """Doubt the embedding and the head, which ``bf16`` alone casts back, where the weights are of another type."""
+        settings, precision = self.settings, self.findings.get("training.precision")
+        if precision is None or not settings.is_true("load_in_4bit"):
+            return
+        by_default = settings.find("bf16_unless_fp16") is not None and settings.find("bf16") is None
+        asked = settings.is_true("bf16") or (by_default and not settings.is_true("fp16"))
+        counted = not str(precision.value).startswith("fp16")
+        if asked != counted:
+            how = "casts" if asked else "does not cast"
+            sentence = (
+                f"{self.trl} {how} the embedding and the head back to 16 bits, as bf16 is {'on' if asked else 'off'}"
+            )
+            self.findings.doubt(f"{sentence}; the opposite is counted.", "less" if asked else "more", "weights")
 
     def _casts_adapters(self) -> bool:
         """Return True if the trainer adds the adapters itself, and makes them bf16."""
@@ -281,12 +297,16 @@ class TrlTrainer(msgspec.Struct, frozen=True, kw_only=True):
         """
         findings = self.findings
         vllm, mode = self.settings.find_true("use_vllm"), as_word(self.settings.find("vllm_mode"))
+        device = self.settings.find("vllm_device")  # of TRL 0.14 to 0.16: that of its main process's vLLM
+        index = parse_digits(str(device.value).removeprefix("cuda:")) if device is not None else None
         if self.method.generation == "none":
             return
         if vllm is None:
             self._read_own_generation(ranks)
         elif mode == "colocate":
-            self._read_colocated()
+            self._read_colocated(self.settings.find("vllm_mode"))
+        elif mode is None and index is not None and ranks is not None and index < ranks:
+            self._read_colocated(device)
         elif mode is not None:
             findings.warn(f"{vllm.origin}: vLLM serves from its own GPUs, which are not part of this job.")
         else:
@@ -326,10 +346,10 @@ class TrlTrainer(msgspec.Struct, frozen=True, kw_only=True):
             return None
         return Setting.default(accumulation.value, f"steps_per_generation, by default the {accumulation.origin}")
 
-    def _read_colocated(self) -> None:
-        """Record a vLLM in the training process, with a share of each GPU of its own."""
+    def _read_colocated(self, mode: Setting | None) -> None:
+        """Record a vLLM in the training process, with a share of each GPU of its own, as ``mode`` says."""
         find, findings = self.settings.find, self.findings
-        mode, share = find("vllm_mode"), find("vllm_gpu_memory_utilization", "gpu_memory_utilization")
+        share = find("vllm_gpu_memory_utilization", "gpu_memory_utilization")
         findings.record_from(mode, "rollout.engine", "vllm")
         if share is not None and 0 < (fraction := as_float(share) or 0) <= 1:
             findings.record_from(share, "rollout.gpu_memory_utilization", fraction)

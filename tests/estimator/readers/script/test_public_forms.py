@@ -204,6 +204,33 @@ def test_adapters_that_trl_casts_to_bf16(tmp_path: Path, version: str, how: str,
     assert read(tmp_path, own, versions=versions).value("lora.adapter_dtype") is None
 
 
+@pytest.mark.parametrize(
+    ("dtype", "mixed", "doubted"),
+    [("float16", "fp16", False), ("bfloat16", "bf16", False), ("float16", "bf16", True), ("bfloat16", "fp16", True)],
+)
+def test_the_head_that_trl_may_leave_in_fp32(tmp_path: Path, dtype: str, mixed: str, doubted: bool) -> None:
+    text = LOAD.replace('"gpt2")\ntok', f'"gpt2", load_in_4bit=True, torch_dtype=torch.{dtype})\ntok')
+    text += ARGUMENTS.replace("2)", f"2, {mixed}=True)")
+    text += (
+        "lora = LoraConfig(r=4, target_modules=['c_attn'])\nSFTTrainer(model, args=args, peft_config=lora).train()\n"
+    )
+    reading = read(tmp_path, text, versions={"transformers": "4.41", "trl": "0.9.4", "torch": "2.8"})
+    assert any("the embedding and the head" in each for each in reading.warnings) == doubted
+
+
+@pytest.mark.parametrize("pins", [{}, {"transformers": "4.54.0", "trl": "0.19.1"}])
+def test_unsloths_weights_are_bf16_and_its_adapters_fp32(tmp_path: Path, pins: dict[str, str]) -> None:
+    text = """
+from unsloth import FastLanguageModel
+model, tokenizer = FastLanguageModel.from_pretrained("Qwen/Qwen2.5-1.5B", dtype=None, load_in_4bit=True)
+model = FastLanguageModel.get_peft_model(model, r=16)
+SFTTrainer(model=model, args=SFTConfig("o", per_device_train_batch_size=1, bf16=True, max_length=512)).train()
+"""
+    job = read(tmp_path, text, versions=pins).job()
+    assert job.lora is not None
+    assert (job.training.precision, job.lora.adapter_dtype) == ("bf16", "fp32")
+
+
 def test_a_chunked_loss_of_an_unknown_version_counts_the_logits(tmp_path: Path) -> None:
     text = LOAD + "SFTTrainer(model=model, args=SFTConfig('out')).train()\n"
     assert read(tmp_path, text).value("training.loss") == "chunked"

@@ -470,3 +470,13 @@ def test_deepspeeds_engine_casts_frozen_models(read: Read, tmp_path: Path) -> No
     reading = read(line("dpo", *flags))
     assert reading.value("other_models") == [{"role": "reference", "dtype": "bf16"}]
     assert read(line("dpo", *flags[2:])).value("other_models") == [{"role": "reference"}]
+
+
+@pytest.mark.parametrize(("device", "engine"), [("cuda:0", "vllm"), ("cuda:1", None), ("auto", None)])
+def test_vllm_on_the_gpu_of_the_training_process(read: Read, device: str, engine: str | None) -> None:
+    flags = ("--use_vllm", "true", "--vllm_device", device, "--vllm_gpu_memory_utilization", "0.5")
+    reading = read(line("grpo", *flags, "--num_processes", "1"), trl="0.15.2")
+    assert (reading.value("rollout.engine"), reading.value("rollout.gpu_memory_utilization")) == (
+        (engine, 0.5) if engine else (None, None)
+    )
+    assert any("does not use" in each for each in reading.warnings) == (engine is None)
