@@ -4,9 +4,11 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, get_args
 
+from ...common.library_versions import older
 from ...job.settings import Task
 from ..arguments.table import scripts
 from ..source.settings import Setting
+from ..source.versions import is_at_least
 from .configs import CONFIG_DEFAULTS, LENGTH_ARGUMENTS, NAME_ARGUMENTS, ModelConfig
 from .models import STORED, AdapterConfig, Model, QuantizationConfig, add_adapters, load_adapters
 from .operators import truth
@@ -92,7 +94,7 @@ def _quantization_config(call: Call) -> Any:
 def _prepare_for_kbit(call: Call) -> Any:
     """Follow peft's ``prepare_model_for_kbit_training``: it freezes the model, and checkpoints unless told not to.
 
-    A model that is not quantized it casts to fp32 and does not checkpoint (peft/utils/other.py, 0.2 to 0.15).
+    A model that is not quantized it casts to fp32, since 0.3, and does not checkpoint (peft/utils/other.py, to 0.15).
     """
     model = call.value(0, "model", default=UNKNOWN)
     if not isinstance(model, Model):
@@ -105,7 +107,7 @@ def _prepare_for_kbit(call: Call) -> Any:
         elif checkpoints is not False:
             model.put("activation_checkpointing", True, call, f"{call.name}()")
         model.put("kbit_preparation", True, call, f"{call.name}()")
-    elif call.name == "prepare_model_for_kbit_training":
+    elif not older(call.notes.versions.get("peft"), 0, 3):
         model.put("dtype", "float32", call, f"{call.name}() of a model that is not quantized")
     return model
 
@@ -221,14 +223,17 @@ def _doubt_table(call: Call, label: str) -> None:
 
 
 def _take_config(model: Model, config: Any, call: Call) -> None:
-    """Make a model from a config alone: its weights are in torch's default type."""
+    """Make a model from a config alone: in torch's default type; ``from_config`` since 4.45 in the stored one's."""
     if isinstance(config, ModelConfig):
         model.config = config
         model.settings.update({name: each for name, each in config.settings.items() if "dtype" not in name})
     else:
         call.doubt(f"the config of {call.name}(...) is not known.", key="model.id")
     if call.value(None, "dtype", "torch_dtype") is None:
-        model.put("dtype", "float32", call, f"{call.name}(config), a model made from its config alone")
+        stored = isinstance(config, ModelConfig) and config.source is not None and call.name == "from_config"
+        by_config = stored and is_at_least("transformers", (4, 45), call.notes.versions)
+        text = f"{call.name}(config), a model made from its config alone"
+        model.put("dtype", "auto" if by_config else "float32", call, text)
 
 
 def _read_task(model: Model, owner: str, call: Call) -> None:

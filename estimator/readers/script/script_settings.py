@@ -231,7 +231,8 @@ def _settings(tree: ast.Module, reader: Reader) -> ScriptSettings:
         unused = read_model(model, notes, layers, certain=trained.certain)
     else:
         doubt_model(reader)
-    passed_over = decided_by_script(trained, notes, layers)
+    passed_over, elsewhere = decided_by_script(trained, notes, layers)
+    unused |= elsewhere
     given = options.given.get("model")
     if given is not None and model is None and not notes.models and notes.find_config(str(given.value)) is None:
         unused.add("model")  # no library loads one by name, and none has the name: it is the script's

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from ..arguments.table import scripts
+from ..arguments.table import library, scripts
 from ..source.settings import Setting
 from ..trl.methods import method_of_class
 from .configs import ModelConfig
@@ -19,6 +19,9 @@ from .training import Arguments
 from .values import UNKNOWN, Instance
 
 _OF_ARGUMENTS = scripts().names["of_arguments"]
+_BATCHES = library("transformers").aliases["batch"][1:]
+"""Names that scripts have for a batch, beside that of TrainingArguments."""
+_DTYPES = ("dtype", "torch_dtype")
 _OF_LOADING = {"load_in_4bit", "load_in_8bit", "attn_implementation"}
 
 
@@ -127,14 +130,19 @@ def read_model(model: Model, notes: Notes, layers: Layers, *, certain: bool) -> 
     _read_passes(model, notes)
     if config is not None:
         _read_config(model, config, notes, layers.written)
-    is_typed = {"dtype", "torch_dtype"} & {*settings}
-    return {"dtype", "torch_dtype"} if certain and model.is_read and not is_typed else set()
+    typed = settings.get("dtype") or settings.get("torch_dtype")
+    if not certain or not model.is_read:
+        return set()
+    if typed is not None and typed.value is not UNKNOWN:  # whatever a flag of that name says
+        layers.assigned |= dict.fromkeys(_DTYPES, typed)
+    return set() if typed is not None else {*_DTYPES}
 
 
-def decided_by_script(trained: _Trained, notes: Notes, layers: Layers) -> set[str]:
-    """Let what the script gives its trainer and its model count before its own flags; return flags it gives neither.
+def decided_by_script(trained: _Trained, notes: Notes, layers: Layers) -> tuple[set[str], set[str]]:
+    """Let what the script gives its trainer and its model count before its own flags.
 
-    Both are known as a whole: without ``**table`` that only the running script knows.
+    Both are known as a whole: without ``**table`` that only the running script knows. Return the flags that it gives
+    neither, and those for a batch that it gives something else.
     """
     options, model = notes.options, trained.model
     arguments = [trainer.arguments for trainer in notes.trainers if trainer.ran or len(notes.trainers) == 1]
@@ -147,7 +155,8 @@ def decided_by_script(trained: _Trained, notes: Notes, layers: Layers) -> set[st
         layers.assigned.setdefault(name, layers.written[name])
     passed_over = names - layers.written.keys() - layers.assigned.keys()
     own = options.declared.keys() - options.used
-    return {name for name in passed_over if name in _OF_LOADING or name in own}
+    unused = {name for name in passed_over if name in _OF_LOADING or name in own}
+    return unused, {name for name in passed_over if name in _BATCHES and name in options.declared} - unused
 
 
 def _read_passes(model: Model, notes: Notes) -> None:

@@ -52,7 +52,11 @@ def read(program: Program) -> JobReading:
     accelerate = [each for _, each in translated]
     return read_trainer(
         program,
-        [_precision(settings) | _accumulation(settings), *(each for each, _ in translated), defaults],
+        [
+            _precision(settings) | _accumulation(settings) | _all_linear(settings),
+            *(each for each, _ in translated),
+            defaults,
+        ],
         [*accelerate, uses_deepspeed(settings), processes, *accelerate_layers(program, {})],
         method=_method(settings),
     )
@@ -202,6 +206,16 @@ def _accumulation(settings: LayeredSettings) -> dict[str, Setting]:
     steps = (as_int(total) or 0) // micro if micro else 0
     unset = Setting(value=None, origin=total.origin)
     return {"batch_size": unset, "gradient_accumulation_steps": total.with_value(steps) if steps else unset}
+
+
+def _own_settings(settings: LayeredSettings) -> dict[str, Setting]:
+    return _precision(settings) | _accumulation(settings) | _all_linear(settings)
+
+
+def _all_linear(settings: LayeredSettings) -> dict[str, Setting]:
+    """Return the adapted layers where axolotl adds all linear ones to those that are named (``loaders/adapter.py``)."""
+    linear = settings.find_true("lora_target_linear")
+    return {} if linear is None else {"lora_target_modules": linear.with_value("all-linear")}
 
 
 def _quantization(settings: LayeredSettings) -> dict[str, Setting]:

@@ -231,6 +231,32 @@ SFTTrainer(model=model, args=SFTConfig("o", per_device_train_batch_size=1, bf16=
     assert (job.training.precision, job.lora.adapter_dtype) == ("bf16", "fp32")
 
 
+def test_a_flag_for_another_branch_does_not_type_a_model_from_a_config(tmp_path: Path) -> None:
+    option = "parser = argparse.ArgumentParser()\nparser.add_argument('--torch_dtype')\noptions = parser.parse_args()\n"
+    made = "AutoModelForCausalLM.from_config(transformers.AutoConfig.from_pretrained('gpt2'))\n"
+    text = f"{option}model = {made}{ARGUMENTS.replace('2)', '2, bf16=True)')}{TRAIN}"
+    for version, stored in (("4.40", False), ("5.23", True)):
+        reading = read(tmp_path, text, "--torch_dtype", "bfloat16", versions={**NEW, "transformers": version})
+        assert reading.value("training.precision") == "bf16-mixed"
+        assert ("dtype=auto" in reading.evidence()["training.precision"]) == stored
+
+
+def test_a_batch_that_a_script_gives_something_else_is_none(tmp_path: Path) -> None:
+    text = f"{parsed(chr(39) + '--batch_size' + chr(39))}{LOAD}"
+    text += "SFTTrainer(model, args=SFTConfig('o', dataset_batch_size=options.batch_size)).train()\n"
+    assert read(tmp_path, text, "--batch_size", "64").value("training.micro_batch") == 8
+
+
+@pytest.mark.parametrize(("version", "precision"), [("0.2.0", "fp16"), ("0.9.0", "fp16-mixed")])
+def test_the_old_preparation_for_int8_casts_too(tmp_path: Path, version: str, precision: str) -> None:
+    loading = '"gpt2", load_in_8bit=False, torch_dtype=torch.float16)\ntok'
+    text = LOAD.replace('"gpt2")\ntok', loading) + ARGUMENTS.replace("2)", "2, fp16=True)")
+    text += "import peft\nmodel = peft.prepare_model_for_int8_training(model)\n"
+    text += "model = peft.get_peft_model(model, LoraConfig(r=4, target_modules=['c_attn']))\n" + TRAIN
+    versions = {"transformers": "4.38", "peft": version, "torch": "2.8"}
+    assert read(tmp_path, text, versions=versions).value("training.precision") == precision
+
+
 def test_a_chunked_loss_of_an_unknown_version_counts_the_logits(tmp_path: Path) -> None:
     text = LOAD + "SFTTrainer(model=model, args=SFTConfig('out')).train()\n"
     assert read(tmp_path, text).value("training.loss") == "chunked"

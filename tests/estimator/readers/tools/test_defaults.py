@@ -330,6 +330,11 @@ def test_axolotl_without_a_launcher_spreads_the_layers(read: Read, line: str, sp
         assert found(two, "parallel.device_map", "parallel.pipeline") == ("auto", 2)
 
 
+def test_axolotl_adds_all_linear_layers_to_those_that_are_named(read: Read) -> None:
+    text = f"{AXOLOTL}adapter: lora\nlora_target_linear: true\nlora_target_modules: [q_proj, v_proj]\n"
+    assert read("axolotl train x.yaml", text).value("lora.targets") == "all-linear"
+
+
 def test_axolotl_alone_under_torchrun_doubts_further_gpus(read: Read) -> None:
     line = "torchrun --nproc_per_node {} -m axolotl.cli.train x.yaml"
     assert "which accelerate refuses" in str(read(line.format(1), AXOLOTL).more_gpus)
