@@ -81,13 +81,15 @@ def doubt_unused_lengths(tree: ast.Module, reader: Reader) -> set[str]:
     read_idly: set[str] = {name for node in idle for each in ast.walk(node) for name in _reads(each)} & ours - read
     given = (notes.written, notes.hints, options.declared, *(each.values for each in notes.arguments))
     has_other = any(name in LENGTH_ARGUMENTS and name not in read_idly for table in given for name in table)
-    for name in sorted(ours - read):
+    unread = {name for name in ours - read - read_idly if name not in options.given}
+    cuts = any(name in LENGTH_ARGUMENTS and name not in ours - read for table in given for name in table)
+    for name in sorted(ours - read - (unread if cuts else set())):
         is_idle = name in read_idly
         place = options.declared[name].origin.partition(": ")[0]
         sentence = f"{place}: nothing in {reader.name} reads {name} to cut sequences; what cuts them is not known."
         if not (is_idle and has_other) and (is_idle or name not in _LENGTHS_OF_TRL):
             notes.doubt(sentence, key="training.sequence_length", asks=is_idle)
-    return read_idly
+    return read_idly | (unread if cuts else set())
 
 
 def _reads(node: ast.AST) -> Iterator[str]:

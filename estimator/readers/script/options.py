@@ -173,7 +173,15 @@ def _convert(value: Any, declared: Declared) -> Any:
     elif kind == "float" and isinstance(value, str):
         number = as_float(Setting(value=value, origin=""))
         converted = UNKNOWN if number is None else number
-    return [converted] if declared.is_list else converted
+    words = _words(converted) if declared.is_list else None
+    return words or ([converted] if declared.is_list else converted)
+
+
+def _words(text: Any) -> list[Any] | None:
+    """Return the items of ``["q_proj", "v_proj"]``, which fire and others take for a list; None: it is none."""
+    if not isinstance(text, str) or not (text.startswith("[") and text.endswith("]")):
+        return None
+    return [word for each in text[1:-1].split(",") if (word := each.strip().strip("'\""))]
 
 
 _OTHER_PARSERS = ("getopt", "optparse", "click", "cli")

@@ -35,7 +35,9 @@ def read_lora(inputs: TrainerInputs, default_targets: Setting | None, findings: 
     quantization = _quantization(inputs.settings)
     if not wanted:
         if rank is not None and rank.written:
-            findings.warn(f"{rank.origin}: use_peft is not set, so no adapters are counted.")
+            why = "nothing switches adapters on" if enabled is None else f"{enabled.origin} is off"
+            if enabled is None or "default of" not in rank.origin:
+                findings.warn(f"{rank.origin}: {why}, so no adapters are counted.")
             find(*_TARGET_NAMES)  # which have no effect either, and need no warning of their own
         if quantization is not None:
             sentence = f"{quantization.origin}: weights are counted unquantized, because there are no LoRA adapters."
@@ -93,10 +95,7 @@ def _read_targets(setting: Setting | None, default: Setting | None, findings: Fi
         findings.record_from(setting, "lora.targets", "all-linear")
     elif setting is not None and isinstance(names, list) and all(isinstance(name, str) for name in names):
         if any(not _PATTERN_CHARACTERS.isdisjoint(name) for name in names):
-            findings.warn(
-                f"{setting.origin}: the pattern {names} is not understood; give lora.targets as a list of names."
-            )
-            findings.require("lora.targets")
+            findings.refuse("lora.targets", setting, "list of names of layers, as vramtop understands no patterns")
         else:
             findings.record_from(setting, "lora.targets", names)
     elif default is not None:

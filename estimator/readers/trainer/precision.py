@@ -34,6 +34,8 @@ def read_precision(
         origin = f"{mixed.origin}; {library} also keeps trained weights in fp32"
         findings.record("training.precision", f"{kind}-mixed", origin, written=mixed.written)
     elif (weights := _weights(inputs, config, findings)) is not None or kind is not None:
+        if findings.get("lora.quantization") is not None and weights is not None and weights.value in HALF:
+            weights = weights.with_value(kind if kind in HALF else weights.value)  # as wide, and no copies are kept
         precision = trainer_precision(None if weights is None else weights.value, kind, keeps_fp32=False)
         written = any(part is not None and part.written for part in (mixed, weights))
         findings.record("training.precision", precision, _origin(mixed, weights), written=written)
@@ -129,19 +131,22 @@ def _weights(inputs: TrainerInputs, config: Mapping[str, Any] | None, findings: 
         return None
     word = as_word(setting) or ""
     known = DTYPE_NAMES.get(as_word(stored) or "")
+    quantized = findings.get("lora.quantization") is not None  # what is not has 16 bits in any version
     by_version = setting.origin == f"default of {framework_with_version('transformers', inputs.versions)}"
     remote = inputs.settings.find("script_remote_code")
     if by_version and remote is not None and word != "auto" and (config is None or "auto_map" in config):
         sentence = f"{remote.origin}: the model's own code may set its dtype; the weights are counted as stored."
         findings.mark_uncertain("training.precision", sentence, direction="more")
         word = "auto"
+    if quantized and by_version and word == "float32":  # transformers 4: quantizer_bnb_4bit.py, update_torch_dtype
+        return Setting.default("fp16", "bitsandbytes loads what it does not quantize in fp16")
     if word in DTYPE_NAMES:
         return setting.with_value(DTYPE_NAMES[word])
     if word != "auto":
         sentence = f"{setting.origin}: vramtop does not know weights in {setting.value!r}."
         findings.mark_uncertain("training.precision", sentence)
         return None
-    if by_version and "transformers" not in inputs.versions and (known or "bf16") in HALF:
+    if by_version and "transformers" not in inputs.versions and (known or "bf16") in HALF and not quantized:
         sentence = f"{setting.origin}: weights are loaded as stored; before transformers 5 they were loaded in fp32."
         findings.mark_uncertain("training.precision", sentence, direction="more")
     if stored is not None and known is not None:

@@ -16,7 +16,9 @@ from ..source.settings import LayeredSettings, Setting, as_int, as_word
 from ..source.versions import AssumedVersion
 from .trainer_inputs import TrainerInputs
 
-_MODEL_NAMES = ("model_name_or_path", "config_name", "model_name", "model_id", "model_path", "base_model", "model")
+_MODEL_NAMES = (
+    *("model_name_or_path", "config_name", "model_name", "model_id", "model_path", "base_model", "model", "pretrain"),
+)
 _TASKS = get_args(Task)
 _TASKS_WITH_LABELS = ("sequence-classification", "token-classification")
 

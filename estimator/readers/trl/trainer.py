@@ -211,19 +211,13 @@ class TrlTrainer(msgspec.Struct, frozen=True, kw_only=True):
         doubt_arguments(TABLE, "casts", settings, findings)
 
     def _doubt_casts(self) -> None:
-        """Doubt the embedding and the head, which ``bf16`` alone casts back, where the weights are of another type."""
+        """Doubt the embedding and the head over 4 bits, which the trainer casts back from fp32 under ``bf16`` alone."""
         settings, precision = self.settings, self.findings.get("training.precision")
-        if precision is None or not settings.is_true("load_in_4bit"):
-            return
+        counted = precision is not None and precision.value == "bf16" and settings.is_true("load_in_4bit")
         by_default = settings.find("bf16_unless_fp16") is not None and settings.find("bf16") is None
-        asked = settings.is_true("bf16") or (by_default and not settings.is_true("fp16"))
-        counted = not str(precision.value).startswith("fp16")
-        if asked != counted:
-            how = "casts" if asked else "does not cast"
-            sentence = (
-                f"{self.trl} {how} the embedding and the head back to 16 bits, as bf16 is {'on' if asked else 'off'}"
-            )
-            self.findings.doubt(f"{sentence}; the opposite is counted.", "less" if asked else "more", "weights")
+        if counted and not settings.is_true("bf16") and (not by_default or settings.is_true("fp16")):
+            sentence = f"{self.trl} leaves the embedding and the head in fp32 where bf16 is off; 16 bits are counted."
+            self.findings.doubt(sentence, "more", "weights")
 
     def _casts_adapters(self) -> bool:
         """Return True if the trainer adds the adapters itself, and makes them bf16."""

@@ -205,17 +205,82 @@ def test_adapters_that_trl_casts_to_bf16(tmp_path: Path, version: str, how: str,
 
 
 @pytest.mark.parametrize(
-    ("dtype", "mixed", "doubted"),
-    [("float16", "fp16", False), ("bfloat16", "bf16", False), ("float16", "bf16", True), ("bfloat16", "fp16", True)],
+    ("dtype", "mixed", "precision", "doubted"),
+    [
+        ("float16", ", fp16=True", "fp16", False),
+        ("bfloat16", ", bf16=True", "bf16", False),
+        ("float16", ", bf16=True", "bf16", False),
+        ("None", ", bf16=True", "bf16", False),
+        ("None", "", "fp16", False),
+        ("bfloat16", "", "bf16", True),
+    ],
 )
-def test_the_head_that_trl_may_leave_in_fp32(tmp_path: Path, dtype: str, mixed: str, doubted: bool) -> None:
-    text = LOAD.replace('"gpt2")\ntok', f'"gpt2", load_in_4bit=True, torch_dtype=torch.{dtype})\ntok')
-    text += ARGUMENTS.replace("2)", f"2, {mixed}=True)")
-    text += (
-        "lora = LoraConfig(r=4, target_modules=['c_attn'])\nSFTTrainer(model, args=args, peft_config=lora).train()\n"
-    )
+def test_what_four_bits_leave_has_sixteen(
+    tmp_path: Path, dtype: str, mixed: str, precision: str, doubted: bool
+) -> None:
+    typed = f"torch_dtype=torch.{dtype}".replace("torch.None", "None")
+    text = LOAD.replace('"gpt2")\ntok', f'"gpt2", load_in_4bit=True, {typed})\ntok')
+    text += ARGUMENTS.replace("2)", f"2{mixed})") + "lora = LoraConfig(r=4, target_modules=['c_attn'])\n"
+    text += "SFTTrainer(model, args=args, peft_config=lora).train()\n"
     reading = read(tmp_path, text, versions={"transformers": "4.41", "trl": "0.9.4", "torch": "2.8"})
+    assert reading.value("training.precision") == precision
     assert any("the embedding and the head" in each for each in reading.warnings) == doubted
+
+
+def test_weights_as_stored_are_no_doubt_beside_four_bits(tmp_path: Path) -> None:
+    loading = LOAD.replace('"gpt2")\ntok', '"Qwen/Qwen2.5-1.5B", load_in_4bit=True)\ntok')
+    adapted = "model.add_adapter(LoraConfig(r=4))\n"
+    reading = read(tmp_path, loading + adapted + ARGUMENTS + TRAIN, versions={})
+    assert not any("loaded as stored" in each for each in reading.warnings)
+
+
+def test_a_list_that_fire_takes_is_one(tmp_path: Path) -> None:
+    text = f"""
+import fire
+from typing import List
+from peft import get_peft_model
+def main(target_modules: List[str] = None):
+    {LOAD.splitlines()[0]}
+    model = get_peft_model(model, LoraConfig(r=4, target_modules=target_modules))
+    {ARGUMENTS}    Trainer(model=model, args=args).train()
+fire.Fire(main)
+"""
+    for words in ('["c_attn", "c_proj"]', "[c_attn,c_proj]"):
+        assert read(tmp_path, text, "--target_modules", words).value("lora.targets") == ["c_attn", "c_proj"]
+
+
+def test_a_pattern_of_layers_is_asked_for_with_its_reason(tmp_path: Path) -> None:
+    text = f"{LOAD}lora = LoraConfig(r=4, target_modules='.*c_attn')\nmodel.add_adapter(lora)\n{ARGUMENTS}{TRAIN}"
+    assert "understands no patterns" in read(tmp_path, text).refused["lora.targets"]
+
+
+def test_an_option_that_nothing_reads_is_no_doubt_beside_the_length_that_cuts(tmp_path: Path) -> None:
+    both = parsed("'--max_length', default=512", "'--block_size', default=64")
+    reading = read(tmp_path, everything("options.max_length", before=both))
+    assert reading.value("training.sequence_length") == 512
+    assert not any("block_size" in each for each in reading.warnings)
+
+
+def test_a_rank_by_default_is_no_note_where_adapters_are_switched_off(tmp_path: Path) -> None:
+    options = "parser = argparse.ArgumentParser()\nparser.add_argument('--lora', action='store_true')\n"
+    options += "parser.add_argument('--lora-r', type=int, default=64)\noptions = parser.parse_args()\n"
+    text = f"{options}from other import load\nmodel = load(options)\n{ARGUMENTS}{TRAIN}"
+    words = ("--model_name_or_path", "gpt2")
+    assert not any("adapters" in each for each in read(tmp_path, text, *words).warnings)
+    assert any("no adapters are counted" in each for each in read(tmp_path, text, *words, "--lora-r", "8").warnings)
+
+
+def test_the_names_that_copies_of_known_tools_have_are_taken(tmp_path: Path) -> None:
+    text = (
+        "import fire\nfrom other import update\ndef main(**kwargs):\n    update(kwargs)\n    train()\nfire.Fire(main)\n"
+    )
+    words = ("--model_name", "gpt2", "--batch_size_training", "4", "--context_length", "512")
+    reading = read(tmp_path, text, *words)
+    assert (reading.value("training.micro_batch"), reading.value("training.sequence_length")) == (4, 512)
+    words = ("--pretrain", "gpt2", "--train_batch_size", "256", "--micro_train_batch_size", "2", "--max_len", "64")
+    reading = read(tmp_path, text, *words)
+    assert (reading.value("model.id"), reading.value("training.micro_batch")) == ("gpt2", 2)
+    assert reading.uncertainties
 
 
 @pytest.mark.parametrize("pins", [{}, {"transformers": "4.54.0", "trl": "0.19.1"}])
