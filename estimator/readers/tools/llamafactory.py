@@ -83,6 +83,7 @@ def read(program: Program) -> JobReading:
         **table.defaults("all", *(["lora"] if lora else [])),
         "use_peft": (finetuning or Setting.default(True, f"{default} finetuning_type lora")).with_value(lora),
         "dtype": _weights(settings, lora=lora),
+        "frozen_dtype": _weights(settings, lora=True),
     }
     bits, method = settings.find("quantization_bit"), settings.find("quantization_method")
     double = settings.find("double_quantization")

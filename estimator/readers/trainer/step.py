@@ -211,7 +211,7 @@ def _read_checkpointing(inputs: TrainerInputs, findings: FindingCollector) -> No
     elif setting is not None:
         on = as_bool(setting)
         findings.record_from(setting, "training.activation_checkpointing", "full" if on else "none")
-        if on and not setting.written and inputs.trl_unknown is not None:
+        if on and not setting.written and inputs.trl_unknown is not None and "trl" in setting.origin:
             sentence = f"{setting.origin}: older TRL versions do not use checkpointing by default."
             findings.mark_uncertain("training.activation_checkpointing", sentence, direction="more")
     if offload is not None and as_bool(offload):

@@ -245,7 +245,8 @@ class TrlTrainer(msgspec.Struct, frozen=True, kw_only=True):
         sharded = setup.sharding == "fsdp" and self.is_since(method.reference_sharded_since)
         found = self.findings.get("lora.quantization")
         kind = found.value if found is not None and settings.is_true("script_quantizes_others") else None
-        yield setup.frozen("reference", sharded=sharded, id=name, quantization=kind), origin
+        dtype = DTYPE_NAMES.get(as_word(settings.find("frozen_dtype")) or "")  # of LLaMA-Factory
+        yield setup.frozen("reference", sharded=sharded, id=name, quantization=kind, dtype=dtype), origin
 
     def _teacher(self, setup: Setup) -> Iterator[tuple[dict[str, Any], str]]:
         named = self.settings.find("teacher_model_name_or_path", "teacher_model")

@@ -285,6 +285,15 @@ def test_pins_below_what_a_tool_runs_with_are_another_programs(tmp_path: Path) -
         assert reading.value("software.transformers") == version
 
 
+def test_llamafactory_makes_only_what_trains_fp32(read: Read) -> None:
+    text = "model_name_or_path: org/model\nstage: dpo\nfinetuning_type: full\nbf16: true\n"
+    reading = read("llamafactory-cli train x.yaml", text)
+    assert found(reading, "training.precision", "other_models") == (
+        "bf16-mixed",
+        [{"role": "reference", "dtype": "bf16"}],
+    )
+
+
 def test_llamafactory_in_one_process_stops_with_several_gpus(read: Read) -> None:
     text = "model_name_or_path: org/model\nstage: sft\n"
     assert "stops where one process finds" in str(read("python src/train.py x.yaml", text).more_gpus)
