@@ -4,8 +4,6 @@ Names and meanings: ``src/axolotl/utils/schemas`` and ``utils/config`` of axolot
 transformers' Trainer and accelerate.
 """
 
-import re
-
 from ..arguments.table import Library, doubt_arguments, library, translate
 from ..program.accelerate import accelerate_layers
 from ..program.program import Program
@@ -17,7 +15,7 @@ from ..trl.defaults import trl_defaults
 from .shared.own_loop import world_of_tool
 from .shared.settings_files import tool_layers, uses_deepspeed
 from .shared.tool import known_tool
-from .shared.trained_names import PROJECTOR, VISION_TOWER, globs_of_regex
+from .shared.trained_names import PROJECTOR, VISION_TOWER
 
 _ADAPTERS_BY_TRL = ("dpo", "kto")
 _OF_TRL = "trl."
@@ -26,8 +24,6 @@ _LEFT_TO_TRL = ("max_completion_length", "num_generations", "beta", "vllm_mode",
 """Settings of methods that generate text, for which axolotl has no default of its own."""
 _LIGER_LOSS = "fused_linear_cross_entropy"
 _KERNELS = ("lora_mlp_kernel", "lora_qkv_kernel", "lora_o_kernel", "lora_embedding_kernel")
-_RANGE = re.compile(r"\[\d*(:\d*)?\]$")
-"""The part of a parameter that ``unfrozen_parameters`` trains: the rest has gradients too, which are zeroed."""
 
 
 def read(program: Program) -> JobReading:
@@ -95,14 +91,8 @@ def _read_frozen(program: Program, settings: LayeredSettings) -> None:
     if settings.find("spectrum_top_fraction") is not None:
         return
     if unfrozen is not None and unfrozen.value and adapter is None:
-        patterns = unfrozen.value if isinstance(unfrozen.value, list) else [unfrozen.value]
-        found = [globs_of_regex(_RANGE.sub("", str(each)), from_start=True, dots_are_literal=True) for each in patterns]
-        if all(globs is not None for globs in found):
-            globs = [glob for each in found for glob in each or ()]
-            findings.record_from(unfrozen, "training.trainable", globs)
-        else:
-            findings.warn(f"{unfrozen.origin}: some patterns are not understood; all parameters are counted.")
-            findings.add_uncertainty("less", "gradients", "optimizer", unless="training.trainable")
+        sentence = f"{unfrozen.origin}: vramtop does not read what it trains; all parameters are counted."
+        findings.doubt(sentence, "less", "gradients", "optimizer", unless="training.trainable")
     elif (frozen := settings.find_true("freeze_mm_modules")) is not None:
         findings.record_from(frozen, "training.trainable", [f"!*{part}*" for part in (*VISION_TOWER, *PROJECTOR)])
 

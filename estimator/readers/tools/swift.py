@@ -26,7 +26,7 @@ from ..trainer.trainer_program import read_trainer
 from .shared.own_loop import bits_of_weights, config_of_model
 from .shared.settings_files import tool_layers, uses_deepspeed
 from .shared.tool import has_any, known_tool
-from .shared.trained_names import frozen_parts, globs_of_regex
+from .shared.trained_names import frozen_parts
 
 _ALL_LINEAR = "all-linear"
 _ADALORA_RANK = 12
@@ -67,7 +67,7 @@ def _targets(program: Program, settings: LayeredSettings) -> dict[str, Setting]:
     findings = program.findings
     regex, targets = settings.find("target_regex"), settings.find("target_modules")
     if regex is not None and regex.value:
-        return {"lora_target_modules": regex.with_value(_names_of_regex(str(regex.value)) or str(regex.value))}
+        return {"lora_target_modules": regex}
     names = words_of(targets)
     if targets is not None and _ALL_LINEAR not in names:
         return {}
@@ -90,15 +90,6 @@ def _doubt_encoders(program: Program, settings: LayeredSettings) -> None:
         program.findings.doubt(sentence, "less", "gradients", "optimizer", "activations", unless="lora.targets")
 
 
-def _names_of_regex(text: str) -> list[str] | None:
-    """Return the names of layers that a regular expression of whole names ends with; None: it says more."""
-    globs = globs_of_regex(f"{text}$", from_start=True)
-    if globs is None or not all(glob.startswith("*") for glob in globs):
-        return None
-    names = [glob.removeprefix("*").removeprefix(".") for glob in globs]
-    return names if all(name.replace("_", "").isalnum() for name in names) else None
-
-
 _FREEZING = (
     *("freeze_parameters_ratio", "freeze_parameters", "freeze_parameters_regex"),
     *("trainable_parameters", "trainable_parameters_regex", "freeze_llm", "freeze_vit", "freeze_aligner"),
@@ -107,32 +98,26 @@ _PARTS = ("freeze_vit", "freeze_aligner", "freeze_llm")
 
 
 def read_frozen(program: Program, settings: LayeredSettings) -> None:
-    """Record the parameters that train: prefixes and a pattern freeze them, or all, then others train again.
+    """Record the parameters that train: prefixes freeze them, or all, then others train again; patterns are a doubt.
 
     Source: ``swift/utils/transformers_utils.py``; by default a vision tower and its projector are frozen.
     """
     findings, config = program.findings, config_of_model(program, settings.find("model"))
     given = [found for name in _FREEZING if (found := settings.find(name)) is not None]
     share = as_float(settings.find("freeze_parameters_ratio")) or 0.0
-    named_off = _named_globs(settings, "freeze_parameters")
-    on = _named_globs(settings, "trainable_parameters")
-    understood = (share <= 0 or share >= 1) and named_off is not None and on is not None
-    off = [*(["*"] if share >= 1 else []), *frozen_parts(settings, config, switches=_PARTS), *(named_off or ())]
-    if not understood:
-        findings.warn(f"{given[0].origin}: vramtop does not understand what it freezes; all parameters are counted.")
-        findings.add_uncertainty("less", "gradients", "optimizer", unless="training.trainable")
+    off, on = (
+        [f"{prefix}*" for prefix in words_of(settings.find(name))]
+        for name in ("freeze_parameters", "trainable_parameters")
+    )
+    off = [*(["*"] if share >= 1 else []), *frozen_parts(settings, config, switches=_PARTS), *off]
+    pattern = settings.find("freeze_parameters_regex", "trainable_parameters_regex")
+    if pattern is not None or 0 < share < 1:
+        sentence = f"{given[0].origin}: vramtop does not understand what it freezes; all parameters are counted."
+        findings.doubt(sentence, "less", "gradients", "optimizer", unless="training.trainable")
     elif off:
         origin = "; ".join(found.origin for found in given) or "ms-swift freezes vision tower and projector by default"
-        patterns = [*(f"!{glob}" for glob in off), *(on or ())]
+        patterns = [*(f"!{glob}" for glob in off), *on]
         findings.record("training.trainable", patterns, origin, written=bool(given))
-
-
-def _named_globs(settings: LayeredSettings, name: str) -> list[str] | None:
-    """Return globs of the parameters that a list of prefixes and a regular expression name; None: not understood."""
-    regex = settings.find(f"{name}_regex")
-    matching = globs_of_regex(str(regex.value), from_start=False) if regex is not None else []
-    prefixes = [f"{prefix}*" for prefix in words_of(settings.find(name))]
-    return None if matching is None else [*prefixes, *matching]
 
 
 _DEFAULT_BATCH = 16
