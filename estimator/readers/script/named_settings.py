@@ -29,6 +29,9 @@ _TOKENIZES = re.compile(r"(?i)^(tok|tokeni[sz]er?)$|^tokeni[sz]e|encode|apply_ch
 """What calls a tokenizer, by its name."""
 _KEEPS_TOKENIZER = re.compile(r"Trainer$|Collator|^(len|print|resize|save|add|set|type|isinstance)")
 """What is given a tokenizer and cuts nothing with it."""
+_RARE_LENGTHS = ("max_len", "context_length")
+"""Names that are lengths where the script has no other."""
+_FURTHER_LENGTHS = ("cutoff_len", "model_max_length", "sequence_len", *_RARE_LENGTHS)
 _SHORTEST = 16
 """Numbers below are no lengths of sequences."""
 
@@ -71,10 +74,11 @@ def longer_cuts(notes: Notes, defaults: Mapping[str, Setting]) -> dict[str, Sett
 def doubt_unused_lengths(tree: ast.Module, reader: Reader) -> set[str]:
     """Note options for the length of sequences that nothing in the script reads; TRL reads its own.
 
-    Return those that only a generation or an unused tokenizer reads: they are no length, and the user is asked for it.
+    Return those that only a generation or an unused tokenizer reads: they are no length, and the user is asked for it;
+    and those that nothing reads beside one that cuts.
     """
     notes, options = reader.notes, reader.notes.options
-    ours = {*LENGTH_ARGUMENTS, "cutoff_len", "model_max_length", "sequence_len"} & options.declared.keys()
+    ours = {*LENGTH_ARGUMENTS, *_FURTHER_LENGTHS} & options.declared.keys()
     idle = [node for node in ast.walk(tree) if ours and _cuts_nothing(node, tree)]
     inside = {id(each) for node in idle for each in ast.walk(node)}
     read = {name for node in ast.walk(tree) if ours and id(node) not in inside for name in _reads(node)}
@@ -83,13 +87,15 @@ def doubt_unused_lengths(tree: ast.Module, reader: Reader) -> set[str]:
     has_other = any(name in LENGTH_ARGUMENTS and name not in read_idly for table in given for name in table)
     unread = {name for name in ours - read - read_idly if name not in options.given}
     cuts = any(name in LENGTH_ARGUMENTS and name not in ours - read for table in given for name in table)
-    for name in sorted(ours - read - (unread if cuts else set())):
+    unread = unread if cuts else set()
+    rare = {*_RARE_LENGTHS} if ours - {*_RARE_LENGTHS} else set()  # which longer_cuts compares
+    for name in sorted(ours - read - unread - rare):
         is_idle = name in read_idly
         place = options.declared[name].origin.partition(": ")[0]
         sentence = f"{place}: nothing in {reader.name} reads {name} to cut sequences; what cuts them is not known."
         if not (is_idle and has_other) and (is_idle or name not in _LENGTHS_OF_TRL):
             notes.doubt(sentence, key="training.sequence_length", asks=is_idle)
-    return read_idly | (unread if cuts else set())
+    return read_idly | unread
 
 
 def _reads(node: ast.AST) -> Iterator[str]:

@@ -188,12 +188,16 @@ def read_others(notes: Notes, trained: Model, layers: Layers) -> None:
     """Note models beside the trained one that are not counted, or not as they are loaded."""
     given = [each for trainer in notes.trainers for each in trainer.others]
     by_trainer = any(each.ran for each in notes.trainers)  # a Trainer moves only its own models to the GPU
+    quantized: list[str] = []
     for model in notes.models:
         is_left = model.on_gpu is False or (by_trainer and model.on_gpu is None)
         if model in given and model.stored() != trained.stored():
             sentence = f"{model.where}: the weights are counted in the type of the trained model's."
             notes.doubt(sentence, key="other_models")
-        elif model in given and any(model.stored().get(name) is True for name in ("load_in_4bit", "load_in_8bit")):
-            layers.written["script_quantizes_others"] = Setting(value=True, origin=f"{model.where}: {model.label}")
+        elif model in given and model.source is not None:
+            if any(model.stored().get(name) is True for name in ("load_in_4bit", "load_in_8bit")):
+                quantized.append(model.source.value)
         elif model is not trained and not is_left and model not in given:
             notes.doubt(f"{model.where}: another model besides the trained one is not counted.", key="other_models")
+    if quantized:
+        layers.written["script_quantizes"] = Setting(value=quantized, origin="models that the script quantizes")

@@ -176,6 +176,7 @@ class TrlTrainer(msgspec.Struct, frozen=True, kw_only=True):
         method, findings = self.method, self.findings
         self.settings.find(*_NAMES["without_memory"])
         found = [*self._reference(setup), *self._teacher(setup), *self._scorers(setup)]
+        self._quantize(model for model, _ in found)
         by_role = {model["role"]: model for model, _ in found}
         held = [
             ({**({"sharded": True} if by_role.get(model["role"], {}).get("sharded") else {}), **model}, origin)
@@ -210,6 +211,14 @@ class TrlTrainer(msgspec.Struct, frozen=True, kw_only=True):
                 findings.infer("lora.adapter_dtype", "bf16", f"{self.trl} casts adapters over 4 bits to bf16")
         doubt_arguments(TABLE, "casts", settings, findings)
 
+    def _quantize(self, models: Iterator[dict[str, Any]]) -> None:
+        """Give the models that the script loads quantized the format of the trained one."""
+        names, kind = words_of(self.settings.find("script_quantizes")), self.findings.get("lora.quantization")
+        trained = self.findings.get("model.id")
+        for model in models:
+            if kind is not None and model.get("id", trained.value if trained is not None else None) in names:
+                model["quantization"] = kind.value
+
     def _doubt_casts(self) -> None:
         """Doubt the embedding and the head over 4 bits, which the trainer casts back from fp32 under ``bf16`` alone."""
         settings, precision = self.settings, self.findings.get("training.precision")
@@ -243,10 +252,8 @@ class TrlTrainer(msgspec.Struct, frozen=True, kw_only=True):
         name, trained = next(iter(words_of(given)), None), self.findings.get("model.id")
         name = None if trained is not None and trained.value == name else name
         sharded = setup.sharding == "fsdp" and self.is_since(method.reference_sharded_since)
-        found = self.findings.get("lora.quantization")
-        kind = found.value if found is not None and settings.is_true("script_quantizes_others") else None
         dtype = DTYPE_NAMES.get(as_word(settings.find("frozen_dtype")) or "")  # of LLaMA-Factory
-        yield setup.frozen("reference", sharded=sharded, id=name, quantization=kind, dtype=dtype), origin
+        yield setup.frozen("reference", sharded=sharded, id=name, dtype=dtype), origin
 
     def _teacher(self, setup: Setup) -> Iterator[tuple[dict[str, Any], str]]:
         named = self.settings.find("teacher_model_name_or_path", "teacher_model")
