@@ -26,8 +26,9 @@ def generation_cache_bytes(job: ResolvedJob, arch: Architecture, stage: Stage) -
 def sequence_cache_bytes(job: ResolvedJob, arch: Architecture, layers: int, length: int) -> int:
     """Bytes of the keys and values of one sequence.
 
-    Layers with a sliding window keep no more than that (transformers' ``DynamicSlidingWindowLayer``); vLLM also the
-    tokens of the running step (``SlidingWindowSpec``, v1/kv_cache_interface.py).
+    Layers with a sliding window keep no more than that once a token is generated; at the end of the prompt theirs is a
+    view of all its keys and values (transformers' ``DynamicSlidingWindowLayer``). vLLM has them keep the tokens of the
+    running step besides (``SlidingWindowSpec``, v1/kv_cache_interface.py).
 
     Args:
         job: the inference job.
@@ -37,7 +38,7 @@ def sequence_cache_bytes(job: ResolvedJob, arch: Architecture, layers: int, leng
     """
     windowed = arch.sliding_layers / arch.layers if arch.sliding_window else 0.0
     in_window = length
-    if arch.sliding_window:
+    if arch.sliding_window and (job.is_served or job.trains):
         step = prefill_tokens(job) if job.is_served else 0
         in_window = min(length, arch.sliding_window - 1 + max(1, step))
     tokens = length * (1 - windowed) + in_window * windowed

@@ -94,6 +94,8 @@ class RehearsalAnswer(StepSummary, frozen=True, kw_only=True):
     seconds: float
     host_bytes: int
     versions: dict[str, str]
+    trains: bool = True
+    """False: the program has neither run backward nor made an optimizer, and what it did is a forward pass."""
     doubt_kinds: tuple[str, ...] = ()
     """Kinds of doubts that the range depends on: ``sizes``, ``recurrent``, ``compiled``."""
     parameters: int = 0

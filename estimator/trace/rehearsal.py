@@ -295,6 +295,8 @@ def _rehearsed(
     answer = found.answer
     if answer.world_size > 1:
         job = msgspec.structs.replace(job, parallel=answer.parallel)
+    if not answer.trains:
+        job = msgspec.structs.replace(job, training=msgspec.structs.replace(job.training, mode="inference"))
     overhead = overhead_of(
         resolve_job(job),
         gpu,
@@ -435,6 +437,8 @@ def _warnings(answer: RehearsalAnswer) -> Iterator[str]:
         )
     if answer.ended == "time":
         yield f"The time limit was reached after {_steps(answer)}, at {answer.line}: later steps may need more memory."
+    if not answer.trains:
+        yield "The program trains nothing: the figure is of all that it did after it had loaded its models."
     what = f"{f'at {answer.line}: ' if answer.line else ''}{_error(answer) or 'it exited'}"
     if answer.ended == "failed":
         yield f"The program failed after {_steps(answer)}, {what}."
@@ -549,7 +553,7 @@ def _failure(answer: RehearsalAnswer | None, run: IsolatedRun, timeout: float) -
             f"no optimizer stepped within {timeout:g} s; the program was at {answer.line}; allow more with --timeout "
             "SECONDS"
         )
-    return "the program ended without a backward pass, so there is nothing to predict"
+    return "the program ended without calling a model on a GPU, so there is nothing to predict"
 
 
 _FATAL = "Fatal Python error: "

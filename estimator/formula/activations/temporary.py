@@ -109,6 +109,8 @@ def no_graph_per_token(context: LayerContext) -> float:
         mlp += c * scores
     # the half's input, normalised and as it is, the block's, and the first block's, which the model keeps
     inputs = (c + 3 * widths.residual) * arch.hidden + c * context.length * score_masks(context)
+    if context.prompts and not scores and arch.sliding_layers and (arch.sliding_window or 0) <= context.length:
+        inputs += context.length  # the mask of a window, in bools, of padded prompts (``sdpa_mask`` of transformers 5)
     return max(mlp, heads) + inputs
 
 

@@ -392,16 +392,47 @@ class TrainingRun:
 
 
 def run_prompts(rank: RankMemory, machine: Machine) -> None:
-    """Load the weights and run the forward pass of inference."""
-    job, stage = rank.job, rank.stage
+    """Load the weights and run the forward pass of inference, which fills the key-value cache."""
+    job, stage, arch = rank.job, rank.stage, rank.arch
     machine.take_all(p.weight for p in stored_parameters(job, stage) if p.weight >= SMALLEST_BYTES)
-    wide = job.widths.compute * job.local_tokens * rank.arch.mlp_size / job.parallel.tensor
-    for _ in range(min(stage.layers, 2)):
-        machine.release(machine.take_all(pieces(forward_pass_bytes(job, rank.arch, stage), wide)))
+    widths, tokens = job.widths, job.local_tokens
+    narrow = max(SMALLEST_BYTES, widths.compute * tokens * arch.hidden)
+    sizes = widths.compute * tokens * arch.mlp_size / job.parallel.tensor, narrow
+    block = forward_pass_bytes(job, arch, stage) if stage.layers else 0
+    stream, cached = (
+        machine.take(narrow),
+        pieces(rank.kv_cache / max(1, stage.layers), rank.kv_cache / max(1, stage.layers) / 2),
+    )
+    for _ in range(stage.layers):
+        normed = _norm(machine, narrow, 4 * tokens * arch.hidden)
+        heads = machine.take_all([narrow, *cached])
+        machine.release(machine.take_all([narrow] * 3))  # as positions are rotated
+        rotated = machine.take_all([narrow, *cached])
+        machine.take_all(cached)
+        mixed = machine.take_all([narrow] * 2)
+        machine.release([*heads, *rotated, normed])
+        middle = machine.take(narrow)
+        machine.release(mixed)
+        normed = _norm(machine, narrow, 4 * tokens * arch.hidden)
+        taken = machine.take_all(pieces(block - 4 * narrow, *sizes))
         machine.release(machine.take_all([stage.passing_bytes] if stage.passing_bytes else []))
-    if rank.stage.last:
+        output = machine.take(narrow)
+        machine.release([*taken, normed, middle, stream])
+        stream = output
+    if stage.last:
         logits = max(rank.loss.most_forward_bytes, rank.returned_logits)
-        machine.take_all(pieces(logits, job.widths.compute * job.scored_tokens * rank.arch.vocab))
+        machine.take_all(pieces(logits, widths.compute * job.scored_tokens * arch.vocab))
+
+
+def _norm(machine: Machine, size: float, wide: float) -> int:
+    """Run a norm, a chain of operations in fp32; return its output."""
+    copied, squares = machine.take(wide), machine.take(wide)
+    machine.release([squares])
+    scaled, cast = machine.take(wide), machine.take(size)
+    machine.release([copied, scaled])
+    output = machine.take(size)
+    machine.release([cast])
+    return output
 
 
 def pieces(total: float, *sizes: float) -> list[float]:

@@ -122,6 +122,13 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[misc] # torch is not ty
         self._backward_module = ""
         self.history.phases.append(Phase(step, phase, len(self.history.events)))
 
+    def begin_work(self, event: int) -> None:
+        """Take what came after so many events as a forward pass, whose tensors are its activations."""
+        self.history.phases.append(Phase(1, "forward", event))
+        for each in self.history.events[event:]:
+            if each > 0:
+                _claim(self.history.records[each - 1], "activations")
+
     def label(self, tensors: Iterable[Any], component: str, names: Iterable[str] = ()) -> None:
         """Give tensors their component and names, whether they are tracked already or not."""
         remaining = iter(names)

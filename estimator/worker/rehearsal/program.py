@@ -116,6 +116,8 @@ class Rehearsal:
         self._progress = os.open(plan["progress"], os.O_WRONLY | os.O_CREAT) if "progress" in plan else -1
         self._failed_threads: list[BaseException] = []
         self._exit_line = ""
+        self._first_call: int | None = None
+        """Events before the first module was called: where the work of a program that trains nothing begins."""
         self._awaits_forward = False
         """A backward pass or an optimizer's step is over: the next module that is called begins a forward pass."""
         self._begin("loading")
@@ -282,6 +284,8 @@ class Rehearsal:
             self._begin("forward")
         if not self.gpus.in_module:
             self._tell_evaluation(module)
+            if self._first_call is None and self.gpus.history.events:
+                self._first_call = len(self.gpus.history.events)
         self._tell()
         if module in self._roots or any(map(is_functorch_wrapped_tensor, module.parameters())):
             return
@@ -447,12 +451,19 @@ class Rehearsal:
             timeout=_LOCKED_SECONDS
         )  # no other thread's operation is half recorded, and none ends too
         signal.alarm(0)
+        if not self._trains and self._first_call is not None:
+            self.gpus.begin_work(self._first_call)
         self._begin("end")
         self.gpus.history.phases.pop()  # a step has no such phase, and nothing comes after it
         self._write(ended, error)
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code & 0xFF)
+
+    @property
+    def _trains(self) -> bool:
+        """True if the program has run backward, or has made an optimizer."""
+        return bool(self._step or self._has_optimizer)
 
     def _write(self, ended: str, error: BaseException | None) -> None:
         """Write the answer into the plan's file, as a whole."""
@@ -477,6 +488,7 @@ class Rehearsal:
                 {"optimizer": type(optimizer).__name__, "steps": count} for optimizer, count in self._steps.items()
             ],
             "parameters": sum((self._own_sizes or self._sizes).values()),
+            "trains": self._trains,
             "trained": sum((self._partitions or self._trained).values()),
             "doubts": [*self._refusals(), *gpus.doubts.sentences],
             "doubt_kinds": sorted(gpus.doubts.kinds),
@@ -493,7 +505,7 @@ class Rehearsal:
         answer["gpus"] = list(gpus.look_at_fullest().items())
         spans = phase_spans(history)
         steps = sorted({span.step for span in spans if span.step})
-        if not steps or (ended == "time" and not self._steps):
+        if not steps or (ended == "time" and self._trains and not self._steps):
             return answer  # what optimizers keep is not known
         summaries = {step: summarize(history, step) for step in steps}
         by_peak = sorted(steps, key=lambda step: (_peak(summaries[step]), -step))

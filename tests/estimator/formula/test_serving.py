@@ -141,12 +141,15 @@ def test_transformers_caches_a_window_and_latents() -> None:
     config |= {"num_key_value_heads": 2, "intermediate_size": 1024, "vocab_size": 1000, "sliding_window": 1024}
     training = Training(mode="inference", precision="bf16")
 
-    def sequence(config: dict[str, Any], length: int, software: Software | None = None) -> int:
+    def sequence(
+        config: dict[str, Any], length: int, software: Software | None = None, training: Training = training
+    ) -> int:
         job = Job(training=training, software=software or Software())
         return sequence_cache_bytes(resolve_job(job), read_architecture(config), 4, length)
 
     per_token = 4 * 2 * 2 * 64 * 2
-    assert [sequence(config, length) for length in (512, 4096)] == [512 * per_token, 1024 * per_token]
+    assert [sequence(config, length) for length in (512, 4096)] == [512 * per_token, 4096 * per_token]  # at its prompt
+    assert sequence(config, 4096, training=Training(precision="bf16")) == 1024 * per_token  # when a rollout ends
     latent = {"model_type": "deepseek_v2", "kv_lora_rank": 128, "qk_rope_head_dim": 32, "qk_nope_head_dim": 32}
     latent = {**config, **latent, "v_head_dim": 48, "q_lora_rank": None, "sliding_window": None}
     assert sequence(latent, 512) == 512 * 4 * (128 + 32) * 2

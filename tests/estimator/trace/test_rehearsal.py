@@ -336,7 +336,7 @@ def test_what_a_program_writes_is_thrown_away(program, monkeypatch: pytest.Monke
                 "raise ValueError('no data\\nin this\\nfolder ' + 'x' * 9999)",
                 r"failed during the rehearsal, at train\.py:1: ValueError: no data$",
             ),
-            ("import torch", "ended without a backward pass"),
+            ("import torch", "ended without calling a model on a GPU"),
             (
                 "import ctypes, torch\ndef read():\n  ctypes.string_at(0)\nread()",
                 r"ended without a result \(.+\), at train\.py:3: Segmentation fault$",

@@ -1,0 +1,67 @@
+"""A program that trains nothing: its peak, and the closed form of inference against it."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from vramtop.estimator.common.errors import CannotTellError
+from vramtop.estimator.estimation import estimate
+from vramtop.estimator.job.job_file.changes import job_from_mapping
+from vramtop.estimator.trace.rehearsal import rehearse
+
+pytest.importorskip("torch")
+pytest.importorskip("transformers")
+CONFIG = {
+    "hidden_size": 512,
+    "intermediate_size": 1536,
+    "num_hidden_layers": 8,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "head_dim": 64,
+    "vocab_size": 4096,
+}
+PROGRAM = """
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM
+
+config = AutoConfig.for_model(**{config})
+model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).eval().cuda()
+ids = torch.randint(1, 4096, ({batch}, 2048)).cuda()
+with torch.inference_mode():
+    model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=2, do_sample=False, pad_token_id=0)
+"""
+
+
+@pytest.mark.parametrize(
+    ("family", "batch"),
+    [({"model_type": "llama"}, 4), ({"model_type": "mistral", "sliding_window": 256}, 1)],
+    ids=["llama", "window"],
+)
+def test_text_that_a_program_generates_takes_what_the_closed_form_says(
+    family: dict[str, Any], batch: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A layer with a window keeps all keys and values of the prompt: what it has is a view of them."""
+    monkeypatch.chdir(tmp_path)
+    Path("generate.py").write_text(PROGRAM.format(config=CONFIG | family, batch=batch))
+    found = rehearse([sys.executable, "generate.py"])
+    training = {"mode": "inference", "micro_batch": batch, "sequence_length": 2048, "precision": "bf16"}
+    expected = estimate(
+        job_from_mapping({"model": {"config": CONFIG | family}, "training": training}, where="test"), environ={}
+    ).peak
+    peak = found.budget.peak
+    assert (found.budget.job.training.mode, peak.phase) == ("inference", "forward")
+    assert any("trains nothing" in warning for warning in found.warnings)
+    assert peak.allocated_bytes == pytest.approx(expected.allocated_bytes, rel=0.03)
+    assert peak.reserved_bytes == pytest.approx(expected.reserved_bytes, rel=0.1)
+
+
+def test_an_optimizer_that_never_steps_is_no_inference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").write_text(
+        "import torch\nnet = torch.nn.Linear(8, 8).cuda()\ntorch.optim.SGD(net.parameters(), 0.1)\n"
+        "net(torch.ones(2, 8).cuda())\n"
+    )
+    with pytest.raises(CannotTellError):
+        rehearse([sys.executable, "train.py"])
