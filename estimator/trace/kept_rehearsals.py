@@ -133,6 +133,8 @@ class RehearsalAnswer(StepSummary, frozen=True, kw_only=True):
     """Lines of the program, and the bytes that each leaves allocated in every step, the largest first."""
     evaluation_growth: tuple[tuple[str, int], ...] = ()
     """Lines of the program, and the bytes that each leaves allocated in every batch of evaluation."""
+    epoch_growth: tuple[tuple[str, int], ...] = ()
+    """Lines of the program, and the bytes that each leaves allocated from one evaluation or checkpoint to the next."""
     evaluation_rise: int = 0
     """Bytes by which each evaluation batch raises the peak. A list that is copied to append to it counts twice."""
     batches_left: int | None = 0

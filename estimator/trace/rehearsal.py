@@ -452,13 +452,20 @@ def _warnings(answer: RehearsalAnswer) -> Iterator[str]:
 
 
 def _growth(answer: RehearsalAnswer, peak: Peak, gpu_bytes: int) -> Iterator[str]:
-    """Yield what stays allocated after each step, and after each batch of evaluation."""
+    """Yield what stays allocated after each step or epoch, and after each batch of evaluation."""
     if answer.growth:
         size = sum(size for _, size in answer.growth)
         steps = answer.steps_seen + max(0, gpu_bytes - peak.device_bytes) // size
         yield (
             f"{size_text(size)} more stay allocated after each step ({answer.growth[0][0]}): {format_gib(gpu_bytes)} "
             f"GiB are full after about {steps:,} steps."
+        )
+    elif answer.epoch_growth:
+        size, line = sum(size for _, size in answer.epoch_growth), answer.epoch_growth[0][0]
+        epochs = max(0, gpu_bytes - peak.device_bytes) // size
+        yield (
+            f"{size_text(size)} more stay allocated after each evaluation or checkpoint ({line}): "
+            f"{format_gib(gpu_bytes)} GiB are full after about {epochs:,} more of them."
         )
     if answer.evaluation_growth and answer.batches_left != 0:
         size, line = sum(size for _, size in answer.evaluation_growth), answer.evaluation_growth[0][0]

@@ -29,6 +29,8 @@ _LEAST_EVENTS = 20_000
 _CHEAP_EVENTS = 20_000
 """Allocations and releases up to which a program takes more steps as long as they leave nothing behind: its epoch may
 end in them."""
+_EPOCHS = 4
+"""Ends of epochs, with an evaluation or a checkpoint, after which what each leaves behind is known."""
 _GROWS = 1 << 20
 _PERIODIC = 2
 """Steps in which something has to happen to be part of training, and no evaluation or checkpoint."""
@@ -72,7 +74,11 @@ class Afterwards:
         """Epochs of data loaders with a generator of their own."""
         self._step_marks: list[int] = []
         self._evaluation_marks: list[int] = []
-        """Numbers of events at the same point of consecutive steps, and of batches of evaluation."""
+        """Numbers of events at the same point of consecutive steps, and of batches of the first evaluation."""
+        self._epoch_marks: list[int] = []
+        """Numbers of events at the starts of evaluations and checkpoints that follow a step."""
+        self._interrupted_at = -1
+        """Number of steps at the latest of them."""
         self._batches_left: int | None = 0
         """Batches of evaluation that a data loader has not given; None: an unknown number."""
 
@@ -92,13 +98,14 @@ class Afterwards:
     def is_over(self) -> bool:
         """True if nothing more is to be seen, or it takes too long."""
         events = len(self._gpus.history.events)
-        may_go_on = not self.has_interrupted and not self._grows and (events < _CHEAP_EVENTS or self._fills)
+        may_go_on = not self._grows and (events < _CHEAP_EVENTS or self._fills) and len(self._epoch_marks) < _EPOCHS
         return self.has_begun and (events > self._most_events or (self._left <= 0 and not may_go_on))
 
     def note_before_step(self) -> None:
         """Note that an optimizer is about to step."""
         before = self._allocated()
-        self._grows = self._level is not None and before > self._level + _GROWS
+        same_epoch = self._interrupted_at != self._steps
+        self._grows = same_epoch and self._level is not None and before > self._level + _GROWS
         self._level = before
 
     def _allocated(self) -> int:
@@ -124,7 +131,8 @@ class Afterwards:
         if not is_new or trains:
             return False
         self._interrupt()
-        self._mark(self._evaluation_marks)
+        if len(self._epoch_marks) == 1:
+            self._mark(self._evaluation_marks)
         return True
 
     def is_saving(self, step: int) -> bool:
@@ -141,6 +149,7 @@ class Afterwards:
         return {
             "growth": left_behind(history, self._step_marks),
             "evaluation_growth": in_evaluation,
+            "epoch_growth": left_behind(history, self._epoch_marks),
             "evaluation_rise": rise_of_peak(history, batches, dict(in_evaluation)) if in_evaluation else 0,
             "batches_left": self._batches_left,
             "steps_seen": max(0, len(self._step_marks) - 1),
@@ -152,6 +161,9 @@ class Afterwards:
         return self.has_begun and len(self._habits.get(habit, ())) < min(_PERIODIC, self._wanted)
 
     def _interrupt(self) -> None:
+        if self._interrupted_at != self._steps:
+            self._interrupted_at = self._steps
+            self._mark(self._epoch_marks)
         if not self.has_interrupted:
             self.has_interrupted = True
             self._left = self._optimizers

@@ -243,3 +243,29 @@ def test_fsdp1_saves_a_state_of_which_other_ranks_hold_parts(program) -> None:
     found = rehearse(["torchrun", "--nproc-per-node", "4", program(SHARDED)], python=sys.executable)
     assert found.answer.steps[0].steps == 3
     assert any("gathers states of the optimizer that other ranks hold" in each for each in found.answer.doubts)
+
+
+def test_memory_that_stays_after_each_epoch_is_told(program) -> None:
+    text = """
+import sys, torch
+dev = sys.argv[1]
+net = torch.nn.Sequential(torch.nn.Linear(256, 1024), torch.nn.ReLU(), torch.nn.Linear(1024, 256)).to(dev)
+optimizer = torch.optim.SGD(net.parameters(), 0.1)
+history = []
+for epoch in range(4):
+    net.train()
+    for step in range(5):
+        optimizer.zero_grad()
+        net(torch.randn(64, 256, device=dev)).square().mean().backward()
+        optimizer.step()
+    net.eval()
+    loss = net(torch.randn(1024, 256, device=dev)).square().mean()
+    history.append(LOSS)
+"""
+    name = program(text.replace("LOSS", "loss"))
+    growing = rehearse([sys.executable, name, "cuda"], gpu=find_gpu("4090"))
+    (warning,) = growing.warnings
+    assert warning.startswith("6 MiB more stay allocated after each evaluation or checkpoint (")
+    assert "24.0 GiB are full after about 3,9" in warning
+    settled = rehearse([sys.executable, program(text.replace("LOSS", "loss.item()")), "cuda"])
+    assert not settled.warnings
