@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from ...job.rules.buffer_sizes import BUCKET_BYTES, FIRST_BUCKET_BYTES
 from ..rank_memory import RankMemory
 from .machine import Machine
+from .recorder import SMALLEST_BYTES
 from .stored_parameters import StoredParameter
 
 
@@ -113,17 +114,20 @@ class ConstantBuffers(Communication):
             self.flat_states = rank.states.optimizer // 3
 
     def load(self, weights: Sequence[int]) -> None:
-        """Put DeepSpeed's weights together on the GPU, and make their fp32 copy.
+        """Put DeepSpeed's trained weights together on the GPU, and make their fp32 copy.
 
-        The weights that were loaded leave a cache that only smaller tensors can use (``_put_together`` of stage 3;
-        since 0.18.9 stages 1 and 2 make the flat weights on the GPU if there is room, runtime/zero/stage_1_and_2.py).
+        Frozen weights stay as they are. What was loaded leaves a cache that only smaller tensors can use
+        (``_put_together`` of stage 3; since 0.18.9 stages 1 and 2 make the flat weights on the GPU if there is room,
+        runtime/zero/stage_1_and_2.py).
         """
         job, machine = self.rank.job, self.machine
         loaded = machine.take_all(weights)
         if not job.deepspeed:
             return
-        machine.take(sum(weights))
-        machine.release(loaded)
+        stored = [each for each in self.parameters if each.weight >= SMALLEST_BYTES]
+        trained = [(key, each.weight) for key, each in zip(loaded, stored, strict=True) if each.trained]
+        machine.take_all([sum(weight for _, weight in trained)] if trained else [])
+        machine.release([key for key, _ in trained])
         if not self.flat_states:
             return
         if job.zero_stage == 3:

@@ -102,3 +102,10 @@ def test_adapters_under_deepspeed_have_an_fp32_copy_and_fp32_states() -> None:
     step = budget(2, 4, {}, {"lora": {"rank": 16}}).phases[-1]
     trained = 8 * 16 * (2 * 1024 + 1024 + 512)
     assert step.components.optimizer == pytest.approx(12 * trained / 4, rel=1e-6)
+
+
+@pytest.mark.parametrize("stage", [2, 3])
+def test_frozen_weights_are_not_put_together_under_deepspeed(stage: int) -> None:
+    """Only what is trained gets into flat buffers, so that no second copy of the rest stays in the cache."""
+    made = budget(stage, 4, {}, {"lora": {"rank": 16}})
+    assert made.peak.reserved_bytes < 1.25 * made.peak.allocated_bytes
