@@ -31,6 +31,8 @@ _JOINS = re.compile(
     r"|\b(cat|concat|concatenate|chain|from_iterable|extend|repeat|repeat_interleave|sum)\("
 )
 """In a collator: words of batches that hold several sequences for each example, and what joins sequences."""
+_PADS = re.compile(r"(?i)(torch\.|np\.)?(cat|concat|concatenate)\([^a-z].*(pad|remainder|zeros|ones|full|fill)")
+"""A call that joins a sequence with its padding."""
 
 
 class Arguments(Record):
@@ -275,9 +277,19 @@ def _doubt_collator(call: Call, name: str) -> None:
     if node is not None and _stacks_once(node):
         return
     if node is not None or value is UNKNOWN or (dot and root not in LIBRARIES):
-        asks = node is not None and _JOINS.search(ast.unparse(node)) is not None
+        asks = node is not None and _JOINS.search(_without_padding(node)) is not None
         sentence = f"{call.shown(name)}: vramtop does not follow how many sequences it puts into a batch."
         call.doubt(sentence, key="training.sequences_per_example", asks=asks)
+
+
+def _without_padding(node: ast.AST) -> str:
+    """Return a collator's source without the calls that join a sequence with its padding."""
+    source = ast.unparse(node)
+    calls = (ast.unparse(each) for each in ast.walk(node) if isinstance(each, ast.Call))
+    for call in calls:
+        if _PADS.match(call):
+            source = source.replace(call, "")
+    return source
 
 
 def _stacks_once(node: ast.AST) -> bool:

@@ -58,6 +58,7 @@ def assumed(reading: JobReading) -> dict[str, str]:
         ),
         (SCRIPT + "import peft\npeft.prepare_model_for_kbit_training(model)\n", {}),
         (TRL, {}),
+        (TRL + "trl.DataCollatorForCompletionOnlyLM('x')\n", {"trl": "0.19", "transformers": "4.54"}),
         (TRL.replace("args=", "max_seq_length=512, args="), {"trl": "0.12", "transformers": "4.47"}),
         (TRL.replace("args=", "tokenizer=None, args="), {"trl": "0.15", "transformers": "4.50"}),
         (TRL.replace("'x')", "'x', max_seq_length=64)"), {"trl": "0.19", "transformers": "4.54"}),

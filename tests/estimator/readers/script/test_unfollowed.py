@@ -52,6 +52,14 @@ class Batches:
 PLAIN = COLLATOR.format(ids="[each['input_ids'] for each in features]")
 
 
+def test_a_collator_that_joins_padding_alone_asks_for_nothing(tmp_path: Path) -> None:
+    for joined, asks in (("torch.cat((each, remainder), 0)", False), ("torch.cat((each, other), 0)", True)):
+        text = f"def batches(features):\n    return torch.stack([{joined} for each in features])\n"
+        reading = read(tmp_path, script(before=text, more=", data_collator=batches"))
+        assert ("training.sequences_per_example" in reading.missing) == asks
+        assert warned(reading, "does not follow how many sequences") == 1
+
+
 @pytest.mark.parametrize(
     ("before", "value", "is_plain"),
     [
