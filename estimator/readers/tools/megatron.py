@@ -168,22 +168,11 @@ def _read_sharding(settings: LayeredSettings, findings: FindingCollector) -> boo
     if fsdp is not None:
         findings.record_from(fsdp, "parallel.strategy", "megatron-fsdp")
         record_arguments(library("megatron"), "fsdp", settings, findings)
-        _read_main_weights(settings, findings)
     elif torch_fsdp is not None:
         findings.record_from(torch_fsdp, "parallel.strategy", "fsdp2")
     elif distributed is not None:
         findings.record("parallel.strategy", "zero1", f"{distributed.origin}: optimizer states are sharded")
     return not (fsdp is None and torch_fsdp is None and distributed is None)
-
-
-def _read_main_weights(settings: LayeredSettings, findings: FindingCollector) -> None:
-    """Record whether Megatron-FSDP keeps main weights; ``auto`` is the model's own. A 16-bit copy is a doubt."""
-    dtype = settings.find("megatron_fsdp_main_params_dtype")
-    if dtype is not None and as_word(dtype) == "auto":
-        findings.record_from(dtype, "parallel.main_weights", False)
-    elif dtype is not None and as_word(dtype) in ("bf16", "fp16"):
-        sentence = f"{dtype.origin}: main weights are counted in fp32; they have 16 bits."
-        findings.mark_uncertain("parallel.main_weights", sentence, direction="less")
 
 
 def _record_replicas(program: Program, world: WorldSize, settings: LayeredSettings) -> None:

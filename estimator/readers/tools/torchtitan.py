@@ -9,13 +9,13 @@ from collections.abc import Mapping
 
 from ...common.records import replace
 from ...job.rules.strategies import DTYPE_NAMES
-from ..arguments.table import doubt_arguments, library, record_arguments, record_word
+from ..arguments.table import doubt_arguments, library, record_arguments
 from ..program.program import Program
 from ..source.evidence import MODEL_STATES, FindingCollector, JobReading
-from ..source.settings import LayeredSettings, Setting, as_int, as_word, is_open
+from ..source.settings import LayeredSettings, Setting, SettingsLayer, as_int, as_word, is_open
 from ..trainer.unread_settings import warn_of_unread
 from .shared.own_loop import folder_id, record_optimizer, record_ranks, world_of_tool
-from .shared.settings_files import tool_settings
+from .shared.settings_files import tool_layers
 from .shared.tool import has_any, has_paths, known_tool
 
 _CHECKPOINTING_WORD = re.compile(r"activation[-_]checkpoint:([\w-]+)")
@@ -27,31 +27,30 @@ def read(program: Program) -> JobReading:
     """Return the job of a torchtitan configuration."""
     checkpointing, program = _split_checkpointing_word(program)
     findings = program.findings
-    settings = tool_settings(program, "job.config_file")  # --config names a function, --module its package
+    # --config names a function, --module its package
+    settings = LayeredSettings(checkpointing, *tool_layers(program, "job.config_file"))
     findings.record("training.framework", "torchtitan", "the program is torchtitan")
     _read_model(program, settings)
     _read_batch(settings, findings)
     _read_precision(settings, findings)
     _read_optimizer(program, settings)
-    _read_checkpointing(settings, checkpointing, findings)
     record_arguments(library("torchtitan"), "step", settings, findings)
     doubt_arguments(library("torchtitan"), "all", settings, findings)
-    _read_float8(settings, findings)
     _read_parallel(program, settings)
-    _doubt_function(settings, findings, states_mode=checkpointing is not None)
+    _doubt_function(settings, findings)
     warn_of_unread(settings, findings)
     return findings.build()
 
 
-def _split_checkpointing_word(program: Program) -> tuple[Setting | None, Program]:
+def _split_checkpointing_word(program: Program) -> tuple[SettingsLayer, Program]:
     """Return the mode in ``activation-checkpoint:full``, the syntax since 2026-02, and the program without it."""
     words = program.launch.arguments
     found = next((match for word in words if (match := _CHECKPOINTING_WORD.fullmatch(word))), None)
     if found is None:
-        return None, program
+        return {}, program
     others = tuple(word for word in words if word != found[0])
     mode = Setting(value=found[1].replace("-", "_"), origin=f"{found[0]} on the command line")
-    return mode, replace(program, launch=replace(program.launch, arguments=others))
+    return {"activation_checkpoint.mode": mode}, replace(program, launch=replace(program.launch, arguments=others))
 
 
 def _read_model(program: Program, settings: LayeredSettings) -> None:
@@ -130,25 +129,7 @@ def _read_optimizer(program: Program, settings: LayeredSettings) -> None:
     record_optimizer(program, settings, setting, fused=word == "fused", foreach=word == "foreach")
 
 
-def _read_checkpointing(settings: LayeredSettings, mode: Setting | None, findings: FindingCollector) -> None:
-    key = "training.activation_checkpointing"
-    mode = mode or settings.find("activation_checkpoint.mode")
-    mode = mode or Setting.default("selective", "torchtitan's default activation_checkpoint.mode")
-    option = settings.find("activation_checkpoint.selective_ac_option")
-    if as_word(mode) == "memory_budget":
-        sentence = f"{mode.origin}: a memory budget is counted as selective checkpointing."
-        findings.mark_uncertain(key, sentence)
-        findings.infer(key, "selective", mode.origin)
-        return
-    record_word(findings, key, mode, {name: name for name in ("none", "selective", "full")})
-    if as_word(mode) == "selective" and option is not None and as_word(option) != "op":
-        sentence = (
-            f"{option.origin}: every {option.value}th layer is checkpointed; the figure assumes a choice by operation."
-        )
-        findings.mark_uncertain(key, sentence)
-
-
-def _doubt_function(settings: LayeredSettings, findings: FindingCollector, *, states_mode: bool) -> None:
+def _doubt_function(settings: LayeredSettings, findings: FindingCollector) -> None:
     """Warn where ``--config`` names a Python function: what no flag states has the function's values, not defaults."""
     function, file = settings.find("config"), settings.find("job.config_file")
     if function is None or file is not None or str(function.value).endswith(".toml"):
@@ -157,21 +138,12 @@ def _doubt_function(settings: LayeredSettings, findings: FindingCollector, *, st
         f"{function.origin}: {function.value} is a Python function, which vramtop does not read; defaults are assumed."
     )
     findings.doubt(sentence, "less", "logits", unless="training.loss")  # some chunk their loss
-    if not states_mode and settings.find("activation_checkpoint.mode") is None:
+    if settings.find("activation_checkpoint.mode") is None:
         findings.add_uncertainty("either", "activations", unless="training.activation_checkpointing")
     if settings.find("parallelism.tensor_parallel_degree") is None:
         findings.add_uncertainty("less", *MODEL_STATES, unless="parallel.tensor")
     if settings.find("model.converters") is None:
         findings.add_uncertainty("less", "weights")  # 8-bit or 4-bit layers
-
-
-def _read_float8(settings: LayeredSettings, findings: FindingCollector) -> None:
-    """Warn of float8, which is a converter of the model; its options alone have no effect."""
-    converters = settings.find("model.converters")
-    if converters is not None and any(word in str(converters.value) for word in ("float8", "mx")):
-        findings.warn(f"{converters.origin}: 8-bit linear layers are counted in bf16.")
-        findings.add_uncertainty("more", "weights")  # copies in 8 bits
-        findings.add_uncertainty("less", "activations")
 
 
 def _read_parallel(program: Program, settings: LayeredSettings) -> None:
@@ -184,14 +156,9 @@ def _read_parallel(program: Program, settings: LayeredSettings) -> None:
     elif (as_int(copies) or 1) > 1 and copies is not None:
         findings.record_from(copies, "parallel.strategy", "ddp")
     record_ranks(program, world, settings, library("torchtitan"), shard)
-    splits_tensors = (as_int(tensor) or 1) > 1
-    if tensor is not None and splits_tensors:
+    if tensor is not None and (as_int(tensor) or 1) > 1:
         origin = f"{tensor.origin}: torchtitan's tensor parallelism also splits norms and residuals"
         findings.infer("parallel.sequence_parallel", True, origin)
-    whole_loss = settings.find_true("parallelism.disable_loss_parallel")
-    if whole_loss is not None and splits_tensors:
-        findings.warn(f"{whole_loss.origin}: the loss is assumed to be split over the tensor-parallel ranks.")
-        findings.add_uncertainty("more", "logits")
     _read_resharding(settings, stages, findings)
 
 

@@ -46,7 +46,7 @@ def read_lora(inputs: TrainerInputs, default_targets: Setting | None, findings: 
     rank = rank or Setting.default(16 if inputs.method else 8, "the default rank")
     findings.record_count("lora.rank", rank)
     targets = find(*_TARGET_NAMES)
-    _read_targets(targets, default_targets, findings)
+    read_targets(targets, default_targets, findings)
     if enabled is None and targets is None and inputs.is_script:
         sentence = f"{rank.origin} is the only adapter setting: the adapted layers are not known."
         findings.mark_uncertain("lora.targets", sentence)
@@ -86,7 +86,8 @@ def _quantization(settings: LayeredSettings) -> Setting | None:
     return eight.with_value("int8") if eight is not None else None
 
 
-def _read_targets(setting: Setting | None, default: Setting | None, findings: FindingCollector) -> None:
+def read_targets(setting: Setting | None, default: Setting | None, findings: FindingCollector) -> None:
+    """Record the layers that adapters are for, by a list or text of their names; ask for them where it has patterns."""
     names: Any = setting.value if setting is not None else None
     if isinstance(names, str):
         words = names.removeprefix("[").removesuffix("]").split(",")  # fire takes [q_proj,v_proj] for a list

@@ -6,11 +6,12 @@ Names and meanings: ``nemo_automodel/recipes``, ``_transformers`` and ``componen
 from functools import partial
 
 from ....common.errors import CannotTellError
-from ...arguments.table import doubt_arguments, library, record_arguments
+from ...arguments.table import doubt_arguments, library, record_arguments, record_word
 from ...program.program import Program
 from ...source.evidence import FindingCollector, JobReading
 from ...source.settings import LayeredSettings, Setting, as_bool, as_int, as_word
 from ...source.versions import version_tuple
+from ...trainer.lora import read_targets
 from ...trainer.unread_settings import warn_of_unread
 from ..shared.own_loop import folder_id, record_optimizer
 from ..shared.settings_files import tool_settings
@@ -67,11 +68,8 @@ def _read_model(program: Program, settings: LayeredSettings) -> None:
     if packed is not None and str(packed.value) != "0" and as_int(settings.find("distributed.cp_size")) in (None, 1):
         findings.record_from(packed, "model.attention", "flash_attention_2")  # kernel_patches.py asserts it
     attention = settings.find("model.attn_implementation", "model.backend.attn")
-    if attention is not None and as_word(attention) in _ATTENTION:
-        findings.record_from(attention, "model.attention", as_word(attention))
-    elif attention is not None:
-        sentence = f"{attention.origin}: attention {attention.value!r} is not supported; sdpa is assumed."
-        findings.mark_uncertain("model.attention", sentence)
+    if attention is not None:
+        record_word(findings, "model.attention", attention, {name: name for name in _ATTENTION})
     origin = "not set; FlashAttention 2, the default if it is installed, needs the same memory"
     findings.infer("model.attention", "sdpa", origin)
 
@@ -103,8 +101,10 @@ def _read_adapters(settings: LayeredSettings, findings: FindingCollector) -> Non
     modules, all_linear = settings.find("peft.target_modules"), settings.find_true("peft.match_all_linear")
     if all_linear is not None:
         findings.record_from(all_linear, "lora.targets", "all-linear")
-    elif modules is not None:
-        _read_targets(modules, findings)
+    elif modules is not None:  # patterns: ``*_proj`` is every projection of a block, ``*.q_proj`` the one named so
+        patterns = modules.value if isinstance(modules.value, list) else [modules.value]
+        names = [str(pattern).rpartition(".")[2] for pattern in patterns]
+        read_targets(modules.with_value("all-linear" if names == ["*_proj"] else names), None, findings)
     dropout = settings.find("peft.dropout") or Setting.default(0.0, "Automodel's default peft.dropout")
     findings.record_dropout(dropout)  # of the input or of the output, as dropout_position says
     four, eight = settings.find_true("quantization.load_in_4bit"), settings.find_true("quantization.load_in_8bit")
@@ -113,21 +113,6 @@ def _read_adapters(settings: LayeredSettings, findings: FindingCollector) -> Non
         findings.record_from(four, "lora.quantization", "nf4-double" if double else "nf4")
     elif eight is not None:
         findings.record_from(eight, "lora.quantization", "int8")
-
-
-def _read_targets(modules: Setting, findings: FindingCollector) -> None:
-    """Record names, which may be patterns: ``*_proj`` is every projection of a block, ``*.q_proj`` the one named so."""
-    patterns = modules.value if isinstance(modules.value, list) else [modules.value]
-    names = [str(pattern).rpartition(".")[2] for pattern in patterns]
-    if names == ["*_proj"]:
-        findings.record_from(modules, "lora.targets", "all-linear")
-    elif any("*" in name for name in names):
-        findings.warn(
-            f"{modules.origin}: the pattern {modules.value} is not understood; give lora.targets as a list of names."
-        )
-        findings.require("lora.targets")
-    else:
-        findings.record_from(modules, "lora.targets", names)
 
 
 _IN_PLACE = ("teparallelcrossentropy",)
