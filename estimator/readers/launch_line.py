@@ -21,6 +21,7 @@ from .program.world_size import read_world_size
 from .script.options import MEMORY_ARGUMENTS
 from .script.script_settings import ScriptSettings, read_script
 from .script.training import SIZE_ARGUMENTS
+from .script.values import UNKNOWN
 from .source.data_files import layer_from_table, read_table
 from .source.evidence import MODEL_STATES, VERSION_NOT_KNOWN, Component, FindingCollector, JobReading
 from .source.filesystem_view import FilesystemView
@@ -29,7 +30,7 @@ from .source.notebooks import NotebookCode
 from .source.old_calls import assumed_versions
 from .source.settings import UNKNOWN_TABLE, LayeredSettings, Setting, SettingsLayer, as_int
 from .source.shell_script import ScriptLaunch, read_shell_script
-from .source.versions import AssumedVersion, transformers_defaults, version_tuple
+from .source.versions import AssumedVersion, is_at_least, transformers_defaults, version_tuple
 from .started_tool import find_started_tool
 from .tools.tool_registry import find_tool_by_launch, parse_launch, split_launch_line
 from .trainer.trained_model import base_of_adapters, known_config
@@ -47,6 +48,8 @@ _SPLIT_BATCHES = (
 )
 _PARTS: tuple[Component, ...] = (*MODEL_STATES, "activations", "logits")
 """What a script that is not read may decide."""
+_LEAVES_FOUR_BITS = (5, 8)
+"""A version of transformers after which the Trainer wraps no model of 4 bits."""
 _MAX_NAMES = 3
 _NO_PROGRAMS = ("pip", "venv", "build", "torch.utils.collect_env", "json.tool", "huggingface_hub")
 """Modules that a shell script may run before it trains."""
@@ -291,8 +294,7 @@ def _read_devices(program: Program, script: ScriptSettings, launched: Sequence[S
     ranks = as_int(read_world_size(program.launcher, LayeredSettings(*launched), program.environ).ranks) or 1
     found = choice_of_script(script.visible_devices, script.device, program.findings.devices, ranks)
     program.findings.devices = found
-    by_trainer = script.trains_with_trainer and "device_map" not in script.written
-    is_alone = ranks == 1 and not program.launch.launchers and by_trainer
+    is_alone = ranks == 1 and not program.launch.launchers and _may_be_wrapped(script, program.versions)
     program.findings.splits_batches = is_alone and found is None
     if is_alone and found is not None and found.index is None:
         count = len([each for each in (found.visible or "").split(",") if each.strip()])
@@ -300,6 +302,22 @@ def _read_devices(program: Program, script: ScriptSettings, launched: Sequence[S
             program.findings.doubt(
                 _SPLIT_BATCHES.format(origin=found.origin, count=count), "either", *get_args(Component)
             )
+
+
+def _may_be_wrapped(script: ScriptSettings, versions: Mapping[str, str]) -> bool:
+    """Return True if transformers' Trainer wraps its model in nn.DataParallel where one process has several GPUs.
+
+    It does not if the model lies on another GPU than the first or on several, if it has 8 bits, or 4 since pull request
+    45407 of April 2026; nor with unsloth's adapters, which say that it has 8 bits.
+    """
+    settings = LayeredSettings(script.assigned, script.written, script.hints)
+    rule = settings.find("device_map")
+    device = rule.value if rule is not None else 0
+    device = device[""] if isinstance(device, dict) and [*device] == [""] else device
+    on_first = device is UNKNOWN or device in (0, "cuda", "cuda:0")
+    four = settings.is_true("load_in_4bit") and is_at_least("transformers", _LEAVES_FOUR_BITS, versions)
+    by_unsloth = settings.is_true("script_unsloth") and settings.is_true("use_peft")
+    return script.trains_with_trainer and on_first and not (four or by_unsloth or settings.is_true("load_in_8bit"))
 
 
 def _unread_flags(flags: SettingsLayer, script: ScriptSettings) -> SettingsLayer:

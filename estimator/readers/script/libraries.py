@@ -122,7 +122,8 @@ def _unknown(call: Call) -> Any:
         return call.doubt(f"{name}(...) keeps an average of the weights, which is not counted.", key="other_models")
     if call.receiver is UNKNOWN and name in _MATTER:
         call.doubt(f"{short_text(call.node)}: of what is not known.")
-    is_trusted = root in _TRUSTED and not is_own and call.receiver is None
+    is_pythons = "." in call.path and root in sys.stdlib_module_names and not models
+    is_trusted = (root in _TRUSTED or is_pythons) and not is_own and call.receiver is None
     if is_trusted or _HARMLESS.fullmatch(name) or (not models and _OF_DATA.search(name)):
         return UNKNOWN
     _doubt_unknown(call, name, models, is_own=is_own)

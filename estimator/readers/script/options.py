@@ -340,7 +340,7 @@ def _parse_library_class(name: str, call: Call) -> Parsed:
     notes.called.add(name)
     if name == "ModelConfig":
         return Parsed(options, None, {**scripts().defaults("model"), **argument_defaults(notes.versions)})
-    given = {*options.given} - {*options.declared}
+    given = [each for each in options.given if each not in options.declared]
     for pair in (("transformers", "TrainingArguments"), ("trl", name)):
         for row, option in old_arguments(*pair, given):
             notes.old_calls.setdefault(row, options.given[option].origin)

@@ -62,3 +62,35 @@ def test_ranks_place_no_modules(tmp_path: Path) -> None:
     line = "torchrun --nproc_per_node 2 train.py"
     reading = read_launch(shlex.split(line), environ={"CUDA_VISIBLE_DEVICES": "0,1"}, cwd=tmp_path, versions={})
     assert reading.value("parallel.device_map") is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "transformers", "splits"),
+    [
+        ("", "5.23", True),
+        ('device_map={"": 0}', "5.23", True),
+        ('device_map={"": int(os.environ.get("LOCAL_RANK") or 0)}', "5.23", True),
+        ('device_map="cuda:0"', "5.23", True),
+        ('device_map="cuda:1"', "5.23", False),
+        ('device_map="auto"', "5.23", False),
+        ("load_in_8bit=True", "4.40", False),
+        ("load_in_4bit=True", "4.40", True),
+        ("load_in_4bit=True", "5.23", False),
+    ],
+)
+def test_one_process_may_wrap_its_model(tmp_path: Path, arguments: str, transformers: str, splits: bool) -> None:
+    text = "import os\nfrom transformers import AutoModelForCausalLM, Trainer, TrainingArguments\n"
+    text += f"model = AutoModelForCausalLM.from_pretrained('gpt2', {arguments})\n"
+    text += "Trainer(model=model, args=TrainingArguments('o')).train()\n"
+    (tmp_path / "train.py").write_text(text)
+    versions = {"transformers": transformers}
+    reading = read_launch(["python", "train.py"], environ={}, cwd=tmp_path, versions=versions)
+    assert reading.splits_batches == splits
+
+
+def test_adapters_of_unsloth_are_not_wrapped(tmp_path: Path) -> None:
+    text = "from trl import SFTTrainer\nfrom unsloth import FastModel\n"
+    text += "model, tokenizer = FastModel.from_pretrained('gpt2', load_in_4bit=False)\n"
+    text += "model = FastModel.get_peft_model(model, r=4)\nSFTTrainer(model=model).train()\n"
+    (tmp_path / "train.py").write_text(text)
+    assert not read_launch(["python", "train.py"], environ={}, cwd=tmp_path, versions={}).splits_batches

@@ -52,6 +52,11 @@ class Batches:
 PLAIN = COLLATOR.format(ids="[each['input_ids'] for each in features]")
 
 
+def test_functions_of_pythons_own_modules_are_no_doubt(tmp_path: Path) -> None:
+    before = "import dataclasses\nfrom copy import copy\nshown = vars(copy(args)), dataclasses.asdict(options)\n"
+    assert not unsure(read(tmp_path, script(before=before)))
+
+
 def test_a_collator_that_joins_padding_alone_asks_for_nothing(tmp_path: Path) -> None:
     for joined, asks in (("torch.cat((each, remainder), 0)", False), ("torch.cat((each, other), 0)", True)):
         text = f"def batches(features):\n    return torch.stack([{joined} for each in features])\n"
