@@ -219,6 +219,10 @@ def _read_own_script(program: Program) -> JobReading:
     given = {**files, **flags}
     launched = accelerate_layers(program, files)
     script = _read_script(program, given, notebook, launched)
+    if script.options_file is not None and not files:
+        files = _table_layer(program, script.options_file, opened)
+        given = {**files, **flags}
+        script = _read_script(program, given, notebook, launched)
     if (spelled := _spell_out(program, flags, script)) != flags:
         flags, given = spelled, {**files, **spelled}
         script = _read_script(program, given, notebook, launched)
@@ -398,8 +402,10 @@ def _config_layer(
     """Return the file that the program itself reads: ``--config x.yaml``, or the only word before its flags."""
     named = flags.get("config") if program.launch.trl_command or "config" in flags else None
     name = str(named.value) if named is not None else words[0] if len(words) == 1 else ""
-    if not name.endswith((".yaml", ".yml", ".json")):
-        return {}
+    return _table_layer(program, name, opened) if name.endswith((".yaml", ".yml", ".json")) else {}
+
+
+def _table_layer(program: Program, name: str, opened: set[Path]) -> dict[str, Setting]:
     path = program.filesystem.resolve(name)
     opened.add(path)
     try:

@@ -5,6 +5,7 @@ import itertools
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import PurePath
 from typing import Any
 
 import msgspec
@@ -52,6 +53,8 @@ class Options:
         """Names of the declared options, which the command line may abbreviate as argparse allows."""
         self.is_open = False
         """It has options besides, or its parser takes what it does not know."""
+        self.file: str | None = None
+        """The file that its parser takes the options from, in place of the command line."""
         self.abbreviates = True
         """Its parser takes abbreviations."""
         self.used: set[str] = set()
@@ -86,6 +89,10 @@ class Options:
         if declared is None or declared.default is UNKNOWN:
             return None
         return Setting(value=declared.default, origin=declared.origin)
+
+    def has_file(self, path: str) -> bool:
+        """Return True if the settings of a file are among the given options."""
+        return any(each.origin.startswith(f"{PurePath(path).name}: ") for each in self.given.values())
 
     def add_argument(self, call: Call) -> None:
         """Declare ``parser.add_argument("--batch", type=int, default=4)``."""
@@ -292,7 +299,10 @@ class Parser(Thing):
         own_words = call.args and call.name.startswith("parse_args")  # words in place of the command line
         self._options.used |= {"config"} if call.name == "parse_args_and_config" else set()
         is_file = call.name in ("parse_json_file", "parse_yaml_file")
-        is_given = call.value(0, "json_file", "yaml_file") in call.run.argv[1:2]  # whose settings are options already
+        path = call.value(0, "json_file", "yaml_file")
+        is_given = isinstance(path, str) and self._options.has_file(path)
+        if is_file and isinstance(path, str):
+            self._options.file = path
         if own_words or (is_file and not is_given) or call.name == "parse_dict":
             self._options.is_open = True
             call.doubt(f"vramtop does not follow where {call.name}(...) gets its options; flags are counted.")

@@ -78,6 +78,8 @@ class ScriptSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Names that its command line may have, and may abbreviate as argparse allows."""
     read_options: frozenset[str] | None = None
     """All options that it reads; None: not known."""
+    options_file: str | None = None
+    """The file that its parser takes the options from."""
     unresolved: Mapping[str, str] = msgspec.field(default_factory=dict)
     """Arguments whose values are known only when the script runs, each with a sentence."""
     unknown_trainer: str | None = None
@@ -274,6 +276,7 @@ def _settings(tree: ast.Module, reader: Reader) -> ScriptSettings:
         understood=frozenset({*used, *(f"no_{each}" for each in used)}),
         unused=frozenset(unused | passed_over | no_lengths),
         passed_over=frozenset(passed_over & options.given.keys()),
+        options_file=options.file,
         option_names=frozenset(options.names) if options.abbreviates else frozenset(),
         read_options=None if is_open else frozenset({*options.names, *options.declared, *options.used}),
         unresolved={

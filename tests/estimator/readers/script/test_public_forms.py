@@ -234,6 +234,25 @@ def test_weights_as_stored_are_no_doubt_beside_four_bits(tmp_path: Path) -> None
     assert not any("loaded as stored" in each for each in reading.warnings)
 
 
+def test_the_file_that_a_parser_reads_in_place_of_the_command_line(tmp_path: Path) -> None:
+    values = {"model_name_or_path": "gpt2", "per_device_train_batch_size": 3, "max_seq_length": 256, "output_dir": "o"}
+    (tmp_path / "a.json").write_text(json.dumps(values))
+    text = f"""
+from component import Own
+parser = argparse.ArgumentParser()
+parser.add_argument("--train_args_file", default="a.json")
+own, args = HfArgumentParser((Own, TrainingArguments)).parse_json_file(json_file=parser.parse_args().train_args_file)
+model = AutoModelForCausalLM.from_pretrained(own.model_name_or_path)
+{TRAIN}"""
+    for words in ((), ("--train_args_file", "a.json")):
+        reading = read(tmp_path, text, *words)
+        keys = ("model.id", "training.micro_batch", "training.sequence_length")
+        assert [reading.value(key) for key in keys] == ["gpt2", 3, 256]
+        assert not any("gets its options" in each for each in reading.warnings)
+    absent = read(tmp_path, text, "--train_args_file", "b.json")
+    assert any("gets its options" in each for each in absent.warnings)
+
+
 def test_a_list_that_fire_takes_is_one(tmp_path: Path) -> None:
     text = f"""
 import fire
