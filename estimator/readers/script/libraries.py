@@ -13,7 +13,7 @@ from ..source.settings import Setting
 from ..source.versions import AssumedVersion
 from ..trl.methods import method_of_class
 from .configs import CONFIG_DEFAULTS, LENGTH_ARGUMENTS, ModelConfig
-from .model_calls import MODEL_CALLS, config_class, from_class, is_model_class, loads_model
+from .model_calls import MODEL_CALLS, config_class, from_class, is_model_class, load_own_class, loads_model
 from .models import AdapterConfig, Model, is_adapter_config, models_in
 from .notes import Notes
 from .options import LIBRARIES, TRAINING_CONFIG, Parsed, Parser, field, run_function
@@ -73,7 +73,7 @@ def call_library(call: Call) -> Any:
     if not ("." in call.path and root not in ("trl", "transformers", "unsloth") and method_of_class(call.name)):
         notes.called.add(call.name)
     if root in notes.own_modules:
-        return _unknown(call)
+        return load_own_class(call) if call.name == "from_pretrained" and is_model_class(call.owner) else _unknown(call)
     handler = (_CALLS.get(call.path) if call.receiver is None else None) or _CALLS.get(f"*.{call.name}")
     return handler(call) if handler is not None else _by_pattern(call) if call.receiver is None else _unknown(call)
 
@@ -97,7 +97,7 @@ def _by_pattern(call: Call) -> Any:
         handler = config_class
     elif is_model_class(name):
         handler = from_class
-    elif name.startswith("apply_liger_kernel_to_"):
+    elif name.lstrip("_").startswith("apply_liger_kernel_to_"):
         handler = _liger
     return handler(call)
 
