@@ -17,6 +17,7 @@ from .values import UNKNOWN, Call, plain, short_text
 _QUANTIZATION_ARGUMENTS = ("load_in_4bit", "load_in_8bit", "bnb_4bit_quant_type", "bnb_4bit_use_double_quant")
 _UNSLOTH_CLASSES = ("FastLanguageModel", "FastModel", "FastVisionModel", "FastTextModel")
 _UNSLOTH_OTHER_PRECISIONS = ("load_in_8bit", "load_in_16bit", "load_in_fp8", "full_finetuning")
+_MLP = ("gate_proj", "up_proj", "down_proj")
 _QUANTIZED_NAME = re.compile(r"(?i)gptq|awq|bnb|hqq|int[48]|[48]-?bit|fp8")
 _DROPOUT = 0.05
 """``lora_dropout`` of TRL's ModelConfig."""
@@ -43,16 +44,34 @@ def _get_peft_model(call: Call) -> Any:
             model.put("activation_offloading", True, call, text)
     if call.owner in _UNSLOTH_CLASSES:
         hints = {"lora_r": 16, "activation_checkpointing": True, "lora_target_modules": "all-linear"}
-        hints["lora_adapter_dtype"] = "float32"
+        hints |= {"lora_adapter_dtype": "float32", "liger_kernel_config": _mlp_kernels(_fuses_mlp(call))}
         hints |= {"activation_offloading": True} if "use_gradient_checkpointing" not in call.kwargs else {}
         model.hints |= {name: Setting.default(value, "unsloth's default") for name, value in hints.items()}
     call.notes.models = [each for each in call.notes.models if each is not model] + [model]
     return model
 
 
+def _fuses_mlp(call: Call) -> bool:
+    """Return True if unsloth computes MLPs by a kernel of its own: beside plain adapters of all of their layers.
+
+    Source: ``patch_peft_model`` in unsloth's ``models/llama.py``, of 2024 and 2025.
+    """
+    targets = call.value(None, "target_modules")
+    is_whole = targets in (None, "all-linear") or (isinstance(targets, list) and {*_MLP} <= {*map(str, targets)})
+    plain_adapters = (
+        call.value(None, "lora_dropout", default=0) == 0 and call.value(None, "bias", default="none") == "none"
+    )
+    return is_whole and plain_adapters and call.value(None, "use_dora", default=False) is False
+
+
+def _mlp_kernels(on: bool) -> dict[str, bool]:
+    return dict.fromkeys(("swiglu", "geglu"), on)
+
+
 def _hint_unsloth_loading(model: Model, call: Call) -> None:
     """Assume 4 bits unless set otherwise, and a loss that makes no logits (unsloth's ``loader.py``)."""
     hints: dict[str, Any] = {"use_liger_kernel": True, "bnb_4bit_use_double_quant": True, "kbit_preparation": False}
+    hints["liger_kernel_config"] = _mlp_kernels(False)
     if call.value(None, "dtype") is None:
         hints["dtype"] = "bfloat16"  # where the GPU has it
     perhaps_on = {name for name, value in call.kwargs.items() if value is True or plain(value) is UNKNOWN}

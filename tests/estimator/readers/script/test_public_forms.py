@@ -271,6 +271,24 @@ def test_liger_kernels_of_a_call(tmp_path: Path, how: str) -> None:
     assert reading.value("training.loss") == "fused-linear"
 
 
+@pytest.mark.parametrize(
+    ("arguments", "fused"),
+    [
+        ("", True),
+        ("lora_dropout=0, bias='none'", True),
+        ("lora_dropout=0.05", False),
+        ("bias='all'", False),
+        ("target_modules=['q_proj', 'v_proj']", False),
+        (None, False),
+    ],
+)
+def test_unsloth_fuses_the_mlp_beside_plain_adapters(tmp_path: Path, arguments: str | None, fused: bool) -> None:
+    text = "from unsloth import FastModel\nmodel, tokenizer = FastModel.from_pretrained('Qwen/Qwen2.5-1.5B')\n"
+    text += f"model = FastModel.get_peft_model(model, {arguments})\n" if arguments is not None else ""
+    reading = read(tmp_path, f"{text}SFTTrainer(model=model, args=SFTConfig('o')).train()\n")
+    assert reading.value("training.fused_kernels") == ["norm", *(["mlp"] if fused else []), "rope"]
+
+
 def test_a_list_that_fire_takes_is_one(tmp_path: Path) -> None:
     text = f"""
 import fire
