@@ -39,7 +39,8 @@ def read(program: Program) -> JobReading:
     defaults = {
         **transformers_defaults(program.versions),
         **table.defaults("all"),
-        "per_device_eval_batch_size": settings.find("eval_batch_size") or Setting.default(1, "as in training"),
+        "per_device_eval_batch_size": settings.find("eval_batch_size", "micro_batch_size")
+        or Setting.default(1, "axolotl's default micro_batch_size"),
         **_quantization(settings),
         **_adapter_types(settings),
         **_trl_defaults(program, settings),

@@ -11,6 +11,7 @@ from ..source.data_files import NULL_IS_WRONG, layer_from_table, table_of_settin
 from ..source.evidence import FindingCollector
 from ..source.filesystem_view import FilesystemView
 from ..source.settings import LayeredSettings, Setting, as_bool, as_int, as_word
+from ..source.versions import is_at_least
 from ..trl.liger import read_liger
 from .optimizer import read_optimizer
 from .trainer_inputs import TrainerInputs
@@ -45,9 +46,23 @@ def read_step(inputs: TrainerInputs, findings: FindingCollector) -> None:
         trainer.read_loss(own_loss=inputs.own_loss, version_known=inputs.trl_unknown is None)
     elif (liger := read_liger(inputs.settings, findings)) is not None:
         findings.record_from(liger, "training.loss", "fused-linear")
+    _doubt_logits_of_evaluation(inputs, findings)
     if inputs.method is not None and inputs.trl is None:
         findings.warn(f"TRL's method {inputs.method} is not supported: its additional models are not counted.")
         findings.add_uncertainty("more", "weights", "activations", "logits")
+
+
+def _doubt_logits_of_evaluation(inputs: TrainerInputs, findings: FindingCollector) -> None:
+    """Doubt an evaluation with Liger-Kernel, whose forward pass leaves out the logits in training only.
+
+    TRL's SFTTrainer asks it to do so in evaluation too since 0.29; unsloth, which uses it unasked, has its own loss.
+    """
+    loss, liger = findings.get("training.loss"), inputs.settings.find_true("use_liger_kernel", "use_liger")
+    asks = inputs.method == "sft" and is_at_least("trl", (0, 29), inputs.versions)
+    fused = loss is not None and loss.value == "fused-linear" and liger is not None and liger.written
+    if liger is not None and fused and not asks and findings.get("training.evaluation_batch") is not None:
+        sentence = f"{liger.origin}: Liger-Kernel computes all logits in evaluation, which are not counted."
+        findings.doubt(sentence, "more", "logits", unless="training.evaluation_batch")
 
 
 def _accumulation(inputs: TrainerInputs) -> Setting | None:

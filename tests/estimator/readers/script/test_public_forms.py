@@ -289,6 +289,14 @@ def test_unsloth_fuses_the_mlp_beside_plain_adapters(tmp_path: Path, arguments: 
     assert reading.value("training.fused_kernels") == ["norm", *(["mlp"] if fused else []), "rope"]
 
 
+@pytest.mark.parametrize(
+    ("more", "doubted"), [("", False), (", eval_strategy='steps'", True), (", eval_strategy='no'", False)]
+)
+def test_evaluation_with_liger_is_doubted(tmp_path: Path, more: str, doubted: bool) -> None:
+    text = LOAD + ARGUMENTS.replace("2)", f"2, use_liger_kernel=True{more})") + TRAIN
+    assert any("all logits in evaluation" in each for each in read(tmp_path, text).warnings) == doubted
+
+
 def test_a_list_that_fire_takes_is_one(tmp_path: Path) -> None:
     text = f"""
 import fire

@@ -344,6 +344,11 @@ def test_axolotl_adds_all_linear_layers_to_those_that_are_named(read: Read) -> N
     assert read("axolotl train x.yaml", text).value("lora.targets") == "all-linear"
 
 
+def test_axolotl_evaluates_as_many_sequences_as_it_trains(read: Read) -> None:
+    reading = read("axolotl train x.yaml", f"{AXOLOTL}val_set_size: 0.1\n")
+    assert found(reading, "training.micro_batch", "training.evaluation_batch") == (2, 2)
+
+
 def test_axolotl_alone_under_torchrun_doubts_further_gpus(read: Read) -> None:
     line = "torchrun --nproc_per_node {} -m axolotl.cli.train x.yaml"
     assert "which accelerate refuses" in str(read(line.format(1), AXOLOTL).more_gpus)
