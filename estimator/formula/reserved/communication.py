@@ -8,8 +8,7 @@ from collections.abc import Sequence
 
 from ...job.rules.buffer_sizes import BUCKET_BYTES, FIRST_BUCKET_BYTES
 from ..rank_memory import RankMemory
-from .machine import Machine
-from .recorder import SMALLEST_BYTES
+from .machine import SMALLEST_BYTES, Machine
 from .stored_parameters import StoredParameter
 
 
