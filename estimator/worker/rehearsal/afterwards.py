@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 _BATCHES = 5
 """Batches that a data loader gives after the steps if no backward pass follows: those of an evaluation."""
+_AHEAD = 2
+"""Batches that a data loader may give before the first backward pass."""
 _LEAST_EVENTS = 20_000
 """Allocations and releases after the steps that are always allowed; more if the program had more until then."""
 _CHEAP_EVENTS = 20_000
@@ -79,6 +81,12 @@ class Afterwards:
         """Numbers of events at the starts of evaluations and checkpoints that follow a step."""
         self._interrupted_at = -1
         """Number of steps at the latest of them."""
+        self._without_backward: int | None = None
+        """Backward passes before a data loader gave three batches without one between them: it may read one ahead."""
+        self._told_by_module: int | None = None
+        """Backward passes before the latest evaluation that a module's mode told."""
+        self._taken_at: list[int] = []
+        """Numbers of events at which a data loader gave batches without a backward pass between them."""
         self._batches_left: int | None = 0
         """Batches of evaluation that a data loader has not given; None: an unknown number."""
 
@@ -125,11 +133,18 @@ class Afterwards:
         self._mark(self._step_marks)
 
     def is_evaluation(self, module: Any, step: int) -> bool:
-        """Return True for a forward pass that steps do not have: without gradients, or in evaluation mode."""
+        """Return True for a forward pass that steps do not have: without gradients, in evaluation mode, or one of many.
+
+        Many are those of a data loader without a backward pass between them.
+        """
         trains = module.training and torch.is_grad_enabled()
         is_new = self._is_new((id(module), module.training, torch.is_grad_enabled()), step)
+        if self._without_backward == self.backward_passes:
+            self._interrupt()
+            return True
         if not is_new or trains:
             return False
+        self._told_by_module = self.backward_passes
         self._interrupt()
         if len(self._epoch_marks) == 1:
             self._mark(self._evaluation_marks)
@@ -188,6 +203,7 @@ class Afterwards:
                 self.has_ended_epoch = True
                 raise EpochEnds
             batch = take(self_)
+            self._note_batch(passes, given)
             self_._vramtop_seen = epoch, steps, passes, given + 1
             return batch
 
@@ -203,6 +219,16 @@ class Afterwards:
         yield batches, "__next__", take_or_end
         yield batches, "_reset", start_again
         yield DataLoader, "__init_subclass__", classmethod(wrap)
+
+    def _note_batch(self, passes: int, given: int) -> None:
+        """Note a batch of a data loader, which belongs to an evaluation if no backward pass follows it."""
+        if not given or passes != self.backward_passes:
+            self._taken_at, self._without_backward = [], None
+        self._mark(self._taken_at)
+        if self.has_begun and given >= _AHEAD and self._told_by_module != passes == self.backward_passes:
+            self._without_backward = passes
+            if len(self._epoch_marks) <= 1:
+                self._evaluation_marks = self._taken_at
 
     def _ending(self, iterate: Callable[..., Any]) -> Callable[..., Any]:
         """Wrap a data loader's own generator: it may keep what it reads over epochs, whose end is an error in it."""

@@ -269,3 +269,29 @@ for epoch in range(4):
     assert "24.0 GiB are full after about 3,9" in warning
     settled = rehearse([sys.executable, program(text.replace("LOSS", "loss.item()")), "cuda"])
     assert not settled.warnings
+
+
+def test_evaluation_in_training_mode_and_with_gradients_counts_all_of_its_batches(program) -> None:
+    text = """
+import sys, torch
+from torch.utils.data import DataLoader
+dev = sys.argv[1]
+net = torch.nn.Sequential(torch.nn.Linear(64, 1024), torch.nn.ReLU(), torch.nn.Linear(1024, 512)).to(dev)
+optimizer = torch.optim.Adam(net.parameters())
+item = (torch.ones(64),)
+for epoch in range(2):
+    for (x,) in DataLoader([item] * 640, 64):
+        optimizer.zero_grad()
+        net(x.to(dev)).square().mean().backward()
+        optimizer.step()
+    total = 0
+    for (x,) in DataLoader([item] * 12800, 640):
+        total += net(x.to(dev)).square().mean()
+    total = total.item()
+"""
+    name = program(text)
+    found = rehearse([sys.executable, name, "cuda"])
+    assert found.budget.peak.phase == "evaluation"
+    assert found.allocated_bytes - found.workspace_bytes == pytest.approx(real_peak(name), rel=0.02)
+    (warning,) = found.warnings
+    assert warning.endswith("counted for all batches.")
