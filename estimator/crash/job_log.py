@@ -62,6 +62,12 @@ _MAX_UNKNOWN = 8
 _MAX_TEXT = 300
 _FRAME = re.compile(r'\bFile "([^"]{1,500})", line (\d{1,9}), in (.{1,200})$')
 """Collectors of logs put a time before it, exception groups a line."""
+_OTHER_FRAME = re.compile(
+    r"[│|] +(?P<rich>\S{1,500}\.py):(?P<at>\d{1,9}) in (?P<name>\S{1,200})"
+    r"|^File (?P<ipython>\S{1,500}\.py):(?P<line>\d{1,9}), in (?P<function>[^\s(]{1,200})"
+    r"|^Cell (?P<cell>In ?\[\d{1,9}\]), line (?P<of>\d{1,9})"
+)
+"""Frames of rich, and of IPython."""
 _MESSAGE = re.compile(r"out of memory\b", re.IGNORECASE)
 _WITH_FIGURES = re.compile(
     r"[A-Za-z]{2,12} out of memory\. *(?:Tried to allocate|$)|MPS backend out of memory|allowed memory\. \(out"
@@ -84,7 +90,7 @@ _LAUNCH = re.compile(
 _MAX_LAUNCH = 8000
 _LAUNCH_MARKS = (b"+", b"$", b"cmd", b"command:", b"running:", b"executing:")
 _LAUNCHERS = tuple(b"torchrun accelerate deepspeed python srun mpirun litgpt axolotl llamafactorycli tune uv".split())
-_ALWAYS_READ = (b'file"', b"traceback(most", b"(localrank")
+_ALWAYS_READ = (b'file"', b"traceback(most", b"(localrank", b"py:in", b"py:,in", b"cellin[")
 """Folded words of lines that tell the code and the rank of a failure."""
 _MAX_PLACES = 2 * _MAX_FRAMES
 """Lines of a block without a failure in which the tracebacks stand that a failure of the next block may have."""
@@ -204,7 +210,11 @@ class _Reader:
             stream.source_at = line.number + 1, frame.start() + 2
             return True
         if self._is_source(stream, line):
-            stream.frames[-1][3] = text.strip()[:_MAX_TEXT]
+            stream.frames[-1][3] = text[stream.source_at[1] :].strip()[:_MAX_TEXT]
+            return True
+        if (other := _OTHER_FRAME.search(text)) is not None:
+            parts = [each for each in other.groups() if each is not None]
+            stream.frames.append([parts[0], parts[1], parts[2] if parts[2:] else "<module>", ""])
             return True
         if "Traceback (most recent call last)" in text:
             stream.frames.clear()

@@ -757,7 +757,7 @@ WORDINGS: tuple[Wording, ...] = (
     Wording(  # linux: mm/oom_kill.c
         kind="killed",
         pattern=r"[Mm]emory cgroup out of memory|Out of memory: Kill(?:ed)? process \d+|invoked oom-killer"
-        r"|oom-kill:constraint=",
+        r"|oom-kill:constraint=|killed as a result of limit of",
         figures=(
             r"Kill(?:ed)? process (?P<pid>\d+),? \((?P<name>[^)]{1,40})\)",
             r"anon-rss:(?P<used>\d+kB)",
@@ -776,6 +776,7 @@ WORDINGS: tuple[Wording, ...] = (
         r"|\bOOMKilled\b(?!\W{1,4}false)|node was low on resource: memory"
         r"|systemd-oomd(?:\[\d+\]: Killed| killed)|low memory! at or below SIG"
         r"|killed by the OOM killer|result 'oom-kill'|[Ee]xceed(?:ed|ing) (?:step |job )?memory limit"
+        r"|PBS: job killed: v?mem |exceeds job hard limit \"?h_vmem"
         r"|beyond (?:the )?'?(?:physical|virtual)'? memory limit|\bTERM_MEMLIMIT\b",
     ),
     Wording(  # Colab and Kaggle restart a notebook
@@ -793,7 +794,8 @@ WORDINGS: tuple[Wording, ...] = (
         r"|^(?:\S+: line \d+: +\d+ )?Killed(?: {2,}.*)?$|died with <Signals\.SIGKILL: 9>"
         r"|DataLoader worker \(pid\(?s?\)? [\d, ]+\) (?:is killed by signal: Killed|exited unexpectedly)"
         r"|A worker process managed by the executor was unexpectedly terminated|was killed by SIGKILL"
-        r"|signal: killed|status=9/KILL|exited on signal 9\b|with signal SIGKILL|process is killed by SIGKILL",
+        r"|signal: killed|Killed signal terminated program"
+        r"|status=9/KILL|exited on signal 9\b|with signal SIGKILL|process is killed by SIGKILL",
     ),
     # --- CPU RAM
     Wording(
@@ -848,6 +850,7 @@ WORDINGS: tuple[Wording, ...] = (
         r"|(?:cuda|hip)Malloc\w{0,10} (?:retry )?(?:failed|error):? out of memory|Insufficient VRAM"
         r"|cuMem\w{1,30} failed: out of memory|\[CUDA\] out of memory|CUDA ran out of memory"
         r"|(?i:(?:not enough|insufficient|out of) (?:GPU|video|device|GPU video) memory)|GPU memory allocation failed"
+        r"|bytes of device memory: out of memory"
         r"|(?:CUDA|cuda) failed with error(?: 2)? out of memory|CUDA: out of memory\s*$|Gpu API call\) out of memory"
         r"|OutOfMemoryError: ?(?:CUDA out of memory\.?)?\s*$|[A-Z]{2,4} out of memory\.?\s*$",
     ),
@@ -905,7 +908,7 @@ _ROOTS = {
         "insufficient",
         "alloc": "oallocate beallocated tallocate allocating allocationo allocfailed badalloc cudahostalloc calloc "
         "hostalloc cachingallocator memoryallocation",
-        "code": "exitcode returncode",
+        "code": "exitcode returncode withcode",
         "cu": "cublas cudnn cusolver cusparse executablebatch",
     }.items()
 }
@@ -940,12 +943,13 @@ _WORDS = tuple(
         "onresource:memory",
         "lowmemory!",
         "memlimit",
+        "hvmem",
     ]
 )
 """Folded words of which every line that the table knows contains one; of many the part that they share is above."""
 _WEAK = (b"kill", b"oom")
 """Folded words of the other lines: parts of others, such as of skill and room, so that the line itself is looked at."""
-_KILLED = re.compile(rb"\b(?:OOM|oom)|\bKilled\b|SIGKILL|signal: killed|9/KILL")
+_KILLED = re.compile(rb"\b(?:OOM|oom)|\bKilled\b|SIGKILL|signal: killed|9/KILL|job killed|killed as a result")
 _AFTERWARDS = tuple(word.encode() for word in ["oom", "retry", "skipp", "failed,trying", "copyinputsof"])
 """Folded words of which every line of ``CAUGHT`` contains one that says nothing else of memory."""
 

@@ -148,6 +148,12 @@ EXAMPLES = (
     ("failed to alloc 2304 bytes on host: CUDA_ERROR_OUT_OF_MEMORY: out of memory", "host", "TensorFlow", True, "pin CPU RAM"),
     ("RuntimeError: Not enought memory. Please try to increase --mem-fraction-static.", "start", "SGLang", True, "KV cache"),
     ("Error: llama runner process has terminated: signal: killed", "killed", None, False, "SIGKILL"),
+    ("trainer-1 exited with code 137", "killed", None, False, "SIGKILL"),
+    ("c++: fatal error: Killed signal terminated program cc1plus", "killed", None, False, "SIGKILL"),
+    ("=>> PBS: job killed: mem 67211264kb exceeded limit 67108864kb", "killed", None, True, "OOM killer"),
+    ('job 123 exceeds job hard limit "h_vmem" of queue', "killed", None, True, "OOM killer"),
+    ("Task in /slurm/job_123/step_0 killed as a result of limit of /slurm/job_123", "killed", None, True, "OOM killer"),
+    ("cuda_malloc.h] Cannot allocate 1073741824 bytes of device memory: out of memory", "gpu library", None, True, "no figures"),
     ("train.service: Failed with result 'oom-kill'.", "killed", None, True, "OOM killer"),
     ("train.service: Main process exited, code=killed, status=9/KILL", "killed", None, False, "SIGKILL"),
     ("process rank 3 with PID 0 on node gpu1 exited on signal 9 (Killed).", "killed", None, False, "SIGKILL"),
@@ -365,3 +371,22 @@ def test_advice_to_reduce_the_batch_is_no_sign_that_the_program_went_on() -> Non
 )
 def test_the_rank_of_a_worker_of_vllm(prefix: str) -> None:
     assert read(f"{prefix} torch.OutOfMemoryError: {MESSAGE}").failures[0].rank == 3
+
+
+def test_the_source_is_told_without_what_a_collector_puts_before_it() -> None:
+    lines = ['  File "/app/train.py", line 88, in step', "    loss.backward()", f"torch.OutOfMemoryError: {MESSAGE}"]
+    (failure,) = read("\n".join(f"trainer-1  | {line}" for line in lines)).failures
+    assert (str(failure.place), failure.code) == ("app/train.py:88 step", "loss.backward()")
+
+
+@pytest.mark.parametrize(
+    ("frame", "place"),
+    [
+        ("│ /app/train.py:88 in step                      │", "app/train.py:88 step"),
+        ("File /home/u/model.py:12, in Net.forward(self, x)", "u/model.py:12 Net.forward"),
+        ("Cell In[9], line 3", "In[9]:3 <module>"),
+    ],
+)
+def test_frames_of_rich_and_of_ipython(frame: str, place: str) -> None:
+    (failure,) = read(f"Traceback (most recent call last)\n{frame}\nOutOfMemoryError: {MESSAGE}").failures
+    assert str(failure.place) == place
