@@ -540,7 +540,7 @@ WORDINGS: tuple[Wording, ...] = (
         source="llama.cpp",
         pattern=r"ggml_vulkan: Device memory allocation of size (?P<tried>\d+) failed"
         r"|ggml_\w{1,60}: (?:error: )?failed to allocate buffer"
-        r"|failed to allocate (?:buffer for kv cache|compute buffers)",
+        r"|failed to allocate (?:buffer for kv cache|compute buffers|memory for the kv cache)",
         says=(_LLAMA_CPP,),
     ),
     Wording(  # ggml/src/ggml-cuda/ggml-cuda.cu: ggml_cuda_error

@@ -91,6 +91,7 @@ EXAMPLES = (
     ("ggml_backend_cuda_buffer_type_alloc_buffer: allocating 2048.00 MiB on device 1: cudaMalloc failed: out of memory", "gpu library", "llama.cpp", True, "-ngl"),
     ("llama_model_load: error loading model: unable to allocate CUDA0 buffer", "gpu library", "llama.cpp", True, "-ngl"),
     ("ggml_vulkan: Device memory allocation of size 462323712 failed.", "gpu library", "llama.cpp", True, "-ngl"),
+    ("whisper_init_state: failed to allocate memory for the kv cache", "gpu library", "llama.cpp", True, "-ngl"),
     ("CUDA error 2 at /src/ggml-cuda.cu:4856: out of memory", "gpu library", "llama.cpp", True, "-ngl"),
     ("Error out of memory at line 380 in file /src/csrc/pythonInterface.cpp", "gpu library", "bitsandbytes", True, "device_map"),
     ("bfc_arena.cc:342 AllocateRawInternal Failed to allocate memory for requested buffer of size 1073741824", "gpu library", "ONNX Runtime", False, "could not allocate 1.00 GiB"),
