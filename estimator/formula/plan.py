@@ -7,7 +7,7 @@ from ..job.job import Job
 from ..job.resolved_job import ResolvedJob, resolve_job
 from ..model.adapters import QuantizedLayers
 from ..model.architecture import Architecture
-from ..model.inventory import Inventory
+from ..model.inventory import Inventory, ParameterGroup
 from ..model.placement import Placement, place
 from ..model.rank_share import Stage, model_trained_parameters, stages
 from ..model.trained_parameters import TrainedParameters
@@ -62,12 +62,25 @@ def make_plan(
     )
 
 
+_PLACED_WIDTHS = {"nf4": 0.5, "nf4-double": 0.5, "int8": 1.0}
+"""Bytes per element by which a device map counts quantized weights (``param_element_size``, ``CustomDtype``)."""
+
+
 def _placement(job: ResolvedJob, inventory: Inventory, gpu: Gpu | None) -> Placement | None:
     """Return where a device map places modules: it may fill all of a GPU but the CUDA context that asking takes."""
     if job.job.parallel.device_map is None:
         return None
-    quantized, width = QuantizedLayers.of(job, inventory), job.widths.weight
-    sizes = (quantized.stored_bytes(group, group.elements) or width * group.elements for group in inventory.groups)
+    quantized = QuantizedLayers.of(job, inventory)
+    # what preparation for k bits casts is placed before, and bitsandbytes' weights without their constants
+    width = 2 if job.adapters.prepared == "all" else job.widths.weight
+    plain = _PLACED_WIDTHS.get(job.quantization or "")
+
+    def size(group: ParameterGroup) -> int:
+        if plain is not None and group in quantized:
+            return round(plain * group.elements)
+        return quantized.stored_bytes(group, group.elements) or width * group.elements
+
+    sizes = map(size, inventory.groups)
     return place(job, inventory, tuple(sizes), gpu_bytes=free_for_modules(gpu))
 
 

@@ -110,9 +110,10 @@ def place(
     """Return where the modules of a job with a device map are; None: it has none.
 
     The rules are those of ``get_balanced_memory`` and ``infer_auto_device_map`` (accelerate 1.15, utils/modeling.py;
-    transformers 5 has them in integrations/accelerate.py): modules are placed one after the other; the first GPU and
+    transformers 5 has its own in integrations/accelerate.py): modules are placed one after the other; the first GPU and
     the CPU leave room for the largest module that is still to be placed; balancing gives each GPU but the last its
-    share and 1.25 times a block. bitsandbytes' quantizers leave a tenth of every device free.
+    share and 1.25 times a block, in transformers 5 of the largest innermost module where that is larger.
+    bitsandbytes' quantizers leave a tenth of every device free.
 
     Args:
         job: the job.
@@ -131,7 +132,8 @@ def place(
         return _without_refused(_by_table(modules, inventory.device_map, count), job)
     limits, host = _limits(job.job.parallel, gpu_bytes or UNKNOWN_GPU_BYTES)
     if rule != "sequential":
-        limits = _balanced(modules, limits, low_zero=rule == "balanced_low_0")
+        leaf = 0 if job.versions.older("transformers", 5) else max((module.largest for module in modules), default=0)
+        limits = _balanced(modules, limits, low_zero=rule == "balanced_low_0", leaf=leaf)
     if job.quantization in BITSANDBYTES:
         limits = [_QUANTIZED_SHARE * limit for limit in limits]
     return _without_refused(_one_after_another(modules, limits, host, tied=inventory.tied_head), job)
@@ -193,13 +195,13 @@ def _limits(parallel: Parallel, gpu_bytes: int) -> tuple[list[float], float]:
     return gpus, float(sizes["cpu"] or 0) if "cpu" in sizes else 0.0
 
 
-def _balanced(modules: tuple[PlacedModule, ...], limits: list[float], *, low_zero: bool) -> list[float]:
+def _balanced(modules: tuple[PlacedModule, ...], limits: list[float], *, low_zero: bool, leaf: int) -> list[float]:
     used = [at for at, limit in enumerate(limits) if limit > 0]
     if not used:
         return limits
     total, low_zero = sum(module.size for module in modules), low_zero and len(used) > 1
     block = max((module.size for module in modules if module.block), default=0)
-    share = total // (len(used) - 1 if low_zero else len(used)) + int(_BUFFER_FACTOR * block)
+    share = total // (len(used) - 1 if low_zero else len(used)) + int(_BUFFER_FACTOR * max(block, leaf))
     balanced = list(limits)
     for at in used[:-1]:
         balanced[at] = min(limits[0] if low_zero and at == 0 else share, limits[at])

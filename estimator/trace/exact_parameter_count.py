@@ -16,7 +16,7 @@ from ..model.read_architecture import complete_config
 from .answer_cache import cache_file, cached_request
 from .interpreters import choose_interpreter
 
-_CACHE_VERSION = 5
+_CACHE_VERSION = 6
 
 
 def exact_inventory(

@@ -200,6 +200,17 @@ def empty_weights() -> Any:
     return init_empty_weights(include_buffers=True)
 
 
+class _Sizes:
+    """What transformers 5 asks a quantizer for: bytes per element of each parameter."""
+
+    def __init__(self, usual: int, special: dict[str, float]) -> None:
+        self._usual, self._special = usual, special
+
+    def param_element_size(self, *asked: Any) -> float:
+        """Return the bytes for a model, the name of a parameter, and the parameter."""
+        return self._special.get(asked[1], self._usual)
+
+
 def inferred_device_map(model: Any, placing: dict[str, Any]) -> dict[str, Any] | None:
     """Return the device of each module by accelerate, with the limits of ``from_pretrained``; None: not installed.
 
@@ -230,7 +241,14 @@ def inferred_device_map(model: Any, placing: dict[str, Any]) -> dict[str, Any] |
     options = {"no_split_module_classes": whole, "dtype": dtype, "special_dtypes": special}
     limits = {int(name) if name.isdigit() else name: size for name, size in placing["limits"].items()}
     if placing["rule"] != "sequential":
-        limits = get_balanced_memory(model, limits, low_zero=placing["rule"] == "balanced_low_0", **options)
+        is_low = placing["rule"] == "balanced_low_0"
+        try:
+            from transformers.integrations import accelerate as own  # transformers 5
+
+            sizes = _Sizes(dtype.itemsize, dict.fromkeys(special, 1 if kind == "int8" else 0.5))
+            limits = own.get_balanced_memory(model, limits, whole, hf_quantizer=sizes, low_zero=is_low)
+        except (ImportError, AttributeError):
+            limits = get_balanced_memory(model, limits, low_zero=is_low, **options)
     if kind is not None:
         limits = {name: int(_QUANTIZED_SHARE * size) for name, size in limits.items()}
     if hasattr(model, "tie_weights"):

@@ -13,6 +13,7 @@ from accelerate.commands.estimate import create_empty_model  # noqa: F401  # the
 from accelerate.utils import calculate_maximum_sizes, compute_module_sizes, get_balanced_memory, infer_auto_device_map
 from accelerate.utils.modeling import dtype_byte_size
 from transformers import AutoConfig, AutoModelForCausalLM
+from transformers.integrations.accelerate import get_balanced_memory as get_balanced_memory_of_transformers
 
 from vramtop.estimator.estimation import estimate
 from vramtop.estimator.job.job_file.changes import job_from_mapping
@@ -39,8 +40,16 @@ def built(name: str, dtype: torch.dtype = torch.bfloat16) -> Built:
     return model, count_parameters(read_architecture(config, "causal-lm"))
 
 
-def placed(inventory: Inventory, parallel: Mapping[str, Any], *, mode: str = "inference", gpu: int = 0) -> Placement:
+def placed(
+    inventory: Inventory,
+    parallel: Mapping[str, Any],
+    *,
+    mode: str = "inference",
+    gpu: int = 0,
+    transformers: str = "5.23",
+) -> Placement:
     tables = {"training": {"mode": mode, "precision": "bf16"}, "parallel": dict(parallel)}
+    tables["software"] = {"transformers": transformers}
     job = resolve_job(job_from_mapping(tables, where="test"))
     placement = place(job, inventory, tuple(2 * group.elements for group in inventory.groups), gpu_bytes=gpu or None)
     assert placement is not None
@@ -53,10 +62,12 @@ def blocks(placement: Placement) -> dict[int | str, int]:
     return {name: count for name, count in found.items() if count}
 
 
-def blocks_by_accelerate(model: Any, limits: dict[int | str, int], rule: str) -> dict[int | str, int]:
+def blocks_by_accelerate(
+    model: Any, limits: dict[int | str, int], rule: str, balanced_memory: Any
+) -> dict[int | str, int]:
     whole = list(model._no_split_modules)
     if rule != "sequential":
-        limits = get_balanced_memory(model, limits, no_split_module_classes=whole, low_zero=rule == "balanced_low_0")
+        limits = balanced_memory(model, limits, no_split_module_classes=whole, low_zero=rule == "balanced_low_0")
     device_map = infer_auto_device_map(model, limits, no_split_module_classes=whole, clean_result=False)
     names = [name for name, _ in model.named_modules() if re.search(r"\.(layers|h)\.\d+$", name)]
     found = (max((key for key in device_map if f"{name}.".startswith(f"{key}.")), key=len) for name in names)
@@ -65,7 +76,10 @@ def blocks_by_accelerate(model: Any, limits: dict[int | str, int], rule: str) ->
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", [*SMALL, *(pytest.param(name, marks=pytest.mark.slow) for name in LARGE)])
-def test_blocks_are_placed_as_accelerate_places_them(name: str) -> None:
+@pytest.mark.parametrize(
+    ("transformers", "balanced_memory"), [("4.57", get_balanced_memory), ("5.23", get_balanced_memory_of_transformers)]
+)
+def test_blocks_are_placed_as_the_libraries_place_them(name: str, transformers: str, balanced_memory: Any) -> None:
     model, inventory = built(name)
     total = 2 * sum(parameter.numel() for parameter in model.parameters())
     for rule in ("auto", "sequential", "balanced_low_0"):
@@ -74,8 +88,8 @@ def test_blocks_are_placed_as_accelerate_places_them(name: str) -> None:
             written = {**{str(number): limit for number in range(gpus)}, "cpu": 2**50}
             parallel = {"device_map": rule, "pipeline": gpus, "max_memory": written}
             limits: dict[int | str, int] = {**dict.fromkeys(range(gpus), limit), "cpu": 2**50}
-            expected = blocks_by_accelerate(model, limits, rule)
-            assert blocks(placed(inventory, parallel)) == expected, (rule, gpus, share)
+            expected = blocks_by_accelerate(model, limits, rule, balanced_memory)
+            assert blocks(placed(inventory, parallel, transformers=transformers)) == expected, (rule, gpus, share)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -145,3 +159,16 @@ def test_the_worker_asks_accelerate(quantization: str) -> None:
     assert exact.job == formula.job
     for ours, theirs in zip(formula.stages, exact.stages, strict=True):
         assert ours.device_bytes == pytest.approx(theirs.device_bytes, rel=0.02)
+
+
+def test_modules_are_placed_before_preparation_for_k_bits_casts_them() -> None:
+    tables: dict[str, Any] = {
+        "model": {"id": "meta-llama/Llama-3.1-8B"},
+        "training": {"precision": "bf16", "sequence_length": 64},
+        "parallel": {"device_map": "auto", "pipeline": 4},
+        "target": {"gpu": "h100"},
+    }
+    for preparation in (True, False):
+        lora = {"rank": 8, "quantization": "nf4", "kbit_preparation": preparation}
+        budget = estimate(job_from_mapping({**tables, "lora": lora}, where="test"))
+        assert any("the GPUs have 3, 22, 7, 0 blocks" in each for each in budget.assumptions)
