@@ -9,6 +9,8 @@ from math import ceil
 
 from ...job.resolved_job import ResolvedJob
 from ...model.rank_share import unpacked_bytes
+from ..activations.attention import scores_per_token
+from ..activations.layer_context import layer_context
 from ..activations.saved_activations import forward_pass_bytes
 from ..rank_memory import RankMemory
 from .communication import Buckets, Communication, ConstantBuffers
@@ -50,13 +52,17 @@ class TrainingRun:
     def take_batches_of(self, rank: RankMemory) -> None:
         """Take steps on batches of another size: those of a rank that differs in nothing else."""
         self._rank = rank
+        self._recomputes = rank.job.recomputes or rank.job.training.activation_offload
         arch, widths = rank.arch, rank.job.widths
         tokens = rank.job.local_tokens
-        self._wide = widths.compute * tokens * arch.mlp_size / rank.job.parallel.tensor
+        wide = widths.compute * tokens * arch.mlp_size / rank.job.parallel.tensor
         self._stream = max(SMALLEST_BYTES, rank.residual_bytes)
         self._unpacked = unpacked_bytes(rank.stage.quantized_layers, width=rank.job.framework.unpacked_width)
         self._wide_stream = 4 * tokens * arch.hidden
         self._narrow = min(self._stream, max(SMALLEST_BYTES, widths.compute * tokens * arch.hidden))
+        scores = widths.compute * tokens * scores_per_token(layer_context(rank.job, arch, rank.stage))
+        self._sizes = {"mlp": (wide, self._narrow), "attention": (scores, self._narrow)}
+        """Usual sizes of the tensors of both halves of a block."""
 
     def _load(self) -> None:
         job = self._rank.job
@@ -95,16 +101,16 @@ class TrainingRun:
             casts = machine.take_all(self._casts(block))
             norm = pieces(saved.norm_backward_bytes, self._wide_stream)[:3]
             machine.release(machine.take_all(norm))
-            passes = not in_graph or (rank.job.recomputes and not rank.job.recomputes_selectively)
+            passes = not in_graph or (self._recomputes and not rank.job.recomputes_selectively)
             heads = machine.take_all([self._narrow] * 3 if passes else [])
             middle = machine.take_all([self._stream] if passes else [])
             machine.release(heads)
             machine.release(machine.take_all(norm))
-            taken = machine.take_all(pieces(self._forward_bytes(in_graph), self._wide, self._narrow))
+            taken = machine.take_all(pieces(self._forward_bytes(in_graph), *self._sizes["mlp"]))
             self._unpack(block)
-            self._saved.append(self._save(kept) if in_graph else [])
+            self._saved.append(self._save(kept, 0 if self._recomputes else saved.mlp_half_bytes) if in_graph else [])
             machine.release([*taken, *middle])
-            if in_graph and not rank.job.recomputes:
+            if in_graph and not self._recomputes:
                 self._saved[-1] += casts
             elif rank.trained_casts:
                 trained_casts += casts
@@ -137,10 +143,12 @@ class TrainingRun:
         saved = self._rank.saved
         return (saved.forward_temporary_bytes if in_graph else saved.no_graph_bytes) - self._unpacked
 
-    def _save(self, size: float) -> list[int]:
-        """Allocate what a block keeps: its MLP's part in tensors of that size, the rest in those of the stream."""
-        mlp = min(size, self._rank.saved.mlp_half_bytes if not self._rank.job.recomputes else 0)
-        return self.machine.take_all([*pieces(mlp, self._wide, self._narrow), *pieces(size - mlp, self._narrow)])
+    def _save(self, size: float, mlp: float) -> list[int]:
+        """Allocate what a block saves: so many bytes of its MLP first, then those of its attention."""
+        mlp = min(size, mlp)
+        return self.machine.take_all(
+            [*pieces(mlp, *self._sizes["mlp"]), *pieces(size - mlp, *self._sizes["attention"])]
+        )
 
     def _casts(self, block: int) -> list[float]:
         """Return the bytes of autocast's copies of a block's weights."""
@@ -253,17 +261,15 @@ class TrainingRun:
         """Run a block backward: what was not kept is made again, then its MLP runs backward, then its attention."""
         rank, machine = self._rank, self.machine
         saved, kept = rank.saved, self._saved[block]
-        restored = self._save_again(saved.recomputed_bytes)
-        casts = machine.take_all(self._casts(block)) if rank.job.recomputes else []
+        restored = self._save(saved.recomputed_bytes, saved.mlp_half_bytes)
+        casts = machine.take_all(self._casts(block)) if self._recomputes else []
         held = self._of_block.get(block, [])
         mlp, rest = [p for p in held if p.of_mlp], [p for p in held if not p.of_mlp]
         found = []
-        own = len(pieces(saved.mlp_half_bytes, self._wide, self._narrow))
-        first = restored if rank.job.recomputes else kept
+        own = len(pieces(saved.mlp_half_bytes, *self._sizes["mlp"]))
+        first = restored if self._recomputes else kept
         for half, size in ((mlp, saved.mlp_backward_bytes), (rest, saved.attention_backward_bytes)):
-            taken = machine.take_all(
-                pieces(size - self._unpacked, *((self._wide,) if half is mlp else ()), self._narrow)
-            )
+            taken = machine.take_all(pieces(size - self._unpacked, *self._sizes["mlp" if half is mlp else "attention"]))
             self._unpack(block, mlp=half is mlp)
             found += self._weight_gradients(half[::-1], taken, each)
             if half is mlp:
@@ -273,10 +279,6 @@ class TrainingRun:
         machine.release([*restored, *kept, *casts])
         self._saved[block] = []
         return found
-
-    def _save_again(self, size: float) -> list[int]:
-        mlp = min(size, self._rank.saved.mlp_half_bytes)
-        return self.machine.take_all([*pieces(mlp, self._wide, self._narrow), *pieces(size - mlp, self._narrow)])
 
     def _gradient_width(self, *, adapter: bool) -> int:
         widths = self._rank.job.widths

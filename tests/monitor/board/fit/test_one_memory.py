@@ -58,7 +58,7 @@ def test_nothing_is_offloaded_to_the_same_memory(capsys: pytest.CaptureFixture[s
     assert kinds["h100"] - kinds["gb10"] == {"activation offload"}
     words = ["llama-3.1-8b", "--batch-size", "4", "--seq-len", "4096", "--bf16", "--activation-offload", "true"]
     assert main(["fit", *words, "--gpu-type", "gb10", "--method", "formula"]) == 1
-    assert "share memory: 79.8 GiB for the GPU and 99.4 GiB for the CPU" in capsys.readouterr().out
+    assert "share memory: 88.3 GiB for the GPU and 99.4 GiB for the CPU" in capsys.readouterr().out
 
 
 def test_its_hosts_use_is_not_taken_for_memory_of_a_process_that_has_ended(
