@@ -34,10 +34,6 @@ class Framework(Struct, frozen=True, kw_only=True, eq=False):
     """Models and training loop are torchtitan's own, those of its version (``VersionRules``)."""
     litgpt_models: bool = False
     """Models and training loop are LitGPT's own, those of its version (``VersionRules``)."""
-    own_expert_families: frozenset[str] = frozenset()
-    """Families (``model_type``) whose mixture of experts it builds itself."""
-    own_experts: Literal["", "torchtune"] = ""
-    """Form of these experts; empty: the version decides (``VersionRules.titan_experts``)."""
     hub_weights: bool = False
     """It loads Hugging Face weights by itself, not only checkpoints of its own format."""
     checkpoint_file: str | None = None
@@ -220,7 +216,6 @@ _ROWS = (
         libraries=("torch", "torchtitan"),
         torchtitan_models=True,
         # models/deepseek_v3, models/qwen3, models/llama4
-        own_expert_families=frozenset(("deepseek_v2", "deepseek_v3", "llama4", "llama4_text", "qwen3_moe")),
         rms_norm="torch",  # models/llama3/model.py; before March 2025 models/norms.py
         compiles_blocks=True,
         gathers_context=True,
@@ -241,8 +236,6 @@ _ROWS = (
         name="torchtune",
         pads_batches=True,  # data/_collate.py, padded_collate_sft; packed=False
         libraries=("torch", "torchtune"),
-        own_expert_families=frozenset(("llama4", "llama4_text")),
-        own_experts="torchtune",
         rms_norm="torch-fp32",  # modules/rms_norm.py
         compiles_blocks=True,  # training/_compile.py
         hub_weights=True,

@@ -5,7 +5,6 @@ A version that the job does not state counts as the latest. Each rule names its 
 
 import re
 from functools import cached_property, lru_cache
-from typing import Literal
 
 from msgspec.structs import replace
 
@@ -195,20 +194,6 @@ class VersionRules:
         """
         titan = self._software.torch is None and older(self._torchtitan, 0, 0, 2)
         return self.older("torch", 2, 5) or titan
-
-    @cached_property
-    def titan_experts(self) -> Literal["", "scatter", "matmul", "dispatch"]:
-        """The form of torchtitan's mixture of experts (``models/moe``); empty: one that is not known.
-
-        Outputs are added up by ``scatter_add``, by a product with the scores (0.2.1 to 0.2.2, pull request 1974), or by
-        dispatchers, without padding (since April 2026, pull requests 2774, 2775 and 2842). Before August 2025 (pull
-        request 1534), which 0.1.1 stands for, every model had its own.
-        """
-        if not self._titan or self.older("torchtitan", 0, 1, 1):
-            return ""
-        if self.older("torchtitan", 0, 2, 1):
-            return "scatter"
-        return "matmul" if self.older("torchtitan", 0, 3) else "dispatch"
 
     gathers_with_root = _before("torchtitan", 0, 2)
     """torchtitan leaves embedding and head to FSDP's root unit (before 0.2; models/llama3/infra/parallelize.py)."""

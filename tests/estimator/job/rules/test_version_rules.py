@@ -146,30 +146,11 @@ def test_versions_whose_steps_take_the_same_memory(
     assert steps_take_same_memory(job(software), torch=here[0], transformers=here[1]) == alike
 
 
-@pytest.mark.parametrize(
-    ("software", "form"),
-    [
-        ({}, "dispatch"),
-        ({"torchtitan": "0.2.2"}, "matmul"),
-        ({"torchtitan": "0.2.1"}, "matmul"),
-        ({"torchtitan": "0.2.0"}, "scatter"),
-        ({"torchtitan": "0.1"}, ""),
-        ({"torch": "2.8.0.dev20250701"}, ""),
-        ({"torch": "2.9.0.dev20250901"}, "scatter"),
-        ({"torch": "2.9.1"}, "scatter"),
-        ({"torch": "2.11.0.dev20260101"}, "matmul"),
-        ({"torch": "2.12"}, "dispatch"),
-    ],
-)
-def test_the_form_of_torchtitans_experts_is_that_of_its_version(software: dict[str, str], form: str) -> None:
-    assert version_rules(job(software, training={"framework": "torchtitan"})).titan_experts == form
-
-
 @pytest.mark.parametrize("framework", ["transformers", "torchtune", "automodel", "megatron"])
 def test_a_version_of_torchtitan_or_litgpt_changes_no_job_of_another_framework(framework: str) -> None:
     rules = _rules_of_the_oldest(framework)
     flags = ("holds_predictions", "repeats_keys", "gathers_with_root", "chains_norms", "leaves_loss_to_eager")
-    assert not [name for name in (*flags, "titan_experts", "runs_longest_first") if getattr(rules, name)]
+    assert not [name for name in (*flags, "runs_longest_first") if getattr(rules, name)]
     assert [name for name in flags if getattr(_rules_of_the_oldest("torchtitan"), name)] == list(flags)
     assert _rules_of_the_oldest("litgpt").runs_longest_first
 
