@@ -83,7 +83,7 @@ async def check_a_job(program: Program, model: str = "qwen2.5-7b") -> None:
 async def attach_to_a_job(program: Program) -> None:
     """Attach to the job that is over its budget, and wait for the explanation."""
     await program.press("enter")
-    await program.shown("the same memory")  # its last line
+    await program.shown("if the micro-batch is")  # its last line
     await program.settled(3)
 
 

@@ -9,7 +9,7 @@ from vramtop.estimator.common.secrets import displayed
 from ..board.capacity import unusable_reason
 from ..host.kinds import kind_label
 from ..host.plain_text import displayed_line
-from ..snapshot.faults import ASLEEP
+from ..snapshot.faults import ASLEEP, NOT_LISTED
 from ..snapshot.mig_devices import MigDevice
 from .fleet import SAME_NAMES, FleetGpu, FleetPending, FleetProcess, HostReading, RankFacts
 
@@ -60,6 +60,7 @@ def reading_of_board(
         pending=tuple(_pending(row) for row in board.pending),
         anomalies=tuple(f"GPU {anomaly.gpu}: {displayed(anomaly.sentence)}" for anomaly in board.anomalies),
         faults=tuple(fault.message for fault in board.snapshot.faults),
+        unlisted=tuple(fault.message for fault in board.snapshot.faults if fault.code == NOT_LISTED),
         driver_version=source.driver_version,
         vramtop_version=version,
         interval=interval,
@@ -115,6 +116,7 @@ def _process(row: ProcessRow, run: int | None, facts: RankFacts | None) -> Fleet
         missing=row.missing,
         steps=counters.steps if counters else None,
         step_seconds=counters.step_seconds if counters else None,
+        steps_at=counters.time if counters and counters.steps is not None else None,
         device=row.gpu.label if isinstance(row.gpu, MigDevice) else None,
         run=run,
         facts=facts,

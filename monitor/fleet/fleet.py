@@ -73,6 +73,8 @@ class FleetProcess(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=Tr
     """Training steps completed, as its probe says; None: it runs without one."""
     step_seconds: float | None = None
     """Duration of its last step."""
+    steps_at: float | None = None
+    """Unix seconds at which ``steps`` was true."""
     device: str | None = None
     """Label of the MIG device that it runs in; None: the whole GPU."""
     run: int | None = None
@@ -186,6 +188,8 @@ class HostReading(Struct, frozen=True, kw_only=True, omit_defaults=True, dict=Tr
     """Sentences about what should not be on its GPUs."""
     faults: tuple[str, ...] = ()
     """Sentences about what cannot be read."""
+    unlisted: tuple[str, ...] = ()
+    """Faults about GPUs that the driver no longer lists."""
     driver_version: str | None = None
     """Version of the host's driver."""
     vramtop_version: str | None = None

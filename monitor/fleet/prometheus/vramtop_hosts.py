@@ -196,6 +196,7 @@ def _reading(target: Target, host: _Host, seen_at: float) -> HostReading:
             for job, values in host.pending.items()
             if "verdict" in values
         ),
+        unlisted=tuple(fault for fault in host.faults if fault == NOT_LISTED),
         faults=tuple("there is no NVIDIA driver" if fault == NO_DRIVER else fault for fault in host.faults),
         state="live" if live else "silent",
         since=seen_at if live else facts.get("time"),

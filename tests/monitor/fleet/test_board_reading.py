@@ -64,7 +64,7 @@ def test_what_alerts_need_is_passed_on(make_snapshot, make_gpu, make_process, ma
     assert process.status == "growing"
     assert process.full_seconds == pytest.approx((79.5 - 1 - 36.8) / 0.02, rel=0.05)
     assert [gpu.is_lost for gpu in host.gpus] == [False, True, False]
-    assert host.faults == ("GPU 3 is gone",)
+    assert host.unlisted == host.faults == ("GPU 3 is gone",)
 
 
 def test_a_hanging_driver_is_said(make_snapshot, make_gpu, make_process, make_budget):

@@ -39,6 +39,7 @@ def test_lost_gpus_and_the_time_to_a_full_one_are_read() -> None:
     assert [gpu.is_lost for gpu in host.gpus] == [False, True, False]
     assert [gpu.processes is None for gpu in host.gpus] == [False, True, True]
     assert [process.full_seconds for process in host.gpus[0].processes or ()] == [1800.0]
+    assert host.unlisted == ("NOT_LISTED",)
     assert host.gpus[1].fault == (
         "it no longer answers; the host's kernel log says why, and it needs a reset or a reboot (GPU_IS_LOST)"
     )
