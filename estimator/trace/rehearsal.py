@@ -438,7 +438,7 @@ def _warnings(answer: RehearsalAnswer) -> Iterator[str]:
     if answer.ended == "time":
         yield f"The time limit was reached after {_steps(answer)}, at {answer.line}: later steps may need more memory."
     if not answer.trains:
-        yield "The program trains nothing: the figure is of all that it did after it had loaded its models."
+        yield "No optimizer stepped: the figure is of all that the program did from its first call of a model on."
     what = f"{f'at {answer.line}: ' if answer.line else ''}{_error(answer) or 'it exited'}"
     if answer.ended == "failed":
         yield f"The program failed after {_steps(answer)}, {what}."

@@ -92,6 +92,7 @@ class TrainingRun:
         self._saved: list[list[int]] = []
         """What each block keeps, the first tensors of its MLP."""
         self._returned: list[int] = []
+        """Outputs that are cast to fp32 after the forward pass."""
         trained_casts: list[int] = []
         for block in range(layers):
             communication.before_block(block)
@@ -121,7 +122,7 @@ class TrainingRun:
             communication.before_head()
             self._loss_forward()
         communication.end_forward()
-        if self._returned:  # cast to fp32 after the forward pass
+        if self._returned:
             machine.release(machine.take_all(pieces(self._logits(4), self._logits(4))))
         machine.release([*self._returned, *trained_casts])
 
@@ -164,7 +165,6 @@ class TrainingRun:
 
     def _loss_forward(self) -> None:
         """Run head and loss forward; what runs them backward is kept."""
-        self._returned = []
         rank, machine, loss = self._rank, self.machine, self._rank.loss
         self._head_casts = machine.take_all(pieces(rank.loss_casts, rank.loss_casts))
         low, wide = self._logits(rank.job.widths.compute), self._logits(4)
@@ -237,10 +237,9 @@ class TrainingRun:
         taken = [machine.take_all(first), machine.take_all(second)]
         machine.release([*taken[0], *self._loss])
         if len(second) == 1 and second[0] == size:
-            gradient = taken[1]
-        else:
-            gradient = machine.take_all(pieces(size, size))
-            machine.release(taken[1])
+            return taken[1]
+        gradient = machine.take_all(pieces(size, size))
+        machine.release(taken[1])
         return gradient
 
     def _head_backward(self, gradient: list[int], each: Callable[[int], None] | None) -> int | None:

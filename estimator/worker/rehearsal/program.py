@@ -451,7 +451,7 @@ class Rehearsal:
             timeout=_LOCKED_SECONDS
         )  # no other thread's operation is half recorded, and none ends too
         signal.alarm(0)
-        if not self._trains and self._first_call is not None:
+        if ended == "end" and not self._trains and self._first_call is not None:
             self.gpus.begin_work(self._first_call)
         self._begin("end")
         self.gpus.history.phases.pop()  # a step has no such phase, and nothing comes after it
@@ -505,7 +505,7 @@ class Rehearsal:
         answer["gpus"] = list(gpus.look_at_fullest().items())
         spans = phase_spans(history)
         steps = sorted({span.step for span in spans if span.step})
-        if not steps or (ended == "time" and self._trains and not self._steps):
+        if not steps or (ended == "time" and not self._steps):
             return answer  # what optimizers keep is not known
         summaries = {step: summarize(history, step) for step in steps}
         by_peak = sorted(steps, key=lambda step: (_peak(summaries[step]), -step))
