@@ -14,7 +14,7 @@ from textual.widgets import Input, Static
 from ...widgets.choice import Choice
 from .fields import MODEL, JobField
 from .model_choices import ModelChoice
-from .model_input import FieldInput, ModelInput
+from .model_input import READS_LINE, FieldInput, ModelInput
 from .state import FieldState
 
 _NO, _YES = "no", "yes"
@@ -84,9 +84,6 @@ class FieldRow(Widget):
         event.stop()
         if isinstance(event.input, ModelInput):
             event.input.show_matches(event.value)
-            self.show_remark("Enter reads the whole line" if event.input.is_line else "")
-            if event.input.is_line:
-                return
         if event.value != self._state.text:
             self.post_message(self.Entered(self.field.key, event.value))
 
@@ -110,8 +107,9 @@ class FieldRow(Widget):
                 control.value = self._choice_word()
 
     def show_remark(self, remark: str) -> None:
-        """Show other evidence of the value; empty: there is none."""
-        self._show_line("remark", remark)
+        """Show other evidence of the value, or what Enter does with a line; empty: there is none."""
+        is_line = any(control.is_line for control in self.query(ModelInput))
+        self._show_line("remark", READS_LINE if is_line else remark)
 
     @property
     def is_being_edited(self) -> bool:

@@ -217,9 +217,9 @@ class JobForm(VerticalScroll):
         return self.state.problem
 
     @property
-    def is_choosing_model(self) -> bool:
-        """True while the list of models is open."""
-        return any(control.is_choosing for control in self.query(ModelInput))
+    def model_hint(self) -> str | None:
+        """What Enter does with what is typed as the model; None where it only goes on."""
+        return next((control.hint for control in self.query(ModelInput)), None)
 
     def fill(self, job: Job, edited: Collection[str] | None = None) -> None:
         """Show the settings of this job, as one edit; see ``FormState.fill``."""

@@ -10,9 +10,12 @@ from textual.events import Paste
 from textual.message import Message
 from textual.widgets import Input
 
-from ...keys import ALT_DIGIT_CHARACTERS, bind
+from ...keys import ALT_DIGIT_CHARACTERS, bind, shown_key
 from ...widgets.match_list import MatchList
 from .model_choices import ModelChoice, search_models
+
+
+READS_LINE = "Enter reads the whole line"
 
 
 class FieldInput(Input):
@@ -70,9 +73,12 @@ class ModelInput(FieldInput):
         self.action_take()
 
     @property
-    def is_choosing(self) -> bool:
-        """True while the list of models is open."""
-        return self._list.highlighted is not None
+    def hint(self) -> str | None:
+        """What Enter does with what is typed; None where it only goes on."""
+        if self.is_line:
+            return READS_LINE
+        keeps = shown_key("app.back")
+        return f"Enter takes the highlighted model, {keeps} keeps your text" if self._list.highlighted else None
 
     @property
     def is_line(self) -> bool:

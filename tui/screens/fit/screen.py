@@ -470,9 +470,8 @@ class FitCheckScreen(Screen[None]):
 
     def _show_error(self, sentence: str) -> None:
         """Say why there is no budget; not while the user still searches for a model."""
-        if self._pane.form.is_choosing_model:
-            keeps = shown_key("app.back")
-            self._view.show_problem(f"Enter takes the highlighted model, {keeps} keeps your text", mark="…")
+        if hint := self._pane.form.model_hint:
+            self._view.show_problem(hint, mark="…")
             return
         if sentence.startswith(NOT_REHEARSED) and self._is_own_script and (job := self._program) is not None:
             self.call_later(self._rehearse, job, agreed=True)

@@ -51,11 +51,11 @@ async def test_typing_lists_models_and_enter_takes_the_highlighted_one():
     async with ScreenHost(screen).run_test(size=(60, 30)) as pilot:
         screen.query_one(ModelInput).focus()
         await pilot.press(*"qwen2.5 7b")
-        await until_shown(pilot, lambda: screen.form.is_choosing_model)
+        await until_shown(pilot, lambda: screen.form.model_hint)
         await until_shown(pilot, lambda: "Qwen2.5-7B" in screen_text(pilot.app))
         await pilot.press("enter")
         await until_shown(pilot, lambda: screen.form.job == Job(model=ModelSpec(id="Qwen2.5-7B")))
-        assert not screen.form.is_choosing_model
+        assert not screen.form.model_hint
         await pilot.press("enter")
         await until_shown(pilot, lambda: screen.query_one("#row-lora Choice").has_focus)
 
@@ -66,9 +66,9 @@ async def test_escape_closes_the_list_and_keeps_what_was_typed():
         box = screen.query_one(ModelInput)
         box.focus()
         await pilot.press(*"llam")
-        await until_shown(pilot, lambda: screen.form.is_choosing_model)
+        await until_shown(pilot, lambda: screen.form.model_hint)
         await pilot.press("escape")
-        await until_shown(pilot, lambda: not screen.form.is_choosing_model)
+        await until_shown(pilot, lambda: not screen.form.model_hint)
         assert box.value == "llam"
 
 

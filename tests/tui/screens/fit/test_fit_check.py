@@ -438,8 +438,11 @@ async def test_a_model_with_flags_typed_into_the_models_field_is_opened(fit):
         await pilot.pause()
         field = screen.query_one("#row-model-id Input")
         field.focus()
+        field.value = "no-such-model"
+        await until_shown(pilot, lambda: "no-such-model" in error_under(screen, "model.id"))
         field.value = f"{MODEL} --qlora --seq 512 -b 3 --gpu-type 4090"
-        await until_shown(pilot, lambda: "Enter reads the whole line" in screen_text(pilot.app))
+        await until_shown(pilot, lambda: screen_text(pilot.app).count("Enter reads the whole line") == 2)
+        assert "✗" not in screen_text(pilot.app)
         await pilot.press("enter")
         await until_shown(pilot, lambda: pilot.app.screen is screen and row(screen, "training.micro_batch").value == 3)
         assert row(screen, "model.id").value == MODEL
