@@ -14,7 +14,6 @@ from ...keys import ALT_DIGIT_CHARACTERS, bind, shown_key
 from ...widgets.match_list import MatchList
 from .model_choices import ModelChoice, search_models
 
-
 READS_LINE = "Enter reads the whole line"
 
 

@@ -134,14 +134,13 @@ async def test_rows_are_filled_as_checks_finish_and_failures_end_up_first(make_s
         size=size,
     ) as (_screen, pilot):
         await until_shown(pilot, lambda: "3 of 4 checks done; so far 1 warning" in text(pilot.app))
+        await until_shown(pilot, lambda: "of 30 s: waits for a word" in text(pilot.app))
         assert [name for _, _, name in rows(pilot.app)] == ["First", "Second", "Slow", "Third"]
         assert rows(pilot.app)[2] == ["…", "running", "Slow"]
-        assert "of 30 s: waits for a word" in text(pilot.app)
         assert "on 1 × H100 80GB elsewhere · /opt/env/bin/python (--python)" in text(pilot.app)
         assert not done
         go.set()
-        await until_shown(pilot, lambda: bool(done))
-        await pilot.pause()
+        await until_shown(pilot, lambda: bool(done) and "1 failure, 1 warning" in text(pilot.app))
         assert rows(pilot.app) == [
             ["✗", "FAILURE", "Slow"],
             ["!", "warning", "Third"],
