@@ -104,7 +104,6 @@ class Attachment(msgspec.Struct, frozen=True, kw_only=True):
     """Its working folder, as it is reached from here."""
     command: str
     """Command line of the training program, without secrets."""
-    interpreter: Path | None
     worker_python: str | None
     """The interpreter, if it is safe to run: the process belongs to this user and is not in a container."""
     versions: Mapping[str, str]

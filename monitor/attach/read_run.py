@@ -96,7 +96,6 @@ def read_run(
         launcher=_launcher_name(run.launcher.launch) if run.launcher else None,
         cwd=cwd,
         command=" ".join(displayed_arguments(program.argv)),
-        interpreter=interpreter,
         worker_python=str(interpreter) if interpreter and root is None and is_own_process(program.pid) else None,
         versions=versions,
         estimate_environ=estimate_environ(environ),

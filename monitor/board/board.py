@@ -59,8 +59,6 @@ class ProcessRow(msgspec.Struct, frozen=True, kw_only=True):
     """What the process is, by its command line."""
     program_name: str | None = None
     """Name of its program if that is known, such as ``vLLM``; ``kind_label`` puts both in words."""
-    may_have_job: bool = True
-    """Reading it may tell what it trains, or how much memory it takes."""
     job: Job | None = None
     budget: Budget | None = None
     comparison: Comparison | None = None
@@ -120,11 +118,6 @@ class GpuRow:
     def rows_with_budget(self) -> tuple[ProcessRow, ...]:
         """The processes whose job has a budget."""
         return tuple(row for row in self.rows if row.budget)
-
-    @property
-    def has_guessed_budget(self) -> bool:
-        """True if one of its budgets is a guess: their sum is drawn as uncertain."""
-        return any(row.has_guessed_budget for row in self.rows)
 
     @property
     def expected_bytes(self) -> int | None:

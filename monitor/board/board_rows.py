@@ -79,7 +79,6 @@ def _process_row(
         is_live=snapshot.source.is_live,
         kind=program.kind,
         program_name=program.name,
-        may_have_job=program.may_have_job,
         no_budget_reason=reason(process, program),
     )
 

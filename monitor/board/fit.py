@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from vramtop.estimator.budget import Budget, RankPeak, RankPeaks
+from vramtop.estimator.budget import Budget, RankPeak
 from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import format_gib, size_text
 
@@ -22,9 +22,7 @@ if TYPE_CHECKING:
     from .capacity import DeviceCapacity
 
 
-def check_fit(
-    budget: Budget, devices: Sequence[DeviceCapacity], *, slack_bytes: int = 0, ranks: RankPeaks | None = None
-) -> FitResult:
+def check_fit(budget: Budget, devices: Sequence[DeviceCapacity], *, slack_bytes: int = 0) -> FitResult:
     """Place every rank of the budget's job on a device of its own and judge whether it fits there.
 
     Several ranks are placed on whole GPUs only.
@@ -34,14 +32,13 @@ def check_fit(
         devices: all devices that are considered.
         slack_bytes: bytes that may lack on each device, or that have to be left if negative: for a verdict that should
             not change by so little.
-        ranks: those of its ranks that are placed on these devices; None: all.
     """
-    ranks = budget.ranks if ranks is None else ranks
+    ranks = budget.ranks
     if any(device.growth for device in devices):
-        return _check_beside_growth(budget, devices, slack_bytes=slack_bytes, ranks=ranks)
+        return _check_beside_growth(budget, devices, slack_bytes=slack_bytes)
     if budget.host is not None and any(device.shares_host_memory for device in devices):
-        return _check_one_pool(budget, budget.host, ranks, devices, slack_bytes=slack_bytes)
-    if len(budget.ranks) > 1:
+        return _check_one_pool(budget, budget.host, devices, slack_bytes=slack_bytes)
+    if len(ranks) > 1:
         reasons = ((each, each.unusable_reason or (MIG_NEEDS_ONE_RANK if each.mig else None)) for each in devices)
         devices = [replace(each, unusable_reason=reason) for each, reason in reasons]
     if budget.serving is not None:
@@ -56,11 +53,9 @@ def check_fit(
     return replace(found, sentence=f"{found.sentence}; but {length:,} tokens exceed the model's {most:,}")
 
 
-def _check_beside_growth(
-    budget: Budget, devices: Sequence[DeviceCapacity], *, slack_bytes: int, ranks: RankPeaks
-) -> FitResult:
+def _check_beside_growth(budget: Budget, devices: Sequence[DeviceCapacity], *, slack_bytes: int) -> FitResult:
     """Judge a job where running ones grow: what fits only beside one of them is tight."""
-    check = partial(check_fit, budget, slack_bytes=slack_bytes, ranks=ranks)
+    check = partial(check_fit, budget, slack_bytes=slack_bytes)
     reasons = ((each, each.unusable_reason or ("is being filled" if each.growth else None)) for each in devices)
     elsewhere = check([replace(each, growth=None, unusable_reason=reason) for each, reason in reasons])
     if elsewhere.verdict == "fits":
@@ -74,10 +69,10 @@ def _check_beside_growth(
 
 
 def _check_one_pool(
-    budget: Budget, host: HostNeed, ranks: RankPeaks, devices: Sequence[DeviceCapacity], *, slack_bytes: int
+    budget: Budget, host: HostNeed, devices: Sequence[DeviceCapacity], *, slack_bytes: int
 ) -> FitResult:
     """Judge what each process needs on the GPU and beside it against the one memory that both have."""
-    loading = budget.phase("loading")
+    ranks, loading = budget.ranks, budget.phase("loading")
     while_loading = host.loading_bytes(1) + (loading.components.total_bytes if loading else 0)
     beside, most_beside = host.saving_bytes(1), host.high_bytes(1)
     stages = tuple(

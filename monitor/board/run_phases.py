@@ -38,8 +38,6 @@ class PhaseStart(msgspec.Struct, frozen=True):
     time: float
     """Unix seconds."""
     phase: RunPhase
-    reported: bool
-    """Reported by the system or by the process itself; False: inferred from its memory."""
 
 
 @dataclass(slots=True)
@@ -76,7 +74,7 @@ class PhaseTracker:
         self._loaded_bytes = round(_LOADED_FRACTION * whole)
         self._loading_bytes = context + max((whole - context) // 10, context // 2, 64 * MIB)
         if self.start_time is not None:
-            self.phase_starts = (PhaseStart(self.start_time, "started", reported=True),)
+            self.phase_starts = (PhaseStart(self.start_time, "started"),)
 
     def add(self, time: float, size: int | None, counters: ProcessCounters | None = None) -> None:
         """Add a reading.
@@ -98,8 +96,7 @@ class PhaseTracker:
             self.phase_starts = tuple(start for start in self.phase_starts if start.phase != "steady")
         if phase != self.phase:
             if self.phase is not None or self.from_start:
-                reported = steps is not None and phase == "steady"
-                self.phase_starts = (*self.phase_starts, PhaseStart(since, phase, reported=reported))
+                self.phase_starts = (*self.phase_starts, PhaseStart(since, phase))
             self.phase = phase
 
     @property

@@ -290,7 +290,6 @@ def _row(host: HostReading, gpu: HostGpu, process: FleetProcess, listed: GpuProc
         is_live=False,
         kind=program.kind,
         program_name=program.name,
-        may_have_job=False,
         job=_job(process.job, process.facts.world_size if process.facts else None) if process.job else None,
         budget=_budget(process.job, process.budget_bytes, process.low_bytes, process.high_bytes),
         comparison=_comparison(process, gpu),

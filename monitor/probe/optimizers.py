@@ -1,8 +1,8 @@
-"""Publishes which optimizers a program steps, what they train and the states they keep. Runs in the user's process.
+"""Publishes which optimizers a program steps and what they train. Runs in the user's process.
 
 torch calls a hook after every optimizer's step (``register_optimizer_step_post_hook``). The hook looks at an optimizer
-twice, after its first and second step; later it costs a look into a dictionary. It reads sizes only: no tensor is
-touched, no kernel runs, and nothing is kept of the optimizer.
+once, after its first step; later it costs a look into a set. It reads sizes only: no tensor is touched, no kernel runs,
+and nothing is kept of the optimizer.
 """
 
 from __future__ import annotations
@@ -15,12 +15,10 @@ from . import publisher
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_LOOKS = 2
-"""States may appear in the second step only."""
 _MAX_OPTIMIZERS = 1000
 """Programs that step in the backward pass have an optimizer for every parameter."""
 _MAX_OPTIONS = 40
-_looks: dict[int, int] = {}
+_seen: set[int] = set()
 _installed: list[Any] = []
 
 
@@ -39,46 +37,30 @@ def _hook(is_compiling: Callable[[], bool]) -> Callable[..., None]:
         if is_compiling():  # a constant where torch.compile traces the step: nothing of this becomes a part of it
             return
         try:
-            if _looks.get(id(optimizer), 0) < _LOOKS:
-                _look(optimizer)
+            if id(optimizer) not in _seen and len(_seen) < _MAX_OPTIMIZERS:
+                _seen.add(id(optimizer))
+                publisher.optimizers[id(optimizer)] = describe(optimizer)
         except Exception:  # no exception of the probe may reach the user's program
             pass
 
     return stepped
 
 
-def _look(optimizer: Any) -> None:
-    key = id(optimizer)
-    if key not in _looks and len(_looks) >= _MAX_OPTIMIZERS:
-        return
-    _looks[key] = _looks.get(key, 0) + 1
-    publisher.optimizers[key] = describe(optimizer)
-
-
 def describe(optimizer: Any) -> dict[str, Any]:
-    """Return an optimizer's class and options, and the elements and bytes of what it trains and keeps, by dtype."""
+    """Return an optimizer's class and options, and the elements of what it trains, by dtype."""
     trained: dict[str, int] = {}
-    states: dict[str, int] = {}
     sharded = "deepspeed" if "deepspeed" in sys.modules else None
-    tensors = 0
     for group in optimizer.param_groups:
         for parameter in group["params"]:
             if not parameter.requires_grad:
                 continue
-            tensors += 1
             sharded = _sharding(parameter) or sharded
-            _add(trained, parameter.dtype, parameter.numel())  # of a DTensor: of the whole
-            state = optimizer.state.get(parameter)
-            for value in state.values() if isinstance(state, dict) else ():
-                part: Any = getattr(value, "_local_tensor", value)
-                if hasattr(part, "element_size"):
-                    _add(states, part.dtype, part.numel() * part.element_size())
+            name = str(parameter.dtype).replace("torch.", "")
+            trained[name] = trained.get(name, 0) + int(parameter.numel())  # of a DTensor: of the whole
     return {
         "class": f"{type(optimizer).__module__}.{type(optimizer).__qualname__}",
         "options": _options(optimizer.param_groups[0]) if optimizer.param_groups else {},
-        "tensors": tensors,
         "trained": trained,
-        "state_bytes": states,
         "sharded": sharded,
     }
 
@@ -98,8 +80,3 @@ def _options(group: dict[str, Any]) -> dict[str, Any]:
         str(name): value for name, value in group.items() if value is None or isinstance(value, (bool, int, float))
     }
     return dict(list(plain.items())[:_MAX_OPTIONS])
-
-
-def _add(sums: dict[str, int], dtype: Any, size: int) -> None:
-    name = str(dtype).replace("torch.", "")
-    sums[name] = sums.get(name, 0) + int(size)

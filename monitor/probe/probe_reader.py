@@ -50,8 +50,6 @@ class OptimizerFacts:
     """Keyword arguments that are plain values."""
     trained: Mapping[str, int]
     """Elements of what they step, by dtype."""
-    state_bytes: Mapping[str, int]
-    """Bytes of their states on this rank, by dtype."""
     sharded: str | None
     """``dtensor``: ``trained`` counts whole parameters; another word: those of this rank; None: they are whole."""
 
@@ -76,14 +74,12 @@ class ProbeSample:
     """In the process's own pid namespace."""
     time: float
     """Unix seconds."""
-    torch: str | None
     devices: tuple[DeviceCounters, ...]
     """The devices that the process has allocated on, if it uses torch's own allocator."""
     steps: int
     """Training steps completed."""
     step_began: float | None
     """Unix seconds when the current step began, if the program reports it."""
-    step_ended: float | None
     step_seconds: float | None
     """Duration of the last step."""
     trainer: Mapping[str, Any] | None = None
@@ -222,11 +218,9 @@ def _parse_sample(figures: bytes, facts: bytes) -> ProbeSample | None:
         return ProbeSample(
             pid=_required_count(data["pid"]),
             time=_seconds(data["time"]) or 0.0,
-            torch=_version(data.get("torch")),
             devices=tuple(_device_counters(device) for device in data.get("devices", ())),
             steps=_count(steps.get("count")) or 0,
             step_began=_seconds(steps.get("began")),
-            step_ended=_seconds(steps.get("ended")),
             step_seconds=_seconds(steps.get("seconds")),
             trainer=_mapping(data.get("trainer")),
             model=_model(data.get("model")),
@@ -261,10 +255,6 @@ def _seconds(value: Any) -> float | None:
     return float(value) if type(value) in (int, float) and 0 <= value <= MAX_UNIX_SECONDS else None
 
 
-def _version(value: Any) -> str | None:
-    return value if isinstance(value, str) and re.fullmatch(r"[\w.+-]{1,60}", value, re.ASCII) else None
-
-
 def _mapping(value: Any) -> Mapping[str, Any] | None:
     return value if isinstance(value, dict) else None
 
@@ -288,7 +278,6 @@ def _optimizers(value: Any) -> tuple[OptimizerFacts, ...]:
                 if str(name).isidentifier() and type(option) in (bool, int, float, type(None))
             },
             trained=_counts(each.get("trained")),
-            state_bytes=_counts(each.get("state_bytes")),
             sharded=each.get("sharded") if each.get("sharded") in (None, "dtensor") else "other",
         )
         for each in (value if isinstance(value, list) else ())

@@ -205,7 +205,6 @@ def _sample() -> dict[str, Any]:
         "schema": 1,
         "pid": os.getpid(),
         "time": time.time(),
-        "torch": str(names.get("__version__", "")),
         "steps": {name: _steps[name] for name in ("count", "began", "ended", "seconds")},
         "devices": device_counters(names.get("cuda")),
         "optimizers": _summed_optimizers(),
@@ -223,11 +222,9 @@ def _summed_optimizers() -> list[dict[str, Any]]:
             if len(found) < MAX_OPTIMIZERS:
                 found[key] = {name: dict(value) if isinstance(value, dict) else value for name, value in each.items()}
             continue
-        known["tensors"] += each["tensors"]
         known["sharded"] = known["sharded"] or each["sharded"]
-        for name in ("trained", "state_bytes"):
-            for dtype, size in each[name].items():
-                known[name][dtype] = known[name].get(dtype, 0) + size
+        for dtype, count in each["trained"].items():
+            known["trained"][dtype] = known["trained"].get(dtype, 0) + count
     return list(found.values())
 
 

@@ -51,7 +51,6 @@ class RecordedGpu(msgspec.Struct, kw_only=True):
     label: str
     order: tuple[int, ...]
     name: str | None
-    uuid: str | None
     total_bytes: int | None
     used: MemorySeries = msgspec.field(default_factory=MemorySeries)
     """Memory in use, the driver's own left out where it is known."""
@@ -239,7 +238,7 @@ class _Collector:
             gpu = self._gpus.get(reading.key)
             if gpu is None:
                 gpu = self._gpus[reading.key] = RecordedGpu(
-                    label=reading.label, order=reading.order, name=reading.name, uuid=reading.uuid, total_bytes=None
+                    label=reading.label, order=reading.order, name=reading.name, total_bytes=None
                 )
             gpu.total_bytes = gpu.total_bytes or reading.total_bytes
             if reading.used_bytes is None or reading.is_stale:

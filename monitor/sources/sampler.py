@@ -140,11 +140,6 @@ class Sampler:
         self._early.set()
         self._changed.set()
 
-    def set_interval(self, seconds: float) -> None:
-        """Change the interval, counted from the last reading."""
-        self._interval = max(seconds, MIN_INTERVAL_SECONDS)
-        self._changed.set()
-
     def _run(self) -> None:
         while not self._stopping.is_set():
             try:

@@ -84,8 +84,6 @@ class ProcessDetails(msgspec.Struct, frozen=True, kw_only=True):
     pid: int
     time: float
     """Unix seconds at which it was read."""
-    start_time: float
-    """Unix seconds."""
     user: str | None
     arguments: tuple[str, ...]
     """Its whole command line."""
@@ -117,7 +115,6 @@ def read_details(pid: int, start_time: float | None = None) -> ProcessDetails:
     return ProcessDetails(
         pid=pid,
         time=time.time(),
-        start_time=info.start_time,
         user=info.user,
         arguments=_plain_arguments(info.argv),
         folder=_plain(info.cwd),

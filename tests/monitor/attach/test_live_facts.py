@@ -22,11 +22,9 @@ def sample(**facts: Any) -> ProbeSample:
         **{
             "pid": 1,
             "time": 0.0,
-            "torch": "2.13",
             "devices": (),
             "steps": 0,
             "step_began": None,
-            "step_ended": None,
             "step_seconds": None,
             **facts,
         }
@@ -34,7 +32,7 @@ def sample(**facts: Any) -> ProbeSample:
 
 
 def optimizer(name: str, trained: int, *, sharded: str | None = None, **options: Any) -> OptimizerFacts:
-    return OptimizerFacts(name=name, options=options, trained={"float32": trained}, state_bytes={}, sharded=sharded)
+    return OptimizerFacts(name=name, options=options, trained={"float32": trained}, sharded=sharded)
 
 
 def test_the_models_own_count_and_names_win() -> None:

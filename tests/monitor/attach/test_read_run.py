@@ -41,7 +41,7 @@ def test_a_script_in_its_own_folder(start: Start, script: Script, tmp_path: Path
     job = attached.reading.job()
     assert (job.model.id, job.training.micro_batch) == (str(tmp_path / "tiny"), 4)
     assert job.training.precision == "bf16"
-    assert (attached.cwd, attached.launcher, attached.interpreter) == (tmp_path, None, Path(sys.executable))
+    assert (attached.cwd, attached.launcher, attached.worker_python) == (tmp_path, None, sys.executable)
     assert [(rank.pid, rank.rank, rank.gpu_hint) for rank in attached.ranks] == [(pid, None, "3")]
     assert attached.start_time == psutil.Process(pid).create_time()
     answer = json.loads(json.dumps(attached.to_json()))
@@ -58,7 +58,7 @@ def test_versions_are_read_from_the_interpreter_of_the_process(
     (tmp_path / "venv" / "bin" / "python").symlink_to(Path(sys.executable).resolve())
     pid = start(["venv/bin/python", script(SLEEPS), *flags()])
     attached = read_run(pid)
-    assert attached.interpreter == tmp_path / "venv" / "bin" / "python"
+    assert attached.worker_python == str(tmp_path / "venv" / "bin" / "python")
     assert attached.versions["transformers"] == "4.57.1"
     assert attached.reading.evidence()["training.optimizer"] == "default of transformers 4.57.1"
     assert attached.reading.value("training.precision") == "fp32"

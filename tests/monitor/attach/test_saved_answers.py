@@ -35,7 +35,6 @@ def attachment() -> Attachment:
         launcher=None,
         cwd=Path("/home/ana/sft"),
         command="python train.py --config sft.yaml",
-        interpreter=None,
         worker_python=None,
         versions={},
         estimate_environ={},

@@ -32,7 +32,7 @@ def attachment(*pids: int, missing: bool = False) -> Attachment:
     collector.record("training.sequence_length", 512, "somewhere")
     if not missing:
         collector.record("training.micro_batch", 1, "somewhere")
-    facts: dict[str, Any] = dict.fromkeys(("launcher", "cwd", "interpreter", "worker_python", "probe"))
+    facts: dict[str, Any] = dict.fromkeys(("launcher", "cwd", "worker_python", "probe"))
     facts |= {"versions": {}, "estimate_environ": {}, "inside": (), "warnings": (), "command": "python train.py"}
     seat = GpuAssignment(gpu=None, origin="nothing", certainty="unsure")
     ranks = tuple(

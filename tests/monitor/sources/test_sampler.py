@@ -106,10 +106,9 @@ def test_a_pause_takes_no_readings_and_ends_with_one(sample, make_snapshot):
     snapshots.get(timeout=DEADLINE_SECONDS)
     sampler.pause()
     assert sampler.paused
-    sampler.set_interval(0.05)
+    sampler.read_soon()
     with pytest.raises(queue.Empty):
         snapshots.get(timeout=0.3)
-    sampler.set_interval(3600)
     sampler.resume()
     assert snapshots.get(timeout=DEADLINE_SECONDS)
     assert not sampler.paused
@@ -120,15 +119,6 @@ def test_a_paused_sampler_can_be_stopped(sample, make_snapshot):
     snapshots.get(timeout=DEADLINE_SECONDS)
     sampler.pause()
     assert sampler.stop(DEADLINE_SECONDS)
-
-
-def test_a_shorter_interval_takes_effect_at_once(sample, make_snapshot):
-    sampler, snapshots, _ = sample(Feed([], last=make_snapshot([])), interval=3600)
-    snapshots.get(timeout=DEADLINE_SECONDS)
-    sampler.set_interval(0.05)
-    assert sampler.interval == 0.05
-    assert snapshots.get(timeout=DEADLINE_SECONDS)
-    assert snapshots.get(timeout=DEADLINE_SECONDS)
 
 
 def test_readings_that_were_missed_do_not_come_in_a_burst(sample, make_snapshot, clock):

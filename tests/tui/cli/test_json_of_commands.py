@@ -207,11 +207,9 @@ def test_a_run_with_the_probe_that_is_over_its_budget(
     sample = ProbeSample(
         pid=1,
         time=2_000.0,
-        torch="2.13.0",
         devices=(device,),
         steps=7,
         step_began=None,
-        step_ended=None,
         step_seconds=0.5,
     )
     read = attach.read_run

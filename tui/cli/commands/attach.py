@@ -41,9 +41,8 @@ if TYPE_CHECKING:
     from ..json_types.attach import AttachJson
 
 
-def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
+def run(options: argparse.Namespace, _: Sequence[str] | None) -> int:
     """Print what is known about the run; exit code 0, or 3 if a required setting is missing."""
-    del launch
     snapshot, source_faults = _read_gpus()
     settings = dict(parse_assignment(text) for text in options.set)
     rehearsed = _rehearse(options, snapshot) if options.rehearse else None

@@ -14,9 +14,8 @@ FILES = {"bash": "vramtop", "zsh": "_vramtop", "fish": "vramtop.fish", "man": "v
 FOLDER = Path(__file__).parents[1] / "shell"
 
 
-def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
+def run(options: argparse.Namespace, _: Sequence[str] | None) -> int:
     """Print the script or the page; exit code 0."""
-    del launch
     print((FOLDER / FILES[options.shell]).read_text(encoding="utf-8"), end="")
     return 0
 

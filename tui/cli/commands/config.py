@@ -29,14 +29,13 @@ if TYPE_CHECKING:
     from ..json_types.config import ConfigChangedJson, ConfigJson, ConfigPathJson
 
 
-def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
+def run(options: argparse.Namespace, _: Sequence[str] | None) -> int:
     """Print or change settings; exit code 0, or 2 if something in them is wrong.
 
     Raises:
         InputError: there is no such setting, or the value is not allowed.
         CannotTellError: the settings file cannot be written.
     """
-    del launch
     settings: SettingsInForce = options.settings
     name = options.setting
     if name is not None and (options.unset or options.template or options.path):

@@ -26,13 +26,12 @@ if TYPE_CHECKING:
     from ..json_types.doctor import DoctorJson
 
 
-def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
+def run(options: argparse.Namespace, _: Sequence[str] | None) -> int:
     """Print the page; exit code 0, or 3 if the driver cannot be used or does not answer.
 
     Raises:
         InputError: the interpreter of ``--python`` does not exist.
     """
-    del launch
     output = detect_output(ascii_only=options.ascii)
     with Progress(quiet=options.json) as progress:
         progress("examining the driver and the Python interpreters")

@@ -9,8 +9,8 @@ from vramtop.estimator.job.gpu_catalogue import Gpu
 from ...draw.text_output import detect_output
 from ...job.load_job import load_from_options
 from ...job.loaded_job import LoadedJob
-from ...reports.assumptions import assumed_lines
 from ...reports.budget_text import budget_lines, closing_lines
+from ..assumptions import assumed_lines
 from ..json_text import json_text
 from ..measured_runs import estimate_job
 from ..option_values import described_gpu
@@ -46,9 +46,7 @@ def print_budget(
         return
     output = detect_output(ascii_only=options.ascii)
     scale = memory_bytes if memory_bytes and memory_bytes > budget.peak.device_bytes else None
-    assumed = assumed_lines(
-        budget, output, stated=loaded.stated, versions=loaded.assumed_versions, flags=loaded.file is None
-    )
+    assumed = assumed_lines(budget, loaded, output)
     print("\n".join(budget_lines(budget, output, scale_bytes=scale, assumed=assumed)))
     if gpu is not None:
         rehearsing = " --rehearse" if budget.rehearsal is not None and loaded.script is None else ""

@@ -32,9 +32,8 @@ if TYPE_CHECKING:
     from ..json_types.written import ExportJson
 
 
-def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
+def run(options: argparse.Namespace, _: Sequence[str] | None) -> int:
     """Export until interrupted; exit code 0."""
-    del launch
     if options.print_file is not None:
         return _print(options.print_file)
     stop = threading.Event()

@@ -21,14 +21,13 @@ _MIN_RUN_DIGITS = 4
 """Digits by which a run is named at least; fewer would often mean several."""
 
 
-def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
+def run(options: argparse.Namespace, _: Sequence[str] | None) -> int:
     """Print or remove the chosen runs; exit code 0.
 
     Raises:
         InputError: the options make no choice, or there is no such run.
         CannotTellError: the history cannot be read or written.
     """
-    del launch
     choice, history = _choice(options), History()
     if options.forget:
         return _forget(options, choice, history)

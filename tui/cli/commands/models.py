@@ -19,13 +19,12 @@ if TYPE_CHECKING:
     _Model: TypeAlias = BuiltInModel | NamedModel | DiffusionModel
 
 
-def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
+def run(options: argparse.Namespace, _: Sequence[str] | None) -> int:
     """Print a line for each model; exit code 0.
 
     Raises:
         InputError: no model has such a name.
     """
-    del launch
     found = list(_named(options.word or ""))
     if not found:
         near = ", ".join(search_models(options.word))

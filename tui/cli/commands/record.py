@@ -26,9 +26,8 @@ if TYPE_CHECKING:
     from ..json_types.written import RecordJson
 
 
-def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
+def run(options: argparse.Namespace, _: Sequence[str] | None) -> int:
     """Record until interrupted, or for ``--seconds``; exit code 0, or 3 if there was no reading."""
-    del launch
     path = Path(options.file)
     stop = threading.Event()
     errors: list[VramtopError] = []

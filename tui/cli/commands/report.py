@@ -26,13 +26,12 @@ if TYPE_CHECKING:
 _RECORDING_ENDINGS = (".gz", ".jsonl")
 
 
-def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
+def run(options: argparse.Namespace, _: Sequence[str] | None) -> int:
     """Write the report and print where it is; exit code 0.
 
     Raises:
         InputError: the file is no recording, or the report exists or cannot be written.
     """
-    del launch
     out = _out(options)
     with Progress(quiet=options.json) as progress:
         progress(f"reading {options.source}")

@@ -16,14 +16,13 @@ if TYPE_CHECKING:
     from ..json_types.written import SnapshotJson
 
 
-def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
+def run(options: argparse.Namespace, _: Sequence[str] | None) -> int:
     """Print where the snapshot is; exit code 0.
 
     Raises:
         InputError: there is no such process.
         CannotTellError: it has no probe, is another user's, uses no GPU, or does not answer.
     """
-    del launch
     with Progress(quiet=options.json) as progress:
         progress(f"waiting for process {options.process}")
         written = ask_for_snapshot(options.process, timeout=options.timeout)

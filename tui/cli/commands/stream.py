@@ -26,9 +26,8 @@ from ..crash_report import save_fault
 from ..estimators import quick_estimate
 
 
-def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
+def run(options: argparse.Namespace, _: Sequence[str] | None) -> int:
     """Write a line per reading until standard input or output is closed; exit code 0."""
-    del launch
     stream = _Stream(options)
     stream.start()
     _end_with_input(stream)

@@ -33,8 +33,8 @@ from ...job.advice import Advice, find_advice
 from ...job.flags.job_flags import flags_by_key
 from ...job.load_job import load_changed
 from ...job.loaded_job import LoadedJob
-from ...reports.assumptions import assumed_lines
 from ...reports.budget_text import budget_lines, closing_lines, fit_lines, largest_line, need_text
+from ..assumptions import assumed_lines
 from ..json_text import json_text
 from ..measured_runs import correction, estimate_job
 from ..option_values import described_host
@@ -219,9 +219,9 @@ def check_here(options: argparse.Namespace, loaded: LoadedJob) -> FitCheck:
         InputError: what chooses the GPUs names none here, or the job is invalid.
         CannotTellError: no estimate can be made.
     """
-    found = gpus_here(options.gpu, choice=loaded.devices)
-    loaded = loaded.finding_gpus(count_devices(found.devices))
-    return check_on(options, replace(loaded, notes=(*loaded.notes, *found.notes)), found.devices)
+    devices, notes = gpus_here(options.gpu, choice=loaded.devices)
+    loaded = loaded.finding_gpus(count_devices(devices))
+    return check_on(options, replace(loaded, notes=(*loaded.notes, *notes)), devices)
 
 
 def check_on(
@@ -314,9 +314,7 @@ def report_fit(options: argparse.Namespace, check: FitCheck) -> int:
     else:
         output = detect_output(ascii_only=options.ascii)
         verdict_line, *further = fit_lines(verdict, budget, output)
-        assumed = assumed_lines(
-            budget, output, stated=loaded.stated, versions=loaded.assumed_versions, flags=loaded.file is None
-        )
+        assumed = assumed_lines(budget, loaded, output)
         decides = budget.doubt is not None and verdict.verdict in ("tight", "unknown")
         doubt = output.wrapped(budget.doubt or "", indent="  ") if decides else ()
         print("\n".join([verdict_line, *doubt, *assumed, *further, *advice_lines(advice, loaded, output)]))

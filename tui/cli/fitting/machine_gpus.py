@@ -5,8 +5,6 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from vramtop.estimator.common.errors import CannotTellError
 from vramtop.estimator.estimation import estimate
 from vramtop.monitor.board.capacity import DeviceCapacity, device_capacities
@@ -30,17 +28,12 @@ class NoGpusError(CannotTellError):
     """This machine has no GPU, or none that can be read."""
 
 
-class GpusHere(msgspec.Struct, frozen=True, kw_only=True):
-    """The GPUs of this machine that may be used, and what they have available now."""
+def gpus_here(
+    selected: str | None, *, choice: "DeviceChoice | None" = None
+) -> tuple[tuple[DeviceCapacity, ...], tuple[str, ...]]:
+    """Return the GPUs of this machine that may be used, with what they have available now, and notes.
 
-    devices: tuple[DeviceCapacity, ...]
-    snapshot: Snapshot
-    notes: tuple[str, ...]
-    """How they were chosen, and which running jobs have yet to take memory there."""
-
-
-def gpus_here(selected: str | None, *, choice: "DeviceChoice | None" = None) -> GpusHere:
-    """Read this machine's GPUs.
+    The notes say how they were chosen, and which running jobs have yet to take memory there.
 
     Args:
         selected: value of ``--gpu``; None: those that the job or CUDA_VISIBLE_DEVICES chooses, otherwise all.
@@ -54,8 +47,7 @@ def gpus_here(selected: str | None, *, choice: "DeviceChoice | None" = None) -> 
         snapshot = read_gpus(source)
     selection, notes = select_devices(selected, snapshot, choice)
     committed, job_notes = committed_bytes(snapshot, selection)
-    devices = device_capacities(snapshot, committed, selection)
-    return GpusHere(devices=devices, snapshot=snapshot, notes=(*notes, *job_notes))
+    return device_capacities(snapshot, committed, selection), (*notes, *job_notes)
 
 
 @contextlib.contextmanager

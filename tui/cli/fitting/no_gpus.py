@@ -11,8 +11,8 @@ from vramtop.estimator.common.errors import ExitCode
 from ...draw.palette import VERDICTS
 from ...draw.text_output import detect_output
 from ...job.loaded_job import LoadedJob
-from ...reports.assumptions import assumed_lines
 from ...reports.budget_text import budget_lines, closing_lines, need_text
+from ..assumptions import assumed_lines
 from ..json_text import json_text
 from ..rehearsing import offer_of
 from .cards import card_lines, find_cards
@@ -54,10 +54,7 @@ def report_without_gpus(options: argparse.Namespace, loaded: LoadedJob, budget: 
     mark, need = VERDICTS["unknown"], need_text(budget, len(budget.ranks))
     print(output.paint(f"{mark.letter} {mark.word}", mark.colour, bold=True) + output.text(f"  needs {need}"))
     print("\n".join(output.wrapped(f"{reason[:1].upper()}{reason[1:]}", indent="  ")))
-    assumed = assumed_lines(
-        budget, output, stated=loaded.stated, versions=loaded.assumed_versions, flags=loaded.file is None
-    )
-    print("\n".join(assumed))
+    print("\n".join(assumed_lines(budget, loaded, output)))
     print()
     if not budget.peak.says_nothing:
         print("\n".join([*card_lines(cards, job, output), ""]))

@@ -240,28 +240,9 @@ def _version_of_fsdp(found: dict[str, tuple[Any, str]], gpus: int | None) -> Ite
         yield f"--fsdp {count} --gpus {gpus} is taken for FSDP{count} over {gpus} GPUs."
 
 
-_MADE_OF_SEVERAL = frozenset(
-    (
-        AMP,
-        BITS,
-        COMPLETION,
-        FP8,
-        GLOBAL_BATCH,
-        METHOD,
-        NODES,
-        PROCESSES,
-        PROMPT,
-        RANDOM,
-        SERVED,
-        SPREAD,
-        TUNING,
-        WEIGHTS,
-    )
-)
-
-
 def _is_job_key(key: str) -> bool:
-    return key not in _MADE_OF_SEVERAL and not key.startswith((OF_METHOD, OF_INPUT))
+    """Return True for a key of a job file, which has a table; what is made of several flags is named in words."""
+    return "." in key and not key.startswith((OF_METHOD, OF_INPUT))
 
 
 def _check_arguments(arguments: Mapping[str, tuple[Any, str]], method: str | None) -> Iterator[str]:

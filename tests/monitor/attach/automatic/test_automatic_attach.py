@@ -112,7 +112,6 @@ def test_an_incomplete_run_says_what_is_missing_and_never_diverges(machine, star
     board = here.read(start([sys.executable, script(SLEEPS), *words]))
     row = board.processes[0]
     assert row.has_guessed_budget
-    assert board.gpus[0].has_guessed_budget
     assert row.missing == ("training.sequence_length",)
     assert row.comparison.status == "incomplete"
     assert "missing: sequence length" in row.comparison.sentence

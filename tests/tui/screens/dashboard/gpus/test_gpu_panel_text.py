@@ -233,7 +233,7 @@ def test_the_graph_shows_phases_and_the_moment_and_memory_at_which_a_job_left_it
 ):
     row = make_row(make_gpu(0, [make_process(1, 60)]), need=30)
     process = row.rows[0]
-    starts = (PhaseStart(1_720.0, "loading", reported=False), PhaseStart(1_780.0, "steady", reported=False))
+    starts = (PhaseStart(1_720.0, "loading"), PhaseStart(1_780.0, "steady"))
     comparison = replace(process.comparison, left_budget_at=1_850.0)
     row = replace(row, rows=(replace(process, phase_starts=starts, comparison=comparison),))
     history = [(1_700.0 + at, (31 if at < 150 else 61) * GIB) for at in range(300)]

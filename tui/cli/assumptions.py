@@ -6,14 +6,15 @@ from typing import TYPE_CHECKING
 
 from vramtop.estimator.job.resolved_job import resolve_job
 
-from .budget_text import precision_word
+from ..reports.budget_text import precision_word
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator
+    from collections.abc import Iterator
 
     from vramtop.estimator.budget import Budget
 
     from ..draw.text_output import TextOutput
+    from ..job.loaded_job import LoadedJob
 
 
 _MOST = 5
@@ -36,25 +37,21 @@ _SERVER_FLAGS = {"training.micro_batch": "--max-num-seqs", "training.sequence_le
 _BATCH = ("training.micro_batch", "training.sequence_length")
 
 
-def assumed_lines(
-    budget: Budget, output: TextOutput, *, stated: Collection[str], versions: Iterable[str], flags: bool
-) -> Iterator[str]:
+def assumed_lines(budget: Budget, loaded: LoadedJob, output: TextOutput) -> Iterator[str]:
     """Yield the assumptions: ``assuming bf16 weights (--precision), 1 x 2,048 tokens (--batch-size, --seq-len)``.
 
     Args:
         budget: of the job.
+        loaded: the job as it was given: what it states is not assumed, and a job file's keys are named, not flags.
         output: what the output can show.
-        stated: keys that somebody set, about which there is nothing to say.
-        versions: libraries' versions that are assumed, with the reason of each.
-        flags: name the flags that change the others, not the keys of a job file.
     """
     found = list[str]()
     names = _FLAGS | (_SERVER_FLAGS if budget.job.is_served else {})
     for words, *keys in _assumptions(budget):
-        open_keys = [key for key in keys if key not in stated]
+        open_keys = [key for key in keys if key not in loaded.stated]
         if open_keys:
-            found.append(f"{words} ({', '.join(names[key] if flags else key for key in open_keys)})")
-    assumptions = [*found[:_MOST], *versions]
+            found.append(f"{words} ({', '.join(key if loaded.file else names[key] for key in open_keys)})")
+    assumptions = [*found[:_MOST], *loaded.assumed_versions]
     if assumptions:
         yield from output.wrapped(f"assuming {', '.join(assumptions)}", further="  ")
 
