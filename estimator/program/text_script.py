@@ -1,17 +1,19 @@
-"""Training scripts of text models: the Trainer's, and a loop of torch's own where layers are split over GPUs.
+"""Scripts of text models: the Trainer's, a loop of torch's own where layers are split over GPUs, and inference.
 
 Transformers splits only what it loads from a checkpoint, so that a model with random weights is split by torch's
 ``parallelize_module``, with the plan of transformers' ``base_model_tp_plan`` for these models.
 """
 
 from collections.abc import Collection, Iterator
+from typing import Any
 
 from ..common.errors import CannotTellError
 from ..job.job import Job
 from ..job.resolved_job import ResolvedJob, resolve_job
+from ..job.rules.dtype_widths import BITSANDBYTES
 from ..model.find_config import ResolvedModel
 from ..model.read_architecture import read_architecture
-from .training_script import TEXT_TASKS, How, TrainerScript, require_expressible
+from .training_script import TEXT_TASKS, How, TrainerScript, image_shape, require_expressible
 
 _SPLIT = frozenset(
     ("llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text", "granite", "smollm3", "seed_oss")
@@ -31,7 +33,7 @@ def training_script(
     """Return the script.
 
     Args:
-        job: a job that trains, with what it leaves to its framework.
+        job: the job, with what it leaves to its framework.
         model: its config.
         how: choices of how it is written and run.
 
@@ -39,11 +41,66 @@ def training_script(
         CannotTellError: no such script stands for the job; the sentence names the setting.
     """
     resolved = resolve_job(job)
+    if not resolved.trains:
+        return _InferenceScript(resolved, model, how.stated, how).text()
     splits = resolved.parallel.tensor > 1
-    tasks = [each for each in TEXT_TASKS if each != "audio-classification" or "num_mel_bins" not in model.config]
-    require_expressible(resolved, ("causal-lm",) if splits else tasks, splits_layers=splits)
+    require_expressible(resolved, ("causal-lm",) if splits else _tasks(model), splits_layers=splits)
     script = _SplitScript if splits else TrainerScript
     return script(resolved, model, how.stated, how).text()
+
+
+def _tasks(model: ResolvedModel) -> list[str]:
+    """Return the tasks whose batches a script can make for a model."""
+    return [each for each in TEXT_TASKS if each != "audio-classification" or "num_mel_bins" not in model.config]
+
+
+class _InferenceScript(TrainerScript):
+    """A script that generates text, or runs a model of another task on a batch; nothing is trained."""
+
+    def __init__(self, job: ResolvedJob, model: ResolvedModel, stated: Collection[str] | None, how: How) -> None:
+        for why, applies in _not_run(job, _tasks(model)).items():
+            if applies:
+                raise CannotTellError(f"no program can be written for this job yet: {why}")
+        super().__init__(job, model, stated, how)
+        self._imports = {"torch", "transformers.AutoConfig"}
+
+    def _data(self) -> Iterator[str]:
+        model, training = self._job.model, self._job.training
+        size, length = training.micro_batch, training.sequence_length
+        comment = self._comment("training.micro_batch")
+        yield f'device = torch.device("{"cpu" if self._how.on_cpu else "cuda"}")'
+        if model.task == "image-classification":
+            shape = ", ".join(map(str, (size, *image_shape(self._model.config))))
+            yield f"batch = torch.rand({shape}, device=device){comment}"
+        elif model.task == "audio-classification":
+            yield f"batch = torch.randn({size}, {length}, device=device){comment}"
+        else:
+            choices = "4, " if model.task == "multiple-choice" else ""
+            largest = "config.get_text_config().vocab_size" if self._model.code is None else "3"
+            yield f"batch = torch.randint(2, {largest}, ({size}, {choices}{length}), device=device){comment}"
+
+    def _training(self) -> Iterator[str]:
+        """Yield the inference: the longest prompts, of which most is held."""
+        yield "model.to(device).eval()"
+        yield f"for _ in range({self._how.steps}):"
+        if self._job.model.task == "causal-lm":
+            yield "    model.generate(batch, max_new_tokens=2, do_sample=False)  # prompts of the longest sequences"
+            return
+        given = "input_ids=batch, decoder_input_ids=batch" if self._job.model.task == "seq2seq-lm" else "batch"
+        yield "    with torch.no_grad():"
+        yield f"        model({given})"
+
+
+def _not_run(job: ResolvedJob, tasks: Collection[str]) -> dict[str, Any]:
+    """Return sentences, each with True if a script of transformers cannot run the inference of the job for it."""
+    return {
+        f"{job.job.engine_name} serves the model, and its command is the program": job.job.is_served,
+        f"the task {job.model.task} needs batches of its own": job.model.task not in tasks,
+        "its modules are placed by a device map": job.job.parallel.device_map is not None,
+        "it spreads the model over GPUs": job.parallel.world_size > 1,
+        f"weights in {job.quantization} come from a checkpoint": job.quantization not in (None, *BITSANDBYTES),
+        "adapters are merged, or not, when it loads": job.lora is not None,
+    }
 
 
 class _SplitScript(TrainerScript):

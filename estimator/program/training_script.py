@@ -158,7 +158,6 @@ def _refused(job: ResolvedJob, tasks: Collection[str], *, splits_layers: bool) -
     own_types = parallel.param_dtype or parallel.reduce_dtype or parallel.cpu_offload == "optimizer"
     reasons = {
         f"it trains with {training.framework}, whose own command is its program": not job.framework.trainer,
-        "it generates text (training.mode)": not job.trains,
         f"the task {job.model.task} needs batches of its own": job.model.task not in tasks,
         **_refused_by_trl(job, trainer),
         "its modules are placed by a device map": job.job.parallel.device_map is not None,
@@ -330,7 +329,7 @@ class TrainerScript:
 
     def _quantized(self) -> Iterator[str]:
         job = self._job
-        if job.lora is None or job.quantization is None:
+        if job.quantization is None:
             return
         self._imports |= {"bitsandbytes"}
         four = job.quantization != "int8"
@@ -462,10 +461,7 @@ class TrainerScript:
         comment = self._comment("training.sequence_length")
         config = self._model.config
         if task == "image-classification":
-            size = config.get("image_size", 224)
-            height, width = size if isinstance(size, (list, tuple)) else (size, size)
-            shape = f"{config.get('num_channels', 3)}, {height}, {width}"
-            yield f'item = {{"pixel_values": torch.rand({shape}), "labels": 0}}'
+            yield f'item = {{"pixel_values": torch.rand{image_shape(config)}, "labels": 0}}'
         elif task == "audio-classification":
             yield f'item = {{"input_values": torch.randn({length}), "labels": 0}}{comment}'
         elif task in ("causal-lm", "masked-lm", "seq2seq-lm"):
@@ -689,6 +685,13 @@ class TrainerScript:
         else:
             options = rules.torch_arguments
         return path.replace(":", "."), options
+
+
+def image_shape(config: Mapping[str, Any]) -> tuple[int, int, int]:
+    """Return channels, height and width of a model's images."""
+    size = config.get("image_size", 224)
+    height, width = size if isinstance(size, (list, tuple)) else (size, size)
+    return config.get("num_channels", 3), height, width
 
 
 def _keywords(options: Mapping[str, Any]) -> list[str]:

@@ -257,11 +257,11 @@ def inferred_device_map(model: Any, placing: dict[str, Any]) -> dict[str, Any] |
 
 
 def trace(message: dict[str, Any]) -> dict[str, Any]:
-    """Rehearse two training steps of a script, and return the memory of the second."""
+    """Rehearse two training steps of a script, and return the memory of the second; of inference, that of all."""
     from .described import import_libraries, trace_script
     from .inventory import require_known_type
     from .memory.replay import pack_allocations, replay_reserved
-    from .memory.summary import allocator_events, summarize
+    from .memory.summary import MEASURED_STEP, allocator_events, summarize
     from .repetition.repeated_trace import trace_repeated
 
     start = time.monotonic()
@@ -282,7 +282,8 @@ def trace(message: dict[str, Any]) -> dict[str, Any]:
     except (UnsupportedError, RefusedError) as reason:
         return {"unsupported": str(reason)}
     gc.disable()  # what is left to do makes 100,000 tuples and no garbage; the collection after the answer enables it
-    summary = summarize(traced.history)
+    has_steps = any(each.name == "optimizer step" for each in traced.history.phases)
+    summary = summarize(traced.history, MEASURED_STEP if has_steps else 1)
     allocations = list(allocator_events(traced.history))
     timeline_events = [event for event, _ in summary["timeline"]]
     return {

@@ -167,7 +167,7 @@ LIMITS = {
     "Megatron-FSDP has no setting in the Trainer": (
         "llama-3.1-8b --set parallel.strategy=megatron-fsdp --gpus 8 --method traced"
     ),
-    "it generates text": "llama-3.1-8b --inference --method traced",
+    "it spreads the model over GPUs": "llama-3.1-8b --inference --tp 2 --method traced",
     "its modules are placed by a device map": "llama-3.1-8b --set parallel.device_map=auto --method traced",
     "the Trainer has no setting for activations on the host": (
         "llama-3.1-8b --set training.activation_offload=true --method traced"

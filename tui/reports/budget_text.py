@@ -238,7 +238,7 @@ def _job_line(budget: Budget) -> str:
 _METHOD_TEXTS = {
     "formula": "closed form, parameters counted from the config",
     "exact": "closed form, parameters counted on the built model",
-    "traced": "one training step traced",
+    "traced": "the job's program rehearsed",
     "rehearsed": "the program rehearsed",
 }
 

@@ -19,7 +19,7 @@ _WORKER = str(Path(__file__).parents[1])
 
 
 class Steps(Rehearsal):
-    """Ends after the steps, with the history of all allocations."""
+    """Ends after the steps, or with a script that trains nothing; it has the history of all allocations."""
 
     def __init__(self, plan: dict[str, Any]) -> None:
         super().__init__(plan)
@@ -32,8 +32,9 @@ class Steps(Rehearsal):
 
     def _write(self, ended: str, error: BaseException | None) -> None:
         gpus, history = self.gpus, self.gpus.history
-        failed = None if ended == "steps" else _failure(error)
-        history.phases.append(Phase(self._step + 1, "end", len(history.events)))
+        is_done = ended == "steps" or (ended == "end" and not self._trains and self._first_call is not None)
+        failed = None if is_done else _failure(error)
+        history.phases.append(Phase(self.plan["steps"] + 1, "end", len(history.events)))
         steps = {
             "history": settled(history),
             "parameters": sum((self._own_sizes or self._sizes).values()),

@@ -108,7 +108,9 @@ def test_what_was_left_open_has_a_comment() -> None:
     ("changes", "said"),
     [
         ({"training": {"framework": "torchtitan"}}, "torchtitan"),
-        ({"training": {"mode": "inference"}}, "generates text"),
+        ({"training": {"mode": "inference"}, "parallel": {"device_map": "auto"}}, "placed by a device map"),
+        ({"training": {"mode": "inference"}, "parallel": {"tensor": 2}}, "spreads the model over GPUs"),
+        ({"training": {"mode": "inference"}, "inference": {"weights": "int4"}}, "int4 come from a checkpoint"),
         ({"parallel": {"context": 2}}, "over GPUs"),
         ({"parallel": {"tensor": 2}, "lora": {"rank": 8}}, "adapters have no plan"),
         ({"parallel": {"tensor": 4}}, "4 GPUs cannot share 2 key-value heads"),

@@ -1,4 +1,4 @@
-"""A traced step compared with real steps of the same program on a CPU, where all tensors are counted."""
+"""A traced job compared with a real run of the same program on a CPU, where all tensors are counted."""
 
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,7 @@ T5 = {
 }
 VIT = {"model_type": "vit", "image_size": 32, "intermediate_size": 1024, **SIZES}
 """Of small images: on the CPU, the batch that accelerate collates ahead of its step counts as well."""
+GENERATES = {"mode": "inference", "optimizer": "none"}
 CHECKPOINTED = {"activation_checkpointing": "full"}
 JOBS: dict[str, dict[str, Any]] = {
     "llama": {"model": {"config": LLAMA}},
@@ -39,12 +40,18 @@ JOBS: dict[str, dict[str, Any]] = {
     "bert": {"model": {"config": BERT, "task": "sequence-classification"}},
     "t5": {"model": {"config": T5, "task": "seq2seq-lm"}},
     "vit": {"model": {"config": VIT, "task": "image-classification"}},
+    "text": {"model": {"config": {**LLAMA, "num_key_value_heads": 4}}, "training": GENERATES},
+    "gpt2 in bf16": {"model": {"config": GPT2}, "training": {"precision": "bf16", **GENERATES}},
+    "labels of images": {"model": {"config": VIT, "task": "image-classification"}, "training": GENERATES},
+    "t5 at once": {"model": {"config": T5, "task": "seq2seq-lm"}, "training": GENERATES},
 }
+QUICK = ("text", "labels of images")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", JOBS)
-def test_a_traced_step_takes_what_real_steps_take(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "name", [each if each in QUICK else pytest.param(each, marks=pytest.mark.slow) for each in JOBS]
+)
+def test_a_traced_job_takes_what_it_really_takes(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     training = {"precision": "fp32", "optimizer": "adamw", "micro_batch": 4, "sequence_length": 256}
     tables = JOBS[name]
