@@ -39,7 +39,7 @@ _TEXT_TOKENS = {
     "document", "reasoning", "tool", "system", "assistant", "instruction", "empty", "blank", "word", "language", "task",
     "target", "label", "loss", "skip", "drop", "keep", "vision", "response", "completion", "speech", "eot", "eom",
     "separator", "delimiter", "initializer", "class", "quality", "time", "by", "to", "each", "single", "any", "is",
-    "think", "sot", "n",
+    "think", "sot", "n", "total", "prefill", "batched", "input", "output", "generated", "draft",
 }  # fmt: skip
 """``x`` of ``x_token`` that is a token of a text."""
 _PASS_OWNERS = {

@@ -16,6 +16,8 @@ from .snapshot.records import MemorySnapshot, MemorySnapshotJson
 
 ALLOCATOR_SETTING = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
 _MAX_OTHERS = 4
+_LARGEST_CONTEXT = 5 * GIB // 2
+"""A CUDA context with NCCL's buffers takes less."""
 _ROUNDED = 0.006
 """Figures of a message may be off by so much of themselves: torch prints two decimals, of a unit."""
 _ROUNDING = 2 * MIB
@@ -61,12 +63,12 @@ def failure_findings(failure: Failure, snapshot: MemorySnapshot | None) -> Itera
         )
     elif failure.kind == "gpu library":
         yield (
-            "A library or the driver found no free GPU memory: CUDA, cuBLAS, cuDNN and NCCL allocate outside "
-            "PyTorch's allocator and cannot make it release its cache. The message has no figures."
+            "A library or the driver found no free GPU memory. In a PyTorch program, CUDA, cuBLAS, cuDNN and NCCL "
+            "allocate outside its allocator and cannot make it release its cache. The message has no figures."
         )
         yield (
-            "Leave them memory: use a smaller job, or torch.cuda.set_per_process_memory_fraction(0.95), which makes "
-            "PyTorch release its cache earlier. If several processes share the GPU, check it with vramtop."
+            "Leave them memory: use a smaller job, or in PyTorch torch.cuda.set_per_process_memory_fraction(0.95), "
+            "which makes it release its cache earlier. If several processes share the GPU, check it with vramtop."
         )
     else:
         size = f" of {size_text(failure.tried_host_bytes)}" if failure.tried_host_bytes else ""
@@ -180,6 +182,11 @@ def _paged(held: int, total: int, free: int, tried: int | None) -> Iterator[str]
 
 def _other_processes(memory: OutOfMemory) -> Iterator[str]:
     beside, tried, free = memory.beside_bytes, memory.tried_bytes, memory.free_bytes
+    if not beside and (memory.unattributed_bytes or 0) > _LARGEST_CONTEXT:
+        yield (
+            f"{format_gib(memory.unattributed_bytes)} GiB of the GPU are not PyTorch's, more than its CUDA context "
+            "takes: other processes hold them, or a library in this one. Look at the GPU with vramtop or nvidia-smi."
+        )
     if not beside or beside < GIB // 2:
         return
     named = sorted(memory.others, key=lambda other: -other.used_bytes)[:_MAX_OTHERS]
@@ -266,9 +273,9 @@ def _size_of_logits(tried: int, *, loose: bool) -> str | None:
 
 
 def _is_round(vocabulary: int) -> bool:
-    """Return True for nearly a power of two, or a small multiple of one: hidden states have such sizes too."""
-    exponent = math.log2(vocabulary)
-    return abs(exponent - round(exponent)) < 0.005 or vocabulary & -vocabulary > vocabulary // 64
+    """Return True for nearly a power of two or a small multiple of one: hidden states have such sizes too."""
+    exponents = [math.log2(vocabulary / odd) for odd in (1, 3, 5, 7)]
+    return any(abs(each - round(each)) < 0.005 for each in exponents) or vocabulary & -vocabulary > vocabulary // 64
 
 
 def _history_findings(failure: Failure, snapshot: MemorySnapshot | None) -> Iterator[str]:
@@ -509,7 +516,7 @@ def failure_of_snapshot(snapshot: MemorySnapshot) -> Failure | None:
 
 def _parts(memory: OutOfMemory) -> Iterator[Part]:
     """Yield what filled the card."""
-    total, free, reserved = memory.total_bytes, memory.free_bytes, memory.reserved_bytes
+    free, unattributed = memory.free_bytes, memory.unattributed_bytes
     if memory.allocated_bytes is not None:
         yield Part(name="tensors", bytes=memory.allocated_bytes)
     elif memory.process_bytes is not None:
@@ -520,14 +527,8 @@ def _parts(memory: OutOfMemory) -> Iterator[Part]:
         yield Part(name="outside the allocator", bytes=memory.outside_bytes)
     if memory.process_bytes is not None and memory.beside_bytes:
         yield Part(name="others", bytes=memory.beside_bytes)
-    elif (
-        memory.process_bytes is None
-        and total is not None
-        and free is not None
-        and reserved is not None
-        and total - free - reserved > UNSEEN_BYTES
-    ):
-        yield Part(name="not the allocator's", bytes=total - free - reserved)
+    elif unattributed is not None and unattributed > UNSEEN_BYTES:
+        yield Part(name="not the allocator's", bytes=unattributed)
     if free is not None:
         yield Part(name="free", bytes=free)
 

@@ -11,6 +11,8 @@ from .log_lines import MAX_LINE, OVERLAP, LogBlock, LogLine, line_pieces, log_li
 from .records import CrashLog, Failure, StackFrame, own_frame, phase_of
 from .torch_messages import is_complete, parse_message
 from .wordings import (
+    AFTER_FAULT,
+    BROKEN,
     CAUGHT,
     PINNED,
     Wording,
@@ -117,6 +119,8 @@ class _Stream:
     """Index of the latest failure."""
     least_later: int | None = None
     """Lowest count of steps since then."""
+    fault: str | None = None
+    """Words of a kernel that failed: errors of libraries that follow say nothing of memory."""
     figures: tuple[int, int, Wording, dict[str, str]] | None = None
     """A failure whose further figures may follow: its index, its line, its wording and what is known."""
 
@@ -281,6 +285,8 @@ class _Reader:
             said = True
         if len(text) <= _MAX_LAUNCH and (launch := _LAUNCH.search(text)):
             self.launch_line, said = launch[1].strip(), True
+        if fault := BROKEN.search(text):
+            stream.fault, said = fault[0], True
         caught = CAUGHT.search(text) is not None
         if caught and stream.latest is not None and not self.failures[stream.latest].caught:
             self._change(stream.latest, caught=True)
@@ -324,6 +330,8 @@ class _Reader:
             and ("pin_memory" in innermost or "pin memory" in line.text)
         ):
             wording = PINNED
+        elif wording.kind == "gpu library" and stream.fault is not None:
+            wording, found = AFTER_FAULT, {"fault": stream.fault}
         by_summary = self._reported_rank if line.rank is None and _OF_RANK.search(line.text) else None
         rank = line.rank if by_summary is None else by_summary
         failure = _told(
@@ -404,17 +412,21 @@ class _Reader:
         if len(self.failures) >= MAX_FAILURES:
             self.unkept += 1
             return None
-        self.failures.append(
-            replace(
-                failure,
-                text=" ".join(failure.text.split())[:_MAX_TEXT],
-                phase=phase,
-                place=place,
-                code=code,
-                steps=self._steps if stream.steps is None else stream.steps,
-            )
+        kept = replace(
+            failure,
+            text=" ".join(failure.text.split())[:_MAX_TEXT],
+            phase=phase,
+            place=place,
+            code=code,
+            steps=self._steps if stream.steps is None else stream.steps,
         )
-        index = len(self.failures) - 1
+        before = self.failures[stream.latest] if stream.latest is not None else None
+        if before and before.kind == "not understood" and failure.line <= before.line + _MOST_TALK:
+            index = stream.latest  # what was not understood spoke of this
+            self.failures[index] = kept
+        else:
+            index = len(self.failures)
+            self.failures.append(kept)
         self._seen[key] = index
         if also is not None:
             self._seen[also] = index

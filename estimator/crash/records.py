@@ -80,6 +80,13 @@ class OutOfMemory:
         rest = self.total_bytes - self.free_bytes - self.process_bytes
         return max(0, rest, sum(other.used_bytes for other in self.others))
 
+    @property
+    def unattributed_bytes(self) -> int | None:
+        """Bytes in use that the allocator does not hold, where the message does not say whose they are."""
+        if self.process_bytes is not None or None in (self.total_bytes, self.free_bytes, self.reserved_bytes):
+            return None
+        return self.total_bytes - self.free_bytes - self.reserved_bytes
+
     def to_json(self) -> dict[str, Any]:
         """Return the figures for ``--json``; null for unknown."""
         return asdict(self)

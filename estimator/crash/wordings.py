@@ -182,9 +182,19 @@ WORDINGS: tuple[Wording, ...] = (
     Wording(
         kind="host",
         source="llama.cpp",
-        pattern=r"ggml_cuda_host_malloc: failed to allocate (?P<tried>[\d.]+ MiB) of pinned memory",
+        pattern=r"ggml_\w{1,30}: [Ff]ailed to allocate (?:(?P<tried>[\d.]+ MiB) of )?pinned memory",
         caught=True,
-        says=("llama.cpp could not pin {tried} of CPU RAM and uses ordinary memory instead, which is slower.",),
+        says=("llama.cpp could not pin {tried} of CPU RAM.", "It uses ordinary memory instead, which is slower."),
+    ),
+    Wording(  # triton-inference-server: core/src/memory.cc, pinned_memory_manager.cc
+        kind="gpu library",
+        source="Triton server",
+        pattern=r"ailed to allocate CUDA memory with byte size (?P<tried>\d+) on GPU (?P<gpu>\d+):.{0,80}falling back",
+        caught=True,
+        says=(
+            "The pool that the server sets aside is used up, so it takes pinned CPU RAM, which is slower: "
+            "--cuda-memory-pool-byte-size makes the pool larger.",
+        ),
     ),
     Wording(  # ggml/src/ggml-backend.cpp, ggml-alloc.c; the Host buffers are pinned CPU RAM
         kind="host",
@@ -433,58 +443,28 @@ WORDINGS: tuple[Wording, ...] = (
     Wording(
         kind="gpu library",
         source="TPU",
-        pattern=rf"RESOURCE_EXHAUSTED.{{0,200}}Attempting to (?:reserve|allocate) (?P<tried>{SIZE})"
-        rf"(?:.{{0,200}}There (?:are|is) (?P<free>{SIZE}) free)?",
-        says=(_TPU_SMALLER,),
-    ),
-    Wording(
-        kind="gpu library",
-        source="TPU",
-        pattern=rf"RESOURCE_EXHAUSTED.{{0,80}}Hbm usage:? (?P<needed>{SIZE})"
-        rf".{{0,200}}exceeding available bytes: (?P<total>{SIZE})",
+        pattern=rf"RESOURCE_EXHAUSTED.{{0,200}}(?:Attempting to (?:reserve|allocate) (?P<tried>{SIZE})"
+        rf"(?:.{{0,200}}There (?:are|is) (?P<free>{SIZE}) free)?"
+        rf"|Hbm usage:? (?P<needed>{SIZE}).{{0,200}}exceeding available bytes: (?P<total>{SIZE}))",
         says=("The program needs {needed} of the chip's {total}.", _TPU_SMALLER),
     ),
     Wording(
         kind="gpu library",
         source="JAX/XLA",
-        pattern=rf"Out of memory (?:while trying to allocate|allocating) (?P<tried>{SIZE})",
-        figures=_XLA_STATS,
-        says=_XLA,
-    ),
-    Wording(
-        kind="gpu library",
-        source="JAX/XLA",
-        pattern=rf"Failed to allocate request for (?P<tried>{SIZE}) \(\d+B\) on device ordinal (?P<gpu>\d+)",
-        figures=_XLA_STATS,
-        says=_XLA,
-    ),
-    Wording(
-        kind="gpu library",
-        source="JAX/XLA",
-        pattern=rf"\bxla/.{{0,200}}ran out of memory trying to allocate (?P<tried>{SIZE})",
+        pattern=r"(?:Out of memory (?:while trying to allocate|allocating)"
+        r"|\bxla/.{0,200}ran out of memory trying to allocate"
+        r"|Failed to allocate(?: request for)?(?= .{0,60}(?:on device ordinal|for new constant))) "
+        rf"(?P<tried>{SIZE})(?: \(\d+B\) on device ordinal (?P<gpu>\d+))?",
         figures=(*_XLA_STATS, rf"Sum Total of in-use chunks: (?P<allocated>{SIZE})"),
         says=_XLA,
     ),
     Wording(
         kind="gpu library",
         source="TensorFlow",
-        pattern=rf"Allocator \(\w*?GPU_(?P<gpu>\d+)_bfc\) ran out of memory trying to allocate (?P<tried>{SIZE})",
-        figures=_TF_FIGURES,
-        says=_TF,
-    ),
-    Wording(
-        kind="gpu library",
-        source="TensorFlow",
-        pattern=r"OOM when allocating tensor with shape ?(?P<shape>\[[\d,]*\]) and type (?P<type>\w+)",
-        figures=(r"device:(?:GPU|gpu):(?P<gpu>\d+)", *_TF_FIGURES),
-        says=_TF,
-    ),
-    Wording(
-        kind="gpu library",
-        source="TensorFlow",
-        pattern=r"errors_impl\.ResourceExhaustedError"
+        pattern=rf"Allocator \(\w*?GPU_(?P<gpu>\d+)_bfc\) ran out of memory trying to allocate (?P<tried>{SIZE})"
+        r"|OOM when allocating tensor with shape|errors_impl\.ResourceExhaustedError"
         r"|(?:RESOURCE_EXHAUSTED|Resource exhausted): ?failed to allocate memory",
-        figures=_TF_FIGURES,
+        figures=(r"device:(?:GPU|gpu):(?P<gpu>\d+)", *_TF_FIGURES),
         says=_TF,
     ),
     Wording(
@@ -498,7 +478,11 @@ WORDINGS: tuple[Wording, ...] = (
         kind="gpu library",
         source="TensorFlow or JAX",
         pattern=rf"failed to allocate (?P<tried>{SIZE}) \(\d+ bytes\) from device: (?:CUDA|HIP)_ERROR_",
-        says=("The driver could not allocate {tried} when the program took its share of the GPU.", _SHARED_GPU),
+        says=(
+            "The driver could not allocate {tried} when the program took its share of the GPU. It asks for less then, "
+            "so this alone does not end it.",
+            _SHARED_GPU,
+        ),
     ),
     # --- other frameworks and programs
     Wording(  # paddle/fluid/memory/allocation/cuda_allocator.cc
@@ -528,25 +512,14 @@ WORDINGS: tuple[Wording, ...] = (
         pattern=rf"allocating (?P<tried>{SIZE}) on device (?P<gpu>\d+): (?:cuda|hip|musa)Malloc failed: out of memory",
         says=(_LLAMA_CPP,),
     ),
-    Wording(  # ggml-alloc.c, llama-model.cpp, ggml-vulkan.cpp, ggml-metal.m
+    Wording(  # ggml-alloc.c, llama-model.cpp, ggml-vulkan.cpp, ggml-metal.m, ggml-cuda.cu: ggml_cuda_error
         kind="gpu library",
         source="llama.cpp",
-        pattern=r"(?:failed|unable) to allocate (?P<device>CUDA|ROCm|Vulkan|Metal|SYCL|MUSA)\w{0,20} buffer"
-        r"(?: of size (?P<tried>\d+))?",
-        says=(_LLAMA_CPP,),
-    ),
-    Wording(
-        kind="gpu library",
-        source="llama.cpp",
-        pattern=r"ggml_vulkan: Device memory allocation of size (?P<tried>\d+) failed"
+        pattern=r"(?:(?:failed|unable) to allocate (?:CUDA|ROCm|Vulkan|Metal|SYCL|MUSA)\w{0,20} buffer(?: of size )?"
+        r"|ggml_vulkan: Device memory allocation of size )(?P<tried>\d+)?"
         r"|ggml_\w{1,60}: (?:error: )?failed to allocate buffer"
-        r"|failed to allocate (?:buffer for kv cache|compute buffers|memory for the kv cache)",
-        says=(_LLAMA_CPP,),
-    ),
-    Wording(  # ggml/src/ggml-cuda/ggml-cuda.cu: ggml_cuda_error
-        kind="gpu library",
-        source="llama.cpp",
-        pattern=r"CUDA error 2 at \S{0,200}ggml\S{0,200}: out of memory|ggml.{0,200}CUDA error: out of memory",
+        r"|failed to allocate (?:buffer for kv cache|compute buffers|memory for the kv cache)"
+        r"|CUDA error 2 at \S{0,200}ggml\S{0,200}: out of memory|ggml.{0,200}CUDA error: out of memory",
         says=(_LLAMA_CPP,),
     ),
     Wording(  # transformers/quantizers/quantizer_bnb_4bit.py, quantizer_bnb_8bit.py: validate_environment
@@ -726,7 +699,7 @@ WORDINGS: tuple[Wording, ...] = (
     Wording(
         kind="gpu library",
         source="Vulkan",
-        pattern=r"ErrorOutOfDeviceMemory|VK_ERROR_OUT_OF_DEVICE_MEMORY",
+        pattern=r"(?<!ggml_vulkan: vk::Device::allocateMemory: )ErrorOutOfDeviceMemory|VK_ERROR_OUT_OF_DEVICE_MEMORY",
         says=("The Vulkan driver found no free GPU memory.",),
     ),
     Wording(  # CUDA.jl: lib/cudadrv/pool.jl
@@ -745,6 +718,19 @@ WORDINGS: tuple[Wording, ...] = (
             "A batch of one sequence does not fit: shorten the sequences, checkpoint activations, train adapters "
             "(LoRA, QLoRA), or shard over more GPUs.",
         ),
+    ),
+    Wording(  # CANN's error codes, which torch_npu, MindSpore and Paddle print
+        kind="gpu library",
+        source="Ascend",
+        pattern=r"\bEL0004\b",
+        figures=(r"\bsize:(?P<tried>\d+)(?:, device_id:(?P<gpu>\d+))?",),
+        says=("The NPU has no memory left.", _SMALLER),
+    ),
+    Wording(
+        kind="gpu library",
+        source="Gaudi",
+        pattern=r"PT_DEVMEM\b.{0,80}Allocation failed for size:{1,2} ?(?P<tried>\d+)",
+        says=(_SMALLER,),
     ),
     Wording(  # Intel GPUs: unified-runtime, Level Zero
         kind="gpu library",
@@ -791,7 +777,9 @@ WORDINGS: tuple[Wording, ...] = (
         sure=False,
         pattern=r"[Ee]xit(?:ed)? ?(?:with )?code(?: is)? {0,9}[:=]? {0,9}(?:-9|137)\b"
         r"|return code {0,9}=? {0,9}(?:-9|137)\b|Signal 9 \(SIGKILL\)"
-        r"|^(?:\S+: line \d+: +\d+ )?Killed(?: {2,}.*)?$|died with <Signals\.SIGKILL: 9>"
+        r"|(?:^|^\S{1,300} ?: \w{4,6} \d{1,9} ?: {1,9}\d{1,9} |\ds)"  # as shells say it, in the languages of glibc
+        r"(?:Killed|已杀死|已砍掉|強制終了|Getötet|Processus arrêté|Terminado \(killed\)|Убито|Ucciso)"
+        r"(?: {2,}.*)?$|died with <Signals\.SIGKILL: 9>"
         r"|DataLoader worker \(pid\(?s?\)? [\d, ]+\) (?:is killed by signal: Killed|exited unexpectedly)"
         r"|A worker process managed by the executor was unexpectedly terminated|was killed by SIGKILL"
         r"|signal: killed|Killed signal terminated program"
@@ -806,7 +794,8 @@ WORDINGS: tuple[Wording, ...] = (
     Wording(
         kind="host",
         pattern=r"_ArrayMemoryError|^(?:numpy\.\S*)?MemoryError\b|\bstd::bad_alloc\b|Cannot allocate memory"
-        r"|insufficient shared memory \(shm\)|cudaHostAlloc.{0,80}(?:fail|error|out of memory)|\bENOMEM\b",
+        r"|[Ff]ailed to allocate CPU Memory|insufficient shared memory \(shm\)"
+        r"|cudaHostAlloc.{0,80}(?:fail|error|out of memory)|\bENOMEM\b",
         figures=(r"Unable to allocate (?P<tried>\d+(?:\.\d+)? [KMGT]iB)",),
     ),
     # --- GPU memory that PyTorch or a library asked for, without figures
@@ -848,7 +837,8 @@ WORDINGS: tuple[Wording, ...] = (
         r"|(?:Cuda|CUDA|Hip|HIP) failure(?: \d+)?:? '?out of memory|Failed to CUDA (?:calloc|host alloc)"
         r"|(?:CUDA|HIP) runtime error.{0,80}: out of memory|cudaSuccess \(2 vs\. 0\) +out of memory"
         r"|(?:cuda|hip)Malloc\w{0,10} (?:retry )?(?:failed|error):? out of memory|Insufficient VRAM"
-        r"|cuMem\w{1,30} failed: out of memory|\[CUDA\] out of memory|CUDA ran out of memory"
+        r"|Memory not available to allocate buffer: (?P<tried>\d+)|cuMem\w{1,30} failed: out of memory"
+        r"|\[CUDA\] out of memory|CUDA ran out of memory"
         r"|(?i:(?:not enough|insufficient|out of) (?:GPU|video|device|GPU video) memory)|GPU memory allocation failed"
         r"|bytes of device memory: out of memory"
         r"|(?:CUDA|cuda) failed with error(?: 2)? out of memory|CUDA: out of memory\s*$|Gpu API call\) out of memory"
@@ -881,7 +871,8 @@ WORDINGS: tuple[Wording, ...] = (
 
 CAUGHT = re.compile(
     # fairseq/trainer.py; lightning/pytorch/tuner/batch_size_scaling.py; detectron2/utils/memory.py; ComfyUI
-    r"(?i:attempting to recover from OOM|batch size \d+ failed, trying batch size|retrying batch"
+    r"(?i:attempting to recover from OOM|batch size \d+ failed, trying batch size|retrying (?:with )?batch"
+    r"|ignoring this choice"
     r"|attempting to copy inputs of .{0,200} due to CUDA OOM|skipp\w{1,9} (?:\w{1,20} ){0,2}batch"
     r"|(?:\boom\b|out ?of ?memory).{0,120}(?:(?<!please )(?<!to )(?<!and )\bretry|\bskipp|\brecover|using cpu"
     r"|falling back|trying again|(?<!try )(?<!consider )(?<!by )reducing (?:the )?batch|halving)"
@@ -907,57 +898,30 @@ _ROOTS = {
         "memory(shm memoryondevice memoryfor memoryprof memoryalloc enoughmemory systemmemory memorycapac memoryseg "
         "insufficient",
         "alloc": "oallocate beallocated tallocate allocating allocationo allocfailed badalloc cudahostalloc calloc "
-        "hostalloc cachingallocator memoryallocation",
+        "hostalloc cachingallocator memoryallocation allocationfailed",
         "code": "exitcode returncode withcode",
         "cu": "cublas cudnn cusolver cusparse executablebatch",
+        "": "enomem exhausted unexpectedly findanengine outofres dsttensoris maxseq objectstorefull "
+        "pagingfile buserror spaceleft dispatchedonthecpu allavailableram insufficientvram "
+        "insufficientspace swapspace hostmemory onhost allocationfailure offloadedtothedisk "
+        "buffersize: abruptly 1eb nvmapmem nvrmmem onresource:memory lowmemory! memlimit hvmem el0004 "
+        "devicesideassert illegalmemory launchfailure 已杀死 已砍掉 強制終了 getötet processusarrêté "
+        "terminado(killed) Убито ucciso",
     }.items()
 }
-_WORDS = tuple(
-    word.encode()
-    for word in [
-        "enomem",
-        "exhausted",
-        "unexpectedly",
-        "findanengine",
-        "outofres",
-        "dsttensoris",
-        "maxseq",
-        "objectstorefull",
-        "pagingfile",
-        "buserror",
-        "spaceleft",
-        "dispatchedonthecpu",
-        "allavailableram",
-        "insufficientvram",
-        "insufficientspace",
-        "swapspace",
-        "hostmemory",
-        "onhost",
-        "allocationfailure",
-        "offloadedtothedisk",
-        "buffersize:",
-        "abruptly",
-        "1eb",
-        "nvmapmem",
-        "nvrmmem",
-        "onresource:memory",
-        "lowmemory!",
-        "memlimit",
-        "hvmem",
-    ]
-)
-"""Folded words of which every line that the table knows contains one; of many the part that they share is above."""
+"""Folded words of which every line that the table knows contains one, by the part that they share."""
 _WEAK = (b"kill", b"oom")
 """Folded words of the other lines: parts of others, such as of skill and room, so that the line itself is looked at."""
 _KILLED = re.compile(rb"\b(?:OOM|oom)|\bKilled\b|SIGKILL|signal: killed|9/KILL|job killed|killed as a result")
-_AFTERWARDS = tuple(word.encode() for word in ["oom", "retry", "skipp", "failed,trying", "copyinputsof"])
+_AFTERWARDS = tuple(
+    word.encode() for word in ["oom", "retry", "skipp", "failed,trying", "copyinputsof", "ignoringthischoice"]
+)
 """Folded words of which every line of ``CAUGHT`` contains one that says nothing else of memory."""
 
 
 def lines_that_may_say(folded: bytes) -> set[bytes]:
     """Keep the folded lines that may report that memory ran out; no other line does."""
-    words = [word for root, shared in _ROOTS.items() if root in folded for word in shared]
-    return lines_with(folded, (*words, *_WORDS))
+    return lines_with(folded, [word for root, shared in _ROOTS.items() if root in folded for word in shared])
 
 
 def lines_that_may_say_killed(folded: bytes) -> set[bytes]:
@@ -1000,6 +964,21 @@ PINNED = Wording(  # at::cuda::getPinnedMemoryAllocator: cudaHostAlloc, in a pro
     ),
 )
 """A CUDA error that the line of the traceback which pins memory raises; its words are those of any other."""
+
+BROKEN = re.compile(r"device-side assert triggered|an illegal memory access|unspecified launch failure")
+AFTER_FAULT = Wording(
+    kind="gpu library",
+    source="after a fault",
+    pattern="",
+    sure=False,
+    says=(
+        "A kernel had failed before this line ({fault}), and every later CUDA call fails with it: this one is no sign "
+        "that memory ran out. An index out of range, such as a label or a token beyond the model's vocabulary, is the "
+        "usual cause.",
+        "Run with CUDA_LAUNCH_BLOCKING=1, or on the CPU, to see the line that did it.",
+    ),
+)
+"""A library's error in a process whose GPU had failed already."""
 
 _COMPILED = tuple((wording, re.compile(wording.pattern)) for wording in WORDINGS)
 

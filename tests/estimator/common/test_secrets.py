@@ -225,7 +225,7 @@ def test_lines_keep_all_but_the_secret(text: str, masked: str) -> None:
 @pytest.mark.parametrize(
     "line",
     [
-        "--tokenizer_name gpt2 --max_tokens 512 --num_tokens 1e6 --pad_token <pad> --eos_token_id 2 --token_dropout 0",
+        "--tokenizer_name gpt2 --max-total-tokens or --num_tokens 1e6 --pad_token <pad> --eos_token_id 2",
         "--auth_mode none --use_auth_token True --token False --special_tokens a b --hub_token --x",
         "--hub_token <HUB_TOKEN> --api_key $OPENAI_API_KEY --password ${PASSWORD} token=${oc.env:HF_TOKEN}",
         "--model meta-llama/Llama-3.1-8B --output_dir /scratch/ana/sk-learn-exp2 --revision " + "0a" * 20,

@@ -46,8 +46,11 @@ def test_the_parts_are_the_gpu() -> None:
 
 
 def test_the_wording_before_2_1_does_not_say_whose_the_rest_is() -> None:
-    parts = {part.name: part.bytes / GIB for part in explain_failure(failure(allocated_bytes=15 * GIB)).parts}
+    old = failure(allocated_bytes=15 * GIB)
+    parts = {part.name: part.bytes / GIB for part in explain_failure(old).parts}
     assert parts["not the allocator's"] == 24 - 15 - 0.125 - 1
+    assert "7.9 GiB of the GPU are not PyTorch's, more than its CUDA context takes" in said(old)
+    assert "not PyTorch's" not in said(failure(allocated_bytes=21 * GIB))
 
 
 def test_other_processes_are_the_cause_only_if_they_hold_enough() -> None:
@@ -117,7 +120,8 @@ def test_logits_without_a_job() -> None:
         text = said(failure(None, total_bytes=80 * GIB, tried_bytes=tried))
         assert "may be the logits in fp32: 16,384 tokens x 128,256 words x 4 bytes" in text
     assert "logits" not in said(failure(None, total_bytes=80 * GIB, tried_bytes=round(size * 1.01)))
-    assert "logits" not in said(failure(None, total_bytes=80 * GIB, tried_bytes=8 * GIB))
+    for round_size in (8, 12):
+        assert "logits" not in said(failure(None, total_bytes=80 * GIB, tried_bytes=round_size * GIB))
     elsewhere = replace(failure("forward", tried_bytes=size), place=replace(place, file="/home/u/resnet.py"))
     assert "logits" not in said(elsewhere)
 
@@ -128,7 +132,7 @@ def test_logits_without_a_job() -> None:
         ("killed", True, "because CPU RAM or the job's RAM limit was used up; GPU memory was not the cause"),
         ("killed", False, "the log does not say who sent it"),
         ("host", True, "CPU RAM ran out, not GPU memory: an allocation of 2.00 GiB"),
-        ("gpu library", True, "outside PyTorch's allocator"),
+        ("gpu library", True, "outside its allocator"),
     ],
 )
 def test_other_failures(kind: str, sure: bool, words: str) -> None:
@@ -246,6 +250,8 @@ def test_a_job_beside_a_failure_without_the_gpus_size(budget: Budget) -> None:
 
 
 def test_what_helps_where_only_the_size_of_the_job_is_to_blame() -> None:
-    alone = failure(None, tried_bytes=23 * GIB, allocated_bytes=4 * GIB, unallocated_bytes=0)
+    alone = failure(None, tried_bytes=23 * GIB, free_bytes=19 * GIB, allocated_bytes=4 * GIB, unallocated_bytes=0)
     assert "The request alone is 96 % of the GPU" in said(alone)
-    assert "Make the job smaller" in said(failure(None, allocated_bytes=4 * GIB, unallocated_bytes=0))
+    assert "Make the job smaller" in said(
+        failure(None, total_bytes=30 * GIB, free_bytes=GIB, allocated_bytes=22 * GIB, process_bytes=29 * GIB)
+    )

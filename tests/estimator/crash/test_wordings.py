@@ -108,7 +108,7 @@ EXAMPLES = (
     ("THCudaCheck FAIL file=THCStorage.cu line=58 error=2 : out of memory", "gpu library", "PyTorch before 1.5", True, "no figures"),
     ("!!! Exception during processing !!! Allocation on device ", "gpu library", "PyTorch's cudaMallocAsync backend", True, "--disable-cuda-malloc"),
     ('RuntimeError: NVML_SUCCESS == r INTERNAL ASSERT FAILED at "../c10/cuda/CUDACachingAllocator.cpp":1131', "gpu library", "PyTorch", True, "no figures"),
-    ("torch.AcceleratorError: CUDA error: out of memory", "gpu library", None, True, "outside PyTorch's"),
+    ("torch.AcceleratorError: CUDA error: out of memory", "gpu library", None, True, "outside its allocator"),
     ("RuntimeError: CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`", "gpu library", "cuBLAS", False, "usually memory"),
     ("RuntimeError: Unable to find a valid cuDNN algorithm to run convolution", "gpu library", "cuDNN", False, "usually memory"),
     ("RuntimeError: DataLoader worker (pid 4567) is killed by signal: Bus error. It is possible that dataloader's workers are out of shared memory.", "host", "shared memory", True, "--shm-size"),
@@ -168,6 +168,19 @@ EXAMPLES = (
     ("alloc_tensor_range: failed to allocate CPU buffer of size 536870912", "host", "llama.cpp", True, "not GPU memory"),
     ("llama_model_load: error loading model: unable to allocate CUDA_Host buffer", "host", "llama.cpp", True, "not GPU memory"),
     ("ggml_cuda_host_malloc: failed to allocate 3000.00 MiB of pinned memory: out of memory", "host", "llama.cpp", True, "could not pin 2.93 GiB"),
+    ("ggml_vulkan: Failed to allocate pinned memory.\nggml_vulkan: vk::Device::allocateMemory: ErrorOutOfDeviceMemory", "host", "llama.cpp", True, "ordinary memory instead"),
+    ("W1029 1 memory.cc:135] Failed to allocate CUDA memory with byte size 6291456 on GPU 0: CNMEM_STATUS_OUT_OF_MEMORY, falling back to pinned system memory", "gpu library", "Triton server", True, "--cuda-memory-pool-byte-size"),
+    ("ERROR [PID: 7] Memory_Allocation_Failure(EL0004): Failed to allocate memory requested by GE module.\n Call rtMalloc fail, type = 2, size:3221291008, device_id:0[FUNC:Alloc]", "gpu library", "Ascend", True, "NPU"),
+    ("RuntimeError: [Rank:0] FATAL ERROR :: MODULE:PT_DEVMEM Allocation failed for size::536870912 (512)MB", "gpu library", "Gaudi", True, "smaller"),
+    ("RuntimeError: gpu/hip.cpp:109: allocate_gpu: Memory not available to allocate buffer: 41943040", "gpu library", None, True, "no figures"),
+    ("cpu_device_storage.h:72: Failed to allocate CPU Memory", "host", None, True, "not GPU memory"),
+    ("JaxRuntimeError: INTERNAL: Failed to allocate 1073741824 bytes for new constant", "gpu library", "JAX/XLA", True, "jax.checkpoint"),
+    ("已杀死", "killed", None, False, "SIGKILL"),
+    ("elapsed: 673s, ETA: 2621s已杀死", "killed", None, False, "SIGKILL"),
+    ("./run.sh : ligne 4 : 12345 Processus arrêté      python train.py", "killed", None, False, "SIGKILL"),
+    (":ResourceExhaustedError:\n\nOut of memory error on GPU 0. Cannot allocate 50.000000MB memory on GPU 0", "gpu library", "PaddlePaddle", True, "smaller"),
+    ("RuntimeError: CUDA error: device-side assert triggered\nRuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`", "gpu library", "after a fault", False, "beyond the model's vocabulary"),
+    ("what(): CUDA error: an illegal memory access was encountered\nRuntimeError: CUDA error: out of memory", "gpu library", "after a fault", False, "CUDA_LAUNCH_BLOCKING=1"),
     ("srun: error: node-18: task 289: Bus error", "host", "bus error", False, "usually a full /dev/shm"),
     (KERNEL, "killed", None, True, "process 31337 (python). It held 2.00 GiB of RAM. The limit of the control group /docker/3b was"),
     ("Message: The node was low on resource: memory. Container trainer was using 61233984Ki", "killed", None, True, "resources.limits.memory"),
@@ -244,7 +257,7 @@ def test_an_unknown_wording_is_never_denied(word: str) -> None:
 def test_what_is_understood_comes_first_and_what_is_survived_last() -> None:
     text = "note: out of memory\n{}\nRuntimeError: CUDA error: out of memory\nexits with return code = -9"
     log = read(text.format("Unable to find a valid cuDNN algorithm"))
-    assert log.cause is log.failures[2]
+    assert log.cause is log.failures[1]
     assert log.cause.kind == "gpu library"
     assert log.cause.source is None
 
@@ -284,6 +297,8 @@ MESSAGE = (
         "Attempting to copy inputs of <function f> to CPU due to CUDA OOM",
         "ran out of memory in validation step, retrying batch",
         "skipping this batch",
+        "Retrying with batch size 4",
+        "Ignoring this choice.",
     ],
 )
 def test_a_failure_that_the_program_caught(line: str) -> None:
