@@ -71,8 +71,9 @@ def own_gradient_bytes(job: ResolvedJob, stage: Stage) -> int:
 def zero_step_bytes(job: ResolvedJob, stage: Stage) -> int:
     """Return the temporary memory of the step, beside the gradients of the rank's part.
 
-    These are flattened and cast to fp32 (``stage_1_and_2.py``, ``step``); the flat ones are freed before the optimizer
-    runs, on one large tensor. Stage 3 takes one group after the other (``sub_group_size``).
+    These are flattened and cast to fp32 (``stage_1_and_2.py``, ``step``); they and the flat ones are freed before the
+    optimizer runs, on one large tensor. Stage 3 keeps them in a buffer, and takes one group after the other
+    (``sub_group_size``).
     """
     if job.offloads_optimizer:
         return 0
@@ -86,7 +87,8 @@ def zero_step_bytes(job: ResolvedJob, stage: Stage) -> int:
     inside = 4 * (optimizer.step_tensors if copies is None else copies)
     flat = 4 if _wide(job) else width
     cast = 0 if flat == 4 else 4
-    return round(max((flat + cast) * elements, (4 + inside) * elements, _NORM_BYTES * min(largest, elements)))
+    freed = 0 if job.partitions_weights else own_gradient_bytes(job, stage)
+    return round(max((flat + cast) * elements, (4 + inside) * elements - freed, _NORM_BYTES * min(largest, elements)))
 
 
 def _largest(stage: Stage) -> int:

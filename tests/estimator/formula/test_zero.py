@@ -98,6 +98,13 @@ def test_stage_1_has_freed_other_ranks_gradients_when_it_steps() -> None:
     assert gradients[0] == gradients[1]
 
 
+@pytest.mark.parametrize("stage", [1, 2])
+def test_16_bit_gradients_are_gone_when_the_optimizer_runs(stage: int) -> None:
+    """An optimizer's copy of fp32 takes their place: no more than when the gradients were cast."""
+    unfused, fused = (allocated(budget(stage, 2, {"optimizer": name}, {}))[-1] for name in ("adamw", "adamw-fused"))
+    assert unfused == fused
+
+
 def test_adapters_under_deepspeed_have_an_fp32_copy_and_fp32_states() -> None:
     step = budget(2, 4, {}, {"lora": {"rank": 16}}).phases[-1]
     trained = 8 * 16 * (2 * 1024 + 1024 + 512)
