@@ -5,6 +5,8 @@ from ..model.architecture import Architecture
 from ..model.rank_share import Stage
 
 _PREFILL_TOKENS = 2048
+_LONGEST_AT_ONCE = 32_768
+"""Longer models had chunked prefill turned on before 0.8."""
 _PREFILL_TOKENS_LARGE_GPU = 8192
 """On GPUs of 70 GiB and more, except the A100."""
 
@@ -61,7 +63,10 @@ def layer_token_bytes(job: ResolvedJob, arch: Architecture) -> int:
 def prefill_tokens(job: ResolvedJob, *, large_card: bool = False) -> int:
     """Maximum tokens of one step of vLLM: as set, or its server's default for the GPU.
 
-    Source: ``get_batch_defaults`` in vllm/engine/arg_utils.py.
+    Source: ``get_batch_defaults`` in vllm/engine/arg_utils.py; ``SchedulerConfig`` in vllm/config.py before 0.8.
     """
     setting = job.inference.prefill_tokens if job.inference else None
+    if setting is None and job.versions.prefills_at_once:
+        length = job.training.sequence_length
+        return max(length, _PREFILL_TOKENS) if length <= _LONGEST_AT_ONCE else _PREFILL_TOKENS
     return setting or (_PREFILL_TOKENS_LARGE_GPU if large_card else _PREFILL_TOKENS)

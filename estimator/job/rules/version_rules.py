@@ -146,6 +146,8 @@ class VersionRules:
     """vLLM's share of the GPU includes its CUDA graphs (since 0.20, VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS)."""
     counts_nccl = _before("vllm", 0, 11)
     """vLLM's share includes NCCL's buffers (before 0.11: its first snapshot was taken before they were allocated)."""
+    prefills_at_once = _before("vllm", 0, 8)
+    """vLLM takes a whole prompt in one step unless chunked prefill is turned on (its V0 engine)."""
     counts_context = _before("vllm", 0, 9)
     """vLLM's share includes everything that is in use on the GPU, other processes too (its V1 engine before 0.9)."""
 

@@ -102,12 +102,15 @@ def test_one_sequence_of_full_length_needs_what_vllm_reports() -> None:
 
 def test_remaining_memory_is_cache() -> None:
     """Llama-3.1-8B on 23.58 GiB at 0.9: 3.81 GiB and 1952 blocks were left (vllm-project/vllm#10517)."""
-    need = serving(f"{LLAMA} --max-model-len 20000 --max-num-batched-tokens 20000", version="0.6.4")
+    need = serving(f"{LLAMA} --max-model-len 20000", version="0.6.4")
     total = round(23.58 * GIB)
     assert need.asked_bytes(total) == pytest.approx(0.9 * total, abs=1)
     assert need.cache_bytes(total) / GIB == pytest.approx(3.81, abs=0.2)
     assert need.cache_tokens(total) == pytest.approx(1952 * 16, rel=0.05)
     assert need.concurrency(total) == pytest.approx(1.56, rel=0.05)
+    for length, starts in ((29_000, False), (35_000, True)):  # of the same report: a longer one takes 2048 at a time
+        longer = serving(f"{LLAMA} --max-model-len {length}", version="0.6.4")
+        assert (longer.concurrency(total) >= 1) == starts
     assert need.cache_tokens(total) % 16 == 0
     assert need.cache_bytes(10 * GIB) == need.cache_tokens(10 * GIB) == 0
 
