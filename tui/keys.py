@@ -137,10 +137,7 @@ JOB_KEYS = {
     "fit.save": Key("f8,w", "save as a job file, for vramtop fit FILE"),
     "fit.copy": Key("f9,y", "copy the changes: as flags, and as edits to the tool's own file"),
     "fit.undo": Key("f10,u", "undo a suggestion, an opened file, or the edits of one field"),
-    "fit.preflight": Key(
-        "f12,c",
-        "preflight: check driver, model, access, disk and libraries",
-    ),
+    "fit.preflight": Key("f12,c", "preflight: check driver, model, access, disk and libraries"),
     "fit.rehearse": Key("ctrl+r,r", "rehearse the program: without a GPU; shows the command and asks first"),
     "rehearse.run": Key("y", "run the program"),
     "rehearse.leave": Key("n,q", "run nothing"),

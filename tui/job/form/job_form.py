@@ -105,7 +105,7 @@ _GROUP_OF_KEY = {
             *("training.loss_length", "training.reference_pass"),
         ),
         "batch and loss",
-    ),
+    )
 }
 _OTHER = "optimizer and memory"
 _ORDER = ("adapters", "batch and loss", _OTHER, "model", "parallelism", "serving")

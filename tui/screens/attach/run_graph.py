@@ -64,12 +64,7 @@ _STEPS = 8
 
 
 def run_graph_rows(
-    data: RunGraphData,
-    *,
-    width: int,
-    height: int,
-    ground: str = "#000000",
-    patterns: bool = False,
+    data: RunGraphData, *, width: int, height: int, ground: str = "#000000", patterns: bool = False
 ) -> list[list[Cell]]:
     """Draw the run, top row first; each column shows the maximum over its time.
 

@@ -170,10 +170,7 @@ def _errors(ecc: EccErrors | None) -> list[Content]:
         first = _alarm(f"uncorrected errors: {uncorrected}")
     else:
         first = Content("no uncorrected errors") if counts[1] == counts[3] == 0 else _figure("uncorrected", uncorrected)
-    return [
-        first,
-        _figure("corrected", f"{_count(counts[0])} since load, {_count(counts[2])} ever"),
-    ]
+    return [first, _figure("corrected", f"{_count(counts[0])} since load, {_count(counts[2])} ever")]
 
 
 def _rows(rows: RemappedRows | None) -> list[Content]:
