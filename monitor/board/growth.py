@@ -81,7 +81,9 @@ def _growth_over(
     if deviations < min_deviations:
         return None
     since = max(time for time, size in maxima if size <= sizes[0])
-    return GrowthTrend(bytes_per_second=_median_slope(maxima), deviations=deviations, since=since)
+    # the Theil-Sen estimate of the slope is the median of the slopes of all pairs
+    slopes = sorted((b[1] - a[1]) / (b[0] - a[0]) for at, a in enumerate(maxima) for b in maxima[at + 1 :])
+    return GrowthTrend(bytes_per_second=slopes[len(slopes) // 2], deviations=deviations, since=since)
 
 
 def _bucket_maxima(readings: Sequence[tuple[float, int]]) -> list[tuple[float, int]]:
@@ -103,9 +105,3 @@ def _mann_kendall(sizes: Sequence[int]) -> float:
     ties = [sizes.count(size) for size in set(sizes)]
     variance = (count * (count - 1) * (2 * count + 5) - sum(t * (t - 1) * (2 * t + 5) for t in ties)) / 18
     return 0.0 if variance <= 0 or score <= 0 else (score - 1) / math.sqrt(variance)
-
-
-def _median_slope(points: Sequence[tuple[float, int]]) -> float:
-    """Return the Theil-Sen estimate of the slope: the median of the slopes of all pairs."""
-    slopes = sorted((b[1] - a[1]) / (b[0] - a[0]) for at, a in enumerate(points) for b in points[at + 1 :])
-    return slopes[len(slopes) // 2]

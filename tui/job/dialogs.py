@@ -282,11 +282,10 @@ class RehearseScreen(ModalScreen[bool]):
 
 
 class CopiedTextScreen(ModalScreen[None]):
-    """Shows a text that was copied to the clipboard, to select it where the terminal has no clipboard.
+    """Shows the changed settings that were copied to the clipboard, to select it where the terminal has no clipboard.
 
     Args:
         text: that was copied.
-        title: of the dialog.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -304,16 +303,16 @@ class CopiedTextScreen(ModalScreen[None]):
     CopiedTextScreen Static { height: auto; color: $text-muted; }
     """
 
-    def __init__(self, text: str, title: str) -> None:
+    def __init__(self, text: str) -> None:
         super().__init__()
-        self._text, self._heading = text, title
+        self._text = text
 
     def compose(self) -> ComposeResult:
         """Yield the text without borders at the sides, so that the terminal selects only the text."""
         lines = self._text.splitlines()  # long commands are broken between flags, as a shell accepts them
         long = (line.replace(" --", " \\\n  --") if len(line) >= self.app.size.width - 2 else line for line in lines)
         with Vertical() as box:
-            box.border_title = self._heading
+            box.border_title = "Changed settings"
             box.border_subtitle = f"{shown_key('app.back')} closes"
             yield TextArea("\n".join(long), read_only=True, soft_wrap=True, show_cursor=False, compact=True)
             yield Static(_CLIPBOARD_HELP, markup=False)

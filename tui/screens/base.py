@@ -33,6 +33,9 @@ if TYPE_CHECKING:
     from .feed import BoardFeed
 
 
+_Result, _Job = TypeVar("_Result"), TypeVar("_Job")
+
+
 @runtime_checkable
 class ShowsBoard(Protocol):
     """A screen that receives every new board, and the latest one when it becomes active again."""
@@ -141,18 +144,20 @@ class BoardApp(TerminalApp):
         rows = [row for gpu in self.board.gpus for row in gpu.devices or (gpu,)] if self.board else []
         return max((row.reading.total_bytes for row in rows if row.reading.total_bytes), default=None)
 
-    def choose_job(self, jobs: Sequence[Job], on_chosen: Callable[[Job], object], place: Offset) -> None:
-        """Call ``on_chosen`` with the only job, or with the one that the user chooses in a menu at ``place``."""
+    def choose(
+        self, jobs: Sequence[_Job], names: Sequence[str], on_chosen: Callable[[_Job], object], place: Offset
+    ) -> None:
+        """Call ``on_chosen`` with the only job, or with the one whose name the user chooses in a menu at ``place``."""
         if len(jobs) == 1:
             on_chosen(jobs[0])
             return
-        names = [shorten(printable(job.label), self.size.width - 8) for job in jobs]
 
         def choose(index: int | None) -> None:
             if index is not None:
                 on_chosen(jobs[index])
 
-        self.push_screen(ChoiceMenu(names, place), choose)
+        shown = [shorten(printable(name), self.size.width - 8) for name in names]
+        self.push_screen(ChoiceMenu(shown, place), choose)
 
 
 def is_complete(screen: Screen[Any]) -> bool:
@@ -171,9 +176,6 @@ def is_ascii_only(widget: Widget) -> bool:
 def is_view_only(widget: Widget) -> bool:
     """Return True if the widget's app changes nothing."""
     return isinstance(widget.app, BoardApp) and widget.app.view_only
-
-
-_Result = TypeVar("_Result")
 
 
 class DrawnScreen(Screen[_Result], Generic[_Result]):

@@ -27,7 +27,7 @@ class ScreenSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Identifies the screen in actions."""
     label: str
     """Text beside the key in the footer."""
-    in_footer: bool = True
+    in_footer: bool = False
     title: str
     """Entry of the command palette, title of the section in the help, and ``TITLE`` of the screen."""
     command_help: str
@@ -54,6 +54,7 @@ SCREENS = (
     ScreenSpec(
         name="fit_check",
         label="Fit",
+        in_footer=True,
         title="Fit check",
         command_help="Check whether a job fits on these GPUs",
         from_any_screen=True,
@@ -63,6 +64,7 @@ SCREENS = (
     ScreenSpec(
         name="attach",
         label="Attach",
+        in_footer=True,
         title="Attach",
         command_help="Compare a running job with its budget",
         from_any_screen=True,
@@ -72,6 +74,7 @@ SCREENS = (
     ScreenSpec(
         name="step",
         label="Step",
+        in_footer=True,
         title="Step",
         command_help="Show memory over one training step, by component",
         open="step.screen:open_step",
@@ -79,7 +82,6 @@ SCREENS = (
     ScreenSpec(
         name="preflight",
         label="Preflight",
-        in_footer=False,
         title="Preflight",
         command_help="Check that everything a pending job needs is ready",
         open="preflight.screen:open_pending_preflight",
@@ -87,7 +89,6 @@ SCREENS = (
     ScreenSpec(
         name="gpu",
         label="GPU",
-        in_footer=False,
         title="GPU",
         command_help="Show a GPU's utilisation, clocks, throttling, links, health and processes",
         open="gpu.screen:open_gpu",
@@ -96,7 +97,6 @@ SCREENS = (
     ScreenSpec(
         name="process",
         label="Info",
-        in_footer=False,
         title="Process",
         command_help="Show a process's utilisation, command, place, parents and environment",
         open="process.screen:open_process",
@@ -105,7 +105,6 @@ SCREENS = (
     ScreenSpec(
         name="alerts",
         label="Alerts",
-        in_footer=False,
         title="Alerts",
         command_help="List problems on this machine",
         from_any_screen=True,
@@ -115,7 +114,6 @@ SCREENS = (
     ScreenSpec(
         name="crash",
         label="Explain",
-        in_footer=False,
         title="Out of memory",
         command_help="Explain an out-of-memory error from last readings, a log or a memory snapshot",
         open="crash.screen:open_crash",

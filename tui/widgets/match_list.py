@@ -110,18 +110,14 @@ def _score(words: Sequence[str], name: str) -> float:
     """Return how well the words match; 0 if one of them does not."""
     total, folded = 0.0, name.casefold()
     for word in words:
-        if not _has_in_order(word, folded):
+        rest = iter(folded)
+        if not all(letter in rest for letter in word):
             return 0.0
         score, places = _SEARCH.match(word if word in folded else word[:_MAX_FUZZY_CHARACTERS], name)
         if not places or places[-1] - places[0] > _MAX_SPREAD * len(places):
             return 0.0
         total += score
     return total / (1 + len(name) / 1000)  # of two names that match equally, the shorter one
-
-
-def _has_in_order(letters: str, name: str) -> bool:
-    rest = iter(name)
-    return all(letter in rest for letter in letters)
 
 
 class SearchChoice(Choice):

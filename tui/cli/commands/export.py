@@ -82,7 +82,10 @@ def _export(options: argparse.Namespace, running: ExitStack, stop: threading.Eve
     if options.listen is not None or (options.textfile is None and options.otlp is None):
         _serve(options, latest, version, running)
     else:
-        _reject_server_options(options)
+        names = ("tls_cert", "tls_key", "client_ca", "auth_user", "password_file", "name")
+        given = next((name for name in names if getattr(options, name)), None)
+        if given is not None:
+            raise InputError(f"--{given.replace('_', '-')} is for the server: add --listen HOST:PORT")
     if options.otlp is not None:
         running.callback(start_otlp(options.otlp, latest, version))
     sampler = _sampler(options, latest, estimators, facts, running, log=log)
@@ -135,13 +138,6 @@ def _warn_of_exposure(address: ListenAddress, *, encrypted: bool, asks: bool) ->
     else:
         return
     print(f"vramtop: {printable(address.host)} is not loopback: {sentence}", file=sys.stderr)
-
-
-def _reject_server_options(options: argparse.Namespace) -> None:
-    names = ("tls_cert", "tls_key", "client_ca", "auth_user", "password_file", "name")
-    given = next((name for name in names if getattr(options, name)), None)
-    if given is not None:
-        raise InputError(f"--{given.replace('_', '-')} is for the server: add --listen HOST:PORT")
 
 
 def _sampler(

@@ -179,7 +179,9 @@ def search_micro_batch(job: Job, how: Measuring) -> tuple[MeasuredJob, BatchSear
             raise CannotTellError(result.error or "nothing was measured")
         if result.step.out_of_memory:
             return None
-        return _held_bytes(result) / need(micro_batch)
+        rank, outside = result.step.highest, result.outside
+        known = (outside.process_bytes, outside.device_bytes, rank.reserved_bytes, rank.allocated_bytes)
+        return next((size for size in known if size is not None), 0) / need(micro_batch)
 
     found = find_largest_batch(
         _largest(need, available), run, lambda factor: _largest(lambda size: round(need(size) * factor), available)
@@ -203,14 +205,6 @@ def _largest(need: Callable[[int], int], available: int) -> int | None:
         middle = (low + high) // 2
         low, high = (middle, high) if need(middle) <= available else (low, middle)
     return low
-
-
-def _held_bytes(result: MeasuredJob) -> int:
-    """Return the memory that a run held, as far out as it is known."""
-    assert result.step is not None  # noqa: S101 - the caller has asked
-    rank, outside = result.step.highest, result.outside
-    known = (outside.process_bytes, outside.device_bytes, rank.reserved_bytes, rank.allocated_bytes)
-    return next((size for size in known if size is not None), 0)
 
 
 def _kept(found: MeasuredJob) -> MeasuredJob:

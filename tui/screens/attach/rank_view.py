@@ -73,7 +73,10 @@ class RankView(VerticalScroll):
         self._redraw = partial(self.show, row, history=history, now=now)
         graph, end = self.query_one(RunGraph), now if row.ended_at is None else row.ended_at
         graph.display = True
-        start = _start_time(row, history, end)
+        first_reading = history[0][0] if history else end
+        first = min([mark.time for mark in row.phase_starts], default=first_reading)
+        # that of the run, unless most of the run was before the first reading
+        start = first if first_reading - first < end - first_reading else first_reading
         self._default_span = _default_span(end - start, ended=row.ended_at is not None)
         span, words = self._span_of(max(1.0, (end - start) * _SPAN_MARGIN))
         data = run_graph_data(row, history, span_seconds=span, now=end)
@@ -127,13 +130,6 @@ class RankView(VerticalScroll):
         lines = self.query_one(f"#{name}", StaticLines)
         lines.display = bool(content)
         lines.show(content, layout=True)
-
-
-def _start_time(row: ProcessRow, history: Readings, end: float) -> float:
-    """Return the start of the graph: that of the run, unless most of the run was before the first reading."""
-    first_reading = history[0][0] if history else end
-    first = min([mark.time for mark in row.phase_starts], default=first_reading)
-    return first if first_reading - first < end - first_reading else first_reading
 
 
 def _default_span(life_seconds: float, *, ended: bool) -> int:

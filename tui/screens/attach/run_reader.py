@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from vramtop.estimator.common.errors import CannotTellError
 from vramtop.estimator.common.records import replace
@@ -10,25 +11,15 @@ from vramtop.estimator.common.records import replace
 from ...background.latest_only_task import CallLater, LatestOnlyTask
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping, MutableMapping
+    from collections.abc import Collection, Iterable, Mapping, MutableMapping
 
     from vramtop.monitor.attach.attachment import Attachment
     from vramtop.monitor.attach.saved_answers import SavedAnswer, SavedAnswers
     from vramtop.monitor.snapshot.snapshot import ProcessKey
 
 
-class AttachFunction(Protocol):
-    """Reads the job of a running process."""
-
-    def __call__(
-        self,
-        pid: int,
-        *,
-        start_time: float | None = None,
-        on_gpu: Collection[int] | None = None,
-        given: Mapping[str, Any] | None = None,
-    ) -> Attachment:
-        """Return the process's job and its evidence; may raise VramtopError."""
+AttachFunction = Callable[..., "Attachment"]
+"""Reads the job of a running process, and its evidence; its arguments are those of ``read_run``."""
 
 
 class RunReader:
@@ -142,8 +133,3 @@ class RunReader:
     def remembered(self, keys: Iterable[ProcessKey]) -> Attachment | None:
         """Return what was read of a run earlier; None if it was never read."""
         return next((self._known[key] for key in keys if key in self._known), None)
-
-    def forget(self, keys: Iterable[ProcessKey]) -> None:
-        """Drop what was read of a run."""
-        for key in keys:
-            self._known.pop(key, None)

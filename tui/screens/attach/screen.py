@@ -19,7 +19,6 @@ from vramtop.estimator.causes.divergence import Divergence
 from vramtop.estimator.common.errors import VramtopError
 from vramtop.estimator.common.records import replace
 from vramtop.estimator.estimation import estimate
-from vramtop.estimator.job.job import Job
 from vramtop.monitor.attach.attachment import Attachment
 from vramtop.monitor.attach.read_run import read_run
 from vramtop.monitor.attach.rehearse_run import find_program, with_rehearsal
@@ -67,12 +66,6 @@ def find_run(board: Board | None, keys: Sequence[ProcessKey]) -> RunRow | None:
     return next((run for run in runs if not set(keys).isdisjoint(run.pids)), None)
 
 
-def known_job(watchlist: Watchlist, keys: Sequence[ProcessKey]) -> Job | None:
-    """Return the job of the run that these processes belong to, unless settings of it are missing."""
-    runs = (run for run in watchlist.runs() if not set(keys).isdisjoint(run.pids) and not run.missing)
-    return next((run.job for run in runs), None)
-
-
 def run_rows(board: Board | None, keys: Sequence[ProcessKey]) -> tuple[ProcessRow, ...]:
     """Return the processes of a run on their GPUs, including ended ones."""
     run = find_run(board, keys)
@@ -109,22 +102,6 @@ ATTACH_KEYS: list[BindingType] = [
     bind("attach.zoom_in", "zoom(-1)", group="Zoom"),
     bind("attach.zoom_out", "zoom(1)", group="Zoom"),
 ]  # fmt: skip
-ATTACH_LAYOUT = """
-AttachScreen #title { width: 1fr; height: 1; padding: 0 1; text-style: bold; background: $panel; }
-AttachScreen #attached { height: 1fr; }
-AttachScreen #run { padding: 0 1; text-overflow: ellipsis; }
-AttachScreen #warnings { padding: 0 1; max-height: 4; overflow-y: auto; text-wrap: wrap; }
-AttachScreen #halves { height: 1fr; layout: horizontal; border-top: hkey $foreground 20%; }
-AttachScreen #settings { width: 2fr; max-width: 66; border-right: vkey $foreground 20%; }
-AttachScreen #memory { width: 3fr; }
-AttachScreen #problem { height: auto; padding: 0 1; color: $text-error; display: none; }
-AttachScreen #problem.-shown { display: block; }
-AttachScreen #rehearsal { height: auto; padding: 0 1; color: $text-warning; }
-AttachScreen.-narrow #settings { width: 1fr; max-width: 100%; border-right: none; display: none; }
-AttachScreen.-narrow.-settings #settings { display: block; }
-AttachScreen.-narrow.-settings #memory { display: none; }
-AttachScreen.-unreadable #settings { display: none; }
-"""
 _DELAY_SECONDS = 0.15
 """Time after the last key until the edits count."""
 _EXPLAIN_STEP = 0.02
@@ -152,7 +129,22 @@ class AttachScreen(Screen[None]):
     TITLE, AUTO_FOCUS = "Attach", ""
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (116, "-wide")]  # noqa: RUF012 - Textual's own declaration is no ClassVar
     BINDINGS: ClassVar[list[BindingType]] = ATTACH_KEYS
-    DEFAULT_CSS = ATTACH_LAYOUT
+    DEFAULT_CSS = """
+    AttachScreen #title { width: 1fr; height: 1; padding: 0 1; text-style: bold; background: $panel; }
+    AttachScreen #attached { height: 1fr; }
+    AttachScreen #run { padding: 0 1; text-overflow: ellipsis; }
+    AttachScreen #warnings { padding: 0 1; max-height: 4; overflow-y: auto; text-wrap: wrap; }
+    AttachScreen #halves { height: 1fr; layout: horizontal; border-top: hkey $foreground 20%; }
+    AttachScreen #settings { width: 2fr; max-width: 66; border-right: vkey $foreground 20%; }
+    AttachScreen #memory { width: 3fr; }
+    AttachScreen #problem { height: auto; padding: 0 1; color: $text-error; display: none; }
+    AttachScreen #problem.-shown { display: block; }
+    AttachScreen #rehearsal { height: auto; padding: 0 1; color: $text-warning; }
+    AttachScreen.-narrow #settings { width: 1fr; max-width: 100%; border-right: none; display: none; }
+    AttachScreen.-narrow.-settings #settings { display: block; }
+    AttachScreen.-narrow.-settings #memory { display: none; }
+    AttachScreen.-unreadable #settings { display: none; }
+    """
 
     def __init__(
         self,
@@ -403,11 +395,7 @@ class AttachScreen(Screen[None]):
 
     def _draw_rehearsal(self) -> None:
         """Show the progress or the failure of the rehearsal; offer one if the run was not read, or read with doubts."""
-        line, key, attachment = (
-            self.query_one("#rehearsal", StaticLines),
-            shown_key("attach.rehearse"),
-            self._attachment,
-        )
+        key, attachment = shown_key("attach.rehearse"), self._attachment
         is_read = attachment is not None and not attachment.reading.missing and not attachment.warnings
         text = ""
         if self._rehearsal is not None:
@@ -416,7 +404,7 @@ class AttachScreen(Screen[None]):
             text = f"✗ {self._not_rehearsed}"
         elif not is_read and (attachment or self.has_class("-unreadable")) and self._may_rehearse:
             text = f"{key} rehearses this run: about 20 s of one core; its files are not touched"
-        line.show_if_any([Content(printable(text))] if text else [])
+        self.query_one("#rehearsal", StaticLines).show_if_any([Content(printable(text))] if text else [])
 
     async def replace_form(self, form: JobForm) -> None:
         """Show the settings of the run in this form."""
@@ -457,7 +445,8 @@ class AttachScreen(Screen[None]):
     async def _show_attachment(self, attachment: Attachment) -> None:
         """Show the job of a process that was read, and estimate it."""
         keys = self._reader.remember(attachment)
-        known = known_job(self._watchlist, keys)
+        runs = (run for run in self._watchlist.runs() if not set(keys).isdisjoint(run.pids) and not run.missing)
+        known = next((run.job for run in runs), None)
         try:
             job = known or attachment.reading.job()
         except VramtopError as error:
@@ -597,10 +586,8 @@ class AttachScreen(Screen[None]):
         elif rows:
             header = process_header(rows)
         self.query_one("#run", StaticLines).show(header, layout=True)
-        warnings = self.query_one("#warnings", StaticLines)
-        warnings.display = bool(attachment and attachment.warnings)
-        if attachment:
-            warnings.show(warnings_content(attachment), layout=True)
+        warnings = [warnings_content(attachment)] if attachment and attachment.warnings else []
+        self.query_one("#warnings", StaticLines).show_if_any(warnings)
         self._draw_rehearsal()
         placements = self._placements() or dict.fromkeys(keys, RankPlacement(missing=self._missing.short))
         self.query_one(RankTable).show(rows, placements, width=self.size.width)

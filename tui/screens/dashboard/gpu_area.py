@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from vramtop.monitor.snapshot.memory_history import MemoryHistory
     from vramtop.monitor.snapshot.snapshot import GpuKey
 
-    from ...draw.memory_graph import Readings
     from ..feed import BoardFeed
     from .layout import DashboardLayout
     from .panel_places import PanelPlace
@@ -87,7 +86,7 @@ class GpuArea:
             self._demand_details(board.displayed_gpus, layout.panels[0].width if layout.panels else 0)
             for panel, place, gpu, age in zip(self._panels, layout.panels, board.displayed_gpus, stale, strict=True):
                 panel.stand_at(place)
-                _show_panel(panel, gpu, board, place, stale_seconds=age, history=history)
+                panel.show_gpu(gpu, board, place, age, history)
             return
         selected = self._selected_position(board.displayed_gpus)
         row_width = width - (layout.gpu_height < len(board.displayed_gpus))  # the scrollbar
@@ -100,11 +99,11 @@ class GpuArea:
             self._demand_details(board.displayed_gpus, row_width)
         if layout.open_panel:
             shape = PanelShape(width=width, graph_height=layout.graph_height)
-            gpu, age = board.displayed_gpus[selected], stale[selected]
+            gpu = board.displayed_gpus[selected]
             opened.styles.height = shape.height
             if not self.detailed:
                 self._demand_details([gpu], shape.width)
-            _show_panel(opened, gpu, board, shape, stale_seconds=age, history=history)
+            opened.show_gpu(gpu, board, shape, stale[selected], history)
 
     def _demand_details(self, gpus: Sequence[GpuRow], panel_width: int) -> None:
         """Ask for fans and clock reasons of the GPUs in panels that have room for them."""
@@ -129,19 +128,6 @@ class GpuArea:
         return worst.index(min(worst)) if worst else 0
 
 
-def _show_panel(
-    panel: GpuPanel,
-    gpu: GpuRow,
-    board: Board,
-    shape: PanelShape,
-    *,
-    stale_seconds: float | None,
-    history: MemoryHistory,
-) -> None:
-    readings = history.gpu(gpu.reading.key) if shape.graph_height else ()
-    panel.show_gpu(gpu, readings, shape, now=board.snapshot.time, stale_seconds=stale_seconds)
-
-
 class GpuPanel(ContentLines):
     """A GPU's panel; a click opens the GPU."""
 
@@ -153,13 +139,12 @@ class GpuPanel(ContentLines):
         if self._key is not None:
             self.post_message(GpuRows.Opened(self._key))
 
-    def show_gpu(
-        self, gpu: GpuRow, history: Readings, shape: PanelShape, *, now: float, stale_seconds: float | None
-    ) -> None:
-        """Show this GPU; the arguments are those of ``panel_lines``."""
+    def show_gpu(self, gpu: GpuRow, board: Board, shape: PanelShape, age: float | None, history: MemoryHistory) -> None:
+        """Show this GPU of the board; ``age`` is that of the reading if it is stale."""
         self._key = gpu.reading.key
-        self.set_class(stale_seconds is not None, "-stale")
-        self.show_lines(panel_lines(gpu, history, shape, now=now, stale_seconds=stale_seconds))
+        self.set_class(age is not None, "-stale")
+        readings = history.gpu(self._key) if shape.graph_height else ()
+        self.show_lines(panel_lines(gpu, readings, shape, now=board.snapshot.time, stale_seconds=age))
 
     def stand_at(self, place: PanelPlace) -> None:
         """Move it to this place, if it is not there yet."""

@@ -10,7 +10,7 @@ from textual.content import Content
 from textual.events import ScreenResume
 from textual.screen import Screen
 
-from vramtop.monitor.storage.settings.schema import COLUMNS as COLUMNS_SETTING, VIEW
+from vramtop.monitor.storage.settings.schema import COLUMNS, SORT, VIEW
 
 from ...draw.labels import MUTED
 from ...keys import bind, shown_key
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from ..base import BoardApp
     from .signals import Terminations
+    from .table_view import ViewName
 
 
 PROCESS_KEYS = (
@@ -57,6 +58,12 @@ class ProcessTableScreen(Screen[None]):
         """The process under the cursor of the table; of a run, its rank that diverges most or holds the most."""
         selected = self.table.selected
         return selected.process_row if selected else None
+
+    def set_up_table(self, view: ViewName) -> None:
+        """Show this view of the table, with the columns and the order that the user has chosen."""
+        self.table.show_view(view)
+        self.table.show_columns(columns_named(self.app.settings.get(COLUMNS)))
+        self.table.sort_at_start(self.app.settings.get(SORT))
 
     def offers(self, action: str) -> bool:
         """Return whether a key does something now; if no process can be terminated, k says why."""
@@ -93,12 +100,12 @@ class ProcessTableScreen(Screen[None]):
         """Choose the columns of the table."""
         from .column_dialog import ColumnDialog  # not at start-up
 
-        chosen = columns_named(self.app.settings.get(COLUMNS_SETTING)) or self.table.usual_columns
+        chosen = columns_named(self.app.settings.get(COLUMNS)) or self.table.usual_columns
         self.app.push_screen(ColumnDialog(chosen, self.table.show_columns), self._keep_columns)
 
     def _keep_columns(self, choice: Sequence[ColumnName] | None) -> None:
         if choice is not None:
-            self.app.save_setting(COLUMNS_SETTING, tuple(choice))
+            self.app.save_setting(COLUMNS, tuple(choice))
 
     @on(ProcessTable.DemandChanged)
     @on(ScreenResume)

@@ -11,7 +11,7 @@ from textual.geometry import Offset, Size
 from textual.widgets import Input
 
 from vramtop.estimator.common.records import replace
-from vramtop.monitor.storage.settings.schema import COLUMNS, HOST_LINE, SORT, VIEW
+from vramtop.monitor.storage.settings.schema import HOST_LINE, VIEW
 
 from ...draw.legend import legend_line
 from ...keys import bind
@@ -27,7 +27,6 @@ from .layout import DashboardLayout, plan_layout
 from .panel_places import panel_needs
 from .pending_list import PendingList
 from .process_actions import PROCESS_KEYS, ProcessTableScreen
-from .process_columns import columns_named
 from .process_table import ProcessTable
 from .summary_line import summary_line
 from .table_view import view_named
@@ -95,18 +94,11 @@ class DashboardScreen(ProcessTableScreen):
 
     def on_mount(self) -> None:
         """Draw the board, if there is one already."""
-        self.use_settings()
+        self.set_up_table(view_named(self.app.settings.get(VIEW)))
         if self.app.board:
             self.show_board(self.app.board)
         else:
             self._show_head(None, self.app.feed)
-
-    def use_settings(self) -> None:
-        """Show the table as the user has set it."""
-        settings = self.app.settings
-        self.table.show_view(view_named(settings.get(VIEW)))
-        self.table.show_columns(columns_named(settings.get(COLUMNS)))
-        self.table.sort_at_start(settings.get(SORT))
 
     @property
     def selected_gpu(self) -> GpuKey | None:
@@ -147,9 +139,7 @@ class DashboardScreen(ProcessTableScreen):
             )
             self.show_table_note()
             legend = self.query_one("#legend", StaticLines)
-            legend.display = layout.legend
-            if layout.legend:
-                legend.show(legend_line(width - 2))
+            legend.show_if_any([legend_line(width - 2)] if layout.legend else [])
             if self._refusal != self.app.termination_refusal:
                 self._refusal = self.app.termination_refusal
                 self.refresh_bindings()
@@ -163,16 +153,13 @@ class DashboardScreen(ProcessTableScreen):
             return
         self.show_board(board)
 
-    @on(ProcessTable.Folded)
-    def _draw_again(self) -> None:
-        self._draw()
-
     @on(Resize)
     @on(ScreenResume)
     def _draw_if_outdated(self) -> None:
         if self._drawn is None or self._drawn[0] is not self.app.board or self._drawn[1] != self.size:
             self._draw()
 
+    @on(ProcessTable.Folded)
     def _draw(self) -> None:
         if self.app.board and self.app.is_running and self.is_mounted and self.size.width:
             self.show_board(self.app.board)
@@ -242,7 +229,8 @@ class DashboardScreen(ProcessTableScreen):
             return
         jobs = app.watchlist.pending()
         if jobs:
-            app.choose_job(jobs, self._unpin, Offset(1, self.query_one(PendingList).region.bottom))
+            place = Offset(1, self.query_one(PendingList).region.bottom)
+            app.choose(jobs, [job.label for job in jobs], self._unpin, place)
         else:
             self.notify("No job is pinned here; jobs of a recording cannot be unpinned.", severity="warning")
 
@@ -273,17 +261,11 @@ class DashboardScreen(ProcessTableScreen):
         width = self._area.width - 2
         self.query_one("#header", StaticLines).show(header_line(board, feed, width))
         host = board.snapshot.host if board and self._shows_host else None
-        load = self.query_one("#host", StaticLines)
-        load.display = host is not None
-        if host:
-            load.show(host_line(host, width))
+        self.query_one("#host", StaticLines).show_if_any([host_line(host, width)] if host else [])
         warnings = notices(board, feed, width)
         self.query_one("#notices", StaticLines).show_if_any(warnings)
-        summary = self.query_one("#summary", StaticLines)
-        summary.display = board is not None
-        if board:
-            summary.show(summary_line(board, width))
-        self._head_height = _HEAD_LINES + load.display + len(warnings) + bool(self.query_one("#filter").display)
+        self.query_one("#summary", StaticLines).show_if_any([summary_line(board, width)] if board else [])
+        self._head_height = _HEAD_LINES + (host is not None) + len(warnings) + bool(self.query_one("#filter").display)
         return self._head_height
 
     def _plan(self, board: Board, height: int) -> DashboardLayout:

@@ -29,14 +29,13 @@ from vramtop.monitor.storage.recent_models import RecentModels
 
 from ...background.job_estimates import JobEstimates
 from ...background.latest_only_task import LatestOnlyTask
-from ...draw.text_output import printable
 from ...job.advice import Advice, EstimateJob
 from ...job.form.help_line import help_line
 from ...job.form.job_form import JobForm
 from ...job.form.model_input import ModelInput
 from ...keys import ALT_DIGIT_CHARACTERS, bind, shown_key
 from ...widgets.action_label import ActionLabel
-from ...widgets.choice import Choice, ChoiceMenu
+from ...widgets.choice import Choice
 from ...widgets.keys_line import KeysLine
 from ...widgets.static_lines import StaticLines
 from ..base import BoardApp
@@ -86,23 +85,6 @@ FIT_KEYS: list[BindingType] = [
     bind("fit.rehearse", "rehearse", "Rehearse"),
     bind("fit.preflight", "preflight", "Check"),
 ]  # fmt: skip
-FIT_LAYOUT = """
-FitCheckScreen #head { height: 1; background: $panel; }
-FitCheckScreen #title { width: 1fr; padding: 0 1; text-style: bold; }
-FitCheckScreen #help {
-    width: 1fr; height: 1; padding: 0 1; color: $text-muted; text-wrap: nowrap; text-overflow: ellipsis;
-}
-FitCheckScreen #halves { height: 1fr; layout: horizontal; }
-FitCheckScreen #settings { width: 2fr; max-width: 62; border-right: vkey $foreground 20%; }
-FitCheckScreen #verdict { width: 3fr; }
-FitCheckScreen.-narrow #halves { layout: vertical; }
-FitCheckScreen.-narrow #settings {
-    width: 1fr; max-width: 100%; height: 11; border-right: none; border-bottom: hkey $foreground 20%;
-}
-FitCheckScreen.-narrow #verdict { width: 1fr; height: 1fr; }
-FitCheckScreen #head ActionLabel { margin: 0 1; }
-FitCheckScreen #preflight-mark { width: auto; }
-"""
 _ERROR_DELAY_SECONDS = 0.3
 """Time after the last key until an error is shown: half a model name is no mistake."""
 _REFINE_DELAY_SECONDS = 0.8
@@ -130,7 +112,23 @@ class FitCheckScreen(Screen[None]):
     TITLE = "Fit check"
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (_WIDE_COLUMNS, "-wide")]  # noqa: RUF012 - Textual's own declaration is no ClassVar
     BINDINGS: ClassVar[list[BindingType]] = FIT_KEYS
-    DEFAULT_CSS = FIT_LAYOUT
+    DEFAULT_CSS = """
+    FitCheckScreen #head { height: 1; background: $panel; }
+    FitCheckScreen #title { width: 1fr; padding: 0 1; text-style: bold; }
+    FitCheckScreen #help {
+        width: 1fr; height: 1; padding: 0 1; color: $text-muted; text-wrap: nowrap; text-overflow: ellipsis;
+    }
+    FitCheckScreen #halves { height: 1fr; layout: horizontal; }
+    FitCheckScreen #settings { width: 2fr; max-width: 62; border-right: vkey $foreground 20%; }
+    FitCheckScreen #verdict { width: 3fr; }
+    FitCheckScreen.-narrow #halves { layout: vertical; }
+    FitCheckScreen.-narrow #settings {
+        width: 1fr; max-width: 100%; height: 11; border-right: none; border-bottom: hkey $foreground 20%;
+    }
+    FitCheckScreen.-narrow #verdict { width: 1fr; height: 1fr; }
+    FitCheckScreen #head ActionLabel { margin: 0 1; }
+    FitCheckScreen #preflight-mark { width: auto; }
+    """
 
     def __init__(
         self,
@@ -331,7 +329,7 @@ class FitCheckScreen(Screen[None]):
             self._warn(error.message)
             return
         self.app.copy_to_clipboard(changes)
-        self.app.push_screen(CopiedTextScreen(changes, "Changed settings"))
+        self.app.push_screen(CopiedTextScreen(changes))
 
     def action_step(self) -> None:
         """Open the step screen on the job."""
@@ -625,16 +623,8 @@ def open_fit_check(app: BoardApp) -> None:
     pending, draft = app.watchlist.pending(), app.fit_draft
     drafts = [draft] if draft and draft not in pending else []
     jobs: list[Job | None] = [*pending, *drafts, None]
-    if len(jobs) == 1:
-        _open(app, None)
-        return
     names = [f"{job.label} ({'pending' if job in pending else 'as you left it'})" if job else "new" for job in jobs]
-
-    def choose(index: int | None) -> None:
-        if index is not None:
-            _open(app, jobs[index])
-
-    app.push_screen(ChoiceMenu([printable(name) for name in names], _MENU_PLACE), choose)
+    app.choose(jobs, names, partial(_open, app), _MENU_PLACE)
 
 
 def _open(app: BoardApp, job: Job | None) -> None:

@@ -11,7 +11,6 @@ from textual.content import Content
 
 from vramtop.estimator.common.records import replace
 from vramtop.monitor.snapshot.clock_reasons import clock_reasons
-from vramtop.monitor.storage.settings.schema import COLUMNS, SORT
 
 from ...draw.gpu_figures import reason_badge
 from ...draw.labels import MUTED, alarm, format_duration, join_to_width, left_and_right
@@ -24,7 +23,6 @@ from ..base import BoardApp, DrawnScreen, ShowsGpus, is_complete
 from ..dashboard.gpu_graph import graph_span
 from ..dashboard.gpu_rows import stale_seconds
 from ..dashboard.process_actions import PROCESS_KEYS, ProcessTableScreen
-from ..dashboard.process_columns import columns_named
 from ..dashboard.process_table import ProcessTable
 from .activity import Histories, activity_lines
 from .activity_graph import MIN_GRAPH_LINES, ActivityGraph
@@ -135,9 +133,7 @@ class GpuScreen(DrawnScreen[None], ProcessTableScreen):
         """Draw the latest board, and look every second whether it is old."""
         if not is_complete(self):  # the app is being closed
             return
-        self.table.show_view("processes")
-        self.table.show_columns(columns_named(self.app.settings.get(COLUMNS)))
-        self.table.sort_at_start(self.app.settings.get(SORT))
+        self.set_up_table("processes")
         if self.app.board:
             self.show_board(self.app.board)
         self.set_interval(_FEED_SECONDS, self._show_feed)
@@ -180,7 +176,8 @@ class GpuScreen(DrawnScreen[None], ProcessTableScreen):
             title.show(Content.styled("GPU", "bold"))
             state.show(Content.styled(" ! this GPU is no longer listed ", alarm()))
             return
-        gpu, whole = self._gpu, _whole_gpu(board, self._gpu)
+        wholes = (each.reading for each in board.gpus if each.reading.key == self._gpu.reading.whole_gpu_key)
+        gpu, whole = self._gpu, next(wholes, self._gpu.reading)
         age = stale_seconds(gpu, board, self._feed)
         width = size.width - 2
         title.show(_title(gpu.reading, board, age, width))
@@ -212,12 +209,6 @@ class GpuScreen(DrawnScreen[None], ProcessTableScreen):
         graph.styles.height = min(left, _MAX_GRAPH_LINES)
         self.table.styles.margin = (int(tall), 0, 0, 0)
         self.query_one(_Figures).styles.height = height
-
-
-def _whole_gpu(board: Board, gpu: GpuRow) -> GpuReading:
-    """Return the GPU itself, or that of a MIG device."""
-    wholes = (each.reading for each in board.gpus if each.reading.key == gpu.reading.whole_gpu_key)
-    return next(wholes, gpu.reading)
 
 
 def _board_of(board: Board, gpu: GpuRow) -> Board:

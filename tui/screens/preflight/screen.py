@@ -201,7 +201,7 @@ def open_pending_preflight(app: BoardApp) -> None:
 
     if pending:
         bottom = max((widget.region.bottom for widget in app.screen.query("#pending")), default=2)
-        app.choose_job([row.job for row in pending], check, Offset(1, bottom))
+        app.choose([row.job for row in pending], [row.job.label for row in pending], check, Offset(1, bottom))
     else:
         key = shown_key("dashboard.fit_check")
         app.notify(
