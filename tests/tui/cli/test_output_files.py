@@ -15,8 +15,8 @@ from vramtop.estimator.job.job import Job
 from vramtop.estimator.job.job_file.load_and_save import save_job
 from vramtop.monitor.export.textfile import TextFile
 from vramtop.monitor.sources.recording import RecordingWriter
-from vramtop.tui.cli.commands import rehearse
 from vramtop.tui.cli.main import COMMANDS, build_parser, main
+from vramtop.tui.cli.out_file import write_out
 from vramtop.tui.cli.parsing.command_parser import CommandParser
 from vramtop.tui.tty.terminal_app import TerminalApp
 
@@ -42,7 +42,7 @@ def a_recording(path: Path) -> Path:
 WRITERS: dict[str, Callable[[Path], Any]] = {
     "report --out": lambda path: run("report", str(a_recording(path)), "--out", str(path), "--overwrite"),
     "record file": lambda path: RecordingWriter(path, overwrite=True),
-    "rehearse --out": lambda path: rehearse._write(SimpleNamespace(out=str(path)), {}),  # type: ignore[arg-type]
+    "rehearse --out": lambda path: write_out(path, "{}"),
     "program --out": lambda path: run("program", "gpt2", "--out", str(path), "--overwrite"),
     "export --textfile": lambda path: TextFile(path, SimpleNamespace(encode=lambda: (b"x", ""))).write(),  # type: ignore[arg-type]
 }

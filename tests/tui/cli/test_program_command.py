@@ -37,7 +37,7 @@ def test_the_script_is_printed_written_or_json(tmp_path: Path, monkeypatch: pyte
     [
         (["gpt2", "--framework", "torchtitan"], 3, "it trains with torchtitan"),
         (["--", "python", "-c", "pass"], 2, ""),
-        (["gpt2", "--out", "absent/t.py"], 2, "--out absent/t.py: No such file or directory"),
+        (["gpt2", "--out", "absent/t.py"], 2, "absent/t.py: cannot be written: No such file or directory"),
     ],
 )
 def test_what_has_no_script_is_a_sentence(

@@ -2,10 +2,8 @@
 
 import argparse
 from collections.abc import Sequence
-from pathlib import Path
 
 from vramtop.estimator.common.errors import ExitCode, InputError
-from vramtop.estimator.common.private_files import write_private
 from vramtop.estimator.model.checkpoint import job_of_model
 from vramtop.estimator.model.find_config import resolve_model
 from vramtop.estimator.program.text_script import training_script
@@ -14,6 +12,7 @@ from vramtop.estimator.program.training_script import How, start_command
 from ...draw.text_output import detect_output
 from ...job.load_job import load_from_options
 from ..json_text import json_text
+from ..out_file import write_out
 
 _NAME = "train.py"
 
@@ -36,14 +35,7 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
         file = options.out or _NAME
         script, command = training_script(job, model, how=How(loaded.stated, file)), start_command(job, file)
     if options.out:
-        try:
-            write_private(Path(options.out), script.encode(), new=not options.overwrite)
-        except FileExistsError:
-            raise InputError(
-                f"{options.out} already exists; name another file with --out, or replace it with --overwrite"
-            ) from None
-        except OSError as error:
-            raise InputError(f"--out {options.out}: {error.strerror}") from None
+        write_out(options.out, script, overwrite=options.overwrite)
     if options.json:
         print(json_text({"schema": 1, "command": command, "script": script}), flush=True)
     elif options.out:

@@ -1,12 +1,10 @@
 """``vramtop rehearse -- COMMAND``: run the user's program without a GPU, and print the memory that it would take."""
 
 import argparse
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 from vramtop.estimator.common.errors import ExitCode, InputError
-from vramtop.estimator.common.private_files import write_private
 from vramtop.estimator.job.gpu_catalogue import Gpu
 from vramtop.estimator.job.job_file.changes import with_changes
 from vramtop.estimator.trace.rehearsal import rehearse_job
@@ -18,6 +16,7 @@ from ...reports.rehearsal_difference import comparison_json, comparison_lines
 from ..json_text import json_text
 from ..measured_runs import estimate_job
 from ..option_values import described_gpu
+from ..out_file import write_out
 from ..progress import Progress
 from .estimate import print_budget
 
@@ -36,7 +35,8 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
     if options.compare is not None or len(pythons) > 1:
         return _compare(options, loaded, gpu, pythons)
     budget = estimate_job(options, loaded, gpu, memory_bytes, here=False, kept=False)
-    _write(options, budget.to_json())
+    if options.out:
+        write_out(options.out, f"{json_text(budget.to_json())}\n")
     print_budget(options, loaded, budget, gpu, memory_bytes)
     return ExitCode.DONE
 
@@ -57,20 +57,11 @@ def _compare(options: argparse.Namespace, loaded: LoadedJob, gpu: Gpu | None, py
             for each in changes
         )
     found = comparison_json(first, second)
-    _write(options, found)
+    if options.out:
+        write_out(options.out, f"{json_text(found)}\n")
     if options.json:
         print(json_text(found), flush=True)
     else:
         lines = comparison_lines(found, (names[0], names[1]), detect_output(ascii_only=options.ascii))
         print("\n".join(lines), flush=True)
     return ExitCode.DONE
-
-
-def _write(options: argparse.Namespace, found: Mapping[str, Any]) -> None:
-    """Write what is printed with ``--json`` into the file of ``--out``."""
-    if not options.out:
-        return
-    try:
-        write_private(Path(options.out), f"{json_text(found)}\n".encode())
-    except OSError as error:
-        raise InputError(f"--out {options.out}: {error.strerror}") from None

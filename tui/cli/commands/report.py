@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vramtop.estimator.common.errors import InputError
-from vramtop.estimator.common.private_files import write_private
 from vramtop.estimator.common.version import version_number
 from vramtop.monitor.sources.recorded import read_recorded
 
 from ...html_report.recording_page import recording_page
 from ..estimators import quick_estimate
+from ..out_file import write_out
 from ..progress import Progress
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def run(options: argparse.Namespace, _: Sequence[str] | None) -> int:
     if out is None:
         sys.stdout.write(text)
     else:
-        _write(out, text, overwrite=options.overwrite)
+        write_out(out, text, overwrite=options.overwrite)
     if options.json:
         shown: ReportJson = {"schema": 1, "file": None if out is None else str(out)}
         print(json.dumps(shown), file=sys.stderr if out is None else sys.stdout)
@@ -63,13 +63,3 @@ def _out(options: argparse.Namespace) -> Path | None:
     if os.path.lexists(path) and not options.overwrite:
         raise InputError(f"{path} already exists; name another file with --out, or replace it with --overwrite")
     return path
-
-
-def _write(path: Path, text: str, *, overwrite: bool) -> None:
-    """Write the file whole, or not at all."""
-    try:
-        write_private(path, text.encode(), new=not overwrite)
-    except FileExistsError:
-        raise InputError(f"{path} already exists; name another file with --out, or replace it") from None
-    except OSError as error:
-        raise InputError(f"{path}: cannot be written: {error.strerror}") from None
