@@ -310,7 +310,7 @@ def report_fit(options: argparse.Namespace, check: FitCheck) -> int:
             change=partial(load_changed, options, loaded) if loaded.is_typed else None,
         )
     if options.json:
-        print(json_text(_to_json(verdict, budget, advice, loaded)))
+        print(json_text(fit_json(verdict, budget, advice, loaded)))
     else:
         output = detect_output(ascii_only=options.ascii)
         verdict_line, *further = fit_lines(verdict, budget, output)
@@ -339,7 +339,8 @@ def _cuda_visible_devices_note(verdict: FitResult) -> tuple[str, ...]:
     )
 
 
-def _to_json(verdict: FitResult, budget: Budget, advice: Advice, loaded: LoadedJob) -> "FitJson":
+def fit_json(verdict: FitResult, budget: Budget, advice: Advice, loaded: LoadedJob) -> "FitJson":
+    """Return the JSON of ``vramtop fit``."""
     return {
         "schema": 1,
         "budget": budget.to_json(),

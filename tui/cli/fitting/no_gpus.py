@@ -1,24 +1,24 @@
 """``vramtop fit`` on a machine whose GPUs cannot be read: what the job needs, and the cards on which it fits."""
 
 import argparse
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from vramtop.estimator.budget import Budget
 from vramtop.estimator.common.errors import ExitCode
+from vramtop.estimator.common.records import replace
+from vramtop.monitor.board.fit_result import FitResult
 
 from ...draw.palette import VERDICTS
 from ...draw.text_output import detect_output
+from ...job.advice import Advice
 from ...job.loaded_job import LoadedJob
 from ...reports.budget_text import budget_lines, closing_lines, need_text
 from ..assumptions import assumed_lines
 from ..json_text import json_text
 from ..rehearsing import offer_of
 from .cards import card_lines, find_cards
-
-if TYPE_CHECKING:
-    from ..json_types.fit import FitJson
+from .fit_check import fit_json
 
 
 def report_without_gpus(options: argparse.Namespace, loaded: LoadedJob, budget: Budget, reason: str) -> int:
@@ -34,21 +34,10 @@ def report_without_gpus(options: argparse.Namespace, loaded: LoadedJob, budget: 
     # a card decides what is left open of weights that are not trained
     cards = find_cards(job if job.training.mode == "train" else loaded.job, budget)
     if options.json:
-        found: FitJson = {
-            "schema": 1,
-            "budget": budget.to_json(),
-            "verdict": "unknown",
-            "gpus": [],
-            "placement": [],
-            "placement_uuids": [],
-            "margin_bytes": None,
-            "sentence": reason,
-            "suggestions": [],
-            "largest": None,
-            "cards": msgspec.to_builtins(cards),
-            "notes": [*loaded.notes, *([offer] if offer else [])],
-        }
-        print(json_text(found))
+        verdict = FitResult(verdict="unknown", gpus=(), rank_devices=(), margin_bytes=None, sentence=reason)
+        noted = replace(loaded, notes=(*loaded.notes, *([offer] if offer else [])))
+        found = fit_json(verdict, budget, Advice(budget=budget), noted)
+        print(json_text({**found, "cards": msgspec.to_builtins(cards)}))
         return ExitCode.CANNOT_TELL
     output = detect_output(ascii_only=options.ascii)
     mark, need = VERDICTS["unknown"], need_text(budget, len(budget.ranks))

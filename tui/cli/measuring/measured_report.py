@@ -1,6 +1,6 @@
 """A measurement beside its prediction, as text and as JSON."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Annotated, Any, Literal, TypedDict
 
@@ -140,10 +140,7 @@ def measured_json(found: MeasuredJob, search: BatchSearch | None = None) -> Meas
     if search is not None:
         data["search"] = {
             "key": "training.micro_batch",
-            "predicted": search.predicted,
-            "runs": search.runs,
-            "fails": search.fails,
-            "tries": list(search.tries),
+            **msgspec.to_builtins(search),
             "decided": search.decided,
         }
     return data
@@ -164,14 +161,10 @@ def peak_json(found: MeasuredJob, budget: Budget) -> PredictedPeakJson:
         "device_bytes": None if on_cpu else peak.device_bytes,
         "low_bytes": None if on_cpu else peak.low_bytes,
         "high_bytes": None if on_cpu else peak.high_bytes,
-        "allocated_range": _span_json(None if on_cpu else peak.allocated_range),
-        "reserved_range": _span_json(None if on_cpu else peak.reserved_range),
+        "allocated_range": None if on_cpu or peak.allocated_range is None else asdict(peak.allocated_range),
+        "reserved_range": None if on_cpu or peak.reserved_range is None else asdict(peak.reserved_range),
         "cache_bytes": None if on_cpu else peak.cache_bytes,
     }
-
-
-def _span_json(span: Span | None) -> dict[str, Any] | None:
-    return None if span is None else asdict(span)
 
 
 _ALIGNED = "<>>>>"
@@ -248,14 +241,18 @@ def _rows(found: MeasuredJob, unit: int) -> Iterator[tuple[str, str, str, str, s
         bounds = f"{span.low_bytes / unit:.2f} - {span.high_bytes / unit:.2f}" if span and not on_cpu else ""
         return name, _size(seen, unit), _size(told, unit), apart, bounds
 
-    yield row(
-        "allocated",
-        rank.allocated_bytes if rank else None,
-        peak.allocated_bytes if peak else None,
-        peak.allocated_range if peak else None,
-    )
+    def both(name: str) -> tuple[str, str, str, str, str]:
+        told = getattr(peak, f"{name}_bytes", None)
+        return row(name, getattr(rank, f"{name}_bytes", None), told, getattr(peak, f"{name}_range", None))
+
+    yield both("allocated")
     if not on_cpu:
-        yield from _outer_rows(found, row)
+        outside, reserved = found.outside, rank.reserved_bytes if rank else None
+        device = outside.process_bytes if outside.process_bytes is not None else outside.device_bytes
+        yield both("reserved")
+        yield row("device (NVML)", device, peak.device_bytes if peak else None, peak.device_range if peak else None)
+        outside_torch = None if device is None or reserved is None else device - reserved
+        yield row("  outside torch", outside_torch, peak.device_bytes - peak.reserved_bytes if peak else None)
     for name in _PARTS:
         yield row(f"  {name}", rank.components.get(name) if rank else None, _whole_component(budget, name))
     for phase in _PHASES:
@@ -263,23 +260,6 @@ def _rows(found: MeasuredJob, unit: int) -> Iterator[tuple[str, str, str, str, s
         told = next((each.allocated_bytes for each in budget.phases if each.name == phase), None) if budget else None
         if seen is not None or told is not None:
             yield row(f"allocated, {phase}", seen.allocated if seen else None, told)
-
-
-def _outer_rows(found: MeasuredJob, row: Callable[..., tuple[str, str, str, str, str]]) -> Iterator[Any]:
-    """Yield the figures that only a GPU has."""
-    rank, outside = found.step.highest if found.step else None, found.outside
-    peak = found.budget.peak if found.budget else None
-    yield row(
-        "reserved",
-        rank.reserved_bytes if rank else None,
-        peak.reserved_bytes if peak else None,
-        peak.reserved_range if peak else None,
-    )
-    device = outside.process_bytes if outside.process_bytes is not None else outside.device_bytes
-    yield row("device (NVML)", device, peak.device_bytes if peak else None, peak.device_range if peak else None)
-    reserved = rank.reserved_bytes if rank else None
-    outside_torch = None if device is None or reserved is None else device - reserved
-    yield row("  outside torch", outside_torch, peak.device_bytes - peak.reserved_bytes if peak else None)
 
 
 def _whole_component(budget: Budget | None, name: str) -> int | None:
