@@ -131,19 +131,19 @@ class GpuArea:
 class GpuPanel(ContentLines):
     """A GPU's panel; a click opens the GPU."""
 
-    _key: GpuKey | None = None
+    _gpu: GpuRow | None = None
 
     def on_click(self, event: Click) -> None:
         """Open the GPU."""
         event.stop()
-        if self._key is not None:
-            self.post_message(GpuRows.Opened(self._key))
+        if self._gpu is not None:
+            self.post_message(GpuRows.Opened(self._gpu))
 
     def show_gpu(self, gpu: GpuRow, board: Board, shape: PanelShape, age: float | None, history: MemoryHistory) -> None:
         """Show this GPU of the board; ``age`` is that of the reading if it is stale."""
-        self._key = gpu.reading.key
+        self._gpu = gpu
         self.set_class(age is not None, "-stale")
-        readings = history.gpu(self._key) if shape.graph_height else ()
+        readings = history.gpu(gpu.reading.key) if shape.graph_height else ()
         self.show_lines(panel_lines(gpu, readings, shape, now=board.snapshot.time, stale_seconds=age))
 
     def stand_at(self, place: PanelPlace) -> None:

@@ -280,12 +280,8 @@ class GpuRows(RowTable[GpuRow], can_focus=True):
             self.position = position
             """Position of the GPU in the list."""
 
-    class Opened(Message):
-        """The user opens a GPU."""
-
-        def __init__(self, key: GpuKey) -> None:
-            super().__init__()
-            self.key = key
+    class Opened(RowTable.Opened):
+        """The user opens a GPU; ``row`` is a ``GpuRow``."""
 
     def show_gpus(
         self, gpus: Sequence[GpuRow], *, width: int, name_width: int, selected: int, stale: Sequence[float | None]
@@ -308,11 +304,6 @@ class GpuRows(RowTable[GpuRow], can_focus=True):
         """Select another GPU."""
         super().move_cursor(row=row)
         self.post_message(self.Selected(self.cursor_row))
-
-    def action_open(self) -> None:
-        """Open the GPU under the cursor."""
-        if self.selected is not None:
-            self.post_message(self.Opened(self.selected.reading.key))
 
 
 def stale_seconds(gpu: GpuRow, board: Board, feed: BoardFeed) -> float | None:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from textual.binding import BindingType
 
-    from vramtop.monitor.board.board import Board, ProcessRow
+    from vramtop.monitor.board.board import Board
     from vramtop.monitor.host.inspect.ancestry import Ancestor, AncestryReader
     from vramtop.monitor.snapshot.demand import Demand
 
@@ -62,12 +62,8 @@ class ProcessTable(RowTable[TableRow], can_focus=True):
     """
     BINDINGS: ClassVar[list[BindingType]] = [*TABLE_KEYS]
 
-    class Opened(Message):
-        """The user opens a process."""
-
-        def __init__(self, row: ProcessRow) -> None:
-            super().__init__()
-            self.row = row
+    class Opened(RowTable.Opened):
+        """The user opens a process; ``row`` is a ``ProcessRow``."""
 
     class Folded(Message):
         """The user has folded or unfolded a row, or changed the view: the table has more or fewer rows."""

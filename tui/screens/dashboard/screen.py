@@ -172,7 +172,7 @@ class DashboardScreen(ProcessTableScreen):
 
     @on(GpuRows.Opened)
     def _open_gpu(self, event: GpuRows.Opened) -> None:
-        self.app.show_gpu(event.key)
+        self.app.show_gpu(event.row.reading.key)
 
     @on(Input.Changed, "#filter")
     def _filter(self, event: Input.Changed) -> None:
