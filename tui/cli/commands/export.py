@@ -35,7 +35,10 @@ if TYPE_CHECKING:
 def run(options: argparse.Namespace, _: Sequence[str] | None) -> int:
     """Export until interrupted; exit code 0."""
     if options.print_file is not None:
-        return _print(options.print_file)
+        from vramtop.monitor.export.ready_files import dashboard_text, rules_text
+
+        print({"rules": rules_text, "dashboard": dashboard_text}[options.print_file](), end="")
+        return 0
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda *_: stop.set())
@@ -51,13 +54,6 @@ def run(options: argparse.Namespace, _: Sequence[str] | None) -> int:
         _export(options, running, stop)
     if crashes:
         raise crashes[0]
-    return 0
-
-
-def _print(name: str) -> int:
-    from vramtop.monitor.export.ready_files import dashboard_text, rules_text
-
-    print({"rules": rules_text, "dashboard": dashboard_text}[name](), end="")
     return 0
 
 

@@ -12,7 +12,6 @@ from vramtop.estimator.common.process_limit import start_thread
 from vramtop.estimator.common.version import version_number
 from vramtop.monitor.attach.automatic.automatic_attach import AutomaticAttach
 from vramtop.monitor.attach.rank_facts import RankFactsReader
-from vramtop.monitor.board.board import Board
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.fleet.board_reading import reading_of_board
 from vramtop.monitor.fleet.fleet import HostReading
@@ -29,10 +28,12 @@ from ..estimators import quick_estimate
 def run(options: argparse.Namespace, _: Sequence[str] | None) -> int:
     """Write a line per reading until standard input or output is closed; exit code 0."""
     stream = _Stream(options)
-    stream.start()
+    stream.attach.start()
+    stream.sampler.start()
     _end_with_input(stream)
     stream.ended.wait()
-    stream.close()
+    stream.sampler.stop()
+    stream.attach.close()
     if stream.failure is not None and not isinstance(stream.failure, BrokenPipeError):
         raise stream.failure
     return 0
@@ -47,48 +48,28 @@ class _Stream:
         self._facts = RankFactsReader()
         self._watchlist = Watchlist(lambda job: quick_estimate(job, self._watchlist.gpu_type))
         enabled = options.attach
-        self._attach = AutomaticAttach(self._watchlist, enabled=enabled, corrects=options.history, on_bug=save_fault)
+        self.attach = AutomaticAttach(self._watchlist, enabled=enabled, corrects=options.history, on_bug=save_fault)
         source = OptionalGpuSource(NvmlSource())
-        self._sampler = Sampler(source, options.interval, self._on_snapshot, self._on_error)
+        self.sampler = Sampler(source, options.interval, self._on_snapshot, self._on_error)
         self.has_written = False
         self.ended = threading.Event()
         """Set when nobody reads any more."""
         self.failure: OSError | None = None
         """Why nothing can be written any more."""
 
-    def start(self) -> None:
-        self._attach.start()
-        self._sampler.start()
-
-    def close(self) -> None:
-        self._sampler.stop()
-        self._attach.close()
-
     def _on_snapshot(self, snapshot: Snapshot) -> None:
         board = self._watchlist.update(snapshot)
-        self._attach.observe(board)
-        self._write(self._reading(board))
+        self.attach.observe(board)
+        self._facts.keep_only(row.process.key for row in board.processes)
+        interval, facts_of = self._options.interval, self._facts.facts_of
+        self._write(
+            reading_of_board(board, host=self._host, facts_of=facts_of, interval=interval, version=self._version)
+        )
 
     def _on_error(self, error: VramtopError) -> None:
         """Say why there are no figures; the source is read again after a while."""
-        self._write(
-            HostReading(
-                host=self._host,
-                faults=(error.message,),
-                vramtop_version=self._version,
-                interval=self._options.interval,
-            )
-        )
-
-    def _reading(self, board: Board) -> HostReading:
-        self._facts.keep_only(row.process.key for row in board.processes)
-        return reading_of_board(
-            board,
-            host=self._host,
-            facts_of=self._facts.facts_of,
-            interval=self._options.interval,
-            version=self._version,
-        )
+        faults, interval = (error.message,), self._options.interval
+        self._write(HostReading(host=self._host, faults=faults, vramtop_version=self._version, interval=interval))
 
     def _write(self, reading: HostReading) -> None:
         try:
