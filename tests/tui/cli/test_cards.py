@@ -1,24 +1,19 @@
 """Estimates for other cards keep what a more accurate method has beyond the closed form, and the cards' differences."""
 
-import pytest
-
 from vramtop.estimator.advice.bounded_search import shifted
 from vramtop.estimator.common.records import replace
 from vramtop.estimator.estimation import quick_estimator
 from vramtop.estimator.job.gpu_catalogue import find_gpu
 from vramtop.estimator.job.job import Job, ModelSpec
-from vramtop.tui.cli.fitting.cards import find_cards
-from vramtop.tui.job.other_cards import beyond_formula, estimator_on_card
+from vramtop.tui.cli.fitting.cards import beyond_formula, estimator_on_card, find_cards
 
 JOB = Job(name="a", model=ModelSpec(id="meta-llama/Llama-3.2-1B"))
 MIB = 2**20
 
 
-@pytest.mark.parametrize("estimated_for", [None, "a100-80gb"])
-def test_a_traced_budget_is_shifted_for_each_card_by_the_same_bytes(estimated_for: str | None) -> None:
-    own = find_gpu(estimated_for) if estimated_for else None
-    traced = replace(shifted(quick_estimator(JOB, gpu=own)(JOB), 700 * MIB), method="traced")
-    beyond = beyond_formula(JOB, traced, own)
+def test_a_traced_budget_is_shifted_for_each_card_by_the_same_bytes() -> None:
+    traced = replace(shifted(quick_estimator(JOB)(JOB), 700 * MIB), method="traced")
+    beyond = beyond_formula(JOB, traced)
     assert beyond == 700 * MIB
     sizes = {}
     for name in ("a100-80gb", "h100-80gb"):

@@ -1,20 +1,22 @@
 """The cards of the catalogue on which a job fits, smallest first."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 
+from vramtop.estimator.advice.bounded_search import shifted
 from vramtop.estimator.budget import Budget
-from vramtop.estimator.common.errors import InputError
+from vramtop.estimator.common.errors import CannotTellError, InputError
 from vramtop.estimator.common.sizes import format_gib
+from vramtop.estimator.estimation import quick_estimator
 from vramtop.estimator.job.gpu_catalogue import Gpu, catalogue
 from vramtop.estimator.job.job import Job
 from vramtop.estimator.job.job_file.changes import with_changes
+from vramtop.estimator.learning.correction import uncorrected
 from vramtop.monitor.board.capacity import described_devices
 from vramtop.monitor.board.fit import check_fit
 
 from ...draw.text_output import TextOutput, format_table
-from ...job.other_cards import beyond_formula, estimator_on_card
 
 _COUNTS = (1, 2, 4, 8)
 """Numbers of GPUs that are tried for a job of one rank; over more than one it is split."""
@@ -47,7 +49,7 @@ def find_cards(job: Job, budget: Budget) -> tuple[Card, ...]:
     if budget.peak.says_nothing:
         return ()
     gpus = [gpu for gpu in catalogue() if not gpu.unified]
-    beyond = beyond_formula(job, budget, gpu=None)
+    beyond = beyond_formula(job, budget)
     trains = job.training.mode == "train"
     counts = [(1,)] if len(budget.ranks) > 1 or job.is_served else [_COUNTS, _MANY] if trains else [_COUNTS]
     found: list[Card] = []
@@ -144,3 +146,31 @@ def _card(budget: Budget, gpu: Gpu, count: int, *, split: str | None) -> Card | 
         strategy=split,
         device_bytes=budget.peak.device_bytes,
     )
+
+
+def beyond_formula(job: Job, budget: Budget) -> int:
+    """Return by how many bytes a budget exceeds the closed form; 0 if that does not know the model."""
+    if budget.method == "formula":
+        return 0
+    try:
+        return uncorrected(budget).peak.device_bytes - quick_estimator(job)(job).peak.device_bytes
+    except CannotTellError:
+        return 0
+
+
+def estimator_on_card(job: Job, gpu: Gpu | None, beyond: int) -> Callable[[Job], Budget] | None:
+    """Return estimates by the closed form on a card, shifted by what a more accurate budget has beyond it.
+
+    Args:
+        job: the job.
+        gpu: the card.
+        beyond: bytes, from ``beyond_formula``.
+
+    Returns:
+        None if the formula does not know the model: what was estimated counts for every card.
+    """
+    try:
+        quick = quick_estimator(job, gpu=gpu)
+    except CannotTellError:
+        return None
+    return (lambda changed: shifted(quick(changed), beyond)) if beyond else quick

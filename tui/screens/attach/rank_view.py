@@ -10,6 +10,7 @@ from textual.content import Content
 from textual.events import Resize
 
 from vramtop.estimator.budget import Budget
+from vramtop.estimator.causes.divergence import Divergence
 from vramtop.estimator.common.sizes import format_gib
 from vramtop.monitor.board.board import ProcessRow
 from vramtop.monitor.board.comparison import Comparison
@@ -20,6 +21,7 @@ from ...draw.gpu_bars import bar_content, beyond_budget_bytes, held_colour
 from ...draw.labels import MUTED, badge, difference_label, format_duration, phase_label, run_moments
 from ...draw.memory_graph import Readings
 from ...draw.palette import COMPONENTS, STATUSES, colour_of
+from ...draw.text_output import printable
 from ...keys import shown_key
 from ...widgets.budget_view import budget_bar, model_lines, peak_line, phase_table, remark_lines, short_gpu_name
 from ...widgets.static_lines import StaticLines
@@ -94,9 +96,9 @@ class RankView(VerticalScroll):
         for name in ("legend", "why"):
             self._write(name, Content())
 
-    def show_explanation(self, content: Content) -> None:
-        """Show why the process diverges from its budget; empty: it does not."""
-        self._write("why", content)
+    def show_explanation(self, divergence: Divergence | None) -> None:
+        """Show why the process diverges from its budget; None: it does not."""
+        self._write("why", Content() if divergence is None else divergence_content(divergence))
 
     def zoom(self, by: int) -> None:
         """Show a longer time (1), or a shorter one (-1)."""
@@ -286,3 +288,19 @@ def _high_water(comparison: Comparison) -> str:
     interval = "" if high.interval_seconds is None else f" every {high.interval_seconds:.1f} s"
     how = {"probe": "by torch's counters", "accounting": "by the driver", "seen": f"seen{interval}"}[high.source]
     return f"most {format_gib(high.size_bytes)} ({how})"
+
+
+def divergence_content(divergence: Divergence) -> Content:
+    """Return the sentence, and below it the components that differ and the most likely explanations.
+
+    Of a trend, the status above has the sentence already.
+    """
+    head, below = divergence.sentence, divergence.lines
+    if divergence.is_trend:
+        head = "causes of endless growth:"
+    repeated = next((line for line in below if head.endswith(f"; {line}")), None)
+    if repeated is not None:  # the sentence ends in the first of the lines below
+        head = head.removesuffix(f"; {repeated}")
+    lines = [Content.assemble(("Why? ", "bold"), printable(head))]
+    lines += [Content.assemble(("  · ", MUTED), printable(line)) for line in below]
+    return Content("\n").join(lines)

@@ -40,7 +40,6 @@ from ...job.form.fields import TUNING
 from ...job.form.job_form import JobForm
 from ...job.form.reading import FormReading
 from ...keys import bind, shown_key
-from ...reports.divergence_text import divergence_content
 from ...widgets.budget_view import is_better_estimate
 from ...widgets.keys_line import KeysLine
 from ...widgets.static_lines import StaticLines
@@ -626,7 +625,7 @@ class AttachScreen(Screen[None]):
         if budget is None or comparison is None or not comparison.diverges:
             self._explained = None
             self._explain_task.cancel()
-            self.query_one(RankView).show_explanation(Content())
+            self.query_one(RankView).show_explanation(None)
             return
         high = comparison.peak_usage
         held = (high.size_bytes if high else comparison.observed_bytes) or 0
@@ -640,7 +639,7 @@ class AttachScreen(Screen[None]):
         self._explain_task.submit(lambda: diagnose(budget, comparison, row.process, estimate, assumed=assumed))
 
     def _show_explanation(self, divergence: Divergence) -> None:
-        self.query_one(RankView).show_explanation(divergence_content(divergence))
+        self.query_one(RankView).show_explanation(divergence)
 
 
 def _origins(attachment: Attachment) -> dict[str, str]:

@@ -4,7 +4,7 @@ from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.job.job import Job, ModelSpec
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.snapshot.snapshot import WatchedJob
-from vramtop.tui.reports.divergence_text import divergence_content
+from vramtop.tui.screens.attach.rank_view import divergence_content
 from vramtop.tui.screens.attach.run_header import run_title
 
 
