@@ -107,8 +107,7 @@ def job_environment(environ: Mapping[str, str], launch: Sequence[str] | None) ->
     found = dict(environ)
     if launch is None:
         return found
-    parsed = parse_launch(split_launch_line(launch))
-    found.update(parsed.assignments)
+    found.update(parse_launch(split_launch_line(launch)).assignments)
     return found
 
 

@@ -134,8 +134,7 @@ def step_ended(step: Any = None) -> None:
 
 
 def _update_facts(facts: dict[str, Any]) -> None:
-    all_facts = {**_facts, **facts}
-    _encoded[0] = encode_json(all_facts).encode("ascii")
+    _encoded[0] = encode_json({**_facts, **facts}).encode("ascii")
     _facts.update(facts)
 
 

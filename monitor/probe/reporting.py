@@ -44,8 +44,7 @@ def trainer_callback() -> Any:
         ImportError: transformers is not installed.
     """
     base = importlib.import_module("transformers.trainer_callback").TrainerCallback
-    publisher = _probe_module("publisher")
-    publisher.start()
+    _probe_module("publisher").start()
     if not _callback_classes:
         _callback_classes.append(_probe_module("trainer").callback_class(base))
     return _callback_classes[0]

@@ -72,8 +72,7 @@ def desktop_sequence(text: str, environ: Mapping[str, str] = os.environ) -> str:
     which must allow it (``allow-passthrough``), and GNU screen it is wrapped for the outer terminal.
     """
     words = printable(text).replace(";", ",")
-    term = environ.get("TERM", "")
-    supports_777 = "VTE_VERSION" in environ or term.startswith(("rxvt", "foot"))
+    supports_777 = "VTE_VERSION" in environ or environ.get("TERM", "").startswith(("rxvt", "foot"))
     sequence = f"\x1b]777;notify;vramtop;{words}\x07" if supports_777 else f"\x1b]9;{words}\x07"
     if "TMUX" in environ:
         return "\x1bPtmux;" + sequence.replace("\x1b", "\x1b\x1b") + "\x1b\\"

@@ -213,12 +213,10 @@ def _add_dashboard_arguments(parser: argparse.ArgumentParser) -> None:
     switch = argparse.BooleanOptionalAction
     text = "use the mouse (default), or leave it to the terminal"
     parser.add_argument("--mouse", action=switch, default=None, help=text)
-    text = "the dashboard cannot end processes"
-    parser.add_argument("--read-only", action=switch, default=None, help=text)
+    parser.add_argument("--read-only", action=switch, default=None, help="the dashboard cannot end processes")
     text = "the dashboard ends, starts, opens, saves and sets nothing"
     parser.add_argument("--view-only", action="store_true", help=text)
-    recordings = parser.add_argument_group("recordings")
-    source = recordings.add_mutually_exclusive_group()
+    source = parser.add_argument_group("recordings").add_mutually_exclusive_group()
     source.add_argument("--demo", action="store_true", help="play the demo recording")
     source.add_argument("--replay", metavar="FILE", help="play a recording")
     jobs = parser.add_argument_group("jobs")

@@ -171,8 +171,7 @@ _colours = attrgetter("colour", "ground")
 
 def cell_runs(cells: Sequence[Cell]) -> list[tuple[str, str | None, str | None]]:
     """Join neighbouring cells of the same colours: (text, colour, ground)."""
-    runs = groupby(cells, key=_colours)
-    return [("".join([cell.char for cell in run]), *colours) for colours, run in runs]
+    return [("".join([cell.char for cell in run]), *colours) for colours, run in groupby(cells, key=_colours)]
 
 
 def _filled(segment: BarSegment, start: int, end: int, text_end: int, line: str) -> list[Cell]:

@@ -131,8 +131,7 @@ def run_moments(row: ProcessRow) -> tuple[TimeMark, ...]:
 
 def worst_row(rows: Iterable[ProcessRow]) -> ProcessRow | None:
     """Return the row with the worst status; None if no row has a status."""
-    compared = [row for row in rows if row.comparison]
-    return min(compared, key=severity_rank, default=None)
+    return min((row for row in rows if row.comparison), key=severity_rank, default=None)
 
 
 def gpu_labels(rows: Iterable[ProcessRow]) -> tuple[str, ...]:

@@ -188,8 +188,7 @@ def to_ascii(text: str) -> str:
     """Replace every non-ASCII character by ASCII characters of the same width."""
     if text.isascii():
         return text
-    chars = text.translate(_TABLE)
-    return "".join(char if char.isascii() else "?" * cell_len(char) for char in chars)
+    return "".join(char if char.isascii() else "?" * cell_len(char) for char in text.translate(_TABLE))
 
 
 @lru_cache(maxsize=4096)

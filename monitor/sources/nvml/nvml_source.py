@@ -77,8 +77,7 @@ class NvmlSource:
         Raises:
             NoDriverError: there is no usable driver, or it does not answer; the message states why.
         """
-        count = self._start()
-        self._find_devices(count)
+        self._find_devices(self._start())
         self._was_open = True
 
     def read(self) -> Snapshot:

@@ -87,8 +87,7 @@ def _export(options: argparse.Namespace, running: ExitStack, stop: threading.Eve
     sampler = _sampler(options, latest, estimators, facts, running, log=log)
     sampler.start()
     running.callback(sampler.stop)
-    alerts = _alerts(options, running)
-    _wait(options.interval, latest, textfile, alerts, stop)
+    _wait(options.interval, latest, textfile, _alerts(options, running), stop)
 
 
 def _serve(options: argparse.Namespace, latest: LatestBoard, version: str, running: ExitStack) -> None:
@@ -164,8 +163,7 @@ def _sampler(
     )
     recorder = None
     if options.history:
-        on_kept = estimators.forget_measurements
-        recorder = RunRecorder(facts=attach.known.get, notify=log.say, on_kept=on_kept)
+        recorder = RunRecorder(facts=attach.known.get, notify=log.say, on_kept=estimators.forget_measurements)
 
     def take(snapshot: Snapshot) -> None:
         board = watchlist.update(snapshot)

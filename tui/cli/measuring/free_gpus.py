@@ -175,5 +175,4 @@ class OpenGpus(msgspec.Struct, frozen=True):
             )
         busy = {gpu.index for gpu in snapshot.gpus if gpu.processes is None or gpu.processes}
         devices.sort(key=lambda device: (device.index in busy, -(device.available_bytes or 0)))
-        chosen = sorted(devices[:ranks], key=lambda device: device.index)
-        return FreeGpus(self.source, chosen, snapshot)
+        return FreeGpus(self.source, sorted(devices[:ranks], key=lambda device: device.index), snapshot)

@@ -120,8 +120,7 @@ def add_fit_arguments(parser: "Parser") -> None:
     _add_judging_arguments(parser)
     _add_placing_arguments(parser)
     waiting = rare_group(parser, "waiting")
-    text = "As vramtop wait."
-    waiting.add_argument("--wait", action="store_true", help=text)
+    waiting.add_argument("--wait", action="store_true", help="As vramtop wait.")
     _add_waiting_arguments(waiting)
 
 
@@ -162,8 +161,7 @@ def _add_placing_arguments(parser: "Parser") -> None:
         "elsewhere", ("Print what the job needs from a scheduler, instead of checking this machine.")
     )
     places = group.add_mutually_exclusive_group()
-    text = "Print the #SBATCH lines that ask for it."
-    places.add_argument("--slurm", action="store_true", help=text)
+    places.add_argument("--slurm", action="store_true", help="Print the #SBATCH lines that ask for it.")
     text = "Print the limits and node affinity of a pod, as YAML."
     places.add_argument("--kubernetes", "--k8s", action="store_true", help=text)
 
@@ -195,8 +193,7 @@ def _program(parser: "Parser") -> None:
         "nothing is downloaded. Comments mark the settings that the job leaves open."
     )
     add_described_job_arguments(parser)
-    text = "Write the script into this file instead."
-    parser.add_argument("--out", metavar="FILE", help=text)
+    parser.add_argument("--out", metavar="FILE", help="Write the script into this file instead.")
     parser.add_argument("--overwrite", action="store_true", help="Replace an existing file.")
 
 
@@ -320,8 +317,7 @@ def _run(parser: "Parser") -> None:
     parser.add_argument("--snapshot-on-oom", nargs="?", const=".", metavar="FOLDER", help=text)
     text = "First check whether the job fits; if not, suggest changes and do not start it."
     parser.add_argument("--fit", action="store_true", help=text)
-    text = "With --fit: do not start it if it is tight or unknown."
-    parser.add_argument("--strict", action="store_true", help=text)
+    parser.add_argument("--strict", action="store_true", help="With --fit: do not start it if it is tight or unknown.")
     parser.add_argument("--gpu", metavar="INDEX[,INDEX]", help="With --fit: only these GPUs of this machine.")
     text = "With --fit: fill in or correct a setting."
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help=text)
@@ -338,8 +334,7 @@ def _history(parser: "Parser") -> None:
   vramtop history 3f2a --forget
   vramtop history --older-than 180d --forget
 """
-    text = "One run: the first digits in the column RUN."
-    parser.add_argument("run", nargs="?", metavar="RUN", help=text)
+    parser.add_argument("run", nargs="?", metavar="RUN", help="One run: the first digits in the column RUN.")
     parser.add_argument("--card", metavar="TEXT", help="Runs on a card with this in its name, such as h100.")
     parser.add_argument("--model", metavar="TEXT", help="Runs of a model with this in its name, such as llama.")
     text = "Runs seen since a date or a time ago, such as 2026-11-01, 12h or 30d."
@@ -419,14 +414,11 @@ def _measure(parser: "Parser") -> None:
     group.add_argument("--memory", metavar="GIB", type=size_in_gib, help=text)
     text = "Find the largest micro-batch that runs, by up to three runs around the predicted one."
     group.add_argument("--search", choices=("micro_batch",), help=text)
-    text = "Optimizer steps (default: 3)."
-    group.add_argument("--steps", type=step_count, default=3, metavar="N", help=text)
+    group.add_argument("--steps", type=step_count, default=3, metavar="N", help="Optimizer steps (default: 3).")
     text = "Time limit of each run (default: 600)."
     group.add_argument("--timeout", type=positive_seconds, default=600.0, metavar="SECONDS", help=text)
-    text = "Run a tiny model of the same kind on the CPU."
-    group.add_argument("--cpu", action="store_true", help=text)
-    text = "Only predict; no GPU is needed."
-    group.add_argument("--predict", action="store_true", help=text)
+    group.add_argument("--cpu", action="store_true", help="Run a tiny model of the same kind on the CPU.")
+    group.add_argument("--predict", action="store_true", help="Only predict; no GPU is needed.")
 
 
 def _record(parser: "Parser") -> None:
@@ -460,11 +452,9 @@ def _config(parser: "Parser") -> None:
     )
     text = "A setting such as alerts.signal, or a table of settings, such as alerts."
     parser.add_argument("setting", nargs="?", metavar="SETTING", help=text)
-    text = "Its new value; separate lists with commas: PID,USER."
-    parser.add_argument("value", nargs="?", metavar="NEW", help=text)
+    parser.add_argument("value", nargs="?", metavar="NEW", help="Its new value; separate lists with commas: PID,USER.")
     doing = parser.add_mutually_exclusive_group()
-    text = "Remove this setting from the settings file."
-    doing.add_argument("--unset", metavar="SETTING", help=text)
+    doing.add_argument("--unset", metavar="SETTING", help="Remove this setting from the settings file.")
     text = "Print a settings file with every setting commented out."
     doing.add_argument("--template", action="store_true", help=text)
     doing.add_argument("--path", action="store_true", help="Print the path of the settings file.")
@@ -477,8 +467,7 @@ def _completion(parser: "Parser") -> None:
   vramtop completion fish | source
   vramtop completion man | man -l -
 """
-    text = "bash, zsh or fish; man: the manual page."
-    parser.add_argument("shell", choices=SHELLS, metavar="SHELL", help=text)
+    parser.add_argument("shell", choices=SHELLS, metavar="SHELL", help="bash, zsh or fish; man: the manual page.")
 
 
 ADD_ARGUMENTS: dict[str, Callable[["Parser"], None]] = {

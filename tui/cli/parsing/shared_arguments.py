@@ -140,8 +140,7 @@ def add_host_memory_argument(parser: argparse.ArgumentParser) -> None:
 
 def add_verbose_argument(parser: argparse.ArgumentParser) -> None:
     """Add ``--verbose``."""
-    text = "List the assumptions of the estimate."
-    parser.add_argument("-v", "--verbose", action="store_true", help=text)
+    parser.add_argument("-v", "--verbose", action="store_true", help="List the assumptions of the estimate.")
 
 
 def add_name_argument(parser: argparse.ArgumentParser) -> None:
@@ -211,8 +210,7 @@ def add_host_arguments(parser: argparse.ArgumentParser) -> None:
         "--host", action="append", default=[], metavar="HOST[,HOST]",
         help="read this host (repeatable): a, ann@b, or a Slurm-style list, node[01-16,20]",
     )  # fmt: skip
-    text = "read the hosts of a file, one or a list per line"
-    group.add_argument("--hosts", metavar="FILE", help=text)
+    group.add_argument("--hosts", metavar="FILE", help="read the hosts of a file, one or a list per line")
     text = "run vramtop where it is not installed: uvx downloads it there"
     group.add_argument("--bootstrap", choices=("uvx",), help=text)
     group = rare_group(
@@ -222,7 +220,6 @@ def add_host_arguments(parser: argparse.ArgumentParser) -> None:
     )
     text = "read the hosts that this Prometheus scrapes (default URL: from your settings)"
     group.add_argument("--prometheus", nargs="?", const="", metavar="URL", help=text)
-    text = "a bearer token to authenticate with"
-    group.add_argument("--prometheus-token-file", metavar="FILE", help=text)
+    group.add_argument("--prometheus-token-file", metavar="FILE", help="a bearer token to authenticate with")
     text = "CA certificates for its TLS certificate (default: the system's)"
     group.add_argument("--prometheus-ca", metavar="FILE", help=text)

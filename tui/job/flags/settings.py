@@ -197,8 +197,7 @@ def settings_of_flags(
     remarks += _doubt_random_weights(changes, values)
     spread = found[SPREAD][1] if SPREAD in found else None
     counted = _SHARD in values or _REPLICATE in values
-    machines = values.get(NODES, 1)
-    processes = values[PROCESSES] * machines if PROCESSES in values else None
+    processes = values[PROCESSES] * values.get(NODES, 1) if PROCESSES in values else None
     if processes is None and gpus and not counted and (spread or _STRATEGY in values):
         processes = gpus
     remarks += _placed(gpus if processes is None else None, changes, model_alone=model_alone)

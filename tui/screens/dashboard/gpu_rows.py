@@ -106,8 +106,7 @@ def gpu_row_line(
         right.insert(3, hardware_cell(reading, _HARDWARE_WIDTH))
     words = Content("  ").join(right)
     room = max(4, width - index.cell_length - words.cell_length - 2)
-    drawn = _bar(gpu, room)
-    return Content.assemble(index, drawn, " ", words).truncate(width)
+    return Content.assemble(index, _bar(gpu, room), " ", words).truncate(width)
 
 
 _PROFILE_WIDTH = 12

@@ -108,8 +108,7 @@ def _alarm_lines(sentence: str, width: int) -> list[Content]:
 
 def _planning_lines(board: Board) -> list[Content]:
     """Return what can be done without a GPU."""
-    faults = board.snapshot.faults
-    lines = [] if faults else _alarm_lines("no GPU found on this machine", 80)
+    lines = [] if board.snapshot.faults else _alarm_lines("no GPU found on this machine", 80)
     if board.snapshot.source.is_live:
         words = f" press {shown_key('dashboard.fit_check')} to check a job against any GPU; --demo plays a recording"
         lines.append(Content.assemble((" PLANNING ", f"bold {on_colour(colour_of('uncertain'))}"), words))

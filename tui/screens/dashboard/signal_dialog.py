@@ -127,8 +127,7 @@ class TerminateScreen(ModalScreen[bool], DrawnScreen[bool]):
     def draw(self) -> None:
         """Draw the details and the status, and offer what can be done now."""
         batch = self._batch
-        scroll = self.query_one(VerticalScroll)
-        scroll.styles.max_height = max(3, self.size.height - _FRAME_LINES)
+        self.query_one(VerticalScroll).styles.max_height = max(3, self.size.height - _FRAME_LINES)
         width = (self.query_one("#box").content_size.width or 60) - 1
         details = batch_details(self._rows, self._board, batch, width=width, age=self.app.feed.age_seconds)
         self.query_one("#details", StaticLines).show(details, layout=True)

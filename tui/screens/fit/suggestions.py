@@ -79,8 +79,7 @@ def _adapters(changes: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _sharding(changes: Mapping[str, Any]) -> Iterator[str]:
-    counts = [changes[key] for key in _RANKS if key in changes]
-    gpus = max(counts, default=None)
+    gpus = max((changes[key] for key in _RANKS if key in changes), default=None)
     if _STRATEGY in changes:
         word = sharding_word(changes[_STRATEGY])
         yield "no sharding" if word == "none" else f"{word} over {gpus} GPUs" if gpus else word

@@ -152,8 +152,7 @@ class GpuScreen(DrawnScreen[None], ProcessTableScreen):
         board = self.app.board
         if board is None or not board.displayed_gpus:
             return
-        count = len(board.displayed_gpus)
-        self._key = board.displayed_gpus[(self._position + by) % count].reading.key
+        self._key = board.displayed_gpus[(self._position + by) % len(board.displayed_gpus)].reading.key
         self.show_board(board)
         self.app.update_demand()
 
