@@ -138,11 +138,7 @@ def measured_json(found: MeasuredJob, search: BatchSearch | None = None) -> Meas
         "notes": [*found.notes, *([f"Not predicted: {found.unpredicted}."] if found.unpredicted else [])],
     }
     if search is not None:
-        data["search"] = {
-            "key": "training.micro_batch",
-            **msgspec.to_builtins(search),
-            "decided": search.decided,
-        }
+        data["search"] = {"key": "training.micro_batch", **msgspec.to_builtins(search), "decided": search.decided}
     return data
 
 

@@ -24,14 +24,7 @@ IGNORED_FLAGS = (
 """All ignored flags; a value follows each that is no switch."""
 TRUST_KEY = "model.trust_remote_code"
 """The key whose flag is that of transformers' own scripts."""
-_KEYS_WITHOUT_FLAG = (
-    "name",
-    "model.id",
-    "model.config",
-    "other_models",
-    "target.gpu",
-    "target.devices",
-)
+_KEYS_WITHOUT_FLAG = ("name", "model.id", "model.config", "other_models", "target.gpu", "target.devices")
 _TABLES_WITHOUT_FLAGS = ("software", "run", "unsure", "rollout", "saving", "zero", "program")
 """Tables that are rarely given outside of a job file; ``--set`` reaches them."""
 _PREFIXED_TABLES = ("lora", "inference")

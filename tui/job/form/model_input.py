@@ -49,12 +49,7 @@ class ModelInput(FieldInput):
         text: str
 
     def __init__(self, value: str, models: Sequence[ModelChoice]) -> None:
-        super().__init__(
-            value,
-            placeholder="type to search, or a hub id or folder",
-            compact=True,
-            classes="control",
-        )
+        super().__init__(value, placeholder="type to search, or a hub id or folder", compact=True, classes="control")
         self._models = tuple(models)
         self._list = MatchList(self)
         self._taken = value

@@ -87,9 +87,8 @@ class TerminateScreen(ModalScreen[bool], DrawnScreen[bool]):
             yield StaticLines(id="status")
             with Horizontal():
                 yield Button("Leave it", id="leave", compact=True)
-                yield Button(f"{shown_key('signal.terminate')} TERM", id="terminate", compact=True, variant="error")
-                yield Button(f"{shown_key('signal.interrupt')} INT", id="interrupt", compact=True, variant="error")
-                yield Button(f"{shown_key('signal.kill')} KILL", id="kill", compact=True, variant="error")
+                for name, word in (("terminate", "TERM"), ("interrupt", "INT"), ("kill", "KILL")):
+                    yield Button(f"{shown_key(f'signal.{name}')} {word}", id=name, compact=True, variant="error")
 
     def on_mount(self) -> None:
         """Draw, and refresh several times a second."""

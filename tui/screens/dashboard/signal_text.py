@@ -10,7 +10,7 @@ from vramtop.estimator.common.sizes import format_gib
 from vramtop.monitor.board.board import Board, ProcessRow
 from vramtop.monitor.host.terminate import GRACE_SECONDS, ProcessTermination, TerminationBatch
 from vramtop.monitor.snapshot.gpu_list import gpu_list
-from vramtop.monitor.snapshot.snapshot import GpuProcess, GpuReading, ProcessKey
+from vramtop.monitor.snapshot.snapshot import GpuProcess, ProcessKey
 
 from ...draw.labels import MUTED, SEPARATOR, format_duration, gpu_labels, process_name, shorten
 from ...draw.text_output import printable
@@ -95,7 +95,7 @@ def batch_status(batch: TerminationBatch) -> Content:
         return Content.styled(_SIGNAL_HELP, MUTED)
     running = len(batch.running)
     ended = [member for member in batch.members if member.ended]
-    words = f"{_processes(len(ended))} {'has' if len(ended) == 1 else 'have'} ended"
+    words = f"{_count(ended, 'process')} {'has' if len(ended) == 1 else 'have'} ended"
     if batch.sent is not None and ended:
         last = ", the last" if len(ended) > 1 else ""
         words += f"{last} {max(member.seconds for member in ended):.1f} s after {batch.sent.name}"
@@ -163,12 +163,7 @@ def still_running_text(termination: ProcessTermination) -> str:
 def _held(row: ProcessRow, board: Board) -> str:
     """Return its memory on every GPU it is on now, or was when it was selected."""
     rows = [each for each in board.processes if each.process.key == row.process.key] or [row]
-    return SEPARATOR.join(_held_on(each.gpu, each.process) for each in rows)
-
-
-def _held_on(gpu: GpuReading, process: GpuProcess) -> str:
-    size = "n/a" if process.used_bytes is None else f"{format_gib(process.used_bytes)} GiB"
-    return f"{size} of GPU {gpu.label}"
+    return SEPARATOR.join(f"{_sum_words([each.process.used_bytes])} of GPU {each.gpu.label}" for each in rows)
 
 
 def _sum_words(sizes: Sequence[int | None]) -> str:
@@ -218,10 +213,6 @@ def _member_line(member: ProcessTermination, batch: TerminationBatch, sizes: Seq
     return Content.styled(shorten(words, width), style or ("bold" if member.is_other_users else ""))
 
 
-def _processes(count: int) -> str:
-    return "1 process" if count == 1 else f"{count} processes"
-
-
 def _job(process: GpuProcess, board: Board) -> str:
     run = board.run_of(process.key)
     if run is None:
@@ -245,20 +236,16 @@ def _related(process: GpuProcess, board: Board) -> Iterator[str]:
     ]
     if siblings:
         yield (
-            f"{_count(siblings)} on GPUs {_run(siblings)} {process_name(process)} under the same parent "
-            f"({process.parent}): if these are ranks of one job, they hang or die with it"
+            f"{_count(siblings)} on GPUs run{'s' if len(siblings) == 1 else ''} {process_name(process)} under the same "
+            f"parent ({process.parent}): if these are ranks of one job, they hang or die with it"
         )
     children = [each for each in around.values() if each.parent == process.pid]
     if children:
         yield f"it started {_count(children)} on GPUs, which may still hold memory after it ends"
 
 
-def _count(processes: Sequence[GpuProcess]) -> str:
-    return "1 other process" if len(processes) == 1 else f"{len(processes)} other processes"
-
-
-def _run(processes: Sequence[GpuProcess]) -> str:
-    return "runs" if len(processes) == 1 else "run"
+def _count(processes: Sequence[object], name: str = "other process") -> str:
+    return f"{len(processes)} {name}{'' if len(processes) == 1 else 'es'}"
 
 
 _LABEL_WIDTH = 9
