@@ -84,7 +84,8 @@ class _InferenceScript(TrainerScript):
         yield "model.to(device).eval()"
         yield f"for _ in range({self._how.steps}):"
         if self._job.model.task == "causal-lm":
-            yield "    model.generate(batch, max_new_tokens=2, do_sample=False)  # prompts of the longest sequences"
+            yield "    mask = torch.ones_like(batch)  # prompts of the longest sequences, without padding"
+            yield "    model.generate(batch, attention_mask=mask, max_new_tokens=2, do_sample=False)"
             return
         given = "input_ids=batch, decoder_input_ids=batch" if self._job.model.task == "seq2seq-lm" else "batch"
         yield "    with torch.no_grad():"

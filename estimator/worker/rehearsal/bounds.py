@@ -44,6 +44,8 @@ _SET = {
     "written": ("index_put",),
 }  # fmt: skip
 """How many elements of a result differ from zero, by that of its arguments."""
+_ONES = frozenset(("ones", "ones_like", "new_ones"))
+"""Operators that make the mask of a batch without padding."""
 _MASKS = (torch.bool, torch.uint8)
 _TO_NUMBERS = frozenset(("_to_copy", "sum", "cumsum", "prod"))
 """Operators that turn booleans into numbers, which are bounded then."""
@@ -60,6 +62,8 @@ def bounds_of_result(func: Any, args: Any, kwargs: Any, bounds_of: Callable[[Any
         bounds_of: returns a fake tensor's bounds, or None.
     """
     name, func = _bounded(func)
+    if name in _ONES and args:
+        return _ones(*args, **kwargs)
     if func is None or "alpha" in kwargs or not args:
         return None
     first = args[0][0] if isinstance(args[0], (list, tuple)) and args[0] else args[0]
@@ -138,6 +142,16 @@ def number_of_values(bounds: Bounds | None) -> float:
         return math.inf
     with torch._C._DisableTorchDispatch():
         return int(bounds[1].max()) - int(bounds[0].min()) + 1
+
+
+def _ones(like: Any, size: Any = None, dtype: Any = None, **_: Any) -> Bounds | None:
+    shape = size or (like.shape if isinstance(like, torch.Tensor) else like)
+    kind = dtype or getattr(like, "dtype", None)
+    if kind is None or kind.is_floating_point or kind.is_complex or math.prod(shape) > MOST_BOUNDED:
+        return None
+    with torch._C._DisableTorchDispatch():
+        made = torch.ones(tuple(shape), dtype=kind)
+    return made, made
 
 
 def _positions(tensor: Any, dim: int | None = None, keepdim: bool = False) -> Bounds | None:

@@ -70,6 +70,8 @@ CLAIMS = (
     "false.logical_or_(unknown).logical_or_(true).all()",
     "(unknown | true)[3:].cpu().all()",
     "unknown.logical_or(true).long().sum().item() == 8",
+    "torch.cat([torch.ones_like(unknown), unknown.new_ones((2,))]).all()",
+    "torch.ones((4, 2), device='cuda', dtype=torch.long).sum() == 8",
 )
 
 
