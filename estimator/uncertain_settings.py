@@ -6,18 +6,17 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from .budget import Peak
 from .common.records import replace
 from .common.sizes import size_text
 from .formula.process_memory import communicator_bytes
-from .job.settings import Uncertainties
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from .budget import Budget
+    from .budget import Budget, Phase
 
 _ERRORS = {"less": "missing", "more": "twice as large", "either": "missing or twice as large"}
-_CERTAIN = Uncertainties()
 _UNPACKED = {
     "fp8": "GPUs before Ada cannot compute in fp8, so transformers unpacks the weights to 16 bits on them. The range "
     "covers both; name the GPU to narrow it."
@@ -31,13 +30,12 @@ def widen_for_uncertainty(budget: Budget) -> Budget:
     An uncertain component may be missing at the peak, or exist twice: a setting without a rule can shard, offload or
     shrink its subject, or keep a second copy of it. What is certain of any phase is needed all the same.
     """
-    if budget.job.unsure == _CERTAIN:
+    directions = {name: each for name, each in msgspec.structs.asdict(budget.job.unsure).items() if name != "older"}
+    uncertain = [(name, direction) for name, direction in directions.items() if direction != "no"]
+    if not uncertain:
         return budget
-    sizes: dict[str, int] = dict(budget.peak.components.items())
-    directions = msgspec.structs.asdict(budget.job.unsure).items()
-    uncertain = [(name, direction) for name, direction in directions if direction != "no"]
-    less = sum(sizes[name] for name, direction in uncertain if direction in ("less", "either"))
-    more = sum(sizes[name] for name, direction in uncertain if direction in ("more", "either"))
+    less = _doubted_bytes(budget.peak, uncertain)
+    more = sum(getattr(budget.peak.components, name) for name, each in uncertain if each in ("more", "either"))
     certain = _certain_bytes(budget, uncertain)
     outside = budget.peak.device_bytes - budget.peak.reserved_bytes
     peak = budget.peak.with_ranges(lambda span: span.moved(0, less=less, more=more).raised(certain - outside))
@@ -66,10 +64,18 @@ def _listed(words: Sequence[str]) -> str:
     return f"{', '.join(words[:-1])} and {words[-1]}" if words[1:] else words[0]
 
 
+def _doubted_bytes(of: Peak | Phase, uncertain: list[tuple[str, str]]) -> int:
+    """Return the bytes that may be missing in a phase: what the doubted components hold, and what they compute with."""
+    names = {name for name, direction in uncertain if direction in ("less", "either")}
+    phase = of.phase if isinstance(of, Peak) else of.name
+    if names & ({"optimizer"} if phase == "optimizer step" else {"activations"}):
+        names.add("temporary")
+    return sum(size for name, size in of.components.items() if name in names)
+
+
 def _certain_bytes(budget: Budget, uncertain: list[tuple[str, str]]) -> int:
     """Return the most that the certain components of one phase take, at the lower end of the range."""
-    doubted = {name for name, direction in uncertain if direction in ("less", "either")}
-    sums = [sum(size for name, size in each.components.items() if name not in doubted) for each in budget.phases]
+    sums = [each.components.total_bytes - _doubted_bytes(each, uncertain) for each in budget.phases]
     scale = min(1.0, budget.peak.low_bytes / max(1, budget.peak.device_bytes))
     return round(scale * max(sums, default=0))
 

@@ -30,7 +30,7 @@ from .source.notebooks import NotebookCode
 from .source.old_calls import assumed_versions
 from .source.settings import UNKNOWN_TABLE, LayeredSettings, Setting, SettingsLayer, as_int
 from .source.shell_script import ScriptLaunch, read_shell_script
-from .source.versions import AssumedVersion, is_at_least, transformers_defaults, version_tuple
+from .source.versions import AssumedVersion, is_at_least, older_versions, transformers_defaults, version_tuple
 from .started_tool import find_started_tool
 from .tools.tool_registry import find_tool_by_launch, parse_launch, split_launch_line
 from .trainer.trained_model import base_of_adapters, known_config
@@ -120,7 +120,14 @@ def read_launch(
     _read_software(program)
     if program.pid is None:
         program.findings.devices = choice_of_line(launch.wrappers, launch.launchers, accelerate_layers(program, {}))
-    return tool.read(program) if tool is not None else _read_own_script(program)
+    if tool is not None:
+        return tool.read(program)
+    reading = _read_own_script(program)
+    older = {f"software.{library}": version for library, version in program.findings.older_versions.items()}
+    if pid is not None or not older:
+        return reading
+    line = {"environ": environ, "cwd": cwd, "root": root, "versions": versions}
+    return replace(reading, older=read_launch(argv, given={**(given or {}), **older}, **line))
 
 
 def launch_of_shell_script(argv: Sequence[str], *, environ: Mapping[str, str], cwd: Path) -> ScriptLaunch | None:
@@ -242,6 +249,7 @@ def _read_own_script(program: Program) -> JobReading:
             "rehearse it without a GPU (vramtop rehearse -- COMMAND), or give a function that builds it, such as "
             "vramtop fit train.py:build_model --method traced"
         )
+    program.findings.older_versions = older_versions(program.versions, uses_trl=uses_trl)
     _read_devices(program, script, launched)
     _warn_of_unread_files(program, opened)
     reading = _read_with_script(program, script, flags=flags, files=files, launched=launched)

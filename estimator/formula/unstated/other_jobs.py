@@ -12,8 +12,10 @@ from msgspec import Struct
 from ...common.library_versions import older
 from ...common.records import replace
 from ...job.job import Job
+from ...job.job_file.changes import with_changes
 from ...job.resolved_job import ResolvedJob
 from ...job.rules.dtype_widths import is_four_bit
+from ...job.settings import Uncertainties
 from ...model.architecture import Architecture
 from ..fsdp1 import unit_rule
 
@@ -152,6 +154,8 @@ def other_versions(job: ResolvedJob, arch: Architecture) -> Iterator[Side]:
     for change in _CHANGES:
         if getattr(stated, change.library) is not None or change.framework not in job.framework.libraries:
             continue
+        if f"software.{change.library}" in job.job.unsure.older:
+            continue  # another side has it
         if change.library in ("torchtitan", "megatron_fsdp") and stated.torch is not None:
             continue  # its version is taken from torch's
         oldest = (time or _LATEST) - (_IN_USE if time else _IN_USE_UNSTATED)
@@ -164,6 +168,25 @@ def other_versions(job: ResolvedJob, arch: Architecture) -> Iterator[Side]:
                 f"The version of {change.library} is not stated, so the newest is assumed; with {change.before} "
                 f"(--set software.{change.library}={change.before}) the step {{change}}"
             ),
+        )
+
+
+def older_libraries(job: ResolvedJob) -> Iterator[Side]:
+    """Yield the job as the same script makes it with older libraries, where it is not known with which it runs."""
+    changes = job.job.unsure.older
+    versions = [f"{key.partition('.')[2]} {value}" for key, value in changes.items() if key.startswith("software.")]
+    others = [f"{key} = {value}" for key, value in changes.items() if not key.startswith("software.")]
+    named = f" ({', '.join(others)})" if others else ""
+    if changes:
+        yield Side(
+            source="older",
+            job=with_changes(replace(job.job, unsure=Uncertainties()), changes),
+            sentence=(
+                "Which versions the script runs with is not known (--set software.transformers=VERSION), so the newest "
+                "are assumed; with "
+                f"{' and '.join(versions)}{named} the step {{change}}"
+            ),
+            is_warning=True,
         )
 
 

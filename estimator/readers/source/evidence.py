@@ -7,7 +7,7 @@ from typing import Any, Literal
 import msgspec
 
 from ...job.job import Job
-from ...job.job_file.changes import ABOUT_THE_MODEL, with_changes, with_old_model_removed
+from ...job.job_file.changes import ABOUT_THE_MODEL, job_differences, with_changes, with_old_model_removed
 from ...job.rules.optimizers.by_name import OptimizerChoice
 from ...job.settings import UncertaintyDirection
 from .settings import Setting, as_float, as_int, refusal
@@ -130,6 +130,8 @@ class JobReading(msgspec.Struct, frozen=True, kw_only=True):
     """What more GPUs than processes mean for it, in a sentence with their number as ``{gpus}``; None: nothing."""
     splits_batches: bool = False
     """It is one process of transformers' Trainer, which splits its batches over all GPUs that it finds."""
+    older: "JobReading | None" = None
+    """What is read where the libraries are older, whose versions are not known; None: they are known."""
     left_open: tuple[str, ...] = ()
     """Lines of the script on which anything may depend, and what is not known there, one sentence each."""
 
@@ -155,6 +157,14 @@ class JobReading(msgspec.Struct, frozen=True, kw_only=True):
         Raises:
             InputError: an override has an unknown key or a wrong value.
         """
+        job = self._job(overrides)
+        if self.older is None or any(key.startswith("software.") for key in overrides or ()):
+            return job
+        differences = job_differences(job, self.older._job(overrides))
+        older = {key: value for key, value in differences.items() if not key.startswith("unsure")}
+        return with_changes(job, {"unsure.older": older}, where="what was read")
+
+    def _job(self, overrides: Mapping[str, Any] | None) -> Job:
         found = {finding.key: finding.value for finding in self.findings} | self._unsure_keys(overrides or {})
         read = with_changes(Job(), found, where="what was read")
         overrides = with_old_model_removed(read, overrides or {})
@@ -216,6 +226,8 @@ class FindingCollector:
         self.one_per_gpu: str | None = None
         self.more_gpus: str | None = None
         self.splits_batches = False
+        self.older_versions: dict[str, str] = {}
+        """Versions that the program may run with, of libraries whose versions are not known."""
 
     def record(self, key: str, value: Any, origin: str, *, written: bool = True) -> None:
         """Record a value, unless the key has one already, or what was written for it makes no sense."""

@@ -36,6 +36,21 @@ def is_at_least(framework: str, version: tuple[int, int], versions: Mapping[str,
     return (version_tuple(versions.get(framework)) or version_tuple(_ASSUMED[framework]) or (0, 0)) >= version
 
 
+def older_versions(versions: Mapping[str, str], *, uses_trl: bool) -> dict[str, str]:
+    """Return the oldest versions in use of transformers and TRL, where the versions that a script needs are not known.
+
+    Of two libraries, the one that is known decides (``install_requires`` of TRL 0.20; TRL 0.27 runs with
+    transformers 5).
+    """
+    transformers, trl = (version_tuple(versions.get(name)) for name in ("transformers", "trl"))
+    found = {}
+    if transformers is None:
+        found["transformers"] = "4.49" if trl is None or trl < (0, 20) else "4.56"
+    if uses_trl and trl is None:
+        found["trl"] = "0.15" if transformers is None or transformers < (5, 0) else "0.27"
+    return found if trl is None or trl < (1, 0) else {}
+
+
 def framework_with_version(framework: str, versions: Mapping[str, str]) -> str:
     """Return ``transformers 5.2.0``, or ``transformers (version not known, 5.23 assumed)``."""
     known = versions.get(framework)

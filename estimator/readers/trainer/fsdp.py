@@ -41,12 +41,6 @@ def fsdp_settings(inputs: TrainerInputs, findings: FindingCollector) -> LayeredS
         layer.update(_fsdp_words(fsdp, layer))
     default = inputs.settings.find("fsdp_version_default")
     layer.setdefault("fsdp_version", default or Setting.default(2, f"{fsdp.origin}; version 2 by default"))
-    if layer["fsdp_version"] is default and "transformers" not in inputs.versions:
-        sentence = (
-            f"FSDP {default.value} ({default.origin}); before 5.10 the default was FSDP 1, as one unit without "
-            "auto_wrap."
-        )
-        findings.doubt(sentence, "more", "communication", unless="parallel.strategy")
     _set_units(layer, fsdp, inputs)
     _set_resharding(layer, inputs)
     return LayeredSettings(layer)

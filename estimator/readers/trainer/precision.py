@@ -146,9 +146,6 @@ def _weights(inputs: TrainerInputs, config: Mapping[str, Any] | None, findings: 
         sentence = f"{setting.origin}: vramtop does not know weights in {setting.value!r}."
         findings.mark_uncertain("training.precision", sentence)
         return None
-    if by_version and "transformers" not in inputs.versions and (known or "bf16") in HALF and not quantized:
-        sentence = f"{setting.origin}: weights are loaded as stored; before transformers 5 they were loaded in fp32."
-        findings.mark_uncertain("training.precision", sentence, direction="more")
     if stored is not None and known is not None:
         return Setting.default(known, f"dtype=auto ({setting.origin}), {stored.origin}")
     return Setting.default(

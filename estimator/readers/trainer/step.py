@@ -43,7 +43,7 @@ def read_step(inputs: TrainerInputs, findings: FindingCollector) -> None:
     doubt_arguments(library("transformers"), "step", inputs.settings, findings)
     _read_checkpointing(inputs, findings)
     if trainer is not None:
-        trainer.read_loss(own_loss=inputs.own_loss, version_known=inputs.trl_unknown is None)
+        trainer.read_loss(own_loss=inputs.own_loss)
     elif (liger := read_liger(inputs.settings, findings)) is not None:
         findings.record_from(liger, "training.loss", "fused-linear")
     _doubt_logits_of_evaluation(inputs, findings)
@@ -226,9 +226,6 @@ def _read_checkpointing(inputs: TrainerInputs, findings: FindingCollector) -> No
     elif setting is not None:
         on = as_bool(setting)
         findings.record_from(setting, "training.activation_checkpointing", "full" if on else "none")
-        if on and not setting.written and inputs.trl_unknown is not None and "trl" in setting.origin:
-            sentence = f"{setting.origin}: older TRL versions do not use checkpointing by default."
-            findings.mark_uncertain("training.activation_checkpointing", sentence, direction="more")
     if offload is not None and as_bool(offload):
         findings.record_from(offload, "training.activation_offload", True)
     _read_checkpointing_options(inputs, findings)

@@ -8,7 +8,6 @@ from ..program.world_size import WorldSize
 from ..source.evidence import FindingCollector
 from ..source.filesystem_view import FilesystemView
 from ..source.settings import LayeredSettings, as_int
-from ..source.versions import framework_with_version
 from ..trl.methods import METHODS, Method
 from ..trl.trainer import TrlTrainer
 
@@ -35,13 +34,6 @@ class TrainerInputs(msgspec.Struct, frozen=True, kw_only=True):
     """DeepSpeed's settings by the names of accelerate's flags; None: DeepSpeed is not used."""
     fsdp: LayeredSettings | None = None
     """FSDP's settings by the names of accelerate's flags; None: FSDP is not used."""
-
-    @property
-    def trl_unknown(self) -> str | None:
-        """Before a sentence: TRL's version decides, and a script does not say which; None: it is known."""
-        if not self.is_script or self.trl is None or "trl" in self.versions:
-            return None
-        return framework_with_version("trl", self.versions)
 
     @property
     def trl(self) -> Method | None:

@@ -129,12 +129,11 @@ class TrlTrainer(msgspec.Struct, frozen=True, kw_only=True):
                 f"prompt plus {tokens} completion tokens."
             )
 
-    def read_loss(self, *, own_loss: bool = True, version_known: bool = True) -> None:
+    def read_loss(self, *, own_loss: bool = True) -> None:
         """Record ``training.loss`` and whether a reference's forward pass follows the trained model's.
 
         Args:
             own_loss: TRL's trainer makes the loss; False: a tool's own, derived from it.
-            version_known: False: TRL may be older than it is taken for, so that it holds all logits.
         """
         method, settings, findings = self.method, self.settings, self.findings
         loss, kernel = settings.find("loss_type"), read_liger(settings, findings)
@@ -146,10 +145,6 @@ class TrlTrainer(msgspec.Struct, frozen=True, kw_only=True):
             findings.infer("training.reference_pass", True, origin)
         replaced = liger is not None and not liger.written  # by unsloth's, which asks for it unasked
         tiles = own_loss and not replaced and self.is_since(method.tiles_since)
-        if tiles and not version_known and liger is None:
-            sentence = f"{self.trl} computes the loss in chunks; older versions hold all logits, which are counted."
-            findings.mark_uncertain(_LOSS, sentence, direction="less")
-            tiles = False
         if tiles:
             origin = f"{self.trl} computes the loss of {method.name} without the logits"
             findings.infer(_LOSS, "chunked", origin)

@@ -28,6 +28,9 @@ LIBRARIES_OF_TWO = "from trl import DPOConfig\n"
 NEW = {"transformers": "5.23", "trl": "1.16", "torch": "2.8"}
 
 
+SIZES = {"training.micro_batch": 1, "training.sequence_length": 512}
+
+
 def read(folder: Path, text: str, *words: str, versions: dict[str, str] | None = None) -> JobReading:
     (folder / "train.py").write_text(LIBRARIES + text)
     known = NEW if versions is None else versions
@@ -385,12 +388,27 @@ def test_the_old_preparation_for_int8_casts_too(tmp_path: Path, version: str, pr
     assert read(tmp_path, text, versions=versions).value("training.precision") == precision
 
 
-def test_a_chunked_loss_of_an_unknown_version_counts_the_logits(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("versions", "older"),
+    [
+        ({}, {"transformers": "4.49", "trl": "0.15"}),
+        ({"transformers": "5.2"}, {"trl": "0.27"}),
+        ({"trl": "0.21"}, {"transformers": "4.56"}),
+        ({"trl": "1.2"}, {}),
+        ({"transformers": "4.57", "trl": "0.24"}, {}),
+    ],
+)
+def test_a_script_of_unknown_versions_may_be_the_job_of_older_ones(
+    tmp_path: Path, versions: dict[str, str], older: dict[str, str]
+) -> None:
     text = LOAD + "SFTTrainer(model=model, args=SFTConfig('out')).train()\n"
-    assert read(tmp_path, text).value("training.loss") == "chunked"
-    reading = read(tmp_path, text, versions={})
-    assert reading.value("training.loss") is None
-    assert ("logits", "less") in {(each.component, each.direction) for each in reading.uncertainties}
+    reading = read(tmp_path, text, versions=versions)
+    changes = reading.job(SIZES).unsure.older
+    assert {key.partition(".")[2]: each for key, each in changes.items() if key.startswith("software.")} == older
+    if not versions:
+        assert reading.value("training.loss") == "chunked"
+        assert (changes["training.loss"], changes["training.activation_checkpointing"]) == ("full", "none")
+        assert reading.job({**SIZES, "software.trl": "1.16"}).unsure.older == {}
 
 
 def test_keys_of_a_file_and_flags_date_trl(tmp_path: Path) -> None:
