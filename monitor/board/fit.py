@@ -9,7 +9,7 @@ from vramtop.estimator.budget import Budget, RankPeak
 from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import format_gib, size_text
 
-from ..host.available_ram import HostRam, host_verdict
+from ..host.available_ram import host_verdict
 from .fit_result import MIG_NEEDS_ONE_RANK, FitResult
 from .placement import check_training_fit
 from .serving_fit import check_serving_fit
@@ -88,15 +88,13 @@ def _check_one_pool(
     return replace(found, sentence=f"{found.sentence}; GPU and CPU share memory: {parts}")
 
 
-def with_host_memory(
-    result: FitResult, budget: Budget, host: HostRam, *, ranks: int, slack_bytes: int = 0
-) -> FitResult:
+def with_host_memory(result: FitResult, budget: Budget, host: int, *, ranks: int, slack_bytes: int = 0) -> FitResult:
     """Return the result with the host's RAM included: a job that exceeds the RAM does not fit.
 
     Args:
         result: whether the job fits the GPUs; where these share the host's RAM, it has been counted already.
         budget: budget of the job; the result is unchanged if it predicts no host memory.
-        host: RAM of the machine.
+        host: bytes of RAM that the job can use.
         ranks: ranks of the job on this machine.
         slack_bytes: bytes that may lack, or that have to be left if negative.
     """

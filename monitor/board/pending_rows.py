@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from vramtop.estimator.common.errors import Verdict
     from vramtop.estimator.job.job import Job
 
-    from ..host.available_ram import HostRam
     from ..snapshot.snapshot import DeviceIndex, Snapshot
     from .capacity import DeviceCapacity
     from .fit_result import FitResult
@@ -40,7 +39,7 @@ class PendingFits:
         snapshot: Snapshot,
         committed: Mapping[DeviceIndex, int],
         jobs: Sequence[tuple[Job, Budget | str]],
-        host: HostRam | None,
+        host: int | None,
         growth: Mapping[DeviceIndex, str],
     ) -> tuple[PendingRow, ...]:
         """Return the row of each pending job; a job that fits takes its memory from those behind it.
@@ -49,7 +48,7 @@ class PendingFits:
             snapshot: the machine now.
             committed: bytes by device that running jobs will yet allocate or that are reserved.
             jobs: pending jobs in order, each with its budget or the reason that there is none.
-            host: RAM of the machine; None: unknown.
+            host: bytes of RAM that jobs can use; None: unknown.
             growth: what will take the free memory of a device, in a sentence.
         """
         before, self._fits = self._fits, {}
@@ -111,7 +110,7 @@ def _problem(budget: Budget | str, devices: Sequence[DeviceCapacity]) -> str | N
 
 
 def _check(
-    job: Job, budget: Budget, devices: Sequence[DeviceCapacity], host: HostRam | None, previous: Verdict | None
+    job: Job, budget: Budget, devices: Sequence[DeviceCapacity], host: int | None, previous: Verdict | None
 ) -> FitResult:
     """Return whether a job fits; the verdict stays while less than is displayed would change it."""
     from .fit import check_fit, with_host_memory

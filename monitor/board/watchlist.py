@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from vramtop.estimator.job.gpu_catalogue import Gpu
     from vramtop.estimator.job.job import Job
 
-    from ..host.available_ram import HostRam
     from ..snapshot.snapshot import DeviceIndex, GpuKey, ProcessKey, Snapshot, WatchedJob
     from .board_rows import NoBudgetReasonFunction
     from .display_filter import DisplayFilter
@@ -57,7 +56,7 @@ class Watchlist:
     on_pending_added: Callable[[Job], None] = lambda _: None
     on_pending_removed: Callable[[Job], None] = lambda _: None
     reserved_bytes: Callable[[Snapshot], Mapping[DeviceIndex, int]] = lambda _: {}
-    host_memory: Callable[[Snapshot], HostRam | None] = lambda _: None
+    host_memory: Callable[[Snapshot], int | None] = lambda _: None
     display_filter: DisplayFilter | None = None
     no_budget_reason: NoBudgetReasonFunction = lambda *_: None
     attach_progress: Callable[[], AttachProgress | None] = lambda: None

@@ -16,13 +16,6 @@ RANKS_OF_DESCRIBED_HOST = 8
 """Maximum number of ranks that share the RAM of a described machine: most servers have eight GPUs."""
 
 
-class HostRam(msgspec.Struct, frozen=True, kw_only=True):
-    """RAM that a job can use."""
-
-    available_bytes: int
-    """Free, or in caches that the system drops on demand; within the container's limit."""
-
-
 class HostVerdict(msgspec.Struct, frozen=True, kw_only=True):
     """Result of comparing the host memory that a machine's ranks need with its RAM."""
 
@@ -33,8 +26,10 @@ class HostVerdict(msgspec.Struct, frozen=True, kw_only=True):
     sentence: str
 
 
-def available_host_memory(cgroup: Path = CGROUP) -> HostRam:
-    """Return the RAM available on this machine and within vramtop's control group (version 2).
+def available_host_memory(cgroup: Path = CGROUP) -> int:
+    """Return the bytes of RAM that are free, or in caches that the system drops on demand, on this machine.
+
+    Within vramtop's control group (version 2).
 
     Args:
         cgroup: folder of the control group's files, as the group sees itself.
@@ -45,7 +40,7 @@ def available_host_memory(cgroup: Path = CGROUP) -> HostRam:
     limit, used = read_number(cgroup / "memory.max"), read_number(cgroup / "memory.current")
     if limit is not None and used is not None:
         available = min(available, max(0, limit - used + inactive_file_bytes(cgroup)))
-    return HostRam(available_bytes=available)
+    return available
 
 
 def host_total_bytes() -> int:
@@ -56,12 +51,12 @@ def host_total_bytes() -> int:
     return total if limit is None else min(total, limit)
 
 
-def host_verdict(need: "HostNeed", ram: HostRam, *, ranks: int, slack_bytes: int = 0) -> HostVerdict:
+def host_verdict(need: "HostNeed", available_bytes: int, *, ranks: int, slack_bytes: int = 0) -> HostVerdict:
     """Compare the host memory that a number of ranks need with the machine's RAM.
 
     Args:
         need: of one rank and of the machine.
-        ram: available on the machine.
+        available_bytes: RAM that they can use.
         ranks: number of ranks on the machine.
         slack_bytes: bytes that may lack, or that have to be left if negative.
     """
@@ -70,15 +65,15 @@ def host_verdict(need: "HostNeed", ram: HostRam, *, ranks: int, slack_bytes: int
     if need.loading_bytes(ranks) < peak:
         when = "while saving" if need.steady_bytes(ranks) < peak else "while training"
     each = f"{ranks} processes need" if ranks > 1 else "the process needs"
-    have = f"{format_gib(ram.available_bytes)} GiB are available"
+    have = f"{format_gib(available_bytes)} GiB are available"
     verdict: Literal["fits", "tight", "does_not_fit"]
-    if peak > ram.available_bytes + slack_bytes:
+    if peak > available_bytes + slack_bytes:
         verdict = "does_not_fit"
         sentence = f"{each} {format_gib(peak)} GiB of host memory {when}, and {have}"
-    elif high > ram.available_bytes + slack_bytes:
+    elif high > available_bytes + slack_bytes:
         verdict = "tight"
         sentence = f"{each} {format_gib(peak)} GiB of host memory {when}, perhaps {format_gib(high)}, and {have}"
     else:
         verdict = "fits"
         sentence = f"{each} {format_gib(peak)} GiB of host memory {when}; {have}"
-    return HostVerdict(verdict=verdict, need=need, ranks=ranks, available_bytes=ram.available_bytes, sentence=sentence)
+    return HostVerdict(verdict=verdict, need=need, ranks=ranks, available_bytes=available_bytes, sentence=sentence)

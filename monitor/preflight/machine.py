@@ -10,7 +10,7 @@ from vramtop.estimator.common.process_limit import ProcessLimitError
 from vramtop.estimator.job.gpu_catalogue import Gpu
 
 from ..board.capacity import DeviceCapacity, device_capacities
-from ..host.available_ram import HostRam, available_host_memory
+from ..host.available_ram import available_host_memory
 from ..snapshot.snapshot import Snapshot
 from ..sources.nvml.call_thread import shut_down
 from ..sources.nvml.nvml_source import NvmlSource
@@ -31,8 +31,8 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
     """Snapshot of this machine; None: another machine is described, or this one's GPUs cannot be read."""
     chosen: bool = False
     """The user chose the GPUs; False: the job uses those that its environment makes visible."""
-    host: HostRam | None = None
-    """RAM; None: unknown, for a machine that is described."""
+    host: int | None = None
+    """Bytes of RAM; None: unknown, for a machine that is described."""
     unavailable_reason: str | None = None
     """Why this machine's GPUs cannot be read."""
     gpu_type: Gpu | None = None
@@ -87,9 +87,7 @@ def this_machine(
     )
 
 
-def described_machine(
-    devices: tuple[DeviceCapacity, ...], gpu_type: Gpu | None, host: HostRam | None = None
-) -> Machine:
+def described_machine(devices: tuple[DeviceCapacity, ...], gpu_type: Gpu | None, host: int | None = None) -> Machine:
     """Return a machine that is not this one."""
     known = {} if gpu_type is None else dict.fromkeys((each.index for each in devices), gpu_type.compute_capability)
     return Machine(devices=devices, gpu_type=gpu_type, capabilities=lambda: known, host=host)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.history.corrections import Corrections
-from vramtop.monitor.host.available_ram import HostRam, available_host_memory
+from vramtop.monitor.host.available_ram import available_host_memory
 from vramtop.monitor.storage.reservations import Reservations
 
 if TYPE_CHECKING:
@@ -109,6 +109,6 @@ def _reserved_bytes(snapshot: Snapshot) -> Mapping[DeviceIndex, int]:
     return Reservations().committed(snapshot) if snapshot.source.is_live else {}
 
 
-def _host_memory(snapshot: Snapshot) -> HostRam | None:
+def _host_memory(snapshot: Snapshot) -> int | None:
     """Return the RAM of this machine; that of a recorded one is unknown."""
     return available_host_memory() if snapshot.source.is_live else None

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
 
     from vramtop.estimator.job.gpu_catalogue import Gpu
     from vramtop.estimator.job.job import Job
-    from vramtop.monitor.host.available_ram import HostRam
     from vramtop.monitor.snapshot.snapshot import Snapshot
 
 
@@ -24,13 +23,9 @@ def described_gpu(options: argparse.Namespace, job: Job) -> tuple[Gpu | None, in
     return gpu, parse_size(options.gpu_memory) if options.gpu_memory else gpu.total_bytes if gpu else None
 
 
-def described_host(options: argparse.Namespace) -> HostRam | None:
-    """Return the RAM that ``--host-memory`` names; None if it does not."""
-    if not options.host_memory:
-        return None
-    from vramtop.monitor.host.available_ram import HostRam
-
-    return HostRam(available_bytes=parse_size(options.host_memory))
+def described_host(options: argparse.Namespace) -> int | None:
+    """Return the bytes of RAM that ``--host-memory`` names; None if it does not."""
+    return parse_size(options.host_memory) if options.host_memory else None
 
 
 def gpu_indices(text: str, snapshot: Snapshot) -> list[int]:

@@ -170,7 +170,7 @@ def machine_is_idle(min_available_bytes: int, proc: Path = Path("/proc")) -> boo
     """
     from ...host.available_ram import available_host_memory  # not at start-up
 
-    if available_host_memory().available_bytes < min_available_bytes:
+    if available_host_memory() < min_available_bytes:
         return False
     try:
         words = (proc / "pressure" / "cpu").read_text(encoding="ascii").split()

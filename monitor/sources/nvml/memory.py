@@ -117,7 +117,7 @@ class NvmlMemory:
     def _host_memory(self) -> MemoryReading:
         """Return the memory of a GPU without its own, such as GB10 and Jetson; its used memory is not known yet."""
         self.read_at = self._now()
-        return MemoryFigures(total=host_total_bytes(), free=available_host_memory().available_bytes, shared=True), ()
+        return MemoryFigures(total=host_total_bytes(), free=available_host_memory(), shared=True), ()
 
 
 def shared_memory_use(memory: MemoryFigures, processes: tuple[GpuProcess, ...] | None) -> MemoryReading:

@@ -13,7 +13,6 @@ from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import GIB, MIB
 from vramtop.estimator.estimation import estimate
 from vramtop.estimator.job.job import Job, Lora, ModelSpec, Parallel, Training
-from vramtop.monitor.host.available_ram import HostRam
 from vramtop.monitor.preflight.checks.memory import check_fit_verdict, check_host_memory, check_shared_memory
 from vramtop.monitor.preflight.context import CheckContext
 from vramtop.monitor.preflight.machine import Machine
@@ -92,7 +91,7 @@ def test_host_memory_is_checked(make_context: MakeContext, gib: int | None, rank
     asked = job("bf16-mixed", parallel=Parallel(strategy="ddp", data_replicate=ranks))
     budget = estimate(asked)
     context = make_context(asked, quick_budget=lambda: budget)
-    host = None if gib is None else HostRam(available_bytes=gib * GIB)
+    host = None if gib is None else gib * GIB
     found = check_host_memory(replace(context, machine=replace(context.machine, host=host)))
     assert found.status == status
     one = replace(context, machine=replace(context.machine, host=host), local_ranks=1)

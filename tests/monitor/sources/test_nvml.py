@@ -8,7 +8,6 @@ import pynvml
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from vramtop.monitor.host.available_ram import HostRam
 from vramtop.monitor.sources.nvml import memory, nvml_errors, nvml_source
 from vramtop.monitor.sources.nvml.device import MODE_INTERVAL_SECONDS, RETRY_LOST_SECONDS
 from vramtop.monitor.sources.nvml.device_calls import RETRY_REFUSED_SECONDS
@@ -84,7 +83,7 @@ def test_old_process_lists_and_new_temperature_call_are_used_where_the_others_ar
 def host(monkeypatch):
     """A host with 128 GB of RAM, 30 GiB of them available."""
     monkeypatch.setattr(memory, "host_total_bytes", lambda: 128_501_256_192)
-    monkeypatch.setattr(memory, "available_host_memory", lambda: HostRam(available_bytes=30 * GIB))
+    monkeypatch.setattr(memory, "available_host_memory", lambda: 30 * GIB)
 
 
 @pytest.mark.parametrize("old", [False, True], ids=["v2", "v1"])

@@ -11,7 +11,6 @@ from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.estimation import estimate
 from vramtop.estimator.job.job import Job, Lora, ModelSpec, Parallel
 from vramtop.monitor.board.watchlist import Watchlist
-from vramtop.monitor.host.available_ram import HostRam
 from vramtop.monitor.snapshot.snapshot import GpuReading, Snapshot
 from vramtop.monitor.storage.pending_jobs import PendingJobs
 
@@ -120,8 +119,7 @@ def test_a_pending_job_must_also_fit_the_host(
     assert need is not None
 
     def verdict(available: int | None) -> str:
-        room = None if available is None else HostRam(available_bytes=available)
-        watchlist = Watchlist(lambda job: replace(make_budget(job), host=need), host_memory=lambda _: room)
+        watchlist = Watchlist(lambda job: replace(make_budget(job), host=need), host_memory=lambda _: available)
         watchlist.add_pending(Job(name="waits", model=ModelSpec(id="gpt2")))
         row = watchlist.update(make_snapshot([make_gpu(0)])).pending[0]
         assert row.fit is not None

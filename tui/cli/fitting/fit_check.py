@@ -361,7 +361,9 @@ def judge_on(devices: Sequence[DeviceCapacity], options: argparse.Namespace, *, 
         options: with ``--host-memory``.
         here: the GPUs are those of this machine.
     """
-    host = described_host(options) or (available_host_memory() if here else None)
+    host = described_host(options)
+    if host is None and here:
+        host = available_host_memory()
 
     def judge(budget: Budget) -> FitResult:
         verdict = check_fit(budget, devices)

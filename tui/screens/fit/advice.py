@@ -11,7 +11,6 @@ from vramtop.estimator.job.job import Job
 from vramtop.monitor.board.capacity import DeviceCapacity, count_devices
 from vramtop.monitor.board.fit import check_fit, with_host_memory
 from vramtop.monitor.board.fit_result import FitResult
-from vramtop.monitor.host.available_ram import HostRam
 
 from ...job.advice import Advice, EstimateJob, find_advice
 
@@ -29,7 +28,8 @@ class Capacity(msgspec.Struct, frozen=True, kw_only=True):
     """Decides whether budgets fit."""
 
     devices: tuple[DeviceCapacity, ...] = ()
-    host: HostRam | None = None
+    host: int | None = None
+    """Bytes of RAM; None: not compared."""
 
     def fit(self, budget: Budget) -> FitResult:
         """Return the GPUs that the job would take, and whether their memory is enough."""

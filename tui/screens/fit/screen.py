@@ -52,7 +52,6 @@ if TYPE_CHECKING:
     from textual.timer import Timer
 
     from vramtop.estimator.estimation import QuickEstimator
-    from vramtop.monitor.host.available_ram import HostRam
 
     from ...job.dialogs import OpenedJob
     from ...job.loaded_job import LoadedJob
@@ -149,7 +148,7 @@ class FitCheckScreen(Screen[None]):
         """The pending version of the job: pinning again replaces it."""
         self._opened: OpenedJob | None = None
         """The file, launch line or model that the user opened last."""
-        self._host: HostRam | None = None
+        self._host: int | None = None
         self._capacity = Capacity()
         """The GPUs and the RAM that the job is compared with."""
         self._recent, self._on_close = recent, on_close

@@ -12,7 +12,6 @@ from vramtop.estimator.job.job import Job, ModelSpec
 from vramtop.monitor.board.comparison import Comparison, Status, compare_with_budget
 from vramtop.monitor.board.pending_rows import PendingFits
 from vramtop.monitor.board.run_phases import PhaseTracker
-from vramtop.monitor.host.available_ram import HostRam
 from vramtop.monitor.snapshot.snapshot import GpuProcess, GpuReading, ProcessCounters, Snapshot
 
 WOBBLE = st.lists(st.integers(-UNSEEN_BYTES + 1, UNSEEN_BYTES - 1), min_size=2, max_size=30)
@@ -82,8 +81,7 @@ class PendingJob:
 
     def verdict(self, free: int) -> str | None:
         snapshot = self._gpu(free)
-        host = None if self._host is None else HostRam(available_bytes=self._host)
-        (row,) = self._fits.rows(snapshot, {}, [(self._budget.job, self._budget)], host, {})
+        (row,) = self._fits.rows(snapshot, {}, [(self._budget.job, self._budget)], self._host, {})
         assert row.fit is not None
         assert "0.0 GiB short" not in row.fit.sentence
         return row.fit.verdict

@@ -15,7 +15,6 @@ from vramtop.estimator.job.job import Job, ModelSpec
 from vramtop.monitor.anomalies.leftovers import find_hidden_memory
 from vramtop.monitor.board.capacity import described_devices, device_capacities
 from vramtop.monitor.board.fit import check_fit, with_host_memory
-from vramtop.monitor.host.available_ram import HostRam
 from vramtop.monitor.snapshot.faults import HOST_MEMORY, Fault
 from vramtop.monitor.snapshot.snapshot import GpuReading, Snapshot
 from vramtop.tui.cli.main import main
@@ -37,7 +36,7 @@ def test_gpu_and_host_are_one_sum_on_this_machine(
     found = check_fit(budget, device_capacities(make_snapshot([gpu]), {}))
     assert (found.verdict, found.gpus[0].need_bytes) == (verdict, budget.peak.device_bytes + 30 * GIB)
     assert "share memory: 40.0 GiB for the GPU and 30.0 GiB for the CPU" in found.sentence
-    assert with_host_memory(found, budget, HostRam(available_bytes=GIB), ranks=1) == found  # it is counted already
+    assert with_host_memory(found, budget, GIB, ranks=1) == found  # it is counted already
 
 
 def test_a_process_that_loads_counts_with_what_the_gpu_holds_then(budget: Budget) -> None:
