@@ -104,11 +104,7 @@ def active_variable(python: Path, environ: Mapping[str, str]) -> str | None:
 
 def job_environment(environ: Mapping[str, str], launch: Sequence[str] | None) -> dict[str, str]:
     """Return the job's environment: ours, and the assignments before its command."""
-    found = dict(environ)
-    if launch is None:
-        return found
-    found.update(parse_launch(split_launch_line(launch)).assignments)
-    return found
+    return {**environ, **(parse_launch(split_launch_line(launch)).assignments if launch is not None else {})}
 
 
 def count_local_ranks(job: Job, launch: Sequence[str] | None, environ: Mapping[str, str], folder: Path) -> int | None:

@@ -102,11 +102,15 @@ class RecordedRun(msgspec.Struct, kw_only=True):
         return max(known, default=None)
 
     @property
+    def worst(self) -> ProcessRow | None:
+        """The rank with the highest memory of those that diverged, as it was last; None: none did."""
+        rows = [process.worst for process in self.processes if process.worst is not None]
+        return max(rows, key=lambda row: row.process.used_bytes or 0, default=None)
+
+    @property
     def needs_attention(self) -> Comparison | None:
-        """The comparison of its rank with the highest memory that diverged last; None: none did."""
-        worst = [process.worst for process in self.processes if process.worst is not None]
-        last = max(worst, key=lambda row: row.process.used_bytes or 0, default=None)
-        return last.comparison if last else None
+        """The comparison of that rank; None: none diverged."""
+        return self.worst.comparison if self.worst else None
 
 
 class Recording(msgspec.Struct, frozen=True, kw_only=True):
@@ -306,8 +310,7 @@ class _Collector:
 
     def _divergence(self, run: RecordedRun) -> Divergence | None:
         """Return what would explain that a run diverged; None: it did not, or its budget is a guess."""
-        worst = [process.worst for process in run.processes if process.worst is not None]
-        row: ProcessRow | None = max(worst, key=lambda each: each.process.used_bytes or 0, default=None)
+        row = run.worst
         if row is None or row.budget is None or row.comparison is None or run.missing:
             return None
         from ..board.diagnosis import diagnose

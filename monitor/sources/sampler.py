@@ -76,7 +76,8 @@ class Sampler:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._source = source
-        self._interval = max(interval, MIN_INTERVAL_SECONDS)
+        self.interval = max(interval, MIN_INTERVAL_SECONDS)
+        """Seconds between the starts of two readings."""
         self._on_snapshot = on_snapshot
         self._on_error = on_error
         self._retry_seconds = retry_seconds
@@ -90,11 +91,6 @@ class Sampler:
         self._early = threading.Event()
         """Set while the next reading is due at once."""
         self._thread = threading.Thread(target=self._run, name="vramtop-sampler", daemon=True)
-
-    @property
-    def interval(self) -> float:
-        """Seconds between the starts of two readings."""
-        return self._interval
 
     @property
     def paused(self) -> bool:
@@ -154,7 +150,7 @@ class Sampler:
                 self._source.close()
             if self._retry_seconds is None:
                 return
-            self._wait(self._clock(), lambda: self._retry_seconds or 0.0)
+            self._wait(self._clock(), self._retry_seconds)
 
     def _sample(self) -> None:
         """Read until ``stop``, or until the source fails."""
@@ -163,9 +159,9 @@ class Sampler:
             snapshot = self._source.read()
             if snapshot is not None and not self._stopping.is_set():
                 self._on_snapshot(snapshot)
-            due = self._wait(due, lambda: self._interval)
+            due = self._wait(due, self.interval)
 
-    def _wait(self, since: float, seconds: Callable[[], float]) -> float:
+    def _wait(self, since: float, seconds: float) -> float:
         """Sleep until ``seconds`` after ``since``, and while paused; returns the time at which the reading was due.
 
         After a reading that took longer than the interval, the missed ones are skipped, not made up for.
@@ -174,15 +170,15 @@ class Sampler:
             if self.paused:
                 self._changed.wait()
                 self._changed.clear()
-                since = self._clock() - seconds()  # a reading is due at once after the pause
+                since = self._clock() - seconds  # a reading is due at once after the pause
                 continue
             now = self._clock()
             if self._early.is_set():
                 self._early.clear()
                 return now
-            due = since + seconds()
+            due = since + seconds
             if now >= due:
-                return due if now - due < seconds() else now
+                return due if now - due < seconds else now
             if self._changed.wait(due - now):
                 self._changed.clear()
         return since

@@ -185,8 +185,7 @@ def _rank_facts(labels: Labels) -> RankFacts | None:
 
 def _reading(target: Target, host: _Host, seen_at: float) -> HostReading:
     gpus = [_fleet_gpu(position, *each) for position, each in enumerate(sorted(host.gpus, key=_gpu_order))]
-    has_driver = NO_DRIVER not in host.faults
-    live = host.is_sampling or not has_driver
+    live = host.is_sampling or NO_DRIVER in host.faults
     facts = {"host": target.host, **host.facts}
     return HostReading(
         **facts,

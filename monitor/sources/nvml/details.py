@@ -106,7 +106,7 @@ class NvmlDetails:
         limits = ask("power_max_w", "its highest power limit", "nvmlDeviceGetPowerManagementLimitConstraints")
         default = ask("power_default_w", "its default power limit", "nvmlDeviceGetPowerManagementDefaultLimit")
         version = ask("compute_capability", "its compute capability", "nvmlDeviceGetCudaComputeCapability")
-        place = pci_place(self._address)
+        numa_node, near_cpus = pci_place(self._address)
         vbios = ask("vbios", "its VBIOS version", "nvmlDeviceGetVbiosVersion")
         return {
             "sm_max_mhz": ask("sm_max_mhz", "its highest clock", clock, _SM),
@@ -118,8 +118,8 @@ class NvmlDetails:
             "vbios": None if vbios is None else sanitize_line(str(vbios)),
             "compute_capability": None if version is None else f"{version[0]}.{version[1]}",
             "pci_address": self._address,
-            "numa_node": place.numa_node,
-            "near_cpus": place.near_cpus,
+            "numa_node": numa_node,
+            "near_cpus": near_cpus,
         }
 
     def _reasons(self) -> int | None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import msgspec
-
 from ...host.file_text import file_text
 
 PCI_FOLDER = Path("/sys/bus/pci/devices")
@@ -32,27 +30,18 @@ def is_suspended(address: str | None, folder: Path | None = None) -> bool:
     return address is not None and _text(address, "power/runtime_status", folder) == "suspended"
 
 
-class PciPlace(msgspec.Struct, frozen=True, kw_only=True):
-    """What the kernel knows of a device's place."""
-
-    numa_node: int | None = None
-    near_cpus: str | None = None
-
-
-def pci_place(address: str | None, folder: Path | None = None) -> PciPlace:
-    """Return the place of the device with this PCI address; unknown fields are None.
+def pci_place(address: str | None, folder: Path | None = None) -> tuple[int | None, str | None]:
+    """Return the NUMA node of the device with this PCI address, and the processors near it; None: unknown.
 
     Args:
         address: such as ``0000:17:00.0``.
         folder: with a folder for each device; None: the kernel's.
     """
     if address is None:
-        return PciPlace()
+        return None, None
     node, cpus = _text(address, "numa_node", folder), _text(address, "local_cpulist", folder)
-    return PciPlace(
-        numa_node=int(node) if node.isdecimal() else None,  # -1: the host has only one
-        near_cpus=cpus if re.fullmatch(r"[\d,-]+", cpus) else None,
-    )
+    number = int(node) if node.isdecimal() else None  # -1: the host has only one
+    return number, cpus if re.fullmatch(r"[\d,-]+", cpus) else None
 
 
 def _text(address: str, file: str, folder: Path | None) -> str:

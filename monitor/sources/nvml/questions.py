@@ -51,11 +51,9 @@ class Questions:
         names = (calls,) if isinstance(calls, str) else calls
         try:
             answer = self._calls.query(f"{field} {names[0]} {args}", names, self._handle, *args)
-        except RefusedError as refused:
-            self.faults[field] = field_fault(field, refused.code, what=what)
-            return None
-        except TypeError:  # raised inside pynvml if the driver's answer is "not available"
-            self.faults[field] = field_fault(field, "NOT_SUPPORTED", what=what)
+        except (RefusedError, TypeError) as error:  # pynvml raises TypeError if the driver's answer is "not available"
+            code = error.code if isinstance(error, RefusedError) else "NOT_SUPPORTED"
+            self.faults[field] = field_fault(field, code, what=what)
             return None
         self.faults.pop(field, None)
         return answer
