@@ -33,7 +33,8 @@ if TYPE_CHECKING:
     from .feed import BoardFeed
 
 
-_Result, _Job = TypeVar("_Result"), TypeVar("_Job")
+_Result = TypeVar("_Result")
+_Job = TypeVar("_Job")
 
 
 @runtime_checkable

@@ -138,7 +138,14 @@ def measured_json(found: MeasuredJob, search: BatchSearch | None = None) -> Meas
         "notes": [*found.notes, *([f"Not predicted: {found.unpredicted}."] if found.unpredicted else [])],
     }
     if search is not None:
-        data["search"] = {"key": "training.micro_batch", **msgspec.to_builtins(search), "decided": search.decided}
+        data["search"] = {
+            "key": "training.micro_batch",
+            "predicted": search.predicted,
+            "runs": search.runs,
+            "fails": search.fails,
+            "tries": list(search.tries),
+            "decided": search.decided,
+        }
     return data
 
 
