@@ -26,12 +26,12 @@ _VIEWS = frozenset(
         "vramtop.tui.screens.alerts.AlertsScreen",
         "vramtop.tui.screens.attach.screen.AttachScreen",
         "vramtop.tui.screens.crash.screen.CrashScreen",
-        "vramtop.tui.screens.dashboard.process_table.ColumnDialog",
+        "vramtop.tui.screens.dashboard.column_dialog.ColumnDialog",
         "vramtop.tui.screens.dashboard.screen.DashboardScreen",
         "vramtop.tui.screens.gpu.screen.GpuScreen",
         "vramtop.tui.screens.process.screen.ProcessInfoScreen",
         "vramtop.tui.screens.step.screen.StepScreen",
-        "vramtop.tui.tty.terminal_app.TooSmallScreen",
+        "vramtop.tui.tty.too_small.TooSmallScreen",
         "vramtop.tui.widgets.choice.ChoiceMenu",
     )
 )

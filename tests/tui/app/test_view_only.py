@@ -108,6 +108,17 @@ async def test_dialogs_that_take_a_path_are_refused_from_the_screens_that_show(
             assert screen not in app.screen_stack
 
 
+async def test_the_columns_can_be_chosen_and_a_small_terminal_is_told_so(app: ViewOnlyApp) -> None:
+    async with app.run_test(size=(120, 40)) as pilot:
+        await shown(pilot, app)
+        await pilot.press("c")
+        await until_shown(pilot, lambda: type(app.screen).__name__ == "ColumnDialog")
+        await pilot.press("escape")
+        await pilot.resize_terminal(30, 8)
+        await until_shown(pilot, lambda: type(app.screen).__name__ == "TooSmallScreen")
+        assert notices(app) == []
+
+
 async def test_a_new_screen_is_refused_until_it_is_listed(app: ViewOnlyApp) -> None:
     from vramtop.tui.app.help import HelpScreen
 
