@@ -16,21 +16,7 @@ from textual.geometry import Size
 from textual.screen import Screen
 from textual.strip import Strip
 
-__all__ = [
-    "HAS_LINUX_DRIVER",
-    "AppHooks",
-    "ChopsUpdate",
-    "CompositorUpdate",
-    "DriverHooks",
-    "LayoutUpdate",
-    "Piece",
-    "XTermParser",
-    "can_be_compared",
-    "clear_styles_cache",
-    "painted_pieces",
-    "terminal_size_of",
-    "write_to_terminal",
-]
+__all__ = ["ChopsUpdate", "CompositorUpdate", "LayoutUpdate", "XTermParser"]  # imported from here, too
 
 Piece = tuple[int, int, int, Strip]
 """A painted part of a line: first column, line, column after the last one, content."""

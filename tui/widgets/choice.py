@@ -85,18 +85,21 @@ class Choice(Widget, can_focus=True):
         if len(self.choices) == 2:
             self.action_step(1)
             return
-        place = self.region
+        self.open_menu(ChoiceMenu)
+
+    def open_menu(self, menu: "type[Menu]") -> None:
+        """Open a menu of the choices below the word, and take the one that is chosen."""
+        place, at = self.region, self.choices.index(self.value)
 
         def choose(chosen: int | None) -> None:
             if chosen is not None:
                 self.value = self.choices[chosen]
 
-        at = self.choices.index(self.value)
-        self.app.push_screen(ChoiceMenu(self.choices, Offset(place.x, place.bottom), at=at, width=place.width), choose)
+        self.app.push_screen(menu(self.choices, Offset(place.x, place.bottom), at=at, width=place.width), choose)
 
 
-class ChoiceMenu(ModalScreen[int | None]):
-    """A list of words that returns the index of the chosen one, or None after Escape or a click beside it.
+class Menu(ModalScreen[int | None]):
+    """Words, of which the index of the chosen one is returned, or None after Escape or a click beside them.
 
     Args:
         words: the choices.
@@ -106,10 +109,7 @@ class ChoiceMenu(ModalScreen[int | None]):
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [bind("app.back", "dismiss(None)", "Back")]
-    DEFAULT_CSS = """
-    ChoiceMenu { background: transparent; }
-    ChoiceMenu OptionList { position: absolute; height: auto; max-height: 12; background: $panel; }
-    """
+    DEFAULT_CSS = "Menu { background: transparent; }"
 
     def __init__(self, words: Sequence[str], place: Offset, *, at: int = 0, width: int = 0) -> None:
         super().__init__()
@@ -117,6 +117,17 @@ class ChoiceMenu(ModalScreen[int | None]):
         self._at = at
         self._place = place
         self._width = width
+
+    def on_click(self, event: Click) -> None:
+        """Close without a choice after a click beside the words."""
+        if event.widget is self:
+            self.dismiss(None)
+
+
+class ChoiceMenu(Menu):
+    """A list of the words."""
+
+    DEFAULT_CSS = "ChoiceMenu OptionList { position: absolute; height: auto; max-height: 12; background: $panel; }"
 
     def compose(self) -> ComposeResult:
         """Yield the list."""
@@ -130,11 +141,6 @@ class ChoiceMenu(ModalScreen[int | None]):
         y = self._place.y if self._place.y + height <= self.app.size.height else max(0, self._place.y - 1 - height)
         options.styles.width = max(self._width, max(map(len, self._words)) + 3)
         options.styles.offset = (self._place.x, y)
-
-    def on_click(self, event: Click) -> None:
-        """Close without a choice after a click beside the list."""
-        if event.widget is self:
-            self.dismiss(None)
 
     @on(OptionList.OptionSelected)
     def selected(self, event: OptionList.OptionSelected) -> None:

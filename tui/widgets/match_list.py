@@ -10,15 +10,12 @@ from textual.containers import Vertical
 from textual.content import Content
 from textual.events import Click
 from textual.fuzzy import FuzzySearch
-from textual.geometry import Offset
 from textual.message import Message
-from textual.screen import ModalScreen
 from textual.widget import Widget
 from textual.widgets import Input, Static
 
 from ..draw.labels import MUTED
-from ..keys import bind
-from .choice import Choice
+from .choice import Choice, Menu
 
 _MAX_LINES = 8
 _NOTE_GAP = 2
@@ -125,45 +122,22 @@ class SearchChoice(Choice):
 
     def action_list(self) -> None:
         """Open the list below the word."""
-        place = self.region
-
-        def choose(word: str | None) -> None:
-            if word is not None:
-                self.value = word
-
-        at = Offset(place.x, place.bottom)
-        self.app.push_screen(SearchMenu(self.choices, at, value=self.value, width=place.width), choose)
+        self.open_menu(SearchMenu)
 
 
-class SearchMenu(ModalScreen[str | None]):
-    """A field and the words that match what is typed in it; returns the chosen word, or None after Escape.
-
-    Args:
-        words: the choices.
-        place: top left of the menu.
-        value: the word that is highlighted at first.
-        width: in cells.
-    """
+class SearchMenu(Menu):
+    """A field and the words that match what is typed in it."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        bind("app.back", "dismiss(None)", "Back"),
         Binding("down", "move(1)", show=False, priority=True),
         Binding("up", "move(-1)", show=False, priority=True),
         Binding("pagedown", "move(8)", show=False, priority=True),
         Binding("pageup", "move(-8)", show=False, priority=True),
     ]
     DEFAULT_CSS = """
-    SearchMenu { background: transparent; }
     SearchMenu Vertical { position: absolute; height: auto; background: $panel; }
     SearchMenu MatchList { display: block; overlay: none; position: relative; width: 1fr; }
     """
-
-    def __init__(self, words: Sequence[str], place: Offset, *, value: str, width: int) -> None:
-        super().__init__()
-        self._words = tuple(words)
-        self._place = place
-        self._value = value
-        self._width = width
 
     def compose(self) -> ComposeResult:
         """Yield the field and the list."""
@@ -189,12 +163,7 @@ class SearchMenu(ModalScreen[str | None]):
     def taken(self) -> None:
         """Return the highlighted word, if there is one."""
         if (word := self.query_one(MatchList).highlighted) is not None:
-            self.dismiss(word)
-
-    def on_click(self, event: Click) -> None:
-        """Close without a choice after a click beside the menu."""
-        if event.widget is self:
-            self.dismiss(None)
+            self.dismiss(self._words.index(word))
 
     def action_move(self, by: int) -> None:
         """Highlight another word."""
@@ -202,6 +171,6 @@ class SearchMenu(ModalScreen[str | None]):
 
     def _list(self, typed: str) -> None:
         """List the words that match, the best first; where nothing is typed all, with the chosen one highlighted."""
-        found = [self._words[at] for at in best_matches(typed, [(word,) for word in self._words])]
-        at = found.index(self._value) if not typed and self._value in found else 0
-        self.query_one(MatchList).open(found, [""] * len(found), at=at)
+        found = best_matches(typed, [(word,) for word in self._words])
+        at = 0 if typed else found.index(self._at)
+        self.query_one(MatchList).open([self._words[each] for each in found], [""] * len(found), at=at)
