@@ -12,6 +12,7 @@ from .shared_arguments import (
     add_host_memory_argument,
     add_method_argument,
     add_name_argument,
+    add_reading_arguments,
     add_rehearse_argument,
     add_run_arguments,
     add_stream_arguments,
@@ -90,10 +91,7 @@ def add_export_arguments(parser: "Parser") -> None:
     parser.add_argument("--password-file", metavar="FILE", help="File whose first line is the password.")
     text = "Job file of a pending job; exports its verdict (repeatable)."
     parser.add_argument("--job", action="append", default=argparse.SUPPRESS, metavar="FILE", help=text)
-    text = "Attach to training processes automatically (default), or not."
-    parser.add_argument("--attach", action=argparse.BooleanOptionalAction, default=argparse.SUPPRESS, help=text)
-    text = "Time between readings (default: 1)."
-    parser.add_argument("--interval", type=positive_seconds, default=argparse.SUPPRESS, metavar="SECONDS", help=text)
+    add_reading_arguments(parser, interval=argparse.SUPPRESS)
     add_alert_arguments(parser, after_command=True)
     printing = parser.add_mutually_exclusive_group()
     for name, text in (("rules", "alerting rules for Prometheus"), ("dashboard", "Grafana dashboard")):
@@ -427,10 +425,7 @@ def _record(parser: "Parser") -> None:
     text = "Stop after this time."
     parser.add_argument("--seconds", type=positive_seconds, default=None, metavar="SECONDS", help=text)
     parser.add_argument("--overwrite", action="store_true", help="Replace an existing file.")
-    text = "Attach to training processes automatically (default), or not."
-    parser.add_argument("--attach", action=argparse.BooleanOptionalAction, default=argparse.SUPPRESS, help=text)
-    text = "Time between readings (default: 1)."
-    parser.add_argument("--interval", type=positive_seconds, default=1.0, metavar="SECONDS", help=text)
+    add_reading_arguments(parser)
 
 
 def _doctor(parser: "Parser") -> None:

@@ -187,16 +187,21 @@ def add_alert_arguments(parser: argparse._ActionsContainer, *, after_command: bo
     parser.add_argument("--on-alert", metavar="COMMAND", default=default, help=text)
 
 
+def add_reading_arguments(parser: argparse.ArgumentParser, interval: float | str = 1.0) -> None:
+    """Add ``--attach`` and ``--interval``."""
+    text = "Attach to training processes automatically (default), or not."
+    parser.add_argument("--attach", action=argparse.BooleanOptionalAction, default=argparse.SUPPRESS, help=text)
+    text = "Time between readings (default: 1)."
+    parser.add_argument("--interval", type=positive_seconds, default=interval, metavar="SECONDS", help=text)
+
+
 def add_stream_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``vramtop stream``."""
     parser.epilog = (
         "The first field of each line is its schema version; vramtop --host reads versions that differ by one. The "
         "command ends when standard input or output closes, so a broken connection leaves nothing running."
     )
-    text = "Attach to training processes automatically (default), or not."
-    parser.add_argument("--attach", action=argparse.BooleanOptionalAction, default=argparse.SUPPRESS, help=text)
-    text = "Time between readings (default: 1)."
-    parser.add_argument("--interval", type=positive_seconds, default=1.0, metavar="SECONDS", help=text)
+    add_reading_arguments(parser)
 
 
 def add_host_arguments(parser: argparse.ArgumentParser) -> None:

@@ -38,17 +38,18 @@ def _number_and_card(text: str) -> tuple[str, str] | None:
 class GpuTypeAction(argparse.Action):
     """Takes ``8xh100`` as eight GPUs of that type."""
 
-    def __call__(
-        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: object, option: str | None = None
-    ) -> None:
+    def __call__(self, _: object, namespace: argparse.Namespace, values: object, __: object = None) -> None:
+        """Take the value."""
+        self.take(namespace, str(values))
+
+    def take(self, namespace: argparse.Namespace, text: str) -> None:
         """Set ``gpu_type``, and ``gpus`` if there is a number.
 
         Raises:
             argparse.ArgumentError: there is no such number of GPUs.
         """
-        del parser, option
-        several = _number_and_card(str(values))
-        self._set_type(namespace, several[1] if several else str(values))
+        several = _number_and_card(text)
+        self._set_type(namespace, several[1] if several else text)
         if several:
             self._set_count(namespace, several[0])
 
@@ -76,17 +77,14 @@ class GpuTypeAction(argparse.Action):
 class GpuCountAction(GpuTypeAction):
     """Takes a number of GPUs, and ``8xh100`` as ``--gpu-type`` does."""
 
-    def __call__(
-        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: object, option: str | None = None
-    ) -> None:
+    def take(self, namespace: argparse.Namespace, text: str) -> None:
         """Set ``gpus``, or what ``--gpu-type`` sets.
 
         Raises:
             argparse.ArgumentError: there is no such number of GPUs.
         """
-        text = str(values)
         if _number_and_card(text) is not None:
-            super().__call__(parser, namespace, values, option)
+            super().take(namespace, text)
         elif "," in text and _INDICES.fullmatch(text):
             raise argparse.ArgumentError(self, f"it takes a number of GPUs; to choose GPUs, write --gpu {text}")
         else:
@@ -96,24 +94,22 @@ class GpuCountAction(GpuTypeAction):
 class GpuAction(GpuTypeAction):
     """Takes ``0,1`` as GPUs of this machine, and the name of a card as ``--gpu-type`` does."""
 
-    def __call__(
-        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: object, option: str | None = None
-    ) -> None:
+    def take(self, namespace: argparse.Namespace, text: str) -> None:
         """Set ``gpu``, or what ``--gpu-type`` sets.
 
         Raises:
             InputError: the value is neither.
         """
-        if _INDICES.fullmatch(str(values)):
-            namespace.gpu = values
+        if _INDICES.fullmatch(text):
+            namespace.gpu = text
             return
         from vramtop.estimator.job.gpu_catalogue import find_gpu
 
-        super().__call__(parser, namespace, values, option)
+        super().take(namespace, text)
         if getattr(namespace, "gpu_type", None) is None:
             return
         try:
             find_gpu(namespace.gpu_type)
         except InputError as error:
             indices = ", or indices of GPUs here, like 0,1" if "--gpu-memory" in error.message else ""
-            raise InputError(f"--gpu {values}: {error.message}{indices}") from None
+            raise InputError(f"--gpu {text}: {error.message}{indices}") from None

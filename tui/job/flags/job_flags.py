@@ -52,11 +52,8 @@ class FlagAction(argparse.Action):
         self.splits_job = named.startswith("parallel.")
         """It splits the job over GPUs."""
 
-    def __call__(
-        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: object, option: str | None = None
-    ) -> None:
+    def __call__(self, _: object, namespace: argparse.Namespace, values: object, option: str | None = None) -> None:
         """Append to ``namespace.flags``."""
-        del parser
         text = values if isinstance(values, str) else ""
         namespace.flags = [*namespace.flags, (option or self.option_strings[0], text)]
 
