@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import itertools
 import json
 import os
 import resource
@@ -83,16 +84,18 @@ class Rehearsal:
         """Bytes that were needed where an allocation was refused, and the line."""
         self._left_out: tuple[Any, Callable[[], None]] | None = None
         """The steps before an allocation was refused, by optimizer, and what lets them count."""
-        self._steps: dict[Any, int] = {}
+        self._steps: dict[tuple[int, str], int] = {}
         self._partitions: dict[int, int] = {}
-        self._stepped: dict[Any, WeakIdKeyDictionary] = {}
+        self._stepped: dict[tuple[int, str], WeakIdKeyDictionary] = {}
         """The parameters that each optimizer has stepped, and after which backward pass."""
         self._names: dict[int, str] = {}
         self._highest_step = 0
         """Bytes allocated at most in a step so far."""
         self._level_steps = 0
         """Steps since one took more than all before it."""
-        self._optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._optimizers: weakref.WeakKeyDictionary[Any, tuple[int, str]] = weakref.WeakKeyDictionary()
+        """Number and type of each: one that the program drops is gone, with its states."""
+        self._numbers = itertools.count()
         self._has_optimizer = False
         """The program has made an optimizer, which may be gone when it ends."""
         self._step = 0
@@ -147,7 +150,7 @@ class Rehearsal:
 
         def made(optimizer: Any, *args: Any, **kwargs: Any) -> None:
             start(optimizer, *args, **kwargs)
-            self._optimizers.add(optimizer)
+            self._key(optimizer)
             self._has_optimizer = True
 
         def run_backward(*args: Any, **kwargs: Any) -> Any:
@@ -230,7 +233,7 @@ class Rehearsal:
         self._refused.append((needed, program_line()))
         if not self._after.has_begun:
             go_on = self.gpus.start_again(self._step)
-            self._left_out = self._left_out or (weakref.WeakKeyDictionary(self._steps), go_on)
+            self._left_out = self._left_out or (dict(self._steps), go_on)
             self._steps.clear()
             self._step = self._highest_step = 0
             self._after.start_again()
@@ -384,26 +387,30 @@ class Rehearsal:
             self.gpus.label(made, "optimizer", [self._names.get(id(parameter), "")] * len(made))
         if self._left_out is not None:
             (before, go_on), self._left_out = self._left_out, None
-            if optimizer in before:
+            if self._key(optimizer) in before:
                 go_on()
-                self._steps = dict(before)
-        goes_on = self._goes_on(optimizer)
+                self._steps = before
+        goes_on, key = self._goes_on(optimizer), self._key(optimizer)
         if not self._after.has_begun and not goes_on:
-            self._steps[optimizer] = self._steps.get(optimizer, 0) + 1
+            self._steps[key] = self._steps.get(key, 0) + 1
         self._tell_models_apart()
         if goes_on:
             self._await_forward()
             return
-        self._after.note_step(is_first_optimizer=optimizer is next(iter(self._steps)))
+        self._after.note_step(is_first_optimizer=key == next(iter(self._steps)))
         if not self._after.has_begun:
             self._begin_next_step()
         elif self._after.is_over:
             self._finish("steps")
         self._await_forward()
 
+    def _key(self, optimizer: Any) -> tuple[int, str]:
+        """Return what stands for an optimizer where it must not be kept alive."""
+        return self._optimizers.setdefault(optimizer, (next(self._numbers), type(optimizer).__name__))
+
     def _goes_on(self, optimizer: Any) -> bool:
         """Return True if a step goes on with its next group, for each of which DeepSpeed's ZeRO calls the optimizer."""
-        stepped = self._stepped.setdefault(optimizer, WeakIdKeyDictionary())
+        stepped = self._stepped.setdefault(self._key(optimizer), WeakIdKeyDictionary())
         parameters = [each for group in optimizer.param_groups for each in group["params"]]
         now = self._after.backward_passes
         goes_on = now in stepped.values() and all(stepped.get(each) != now for each in parameters)
@@ -412,7 +419,7 @@ class Rehearsal:
 
     def _begin_next_step(self) -> None:
         wanted = self.plan["steps"]
-        waiting = any(self._steps.get(each, 0) < wanted for each in self._optimizers) or self._is_trying()
+        waiting = any(self._steps.get(each, 0) < wanted for each in self._optimizers.values()) or self._is_trying()
         if waiting and max(self._steps.values()) < MANY_STEPS * wanted:
             self._step = min(max(self._steps.values()), wanted - 1) + 1
             return
@@ -484,9 +491,7 @@ class Rehearsal:
             "missing_data": self._data.of(error),
             "missing_package": _missing_package(error),
             "missing_repository": _missing_repository(error),
-            "steps": [
-                {"optimizer": type(optimizer).__name__, "steps": count} for optimizer, count in self._steps.items()
-            ],
+            "steps": [{"optimizer": name, "steps": count} for (_, name), count in self._steps.items()],
             "parameters": sum((self._own_sizes or self._sizes).values()),
             "trains": self._trains,
             "trained": sum((self._partitions or self._trained).values()),

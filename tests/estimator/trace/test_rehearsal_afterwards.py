@@ -86,6 +86,24 @@ for epoch in range(3):
     assert found.budget.not_counted == "This figure does not include saving."
 
 
+def test_an_optimizer_that_the_program_replaces_is_gone_with_its_states(program) -> None:
+    text = """
+import sys, torch
+dev = sys.argv[1]
+net = torch.nn.Sequential(*[torch.nn.Linear(512, 512) for _ in range(6)]).to(dev).requires_grad_(False)
+for stage in (2, 4, 6):
+    net[-stage:].requires_grad_(True)
+    optimizer = torch.optim.AdamW([each for each in net.parameters() if each.requires_grad])
+    for step in range(4):
+        optimizer.zero_grad()
+        net(torch.randn(64, 512, device=dev)).square().mean().backward()
+        optimizer.step()
+"""
+    name = program(text)
+    found = rehearse([sys.executable, name, "cuda"])
+    assert found.allocated_bytes - found.workspace_bytes == pytest.approx(real_peak(name), rel=0.01)
+
+
 def test_memory_that_stays_after_each_backward_pass_without_an_optimizer_is_told(program) -> None:
     text = """
 import torch
