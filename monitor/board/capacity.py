@@ -222,7 +222,9 @@ def unusable_reason(gpu: GpuReading) -> str | None:
             return _UNUSABLE_FAULTS[fault.code]
     if gpu.compute_mode == "prohibited":
         return "does not allow compute programs (compute mode prohibited)"
-    in_use = any(kind != "graphics" for process in gpu.processes or () for kind in process.kinds)
-    if gpu.compute_mode == "exclusive_process" and in_use and gpu.mig is None:
+    programs = [process for process in gpu.processes or () if any(kind != "graphics" for kind in process.kinds)]
+    # an MPS server is the one program, and starts others' work for them
+    joins = any("mps" in each.kinds or (each.name or "").startswith("nvidia-cuda-mps") for each in programs)
+    if gpu.compute_mode == "exclusive_process" and programs and not joins and gpu.mig is None:
         return "allows one program at a time (compute mode exclusive-process) and is in use"
     return None

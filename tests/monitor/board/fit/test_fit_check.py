@@ -118,6 +118,7 @@ def test_device_capacity_is_the_free_memory_of_nvml(
         (None, ("compute",), None),
         ("exclusive_process", ("graphics",), None),
         ("exclusive_process", ("compute",), "allows one program at a time"),
+        ("exclusive_process", ("mps",), None),
         ("prohibited", None, "does not allow compute programs"),
     ],
 )
