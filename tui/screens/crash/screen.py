@@ -8,8 +8,6 @@ from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import VerticalScroll
 from textual.content import Content
-from textual.events import Resize
-from textual.screen import Screen
 
 from vramtop.estimator.advice.suggestion_search import Suggestion
 from vramtop.estimator.budget import Budget
@@ -29,7 +27,7 @@ from ...keys import bind, shown_key
 from ...reports.crash_text import explanation_lines, snapshot_lines
 from ...widgets.keys_line import KeysLine
 from ...widgets.static_lines import StaticLines
-from ..base import BoardApp, is_ascii_only
+from ..base import BoardApp, DrawnScreen, is_ascii_only
 from ..step.screen import show_step
 from .failure import failure_of_row
 from .open_file import OpenedFile, OpenFileScreen
@@ -43,7 +41,7 @@ _ASK = "Open a file of the run: {key} asks for a log with torch's out-of-memory 
 _NO_FAILURE = "No out-of-memory error was found in this log."
 
 
-class CrashScreen(Screen[None]):
+class CrashScreen(DrawnScreen[None]):
     """Explains a failure of memory.
 
     Args:
@@ -86,7 +84,7 @@ class CrashScreen(Screen[None]):
     def on_mount(self) -> None:
         """Draw, or ask for a file at once."""
         self.query_one("#text").focus()
-        self._draw()
+        self.redraw()
         if self._failure is None:
             self.action_open_file()
         else:
@@ -98,10 +96,6 @@ class CrashScreen(Screen[None]):
         """Cancel what is still being looked for."""
         self._suggest_task.cancel()
         self._find_task.cancel()
-
-    def on_resize(self, _: Resize) -> None:
-        """Draw for the new width."""
-        self._draw()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002 - Textual's
         """Disable keys that would do nothing."""
@@ -125,7 +119,7 @@ class CrashScreen(Screen[None]):
         if opened is not None:
             self._opened = opened
             self.query_one("#text", VerticalScroll).scroll_home(animate=False)
-            self._draw()
+            self.redraw()
             self._suggest()
 
     def _show_unread(self, sentence: str) -> None:
@@ -142,11 +136,10 @@ class CrashScreen(Screen[None]):
 
     def _show_suggested(self, found: tuple[tuple[Suggestion, str], ...]) -> None:
         self._suggested = found
-        self._draw()
+        self.redraw()
 
-    def _draw(self) -> None:
-        if not self.is_mounted or self.size.width == 0:
-            return
+    def draw(self) -> None:
+        """Draw everything."""
         label = self._row.job.label if self._row and self._row.job else ""
         source = self._opened.name if self._opened else label
         title = f"{self._subject}: {printable(source)}"

@@ -8,7 +8,6 @@ from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import VerticalScroll
 from textual.content import Content
-from textual.events import Resize
 from textual.geometry import Offset
 from textual.screen import Screen
 
@@ -27,7 +26,7 @@ from ...draw.text_output import printable
 from ...keys import bind, shown_key
 from ...widgets.keys_line import KeysLine
 from ...widgets.static_lines import StaticLines
-from ..base import BoardApp
+from ..base import BoardApp, DrawnScreen
 from .check_rows import check_rows, summary_row
 from .mark import PreflightMark
 
@@ -40,7 +39,7 @@ _REFRESH_SECONDS = 1.0
 """Interval at which the times of running checks are redrawn."""
 
 
-class PreflightScreen(Screen[None]):
+class PreflightScreen(DrawnScreen[None]):
     """Runs the checks when it opens and again on ``r``; leaving it cancels the checks that still run.
 
     Args:
@@ -96,10 +95,6 @@ class PreflightScreen(Screen[None]):
         """Cancel the checks that still run."""
         self._check_task.cancel()
 
-    def on_resize(self, _: Resize) -> None:
-        """Draw for the new width."""
-        self._draw()
-
     def show_board(self, board: Board) -> None:
         """Use this board the next time the checks run."""
         self._request = replace(self._request, board=board)
@@ -117,7 +112,7 @@ class PreflightScreen(Screen[None]):
     def show_progress(self, progress: PreflightProgress) -> None:
         """Show the outcomes so far."""
         self.progress = progress
-        self._draw()
+        self.redraw()
         if progress.done:  # the failures are at the top now
             self.query_one("#checks").scroll_home(animate=False)
             self._on_done(progress)
@@ -127,11 +122,12 @@ class PreflightScreen(Screen[None]):
 
     def _refresh_times(self) -> None:
         if self.progress is not None and not self.progress.done:
-            self._draw()
+            self.redraw()
 
-    def _draw(self) -> None:
+    def draw(self) -> None:
+        """Draw the outcomes so far."""
         progress = self.progress
-        if progress is None or not self.is_mounted or self.size.width == 0:
+        if progress is None:
             return
         width = self.size.width - 3  # a space on both sides, and the scrollbar
         rows = [] if progress.problem is not None else check_rows(progress, width=width, now=time.monotonic())

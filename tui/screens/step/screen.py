@@ -7,7 +7,6 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
 from textual.content import Content
-from textual.events import Resize
 from textual.screen import Screen
 
 from vramtop.estimator.budget import Budget
@@ -22,7 +21,7 @@ from ...keys import bind
 from ...widgets.budget_view import peak_line
 from ...widgets.keys_line import KeysLine
 from ...widgets.static_lines import StaticLines
-from ..base import BoardApp, is_ascii_only
+from ..base import BoardApp, DrawnScreen, is_ascii_only
 from .step_graph import GPU_TOTAL, RESERVED, StepGraph, step_top_bytes
 from .tensors import tensor_lines
 
@@ -39,7 +38,7 @@ TRACING = "Tracing the step. Until then, this shows the closed form's phases, ea
 _NO_TRACE = "This job's step has no trace. This shows the closed form's phases, each at its peak."
 
 
-class StepScreen(Screen[None]):
+class StepScreen(DrawnScreen[None]):
     """Draws a budget, and its refined version as soon as there is one.
 
     Args:
@@ -55,8 +54,7 @@ class StepScreen(Screen[None]):
     DEFAULT_CSS = """
     StepScreen #title { height: 1; padding: 0 1; text-style: bold; background: $panel; }
     StepScreen #facts { padding: 0 1; text-wrap: wrap; }
-    StepScreen #state { padding: 0 1; text-wrap: wrap; color: $text-warning; display: none; }
-    StepScreen #state.-shown { display: block; }
+    StepScreen #state { padding: 0 1; text-wrap: wrap; color: $text-warning; }
     StepScreen StepGraph { height: 3fr; margin: 0 1; min-height: 4; }
     StepScreen #lines { padding: 0 1; height: 1; }
     StepScreen #letters { padding: 0 1; height: 1; }
@@ -95,7 +93,7 @@ class StepScreen(Screen[None]):
     def on_mount(self) -> None:
         """Draw the budget, and request the refined one."""
         self.query_one("#tensors").focus()
-        self._draw()
+        self.redraw()
         if self._refine is not None:
             self._refine_task.submit(self._refine)
 
@@ -103,20 +101,16 @@ class StepScreen(Screen[None]):
         """Cancel the refined estimate."""
         self._refine_task.cancel()
 
-    def on_resize(self, _: Resize) -> None:
-        """Draw for the new width."""
-        self._draw()
-
     def show_budget(self, budget: Budget, *, refining: bool = False) -> None:
         """Draw this budget; ``refining``: a refined one is being computed."""
         self.budget = budget
         self._state = TRACING if refining and budget.timeline is None else None
-        self._draw()
+        self.redraw()
 
     def show_no_trace(self, sentence: str) -> None:
         """Say why there is no refined budget."""
         self._state = f"{_NO_TRACE} {sentence}"
-        self._draw()
+        self.redraw()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002 - Textual's
         """Offer the lines of a rehearsed program alone."""
@@ -129,24 +123,21 @@ class StepScreen(Screen[None]):
             tensors.scroll_relative(y=by, animate=False)
             return
         self._marked = min(max(0, self._marked + by), count - 1)
-        self._draw()
+        self.redraw()
         self.call_after_refresh(tensors.scroll_to, y=self._marked - 1, animate=False)
 
     def action_lines(self) -> None:
         """Show the lines around the one that made the marked tensor, or hide them."""
         self._opened = not self._opened and self.budget.rehearsal is not None
-        self._draw()
+        self.redraw()
 
-    def _draw(self) -> None:
-        if not self.is_mounted or self.size.width == 0:
-            return
+    def draw(self) -> None:
+        """Draw the budget."""
         budget, width = self.budget, self.size.width - 2
         state = self._state or (None if budget.timeline else _why_untraced(budget))
         self.query_one("#title", StaticLines).show(Content(f"One training step: {printable(budget.job.label)}"))
         self.query_one("#facts", StaticLines).show(peak_line(budget), layout=True)
-        box = self.query_one("#state", StaticLines)
-        box.set_class(state is not None, "-shown")
-        box.show(Content(state or ""), layout=True)
+        self.query_one("#state", StaticLines).show_if_any([Content(state)] if state else [])
         self.query_one("#graph", StepGraph).show(budget, gpu_bytes=self._gpu_bytes)
         self.query_one("#lines", StaticLines).show(
             Content.styled(self._line_words(), "dim").truncate(width, ellipsis=True)
