@@ -12,7 +12,7 @@ from textual.content import Content
 from textual.events import Resize
 from textual.screen import Screen
 from textual.widget import Widget
-from textual.widgets import Input, Static
+from textual.widgets import Input
 
 from vramtop.estimator.budget import Budget
 from vramtop.estimator.causes.divergence import Divergence
@@ -136,8 +136,7 @@ class AttachScreen(Screen[None]):
     AttachScreen #halves { height: 1fr; layout: horizontal; border-top: hkey $foreground 20%; }
     AttachScreen #settings { width: 2fr; max-width: 66; border-right: vkey $foreground 20%; }
     AttachScreen #memory { width: 3fr; }
-    AttachScreen #problem { height: auto; padding: 0 1; color: $text-error; display: none; }
-    AttachScreen #problem.-shown { display: block; }
+    AttachScreen #problem { padding: 0 1; color: $text-error; text-wrap: wrap; }
     AttachScreen #rehearsal { height: auto; padding: 0 1; color: $text-warning; }
     AttachScreen.-narrow #settings { width: 1fr; max-width: 100%; border-right: none; display: none; }
     AttachScreen.-narrow.-settings #settings { display: block; }
@@ -208,7 +207,7 @@ class AttachScreen(Screen[None]):
             yield StaticLines(id="run")
             yield StaticLines(id="warnings")
             yield RankTable(id="ranks")
-            yield Static(id="problem", markup=False)
+            yield StaticLines(id="problem")
             yield StaticLines(id="rehearsal")
             with Horizontal(id="halves"):
                 yield Vertical(id="settings")
@@ -556,9 +555,8 @@ class AttachScreen(Screen[None]):
     def _show_problem(self, sentence: str | None, *, mark: str = "✗") -> None:
         """Say why the job is incomplete or invalid, or what is awaited; None or empty: it is neither."""
         note = " Until then, the previous settings apply." if self._budget else ""
-        line = self.query_one("#problem", Static)
-        line.update(f"{mark} {sentence}{note}" if sentence else "")
-        line.set_class(bool(sentence), "-shown")
+        words = [Content(f"{mark} {sentence}{note}")] if sentence else []
+        self.query_one("#problem", StaticLines).show_if_any(words)
 
     def _focus_on(self, form: JobForm | None, key: str | None = None) -> None:
         """Move the focus to the form or one of its fields, or to the run; narrow terminals show only one of them."""

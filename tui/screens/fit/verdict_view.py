@@ -48,7 +48,7 @@ class VerdictView(VerticalScroll):
     VerdictView Static { height: auto; text-wrap: wrap; }
     VerdictView #problem { display: none; height: auto; color: $text-error; }
     VerdictView.-invalid #problem { display: block; }
-    VerdictView #offer { display: none; height: auto; color: $text-warning; }
+    VerdictView #offer { display: none; color: $text-warning; }
     VerdictView.-invalid #headline, VerdictView.-invalid #answer, VerdictView.-invalid #details { text-opacity: 50%; }
     VerdictView #details { margin: 1 0 0 0; }
     VerdictView #largest { display: none; color: $text-muted; }
@@ -79,11 +79,11 @@ class VerdictView(VerticalScroll):
     def compose(self) -> ComposeResult:
         """The problem, the verdict, suggestions, the largest batch, and figures."""
         yield Static(id="problem", markup=False)
-        yield Static(id="offer", markup=False)
+        yield StaticLines(id="offer")
         yield StaticLines(id="headline")
         yield StaticLines(id="answer")
         yield Suggestions(id="suggestions")
-        yield Static(id="largest", markup=False)
+        yield StaticLines(id="largest")
         yield StaticLines(id="details")
 
     def set_budget(self, budget: Budget, *, refining: bool = False) -> None:
@@ -118,9 +118,7 @@ class VerdictView(VerticalScroll):
     def show_offer(self, sentence: str) -> None:
         """Say what was not read, and the key that rehearses the program; empty: nothing."""
         self.offer = sentence
-        line = self.query_one("#offer", Static)
-        line.display = bool(sentence)
-        line.update(sentence)
+        self.query_one("#offer", StaticLines).show_if_any([Content(sentence)] if sentence else [])
 
     def show_problem(self, sentence: str, *, mark: str = "✗") -> None:
         """Say why the settings are invalid, or what is awaited, and dim the last verdict."""
@@ -150,9 +148,7 @@ class VerdictView(VerticalScroll):
         words += self._method_lines(budget, width=width)
         is_said = compact and fit is not None and fit.margin_bytes is not None  # by the headline
         head = head if is_said else [*words, *head]
-        lines = self.query_one("#headline", StaticLines)
-        lines.display = bool(large)
-        lines.show(Content("\n").join(large), layout=True)
+        self.query_one("#headline", StaticLines).show_if_any(large)
         self.query_one("#answer", StaticLines).show(Content("\n").join(head), layout=True)
         self._draw_suggestions(budget, fit)
         notes = [Content.assemble(("! ", f"bold {colour_of('warning')}"), sentence) for sentence in self._notes]
@@ -176,10 +172,9 @@ class VerdictView(VerticalScroll):
             table.show_suggestions(advice.suggestions if advice is not None and is_needed else (), width=width)
         else:
             table.show_suggestions(table.suggestions, width=width, outdated=True)
-        largest = self.query_one("#largest", Static)
-        largest.display = advice is not None and advice.largest is not None and not self.is_invalid
-        if advice is not None and advice.largest is not None:
-            largest.update(largest_line(advice.largest, budget.job))
+        largest = None if advice is None or self.is_invalid else advice.largest
+        lines = [] if largest is None else [Content(largest_line(largest, budget.job))]
+        self.query_one("#largest", StaticLines).show_if_any(lines)
 
     def _method_lines(self, budget: Budget, *, width: int) -> list[Content]:
         """Say that the step is being traced, or how the refined peak differs from the quick one."""
