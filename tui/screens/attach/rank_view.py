@@ -129,9 +129,7 @@ class RankView(VerticalScroll):
             self._redraw()
 
     def _write(self, name: str, content: Content) -> None:
-        lines = self.query_one(f"#{name}", StaticLines)
-        lines.display = bool(content)
-        lines.show(content, layout=True)
+        self.query_one(f"#{name}", StaticLines).show_if_any([content] if content else [])
 
 
 def _default_span(life_seconds: float, *, ended: bool) -> int:

@@ -36,8 +36,7 @@ class PendingList(StaticLines):
         lines = [pending_line(row, width, now, asks=asks) for row in shown]
         if len(rows) > len(shown):
             lines.append(Content.styled(f"pending … and {len(rows) - len(shown)} more", MUTED))
-        self.display = height > 0
-        self.show(Content("\n").join(lines[:height]), layout=True)
+        self.show_if_any(lines[:height])
 
 
 def pending_line(row: PendingRow, width: int, now: float, *, asks: bool = True) -> Content:

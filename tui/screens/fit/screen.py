@@ -180,11 +180,7 @@ class FitCheckScreen(Screen[None]):
             yield ActionLabel("Pin as pending", "pin", id="pin")
         with Horizontal(id="halves"):
             yield SettingsPane(
-                self._initial,
-                recent=self._recent,
-                on_read=self._show_read_again,
-                on_error=self._show_error,
-                id="settings",
+                self._initial, recent=self._recent, on_read=self._show_read_again, on_error=self._show_error
             )
             yield VerdictView(id="verdict")
         yield StaticLines(id="help")

@@ -29,7 +29,6 @@ class SettingsPane(Vertical):
         recent: the models that the user checked last; None: they are not kept.
         on_read: receives the job that was read again with the user's model; the form shows it already.
         on_error: receives the reason why it could not be read.
-        id: the widget's id in the DOM.
     """
 
     def __init__(
@@ -39,9 +38,8 @@ class SettingsPane(Vertical):
         recent: RecentModels | None = None,
         on_read: "Callable[[LoadedJob], object]",
         on_error: Callable[[str], object],
-        id: str | None = None,  # noqa: A002 - Textual's own name for it
     ) -> None:
-        super().__init__(id=id)
+        super().__init__(id="settings")
         self._recent = recent
         self._on_read = on_read
         self.reading = FormReading(self, on_read=self._show_read_again, on_error=on_error)
