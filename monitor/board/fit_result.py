@@ -107,9 +107,19 @@ class FitResult(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(device.cuda_device for device in self.rank_devices)
 
     @property
+    def chosen(self) -> list[DeviceVerdict]:
+        """The verdicts of the chosen devices."""
+        return [gpu for gpu in self.gpus if gpu.device in self.rank_devices]
+
+    @property
+    def tightest(self) -> DeviceVerdict | None:
+        """The one with the smallest margin; None: there are none."""
+        return min(self.chosen, key=lambda gpu: gpu.margin_bytes or 0, default=None)
+
+    @property
     def bytes_by_device(self) -> tuple[tuple[DeviceCapacity, int], ...]:
         """Bytes that the job would allocate on each chosen device."""
-        return tuple((gpu.device, gpu.need_bytes) for gpu in self.gpus if gpu.device in self.rank_devices)
+        return tuple((gpu.device, gpu.need_bytes) for gpu in self.chosen)
 
     def to_json(self) -> FitResultJson:
         """Return the fields of ``vramtop fit --json`` that concern the GPUs and the host."""

@@ -121,7 +121,7 @@ def gpu_lines(fit: FitResult, budget: Budget, *, width: int, placed_only: bool =
         width: of a line, in cells.
         placed_only: sum up several GPUs without a rank in one line.
     """
-    placed = [gpu for gpu in fit.gpus if gpu.device in fit.rank_devices]
+    placed = fit.chosen
     others = [gpu for gpu in fit.gpus if gpu not in placed]
     if not placed_only or count_devices(gpu.device for gpu in others) < 2 or not placed:
         return [line for alike in _alike(fit.gpus, placed) for line in _lines_of_alike(alike, placed, budget, width)]

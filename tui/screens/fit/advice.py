@@ -45,9 +45,7 @@ class Capacity(msgspec.Struct, frozen=True, kw_only=True):
 
     def tightest(self, budget: Budget) -> DeviceCapacity | None:
         """Return the GPU that would have the least memory left with the job on it; None: there is none."""
-        found = self.fit(budget)
-        chosen = [gpu for gpu in found.gpus if gpu.device in found.rank_devices]
-        tightest = min(chosen, key=lambda gpu: gpu.margin_bytes or 0, default=None)
+        tightest = self.fit(budget).tightest
         return None if tightest is None else tightest.device
 
 

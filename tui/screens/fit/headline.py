@@ -61,8 +61,7 @@ def large_letters(words: str) -> list[str]:
 
 def _figures(fit: FitResult, budget: Budget) -> list[str]:
     """Return what the job needs, what is free where it would run, and what is left or short."""
-    chosen = [gpu for gpu in fit.gpus if gpu.device in fit.rank_devices]
-    tightest = min(chosen, key=lambda gpu: gpu.margin_bytes or 0, default=None)
+    tightest = fit.tightest
     need = tightest.need_bytes if tightest else budget.peak.device_bytes
     figures = [f"needs {format_gib(need):>6} GiB{' each' if len(fit.placement) > 1 else ''}"]
     if tightest is None or tightest.margin_bytes is None:
