@@ -14,7 +14,7 @@ from ..draw.palette import colour_of, on_colour
 from ..draw.text_output import printable
 from ..keys import bind
 from ..widgets.keys_line import KeysLine
-from ..widgets.static_lines import StaticLines
+from ..widgets.static_lines import StaticLines, TitleLine
 from .base import BoardApp, DrawnScreen, is_complete
 
 if TYPE_CHECKING:
@@ -104,13 +104,12 @@ class AlertsScreen(DrawnScreen[None]):
     AUTO_FOCUS = "#alerts"
     BINDINGS: ClassVar[list[BindingType]] = ALERT_KEYS
     DEFAULT_CSS = """
-    AlertsScreen #title { height: 1; padding: 0 1; text-style: bold; background: $panel; }
     AlertsScreen #alerts { height: 1fr; padding: 0 1; margin: 1 0 0 0; scrollbar-size-vertical: 1; }
     """
 
     def compose(self) -> ComposeResult:
         """The alerts."""
-        yield StaticLines(id="title")
+        yield TitleLine(id="title")
         with VerticalScroll(id="alerts", can_focus=True):
             yield StaticLines(id="list")
         yield KeysLine()

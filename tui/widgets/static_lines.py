@@ -38,3 +38,9 @@ class StaticLines(Static):
     def shown(self) -> Content:
         """The content that is shown."""
         return self._shown or Content()
+
+
+class TitleLine(StaticLines):
+    """The first line of a screen: what it is about."""
+
+    DEFAULT_CSS = "TitleLine { height: 1; padding: 0 1; text-style: bold; background: $panel; }"

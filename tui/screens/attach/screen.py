@@ -42,7 +42,7 @@ from ...job.form.reading import FormReading
 from ...keys import bind, shown_key
 from ...widgets.budget_view import is_better_estimate
 from ...widgets.keys_line import KeysLine
-from ...widgets.static_lines import StaticLines
+from ...widgets.static_lines import StaticLines, TitleLine
 from ..base import BoardApp, is_view_only
 from ..crash.screen import open_crash_on
 from ..step.screen import LiveStepScreen
@@ -129,7 +129,6 @@ class AttachScreen(Screen[None]):
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (116, "-wide")]  # noqa: RUF012 - Textual's own declaration is no ClassVar
     BINDINGS: ClassVar[list[BindingType]] = ATTACH_KEYS
     DEFAULT_CSS = """
-    AttachScreen #title { width: 1fr; height: 1; padding: 0 1; text-style: bold; background: $panel; }
     AttachScreen #attached { height: 1fr; }
     AttachScreen #run { padding: 0 1; text-overflow: ellipsis; }
     AttachScreen #warnings { padding: 0 1; max-height: 4; overflow-y: auto; text-wrap: wrap; }
@@ -202,7 +201,7 @@ class AttachScreen(Screen[None]):
 
     def compose(self) -> ComposeResult:
         """The whole run, and below it one of its processes."""
-        yield StaticLines(id="title")
+        yield TitleLine(id="title")
         with Vertical(id="attached"):
             yield StaticLines(id="run")
             yield StaticLines(id="warnings")

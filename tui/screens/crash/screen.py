@@ -26,7 +26,7 @@ from ...job.would_fit import quick_suggestions
 from ...keys import bind, shown_key
 from ...reports.crash_text import explanation_lines, snapshot_lines
 from ...widgets.keys_line import KeysLine
-from ...widgets.static_lines import StaticLines
+from ...widgets.static_lines import StaticLines, TitleLine
 from ..base import BoardApp, DrawnScreen, is_ascii_only
 from ..step.screen import show_step
 from .failure import failure_of_row
@@ -53,7 +53,6 @@ class CrashScreen(DrawnScreen[None]):
     TITLE = "Out of memory"
     BINDINGS: ClassVar[list[BindingType]] = CRASH_KEYS
     DEFAULT_CSS = """
-    CrashScreen #title { height: 1; padding: 0 1; text-style: bold; background: $panel; }
     CrashScreen #text { height: 1fr; padding: 0 1; scrollbar-size-vertical: 1; }
     """
 
@@ -76,7 +75,7 @@ class CrashScreen(DrawnScreen[None]):
 
     def compose(self) -> ComposeResult:
         """Yield the explanation."""
-        yield StaticLines(id="title")
+        yield TitleLine(id="title")
         with VerticalScroll(id="text", can_focus=True):
             yield StaticLines(id="lines")
         yield KeysLine()

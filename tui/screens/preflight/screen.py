@@ -25,7 +25,7 @@ from ...background.preflight_run import PreflightProgress, PreflightRequest, rea
 from ...draw.text_output import printable
 from ...keys import bind, shown_key
 from ...widgets.keys_line import KeysLine
-from ...widgets.static_lines import StaticLines
+from ...widgets.static_lines import StaticLines, TitleLine
 from ..base import BoardApp, DrawnScreen
 from .check_rows import check_rows, summary_row
 from .mark import PreflightMark
@@ -52,7 +52,6 @@ class PreflightScreen(DrawnScreen[None]):
     TITLE = "Preflight"
     BINDINGS: ClassVar[list[BindingType]] = PREFLIGHT_KEYS
     DEFAULT_CSS = """
-    PreflightScreen #title { height: 1; padding: 0 1; text-style: bold; background: $panel; }
     PreflightScreen #facts { height: 1; padding: 0 1; color: $foreground 65%; text-overflow: ellipsis; }
     PreflightScreen #checks { height: 1fr; padding: 0 1; scrollbar-size-vertical: 1; }
     PreflightScreen #summary { padding: 0 1; text-wrap: wrap; border-top: hkey $foreground 20%; }
@@ -77,7 +76,7 @@ class PreflightScreen(DrawnScreen[None]):
 
     def compose(self) -> ComposeResult:
         """The machine, the checks, and the summary."""
-        yield StaticLines(id="title")
+        yield TitleLine(id="title")
         yield StaticLines(id="facts")
         with VerticalScroll(id="checks", can_focus=True):
             yield StaticLines(id="rows")

@@ -17,7 +17,7 @@ from ...draw.labels import MUTED, format_duration, left_and_right, process_name
 from ...draw.text_output import printable
 from ...keys import bind
 from ...widgets.keys_line import KeysLine
-from ...widgets.static_lines import StaticLines
+from ...widgets.static_lines import StaticLines, TitleLine
 from ..base import BoardApp, DrawnScreen, ShowsProcess, is_complete
 from .detail_lines import detail_lines, listed_lines
 from .figure_lines import FIGURES, figure_lines
@@ -62,7 +62,6 @@ class ProcessInfoScreen(DrawnScreen[None]):
     AUTO_FOCUS = ""
     BINDINGS: ClassVar[list[BindingType]] = PROCESS_INFO_KEYS
     DEFAULT_CSS = """
-    ProcessInfoScreen #title { height: 1; padding: 0 1; text-style: bold; background: $panel; }
     ProcessInfoScreen #figures { padding: 0 1; text-wrap: wrap; }
     ProcessInfoScreen #parts {
         height: 1fr; padding: 0 1; scrollbar-size-vertical: 1; border-top: hkey $foreground 20%;
@@ -97,7 +96,7 @@ class ProcessInfoScreen(DrawnScreen[None]):
 
     def compose(self) -> ComposeResult:
         """The figures, and the details below."""
-        yield StaticLines(id="title")
+        yield TitleLine(id="title")
         yield StaticLines(id="figures")
         with VerticalScroll(id="parts", can_focus=True):
             yield StaticLines(id="details")

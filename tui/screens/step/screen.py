@@ -20,7 +20,7 @@ from ...draw.text_output import printable
 from ...keys import bind
 from ...widgets.budget_view import peak_line
 from ...widgets.keys_line import KeysLine
-from ...widgets.static_lines import StaticLines
+from ...widgets.static_lines import StaticLines, TitleLine
 from ..base import BoardApp, DrawnScreen, is_ascii_only
 from .step_graph import GPU_TOTAL, RESERVED, StepGraph, step_top_bytes
 from .tensors import tensor_lines
@@ -52,7 +52,6 @@ class StepScreen(DrawnScreen[None]):
     TITLE = "Step"
     BINDINGS: ClassVar[list[BindingType]] = STEP_KEYS
     DEFAULT_CSS = """
-    StepScreen #title { height: 1; padding: 0 1; text-style: bold; background: $panel; }
     StepScreen #facts { padding: 0 1; text-wrap: wrap; }
     StepScreen #state { padding: 0 1; text-wrap: wrap; color: $text-warning; }
     StepScreen StepGraph { height: 3fr; margin: 0 1; min-height: 4; }
@@ -80,7 +79,7 @@ class StepScreen(DrawnScreen[None]):
 
     def compose(self) -> ComposeResult:
         """The peak, the graph, its legend, and the largest tensors."""
-        yield StaticLines(id="title")
+        yield TitleLine(id="title")
         yield StaticLines(id="facts")
         yield StaticLines(id="state")
         yield StepGraph(id="graph", ascii_only=is_ascii_only(self))
