@@ -180,7 +180,7 @@ class OpenProbe:
                 return None
             if sequence == sequence_after and sequence % 2 == 0:
                 facts_start = _HEADER.size + figures_bytes
-                return _parse_sample(data[_HEADER.size : facts_start], (facts and data[facts_start:size]) or b"{}")
+                return parse_sample(data[_HEADER.size : facts_start], (facts and data[facts_start:size]) or b"{}")
         return None
 
     def close(self) -> None:
@@ -208,7 +208,8 @@ def find_probe(pid: int) -> Path | None:
         return None
 
 
-def _parse_sample(figures: bytes, facts: bytes) -> ProbeSample | None:
+def parse_sample(figures: bytes, facts: bytes) -> ProbeSample | None:
+    """Return what a probe has published as JSON; None: it is of another version, or a forgery."""
     import json  # not before there is a probe
 
     try:

@@ -138,15 +138,12 @@ def test_answers_that_no_longer_make_a_job_are_dropped_and_reported(answers, att
     assert "are ignored" in again.warnings[-1]
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
-def test_an_unwritable_folder_is_reported_in_one_sentence(tmp_path):
-    tmp_path.chmod(0o500)
-    with pytest.raises(CannotTellError, match="cannot be written"):
-        SavedAnswers(tmp_path / "no" / "answers.json").save("run", {"training.compile": True})
+AS_ROOT = pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
 
 
-def test_a_file_in_place_of_the_folder_is_reported_in_one_sentence(tmp_path):
-    (tmp_path / "data").write_text("")
+@pytest.mark.parametrize("make", [pytest.param(lambda folder: folder.parent.chmod(0o500), marks=AS_ROOT), Path.touch])
+def test_an_unwritable_folder_or_a_file_in_its_place_is_reported_in_one_sentence(tmp_path, make):
+    make(tmp_path / "data")
     with pytest.raises(CannotTellError, match="cannot be written"):
         SavedAnswers(tmp_path / "data" / "answers.json").save("run", {"training.compile": True})
 

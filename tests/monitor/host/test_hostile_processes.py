@@ -17,7 +17,7 @@ from vramtop.estimator.readers.source.filesystem_view import FilesystemView
 from vramtop.estimator.readers.source.settings import LayeredSettings, Setting
 from vramtop.estimator.readers.tools.tool_registry import parse_launch
 from vramtop.monitor.host.process_stat import is_own_process
-from vramtop.monitor.probe.probe_reader import OpenProbe, _parse_sample, open_probe
+from vramtop.monitor.probe.probe_reader import OpenProbe, open_probe, parse_sample
 from vramtop.monitor.storage.reservations import Reservations
 
 NOBODY = 65534
@@ -50,7 +50,7 @@ def test_impossible_figures_of_a_probe_are_ignored(number: str) -> None:
     for field in ("pid", "time", "steps", "devices", "ended"):
         facts = {"pid": "1", "time": "1.0", "devices": "[]", field: number}
         text = "{" + ", ".join(f'"{name}": {value}' for name, value in facts.items()) + "}"
-        sample = _parse_sample(text.encode(), b"{}")
+        sample = parse_sample(text.encode(), b"{}")
         assert sample is None or 0 <= sample.time < 2**40
 
 
@@ -62,7 +62,7 @@ def test_any_content_of_a_probe_file_is_read_without_an_error(data: bytes, value
     probe = OpenProbe(handle)
     os.write(handle, data)
     assert probe.read() is None
-    _parse_sample(json.dumps({"pid": 1, "time": 1.0, "devices": value, "steps": value, "model": value}).encode(), data)
+    parse_sample(json.dumps({"pid": 1, "time": 1.0, "devices": value, "steps": value, "model": value}).encode(), data)
     probe.close()
 
 

@@ -1,5 +1,6 @@
 """What the probe reports of a program's optimizers, in real loops with torch."""
 
+import json
 import os
 import subprocess
 import sys
@@ -12,7 +13,7 @@ import pytest
 from waiting import until
 
 from vramtop.monitor.probe.launch import probed_environment
-from vramtop.monitor.probe.probe_reader import OptimizerFacts, ProbeReader, ProbeSample, _optimizers
+from vramtop.monitor.probe.probe_reader import OptimizerFacts, ProbeReader, ProbeSample, parse_sample
 
 pytestmark = pytest.mark.skipif(find_spec("torch") is None, reason="needs torch")
 MODEL = """
@@ -124,8 +125,15 @@ def test_a_compiled_step_is_compiled_as_without_the_probe(tmp_path: Path) -> Non
 
 def test_what_another_users_process_publishes_is_checked() -> None:
     good = {"class": "a.B", "options": {"lr": 1, "x": "\x1b"}, "trained": {"float32": 3, "bad": -1}, "sharded": "odd"}
-    assert _optimizers([good, {"class": "a b"}, 7, {"options": {}}, {"class": 3}]) == (
+
+    def read(optimizers: object) -> tuple[OptimizerFacts, ...]:
+        figures = {"pid": 1, "time": 1.0, "optimizers": optimizers}
+        sample = parse_sample(json.dumps(figures).encode(), b"{}")
+        assert sample is not None
+        return sample.optimizers
+
+    assert read([good, {"class": "a b"}, 7, {"options": {}}, {"class": 3}]) == (
         OptimizerFacts(name="a.B", options={"lr": 1}, trained={"float32": 3}, sharded="other"),
     )
-    assert _optimizers("text") == ()
-    assert _optimizers([{"class": "a.B", "trained": [1], "options": "x"}])[0].trained == {}
+    assert read("text") == ()
+    assert read([{"class": "a.B", "trained": [1], "options": "x"}])[0].trained == {}
