@@ -100,7 +100,7 @@ def model_states(job: ResolvedJob, stage: Stage) -> ModelStates:
     on_gpu = 0 if job.offloads_optimizer else 1 / shards.optimizer
     if job.steps_in_backward:
         gradients = _passing_gradients(job, stage)
-    elif job.deepspeed and job.offloads_optimizer and shards.gradients > 1:
+    elif job.deepspeed and job.offloads_optimizer and job.zero_stage > 1:
         gradients = 0  # moved to the host one by one (stage_1_and_2.py, async_accumulate_grad_in_cpu_via_gpu)
     elif job.flattens and job.lora is None and stage.partly_trained:
         gradients = round(_flat_gradients(stage, job.widths) / shards.gradients)

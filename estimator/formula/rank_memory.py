@@ -271,7 +271,7 @@ def _communication_buffers(job: ResolvedJob, stage: Stage, *, tied: bool) -> Buf
             computed = _constant_buffers(forward=0, backward=largest_gradient(stage, widths), step=0)
             return replace(computed, loss_backward=0)
         return _constant_buffers(forward=bucket, backward=bucket, step=bucket)
-    if job.deepspeed and ranks > 1:
+    if job.deepspeed:
         return zero_buffers(job, stage)
     if job.strategy.megatron_fsdp and ranks > 1:
         return megatron_buffers(job, stage, tied=tied and stage.last)
@@ -347,7 +347,7 @@ def _accumulated_gradients(job: ResolvedJob, states: ModelStates, stepped: int) 
         return stepped if copied else states.gradients
     if job.steps_in_backward:
         return 0
-    if job.deepspeed and job.partitions_weights and job.parallel.data_ranks > 1:
+    if job.deepspeed and job.partitions_weights:
         return states.gradients  # a flat buffer of this rank's gradients (stage3.py)
     if job.flattens and job.offloads_weights and not job.accumulates_unsharded:
         return 0

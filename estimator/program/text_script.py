@@ -79,6 +79,9 @@ class _InferenceScript(TrainerScript):
             largest = "config.get_text_config().vocab_size" if self._model.code is None else "3"
             yield f"batch = torch.randint(2, {largest}, ({size}, {choices}{length}), device=device){comment}"
 
+    def _settings(self) -> Iterator[str]:
+        yield from ()
+
     def _training(self) -> Iterator[str]:
         """Yield the inference: the longest prompts, of which most is held."""
         yield "model.to(device).eval()"
@@ -124,6 +127,9 @@ class _SplitScript(TrainerScript):
 
     def _data(self) -> Iterator[str]:
         yield next(self._items())
+
+    def _settings(self) -> Iterator[str]:
+        yield from ()
 
     def _training(self) -> Iterator[str]:
         parallel, training = self._job.parallel, self._job.training

@@ -114,7 +114,7 @@ class How(NamedTuple):
 def start_command(job: Job, file: str) -> str:
     """Return the command that starts the script on the job's ranks."""
     ranks, parallel = job.parallel.world_size, job.parallel
-    if ranks == 1:
+    if ranks == 1 and not parallel.strategy.startswith("zero"):  # DeepSpeed looks for a launcher's variables
         return f"python {file}"
     if parallel.sharding in ("hybrid", "hybrid_grad_op"):  # FSDP1 shards within a node, and has a copy on each
         return f"torchrun --nnodes {parallel.data_replicate} --nproc-per-node {parallel.data_shard} {file}"
@@ -229,15 +229,10 @@ class TrainerScript:
 
     def text(self) -> str:
         """Return the whole script."""
-        parts = [
-            self._config(),
-            self._built(),
-            self._quantized(),
-            self._adapters(),
-            self._trainable(),
-            self._data(),
-            self._training(),
-        ]
+        made = [self._config(), self._built(), self._quantized(), self._adapters(), self._trainable(), self._data()]
+        stage_3 = self._job.partitions_weights  # transformers builds a model in parts once it knows the arguments
+        before, after = ([self._settings()], []) if stage_3 else ([], [self._settings()])
+        parts = [*before, *made, *after, self._training()]
         body = "\n\n".join("\n".join(lines) for each in parts if (lines := list(each)))
         return f"{self._head()}\n\n{self._import_lines()}\n\n{body}\n"
 
@@ -479,19 +474,21 @@ class TrainerScript:
             }
             yield f'item = {{"input_ids": tokens, {labels.get(task, one_label)}}}'
 
-    def _training(self) -> Iterator[str]:
+    def _settings(self) -> Iterator[str]:
+        """Yield the trainer's arguments."""
         sharding = self._job.parallel.sharding
         if self._job.strategy.flat_parameters and sharding != "full":
             self._imports.add("os")
             value = _literal(_FSDP1_SHARDING[sharding])
             yield f'os.environ["FSDP_SHARDING_STRATEGY"] = {value}  # fsdp_config has no key that accelerate reads'
-        trainer = self._trainer
-        yield f"arguments = {trainer.settings}("
+        yield f"arguments = {self._trainer.settings}("
         for line in self._arguments():
             yield f"    {line}"
         yield ")"
+
+    def _training(self) -> Iterator[str]:
+        trainer = self._trainer
         if trainer is _GRPO:
-            yield ""
             yield ""
             yield "def reward(completions, **_):"
             yield "    return [0.0] * len(completions)"
@@ -567,7 +564,8 @@ class TrainerScript:
         if training.gradient_accumulation > 1:
             yield f"gradient_accumulation_steps={training.gradient_accumulation},"
         yield from self._of_trl()
-        if job.precision.name.endswith("-mixed") or job.adapters.autocasts:
+        by_deepspeed = job.strategy.deepspeed and job.precision.half_weights
+        if job.precision.name.endswith("-mixed") or job.adapters.autocasts or by_deepspeed:
             yield f"{job.precision.name.partition('-')[0]}=True,"
         elif self._trainer.is_trl:
             yield "bf16=False,"

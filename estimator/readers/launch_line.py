@@ -126,8 +126,9 @@ def read_launch(
     older = {f"software.{library}": version for library, version in program.findings.older_versions.items()}
     if pid is not None or not older:
         return reading
-    line = {"environ": environ, "cwd": cwd, "root": root, "versions": versions}
-    return replace(reading, older=read_launch(argv, given={**(given or {}), **older}, **line))
+    changed = {**(given or {}), **older}
+    before = read_launch(argv, environ=environ, cwd=cwd, root=root, versions=versions, given=changed)
+    return replace(reading, older=before)
 
 
 def launch_of_shell_script(argv: Sequence[str], *, environ: Mapping[str, str], cwd: Path) -> ScriptLaunch | None:

@@ -109,7 +109,7 @@ def trace_request(job: Job, model: ResolvedModel, allocator_conf: str | None = N
     ranks = job.parallel.world_size
     gpus = job.parallel.data_shard if job.parallel.sharding in ("hybrid", "hybrid_grad_op") else ranks  # of a node
     *launcher, file = shlex.split(start_command(job, "train.py"))
-    start = ["-m", "torch.distributed.run", *launcher[1:], file] if ranks > 1 else [file]
+    start = ["-m", "torch.distributed.run", *launcher[1:], file] if launcher[0] == "torchrun" else [file]
     code = model.code or own_optimizer_code(job)
     text = training_script(msgspec.structs.replace(job, name="the job"), model, how=How(steps=_STEPS))
     return {

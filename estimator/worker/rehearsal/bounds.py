@@ -150,7 +150,7 @@ def _ones(like: Any, size: Any = None, dtype: Any = None, **_: Any) -> Bounds | 
     if kind is None or kind.is_floating_point or kind.is_complex or math.prod(shape) > MOST_BOUNDED:
         return None
     with torch._C._DisableTorchDispatch():
-        made = torch.ones(tuple(shape), dtype=kind)
+        made = torch.ones(tuple(shape), dtype=kind, device="cpu")
     return made, made
 
 
@@ -165,7 +165,7 @@ def _positions(tensor: Any, dim: int | None = None, keepdim: bool = False) -> Bo
     if math.prod(shape) > MOST_BOUNDED:
         return None
     with torch._C._DisableTorchDispatch():
-        return torch.zeros(shape, dtype=torch.int64), torch.full(shape, places - 1)
+        return torch.zeros(shape, dtype=torch.int64, device="cpu"), torch.full(shape, places - 1, device="cpu")
 
 
 @functools.lru_cache(maxsize=4096)
@@ -189,7 +189,7 @@ def _any_values(tensor: Any) -> Bounds | None:
     if tensor.dtype != torch.bool:
         return None
     shape = tuple(tensor.shape)
-    return torch.zeros(shape, dtype=torch.bool), torch.ones(shape, dtype=torch.bool)
+    return torch.zeros(shape, dtype=torch.bool, device="cpu"), torch.ones(shape, dtype=torch.bool, device="cpu")
 
 
 def _is_flag(bounds: Bounds) -> bool:

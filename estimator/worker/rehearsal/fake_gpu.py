@@ -292,7 +292,7 @@ class FakeGpus(StorageTracker):
         is_placed = device is not None and (device.type == "cuda" or self._is_bucket(func, kwargs))
         if not is_placed and FakeTensor not in types:
             if func is _ATEN._efficientzerotensor.default:  # in double backward passes: C++ sees values in fake ones
-                return torch.zeros((), dtype=kwargs.get("dtype")).expand(args[0])
+                return torch.zeros((), dtype=kwargs.get("dtype"), device="cpu").expand(args[0])
             if kwargs.get("pin_memory"):
                 kwargs = {**kwargs, "pin_memory": False}
             try:
@@ -517,7 +517,8 @@ class FakeGpus(StorageTracker):
         others = tree_map_only(FakeTensor, lambda each: each.constant, others)
         with torch._C._DisableTorchDispatch():
             over_zeros, over_ones = (
-                func(torch.full(target.shape, held, dtype=target.dtype), *others, **kwargs) for held in (0, 1)
+                func(torch.full(target.shape, held, dtype=target.dtype, device="cpu"), *others, **kwargs)
+                for held in (0, 1)
             )
             if torch.equal(over_zeros, over_ones):
                 self.know(target, over_zeros)
@@ -932,7 +933,7 @@ class FakeGpus(StorageTracker):
     def _packed(self, padded: Any, lengths: Any, _is_batch_first: bool) -> Any:
         """Pack sequences; how many of them go on at each step is told on the host."""
         known = self.values_of(lengths) if isinstance(lengths, FakeTensor) else lengths
-        going_on = (known > torch.arange(int(known.max())).unsqueeze(1)).sum(1)
+        going_on = (known > torch.arange(int(known.max()), device="cpu").unsqueeze(1)).sum(1)
         shape = int(known.sum()), *padded.shape[2:]
         with self.mode:
             return self._tracked(padded.new_empty(shape)), going_on

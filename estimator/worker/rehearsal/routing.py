@@ -86,7 +86,7 @@ def follow(
     elif name == "any" and given.share is not None:
         share = min(1.0, given.share * source.numel() / max(1, result.numel()))
         found = Routed(share=share, are_flags=True)
-        values = torch.full(result.shape, bool(share)) if share in (0, 1) else None
+        values = torch.full(result.shape, bool(share), device="cpu") if share in (0, 1) else None
     elif name == "histc" and given.classes:
         values = counts(source.numel(), result.shape, result.dtype)
     elif name in _SUMS and given.share is not None and given.are_flags and not result.dtype.is_floating_point:
@@ -97,7 +97,7 @@ def follow(
 def counts(total: int, shape: Any, dtype: Any) -> torch.Tensor:
     """Return how many tokens each place gets where they share equally: the first ones get what is left over."""
     each, left = divmod(total, max(1, math.prod(shape)))
-    shares = torch.full((math.prod(shape),), each, dtype=dtype)
+    shares = torch.full((math.prod(shape),), each, dtype=dtype, device="cpu")
     shares[:left] += 1
     return shares.view(tuple(shape))
 

@@ -40,6 +40,7 @@ CASES: list[tuple[int, int, dict[str, Any], dict[str, Any]]] = [
     (3, 4, {}, {"lora": {"rank": 16}}),
     (2, 4, {}, {"parallel": {"cpu_offload": "optimizer"}}),
     (3, 4, {}, {"parallel": {"cpu_offload": "all"}}),
+    (2, 1, {}, {"parallel": {"cpu_offload": "optimizer"}}),
 ]
 
 
@@ -62,12 +63,12 @@ def allocated(made: Budget) -> list[int]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("stage", "ranks", "training", "others"), CASES)
-def test_each_phase_is_what_the_traced_engine_allocates(
+def test_the_peak_is_what_the_traced_engine_allocates(
     stage: int, ranks: int, training: dict[str, Any], others: dict[str, Any]
 ) -> None:
     pytest.importorskip("deepspeed")
     traced = budget(stage, ranks, training, others, "traced")
-    assert allocated(budget(stage, ranks, training, others)) == pytest.approx(allocated(traced), rel=0.025)
+    assert max(allocated(budget(stage, ranks, training, others))) == pytest.approx(max(allocated(traced)), rel=0.025)
 
 
 def communication(stage: int, phase: str, **zero: Any) -> int:

@@ -157,6 +157,17 @@ def test_each_strategy_has_its_settings_and_its_launcher(sharding: str) -> None:
     assert ("quant_storage=torch.bfloat16" in text) == sharding.startswith("fsdp")
 
 
+def test_stage_3_knows_its_arguments_before_the_model_is_built() -> None:
+    """Only then does transformers build it in parts, with linear layers of which autograd keeps no whole weight."""
+    job = job_of(training={"precision": "bf16"}, parallel={"strategy": "zero3", "data_shard": 4})
+    text = script_of(job)
+    assert text.index("TrainingArguments(\n") < text.index("from_config(")
+    assert "bf16=True" in text
+    stage_2 = script_of(job_of(parallel={"strategy": "zero2"}))
+    assert stage_2.index("from_config(") < stage_2.index("TrainingArguments(\n")
+    assert start_command(job_of(parallel={"strategy": "zero2"}), "train.py") == "torchrun --nproc-per-node 1 train.py"
+
+
 def test_settings_beside_the_step_are_in_the_script() -> None:
     job = job_of(training={"evaluation_batch": 4, "trainable": ["lm_head"]}, lora={"rank": 8}, parallel=FSDP)
     text = script_of(job)
