@@ -31,11 +31,13 @@ from .named_settings import (
 from .notes import Doubt, Notes
 from .options import LIBRARIES, TRAINING_CONFIG, Options, may_parse_elsewhere
 from .trained_model import (
+    PLAIN_TRAINERS,
     decided_by_script,
     doubt_model,
     doubt_not_reached,
     find_trained,
     flat,
+    infer_no_preparation,
     read_model,
     read_others,
     read_trainer_adapters,
@@ -109,8 +111,7 @@ class ScriptSettings(msgspec.Struct, frozen=True, kw_only=True):
         """The arguments of TRL's that transformers' own Trainer is given; None: there are none."""
         configs = [name for name in sorted(self.called) if name.endswith("Config") and method_of_class(name)]
         trainers = {name for name in self.called if name.endswith("Trainer")}
-        is_plain = bool(trainers) and trainers <= {"Trainer", "Seq2SeqTrainer"}
-        return configs[0] if configs and is_plain else None
+        return configs[0] if configs and trainers and trainers <= PLAIN_TRAINERS else None
 
     @property
     def uses_plain_arguments(self) -> bool:
@@ -257,6 +258,8 @@ def _settings(tree: ast.Module, reader: Reader) -> ScriptSettings:
         layers.written.pop("model_name_or_path", None)
         layers.assigned.pop("model_name_or_path", None)
     imported = [*imported_names(tree)]
+    if trained.certain and not any("prepare_model" in name for _, name in imported):
+        infer_no_preparation(model, notes, layers)
     known = {name for root, name in imported if root in _TRAINERS}
     known = {name for name in known if TRAINING_CONFIG.fullmatch(name) or method_of_class(name)}
     trainers = [name for root, name in imported if root == "trl" and name.endswith("Trainer")]

@@ -22,6 +22,8 @@ _OF_ARGUMENTS = scripts().names["of_arguments"]
 _BATCHES = library("transformers").aliases["batch"][1:]
 """Names that scripts have for a batch, beside that of TrainingArguments."""
 _DTYPES = ("dtype", "torch_dtype")
+PLAIN_TRAINERS = frozenset({"Trainer", "Seq2SeqTrainer"})
+"""transformers' own."""
 _OF_LOADING = {"load_in_4bit", "load_in_8bit", "attn_implementation"}
 
 
@@ -136,6 +138,14 @@ def read_model(model: Model, notes: Notes, layers: Layers, *, certain: bool) -> 
     if typed is not None and typed.value is not UNKNOWN:  # whatever a flag of that name says
         layers.assigned |= dict.fromkeys(_DTYPES, typed)
     return set() if typed is not None else {*_DTYPES}
+
+
+def infer_no_preparation(model: Model | None, notes: Notes, layers: Layers) -> None:
+    """Note that nothing casts what is not quantized to fp32: the script does not, and only TRL's trainers do."""
+    is_plain = bool(notes.trainers) and {trainer.name for trainer in notes.trainers} <= PLAIN_TRAINERS
+    if is_plain and model is not None and model.has_adapters and not model.changed_unseen:
+        origin = f"{model.where}: the script does not call prepare_model_for_kbit_training"
+        layers.hints.setdefault("kbit_preparation", Setting.default(False, origin))
 
 
 def decided_by_script(trained: _Trained, notes: Notes, layers: Layers) -> tuple[set[str], set[str]]:

@@ -9,7 +9,7 @@ from vramtop.estimator.readers.launch_line import read_launch
 
 SCRIPT = """\
 import torch
-from peft import LoraConfig, get_peft_model, prepare_model_for_kbit_training
+from peft import *
 from transformers import AutoModelForCausalLM, BitsAndBytesConfig, Trainer, TrainingArguments
 quantization = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_use_double_quant=True)
 model = AutoModelForCausalLM.from_pretrained("gpt2", quantization_config=quantization, torch_dtype=torch.bfloat16)
@@ -29,7 +29,8 @@ def lora_of(folder: Path, prepare: str) -> Lora:
 
 
 @pytest.mark.parametrize(
-    ("prepare", "prepared"), [("model = prepare_model_for_kbit_training(model)", True), ("", None)]
+    ("prepare", "prepared"),
+    [("model = prepare_model_for_kbit_training(model)", True), ("", False), ("mine.change(model)", None)],
 )
 def test_preparation_and_dropout_are_read(tmp_path: Path, prepare: str, prepared: bool | None) -> None:
     lora = lora_of(tmp_path, prepare)
