@@ -19,6 +19,11 @@ _PIN = re.compile(
 )
 """``transformers==4.30.0`` or ``>=4.28,<4.38`` in a line of requirements, whatever its syntax; ``>=`` pins nothing."""
 _COMMENT = re.compile(r"#[^\n]*")
+_OPTIONAL = re.compile(
+    r"(?i)\bextra\w*(?:\[[^\]\n]*\])?\s*=\s*(?:\{[^}]*\}|\[[^\]]*\])"
+    r"|(?m:^)\[[^\]\n]*(?:optional-dependencies|extras_require|groups?\b|dev-dependencies)[^\n]*(?:\n(?!\[).*)*"
+)
+"""Extras and groups of dependencies, which are installed only where somebody asks for them."""
 _REPOSITORY_MARKS = (".git", "pyproject.toml", "setup.py")
 _MAX_PARENTS = 4
 
@@ -54,7 +59,7 @@ def pinned_versions(folders: Iterable[Path]) -> dict[str, tuple[str, str]]:
                 text = read_file(folder / name, _MAX_BYTES).decode(errors="replace")
             except (InputError, OSError):
                 continue
-            for match in _PIN.finditer(_COMMENT.sub("", text)):
+            for match in _PIN.finditer(_OPTIONAL.sub("", _COMMENT.sub("", text))):
                 library = match["name"].lower().replace("_", "-")
                 version = _below(match["version"]) if match["sign"] == "<" else match["version"]
                 if library in Software.__struct_fields__ and version:

@@ -276,13 +276,28 @@ def test_tools_that_start_one_process_per_gpu(read: Read, line: str, environ: di
     assert any("starts one process per GPU" in each for each in reading.warnings) == starts
 
 
-def test_pins_below_what_a_tool_runs_with_are_another_programs(tmp_path: Path) -> None:
-    text = "model_name_or_path: org/model\nstage: sft\n"
-    for pinned, version in (("4.30.1", None), ("4.45.2", "4.45.2")):
-        (tmp_path / "requirements.txt").write_text(f"transformers=={pinned}\n")
-        (tmp_path / "x.yaml").write_text(text)
-        reading = read_launch(["llamafactory-cli", "train", "x.yaml"], environ={}, cwd=tmp_path)
-        assert reading.value("software.transformers") == version
+@pytest.mark.parametrize(
+    ("name", "text", "version"),
+    [
+        ("requirements.txt", "transformers==4.30.1", None),  # older than LLaMA-Factory runs with: another program's
+        ("requirements.txt", "transformers==4.45.2", "4.45.2"),
+        ("setup.py", 'setup(install_requires=["transformers==4.45.2"])', "4.45.2"),
+        ("setup.py", 'extra_require = {\n"dev": ["transformers==4.45.2"],\n"b": []}', None),
+        ("setup.py", 'extras["dev"] = [\n"transformers==4.45.2"\n]', None),
+        ("setup.cfg", "[options.extras_require]\ndev =\n  x\n\n  transformers==4.45.2", None),
+        ("pyproject.toml", '[dependency-groups]\ndev = [\n"transformers==4.45.2",\n]', None),
+        (
+            "pyproject.toml",
+            '[project.optional-dependencies]\ndev = ["transformers==4.44.0"]\n[x]\ny = ["transformers==4.45.2"]',
+            "4.45.2",
+        ),
+    ],
+)
+def test_pins_hold_for_what_everybody_installs(tmp_path: Path, name: str, text: str, version: str | None) -> None:
+    (tmp_path / name).write_text(f"{text}\n")
+    (tmp_path / "x.yaml").write_text("model_name_or_path: org/model\nstage: sft\n")
+    reading = read_launch(["llamafactory-cli", "train", "x.yaml"], environ={}, cwd=tmp_path)
+    assert reading.value("software.transformers") == version
 
 
 def test_llamafactory_makes_only_what_trains_fp32(read: Read) -> None:
