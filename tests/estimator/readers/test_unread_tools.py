@@ -17,6 +17,7 @@ GRPO = "as in vramtop fit MODEL --grpo"
     ("line", "words"),
     [
         ("python3 -m verl.trainer.main_ppo data.train_batch_size=256", ("verl is not read", GRPO)),
+        ("torchrun -m verl.trainer.fsdp_sft_trainer model.x=y", ("verl's SFT trainer is not read", "fit MODEL --fsdp")),
         ("deepspeed --module openrlhf.cli.train_sft --pretrain gpt2", ("OpenRLHF is not read", "fit MODEL --lora")),
         ("python3 -m openrlhf.cli.train_ppo_ray --pretrain gpt2", ("OpenRLHF is not read", GRPO)),
         ("accelerate launch sdxl_train_network.py --network_dim 8", ("sd-scripts is not read", "vramtop rehearse --")),
