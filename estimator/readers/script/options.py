@@ -320,10 +320,12 @@ def _parse_class(kind: Any, call: Call) -> Any:
     """Return an object of a class with the options of its fields."""
     options = call.notes.options
     if isinstance(kind, Name):
-        if kind.path.partition(".")[0] in call.notes.own_modules:
-            sentence = f"the defaults of {kind.name} are in another file, which vramtop does not read."
+        root, is_config = kind.path.partition(".")[0], TRAINING_CONFIG.fullmatch(kind.name) is not None
+        is_known = root in LIBRARIES or (root == kind.name and is_config)
+        if not is_known or root in call.notes.own_modules:
+            sentence = f"the defaults of {kind.path} are in another file, which vramtop does not read."
             call.doubt(sentence)
-            if TRAINING_CONFIG.fullmatch(kind.name):
+            if is_config:
                 batch = Setting(value=UNKNOWN, origin=f"{call.where}: {sentence}")
                 call.notes.hints.setdefault("per_device_train_batch_size", batch)
         return _parse_library_class(kind.name, call)

@@ -439,13 +439,16 @@ def test_a_script_that_cannot_be_read_is_a_doubt(tmp_path: Path) -> None:
         assert {each.component for each in reading.uncertainties} >= {"weights", "activations"}
 
 
-def test_arguments_of_another_file_have_defaults_of_its_own(tmp_path: Path) -> None:
+@pytest.mark.parametrize("module", ["arguments", "nowhere.arguments"])
+@pytest.mark.parametrize("names", ["TrainingArguments", "DataArguments, TrainingArguments"])
+def test_arguments_of_another_file_have_defaults_of_its_own(tmp_path: Path, module: str, names: str) -> None:
     (tmp_path / "arguments.py").write_text("")
-    text = "from arguments import TrainingArguments\n" + LOAD + CUT.format(512)
-    text += f"(args,) = HfArgumentParser((TrainingArguments,)).parse_args_into_dataclasses()\n{TRAIN}"
+    text = f"from {module} import {names}\n" + LOAD + CUT.format(512)
+    text += f"*_, args = HfArgumentParser(({names},)).parse_args_into_dataclasses()\n{TRAIN}"
     reading = read(tmp_path, text)
     assert "training.micro_batch" in reading.missing
-    assert any("the defaults of TrainingArguments are in another file" in each for each in reading.warnings)
+    for name in names.split(", "):
+        assert any(f"the defaults of {module}.{name} are in another file" in each for each in reading.warnings)
     assert read(tmp_path, text, "--per_device_train_batch_size", "4").value("training.micro_batch") == 4
 
 
