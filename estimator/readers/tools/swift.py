@@ -122,16 +122,18 @@ def read_frozen(program: Program, settings: LayeredSettings) -> None:
 
 _DEFAULT_BATCH = 16
 """Examples per optimizer step over all ranks."""
-_COMMANDS = frozenset({"sft", "pt", "rlhf"})
+_WRITTEN = ("args.json", "*/args.json")
 
 
 def read(program: Program) -> JobReading:
     """Return the job of an ms-swift command line or configuration."""
-    findings, layers = program.findings, tool_layers(program, "config", written=("args.json", "*/args.json"))
+    findings, layers = program.findings, _of_version_2(tool_layers(program, "config", written=_WRITTEN))
     settings = LayeredSettings(*layers)
     tuner, table = settings.find("tuner_type", "train_type"), library("swift")
     lora = tuner is None or as_word(tuner) in ("lora", "longlora", "adalora")
     doubt_arguments(table, "all", settings, findings)
+    if lora:
+        doubt_arguments(table, "lora", settings, findings)
     own = read_adapters(program, settings) if lora else {}
     if (length := settings.find("packing_length")) is not None and settings.is_true("packing"):
         own["max_length"] = length
@@ -160,6 +162,13 @@ def read(program: Program) -> JobReading:
         method=_method(settings),
         own_loss=False,
     )
+
+
+def _of_version_2(layers: tuple[SettingsLayer, ...]) -> tuple[SettingsLayer, ...]:
+    """Return the layers by the names of ms-swift 3, with the defaults of ms-swift 2 where they have its names."""
+    old = library("swift_2")
+    is_old = LayeredSettings(*layers).find(*old.aliases["marks"]) is not None
+    return (*(translate(layer, old)[0] for layer in layers), old.defaults("all")) if is_old else layers
 
 
 def _translate(layer: SettingsLayer, table: Library) -> tuple[dict[str, Setting], dict[str, Setting]]:

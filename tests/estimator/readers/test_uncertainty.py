@@ -40,6 +40,11 @@ def read(tmp_path: Path) -> Read:
         ("--lr_scheduler_type cosine --weight_decay 0.1 --tokenizers_parallelism true", Uncertainties()),
         ("--precompute_ref_log_probs true --use_bnb_nested_quant true --use_dora false", Uncertainties()),
         ("--use_dora true", Uncertainties(gradients="either", optimizer="either", activations="either")),
+        ("--use_flash_attn true", Uncertainties(activations="less")),
+        (
+            "--sft_type full",
+            Uncertainties(weights="either", gradients="either", optimizer="either", activations="either"),
+        ),
         ("--torch_compile true --torch_compile_backend inductor", Uncertainties()),
         ("--torch_compile true --torch_compile_backend eager", Uncertainties()),
         (
