@@ -98,7 +98,8 @@ def _peft_config(call: Call) -> Any:
         return UNKNOWN if known is None else None
     dropout = plain(call.run.attribute(call.value(0), "lora_dropout"))
     dropout = _DROPOUT if dropout is UNKNOWN else dropout
-    return _AdaptersOfOptions(Call(call.run, call.node, "LoraConfig", kwargs={"lora_dropout": dropout}))
+    given = {"lora_dropout": dropout, "r": call.run.attribute(call.value(0), "lora_r")}
+    return _AdaptersOfOptions(Call(call.run, call.node, "LoraConfig", kwargs=given))
 
 
 def _quantization_config(call: Call) -> Any:

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from ...job.rules.strategies import DTYPE_NAMES
@@ -313,6 +314,8 @@ _WITHOUT_RANK = ("Prompt", "Prefix", "IA3", "LNTuning", "FourierFT", "Vera", "Ad
 class AdapterConfig(Record):
     """``LoraConfig(...)`` or another configuration of peft."""
 
+    decisive = MappingProxyType({"r": "lora.rank", "target_modules": "lora.targets"})
+
     def counted(self) -> dict[str, Setting]:
         """Return its arguments under the names of our settings; of others only that they are given."""
         found: dict[str, Setting] = {}
@@ -328,6 +331,8 @@ class AdapterConfig(Record):
 
 class QuantizationConfig(Record):
     """``BitsAndBytesConfig(...)``."""
+
+    decisive = MappingProxyType({"load_in_4bit": "lora.quantization"})
 
 
 def is_adapter_config(path: str) -> bool:

@@ -4,6 +4,7 @@ import ast
 import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -202,8 +203,15 @@ class Record(Thing):
         call: the call of the constructor.
     """
 
+    decisive: Mapping[str, str] = MappingProxyType({})
+    """Arguments that are doubted where they may stand in an unknown table, with their job keys."""
+
     def __init__(self, call: "Call") -> None:
         self.name, self.where, self.unknown_table = call.name, call.where, call.unknown_table
+        for name, key in self.decisive.items() if call.unknown_table is not None else ():
+            if name not in call.kwargs:
+                text = f"{call.name}(**{short_text(call.unknown_table)})"
+                call.doubt(f"{name} of {text} is only known when the script runs.", key=key)
         self.values = dict(call.kwargs)
         self.settings: dict[str, Setting] = {name: call.setting(name) for name in call.kwargs}
 

@@ -74,6 +74,24 @@ def test_a_table_of_loading_arguments_that_is_not_known_is_named(tmp_path: Path)
 
 
 @pytest.mark.parametrize(
+    ("made", "keys"),
+    [
+        ("peft.get_peft_model(model, peft.LoraConfig(**more))", {"lora.rank", "lora.targets"}),
+        ("peft.get_peft_model(model, peft.LoraConfig(r=4, **more))", {"lora.targets"}),
+        ("peft.get_peft_model(model, peft.LoraConfig(r=4, target_modules=['q_proj'], **more))", set()),
+        (f"{LOAD[8:-2]}, quantization_config=BitsAndBytesConfig(**more))", {"lora.quantization"}),
+    ],
+)
+def test_tables_of_adapters_and_quantization_that_are_not_known_are_named(
+    tmp_path: Path, made: str, keys: set[str]
+) -> None:
+    text = f"import peft\nfrom transformers import BitsAndBytesConfig\nmore = elsewhere.read()\n{LOAD}model = {made}\n"
+    reading = read(tmp_path, HEAD + text + TRAIN)
+    assert {key for each in reading.uncertainties if (key := each.unless) and key.startswith("lora.")} == keys
+    assert warned(reading, "(**more) is only known when the script runs") == bool(keys)
+
+
+@pytest.mark.parametrize(
     ("name", "component"),
     [
         ("training_recipe", "weights"),

@@ -351,6 +351,8 @@ GRPOTrainer(model="gpt2", reward_funcs=lambda completions, **more: [0.0], args=a
     (tmp_path / "train.py").write_text(script)
     job = read("python train.py").job({"training.sequence_length": 600})
     assert (job.lora and job.lora.rank, job.other_models) == (4, [])  # its reference is itself without adapters
+    (tmp_path / "train.py").write_text(script.replace("r=4, ", ""))
+    assert read("python train.py").value("lora.rank") == 8  # peft's default, not that of TRL's ModelConfig
     assert job.rollout == Rollout(engine="vllm")
 
 
