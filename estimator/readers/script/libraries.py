@@ -284,9 +284,14 @@ def _update_environment(call: Call) -> Any:
 
 
 def _liger(call: Call) -> None:
-    """Follow ``apply_liger_kernel_to_llama()``, whose arguments switch kernels on and off."""
+    """Follow ``apply_liger_kernel_to_llama()``, whose arguments switch kernels on and off.
+
+    It replaces classes: without ``model=``, a model that is there already keeps its norms and MLPs.
+    """
     origin, written = f"{call.where}: {call.name}()", call.notes.written
-    stated = {name: plain(value) for name, value in call.kwargs.items() if isinstance(plain(value), bool)}
+    late = call.notes.models and call.value(None, "model") is None
+    kept = dict.fromkeys(("rms_norm", "layer_norm", "swiglu", "geglu") if late else (), False)
+    stated = {name: plain(value) for name, value in call.kwargs.items() if isinstance(plain(value), bool)} | kept
     written.setdefault("use_liger_kernel", Setting(value=True, origin=origin))
     if stated:
         written.setdefault("liger_kernel_config", Setting(value=stated, origin=origin))

@@ -9,9 +9,9 @@ from ...common.errors import CannotTellError
 from ..arguments.table import doubt_arguments, library, translate
 from ..program.accelerate import accelerate_layers
 from ..program.program import Program
-from ..program.world_size import processes_per_node
+from ..program.world_size import processes_per_node, visible_gpus
 from ..source.evidence import JobReading
-from ..source.settings import LayeredSettings, Setting, as_bool, as_word
+from ..source.settings import LayeredSettings, Setting, as_bool, as_int, as_word
 from ..source.versions import transformers_defaults
 from ..trainer.trainer_program import read_trainer
 from .shared.own_loop import bits_of_weights, config_of_model
@@ -110,7 +110,8 @@ _STOPS = (
 
 def _processes(program: Program) -> dict[str, Setting]:
     """Return how many processes its command starts: one per GPU, unless NPROC_PER_NODE is set (``launcher.py``)."""
-    if program.config_file is None and not program.launcher.launchers:
+    is_alone = as_int(visible_gpus(program.environ)) == 1
+    if program.config_file is None and not program.launcher.launchers and not is_alone:
         program.findings.more_gpus = _STOPS
     starts = Setting.default(True, "llamafactory-cli starts one process per GPU unless NPROC_PER_NODE is set")
     per_gpu = {} if program.environ.get("USE_RAY") or program.config_file is not None else {"tool_one_per_gpu": starts}

@@ -49,7 +49,9 @@ def tool_layers(
             origin = f"{name}= on the command line"
             overrides[name.replace("-", "_")] = Setting(value=_parse_value(value), origin=origin)
     path = program.config_file or _named_file(program, flags, words, names, shipped)
-    layers: tuple[SettingsLayer, ...] = (overrides, _file_layer(program, path) if path is not None else {})
+    file = _file_layer(program, path) if path is not None else {}
+    unset = LayeredSettings(overrides).is_unset  # a null on the command line takes the file's value away
+    layers: tuple[SettingsLayer, ...] = (overrides, {name: each for name, each in file.items() if not unset(name)})
     output = LayeredSettings(*layers).find("output_dir")
     if output is None or not written or (found := latest_file(program, str(output.value), *written)) is None:
         return layers

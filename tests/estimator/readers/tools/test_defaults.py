@@ -312,6 +312,7 @@ def test_llamafactory_makes_only_what_trains_fp32(read: Read) -> None:
 def test_llamafactory_in_one_process_stops_with_several_gpus(read: Read) -> None:
     text = "model_name_or_path: org/model\nstage: sft\n"
     assert "stops where one process finds" in str(read("python src/train.py x.yaml", text).more_gpus)
+    assert read("env CUDA_VISIBLE_DEVICES=0 python src/train.py x.yaml", text).more_gpus is None
 
 
 def test_other_training_methods_of_llamafactory(read: Read) -> None:

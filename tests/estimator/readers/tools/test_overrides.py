@@ -111,9 +111,10 @@ def test_nested_overrides_of_automodel(read: Read) -> None:
     assert (reading.value("parallel.tensor"), reading.value("parallel.data_shard")) == (2, 4)
 
 
-def test_an_override_with_null_falls_back_to_the_default(read: Read) -> None:
-    line = "llamafactory-cli train x.yaml cutoff_len=null"
-    assert read(line, {"x.yaml": FACTORY.replace("cutoff_len: 512\n", "")}).value("training.sequence_length") == 2048
+@pytest.mark.parametrize("text", [FACTORY, FACTORY.replace("cutoff_len: 512\n", "")])
+def test_an_override_with_null_falls_back_to_the_default(read: Read, text: str) -> None:
+    reading = read("llamafactory-cli train x.yaml cutoff_len=null", {"x.yaml": text})
+    assert reading.value("training.sequence_length") == 2048
 
 
 def test_flags_of_accelerate_take_precedence_over_its_file_and_that_over_the_environment(read: Read) -> None:

@@ -59,14 +59,20 @@ def test_axolotl_has_each_kernel_off_unless_stated(tmp_path: Path, text: str, ke
     assert training_of("axolotl train cfg.yml", tmp_path) == (kernels, loss)
 
 
+LINES = SCRIPT.splitlines()
+LATE = "\n".join([*LINES[:3], LINES[4], LINES[3], LINES[5]])
+
+
 @pytest.mark.parametrize(
-    ("arguments", "kernels", "loss"),
+    ("script", "arguments", "kernels", "loss"),
     [
-        ("", ALL, "fused-linear"),
-        ("rms_norm=False", ["mlp", "rope"], "fused-linear"),
-        ("fused_linear_cross_entropy=False, cross_entropy=True", [*ALL, "cross-entropy"], "full"),
+        (SCRIPT, "", ALL, "fused-linear"),
+        (SCRIPT, "rms_norm=False", ["mlp", "rope"], "fused-linear"),
+        (SCRIPT, "fused_linear_cross_entropy=False, cross_entropy=True", [*ALL, "cross-entropy"], "full"),
+        (LATE, "", ["rope"], "fused-linear"),  # the classes are replaced, not what was made of them
+        (LATE, "model=model", ALL, "fused-linear"),
     ],
 )
-def test_a_script_that_patches_its_model(tmp_path: Path, arguments: str, kernels: Any, loss: str) -> None:
-    (tmp_path / "train.py").write_text(SCRIPT.format(arguments))
+def test_a_script_that_patches_its_model(tmp_path: Path, script: str, arguments: str, kernels: Any, loss: str) -> None:
+    (tmp_path / "train.py").write_text(script.format(arguments))
     assert training_of("python train.py", tmp_path) == (kernels, loss)
