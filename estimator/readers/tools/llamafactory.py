@@ -3,9 +3,11 @@
 Names and meanings: ``src/llamafactory/hparams`` of LLaMA-Factory 0.9. It trains with transformers' Trainer.
 """
 
+import re
 from collections.abc import Mapping
 
 from ...common.errors import CannotTellError
+from ...common.untrusted_files import MAX_SETTINGS_BYTES, read_file
 from ..arguments.table import doubt_arguments, library, translate
 from ..program.accelerate import accelerate_layers
 from ..program.program import Program
@@ -58,8 +60,8 @@ def _runs_version1(program: Program, settings: LayeredSettings) -> bool:
 
 
 _FUSED_LOSS = "fused_linear_cross_entropy"
-_COMMANDS = frozenset({"train", "sft", "dpo", "rm"})
-"""The last three are version 1's."""
+_COPIES = ("src/llamafactory", "src/llmtuner", "llamafactory", "llmtuner")
+_LENGTHS = re.compile(r"(cutoff_len|max_source_length|max_target_length)\b[^=\n]*=\s*(?:field\(\s*default=)?(\d{1,7})")
 
 
 def read(program: Program) -> JobReading:
@@ -95,11 +97,32 @@ def read(program: Program) -> JobReading:
         defaults["task"] = Setting.default("causal-lm", "LLaMA-Factory's reward model is a language model")
     return read_trainer(
         program,
-        [*(translate(layer, table)[0] for layer in layers), quantization, _kernels(settings, stage), defaults],
+        [
+            _length(program, settings),
+            *(translate(layer, table)[0] for layer in layers),
+            *(quantization, _kernels(settings, stage), defaults),
+        ],
         [uses_deepspeed(settings), _processes(program), *accelerate_layers(program, {})],
         method=_method(stage, settings),
         own_loss=False,
     )
+
+
+def _length(program: Program, settings: LayeredSettings) -> dict[str, Setting]:
+    """Return the default length of a copy of LLaMA-Factory in the program's folder: before 0.9.1, it was another.
+
+    That of 2023 had two, for the prompt and the response.
+    """
+    for folder in _COPIES if settings.find("cutoff_len") is None else ():
+        try:
+            text = read_file(program.filesystem.resolve(f"{folder}/hparams/data_args.py"), MAX_SETTINGS_BYTES)
+        except OSError:
+            continue
+        found = dict(_LENGTHS.findall(text.decode(errors="replace")))
+        parts = {"cutoff_len"} & found.keys() or found.keys()
+        length = sum(as_int(settings.find(name)) or int(found[name]) for name in parts)
+        return {"max_length": Setting.default(length, f"the default in {folder}")} if length else {}
+    return {}
 
 
 _STOPS = (

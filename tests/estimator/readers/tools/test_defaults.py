@@ -309,6 +309,25 @@ def test_llamafactory_makes_only_what_trains_fp32(read: Read) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("text", "flags", "length"),
+    [
+        ("cutoff_len: int = field(\n  default=1024,", "", 1024),
+        ("cutoff_len: int = field(default=1024,", "--cutoff_len 64", 64),
+        ("max_source_length: Optional[int] = field(default=512,\nmax_target_length: int = field(default=256,", "", 768),
+        ("max_source_length: int = 512\nmax_target_length: int = 256", "--max_source_length 4096", 4352),
+        ("x = 1", "", 2048),
+    ],
+)
+def test_a_copy_of_llamafactory_has_a_length_of_its_own(
+    read: Read, tmp_path: Path, text: str, flags: str, length: int
+) -> None:
+    (tmp_path / "src/llmtuner/hparams").mkdir(parents=True)
+    (tmp_path / "src/llmtuner/hparams/data_args.py").write_text(text)
+    line = f"llamafactory-cli train --model_name_or_path org/model --stage sft {flags}"
+    assert read(line).value("training.sequence_length") == length
+
+
 def test_llamafactory_in_one_process_stops_with_several_gpus(read: Read) -> None:
     text = "model_name_or_path: org/model\nstage: sft\n"
     assert "stops where one process finds" in str(read("python src/train.py x.yaml", text).more_gpus)
