@@ -23,6 +23,7 @@ from ..source.settings import (
 )
 from ..source.versions import transformers_defaults, version_tuple
 from ..trainer.trainer_program import read_trainer
+from ..trl.trainer import sum_of_lengths
 from .shared.own_loop import bits_of_weights, config_of_model
 from .shared.settings_files import tool_layers, uses_deepspeed
 from .shared.tool import has_any, known_tool
@@ -122,6 +123,8 @@ def read_frozen(program: Program, settings: LayeredSettings) -> None:
 
 _DEFAULT_BATCH = 16
 """Examples per optimizer step over all ranks."""
+_OF_PROMPTS = ("gkd", "grpo", "ppo")
+"""Methods for which ``max_length`` is that of the prompt, and ``max_completion_length`` comes on top."""
 _WRITTEN = ("args.json", "*/args.json")
 
 
@@ -137,6 +140,9 @@ def read(program: Program) -> JobReading:
     own = read_adapters(program, settings) if lora else {}
     if (length := settings.find("packing_length")) is not None and settings.is_true("packing"):
         own["max_length"] = length
+    if _method(settings) in _OF_PROMPTS:
+        completion = settings.find("max_completion_length") or Setting.default(512, "ms-swift's default completion")
+        own |= {"max_length": both} if (both := sum_of_lengths(settings.find("max_length"), completion)) else {}
     _doubt_logits(settings, findings)
     if not lora:
         read_frozen(program, settings)

@@ -115,8 +115,8 @@ class TrlTrainer(msgspec.Struct, frozen=True, kw_only=True):
         for bound in (whole, prompt, completion):
             if bound is not None and bound.written and as_int(bound) is None:
                 findings.refuse(LENGTH, bound)
-        bounds = [(as_int(bound) or 0, bound) for bound in (whole, _sum(prompt, completion)) if bound is not None]
-        bounds = [pair for pair in bounds if pair[0]]
+        given = (whole, sum_of_lengths(prompt, completion))
+        bounds = [(number, bound) for bound in given if bound is not None and (number := as_int(bound))]
         if bounds:
             number, bound = min(bounds, key=lambda pair: pair[0])
             origin = bound.origin if settings.is_true("packing") else origin_of_bound(bound.origin)
@@ -356,7 +356,7 @@ class TrlTrainer(msgspec.Struct, frozen=True, kw_only=True):
         record_arguments(TABLE, "vllm", self.settings, findings)
 
 
-def _sum(prompt: Setting | None, completion: Setting | None) -> Setting | None:
+def sum_of_lengths(prompt: Setting | None, completion: Setting | None) -> Setting | None:
     """Return the length of the longest prompt with the longest completion; None if either has no bound."""
     first, second = as_int(prompt), as_int(completion)
     if prompt is None or completion is None or first is None or second is None:

@@ -150,6 +150,14 @@ def test_swift_doubts_more_gpus_than_processes(read: Read) -> None:
 
 
 @pytest.mark.parametrize(
+    ("flags", "length"),
+    [("--rlhf_type dpo", 64), ("--rlhf_type grpo", 576), ("--rlhf_type grpo --max_completion_length 36", 100)],
+)
+def test_swifts_length_is_that_of_prompts_where_text_is_generated(read: Read, flags: str, length: int) -> None:
+    assert read(f"{SWIFT.replace('sft', 'rlhf')} {flags}").value("training.sequence_length") == length
+
+
+@pytest.mark.parametrize(
     ("flags", "quantization", "warning"),
     [
         ("--quant_method bnb --quant_bits 4", "nf4-double", None),
