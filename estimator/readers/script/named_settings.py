@@ -53,7 +53,18 @@ def named_settings(tree: ast.Module, reader: Reader) -> dict[str, Setting]:
             value = module.names.get(name, getattr(node.value, "value", UNKNOWN))
             if name.lower() in LENGTH_ARGUMENTS and type(value) is int:
                 found[name.lower()] = Setting(value=value, origin=f"{reader.location(node)}: {name}")
+        elif isinstance(node, ast.If) and _bounded(node) in {*LENGTH_ARGUMENTS} - notes.options.given.keys():
+            sentence = f"if {short_text(node.test)} bounds a length that is not known; the bound is counted."
+            notes.doubt(f"{reader.location(node)}: {sentence}", key="training.sequence_length")
     return found
+
+
+def _bounded(node: ast.If) -> str:
+    """Return the name that a condition bounds from above: ``if block_size > 1024: block_size = 1024``; else none."""
+    name = getattr(getattr(node.test, "left", None), "id", "")
+    is_above = isinstance(node.test, ast.Compare) and isinstance(node.test.ops[0], ast.Gt)
+    targets = (getattr(each, "targets", [None])[0] for each in node.body)
+    return name if is_above and any(getattr(each, "id", "") == name for each in targets) else ""
 
 
 def longer_cuts(notes: Notes, defaults: Mapping[str, Setting]) -> dict[str, Setting]:

@@ -215,8 +215,8 @@ def _is_own(module: str, level: int, folders: Sequence[Path]) -> bool:
         or not all(part.isidentifier() for part in parts)
     ):
         return bool(level)
-    starts = [folder / parts[0] for folder in folders]
-    return any(start.with_suffix(".py").is_file() or (start / "__init__.py").is_file() for start in starts)
+    files = (folder.joinpath(*some).with_suffix(".py") for folder in folders for some in (parts[:1], parts))
+    return any(map(Path.is_file, files)) or any(any((folder / parts[0]).glob("*.py")) for folder in folders)
 
 
 def _settings(tree: ast.Module, reader: Reader) -> ScriptSettings:

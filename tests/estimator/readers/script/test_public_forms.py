@@ -150,6 +150,17 @@ def test_a_length_that_cuts_no_sequence_is_asked_for(tmp_path: Path, options: tu
         assert "training.sequence_length" in read(tmp_path, text, *words).missing
 
 
+@pytest.mark.parametrize(("words", "length", "doubted"), [((), 1024, True), (("--max_seq_length", "64"), 64, False)])
+def test_a_length_that_only_has_a_bound_is_doubted(
+    tmp_path: Path, words: tuple[str, ...], length: int, *, doubted: bool
+) -> None:
+    cut = "def cut():\n    max_seq_length = options.max_seq_length or tokenizer.model_max_length\n"
+    cut += "    if max_seq_length > 1024:\n        max_seq_length = 1024\n    return max_seq_length\n"
+    reading = read(tmp_path, everything("cut()", after=parsed("'--max_seq_length'") + cut), *words)
+    assert reading.value("training.sequence_length") == length
+    assert any("bounds a length that is not known" in each for each in reading.warnings) == doubted
+
+
 def test_a_pipeline_after_the_training_does_not_tell_its_length(tmp_path: Path) -> None:
     text = LOAD + ARGUMENTS + TRAIN + "pipe = transformers.pipeline('text-generation', model=model, max_length=200)\n"
     assert "training.sequence_length" in read(tmp_path, text).missing
@@ -439,10 +450,12 @@ def test_a_script_that_cannot_be_read_is_a_doubt(tmp_path: Path) -> None:
         assert {each.component for each in reading.uncertainties} >= {"weights", "activations"}
 
 
-@pytest.mark.parametrize("module", ["arguments", "nowhere.arguments"])
+@pytest.mark.parametrize("module", ["arguments", "nowhere.arguments", "lib.arguments"])
 @pytest.mark.parametrize("names", ["TrainingArguments", "DataArguments, TrainingArguments"])
 def test_arguments_of_another_file_have_defaults_of_its_own(tmp_path: Path, module: str, names: str) -> None:
-    (tmp_path / "arguments.py").write_text("")
+    (tmp_path / "lib").mkdir()
+    for path in ("arguments.py", "lib/arguments.py"):
+        (tmp_path / path).touch()
     text = f"from {module} import {names}\n" + LOAD + CUT.format(512)
     text += f"*_, args = HfArgumentParser(({names},)).parse_args_into_dataclasses()\n{TRAIN}"
     reading = read(tmp_path, text)
