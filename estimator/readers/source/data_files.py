@@ -7,6 +7,7 @@ from typing import Any
 
 from ...common.errors import InputError
 from ...common.untrusted_files import TooLargeError, check_nesting, parse_toml, read_file
+from .evidence import FindingCollector
 from .filesystem_view import FilesystemView
 from .settings import Setting
 
@@ -57,6 +58,20 @@ def table_of_setting(value: Any, filesystem: FilesystemView) -> tuple[dict[str, 
         return (data if isinstance(data, dict) else {}), ""
     path = filesystem.resolve(text)
     return read_table(path), path.name
+
+
+def layer_of_setting(
+    setting: Setting | None, filesystem: FilesystemView, findings: FindingCollector, *, key: str
+) -> dict[str, Setting]:
+    """Return the settings in the table that a setting holds, see above; doubt a job key where it cannot be read."""
+    if setting is None:
+        return {}
+    try:
+        table, source = table_of_setting(setting.value, filesystem)
+    except InputError as error:
+        findings.mark_uncertain(key, f"Could not read {setting.origin}: {error.message}")
+        return {}
+    return layer_from_table(table, source=source or setting.origin)
 
 
 def _text(path: Path) -> str:

@@ -1,9 +1,6 @@
 """FSDP's settings under accelerate and the Trainer."""
 
-from typing import Any
-
-from ...common.errors import InputError
-from ..source.data_files import layer_from_table, table_of_setting
+from ..source.data_files import layer_of_setting
 from ..source.evidence import FindingCollector
 from ..source.settings import LayeredSettings, Setting, as_bool, as_int
 from ..source.versions import framework_with_version, is_at_least
@@ -24,17 +21,9 @@ def fsdp_settings(inputs: TrainerInputs, findings: FindingCollector) -> LayeredS
     fsdp = inputs.settings.find("fsdp")
     if fsdp is None or as_bool(fsdp) is False or fsdp.value == []:
         return inputs.accelerate if inputs.accelerate.is_true("use_fsdp") else None
-    table: dict[str, Any] = {}
-    source = "fsdp_config"
     config = inputs.settings.find("fsdp_config")
-    if config is not None:
-        try:
-            table, file = table_of_setting(config.value, inputs.filesystem)
-            source = file or config.origin
-        except InputError as error:
-            findings.mark_uncertain("parallel.strategy", f"Could not read fsdp_config: {error.message}")
-    prefixed = {name if name.startswith("fsdp_") else f"fsdp_{name}": value for name, value in table.items()}
-    layer = layer_from_table(prefixed, source=source)
+    given = layer_of_setting(config, inputs.filesystem, findings, key="parallel.strategy")
+    layer = {f"fsdp_{name.removeprefix('fsdp_')}": each for name, each in given.items()}
     if "fsdp_cpu_offload" in layer:
         layer["fsdp_offload_params"] = layer["fsdp_cpu_offload"]
     if as_bool(fsdp) is None:

@@ -8,7 +8,7 @@ from ...common.errors import InputError
 from ..arguments.table import doubt_arguments, library, record_arguments
 from ..program.deepspeed import deepspeed_layer, partly_offloaded
 from ..program.world_size import WorldSize, visible_gpus
-from ..source.data_files import table_of_setting
+from ..source.data_files import layer_of_setting, table_of_setting
 from ..source.evidence import MODEL_STATES, FindingCollector
 from ..source.settings import LayeredSettings, Setting, as_bool, as_int, as_word, is_open, parse_digits
 from .fsdp import FSDP1_NAMES
@@ -251,15 +251,10 @@ def _read_ddp(inputs: TrainerInputs, data: int | None, findings: FindingCollecto
 def _read_synchronisation(inputs: TrainerInputs, findings: FindingCollector) -> None:
     """Record whether gradients are reduced after every micro-batch (accelerate's ``sync_each_batch``)."""
     setting, config = inputs.accelerate.find("sync_each_batch"), inputs.settings.find("accelerator_config")
-    if config is not None:
-        try:
-            table, _ = table_of_setting(config.value, inputs.filesystem)
-        except InputError as error:
-            findings.warn(f"Could not read accelerator_config: {error.message}")
-            return
-        given = table.get("gradient_accumulation_kwargs")
-        if isinstance(given, dict) and "sync_each_batch" in given:
-            setting = config.with_value(given["sync_each_batch"])
+    layer = layer_of_setting(config, inputs.filesystem, findings, key="parallel.sync_every_micro_batch")
+    given = layer.get("gradient_accumulation_kwargs")
+    if given is not None and isinstance(given.value, dict) and "sync_each_batch" in given.value:
+        setting = given.with_value(given.value["sync_each_batch"])
     findings.record_from(setting, "parallel.sync_every_micro_batch", as_bool(setting))
 
 

@@ -5,11 +5,9 @@ The settings have transformers' names, wherever they were read: flags, YAML or J
 
 import re
 
-from ...common.errors import InputError
 from ..arguments.table import doubt_arguments, library, record_arguments
-from ..source.data_files import NULL_IS_WRONG, layer_from_table, table_of_setting
+from ..source.data_files import NULL_IS_WRONG, layer_of_setting
 from ..source.evidence import FindingCollector
-from ..source.filesystem_view import FilesystemView
 from ..source.settings import LayeredSettings, Setting, as_bool, as_int, as_word
 from ..source.versions import is_at_least
 from ..trl.liger import read_liger
@@ -217,9 +215,9 @@ def _read_checkpointing(inputs: TrainerInputs, findings: FindingCollector) -> No
     find, accelerate = inputs.settings.find, inputs.accelerate
     setting = find("activation_checkpointing", "gradient_checkpointing")
     by_fsdp = accelerate.find("fsdp_activation_checkpointing")
-    fsdp_config = find("fsdp_config")
-    if by_fsdp is None and fsdp_config is not None:
-        by_fsdp = _checkpointing_in_fsdp_config(fsdp_config, inputs.filesystem)
+    if by_fsdp is None:
+        layer = layer_of_setting(find("fsdp_config"), inputs.filesystem, findings, key="parallel.strategy")
+        by_fsdp = layer.get("activation_checkpointing") or layer.get("fsdp_activation_checkpointing")
     offload = find("activation_offloading") or accelerate.find("fsdp_activation_checkpointing_offload")
     if by_fsdp is not None and as_bool(by_fsdp):
         findings.record("training.activation_checkpointing", "full", by_fsdp.origin)
@@ -231,27 +229,12 @@ def _read_checkpointing(inputs: TrainerInputs, findings: FindingCollector) -> No
     _read_checkpointing_options(inputs, findings)
 
 
-def _checkpointing_in_fsdp_config(config: Setting, filesystem: FilesystemView) -> Setting | None:
-    try:
-        table, source = table_of_setting(config.value, filesystem)
-    except InputError:  # reported where the sharding is read
-        return None
-    layer = layer_from_table(table, source=source or config.origin)
-    return layer.get("activation_checkpointing") or layer.get("fsdp_activation_checkpointing")
-
-
 def _read_checkpointing_options(inputs: TrainerInputs, findings: FindingCollector) -> None:
     """Read ``every_n_layers`` and ``offload``, which transformers has since about 5.23."""
     given = inputs.settings.find("activation_checkpointing_kwargs", "gradient_checkpointing_kwargs")
-    if given is None:
-        return
-    try:
-        table, _ = table_of_setting(given.value, inputs.filesystem)
-    except InputError as error:
-        findings.mark_uncertain("training.activation_checkpointing", f"Could not read {given.origin}: {error.message}")
-        return
-    if table.get("offload") is True:
-        findings.record("training.activation_offload", True, f"offload in {given.origin}")
-    if (every := table.get("every_n_layers")) not in (None, 1):
-        sentence = f"{given.origin}: only every {every}th layer is checkpointed; the estimate assumes all layers."
+    layer = layer_of_setting(given, inputs.filesystem, findings, key="training.activation_checkpointing")
+    if (offload := layer.get("offload")) is not None and offload.value is True:
+        findings.record_from(offload, "training.activation_offload", True)
+    if (every := layer.get("every_n_layers")) is not None and every.value != 1:
+        sentence = f"{every.origin}: only every {every.value}th layer is checkpointed; the estimate assumes all layers."
         findings.mark_uncertain("training.activation_checkpointing", sentence, direction="more")

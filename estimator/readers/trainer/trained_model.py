@@ -9,10 +9,9 @@ from ...common.errors import InputError, VramtopError
 from ...job.rules.library_defaults import usual
 from ...job.settings import ModelSpec, Task
 from ..arguments.table import library
-from ..source.data_files import layer_from_table, read_table, table_of_setting
+from ..source.data_files import read_table
 from ..source.evidence import Finding, FindingCollector
-from ..source.filesystem_view import FilesystemView
-from ..source.settings import LayeredSettings, Setting, as_int, as_word
+from ..source.settings import Setting, as_int, as_word
 from ..source.versions import AssumedVersion
 from .trainer_inputs import TrainerInputs
 
@@ -21,21 +20,6 @@ _MODEL_NAMES = (
 )
 _TASKS = get_args(Task)
 _TASKS_WITH_LABELS = ("sequence-classification", "token-classification")
-
-
-def model_init_layer(
-    settings: LayeredSettings, filesystem: FilesystemView, findings: FindingCollector
-) -> dict[str, Setting]:
-    """Return the settings in TRL's ``model_init_kwargs`` (dtype, attention)."""
-    given = settings.find("model_init_kwargs")
-    if given is None:
-        return {}
-    try:
-        table, source = table_of_setting(given.value, filesystem)
-    except InputError as error:
-        findings.mark_uncertain("training.precision", f"Could not read model_init_kwargs: {error.message}")
-        return {}
-    return layer_from_table(table, source=source or given.origin)
 
 
 def read_model(inputs: TrainerInputs, findings: FindingCollector) -> None:

@@ -8,6 +8,7 @@ from ..program.program import Program
 from ..program.run_logs import logged_trainer_settings
 from ..program.world_size import WorldSize, checked_ranks, read_world_size
 from ..program.zero_sizes import record_zero_sizes
+from ..source.data_files import layer_of_setting
 from ..source.evidence import FindingCollector, JobReading
 from ..source.settings import LayeredSettings, SettingsLayer, as_int
 from ..trl.trainer import Setup
@@ -17,7 +18,7 @@ from .precision import read_precision
 from .saving import read_run, read_saving
 from .sharding import deepspeed_settings, read_device_map, read_parallel
 from .step import read_step
-from .trained_model import default_targets, given_config, hidden_size, known_config, model_init_layer, read_model
+from .trained_model import default_targets, given_config, hidden_size, known_config, read_model
 from .trainer_inputs import TrainerInputs
 from .unread_settings import warn_of_unread, warn_of_unresolved
 
@@ -92,8 +93,10 @@ def _inputs(
 ) -> TrainerInputs:
     """Return all settings; what the running program reports or has logged wins over what was read."""
     findings = program.findings
-    model_init = model_init_layer(LayeredSettings(*layers), program.filesystem, findings)
-    logged = logged_trainer_settings(program, LayeredSettings(*layers))
+    settings = LayeredSettings(*layers)
+    of_trl = settings.find("model_init_kwargs")  # dtype and attention
+    model_init = layer_of_setting(of_trl, program.filesystem, findings, key="training.precision")
+    logged = logged_trainer_settings(program, settings)
     from_run = {**program.reported, **logged}
     still_unresolved = {name: sentence for name, sentence in unresolved.items() if name not in from_run}
     warn_of_unresolved(still_unresolved, from_run, findings)
@@ -106,7 +109,7 @@ def _inputs(
         self_started_ranks=program.self_started_ranks,
         findings=findings,
     )
-    started = LayeredSettings(*layers).find("script_processes")
+    started = settings.find("script_processes")
     if started is not None and program.pid is None and world.ranks is not None and not world.ranks.written:
         world = checked_ranks(started, findings) if as_int(started) else WorldSize(ranks=None)
     inputs = TrainerInputs(

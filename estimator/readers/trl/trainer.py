@@ -9,10 +9,9 @@ from typing import Any, Literal
 
 import msgspec
 
-from ...common.errors import InputError
 from ...job.rules.strategies import DTYPE_NAMES
 from ..arguments.table import doubt_arguments, record_arguments
-from ..source.data_files import table_of_setting
+from ..source.data_files import layer_of_setting
 from ..source.evidence import MODEL_STATES, FindingCollector
 from ..source.filesystem_view import FilesystemView
 from ..source.settings import LayeredSettings, Setting, as_bool, as_float, as_int, as_word, parse_digits, words_of
@@ -277,14 +276,8 @@ class TrlTrainer(msgspec.Struct, frozen=True, kw_only=True):
                     yield setup.frozen("reward", id=value, task="sequence-classification"), origin
 
     def _dtype(self, options: Setting | None, setup: Setup) -> str | None:
-        if options is None:
-            return None
-        try:
-            table, _ = table_of_setting(options.value, setup.filesystem)
-        except InputError as error:
-            self.findings.mark_uncertain("other_models", f"Could not read {options.origin}: {error.message}")
-            return None
-        return DTYPE_NAMES.get(as_word(options.with_value(table.get("dtype", table.get("torch_dtype")))) or "")
+        layer = layer_of_setting(options, setup.filesystem, self.findings, key="other_models")
+        return DTYPE_NAMES.get(as_word(layer.get("dtype") or layer.get("torch_dtype")) or "")
 
     def read_rollout(self, ranks: int | None) -> None:
         """Record ``rollout.*`` where the training process generates text, or holds a vLLM that does.
