@@ -166,9 +166,8 @@ def _with_started_tool(program: Program) -> Program:
         return program
     if started.note is not None:
         program.findings.warn(started.note)
-    if started.doubts:
-        program.findings.warn(*started.doubts)
-        program.findings.add_uncertainty("either", *MODEL_STATES, "activations", "logits")
+    for doubt in started.doubts:
+        program.findings.doubt(doubt, "either", *_PARTS)
     launcher = started.launch if program.launcher == program.launch else program.launcher
     return replace(program, launch=started.launch, launcher=launcher)
 

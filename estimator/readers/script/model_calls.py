@@ -19,8 +19,6 @@ _UNSLOTH_CLASSES = ("FastLanguageModel", "FastModel", "FastVisionModel", "FastTe
 _UNSLOTH_OTHER_PRECISIONS = ("load_in_8bit", "load_in_16bit", "load_in_fp8", "full_finetuning")
 _MLP = ("gate_proj", "up_proj", "down_proj")
 _QUANTIZED_NAME = re.compile(r"(?i)gptq|awq|bnb|hqq|int[48]|[48]-?bit|fp8")
-_DROPOUT = 0.05
-"""``lora_dropout`` of TRL's ModelConfig."""
 
 
 def _get_peft_model(call: Call) -> Any:
@@ -96,9 +94,8 @@ def _peft_config(call: Call) -> Any:
     known = truth(call.run.attribute(call.value(0), "use_peft"))
     if not known:
         return UNKNOWN if known is None else None
-    dropout = plain(call.run.attribute(call.value(0), "lora_dropout"))
-    dropout = _DROPOUT if dropout is UNKNOWN else dropout
-    given = {"lora_dropout": dropout, "r": call.run.attribute(call.value(0), "lora_r")}
+    given = {name: call.run.attribute(call.value(0), f"lora_{name}") for name in ("r", "dropout")}
+    given["lora_dropout"] = given.pop("dropout")
     return _AdaptersOfOptions(Call(call.run, call.node, "LoraConfig", kwargs=given))
 
 

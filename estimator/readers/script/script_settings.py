@@ -207,14 +207,9 @@ def read_script(
 
 def _is_own(module: str, level: int, folders: Sequence[Path]) -> bool:
     """Return True for a module in one of the folders."""
-    parts = [part for part in module.split(".") if part]
-    if (
-        level
-        or not parts
-        or parts[0] in {*sys.stdlib_module_names, *LIBRARIES}
-        or not all(part.isidentifier() for part in parts)
-    ):
-        return bool(level)
+    parts = module.split(".")
+    if level or parts[0] in {*sys.stdlib_module_names, *LIBRARIES}:
+        return level > 0
     files = (folder.joinpath(*some).with_suffix(".py") for folder in folders for some in (parts[:1], parts))
     return any(map(Path.is_file, files)) or any(any((folder / parts[0]).glob("*.py")) for folder in folders)
 

@@ -199,10 +199,6 @@ def _accumulation(settings: LayeredSettings) -> dict[str, Setting]:
     return {"batch_size": unset, "gradient_accumulation_steps": total.with_value(steps) if steps else unset}
 
 
-def _own_settings(settings: LayeredSettings) -> dict[str, Setting]:
-    return _precision(settings) | _accumulation(settings) | _all_linear(settings)
-
-
 def _all_linear(settings: LayeredSettings) -> dict[str, Setting]:
     """Return the adapted layers where axolotl adds all linear ones to those that are named (``loaders/adapter.py``)."""
     linear = settings.find_true("lora_target_linear")

@@ -75,8 +75,7 @@ def read(program: Program) -> JobReading:
     finetuning = settings.find("finetuning_type")
     lora = finetuning is None or as_word(finetuning) == "lora"
     table, default = library("llamafactory"), "LLaMA-Factory's default"
-    doubt_arguments(table, "all", settings, findings)
-    for group in ("reward", "policy"):
+    for group in ("all", "reward", "policy"):
         doubt_arguments(table, group, settings, findings)
     if as_word(finetuning) in ("full", "freeze"):
         _record_frozen_parts(program, settings, settings.find("model_name_or_path"))

@@ -134,9 +134,8 @@ def read(program: Program) -> JobReading:
     settings = LayeredSettings(*layers)
     tuner, table = settings.find("tuner_type", "train_type"), library("swift")
     lora = tuner is None or as_word(tuner) in ("lora", "longlora", "adalora")
-    doubt_arguments(table, "all", settings, findings)
-    if lora:
-        doubt_arguments(table, "lora", settings, findings)
+    for group in ("all", *(["lora"] if lora else [])):
+        doubt_arguments(table, group, settings, findings)
     own = read_adapters(program, settings) if lora else {}
     if (length := settings.find("packing_length")) is not None and settings.is_true("packing"):
         own["max_length"] = length

@@ -117,8 +117,8 @@ def _counted_kind(mixed: Setting | None, findings: FindingCollector) -> str | No
     kind = as_word(mixed) if mixed is not None else None
     if mixed is None or kind != "fp8":
         return kind
-    findings.warn(f"fp8 ({mixed.origin}) is counted as bf16 mixed precision.")
-    findings.add_uncertainty("more", "weights", unless="training.precision")  # copies in 8 bits
+    sentence = f"fp8 ({mixed.origin}) is counted as bf16 mixed precision."
+    findings.doubt(sentence, "more", "weights", unless="training.precision")  # copies in 8 bits
     findings.add_uncertainty("less", "activations", unless="training.precision")
     return "bf16"
 

@@ -27,9 +27,8 @@ def read_step(inputs: TrainerInputs, findings: FindingCollector) -> None:
     _read_micro_batch(inputs, findings)
     trainer = inputs.trl_trainer(findings)
     if trainer is not None:
-        trainer.read_length(
-            None if inputs.settings.is_unset(*_NAMES["length"]) else inputs.settings.find(*_NAMES["length"])
-        )
+        names, settings = _NAMES["length"], inputs.settings
+        trainer.read_length(None if settings.is_unset(*names) else settings.find(*names))
     else:
         _read_length(inputs, findings)
     _read_varying_lengths(inputs, findings)
@@ -164,12 +163,10 @@ def _read_varying_lengths(inputs: TrainerInputs, findings: FindingCollector) -> 
         findings.record_from(padded, key, False)
     elif packed is not None:
         findings.record_from(packed if unpadded is None else unpadded, key, unpadded is not None)
-    elif (varying := settings.find_true("group_by_length", "padding_free") or unpadded) is not None:
-        findings.record_from(varying, key, True)
     elif as_word(sampling := settings.find("train_sampling_strategy")) == "group_by_length" and sampling is not None:
         findings.record_from(sampling, key, True)
-    elif (packing := settings.find("packing")) is not None:
-        findings.record_from(packing, key, True)
+    elif varying := settings.find_true("group_by_length", "padding_free") or unpadded or settings.find("packing"):
+        findings.record_from(varying, key, True)
     elif inputs.trl is not None:
         findings.infer(key, True, "TRL pads a batch to its longest sequence unless it packs them")
     elif (script := settings.find("script_varying_lengths")) is not None:

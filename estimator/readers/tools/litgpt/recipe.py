@@ -8,7 +8,7 @@ from pathlib import PurePath
 
 from ....common.library_versions import older
 from ....common.records import replace
-from ...arguments.table import library, record_arguments
+from ...arguments.table import doubt_arguments, library, record_arguments
 from ...program.program import Program
 from ...program.world_size import checked_ranks, visible_gpus
 from ...source.evidence import FindingCollector, JobReading
@@ -29,12 +29,9 @@ def read_adapter_method(program: Program, settings: LayeredSettings, *, second: 
     findings = program.findings
     origin = f"LitGPT's adapter method{' v2' if second else ''}"
     findings.infer("training.trainable", ["*norm*", "*ln_*"] if second else ["!*"], origin)
-    findings.warn(f"{origin}: its own parameters (some millions) are not counted.")
-    findings.add_uncertainty("more", "gradients", "optimizer", unless="training.trainable_parameters")
-    quantize = settings.find("quantize")
-    if quantize is not None:
-        findings.warn(f"{quantize.origin}: weights are counted unquantized, because there are no LoRA adapters.")
-        findings.add_uncertainty("less", "weights")
+    sentence = f"{origin}: its own parameters (some millions) are not counted."
+    findings.doubt(sentence, "more", "gradients", "optimizer", unless="training.trainable_parameters")
+    doubt_arguments(library("litgpt"), "adapter", settings, findings)
 
 
 LORA_RECIPES = ("lora", "finetune", "finetune_lora")

@@ -33,11 +33,8 @@ def read_server(
     findings.infer("training.mode", "inference", running)
     findings.infer("inference.engine", table.title.lower(), running)
     config = known_config(findings.get("model.id"), program.environ) or {}
-    dtype, quantization, stored = (
-        settings.find("dtype"),
-        settings.find("quantization"),
-        config.get("quantization_config"),
-    )
+    dtype, quantization = settings.find("dtype"), settings.find("quantization")
+    stored = config.get("quantization_config")
     if dtype is not None and as_word(dtype) != "auto":
         record_arguments(table, "weights", settings, findings)
     else:
