@@ -172,6 +172,8 @@ def version(library: str, notes: Notes) -> Any:
 def imported(path: str, where: str, notes: Notes) -> None:
     """Note an imported module whose name says that it patches libraries."""
     root = path.partition(".")[0]
+    if root in ("trl", "unsloth"):
+        notes.first_trainers = notes.first_trainers or root
     if root not in {*_TRUSTED, *LIBRARIES, *_NEVER_TRAIN, *sys.stdlib_module_names}:
         notes.foreign.setdefault(root, where)
         if _PATCHES.search((path.rpartition(".")[0] or path).replace(".", "_")):

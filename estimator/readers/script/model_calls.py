@@ -282,7 +282,8 @@ def _read_loading(model: Model, call: Call) -> None:
     for setting in (model.settings.get("device_map"), model.settings.get("max_memory")):
         if setting is not None and setting.value is UNKNOWN:
             call.notes.doubt(setting.origin)
-    for name, setting in call.settings(*LENGTH_ARGUMENTS, label=label).items():
+    kept = call.owner in _UNSLOTH_CLASSES and call.notes.first_trainers == "trl"  # TRL's own trainers cut
+    for name, setting in call.settings(*LENGTH_ARGUMENTS, label=label).items() if not kept else ():
         call.notes.hints.setdefault(name, setting)
     if call.value(None, "trust_remote_code") is True:
         model.put("script_remote_code", True, call, f"{label}(trust_remote_code=True)")

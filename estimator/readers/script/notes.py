@@ -63,6 +63,8 @@ class Notes(msgspec.Struct):
     own_modules: set[str] = msgspec.field(default_factory=set)
     """Roots of the modules beside the script that it imports."""
     has_unsloth: bool = False
+    first_trainers: str = ""
+    """The one of TRL and unsloth that is imported first: unsloth replaces TRL's classes as they are imported later."""
     adds_tokens: bool = False
     """A tokenizer is given more words, of which it is not known how many they are."""
     own_loss: bool = False

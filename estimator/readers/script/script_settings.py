@@ -41,6 +41,7 @@ from .trained_model import (
     read_model,
     read_others,
     read_trainer_adapters,
+    read_unsloth,
 )
 from .training import Arguments, TrainerObject
 from .values import UNKNOWN
@@ -239,8 +240,7 @@ def _settings(tree: ast.Module, reader: Reader) -> ScriptSettings:
         layers.assigned["model_name_or_path"] = layers.written["model_name_or_path"]
     if (varying := varying_lengths(tree, reader)) is not None:
         layers.written["script_varying_lengths"] = varying
-    if notes.has_unsloth:
-        layers.written["script_unsloth"] = Setting.default(True, "the script trains with unsloth")
+    read_unsloth(notes, layers)
     if model is not None:
         read_others(notes, model, layers)
     doubt_pairs(tree, reader)

@@ -8,6 +8,7 @@ import msgspec
 
 from ..arguments.table import library, scripts
 from ..source.settings import Setting
+from ..source.versions import is_at_least
 from ..trl.methods import method_of_class
 from .configs import ModelConfig
 from .follow import Reader
@@ -146,6 +147,21 @@ def infer_no_preparation(model: Model | None, notes: Notes, layers: Layers) -> N
     if is_plain and model is not None and model.has_adapters and not model.changed_unseen:
         origin = f"{model.where}: the script does not call prepare_model_for_kbit_training"
         layers.hints.setdefault("kbit_preparation", Setting.default(False, origin))
+
+
+def read_unsloth(notes: Notes, layers: Layers) -> None:
+    """Take the defaults of the configurations that unsloth puts in the place of TRL's, where it is imported first."""
+    if notes.has_unsloth:
+        layers.written["script_unsloth"] = Setting.default(True, "the script trains with unsloth")
+    methods = [method for each in notes.arguments if (method := method_of_class(each.name)) is not None]
+    if notes.first_trainers != "unsloth" or not methods:
+        return
+    if is_at_least("trl", (0, 15), notes.versions):
+        layers.hints = {**library("unsloth").defaults("config"), **layers.hints}
+    cuts = methods[0].generation == "none" and methods[0].name != "sft"
+    if cuts and "max_length" not in layers.written and "max_seq_length" in layers.hints:
+        sentence = "until 2025.5, unsloth leaves the trainer TRL's own max_length; that of the model is counted."
+        notes.doubt(f"{layers.hints['max_seq_length'].origin}: {sentence}", key="training.sequence_length")
 
 
 def decided_by_script(trained: _Trained, notes: Notes, layers: Layers) -> tuple[set[str], set[str]]:

@@ -1,4 +1,5 @@
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -137,12 +138,35 @@ SFTTrainer(model=model, args=SFTConfig(per_device_train_batch_size=2, output_dir
     assert full.value("lora.quantization") is None
 
 
+@pytest.mark.parametrize(
+    ("first", "method", "found", "doubted"),
+    [
+        ("unsloth", "SFT", (512, 4, "adamw-8bit", 2), False),
+        ("unsloth", "DPO", (512, 4, "adamw-8bit", 2), True),  # its length is TRL's in older versions
+        ("trl", "SFT", (1024, 8, "adamw", 1), False),
+        ("trl", "DPO", (1024, 8, "adamw", 1), False),
+    ],
+)
+def test_unsloth_replaces_what_is_imported_after_it(
+    tmp_path: Path, first: str, method: str, found: tuple[Any, ...], *, doubted: bool
+) -> None:
+    lines = ["from unsloth import FastModel\n", f"from trl import {method}Config, {method}Trainer\n"]
+    text = "model, _ = FastModel.from_pretrained('org/model', max_seq_length=512)\n"
+    text += f"{method}Trainer(model=model, args={method}Config('out')).train()\n"
+    (tmp_path / "train.py").write_text("".join(lines if first == "unsloth" else lines[::-1]) + text)
+    versions = {"transformers": "4.55.4", "trl": "0.22.2", "torch": "2.7"}
+    reading = read_launch(["python", "train.py"], environ={}, cwd=tmp_path, versions=versions)
+    keys = ("training.sequence_length", "training.micro_batch", "training.optimizer", "training.gradient_accumulation")
+    assert tuple(map(reading.value, keys)) == found
+    assert any("until 2025.5" in each for each in reading.warnings) == doubted
+
+
 def test_an_unsloth_script(tmp_path: Path) -> None:
     reading = read(
         tmp_path,
         """
+from unsloth import FastLanguageModel
 from trl import SFTTrainer
-from transformers import TrainingArguments
 model, tokenizer = FastLanguageModel.from_pretrained(
     model_name="unsloth/Meta-Llama-3.1-8B", max_seq_length=4096, dtype=None, load_in_4bit=True
 )
