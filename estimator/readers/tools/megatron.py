@@ -140,9 +140,6 @@ def _padded_vocabulary(settings: LayeredSettings) -> int | None:
 
 def _read_recompute(settings: LayeredSettings, findings: FindingCollector) -> None:
     granularity = settings.find("recompute_granularity")
-    if granularity is None and (activations := settings.find_true("recompute_activations")) is not None:
-        findings.record_from(activations, "training.activation_checkpointing", "selective")
-        return
     record_arguments(library("megatron"), "checkpointing", settings, findings)
     layers = as_int(settings.find("recompute_num_layers"))
     if as_word(granularity) == "full" and layers and layers > 1:
@@ -152,27 +149,16 @@ def _read_recompute(settings: LayeredSettings, findings: FindingCollector) -> No
 
 def _read_parallel(program: Program, settings: LayeredSettings) -> None:
     findings, world = program.findings, world_of_tool(program)
-    ranks, is_sharded = as_int(world.ranks), _read_sharding(settings, findings)
-    if not is_sharded and ranks != 1:
+    ranks = as_int(world.ranks)
+    record_arguments(library("megatron"), "strategy", settings, findings)
+    strategy = findings.get("parallel.strategy")
+    if strategy is not None and strategy.value == "megatron-fsdp":
+        record_arguments(library("megatron"), "fsdp", settings, findings)
+    if strategy is None and ranks != 1:
         findings.infer("parallel.strategy", "ddp", "no distributed optimizer")
         _record_replicas(program, world, settings)
     elif ranks != 1:
         record_ranks(program, world, settings, library("megatron"), None)
-
-
-def _read_sharding(settings: LayeredSettings, findings: FindingCollector) -> bool:
-    """Record the strategy that shards. Return True if there is one."""
-    distributed = settings.find_true("use_distributed_optimizer")
-    fsdp = settings.find_true("use_megatron_fsdp", "use_custom_fsdp")
-    torch_fsdp = settings.find_true("use_torch_fsdp2")
-    if fsdp is not None:
-        findings.record_from(fsdp, "parallel.strategy", "megatron-fsdp")
-        record_arguments(library("megatron"), "fsdp", settings, findings)
-    elif torch_fsdp is not None:
-        findings.record_from(torch_fsdp, "parallel.strategy", "fsdp2")
-    elif distributed is not None:
-        findings.record("parallel.strategy", "zero1", f"{distributed.origin}: optimizer states are sharded")
-    return not (fsdp is None and torch_fsdp is None and distributed is None)
 
 
 def _record_replicas(program: Program, world: WorldSize, settings: LayeredSettings) -> None:

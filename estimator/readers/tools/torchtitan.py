@@ -56,8 +56,7 @@ def _split_checkpointing_word(program: Program) -> tuple[SettingsLayer, Program]
 def _read_model(program: Program, settings: LayeredSettings) -> None:
     findings = program.findings
     assets = settings.find("model.hf_assets_path", "hf_assets_path", "model.tokenizer_path")
-    folder = folder_id(program.filesystem, str(assets.value)) if assets is not None else None
-    if assets is not None and folder is not None:
+    if (folder := folder_id(program.filesystem, assets)) is not None:
         findings.record_from(assets, "model.id", folder)
         return
     name, flavor = settings.find("model.name", "module"), settings.find("model.flavor")

@@ -37,8 +37,6 @@ def read(program: Program) -> JobReading:
     doubt_arguments(library("torchtune"), "all", settings, findings)
     packed = settings.find("dataset.packed", "packed") or Setting.default(False, "torchtune's default packed")
     findings.record_from(packed, "training.varying_lengths", not as_bool(packed))
-    if settings.find("ac_mode") is not None:
-        findings.record("training.activation_checkpointing", "selective", "ac_mode")
     optimizer = settings.find("optimizer._component_", "optimizer")
     record_optimizer(program, settings, optimizer, "optimizer.")
     _read_other_models(program, settings)
@@ -75,15 +73,13 @@ def _read_model(program: Program, settings: LayeredSettings) -> None:
     """Record the checkpoint's folder if it is here with a config, otherwise the model that the builder stands for."""
     findings = program.findings
     checkpoint = settings.find("checkpointer.checkpoint_dir")
-    folder = folder_id(program.filesystem, str(checkpoint.value)) if checkpoint is not None else None
-    if checkpoint is not None and folder is not None:
+    if (folder := folder_id(program.filesystem, checkpoint)) is not None:
         findings.record_from(checkpoint, "model.id", folder)
         return
     builder = settings.find("model._component_", "policy_model._component_")
     known = _model_id(str(builder.value)) if builder is not None else None
-    if builder is not None and known is not None:
-        findings.record_from(builder, "model.id", known)
-    elif builder is not None:
+    findings.record_from(builder, "model.id", known)
+    if builder is not None and known is None:
         findings.warn(
             f"{builder.origin}: the builder {builder.value} is not supported; give model.id.", unless="model.id"
         )
@@ -110,9 +106,7 @@ def _read_other_models(program: Program, settings: LayeredSettings) -> None:
         findings.infer("training.sequences_per_example", 2, origin)
         findings.record("training.loss", "log-probs", loss.origin)
         findings.infer("training.reference_pass", True, "a pass of the reference precedes the backward pass")
-        if reference is not None:
-            models = [{"role": "reference", "sharded": sharded}]
-            findings.record("other_models", models, reference.origin)
+        findings.record_from(reference, "other_models", [{"role": "reference", "sharded": sharded}])
     elif teacher is not None:
         known = _model_id(str(teacher.value))
         if known is not None:

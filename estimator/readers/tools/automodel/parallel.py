@@ -159,15 +159,13 @@ def _read_fsdp2(settings: LayeredSettings, findings: FindingCollector) -> None:
     if (as_int(settings.find("distributed.ep_size")) or 1) > 1:
         record_arguments(_TABLE(), "experts", settings, findings)
     record_arguments(_TABLE(), "fsdp2", settings, findings)
-    offload = settings.find(
-        *("distributed.offload_policy._target_", "distributed.offload_policy", "distributed.cpu_offload")
-    )
-    if offload is None and settings.names("distributed.offload_policy."):
-        offload = settings.find(*settings.names("distributed.offload_policy."))
-        offload = offload.with_value(True) if offload is not None else None
+    policy = "distributed.offload_policy"
+    offload = settings.find(f"{policy}._target_", policy, "distributed.cpu_offload")
+    if offload is None and (nested := settings.find(*settings.names(f"{policy}."))) is not None:
+        offload = nested.with_value(True)
     if offload is not None and (as_bool(offload) or "cpuoffload" in str(offload.value).lower()):
         findings.record_from(offload, "parallel.cpu_offload", "all")
-    settings.find(*settings.names("distributed.offload_policy."))
+    settings.find(*settings.names(f"{policy}."))
 
 
 def _data_shards(settings: LayeredSettings) -> Setting | None:

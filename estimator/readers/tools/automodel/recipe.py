@@ -57,7 +57,7 @@ def _read_model(program: Program, settings: LayeredSettings) -> None:
         "model.pretrained_model_name_or_path", "model.config.pretrained_model_name_or_path", "model.config.name_or_path"
     )
     if name is not None:
-        findings.record_from(name, "model.id", folder_id(program.filesystem, str(name.value)) or str(name.value))
+        findings.record_from(name, "model.id", folder_id(program.filesystem, name) or str(name.value))
     builder = settings.find("model._target_")
     task = next(
         (task for word, task in _TABLE().words["task"].items() if builder is not None and word in str(builder.value)),
@@ -84,13 +84,11 @@ def _read_batch(settings: LayeredSettings, findings: FindingCollector) -> None:
         record_arguments(_TABLE(), "pipeline", settings, findings)
     record_arguments(_TABLE(), "step", settings, findings)
     packed = settings.find("packed_sequence.packed_sequence_size")
-    is_packed = packed is not None and str(packed.value) != "0"
-    findings.record_count("training.sequence_length", packed if is_packed else settings.find(*_LENGTH_NAMES))
-    if is_packed and packed is not None:
-        findings.record_from(packed, "training.varying_lengths", False)
-    else:
-        origin = "Automodel pads a batch to its longest sequence unless it packs them"
-        findings.infer("training.varying_lengths", True, origin)
+    packed = packed if packed is not None and str(packed.value) != "0" else None
+    findings.record_count("training.sequence_length", packed or settings.find(*_LENGTH_NAMES))
+    findings.record_from(packed, "training.varying_lengths", False)
+    origin = "Automodel pads a batch to its longest sequence unless it packs them"
+    findings.infer("training.varying_lengths", True, origin)
     findings.record_global_batch(settings.find("step_scheduler.global_batch_size"))
 
 
@@ -109,10 +107,8 @@ def _read_adapters(settings: LayeredSettings, findings: FindingCollector) -> Non
     findings.record_dropout(dropout)  # of the input or of the output, as dropout_position says
     four, eight = settings.find_true("quantization.load_in_4bit"), settings.find_true("quantization.load_in_8bit")
     double = settings.is_true("quantization.bnb_4bit_use_double_quant")
-    if four is not None:
-        findings.record_from(four, "lora.quantization", "nf4-double" if double else "nf4")
-    elif eight is not None:
-        findings.record_from(eight, "lora.quantization", "int8")
+    findings.record_from(four, "lora.quantization", "nf4-double" if double else "nf4")
+    findings.record_from(eight, "lora.quantization", "int8")
 
 
 _IN_PLACE = ("teparallelcrossentropy",)

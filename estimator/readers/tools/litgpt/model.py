@@ -38,7 +38,7 @@ def read_litgpt_model(program: Program, settings: LayeredSettings, *, positional
     folder = _checkpoint_folder(program, text)
     stored = _stored_config(folder / _CONFIG_FILE, program) if folder is not None else {}
     hub = stored.get("hf_config")
-    if folder is not None and (found := folder_id(program.filesystem, str(folder))) is not None:
+    if folder is not None and (found := folder_id(program.filesystem, setting.with_value(folder))) is not None:
         name = found
     elif isinstance(hub, Mapping) and hub.get("org") and hub.get("name"):
         name = f"{hub['org']}/{hub['name']}"

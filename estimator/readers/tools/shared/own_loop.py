@@ -29,7 +29,7 @@ def read_server(
     """
     findings, running = program.findings, f"the program is {table.title}"
     if named is not None:
-        findings.record_from(named, "model.id", folder_id(program.filesystem, str(named.value)) or str(named.value))
+        findings.record_from(named, "model.id", folder_id(program.filesystem, named) or str(named.value))
     findings.infer("training.mode", "inference", running)
     findings.infer("inference.engine", table.title.lower(), running)
     config = known_config(findings.get("model.id"), program.environ) or {}
@@ -174,10 +174,10 @@ def record_ranks(
         findings.record_from(ranks, "parallel.data_shard", total // divisor)
 
 
-def folder_id(filesystem: FilesystemView, text: str) -> str | None:
-    """Return a checkpoint folder's full path, if it holds a config.json."""
-    folder = filesystem.resolve(text)
-    return str(folder) if os.access(folder / "config.json", os.F_OK) else None
+def folder_id(filesystem: FilesystemView, named: Setting | None) -> str | None:
+    """Return the full path of a checkpoint's folder that a setting names, if it holds a config.json."""
+    folder = filesystem.resolve(str(named.value)) if named is not None else None
+    return str(folder) if folder is not None and os.access(folder / "config.json", os.F_OK) else None
 
 
 def config_of_model(program: Program, model: Setting | None) -> Mapping[str, Any] | None:
@@ -189,6 +189,6 @@ def config_of_model(program: Program, model: Setting | None) -> Mapping[str, Any
         return given_config(program.findings, program.environ)
     if model is None:
         return None
-    name = folder_id(program.filesystem, str(model.value)) or str(model.value)
+    name = folder_id(program.filesystem, model) or str(model.value)
     finding = Finding(key="model.id", value=name, origin=model.origin, written=model.written)
     return known_config(finding, program.environ, folders=program.pid is None)
