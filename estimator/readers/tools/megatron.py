@@ -164,11 +164,7 @@ def _read_parallel(program: Program, settings: LayeredSettings) -> None:
 def _record_replicas(program: Program, world: WorldSize, settings: LayeredSettings) -> None:
     """Record plain data parallelism: complete copies on the ranks that the other dimensions leave."""
     findings = program.findings
-    record_ranks(program, world, settings, library("megatron"), Setting.default(1, "no sharding"))
-    divisor = 1
-    for name in ("tensor", "pipeline", "context"):
-        found = findings.get(f"parallel.{name}")
-        divisor *= found.value if found is not None else 1
+    divisor = record_ranks(program, world, settings, library("megatron"), Setting.default(1, "no sharding"))
     total = as_int(world.ranks)
     if total is None or world.ranks is None:
         findings.require("parallel.data_replicate")

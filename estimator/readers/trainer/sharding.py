@@ -116,20 +116,24 @@ def _stage_from_file_name(config: Setting, findings: FindingCollector) -> Settin
 
 def _read_dimensions(inputs: TrainerInputs, findings: FindingCollector) -> int:
     """Record the tensor, context and expert ranks. Return how many ranks process the same data."""
+    names = library("accelerate").words["dimension"]
+    found = {key: inputs.accelerate.find(f"parallelism_config_{short}_size") for short, key in names.items()}
+    if inputs.deepspeed is not None:
+        found["tensor"] = found["tensor"] or inputs.deepspeed.find("tensor")
+    doubt_arguments(library("accelerate"), "megatron", inputs.accelerate, findings)
+    return record_dimensions(found, findings)
+
+
+def record_dimensions(found: Mapping[str, Setting | None], findings: FindingCollector) -> int:
+    """Record the ranks of each dimension, by its name in a job. Return how many ranks process the same data."""
     same_data = 1
-    for short, key in library("accelerate").words["dimension"].items():
-        setting = inputs.accelerate.find(f"parallelism_config_{short}_size")
-        if key == "tensor" and setting is None and inputs.deepspeed is not None:
-            setting = inputs.deepspeed.find("tensor")
+    for name, setting in found.items():
         size = as_int(setting)
         if setting is not None and size is None and not is_open(setting):
-            findings.refuse(f"parallel.{key}", setting)
-        if setting is None or size is None or size == 1:
-            continue
-        if key != "expert":
-            same_data *= size
-        findings.record(f"parallel.{key}", size, setting.origin)
-    doubt_arguments(library("accelerate"), "megatron", inputs.accelerate, findings)
+            findings.refuse(f"parallel.{name}", setting)
+        elif size is not None and size != 1:
+            findings.record_from(setting, f"parallel.{name}", size)
+            same_data *= size if name != "expert" else 1
     return same_data
 
 

@@ -13,6 +13,7 @@ from ...program.world_size import WorldSize, read_world_size
 from ...source.evidence import Finding, FindingCollector
 from ...source.filesystem_view import FilesystemView
 from ...source.settings import LayeredSettings, Setting, as_float, as_int, as_word, is_open
+from ...trainer.sharding import record_dimensions
 from ...trainer.trained_model import given_config, known_config
 
 
@@ -139,8 +140,10 @@ def world_of_tool(program: Program) -> WorldSize:
 
 def record_ranks(
     program: Program, world: WorldSize, settings: LayeredSettings, table: Library, shard: Setting | None
-) -> None:
+) -> int:
     """Record the size of every dimension; data shards get the remaining ranks, unless their number is written.
+
+    Return how many ranks process the same data.
 
     Args:
         program: of the tool.
@@ -150,28 +153,19 @@ def record_ranks(
         shard: the written number of shards; None, or -1: the remaining ranks.
     """
     findings = program.findings
-    divisor = 1
-    for name, argument in table.words["ranks"].items():
-        setting = settings.find(argument)
-        size = as_int(setting)
-        if setting is not None and size is None and not is_open(setting):
-            findings.refuse(f"parallel.{name}", setting)
-        if setting is None or size is None or size == 1:
-            continue
-        findings.record_from(setting, f"parallel.{name}", size)
-        if name != "expert":
-            divisor *= size
+    found = {name: settings.find(argument) for name, argument in table.words["ranks"].items()}
+    divisor = record_dimensions(found, findings)
+    ranks, total = world.ranks, as_int(world.ranks)
     if shard is not None and not is_open(shard):
         findings.record_count("parallel.data_shard", shard)
-        return
-    ranks, total = world.ranks, as_int(world.ranks)
-    if ranks is None or total is None:
+    elif ranks is None or total is None:
         findings.require("parallel.data_shard")
     elif total % divisor:
         findings.warn(f"{total} ranks cannot be divided among {divisor} tensor, context, pipeline and replica ranks.")
         findings.require("parallel.data_shard")
     else:
         findings.record_from(ranks, "parallel.data_shard", total // divisor)
+    return divisor
 
 
 def folder_id(filesystem: FilesystemView, named: Setting | None) -> str | None:
