@@ -31,33 +31,20 @@ from .shared.trained_names import frozen_parts
 
 _ALL_LINEAR = "all-linear"
 _ADALORA_RANK = 12
-_DROPOUT = 0.05
 _KEEPS_DTYPE = (4, 5)
 """Version since which ``lora_dtype`` is the adapters' type (swift/tuners/peft.py, pull request 9832)."""
 
 
 def read_adapters(program: Program, settings: LayeredSettings) -> dict[str, Setting]:
-    """Return rank and adapted layers under the trainer's names, where ms-swift has its own words for them.
+    """Return rank, layers and type of adapters under the trainer's names, where ms-swift has its own words for them.
 
-    Read from ``swift/pipelines/train/tuner.py`` and ``swift/arguments/tuner_args.py`` of ms-swift 4.6.
+    Before 4.5 peft made them fp32 after ``lora_dtype`` had been applied. Read from ``swift/pipelines/train/tuner.py``
+    and ``swift/arguments/tuner_args.py`` of ms-swift 4.6.
     """
     found, tuner = _targets(program, settings), settings.find("tuner_type", "train_type")
     if as_word(tuner) == "adalora":
         default = Setting.default(_ADALORA_RANK, "ms-swift's default adalora_init_r")
         found["lora_r"] = settings.find("adalora_init_r") or default
-    found |= _types(program, settings)
-    return found
-
-
-def _types(program: Program, settings: LayeredSettings) -> dict[str, Setting]:
-    """Return dropout and type of the adapters; before 4.5 peft made them fp32 after ``lora_dtype`` had been applied.
-
-    Nothing in 1.5 to 4.5 casts what is not quantized to fp32 (peft's k-bit preparation).
-    """
-    found = {"kbit_preparation": Setting.default(False, "ms-swift never calls peft's k-bit preparation")}
-    found["lora_dropout"] = settings.find("lora_dropout", "lora_dropout_p") or Setting.default(
-        _DROPOUT, "ms-swift's default lora_dropout"
-    )
     dtype, version = settings.find("lora_dtype"), program.versions.get("ms_swift") or program.versions.get("ms-swift")
     if dtype is not None and (version_tuple(version) or _KEEPS_DTYPE) >= _KEEPS_DTYPE:
         found["lora_adapter_dtype"] = dtype

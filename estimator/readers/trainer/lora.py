@@ -10,7 +10,6 @@ from .trainer_inputs import TrainerInputs
 _TARGET_NAMES = ("lora_target_modules", "lora_target", "lora_targets")
 _DOUBLE_QUANTIZATION_NAMES = ("use_bnb_nested_quant", "bnb_4bit_use_double_quant", "double_quant")
 _COPIED_NAMES = ("lora_modules_to_save", "modules_to_save")
-_DROPOUT_NAMES = ("lora_dropout", "lora_dropout_p")
 _AS_WEIGHTS = "as weights"
 """Value of ``lora_adapter_dtype`` where peft leaves adapters in the type of what they adapt."""
 _EMBEDDINGS = ("embed_tokens", "embed_in", "wte")
@@ -51,7 +50,7 @@ def read_lora(inputs: TrainerInputs, default_targets: Setting | None, findings: 
         sentence = f"{rank.origin} is the only adapter setting: the adapted layers are not known."
         findings.mark_uncertain("lora.targets", sentence)
     _read_copied_modules(inputs.settings, findings)
-    findings.record_dropout(find(*_DROPOUT_NAMES))
+    findings.record_dropout(find("lora_dropout"))
     prepared = find("kbit_preparation")
     _read_type(inputs.settings, findings)
     if quantization is not None:
