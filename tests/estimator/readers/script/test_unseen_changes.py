@@ -78,6 +78,7 @@ def test_a_table_of_loading_arguments_that_is_not_known_is_named(tmp_path: Path)
     [
         ("peft.get_peft_model(model, peft.LoraConfig(**more))", {"lora.rank", "lora.targets"}),
         ("peft.get_peft_model(model, peft.LoraConfig(r=4, **more))", {"lora.targets"}),
+        ("peft.get_peft_model(model, peft.LoraConfig(r=more['r'], **more))", {"lora.rank", "lora.targets"}),
         ("peft.get_peft_model(model, peft.LoraConfig(r=4, target_modules=['q_proj'], **more))", set()),
         (f"{LOAD[8:-2]}, quantization_config=BitsAndBytesConfig(**more))", {"lora.quantization"}),
     ],
@@ -89,6 +90,7 @@ def test_tables_of_adapters_and_quantization_that_are_not_known_are_named(
     reading = read(tmp_path, HEAD + text + TRAIN)
     assert {key for each in reading.uncertainties if (key := each.unless) and key.startswith("lora.")} == keys
     assert warned(reading, "(**more) is only known when the script runs") == bool(keys)
+    assert ("weights" in {each.component for each in reading.uncertainties if each.unless in keys}) == bool(keys)
 
 
 @pytest.mark.parametrize(
