@@ -318,7 +318,8 @@ class AdapterConfig(Record):
 
     def counted(self) -> dict[str, Setting]:
         """Return its arguments under the names of our settings; of others only that they are given."""
-        found: dict[str, Setting] = {}
+        by_default = self.name == "LoraConfig" and "r" not in self.settings
+        found = {"lora_r": Setting.default(8, "peft's default rank")} if by_default else {}
         for name, setting in self.settings.items():
             is_known = setting.value is not UNKNOWN
             if name in _LORA_NAMES and not is_known:

@@ -61,7 +61,7 @@ def _runs_version1(program: Program, settings: LayeredSettings) -> bool:
 
 _FUSED_LOSS = "fused_linear_cross_entropy"
 _COPIES = ("src/llamafactory", "src/llmtuner", "llamafactory", "llmtuner")
-_LENGTHS = re.compile(r"(cutoff_len|max_source_length|max_target_length)\b[^=\n]*=\s*(?:field\(\s*default=)?(\d{1,7})")
+_LENGTHS = re.compile(r"(cutoff_len|max_source_length|max_target_length): [^=\n]*=\s*(?:field\(\s*default=)?(\d{1,7})")
 
 
 def read(program: Program) -> JobReading:

@@ -42,7 +42,7 @@ def read_lora(inputs: TrainerInputs, default_targets: Setting | None, findings: 
             sentence = f"{quantization.origin}: weights are counted unquantized, because there are no LoRA adapters."
             findings.doubt(sentence, "less", "weights")
         return False
-    rank = rank or Setting.default(8, "peft's default rank")
+    rank = rank or Setting.default(16 if inputs.method else 8, "the default rank")
     findings.record_count("lora.rank", rank)
     targets = find(*_TARGET_NAMES)
     read_targets(targets, default_targets, findings)

@@ -25,7 +25,7 @@ def _own(name: str) -> dict[str, Default]:
 
 def model_config_defaults(versions: Mapping[str, str]) -> dict[str, Setting]:
     """Return the defaults of ``ModelConfig``, which TRL's commands make adapters of."""
-    return default_layer({"lora_dropout": 0.05, "lora_r": 16}, f"default of {framework_with_version('trl', versions)}")
+    return default_layer({"lora_dropout": 0.05}, f"default of {framework_with_version('trl', versions)}")
 
 
 def argument_defaults(versions: Mapping[str, str]) -> dict[str, Any]:

@@ -320,10 +320,10 @@ def test_llamafactory_makes_only_what_trains_fp32(read: Read) -> None:
 @pytest.mark.parametrize(
     ("text", "flags", "length"),
     [
-        ("cutoff_len: int = field(\n  default=1024,", "", 1024),
+        ("cutoff_len: int = field(\n  default=1024,\nself.cutoff_len -= 1", "", 1024),
         ("cutoff_len: int = field(default=1024,", "--cutoff_len 64", 64),
         ("max_source_length: Optional[int] = field(default=512,\nmax_target_length: int = field(default=256,", "", 768),
-        ("max_source_length: int = 512\nmax_target_length: int = 256", "--max_source_length 4096", 4352),
+        ("    max_source_length: int = 512\n    max_target_length: int = 256", "--max_source_length 4096", 4352),
         ("x = 1", "", 2048),
     ],
 )
