@@ -96,6 +96,8 @@ _ALWAYS_READ = (b'file"', b"traceback(most", b"(localrank", b"py:in", b"py:,in",
 """Folded words of lines that tell the code and the rank of a failure."""
 _MAX_PLACES = 2 * _MAX_FRAMES
 """Lines of a block without a failure in which the tracebacks stand that a failure of the next block may have."""
+_BY_NUMBER = (b"code", b"exitstatus", b"nonzero", b"bysignal", b"onsignal", b"]error")
+"""Words of lines in which a number that is folded decides what they say."""
 _BAR = b"%|"
 _MAX_SILENT = 10_000
 _SILENT_LENGTH = range(24, 400)
@@ -188,8 +190,8 @@ class _Reader:
         for piece in line_pieces(raw):
             said |= self.take(log_line(number, piece, goes_on=goes_on, is_cut=len(piece) == MAX_LINE))
             goes_on = True
-        # of the numbers that are folded, only exit codes decide what a line says
-        if not said and len(folded) in _SILENT_LENGTH and b"code" not in folded and len(self._silent) < _MAX_SILENT:
+        says_by_number = any(word in folded for word in _BY_NUMBER)
+        if not (said or says_by_number) and len(folded) in _SILENT_LENGTH and len(self._silent) < _MAX_SILENT:
             self._silent.add(folded)
 
     def take(self, line: LogLine) -> bool:

@@ -39,15 +39,15 @@ class OutOfMemory:
     """``CUDA``, ``HIP``, ``XPU``, ``NPU``, ``MPS``; of another framework its name."""
     gpu: int | None
     """Index among the devices that the process sees."""
-    tried_bytes: int | None
+    tried_bytes: int | None = None
     """Size of the allocation that failed."""
-    total_bytes: int | None
+    total_bytes: int | None = None
     """Capacity of the GPU, or of the MIG device."""
-    free_bytes: int | None
+    free_bytes: int | None = None
     """Free as CUDA counts it."""
-    allocated_bytes: int | None
+    allocated_bytes: int | None = None
     """Held by tensors; with memory pools of CUDA graphs also what is unused there."""
-    unallocated_bytes: int | None
+    unallocated_bytes: int | None = None
     """Reserved by torch's allocator, but not allocated."""
     private_pool_bytes: int | None = None
     """Unused in memory pools of CUDA graphs, a part of ``allocated_bytes``; None: there are none, or unknown."""

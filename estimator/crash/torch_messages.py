@@ -117,7 +117,6 @@ def _async_message(text: str) -> OutOfMemory | None:
         tried_bytes=size_bytes(match[3]),
         total_bytes=size_bytes(match[4]),
         free_bytes=size_bytes(match[5]),
-        unallocated_bytes=None,
     )
 
 
@@ -131,9 +130,6 @@ def _mps_message(text: str) -> OutOfMemory | None:
         allocated_bytes=size_bytes(match[1]),
         allowed_bytes=size_bytes(match[3]),
         tried_bytes=size_bytes(match[4]),
-        total_bytes=None,
-        free_bytes=None,
-        unallocated_bytes=None,
     )
 
 

@@ -64,7 +64,6 @@ class Wording:
             total_bytes=known.get("total"),
             free_bytes=known.get("free"),
             allocated_bytes=known.get("allocated"),
-            unallocated_bytes=None,
         )
 
     def sentences(self, found: Mapping[str, str]) -> Iterator[str]:
@@ -210,14 +209,17 @@ WORDINGS: tuple[Wording, ...] = (
     ),
     Wording(
         kind="host",
-        source="Java",
-        pattern=r"java\.lang\.OutOfMemoryError",
-        says=("The heap of a Java process is full (Spark: spark.executor.memory, spark.driver.memory), not a GPU.",),
+        source="Java or Node",
+        pattern=r"java\.lang\.OutOfMemoryError|JavaScript heap out of memory",
+        says=(
+            "The heap of the process is full (Spark: spark.executor.memory, spark.driver.memory; Node: "
+            "--max-old-space-size), not a GPU.",
+        ),
     ),
     Wording(
         kind="host",
         source="Windows",
-        pattern=r"\[WinError 1455\]|[Pp]aging file is too small",
+        pattern=r"\[WinError (?:8|1455)\]|[Pp]aging file is too small",
         says=(
             "Windows has no space left in RAM and its paging file; GPU memory was not the cause.",
             "Make the paging file larger, or load with fewer DataLoader workers.",
@@ -247,7 +249,8 @@ WORDINGS: tuple[Wording, ...] = (
     Wording(  # concurrent.futures.process; datasets/arrow_dataset.py
         kind="host",
         source="worker process",
-        pattern=r"in the process pool was terminated abruptly|subprocesses has abruptly died",
+        pattern=r"in the process pool was terminated abruptly|subprocesses has abruptly died"
+        r"|workers, but all those workers died",
         sure=False,
         says=(
             "A worker process ended without a message: it crashed, or was killed, usually because CPU RAM ran out. GPU "
@@ -518,7 +521,7 @@ WORDINGS: tuple[Wording, ...] = (
         pattern=r"(?:(?:failed|unable) to allocate (?:CUDA|ROCm|Vulkan|Metal|SYCL|MUSA)\w{0,20} buffer(?: of size )?"
         r"|ggml_vulkan: Device memory allocation of size )(?P<tried>\d+)?"
         r"|ggml_\w{1,60}: (?:error: )?failed to allocate buffer"
-        r"|failed to allocate (?:buffer for kv cache|compute buffers|memory for the kv cache)"
+        r"|failed to allocate (?:buffer for kv cache|compute (?:pp )?buffers|memory for the kv cache)"
         r"|CUDA error 2 at \S{0,200}ggml\S{0,200}: out of memory|ggml.{0,200}CUDA error: out of memory",
         says=(_LLAMA_CPP,),
     ),
@@ -637,12 +640,19 @@ WORDINGS: tuple[Wording, ...] = (
             "End other programs, make the model or the batch smaller, or restart: the driver's memory fragments.",
         ),
     ),
+    Wording(
+        kind="gpu library",
+        source="TensorRT",
+        pattern=r"[Ss]kipping tactic .{0,200}insufficient memory|memory is insufficient to use tactic",
+        caught=True,
+        says=("The builder leaves out a kernel for which memory is missing, and takes another.",),
+    ),
     Wording(  # TensorRT: virtualMemoryBuffer.cpp, defaultAllocator.cpp, and its builder's warning
         kind="gpu library",
         source="TensorRT",
         pattern=r"\[TRT\].{0,200}(?:OutOfMemory|[Oo]ut of memory)|virtualMemoryBuffer\.cpp.{0,80}OutOfMemory"
         r"|Requested amount of GPU memory \((?P<tried>\d+) bytes\) could not be allocated"
-        r"|Insufficient GPU memory for KV cache",
+        r"|Insufficient GPU memory for KV cache|due to insufficient workspace",
         says=("Make the batch, the workspace (--memPoolSize) or the engine's longest shape smaller.",),
     ),
     Wording(  # bitsandbytes: csrc/ops.cuh, pythonInterface.cpp, CUDA_CHECK_RETURN
@@ -734,10 +744,10 @@ WORDINGS: tuple[Wording, ...] = (
     ),
     Wording(  # Intel GPUs: unified-runtime, Level Zero
         kind="gpu library",
-        source="oneAPI",
-        pattern=r"(?:UR_RESULT|ZE_RESULT|PI)_ERROR_OUT_OF_(?:DEVICE_MEMORY|RESOURCES)",
+        source="oneAPI or ROCm",
+        pattern=r"(?:UR_RESULT|ZE_RESULT|PI|HSA_STATUS)_ERROR_OUT_OF_(?:DEVICE_MEMORY|RESOURCES)",
         sure=False,
-        says=("The driver of the Intel GPU is out of resources, usually memory.", _SMALLER),
+        says=("The GPU's driver is out of resources, usually memory.", _SMALLER),
     ),
     # --- the killers of the host: the kernel, systemd, Kubernetes and batch systems
     Wording(  # linux: mm/oom_kill.c
@@ -763,7 +773,8 @@ WORDINGS: tuple[Wording, ...] = (
         r"|systemd-oomd(?:\[\d+\]: Killed| killed)|low memory! at or below SIG"
         r"|killed by the OOM killer|result 'oom-kill'|[Ee]xceed(?:ed|ing) (?:step |job )?memory limit"
         r"|PBS: job killed: v?mem |exceeds job hard limit \"?h_vmem"
-        r"|beyond (?:the )?'?(?:physical|virtual)'? memory limit|\bTERM_MEMLIMIT\b",
+        r"|beyond (?:the )?'?(?:physical|virtual)'? memory limit|\bTERM_MEMLIMIT\b|exceeded \d+% memory budget"
+        r"|killed by the cgroup out-of-memory|Replicas low on memory",
     ),
     Wording(  # Colab and Kaggle restart a notebook
         kind="killed",
@@ -775,28 +786,25 @@ WORDINGS: tuple[Wording, ...] = (
     Wording(  # a SIGKILL without its sender
         kind="killed",
         sure=False,
-        pattern=r"[Ee]xit(?:ed)? ?(?:with )?code(?: is)? {0,9}[:=]? {0,9}(?:-9|137)\b"
-        r"|return code {0,9}=? {0,9}(?:-9|137)\b|Signal 9 \(SIGKILL\)"
-        r"|(?:^|^\S{1,300} ?: \w{4,6} \d{1,9} ?: {1,9}\d{1,9} |\ds)"  # as shells say it, in the languages of glibc
+        pattern=r"(?:(?<![Ee]rror )code|exit status|non-zero (?:exit )?status(?: of)?|\bError)(?: is)?"
+        r" {0,9}[:=]? {0,9}(?:-9|137)\b|(?<!via Signals\.)SIGKILL\b|\b[Ss]ignal(?: 9\b|: [Kk]illed)|=9/KILL"
+        r"|(?:^|^\S{1,300} ?: \w{4,6} \d{1,9} ?: {1,9}\d{1,9} |\ds|\] )"  # as shells say it, in glibc's languages
         r"(?:Killed|已杀死|已砍掉|強制終了|Getötet|Processus arrêté|Terminado \(killed\)|Убито|Ucciso)"
-        r"(?: {2,}.*)?$|died with <Signals\.SIGKILL: 9>"
-        r"|DataLoader worker \(pid\(?s?\)? [\d, ]+\) (?:is killed by signal: Killed|exited unexpectedly)"
-        r"|A worker process managed by the executor was unexpectedly terminated|was killed by SIGKILL"
-        r"|signal: killed|Killed signal terminated program"
-        r"|status=9/KILL|exited on signal 9\b|with signal SIGKILL|process is killed by SIGKILL",
+        r"(?: {2,}.*)?$|^(?:zsh: |\[\d+\] [ \d+-]{0,20})killed |Killed signal terminated program"
+        r"|DataLoader worker \(pid\(?s?\)? [\d, ]+\) exited unexpectedly"
+        r"|A worker process managed by the executor was unexpectedly terminated",
     ),
     # --- CPU RAM
     Wording(
         kind="host",
         pattern=r"DefaultCPUAllocator: (?:can't allocate memory|not enough memory): you tried to allocate "
-        r"(?P<tried>\d{1,18}) bytes",
-    ),
-    Wording(
-        kind="host",
-        pattern=r"_ArrayMemoryError|^(?:numpy\.\S*)?MemoryError\b|\bstd::bad_alloc\b|Cannot allocate memory"
-        r"|[Ff]ailed to allocate CPU Memory|insufficient shared memory \(shm\)"
-        r"|cudaHostAlloc.{0,80}(?:fail|error|out of memory)|\bENOMEM\b",
-        figures=(r"Unable to allocate (?P<tried>\d+(?:\.\d+)? [KMGT]iB)",),
+        r"(?P<tried>\d{1,18}) bytes|_ArrayMemoryError|^(?:numpy\.\S*)?MemoryError\b|\bstd::bad_alloc\b"
+        r"|\bbad allocation\b|Cannot allocate memory|[Ff]ailed to allocate CPU Memory|bytes of host memory"
+        r"|insufficient shared memory \(shm\)|cudaHostAlloc.{0,80}(?:fail|error|out of memory)|\bENOMEM\b"
+        r"|[Ii]nsufficient system memory|instance type with more memory"  # of SageMaker
+        r"|cannot allocate vector of size|runtime: out of memory|^memory allocation of \d+ bytes failed",  # R, Go, Rust
+        figures=(r"Unable to allocate (?P<tried>\d+(?:\.\d+)? [KMGT]iB)", r"of size (?P<tried>[\d.]+ [KMG]b)\b"),
+        binary=True,
     ),
     # --- GPU memory that PyTorch or a library asked for, without figures
     Wording(  # aten/src/THC/THCGeneral.cpp, of PyTorch before 1.5
@@ -833,13 +841,14 @@ WORDINGS: tuple[Wording, ...] = (
         ),
         says=("The call is llama.cpp's, in {file}. " + _LLAMA_CPP,),
         pattern=r"(?:CUDA|HIP) (?:driver )?[Ee]rror: out of memory|cudaErrorMemoryAllocation|CUDA_ERROR_OUT_OF_MEMORY"
-        r"|(?:CUBLAS|CUDNN|CUSOLVER|CUSPARSE)_STATUS_ALLOC_FAILED|hipErrorOutOfMemory|HIP_ERROR_OutOfMemory"
-        r"|(?:Cuda|CUDA|Hip|HIP) failure(?: \d+)?:? '?out of memory|Failed to CUDA (?:calloc|host alloc)"
-        r"|(?:CUDA|HIP) runtime error.{0,80}: out of memory|cudaSuccess \(2 vs\. 0\) +out of memory"
-        r"|(?:cuda|hip)Malloc\w{0,10} (?:retry )?(?:failed|error):? out of memory|Insufficient VRAM"
+        r"|(?:CUBLAS|CUDNN|CUSOLVER|CUSPARSE)_STATUS_ALLOC_FAILED|CUFFT_ALLOC_FAILED|Error 2: out of memory"
+        r"|hipErrorOutOfMemory|HIP_ERROR_OutOfMemory|Failed to CUDA (?:calloc|host alloc)"
+        r"|(?:Cuda|CUDA|Hip|HIP) failure(?: \d+)?:? '?out of memory|cudaSuccess \(2 vs\. 0\) +out of memory"
+        r"|(?:CUDA|HIP) runtime error.{0,80}: out of memory"
+        r"|(?:cuda|hip)Malloc\w{0,10} (?:retry )?(?:failed|error):? out of memory|Out of memory on device\."
         r"|Memory not available to allocate buffer: (?P<tried>\d+)|cuMem\w{1,30} failed: out of memory"
-        r"|\[CUDA\] out of memory|CUDA ran out of memory"
-        r"|(?i:(?:not enough|insufficient|out of) (?:GPU|video|device|GPU video) memory)|GPU memory allocation failed"
+        r"|\[CUDA\] out of memory|CUDA ran out of memory|GPU memory allocation failed"
+        r"|(?i:(?:not enough|insufficient|out of) (?:(?:GPU|video|device|GPU video) memory|VRAM))"
         r"|bytes of device memory: out of memory"
         r"|(?:CUDA|cuda) failed with error(?: 2)? out of memory|CUDA: out of memory\s*$|Gpu API call\) out of memory"
         r"|OutOfMemoryError: ?(?:CUDA out of memory\.?)?\s*$|[A-Z]{2,4} out of memory\.?\s*$",
@@ -894,28 +903,28 @@ def fold(text: bytes) -> bytes:
 _ROOTS = {
     root.encode(): tuple(word.encode() for word in words.split())
     for root, words in {
-        "memory": "outof enoughtmemory enoughgpu enoughvideo memoryerror lowonmem memorypressure memorylimit "
-        "memory(shm memoryondevice memoryfor memoryprof memoryalloc enoughmemory systemmemory memorycapac memoryseg "
-        "insufficient",
+        "memory": "outof enoughmem enoughtmem enoughgpu enoughvid enoughdev memoryerror lowonmem memorypressure "
+        "memorylimit memory(shm memoryondevice memoryfor memoryprof memoryalloc systemmemory memorycapac memoryseg "
+        "memorybudget morememory hostmemory insufficient lowmemory!",
+        "vram": "outofvram enoughvram insufficientvram",
         "alloc": "oallocate beallocated tallocate allocating allocationo allocfailed badalloc cudahostalloc calloc "
-        "hostalloc cachingallocator memoryallocation allocationfailed",
+        "hostalloc cachingallocator memoryallocation allocationfa",
         "code": "exitcode returncode withcode",
+        "signal": "bysignal onsignal :signal",
+        "status": "exitstatus nonzero",
         "cu": "cublas cudnn cusolver cusparse executablebatch",
-        "": "enomem exhausted unexpectedly findanengine outofres dsttensoris maxseq objectstorefull "
-        "pagingfile buserror spaceleft dispatchedonthecpu allavailableram insufficientvram "
-        "insufficientspace swapspace hostmemory onhost allocationfailure offloadedtothedisk "
-        "buffersize: abruptly 1eb nvmapmem nvrmmem onresource:memory lowmemory! memlimit hvmem el0004 "
-        "devicesideassert illegalmemory launchfailure 已杀死 已砍掉 強制終了 getötet processusarrêté "
+        "": "enomem exhausted unexpectedly findanengine outofres dsttensoris maxseq objectstorefull pagingfile "
+        "winerror ]error buserror spaceleft dispatchedonthecpu allavailableram insufficientspace swapspace "
+        "onhost workersdied offloadedtothedisk buffersize: abruptly 1eb nvmapmem nvrmmem onresource:memory memlimit "
+        "hvmem el0004 devicesideassert illegalmemory launchfailure 已杀死 已砍掉 強制終了 getötet processusarrêté "
         "terminado(killed) Убито ucciso",
     }.items()
 }
 """Folded words of which every line that the table knows contains one, by the part that they share."""
 _WEAK = (b"kill", b"oom")
 """Folded words of the other lines: parts of others, such as of skill and room, so that the line itself is looked at."""
-_KILLED = re.compile(rb"\b(?:OOM|oom)|\bKilled\b|SIGKILL|signal: killed|9/KILL|job killed|killed as a result")
-_AFTERWARDS = tuple(
-    word.encode() for word in ["oom", "retry", "skipp", "failed,trying", "copyinputsof", "ignoringthischoice"]
-)
+_KILLED = re.compile(rb"\b(?:OOM|oom)|\bKilled\b|SIGKILL|9/KILL|(?:: |job |\] .{0,22})killed\b|killed (?:by|as)\b")
+_AFTERWARDS = tuple(b"oom retry skipp failed,trying copyinputsof ignoringthischoice".split())
 """Folded words of which every line of ``CAUGHT`` contains one that says nothing else of memory."""
 
 
