@@ -279,7 +279,12 @@ def _is_round(vocabulary: int) -> bool:
 
 
 def _history_findings(failure: Failure, snapshot: MemorySnapshot | None) -> Iterator[str]:
-    if failure.steps is not None and failure.steps >= 3:
+    if failure.phase == "evaluation":
+        yield (
+            "It ran out in evaluation, which keeps the predictions of all batches on the GPU unless the program moves "
+            "them (Trainer: eval_accumulation_steps, preprocess_logits_for_metrics). Its batch size is set apart too."
+        )
+    elif failure.steps is not None and failure.steps >= 3:
         yield (
             f"{failure.steps:,} steps succeeded before: a later batch was longer or larger, something rare ran "
             "(evaluation, saving, generation), or memory grows from step to step."

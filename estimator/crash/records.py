@@ -235,36 +235,31 @@ def _order(failure: Failure) -> tuple[bool, bool, int]:
 _TORCH_FILES = ("/torch/", "torch/_", "<frozen", "/importlib/", "/runpy.py", "/threading.py", "/contextlib.py")
 _RULES: tuple[tuple[PhaseName, tuple[str, ...], tuple[str, ...]], ...] = (
     # (phase, ends or parts of the file, functions; empty: any). The first rule with a frame decides.
-    ("optimizer step", ("torch/optim/", "bitsandbytes/optim/", "deepspeed/ops/", "apex/optimizers/"), ()),
     (
         "optimizer step",
-        ("accelerate/optimizer.py", "torch/amp/grad_scaler.py", "runtime/zero/"),
+        ("torch/optim/", "bitsandbytes/optim/", "deepspeed/ops/", "apex/optimizers/", "clip_grad.py"),
+        (),
+    ),
+    (
+        "optimizer step",
+        ("accelerate/optimizer.py", "amp/grad_scaler.py", "runtime/zero/"),
         ("step", "_take_model_step"),
     ),
-    ("optimizer step", ("torch/nn/utils/clip_grad.py",), ()),
     ("backward", ("torch/autograd/graph.py",), ("_engine_run_backward",)),
-    ("backward", ("torch/autograd/__init__.py", "torch/_tensor.py"), ("backward", "grad")),
+    ("backward", ("torch/autograd/", "torch/_tensor.py", "deepspeed/runtime/", "accelerator.py"), ("backward", "grad")),
     ("backward", ("torch/utils/checkpoint.py",), ("backward", "unpack_hook", "recompute_fn")),
-    ("backward", ("deepspeed/runtime/", "accelerate/accelerator.py"), ("backward",)),
     ("generation", ("transformers/generation/", "/vllm/", "vllm_client"), ()),
     ("saving", ("transformers/modeling_utils.py", "trainer.py"), ("save_pretrained", "_save_checkpoint", "save_model")),
     ("saving", ("torch/distributed/checkpoint/", "state_dict.py"), ("save", "async_save", "get_state_dict")),
     ("loading", ("transformers/modeling_utils.py", "/auto_factory.py"), ("from_pretrained", "_load_pretrained_model")),
-    (
-        "loading",
-        ("torch/nn/modules/module.py",),
-        ("to", "cuda", "_apply", "to_empty", "half", "bfloat16", "load_state_dict"),
-    ),
-    (
-        "loading",
-        ("fully_sharded_data_parallel.py", "_fully_shard.py", "fsdp/_init_utils.py"),
-        ("__init__", "fully_shard"),
-    ),
+    ("loading", ("nn/modules/module.py",), ("to", "cuda", "_apply", "to_empty", "half", "bfloat16", "load_state_dict")),
+    ("loading", ("sharded_data_parallel.py", "_fully_shard.py", "fsdp/_init_utils.py"), ("__init__", "fully_shard")),
     ("loading", ("torch/nn/parallel/distributed.py", "deepspeed/__init__.py"), ("__init__", "initialize")),
     ("loading", ("torch/serialization.py", "safetensors/torch.py"), ("load", "load_file", "_load")),
+    ("evaluation", (), ("evaluation_loop", "prediction_step", "evaluate", "validate", "validation_step", "predict")),
     ("forward", ("torch/nn/modules/module.py",), ("_call_impl", "_wrapped_call_impl", "__call__")),
     ("forward", ("torch/nn/functional.py", "loss/loss_utils.py"), ()),
-    ("forward", (), ("forward", "training_step", "compute_loss", "evaluation_loop", "prediction_step")),
+    ("forward", (), ("forward", "training_step", "compute_loss")),
 )
 
 

@@ -140,6 +140,12 @@ def test_other_failures(kind: str, sure: bool, words: str) -> None:
     assert words in said(failed)
 
 
+def test_evaluation_keeps_its_predictions() -> None:
+    text = said(replace(failure("evaluation"), steps=56))
+    assert "eval_accumulation_steps" in text
+    assert "steps succeeded" not in text
+
+
 def test_steps_before_it_rule_out_the_first_step() -> None:
     assert "40 steps succeeded before" in said(replace(failure(), steps=40))
     assert "gone well" not in said(replace(failure(), steps=1))

@@ -72,6 +72,11 @@ def test_only_the_bar_of_a_training_loop_counts_steps(bar: str, steps: int | Non
             ('transformers/generation/utils.py", line 3, in generate', 'modeling_llama.py", line 9, in forward'),
             "generation",
         ),
+        (
+            ('transformers/trainer.py", line 1, in evaluation_loop', 'trainer_pt_utils.py", line 9, in forward'),
+            "evaluation",
+        ),
+        (('torch/nn/parallel/distributed.py", line 1, in __init__',), "loading"),
         (('/home/u/tool.py", line 1, in main',), None),
     ],
 )
