@@ -96,7 +96,7 @@ _ALWAYS_READ = (b'file"', b"traceback(most", b"(localrank", b"py:in", b"py:,in",
 """Folded words of lines that tell the code and the rank of a failure."""
 _MAX_PLACES = 2 * _MAX_FRAMES
 """Lines of a block without a failure in which the tracebacks stand that a failure of the next block may have."""
-_BY_NUMBER = (b"code", b"exitstatus", b"nonzero", b"bysignal", b"onsignal", b"]error")
+_BY_NUMBER = (b"code", b"exitstatus", b"nonzero", b"bysignal", b"onsignal", b"tosignal", b"]error")
 """Words of lines in which a number that is folded decides what they say."""
 _BAR = b"%|"
 _MAX_SILENT = 10_000
@@ -355,14 +355,8 @@ class _Reader:
         if unknown and sum(each.kind == wording.kind for each in self.failures) >= _MAX_UNKNOWN:
             self.unkept += 1
             return
-        key = (
-            rank,
-            wording.kind,
-            wording.source,
-            wording.sure,
-            failure.tried_host_bytes,
-            unknown and line.text[:_MAX_TEXT],
-        )
+        of_wording = wording.kind, wording.source, wording.sure
+        key = rank, of_wording, failure.tried_host_bytes, unknown and line.text[:_MAX_TEXT]
         index = self._keep(stream, failure, key)
         if index is not None and wording.figures:
             stream.figures = index, line.number, wording, found

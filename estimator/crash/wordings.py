@@ -801,8 +801,8 @@ WORDINGS: tuple[Wording, ...] = (
         r"(?P<tried>\d{1,18}) bytes|_ArrayMemoryError|^(?:numpy\.\S*)?MemoryError\b|\bstd::bad_alloc\b"
         r"|\bbad allocation\b|Cannot allocate memory|[Ff]ailed to allocate CPU Memory|bytes of host memory"
         r"|insufficient shared memory \(shm\)|cudaHostAlloc.{0,80}(?:fail|error|out of memory)|\bENOMEM\b"
-        r"|[Ii]nsufficient system memory|instance type with more memory"  # of SageMaker
-        r"|cannot allocate vector of size|runtime: out of memory|^memory allocation of \d+ bytes failed",  # R, Go, Rust
+        r"|[Ii]nsufficient system memory|fatal *: Memory allocation failure|instance type with more memory"
+        r"|cannot allocate vector of size|(?:runtime|LLVM ERROR): out of memory|^memory allocation of \d+ bytes failed",
         figures=(r"Unable to allocate (?P<tried>\d+(?:\.\d+)? [KMGT]iB)", r"of size (?P<tried>[\d.]+ [KMG]b)\b"),
         binary=True,
     ),
@@ -847,7 +847,7 @@ WORDINGS: tuple[Wording, ...] = (
         r"|(?:CUDA|HIP) runtime error.{0,80}: out of memory"
         r"|(?:cuda|hip)Malloc\w{0,10} (?:retry )?(?:failed|error):? out of memory|Out of memory on device\."
         r"|Memory not available to allocate buffer: (?P<tried>\d+)|cuMem\w{1,30} failed: out of memory"
-        r"|\[CUDA\] out of memory|CUDA ran out of memory|GPU memory allocation failed"
+        r"|\[CUDA\]:? out of memory|CUDA ran out of memory|GPU memory allocation failed"
         r"|(?i:(?:not enough|insufficient|out of) (?:(?:GPU|video|device|GPU video) memory|VRAM))"
         r"|bytes of device memory: out of memory"
         r"|(?:CUDA|cuda) failed with error(?: 2)? out of memory|CUDA: out of memory\s*$|Gpu API call\) out of memory"
@@ -878,13 +878,13 @@ WORDINGS: tuple[Wording, ...] = (
     ),
 )
 
-CAUGHT = re.compile(
-    # fairseq/trainer.py; lightning/pytorch/tuner/batch_size_scaling.py; detectron2/utils/memory.py; ComfyUI
+CAUGHT = re.compile(  # fairseq, Lightning's batch size finder, detectron2, ComfyUI, ultralytics, OpenNMT
     r"(?i:attempting to recover from OOM|batch size \d+ failed, trying batch size|retrying (?:with )?batch"
-    r"|ignoring this choice"
-    r"|attempting to copy inputs of .{0,200} due to CUDA OOM|skipp\w{1,9} (?:\w{1,20} ){0,2}batch"
-    r"|(?:\boom\b|out ?of ?memory).{0,120}(?:(?<!please )(?<!to )(?<!and )\bretry|\bskipp|\brecover|using cpu"
-    r"|falling back|trying again|(?<!try )(?<!consider )(?<!by )reducing (?:the )?batch|halving)"
+    r"|ignoring this choice|attempting to copy inputs of .{0,200} due to CUDA OOM|finished batch size finder"
+    r"|(?<!try )(?<!consider )(?<!by )(?<!please )(?:decreas|reduc|halv)(?:ing|ed) (?:the |micro[ -]?)?batch[ -_]size "
+    r"(?:from|to)\b|skipp\w{1,9} (?:\w{1,20} ){0,2}batch|(?:\boom\b|out ?of ?memory).{0,120}"
+    r"(?:(?<!please )(?<!to )(?<!and )\bretry|(?<!before )\bretrying|\bskipp|\brecover|batch removed|continuing|halving"
+    r"|using cpu|falling back|trying again|(?<!try )(?<!consider )(?<!by )reducing (?:the )?batch)"
     r"|(?:\bretry(?! failed)\w{0,9}|\bskipp\w{1,9}|\brecover\w{0,9}) .{0,60}(?:\boom\b|out of memory))"
 )
 """A line that says the program caught the failure and goes on."""
@@ -910,7 +910,7 @@ _ROOTS = {
         "alloc": "oallocate beallocated tallocate allocating allocationo allocfailed badalloc cudahostalloc calloc "
         "hostalloc cachingallocator memoryallocation allocationfa",
         "code": "exitcode returncode withcode",
-        "signal": "bysignal onsignal :signal",
+        "signal": "bysignal onsignal tosignal :signal",
         "status": "exitstatus nonzero",
         "cu": "cublas cudnn cusolver cusparse executablebatch",
         "": "enomem exhausted unexpectedly findanengine outofres dsttensoris maxseq objectstorefull pagingfile "
@@ -924,7 +924,7 @@ _ROOTS = {
 _WEAK = (b"kill", b"oom")
 """Folded words of the other lines: parts of others, such as of skill and room, so that the line itself is looked at."""
 _KILLED = re.compile(rb"\b(?:OOM|oom)|\bKilled\b|SIGKILL|9/KILL|(?:: |job |\] .{0,22})killed\b|killed (?:by|as)\b")
-_AFTERWARDS = tuple(b"oom retry skipp failed,trying copyinputsof ignoringthischoice".split())
+_AFTERWARDS = tuple(b"oom retry skipp failed,trying copyinputsof ignoringthischoice batchsize".split())
 """Folded words of which every line of ``CAUGHT`` contains one that says nothing else of memory."""
 
 

@@ -184,6 +184,9 @@ EXAMPLES = (
     ("Worker tcp://127.0.0.1:42123 (pid=1234) exceeded 95% memory budget. Restarting...", "killed", None, True, "CPU RAM"),
     ("KilledWorker: Attempted to run task train on 4 different workers, but all those workers died while running it.", "host", "worker process", False, "dmesg"),
     ("FATAL ERROR: Reached heap limit Allocation failed - JavaScript heap out of memory", "host", "Java or Node", True, "--max-old-space-size"),
+    ("ptxas fatal   : Memory allocation failure", "host", None, True, "CPU RAM ran out"),
+    ("nvcc error   : 'cicc' died due to signal 9", "killed", None, False, "SIGKILL"),
+    ("RuntimeError: Triton Error [CUDA]: out of memory", "gpu library", None, True, "no figures"),
     ("Error: cannot allocate vector of size 3.2 Gb", "host", None, True, "of 3.20 GiB"),
     ("memory allocation of 8589934592 bytes failed", "host", None, True, "CPU RAM ran out"),
     ("OSError: [WinError 8] Not enough memory resources are available to process this command", "host", "Windows", True, "paging file"),
@@ -315,6 +318,9 @@ MESSAGE = (
         "skipping this batch",
         "Retrying with batch size 4",
         "Ignoring this choice.",
+        "CUDA out of memory with batch=16. Reducing to batch=8 and retrying (1/3).",
+        "Step 100, cuda OOM - batch removed",
+        "Decreasing batch size to: 4.",
     ],
 )
 def test_a_failure_that_the_program_caught(line: str) -> None:
