@@ -187,9 +187,12 @@ class _Reader:
 
     def _take_raw(self, number: int, raw: bytes, folded: bytes, *, goes_on: bool) -> None:
         said = False
-        for piece in line_pieces(raw):
-            said |= self.take(log_line(number, piece, goes_on=goes_on, is_cut=len(piece) == MAX_LINE))
-            goes_on = True
+        # a logger's JSON has a whole traceback in one field
+        for line in raw.replace(b'\\"', b'"').split(b"\\n") if b"\\n  File" in raw else (raw,):
+            for piece in line_pieces(line):
+                said |= self.take(log_line(number, piece, goes_on=goes_on, is_cut=len(piece) == MAX_LINE))
+                goes_on = True
+            goes_on = False
         says_by_number = any(word in folded for word in _BY_NUMBER)
         if not (said or says_by_number) and len(folded) in _SILENT_LENGTH and len(self._silent) < _MAX_SILENT:
             self._silent.add(folded)

@@ -397,6 +397,12 @@ def test_lines_of_dockers_json_file() -> None:
     assert (failure.line, str(failure.place), failure.code) == (4, "app/train.py:88 forward", "y = f(x)")
 
 
+def test_a_traceback_in_a_field_of_json() -> None:
+    trace = f'Traceback (most recent call last):\n  File "/app/train.py", line 77, in step\n    x()\nOutOfMemoryError: {MESSAGE}'
+    (failure,) = read(json.dumps({"level": "ERROR", "exc_info": trace})).failures
+    assert str(failure.place) == "app/train.py:77 step"
+
+
 def test_advice_to_reduce_the_batch_is_no_sign_that_the_program_went_on() -> None:
     for line in (MESSAGE + " Try reducing the batch size", "CUDA ran out of memory! Please retry with a smaller batch"):
         (failure,) = read(line).failures
