@@ -70,8 +70,8 @@ class Afterwards:
         """Bytes allocated after the latest step."""
         self._fills = False
         """The optimizer made more state in its step, such as the history of LBFGS."""
-        self._grows = False
-        """More is allocated before a step than after the one before it: each step leaves something behind."""
+        self._grows = 0
+        """Steps before which more is allocated than after the one before: they leave something behind."""
         self._own_epochs = 0
         """Epochs of data loaders with a generator of their own."""
         self._step_marks: list[int] = []
@@ -106,14 +106,17 @@ class Afterwards:
     def is_over(self) -> bool:
         """True if nothing more is to be seen, or it takes too long."""
         events = len(self._gpus.history.events)
-        may_go_on = not self._grows and (events < _CHEAP_EVENTS or self._fills) and len(self._epoch_marks) < _EPOCHS
+        may_go_on = (
+            self._grows < _EPOCHS and (events < _CHEAP_EVENTS or self._fills) and len(self._epoch_marks) < _EPOCHS
+        )
         return self.has_begun and (events > self._most_events or (self._left <= 0 and not may_go_on))
 
     def note_before_step(self) -> None:
         """Note that an optimizer is about to step."""
         before = self._allocated()
         same_epoch = self._interrupted_at != self._steps
-        self._grows = same_epoch and self._level is not None and before > self._level + _GROWS
+        grows = same_epoch and self._level is not None and before > self._level + _GROWS
+        self._grows += grows
         self._level = before
 
     def _allocated(self) -> int:

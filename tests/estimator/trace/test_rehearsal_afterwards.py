@@ -86,8 +86,7 @@ for epoch in range(3):
     assert found.budget.not_counted == "This figure does not include saving."
 
 
-def test_an_optimizer_that_the_program_replaces_is_gone_with_its_states(program) -> None:
-    text = """
+REPLACED = """
 import sys, torch
 dev = sys.argv[1]
 net = torch.nn.Sequential(*[torch.nn.Linear(512, 512) for _ in range(6)]).to(dev).requires_grad_(False)
@@ -99,6 +98,23 @@ for stage in (2, 4, 6):
         net(torch.randn(64, 512, device=dev)).square().mean().backward()
         optimizer.step()
 """
+COPIES = """
+import sys, torch
+dev = sys.argv[1]
+net = torch.nn.Linear(1024, 1024).to(dev)
+optimizer, copies = torch.optim.SGD(net.parameters(), 0.1), []
+for epoch in range(4):
+    for step in range(5):
+        optimizer.zero_grad()
+        net(torch.randn(64, 1024, device=dev)).square().mean().backward()
+        optimizer.step()
+    copies.append(torch.cat([each.detach().flatten() for each in net.parameters()]))
+"""
+
+
+@pytest.mark.parametrize("text", [REPLACED, COPIES])
+def test_what_comes_after_some_steps_is_seen(program, text: str) -> None:
+    """An optimizer that the program replaces is gone with its states; what it copies after each epoch stays."""
     name = program(text)
     found = rehearse([sys.executable, name, "cuda"])
     assert found.allocated_bytes - found.workspace_bytes == pytest.approx(real_peak(name), rel=0.01)
