@@ -419,10 +419,11 @@ class _Reader:
             code=code,
             steps=self._steps if stream.steps is None else stream.steps,
         )
-        before = self.failures[stream.latest] if stream.latest is not None else None
-        if before and before.kind == "not understood" and failure.line <= before.line + _MOST_TALK:
-            index = stream.latest  # what was not understood spoke of this
-            self.failures[index] = kept
+        index = -1 if stream.latest is None else stream.latest
+        before = self.failures[index] if index >= 0 else None
+        is_of_it = before and before.kind == "not understood" and failure.line <= before.line + _MOST_TALK
+        if is_of_it and failure.sure:
+            self.failures[index] = kept  # what was not understood spoke of this
         else:
             index = len(self.failures)
             self.failures.append(kept)

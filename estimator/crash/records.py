@@ -83,9 +83,10 @@ class OutOfMemory:
     @property
     def unattributed_bytes(self) -> int | None:
         """Bytes in use that the allocator does not hold, where the message does not say whose they are."""
-        if self.process_bytes is not None or None in (self.total_bytes, self.free_bytes, self.reserved_bytes):
+        total, free, reserved = self.total_bytes, self.free_bytes, self.reserved_bytes
+        if self.process_bytes is not None or total is None or free is None or reserved is None:
             return None
-        return self.total_bytes - self.free_bytes - self.reserved_bytes
+        return total - free - reserved
 
     def to_json(self) -> dict[str, Any]:
         """Return the figures for ``--json``; null for unknown."""

@@ -276,9 +276,14 @@ def test_an_unknown_wording_is_never_denied(word: str) -> None:
 def test_what_is_understood_comes_first_and_what_is_survived_last() -> None:
     text = "note: out of memory\n{}\nRuntimeError: CUDA error: out of memory\nexits with return code = -9"
     log = read(text.format("Unable to find a valid cuDNN algorithm"))
-    assert log.cause is log.failures[1]
+    assert log.cause is log.failures[2]
     assert log.cause.kind == "gpu library"
     assert log.cause.source is None
+
+
+def test_what_was_not_understood_stays_beside_what_is_only_possible() -> None:
+    log = read("RuntimeError: MAGMA: out of memory\nexits with return code = -9")
+    assert [each.kind for each in log.failures] == ["not understood", "killed"]
 
 
 def test_the_source_that_a_traceback_quotes_is_no_message() -> None:
