@@ -96,7 +96,7 @@ _ALWAYS_READ = (b'file"', b"traceback(most", b"(localrank", b"py:in", b"py:,in",
 """Folded words of lines that tell the code and the rank of a failure."""
 _MAX_PLACES = 2 * _MAX_FRAMES
 """Lines of a block without a failure in which the tracebacks stand that a failure of the next block may have."""
-_BY_NUMBER = (b"code", b"exitstatus", b"nonzero", b"bysignal", b"onsignal", b"tosignal", b"]error")
+_BY_NUMBER = (b"code", b"exitstatus", b"nonzero", b"bysignal", b"onsignal", b"tosignal", b"]error", b"[errno]")
 """Words of lines in which a number that is folded decides what they say."""
 _BAR = b"%|"
 _MAX_SILENT = 10_000

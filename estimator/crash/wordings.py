@@ -802,6 +802,7 @@ WORDINGS: tuple[Wording, ...] = (
         r"|\bbad allocation\b|Cannot allocate memory|[Ff]ailed to allocate CPU Memory|bytes of host memory"
         r"|insufficient shared memory \(shm\)|cudaHostAlloc.{0,80}(?:fail|error|out of memory)|\bENOMEM\b"
         r"|[Ii]nsufficient system memory|fatal *: Memory allocation failure|instance type with more memory"
+        r"|\[Errno 12\]|无法分配内存|Не удалось выделить память|allouer de la mémoire|メモリを確保できません"
         r"|cannot allocate vector of size|(?:runtime|LLVM ERROR): out of memory|^memory allocation of \d+ bytes failed",
         figures=(r"Unable to allocate (?P<tried>\d+(?:\.\d+)? [KMGT]iB)", r"of size (?P<tried>[\d.]+ [KMG]b)\b"),
         binary=True,
@@ -849,7 +850,7 @@ WORDINGS: tuple[Wording, ...] = (
         r"|Memory not available to allocate buffer: (?P<tried>\d+)|cuMem\w{1,30} failed: out of memory"
         r"|\[CUDA\]:? out of memory|CUDA ran out of memory|GPU memory allocation failed"
         r"|(?i:(?:not enough|insufficient|out of) (?:(?:GPU|video|device|GPU video) memory|VRAM))"
-        r"|bytes of device memory: out of memory"
+        r"|bytes of device memory: out of memory|(?:显存|显卡内存|GPU ?内存)不足"
         r"|(?:CUDA|cuda) failed with error(?: 2)? out of memory|CUDA: out of memory\s*$|Gpu API call\) out of memory"
         r"|OutOfMemoryError: ?(?:CUDA out of memory\.?)?\s*$|[A-Z]{2,4} out of memory\.?\s*$",
     ),
@@ -874,7 +875,7 @@ WORDINGS: tuple[Wording, ...] = (
         sure=False,
         pattern=r"(?i:out[ _-]?of[ _-]?(?:\w{1,20}[ _-])?memory|OutOf\w{0,20}Memory|RESOURCE[ _]?EXHAUSTED"
         r"|(?:failed|unable) to allocate|(?:can ?not|could not) allocate|memory allocation (?:fail|error)"
-        r"|insufficient (?:\w{1,20} )?memory)|\bOOM\b",
+        r"|insufficient (?:\w{1,20} )?memory)|\bOOM\b|内存不足",
     ),
 )
 
@@ -917,7 +918,7 @@ _ROOTS = {
         "winerror ]error buserror spaceleft dispatchedonthecpu allavailableram insufficientspace swapspace "
         "onhost workersdied offloadedtothedisk buffersize: abruptly 1eb nvmapmem nvrmmem onresource:memory memlimit "
         "hvmem el0004 devicesideassert illegalmemory launchfailure 已杀死 已砍掉 強制終了 getötet processusarrêté "
-        "terminado(killed) Убито ucciso",
+        "terminado(killed) Убито ucciso [errno] 无法分配内存 存不足 выделитьпамять allouerdelam メモリを確保できません",
     }.items()
 }
 """Folded words of which every line that the table knows contains one, by the part that they share."""
