@@ -253,8 +253,8 @@ def _settings(tree: ast.Module, reader: Reader) -> ScriptSettings:
         layers.written.pop("model_name_or_path", None)
         layers.assigned.pop("model_name_or_path", None)
     imported = [*imported_names(tree)]
-    if trained.certain and not any("prepare_model" in name for _, name in imported):
-        infer_no_preparation(model, notes, layers)
+    if trained.certain:
+        infer_no_preparation(tree, model, notes, layers)
     known = {name for root, name in imported if root in _TRAINERS}
     known = {name for name in known if TRAINING_CONFIG.fullmatch(name) or method_of_class(name)}
     trainers = [name for root, name in imported if root == "trl" and name.endswith("Trainer")]

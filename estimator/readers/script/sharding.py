@@ -123,6 +123,8 @@ def _initialize_deepspeed(call: Call) -> Any:
     if not trains and isinstance(table, dict) and not table.get("optimizer"):
         return (model, UNKNOWN, UNKNOWN, UNKNOWN)  # it only runs, as a reference model does
     call.notes.given.append(_put_on_gpu(model))
+    if model is UNKNOWN:
+        call.doubt("the model that deepspeed.initialize(...) trains is not known.", key="model.id")
     size = table.get("train_micro_batch_size_per_gpu") if isinstance(table, dict) else None
     for setting in call.settings("config", "config_params").values():
         if "training_data" in call.kwargs and isinstance(size, int):  # DeepSpeed makes the loader itself

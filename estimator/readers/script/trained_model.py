@@ -141,8 +141,11 @@ def read_model(model: Model, notes: Notes, layers: Layers, *, certain: bool) -> 
     return set() if typed is not None else {*_DTYPES}
 
 
-def infer_no_preparation(model: Model | None, notes: Notes, layers: Layers) -> None:
+def infer_no_preparation(tree: ast.Module, model: Model | None, notes: Notes, layers: Layers) -> None:
     """Note that nothing casts what is not quantized to fp32: the script does not, and only TRL's trainers do."""
+    names = (getattr(node, "name", getattr(node, "id", getattr(node, "attr", ""))) for node in ast.walk(tree))
+    if any(str(name).startswith("prepare_model_for") for name in names):
+        return
     is_plain = bool(notes.trainers) and {trainer.name for trainer in notes.trainers} <= PLAIN_TRAINERS
     if is_plain and model is not None and model.has_adapters and not model.changed_unseen:
         origin = f"{model.where}: the script does not call prepare_model_for_kbit_training"

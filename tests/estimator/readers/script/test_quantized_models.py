@@ -30,7 +30,12 @@ def lora_of(folder: Path, prepare: str) -> Lora:
 
 @pytest.mark.parametrize(
     ("prepare", "prepared"),
-    [("model = prepare_model_for_kbit_training(model)", True), ("", False), ("mine.change(model)", None)],
+    [
+        ("model = prepare_model_for_kbit_training(model)", True),
+        ("", False),
+        ("mine.change(model)", None),
+        ("def prepare_model_for_kbit_training(model):\n    return model", None),
+    ],
 )
 def test_preparation_and_dropout_are_read(tmp_path: Path, prepare: str, prepared: bool | None) -> None:
     lora = lora_of(tmp_path, prepare)

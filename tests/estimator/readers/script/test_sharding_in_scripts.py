@@ -80,6 +80,8 @@ def test_deepspeed_in_an_own_loop(tmp_path: Path) -> None:
     assert values(reading, "strategy", "cpu_offload") == ("zero2", "optimizer")
     assert reading.value("training.precision") == "bf16-mixed"
     assert ("weights", "either") in unsure(read(tmp_path, lines.replace("C)", "choose())")))
+    unknown = read(tmp_path, lines.replace("C)", f"{config})").replace("model=model", "model=choose()"))
+    assert any("the model that deepspeed.initialize(...) trains is not known" in each for each in unknown.warnings)
 
 
 @pytest.mark.parametrize(
