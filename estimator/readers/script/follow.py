@@ -186,11 +186,14 @@ class Reader:
         if isinstance(target, ast.Name):
             scope.assign(target.id, value)
         elif isinstance(target, ast.Tuple | ast.List):
-            items = self.iterate(value)
-            known = items if items is not None and len(items) == len(target.elts) else [UNKNOWN] * len(target.elts)
-            for each, item in zip(target.elts, known, strict=True):
-                inner = each.value if isinstance(each, ast.Starred) else each
-                self.assign(inner, item if inner is each else UNKNOWN, scope)
+            items, names = self.iterate(value), target.elts
+            at = next((number for number, each in enumerate(names) if isinstance(each, ast.Starred)), len(names))
+            if items is not None and at < len(names) <= len(items) + 1:  # first, *others = three
+                end = len(items) - (len(names) - at - 1)
+                items = [*items[:at], items[at:end], *items[end:]]
+            known = items if items is not None and len(items) == len(names) else [UNKNOWN] * len(names)
+            for each, item in zip(names, known, strict=True):
+                self.assign(each.value if isinstance(each, ast.Starred) else each, item, scope)
         elif isinstance(target, ast.Attribute | ast.Subscript):
             if ast.unparse(target) in (self._may_return[-1] or ()):
                 value = UNKNOWN
@@ -542,7 +545,7 @@ class Reader:
             return builtin(call) if builtin is not None else self.library(call)
         if isinstance(function, Attribute):
             call.receiver, call.path = function.receiver, function.name
-            if isinstance(function.receiver, Thing):
+            if isinstance(function.receiver, Thing) and call.name != "backward":  # an accelerator's, an engine's
                 return function.receiver.method(call)
             is_data = isinstance(function.receiver, (*PLAIN, list, tuple, dict))
             return self._method(function.receiver, call) if is_data else self.library(call)

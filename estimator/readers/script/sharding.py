@@ -36,12 +36,10 @@ class AcceleratorObject(Thing):
         return self._known.get(name, Attribute(self, name))
 
     def method(self, call: Call) -> Any:
-        """Follow ``prepare``, which returns what it is given, and ``backward``."""
+        """Follow ``prepare``, which returns what it is given."""
         if call.name in ("prepare", "prepare_model"):
             call.notes.given += [_put_on_gpu(value) for value in call.args]
             return call.args[0] if len(call.args) == 1 else tuple(call.args)
-        if call.name == "backward":
-            backward(call)
         return call.value(0, default=UNKNOWN) if call.name in ("unwrap_model", "free_memory") else UNKNOWN
 
 

@@ -31,3 +31,15 @@ def test_the_job_of_a_script(tmp_path: Path, change: dict[str, str], kept: Any) 
     (tmp_path / "train.py").write_text(text)
     reading = read_launch(shlex.split("python train.py"), environ={}, cwd=tmp_path, versions={})
     assert reading.value("training.keep_outputs") is kept
+
+
+def test_a_loop_of_deepspeed_s_engine_is_a_loop_too(tmp_path: Path) -> None:
+    engine = "engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config='ds.json')"
+    (tmp_path / "train.py").write_text(
+        "import deepspeed\nfrom transformers import AutoModelForCausalLM\n"
+        f"model = AutoModelForCausalLM.from_pretrained('gpt2')\n{engine}\n"
+        "for batch in loader:\n    out = engine(**batch)\n    engine.backward(out.loss)\n    engine.step()\n"
+    )
+    (tmp_path / "ds.json").write_text('{"train_micro_batch_size_per_gpu": 1}')
+    reading = read_launch(["deepspeed", "--num_gpus", "1", "train.py"], environ={}, cwd=tmp_path)
+    assert reading.value("training.keep_outputs") is True
