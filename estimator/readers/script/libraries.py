@@ -72,7 +72,7 @@ def call_library(call: Call) -> Any:
         _note_old(call)
     if not ("." in call.path and root not in ("trl", "transformers", "unsloth") and method_of_class(call.name)):
         notes.called.add(call.name)
-    if root in notes.own_modules:
+    if root in notes.own_modules and call.name not in _PARSERS:
         return load_own_class(call) if call.name == "from_pretrained" and is_model_class(call.owner) else _unknown(call)
     handler = (_CALLS.get(call.path) if call.receiver is None else None) or _CALLS.get(f"*.{call.name}")
     return handler(call) if handler is not None else _by_pattern(call) if call.receiver is None else _unknown(call)

@@ -21,7 +21,7 @@ SIZE_ARGUMENTS = ("per_device_train_batch_size", "max_length")
 _OTHER_MODELS = {"reference": "ref_model", "teacher": "teacher_model"}
 """TRL's names of arguments that name a model of a role."""
 _BATCH = "per_device_train_batch_size"
-_SETTINGS_OF_OLD_TRAINERS = scripts().names["settings_of_old_trainers"]
+_SETTINGS_OF_OLD_TRAINERS = sorted(scripts().names["settings_of_old_trainers"])
 """What TRL's trainers took themselves before 0.13, and their configurations since."""
 _LIBRARIES = scripts().names["libraries_of_trainers"]
 """Libraries whose trainers are transformers', or derived from it."""
@@ -146,7 +146,8 @@ class TrainerObject(Thing):
         elif self.adapters is not None:
             call.doubt(f"{call.shown('peft_config')} is not known; no adapters are counted.", key="lora.rank")
         for name, setting in call.settings(*_SETTINGS_OF_OLD_TRAINERS).items():
-            self._notes.written.setdefault("max_length" if setting.value is UNKNOWN else name, setting)
+            is_open = setting.value is UNKNOWN and "length" in name
+            self._notes.written.setdefault("max_length" if is_open else name, setting)
         self._take_others(call)
         given = call.value(None, "optimizers")
         first = given[0] if isinstance(given, list | tuple) and given else given
