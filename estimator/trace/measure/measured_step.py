@@ -23,7 +23,7 @@ class StepPeak(PhasePeak, frozen=True, kw_only=True):
     """Highest memory of torch's allocator in one phase of one step."""
 
     step: int
-    """Number of the optimizer step; 0: before the first one. Without training, 2 is the prompt, 3 the first token."""
+    """Number of the optimizer step; 0: before the first one."""
     phase: str
     """Part of the step."""
 

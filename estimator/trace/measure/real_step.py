@@ -110,8 +110,10 @@ def _script(job: Job, model: ResolvedModel, steps: int, device: Device) -> str:
     """Return the job's script, for as many ranks as are run.
 
     Raises:
-        CannotTellError: none stands for the job, or it needs several nodes.
+        CannotTellError: none stands for the job, or it needs several nodes, or trains nothing.
     """
+    if job.training.mode == "inference":
+        raise CannotTellError("training steps are measured, and inference has none; vramtop program prints its script")
     copies = min(2, job.parallel.data_replicate)
     if device == "cpu" and job.parallel.data_shard > 1:
         raise CannotTellError(f"{job.parallel.strategy} shards over GPUs alone; without --cpu it can be measured")

@@ -215,6 +215,11 @@ def test_a_model_that_prints_much_does_not_hang(own_model: Callable[..., Job]) -
     assert measure(own_model("print('x' * (1 << 20))"), steps=1).highest.allocated_bytes
 
 
+def test_what_trains_nothing_is_not_measured() -> None:
+    with pytest.raises(CannotTellError, match="inference has none"):
+        measure(job_of(training={"mode": "inference"}))
+
+
 @pytest.mark.slow
 def test_a_model_that_raises_gives_its_sentence(own_model: Callable[..., Job]) -> None:
     with pytest.raises(CannotTellError, match="no gradient today"):
