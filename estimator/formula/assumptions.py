@@ -128,7 +128,7 @@ def _assumptions(job: ResolvedJob, arch: Architecture | None, gpu: Gpu | None) -
     yield from _allocator_assumptions(job)
     if is_four_bit(job.lora) and not job.versions.keeps_quantized_inputs:
         yield "bitsandbytes is 0.43.2 or newer: 4-bit linear layers do not keep their inputs."
-    if arch is not None and arch.has_vocab_head:
+    if job.trains and arch is not None and arch.has_vocab_head:
         yield from _loss_assumptions(job)
     yield from _adapter_assumptions(job)
     yield from _rollout_assumptions(job, gpu)

@@ -211,6 +211,7 @@ def test_offload_takes_states_off_the_device(llama_budget: Estimate) -> None:
 
 def test_inference_has_no_backward_and_a_key_value_cache(llama_budget: Estimate) -> None:
     budget = llama_budget({"training.mode": "inference", "training.precision": "bf16"})
+    assert not [each for each in budget.assumptions if "loss" in each]
     assert [phase.name for phase in budget.phases] == ["loading", "forward"]
     cache = 2048 * 4 * 2 * (256 + 256)
     assert components(budget, "forward").activations >= cache
