@@ -6,6 +6,7 @@ the job does state is possible if it was still in use at their time.
 
 from collections.abc import Iterator
 from datetime import date, timedelta
+from typing import Any
 
 from msgspec import Struct
 
@@ -175,8 +176,8 @@ def older_libraries(job: ResolvedJob) -> Iterator[Side]:
     """Yield the job as the same script makes it with older libraries, where it is not known with which it runs."""
     changes = job.job.unsure.older
     versions = [f"{key.partition('.')[2]} {value}" for key, value in changes.items() if key.startswith("software.")]
-    others = [f"{key} = {value}" for key, value in changes.items() if not key.startswith("software.")]
-    named = f" ({', '.join(others)})" if others else ""
+    others = [_setting(key, value) for key, value in changes.items() if not key.startswith("software.")]
+    named = f" ({', '.join(others)})".replace("{", "{{").replace("}", "}}") if others else ""
     if changes:
         yield Side(
             source="older",
@@ -188,6 +189,13 @@ def older_libraries(job: ResolvedJob) -> Iterator[Side]:
             ),
             is_warning=True,
         )
+
+
+def _setting(key: str, value: Any) -> str:
+    """Return a setting for people."""
+    if value is None:
+        return f"no {key}"
+    return f"other {key}" if isinstance(value, (list, tuple, dict)) else f"{key} = {value}"
 
 
 def _with(job: Job, library: str, version: str, resolved: ResolvedJob) -> Job:

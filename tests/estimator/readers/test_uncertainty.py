@@ -86,6 +86,13 @@ def test_the_range_is_wider_by_the_uncertain_component(read: Read, method: str) 
     assert any("optimizer missing or twice as large" in warning for warning in doubted.warnings)
 
 
+def test_settings_of_older_libraries_are_words_in_the_sentence(read: Read) -> None:
+    models = [{"role": "reference", "id": "gpt2"}]
+    older = {"software.trl": "0.15", "other_models": models, "model.attention": "eager"}
+    made = estimate(with_changes(read(TRAINER).job(), {"unsure.older": older}), method="formula")
+    assert [each for each in made.warnings if "(other other_models, model.attention = eager)" in each]
+
+
 def test_what_a_doubted_optimizer_computes_with_is_doubted_too(read: Read) -> None:
     job = read(f"{TRAINER} --optim adamw_torch --gradient_checkpointing").job({"model.id": "llama-3.1-8b"})
     doubted = {f"unsure.{each}": "less" for each in ("weights", "gradients", "optimizer", "activations", "logits")}
