@@ -112,6 +112,9 @@ class FreeGpus(msgspec.Struct):
                     found = self._bytes(device, pids[rank], before, gpu)
                     self.figures[rank] = OutsideFigures({**self.figures[rank].stages, stage: found})
 
+    def release(self) -> None:
+        """Let others have the GPUs, where they are had in turn."""
+
     def _bytes(self, device: DeviceCapacity, pid: int, before: GpuReading | None, gpu: GpuReading) -> OutsideBytes:
         used = next((each.used_bytes for each in gpu.processes or () if each.pid == pid), None)
         alone = before is not None and not self._shared(device)

@@ -118,6 +118,9 @@ def measure_job(job: Job, how: Measuring) -> MeasuredJob:
         step = _steps(job, model, how, free, places)
     except CannotTellError as error:
         return replace(found, error=error.message)
+    finally:
+        if free is not None:
+            free.release()
     figures = free.figures[step.ranks.index(step.highest)] if free and free.figures else OutsideFigures()
     found = replace(found, step=step, outside=figures, seconds=round(time.monotonic() - started, 1))
     limited = step.out_of_memory is not None and how.limit_bytes is not None  # it failed by the user's wish
