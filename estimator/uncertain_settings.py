@@ -36,7 +36,9 @@ def widen_for_uncertainty(budget: Budget) -> Budget:
         return budget
     less = _doubted_bytes(budget.peak, uncertain)
     more = sum(getattr(budget.peak.components, name) for name, each in uncertain if each in ("more", "either"))
-    certain = _certain_bytes(budget, uncertain)
+    # at the lower end, the peak is at least the most that the certain components of one phase take
+    sums = [each.components.total_bytes - _doubted_bytes(each, uncertain) for each in budget.phases]
+    certain = round(min(1.0, budget.peak.low_bytes / max(1, budget.peak.device_bytes)) * max(sums, default=0))
     outside = budget.peak.device_bytes - budget.peak.reserved_bytes
     peak = budget.peak.with_ranges(lambda span: span.moved(0, less=less, more=more).raised(certain - outside))
     peak = replace(peak, low_bytes=max(budget.peak.low_bytes - less, certain))
@@ -49,13 +51,12 @@ def widen_for_uncertainty(budget: Budget) -> Budget:
     warning = f"Some settings are not understood (see the notes), so the range allows for {errors}."
     if [*uncertain] == [("weights", "more")] and budget.job.inference is not None:
         warning = _UNPACKED.get(budget.job.inference.weights, warning)
-    largest = less + more > budget.doubt_bytes
     return replace(
         budget,
         peak=peak,
         stages=stages,
         warnings=(*budget.warnings, warning),
-        doubt=warning if largest else budget.doubt,
+        doubt=warning if less + more > budget.doubt_bytes else budget.doubt,
         doubt_bytes=max(less + more, budget.doubt_bytes),
     )
 
@@ -71,13 +72,6 @@ def _doubted_bytes(of: Peak | Phase, uncertain: list[tuple[str, str]]) -> int:
     if names & ({"optimizer"} if phase == "optimizer step" else {"activations"}):
         names.add("temporary")
     return sum(size for name, size in of.components.items() if name in names)
-
-
-def _certain_bytes(budget: Budget, uncertain: list[tuple[str, str]]) -> int:
-    """Return the most that the certain components of one phase take, at the lower end of the range."""
-    sums = [each.components.total_bytes - _doubted_bytes(each, uncertain) for each in budget.phases]
-    scale = min(1.0, budget.peak.low_bytes / max(1, budget.peak.device_bytes))
-    return round(scale * max(sums, default=0))
 
 
 SPLITS_BATCHES = (
@@ -104,11 +98,10 @@ def widen_for_split_batches(budget: Budget, gpus: int) -> Budget:
         f"{SPLITS_BATCHES.format(gpus)}, up to {size_text(more)} more, for which the range allows. torchrun "
         f"--nproc_per_node {gpus} starts a process for each; CUDA_VISIBLE_DEVICES=0 leaves one."
     )
-    is_largest = more > budget.doubt_bytes
     return replace(
         budget,
         peak=budget.peak.with_ranges(lambda span: span.moved(0, more=more)),
         warnings=(*budget.warnings, warning),
-        doubt=warning if is_largest else budget.doubt,
+        doubt=warning if more > budget.doubt_bytes else budget.doubt,
         doubt_bytes=max(more, budget.doubt_bytes),
     )

@@ -15,8 +15,6 @@ from .changes import (
     shorter_sequences,
 )
 
-_UTILIZATIONS = (0.95, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3)
-
 
 def _inference(job: ResolvedJob) -> Inference:
     return job.inference or Inference()
@@ -45,7 +43,7 @@ def _fewer_sequences(slowdown: float) -> Proposal:
 
 def _other_utilizations(job: ResolvedJob, _gpus: int) -> Iterator[Change]:
     """Yield other shares of the GPU's memory that vLLM takes."""
-    for share in _UTILIZATIONS:
+    for share in (0.95, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3):
         lower = _inference(job).gpu_memory_utilization - share
         if not lower:
             continue

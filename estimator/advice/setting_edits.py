@@ -78,7 +78,8 @@ def tool_edits(
         place: where new settings belong if the evidence does not show it: ``command line``, or a file's name.
     """
     findings = {finding.key: finding for finding in reading.findings}
-    place = _usual_place(reading) or place
+    places = [written[0] for finding in reading.findings if (written := written_place(finding))]
+    place = max(places, key=places.count) if places else place  # where most of the settings are written
     found: list[Edit] = []
     for key, value in changes.items():
         now = findings.get(key)
@@ -128,12 +129,6 @@ def _edit_in_place(key: str, value: Any, now: "Finding", known: Written | None) 
     return _edit(key, place, setting, _old_tool_value(known, now.value), new)
 
 
-def _usual_place(reading: "JobReading") -> str | None:
-    """Return the place where most of the settings are written."""
-    places = [written[0] for finding in reading.findings if (written := written_place(finding))]
-    return max(places, key=places.count) if places else None
-
-
 def _flag_or_key(name: str, place: str | None, tool: str | None) -> str:
     dashed = place == COMMAND_LINE or table_of_tool(tool).always_flags
     return f"--{name}" if dashed else name
@@ -159,8 +154,7 @@ def _word(value: Any) -> str:
 
 def _edit(key: str, place: str | None, setting: str, old: Any, new: Any) -> Edit:
     before, after = _value(old), _value(new)
-    equals = setting.endswith("=")
-    joint = "" if equals else " " if setting.startswith("-") else ": "
+    joint = "" if setting.endswith("=") else " " if setting.startswith("-") else ": "
     if before is not None:
         words = f"{setting}{joint}{before} -> {after}"
     else:

@@ -36,7 +36,8 @@ def candidate_changes(job: Job, *, gpus: int = 1, gpu: Gpu | None = None) -> tup
         gpu: what they are; None: not known, so that they compute in every type.
     """
     resolved = resolve_job(job)
-    found: Iterator[Change] = (change for propose in CHANGES[_workload(resolved)] for change in propose(resolved, gpus))
+    workload: Workload = "vllm" if resolved.is_served else "training" if resolved.trains else "inference"
+    found: Iterator[Change] = (change for propose in CHANGES[workload] for change in propose(resolved, gpus))
     if gpu is not None and gpu.compute_capability < BF16_CAPABILITY:
         found = _before_ampere(found, resolved)
     if gpu is not None and gpu.unified:  # it would move to where it is already
@@ -52,12 +53,6 @@ def _before_ampere(changes: Iterator[Change], job: ResolvedJob) -> Iterator[Chan
             continue  # nothing trains in plain fp16: its gradients vanish
         half = {"training.precision": precision.replace("bf16", "fp16")} if precision else {}
         yield replace(change, changes=change.changes | half)
-
-
-def _workload(job: ResolvedJob) -> Workload:
-    if job.is_served:
-        return "vllm"
-    return "training" if job.trains else "inference"
 
 
 _MAX_PAIR_COST_SHARE = 0.75

@@ -182,8 +182,7 @@ class CauseSearch(msgspec.Struct, frozen=True, kw_only=True):
 
     def pairs(self, singles: Sequence[WeighedCauses]) -> list[WeighedCauses]:
         """Return the most promising pairs of causes, assuming that their effects add up or multiply."""
-        expected = self._expected()
-        base = expected.of(self.measure)
+        base = self._expected().of(self.measure)
         moving = [each for each in singles if abs(each.figures.of(self.measure) - base) > SAME_BYTES_SHARE * base]
         guesses = []
         for one, other in combinations(moving, 2):

@@ -10,7 +10,6 @@ from .cause_search import COMMON, RARE, SOME, UNLIKELY, USUAL, Cause, CauseRule,
 
 _TRAINER_BATCH = 8
 """transformers' default of ``per_device_train_batch_size``."""
-_PATCH_FIX = "make sure that Liger or cut cross-entropy patches this model's class before it is made"
 _ATTENTION = (
     CauseRule(
         name="attention fused",
@@ -36,7 +35,7 @@ _LOSS = (
         applies=lambda job: job.training.loss != "full",
         plausibility=USUAL,  # a patch that does not know the model changes nothing, and at best logs that
         changes={"training.loss": "full"},
-        fix=_PATCH_FIX,
+        fix="make sure that Liger or cut cross-entropy patches this model's class before it is made",
     ),
     CauseRule(
         name="loss fused",

@@ -24,7 +24,6 @@ from .limits import Deadline, Limit
 from .process_limit import start_thread
 
 _MAX_ERROR_BYTES = 64 * 1024
-_PIECE_BYTES = 64 * 1024
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -103,7 +102,7 @@ def _content(answer: http.client.HTTPResponse) -> bytes:
     """Return what follows a head, in pieces: ``read()`` allocates at once what a length or a chunk announces."""
     early = ConnectionAbortedError(errno.ECONNABORTED, "the answer ended early")
     try:
-        content = b"".join(iter(lambda: answer.read(_PIECE_BYTES), b""))
+        content = b"".join(iter(lambda: answer.read(64 * 1024), b""))
     except http.client.IncompleteRead:
         raise early from None
     if answer.length:  # of its Content-Length, what did not come

@@ -95,8 +95,7 @@ def own_writers() -> Writers:
 
 def writers_of_program(program: Path) -> Writers:
     """Return also those who may replace a program that the user runs: modules beside it may be theirs too."""
-    own = own_writers()
-    users, groups = set(own.users), set[int]()
+    users, groups = set(own_writers().users), set[int]()
     for path in (program, program.parent):
         try:
             found = path.stat()

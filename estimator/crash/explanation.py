@@ -24,7 +24,6 @@ _ROUNDING = 2 * MIB
 """PyTorch's allocator rounds large segments up to a multiple of this (``kRoundLarge`` in CUDACachingAllocator)."""
 _WORDS = {2: "16-bit", 4: "fp32"}
 _OF_LOGITS = re.compile(r"\blogits\b|\blm_head\b|\blog_softmax\b|\bcross_entropy\b")
-_OF_LANGUAGE_MODELS = ("/modeling_", "/transformers/", "/trl/")
 _LEAST_LOGITS = 256 * MIB
 _EXACT = 0.0013
 """Rounding, as a share of a size, up to which it rarely fits one of forty vocabularies by chance (5 to 10 %)."""
@@ -232,7 +231,7 @@ def logits_findings(failure: Failure) -> Iterator[str]:
     tried = failure.memory.tried_bytes if failure.memory else None
     file = failure.place.file if failure.place else ""
     in_loss = file.endswith(("loss/loss_utils.py", "cross_entropy.py"))
-    in_model = in_loss or any(part in file for part in _OF_LANGUAGE_MODELS)
+    in_model = in_loss or any(part in file for part in ("/modeling_", "/transformers/", "/trl/"))
     size = _size_of_logits(tried, loose=in_model) if tried is not None and (in_model or not file) else None
     if failure.code is not None and _OF_LOGITS.search(failure.code):
         where = f"The line that failed, `{failure.code}`, works on the logits"

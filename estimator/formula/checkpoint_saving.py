@@ -79,8 +79,7 @@ def gathered_bytes(job: ResolvedJob, stage: Stage) -> int:
     if saving is None or job.shards.weights == 1:
         return 0
     what = weights_to_save(job)
-    weights = saved_weights(job, stage)
-    found = [_of_weights(job, weights, what=what, to_cpu=saving.to_cpu)]
+    found = [_of_weights(job, saved_weights(job, stage), what=what, to_cpu=saving.to_cpu)]
     if saving.optimizer and what != "none" and not job.deepspeed:
         states = saved_optimizer(job, stage)
         found.append(_of_weights(job, states, what=what, to_cpu=saving.to_cpu))
@@ -129,8 +128,7 @@ def saved_on_host(job: ResolvedJob, stages: tuple[Stage, ...]) -> tuple[int, boo
     weights = max(saved_weights(job, stage).whole for stage in stages)
     states = max(model_states(job, stage).saved for stage in stages) if saving.optimizer else 0
     if what == "sharded":
-        shard = max(weights // job.shards.weights, states // job.shards.optimizer)
-        return shard, False
+        return max(weights // job.shards.weights, states // job.shards.optimizer), False
     if job.shards.weights == 1 or job.deepspeed:  # states are written as they are: one storage at a time
         return (weights if job.deepspeed else min(weights, _FILE_BYTES)), True
     return max(weights, states), True

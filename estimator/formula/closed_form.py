@@ -114,11 +114,12 @@ def closed_form(
 
 def _prepare(plan: Plan) -> Prepared:
     ranks = tuple(rank_memory(plan, stage) for stage in plan.distinct_stages)
+    saved = {stage: rank.states.saved for stage, rank in zip(plan.distinct_stages, ranks, strict=True)}
     return Prepared(
         plan=plan,
         ranks=ranks,
         trainable_parameters=_trainable_parameters(plan),
-        saved_state_bytes=_saved_state_bytes(plan, ranks),
+        saved_state_bytes=sum(saved[stage] for stage in plan.stages),
         host=None if plan.job.training.activation_offload else host_need_of_plan(plan),
     )
 
@@ -163,12 +164,6 @@ def _peak_of(job: Job, plan: Plan) -> Peak:
         doubts=False,
         reserved="guessed",
     ).peak
-
-
-def _saved_state_bytes(plan: Plan, ranks: Sequence[RankMemory]) -> int:
-    """Return the optimizer states of all stages, given ranks of the distinct ones."""
-    saved = {stage: rank.states.saved for stage, rank in zip(plan.distinct_stages, ranks, strict=True)}
-    return sum(saved[stage] for stage in plan.stages)
 
 
 def _stage_peaks(plan: Plan, peaks: Sequence[Peak]) -> tuple[RankPeak, ...]:

@@ -152,7 +152,6 @@ def with_other_models(budget: Budget, held: Sequence[HeldModel]) -> Budget:
     host = budget.host
     if host is not None and total.host:
         host = replace(host, weights=host.weights + total.host)
-    assumed = [each.assumed for each in held if each.assumed]
     return replace(
         budget,
         phases=phases,
@@ -161,7 +160,7 @@ def with_other_models(budget: Budget, held: Sequence[HeldModel]) -> Budget:
         host=host,
         stages=tuple(_rank_peak(each, budget.peak, peak) for each in budget.stages),
         assumptions=(*budget.assumptions, *_sentences(found)),
-        warnings=(*budget.warnings, *assumed),
+        warnings=(*budget.warnings, *(each.assumed for each in held if each.assumed)),
     )
 
 
@@ -201,9 +200,8 @@ def _peak(peak: Peak, before: Phase, highest: Phase, total: _Sum) -> Peak:
     more = highest.allocated_bytes - before.allocated_bytes
     device = peak.device_bytes + more
     less = max(0, more - total.weights) + min(total.weights, total.doubtful)
-    moved = peak.with_ranges(lambda span: span.moved(more, less=less, more=total.doubtful))
     return replace(
-        moved,
+        peak.with_ranges(lambda span: span.moved(more, less=less, more=total.doubtful)),
         phase=highest.name,
         components=highest.components,
         allocated_bytes=highest.allocated_bytes,
@@ -313,9 +311,8 @@ def _higher_peak(peak: Peak, phase: Phase) -> Peak:
     more = phase.allocated_bytes - peak.allocated_bytes
     if more <= 0:
         return peak
-    moved = peak.with_ranges(lambda span: span.moved(more))
     return replace(
-        moved,
+        peak.with_ranges(lambda span: span.moved(more)),
         phase=phase.name,
         components=phase.components,
         allocated_bytes=phase.allocated_bytes,

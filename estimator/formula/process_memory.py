@@ -136,9 +136,6 @@ class ColocatedVllm(Struct, frozen=True, kw_only=True):
         return self.weights + self.cache
 
 
-_NO_VLLM = ColocatedVllm()
-
-
 def colocated_vllm(job: ResolvedJob, stage: Stage, gpu: Gpu | None) -> ColocatedVllm:
     """Return the memory of a vLLM that runs beside training: its share of the GPU, however little it needs.
 
@@ -149,7 +146,7 @@ def colocated_vllm(job: ResolvedJob, stage: Stage, gpu: Gpu | None) -> Colocated
     """
     rollout = job.rollout
     if rollout is None or rollout.engine != "vllm":
-        return _NO_VLLM
+        return ColocatedVllm()
     total = gpu.total_bytes if gpu is not None else _UNKNOWN_GPU_BYTES
     share = int(rollout.gpu_memory_utilization * total)
     weights = min(share, stage.elements() * job.widths.compute // rollout.tensor)

@@ -279,7 +279,6 @@ def _communication_buffers(job: ResolvedJob, stage: Stage, *, tied: bool) -> Buf
         return Buffers()
     tied, keeps = tied and stage.last, job.keeps_gathered
     if job.strategy.flat_parameters:
-        prefetch = parallel.fsdp_backward_prefetch or "pre"
         return flat_buffers(
             stage,
             widths,
@@ -288,7 +287,7 @@ def _communication_buffers(job: ResolvedJob, stage: Stage, *, tied: bool) -> Buf
             shards=shards.weights,
             tied=tied,
             keeps=keeps,
-            prefetch=prefetch,
+            prefetch=parallel.fsdp_backward_prefetch or "pre",
             loss_in_forward=job.framework.loss_in_forward,
         )
     if parallel.fsdp_units == "model":

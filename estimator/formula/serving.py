@@ -8,7 +8,6 @@ from ..common.sizes import GIB, MIB
 from ..job.gpu_catalogue import Gpu
 from ..job.rules.dtype_widths import BYTES_PER_ELEMENT
 from ..job.settings import Inference
-from ..model.architecture import Architecture
 from ..model.rank_share import LocalParameters, Stage
 from ..serving_need import ServingNeed
 from .host_memory import host_need_of_plan
@@ -81,11 +80,12 @@ def _need(plan: Plan, stage: Stage) -> ServingNeed:
     step = prefill_tokens(job, large_card=_is_large(plan.gpu))
     vllm, versions = asked.engine == "vllm", job.versions
     known = versions.knows_vllm if vllm else versions.knows_sglang
+    sampler = _SAMPLER_BYTES_PER_LOGIT * min(sequences, step) * arch.vocab if stage.last and arch.has_vocab_head else 0
     return ServingNeed(
         engine=plan.job.job.engine_name or "",
         utilization=asked.gpu_memory_utilization,
         weights=round(sum(_weight_bytes(held, asked.weights, widths.compute) for held in stage.parameters)),
-        activations=max(_prefill_bytes(plan, step), _sampler_bytes(arch, stage, min(sequences, step))),
+        activations=max(_prefill_bytes(plan, step), sampler),
         libraries=_LIBRARIES_BYTES,
         graphs=VLLM_GRAPHS_BYTES if asked.cuda_graphs else 0,
         sequence_bytes=sequence_cache_bytes(job, arch, stage.layers, length),
@@ -122,10 +122,6 @@ def _prefill_bytes(plan: Plan, tokens: int) -> int:
     mlp = tensors * max(arch.mlp_size if arch.dense_layers else 0, arch.shared_mlp_size) / split
     experts = arch.experts_per_token * (tensors * arch.expert_mlp_size / split + arch.hidden)
     return round(tokens * plan.job.widths.compute * (max(mlp, experts) + 3 * arch.hidden))
-
-
-def _sampler_bytes(arch: Architecture, stage: Stage, sequences: int) -> int:
-    return _SAMPLER_BYTES_PER_LOGIT * sequences * arch.vocab if stage.last and arch.has_vocab_head else 0
 
 
 def _serving_assumptions(plan: Plan) -> list[str]:

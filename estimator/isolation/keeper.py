@@ -148,8 +148,8 @@ def _start(kept: Kept, level: str, notifier: socket.socket) -> int:
             kernel.die_with_parent(signal.SIGKILL)
             if level == "overlay":
                 _leave(kept, says_ready, mapped)
-            else:
-                _require_network(kept)
+            elif kept.is_offline:
+                raise OSError("a program is offline only in a namespace of its own")  # noqa: TRY301 - said below
             program = os.fork()
             if program == 0:
                 _begin(kept, level, notifier, told, says_ready)
@@ -174,11 +174,6 @@ def _start(kept: Kept, level: str, notifier: socket.socket) -> int:
         os.close(status)
         raise OSError(said.decode(errors="replace") or "its first process was ended")
     return status
-
-
-def _require_network(kept: Kept) -> None:
-    if kept.is_offline:
-        raise OSError("a program is offline only in a namespace of its own")
 
 
 def _say(says_ready: int, error: OSError) -> None:

@@ -36,7 +36,6 @@ _REQUEST = struct.Struct("QIIiIQ6Q")
 _RESPONSE = struct.Struct("QqiI")
 _PATH_MAX, _PAGE = 4096, 4096
 _MAX_OPEN, _MAX_LINKS = 64, 40
-_OWN_FILES = ("/proc/self", "/proc/thread-self")
 _KERNEL = ("/proc/", "/sys/", "/dev/")
 """What is there depends on the machine and its state, and is not compared; but for shared memory, which has files."""
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty")
@@ -194,7 +193,7 @@ class Watch:
             if not base.startswith("/"):  # a pipe or a socket
                 return None
             text = f"{base}/{text}" if text else base
-        for own in _OWN_FILES:
+        for own in ("/proc/self", "/proc/thread-self"):
             if text == own or text.startswith(f"{own}/"):
                 text = f"/proc/{pid}{text[len(own) :]}"
         if text.startswith("/dev/fd/"):

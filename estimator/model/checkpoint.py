@@ -20,10 +20,9 @@ if TYPE_CHECKING:
 StoredFormat = Literal["nf4", "nf4-double", "int8", "int4", "fp8", "mxfp4"]
 """``int4``: GPTQ, AWQ and their like."""
 _FOUR_BITS = ("awq", "gptq", "auto-round", "auto_round", "marlin", "awq_marlin", "gptq_marlin", "moe_wna16")
-_EIGHT_BITS = ("fp8", "fbgemm_fp8", "modelopt", "modelopt_fp8", "ptpc_fp8", "w8a8_fp8")
 WEIGHT_FORMATS: Mapping[str, StoredFormat] = {
     **dict.fromkeys((*_FOUR_BITS, "bitsandbytes"), "int4"),
-    **dict.fromkeys(_EIGHT_BITS, "fp8"),
+    **dict.fromkeys(("fp8", "fbgemm_fp8", "modelopt", "modelopt_fp8", "ptpc_fp8", "w8a8_fp8"), "fp8"),
     **dict.fromkeys(("experts_int8", "w8a8_int8"), "int8"),
     "mxfp4": "mxfp4",
 }

@@ -28,7 +28,6 @@ from .find_config import PIPELINE, cached_model, hub_cache, part_folders
 HubAnswer = Literal["open", "gated", "refused", "absent", "unreachable", "offline"]
 _TRUE = {"1", "ON", "YES", "TRUE"}
 _ENDPOINT = "https://huggingface.co"
-_MAX_REDIRECTS = 5
 _CONFIG = "config.json"
 
 
@@ -187,7 +186,7 @@ class _Fetched(msgspec.Struct):
 
 
 def _fetch(name: str, file: str, environ: Mapping[str, str], limit: Limit) -> _Fetched | Refusal:
-    answer = ask_hub(name, environ, limit, file=file, redirects=_MAX_REDIRECTS)
+    answer = ask_hub(name, environ, limit, file=file, redirects=5)
     if isinstance(answer, Refusal):
         return answer
     try:

@@ -91,6 +91,4 @@ def _role(found: NamedShape, *, layered: bool) -> Role:
 
 
 def _order(group: ParameterGroup) -> int:
-    if group.layered:
-        return 2
-    return _ORDER.get(group.role, 3)
+    return 2 if group.layered else _ORDER.get(group.role, 3)

@@ -310,6 +310,7 @@ def _local_stage(
     trained = partitioning.trained
     if trained is not None and trained.outside and last:
         parameters.append(_own_layers(trained.outside))
+    share = layers / max(1, inventory.layers)  # of the layers' buffers; every stage needs all others: the positions
     return Stage(
         layers=layers,
         first=first,
@@ -317,7 +318,7 @@ def _local_stage(
         in_flight=in_flight,
         parameters=tuple(parameters),
         runs=trained.runs(*blocks) if trained and _differ(trained, partitioning) else None,
-        buffer_bytes=_buffer_bytes(inventory, layers),
+        buffer_bytes=round(sum(b.total_bytes * (share if ".*." in b.name else 1) for b in inventory.buffers)),
     )
 
 
@@ -366,12 +367,6 @@ def _differ(trained: TrainedParameters, partitioning: _Partitioning) -> bool:
     return any(len(trained.trained[group]) < len(blocks) for group, blocks in trained.tensors.items())
 
 
-def _buffer_bytes(inventory: Inventory, layers: int) -> int:
-    """Bytes of this stage's share of the layers' buffers, and of all others: every stage needs the positions."""
-    share = layers / max(1, inventory.layers)
-    return round(sum(b.total_bytes * (share if ".*." in b.name else 1) for b in inventory.buffers))
-
-
 def _split_ranks(partitioning: _Partitioning, group: ParameterGroup) -> int:
     """Ranks over which tensor and expert parallelism split a group; norms are whole on every rank."""
     expert = _expert_ranks(partitioning, group)
@@ -379,7 +374,8 @@ def _split_ranks(partitioning: _Partitioning, group: ParameterGroup) -> int:
     if group.role == "embedding" and partitioning.by_plan:
         whole = not group.name.endswith("embed_tokens.weight")  # the plans list the embedding under this name
     if partitioning.plan is not None:
-        whole = not splits(partitioning.plan, _base_name(group.name))
+        adapted, adapter, _ = group.name.partition(".lora_")
+        whole = not splits(partitioning.plan, f"{adapted}.weight" if adapter else group.name)
     tensor = 1 if whole else partitioning.parallel.tensor
     return expert * tensor
 
@@ -399,8 +395,3 @@ def _is_position_table(group: ParameterGroup) -> bool:
     in Megatron-LM's core/models/common/embeddings: "Position embedding (serial)").
     """
     return group.role == "embedding" and _POSITION_TABLE.search(group.name) is not None
-
-
-def _base_name(name: str) -> str:
-    """Return the name of the weight that an adapter adapts; of other parameters their own."""
-    return f"{name.partition('.lora_')[0]}.weight" if ".lora_" in name else name

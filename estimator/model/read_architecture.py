@@ -232,8 +232,7 @@ def _task_of_class(config: Mapping[str, Any]) -> Task | None:
         if "num_mel_bins" in config:
             return "speech-seq2seq"
         return "image-text-to-text" if "vision_config" in config else "seq2seq-lm"
-    known = {task.replace("-", ""): task for task in get_args(Task)}
-    return known.get(words.lower())
+    return {task.replace("-", ""): task for task in get_args(Task)}.get(words.lower())
 
 
 def _served_task(name: str, family: Family, task: Task, where: str) -> Task:

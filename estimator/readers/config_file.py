@@ -114,11 +114,13 @@ def read_config_file(
         raise InputError(f"{error.message}; {HINT}") from None
     variables = os.environ if environ is None else environ
     launch = Launch(launchers=("tool",))
+    folder = path.absolute().parent  # the tool may be started there, in a folder around it, or in ours
+    fallback_folders = (*tuple(folder.parents)[:3], working_folder())
     program = Program(
         launch=launch,
         launcher=launch,
         environ={name: value for name, value in variables.items() if name in _PATH_VARIABLES},
-        filesystem=_filesystem(path, variables),
+        filesystem=FilesystemView(cwd=folder, home=variables.get("HOME"), fallback_folders=fallback_folders),
         versions=dict(versions or {}),
         findings=FindingCollector(given),
         config_file=path,
@@ -140,16 +142,6 @@ def tool_of_file(path: Path) -> str:
     """
     tool = tool_of_table(read_table(path), path)
     return tool.name if isinstance(tool, Tool) else tool
-
-
-def _filesystem(path: Path, environ: Mapping[str, str]) -> FilesystemView:
-    """Return the view in which the file's paths are resolved.
-
-    Its tool may be started in the file's folder, in one around it, or in ours.
-    """
-    folder = path.absolute().parent
-    fallback_folders = (*tuple(folder.parents)[:3], working_folder())
-    return FilesystemView(cwd=folder, home=environ.get("HOME"), fallback_folders=fallback_folders)
 
 
 def _read_library_file(program: Program, table: ConfigTable, path: Path, library: Library) -> JobReading:

@@ -14,8 +14,6 @@ from .source.data_files import read_table
 from .source.evidence import JobReading
 from .source.notebooks import NotebookCode, read_notebook
 
-_SUFFIX = ".ipynb"
-
 
 def notebook_of_program(program: Program) -> NotebookCode | None:
     """Return the code of the notebook that a program runs; None if it runs none.
@@ -24,7 +22,7 @@ def notebook_of_program(program: Program) -> NotebookCode | None:
         InputError: the notebook cannot be read.
     """
     script = program.launch.script
-    if script is None or not script.endswith(_SUFFIX):
+    if script is None or not script.endswith(".ipynb"):
         return None
     path = program.filesystem.resolve(script)
     parameters, problem = papermill_parameters(program.launch.arguments, program.filesystem.resolve)

@@ -22,8 +22,6 @@ from .tools.shared.settings_files import CONFIG_SUFFIXES
 from .tools.shared.tool import ConfigTable
 from .tools.tool_registry import all_tools, find_tool_by_launch, parse_launch
 
-_ENTRIES_OF_TRL = {r"trl\.cli(\.main)?\.main": "trl"}
-
 
 class StartedTool(msgspec.Struct, frozen=True, kw_only=True):
     """A launch line whose script starts a tool, as the tool's own command line."""
@@ -43,7 +41,7 @@ def find_started_tool(launch: Launch, filesystem: FilesystemView) -> StartedTool
     path = filesystem.resolve(script)
     if not os.access(path, os.F_OK):
         return _by_path(launch, filesystem)
-    commands = dict(_ENTRIES_OF_TRL)
+    commands = {r"trl\.cli(\.main)?\.main": "trl"}
     for tool in all_tools():
         commands.update(tool.entries)
     try:

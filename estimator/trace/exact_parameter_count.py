@@ -120,12 +120,11 @@ def inventory_from_answer(answer: InventoryAnswer) -> Inventory:
 def _adapter(group: NamedShape) -> ParameterGroup:
     """Return an adapter's parameters, with the role of the layer that it adapts."""
     base = group.name.partition(".lora_")[0]
-    role = with_role(replace(group, name=f"{base}.weight")).role
     return ParameterGroup(
         name=group.name.replace(".default", ""),
         shape=group.shape,
         repeat=group.repeat,
-        role=role,
+        role=with_role(replace(group, name=f"{base}.weight")).role,
         linear=False,
         layered=".*." in group.name,
         dtype=group.dtype,

@@ -198,9 +198,7 @@ def key_of(python: Path, words: Sequence[str], folder: str, plan: Mapping[str, A
 
 def find(name: str) -> KeptRehearsal | None:
     """Return the rehearsal of that name, whatever has changed since."""
-    if not name.isalnum():
-        return None
-    return read_cached(_file(name), _VERSION, KeptRehearsal)
+    return read_cached(_file(name), _VERSION, KeptRehearsal) if name.isalnum() else None
 
 
 def of_answer(

@@ -23,7 +23,6 @@ _LAUNCHING_MODULES = {
     "deepspeed": "deepspeed.launcher.runner",
 }
 _LAUNCHERS = ("horovodrun", "ray")
-_NOTEBOOK_RUNNERS = ("jupyter", "jupyter-nbconvert", "jupyter-execute", "papermill")
 
 
 def python_command(
@@ -52,7 +51,7 @@ def python_command(
         name = "python"
     elif name in _LAUNCHERS:
         raise InputError(f"{name} starts several processes, but a rehearsal runs only one: write python SCRIPT ARGS")
-    elif name in _NOTEBOOK_RUNNERS:
+    elif name in ("jupyter", "jupyter-nbconvert", "jupyter-execute", "papermill"):
         launch = LaunchParser(()).parse(words)
         if "notebook" not in launch.launchers or launch.script is None:
             raise InputError(f"{name} names no notebook that it runs: write vramtop rehearse NOTEBOOK.ipynb")

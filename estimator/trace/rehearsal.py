@@ -563,14 +563,13 @@ def _failure(answer: RehearsalAnswer | None, run: IsolatedRun, timeout: float) -
     return "the program ended without calling a model on a GPU, so there is nothing to predict"
 
 
-_FATAL = "Fatal Python error: "
 _FRAME = re.compile(r'File "(?!<)(?![^"]*(?:site-packages|/lib/python\d))([^"]+)", line (\d+) in')
 """A line of faulthandler's that is in no library."""
 
 
 def _last_words(run: IsolatedRun) -> str:
     """Return the line at which C++ crashed, if faulthandler printed it, and the last message."""
-    said, fatal, dump = run.output.rpartition(_FATAL)
+    said, fatal, dump = run.output.rpartition("Fatal Python error: ")
     if not fatal:
         return f": {run.last_line}"
     frame, thrown = _FRAME.search(dump), re.findall(r"what\(\): +(.+)", said)

@@ -24,7 +24,6 @@ NEUTRAL_FOLDER = "/"
 """The current folder of the interpreters: root's."""
 _RUN_AT_START = ("sitecustomize*", "usercustomize*", "*.pth")
 """Files that site.py runs."""
-_FOLDER_VARIABLES = ("PYTHONHOME", "PYTHONUSERBASE", "PYTHONPYCACHEPREFIX")
 
 
 def start_python(
@@ -70,7 +69,7 @@ def safe_environment(environ: Mapping[str, str], python: Path) -> dict[str, str]
     safe["PYTHONPATH"] = os.pathsep.join(kept)
     if not kept:
         del safe["PYTHONPATH"]
-    for name in _FOLDER_VARIABLES:
+    for name in ("PYTHONHOME", "PYTHONUSERBASE", "PYTHONPYCACHEPREFIX"):
         if any(_distrust(folder, writers) for folder in safe.get(name, "").split(os.pathsep) if safe.get(name)):
             del safe[name]
     base = safe.get("PYTHONUSERBASE") or (f"{safe['HOME']}/.local" if safe.get("HOME") else None)

@@ -17,7 +17,7 @@ from ..program.text_script import training_script
 from ..program.training_script import How, start_command
 from .allocator_report import ReservedMemory
 from .answer_cache import cache_file, cached_request
-from .interpreters import Interpreter, choose_interpreter
+from .interpreters import choose_interpreter
 from .worker_process import WORKER_PROGRAM
 
 _CACHE_VERSION = 4
@@ -96,7 +96,10 @@ def trace_job(
             f"the job uses other versions than torch {interpreter.torch} and transformers {interpreter.transformers} "
             f"of {interpreter.path}; name a Python with its versions (--python)"
         )
-    file = cache_file("traces", _cache_key(request, interpreter))
+    # a trace depends on the request, the libraries' versions, and the worker's own code
+    code = [hashlib.sha256(program.read_bytes()).hexdigest() for program in sorted(WORKER_PROGRAM.parent.rglob("*.py"))]
+    key = [request, [interpreter.torch, interpreter.transformers, interpreter.peft], code]
+    file = cache_file("traces", key)
     return cached_request(interpreter, request, Trace, file=file, version=_CACHE_VERSION, timeout=timeout)
 
 
@@ -142,10 +145,3 @@ def _least_rounds(job: Job, model: ResolvedModel) -> int | None:
     if strategy.flat_parameters:
         return 7 if job.lora is None else 4
     return None
-
-
-def _cache_key(request: dict[str, Any], interpreter: Interpreter) -> list[Any]:
-    """Return what a trace depends on: the request, the libraries' versions, and the worker's own code."""
-    programs = sorted(WORKER_PROGRAM.parent.rglob("*.py"))
-    code = [hashlib.sha256(program.read_bytes()).hexdigest() for program in programs]
-    return [request, [interpreter.torch, interpreter.transformers, interpreter.peft], code]

@@ -560,8 +560,7 @@ def _grouped(
             largest_bytes=max((known.largest_bytes if known else 0, max(each))),
         )
     largest = sorted(groups.values(), key=lambda group: -group.bytes)
-    ordered = sorted(totals.items(), key=lambda item: -item[1])
-    return dict(ordered), tuple(largest)
+    return dict(sorted(totals.items(), key=lambda item: -item[1])), tuple(largest)
 
 
 def _parts(groups: Iterable[BlockGroup]) -> dict[StackComponent, dict[ModelPart, int]]:

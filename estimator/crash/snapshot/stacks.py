@@ -27,7 +27,6 @@ _PARTS: tuple[tuple[ModelPart, re.Pattern[str]], ...] = (
 _WHOLE = re.compile(r"(DecoderLayer|EncoderLayer|Model|LM|Transformer|Classification)$")
 """Classes that hold parts of several kinds, whatever their names say."""
 _LIBRARY = "torch/nn/modules/"
-_CALL = "torch/nn/modules/module.py"
 
 
 class ModulePlace(NamedTuple):
@@ -78,7 +77,7 @@ def module_of(frames: Sequence[StackFrame], sources: SourceFiles) -> ModulePlace
 
 def _is_layer(file: str) -> bool:
     """Return False for what calls the model, or wraps it: FSDP, DDP, torch's module class itself."""
-    return not is_torch_file(file) or (_LIBRARY in file and not file.endswith(_CALL))
+    return not is_torch_file(file) or (_LIBRARY in file and not file.endswith("torch/nn/modules/module.py"))
 
 
 def _attribute(

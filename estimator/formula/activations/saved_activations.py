@@ -143,7 +143,9 @@ def _with_frozen_parts(job: ResolvedJob, context: LayerContext, stage: Stage) ->
     shared = _shared_biases_per_token(context)
     every = saved_activations(job, arch, replace(stage, runs=None))
     stage, in_root = with_flat_units(job, stage)
-    enters = in_root or _gradient_enters(job, stage)
+    # transformers 5 asks for a gradient of the first block's input wherever it checkpoints
+    # (``enable_input_require_grads``), as peft always did; pipeline stages ask for one for what they receive
+    enters = in_root or not stage.first or stage.trains_embeddings or job.checkpoints_with_gradient
     spans = tuple(block_spans(context, stage, gradient_enters=enters))
     order, layer, recomputed, half = [], 0.0, 0.0, 0.0
     for span in spans:
@@ -170,15 +172,6 @@ def _with_frozen_parts(job: ResolvedJob, context: LayerContext, stage: Stage) ->
         order=backward,
         no_graph_bytes=(round(no_graph_per_token(context) * tokens) if any(not span.in_graph for span in spans) else 0),
     )
-
-
-def _gradient_enters(job: ResolvedJob, stage: Stage) -> bool:
-    """Return True if the first block's input needs a gradient.
-
-    transformers 5 asks for one wherever it checkpoints (``enable_input_require_grads``), as peft always did; pipeline
-    stages ask for one for what they receive.
-    """
-    return not stage.first or stage.trains_embeddings or job.checkpoints_with_gradient
 
 
 def _layer_bytes(context: LayerContext) -> _LayerBytes:

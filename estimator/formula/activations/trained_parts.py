@@ -26,8 +26,6 @@ _MODULES: dict[LinearInput, tuple[str, ...]] = {
     "mlp_out": ("down_proj", "fc2", "dense_4h_to_h", "wo", "lin2"),
 }
 _INPUTS = {module: name for name, modules in _MODULES.items() for module in modules}
-_QUERY_NORMS = ("q_norm", "k_norm", "q_layernorm", "k_layernorm")
-_LATENT_NORMS = ("q_a_layernorm", "kv_a_layernorm")
 _SECOND_NORMS = (
     "post_attention",
     "pre_feedforward",
@@ -88,9 +86,9 @@ def trained_parts(stage: Stage, arch: Architecture, names: Collection[str]) -> T
         module = group.name.rpartition(".")[0]
         own = module.rpartition(".")[2]
         if group.role == "norm":
-            if own in _QUERY_NORMS:
+            if own in ("q_norm", "k_norm", "q_layernorm", "k_layernorm"):
                 query_norms = attention = True
-            elif own in _LATENT_NORMS:
+            elif own in ("q_a_layernorm", "kv_a_layernorm"):
                 latents = attention = True
             else:
                 norms.add(module)

@@ -97,8 +97,7 @@ def cache_of_lengths(plan: Plan, conf: str | None = None) -> int:
         plan: of a job that trains.
         conf: the allocator's settings; None: those that the job's framework makes.
     """
-    job = plan.job
-    conf = job.allocator_conf if conf is None else conf
+    conf = plan.job.allocator_conf if conf is None else conf
     stage = plan.distinct_stages[-1]
     key = _settings(plan.job), stage, plan.arch, conf, "lengths"
     return round(_remembered(key, lambda: _growth(plan, stage, conf)))

@@ -367,8 +367,7 @@ class TrainingRun:
             if flat:
                 self._states = machine.take_all([flat] * 2)
             elif rank.job.steps_flat_buffers and not rank.job.strategy.flat_parameters:
-                third = rank.states.optimizer / 3
-                self._states = machine.take_all([third] * 3)
+                self._states = machine.take_all([rank.states.optimizer / 3] * 3)
             else:
                 scale = rank.states.optimizer / max(1, sum(sum(p.states) for p in trained))
                 self._states = machine.take_all(

@@ -21,7 +21,6 @@ from .other_jobs import Side, older_libraries, other_units, other_versions, unsh
 
 _SMALL = 0.01
 """Share of the reserved bytes below which it does not matter whether lengths differ."""
-_UNKNOWN_LENGTHS = "If batch lengths vary (training.varying_lengths),"
 
 
 _UNKNOWN = 1 << 62
@@ -90,7 +89,7 @@ def _with_varying_lengths(budget: Budget, cache: int) -> Budget:
     known = budget.job.training.varying_lengths is not None
     if cache <= (0 if known else _SMALL * budget.peak.reserved_bytes):
         return budget
-    lengths = "Batch lengths vary, so" if known else _UNKNOWN_LENGTHS
+    lengths = "Batch lengths vary, so" if known else "If batch lengths vary (training.varying_lengths),"
     keeps = f"torch's cache may grow {format_gib(cache)} GiB past this range; it is freed before an out-of-memory error"
     peak = replace(budget.peak, cache_bytes=cache if known else 0)
     return replace(budget, peak=peak, assumptions=(*budget.assumptions, f"{lengths} {keeps}."))

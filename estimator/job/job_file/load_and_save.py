@@ -60,8 +60,7 @@ def load_job(path: Path) -> Job:
         InputError: the file cannot be read, is not TOML, or is not a job.
     """
     note_job_folder(path.parent)
-    data = _read(path)
-    job = job_from_mapping(data, where=str(path))
+    job = job_from_mapping(_read(path), where=str(path))
     if job.program is not None:
         folder = str((path.parent / (job.program.folder or "")).resolve())
         file = str(path.absolute())

@@ -140,19 +140,16 @@ def adapter_rules(
         dtype = "bf16"
     if dtype is None and is_four_bit(lora) and framework.trainer and strategy.fsdp and precision.half_weights:
         dtype = precision.name  # the storage type of 4-bit weights: FSDP shards them together
+    # the Trainer runs the model itself; DeepSpeed's engine and FSDP's policy cast instead
+    may_autocast = not (strategy.fsdp or strategy.deepspeed or strategy.megatron_fsdp)
     return AdapterRules(
         prepared=prepared,
         assumed=assumed and precision.half_weights,
-        autocasts=prepared != "none" or (bool(lora.autocast) and precision.half_weights and _may_autocast(strategy)),
+        autocasts=prepared != "none" or (bool(lora.autocast) and precision.half_weights and may_autocast),
         width=None if dtype is None else DTYPE_WIDTHS[dtype],
         dtype=dtype,
         dropout=lora.dropout if lora.dropout is not None else 0.05 * framework.adapter_dropout,
     )
-
-
-def _may_autocast(strategy: Strategy) -> bool:
-    """Return True where the Trainer runs the model itself: DeepSpeed's engine and FSDP's policy cast instead."""
-    return not (strategy.fsdp or strategy.deepspeed or strategy.megatron_fsdp)
 
 
 def _prepared(

@@ -129,8 +129,8 @@ class LaunchParser:
         Of several commands the first that starts a program counts; redirections and what follows are left out.
         """
         if len(line) > 1:
-            text = _shell_text(line)
-            return self.split([text]) if text is not None else list(line)
+            shell = PurePath(line[0]).name in _SHELLS and line[1].startswith("-") and "c" in line[1]  # bash -c TEXT
+            return self.split([line[2]]) if shell and len(line) > 2 else list(line)
         lexer = shlex.shlex("".join(line).replace("\\\n", " "), posix=True, punctuation_chars=True)
         lexer.whitespace_split, lexer.commenters = True, ""
         try:
@@ -256,12 +256,6 @@ def count_world_info_ranks(world_info: str) -> int | None:
     except ValueError:
         return None
     return sum(len(gpus) for gpus in hosts.values())
-
-
-def _shell_text(line: Sequence[str]) -> str | None:
-    """Return the text of ``bash -c TEXT``; None for any other command."""
-    shell = PurePath(line[0]).name in _SHELLS and line[1].startswith("-") and "c" in line[1]
-    return line[2] if shell and len(line) > 2 else None
 
 
 def _end_of_flags(tokens: Sequence[str], without_value: frozenset[str]) -> int:

@@ -165,7 +165,8 @@ class Reader:
     def _expr(self, node: ast.Expr, scope: Scope) -> _End | None:
         self.statement = node.value
         self.evaluate(node.value, scope)
-        return _End("exit") if _exits(node) else None
+        ends_program = isinstance(node.value, ast.Call) and _dotted(node.value.func) in _EXITS
+        return _End("exit") if ends_program else None
 
     def _assign(self, node: ast.Assign, scope: Scope) -> None:
         value = self.evaluate(node.value, scope)
@@ -646,12 +647,6 @@ def _spoil(value: Any) -> None:
         value.append(UNKNOWN)
     elif isinstance(value, dict):
         value.update(dict.fromkeys((*value, UNKNOWN), UNKNOWN))
-
-
-def _exits(node: ast.stmt) -> bool:
-    """Return True for a statement that ends the program."""
-    called = node.value if isinstance(node, ast.Expr) else None
-    return isinstance(called, ast.Call) and _dotted(called.func) in _EXITS
 
 
 def _dotted(node: ast.expr) -> str:

@@ -53,7 +53,6 @@ _AVERAGES = re.compile(r"(?i)ema|ema.?(model|v\d|params)?|.*exponentialmovingave
 """Classes that keep an average of a model's weights."""
 LOSSES = {"cross_entropy", "CrossEntropyLoss", "FusedCrossEntropyLoss", "nll_loss", "NLLLoss", "log_softmax"}
 _RUNNERS = ("Fire", "notebook_launcher", "spawn", "Process", "start_processes", "debug_launcher", "cli")
-_STARTS_PROCESSES = ("notebook_launcher", "spawn", "start_processes")
 _PARSERS = ("HfArgumentParser", "TrlParser", "ArgumentParser", "H4ArgumentParser")
 _TRUE_ON_A_GPU = ("is_bf16_supported", "is_bfloat16_supported", "is_torch_bf16_gpu_available")
 DECISIVE = (Model, ModelConfig, Arguments, Parsed)
@@ -260,7 +259,7 @@ def _not_read(call: Call) -> Any:
 
 
 def _run(call: Call) -> Any:
-    if call.name in _STARTS_PROCESSES:
+    if call.name in ("notebook_launcher", "spawn", "start_processes"):
         number = call.value(2, "nprocs", "num_processes", default=1)
         origin = f"{call.where}: {call.name}(...) starts the processes"
         value = number if isinstance(number, int) else "all GPUs"
@@ -377,7 +376,6 @@ def _always(value: Any) -> Callable[[Call], Any]:
     return lambda _: value
 
 
-_OTHER_MODULES = ("backends.mps", "xpu", "mps", "npu", "hpu")
 _OTHER_DEVICES = ("torch_xla", "torch_npu", "torch_xpu", "torch_tpu", "torch_mlu", "torch_hpu", "torch_musa")
 _BY_NAME: Mapping[str, Callable[[Call], Any]] = {
     **MODEL_CALLS,
@@ -407,7 +405,7 @@ _CALLS: Mapping[str, Callable[[Call], Any]] = {
     "os.environ.update": _update_environment,
     "torch.cuda.set_device": lambda call: call.notes.note_device(call.value(0, "device"), call.where, is_current=True),
     "torch.cuda.is_available": _always(True),
-    **{f"torch.{name}.is_available": _always(False) for name in _OTHER_MODULES},
+    **{f"torch.{name}.is_available": _always(False) for name in ("backends.mps", "xpu", "mps", "npu", "hpu")},
     **dict.fromkeys(("typer.run", "app.run", "absl.app.run", "run"), _run),
     **dict.fromkeys(("typer.Option", "typer.Argument", "Option", "Argument"), field),
     **dict.fromkeys(("print", "logging.info", "warnings.warn"), _always(None)),

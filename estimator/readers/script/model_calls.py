@@ -146,7 +146,6 @@ _TASK_BY_CLASS_ENDING: Mapping[str, Task] = {
 }
 _NO_MODEL_CLASS = re.compile(r"Collator|Output|Config|Processor|Trainer|Loss|Dataset|Metric|Pipeline|Mixin|Arguments")
 _NO_MODELS = ("Tokenizer", "Processor", "FeatureExtractor", "GenerationConfig", "Scheduler", "Config")
-_PEFT_CLASSES = ("PeftModel", "PeftModelForCausalLM", "PeftModelForSequenceClassification")
 
 
 def _task_of(name: str) -> Task | None:
@@ -171,7 +170,7 @@ def loads_model(owner: str) -> bool:
 def _from_pretrained(call: Call) -> Any:
     """Follow ``AutoModelForX.from_pretrained("id", dtype=...)``, and the same for configs, tokenizers and adapters."""
     owner, first = call.owner, call.value(0, "model", *NAME_ARGUMENTS)
-    if owner in _PEFT_CLASSES:
+    if owner in ("PeftModel", "PeftModelForCausalLM", "PeftModelForSequenceClassification"):
         return load_adapters(first, call) if isinstance(first, Model) else UNKNOWN
     if owner.endswith("Config") and not owner.endswith("GenerationConfig"):
         return _load_config(call)

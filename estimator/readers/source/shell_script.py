@@ -311,8 +311,7 @@ class _Script(msgspec.Struct):
         """Return the text with the values of known variables, outside of single quotes."""
 
         def value(found: re.Match[str]) -> str:
-            name = found["name"] or found["braced"]
-            known = self.variables.get(name)
+            known = self.variables.get(found["name"] or found["braced"])
             self._filled_in += len(known or "")
             if self._filled_in > _MAX_FILLED_IN:  # A=$A$A, again and again
                 raise InputError(f"{self.path}: its variables are too long to be filled in")

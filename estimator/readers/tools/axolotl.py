@@ -17,7 +17,6 @@ from .shared.settings_files import tool_layers, uses_deepspeed
 from .shared.tool import known_tool
 from .shared.trained_names import PROJECTOR, VISION_TOWER
 
-_ADAPTERS_BY_TRL = ("dpo", "kto")
 _OF_TRL = "trl."
 """What the names of the settings in axolotl's section for TRL begin with."""
 _LEFT_TO_TRL = ("max_completion_length", "num_generations", "beta", "vllm_mode", "vllm_gpu_memory_utilization")
@@ -224,7 +223,7 @@ def _adapter_types(settings: LayeredSettings) -> dict[str, Setting]:
     type of computation. DPO and KTO leave the adapters to TRL, which may prepare the model again.
     """
     found = {}
-    if _method(settings) not in _ADAPTERS_BY_TRL:
+    if _method(settings) not in ("dpo", "kto"):
         origin = "axolotl casts weights that k-bit preparation made fp32 back to the compute dtype"
         found["kbit_preparation"] = Setting.default(False, origin)
     cast = settings.find("peft_autocast_adapter_dtype")

@@ -30,7 +30,6 @@ from .shared.tool import has_any, known_tool
 from .shared.trained_names import frozen_parts
 
 _ALL_LINEAR = "all-linear"
-_ADALORA_RANK = 12
 _KEEPS_DTYPE = (4, 5)
 """Version since which ``lora_dtype`` is the adapters' type (swift/tuners/peft.py, pull request 9832)."""
 
@@ -43,7 +42,7 @@ def read_adapters(program: Program, settings: LayeredSettings) -> dict[str, Sett
     """
     found, tuner = _targets(program, settings), settings.find("tuner_type", "train_type")
     if as_word(tuner) == "adalora":
-        default = Setting.default(_ADALORA_RANK, "ms-swift's default adalora_init_r")
+        default = Setting.default(12, "ms-swift's default adalora_init_r")
         found["lora_r"] = settings.find("adalora_init_r") or default
     dtype, version = settings.find("lora_dtype"), program.versions.get("ms_swift") or program.versions.get("ms-swift")
     if dtype is not None and (version_tuple(version) or _KEEPS_DTYPE) >= _KEEPS_DTYPE:

@@ -22,9 +22,6 @@ from .shared.tool import has_key, known_tool
 _DISTRIBUTED_NAMES = ("custom_sharded_layers", "fsdp_cpu_offload", "tensor_parallel_dim", "data_parallel_shard_dim")
 """Settings that only distributed recipes have."""
 _VARIANT = re.compile(r"^q?lora_|_(instruct|base|v\d|reward|classifier)$")
-_MLP_TARGETS = ("gate_proj", "up_proj", "down_proj")
-_PREFERENCE_LOSSES = ("DPO", "RSO", "SimPO", "IPO")
-_CHUNKED_LOSSES = ("Chunked", "LinearCrossEntropy")
 
 
 def read(program: Program) -> JobReading:
@@ -42,7 +39,7 @@ def read(program: Program) -> JobReading:
     _read_other_models(program, settings)
     loss = settings.find("loss._component_", "loss")
     if loss is not None:
-        chunked = any(word in str(loss.value) for word in _CHUNKED_LOSSES)
+        chunked = any(word in str(loss.value) for word in ("Chunked", "LinearCrossEntropy"))
         findings.record_from(loss, "training.loss", "chunked" if chunked else "full")
     _read_adapters(settings, findings)
     _read_ranks(program, settings)
@@ -101,7 +98,7 @@ def _read_other_models(program: Program, settings: LayeredSettings) -> None:
     reference = settings.find("ref_checkpointer._component_")
     if settings.find("policy_model._component_", "reward_and_value_model._component_") is not None:
         return
-    if loss is not None and any(word in str(loss.value) for word in _PREFERENCE_LOSSES):
+    if loss is not None and any(word in str(loss.value) for word in ("DPO", "RSO", "SimPO", "IPO")):
         origin = f"{loss.origin}: each example is a chosen and a rejected sequence"
         findings.infer("training.sequences_per_example", 2, origin)
         findings.record("training.loss", "log-probs", loss.origin)
@@ -136,7 +133,7 @@ def _read_targets(settings: LayeredSettings, findings: FindingCollector) -> None
     mlp, head = settings.find_true("model.apply_lora_to_mlp"), settings.find_true("model.apply_lora_to_output")
     names = modules.value if modules is not None and isinstance(modules.value, list) else []
     targets = ["o_proj" if name == "output_proj" else str(name) for name in names]
-    targets += _MLP_TARGETS if mlp is not None else ()
+    targets += ("gate_proj", "up_proj", "down_proj") if mlp is not None else ()
     targets += ("lm_head",) if head is not None else ()
     if targets and modules is not None:
         origin = modules.origin if mlp is None else f"{modules.origin}; {mlp.origin}"

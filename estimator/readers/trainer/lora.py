@@ -8,8 +8,6 @@ from ..source.settings import LayeredSettings, Setting, as_bool, as_word, words_
 from .trainer_inputs import TrainerInputs
 
 _TARGET_NAMES = ("lora_target_modules", "lora_target", "lora_targets")
-_DOUBLE_QUANTIZATION_NAMES = ("use_bnb_nested_quant", "bnb_4bit_use_double_quant", "double_quant")
-_COPIED_NAMES = ("lora_modules_to_save", "modules_to_save")
 _AS_WEIGHTS = "as weights"
 """Value of ``lora_adapter_dtype`` where peft leaves adapters in the type of what they adapt."""
 _EMBEDDINGS = ("embed_tokens", "embed_in", "wte")
@@ -76,7 +74,7 @@ def _read_type(settings: LayeredSettings, findings: FindingCollector) -> None:
 def _quantization(settings: LayeredSettings) -> Setting | None:
     """Return how bitsandbytes stores frozen weights; None: it does not quantize them."""
     four, eight = settings.find_true("load_in_4bit"), settings.find_true("load_in_8bit")
-    double = settings.find(*_DOUBLE_QUANTIZATION_NAMES)
+    double = settings.find("use_bnb_nested_quant", "bnb_4bit_use_double_quant", "double_quant")
     if four is not None and double is not None and as_bool(double):
         origin = "; ".join(dict.fromkeys((four.origin, double.origin)))
         return Setting(value="nf4-double", origin=origin, written=four.written)
@@ -106,7 +104,7 @@ def read_targets(setting: Setting | None, default: Setting | None, findings: Fin
 
 def _read_copied_modules(settings: LayeredSettings, findings: FindingCollector) -> None:
     """Record the modules of which peft trains a copy beside the adapters: the embedding, the head."""
-    setting = settings.find(*_COPIED_NAMES)
+    setting = settings.find("lora_modules_to_save", "modules_to_save")
     names = words_of(setting)
     if setting is None or not names:
         return

@@ -19,7 +19,6 @@ _UNKNOWN_STAGE = "unknown"
 """Stands for a ZeRO stage whose file cannot be read."""
 _STAGE_IN_NAME = re.compile(r"(?:z|zero|stage)[-_]?(?:stage[-_]?)?([0-3])(?!\d)", re.IGNORECASE)
 _MAX_ZERO_STAGE = 3
-_DEVICE_MAPS = ("auto", "balanced", "balanced_low_0", "sequential")
 _OFFLOAD_DEVICES = ("cpu", "nvme")
 
 
@@ -80,7 +79,7 @@ def read_device_map(inputs: TrainerInputs, environ: Mapping[str, str], findings:
     if rule is None or not alone:
         return
     table, by_device = _plain_table(rule.value), _plain_table(limits.value if limits is not None else None)
-    if table is None and as_word(rule) not in _DEVICE_MAPS:
+    if table is None and as_word(rule) not in ("auto", "balanced", "balanced_low_0", "sequential"):
         return
     numbers = [parse_digits(str(name)) for name in (by_device or {})]
     numbers += [parse_digits(str(device).removeprefix("cuda:")) for device in (table or {}).values()]

@@ -19,7 +19,6 @@ _MODEL_NAMES = (
     *("model_name_or_path", "config_name", "model_name", "model_id", "model_path", "base_model", "model", "pretrain"),
 )
 _TASKS = get_args(Task)
-_TASKS_WITH_LABELS = ("sequence-classification", "token-classification")
 
 
 def read_model(inputs: TrainerInputs, findings: FindingCollector) -> None:
@@ -73,7 +72,7 @@ def _read_task(inputs: TrainerInputs, findings: FindingCollector) -> None:
 
 def _read_num_labels(inputs: TrainerInputs, findings: FindingCollector) -> None:
     setting, task = inputs.settings.find("num_labels"), findings.get("model.task")
-    if task is None or task.value not in _TASKS_WITH_LABELS:
+    if task is None or task.value not in ("sequence-classification", "token-classification"):
         return
     if setting is not None and (number := as_int(setting)) is not None and number > 0:
         findings.record_from(setting, "model.num_labels", number)

@@ -215,7 +215,8 @@ class _Run:
         files = [self._folder / f"{rank}.failed.json" for rank in self._ranks]
         first = min((each for each in files if each.exists()), key=lambda each: each.stat().st_mtime_ns, default=None)
         where = f"(under {self._interpreter.path})"
-        error = self._stderr_text()
+        self._stderr.seek(max(self._stderr.seek(0, os.SEEK_END) - (1 << 16), 0))
+        error = self._stderr.read().decode(errors="replace")
         exits: list[tuple[int | None, int]] = [(int(each[1]), int(each[2])) for each in _EXIT.finditer(error)]
         exits = exits or [(None, self._process.returncode)]
         killed = [each for each in exits if each[1] == -signal.SIGKILL]  # which the others may have failed of
@@ -230,11 +231,6 @@ class _Run:
             return f"{name} was killed by signal {-code} ({signal.Signals(-code).name}){hint} {where}"
         lines = [line.strip() for line in error.splitlines() if line.strip()]
         return f"{name} ended without a result{f': {lines[-1][:300]}' if lines else ''} {where}"
-
-    def _stderr_text(self) -> str:
-        size = self._stderr.seek(0, os.SEEK_END)
-        self._stderr.seek(max(size - (1 << 16), 0))
-        return self._stderr.read().decode(errors="replace")
 
     def end_ranks(self) -> None:
         """Wait until the ranks, which die with their parent, have let go of their GPUs."""

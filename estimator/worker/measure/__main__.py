@@ -46,9 +46,7 @@ def main(arguments: list[str]) -> int:
     text = sys.stdin.readline()
     plan = json.loads(text)
     (Path(plan["folder"]) / PLAN).write_text(text, encoding="utf-8")
-    if len(plan["limits"]) == 1:
-        return _run_rank(Path(plan["folder"]))
-    return _start_ranks(plan)
+    return _run_rank(Path(plan["folder"])) if len(plan["limits"]) == 1 else _start_ranks(plan)
 
 
 def _start_ranks(plan: dict[str, object]) -> int:

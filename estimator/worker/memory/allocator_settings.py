@@ -86,9 +86,7 @@ class AllocatorSettings:
 
     def divisions(self, size: int) -> int:
         """Return the steps between powers of two for a request of `size` bytes; 0 or 1: no such rounding."""
-        if not self.roundup_divisions:
-            return 0
-        return self.roundup_divisions[_interval(size // MIB)]
+        return self.roundup_divisions[_interval(size // MIB)] if self.roundup_divisions else 0
 
 
 def _interval(mib: int) -> int:
@@ -111,15 +109,13 @@ def _options(text: str) -> list[tuple[str, str]]:
 
 def _boolean(value: str) -> bool:
     if value not in {"True", "False"}:
-        message = "torch accepts only True or False"
-        raise ValueError(message)
+        raise ValueError("torch accepts only True or False")
     return value == "True"
 
 
 def _mebibytes(value: str, minimum: int) -> int:
     if not value.isdecimal() or int(value) < minimum:
-        message = f"torch accepts a whole number of MB, at least {minimum}"
-        raise ValueError(message)
+        raise ValueError(f"torch accepts a whole number of MB, at least {minimum}")
     return int(value) * MIB
 
 
@@ -129,16 +125,14 @@ def _fraction(value: str, maximum: float) -> float:
     except ValueError:
         fraction = -1.0
     if not 0 < fraction <= maximum:
-        message = "torch accepts a share between 0 and 1"
-        raise ValueError(message)
+        raise ValueError("torch accepts a share between 0 and 1")
     return fraction
 
 
 def _power_of_two(value: str, *, zero: bool = False) -> int:
     number = int(value) if value.isdecimal() else -1
     if number < 0 or number & (number - 1) or (number == 0 and not zero):
-        message = "torch accepts powers of two"
-        raise ValueError(message)
+        raise ValueError("torch accepts powers of two")
     return number
 
 
@@ -147,8 +141,7 @@ def _divisions(value: str) -> tuple[int, ...]:
     if not value.startswith("["):
         return (_power_of_two(value),) * INTERVALS
     if not value.endswith("]"):
-        message = "its closing bracket is missing"
-        raise ValueError(message)
+        raise ValueError("its closing bracket is missing")
     table = [0] * INTERVALS
     last = None
     for part in value[1:-1].split(","):
@@ -168,8 +161,7 @@ def _divisions(value: str) -> tuple[int, ...]:
 
 def _check_native(value: str) -> None:
     if value != "native":
-        message = "vramtop models only torch's native allocator, and these figures are for it"
-        raise ValueError(message)
+        raise ValueError("vramtop models only torch's native allocator, and these figures are for it")
 
 
 def _large_segment_mib(fields: dict[str, Any]) -> int:

@@ -49,7 +49,6 @@ _FACTORS = {  # of the forward pass and the input's gradient; of the weight's wi
 }
 _STEM_CHANNELS = 3
 _ROUNDED_CHANNELS = 4
-_LAYOUTS = {4: torch.channels_last, 5: torch.channels_last_3d}
 
 
 class Workspace(NamedTuple):
@@ -130,7 +129,7 @@ def _allows_tf32() -> bool:
 
 
 def _is_channels_last(tensor: Any) -> bool:
-    layout = _LAYOUTS.get(tensor.dim())
+    layout = {4: torch.channels_last, 5: torch.channels_last_3d}.get(tensor.dim())
     return layout is not None and tensor.is_contiguous(memory_format=layout) and not tensor.is_contiguous()
 
 

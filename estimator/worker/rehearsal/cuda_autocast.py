@@ -129,8 +129,7 @@ def _to_widest(operation: Any) -> Callable[..., Any]:
 
 
 def _fp32_result(operation: Any) -> Callable[..., Any]:
-    arguments = [argument.name for argument in operation._schema.arguments]
-    at = arguments.index("dtype")
+    at = [argument.name for argument in operation._schema.arguments].index("dtype")
 
     def run(*args: Any, **kwargs: Any) -> Any:
         given = kwargs.get("dtype") or (args[at] if len(args) > at else None)

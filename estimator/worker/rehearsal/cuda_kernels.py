@@ -283,7 +283,8 @@ class _FlashAttention(torch.autograd.Function):  # type: ignore[misc] # torch is
     @staticmethod
     def forward(ctx: Any, query: Any, key: Any, value: Any) -> Any:
         output = torch.empty_like(query)
-        made = query.new_empty(query.shape[:3], dtype=torch.float32), *_random_state(query)
+        seed, offset = query.new_empty(2, dtype=torch.int64), query.new_empty((), dtype=torch.int64)
+        made = query.new_empty(query.shape[:3], dtype=torch.float32), seed, offset
         ctx.mark_non_differentiable(*made)
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(query, key, value, output, *made)
@@ -334,11 +335,6 @@ class _MemoryEfficientAttention(torch.autograd.Function):  # type: ignore[misc] 
         total = query.new_empty((b, h, -(-s // block) * block, -(-d // block) * block), dtype=torch.float32)
         del delta, total, dense
         return (*result, of_bias)
-
-
-def _random_state(query: Any) -> Any:
-    """Return seed and offset: two small tensors on the GPU, with or without dropout."""
-    return query.new_empty(2, dtype=torch.int64), query.new_empty((), dtype=torch.int64)
 
 
 def _shape_heads_after_tokens(tensor: Any) -> tuple[int, ...]:

@@ -633,8 +633,7 @@ class FakeGpus(StorageTracker):
             if not self.in_module and self._is_weight(source):
                 self._note_copy(made)
             return made
-        dtype = kwargs.get("dtype") or source.dtype
-        fake = self.fake_of(source, dtype)
+        fake = self.fake_of(source, kwargs.get("dtype") or source.dtype)
         self._track(fake, "inputs")
         return fake
 
@@ -646,7 +645,8 @@ class FakeGpus(StorageTracker):
             is_coalesced = real.layout is torch.sparse_coo and real.is_coalesced()
             return sparse_like(real.shape, parts, real.layout, is_coalesced=is_coalesced)
         with self.mode, torch._C._DisableTorchDispatch():
-            shape = torch.empty_strided(real.shape, _dense_stride(real), dtype=dtype, device="meta")
+            strides = torch.empty_like(real, device="meta").stride()  # a copy keeps the order of dense dimensions
+            shape = torch.empty_strided(real.shape, strides, dtype=dtype, device="meta")
         fake = FakeTensor(self.mode, shape, _CPU)
         is_stored = type(real) is torch.Tensor and real.device.type == "cpu"
         if is_stored and not is_parameter and real.numel() <= _most_known(real.dtype):
@@ -970,11 +970,6 @@ def _unreserved(shape: Any, dtype: Any) -> Any:
     count = math.prod(shape)
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NO_RESERVE
     return torch.frombuffer(mmap.mmap(-1, count * dtype.itemsize, flags), dtype=dtype).view(tuple(shape))
-
-
-def _dense_stride(tensor: Any) -> tuple[int, ...]:
-    """Return the strides of a copy, which keeps the order of dimensions of a dense tensor."""
-    return tuple(torch.empty_like(tensor, device="meta").stride())
 
 
 def _size(size: int) -> str:

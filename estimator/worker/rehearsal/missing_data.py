@@ -389,18 +389,13 @@ def _column(name: str, sizes: dict[str, Any]) -> tuple[Any, Any]:
     if name == "answers":
         return {"text": [words[0]], "answer_start": [0]}, None
     if name in _IMAGES:
-        picture = {"bytes": _png(sizes["width"], sizes["height"]), "path": None}
+        file = io.BytesIO()
+        _picture("RGB", sizes["width"], sizes["height"]).save(file, "PNG")
+        picture = {"bytes": file.getvalue(), "path": None}
         return (picture, datasets.Image()) if name != "images" else ([picture], datasets.Sequence(datasets.Image()))
     if name == "audio":
         return {"bytes": _wav(sizes["seconds"]), "path": None}, datasets.Audio(_SAMPLES_PER_SECOND)
     return " ".join(words), None
-
-
-def _png(width: int, height: int) -> bytes:
-
-    file = io.BytesIO()
-    _picture("RGB", width, height).save(file, "PNG")
-    return file.getvalue()
 
 
 def _wav(seconds: int) -> bytes:

@@ -51,7 +51,6 @@ _RISE, _TRIES = 1.01, 3
 """A larger batch takes 1 % more at least; Lightning's search begins with three tries that do not."""
 _MIN_VOCABULARY = 1000
 _TOLD_SECONDS, _TOLD_CHARACTERS = 0.3, 80
-_LOCKED_SECONDS = 5.0
 _LEAST_AFTERWARDS = 10.0
 """Seconds since the start that a program has at least for what follows its steps; else twice what it took for them."""
 _FOLDER = str(Path(__file__).parent)
@@ -331,19 +330,17 @@ class Rehearsal:
         elif self._awaits_forward or self._phase in ("evaluation", "saving"):
             self._begin("forward")
 
-    def _in_partitions(self) -> dict[int, int]:
-        """Return the elements of trained parameters whose optimizer has the partitions of DeepSpeed's ZeRO."""
-        parameters = (each for module in self._called for each in module.parameters())
-        return {id(each): elements(each) for each in parameters if each.requires_grad and _is_zero(each)}
-
     def _optimized(self) -> list[Any]:
         """Return the parameters that the optimizers have."""
         return [each for one in self._optimizers for group in one.param_groups for each in group["params"]]
 
     def _before_backward(self) -> None:
         self._begin_steps()
-        self._partitions.update(self._in_partitions())
-        for parameter in self._optimized() or [each for module in self._called for each in module.parameters()]:
+        parameters = [each for module in self._called for each in module.parameters()]
+        self._partitions.update(
+            {id(each): elements(each) for each in parameters if each.requires_grad and _is_zero(each)}
+        )
+        for parameter in self._optimized() or parameters:
             if parameter.requires_grad and parameter.is_leaf and not hasattr(parameter, _HOOKED):
                 setattr(parameter, _HOOKED, True)
                 parameter.register_post_accumulate_grad_hook(self._label_gradient)
@@ -454,9 +451,7 @@ class Rehearsal:
 
     def _finish(self, ended: str, error: BaseException | None = None, code: int = 0) -> None:
         """Write the answer and end the process, which other threads and cleaning up must not delay."""
-        self.gpus.lock.acquire(
-            timeout=_LOCKED_SECONDS
-        )  # no other thread's operation is half recorded, and none ends too
+        self.gpus.lock.acquire(timeout=5.0)  # no other thread's operation is half recorded, and none ends too
         signal.alarm(0)
         if ended == "end" and not self._trains and self._first_call is not None:
             self.gpus.begin_work(self._first_call)

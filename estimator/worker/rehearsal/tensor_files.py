@@ -70,11 +70,10 @@ def files_of_tensors(gpus: FakeGpus) -> Iterator[tuple[Any, str, Any]]:
 
     def described(self: Any, proto: Any) -> Any:  # noqa: ARG001 - torch's names
         storage = self.untyped_storage()
-        values = None if self.constant is None else self.constant.clone()
         return restored, (
             (storage._cdata, storage.nbytes(), gpus.device_of(self)),
             (self.dtype, self.storage_offset(), tuple(self.shape), tuple(self.stride())),
-            values,
+            None if self.constant is None else self.constant.clone(),
             self.requires_grad,
             isinstance(self, torch.nn.Parameter),
         )

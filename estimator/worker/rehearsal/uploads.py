@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import ModuleType
 
-_READS = ("GET", "HEAD", "OPTIONS")
 _READS_BY_POST = re.compile(
     r".*/paths-info/|(169\.254\.169\.254|metadata\.google\.internal|oauth2\.googleapis\.com"
     r"|login\.microsoftonline\.com|sts[\w.-]*\.amazonaws\.com)/"
@@ -56,7 +55,7 @@ def keep_here(warn: Callable[[str], None]) -> None:
     """
 
     def is_sent(method: str, host: str | None, path: str) -> bool:
-        if method.upper() in _READS or _READS_BY_POST.match(f"{host}{path}"):
+        if method.upper() in ("GET", "HEAD", "OPTIONS") or _READS_BY_POST.match(f"{host}{path}"):
             return True
         warn(f"a {method.upper()} to {host} was not sent")
         return False

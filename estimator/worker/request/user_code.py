@@ -62,18 +62,14 @@ def import_attribute(name: str, folder: str) -> Any:
         raise RefusedError(f"{name}: a module called {module_name} cannot be imported here; give it another name")
     with refusing_errors(name, folder):
         if folder not in sys.path:
-            sys.path.insert(_index_of_installed(sys.path), folder)
+            # before the first folder of installed packages, behind the standard library
+            places = (at for at, each in enumerate(sys.path) if Path(each).name in ("site-packages", "dist-packages"))
+            sys.path.insert(next(places, len(sys.path)), folder)
         _import_from_folder(module_name.partition(".")[0], folder)
         found = import_module(module_name)
         for attribute in path.split("."):
             found = getattr(found, attribute)
     return found
-
-
-def _index_of_installed(path: list[str]) -> int:
-    """Return the place of the first folder of installed packages, behind the standard library."""
-    names = ("site-packages", "dist-packages")
-    return next((at for at, entry in enumerate(path) if Path(entry).name in names), len(path))
 
 
 def _import_from_folder(name: str, folder: str) -> None:

@@ -25,7 +25,6 @@ _LIBRARY_ALIASES = {"bnb": "bitsandbytes", "optim": "torch", "ao": "torchao", "h
 """Usual names of imported libraries."""
 _SYNONYMS = {"max_precondition_dim": "max_precond_dim", "max_preconditioner_dim": "max_precond_dim"}
 """Options that libraries name differently."""
-_PASSED_OVER = frozenset({"F", "nn", "self", "cls"})
 
 
 _LAYERWISE = "_layerwise"
@@ -132,7 +131,7 @@ def _row_of_class(name: str) -> tuple[Optimizer | None, str | None]:
     """Return the row of a class, and a sentence if it may be another one."""
     path = [part for part in name.replace(":", ".").split(".") if part]
     candidates = _classes().get(path[-1].lower(), ()) if path else ()
-    library = path[0] if len(path) > 1 and path[0] not in _PASSED_OVER else None
+    library = path[0] if len(path) > 1 and path[0] not in {"F", "nn", "self", "cls"} else None
     library = _LIBRARY_ALIASES.get(library or "", library)
     if not candidates:
         return None, f"the optimizer {name} is not known"

@@ -113,7 +113,6 @@ def _read_adapters(settings: LayeredSettings, findings: FindingCollector) -> Non
 
 _IN_PLACE = ("teparallelcrossentropy",)
 """Losses whose kernel writes the gradient over the logits and computes in fp32 itself (TransformerEngine's)."""
-_LIGER = ("norm", "mlp", "rope")
 
 
 def read_loss(settings: LayeredSettings, findings: FindingCollector) -> None:
@@ -127,7 +126,7 @@ def read_loss(settings: LayeredSettings, findings: FindingCollector) -> None:
     record_arguments(_TABLE(), "loss", settings, findings)
     without = _without_liger(settings)
     if loss in _IN_PLACE and named is not None:
-        kernels = ["cross-entropy"] if without is not None else [*_LIGER, "cross-entropy"]
+        kernels = ["cross-entropy"] if without is not None else ["norm", "mlp", "rope", "cross-entropy"]
         findings.record_from(named, "training.fused_kernels", kernels)
     elif without is not None:
         findings.record_from(without, "training.fused_kernels", [])

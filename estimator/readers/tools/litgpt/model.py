@@ -25,8 +25,7 @@ def read_litgpt_model(program: Program, settings: LayeredSettings, *, positional
         settings: its settings.
         positional: the model on the command line without a flag.
     """
-    own = settings.names("model_config.")
-    if (written := settings.find(*own)) is not None:
+    if (written := settings.find(*settings.names("model_config."))) is not None:
         _warn_of_config(program, written.origin)
         return
     setting = settings.find("checkpoint_dir", "model_name", "initial_checkpoint_dir", "repo_id")
