@@ -340,7 +340,7 @@ def _shape_warnings(
         )
     if arch.max_positions and length > arch.max_positions:
         yield f"The sequence length {length} exceeds the model's {arch.max_positions} positions."
-    if uses_eager_attention(job.model.attention, arch) and length >= _LONG_SEQUENCE:
+    if uses_eager_attention(job, arch) and length >= _LONG_SEQUENCE:
         yield "Eager attention stores all attention probabilities: memory grows with the square of the sequence length."
     if job.quantization in BITSANDBYTES and arch.moe_layers:
         yield from _expert_warning(job, arch)

@@ -10,6 +10,7 @@ from typing import Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
+from ...common.library_versions import older
 from ...job.resolved_job import ResolvedJob
 from ...job.rules.dtype_widths import Widths
 from ...job.rules.frameworks import Framework
@@ -208,7 +209,7 @@ class LayerContext(Struct, frozen=True, kw_only=True):
 def layer_context(job: ResolvedJob, arch: Architecture, stage: Stage) -> LayerContext:
     """Return the context of the blocks on one stage."""
     parallel, lora = job.parallel, job.lora
-    eager = uses_eager_attention(job.model.attention, arch)
+    eager = uses_eager_attention(job, arch)
     compiled = job.training.compile and not job.framework.transformer_engine
     masks = compiled and job.framework.trainer and job.model.attention == "sdpa"
     repeats_keys = (
@@ -259,14 +260,28 @@ def run_context(context: LayerContext, stage: Stage, run: BlockRun) -> LayerCont
     return replace(context, readers=readers, parts=parts)
 
 
-def uses_eager_attention(attention: str, arch: Architecture) -> bool:
-    """Return True if attention keeps its probabilities: requested, or the family has no sdpa.
+_SDPA_SINCE = {
+    **dict.fromkeys(("phi", "mixtral"), (4, 40)),
+    **dict.fromkeys(("bert", "roberta", "albert", "xlm-roberta", "camembert", "gpt2", "gpt_neox", "mbart"), (4, 45)),
+    **dict.fromkeys(("m2m_100", "vit", "wav2vec2"), (4, 45)),
+    **dict.fromkeys(("distilbert", "opt"), (4, 48)),
+    **dict.fromkeys(("pegasus", "marian"), (4, 57)),
+    **dict.fromkeys(("t5", "mt5"), (5, 0)),
+}
+"""A version of transformers with sdpa for a type of model (``_supports_sdpa`` in its modeling file), which the usual
+ones have since 4.36; of 4.36, 4.40, 4.45, 4.48, 4.52, 4.57 and 5.23 the first that has it, and 5.0 for the last."""
+
+
+def uses_eager_attention(job: ResolvedJob, arch: Architecture) -> bool:
+    """Return True if attention keeps its probabilities: requested, or the family has no sdpa in the job's version.
 
     Args:
-        attention: the job's ``model.attention``.
+        job: the job.
         arch: the model's architecture.
     """
-    return attention == "eager" or (attention == "sdpa" and not arch.rules.supports_sdpa)
+    attention, since = job.model.attention, _SDPA_SINCE.get(arch.family, ())
+    has_sdpa = arch.rules.supports_sdpa and not (since and older(job.software.transformers, *since))
+    return attention == "eager" or (attention == "sdpa" and not has_sdpa)
 
 
 def _uses_math_attention(attention: str, arch: Architecture, widths: Widths) -> bool:

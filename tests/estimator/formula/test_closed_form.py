@@ -9,6 +9,7 @@ from hypothesis import given, settings, strategies as st
 
 from vramtop.estimator.budget import Budget
 from vramtop.estimator.common.errors import InputError
+from vramtop.estimator.estimation import estimate
 from vramtop.estimator.formula.closed_form import closed_form
 from vramtop.estimator.job.job_file.changes import job_from_mapping
 from vramtop.estimator.job.resolved_job import resolve_job
@@ -207,6 +208,16 @@ def test_offload_takes_states_off_the_device(llama_budget: Estimate) -> None:
     fsdp = {"parallel.strategy": "fsdp2", "parallel.data_shard": 4, "parallel.cpu_offload": "all"}
     step = components(llama_budget(fsdp), "optimizer step")
     assert (step.weights, step.gradients, step.optimizer) == (0, 0, 0)
+
+
+@pytest.mark.parametrize(("version", "eager"), [("4.40.2", True), ("4.45.0", False), (None, False)])
+def test_a_type_of_model_has_sdpa_since_a_version(version: str | None, eager: bool) -> None:
+    tables = {"model": {"id": "gpt2"}, "training": {"sequence_length": 1024}, "software": {"transformers": version}}
+    figures = {}
+    for attention in ("sdpa", "eager"):
+        job = job_from_mapping({**tables, "model": {"id": "gpt2", "attention": attention}}, where="test")
+        figures[attention] = estimate(job, method="formula").peak.allocated_bytes
+    assert (figures["sdpa"] == figures["eager"]) is eager
 
 
 def test_inference_has_no_backward_and_a_key_value_cache(llama_budget: Estimate) -> None:
