@@ -147,6 +147,12 @@ def _read_length(inputs: TrainerInputs, findings: FindingCollector) -> None:
         findings.mark_uncertain("training.sequence_length", sentence, direction="either")
         return
     findings.record_count("training.sequence_length", whole)
+    read, length = as_int(whole), both[1]
+    if not is_one and whole is not None and read and length != read:
+        shorter = target is not None and length is not None and length < read
+        of_target = f"its targets have up to {length} ({target.origin})" if target and length else "those are not known"
+        sentence = f"{whole.origin}: the decoder is counted with as many tokens as the encoder, though {of_target}."
+        findings.doubt(sentence, "less" if shorter else "either", "activations", "logits")
 
 
 def _read_varying_lengths(inputs: TrainerInputs, findings: FindingCollector) -> None:
