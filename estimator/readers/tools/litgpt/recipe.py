@@ -115,6 +115,8 @@ def _record_targets(settings: LayeredSettings, findings: FindingCollector) -> No
 def read(program: Program) -> JobReading:
     """Return the job of a LitGPT command."""
     words, flags = _split_words(program.launch.arguments)
+    if words[:1] == ["finetune"] and words[1:2] and words[1] in ("lora", "full", "adapter", "adapter_v2"):  # before 0.4
+        words = [f"finetune_{words[1]}", *words[2:]]
     program = replace(program, launch=replace(program.launch, arguments=(*words, *flags)))
     findings, layers = program.findings, tool_layers(program, "config")
     settings = LayeredSettings(spell_out(layers[0], library("litgpt").aliases["options"])[0], *layers[1:])
