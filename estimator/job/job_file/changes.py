@@ -83,9 +83,14 @@ _LISTS_OF_WORDS = ("training.trainable",)
 def with_changes(job: Job, changes: Mapping[str, Any], *, where: str = "changes") -> Job:
     """Return the job with dotted keys set, such as ``{"training.micro_batch": 4}``; a table set to None is removed.
 
+    What is set holds whatever the versions of libraries (``unsure.older``).
+
     Raises:
         InputError: an unknown key or a wrong value.
     """
+    if job.unsure.older.keys() & changes.keys():
+        older = {key: value for key, value in job.unsure.older.items() if key not in changes}
+        job = msgspec.structs.replace(job, unsure=msgspec.structs.replace(job.unsure, older=older))
     try:
         return _with_tables(job, changes)
     except (msgspec.ValidationError, KeyError, ValueError):  # explained below, with the key

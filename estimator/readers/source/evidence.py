@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from ...common.errors import InputError
 from ...job.job import Job
 from ...job.job_file.changes import ABOUT_THE_MODEL, job_differences, with_changes, with_old_model_removed
 from ...job.rules.optimizers.by_name import OptimizerChoice
@@ -160,7 +161,10 @@ class JobReading(msgspec.Struct, frozen=True, kw_only=True):
         job = self._job(overrides)
         if self.older is None or any(key.startswith("software.") for key in overrides or ()):
             return job
-        differences = job_differences(job, self.older._job(overrides))
+        try:
+            differences = job_differences(job, self.older._job(overrides))
+        except InputError:  # the older libraries cannot be told what the newest are
+            return job
         older = {key: value for key, value in differences.items() if not key.startswith("unsure")}
         return with_changes(job, {"unsure.older": older}, where="what was read")
 

@@ -93,6 +93,12 @@ def test_settings_of_older_libraries_are_words_in_the_sentence(read: Read) -> No
     assert [each for each in made.warnings if "(other other_models, model.attention = eager)" in each]
 
 
+def test_what_is_set_holds_for_older_libraries_too(read: Read) -> None:
+    job = with_changes(read(TRAINER).job(), {"unsure.older": {"software.trl": "0.15", "training.precision": "fp32"}})
+    assert with_changes(job, {"training.precision": "bf16"}).unsure.older == {"software.trl": "0.15"}
+    assert with_changes(job, {"training.micro_batch": 1}).unsure == job.unsure
+
+
 def test_what_a_doubted_optimizer_computes_with_is_doubted_too(read: Read) -> None:
     job = read(f"{TRAINER} --optim adamw_torch --gradient_checkpointing").job({"model.id": "llama-3.1-8b"})
     doubted = {f"unsure.{each}": "less" for each in ("weights", "gradients", "optimizer", "activations", "logits")}
