@@ -83,14 +83,15 @@ _LISTS_OF_WORDS = ("training.trainable",)
 def with_changes(job: Job, changes: Mapping[str, Any], *, where: str = "changes") -> Job:
     """Return the job with dotted keys set, such as ``{"training.micro_batch": 4}``; a table set to None is removed.
 
-    What is set holds whatever the versions of libraries (``unsure.older``).
+    What is set to another value holds whatever the versions of libraries (``unsure.older``).
 
     Raises:
         InputError: an unknown key or a wrong value.
     """
-    if job.unsure.older.keys() & changes.keys():
-        older = {key: value for key, value in job.unsure.older.items() if key not in changes}
-        job = msgspec.structs.replace(job, unsure=msgspec.structs.replace(job.unsure, older=older))
+    older = job.unsure.older
+    kept = {key: older[key] for key in older if key not in changes or changes[key] == _value(job, key)}
+    if kept != older:
+        job = msgspec.structs.replace(job, unsure=msgspec.structs.replace(job.unsure, older=kept))
     try:
         return _with_tables(job, changes)
     except (msgspec.ValidationError, KeyError, ValueError):  # explained below, with the key
@@ -107,6 +108,12 @@ def with_changes(job: Job, changes: Mapping[str, Any], *, where: str = "changes"
         else:
             tables.setdefault(table, {})[key] = value
     return job_from_mapping(tables, where=where)
+
+
+def _value(job: Job, key: str) -> Any:
+    """Return the value of a dotted key; None: its table is absent."""
+    table, _, field = key.partition(".")
+    return getattr(getattr(job, table), field, None) if field else getattr(job, table)
 
 
 def replaces_model(changes: Mapping[str, Any]) -> bool:

@@ -95,8 +95,9 @@ def test_settings_of_older_libraries_are_words_in_the_sentence(read: Read) -> No
 
 def test_what_is_set_holds_for_older_libraries_too(read: Read) -> None:
     job = with_changes(read(TRAINER).job(), {"unsure.older": {"software.trl": "0.15", "training.precision": "fp32"}})
-    assert with_changes(job, {"training.precision": "bf16"}).unsure.older == {"software.trl": "0.15"}
-    assert with_changes(job, {"training.micro_batch": 1}).unsure == job.unsure
+    assert with_changes(job, {"training.precision": "fp16"}).unsure.older == {"software.trl": "0.15"}
+    for same in ({"training.micro_batch": 1}, {"training.precision": job.training.precision}):
+        assert with_changes(job, same).unsure == job.unsure
 
 
 def test_what_a_doubted_optimizer_computes_with_is_doubted_too(read: Read) -> None:
