@@ -66,7 +66,7 @@ def _listed(words: Sequence[str]) -> str:
 
 
 def _doubted_bytes(of: Peak | Phase, uncertain: list[tuple[str, str]]) -> int:
-    """Return the bytes that may be missing in a phase: what the doubted components hold, and what they compute with."""
+    """Return the bytes that may be missing in a phase: those of the doubted components, and their temporary memory."""
     names = {name for name, direction in uncertain if direction in ("less", "either")}
     phase = of.phase if isinstance(of, Peak) else of.name
     if names & ({"optimizer"} if phase == "optimizer step" else {"activations"}):

@@ -216,7 +216,7 @@ class Uncertainties(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     communication: UncertaintyDirection = "no"
     """Possible error of the communication buffers."""
     older: dict[str, Any] = field(default_factory=dict)
-    """Keys with other values if the libraries are older, whose versions are not known: the range holds both jobs."""
+    """Settings that differ with older libraries, where the versions are not known: the range holds both jobs."""
 
 
 class Target(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):

@@ -68,12 +68,13 @@ class _InferenceScript(TrainerScript):
         model, training = self._job.model, self._job.training
         size, length = training.micro_batch, training.sequence_length
         comment = self._comment("training.micro_batch")
+        dtype = f", dtype={self._compute()}" if self._job.precision.half_weights else ""
         yield f'device = torch.device("{"cpu" if self._how.on_cpu else "cuda"}")'
         if model.task == "image-classification":
             shape = ", ".join(map(str, (size, *image_shape(self._model.config))))
-            yield f"batch = torch.rand({shape}, device=device){comment}"
+            yield f"batch = torch.rand({shape}, device=device{dtype}){comment}"
         elif model.task == "audio-classification":
-            yield f"batch = torch.randn({size}, {length}, device=device){comment}"
+            yield f"batch = torch.randn({size}, {length}, device=device{dtype}){comment}"
         else:
             choices = "4, " if model.task == "multiple-choice" else ""
             largest = "config.get_text_config().vocab_size" if self._model.code is None else "3"
@@ -103,6 +104,8 @@ def _not_run(job: ResolvedJob, tasks: Collection[str]) -> dict[str, Any]:
         "its modules are placed by a device map": job.job.parallel.device_map is not None,
         "it spreads the model over GPUs": job.parallel.world_size > 1,
         f"weights in {job.quantization} come from a checkpoint": job.quantization not in (None, *BITSANDBYTES),
+        "it computes under autocast": job.precision.name.endswith("-mixed"),
+        "a compiled model generates with a cache of its own": bool(job.training.compile),
         "adapters are merged, or not, when it loads": job.lora is not None,
     }
 

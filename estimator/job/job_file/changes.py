@@ -111,7 +111,7 @@ def with_changes(job: Job, changes: Mapping[str, Any], *, where: str = "changes"
 
 
 def _value(job: Job, key: str) -> Any:
-    """Return the value of a dotted key; None: its table is absent."""
+    """Return what a job has for a dotted key, or for a whole table; None: not set."""
     table, _, field = key.partition(".")
     return getattr(getattr(job, table), field, None) if field else getattr(job, table)
 

@@ -132,7 +132,7 @@ class JobReading(msgspec.Struct, frozen=True, kw_only=True):
     splits_batches: bool = False
     """It is one process of transformers' Trainer, which splits its batches over all GPUs that it finds."""
     older: "JobReading | None" = None
-    """What is read where the libraries are older, whose versions are not known; None: they are known."""
+    """The job as it is read with older libraries, where their versions are not known; None: they are."""
     left_open: tuple[str, ...] = ()
     """Lines of the script on which anything may depend, and what is not known there, one sentence each."""
 

@@ -150,8 +150,8 @@ def _read_length(inputs: TrainerInputs, findings: FindingCollector) -> None:
     read, length = as_int(whole), both[1]
     if not is_one and whole is not None and read and length != read:
         shorter = target is not None and length is not None and length < read
-        of_target = f"its targets have up to {length} ({target.origin})" if target and length else "those are not known"
-        sentence = f"{whole.origin}: the decoder is counted with as many tokens as the encoder, though {of_target}."
+        targets = f"have up to {length} ({target.origin})" if target and length else "may have another length"
+        sentence = f"{whole.origin}: the decoder is counted with as many tokens as the encoder; its targets {targets}."
         findings.doubt(sentence, "less" if shorter else "either", "activations", "logits")
 
 

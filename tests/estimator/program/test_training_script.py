@@ -110,6 +110,8 @@ def test_what_was_left_open_has_a_comment() -> None:
         ({"training": {"framework": "torchtitan"}}, "torchtitan"),
         ({"training": {"mode": "inference"}, "parallel": {"device_map": "auto"}}, "placed by a device map"),
         ({"training": {"mode": "inference"}, "parallel": {"tensor": 2}}, "spreads the model over GPUs"),
+        ({"training": {"mode": "inference", "precision": "bf16-mixed"}}, "under autocast"),
+        ({"training": {"mode": "inference", "precision": "bf16", "compile": True}}, "cache of its own"),
         ({"training": {"mode": "inference"}, "inference": {"weights": "int4"}}, "int4 come from a checkpoint"),
         ({"parallel": {"context": 2}}, "over GPUs"),
         ({"parallel": {"tensor": 2}, "lora": {"rank": 8}}, "adapters have no plan"),

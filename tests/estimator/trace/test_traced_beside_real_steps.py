@@ -43,6 +43,10 @@ JOBS: dict[str, dict[str, Any]] = {
     "text": {"model": {"config": {**LLAMA, "num_key_value_heads": 4}}, "training": GENERATES},
     "gpt2 in bf16": {"model": {"config": GPT2}, "training": {"precision": "bf16", **GENERATES}},
     "labels of images": {"model": {"config": VIT, "task": "image-classification"}, "training": GENERATES},
+    "labels in bf16": {
+        "model": {"config": VIT, "task": "image-classification"},
+        "training": {"precision": "bf16", **GENERATES},
+    },
     "t5 at once": {"model": {"config": T5, "task": "seq2seq-lm"}, "training": GENERATES},
 }
 QUICK = ("text", "labels of images")
