@@ -33,6 +33,7 @@ PATIENCE_SECONDS = 1.0
 _MAX_ERROR_BYTES = 4096
 _SILENT_INTERVALS = 3
 _LEAST_SILENCE_SECONDS = 5.0
+_CLOSING_SECONDS = 20.0
 _POLL_SECONDS = 0.05
 
 
@@ -242,11 +243,11 @@ class RemoteFleet:
             time.sleep(_POLL_SECONDS)
 
     def close(self) -> None:
-        """End all connections and the vramtop there."""
+        """End all connections and the vramtop there; an ssh that does not end is not waited for longer."""
         if self._started and self._thread.is_alive():
             with contextlib.suppress(RuntimeError):  # the loop has just ended
                 self._loop.call_soon_threadsafe(self._closing.set)
-            self._thread.join()
+            self._thread.join(_CLOSING_SECONDS)
         elif not self._started:
             self._loop.close()
 
