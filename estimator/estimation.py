@@ -270,10 +270,12 @@ def _kept_unstated(
 
 
 def _closed_form_files() -> Iterator[Path]:
-    """Yield the files of the rooms on which the closed form depends, their tables among them."""
-    for room in ("budget", "common", "formula", "job", "model", "worker/memory"):
+    """Yield the files on which the closed form depends, their tables among them: this room's own, and other rooms'."""
+    here = Path(__file__).parent
+    yield from here.glob("*.py")
+    for room in ("common", "formula", "job", "model", "worker/memory"):
         for pattern in ("*.py", "*.toml"):
-            yield from (Path(__file__).parent / room).rglob(pattern)
+            yield from (here / room).rglob(pattern)
 
 
 def _try(work: Callable[[], object]) -> None:

@@ -574,7 +574,9 @@ class TrainerScript:
         if training.activation_checkpointing == "full":
             comment = self._comment("training.activation_checkpointing")
             yield f"gradient_checkpointing=True,{comment}"
-            yield 'gradient_checkpointing_kwargs={"use_reentrant": False},'
+            # DeepSpeed shrinks frozen weights that are recomputed, which only the other way checks (pull request 8148)
+            reentrant = self._job.lora is not None and self._job.zero_stage == 3
+            yield f'gradient_checkpointing_kwargs={{"use_reentrant": {reentrant}}},'
         elif self._trainer.is_trl:
             yield "gradient_checkpointing=False,"
         if training.compile:

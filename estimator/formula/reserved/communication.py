@@ -4,10 +4,14 @@ A strategy is a subclass of ``Communication``, whose methods are called at the m
 DDP's buckets and the constant buffers of other strategies are here and beside.
 """
 
+from collections import deque
 from collections.abc import Sequence
 
 from ...job.rules.buffer_sizes import BUCKET_BYTES, FIRST_BUCKET_BYTES
+from ...worker.memory.allocator_blocks import RETURNED, USED_ELSEWHERE
+from ...worker.memory.record_stream import MOST_LAUNCHES
 from ..rank_memory import RankMemory
+from ..zero import zero_sizes
 from .machine import SMALLEST_BYTES, Machine
 from .stored_parameters import StoredParameter
 
@@ -188,3 +192,87 @@ class ConstantBuffers(Communication):
         self.machine.release(self._held)
         size -= self.rank.buffers.step
         self._held = [self.machine.take(size, self._STREAM)] if size > 0 else []
+
+
+class GatheredWeights(ConstantBuffers):
+    """ZeRO stage 3 with overlapping communication, whose freed weights and gradients another stream still uses.
+
+    Weights are gathered on a stream of their own and freed while the main stream is to compute with them; gradients
+    are freed while the reducing stream is to copy them (``record_stream`` in ``partition_parameters.py`` and
+    ``stage3.py``, and DeepSpeed's issues 7217 and 7670). In the forward pass nothing but a full queue makes the CPU
+    wait for the GPU, in the backward pass the buckets do.
+    """
+
+    _BLOCKS_AHEAD = MOST_LAUNCHES // 64
+    """Blocks whose forward pass the CPU has launched and the GPU has not run: a Llama block has 40 kernels, beside what
+    DeepSpeed's hooks give the stream to wait for."""
+    _BUCKETS_AHEAD = 3
+    """Buckets that are reduced before the CPU waits for the first (``max_param_reduce_events``), and the one before."""
+
+    def __init__(self, machine: Machine, rank: RankMemory, parameters: Sequence[StoredParameter]) -> None:
+        super().__init__(machine, rank, parameters)
+        self._sizes: dict[int, list[int]] = {}
+        width = rank.job.widths.compute
+        for each in parameters:
+            size = each.weight if each.quantized else each.elements * width
+            if size >= SMALLEST_BYTES:
+                self._sizes.setdefault(each.block, []).append(size)
+        sizes = zero_sizes(rank.job)
+        self._persist = sizes.persists * width
+        self._bucket = sizes.bucket * width
+        self._gathered: list[int] = []
+        self._in_use: deque[list[int]] = deque()
+        """Freed weights of blocks that the main stream is to compute with."""
+        self._copied: deque[tuple[int, int]] = deque()
+        """Freed gradients that the reducing stream is to copy, with their bytes."""
+
+    def before_block(self, block: int) -> None:
+        """Gather the block."""
+        self._gathered = self.machine.take_all(
+            (size for size in self._sizes.get(block, ()) if size > self._persist), self._STREAM
+        )
+
+    def after_block(self, block: int) -> None:  # noqa: ARG002 - FSDP's units ask
+        """Free the block's weights."""
+        self._leave(self._gathered)
+        self._in_use.append(self._gathered)
+        self._gathered = []
+        self._wait(self._BLOCKS_AHEAD)
+
+    def before_block_backward(self, block: int) -> None:
+        """Gather the block."""
+        self.before_block(block)
+
+    def after_block_backward(self, block: int, gradients: list[int]) -> list[int]:
+        """Free the block's weights, and reduce its gradients."""
+        kept = super().after_block_backward(block, gradients)
+        self.after_block(block)
+        return kept
+
+    def after_backward(self, gradients: list[int]) -> list[int]:
+        """Release the buffers; the CPU waits for the GPU."""
+        kept = super().after_backward(gradients)
+        self._wait(0)
+        self._wait_for_copies(0)
+        return kept
+
+    def _reduced(self, gradients: list[int]) -> list[int]:
+        if not self._keeps_gradients:
+            return super()._reduced(gradients)
+        self._copied += [(key, self.machine.size(key)) for key in gradients]
+        self._leave(gradients)
+        self._wait_for_copies(self._BUCKETS_AHEAD * self._bucket)
+        return []
+
+    def _leave(self, keys: Sequence[int]) -> None:
+        for key in keys:
+            self.machine.allocator.free(key, USED_ELSEWHERE)
+
+    def _wait(self, blocks: int) -> None:
+        while len(self._in_use) > blocks:
+            for key in self._in_use.popleft():
+                self.machine.allocator.free(key, RETURNED)
+
+    def _wait_for_copies(self, size: int) -> None:
+        while sum(size for _, size in self._copied) > size:
+            self.machine.allocator.free(self._copied.popleft()[0], RETURNED)

@@ -145,7 +145,7 @@ def _shallow(stage: Stage, blocks: int) -> Stage:
 
 def _settings(job: ResolvedJob) -> tuple[bytes, Optimizer]:
     """Return all settings of a job on which a replay depends."""
-    return msgspec.json.encode((job.training, job.lora, job.parallel, job.software, job.model.attention)), job.optimizer
+    return msgspec.json.encode(msgspec.structs.replace(job.job, name="")), job.optimizer
 
 
 def _remembered(key: Any, compute: Callable[[], float]) -> float:

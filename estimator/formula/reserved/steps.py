@@ -13,7 +13,7 @@ from ..activations.attention import scores_per_token
 from ..activations.layer_context import layer_context
 from ..activations.saved_activations import forward_pass_bytes
 from ..rank_memory import RankMemory
-from .communication import Buckets, Communication, ConstantBuffers
+from .communication import Buckets, Communication, ConstantBuffers, GatheredWeights
 from .fsdp import Units
 from .machine import SMALLEST_BYTES, Machine
 from .stored_parameters import StoredParameter, stored_parameters
@@ -458,4 +458,6 @@ def _communication(rank: RankMemory) -> type[Communication]:
         return Units
     if job.strategy.buckets and job.parallel.data_ranks > 1 and not job.framework.gradient_buffer:
         return Buckets
+    if job.zero_stage == 3 and job.shards.weights > 1 and job.zero.overlap_comm is not False:
+        return GatheredWeights
     return ConstantBuffers if rank.buffers.forward or rank.buffers.block else Communication

@@ -3,11 +3,17 @@
 The caching allocator gives a block that another stream uses (``record_stream``) back to its pool when the events
 that it recorded at the release have passed, which it looks up at the next allocation (``free_block``,
 ``insert_events`` and ``process_events`` in ``c10/cuda/CUDACachingAllocator.cpp``). Here the CPU takes no time: an
-event has passed when the CPU has waited for it, or for work behind it. Standard library only.
+event has passed when the CPU has waited for it or for work behind it, which it has to do when a stream's queue is full.
+Standard library only.
 """
 
 from __future__ import annotations
 
+from collections import deque
+
+MOST_LAUNCHES = 1024
+"""Launches that a stream's queue holds; the CPU waits for room (undocumented; "about 1024 in-flight launches", NVIDIA's
+forum for developers, "Is there a limit to the number of queued kernel launches")."""
 Reach = dict[int, int]
 """By stream, the position in the order of issue up to which its work is done."""
 
@@ -23,11 +29,17 @@ class StreamOrder:
         """By stream, what other streams have done once it has done all of its work."""
         self._known: Reach = {}
         """What the CPU has waited for."""
+        self._queues: dict[int, deque[int]] = {}
+        """By stream, the positions of its latest work."""
 
     def issue(self, stream: int) -> None:
-        """Give a stream some work."""
+        """Give a stream some work; the CPU waits where its queue is full."""
         self._position += 1
         self._issued[stream] = self._position
+        queue = self._queues.setdefault(stream, deque())
+        queue.append(self._position)
+        if len(queue) > MOST_LAUNCHES:
+            _merge(self._known, {stream: queue.popleft()})
 
     def record(self, stream: int) -> Reach:
         """Return what is done when an event that is recorded on a stream now has passed."""

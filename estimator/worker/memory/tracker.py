@@ -7,7 +7,9 @@ and fills in place. A record gets its component as soon as that is known, at the
 from __future__ import annotations
 
 import contextlib
+import re
 import weakref
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -38,6 +40,8 @@ _FSDP1_PART = "_fsdp_wrapped_module"
 """In a path, the module inside of one that FSDP1 has wrapped."""
 CAST, SUM = torch.ops.aten._to_copy.default, torch.ops.aten.add.Tensor
 DEVICE = torch.ops.prim.device.default
+_MOST_QUERIES = 2
+"""Times that an event is said not to have passed; DeepSpeed keeps as many before it waits (``stage3.py``)."""
 _COLLECTIVES = torch.ops._c10d_functional
 WAIT = _COLLECTIVES.wait_tensor.default if hasattr(_COLLECTIVES, "wait_tensor") else None
 """Returns its argument (torch 2.13, ``csrc/distributed/c10d/Functional.cpp``); of fake tensors torch makes a copy."""
@@ -95,8 +99,8 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[misc] # torch is not ty
             return args[0]
         if func is SUM and self._phase == "backward" and self._can_sum_in_place(*args, **(kwargs or {})):
             return args[0]
-        if self.has_streams:
-            self.order.issue(self.stream_number(torch.cpu.current_stream()))
+        if self.has_streams and _launches(func):
+            self._issue()
         result = run(func, args, kwargs or {})
         if self._paused:
             return result
@@ -162,6 +166,12 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[misc] # torch is not ty
         number = self.stream_number(stream)
         if record is not None and number != record.stream and number not in record.used_on:
             record.used_on = (*record.used_on, number)
+
+    def _issue(self) -> None:
+        """Give the current stream some work, for which the CPU may have to wait."""
+        self.order.issue(self.stream_number(torch.cpu.current_stream()))
+        while self._waiting and all(self.order.has_passed(*each) for each in self._waiting[0][1]):
+            self._return(self._waiting.pop(0)[0])
 
     def synchronize(self, event: dict[int, int]) -> None:
         """Let the CPU wait for an event; blocks of other streams that are done return to their pools."""
@@ -386,10 +396,17 @@ def streams_of(tracker: StorageTracker) -> Iterator[tuple[Any, str, Any]]:
         order.wait(number(self), getattr(event, "_reach", {}))
 
     def record(self: Any, stream: Any = None) -> None:
-        self._reach = order.record(current() if stream is None else number(stream))
+        self._reach, self._asked = order.record(current() if stream is None else number(stream)), 0
 
     def synchronize(self: Any) -> None:
         tracker.synchronize(getattr(self, "_reach", {}))
+
+    def query(self: Any) -> bool:
+        """Return False twice, as the GPU is behind: a program that asks again and again would never end."""
+        self._asked = getattr(self, "_asked", 0) + 1
+        if self._asked > _MOST_QUERIES:
+            tracker.synchronize(getattr(self, "_reach", {}))
+        return bool(self._asked > _MOST_QUERIES)
 
     def wait(self: Any, stream: Any = None) -> None:
         order.wait(current() if stream is None else number(stream), getattr(self, "_reach", {}))
@@ -399,7 +416,14 @@ def streams_of(tracker: StorageTracker) -> Iterator[tuple[Any, str, Any]]:
     yield streams, "wait_event", wait_event
     yield events, "record", record
     yield events, "synchronize", synchronize
+    yield events, "query", query
     yield events, "wait", wait
+
+
+@cache
+def _launches(func: Any) -> bool:
+    """Return True if an operation gives the GPU work: it is no view, and does not only allocate."""
+    return not getattr(func, "is_view", False) and not re.match(r"aten::(_unsafe_view|(new_)?empty)", func.name())
 
 
 def parts_of(tensor: Any) -> tuple[Any, ...]:

@@ -334,6 +334,9 @@ class Rehearsal:
         """Return the parameters that the optimizers have."""
         return [each for one in self._optimizers for group in one.param_groups for each in group["params"]]
 
+    def _trained_elements(self) -> int:
+        return sum((self._partitions or self._trained).values())  # ZeRO's optimizer has flat parameters
+
     def _before_backward(self) -> None:
         self._begin_steps()
         parameters = [each for module in self._called for each in module.parameters()]
@@ -489,7 +492,7 @@ class Rehearsal:
             "steps": [{"optimizer": name, "steps": count} for (_, name), count in self._steps.items()],
             "parameters": sum((self._own_sizes or self._sizes).values()),
             "trains": self._trains,
-            "trained": sum((self._partitions or self._trained).values()),
+            "trained": self._trained_elements(),
             "doubts": [*self._refusals(), *gpus.doubts.sentences],
             "doubt_kinds": sorted(gpus.doubts.kinds),
             "seconds": time.monotonic() - self._start,

@@ -38,7 +38,7 @@ class Steps(Rehearsal):
         steps = {
             "history": settled(history),
             "parameters": sum((self._own_sizes or self._sizes).values()),
-            "trainable": sum(self._trained.values()),
+            "trainable": self._trained_elements(),
             "gradients": len(self._trained),
             "doubts": tuple(gpus.doubts.sentences),
             "versions": loaded_versions(),

@@ -134,6 +134,7 @@ def _streams(gpus: FakeGpus) -> Iterator[tuple[Any, str, Any]]:
             self._context.__exit__(*error)
 
         def query(self) -> bool:
+            self.synchronize()
             return True
 
         def is_capturing(self) -> bool:

@@ -159,6 +159,12 @@ def test_each_strategy_has_its_settings_and_its_launcher(sharding: str) -> None:
     assert ("quant_storage=torch.bfloat16" in text) == sharding.startswith("fsdp")
 
 
+def test_frozen_weights_are_recomputed_in_the_way_that_works_under_deepspeed_stage_3() -> None:
+    shards = {"strategy": "zero3", "data_shard": 4}
+    texts = [script_of(job_of(training=CHECKPOINTED, parallel=shards, **lora)) for lora in ({}, {"lora": {"rank": 4}})]
+    assert ['"use_reentrant": True' in text for text in texts] == [False, True]
+
+
 def test_stage_3_knows_its_arguments_before_the_model_is_built() -> None:
     """Only then does transformers build it in parts, with linear layers of which autograd keeps no whole weight."""
     job = job_of(training={"precision": "bf16"}, parallel={"strategy": "zero3", "data_shard": 4})

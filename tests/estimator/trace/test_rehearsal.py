@@ -1327,6 +1327,40 @@ with torch.cuda.stream(stream=torch.cuda.Stream()):
     assert not rehearse([sys.executable, program(text)]).warnings
 
 
+def test_a_freed_block_returns_when_the_cpu_knows_that_another_stream_is_done(program: Program) -> None:
+    """An event is not passed when it is first asked, but a program that asks until it is goes on."""
+    text = """
+import torch
+MIB = 1 << 20
+net = torch.nn.Linear(4, 4).cuda()
+optimizer = torch.optim.SGD(net.parameters(), 0.1)
+gathering = torch.cuda.Stream()
+def used(wait):
+    with torch.cuda.stream(gathering):
+        gathered = torch.empty(30 * MIB, dtype=torch.uint8, device="cuda")
+    torch.cuda.current_stream().wait_stream(gathering)
+    gathered.float().sum()
+    gathered.record_stream(torch.cuda.current_stream())
+    event = torch.cuda.Event()
+    event.record()
+    del gathered
+    if wait:
+        assert not event.query()
+        while not event.query():
+            pass
+    return torch.cuda.memory_reserved()
+first = used(wait=False)
+assert used(wait=False) - first == 30 * MIB
+later = used(wait=True)
+assert [used(wait=True) for _ in range(3)] == [later] * 3
+torch.cuda.current_stream().query()
+for _ in range(3):
+    net(torch.ones(1, 4).cuda()).sum().backward()
+    optimizer.step()
+"""
+    rehearse([sys.executable, program(text)])
+
+
 LIBRARIES = {
     "diffusers/__init__.py": "",
     "diffusers/models/__init__.py": "",

@@ -9,7 +9,7 @@ from vramtop.estimator.worker.memory.allocator import CachingAllocator
 from vramtop.estimator.worker.memory.allocator_blocks import RELEASED, RETURNED, USED_ELSEWHERE
 from vramtop.estimator.worker.memory.allocator_settings import AllocatorSettings
 from vramtop.estimator.worker.memory.history import AllocationHistory, Phase, StorageRecord
-from vramtop.estimator.worker.memory.record_stream import StreamOrder
+from vramtop.estimator.worker.memory.record_stream import MOST_LAUNCHES, StreamOrder
 from vramtop.estimator.worker.memory.replay import pack_allocations, unpack_allocations
 from vramtop.estimator.worker.memory.summary import allocator_events
 
@@ -72,6 +72,20 @@ def test_an_event_on_a_stream_without_new_work_passes_at_once() -> None:
     assert order.has_passed(NCCL, order.record(NCCL))
     order.wait(NCCL, order.record(COMPUTE))
     assert not order.has_passed(NCCL, order.record(NCCL))
+
+
+def test_the_cpu_waits_for_a_stream_whose_queue_is_full() -> None:
+    order = StreamOrder()
+    order.issue(COMPUTE)
+    used = order.record(COMPUTE)
+    for _ in range(MOST_LAUNCHES - 1):
+        order.issue(COMPUTE)
+    assert not order.has_passed(COMPUTE, used)
+    for _ in range(MOST_LAUNCHES):
+        order.issue(GATHER)
+    assert not order.has_passed(COMPUTE, used)
+    order.issue(COMPUTE)
+    assert order.has_passed(COMPUTE, used)
 
 
 def stored(number: int, stream: int, used_on: tuple[int, ...] = ()) -> StorageRecord:
