@@ -321,13 +321,16 @@ def _shape_warnings(
     job: ResolvedJob, arch: Architecture, inventory: Inventory | None, fused_recurrence: bool
 ) -> Iterator[str]:
     length, tensor = job.training.sequence_length, job.parallel.tensor
-    if inventory and job.model.task != arch.task:
+    approximate, parts = inventory and inventory.count == "approximate", ", ".join(arch.uncounted_parts)
+    if inventory and job.model.task != arch.task and not parts:
         yield f"The formula has no rule for the {job.model.task} head and uses that of {arch.task}."
-    if inventory and inventory.count == "approximate":
+    if inventory and approximate:
         yield f"The parameter count is approximate: {inventory.source}.{_known_error(arch)}"
-        if arch.uncounted_parts:
-            size = f"about {arch.uncounted_parameters / 1e6:,.0f} million" if arch.uncounted_parameters else "unknown"
-            yield f"Only the language model is counted, not {', '.join(arch.uncounted_parts)} (parameters: {size})."
+    if approximate and parts:
+        size = f"about {arch.uncounted_parameters / 1e6:,.0f} million" if arch.uncounted_parameters else "unknown"
+        yield f"Only the language model is counted, not {parts} (parameters: {size})."
+    elif inventory and parts and job.model.task != arch.task:
+        yield f"The formula has no rule for {parts}: activations of images are not counted."
     if arch.recurrent and inventory:
         yield (
             "Some or all blocks are recurrent (state spaces, linear attention, convolutions), and the formula has no "

@@ -197,11 +197,12 @@ def _check_part(part: Mapping[str, Any], where: str) -> None:
 
 
 def _transformer_parameters(part: Mapping[str, Any]) -> int:
-    """Return the parameters of a part's blocks with plain attention and an MLP without gate."""
+    """Return the parameters of a part's blocks with plain attention, and an MLP that has a gate if it uses silu."""
     hidden, layers, mlp = (_size_of(part, names) for names in (_PART_WIDTHS, _PART_LAYERS, _PART_MLPS))
     if not (_is_whole(hidden) and _is_whole(layers)):
         return 0
-    return layers * (4 * hidden * hidden + 2 * hidden * (mlp if _is_whole(mlp) else 4 * hidden))
+    matrices = 3 if part.get("hidden_act") == "silu" else 2
+    return layers * (4 * hidden * hidden + matrices * hidden * (mlp if _is_whole(mlp) else 4 * hidden))
 
 
 def _size_of(part: Mapping[str, Any], names: tuple[str, ...]) -> Any:

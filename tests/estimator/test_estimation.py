@@ -94,8 +94,8 @@ def test_a_large_encoder_that_is_not_counted_widens_the_range() -> None:
     text = {"model_type": "llama", "hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 24}
     text |= {"num_attention_heads": 16, "vocab_size": 32000}
 
-    def llava(hidden: int) -> Budget:
-        vision = {"hidden_size": hidden, "num_hidden_layers": 24}
+    def llava(hidden: int, **more: object) -> Budget:
+        vision = {"hidden_size": hidden, "num_hidden_layers": 24, **more}
         config = {"model_type": "llava", "text_config": text, "vision_config": vision}
         return estimate(Job(model=ModelSpec(config=config), training=Training(sequence_length=512)))
 
@@ -103,6 +103,7 @@ def test_a_large_encoder_that_is_not_counted_widens_the_range() -> None:
     said = "Only the language model is counted, not vision_config (parameters: about {} million)."
     assert said.format("1") in small.warnings
     assert said.format("4,832") in large.warnings
+    assert said.format("6,442") in llava(4096, hidden_act="silu").warnings
     assert (large.peak.device_bytes, large.peak.low_bytes) == (small.peak.device_bytes, small.peak.low_bytes)
     parts = large.peak.components
     states = (parts.weights + parts.gradients + parts.optimizer) * (4_831_838_208 / small.model.parameters - 0.1)

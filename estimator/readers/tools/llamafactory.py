@@ -12,29 +12,31 @@ from ..arguments.table import doubt_arguments, library, translate
 from ..program.accelerate import accelerate_layers
 from ..program.program import Program
 from ..program.world_size import processes_per_node, visible_gpus
-from ..source.evidence import JobReading
+from ..source.evidence import FindingCollector, JobReading
 from ..source.settings import LayeredSettings, Setting, as_bool, as_int, as_word
 from ..source.versions import transformers_defaults
 from ..trainer.trainer_program import read_trainer
 from .shared.own_loop import bits_of_weights, config_of_model
 from .shared.settings_files import tool_layers, uses_deepspeed
 from .shared.tool import ConfigTable, has_any, known_tool
-from .shared.trained_names import frozen_parts
+from .shared.trained_names import doubt_encoders, frozen_parts, whole_model
 
 _PARTS = ("freeze_vision_tower", "freeze_multi_modal_projector", "freeze_language_model")
 
 
-def _record_frozen_parts(program: Program, settings: LayeredSettings, model: Setting | None) -> None:
-    """Record the parts of a model with a vision tower that do not train: by default the tower and its projector.
+def _read_parts(findings: FindingCollector, settings: LayeredSettings, method: str | None) -> dict[str, Setting]:
+    """Record the parts of a model with a vision tower that do not train, and return its task.
 
     Read from ``model/adapter.py`` and ``model/model_utils/visual.py`` of LLaMA-Factory in August 2026, which compares
     parts of names; a pattern with ``*`` on both sides does the same.
     """
-    frozen = frozen_parts(settings, config_of_model(program, model), switches=_PARTS)
-    if frozen:
+    if method not in ("full", "freeze"):
+        doubt_encoders(findings, settings, "LLaMA-Factory", switches=_PARTS)
+    elif frozen := frozen_parts(settings, switches=_PARTS):
         origins = [found.origin for name in _PARTS if (found := settings.find(name)) is not None]
         origin = "; ".join(origins) or "LLaMA-Factory freezes vision tower and projector by default"
-        program.findings.record("training.trainable", [f"!{glob}" for glob in frozen], origin, written=bool(origins))
+        findings.record("training.trainable", [f"!{glob}" for glob in frozen], origin, written=bool(origins))
+    return whole_model("LLaMA-Factory")
 
 
 _PLUGINS = ("peft_config", "dist_config", "quant_config", "optim_config", "kernel_config", "init_config")
@@ -77,8 +79,6 @@ def read(program: Program) -> JobReading:
     table, default = library("llamafactory"), "LLaMA-Factory's default"
     for group in ("all", "reward", "policy"):
         doubt_arguments(table, group, settings, findings)
-    if as_word(finetuning) in ("full", "freeze"):
-        _record_frozen_parts(program, settings, settings.find("model_name_or_path"))
     defaults = {
         **transformers_defaults(program.versions),
         **table.defaults("all", *(["lora"] if lora else [])),
@@ -94,6 +94,8 @@ def read(program: Program) -> JobReading:
     defaults["packing"] = Setting.default(stage == "pt", f"{default} packing")
     if stage == "rm":  # labels are in its batches, so that the language model computes its loss too (rm/trainer.py)
         defaults["task"] = Setting.default("causal-lm", "LLaMA-Factory's reward model is a language model")
+    if "vision_config" in (config_of_model(program, settings.find("model_name_or_path")) or {}):
+        defaults |= _read_parts(findings, settings, as_word(finetuning))
     return read_trainer(
         program,
         [

@@ -4,6 +4,7 @@ Names and meanings: ``swift/arguments`` of ms-swift 4. It trains with transforme
 """
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from ..arguments.table import Library, doubt_arguments, library, translate
 from ..program.accelerate import accelerate_layers
@@ -27,21 +28,21 @@ from ..trl.trainer import sum_of_lengths
 from .shared.own_loop import bits_of_weights, config_of_model
 from .shared.settings_files import tool_layers, uses_deepspeed
 from .shared.tool import has_any, known_tool
-from .shared.trained_names import frozen_parts
+from .shared.trained_names import doubt_encoders, frozen_parts, whole_model
 
 _ALL_LINEAR = "all-linear"
 _KEEPS_DTYPE = (4, 5)
 """Version since which ``lora_dtype`` is the adapters' type (swift/tuners/peft.py, pull request 9832)."""
 
 
-def read_adapters(program: Program, settings: LayeredSettings) -> dict[str, Setting]:
+def _adapters(program: Program, settings: LayeredSettings, *, has_encoders: bool) -> dict[str, Setting]:
     """Return rank, layers and type of adapters under the trainer's names, where ms-swift has its own words for them.
 
     Before 4.5 peft made them fp32 after ``lora_dtype`` had been applied. Read from ``swift/pipelines/train/tuner.py``
     and ``swift/arguments/tuner_args.py`` of ms-swift 4.6.
     """
-    found, tuner = _targets(program, settings), settings.find("tuner_type", "train_type")
-    if as_word(tuner) == "adalora":
+    found = _targets(program.findings, settings, has_encoders=has_encoders)
+    if as_word(settings.find("tuner_type", "train_type")) == "adalora":
         default = Setting.default(12, "ms-swift's default adalora_init_r")
         found["lora_r"] = settings.find("adalora_init_r") or default
     dtype, version = settings.find("lora_dtype"), program.versions.get("ms_swift") or program.versions.get("ms-swift")
@@ -50,8 +51,7 @@ def read_adapters(program: Program, settings: LayeredSettings) -> dict[str, Sett
     return found
 
 
-def _targets(program: Program, settings: LayeredSettings) -> dict[str, Setting]:
-    findings = program.findings
+def _targets(findings: FindingCollector, settings: LayeredSettings, *, has_encoders: bool) -> dict[str, Setting]:
     regex, targets = settings.find("target_regex"), settings.find("target_modules")
     if regex is not None and regex.value:
         return {"lora_target_modules": regex}
@@ -62,19 +62,9 @@ def _targets(program: Program, settings: LayeredSettings) -> dict[str, Setting]:
         named = targets or Setting.default(names, "ms-swift's default")
         findings.warn(f"{named.origin}: adapters of {', '.join(further)} are not counted besides {_ALL_LINEAR}.")
         findings.add_uncertainty("more", *MODEL_STATES, unless="lora.targets")
-    _doubt_encoders(program, settings)
+    if has_encoders:
+        doubt_encoders(findings, settings, "ms-swift", switches=_PARTS)
     return {"lora_target_modules": targets.with_value(_ALL_LINEAR)} if targets is not None else {}
-
-
-def _doubt_encoders(program: Program, settings: LayeredSettings) -> None:
-    """Warn of a model with a vision tower: by default only its language model's linear layers get adapters."""
-    config = config_of_model(program, settings.find("model"))
-    if config is None or "vision_config" not in config:
-        return
-    switches = (settings.find("freeze_vit"), settings.find("freeze_aligner"))
-    if any(as_bool(switch) is not False for switch in switches):
-        sentence = "ms-swift adapts only the language part of a multimodal model; all layers are counted."
-        program.findings.doubt(sentence, "less", "gradients", "optimizer", "activations", unless="lora.targets")
 
 
 _FREEZING = (
@@ -84,19 +74,18 @@ _FREEZING = (
 _PARTS = ("freeze_vit", "freeze_aligner", "freeze_llm")
 
 
-def read_frozen(program: Program, settings: LayeredSettings) -> None:
+def _read_frozen(findings: FindingCollector, settings: LayeredSettings, *, has_encoders: bool) -> None:
     """Record the parameters that train: prefixes freeze them, or all, then others train again; patterns are a doubt.
 
     Source: ``swift/utils/transformers_utils.py``; by default a vision tower and its projector are frozen.
     """
-    findings, config = program.findings, config_of_model(program, settings.find("model"))
     given = [found for name in _FREEZING if (found := settings.find(name)) is not None]
     share = as_float(settings.find("freeze_parameters_ratio")) or 0.0
     off, on = (
         [f"{prefix}*" for prefix in words_of(settings.find(name))]
         for name in ("freeze_parameters", "trainable_parameters")
     )
-    off = [*(["*"] if share >= 1 else []), *frozen_parts(settings, config, switches=_PARTS), *off]
+    off = [*(["*"] if share >= 1 else []), *(frozen_parts(settings, switches=_PARTS) if has_encoders else []), *off]
     pattern = settings.find("freeze_parameters_regex", "trainable_parameters_regex")
     if pattern is not None or 0 < share < 1:
         sentence = f"{given[0].origin}: vramtop does not understand what it freezes; all parameters are counted."
@@ -122,7 +111,9 @@ def read(program: Program) -> JobReading:
     lora = tuner is None or as_word(tuner) in ("lora", "longlora", "adalora")
     for group in ("all", *(["lora"] if lora else [])):
         doubt_arguments(table, group, settings, findings)
-    own = read_adapters(program, settings) if lora else {}
+    config = config_of_model(program, settings.find("model"))
+    has_encoders = "vision_config" in (config or {})
+    own = _adapters(program, settings, has_encoders=has_encoders) if lora else {}
     if (length := settings.find("packing_length")) is not None and settings.is_true("packing"):
         own["max_length"] = length
     if _method(settings) in _OF_PROMPTS:
@@ -130,7 +121,7 @@ def read(program: Program) -> JobReading:
         own |= {"max_length": both} if (both := sum_of_lengths(settings.find("max_length"), completion)) else {}
     _doubt_logits(settings, findings)
     if not lora:
-        read_frozen(program, settings)
+        _read_frozen(findings, settings, has_encoders=has_encoders)
     default_tuner = Setting.default("lora", "ms-swift's default tuner_type lora")
     if settings.find("gradient_accumulation_steps") is None:
         origin = f"ms-swift's default of {_DEFAULT_BATCH} a step"
@@ -141,7 +132,8 @@ def read(program: Program) -> JobReading:
         **transformers_defaults(program.versions),
         **table.defaults("all", *(["lora"] if lora else [])),
         "use_peft": (tuner or default_tuner).with_value(lora),
-        **_precision(program, settings, lora=lora),
+        **(whole_model("ms-swift") if has_encoders else {}),
+        **_precision(settings, config, lora=lora),
         **_device_map(program, settings, launched),
     }
     shipped = [_shipped(settings, name) for name in ("deepspeed", "fsdp")]
@@ -227,27 +219,20 @@ def _doubt_logits(settings: LayeredSettings, findings: FindingCollector) -> None
     findings.add_uncertainty("less", "logits", unless="training.loss_length")
 
 
-def _precision(program: Program, settings: LayeredSettings, *, lora: bool) -> dict[str, Setting]:
+def _precision(settings: LayeredSettings, config: Mapping[str, Any] | None, *, lora: bool) -> dict[str, Setting]:
     """Return the dtypes: weights in ``torch_dtype``, else as stored, else bf16; computation in bf16, or else fp16.
 
     Fully trained weights in fp16 are cast to fp32 (``swift/arguments``: ``_init_mixed_precision``), those in bf16 not.
     """
-    written = settings.find("torch_dtype")
-    dtype = (
-        written or _stored_dtype(program, settings) or Setting(value="bfloat16", origin="ms-swift's usual torch_dtype")
-    )
+    from ...model.checkpoint import stored_dtype  # only where a model is read
+
+    stored = stored_dtype(config or {})
+    usual = Setting.default(stored or "bfloat16", "the model's config" if stored else "ms-swift's usual torch_dtype")
+    dtype = settings.find("torch_dtype") or usual
     if as_word(dtype) in ("bfloat16", "bf16"):
         return default_layer({"bf16": True, "dtype": "bfloat16"}, dtype.origin)
     loaded = "float16" if lora and as_word(dtype) in ("float16", "fp16") else "float32"
     return default_layer({"fp16": True, "dtype": loaded}, dtype.origin)
-
-
-def _stored_dtype(program: Program, settings: LayeredSettings) -> Setting | None:
-    """Return the dtype that the model's config names; None if it names none or is unknown."""
-    from ...model.checkpoint import stored_dtype  # only where a model is read
-
-    dtype = stored_dtype(config_of_model(program, settings.find("model")) or {})
-    return Setting.default(dtype, f"the model's config says {dtype}") if dtype else None
 
 
 def _shipped(settings: LayeredSettings, name: str) -> dict[str, Setting]:

@@ -198,6 +198,8 @@ def test_a_head_without_a_rule_is_estimated_as_a_similar_one_with_a_warning(ask_
     assert budget.model.count == "approximate"
     sentence = "The formula has no rule for the multiple-choice head and uses that of sequence-classification."
     assert sentence in budget.warnings
+    whole = estimate(job_of("llava", "image-text-to-text"), method="exact", python=sys.executable)
+    assert "The formula has no rule for vision_config: activations of images are not counted." in whole.warnings
     with pytest.raises(CannotTellError, match="no zero-shot-image-classification head"):
         ask_worker({"op": "inventory", "config": CONFIGS["bert"], "task": "zero-shot-image-classification"})
 

@@ -24,6 +24,21 @@ def axolotl(read: Read, folder: Path, settings: str) -> JobReading:
     return read("axolotl train x.yaml")
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "llamafactory-cli train --stage sft --bf16 true --cutoff_len 64 --model_name_or_path",
+        "swift sft --max_length 64 --model",
+    ],
+)
+def test_tools_load_a_multimodal_model_whole_and_adapt_its_language_part(
+    read: Read, vision_model: str, line: str
+) -> None:
+    reading = read(f"{line} {vision_model}")
+    assert (reading.value("model.task"), reading.job().unsure.activations) == ("image-text-to-text", "less")
+    assert read(f"{line} Qwen/Qwen3-0.6B").value("model.task") is None
+
+
 def test_axolotl_patterns_of_what_trains_are_a_doubt(read: Read, tmp_path: Path) -> None:
     for settings in ("unfrozen_parameters:\n- ^lm_head.weight$\n", "spectrum_top_fraction: 0.5\n"):
         reading = axolotl(read, tmp_path, settings)
