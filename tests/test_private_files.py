@@ -4,18 +4,18 @@ import ast
 import os
 import re
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from builders import make_gpu, make_snapshot
 from test_rooms import PACKAGES, ROOT
 from waiting import until_shown
 
 from vramtop.estimator.common.private_files import open_private, write_private
 from vramtop.estimator.job.job import Job
 from vramtop.estimator.job.job_file.load_and_save import save_job
-from vramtop.monitor.snapshot.snapshot import GpuReading, Snapshot
 from vramtop.monitor.sources.recording import RecordingWriter
 from vramtop.tui.cli.crash_report import save_fault
 from vramtop.tui.cli.main import main
@@ -85,12 +85,7 @@ def test_only_known_modules_write_files_in_another_way() -> None:
 
 @pytest.mark.parametrize("existed", [False, True])
 def test_no_file_that_vramtop_writes_can_be_read_by_others(
-    existed: bool,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    make_snapshot: Callable[..., Snapshot],
-    make_gpu: Callable[..., GpuReading],
+    existed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
     recording, page = tmp_path / "r.jsonl.gz", tmp_path / "r.html"

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from builders import make_gpu, make_process, make_snapshot
 from suite import _Libraries, _try_gpu, chosen_parts, main, read_suite
 from waiting import until
 
@@ -22,7 +23,7 @@ from vramtop.estimator.trace.installed_packages import InstalledPackages, TorchB
 from vramtop.estimator.trace.interpreters import Interpreter
 from vramtop.estimator.trace.measure.measured_step import MeasuredRank, MeasuredStep, OutOfMemory, StepPeak
 from vramtop.estimator.trace.measure.real_step import Place
-from vramtop.monitor.snapshot.snapshot import GpuProcess, GpuReading, Snapshot
+from vramtop.monitor.snapshot.snapshot import Snapshot
 
 TABLE = """
 [job.training]
@@ -253,9 +254,8 @@ def test_a_program_that_is_absent_is_a_row(table: Path, measured: Suite) -> None
 class OneGpu:
     """A source with one GPU, on which the processes hold what they were given."""
 
-    def __init__(self, make_snapshot: Callable[..., Snapshot], make_gpu: Any, make_process: Any) -> None:
+    def __init__(self) -> None:
         self.held: dict[int, float] = {}
-        self._make = make_snapshot, make_gpu, make_process
 
     def open(self) -> None:
         pass
@@ -264,21 +264,15 @@ class OneGpu:
         pass
 
     def read(self) -> Snapshot:
-        make_snapshot, make_gpu, make_process = self._make
         processes = [make_process(pid, size) for pid, size in self.held.items()]
         used = round((1 + sum(self.held.values())) * GIB)
         return make_snapshot([make_gpu(0, processes, used_bytes=used, free_bytes=79 * GIB)])
 
 
 @pytest.fixture
-def one_gpu(
-    monkeypatch: pytest.MonkeyPatch,
-    make_snapshot: Callable[..., Snapshot],
-    make_gpu: Callable[..., GpuReading],
-    make_process: Callable[..., GpuProcess],
-) -> OneGpu:
+def one_gpu(monkeypatch: pytest.MonkeyPatch) -> OneGpu:
     """A machine with a GPU, an interpreter with torch for CUDA and everything else, and no steps that are run."""
-    source = OneGpu(make_snapshot, make_gpu, make_process)
+    source = OneGpu()
     suite = "suite"
     versions = {"torch": "2.11.0+cu130", "transformers": "5.17.0", "bitsandbytes": "0.50"}
     found = InstalledPackages(python="3.12.3", executable="", versions=versions, modules=(), requirements=())

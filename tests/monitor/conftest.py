@@ -10,9 +10,8 @@ from typing import Any
 
 import psutil
 import pytest
-from fake_driver import FakeGpu, FakeMig, FakeProcess
+from builders import make_budget, make_gpu, make_snapshot
 
-from vramtop.estimator.budget import Budget
 from vramtop.estimator.job.job import Job, ModelSpec
 from vramtop.estimator.model.hub import Refusal
 from vramtop.estimator.trace.installed_packages import InstalledPackages, TorchBuild
@@ -21,21 +20,6 @@ from vramtop.monitor.preflight.context import CheckContext
 from vramtop.monitor.preflight.job_launch import JobInterpreter
 from vramtop.monitor.preflight.machine import Machine
 from vramtop.monitor.snapshot.snapshot import GpuReading
-
-
-@pytest.fixture
-def fake_gpu() -> type[FakeGpu]:
-    return FakeGpu
-
-
-@pytest.fixture
-def fake_mig() -> type[FakeMig]:
-    return FakeMig
-
-
-@pytest.fixture
-def fake_process() -> type[FakeProcess]:
-    return FakeProcess
 
 
 class FakeClock:
@@ -57,9 +41,7 @@ def clock() -> FakeClock:
 
 
 @pytest.fixture
-def make_context(
-    tmp_path: Path, make_budget: Callable[..., Budget], make_gpu: Callable[..., GpuReading], make_snapshot: Any
-) -> Callable[..., CheckContext]:
+def make_context(tmp_path: Path) -> Callable[..., CheckContext]:
     """Make the context of a 40 GiB job on one empty 80 GiB GPU, in an empty folder and environment."""
 
     def make(job: Job | None = None, *, gpus: Sequence[GpuReading] | None = None, **changes: Any) -> CheckContext:

@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 import pynvml
 import pytest
+from fake_driver import FakeGpu, FakeMig, FakeProcess
 
 from vramtop.estimator.common.errors import InputError
 from vramtop.monitor.doctor.facts import DeviceFile, DoctorReport, DriverFacts, PermissionFacts
@@ -38,10 +39,10 @@ def issues_of(driver: DriverFacts, severity: str | None = None, **changes) -> st
     return " | ".join(each.sentence for each in found if severity in (None, each.severity))
 
 
-def test_a_healthy_gpu_is_reported_completely_without_secrets(driver, fake_gpu, fake_process):
+def test_a_healthy_gpu_is_reported_completely_without_secrets(driver):
     with subprocess.Popen([sys.executable, "-c", "input()", "--api-key=hunter2"], stdin=subprocess.PIPE) as process:
         uuid = "GPU-12345678-aaaa-bbbb-cccc-1234567890ab"
-        driver.gpus = [fake_gpu(uuid=uuid, processes=[fake_process(process.pid, 2**30), fake_process(os.getpid(), 1)])]
+        driver.gpus = [FakeGpu(uuid=uuid, processes=[FakeProcess(process.pid, 2**30), FakeProcess(os.getpid(), 1)])]
         facts = collect_driver_facts()
         process.stdin.close()
     (gpu,) = facts.gpus
@@ -54,13 +55,13 @@ def test_a_healthy_gpu_is_reported_completely_without_secrets(driver, fake_gpu, 
     assert b"hunter2" not in msgspec.json.encode(facts)
 
 
-def test_what_the_driver_refuses_and_what_is_unusual_is_reported(driver, fake_gpu, fake_process, fake_mig):
-    slices = [fake_mig(uuid="MIG-1", gpu_instance=1), None]
+def test_what_the_driver_refuses_and_what_is_unusual_is_reported(driver):
+    slices = [FakeMig(uuid="MIG-1", gpu_instance=1), None]
     driver.gpus = [
-        fake_gpu(processes=[fake_process(NO_SUCH_PID, None)]),
-        fake_gpu(compute_mode=2),
-        fake_gpu(),
-        fake_gpu(mig=slices),
+        FakeGpu(processes=[FakeProcess(NO_SUCH_PID, None)]),
+        FakeGpu(compute_mode=2),
+        FakeGpu(),
+        FakeGpu(mig=slices),
     ]
     driver.fail("nvmlDeviceGetMemoryInfo_v2", pynvml.NVML_ERROR_UNKNOWN, 0)
     driver.fail("nvmlDeviceGetPowerUsage", pynvml.NVML_ERROR_NOT_SUPPORTED, 0)
@@ -82,8 +83,8 @@ def test_what_the_driver_refuses_and_what_is_unusual_is_reported(driver, fake_gp
 
 
 @pytest.mark.parametrize("call", ["_nvmlDeviceGetPowerUsage", "_nvmlInitWithFlags"])
-def test_a_hanging_call_is_named(driver, fake_gpu, monkeypatch, call):
-    driver.gpus = [fake_gpu()]
+def test_a_hanging_call_is_named(driver, monkeypatch, call):
+    driver.gpus = [FakeGpu()]
     monkeypatch.setattr(type(driver), call, lambda *_: time.sleep(600))
     facts = collect_driver_facts(0.3)
     assert facts.hangs or facts.problem
@@ -102,9 +103,9 @@ def test_a_driver_that_does_not_start_is_reported_in_one_sentence(driver, code, 
     assert words in issues_of(collect_driver_facts(), "error")
 
 
-def test_a_driver_without_gpus_and_one_that_is_slow_are_reported(driver, fake_gpu, monkeypatch):
+def test_a_driver_without_gpus_and_one_that_is_slow_are_reported(driver, monkeypatch):
     assert issues_of(collect_driver_facts(), "error") == "the NVIDIA driver lists no GPU"
-    driver.gpus = [fake_gpu()]
+    driver.gpus = [FakeGpu()]
     plain = type(driver)._nvmlDeviceGetUtilizationRates
     monkeypatch.setattr(
         type(driver), "_nvmlDeviceGetUtilizationRates", lambda self, *args: time.sleep(0.3) or plain(self, *args)
@@ -197,7 +198,7 @@ def test_the_data_folder_is_looked_at(tmp_path):
     assert (facts.there, facts.writable, facts.set_aside) == (False, True, 0)
 
 
-def test_the_report_contains_no_user_host_or_secret(driver, fake_gpu, fake_process, tmp_path, monkeypatch):
+def test_the_report_contains_no_user_host_or_secret(driver, tmp_path, monkeypatch):
     home = tmp_path / "zaphod"
     venv = home / "moonshot" / "venv"
     (venv / "bin").mkdir(parents=True)
@@ -211,7 +212,7 @@ def test_the_report_contains_no_user_host_or_secret(driver, fake_gpu, fake_proce
     monkeypatch.setenv("XDG_DATA_HOME", str(home / "moonshot"))
     (home / "moonshot" / "vramtop").mkdir()
     (home / "moonshot" / "vramtop" / "pending.json").write_text("{ hunter2")
-    driver.gpus = [fake_gpu(name="NVIDIA of zaphod", processes=[fake_process(os.getpid(), 1)])]
+    driver.gpus = [FakeGpu(name="NVIDIA of zaphod", processes=[FakeProcess(os.getpid(), 1)])]
     page = collect_report(environ)
     text = str(msgspec.to_builtins((page, find_issues(page))))
     assert [secret for secret in secrets if secret in text.lower()] == []

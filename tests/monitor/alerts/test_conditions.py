@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from builders import make_budget, make_gpu, make_process, make_snapshot
 
 from vramtop.estimator.common.records import replace
 from vramtop.estimator.job.job import Job, ModelSpec
@@ -18,7 +19,7 @@ MODEL = ModelSpec(id="meta-llama/Llama-3.1-8B")
 
 
 @pytest.fixture
-def watchlist(make_budget: Any) -> Watchlist:
+def watchlist() -> Watchlist:
     """Budgets of 40 GiB, from 30 to 50; a large one of 90, from 80."""
 
     def budget(job: Job) -> Any:
@@ -36,9 +37,7 @@ def found(board: Board | None, **changes: Any) -> dict[str, list[Condition]]:
     return by_rule
 
 
-def test_ranks_over_their_budget_are_one_alert_about_the_worst(
-    watchlist: Watchlist, make_gpu: Any, make_process: Any, make_snapshot: Any
-) -> None:
+def test_ranks_over_their_budget_are_one_alert_about_the_worst(watchlist: Watchlist) -> None:
     watchlist.add_run(WatchedJob(job=Job(name="sft\x1b[31m;rm", model=MODEL), pids=((10, 1_000.0), (11, 1_000.0))))
     gpus = [
         make_gpu(0, [make_process(10, 52, user="ann")]),
@@ -52,9 +51,7 @@ def test_ranks_over_their_budget_are_one_alert_about_the_worst(
     assert over.value_bytes == 15 * GIB
 
 
-def test_growth_is_told_with_the_time_until_the_gpu_is_full(
-    watchlist: Watchlist, make_gpu: Any, make_process: Any, make_snapshot: Any
-) -> None:
+def test_growth_is_told_with_the_time_until_the_gpu_is_full(watchlist: Watchlist) -> None:
     watchlist.add_run(WatchedJob(job=Job(name="leaks", model=MODEL), pids=((10, 1_000.0),)))
     board = None
     for second in range(0, 250, 10):
@@ -70,7 +67,7 @@ def test_growth_is_told_with_the_time_until_the_gpu_is_full(
     assert "VramtopJobGrowing" not in found(replace(board, gpus=(later,)))
 
 
-def test_memory_of_no_process(watchlist: Watchlist, make_gpu: Any, make_process: Any, make_snapshot: Any) -> None:
+def test_memory_of_no_process(watchlist: Watchlist) -> None:
     hidden = make_gpu(1, [make_process(10, 3)], used_bytes=8 * GIB)
     here = found(watchlist.update(make_snapshot([make_gpu(0), hidden])))
     (unattributed,) = here["VramtopUnattributedMemory"]
@@ -88,9 +85,7 @@ def test_memory_of_no_process(watchlist: Watchlist, make_gpu: Any, make_process:
         (Fault(field=None, code="UNCORRECTED", message="an error, though it is read"), False, False),
     ],
 )
-def test_a_lost_gpu_is_one_that_cannot_be_read(
-    watchlist: Watchlist, make_gpu: Any, make_snapshot: Any, fault: Fault, unread: bool, is_lost: bool
-) -> None:
+def test_a_lost_gpu_is_one_that_cannot_be_read(watchlist: Watchlist, fault: Fault, unread: bool, is_lost: bool) -> None:
     gpu = make_gpu(4, faults=(fault,))
     gpu = replace(gpu, used_bytes=None, processes=None) if unread else gpu
     here = found(watchlist.update(make_snapshot([gpu])))
@@ -98,7 +93,7 @@ def test_a_lost_gpu_is_one_that_cannot_be_read(
     assert [each.sentence for each in lost] == [f"GPU 4 cannot be read: {fault.message}"] * is_lost
 
 
-def test_without_recent_readings_nothing_else_is_told(watchlist: Watchlist, make_gpu: Any, make_snapshot: Any) -> None:
+def test_without_recent_readings_nothing_else_is_told(watchlist: Watchlist) -> None:
     board = watchlist.update(make_snapshot([make_gpu(0, used_bytes=9 * GIB)]))
     assert set(found(board)) == {"VramtopUnattributedMemory"}
     no_driver = make_snapshot([], faults=(Fault(field=None, code=NO_DRIVER, message="the driver is gone"),))
@@ -114,7 +109,7 @@ def test_without_recent_readings_nothing_else_is_told(watchlist: Watchlist, make
 
 
 @pytest.fixture
-def over(watchlist: Watchlist, make_gpu: Any, make_process: Any, make_snapshot: Any) -> Callable[..., Any]:
+def over(watchlist: Watchlist) -> Callable[..., Any]:
     """Conditions of a machine with a run over its budget, or with a GPU that hangs."""
     watchlist.add_run(WatchedJob(job=Job(name="sft", model=MODEL), pids=((10, 1_000.0),)))
     hangs = Fault(field=None, code=NO_ANSWER, message="has not answered")
@@ -135,9 +130,7 @@ def test_what_hangs_neither_raises_nor_ends_an_alert(over: Callable[..., Any]) -
     assert not over(gib=35).is_unknown(before)
 
 
-def test_a_run_over_its_budget_that_begins_to_grow_is_not_told_to_be_within_it(
-    watchlist: Watchlist, make_gpu: Any, make_process: Any, make_snapshot: Any
-) -> None:
+def test_a_run_over_its_budget_that_begins_to_grow_is_not_told_to_be_within_it(watchlist: Watchlist) -> None:
     watchlist.add_run(WatchedJob(job=Job(name="leaks", model=MODEL), pids=((10, 1_000.0),)))
     seen = []
     for second in range(0, 250, 10):

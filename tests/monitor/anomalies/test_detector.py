@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
+from builders import make_gpu, make_process, make_snapshot
 
 from vramtop.estimator.common.records import replace
 from vramtop.monitor.anomalies.anomaly import Anomaly
@@ -20,8 +21,7 @@ HOUR = 3600.0
 class Machine:
     """Scripted GPUs and processes with their origins; ``scan`` passes a snapshot to the detector."""
 
-    def __init__(self, make_gpu: Make, make_process: Make, make_snapshot: Make) -> None:
-        self._gpu, self._process, self._snapshot = make_gpu, make_process, make_snapshot
+    def __init__(self) -> None:
         self.time = 10_000.0
         self.rows: list[list[GpuProcess]] = [[], []]
         self.origins: dict[int, ProcessOrigin] = {}
@@ -34,17 +34,17 @@ class Machine:
         return self.origins.get(pid)
 
     def add(self, gpu: int, pid: int, used: float | None, **facts: Any) -> None:
-        self.rows[gpu].append(self._process(pid, used, **{"parent": 50, "command": "python train.py"} | facts))
+        self.rows[gpu].append(make_process(pid, used, **{"parent": 50, "command": "python train.py"} | facts))
 
     def rank(self, number: int, pid: int, *, parent: int = 50, **facts: Any) -> None:
         self.origins[pid] = ProcessOrigin(ancestors=(parent,), rank=number, environment=number, **facts)
 
     def snapshot(self) -> Snapshot:
         gpus: list[GpuReading] = [
-            self._gpu(index, rows, **{"used_bytes": sum(row.used_bytes or 0 for row in rows)} | self.changes)
+            make_gpu(index, rows, **{"used_bytes": sum(row.used_bytes or 0 for row in rows)} | self.changes)
             for index, rows in enumerate(self.rows)
         ]
-        return self._snapshot(gpus, time=self.time)  # type: ignore[no-any-return]
+        return make_snapshot(gpus, time=self.time)
 
     def scan(self, *, after: float = 0.0, **cpu_seconds: float) -> tuple[Anomaly, ...]:
         """Return the anomalies ``after`` some seconds; ``p4711=3.0`` adds CPU seconds to process 4711."""
@@ -57,8 +57,8 @@ class Machine:
 
 
 @pytest.fixture
-def machine(make_gpu: Make, make_process: Make, make_snapshot: Make) -> Machine:
-    return Machine(make_gpu, make_process, make_snapshot)
+def machine() -> Machine:
+    return Machine()
 
 
 def kinds(found: Sequence[Anomaly]) -> list[tuple[str, int, tuple[int, ...]]]:
@@ -262,9 +262,7 @@ def test_short_anomalies_are_not_reported_and_short_gaps_do_not_end_one(machine:
     assert machine.scan(after=5) == ()  # ended processes are not kept
 
 
-def test_unattributed_memory_is_not_reported_for_a_gpu_that_no_longer_answers(
-    machine: Machine, make_gpu: Make, make_snapshot: Make
-) -> None:
+def test_unattributed_memory_is_not_reported_for_a_gpu_that_no_longer_answers(machine: Machine) -> None:
     machine.detector = AnomalyDetector(viewer="ana")
     machine.changes = {"used_bytes": 16 * 2**30}
     machine.scan()

@@ -13,6 +13,7 @@ from typing import Any
 
 import psutil
 import pytest
+from fake_driver import FakeGpu, FakeProcess
 
 from vramtop.monitor.anomalies.anomaly import Anomaly
 from vramtop.monitor.anomalies.detector import AnomalyDetector
@@ -89,54 +90,46 @@ def scan() -> tuple[Anomaly, ...]:
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
-def test_multiprocessing_children_with_a_cuda_context_are_reported(
-    driver: Any, fake_gpu: Any, fake_process: Any, start: Any, method: str
-) -> None:
+def test_multiprocessing_children_with_a_cuda_context_are_reported(driver: Any, start: Any, method: str) -> None:
     parent, children = start(CHILDREN, method)
-    rows = [fake_process(parent, 18 * GIB), *(fake_process(pid, GIB // 2) for pid in children)]
-    driver.gpus = [fake_gpu(processes=rows, used_bytes=19 * GIB)]
+    rows = [FakeProcess(parent, 18 * GIB), *(FakeProcess(pid, GIB // 2) for pid in children)]
+    driver.gpus = [FakeGpu(processes=rows, used_bytes=19 * GIB)]
     (found,) = scan()
     assert (found.kind, found.pids, found.about, found.held_bytes) == ("helpers", tuple(children), (parent,), GIB)
 
 
 @pytest.mark.skipif(find_spec("torch") is None, reason="needs torch")
-def test_torch_data_loader_workers_are_recognised_by_name(
-    driver: Any, fake_gpu: Any, fake_process: Any, start: Any
-) -> None:
+def test_torch_data_loader_workers_are_recognised_by_name(driver: Any, start: Any) -> None:
     parent, workers = start(LOADER)
-    rows = [fake_process(parent, 18 * GIB), *(fake_process(pid, 3 * GIB) for pid in workers)]
-    driver.gpus = [fake_gpu(processes=rows, used_bytes=24 * GIB)]
+    rows = [FakeProcess(parent, 18 * GIB), *(FakeProcess(pid, 3 * GIB) for pid in workers)]
+    driver.gpus = [FakeGpu(processes=rows, used_bytes=24 * GIB)]
     (found,) = scan()
     assert found.sentence.startswith(f"2 data loader workers of process {parent} ")
     assert "hold GPU memory each: 6.0 GiB" in found.sentence
 
 
-def test_busy_multiprocessing_children_are_not_reported(
-    driver: Any, fake_gpu: Any, fake_process: Any, start: Any
-) -> None:
+def test_busy_multiprocessing_children_are_not_reported(driver: Any, start: Any) -> None:
     parent, children = start(CHILDREN, "spawn")
-    rows = [fake_process(parent, GIB // 2), *(fake_process(pid, 9 * GIB) for pid in children)]
-    driver.gpus = [fake_gpu(processes=rows, used_bytes=37 * GIB // 2)]
+    rows = [FakeProcess(parent, GIB // 2), *(FakeProcess(pid, 9 * GIB) for pid in children)]
+    driver.gpus = [FakeGpu(processes=rows, used_bytes=37 * GIB // 2)]
     assert scan() == ()
 
 
-def test_two_ranks_on_one_gpu_and_a_stray_context_are_reported(
-    driver: Any, fake_gpu: Any, fake_process: Any, start: Any
-) -> None:
+def test_two_ranks_on_one_gpu_and_a_stray_context_are_reported(driver: Any, start: Any) -> None:
     _, (first, second) = start(LAUNCHER)
     driver.gpus = [
-        fake_gpu(uuid="GPU-0", used_bytes=18 * GIB, processes=[fake_process(pid, 9 * GIB) for pid in (first, second)])
+        FakeGpu(uuid="GPU-0", used_bytes=18 * GIB, processes=[FakeProcess(pid, 9 * GIB) for pid in (first, second)])
     ]
     (shared,) = scan()
     assert (shared.kind, shared.pids) == ("shared", (first, second))
     driver.gpus = [
-        fake_gpu(uuid="GPU-0", processes=[fake_process(first, 19 * GIB), fake_process(second, 7 * GIB // 10)]),
-        fake_gpu(uuid="GPU-1", processes=[fake_process(second, 20 * GIB)]),
+        FakeGpu(uuid="GPU-0", processes=[FakeProcess(first, 19 * GIB), FakeProcess(second, 7 * GIB // 10)]),
+        FakeGpu(uuid="GPU-1", processes=[FakeProcess(second, 20 * GIB)]),
     ]
     (stray,) = scan()
     assert (stray.kind, stray.gpu, stray.pids, stray.about) == ("strays", 0, (second,), (first,))
     driver.gpus = [
-        fake_gpu(uuid="GPU-0", processes=[fake_process(first, 20 * GIB)]),
-        fake_gpu(uuid="GPU-1", processes=[fake_process(second, 20 * GIB)]),
+        FakeGpu(uuid="GPU-0", processes=[FakeProcess(first, 20 * GIB)]),
+        FakeGpu(uuid="GPU-1", processes=[FakeProcess(second, 20 * GIB)]),
     ]
     assert scan() == ()

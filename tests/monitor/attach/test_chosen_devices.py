@@ -1,17 +1,16 @@
 """The GPUs of this machine that a job's choice names."""
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
+from builders import make_gpu
 
 from vramtop.estimator.common.errors import InputError
 from vramtop.estimator.readers.source.evidence import DeviceChoice
 from vramtop.monitor.attach.chosen_devices import ChosenDevices, chosen_devices
-from vramtop.monitor.snapshot.snapshot import GpuReading
 
 
-def chosen(make_gpu: Callable[..., GpuReading], environ: dict[str, str] | None = None, **choice: Any) -> ChosenDevices:
+def chosen(environ: dict[str, str] | None = None, **choice: Any) -> ChosenDevices:
     made = DeviceChoice(origin="--flag of it", text="x", **choice) if choice else None
     return chosen_devices(made, environ or {}, [make_gpu(index) for index in range(4)])
 
@@ -27,29 +26,27 @@ def chosen(make_gpu: Callable[..., GpuReading], environ: dict[str, str] | None =
         ({"visible": "3,2,1", "index": 1}, (2,)),
     ],
 )
-def test_a_choice_wins_over_the_environment(
-    make_gpu: Callable[..., GpuReading], choice: dict[str, Any], selection: tuple[int, ...]
-) -> None:
-    found = chosen(make_gpu, {"CUDA_VISIBLE_DEVICES": "0"}, **choice)
+def test_a_choice_wins_over_the_environment(choice: dict[str, Any], selection: tuple[int, ...]) -> None:
+    found = chosen({"CUDA_VISIBLE_DEVICES": "0"}, **choice)
     assert (found.selection, found.by_flag, found.is_unknown) == (selection, "--flag of it", False)
     assert found.notes == (f"Only GPU {', '.join(map(str, selection))}: --flag of it is 'x'.",)
     assert found.environ({"A": "b"}) == {"A": "b", "CUDA_VISIBLE_DEVICES": ",".join(map(str, selection))}
 
 
-def test_without_a_choice_the_environment_counts(make_gpu: Callable[..., GpuReading]) -> None:
-    assert chosen(make_gpu) == ChosenDevices()
-    found = chosen(make_gpu, {"CUDA_VISIBLE_DEVICES": "1"})
+def test_without_a_choice_the_environment_counts() -> None:
+    assert chosen() == ChosenDevices()
+    found = chosen({"CUDA_VISIBLE_DEVICES": "1"})
     assert (found.selection, found.by_flag) == ((1,), None)
 
 
-def test_a_position_counts_among_the_gpus_that_are_visible(make_gpu: Callable[..., GpuReading]) -> None:
-    assert chosen(make_gpu, index=1).selection == (1,)
-    assert chosen(make_gpu, {"CUDA_VISIBLE_DEVICES": "3,2"}, index=1).selection == (2,)
+def test_a_position_counts_among_the_gpus_that_are_visible() -> None:
+    assert chosen(index=1).selection == (1,)
+    assert chosen({"CUDA_VISIBLE_DEVICES": "3,2"}, index=1).selection == (2,)
     with pytest.raises(InputError, match="names no GPU here"):
-        chosen(make_gpu, {"CUDA_VISIBLE_DEVICES": "3"}, index=1)
+        chosen({"CUDA_VISIBLE_DEVICES": "3"}, index=1)
 
 
-def test_a_choice_that_is_not_known_is_a_note(make_gpu: Callable[..., GpuReading]) -> None:
+def test_a_choice_that_is_not_known_is_a_note() -> None:
     found = chosen_devices(
         DeviceChoice(origin="--gpus of srun", text="1"), {"CUDA_VISIBLE_DEVICES": "0"}, [make_gpu(0)]
     )
@@ -58,6 +55,6 @@ def test_a_choice_that_is_not_known_is_a_note(make_gpu: Callable[..., GpuReading
 
 
 @pytest.mark.parametrize("choice", [{"visible": "9"}, {"container": "9"}, {"excluded": "0,1,2,3"}])
-def test_a_choice_of_no_gpu_is_an_error(make_gpu: Callable[..., GpuReading], choice: dict[str, str]) -> None:
+def test_a_choice_of_no_gpu_is_an_error(choice: dict[str, str]) -> None:
     with pytest.raises(InputError, match="--flag of it is 'x', which names no GPU here; correct it, or give --gpu"):
-        chosen(make_gpu, **choice)
+        chosen(**choice)

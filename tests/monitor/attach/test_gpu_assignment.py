@@ -1,21 +1,23 @@
 """The GPU of a process comes from NVML, or else from its environment as CUDA interprets it."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from builders import make_gpu, make_mig_gpu, make_process
+from fake_driver import FakeGpu
 
 from vramtop.monitor.attach.gpu_assignment import GpuAssignment, assign_gpu, visible_gpus, visible_mig_devices
 from vramtop.monitor.attach.gpu_environment import GpuEnvironment, has_own_gpu_numbering, nvml_mig_parent
-from vramtop.monitor.snapshot.snapshot import GpuProcess, GpuReading
+from vramtop.monitor.snapshot.snapshot import GpuReading
 
 UUIDS = ("GPU-8f3a0000-11", "GPU-8f3b0000-22", "GPU-17c90000-33", "GPU-e0520000-44")
 PID = 4711
 
 
 @pytest.fixture
-def gpus(make_gpu: Callable[..., GpuReading]) -> list[GpuReading]:
+def gpus() -> list[GpuReading]:
     """Four equal GPUs, none of which lists the process."""
     return [make_gpu(index, uuid=uuid) for index, uuid in enumerate(UUIDS)]
 
@@ -76,9 +78,7 @@ def test_assignment_on_equal_gpus_is_likely_and_names_its_evidence(gpus: list[Gp
     assert "names no GPU" in hidden.note
 
 
-def test_index_on_unequal_gpus_is_unsure_unless_the_device_order_is_set(
-    gpus: list[GpuReading], make_gpu: Callable[..., GpuReading]
-) -> None:
+def test_index_on_unequal_gpus_is_unsure_unless_the_device_order_is_set(gpus: list[GpuReading]) -> None:
     unequal = [*gpus[:3], make_gpu(3, uuid=UUIDS[3], name="NVIDIA T4")]
     found = assigned(unequal, visible="3")
     assert (found.gpu, found.certainty) == (3, "unsure")
@@ -157,9 +157,7 @@ def test_mig_device_is_assigned_to_its_gpu_if_the_driver_knows_it(gpus: list[Gpu
     assert (unknown.gpu, unknown.certainty) == (None, "unsure")
 
 
-def test_gpu_listed_by_nvml_takes_precedence_over_the_environment(
-    make_gpu: Callable[..., GpuReading], make_process: Callable[..., GpuProcess], gpus: list[GpuReading]
-) -> None:
+def test_gpu_listed_by_nvml_takes_precedence_over_the_environment(gpus: list[GpuReading]) -> None:
     gpus[3] = make_gpu(3, [make_process(PID, 20)], uuid=UUIDS[3])
     found = assigned(gpus, 0, visible="1")
     assert (found.gpu, found.origin, found.certainty) == (3, "NVML", "certain")
@@ -170,17 +168,15 @@ def test_gpu_listed_by_nvml_takes_precedence_over_the_environment(
     assert reused.gpu == 1
 
 
-def test_with_unknown_sizes_the_environment_decides(
-    make_gpu: Callable[..., GpuReading], make_process: Callable[..., GpuProcess]
-) -> None:
+def test_with_unknown_sizes_the_environment_decides() -> None:
     gpus = [make_gpu(index, [make_process(PID, None)]) for index in range(2)]
     assert assigned(gpus, 1, visible="0,1").gpu == 1
     found = assigned(gpus, 0, visible="0,1")
     assert (found.gpu, found.certainty) == (0, "unsure")
 
 
-def test_the_gpu_of_a_mig_device_is_queried_from_the_driver(driver: Any, fake_gpu: Any) -> None:
-    driver.gpus = [fake_gpu(uuid="GPU-a"), fake_gpu(uuid="GPU-b")]
+def test_the_gpu_of_a_mig_device_is_queried_from_the_driver(driver: Any) -> None:
+    driver.gpus = [FakeGpu(uuid="GPU-a"), FakeGpu(uuid="GPU-b")]
     driver.mig = {"MIG-1234": 1}
     assert nvml_mig_parent("MIG-1234") == "GPU-b"
     assert nvml_mig_parent("MIG-none") is None
@@ -199,9 +195,7 @@ def test_the_gpu_of_a_mig_device_is_queried_from_the_driver(driver: Any, fake_gp
         ({"CUDA_VISIBLE_DEVICES": "GPU-00000001"}, (1,), False),
     ],
 )
-def test_visible_gpus_follow_the_environment(
-    make_gpu: Callable[..., GpuReading], environ: dict[str, str], indices: tuple[int, ...], doubtful: bool
-) -> None:
+def test_visible_gpus_follow_the_environment(environ: dict[str, str], indices: tuple[int, ...], doubtful: bool) -> None:
     choice = GpuEnvironment.from_environ(environ, local_rank=None)
     equal = [make_gpu(n) for n in range(3)]
     assert visible_gpus(choice, equal) == (indices, None)
@@ -220,8 +214,6 @@ def test_visible_gpus_follow_the_environment(
         (None, ()),
     ],
 )
-def test_visible_mig_devices_are_those_named_in_the_environment(
-    make_mig_gpu: Callable[..., GpuReading], visible: str | None, uuids: tuple[str, ...]
-) -> None:
+def test_visible_mig_devices_are_those_named_in_the_environment(visible: str | None, uuids: tuple[str, ...]) -> None:
     environ = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
     assert visible_mig_devices(GpuEnvironment.from_environ(environ, local_rank=None), [make_mig_gpu()]) == uuids

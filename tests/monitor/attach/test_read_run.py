@@ -6,6 +6,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from builders import make_gpu, make_process
 from waiting import until
 
 from vramtop.estimator.common.errors import CannotTellError
@@ -16,7 +17,6 @@ from vramtop.estimator.trace.kept_rehearsals import RehearsalAnswer, keep, of_an
 from vramtop.estimator.trace.traced_step import TracedPhase
 from vramtop.monitor.attach.read_run import read_run
 from vramtop.monitor.probe.launch import probed_environment
-from vramtop.monitor.snapshot.snapshot import GpuProcess, GpuReading
 
 SLEEPS = "import time\nprint('ready', flush=True)\ntime.sleep(120)\n"
 SPAWNS = """\
@@ -88,13 +88,7 @@ def test_models_are_looked_up_in_the_cache_of_the_process(
 
 @pytest.mark.slow
 @needs_torch
-def test_any_torchrun_process_leads_to_all_ranks(
-    start: Start,
-    script: Script,
-    make_gpu: Callable[..., GpuReading],
-    make_process: Callable[..., GpuProcess],
-    flags: Flags,
-) -> None:
+def test_any_torchrun_process_leads_to_all_ranks(start: Start, script: Script, flags: Flags) -> None:
     run = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     launcher = start([*run, script(SLEEPS), *flags()], ready=2, CUDA_VISIBLE_DEVICES="5,6")
     attached = read_run(launcher)

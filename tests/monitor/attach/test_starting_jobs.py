@@ -1,7 +1,7 @@
-from collections.abc import Callable
 from typing import Any
 
 import pytest
+from builders import make_budget, make_gpu, make_process, make_snapshot
 
 from vramtop.estimator.budget import Budget
 from vramtop.estimator.common.errors import CannotTellError
@@ -20,7 +20,7 @@ from vramtop.monitor.attach.starting_processes import (
 from vramtop.monitor.board.board import GpuRow, ProcessRow
 from vramtop.monitor.board.board_rows import committed_bytes
 from vramtop.monitor.board.comparison import Comparison
-from vramtop.monitor.snapshot.snapshot import GpuProcess, GpuReading, Snapshot
+from vramtop.monitor.snapshot.snapshot import Snapshot
 
 NOW = 2_000.0
 
@@ -51,9 +51,7 @@ def attachment(*pids: int, missing: bool = False) -> Attachment:
 
 
 @pytest.fixture
-def machine(
-    make_snapshot: Callable[..., Snapshot], make_gpu: Callable[..., GpuReading], make_process: Callable[..., GpuProcess]
-) -> Snapshot:
+def machine() -> Snapshot:
     """Two ranks that have just started, an old job, a desktop process, and a process of unknown memory."""
     young, old = {"start_time": 1_990.0}, {"start_time": 100.0}
     first = [make_process(1, 10, **young), make_process(3, 10, **old), make_process(4, 1, kinds=("graphics",), **young)]
@@ -62,9 +60,7 @@ def machine(
     )
 
 
-def test_starting_jobs_have_the_rest_of_their_budget_committed(
-    machine: Snapshot, make_budget: Callable[..., Budget]
-) -> None:
+def test_starting_jobs_have_the_rest_of_their_budget_committed(machine: Snapshot) -> None:
     read: list[int] = []
 
     def attach(pid: int, **_: object) -> Attachment:
@@ -81,7 +77,7 @@ def test_starting_jobs_have_the_rest_of_their_budget_committed(
     assert find_starting_processes(machine, lambda _: make_budget(), read_run=attach, only=[1], exclude_pids=[2]) == ()
 
 
-def test_nothing_is_committed_for_jobs_without_a_budget(machine: Snapshot, make_budget: Callable[..., Budget]) -> None:
+def test_nothing_is_committed_for_jobs_without_a_budget(machine: Snapshot) -> None:
     def refuse(_: Attachment) -> Budget:
         raise CannotTellError("no such model")
 
@@ -92,9 +88,7 @@ def test_nothing_is_committed_for_jobs_without_a_budget(machine: Snapshot, make_
     assert asks == ()
 
 
-def test_thousands_of_processes_that_have_just_started_are_not_all_read(
-    make_snapshot: Callable[..., Snapshot], make_gpu: Callable[..., GpuReading], make_process: Callable[..., GpuProcess]
-) -> None:
+def test_thousands_of_processes_that_have_just_started_are_not_all_read() -> None:
     clock, sentences = [0.0], list[str]()
 
     def slowly(pid: int, **_: object) -> Attachment:
@@ -110,7 +104,7 @@ def test_thousands_of_processes_that_have_just_started_are_not_all_read(
     ]
 
 
-def test_each_pipeline_stage_has_its_own_need_committed(machine: Snapshot, make_budget: Callable[..., Budget]) -> None:
+def test_each_pipeline_stage_has_its_own_need_committed(machine: Snapshot) -> None:
     job = Job(model=ModelSpec(id="gpt2"), parallel=Parallel(pipeline=2))
     budget = make_budget(job)
     needs = tuple(replace(budget.ranks[0], device_bytes=size * GIB) for size in (50, 40))
@@ -124,13 +118,7 @@ def test_each_pipeline_stage_has_its_own_need_committed(machine: Snapshot, make_
 
 
 @pytest.mark.parametrize(("phase", "committed"), [("loading", 30), ("steady", 0), (None, 30)])
-def test_nothing_is_committed_for_a_job_that_is_steady_below_its_budget(
-    make_budget: Callable[..., Budget],
-    make_gpu: Callable[..., GpuReading],
-    make_process: Callable[..., GpuProcess],
-    phase: Any,
-    committed: int,
-) -> None:
+def test_nothing_is_committed_for_a_job_that_is_steady_below_its_budget(phase: Any, committed: int) -> None:
     process = make_process(used=10)
     gpu, budget = make_gpu(0, [process]), make_budget()
     compared = Comparison(

@@ -1,4 +1,4 @@
-from collections.abc import Callable
+from builders import make_budget
 
 from vramtop.estimator.budget import Budget
 from vramtop.estimator.common.errors import InputError
@@ -23,7 +23,7 @@ def test_each_job_is_estimated_once_even_if_it_has_no_budget() -> None:
     assert estimated == ["job 1"]
 
 
-def test_a_better_budget_replaces_the_estimate(make_budget: Callable[..., Budget]) -> None:
+def test_a_better_budget_replaces_the_estimate() -> None:
     cache = BudgetCache(make_budget)
     cache.budget_of(job(1))
     better = make_budget(job(1), device=7)
@@ -31,7 +31,7 @@ def test_a_better_budget_replaces_the_estimate(make_budget: Callable[..., Budget
     assert cache.budget_of(job(1)) is better
 
 
-def test_the_oldest_unused_budgets_are_discarded(make_budget: Callable[..., Budget]) -> None:
+def test_the_oldest_unused_budgets_are_discarded() -> None:
     estimated: list[str] = []
 
     def estimate(asked: Job) -> Budget:
@@ -48,7 +48,7 @@ def test_the_oldest_unused_budgets_are_discarded(make_budget: Callable[..., Budg
     assert estimated == ["job 1", "job 2"]
 
 
-def test_a_budget_counts_for_the_job_whose_open_settings_it_has_settled(make_budget: Callable[..., Budget]) -> None:
+def test_a_budget_counts_for_the_job_whose_open_settings_it_has_settled() -> None:
     cache = BudgetCache(lambda asked: make_budget(settled(asked)))
     quick = cache.budget_of(job(1))
     assert isinstance(quick, Budget)

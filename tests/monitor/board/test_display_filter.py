@@ -1,6 +1,7 @@
 """What is displayed, and what is said to be hidden."""
 
 import pytest
+from builders import make_budget, make_gpu, make_mig_gpu, make_process, make_snapshot
 
 from vramtop.estimator.common.errors import InputError
 from vramtop.estimator.common.records import replace
@@ -13,25 +14,20 @@ from vramtop.monitor.snapshot.snapshot import ProcessFigures, WatchedJob
 GIB = 2**30
 
 
-@pytest.fixture
-def boards(make_budget):
-    """Makes a watchlist with a filter, which knows one job: of the processes 1 and 2."""
-
-    def make(**settings):
-        job = Job(name="sft", model=ModelSpec(id="meta-llama/Llama-3.1-8B"))
-        settings.setdefault("text", "--user ana")
-        watchlist = Watchlist(lambda asked: make_budget(asked, device=30.0), display_filter=DisplayFilter(**settings))
-        watchlist.add_run(WatchedJob(job=job, pids=((1, 1_000.0), (2, 1_000.0))))
-        return watchlist
-
-    return make
+def boards(**settings):
+    """Make a watchlist with a filter, which knows one job: of the processes 1 and 2."""
+    job = Job(name="sft", model=ModelSpec(id="meta-llama/Llama-3.1-8B"))
+    settings.setdefault("text", "--user ana")
+    watchlist = Watchlist(lambda asked: make_budget(asked, device=30.0), display_filter=DisplayFilter(**settings))
+    watchlist.add_run(WatchedJob(job=job, pids=((1, 1_000.0), (2, 1_000.0))))
+    return watchlist
 
 
 def displayed(board):
     return {row.process.pid for row in board.processes if board.displays(row)}
 
 
-def test_other_users_are_hidden_and_counted_and_gpus_keep_their_totals(boards, make_snapshot, make_gpu, make_process):
+def test_other_users_are_hidden_and_counted_and_gpus_keep_their_totals():
     mine, theirs, unknown = make_process(7, 3), make_process(8, 20, user="bo"), make_process(9, None, user=None)
     gpu = make_gpu(0, [mine, theirs, unknown])
     board = boards(users=frozenset({"ana"})).update(make_snapshot([gpu]))
@@ -41,7 +37,7 @@ def test_other_users_are_hidden_and_counted_and_gpus_keep_their_totals(boards, m
     assert len(board.gpus[0].rows) == 3
 
 
-def test_a_run_is_displayed_whole_if_any_of_its_ranks_is(boards, make_snapshot, make_gpu, make_process):
+def test_a_run_is_displayed_whole_if_any_of_its_ranks_is():
     gpus = [make_gpu(0, [make_process(1, 30)]), make_gpu(1, [make_process(2, 75), make_process(7, 2)]), make_gpu(2)]
     watchlist = boards(devices=parse_devices("0"))
     board = watchlist.update(make_snapshot(gpus))
@@ -54,7 +50,7 @@ def test_a_run_is_displayed_whole_if_any_of_its_ranks_is(boards, make_snapshot, 
     assert displayed(watchlist.update(make_snapshot(calm, time=2_001.0))) == set()
 
 
-def test_running_are_processes_that_ran_kernels_in_the_last_minute(boards, make_snapshot, make_gpu, make_process):
+def test_running_are_processes_that_ran_kernels_in_the_last_minute():
     def with_sm(pid, percent, code=None):
         faults = (Fault(field="sm_percent", code=code, message="why"),) if code else ()
         return replace(make_process(pid, 1), figures=ProcessFigures(sm_percent=percent, faults=faults))
@@ -71,7 +67,7 @@ def test_running_are_processes_that_ran_kernels_in_the_last_minute(boards, make_
     assert displayed(board) == {12}
 
 
-def test_kinds_are_alternatives_and_everything_else_must_hold(boards, make_snapshot, make_gpu, make_process):
+def test_kinds_are_alternatives_and_everything_else_must_hold():
     rows = [make_process(1, 30), make_process(7, 2, command="vllm serve x", name="vllm"), make_process(8, 1)]
     snapshot = make_snapshot([make_gpu(0, rows)])
     kinds = {row.process.pid: row.kind for row in boards(only=frozenset()).update(snapshot).processes}
@@ -82,9 +78,7 @@ def test_kinds_are_alternatives_and_everything_else_must_hold(boards, make_snaps
     assert displayed(boards(only=frozenset({"training"}), users=frozenset({"bo"})).update(snapshot)) == set()
 
 
-def test_devices_are_named_by_index_range_mig_device_and_uuid(
-    boards, make_snapshot, make_gpu, make_mig_gpu, make_process
-):
+def test_devices_are_named_by_index_range_mig_device_and_uuid():
     inside = make_process(7, 1, gpu_instance=3, compute_instance=0)
     gpus = [make_mig_gpu(0, [inside]), make_gpu(1), make_gpu(2), make_gpu(3)]
 

@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from builders import make_budget, make_gpu, make_process, make_snapshot
 
 from vramtop.estimator.job.job import Job, ModelSpec
 from vramtop.estimator.job.settings import Uncertainties
@@ -12,23 +13,19 @@ from vramtop.monitor.snapshot.snapshot import WatchedJob
 KEY = (4711, 1_000.0)
 
 
-@pytest.fixture
-def status_of(make_budget: Any, make_snapshot: Any, make_gpu: Any, make_process: Any) -> Any:
-    def make(used: float, *, missing: tuple[str, ...] = (), unsure: Uncertainties | None = None) -> Any:
-        watchlist = Watchlist(estimate=make_budget)
-        job = Job(name="job", model=ModelSpec(id="gpt2"), unsure=unsure or Uncertainties())
-        watchlist.add_run(WatchedJob(job=job, pids=(KEY,), missing=missing))
-        board = watchlist.update(make_snapshot([make_gpu(0, [make_process(used=used)])]))
-        run = board.run_of(KEY)
-        assert run is not None
-        assert run.missing == missing
-        return board.processes[0]
-
-    return make
+def status_of(used: float, *, missing: tuple[str, ...] = (), unsure: Uncertainties | None = None) -> Any:
+    watchlist = Watchlist(estimate=make_budget)
+    job = Job(name="job", model=ModelSpec(id="gpt2"), unsure=unsure or Uncertainties())
+    watchlist.add_run(WatchedJob(job=job, pids=(KEY,), missing=missing))
+    board = watchlist.update(make_snapshot([make_gpu(0, [make_process(used=used)])]))
+    run = board.run_of(KEY)
+    assert run is not None
+    assert run.missing == missing
+    return board.processes[0]
 
 
 @pytest.mark.parametrize("used", [5, 20, 40, 75])
-def test_a_run_with_missing_settings_is_incomplete_whatever_it_holds(status_of: Any, used: float) -> None:
+def test_a_run_with_missing_settings_is_incomplete_whatever_it_holds(used: float) -> None:
     row = status_of(used, missing=("training.micro_batch", "training.sequence_length"))
     assert row.comparison.status == "incomplete"
     assert "; missing: micro-batch, sequence length" in row.comparison.sentence
@@ -40,19 +37,17 @@ def test_a_run_with_missing_settings_is_incomplete_whatever_it_holds(status_of: 
 @pytest.mark.parametrize(
     ("direction", "status"), [("no", "over"), ("less", "over"), ("more", "incomplete"), ("either", "incomplete")]
 )
-def test_what_a_doubt_may_explain_is_not_over(status_of: Any, direction: Any, status: str) -> None:
+def test_what_a_doubt_may_explain_is_not_over(direction: Any, status: str) -> None:
     row = status_of(75, unsure=Uncertainties(optimizer=direction))
     assert row.comparison.status == status
     assert not row.has_guessed_budget
     assert status == "over" or "does not understand the settings that decide its optimizer" in row.comparison.sentence
 
 
-def test_a_doubt_alone_leaves_a_run_on_budget(status_of: Any) -> None:
+def test_a_doubt_alone_leaves_a_run_on_budget() -> None:
     assert status_of(40, unsure=Uncertainties(optimizer="either")).comparison.status == "on_budget"
 
 
-def test_a_process_of_no_run_is_of_no_run(
-    make_budget: Any, make_snapshot: Any, make_gpu: Any, make_process: Any
-) -> None:
+def test_a_process_of_no_run_is_of_no_run() -> None:
     board = Watchlist(estimate=make_budget).update(make_snapshot([make_gpu(0, [make_process()])]))
     assert board.run_of(KEY) is None

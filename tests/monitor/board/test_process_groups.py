@@ -1,9 +1,9 @@
 """Which processes are shown as one row, and the figures of that row."""
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
+from builders import make_budget, make_gpu, make_process, make_snapshot
 
 from vramtop.estimator.common.errors import InputError
 from vramtop.estimator.common.records import replace
@@ -17,25 +17,20 @@ from vramtop.monitor.snapshot.snapshot import WatchedJob
 LAUNCHED = {"parent": 50, "parent_name": "torchrun"}
 
 
-@pytest.fixture
-def make_groups(make_snapshot, make_gpu, make_budget) -> Callable[..., tuple[ProcessGroup, ...]]:
-    """Return a function that groups the processes of these GPUs; ``ranks`` are the pids of a run."""
-
-    def make(*gpus: list[Any], ranks: tuple[int, ...] = (), world: int = 1) -> tuple[ProcessGroup, ...]:
-        watchlist = Watchlist(estimate=lambda job: make_budget(job, device=20))
-        if ranks:
-            job = Job(name="tune", parallel=Parallel(data_replicate=world))
-            watchlist.add_run(WatchedJob(job=job, pids=tuple((pid, 1_000.0) for pid in ranks)))
-        return group_processes(watchlist.update(make_snapshot([make_gpu(at, each) for at, each in enumerate(gpus)])))
-
-    return make
+def make_groups(*gpus: list[Any], ranks: tuple[int, ...] = (), world: int = 1) -> tuple[ProcessGroup, ...]:
+    """Group the processes of these GPUs; ``ranks`` are the pids of a run."""
+    watchlist = Watchlist(estimate=lambda job: make_budget(job, device=20))
+    if ranks:
+        job = Job(name="tune", parallel=Parallel(data_replicate=world))
+        watchlist.add_run(WatchedJob(job=job, pids=tuple((pid, 1_000.0) for pid in ranks)))
+    return group_processes(watchlist.update(make_snapshot([make_gpu(at, each) for at, each in enumerate(gpus)])))
 
 
 def pids(groups: tuple[ProcessGroup, ...]) -> list[list[int]]:
     return [[row.process.pid for row in group.rows] for group in groups]
 
 
-def test_a_run_is_one_group_with_the_processes_that_its_ranks_have_started(make_groups, make_process):
+def test_a_run_is_one_group_with_the_processes_that_its_ranks_have_started():
     gpus = [[make_process(pid, 20 + pid / 10)] for pid in (4, 3, 2, 1)]
     gpus[0].append(make_process(70, 0.5, parent=4, start_time=1_001.0))
     gpus[1].append(make_process(80, 3, parent=900))
@@ -48,7 +43,7 @@ def test_a_run_is_one_group_with_the_processes_that_its_ranks_have_started(make_
     assert [pid for pid, _ in group.process_keys] == [1, 2, 3, 4, 70]
 
 
-def test_the_key_of_a_group_stays_when_its_processes_change(make_groups, make_process):
+def test_the_key_of_a_group_stays_when_its_processes_change():
     (one,) = make_groups([make_process(1, **LAUNCHED)])
     (two,) = make_groups([make_process(1, **LAUNCHED)], [make_process(2, **LAUNCHED)])
     assert one.key == two.key
@@ -57,7 +52,7 @@ def test_the_key_of_a_group_stays_when_its_processes_change(make_groups, make_pr
     assert run.key == both.key
 
 
-def test_a_process_on_several_gpus_is_one_group(make_groups, make_process):
+def test_a_process_on_several_gpus_is_one_group():
     (group,) = make_groups([make_process(1, 10)], [make_process(1, 12)])
     assert len(group.rows) == 2
     assert group.process_keys == ((1, 1_000.0),)
@@ -78,7 +73,7 @@ def test_a_process_on_several_gpus_is_one_group(make_groups, make_process):
     ],
 )
 def test_processes_of_one_program_form_a_group_under_a_program_but_not_under_a_shell(
-    make_groups, make_process, changes: dict[str, Any], together: bool
+    changes: dict[str, Any], together: bool
 ):
     groups = make_groups([make_process(11, **changes)], [make_process(12, **changes)])
     assert pids(groups) == ([[11, 12]] if together else [[11], [12]])
@@ -88,12 +83,12 @@ def test_processes_of_one_program_form_a_group_under_a_program_but_not_under_a_s
     "different",
     [{"user": "bob"}, {"parent": 51}, {"command": "python eval.py"}, {"command": "./serve", "name": "serve"}],
 )
-def test_another_user_parent_or_program_is_another_group(make_groups, make_process, different: dict[str, Any]):
+def test_another_user_parent_or_program_is_another_group(different: dict[str, Any]):
     other = LAUNCHED | different
     assert pids(make_groups([make_process(1, **LAUNCHED)], [make_process(2, **other)])) == [[1], [2]]
 
 
-def test_workers_of_a_server_are_one_group_whatever_their_titles(make_groups, make_process):
+def test_workers_of_a_server_are_one_group_whatever_their_titles():
     workers = [
         make_process(pid, name=f"VLLM::Worker_TP{pid}", command=f"VLLM::Worker_TP{pid}", parent=50, parent_name="VLLM")
         for pid in (1, 2)
@@ -101,20 +96,20 @@ def test_workers_of_a_server_are_one_group_whatever_their_titles(make_groups, ma
     assert pids(make_groups([workers[0]], [workers[1]])) == [[1, 2]]
 
 
-def test_a_desktop_has_not_started_its_programs_for_its_own_work(make_groups, make_process):
+def test_a_desktop_has_not_started_its_programs_for_its_own_work():
     shell = make_process(1, name="gnome-shell", command="/usr/bin/gnome-shell", kinds=("graphics",))
     assert pids(make_groups([shell, make_process(2, parent=1, parent_name="gnome-shell")])) == [[1], [2]]
 
 
-def test_a_reused_pid_is_not_a_parent(make_groups, make_process):
+def test_a_reused_pid_is_not_a_parent():
     assert pids(make_groups([make_process(1, start_time=1_500.0), make_process(2, parent=1)])) == [[1], [2]]
 
 
-def test_processes_that_name_each_other_as_parents_do_not_hang(make_groups, make_process):
+def test_processes_that_name_each_other_as_parents_do_not_hang():
     assert len(make_groups([make_process(1, parent=2), make_process(2, parent=1)])) <= 2
 
 
-def test_an_unknown_size_makes_the_sum_a_lower_bound_and_the_spread_unknown(make_groups, make_process):
+def test_an_unknown_size_makes_the_sum_a_lower_bound_and_the_spread_unknown():
     (group,) = make_groups([make_process(1, 10, **LAUNCHED)], [make_process(2, None, **LAUNCHED)])
     assert group.used_bytes == 10 * GIB
     assert group.has_unknown_sizes
@@ -124,12 +119,12 @@ def test_an_unknown_size_makes_the_sum_a_lower_bound_and_the_spread_unknown(make
     assert nothing.highest is None
 
 
-def test_ranks_on_other_hosts_are_counted(make_groups, make_process):
+def test_ranks_on_other_hosts_are_counted():
     (group,) = make_groups([make_process(1)], [make_process(2)], ranks=(1, 2), world=8)
     assert group.ranks_elsewhere == 6
 
 
-def test_ended_ranks_stay_in_their_group_and_hold_nothing(make_snapshot, make_gpu, make_process, make_budget):
+def test_ended_ranks_stay_in_their_group_and_hold_nothing():
     watchlist = Watchlist(estimate=lambda job: make_budget(job, device=20))
     watchlist.add_run(WatchedJob(job=Job(name="tune"), pids=((1, 1_000.0), (2, 1_000.0))))
 
@@ -144,9 +139,7 @@ def test_ended_ranks_stay_in_their_group_and_hold_nothing(make_snapshot, make_gp
     assert pids(group_processes(replace(later, gpus=()))) == [[1, 2]]
 
 
-def test_processes_that_were_read_on_their_own_and_have_no_budget_are_grouped_by_their_launcher(
-    make_snapshot, make_gpu, make_process
-):
+def test_processes_that_were_read_on_their_own_and_have_no_budget_are_grouped_by_their_launcher():
     def estimate(job: Job) -> Any:
         raise InputError("the model is not known")
 

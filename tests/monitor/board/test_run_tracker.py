@@ -1,13 +1,12 @@
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import psutil
 import pytest
+from builders import make_budget, make_gpu, make_process, make_snapshot
 
-from vramtop.estimator.budget import Budget
 from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.job.job import Job, ModelSpec
@@ -19,11 +18,8 @@ from vramtop.monitor.host.process_stat import is_running
 from vramtop.monitor.snapshot.faults import NO_ANSWER, Fault
 from vramtop.monitor.snapshot.snapshot import (
     FinalCounters,
-    GpuProcess,
-    GpuReading,
     ProcessCounters,
     ProcessKey,
-    Snapshot,
     WatchedJob,
 )
 
@@ -34,22 +30,21 @@ KEY: ProcessKey = (7, 1_000.0)
 class Machine:
     """One GPU with scripted processes; its readings are a second apart."""
 
-    def __init__(self, make_budget: Callable[..., Budget], make: tuple[Callable[..., object], ...]) -> None:
+    def __init__(self) -> None:
         self.alive = {KEY}
         self.time = 2_000.0
         self.kind = "nvml"
         self.last_words: tuple[FinalCounters, ...] = ()
-        self._snapshot, self._gpu, self._process = make
         self.watchlist = Watchlist(make_budget, is_running=lambda key: key in self.alive)
         self.watchlist.add_run(WatchedJob(job=JOB, pids=(KEY,)))
 
     def tick(self, used: float | None, *, readable: bool = True, **of: object) -> Board:
         """One reading; ``used`` None: the process is not on the GPU."""
         gpu_facts = {name: of.pop(name) for name in ("free_bytes", "faults") if name in of}
-        rows = [] if used is None else [self._process(7, used, **of)]
-        gpu = self._gpu(0, rows, **gpu_facts)
+        rows = [] if used is None else [make_process(7, used, **of)]
+        gpu = make_gpu(0, rows, **gpu_facts)
         gpu = gpu if readable else replace(gpu, processes=None)  # type: ignore[type-var]
-        snapshot = self._snapshot([gpu], time=self.time, last_words=self.last_words)
+        snapshot = make_snapshot([gpu], time=self.time, last_words=self.last_words)
         self.last_words = ()
         snapshot = replace(snapshot, source=replace(snapshot.source, kind=self.kind))  # type: ignore[attr-defined,type-var]
         self.time += 1
@@ -57,13 +52,8 @@ class Machine:
 
 
 @pytest.fixture
-def machine(
-    make_budget: Callable[..., Budget],
-    make_snapshot: Callable[..., Snapshot],
-    make_gpu: Callable[..., GpuReading],
-    make_process: Callable[..., GpuProcess],
-) -> Machine:
-    return Machine(make_budget, (make_snapshot, make_gpu, make_process))
+def machine() -> Machine:
+    return Machine()
 
 
 def only_run(board: Board) -> tuple[RunRow, ProcessRow]:
@@ -207,7 +197,7 @@ def test_an_end_on_a_full_gpu_in_the_steady_phase_is_reported_as_ended(machine: 
     assert "its GPU was nearly full then (0.2 GiB free)" in sentence(row)
 
 
-def test_a_process_killed_for_lack_of_host_memory(machine: Machine, make_budget: Callable[..., Budget]) -> None:
+def test_a_process_killed_for_lack_of_host_memory(machine: Machine) -> None:
     kills = iter([4, 4, 5, 5, 5])
     machine.watchlist._tracker = RunTracker(
         machine.watchlist.history, lambda _: bool(machine.alive), lambda: next(kills)
@@ -236,9 +226,7 @@ def test_a_process_that_disappears_from_a_recording_has_ended(machine: Machine) 
     assert (run.ended_at, status(row)) == (2_001.0, "ended")
 
 
-def test_a_replaced_job_keeps_its_place_and_gets_its_own_phases(
-    machine: Machine, make_budget: Callable[..., Budget]
-) -> None:
+def test_a_replaced_job_keeps_its_place_and_gets_its_own_phases(machine: Machine) -> None:
     other = WatchedJob(job=Job(name="other"), pids=((8, 1_000.0),))
     machine.watchlist.add_run(other)
     for _ in range(50):
@@ -251,9 +239,7 @@ def test_a_replaced_job_keeps_its_place_and_gets_its_own_phases(
     assert (status(row), row.comparison and row.comparison.phase) == ("warming_up", "warming_up")
 
 
-def test_a_dismissed_run_of_a_recording_stays_dismissed(
-    machine: Machine, make_snapshot: Callable[..., Snapshot]
-) -> None:
+def test_a_dismissed_run_of_a_recording_stays_dismissed(machine: Machine) -> None:
     recorded = WatchedJob(job=Job(name="theirs"), pids=((9, 1.0),))
     snapshot = make_snapshot([], watched=(recorded,))
     assert [run.job.name for run in machine.watchlist.update(snapshot).runs] == ["sft", "theirs"]

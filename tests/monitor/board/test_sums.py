@@ -7,6 +7,7 @@ from typing import Any
 
 import pynvml
 import pytest
+from fake_driver import FakeGpu, FakeProcess
 from hypothesis import given, settings, strategies as st
 
 from vramtop.monitor.snapshot.snapshot import GpuReading, Snapshot
@@ -65,16 +66,16 @@ def moments():
     return st.builds(Moment, memories(), st.lists(process, max_size=6), faults)
 
 
-def play(driver: Any, clock: Any, fake_gpu: Any, fake_process: Any, story: list[Moment]) -> list[Snapshot]:
+def play(driver: Any, clock: Any, story: list[Moment]) -> list[Snapshot]:
     """The snapshots of a story, one tick each, five seconds apart."""
-    driver.gpus, driver.errors = [fake_gpu()], {}
+    driver.gpus, driver.errors = [FakeGpu()], {}
     source = NvmlSource(clock=clock, now=lambda: 1_800_000_000.0 + clock.time)
     source.open()
     snapshots = []
     for moment in story:
         gpu, driver.errors = driver.gpus[0], {}
         gpu.total_bytes, gpu.reserved_bytes, gpu.used_bytes, gpu.free_bytes = moment.memory
-        gpu.processes = [fake_process(*process) for process in moment.processes]
+        gpu.processes = [FakeProcess(*process) for process in moment.processes]
         if gpu.free < 0:  # NVML's sizes are unsigned
             gpu.free_bytes = 0
         for call, code in moment.faults:
@@ -127,8 +128,8 @@ def check_reasons(gpu: GpuReading) -> None:
 @pytest.mark.slow
 @settings(max_examples=150)
 @given(story=st.lists(moments(), min_size=1, max_size=4))
-def test_figures_add_up_whatever_the_driver_reports(driver, clock, fake_gpu, fake_process, story):
-    for snapshot in play(driver, clock, fake_gpu, fake_process, story):
+def test_figures_add_up_whatever_the_driver_reports(driver, clock, story):
+    for snapshot in play(driver, clock, story):
         (gpu,) = snapshot.gpus
         check_sums(gpu)
         check_reasons(gpu)
@@ -137,9 +138,9 @@ def test_figures_add_up_whatever_the_driver_reports(driver, clock, fake_gpu, fak
 @pytest.mark.slow
 @settings(max_examples=100)
 @given(story=st.lists(moments(), min_size=2, max_size=6))
-def test_an_old_reading_keeps_its_time(driver, clock, fake_gpu, fake_process, story):
+def test_an_old_reading_keeps_its_time(driver, clock, story):
     before = 0.0
-    for snapshot in play(driver, clock, fake_gpu, fake_process, story):
+    for snapshot in play(driver, clock, story):
         (gpu,) = snapshot.gpus
         assert before <= gpu.read_at <= snapshot.time
         if gpu.total_bytes is not None:
@@ -149,16 +150,16 @@ def test_an_old_reading_keeps_its_time(driver, clock, fake_gpu, fake_process, st
 
 @settings(max_examples=60)
 @given(story=st.lists(moments(), min_size=1, max_size=3))
-def test_a_recording_reads_back_unchanged(driver, clock, fake_gpu, fake_process, tmp_path, story):
-    snapshots = play(driver, clock, fake_gpu, fake_process, story)
+def test_a_recording_reads_back_unchanged(driver, clock, tmp_path, story):
+    snapshots = play(driver, clock, story)
     with RecordingWriter(tmp_path / "run.jsonl.gz", overwrite=True) as writer:
         for snapshot in snapshots:
             writer.write(snapshot)
     assert not snapshots or list(read_recording(tmp_path / "run.jsonl.gz")) == snapshots
 
 
-def test_processes_that_grow_between_two_calls_are_not_implausible(driver, clock, fake_gpu, fake_process, monkeypatch):
-    (gpu,) = driver.gpus = [fake_gpu(used_bytes=20 * GIB, processes=[fake_process(PIDS[0], 20 * GIB + 4096)])]
+def test_processes_that_grow_between_two_calls_are_not_implausible(driver, clock, monkeypatch):
+    (gpu,) = driver.gpus = [FakeGpu(used_bytes=20 * GIB, processes=[FakeProcess(PIDS[0], 20 * GIB + 4096)])]
     answer = type(driver)._nvmlDeviceGetComputeRunningProcesses
 
     def grow(self: Any, name: str, *args: Any) -> int:
@@ -172,8 +173,8 @@ def test_processes_that_grow_between_two_calls_are_not_implausible(driver, clock
     assert reading.faults == ()
 
 
-def test_processes_larger_than_the_used_memory_are_implausible(driver, clock, fake_gpu, fake_process):
-    driver.gpus = [fake_gpu(used_bytes=20 * GIB, processes=[fake_process(PIDS[0], 30 * GIB)])]
+def test_processes_larger_than_the_used_memory_are_implausible(driver, clock):
+    driver.gpus = [FakeGpu(used_bytes=20 * GIB, processes=[FakeProcess(PIDS[0], 30 * GIB)])]
     reading = read_one(clock)
     assert reading.used_bytes == 20 * GIB
     assert reading.unattributed_bytes is None

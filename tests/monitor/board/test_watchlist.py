@@ -3,6 +3,7 @@ from collections.abc import Callable
 
 import msgspec
 import pytest
+from builders import make_budget, make_gpu, make_process, make_snapshot
 
 from vramtop.estimator.budget import Budget, RankPeak
 from vramtop.estimator.common.errors import InputError
@@ -13,7 +14,7 @@ from vramtop.estimator.job.job import Inference, Job, ModelSpec, Parallel, Targe
 from vramtop.monitor.board.process_groups import group_processes
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.snapshot.memory_history import MemoryHistory
-from vramtop.monitor.snapshot.snapshot import GpuProcess, GpuReading, Snapshot, WatchedJob
+from vramtop.monitor.snapshot.snapshot import GpuProcess, Snapshot, WatchedJob
 
 JOB = Job(name="sft", model=ModelSpec(id="gpt2"))
 OTHER = Job(name="other", model=ModelSpec(id="gpt2"))
@@ -25,16 +26,12 @@ def replace_name(job: Job, name: str) -> Job:
 
 
 @pytest.fixture
-def machine(
-    make_snapshot: Callable[..., Snapshot], make_gpu: Callable[..., GpuReading], make_process: Make
-) -> Snapshot:
+def machine() -> Snapshot:
     """GPU 0 with a job of 30 GiB and an unknown process, GPU 1 idle."""
     return make_snapshot([make_gpu(0, [make_process(1, 30), make_process(2, 5)]), make_gpu(1)])
 
 
-def test_a_watched_process_is_compared_with_the_budget_of_its_job(
-    machine: Snapshot, make_budget: Callable[..., Budget]
-) -> None:
+def test_a_watched_process_is_compared_with_the_budget_of_its_job(machine: Snapshot) -> None:
     watchlist = Watchlist(make_budget)
     watchlist.add_run(WatchedJob(job=JOB, pids=((1, 1_000.0),)))
     board = watchlist.update(machine)
@@ -51,15 +48,13 @@ def test_a_watched_process_is_compared_with_the_budget_of_its_job(
     assert board.gpus[1].expected_bytes is None
 
 
-def test_a_pid_that_was_reused_is_another_process(machine: Snapshot, make_budget: Callable[..., Budget]) -> None:
+def test_a_pid_that_was_reused_is_another_process(machine: Snapshot) -> None:
     watchlist = Watchlist(make_budget)
     watchlist.add_run(WatchedJob(job=JOB, pids=((1, 555.0),)))
     assert watchlist.update(machine).processes[0].job is None
 
 
-def test_memory_that_running_jobs_will_still_take_is_unavailable_to_pending_jobs(
-    machine: Snapshot, make_budget: Callable[..., Budget]
-) -> None:
+def test_memory_that_running_jobs_will_still_take_is_unavailable_to_pending_jobs(machine: Snapshot) -> None:
     watchlist = Watchlist(make_budget)
     watchlist.add_pending(OTHER)
     alone = watchlist.update(machine).pending[0]
@@ -72,7 +67,7 @@ def test_memory_that_running_jobs_will_still_take_is_unavailable_to_pending_jobs
     assert [gpu.device.committed_bytes for gpu in beside.fit.gpus] == [expected, 0]
 
 
-def test_pending_jobs_are_placed_one_after_the_other(machine: Snapshot, make_budget: Callable[..., Budget]) -> None:
+def test_pending_jobs_are_placed_one_after_the_other(machine: Snapshot) -> None:
     watchlist = Watchlist(make_budget)
     for name in ("first", "second", "third"):
         watchlist.add_pending(Job(name=name, model=ModelSpec(id="gpt2")))
@@ -100,7 +95,7 @@ def test_a_job_without_an_estimate_states_the_reason_and_is_estimated_once(machi
     assert len(asked) == 2
 
 
-def test_a_better_budget_replaces_the_quick_one(machine: Snapshot, make_budget: Callable[..., Budget]) -> None:
+def test_a_better_budget_replaces_the_quick_one(machine: Snapshot) -> None:
     watchlist = Watchlist(make_budget)
     watchlist.add_run(WatchedJob(job=JOB, pids=((1, 1_000.0),)))
     watchlist.update(machine)
@@ -110,9 +105,7 @@ def test_a_better_budget_replaces_the_quick_one(machine: Snapshot, make_budget: 
     assert budget.peak.device_bytes < 25 * GIB
 
 
-def test_unused_budgets_are_discarded_and_those_in_use_are_kept(
-    machine: Snapshot, make_budget: Callable[..., Budget]
-) -> None:
+def test_unused_budgets_are_discarded_and_those_in_use_are_kept(machine: Snapshot) -> None:
     asked: list[str] = []
 
     def estimate(job: Job) -> Budget:
@@ -130,9 +123,7 @@ def test_unused_budgets_are_discarded_and_those_in_use_are_kept(
     assert len(watchlist._budgets._budgets) == 64
 
 
-def test_jobs_of_a_recording_are_shown_with_the_users_own(
-    machine: Snapshot, make_budget: Callable[..., Budget], make_snapshot: Callable[..., Snapshot]
-) -> None:
+def test_jobs_of_a_recording_are_shown_with_the_users_own(machine: Snapshot) -> None:
     recorded = make_snapshot(machine.gpus, watched=(WatchedJob(job=JOB, pids=((1, 1_000.0),)),), pending=(OTHER,))
     watchlist = Watchlist(make_budget)
     watchlist.add_pending(OTHER)
@@ -142,9 +133,7 @@ def test_jobs_of_a_recording_are_shown_with_the_users_own(
     assert watchlist.update(machine).processes[0].job is None
 
 
-def test_runs_can_be_added_and_dismissed_from_another_thread(
-    machine: Snapshot, make_budget: Callable[..., Budget]
-) -> None:
+def test_runs_can_be_added_and_dismissed_from_another_thread(machine: Snapshot) -> None:
     watchlist = Watchlist(make_budget)
     stop = threading.Event()
 
@@ -163,9 +152,7 @@ def test_runs_can_be_added_and_dismissed_from_another_thread(
         thread.join()
 
 
-def test_the_peak_from_before_the_oldest_reading_still_counts(
-    machine: Snapshot, make_budget: Callable[..., Budget]
-) -> None:
+def test_the_peak_from_before_the_oldest_reading_still_counts(machine: Snapshot) -> None:
     watchlist = Watchlist(make_budget, history=MemoryHistory(capacity=2))
     watchlist.add_run(WatchedJob(job=JOB, pids=((1, 1_000.0),)))
     gpu, process = next((gpu, process) for gpu, process in machine.processes() if process.pid == 1)
@@ -178,12 +165,7 @@ def test_the_peak_from_before_the_oldest_reading_still_counts(
     assert comparison.peak_usage.size_bytes == 40 * GIB
 
 
-def test_each_pipeline_stage_is_compared_with_its_own_need(
-    make_budget: Callable[..., Budget],
-    make_snapshot: Callable[..., Snapshot],
-    make_gpu: Callable[..., GpuReading],
-    make_process: Make,
-) -> None:
+def test_each_pipeline_stage_is_compared_with_its_own_need() -> None:
     job = Job(name="stages", model=ModelSpec(id="gpt2"), parallel=Parallel(pipeline=2))
     needs = [RankPeak(device_bytes=n * GIB, low_bytes=(n - 2) * GIB, high_bytes=(n + 2) * GIB) for n in (40, 20)]
     watchlist = Watchlist(lambda job: replace(make_budget(job), stages=tuple(needs)))
@@ -205,13 +187,7 @@ def test_each_pipeline_stage_is_compared_with_its_own_need(
 
 
 @pytest.mark.parametrize("parallel", [Parallel(), Parallel(device_map="auto", pipeline=2)])
-def test_what_one_process_holds_on_each_gpu_is_compared_with_its_need_there(
-    parallel: Parallel,
-    make_budget: Callable[..., Budget],
-    make_snapshot: Callable[..., Snapshot],
-    make_gpu: Callable[..., GpuReading],
-    make_process: Make,
-) -> None:
+def test_what_one_process_holds_on_each_gpu_is_compared_with_its_need_there(parallel: Parallel) -> None:
     job = Job(name="parts", model=ModelSpec(id="gpt2"), parallel=parallel)
     needs = [RankPeak(device_bytes=n * GIB, low_bytes=(n - 2) * GIB, high_bytes=(n + 2) * GIB) for n in (40, 20)]
     watchlist = Watchlist(lambda job: replace(make_budget(job), stages=tuple(needs)))
@@ -225,9 +201,7 @@ def test_what_one_process_holds_on_each_gpu_is_compared_with_its_need_there(
     assert group.ranks_elsewhere == 0
 
 
-def test_a_server_is_compared_with_the_share_of_its_own_gpu(
-    make_snapshot: Callable[..., Snapshot], make_gpu: Callable[..., GpuReading], make_process: Make
-) -> None:
+def test_a_server_is_compared_with_the_share_of_its_own_gpu() -> None:
     inference = Inference(engine="vllm", gpu_memory_utilization=0.5)
     training = Training(mode="inference", precision="bf16", sequence_length=1024)
     job = Job(model=ModelSpec(id="gpt2"), training=training, inference=inference)
@@ -246,18 +220,14 @@ def test_a_server_is_compared_with_the_share_of_its_own_gpu(
     assert again.processes[0].budget is large_row.budget  # phases are tracked by budget
 
 
-def test_each_process_is_what_its_command_line_says(
-    make_snapshot: Callable[..., Snapshot], make_gpu: Callable[..., GpuReading], make_process: Make
-) -> None:
+def test_each_process_is_what_its_command_line_says() -> None:
     commands = ("VLLM::Worker_TP0", "/usr/lib/xorg/Xorg :0", "python train.py")
     processes = [replace(make_process(pid, 1), command=command) for pid, command in enumerate(commands, 1)]
     rows = Watchlist(estimate).update(make_snapshot([make_gpu(0, processes)])).processes
     assert [(row.kind, row.program_name) for row in rows] == [("server", "vLLM"), ("desktop", None), ("training", None)]
 
 
-def test_a_pending_job_is_judged_on_the_gpus_that_it_chooses(
-    machine: Snapshot, make_budget: Callable[..., Budget]
-) -> None:
+def test_a_pending_job_is_judged_on_the_gpus_that_it_chooses(machine: Snapshot) -> None:
     watchlist = Watchlist(make_budget)
     chosen = machine.gpus[0]  # the other one has more room
     watchlist.add_pending(Job(model=ModelSpec(id="gpt2"), target=Target(devices=[chosen.uuid])))

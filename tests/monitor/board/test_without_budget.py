@@ -2,8 +2,8 @@ import re
 from collections.abc import Callable, Iterable
 
 import pytest
+from builders import make_budget, make_gpu, make_process, make_snapshot
 
-from vramtop.estimator.budget import Budget
 from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.job.job import Job, ModelSpec
@@ -11,7 +11,6 @@ from vramtop.monitor.board.board import Board, ProcessRow
 from vramtop.monitor.board.capacity import DeviceCapacity
 from vramtop.monitor.board.fit import check_fit
 from vramtop.monitor.board.watchlist import Watchlist
-from vramtop.monitor.snapshot.snapshot import GpuProcess, GpuReading, Snapshot
 
 Play = Callable[..., list[Board]]
 
@@ -23,13 +22,7 @@ def running() -> set[tuple[int, float | None]]:
 
 
 @pytest.fixture
-def play(
-    running: set[tuple[int, float | None]],
-    make_budget: Callable[..., Budget],
-    make_snapshot: Callable[..., Snapshot],
-    make_gpu: Callable[..., GpuReading],
-    make_process: Callable[..., GpuProcess],
-) -> Play:
+def play(running: set[tuple[int, float | None]]) -> Play:
     """Show a watchlist one process of these sizes in GiB, a second apart; None: it is on no GPU."""
     watchlist = Watchlist(make_budget, is_running=running.__contains__)
     now = [2_000.0]
@@ -121,20 +114,13 @@ def test_an_ended_process_can_be_dismissed_and_may_come_back(play: Play) -> None
     assert play([None])[-1].ended_processes == ()
 
 
-def test_a_recording_that_is_wound_on_ends_nothing(
-    make_budget: Callable[..., Budget],
-    make_snapshot: Callable[..., Snapshot],
-    make_gpu: Callable[..., GpuReading],
-    make_process: Callable[..., GpuProcess],
-) -> None:
+def test_a_recording_that_is_wound_on_ends_nothing() -> None:
     watchlist = Watchlist(make_budget)
     watchlist.update(make_snapshot([make_gpu(0, [make_process(1, 20)])], time=2_000.0))
     assert watchlist.update(make_snapshot([make_gpu(0)], time=9_000.0)).ended_processes == ()
 
 
-def test_a_process_whose_gpu_cannot_be_read_has_not_ended(
-    play: Play, make_snapshot: Callable[..., Snapshot], make_gpu: Callable[..., GpuReading]
-) -> None:
+def test_a_process_whose_gpu_cannot_be_read_has_not_ended(play: Play) -> None:
     play([20.0])
     unread = make_snapshot([replace(make_gpu(0), processes=None)], time=2_001.0)
     assert play.watchlist.update(unread).ended_processes == ()  # type: ignore[attr-defined]
@@ -153,7 +139,7 @@ def test_memory_that_a_growing_process_will_take_is_not_free_for_a_pending_job(
     assert re.search(r"fits on GPU 0 now; process 1 grows, GPU 0 full in about [\d.]+ min$", row.fit.sentence)
 
 
-def test_a_pending_job_is_placed_where_nothing_grows(make_budget: Callable[..., Budget]) -> None:
+def test_a_pending_job_is_placed_where_nothing_grows() -> None:
     free = {"uuid": None, "name": "card", "total_bytes": 80 * GIB}
     filled = DeviceCapacity(index=0, free_bytes=79 * GIB, growth="sft grows, GPU 0 full in about 10 min", **free)
     other = DeviceCapacity(index=1, free_bytes=60 * GIB, **free)

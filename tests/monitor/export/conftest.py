@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from builders import make_budget, make_gpu, make_process, make_snapshot
 from exporter import Exporter, exporters
 
 from vramtop.estimator.job.job import Job, ModelSpec
@@ -18,7 +19,7 @@ GIB = 2**30
 
 
 @pytest.fixture
-def board(make_budget, make_gpu, make_process, make_snapshot) -> Board:
+def board() -> Board:
     """Four minutes of a machine: a job that grows, one that has ended, pending jobs, MIG, faults, a GPU that hangs."""
     growing = Job(name="grows", model=ModelSpec(id="meta-llama/Llama-3.1-8B"))
     ended = Job(name="over", model=growing.model)

@@ -2,6 +2,7 @@
 
 import msgspec
 import pytest
+from builders import make_budget, make_snapshot
 from exporter import OPENMETRICS, families
 
 from vramtop.monitor.export.latest_board import LatestBoard
@@ -99,7 +100,7 @@ def test_a_host_whose_sampler_gives_no_readings_is_silent(board) -> None:
 
 
 @pytest.mark.parametrize("fault", ["NO_DRIVER"])
-def test_a_host_without_driver_is_live_and_says_so(make_snapshot, make_budget, fault) -> None:
+def test_a_host_without_driver_is_live_and_says_so(fault) -> None:
     from vramtop.monitor.board.watchlist import Watchlist
     from vramtop.monitor.snapshot.faults import Fault
 

@@ -2,6 +2,7 @@
 
 import msgspec
 import pytest
+from builders import make_budget, make_gpu, make_process, make_snapshot
 
 from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import GIB
@@ -16,7 +17,7 @@ FACTS = RankFacts(rank=3, world_size=8, master="node01:29500")
 
 
 @pytest.fixture
-def reading(make_snapshot, make_gpu, make_process, make_budget):
+def reading():
     watchlist = Watchlist(estimate=lambda job: make_budget(job, device=20))
     job = Job(name="tune --api-key hf_abcdefghijklmnopqrstuvwxyzabcdefgh")
     watchlist.add_run(WatchedJob(job=job, pids=((71, 1_000.0),), missing=("training.micro_batch",)))
@@ -48,7 +49,7 @@ def test_it_survives_json_and_has_no_secrets(reading):
     assert b"hf_abc" not in text
 
 
-def test_what_alerts_need_is_passed_on(make_snapshot, make_gpu, make_process, make_budget):
+def test_what_alerts_need_is_passed_on():
     watchlist = Watchlist(estimate=lambda job: make_budget(job, device=40, low=30, high=50))
     watchlist.add_run(WatchedJob(job=Job(name="leaks"), pids=((10, 1_000.0),)))
     lost = replace(make_gpu(1), used_bytes=None, faults=(Fault(field=None, code="GPU_IS_LOST", message="it is lost"),))
@@ -67,7 +68,7 @@ def test_what_alerts_need_is_passed_on(make_snapshot, make_gpu, make_process, ma
     assert host.unlisted == host.faults == ("GPU 3 is gone",)
 
 
-def test_a_hanging_driver_is_said(make_snapshot, make_gpu, make_process, make_budget):
+def test_a_hanging_driver_is_said():
     quiet = Fault(field="utilisation_percent", code="NOT_SUPPORTED", message="this GPU does not report its utilisation")
     fault = Fault(field=None, code="NO_ANSWER", message="the driver does not answer")
     watchlist = Watchlist(estimate=make_budget)
@@ -76,7 +77,7 @@ def test_a_hanging_driver_is_said(make_snapshot, make_gpu, make_process, make_bu
 
 
 @pytest.mark.parametrize(("code", "is_lost"), [("GPU_IS_LOST", True), ("ASLEEP", False)])
-def test_a_gpu_that_sleeps_is_not_lost(make_snapshot, make_gpu, make_budget, code, is_lost):
+def test_a_gpu_that_sleeps_is_not_lost(code, is_lost):
     fault = Fault(field=None, code=code, message="it does not answer")
     silent = replace(make_gpu(0, faults=(fault,)), total_bytes=None, used_bytes=None, free_bytes=None, processes=None)
     host = reading_of_board(Watchlist(estimate=make_budget).update(make_snapshot([silent])), host="a")

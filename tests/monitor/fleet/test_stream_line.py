@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from builders import make_host, make_rank
 from json_schemas import valid_json
 
 from vramtop.monitor.fleet.stream_line import SCHEMA, StreamLineError, parse_stream_line, stream_line
@@ -12,7 +13,7 @@ def changed(line: bytes, **changes) -> bytes:
     return json.dumps({**json.loads(line), **changes}).encode()
 
 
-def test_a_line_is_read_as_it_was_written(make_host, make_rank):
+def test_a_line_is_read_as_it_was_written():
     host = make_host("a", make_rank(1, facts={"master": "a:1", "rank": 0, "world_size": 2}))
     line = stream_line(host)
     assert line.endswith(b"\n")
@@ -22,14 +23,14 @@ def test_a_line_is_read_as_it_was_written(make_host, make_rank):
 
 
 @pytest.mark.parametrize("schema", [SCHEMA - 1, SCHEMA, SCHEMA + 1])
-def test_versions_may_differ_by_one(make_host, make_rank, schema):
+def test_versions_may_differ_by_one(schema):
     line = stream_line(make_host("a", make_rank(1, status="resting")))
     host = parse_stream_line(changed(line, schema=schema, planets=9))
     assert host.gpus[0].processes[0].status == "resting"
 
 
 @pytest.mark.parametrize(("schema", "where"), [(SCHEMA - 2, "there"), (SCHEMA + 2, "here")])
-def test_other_versions_are_said(make_host, schema, where):
+def test_other_versions_are_said(schema, where):
     line = stream_line(make_host("a", vramtop_version="9.1"))
     with pytest.raises(StreamLineError, match=f"9.1 there speaks schema {schema}.*update vramtop {where}"):
         parse_stream_line(changed(line, schema=schema))

@@ -9,10 +9,10 @@ import stat
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from builders import make_budget
 
 from vramtop.estimator.common.errors import CannotTellError
 from vramtop.estimator.common.records import replace
@@ -26,17 +26,12 @@ GIB = 2**30
 OLDER = Path(__file__).parents[2] / "older_data" / "2026-11-22" / "history.sqlite3"
 
 
-@pytest.fixture
-def measured(make_budget: Callable) -> Callable[..., Measurement]:
+def measured(run: str = "a", *, time: float = 1000.0, device: float = 41.0, **changes: object) -> Measurement:
     """Make the measurement of a run; figures in GiB."""
-
-    def make(run: str = "a", *, time: float = 1000.0, device: float = 41.0, **changes: object) -> Measurement:
-        job = Job(name="secret-name", model=ModelSpec(id="meta-llama/Llama-3.1-8B"))
-        observed = Observed(device_bytes=round(device * GIB), device_source="readings")
-        facts = {"run": run, "state": "steady", "time": time, "card": "NVIDIA H100 80GB HBM3", **changes}
-        return new_measurement(job, [make_budget(job)], observed, **facts)  # type: ignore[arg-type]
-
-    return make
+    job = Job(name="secret-name", model=ModelSpec(id="meta-llama/Llama-3.1-8B"))
+    observed = Observed(device_bytes=round(device * GIB), device_source="readings")
+    facts = {"run": run, "state": "steady", "time": time, "card": "NVIDIA H100 80GB HBM3", **changes}
+    return new_measurement(job, [make_budget(job)], observed, **facts)  # type: ignore[arg-type]
 
 
 @pytest.fixture
@@ -48,7 +43,7 @@ def mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
-def test_a_run_comes_back_as_it_was_kept(kept: History, measured: Callable[..., Measurement]) -> None:
+def test_a_run_comes_back_as_it_was_kept(kept: History) -> None:
     first = measured(driver="580.95", versions={"torch": "2.9.1"}, command="python train.py --token x", time=5.0)
     kept.add(first)
     assert kept.list() == (first,)
@@ -57,7 +52,7 @@ def test_a_run_comes_back_as_it_was_kept(kept: History, measured: Callable[..., 
     assert kept.on_card(["NVIDIA A100"]) == ()
 
 
-def test_one_run_is_one_row_with_its_highest_figures(kept: History, measured: Callable[..., Measurement]) -> None:
+def test_one_run_is_one_row_with_its_highest_figures(kept: History) -> None:
     kept.add(measured(device=41, time=10.0))
     kept.add(measured(device=40, time=20.0, state="ended"))
     kept.add(measured(device=39, time=30.0))  # a vramtop that has not noticed the end
@@ -65,7 +60,7 @@ def test_one_run_is_one_row_with_its_highest_figures(kept: History, measured: Ca
     assert (found.observed.device_bytes, found.time, found.state) == (41 * GIB, 30.0, "ended")
 
 
-def test_nothing_in_the_file_names_anything_of_the_user(kept: History, measured: Callable[..., Measurement]) -> None:
+def test_nothing_in_the_file_names_anything_of_the_user(kept: History) -> None:
     kept.add(measured(command="/home/ann/train.py --token hf_zq7", allocator="backend:native,/home/ann", driver="580"))
     content = b"".join(file.read_bytes() for file in kept.path.parent.iterdir())
     assert b"steady" in content
@@ -75,7 +70,7 @@ def test_nothing_in_the_file_names_anything_of_the_user(kept: History, measured:
         assert word not in content
 
 
-def test_the_file_and_its_folder_are_private(kept: History, measured: Callable[..., Measurement]) -> None:
+def test_the_file_and_its_folder_are_private(kept: History) -> None:
     umask = os.umask(0)
     try:
         kept.add(measured())
@@ -87,7 +82,7 @@ def test_the_file_and_its_folder_are_private(kept: History, measured: Callable[.
 
 
 @pytest.mark.slow
-def test_several_programs_write_at_once(kept: History, measured: Callable[..., Measurement]) -> None:
+def test_several_programs_write_at_once(kept: History) -> None:
     kept.add(measured("first"))
     program = (
         "import sys; from pathlib import Path; from dataclasses import replace\n"
@@ -100,7 +95,7 @@ def test_several_programs_write_at_once(kept: History, measured: Callable[..., M
     assert len(kept.list()) == 61
 
 
-def test_runs_are_chosen_and_forgotten(kept: History, measured: Callable[..., Measurement]) -> None:
+def test_runs_are_chosen_and_forgotten(kept: History) -> None:
     for at, card in enumerate(("NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-40GB", "NVIDIA H100 80GB HBM3")):
         kept.add(measured(str(at), card=card, time=at * 100.0, state="ended" if at else "short"))
 
@@ -121,9 +116,7 @@ def test_runs_are_chosen_and_forgotten(kept: History, measured: Callable[..., Me
     assert b"NVIDIA" not in kept.path.read_bytes()  # forgotten for good
 
 
-def test_the_newest_runs_are_kept(
-    kept: History, measured: Callable[..., Measurement], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_newest_runs_are_kept(kept: History, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(history, "MAX_RUNS", 3)
     first = measured()
     for at in (4, 0, 3, 1, 2):
@@ -132,9 +125,7 @@ def test_the_newest_runs_are_kept(
 
 
 @pytest.mark.parametrize("damage", [b"no JSON at all", b'{"version": 1}', b'{"version": 1, "content": {"a": 5}}'])
-def test_a_damaged_file_is_set_aside_and_named(
-    kept: History, measured: Callable[..., Measurement], damage: bytes
-) -> None:
+def test_a_damaged_file_is_set_aside_and_named(kept: History, damage: bytes) -> None:
     kept.path.parent.mkdir()
     kept.path.write_bytes(damage)
     with pytest.raises(CannotTellError, match=r"history\.json, with your measured runs, is damaged"):
@@ -147,7 +138,7 @@ def test_a_damaged_file_is_set_aside_and_named(
     assert len(kept.list()) == 1
 
 
-def test_a_newer_file_is_left_as_it_is(kept: History, measured: Callable[..., Measurement]) -> None:
+def test_a_newer_file_is_left_as_it_is(kept: History) -> None:
     kept.add(measured())
     kept.path.write_text(kept.path.read_text().replace('"version": 1', '"version": 99'))
     before = kept.path.read_bytes()
@@ -157,7 +148,7 @@ def test_a_newer_file_is_left_as_it_is(kept: History, measured: Callable[..., Me
     assert kept.path.read_bytes() == before
 
 
-def test_runs_of_another_version_are_passed_over_and_stay(kept: History, measured: Callable[..., Measurement]) -> None:
+def test_runs_of_another_version_are_passed_over_and_stay(kept: History) -> None:
     kept.add(measured("a"))
     kept.path.write_text(kept.path.read_text().replace('"steady"', '"dreaming"'))
     kept.add(measured("b"))
@@ -165,7 +156,7 @@ def test_runs_of_another_version_are_passed_over_and_stay(kept: History, measure
     assert "dreaming" in kept.path.read_text()
 
 
-def test_threads_may_share_it(kept: History, measured: Callable[..., Measurement]) -> None:
+def test_threads_may_share_it(kept: History) -> None:
     first = measured()
     threads = [threading.Thread(target=kept.add, args=(replace(first, run=str(at)),)) for at in range(8)]
     for thread in threads:
@@ -175,7 +166,7 @@ def test_threads_may_share_it(kept: History, measured: Callable[..., Measurement
     assert len(kept.list()) == 8
 
 
-def test_what_an_older_vramtop_kept_moves_into_the_file(kept: History, measured: Callable[..., Measurement]) -> None:
+def test_what_an_older_vramtop_kept_moves_into_the_file(kept: History) -> None:
     kept.path.parent.mkdir()
     shutil.copy(OLDER, kept.path.parent)
     assert len(kept.list()) == 3
@@ -201,7 +192,7 @@ _VIEW = f"CREATE VIEW measurement AS {_ENDLESS} SELECT n AS run, "
     ],
 )
 def test_a_forged_database_gives_no_runs_in_time_and_stays(
-    kept: History, measured: Callable[..., Measurement], statement: str, monkeypatch: pytest.MonkeyPatch
+    kept: History, statement: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(history, "MEASURED_RUNS", replace(history.MEASURED_RUNS, seconds=1.0))
     kept.path.parent.mkdir()

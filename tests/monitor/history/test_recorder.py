@@ -4,14 +4,14 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
 import pytest
+from builders import make_budget, make_gpu, make_process, make_snapshot
 
-from vramtop.estimator.budget import Budget
 from vramtop.estimator.common.errors import CannotTellError
 from vramtop.estimator.common.process_limit import ProcessLimitError
 from vramtop.estimator.common.records import replace
@@ -21,7 +21,7 @@ from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.history import run_recorder as module
 from vramtop.monitor.history.history import History
 from vramtop.monitor.history.run_recorder import THREAD, RunRecorder
-from vramtop.monitor.snapshot.snapshot import GpuProcess, GpuReading, ProcessCounters, ProcessKey, Snapshot, WatchedJob
+from vramtop.monitor.snapshot.snapshot import ProcessCounters, ProcessKey, WatchedJob
 
 GIB = 2**30
 JOB = Job(name="sft", model=ModelSpec(id="gpt2"))
@@ -41,13 +41,12 @@ class Facts:
 class Machine:
     """One GPU whose only process is a real one of this user, with scripted memory; readings are a second apart."""
 
-    def __init__(self, key: ProcessKey, history: History, make: tuple[Callable[..., object], ...]) -> None:
+    def __init__(self, key: ProcessKey, history: History) -> None:
         self.key, self.history, self.time, self.kind = key, history, 2_000.0, "nvml"
-        self._budget, self._snapshot, self._gpu, self._process = make
         self.alive = True
         self.said: list[str] = []
         self.kept = 0
-        self.watchlist = Watchlist(self._budget, is_running=lambda _: self.alive)  # type: ignore[arg-type]
+        self.watchlist = Watchlist(make_budget, is_running=lambda _: self.alive)
         self.watchlist.add_run(WatchedJob(job=JOB, pids=(key,)))
         self.recorder = self.new_recorder()
 
@@ -69,8 +68,8 @@ class Machine:
                 reserved_bytes=35 * GIB,
             )  # fmt: skip
         pid, start = self.key
-        rows = [] if used is None else [self._process(pid, used, start_time=start, counters=counters, **of)]
-        snapshot = self._snapshot([self._gpu(0, rows)], time=self.time)
+        rows = [] if used is None else [make_process(pid, used, start_time=start, counters=counters, **of)]
+        snapshot = make_snapshot([make_gpu(0, rows)], time=self.time)
         snapshot = replace(snapshot, source=replace(snapshot.source, kind=self.kind))  # type: ignore[attr-defined,type-var]
         self.recorder.observe(self.watchlist.update(snapshot))  # type: ignore[arg-type]
         for thread in threading.enumerate():
@@ -90,16 +89,9 @@ def key() -> Iterator[ProcessKey]:
 
 
 @pytest.fixture
-def machine(
-    key: ProcessKey,
-    tmp_path: Path,
-    make_budget: Callable[..., Budget],
-    make_snapshot: Callable[..., Snapshot],
-    make_gpu: Callable[..., GpuReading],
-    make_process: Callable[..., GpuProcess],
-) -> Machine:
+def machine(key: ProcessKey, tmp_path: Path) -> Machine:
     history = History(tmp_path / "history.json")
-    return Machine(key, history, (make_budget, make_snapshot, make_gpu, make_process))
+    return Machine(key, history)
 
 
 def test_a_run_is_kept_once_it_is_steady_and_again_at_its_end(machine: Machine) -> None:
@@ -163,7 +155,7 @@ def test_several_programs_that_follow_a_run_keep_one_row(machine: Machine) -> No
     assert (machine.kept, len(machine.runs)) == (2, 1)
 
 
-def test_a_better_estimate_is_kept_beside_the_first(machine: Machine, make_budget: Callable[..., Budget]) -> None:
+def test_a_better_estimate_is_kept_beside_the_first(machine: Machine) -> None:
     machine.tick(38, steps=2)
     machine.watchlist.set_budget(replace(make_budget(JOB, device=39), method="traced"))
     machine.tick(38, steps=3, seconds=61)
@@ -207,7 +199,7 @@ def test_guessed_settings_are_not_kept(machine: Machine) -> None:
     assert machine.runs == ()
 
 
-def test_a_correction_is_not_kept_as_a_prediction(machine: Machine, make_budget: Callable[..., Budget]) -> None:
+def test_a_correction_is_not_kept_as_a_prediction(machine: Machine) -> None:
     """Otherwise each correction would correct the next one."""
     from vramtop.estimator.budget import Learned
 

@@ -1,10 +1,9 @@
-from collections.abc import Callable
 from pathlib import Path
 
 import psutil
 import pytest
+from builders import make_budget
 
-from vramtop.estimator.budget import Budget
 from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.host_need import HostNeed
@@ -27,7 +26,7 @@ def test_verdicts(available: int, ranks: int, verdict: str) -> None:
     assert found.available_bytes == available * GIB
 
 
-def test_a_job_that_fits_the_gpus_but_not_the_host_does_not_fit(make_budget: Callable[..., Budget]) -> None:
+def test_a_job_that_fits_the_gpus_but_not_the_host_does_not_fit() -> None:
     budget = replace(make_budget(), host=NEED)
     on_gpus = check_fit(budget, [ROOM])
     assert on_gpus.verdict == "fits"
@@ -41,7 +40,7 @@ def test_a_job_that_fits_the_gpus_but_not_the_host_does_not_fit(make_budget: Cal
     assert with_host_memory(on_gpus, make_budget(), 0, ranks=1) == on_gpus
 
 
-def test_a_full_gpu_keeps_its_verdict(make_budget: Callable[..., Budget]) -> None:
+def test_a_full_gpu_keeps_its_verdict() -> None:
     budget = replace(make_budget(), host=NEED)
     full = check_fit(budget, [replace(ROOM, free_bytes=GIB)])
     found = with_host_memory(full, budget, 400 * GIB, ranks=1)

@@ -4,11 +4,12 @@ import gzip
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
+from builders import make_gpu, make_process, make_snapshot
 from secret_corpus import HEX, LETTERS, NAMED, OF_A_FORM, UUID
 from waiting import until
 
@@ -20,7 +21,7 @@ from vramtop.monitor.attach.saved_answers import run_key
 from vramtop.monitor.host.inspect.process_details import read_details
 from vramtop.monitor.host.process_directory import ProcessDirectory
 from vramtop.monitor.host.process_info import read_process
-from vramtop.monitor.snapshot.snapshot import GpuProcess, GpuReading, Snapshot, WatchedJob
+from vramtop.monitor.snapshot.snapshot import WatchedJob
 from vramtop.monitor.sources.recording import RecordingWriter, read_recording
 
 TOKEN = "hf_aB3dE6gHi9KlMn2pQrStUvWxYz012345"  # noqa: S105 - of the form of one
@@ -113,12 +114,7 @@ def test_a_run_that_is_read_has_no_secrets_in_what_is_shown_of_it(process: "subp
     )
 
 
-def test_recordings_never_have_secrets(
-    tmp_path: Path,
-    make_snapshot: Callable[..., Snapshot],
-    make_gpu: Callable[..., GpuReading],
-    make_process: Callable[..., GpuProcess],
-) -> None:
+def test_recordings_never_have_secrets(tmp_path: Path) -> None:
     secrets.show_secrets()
     held = make_process(7, 1, command=f"python train.py --hub_token {TOKEN} --password hunter22", name=f"x {TOKEN}")
     plain = make_process(8, 1)
@@ -135,13 +131,7 @@ def test_recordings_never_have_secrets(
     assert [each.name for each in read.pending] == ["run ***", "plain"]
 
 
-def test_an_old_recording_is_played_without_its_secrets(
-    tmp_path: Path,
-    make_snapshot: Callable[..., Snapshot],
-    make_gpu: Callable[..., GpuReading],
-    make_process: Callable[..., GpuProcess],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_an_old_recording_is_played_without_its_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     held = make_process(7, 1, command=f"python train.py --hub_token {TOKEN}")
     with monkeypatch.context() as before, RecordingWriter(tmp_path / "r.jsonl.gz") as writer:
         before.setattr("vramtop.monitor.sources.safe_snapshot.mask_snapshot", lambda snapshot: snapshot)

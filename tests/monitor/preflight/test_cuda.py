@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from builders import make_gpu, make_snapshot
+from fake_driver import FakeGpu
 
 from vramtop.estimator.common.records import replace
 from vramtop.estimator.job.gpu_catalogue import find_gpu
@@ -43,7 +45,7 @@ def machine_elsewhere(name: str) -> Machine:
     return described_machine((device,), card)
 
 
-def test_the_driver_and_its_gpus_are_listed(make_context: MakeContext, make_gpu: Any) -> None:
+def test_the_driver_and_its_gpus_are_listed(make_context: MakeContext) -> None:
     found = check_driver(make_context(gpus=[make_gpu(0), make_gpu(1)]))
     assert found.status == "pass"
     assert found.found == "driver 580.95, CUDA up to 13.0; 2 x NVIDIA H100 80GB HBM3"
@@ -57,8 +59,8 @@ def test_no_driver_is_a_failure_and_another_machine_is_skipped(make_context: Mak
     assert check_driver(make_context(machine=machine_elsewhere("h100"))).status == "skipped"
 
 
-def test_the_local_machine_is_read_through_nvml(driver: Any, fake_gpu: Any) -> None:
-    driver.gpus += [fake_gpu(), fake_gpu(name="NVIDIA H100 80GB HBM3", uuid="GPU-1")]
+def test_the_local_machine_is_read_through_nvml(driver: Any) -> None:
+    driver.gpus += [FakeGpu(), FakeGpu(name="NVIDIA H100 80GB HBM3", uuid="GPU-1")]
     machine = this_machine(lambda snapshot: [1])
     assert [device.name for device in machine.devices] == ["NVIDIA H100 80GB HBM3"]
     assert (machine.chosen, machine.gpu_type and machine.gpu_type.name) == (True, "h100-80gb")
@@ -150,7 +152,7 @@ def test_kernels_by_compute_capability(card: tuple[int, int], architectures: lis
     assert kernel_support(card, architectures) == way
 
 
-def test_a_gpu_without_kernels_is_named(make_context: MakeContext, make_gpu: Any) -> None:
+def test_a_gpu_without_kernels_is_named(make_context: MakeContext) -> None:
     context = make_context(ddp(2), gpus=[make_gpu(0), make_gpu(1)])
     machine = replace(context.machine, capabilities=lambda: {0: (9, 0), 1: (12, 0)})
     found = check_compute_capability(replace(context, machine=machine))
@@ -189,7 +191,7 @@ def test_the_capability_of_a_described_gpu_comes_from_the_catalogue(make_context
     ],
 )
 def test_each_rank_needs_a_visible_gpu(
-    make_context: MakeContext, make_gpu: Any, visible: str | None, ranks: int, status: str, words: str
+    make_context: MakeContext, visible: str | None, ranks: int, status: str, words: str
 ) -> None:
     environ = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
     found = check_visible_devices(make_context(ddp(ranks), gpus=[make_gpu(i) for i in range(4)], environ=environ))
@@ -197,7 +199,7 @@ def test_each_rank_needs_a_visible_gpu(
     assert words in found.found
 
 
-def test_a_launcher_that_chooses_gpus_is_named(make_gpu: Any, make_snapshot: Any, tmp_path: Path) -> None:
+def test_a_launcher_that_chooses_gpus_is_named(tmp_path: Path) -> None:
     gpus = [make_gpu(index) for index in range(3)]
     snapshot = make_snapshot(gpus)
     machine = Machine(devices=device_capacities(snapshot, {}), snapshot=snapshot)
@@ -219,21 +221,19 @@ def test_a_launcher_that_chooses_gpus_is_named(make_gpu: Any, make_snapshot: Any
     assert len(target_devices(unknown)) == 3
 
 
-def test_ranks_on_other_machines_need_no_gpu_here(make_context: MakeContext, make_gpu: Any) -> None:
+def test_ranks_on_other_machines_need_no_gpu_here(make_context: MakeContext) -> None:
     gpus = [make_gpu(index) for index in range(4)]
     assert check_visible_devices(make_context(ddp(8), gpus=gpus, local_ranks=4)).status == "pass"
 
 
-def test_unequal_gpus_without_a_device_order_are_a_warning(make_context: MakeContext, make_gpu: Any) -> None:
+def test_unequal_gpus_without_a_device_order_are_a_warning(make_context: MakeContext) -> None:
     gpus = [make_gpu(0), make_gpu(1, name="NVIDIA L4")]
     assert check_visible_devices(make_context(ddp(2), gpus=gpus)).status == "warning"
     ordered = make_context(ddp(2), gpus=gpus, environ={"CUDA_DEVICE_ORDER": "PCI_BUS_ID"})
     assert check_visible_devices(ordered).status == "pass"
 
 
-def test_gpus_named_by_the_user_that_the_job_would_not_use_are_reported(
-    make_context: MakeContext, make_gpu: Any
-) -> None:
+def test_gpus_named_by_the_user_that_the_job_would_not_use_are_reported(make_context: MakeContext) -> None:
     context = make_context(ddp(1), gpus=[make_gpu(index) for index in range(2)])
     second = replace(context.machine, devices=context.machine.devices[1:], chosen=True)
     found = check_visible_devices(replace(context, machine=second))

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from builders import make_budget, make_gpu, make_mig_gpu
 
 from vramtop.estimator.budget import Budget
 from vramtop.estimator.common.errors import CancelledError, CannotTellError
@@ -25,15 +26,15 @@ def job(precision: str = "bf16", **tables: Any) -> Job:
     return Job(model=LLAMA, training=Training(precision=precision), **tables)  # type: ignore[arg-type]
 
 
-def with_free(make_context: MakeContext, make_gpu: Any, asked: Job, *gib: float, **changes: Any) -> CheckContext:
+def with_free(make_context: MakeContext, asked: Job, *gib: float, **changes: Any) -> CheckContext:
     gpus = [make_gpu(index, free_bytes=round(size * GIB)) for index, size in enumerate(gib)]
     budget = estimate(asked)
     return make_context(asked, gpus=gpus, quick_budget=lambda: budget, deepest_budget=lambda: budget, **changes)
 
 
-def test_the_gpus_of_the_job_are_checked_and_others_are_suggested(make_context: MakeContext, make_gpu: Any) -> None:
+def test_the_gpus_of_the_job_are_checked_and_others_are_suggested(make_context: MakeContext) -> None:
     asked = job(lora=Lora())
-    context = with_free(make_context, make_gpu, asked, 10, 70)
+    context = with_free(make_context, asked, 10, 70)
     found = check_fit_verdict(context)  # it takes GPU 0
     assert (found.status, found.advice) == ("failure", "it fits on others: CUDA_VISIBLE_DEVICES=1")
     second = replace(context, environ={"CUDA_VISIBLE_DEVICES": "1"})
@@ -42,7 +43,7 @@ def test_the_gpus_of_the_job_are_checked_and_others_are_suggested(make_context: 
     assert check_fit_verdict(named).status == "pass"
 
 
-def test_a_tight_fit_is_a_warning(make_context: MakeContext, make_gpu: Any, make_budget: Callable[..., Budget]) -> None:
+def test_a_tight_fit_is_a_warning(make_context: MakeContext) -> None:
     budget = make_budget(device=40, high=50)
     context = make_context(gpus=[make_gpu(0, free_bytes=45 * GIB)], deepest_budget=lambda: budget)
     found = check_fit_verdict(context)
@@ -56,7 +57,7 @@ def test_without_a_gpu_the_result_is_unknown(make_context: MakeContext) -> None:
     assert "needs 45.0 GiB" in found.found or "needs 4" in found.found
 
 
-def test_memory_unknown_to_nvml_is_not_guessed(make_context: MakeContext, make_gpu: Any) -> None:
+def test_memory_unknown_to_nvml_is_not_guessed(make_context: MakeContext) -> None:
     context = make_context(gpus=[make_gpu(0, free_bytes=None)])
     assert check_fit_verdict(context).unknown
 
@@ -75,9 +76,9 @@ def test_the_closed_form_is_used_if_a_deep_budget_takes_too_long(make_context: M
         check_fit_verdict(make_context(deepest_budget=impossible))
 
 
-def test_only_the_ranks_of_this_machine_count(make_context: MakeContext, make_gpu: Any) -> None:
+def test_only_the_ranks_of_this_machine_count(make_context: MakeContext) -> None:
     asked = job(lora=Lora(), parallel=Parallel(strategy="ddp", data_replicate=4))
-    context = with_free(make_context, make_gpu, asked, 70, 70, local_ranks=2)
+    context = with_free(make_context, asked, 70, 70, local_ranks=2)
     found = check_fit_verdict(context)
     assert (found.status, "on this machine alone" in found.found) == ("pass", True)
     assert check_fit_verdict(replace(context, local_ranks=None)).status == "failure"
@@ -98,7 +99,7 @@ def test_host_memory_is_checked(make_context: MakeContext, gib: int | None, rank
     assert ranks == 1 or check_host_memory(one).status == "pass"
 
 
-def test_only_the_named_mig_device_is_checked(make_context: MakeContext, make_mig_gpu: Any) -> None:
+def test_only_the_named_mig_device_is_checked(make_context: MakeContext) -> None:
     """The named device has 20 GiB, of which 19 are free; the other one has 39 free."""
     asked = job()
     budget = estimate(asked)

@@ -10,6 +10,8 @@ import warnings
 
 import psutil
 import pytest
+from builders import make_gpu, make_process
+from fake_driver import FakeGpu, FakeProcess
 from waiting import until
 
 from vramtop.estimator.common.records import replace
@@ -85,18 +87,13 @@ def probes(clock):
     directory.close()
 
 
-@pytest.fixture
-def gpus_with(make_gpu, make_process):
-    """Return a function that makes two GPUs with each process on the given one."""
-
-    def make(*placed):
-        rows = {0: [], 1: []}
-        for pid, *indices in placed:
-            for index in indices:
-                rows[index].append(make_process(pid, 10, start_time=psutil.Process(pid).create_time()))
-        return [make_gpu(index, rows[index], uuid=f"GPU-{uuid}") for index, uuid in enumerate((FIRST, SECOND))]
-
-    return make
+def gpus_with(*placed):
+    """Make two GPUs with each process on the given one."""
+    rows = {0: [], 1: []}
+    for pid, *indices in placed:
+        for index in indices:
+            rows[index].append(make_process(pid, 10, start_time=psutil.Process(pid).create_time()))
+    return [make_gpu(index, rows[index], uuid=f"GPU-{uuid}") for index, uuid in enumerate((FIRST, SECOND))]
 
 
 def counters_of(readings):
@@ -126,7 +123,7 @@ TWO_DEVICES = """
 """
 
 
-def test_a_process_on_two_gpus_has_counters_for_each(start, probes, clock, gpus_with):
+def test_a_process_on_two_gpus_has_counters_for_each(start, probes, clock):
     process = start(TWO_DEVICES)
     both = wait_for_counters(
         probes, clock, gpus_with((process.pid, 0, 1)), lambda r: r[1].processes[0].counters.allocated_bytes
@@ -135,7 +132,7 @@ def test_a_process_on_two_gpus_has_counters_for_each(start, probes, clock, gpus_
     assert [each[0].steps for each in counters_of(both)] == [None, None]
 
 
-def test_devices_are_matched_by_uuid_not_by_index(start, probes, clock, gpus_with):
+def test_devices_are_matched_by_uuid_not_by_index(start, probes, clock):
     process = start("""
         import sys, torch
         torch.cuda.uuids.reverse()  # CUDA_VISIBLE_DEVICES=1,0
@@ -152,7 +149,7 @@ def test_devices_are_matched_by_uuid_not_by_index(start, probes, clock, gpus_wit
 
 
 @pytest.mark.parametrize(("on", "known"), [((1,), [5 * MIB]), ((0, 1), [None, None])])
-def test_without_uuids_only_a_single_gpu_can_be_matched(start, probes, clock, gpus_with, on, known):
+def test_without_uuids_only_a_single_gpu_can_be_matched(start, probes, clock, on, known):
     process = start("""
         import sys, torch
         torch.old = True
@@ -166,7 +163,7 @@ def test_without_uuids_only_a_single_gpu_can_be_matched(start, probes, clock, gp
     assert [counters.allocated_bytes for each in counters_of(done) for counters in each] == known
 
 
-def test_a_process_without_probe_is_searched_again_at_intervals(start, probes, clock, gpus_with, monkeypatch):
+def test_a_process_without_probe_is_searched_again_at_intervals(start, probes, clock, monkeypatch):
     searched = []
     monkeypatch.setattr(
         "vramtop.monitor.probe.probe_directory.find_probe", lambda pid: searched.append(pid) or find_probe(pid)
@@ -196,19 +193,19 @@ def test_a_process_without_probe_is_searched_again_at_intervals(start, probes, c
     wait_for_counters(probes, clock, readings)
 
 
-def test_a_process_that_is_not_visible_is_not_searched(probes, make_gpu, make_process, monkeypatch):
+def test_a_process_that_is_not_visible_is_not_searched(probes, monkeypatch):
     monkeypatch.setattr("vramtop.monitor.probe.probe_directory.find_probe", pytest.fail)
     readings = [make_gpu(0, [make_process(4711, 10, start_time=None)])]
     assert probes.add_counters(readings) == (readings, ())
 
 
-def test_a_process_that_hides_its_files_has_no_counters(probes, make_gpu, make_process):
+def test_a_process_that_hides_its_files_has_no_counters(probes):
     readings = [make_gpu(0, [make_process(2**22 - 1, 10)])]
     assert probes.add_counters(readings) == (readings, ())
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
-def test_another_users_process_has_no_counters(start, clock, gpus_with):
+def test_another_users_process_has_no_counters(start, clock):
     process = start(TWO_DEVICES)
     readings = gpus_with((process.pid, 0))
     with warnings.catch_warnings():
@@ -227,7 +224,7 @@ def may_unshare():
 
 
 @pytest.mark.skipif(not may_unshare(), reason="makes a pid namespace")
-def test_a_probe_in_a_container_publishes_another_pid(start, probes, clock, gpus_with):
+def test_a_probe_in_a_container_publishes_another_pid(start, probes, clock):
     process = start("""
         import os, subprocess, sys
         code = "import torch, time; torch.allocated[0] = 5 << 20; print('up', flush=True); time.sleep(60)"
@@ -240,7 +237,7 @@ def test_a_probe_in_a_container_publishes_another_pid(start, probes, clock, gpus
     assert counters_of(done)[0][0].allocated_bytes == 5 * MIB
 
 
-def test_final_counters_include_a_failed_allocation_and_are_returned_once(start, probes, clock, gpus_with):
+def test_final_counters_include_a_failed_allocation_and_are_returned_once(start, probes, clock):
     process = start("""
         import sys, torch
         torch.allocated[0] = 70 << 30
@@ -263,7 +260,7 @@ def test_final_counters_include_a_failed_allocation_and_are_returned_once(start,
     assert probes.add_counters(done) == (done, ())
 
 
-def test_a_killed_process_has_final_counters_without_an_end(start, probes, clock, gpus_with):
+def test_a_killed_process_has_final_counters_without_an_end(start, probes, clock):
     process = start(TWO_DEVICES)
     readings = gpus_with((process.pid, 1))
     wait_for_counters(probes, clock, readings, lambda r: r[1].processes[0].counters.allocated_bytes)
@@ -274,7 +271,7 @@ def test_a_killed_process_has_final_counters_without_an_end(start, probes, clock
     assert words.counters.ended is words.counters.error is None
 
 
-def test_an_unreadable_process_list_ends_no_process(start, probes, clock, gpus_with):
+def test_an_unreadable_process_list_ends_no_process(start, probes, clock):
     process = start(TWO_DEVICES)
     readings = gpus_with((process.pid, 0))
     wait_for_counters(probes, clock, readings)
@@ -283,7 +280,7 @@ def test_an_unreadable_process_list_ends_no_process(start, probes, clock, gpus_w
     assert counters_of(probes.add_counters(readings)[0])[0][0] is not None
 
 
-def test_the_sample_of_a_stopped_process_keeps_its_time(start, probes, clock, gpus_with):
+def test_the_sample_of_a_stopped_process_keeps_its_time(start, probes, clock):
     process = start(TWO_DEVICES)
     readings = gpus_with((process.pid, 0))
     wait_for_counters(probes, clock, readings)
@@ -294,7 +291,7 @@ def test_the_sample_of_a_stopped_process_keeps_its_time(start, probes, clock, gp
     assert counters_of(probes.add_counters(readings)[0])[0][0].time == first.time
 
 
-def test_a_process_that_became_another_program_is_searched_again(start, clock, gpus_with):
+def test_a_process_that_became_another_program_is_searched_again(start, clock):
     late = [0.0]
     directory = ProbeDirectory(clock=clock, now=lambda: time.time() + late[0])
     process = start("""
@@ -317,7 +314,7 @@ def test_a_process_that_became_another_program_is_searched_again(start, clock, g
     directory.close()
 
 
-def test_a_child_that_inherited_its_parents_probe_has_no_counters(start, probes, clock, gpus_with):
+def test_a_child_that_inherited_its_parents_probe_has_no_counters(start, probes, clock):
     """A fork outside Python leaves the parent's memory file open in the child."""
     process = start("""
         import ctypes, os, sys, torch
@@ -341,10 +338,10 @@ def test_a_child_that_inherited_its_parents_probe_has_no_counters(start, probes,
     psutil.Process(child).kill()
 
 
-def test_counters_survive_a_recording(start, driver, clock, fake_gpu, fake_process, tmp_path):
+def test_counters_survive_a_recording(start, driver, clock, tmp_path):
     process = start(TWO_DEVICES)
     driver.gpus = [
-        fake_gpu(uuid=f"GPU-{uuid}", processes=[fake_process(process.pid, GIB, peak_bytes=2 * GIB)], accounting=True)
+        FakeGpu(uuid=f"GPU-{uuid}", processes=[FakeProcess(process.pid, GIB, peak_bytes=2 * GIB)], accounting=True)
         for uuid in (FIRST, SECOND)
     ]
     source = NvmlSource(clock=clock)
@@ -385,7 +382,7 @@ def test_counters_survive_a_recording(start, driver, clock, fake_gpu, fake_proce
     ],
     ids=["deep", "deep facts", "half", "numberless", "binary"],
 )
-def test_a_malformed_probe_file_is_ignored(start, probes, gpus_with, payload):
+def test_a_malformed_probe_file_is_ignored(start, probes, payload):
     process = start(f"""
         import os, struct, sys
         file = os.memfd_create("vramtop-probe")

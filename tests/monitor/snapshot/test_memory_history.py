@@ -1,11 +1,13 @@
 """Histories of GPUs and processes."""
 
+from builders import make_gpu, make_process, make_snapshot
+
 from vramtop.estimator.common.sizes import GIB
 from vramtop.monitor.snapshot.faults import NO_ANSWER, Fault
 from vramtop.monitor.snapshot.memory_history import MemoryHistory, usual_interval
 
 
-def test_samples_are_oldest_first_and_the_oldest_are_dropped(make_snapshot, make_gpu, make_process):
+def test_samples_are_oldest_first_and_the_oldest_are_dropped():
     history = MemoryHistory(capacity=3)
     for second in range(5):
         process = make_process(used=second)
@@ -18,7 +20,7 @@ def test_samples_are_oldest_first_and_the_oldest_are_dropped(make_snapshot, make
     assert history.process(("GPU-00000000", 4711, 1000.0)) == [(2002.0, 2 * GIB), (2003.0, 3 * GIB), (2004.0, 4 * GIB)]
 
 
-def test_the_whole_lifetime_is_kept_as_peaks_of_growing_intervals(make_snapshot, make_gpu, make_process):
+def test_the_whole_lifetime_is_kept_as_peaks_of_growing_intervals():
     history, key = MemoryHistory(capacity=4), ("GPU-00000000", 4711, 1000.0)
     for second in range(100):
         used = 70 if second == 33 else None if second == 99 else 20
@@ -33,7 +35,7 @@ def test_the_whole_lifetime_is_kept_as_peaks_of_growing_intervals(make_snapshot,
     assert history.lifetime((0, 1, 1.0)) == []
 
 
-def test_stale_figures_add_no_samples(make_snapshot, make_gpu, make_process):
+def test_stale_figures_add_no_samples():
     """While a driver hangs, the repeated figures would look as if nothing changed."""
     history = MemoryHistory()
     hangs = Fault(field=None, code=NO_ANSWER, message="the driver hangs on this GPU")
@@ -45,20 +47,20 @@ def test_stale_figures_add_no_samples(make_snapshot, make_gpu, make_process):
     assert history.process(key) == history.lifetime(key) == [(2000.0, 20 * GIB), (2001.0, None)]
 
 
-def test_unknown_figures_stay_none(make_snapshot, make_gpu, make_process):
+def test_unknown_figures_stay_none():
     history = MemoryHistory()
     history.add(make_snapshot([make_gpu(0, [make_process(used=None)], used_bytes=None)]))
     assert history.gpu("GPU-00000000") == [(2000.0, None)]
     assert history.process(("GPU-00000000", 4711, 1000.0)) == [(2000.0, None)]
 
 
-def test_sizes_are_exact_to_the_byte(make_snapshot, make_gpu):
+def test_sizes_are_exact_to_the_byte():
     history = MemoryHistory()
     history.add(make_snapshot([make_gpu(used_bytes=150_754_820_097)]))
     assert history.gpu("GPU-00000000") == [(2000.0, 150_754_820_097)]
 
 
-def test_a_gpu_without_uuid_is_identified_by_its_index(make_snapshot, make_gpu):
+def test_a_gpu_without_uuid_is_identified_by_its_index():
     history = MemoryHistory()
     gpu = make_gpu(3, uuid=None)
     history.add(make_snapshot([gpu]))
@@ -66,7 +68,7 @@ def test_a_gpu_without_uuid_is_identified_by_its_index(make_snapshot, make_gpu):
     assert len(history.gpu(3)) == 1
 
 
-def test_a_reused_pid_has_a_history_of_its_own(make_snapshot, make_gpu, make_process):
+def test_a_reused_pid_has_a_history_of_its_own():
     history = MemoryHistory()
     history.add(make_snapshot([make_gpu(0, [make_process(used=9)])]))
     history.add(make_snapshot([make_gpu(0, [make_process(used=1, start_time=1990.0)])], time=2001.0))
@@ -74,7 +76,7 @@ def test_a_reused_pid_has_a_history_of_its_own(make_snapshot, make_gpu, make_pro
     assert history.process(("GPU-00000000", 4711, 1000.0)) == [(2000.0, 9 * GIB)]
 
 
-def test_ended_processes_are_forgotten_after_a_while(make_snapshot, make_gpu, make_process):
+def test_ended_processes_are_forgotten_after_a_while():
     history = MemoryHistory(keep_seconds=10)
     history.add(make_snapshot([make_gpu(0, [make_process()]), make_gpu(1)]))
     history.add(make_snapshot([make_gpu(0)], time=2010.0))
@@ -85,7 +87,7 @@ def test_ended_processes_are_forgotten_after_a_while(make_snapshot, make_gpu, ma
     assert len(history.gpu("GPU-00000000")) == 3
 
 
-def test_histories_to_keep_are_not_forgotten(make_snapshot, make_gpu, make_process):
+def test_histories_to_keep_are_not_forgotten():
     history, key = MemoryHistory(keep_seconds=10), ("GPU-00000000", 4711, 1000.0)
     history.add(make_snapshot([make_gpu(0, [make_process()])]))
     history.add(make_snapshot([make_gpu(0)], time=3000.0), keep=[key])
@@ -99,7 +101,7 @@ def test_the_usual_interval_is_the_median():
     assert usual_interval([(0.0, 1)]) is None
 
 
-def test_utilisation_power_and_temperature_are_kept_for_each_gpu(make_gpu, make_snapshot):
+def test_utilisation_power_and_temperature_are_kept_for_each_gpu():
     history = MemoryHistory(capacity=3)
     for at in range(5):
         gpu = make_gpu(utilisation_percent=10 * at, power_w=None if at == 3 else 100.4 + at)

@@ -1,5 +1,7 @@
 """MIG devices as readings of their own: memory, processes, identity."""
 
+from builders import make_budget, make_gpu, make_mig_gpu, make_process, make_snapshot
+
 from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.job.job import Job, ModelSpec
@@ -10,7 +12,7 @@ from vramtop.monitor.snapshot.mig_devices import device_of, mig_devices
 from vramtop.monitor.snapshot.snapshot import WatchedJob
 
 
-def test_each_device_has_the_memory_of_its_instance_and_names_the_device_it_shares_it_with(make_mig_gpu, make_process):
+def test_each_device_has_the_memory_of_its_instance_and_names_the_device_it_shares_it_with():
     inside = [
         make_process(1, 0.5, gpu_instance=3, compute_instance=0),
         make_process(2, 0.25, gpu_instance=3, compute_instance=1),
@@ -30,21 +32,21 @@ def test_each_device_has_the_memory_of_its_instance_and_names_the_device_it_shar
     assert devices[1].name == "NVIDIA H100 80GB HBM3 MIG 2c.3g.40gb"
 
 
-def test_a_gpu_that_is_not_in_mig_mode_has_none(make_gpu, make_process):
+def test_a_gpu_that_is_not_in_mig_mode_has_none():
     process = make_process(1)
     assert mig_devices(make_gpu(0, [process])) == ()
     assert mig_devices(make_gpu(0, [process], mig=())) == ()
     assert device_of(gpu := make_gpu(0, [process]), process) is gpu
 
 
-def test_a_device_has_a_fault_for_each_unknown_figure(make_mig_gpu):
+def test_a_device_has_a_fault_for_each_unknown_figure():
     gpu = make_mig_gpu(0, faults=(Fault(field="mig", code="NO_PERMISSION", message="not allowed"),))
     unread = replace(gpu, mig=tuple(replace(device, used_bytes=None, total_bytes=None) for device in gpu.mig))
     assert {device.reason("total_bytes") for device in mig_devices(unread)} == {"not allowed"}
     assert {device.processes for device in mig_devices(replace(unread, processes=None))} == {None}
 
 
-def test_gpus_and_mig_devices_have_separate_histories(make_snapshot, make_gpu, make_mig_gpu, make_process):
+def test_gpus_and_mig_devices_have_separate_histories():
     history = MemoryHistory()
     first, second = make_process(1, 0.5, gpu_instance=3), make_process(1, 0.25, gpu_instance=9)
     history.add(make_snapshot([make_mig_gpu(0, [first]), make_gpu(1, [make_process(5, 3)])]))
@@ -58,13 +60,13 @@ def test_gpus_and_mig_devices_have_separate_histories(make_snapshot, make_gpu, m
     assert [time for time, _ in history.gpu(keys[2])] == [2000.0, 2001.0]
 
 
-def test_another_profile_under_the_same_uuid_is_another_device(make_mig_gpu):
+def test_another_profile_under_the_same_uuid_is_another_device():
     gpu = make_mig_gpu(0)
     other = replace(gpu, mig=tuple(replace(device, profile="1g.10gb") for device in gpu.mig))
     assert {device.key for device in mig_devices(gpu)}.isdisjoint(device.key for device in mig_devices(other))
 
 
-def test_a_job_is_compared_with_the_memory_of_its_mig_device(make_snapshot, make_mig_gpu, make_process, make_budget):
+def test_a_job_is_compared_with_the_memory_of_its_mig_device():
     watchlist = Watchlist(estimate=lambda job: make_budget(job, device=18))
     job = Job(name="tune", model=ModelSpec(id="gpt2"))
     watchlist.add_run(WatchedJob(job=job, pids=((3, 1_000.0),)))
@@ -84,7 +86,7 @@ def test_a_job_is_compared_with_the_memory_of_its_mig_device(make_snapshot, make
     assert board.runs[0].rows[0].gpu.label == "0:9"
 
 
-def test_the_run_of_a_mig_job_ends_when_its_device_is_removed(make_snapshot, make_mig_gpu, make_process, make_budget):
+def test_the_run_of_a_mig_job_ends_when_its_device_is_removed():
     watchlist = Watchlist(estimate=lambda job: make_budget(job, device=18), is_running=lambda _: False)
     watchlist.add_run(WatchedJob(job=Job(name="tune"), pids=((3, 1_000.0),)))
     watchlist.update(make_snapshot([make_mig_gpu(0, [make_process(3, 18, gpu_instance=9)], free=(39, 2))]))

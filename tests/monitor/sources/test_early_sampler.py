@@ -4,6 +4,7 @@ import queue
 import threading
 
 import pytest
+from builders import make_snapshot
 from waiting import DEADLINE_SECONDS
 
 from vramtop.estimator.common.errors import CannotTellError
@@ -54,7 +55,7 @@ def begin():
         head_start.sampler.stop(DEADLINE_SECONDS)
 
 
-def test_the_latest_result_is_kept_for_the_subscriber(begin, make_snapshot):
+def test_the_latest_result_is_kept_for_the_subscriber(begin):
     head_start, source = begin()
     early = [make_snapshot([], time=float(at)) for at in (1, 2)]
     for answer in (None, *early):  # one open, then two reads
@@ -67,7 +68,7 @@ def test_the_latest_result_is_kept_for_the_subscriber(begin, make_snapshot):
     assert taken.get(timeout=DEADLINE_SECONDS) is later
 
 
-def test_there_is_no_result_while_the_driver_hangs(begin, make_snapshot):
+def test_there_is_no_result_while_the_driver_hangs(begin):
     head_start, source = begin()
     source.until_asked(1)
     taken = queue.Queue()
@@ -86,7 +87,7 @@ def test_an_error_is_kept_too(begin):
     assert str(head_start.subscribe(taken.put, taken.put)) == "no driver here"
 
 
-def test_subscribing_does_not_wait_for_an_estimate(begin, make_snapshot):
+def test_subscribing_does_not_wait_for_an_estimate(begin):
     """The subscriber gets the snapshot that was being evaluated."""
     begun, go_on = threading.Event(), threading.Event()
 

@@ -1,6 +1,7 @@
 """A suspended GPU is not queried."""
 
 import pytest
+from fake_driver import FakeGpu
 
 from vramtop.monitor.sources.nvml import pci_device
 from vramtop.monitor.sources.nvml.device import MODE_INTERVAL_SECONDS
@@ -27,8 +28,8 @@ def power(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def source(driver, clock, fake_gpu):
-    driver.gpus = [fake_gpu()]
+def source(driver, clock):
+    driver.gpus = [FakeGpu()]
     source = NvmlSource(clock=clock, now=clock)
     yield source
     source.close()

@@ -1,5 +1,7 @@
 """The host's load is read only while it is shown, and not at every reading."""
 
+from builders import ScriptedSource, make_gpu, make_snapshot
+
 from vramtop.monitor.snapshot.demand import CurrentDemand, Demand
 from vramtop.monitor.snapshot.snapshot import HostLoad
 from vramtop.monitor.sources.host_load_source import HOST_INTERVAL_SECONDS, HostLoadSource
@@ -16,9 +18,9 @@ class Reader:
         return HostLoad(cpu_percent=float(self.reads))
 
 
-def test_the_load_is_read_while_it_is_shown(scripted_source, make_snapshot, make_gpu, clock):
+def test_the_load_is_read_while_it_is_shown(clock):
     demand, reader = CurrentDemand(), Reader()
-    source = HostLoadSource(scripted_source([make_snapshot([make_gpu()])]), demand, reader, clock)
+    source = HostLoadSource(ScriptedSource([make_snapshot([make_gpu()])]), demand, reader, clock)
     source.open()
     assert source.read().host is None
     assert reader.reads == 0

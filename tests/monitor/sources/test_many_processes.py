@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from builders import make_budget
+from fake_driver import FakeGpu, FakeProcess
 
 from vramtop.estimator.common.sizes import MIB
 from vramtop.monitor.anomalies.detector import AnomalyDetector
@@ -42,19 +44,12 @@ def sleepers() -> Iterator[Callable[[int], list[int]]]:
 
 @pytest.mark.parametrize(("real", "processes"), [(20, 4_000), pytest.param(2_000, 20_000, marks=pytest.mark.slow)])
 def test_a_gpu_with_thousands_of_processes(
-    real: int,
-    processes: int,
-    driver: Any,
-    fake_gpu: Any,
-    fake_process: Any,
-    sleepers: Callable[[int], list[int]],
-    tmp_path: Path,
-    make_budget: Any,
+    real: int, processes: int, driver: Any, sleepers: Callable[[int], list[int]], tmp_path: Path
 ) -> None:
     own = sleepers(real)
     unused = (pid for pid in range(3_000_000, 2**22) if not Path(f"/proc/{pid}").exists())
     foreign = islice(unused, processes - real)
-    gpu = fake_gpu(processes=[fake_process(pid, MIB) for pid in (*own, *foreign)])
+    gpu = FakeGpu(processes=[FakeProcess(pid, MIB) for pid in (*own, *foreign)])
     driver.gpus.append(gpu)
     source = NvmlSource(first_timeout=120)
     source.open()

@@ -3,13 +3,13 @@
 from collections.abc import Callable
 
 import pytest
+from builders import make_budget, make_gpu, make_snapshot
 
-from vramtop.estimator.budget import Budget
 from vramtop.estimator.common.errors import CannotTellError, InputError
 from vramtop.estimator.job.job import Job, ModelSpec
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.snapshot.faults import NO_DRIVER
-from vramtop.monitor.snapshot.snapshot import GpuReading, Snapshot
+from vramtop.monitor.snapshot.snapshot import Snapshot
 from vramtop.monitor.sources.optional_gpus import OptionalGpuSource
 from vramtop.monitor.sources.sampler import RETRY_SECONDS
 
@@ -34,9 +34,7 @@ class Live:
         pass
 
 
-def test_without_a_driver_snapshots_state_the_reason_until_one_appears(
-    make_snapshot: Callable[..., Snapshot], make_gpu: Callable[..., GpuReading], clock: Callable[[], float]
-) -> None:
+def test_without_a_driver_snapshots_state_the_reason_until_one_appears(clock: Callable[[], float]) -> None:
     live = Live(CannotTellError("no NVIDIA driver here"), 2, make_snapshot([make_gpu()]))
     source = OptionalGpuSource(live, clock=clock, now=lambda: 2_000.0)
     source.open()
@@ -56,9 +54,7 @@ def test_without_a_driver_snapshots_state_the_reason_until_one_appears(
     assert live.opened == 3
 
 
-def test_a_driver_that_disappears_is_a_failure(
-    make_snapshot: Callable[..., Snapshot], make_gpu: Callable[..., GpuReading]
-) -> None:
+def test_a_driver_that_disappears_is_a_failure() -> None:
     """The earlier figures stay on the screen with their age."""
     live = Live(CannotTellError("driver gone"), 0, make_snapshot([make_gpu()]))
     source = OptionalGpuSource(live)
@@ -74,9 +70,7 @@ def test_an_input_error_is_not_a_missing_driver() -> None:
         OptionalGpuSource(Live(InputError("wrong"), 1)).open()
 
 
-def test_the_fit_of_a_pending_job_is_unknown_without_a_gpu(
-    make_snapshot: Callable[..., Snapshot], make_budget: Callable[..., Budget]
-) -> None:
+def test_the_fit_of_a_pending_job_is_unknown_without_a_gpu() -> None:
     watchlist = Watchlist(make_budget)
     watchlist.add_pending(Job(name="sft", model=ModelSpec(id="gpt2")))
     (row,) = watchlist.update(make_snapshot([])).pending

@@ -6,6 +6,7 @@ import subprocess
 
 import pynvml
 import pytest
+from fake_driver import FakeGpu, FakeMig, FakeProcess
 from hypothesis import given, settings, strategies as st
 
 from vramtop.monitor.sources.nvml import memory, nvml_errors, nvml_source
@@ -33,8 +34,8 @@ def read_one(source):
     return gpu
 
 
-def test_a_healthy_gpu_is_read_completely(driver, source, fake_gpu, fake_process):
-    driver.gpus = [fake_gpu(processes=[fake_process(ME, 12 * GIB)])]
+def test_a_healthy_gpu_is_read_completely(driver, source):
+    driver.gpus = [FakeGpu(processes=[FakeProcess(ME, 12 * GIB)])]
     source.open()
     snapshot = source.read()
     (gpu,) = snapshot.gpus
@@ -53,8 +54,8 @@ def test_a_healthy_gpu_is_read_completely(driver, source, fake_gpu, fake_process
 
 
 @pytest.mark.parametrize("missing", [True, False], ids=["old driver", "WSL"])
-def test_memory_falls_back_to_v1_which_counts_reserved_memory_as_used(driver, source, fake_gpu, missing):
-    driver.gpus = [fake_gpu()]
+def test_memory_falls_back_to_v1_which_counts_reserved_memory_as_used(driver, source, missing):
+    driver.gpus = [FakeGpu()]
     if missing:
         driver.missing = {"nvmlDeviceGetMemoryInfo_v2"}
     else:
@@ -67,10 +68,8 @@ def test_memory_falls_back_to_v1_which_counts_reserved_memory_as_used(driver, so
     assert (fault.field, fault.code) == ("reserved_bytes", "FUNCTION_NOT_FOUND" if missing else "UNKNOWN")
 
 
-def test_old_process_lists_and_new_temperature_call_are_used_where_the_others_are_missing(
-    driver, source, fake_gpu, fake_process
-):
-    driver.gpus = [fake_gpu(processes=[fake_process(ME, GIB)])]
+def test_old_process_lists_and_new_temperature_call_are_used_where_the_others_are_missing(driver, source):
+    driver.gpus = [FakeGpu(processes=[FakeProcess(ME, GIB)])]
     lists = ("Compute", "Graphics", "MPSCompute")
     driver.missing = {f"nvmlDeviceGet{name}RunningProcesses_v3" for name in lists} | {"nvmlDeviceGetTemperature"}
     gpu = read_one(source)
@@ -87,10 +86,8 @@ def host(monkeypatch):
 
 
 @pytest.mark.parametrize("old", [False, True], ids=["v2", "v1"])
-def test_a_gpu_without_its_own_memory_uses_host_memory(driver, source, host, fake_gpu, fake_process, old):
-    driver.gpus = [
-        fake_gpu(name="NVIDIA GB10", processes=[fake_process(ME, 20 * GIB), fake_process(4_000_000, 3 * GIB)])
-    ]
+def test_a_gpu_without_its_own_memory_uses_host_memory(driver, source, host, old):
+    driver.gpus = [FakeGpu(name="NVIDIA GB10", processes=[FakeProcess(ME, 20 * GIB), FakeProcess(4_000_000, 3 * GIB)])]
     driver.fail("nvmlDeviceGetMemoryInfo" if old else "nvmlDeviceGetMemoryInfo_v2", pynvml.NVML_ERROR_NOT_SUPPORTED)
     if old:
         driver.missing = {"nvmlDeviceGetMemoryInfo_v2"}
@@ -113,8 +110,8 @@ def test_a_gpu_without_its_own_memory_uses_host_memory(driver, source, host, fak
     ids=["total 0", "a real GB10"],
 )
 @pytest.mark.parametrize("name", ["NVIDIA GB10", "NVIDIA GB99"], ids=["in the catalogue", "in none"])
-def test_figures_of_a_gpu_with_shared_memory_are_those_of_the_host(driver, source, host, fake_gpu, memory, name):
-    driver.gpus = [fake_gpu(name=name, **memory)]
+def test_figures_of_a_gpu_with_shared_memory_are_those_of_the_host(driver, source, host, memory, name):
+    driver.gpus = [FakeGpu(name=name, **memory)]
     gpu = read_one(source)
     if name == "NVIDIA GB99" and not memory["total_bytes"]:  # any GPU's driver may answer so
         assert gpu.total_bytes is gpu.used_bytes is gpu.free_bytes is None
@@ -125,17 +122,17 @@ def test_figures_of_a_gpu_with_shared_memory_are_those_of_the_host(driver, sourc
 
 
 @pytest.mark.parametrize("code", [SUCCESS, pynvml.NVML_ERROR_NOT_SUPPORTED])
-def test_a_gpu_with_its_own_memory_never_uses_host_figures(driver, source, host, fake_gpu, code):
-    driver.gpus = [fake_gpu(total_bytes=0, reserved_bytes=0, used_bytes=0, free_bytes=0)]
+def test_a_gpu_with_its_own_memory_never_uses_host_figures(driver, source, host, code):
+    driver.gpus = [FakeGpu(total_bytes=0, reserved_bytes=0, used_bytes=0, free_bytes=0)]
     driver.fail("nvmlDeviceGetMemoryInfo_v2", code)
     gpu = read_one(source)
     assert gpu.total_bytes is gpu.used_bytes is gpu.free_bytes is None
     assert {fault.code for fault in gpu.faults} == {"IMPLAUSIBLE" if code == SUCCESS else "NOT_SUPPORTED"}
 
 
-def test_used_shared_memory_is_unknown_if_the_memory_of_a_process_is(driver, source, host, fake_gpu, fake_process):
-    rows = [fake_process(ME, 20 * GIB), fake_process(4_000_000, None)]
-    driver.gpus = [fake_gpu(name="NVIDIA GB10", processes=rows)]
+def test_used_shared_memory_is_unknown_if_the_memory_of_a_process_is(driver, source, host):
+    rows = [FakeProcess(ME, 20 * GIB), FakeProcess(4_000_000, None)]
+    driver.gpus = [FakeGpu(name="NVIDIA GB10", processes=rows)]
     driver.fail("nvmlDeviceGetMemoryInfo_v2", pynvml.NVML_ERROR_NOT_SUPPORTED)
     gpu = read_one(source)
     assert gpu.used_bytes is None
@@ -143,8 +140,8 @@ def test_used_shared_memory_is_unknown_if_the_memory_of_a_process_is(driver, sou
     assert gpu.free_bytes == 30 * GIB
 
 
-def test_a_gpu_in_mig_mode_without_memory_figures_does_not_use_host_memory(driver, source, host, fake_gpu, fake_mig):
-    driver.gpus = [fake_gpu(name="NVIDIA GB99", mig=[fake_mig("MIG-0", 3)])]
+def test_a_gpu_in_mig_mode_without_memory_figures_does_not_use_host_memory(driver, source, host):
+    driver.gpus = [FakeGpu(name="NVIDIA GB99", mig=[FakeMig("MIG-0", 3)])]
     driver.fail_for_whole_gpus("nvmlDeviceGetMemoryInfo_v2", pynvml.NVML_ERROR_NOT_SUPPORTED)
     gpu = read_one(source)
     assert gpu.total_bytes is None
@@ -162,8 +159,8 @@ def test_a_gpu_in_mig_mode_without_memory_figures_does_not_use_host_memory(drive
     ],
     ids=["used > total", "free > total", "parts missing", "all bits set", "beyond any address"],
 )
-def test_impossible_figures_are_not_shown(driver, source, host, fake_gpu, memory):
-    driver.gpus = [fake_gpu(**memory)]
+def test_impossible_figures_are_not_shown(driver, source, host, memory):
+    driver.gpus = [FakeGpu(**memory)]
     gpu = read_one(source)
     assert gpu.total_bytes is gpu.reserved_bytes is gpu.used_bytes is gpu.free_bytes is None
     assert {fault.field for fault in gpu.faults} == {"total_bytes", "reserved_bytes", "used_bytes", "free_bytes"}
@@ -171,15 +168,15 @@ def test_impossible_figures_are_not_shown(driver, source, host, fake_gpu, memory
     assert "memory figures are implausible (" in gpu.reason("used_bytes")
 
 
-def test_a_process_in_several_lists_is_one_row_with_the_larger_figure(driver, source, fake_gpu, fake_process):
+def test_a_process_in_several_lists_is_one_row_with_the_larger_figure(driver, source):
     rows = [
-        fake_process(ME, 3 * GIB),
-        fake_process(ME, 4 * GIB, lists=("Graphics",)),
-        fake_process(4_000_000, None, lists=("Compute", "MPSCompute")),
-        fake_process(4_000_001, None),
-        fake_process(4_000_001, 5 * GIB, lists=("MPSCompute",)),
+        FakeProcess(ME, 3 * GIB),
+        FakeProcess(ME, 4 * GIB, lists=("Graphics",)),
+        FakeProcess(4_000_000, None, lists=("Compute", "MPSCompute")),
+        FakeProcess(4_000_001, None),
+        FakeProcess(4_000_001, 5 * GIB, lists=("MPSCompute",)),
     ]
-    driver.gpus = [fake_gpu(processes=rows)]
+    driver.gpus = [FakeGpu(processes=rows)]
     gpu = read_one(source)
     assert [(row.pid, row.used_bytes, row.kinds) for row in gpu.processes] == [
         (4_000_001, 5 * GIB, ("compute", "mps")),
@@ -192,37 +189,37 @@ def test_a_process_in_several_lists_is_one_row_with_the_larger_figure(driver, so
     assert gpu.remaining_bytes == 20 * GIB - 9 * GIB
 
 
-def test_a_process_larger_than_the_gpu_has_unknown_memory(driver, source, fake_gpu, fake_process):
-    driver.gpus = [fake_gpu(processes=[fake_process(ME, 2**63)])]
+def test_a_process_larger_than_the_gpu_has_unknown_memory(driver, source):
+    driver.gpus = [FakeGpu(processes=[FakeProcess(ME, 2**63)])]
     (process,) = read_one(source).processes
     assert process.used_bytes is None
     assert process.note == "reported memory exceeds the GPU's"
 
 
-def test_a_process_larger_than_any_gpu_has_unknown_memory(driver, source, fake_gpu, fake_process):
-    driver.gpus = [fake_gpu(processes=[fake_process(ME, 2**64 - 2), fake_process(4_000_000, 5 * GIB)])]
+def test_a_process_larger_than_any_gpu_has_unknown_memory(driver, source):
+    driver.gpus = [FakeGpu(processes=[FakeProcess(ME, 2**64 - 2), FakeProcess(4_000_000, 5 * GIB)])]
     driver.fail("nvmlDeviceGetMemoryInfo_v2", pynvml.NVML_ERROR_NOT_SUPPORTED)
     sizes = {process.pid: process.used_bytes for process in read_one(source).processes}
     assert sizes == {ME: None, 4_000_000: 5 * GIB}
 
 
-def test_a_process_with_0_bytes_has_unknown_memory(driver, source, fake_gpu, fake_process):
+def test_a_process_with_0_bytes_has_unknown_memory(driver, source):
     """Some drivers report 0 bytes for every process when they are queried in a container."""
-    driver.gpus = [fake_gpu(processes=[fake_process(ME, 0)])]
+    driver.gpus = [FakeGpu(processes=[FakeProcess(ME, 0)])]
     gpu = read_one(source)
     assert [(p.used_bytes, p.note) for p in gpu.processes] == [(None, "memory not reported by the driver")]
     assert gpu.unattributed_bytes is None
 
 
-def test_a_garbled_process_list_is_discarded(driver, source, fake_gpu, fake_process):
-    driver.gpus = [fake_gpu(processes=[fake_process(2**31, GIB)])]
+def test_a_garbled_process_list_is_discarded(driver, source):
+    driver.gpus = [FakeGpu(processes=[FakeProcess(2**31, GIB)])]
     gpu = read_one(source)
     assert gpu.processes is None
     assert [(fault.field, fault.code) for fault in gpu.faults] == [("processes", "IMPLAUSIBLE")]
 
 
-def test_a_refused_field_leaves_the_others_and_is_queried_again_after_a_minute(driver, source, clock, fake_gpu):
-    driver.gpus = [fake_gpu()]
+def test_a_refused_field_leaves_the_others_and_is_queried_again_after_a_minute(driver, source, clock):
+    driver.gpus = [FakeGpu()]
     driver.fail("nvmlDeviceGetPowerUsage", pynvml.NVML_ERROR_NOT_SUPPORTED)
     gpu = read_one(source)
     assert gpu.power_w is None
@@ -236,8 +233,8 @@ def test_a_refused_field_leaves_the_others_and_is_queried_again_after_a_minute(d
     assert source.read().gpus[0].power_w == 300.0
 
 
-def test_a_temporary_failure_is_retried_at_once(driver, source, fake_gpu):
-    driver.gpus = [fake_gpu()]
+def test_a_temporary_failure_is_retried_at_once(driver, source):
+    driver.gpus = [FakeGpu()]
     driver.fail("nvmlDeviceGetTemperature", pynvml.NVML_ERROR_TIMEOUT)
     gpu = read_one(source)
     assert gpu.reason("temperature_c") == "the driver could not read its temperature (TIMEOUT)"
@@ -245,14 +242,14 @@ def test_a_temporary_failure_is_retried_at_once(driver, source, fake_gpu):
     assert source.read().gpus[0].temperature_c == 55
 
 
-def test_an_unknown_code_is_shown_as_a_number(driver, source, fake_gpu):
-    driver.gpus = [fake_gpu()]
+def test_an_unknown_code_is_shown_as_a_number(driver, source):
+    driver.gpus = [FakeGpu()]
     driver.fail("nvmlDeviceGetTemperature", 4321)
     assert [fault.code for fault in read_one(source).faults] == ["ERROR_4321"]
 
 
-def test_a_lost_gpu_keeps_its_reading_and_recovers(driver, source, clock, fake_gpu):
-    driver.gpus = [fake_gpu(uuid=f"GPU-{number}") for number in range(3)]
+def test_a_lost_gpu_keeps_its_reading_and_recovers(driver, source, clock):
+    driver.gpus = [FakeGpu(uuid=f"GPU-{number}") for number in range(3)]
     source.open()
     source.read()
     driver.lose(1)
@@ -273,8 +270,8 @@ def test_a_lost_gpu_keeps_its_reading_and_recovers(driver, source, clock, fake_g
     assert source.read().gpus[1].used_bytes == 20 * GIB
 
 
-def test_a_gpu_that_cannot_be_opened_has_a_reading(driver, source, fake_gpu):
-    driver.gpus = [fake_gpu(uuid="GPU-0"), fake_gpu(uuid="GPU-1")]
+def test_a_gpu_that_cannot_be_opened_has_a_reading(driver, source):
+    driver.gpus = [FakeGpu(uuid="GPU-0"), FakeGpu(uuid="GPU-1")]
     driver.lose(0, pynvml.NVML_ERROR_NO_PERMISSION)
     source.open()
     refused, other = source.read().gpus
@@ -283,11 +280,11 @@ def test_a_gpu_that_cannot_be_opened_has_a_reading(driver, source, fake_gpu):
     assert other.used_bytes == 20 * GIB
 
 
-def test_gpus_that_appear_or_disappear_are_noticed(driver, source, clock, fake_gpu):
-    driver.gpus = [fake_gpu(uuid="GPU-a"), fake_gpu(uuid="GPU-b")]
+def test_gpus_that_appear_or_disappear_are_noticed(driver, source, clock):
+    driver.gpus = [FakeGpu(uuid="GPU-a"), FakeGpu(uuid="GPU-b")]
     source.open()
     source.read()
-    driver.gpus.append(fake_gpu(uuid="GPU-c"))
+    driver.gpus.append(FakeGpu(uuid="GPU-c"))
     assert len(source.read().gpus) == 2
     clock.advance(COUNT_INTERVAL_SECONDS)
     assert [gpu.uuid for gpu in source.read().gpus] == ["GPU-a", "GPU-b", "GPU-c"]
@@ -315,16 +312,16 @@ def test_a_machine_without_gpus_has_a_fault(driver, source):
     assert [fault.code for fault in snapshot.faults] == ["NO_GPU"]
 
 
-def test_nvml_is_started_again_when_it_was_shut_down_under_us(driver, source, fake_gpu):
-    driver.gpus = [fake_gpu()]
+def test_nvml_is_started_again_when_it_was_shut_down_under_us(driver, source):
+    driver.gpus = [FakeGpu()]
     source.open()
     driver.initialised = 0
     assert source.read().gpus[0].used_bytes == 20 * GIB
     assert driver.initialised == 1
 
 
-def test_a_driver_that_disappears_is_one_error(driver, source, fake_gpu):
-    driver.gpus = [fake_gpu()]
+def test_a_driver_that_disappears_is_one_error(driver, source):
+    driver.gpus = [FakeGpu()]
     source.open()
     driver.initialised = 0
     driver.fail("nvmlInitWithFlags", pynvml.NVML_ERROR_DRIVER_NOT_LOADED)
@@ -332,10 +329,10 @@ def test_a_driver_that_disappears_is_one_error(driver, source, fake_gpu):
         source.read()
 
 
-def test_closing_shuts_nvml_down_once(driver, source, fake_gpu, monkeypatch):
+def test_closing_shuts_nvml_down_once(driver, source, monkeypatch):
     # On a busy machine the thread that shuts NVML down may start later than a user is to wait for it.
     monkeypatch.setattr(nvml_source, "_SHUTDOWN_TIMEOUT_SECONDS", 60.0)
-    driver.gpus = [fake_gpu()]
+    driver.gpus = [FakeGpu()]
     source.open()
     source.close()
     source.close()
@@ -390,9 +387,9 @@ def test_a_library_older_than_the_kernel_module_does_not_suggest_a_reboot(mismat
         source.open()
 
 
-def test_a_driver_updated_under_a_running_program_asks_to_restart_the_program(mismatch, driver, source, fake_gpu):
+def test_a_driver_updated_under_a_running_program_asks_to_restart_the_program(mismatch, driver, source):
     """This process keeps using the library that it has loaded."""
-    driver.gpus = [fake_gpu()]
+    driver.gpus = [FakeGpu()]
     source.open()
     source.read()
     driver.initialised = 0
@@ -433,12 +430,12 @@ def test_a_missing_library_is_reported(monkeypatch):
     sizes=st.lists(st.integers(1, 2 * GIB), max_size=6),
 )
 @settings(max_examples=50)
-def test_reported_figures_are_kept_and_add_up(driver, fake_gpu, fake_process, card, sizes):
+def test_reported_figures_are_kept_and_add_up(driver, card, sizes):
     total, reserved_share, used_share = card
     reserved = int(total * reserved_share)
     used = int((total - reserved) * used_share)
-    processes = [fake_process(4_000_000 + number, min(size, used // 6)) for number, size in enumerate(sizes)]
-    driver.gpus = [fake_gpu(total_bytes=total, reserved_bytes=reserved, used_bytes=used, processes=processes)]
+    processes = [FakeProcess(4_000_000 + number, min(size, used // 6)) for number, size in enumerate(sizes)]
+    driver.gpus = [FakeGpu(total_bytes=total, reserved_bytes=reserved, used_bytes=used, processes=processes)]
     source = NvmlSource()
     gpu = read_one(source)
     source.close()
@@ -448,9 +445,9 @@ def test_reported_figures_are_kept_and_add_up(driver, fake_gpu, fake_process, ca
     assert {p.pid: p.used_bytes for p in gpu.processes} == {p.pid: p.used_bytes for p in processes}
 
 
-def test_a_temporary_failure_of_memory_v2_leaves_a_gap_and_no_jump(driver, source, fake_gpu):
+def test_a_temporary_failure_of_memory_v2_leaves_a_gap_and_no_jump(driver, source):
     """v1 counts the driver's reserve as used: one reading with it would look like growth."""
-    driver.gpus = [fake_gpu()]
+    driver.gpus = [FakeGpu()]
     source.open()
     before = source.read().gpus[0].used_bytes
     driver.fail("nvmlDeviceGetMemoryInfo_v2", pynvml.NVML_ERROR_UNKNOWN)
@@ -461,15 +458,15 @@ def test_a_temporary_failure_of_memory_v2_leaves_a_gap_and_no_jump(driver, sourc
     assert driver.calls["nvmlDeviceGetMemoryInfo"] == 0
 
 
-def test_peaks_come_from_the_driver_if_accounting_is_on(driver, source, fake_gpu, fake_process):
+def test_peaks_come_from_the_driver_if_accounting_is_on(driver, source):
     rows = [
-        fake_process(ME, 12 * GIB, peak_bytes=30 * GIB),
-        fake_process(4_000_000, 8 * GIB, peak_bytes=7 * GIB),
-        fake_process(4_000_001, 6 * GIB, peak_bytes=40 * GIB, running=False),
-        fake_process(4_000_002, 5 * GIB),
-        fake_process(4_000_003, 4 * GIB, peak_bytes=81 * GIB),
+        FakeProcess(ME, 12 * GIB, peak_bytes=30 * GIB),
+        FakeProcess(4_000_000, 8 * GIB, peak_bytes=7 * GIB),
+        FakeProcess(4_000_001, 6 * GIB, peak_bytes=40 * GIB, running=False),
+        FakeProcess(4_000_002, 5 * GIB),
+        FakeProcess(4_000_003, 4 * GIB, peak_bytes=81 * GIB),
     ]
-    driver.gpus = [fake_gpu(processes=rows, accounting=True)]
+    driver.gpus = [FakeGpu(processes=rows, accounting=True)]
     peaks = {row.pid: row.peak_bytes for row in read_one(source).processes}
     assert peaks == {
         ME: 30 * GIB,
@@ -480,8 +477,8 @@ def test_peaks_come_from_the_driver_if_accounting_is_on(driver, source, fake_gpu
     }
 
 
-def test_processes_are_not_queried_if_accounting_is_off(driver, source, fake_gpu, fake_process):
-    driver.gpus = [fake_gpu(processes=[fake_process(ME, GIB, peak_bytes=GIB)])]
+def test_processes_are_not_queried_if_accounting_is_off(driver, source):
+    driver.gpus = [FakeGpu(processes=[FakeProcess(ME, GIB, peak_bytes=GIB)])]
     gpu = read_one(source)
     source.read()
     assert gpu.processes[0].peak_bytes is None
@@ -492,8 +489,8 @@ def test_processes_are_not_queried_if_accounting_is_off(driver, source, fake_gpu
 
 @pytest.mark.parametrize("call", ["nvmlDeviceGetAccountingMode", "nvmlDeviceGetAccountingStats"])
 @pytest.mark.parametrize("code", [pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_NO_PERMISSION])
-def test_refused_accounting_is_silent_and_not_queried_again(driver, source, fake_gpu, fake_process, call, code):
-    driver.gpus = [fake_gpu(processes=[fake_process(ME, GIB, peak_bytes=GIB)], accounting=True)]
+def test_refused_accounting_is_silent_and_not_queried_again(driver, source, call, code):
+    driver.gpus = [FakeGpu(processes=[FakeProcess(ME, GIB, peak_bytes=GIB)], accounting=True)]
     driver.fail(call, code)
     gpu = read_one(source)
     source.read()
@@ -502,8 +499,8 @@ def test_refused_accounting_is_silent_and_not_queried_again(driver, source, fake
     assert driver.calls[call] == 1
 
 
-def test_an_ended_process_that_is_not_accounted_for_does_not_end_accounting(driver, source, fake_gpu, fake_process):
-    driver.gpus = [fake_gpu(processes=[fake_process(ME, GIB, peak_bytes=2 * GIB)], accounting=True)]
+def test_an_ended_process_that_is_not_accounted_for_does_not_end_accounting(driver, source):
+    driver.gpus = [FakeGpu(processes=[FakeProcess(ME, GIB, peak_bytes=2 * GIB)], accounting=True)]
     driver.fail("nvmlDeviceGetAccountingStats", pynvml.NVML_ERROR_NOT_FOUND)
     source.open()
     assert source.read().gpus[0].processes[0].peak_bytes is None
@@ -514,8 +511,8 @@ def test_an_ended_process_that_is_not_accounted_for_does_not_end_accounting(driv
 @pytest.mark.parametrize(
     ("mode", "word"), [(0, "default"), (1, "exclusive_process"), (2, "prohibited"), (3, "exclusive_process"), (9, None)]
 )
-def test_the_compute_mode_is_read_at_intervals(driver, source, clock, fake_gpu, mode, word):
-    driver.gpus = [fake_gpu(compute_mode=mode)]
+def test_the_compute_mode_is_read_at_intervals(driver, source, clock, mode, word):
+    driver.gpus = [FakeGpu(compute_mode=mode)]
     assert read_one(source).compute_mode == word
     driver.gpus[0].compute_mode = 2
     assert source.read().gpus[0].compute_mode == word
@@ -527,8 +524,8 @@ def test_the_compute_mode_is_read_at_intervals(driver, source, clock, fake_gpu, 
     assert (gpu.compute_mode, gpu.faults) == (None, ())
 
 
-def test_invalid_utf_8_in_a_name_is_replaced(driver, source, fake_gpu, monkeypatch):
-    driver.gpus = [fake_gpu()]
+def test_invalid_utf_8_in_a_name_is_replaced(driver, source, monkeypatch):
+    driver.gpus = [FakeGpu()]
 
     def name(fake, function, handle, text, size):
         text.value = b"NVIDIA \x1b]0;t\x07H100\xff80GB"
@@ -544,11 +541,11 @@ def test_invalid_utf_8_in_a_name_is_replaced(driver, source, fake_gpu, monkeypat
     assert source.read().source.driver_version == "580\ufffd"
 
 
-def test_processes_under_mps_are_noted(driver, source, fake_gpu, fake_process, tmp_path):
+def test_processes_under_mps_are_noted(driver, source, tmp_path):
     program = shutil.copy("/bin/sleep", tmp_path / "nvidia-cuda-mps-server")
     with subprocess.Popen([program, "60"]) as server:
-        held = [fake_process(server.pid, GIB), fake_process(ME, 2 * GIB, lists=("Compute", "MPSCompute"))]
-        driver.gpus = [fake_gpu(processes=held)]
+        held = [FakeProcess(server.pid, GIB), FakeProcess(ME, 2 * GIB, lists=("Compute", "MPSCompute"))]
+        driver.gpus = [FakeGpu(processes=held)]
         client, other = read_one(source).processes
         server.kill()
     assert (client.pid, client.used_bytes, client.note) == (ME, 2 * GIB, "runs under MPS")

@@ -2,6 +2,7 @@
 
 import pynvml
 import pytest
+from fake_driver import FakeGpu
 from waiting import until
 
 from vramtop.monitor.snapshot.demand import CurrentDemand, Demand
@@ -17,9 +18,9 @@ def demand():
 
 
 @pytest.fixture
-def source(driver, clock, demand, fake_gpu):
+def source(driver, clock, demand):
     """A source of two GPUs, opened."""
-    driver.gpus = [fake_gpu(uuid="GPU-0"), fake_gpu(uuid="GPU-1")]
+    driver.gpus = [FakeGpu(uuid="GPU-0"), FakeGpu(uuid="GPU-1")]
     source = NvmlSource(clock=clock, now=clock, demand=demand)
     source.open()
     yield source
@@ -132,10 +133,8 @@ def test_each_refused_figure_has_its_reason_and_the_others_are_there(driver, sou
     assert details.reason("pcie.traffic") == "this GPU does not report its PCIe traffic"
 
 
-def test_a_call_for_details_that_hangs_leaves_old_figures_with_their_age_and_the_other_gpus(
-    driver, clock, demand, fake_gpu
-):
-    driver.gpus = [fake_gpu(uuid="GPU-0"), fake_gpu(uuid="GPU-1", utilisation=50)]
+def test_a_call_for_details_that_hangs_leaves_old_figures_with_their_age_and_the_other_gpus(driver, clock, demand):
+    driver.gpus = [FakeGpu(uuid="GPU-0"), FakeGpu(uuid="GPU-1", utilisation=50)]
     source = NvmlSource(clock=clock, now=clock, timeout=0.05, first_timeout=60, demand=demand)
     source.open()
     demand.value = Demand(gpus={"GPU-0": "full"})

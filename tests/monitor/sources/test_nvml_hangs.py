@@ -4,6 +4,7 @@ import re
 import threading
 
 import pytest
+from fake_driver import FakeGpu
 from waiting import until
 
 from vramtop.monitor.sources.nvml.call_thread import CallThread
@@ -51,8 +52,8 @@ def source(driver, clock, waits):
 
 
 @pytest.fixture
-def three_gpus(driver, fake_gpu):
-    driver.gpus = [fake_gpu(uuid=f"GPU-{number}") for number in range(3)]
+def three_gpus(driver):
+    driver.gpus = [FakeGpu(uuid=f"GPU-{number}") for number in range(3)]
 
 
 def codes(gpu):
@@ -129,8 +130,8 @@ def test_a_late_reading_has_the_time_of_its_memory_figures(driver, source, clock
     hang.set()
 
 
-def test_several_hanging_gpus_are_waited_for_together_and_each_is_named(driver, source, waits, three_gpus, fake_gpu):
-    driver.gpus += [fake_gpu(uuid=f"GPU-{number}") for number in range(3, 12)]
+def test_several_hanging_gpus_are_waited_for_together_and_each_is_named(driver, source, waits, three_gpus):
+    driver.gpus += [FakeGpu(uuid=f"GPU-{number}") for number in range(3, 12)]
     source.open()
     source.read()
     for number in range(11):
@@ -175,7 +176,7 @@ def test_a_driver_that_hangs_at_its_start_is_reported_and_used_when_it_recovers(
     assert driver.calls["nvmlInitWithFlags"] == 1
 
 
-def test_a_count_that_hangs_is_reported_and_the_figures_continue(driver, source, clock, three_gpus, fake_gpu):
+def test_a_count_that_hangs_is_reported_and_the_figures_continue(driver, source, clock, three_gpus):
     source.open()
     source.read()
     driver.hang("nvmlDeviceGetCount")
@@ -183,7 +184,7 @@ def test_a_count_that_hangs_is_reported_and_the_figures_continue(driver, source,
     snapshot = source.read()
     assert "nvmlDeviceGetCount has not returned" in snapshot.faults[0].message
     assert [gpu.read_at for gpu in snapshot.gpus] == [clock.time] * 3
-    driver.gpus.append(fake_gpu(uuid="GPU-3"))
+    driver.gpus.append(FakeGpu(uuid="GPU-3"))
     driver.release()
     until(lambda: len(source.read().gpus) == 4)
     assert source.read().faults == ()

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pynvml
 import pytest
+from fake_driver import FakeGpu, FakeMig, FakeProcess
 
 from vramtop.monitor.sources.nvml.mig import LAYOUT_INTERVAL_SECONDS, MIG_MODE_INTERVAL_SECONDS
 from vramtop.monitor.sources.nvml.nvml_source import NvmlSource
@@ -32,17 +33,15 @@ def read(source):
 
 
 @pytest.fixture
-def slots(fake_mig):
+def slots():
     """A GPU instance with two compute instances, an empty slot, and another GPU instance."""
     shared = {"total_bytes": 20 * GIB, "used_bytes": 5 * GIB, "name": "NVIDIA A100-SXM4-80GB MIG 1c.2g.20gb"}
-    return [fake_mig("MIG-a", 3, 0, **shared), fake_mig("MIG-b", 3, 1, **shared), None, fake_mig("MIG-c", 9)]
+    return [FakeMig("MIG-a", 3, 0, **shared), FakeMig("MIG-b", 3, 1, **shared), None, FakeMig("MIG-c", 9)]
 
 
-def test_mig_devices_are_read_with_the_memory_of_their_gpu_instance(
-    driver, source, fake_gpu, fake_process, slots, tmp_path: Path
-):
-    held = [fake_process(ME, GIB, gpu_instance=9), fake_process(4194303, GIB, gpu_instance=7)]
-    driver.gpus = [fake_gpu(mig=slots, processes=held)]
+def test_mig_devices_are_read_with_the_memory_of_their_gpu_instance(driver, source, slots, tmp_path: Path):
+    held = [FakeProcess(ME, GIB, gpu_instance=9), FakeProcess(4194303, GIB, gpu_instance=7)]
+    driver.gpus = [FakeGpu(mig=slots, processes=held)]
     source.open()
     snapshot = source.read()
     (gpu,) = snapshot.gpus
@@ -66,17 +65,17 @@ def test_mig_devices_are_read_with_the_memory_of_their_gpu_instance(
 @pytest.mark.parametrize(
     "figures", [{"total_bytes": 0, "used_bytes": 0}, {"total_bytes": 10 * GIB, "used_bytes": 11 * GIB}]
 )
-def test_impossible_figures_of_mig_devices_are_not_shown(driver, source, fake_gpu, fake_mig, fake_process, figures):
-    held = [fake_process(ME, GIB, gpu_instance=3)]
-    driver.gpus = [fake_gpu(mig=[fake_mig("MIG-a", 3, 0, **figures), fake_mig("MIG-c", 9)], processes=held)]
+def test_impossible_figures_of_mig_devices_are_not_shown(driver, source, figures):
+    held = [FakeProcess(ME, GIB, gpu_instance=3)]
+    driver.gpus = [FakeGpu(mig=[FakeMig("MIG-a", 3, 0, **figures), FakeMig("MIG-c", 9)], processes=held)]
     source.open()
     gpu = read(source)
     assert [(device.total_bytes, device.used_bytes) for device in gpu.mig] == [(None, None), (10 * GIB, GIB)]
     assert gpu.reason("mig") == "the driver's figures for the memory of its MIG devices are implausible"
 
 
-def test_a_gpu_without_mig_mode_is_queried_once(driver, source, clock, fake_gpu, fake_process):
-    driver.gpus = [fake_gpu(processes=[fake_process(ME, GIB)])]
+def test_a_gpu_without_mig_mode_is_queried_once(driver, source, clock):
+    driver.gpus = [FakeGpu(processes=[FakeProcess(ME, GIB)])]
     source.open()
     for _ in range(3):
         gpu = read(source)
@@ -86,8 +85,8 @@ def test_a_gpu_without_mig_mode_is_queried_once(driver, source, clock, fake_gpu,
     assert not any(driver.calls[call] for call in MIG_CALLS)
 
 
-def test_mig_mode_switched_on_later_is_noticed(driver, source, clock, fake_gpu, slots):
-    driver.gpus = [fake_gpu(mig=[])]
+def test_mig_mode_switched_on_later_is_noticed(driver, source, clock, slots):
+    driver.gpus = [FakeGpu(mig=[])]
     source.open()
     assert read(source).mig is None
     driver.gpus[0].mig = slots
@@ -99,8 +98,8 @@ def test_mig_mode_switched_on_later_is_noticed(driver, source, clock, fake_gpu, 
     assert read(source).mig is None
 
 
-def test_a_removed_device_is_noticed_at_once_and_a_new_one_soon(driver, source, clock, fake_gpu, fake_mig, slots):
-    driver.gpus = [fake_gpu(mig=slots)]
+def test_a_removed_device_is_noticed_at_once_and_a_new_one_soon(driver, source, clock, slots):
+    driver.gpus = [FakeGpu(mig=slots)]
     source.open()
     assert len(read(source).mig) == 3
     listed = driver.calls["nvmlDeviceGetMaxMigDeviceCount"]
@@ -109,15 +108,15 @@ def test_a_removed_device_is_noticed_at_once_and_a_new_one_soon(driver, source, 
     slots[3] = None
     gpu = read(source)
     assert ([device.uuid for device in gpu.mig], gpu.faults) == (["MIG-a", "MIG-b"], ())
-    slots[2] = fake_mig("MIG-d", 11)
+    slots[2] = FakeMig("MIG-d", 11)
     assert len(read(source).mig) == 2
     clock.advance(LAYOUT_INTERVAL_SECONDS)
     assert [device.uuid for device in read(source).mig] == ["MIG-a", "MIG-b", "MIG-d"]
 
 
 @pytest.mark.parametrize("function", ["nvmlDeviceGetMaxMigDeviceCount", "nvmlDeviceGetMigDeviceHandleByIndex"])
-def test_an_incomplete_list_of_devices_is_reported(driver, source, fake_gpu, slots, function):
-    driver.gpus = [fake_gpu(mig=slots)]
+def test_an_incomplete_list_of_devices_is_reported(driver, source, slots, function):
+    driver.gpus = [FakeGpu(mig=slots)]
     driver.fail(function, pynvml.NVML_ERROR_NO_PERMISSION)
     source.open()
     gpu = read(source)
@@ -126,8 +125,8 @@ def test_an_incomplete_list_of_devices_is_reported(driver, source, fake_gpu, slo
     assert gpu.total_bytes
 
 
-def test_an_old_driver_gives_the_memory_in_its_old_form(driver, source, fake_gpu, slots):
-    driver.gpus = [fake_gpu(mig=slots)]
+def test_an_old_driver_gives_the_memory_in_its_old_form(driver, source, slots):
+    driver.gpus = [FakeGpu(mig=slots)]
     driver.missing = {"nvmlDeviceGetMemoryInfo_v2"}
     source.open()
     gpu = read(source)
@@ -135,8 +134,8 @@ def test_an_old_driver_gives_the_memory_in_its_old_form(driver, source, fake_gpu
     assert gpu.reason("mig") is None
 
 
-def test_refused_memory_is_unknown_with_a_fault(driver, source, fake_gpu, slots):
-    driver.gpus = [fake_gpu(mig=slots)]
+def test_refused_memory_is_unknown_with_a_fault(driver, source, slots):
+    driver.gpus = [FakeGpu(mig=slots)]
     driver.fail("nvmlDeviceGetMemoryInfo_v2", pynvml.NVML_ERROR_NO_PERMISSION)
     source.open()
     gpu = read(source)
@@ -144,8 +143,8 @@ def test_refused_memory_is_unknown_with_a_fault(driver, source, fake_gpu, slots)
     assert gpu.reason("mig") == "the driver does not let this user read the memory of its MIG devices"
 
 
-def test_a_lost_gpu_stays_one_reading(driver, source, fake_gpu, slots):
-    driver.gpus = [fake_gpu(mig=slots)]
+def test_a_lost_gpu_stays_one_reading(driver, source, slots):
+    driver.gpus = [FakeGpu(mig=slots)]
     source.open()
     assert read(source).mig
     driver.fail("nvmlDeviceGetMigMode", pynvml.NVML_ERROR_GPU_IS_LOST)
@@ -154,11 +153,9 @@ def test_a_lost_gpu_stays_one_reading(driver, source, fake_gpu, slots):
     assert (gpu.mig, gpu.faults[0].code) == (None, "GPU_IS_LOST")
 
 
-def test_processes_are_read_per_device_if_those_of_the_gpu_are_refused(
-    driver, source, fake_gpu, fake_process, fake_mig
-):
-    held = [fake_process(ME, GIB, gpu_instance=9), fake_process(1, 2 * GIB, gpu_instance=3)]
-    driver.gpus = [fake_gpu(mig=[fake_mig("MIG-a", 3), fake_mig("MIG-c", 9)], processes=held)]
+def test_processes_are_read_per_device_if_those_of_the_gpu_are_refused(driver, source):
+    held = [FakeProcess(ME, GIB, gpu_instance=9), FakeProcess(1, 2 * GIB, gpu_instance=3)]
+    driver.gpus = [FakeGpu(mig=[FakeMig("MIG-a", 3), FakeMig("MIG-c", 9)], processes=held)]
     forbidden = "nvmlDeviceGetComputeRunningProcesses_v3"
     driver.fail_for_whole_gpus(forbidden, pynvml.NVML_ERROR_NO_PERMISSION)
     source.open()
@@ -170,11 +167,9 @@ def test_processes_are_read_per_device_if_those_of_the_gpu_are_refused(
     assert (gpu.processes, gpu.faults[-1].code) == (None, "NO_PERMISSION")
 
 
-def test_a_process_is_in_its_compute_instance_even_if_only_the_devices_list_it(
-    driver, source, fake_gpu, fake_process, slots
-):
-    held = [fake_process(ME, 2 * GIB, gpu_instance=3, compute_instance=1), fake_process(1, GIB, gpu_instance=3)]
-    driver.gpus = [fake_gpu(mig=slots, processes=held)]
+def test_a_process_is_in_its_compute_instance_even_if_only_the_devices_list_it(driver, source, slots):
+    held = [FakeProcess(ME, 2 * GIB, gpu_instance=3, compute_instance=1), FakeProcess(1, GIB, gpu_instance=3)]
+    driver.gpus = [FakeGpu(mig=slots, processes=held)]
     source.open()
     assert [(row.pid, row.gpu_instance, row.compute_instance) for row in read(source).processes] == [
         (ME, 3, 1),
@@ -191,13 +186,13 @@ def test_a_process_is_in_its_compute_instance_even_if_only_the_devices_list_it(
     assert gpu.read_at  # the time of the devices' memory figures
 
 
-def test_lists_are_merged_within_an_instance_and_not_across(driver, source, fake_gpu, fake_process, slots):
+def test_lists_are_merged_within_an_instance_and_not_across(driver, source, slots):
     held = [
-        fake_process(ME, 2 * GIB, gpu_instance=3),
-        fake_process(ME, 3 * GIB, lists=("Graphics",), gpu_instance=3),
-        fake_process(ME, GIB, lists=("MPSCompute",), gpu_instance=9),
+        FakeProcess(ME, 2 * GIB, gpu_instance=3),
+        FakeProcess(ME, 3 * GIB, lists=("Graphics",), gpu_instance=3),
+        FakeProcess(ME, GIB, lists=("MPSCompute",), gpu_instance=9),
     ]
-    driver.gpus = [fake_gpu(mig=slots, processes=held)]
+    driver.gpus = [FakeGpu(mig=slots, processes=held)]
     source.open()
     assert [(row.gpu_instance, row.used_bytes, row.kinds) for row in read(source).processes] == [
         (3, 3 * GIB, ("compute", "graphics")),
@@ -205,32 +200,30 @@ def test_lists_are_merged_within_an_instance_and_not_across(driver, source, fake
     ]
 
 
-def test_an_entry_without_an_instance_is_the_same_process(driver, source, fake_gpu, fake_process, slots):
-    held = [fake_process(ME, 2 * GIB), fake_process(ME, GIB, lists=("Graphics",), gpu_instance=9)]
-    driver.gpus = [fake_gpu(mig=slots, processes=held)]
+def test_an_entry_without_an_instance_is_the_same_process(driver, source, slots):
+    held = [FakeProcess(ME, 2 * GIB), FakeProcess(ME, GIB, lists=("Graphics",), gpu_instance=9)]
+    driver.gpus = [FakeGpu(mig=slots, processes=held)]
     source.open()
     assert [(row.gpu_instance, row.used_bytes) for row in read(source).processes] == [(9, 2 * GIB)]
 
 
-def test_no_process_holds_more_than_its_instance(driver, source, fake_gpu, fake_process, slots):
-    driver.gpus = [fake_gpu(mig=slots, processes=[fake_process(ME, 30 * GIB, gpu_instance=3)])]
+def test_no_process_holds_more_than_its_instance(driver, source, slots):
+    driver.gpus = [FakeGpu(mig=slots, processes=[FakeProcess(ME, 30 * GIB, gpu_instance=3)])]
     source.open()
     (row,) = read(source).processes
     assert (row.used_bytes, row.note) == (None, "reported memory exceeds the GPU's")
 
 
-def test_a_process_in_an_unlisted_instance_causes_a_new_read_of_the_layout(
-    driver, source, fake_gpu, fake_mig, fake_process, slots
-):
-    driver.gpus = [fake_gpu(mig=slots)]
+def test_a_process_in_an_unlisted_instance_causes_a_new_read_of_the_layout(driver, source, slots):
+    driver.gpus = [FakeGpu(mig=slots)]
     source.open()
     read(source)
-    slots[2] = fake_mig("MIG-d", 11)
-    driver.gpus[0].processes = [fake_process(ME, GIB, gpu_instance=11)]
+    slots[2] = FakeMig("MIG-d", 11)
+    driver.gpus[0].processes = [FakeProcess(ME, GIB, gpu_instance=11)]
     assert read(source).processes[0].gpu_instance is None
     gpu = read(source)
     assert ([device.uuid for device in gpu.mig][2], gpu.processes[0].gpu_instance) == ("MIG-d", 11)
-    driver.gpus[0].processes = [fake_process(ME, GIB, gpu_instance=13)]  # one that is never listed
+    driver.gpus[0].processes = [FakeProcess(ME, GIB, gpu_instance=13)]  # one that is never listed
     read(source)
     read(source)
     listed = driver.calls["nvmlDeviceGetMaxMigDeviceCount"]
@@ -239,17 +232,17 @@ def test_a_process_in_an_unlisted_instance_causes_a_new_read_of_the_layout(
     assert driver.calls["nvmlDeviceGetMaxMigDeviceCount"] == listed
 
 
-def test_a_reused_device_handle_is_detected_by_its_memory(driver, source, fake_gpu, fake_mig, slots):
-    driver.gpus = [fake_gpu(mig=slots)]
+def test_a_reused_device_handle_is_detected_by_its_memory(driver, source, slots):
+    driver.gpus = [FakeGpu(mig=slots)]
     source.open()
     read(source)
-    slots[3] = fake_mig("MIG-z", 9, total_bytes=20 * GIB, name="NVIDIA A100-SXM4-80GB MIG 2g.20gb")
+    slots[3] = FakeMig("MIG-z", 9, total_bytes=20 * GIB, name="NVIDIA A100-SXM4-80GB MIG 2g.20gb")
     device = read(source).mig[-1]
     assert (device.uuid, device.profile, device.total_bytes) == ("MIG-z", "2g.20gb", 20 * GIB)
 
 
-def test_mig_mode_switched_off_leaves_no_devices(driver, source, fake_gpu, slots):
-    driver.gpus = [fake_gpu(mig=slots)]
+def test_mig_mode_switched_off_leaves_no_devices(driver, source, slots):
+    driver.gpus = [FakeGpu(mig=slots)]
     source.open()
     assert read(source).mig
     driver.gpus[0].mig = []
@@ -258,8 +251,8 @@ def test_mig_mode_switched_off_leaves_no_devices(driver, source, fake_gpu, slots
     assert read(source).mig is None
 
 
-def test_names_of_mig_devices_have_no_control_characters(driver, source, fake_gpu, fake_mig):
-    driver.gpus = [fake_gpu(mig=[fake_mig("MIG-\x1b]0;x\x07a", 3, name="A MIG 1g\x1b[31m.10gb\u202e")])]
+def test_names_of_mig_devices_have_no_control_characters(driver, source):
+    driver.gpus = [FakeGpu(mig=[FakeMig("MIG-\x1b]0;x\x07a", 3, name="A MIG 1g\x1b[31m.10gb\u202e")])]
     source.open()
     (device,) = read(source).mig
     assert (device.uuid, device.profile) == ("MIG-a", "1g.10gb")

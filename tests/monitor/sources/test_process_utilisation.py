@@ -4,6 +4,7 @@ import os
 
 import pynvml
 import pytest
+from fake_driver import FakeGpu, FakeMig, FakeProcess
 
 from vramtop.monitor.snapshot.demand import CurrentDemand, Demand
 from vramtop.monitor.sources.nvml.nvml_source import NvmlSource
@@ -30,10 +31,10 @@ def figures(source):
     return {process.pid: process.figures for _, process in source.read().processes()}
 
 
-def test_the_driver_is_asked_only_for_what_is_shown(driver, source, demand, fake_gpu, fake_process):
+def test_the_driver_is_asked_only_for_what_is_shown(driver, source, demand):
     driver.gpus = [
-        fake_gpu(processes=[fake_process(ME, GIB, utilisation=(48, 30)), fake_process(PARENT, GIB)]),
-        fake_gpu(uuid="GPU-1", processes=[fake_process(4_000_000, GIB, utilisation=(7, 4))]),
+        FakeGpu(processes=[FakeProcess(ME, GIB, utilisation=(48, 30)), FakeProcess(PARENT, GIB)]),
+        FakeGpu(uuid="GPU-1", processes=[FakeProcess(4_000_000, GIB, utilisation=(7, 4))]),
     ]
     source.open()
     before = source.read()
@@ -69,8 +70,8 @@ def test_the_driver_is_asked_only_for_what_is_shown(driver, source, demand, fake
     ],
     ids=["not supported", "no permission", "no sample", "WSL"],
 )
-def test_a_refusal_is_the_reason_and_never_0(driver, source, demand, fake_gpu, fake_process, error, reason):
-    driver.gpus = [fake_gpu(processes=[fake_process(ME, GIB, utilisation=(48, 30))])]
+def test_a_refusal_is_the_reason_and_never_0(driver, source, demand, error, reason):
+    driver.gpus = [FakeGpu(processes=[FakeProcess(ME, GIB, utilisation=(48, 30))])]
     driver.fail(CALL, error)
     demand.value = Demand(figures_of_all=BOTH)
     source.open()
@@ -79,13 +80,13 @@ def test_a_refusal_is_the_reason_and_never_0(driver, source, demand, fake_gpu, f
     assert found.fault("sm_percent").message.startswith(reason)
 
 
-def test_implausible_samples_and_mig_devices_have_no_figures(driver, source, demand, fake_gpu, fake_process, fake_mig):
+def test_implausible_samples_and_mig_devices_have_no_figures(driver, source, demand):
     driver.gpus = [
-        fake_gpu(processes=[fake_process(ME, GIB, utilisation=(4_000_000, 30))]),
-        fake_gpu(
+        FakeGpu(processes=[FakeProcess(ME, GIB, utilisation=(4_000_000, 30))]),
+        FakeGpu(
             uuid="GPU-1",
-            mig=[fake_mig("MIG-1", 3)],
-            processes=[fake_process(PARENT, GIB, gpu_instance=3, utilisation=(1, 1))],
+            mig=[FakeMig("MIG-1", 3)],
+            processes=[FakeProcess(PARENT, GIB, gpu_instance=3, utilisation=(1, 1))],
         ),
     ]
     demand.value = Demand(figures_of_all=BOTH)

@@ -1,11 +1,11 @@
 """A recording as a whole: series keep peaks and gaps in a bounded size; events are found with their times."""
 
 import json
-from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from builders import make_gpu, make_snapshot
 from eventful_recording import BEGIN, DIED, FOUND, GAP, GAP_END, LOST, STARTED, write_recording
 from hypothesis import given, strategies as st
 
@@ -14,7 +14,6 @@ from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.estimation import estimate
 from vramtop.estimator.job.job_file.changes import job_from_mapping
-from vramtop.monitor.snapshot.snapshot import GpuReading, Snapshot
 from vramtop.monitor.sources.memory_series import MemorySeries
 from vramtop.monitor.sources.recorded import Recorded, read_recorded
 from vramtop.monitor.sources.recording import TRUNCATED_CODE, RecordingWriter
@@ -160,9 +159,7 @@ def test_a_rank_that_dies_alone_is_an_event(tmp_path: Path) -> None:
     assert "pid 101 on GPU 0 has run out of memory" in events[0].sentence
 
 
-def test_readings_before_which_the_clock_was_set_back_are_said(
-    tmp_path: Path, make_snapshot: Callable[..., Snapshot], make_gpu: Callable[..., GpuReading]
-) -> None:
+def test_readings_before_which_the_clock_was_set_back_are_said(tmp_path: Path) -> None:
     with RecordingWriter(tmp_path / "run.jsonl") as writer:
         for time in (1000.0, 1001.0, 400.0, 401.0, 1002.0):
             writer.write(replace(make_snapshot([make_gpu(0)]), time=time))

@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import pytest
+from builders import make_gpu, make_process, make_snapshot
 from json_schemas import valid_json
 
 from vramtop.estimator.common.errors import InputError, VramtopError
@@ -17,7 +18,7 @@ from vramtop.monitor.sources.recording import TRUNCATED_CODE, RecordingWriter, r
 
 
 @pytest.fixture
-def snapshots(make_snapshot, make_gpu, make_process):
+def snapshots():
     """Five snapshots that use every field of a snapshot."""
     job = Job(
         name="llama-8b-sft",
@@ -272,7 +273,7 @@ def test_overwriting_follows_a_link(tmp_path, snapshots):
     assert [file.name for file in target.parent.iterdir()] == ["run.jsonl"]
 
 
-def test_a_snapshot_that_could_not_be_read_again_ends_the_recording(tmp_path, snapshots, make_snapshot, make_gpu):
+def test_a_snapshot_that_could_not_be_read_again_ends_the_recording(tmp_path, snapshots):
     path = tmp_path / "run.jsonl"
     huge = make_snapshot([replace(make_gpu(0), name="x" * 2**23)])
     with RecordingWriter(path) as writer:

@@ -3,6 +3,7 @@
 import queue
 
 import pytest
+from builders import make_gpu, make_process, make_snapshot
 
 from vramtop.estimator.common.errors import InputError
 from vramtop.estimator.job.job import Job
@@ -16,7 +17,7 @@ NOW = 50_000.0
 
 
 @pytest.fixture
-def recorded(tmp_path, make_snapshot, make_gpu, make_process):
+def recorded(tmp_path):
     """Snapshots at seconds 0, 1, 2 and 5 of a process that started 1,000 seconds before them."""
     path = tmp_path / "run.jsonl.gz"
     with RecordingWriter(path) as writer:

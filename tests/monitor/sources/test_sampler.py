@@ -4,6 +4,7 @@ import queue
 import threading
 
 import pytest
+from builders import make_snapshot
 from waiting import DEADLINE_SECONDS
 
 from vramtop.estimator.common.errors import CannotTellError, VramtopError
@@ -62,7 +63,7 @@ def drain(items):
         items.get_nowait()
 
 
-def test_one_thread_opens_reads_and_closes(sample, make_snapshot):
+def test_one_thread_opens_reads_and_closes(sample):
     first, second = make_snapshot([]), make_snapshot([], time=2001.0)
     feed = Feed([first, None, second])
     sampler, snapshots, errors = sample(feed)
@@ -75,7 +76,7 @@ def test_one_thread_opens_reads_and_closes(sample, make_snapshot):
     assert errors.empty()
 
 
-def test_stopping_does_not_wait_for_a_source_that_hangs_and_never_closes_under_it(sample, make_snapshot):
+def test_stopping_does_not_wait_for_a_source_that_hangs_and_never_closes_under_it(sample):
     entered, release = threading.Event(), threading.Event()
 
     def hang():
@@ -94,13 +95,13 @@ def test_stopping_does_not_wait_for_a_source_that_hangs_and_never_closes_under_i
     assert snapshots.empty()  # nothing is reported after stop
 
 
-def test_stopping_ends_a_long_sleep(sample, make_snapshot):
+def test_stopping_ends_a_long_sleep(sample):
     sampler, snapshots, _ = sample(Feed([], last=make_snapshot([])), interval=3600)
     snapshots.get(timeout=DEADLINE_SECONDS)
     assert sampler.stop(DEADLINE_SECONDS)
 
 
-def test_a_pause_takes_no_readings_and_ends_with_one(sample, make_snapshot):
+def test_a_pause_takes_no_readings_and_ends_with_one(sample):
     feed = Feed([], last=make_snapshot([]))
     sampler, snapshots, _ = sample(feed, interval=3600)
     snapshots.get(timeout=DEADLINE_SECONDS)
@@ -114,14 +115,14 @@ def test_a_pause_takes_no_readings_and_ends_with_one(sample, make_snapshot):
     assert not sampler.paused
 
 
-def test_a_paused_sampler_can_be_stopped(sample, make_snapshot):
+def test_a_paused_sampler_can_be_stopped(sample):
     sampler, snapshots, _ = sample(Feed([], last=make_snapshot([])))
     snapshots.get(timeout=DEADLINE_SECONDS)
     sampler.pause()
     assert sampler.stop(DEADLINE_SECONDS)
 
 
-def test_readings_that_were_missed_do_not_come_in_a_burst(sample, make_snapshot, clock):
+def test_readings_that_were_missed_do_not_come_in_a_burst(sample, clock):
     reads = []
 
     def slow():
@@ -144,7 +145,7 @@ def test_readings_that_were_missed_do_not_come_in_a_burst(sample, make_snapshot,
     assert reads == [1000, 1035, 1045]
 
 
-def test_the_pace_does_not_drift_with_the_time_that_readings_take(sample, make_snapshot, clock):
+def test_the_pace_does_not_drift_with_the_time_that_readings_take(sample, clock):
     reads = []
 
     def read():
@@ -161,7 +162,7 @@ def test_the_pace_does_not_drift_with_the_time_that_readings_take(sample, make_s
     assert reads == [1000, 1010, 1020, 1030]
 
 
-def test_opening_a_failed_source_is_retried(sample, make_snapshot):
+def test_opening_a_failed_source_is_retried(sample):
     snapshot = make_snapshot([])
     feed = Feed([], last=snapshot)
     feed.refusals = [CannotTellError("no driver"), CannotTellError("still none")]
@@ -173,7 +174,7 @@ def test_opening_a_failed_source_is_retried(sample, make_snapshot):
     ]
 
 
-def test_a_source_that_fails_is_opened_again(sample, make_snapshot):
+def test_a_source_that_fails_is_opened_again(sample):
     snapshot = make_snapshot([])
     feed = Feed([snapshot, CannotTellError("driver gone")], last=snapshot)
     _, snapshots, errors = sample(feed, retry_seconds=0.01)
@@ -192,7 +193,7 @@ def test_a_failure_without_retry_ends_the_thread(sample):
     assert feed.log == ["open", "close"]
 
 
-def test_the_end_of_a_recording_is_reported_once_and_final(sample, make_snapshot):
+def test_the_end_of_a_recording_is_reported_once_and_final(sample):
     feed = Feed([make_snapshot([]), EndOfRecording("it has ended")])
     sampler, snapshots, errors = sample(feed, retry_seconds=0.01)
     assert snapshots.get(timeout=DEADLINE_SECONDS)
@@ -202,7 +203,7 @@ def test_the_end_of_a_recording_is_reported_once_and_final(sample, make_snapshot
     assert errors.empty()
 
 
-def test_the_callback_may_stop_the_sampler(make_snapshot):
+def test_the_callback_may_stop_the_sampler():
     done = threading.Event()
 
     def stop(snapshot):

@@ -1,17 +1,15 @@
 import stat
 import threading
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from builders import make_budget, make_gpu, make_snapshot
 
-from vramtop.estimator.budget import Budget
 from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.estimation import estimate
 from vramtop.estimator.job.job import Job, Lora, ModelSpec, Parallel
 from vramtop.monitor.board.watchlist import Watchlist
-from vramtop.monitor.snapshot.snapshot import GpuReading, Snapshot
 from vramtop.monitor.storage.pending_jobs import PendingJobs
 
 JOBS = tuple(
@@ -65,7 +63,7 @@ def test_unreadable_entries_are_reported_and_kept(kept: PendingJobs) -> None:
     assert kept.load() == (JOBS[2],)
 
 
-def test_a_watchlist_reports_added_and_removed_pending_jobs(make_budget: Callable[..., Budget]) -> None:
+def test_a_watchlist_reports_added_and_removed_pending_jobs() -> None:
     told: list[tuple[str, str | None]] = []
     watchlist = Watchlist(
         make_budget,
@@ -79,9 +77,7 @@ def test_a_watchlist_reports_added_and_removed_pending_jobs(make_budget: Callabl
     assert told == [("pend", "first"), ("unpend", "first")]
 
 
-def test_reserved_memory_is_not_available_to_pending_jobs(
-    make_budget: Callable[..., Budget], make_snapshot: Callable[..., Snapshot], make_gpu: Callable[..., GpuReading]
-) -> None:
+def test_reserved_memory_is_not_available_to_pending_jobs() -> None:
     watchlist = Watchlist(make_budget, reserved_bytes=lambda _: {0: 50 * GIB})
     watchlist.add_pending(Job(name="waits", model=ModelSpec(id="gpt2")))
     board = watchlist.update(make_snapshot([make_gpu(0)]))
@@ -91,9 +87,7 @@ def test_reserved_memory_is_not_available_to_pending_jobs(
     assert row.fit.gpus[0].device.committed_bytes == board.committed[0] == 50 * GIB
 
 
-def test_a_pending_jobs_fit_changes_after_several_equal_readings(
-    make_budget: Callable[..., Budget], make_snapshot: Callable[..., Snapshot], make_gpu: Callable[..., GpuReading]
-) -> None:
+def test_a_pending_jobs_fit_changes_after_several_equal_readings() -> None:
     watchlist = Watchlist(make_budget)
     watchlist.add_pending(JOBS[0])
     pair = [70, 70, 10, 70, 10, 10, 10, 10, 70, 70, 70]
@@ -112,9 +106,7 @@ def test_a_pending_jobs_fit_changes_after_several_equal_readings(
     assert (row.fits, row.fits_changed_at) == (False, None)  # known again
 
 
-def test_a_pending_job_must_also_fit_the_host(
-    make_budget: Callable[..., Budget], make_snapshot: Callable[..., Snapshot], make_gpu: Callable[..., GpuReading]
-) -> None:
+def test_a_pending_job_must_also_fit_the_host() -> None:
     need = estimate(Job(model=ModelSpec(id="gpt2"))).host
     assert need is not None
 

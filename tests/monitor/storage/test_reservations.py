@@ -5,18 +5,17 @@ import stat
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 import psutil
 import pytest
+from builders import make_gpu, make_mig_gpu, make_process, make_snapshot
 
 from vramtop.estimator.common.errors import CannotTellError
 from vramtop.estimator.common.limits import Limit
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.common.trust import user_name
-from vramtop.monitor.snapshot.snapshot import GpuProcess, GpuReading, Snapshot
 from vramtop.monitor.storage.reservations import Reservation, Reservations
 
 
@@ -37,9 +36,7 @@ def reservations(tmp_path: Path) -> Reservations:
     return Reservations(tmp_path / "reservations")
 
 
-def test_a_reservation_is_committed_until_it_expires(
-    reservations: Reservations, make_snapshot: Callable[..., Snapshot], make_gpu: Callable[..., GpuReading]
-) -> None:
+def test_a_reservation_is_committed_until_it_expires(reservations: Reservations) -> None:
     snapshot = make_snapshot([make_gpu(0), make_gpu(1)])
     assert reservations.committed(snapshot) == {}
     reservations.add(reservation(until=time.time() + 60))
@@ -58,12 +55,7 @@ def test_a_reservation_ends_with_its_process(reservations: Reservations) -> None
     assert reservations.active() == ()
 
 
-def test_memory_held_by_the_process_and_its_children_is_deducted(
-    tmp_path: Path,
-    make_snapshot: Callable[..., Snapshot],
-    make_gpu: Callable[..., GpuReading],
-    make_process: Callable[..., GpuProcess],
-) -> None:
+def test_memory_held_by_the_process_and_its_children_is_deducted(tmp_path: Path) -> None:
     me = os.getpid()
     parents = {71: (70, me), 72: (70, me), 99: (1,)}
     reservations = Reservations(tmp_path / "reservations", ancestors=lambda pid: parents[pid])
@@ -76,9 +68,7 @@ def test_memory_held_by_the_process_and_its_children_is_deducted(
     assert reservations.committed(make_snapshot(gpus)) == {0: 12 * GIB, 2: 20 * GIB}
 
 
-def test_a_gpu_without_uuid_is_identified_by_its_index(
-    reservations: Reservations, make_snapshot: Callable[..., Snapshot], make_gpu: Callable[..., GpuReading]
-) -> None:
+def test_a_gpu_without_uuid_is_identified_by_its_index(reservations: Reservations) -> None:
     reservations.add(reservation(gpus={"3": GIB}))
     assert reservations.committed(make_snapshot([make_gpu(3, uuid=None)])) == {3: GIB}
 
@@ -128,9 +118,7 @@ def test_no_file_is_removed_where_a_link_leads(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
-def test_another_users_link_or_file_in_place_of_the_folder_keeps_nobody_from_reserving(
-    tmp_path: Path, make_snapshot: Callable[..., Snapshot], make_gpu: Callable[..., GpuReading]
-) -> None:
+def test_another_users_link_or_file_in_place_of_the_folder_keeps_nobody_from_reserving(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path)
     (tmp_path / "file").write_text("")
     for name in ("link", "file"):
@@ -182,18 +170,14 @@ def test_files_of_others_hide_no_reservation(reservations: Reservations) -> None
     assert list(reservations.folder.glob("*.json")) == [file]
 
 
-def test_a_folder_with_too_many_files_is_said(
-    reservations: Reservations, make_snapshot: Callable[..., Snapshot], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_with_too_many_files_is_said(reservations: Reservations, monkeypatch: pytest.MonkeyPatch) -> None:
     reservations.add(reservation())
     monkeypatch.setattr("vramtop.monitor.storage.reservations.RESERVATIONS", Limit(what="the folder", items=0))
     assert reservations.notes(make_snapshot([])) == ("the folder has more than 0 files",)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
-def test_another_users_folder_gets_none_of_ours_and_is_said(
-    reservations: Reservations, make_snapshot: Callable[..., Snapshot], make_gpu: Callable[..., GpuReading]
-) -> None:
+def test_another_users_folder_gets_none_of_ours_and_is_said(reservations: Reservations) -> None:
     reservations.folder.mkdir(mode=0o1777)
     os.chown(reservations.folder, 65534, 65534)
     snapshot = make_snapshot([make_gpu(0)])
@@ -210,9 +194,7 @@ def test_another_users_folder_gets_none_of_ours_and_is_said(
         reservations.add(reservation())
 
 
-def test_a_reservation_is_at_most_the_gpu_and_its_holder_is_named(
-    reservations: Reservations, make_snapshot: Callable[..., Snapshot], make_gpu: Callable[..., GpuReading]
-) -> None:
+def test_a_reservation_is_at_most_the_gpu_and_its_holder_is_named(reservations: Reservations) -> None:
     gpu = make_gpu(0)
     reservations.add(reservation(gpus={"GPU-00000000": 2**62}))
     snapshot = make_snapshot([gpu])
@@ -221,10 +203,7 @@ def test_a_reservation_is_at_most_the_gpu_and_its_holder_is_named(
     assert note.endswith(f"GPU 0 are reserved for sft (process {os.getpid()} of {user_name(os.geteuid())}).")
 
 
-def test_memory_of_a_mig_device_is_reserved_there_alone(
-    tmp_path: Path, make_snapshot: Callable[..., Snapshot], make_mig_gpu: Callable[..., GpuReading],
-    make_process: Callable[..., GpuProcess],
-) -> None:  # fmt: skip
+def test_memory_of_a_mig_device_is_reserved_there_alone(tmp_path: Path) -> None:  # fmt: skip
     reservations = Reservations(tmp_path / "reservations", ancestors=lambda _: ())
     reservations.add(reservation(gpus={"MIG-0-3-1": 20 * GIB}))
     assert reservations.committed(make_snapshot([make_mig_gpu(0), make_mig_gpu(1)])) == {(0, 3): 20 * GIB}

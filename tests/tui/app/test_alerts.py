@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from builders import ScriptedSource, make_gpu, make_snapshot
 from waiting import until_shown
 
 from vramtop.monitor.board.watchlist import Watchlist
@@ -35,11 +36,11 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def make_app(make_snapshot: Any, make_gpu: Any, scripted_source: Any, clock: Clock) -> Callable[..., VramtopApp]:
+def make_app(clock: Clock) -> Callable[..., VramtopApp]:
     """The app on a machine with memory of no visible process on its GPU."""
 
     def make(kind: type[VramtopApp] = VramtopApp, **options: Any) -> VramtopApp:
-        source = scripted_source([make_snapshot([make_gpu(0, used_bytes=11 * GIB)])])
+        source = ScriptedSource([make_snapshot([make_gpu(0, used_bytes=11 * GIB)])])
         watchlist = Watchlist(lambda job: pytest.fail(f"nobody asks for {job}"))
         return kind(source, watchlist, AppOptions(interval=0.05, clock=clock, **options))
 
@@ -100,12 +101,10 @@ async def test_the_list_shows_what_fires(make_app: Callable[..., VramtopApp], cl
 
 
 @pytest.mark.slow
-async def test_alerts_of_one_moment_are_one_notice(
-    make_snapshot: Any, make_gpu: Any, scripted_source: Any, clock: Clock
-) -> None:
+async def test_alerts_of_one_moment_are_one_notice(clock: Clock) -> None:
     gpus = [make_gpu(index, used_bytes=11 * GIB) for index in range(5)]
     watchlist = Watchlist(lambda job: pytest.fail(f"nobody asks for {job}"))
-    app = VramtopApp(scripted_source([make_snapshot(gpus)]), watchlist, AppOptions(interval=0.05, clock=clock))
+    app = VramtopApp(ScriptedSource([make_snapshot(gpus)]), watchlist, AppOptions(interval=0.05, clock=clock))
     async with app.run_test() as pilot:
         await until_shown(pilot, lambda: app.board is not None)
         for _ in range(20):

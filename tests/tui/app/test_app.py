@@ -2,11 +2,11 @@
 
 import sys
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from builders import ScriptedSource, make_gpu, make_snapshot
 from waiting import until_shown
 
 from vramtop.monitor.board.watchlist import Watchlist
@@ -16,16 +16,12 @@ from vramtop.tui.background.notices import Notices
 from vramtop.tui.cli.main import main
 
 
-@pytest.fixture
-def make_app(make_snapshot: Any, make_gpu: Any, scripted_source: Any) -> Callable[..., VramtopApp]:
-    def make(**options: Any) -> VramtopApp:
-        watchlist = Watchlist(lambda job: pytest.fail("no job is known"))
-        return VramtopApp(scripted_source([make_snapshot([make_gpu()])]), watchlist, AppOptions(**options))
-
-    return make
+def make_app(**options: Any) -> VramtopApp:
+    watchlist = Watchlist(lambda job: pytest.fail("no job is known"))
+    return VramtopApp(ScriptedSource([make_snapshot([make_gpu()])]), watchlist, AppOptions(**options))
 
 
-async def test_a_chosen_theme_is_saved(make_app: Callable[..., VramtopApp]) -> None:
+async def test_a_chosen_theme_is_saved() -> None:
     kept: list[tuple[str, str]] = []
     app = make_app(theme="nord", save_setting=lambda *setting: kept.append(setting))
     async with app.run_test() as pilot:
@@ -37,7 +33,7 @@ async def test_a_chosen_theme_is_saved(make_app: Callable[..., VramtopApp]) -> N
         assert kept == [("dashboard.theme", "textual-light")]
 
 
-async def test_a_saved_theme_that_no_longer_exists_is_said(make_app: Callable[..., VramtopApp]) -> None:
+async def test_a_saved_theme_that_no_longer_exists_is_said() -> None:
     app = make_app(theme="of-another-version")
     async with app.run_test() as pilot:
         assert app.theme in app.available_themes
@@ -46,9 +42,7 @@ async def test_a_saved_theme_that_no_longer_exists_is_said(make_app: Callable[..
         assert notice.message.startswith("There is no theme of-another-version; ")
 
 
-async def test_notices_from_before_the_dashboard_opens_are_shown_once_it_is_open(
-    make_app: Callable[..., VramtopApp],
-) -> None:
+async def test_notices_from_before_the_dashboard_opens_are_shown_once_it_is_open() -> None:
     notices = Notices(["first"])
     app = make_app(notices=notices)
     notices.add("second")
@@ -57,9 +51,7 @@ async def test_notices_from_before_the_dashboard_opens_are_shown_once_it_is_open
         assert [note.message for note in app._notifications] == ["first", "second"]
 
 
-async def test_a_screenshot_is_saved_in_the_working_directory(
-    make_app: Callable[..., VramtopApp], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_screenshot_is_saved_in_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     app = make_app()
     async with app.run_test() as pilot:

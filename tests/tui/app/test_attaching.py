@@ -8,6 +8,7 @@ from typing import Any
 
 import psutil
 import pytest
+from builders import ScriptedSource, make_gpu, make_process, make_snapshot
 from screen_host import screen_text
 from textual.widgets import Input
 from waiting import until_shown
@@ -42,22 +43,18 @@ def start(tmp_path: Path) -> Iterator[Callable[..., psutil.Process]]:
         child.stdout.close()
 
 
-@pytest.fixture
-def open_app(make_snapshot: Any, make_gpu: Any, make_process: Any, scripted_source: Any) -> Callable[..., VramtopApp]:
-    def make(*processes: psutil.Process, enabled: bool = True) -> VramtopApp:
-        held = [
-            make_process(pid=each.pid, used=30, start_time=each.create_time(), command=" ".join(each.cmdline()))
-            for each in processes
-        ]
-        watchlist = Watchlist(estimate)
-        attach = AutomaticAttach(watchlist, enabled=enabled)
-        source = scripted_source([make_snapshot([make_gpu(0, held)])])
-        return VramtopApp(source, watchlist, AppOptions(interval=0.05, attach=attach))
-
-    return make
+def open_app(*processes: psutil.Process, enabled: bool = True) -> VramtopApp:
+    held = [
+        make_process(pid=each.pid, used=30, start_time=each.create_time(), command=" ".join(each.cmdline()))
+        for each in processes
+    ]
+    watchlist = Watchlist(estimate)
+    attach = AutomaticAttach(watchlist, enabled=enabled)
+    source = ScriptedSource([make_snapshot([make_gpu(0, held)])])
+    return VramtopApp(source, watchlist, AppOptions(interval=0.05, attach=attach))
 
 
-async def test_a_training_process_gets_its_budget_and_l_leaves_it_alone(start, open_app) -> None:
+async def test_a_training_process_gets_its_budget_and_l_leaves_it_alone(start) -> None:
     app = open_app(start("--max_length", "512"))
     async with app.run_test(size=(120, 40)) as pilot:
         await until_shown(pilot, lambda: "Llama-3.1-8B" in screen_text(app))
@@ -69,7 +66,7 @@ async def test_a_training_process_gets_its_budget_and_l_leaves_it_alone(start, o
 
 
 @pytest.mark.slow  # two screens, and two estimates
-async def test_enter_asks_an_incomplete_run_for_what_is_missing(start, open_app) -> None:
+async def test_enter_asks_an_incomplete_run_for_what_is_missing(start) -> None:
     process = start()
     app = open_app(process)
     async with app.run_test(size=(120, 40)) as pilot:
@@ -84,7 +81,7 @@ async def test_enter_asks_an_incomplete_run_for_what_is_missing(start, open_app)
         await until_shown(pilot, lambda: "? incomplete" not in screen_text(app))
 
 
-async def test_without_automatic_attaching_the_summary_says_how_to_attach(start, open_app) -> None:
+async def test_without_automatic_attaching_the_summary_says_how_to_attach(start) -> None:
     app = open_app(start(), enabled=False)
     async with app.run_test(size=(120, 40)) as pilot:
         await until_shown(pilot, lambda: "press a to attach to a running job" in screen_text(app))

@@ -1,10 +1,9 @@
 import threading
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from builders import make_budget
 
-from vramtop.estimator.budget import Budget
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.job.job import Job
 from vramtop.monitor.board.board import PendingRow
@@ -16,14 +15,10 @@ from vramtop.tui.screens.dashboard.pending_list import pending_line
 JOB = Job(name="sft; rm")
 
 
-@pytest.fixture
-def row(make_budget: Callable[..., Budget]) -> Callable[..., PendingRow]:
-    def make(fits: bool, turned_at: float | None) -> PendingRow:
-        room = DeviceCapacity(index=3, uuid="GPU-3", name="card", total_bytes=80 * GIB, free_bytes=70 * GIB)
-        budget = make_budget(JOB)
-        return PendingRow(job=JOB, budget=budget, fit=check_fit(budget, [room]), fits=fits, fits_changed_at=turned_at)
-
-    return make
+def row(fits: bool, turned_at: float | None) -> PendingRow:
+    room = DeviceCapacity(index=3, uuid="GPU-3", name="card", total_bytes=80 * GIB, free_bytes=70 * GIB)
+    budget = make_budget(JOB)
+    return PendingRow(job=JOB, budget=budget, fit=check_fit(budget, [room]), fits=fits, fits_changed_at=turned_at)
 
 
 def ended() -> None:
@@ -32,7 +27,7 @@ def ended() -> None:
             thread.join(20)
 
 
-def test_each_change_of_fit_is_reported_once(row: Callable[..., PendingRow]) -> None:
+def test_each_change_of_fit_is_reported_once() -> None:
     events = FitEvents()
     assert events.update([row(True, None)]) == ()
     assert events.update([row(False, 7.0)]) == ("sft; rm no longer fits",)
@@ -40,7 +35,7 @@ def test_each_change_of_fit_is_reported_once(row: Callable[..., PendingRow]) -> 
     assert events.update([row(True, 9.0)]) == ("sft; rm fits now",)
 
 
-def test_the_command_runs_when_a_job_begins_to_fit(row: Callable[..., PendingRow], tmp_path: Path) -> None:
+def test_the_command_runs_when_a_job_begins_to_fit(tmp_path: Path) -> None:
     told = tmp_path / "told"
     events = FitEvents(command=f'echo "$VRAMTOP_JOB $VRAMTOP_GPUS $VRAMTOP_GPU_UUIDS" >> {told}')
     events.update([row(False, 7.0)])
@@ -50,7 +45,7 @@ def test_the_command_runs_when_a_job_begins_to_fit(row: Callable[..., PendingRow
     assert told.read_text() == "sft; rm 3 GPU-3\n"
 
 
-def test_a_failing_command_is_reported(row: Callable[..., PendingRow]) -> None:
+def test_a_failing_command_is_reported() -> None:
     said: list[str] = []
     events = FitEvents(command="exit 3", report=said.append)
     events.update([row(True, 9.0)])
@@ -78,7 +73,7 @@ def test_a_program_that_is_not_rehearsed_has_the_keys_that_ask_to_run_it() -> No
     assert "vramtop rehearse job.toml" in pending_line(row, 90, now=0.0, asks=False).plain
 
 
-def test_a_job_whose_fit_changed_recently_is_highlighted(row: Callable[..., PendingRow]) -> None:
+def test_a_job_whose_fit_changed_recently_is_highlighted() -> None:
     assert pending_line(row(True, 100.0), 60, now=110.0).plain.startswith(" NOW  sft; rm  ✓ FITS")
     assert pending_line(row(False, 100.0), 60, now=110.0).plain.startswith(" NOW  sft; rm")
     assert pending_line(row(True, 100.0), 60, now=170.0).plain.startswith("pending sft; rm")

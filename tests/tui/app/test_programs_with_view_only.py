@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from builders import ScriptedSource, make_gpu, make_process, make_snapshot
 from counted_python import counted_python
 from screen_host import screen_text
 from waiting import until_shown
@@ -50,17 +51,14 @@ def runs(tmp_path: Path) -> Iterator[Callable[[], int]]:
 
 
 @pytest.fixture
-def app(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make_snapshot: Any, make_gpu: Any, make_process: Any,
-    scripted_source: Any, runs: Callable[[], int],
-) -> ViewOnlyApp:  # fmt: skip
+def app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, runs: Callable[[], int]) -> ViewOnlyApp:  # fmt: skip
     """The app with a pending job."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").touch()
     (tmp_path / "job.toml").write_text(f'[program]\ncommand = "{tmp_path}/python train.py"\n')
     estimators = Estimators(None, corrects=False, notify=print)
     estimators.watchlist.add_pending(load_job(tmp_path / "job.toml"))
-    source = scripted_source([make_snapshot([make_gpu(0, [make_process()])])])
+    source = ScriptedSource([make_snapshot([make_gpu(0, [make_process()])])])
     return ViewOnlyApp(source, estimators.watchlist, AppOptions(estimate=estimators.quick))
 
 

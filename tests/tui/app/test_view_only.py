@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from builders import ScriptedSource, make_budget, make_gpu, make_process, make_snapshot
 from waiting import until_shown
 
 from vramtop.estimator.job.job import Job
@@ -38,16 +39,7 @@ def sleeper() -> Iterator[subprocess.Popen[bytes]]:
 
 
 @pytest.fixture
-def app(
-    make_snapshot: Any,
-    make_gpu: Any,
-    make_process: Any,
-    make_budget: Any,
-    scripted_source: Any,
-    sleeper: subprocess.Popen[bytes],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> ViewOnlyApp:
+def app(sleeper: subprocess.Popen[bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ViewOnlyApp:
     """The app on a machine where a run trains in a real process of this user."""
     monkeypatch.chdir(tmp_path)
     start = start_time_of(sleeper.pid)
@@ -55,7 +47,7 @@ def app(
     watchlist = Watchlist(make_budget)
     watchlist.add_run(WatchedJob(job=Job(name="sft", model=ModelSpec(id="gpt2")), pids=((sleeper.pid, start),)))
     watchlist.add_pending(Job(name="next", model=ModelSpec(id="gpt2")))
-    return ViewOnlyApp(scripted_source([snapshot]), watchlist, AppOptions())
+    return ViewOnlyApp(ScriptedSource([snapshot]), watchlist, AppOptions())
 
 
 def notices(app: VramtopApp) -> list[str]:

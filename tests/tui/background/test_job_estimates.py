@@ -5,9 +5,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from builders import make_budget
 from waiting import until
 
-from vramtop.estimator.budget import Budget
 from vramtop.estimator.common.records import replace
 from vramtop.estimator.estimation import UNTRACED
 from vramtop.estimator.job.job import Job
@@ -18,12 +18,10 @@ JOB = Job(model=ModelSpec(id="gpt2"))
 
 
 @pytest.mark.parametrize(("method", "reason"), [("traced", None), ("formula", "no Python with torch was found")])
-def test_refining_ends_with_a_better_budget_or_with_the_reason(
-    make_budget: Callable[..., Budget], method: Any, reason: str | None
-) -> None:
+def test_refining_ends_with_a_better_budget_or_with_the_reason(method: Any, reason: str | None) -> None:
     quick = make_budget(JOB)
     refined = replace(quick, method=method, assumptions=(f"{UNTRACED}no Python with torch was found.",))
-    budgets: list[Budget] = []
+    budgets = []
     reasons: list[str] = []
     ended = threading.Event()
 

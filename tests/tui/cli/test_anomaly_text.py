@@ -9,6 +9,7 @@ from typing import Any
 
 import psutil
 import pytest
+from builders import ScriptedSource, make_gpu, make_process, make_snapshot
 from json_schemas import valid_json
 from waiting import until
 
@@ -41,19 +42,19 @@ def test_an_anomaly_is_wrapped_without_splitting_its_size(width: int) -> None:
 
 
 @pytest.fixture
-def machine(monkeypatch: pytest.MonkeyPatch, make_snapshot: Make, scripted_source: Make) -> Callable[..., None]:
+def machine(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Return a function that replaces the GPUs of this machine."""
 
     def put(*gpus: Any) -> None:
         snapshot = make_snapshot(gpus, time=time.time())
         for command in (once, attach):
-            monkeypatch.setattr(command, "NvmlSource", lambda **_: scripted_source([snapshot]))
+            monkeypatch.setattr(command, "NvmlSource", lambda **_: ScriptedSource([snapshot]))
 
     return put
 
 
 def test_once_prints_anomalies_below_their_gpu(
-    machine: Callable[..., None], make_gpu: Make, make_process: Make, capsys: pytest.CaptureFixture[str]
+    machine: Callable[..., None], capsys: pytest.CaptureFixture[str]
 ) -> None:
     worker = make_process(102, 0.5, parent=101, name="pt_data_worker")
     machine(make_gpu(0), make_gpu(1, [make_process(101), worker], used_bytes=61 * 2**29))
@@ -70,11 +71,7 @@ def test_once_prints_anomalies_below_their_gpu(
 
 
 def test_attach_shows_each_rank_with_its_gpu_and_anomalies(
-    machine: Callable[..., None],
-    make_gpu: Make,
-    make_process: Make,
-    capsys: pytest.CaptureFixture[str],
-    tmp_path: Path,
+    machine: Callable[..., None], capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     (tmp_path / "train.py").write_text("import time\ntime.sleep(600)\n")
     command = [sys.executable, "train.py", "--model_name_or_path", "Qwen/Qwen2.5-0.5B"]

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from builders import make_gpu, make_snapshot
 from json_schemas import require_valid
 from memory_snapshots import LOAD, Recorder, training_crash
 
@@ -323,13 +324,7 @@ def test_a_host_out_of_memory_kill_asks_for_a_job_for_what_it_says_of_cpu_ram(
     [(79.6, None, "h100", True), (79.1, None, "h100", True), (40.0, None, None, False), (40.0, "l4", "l4", False)],
 )
 def test_a_log_is_taken_for_one_of_this_machine_by_the_memory_of_its_gpu(
-    gib: float,
-    flag: str | None,
-    name: str | None,
-    here: bool,
-    make_snapshot: Any,
-    make_gpu: Any,
-    monkeypatch: pytest.MonkeyPatch,
+    gib: float, flag: str | None, name: str | None, here: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gpu = make_gpu(name="NVIDIA H100 80GB HBM3", total_bytes=round(79.6 * 2**30), reserved_bytes=2**29)
     monkeypatch.setattr(explain, "open_source", contextlib.nullcontext)

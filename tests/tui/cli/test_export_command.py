@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from builders import make_gpu, make_snapshot
 from exporter import Exporter, exporters, samples, scrape
 from waiting import until
 
@@ -68,7 +69,7 @@ def test_rules_and_dashboard_are_printed(capsys: pytest.CaptureFixture[str]) -> 
     assert json.loads(capsys.readouterr().out)["panels"]
 
 
-def test_a_fault_is_said_once_while_it_lasts(capsys: pytest.CaptureFixture[str], make_gpu, make_snapshot) -> None:
+def test_a_fault_is_said_once_while_it_lasts(capsys: pytest.CaptureFixture[str]) -> None:
     def lost(seconds: int) -> GpuReading:
         return make_gpu(1, faults=(Fault(field=None, code="NO_ANSWER", message=f"has not answered for {seconds} s"),))
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
+from builders import make_gpu, make_snapshot
 from json_schemas import valid_json
 
 from vramtop.estimator.common.records import replace
@@ -87,9 +88,7 @@ def training(tmp_path: Path) -> Iterator[int]:
         process.kill()
 
 
-def test_attach_states_why_the_memory_of_a_process_is_unknown(
-    training: int, run: Run, make_snapshot: Callable[..., Snapshot], make_gpu: Callable[..., GpuReading]
-) -> None:
+def test_attach_states_why_the_memory_of_a_process_is_unknown(training: int, run: Run) -> None:
     code, out, _ = run(None, "attach", str(training), "--json")
     assert code == 3
     assert valid_json("attach", out)["faults"] == [WHY]
@@ -100,9 +99,7 @@ def test_attach_states_why_the_memory_of_a_process_is_unknown(
     assert valid_json("attach", out)["faults"] == [f"GPU 1: {HANGS}"]
 
 
-def test_attach_does_not_blame_gpus_that_do_not_list_the_process(
-    training: int, run: Run, make_snapshot: Callable[..., Snapshot], make_gpu: Callable[..., GpuReading]
-) -> None:
+def test_attach_does_not_blame_gpus_that_do_not_list_the_process(training: int, run: Run) -> None:
     settings = ("model.id=gpt2", "training.sequence_length=64", "training.micro_batch=1")
     sets = (word for setting in settings for word in ("--set", setting))
     words = ("attach", str(training), "--method", "formula", *sets)
@@ -113,9 +110,7 @@ def test_attach_does_not_blame_gpus_that_do_not_list_the_process(
     assert "vramtop cannot read its memory use" in blind[1]
 
 
-def test_fit_states_why_available_memory_is_unknown_and_uses_another_gpu(
-    run: Run, job: str, make_snapshot: Callable[..., Snapshot], make_gpu: Callable[..., GpuReading]
-) -> None:
+def test_fit_states_why_available_memory_is_unknown_and_uses_another_gpu(run: Run, job: str) -> None:
     hangs = unread(make_gpu(0), [Fault(field=None, code=NO_ANSWER, message=HANGS)])
     host = ("--host-memory", "1TiB", "--method", "formula")
     code, out, _ = run(make_snapshot([hangs, make_gpu(1)]), "fit", job, *host)
@@ -129,9 +124,7 @@ def test_fit_states_why_available_memory_is_unknown_and_uses_another_gpu(
     assert report["sentence"].endswith(f"the memory available on GPU 0 is unknown: {HANGS}")
 
 
-def test_once_shows_known_figures_beside_unknown_ones(
-    run: Run, make_snapshot: Callable[..., Snapshot], make_gpu: Callable[..., GpuReading]
-) -> None:
+def test_once_shows_known_figures_beside_unknown_ones(run: Run) -> None:
     hangs = unread(make_gpu(1), [Fault(field=None, code=NO_ANSWER, message=HANGS)])
     snapshot = make_snapshot([make_gpu(0), hangs])
     code, out, err = run(snapshot, "--once")
@@ -143,16 +136,14 @@ def test_once_shows_known_figures_beside_unknown_ones(
     assert [fault["code"] for fault in gpus[1]["faults"]] == [NO_ANSWER]
 
 
-def test_a_recording_without_a_reading_is_reported(
-    monkeypatch: pytest.MonkeyPatch, run: Run, make_snapshot: Callable[..., Snapshot], tmp_path: Path
-) -> None:
+def test_a_recording_without_a_reading_is_reported(monkeypatch: pytest.MonkeyPatch, run: Run, tmp_path: Path) -> None:
     monkeypatch.setattr(Machine, "read", lambda self: None)
     code, out, err = run(make_snapshot([]), "record", str(tmp_path / "r.gz"), "--seconds", "0.1")
     assert (code, out) == (3, "")
     assert "nothing was recorded" in err
 
 
-def test_unknown_versions_are_not_invented(run: Run, make_snapshot: Callable[..., Snapshot]) -> None:
+def test_unknown_versions_are_not_invented(run: Run) -> None:
     snapshot = make_snapshot([])
     nameless = replace(snapshot, source=replace(snapshot.source, driver_version=None, cuda_version=None))
     out = run(nameless, "--once")[1]

@@ -5,30 +5,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from builders import ScriptedSource, make_gpu, make_mig_gpu, make_snapshot
 from json_schemas import valid_json
 
 from vramtop.estimator.common.sizes import GIB
-from vramtop.monitor.snapshot.snapshot import GpuReading, Snapshot
 from vramtop.tui.cli.main import main
 
 Answer = Callable[..., tuple[int, dict[str, Any], str]]
 
 
 @pytest.fixture
-def run_fit(
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    scripted_source: Callable[..., object],
-    make_snapshot: Callable[..., Snapshot],
-    make_gpu: Callable[..., GpuReading],
-    make_mig_gpu: Callable[..., GpuReading],
-) -> Answer:
+def run_fit(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Answer:
     """Return exit code, JSON and error output of ``vramtop fit gpt2`` on GPUs with this free memory."""
 
     def ask(*words: str, free: tuple[float, ...] = (10, 70, 70), visible: str | None = None, mig: bool = False) -> Any:
         gpus = [make_gpu(n, free_bytes=round(size * GIB)) for n, size in enumerate(free)]
         snapshot = make_snapshot([make_mig_gpu(0), *gpus[1:]] if mig else gpus)
-        monkeypatch.setattr("vramtop.tui.cli.fitting.machine_gpus.NvmlSource", lambda: scripted_source([snapshot]))
+        monkeypatch.setattr("vramtop.tui.cli.fitting.machine_gpus.NvmlSource", lambda: ScriptedSource([snapshot]))
         if visible is None:
             monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
         else:
@@ -120,17 +113,10 @@ def test_only_mig_devices_named_in_the_environment_are_used(run_fit: Answer) -> 
     assert (code, "names no GPU here" in complaint) == (2, True)
 
 
-def test_each_mig_device_has_its_line(
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    scripted_source: Callable[..., object],
-    make_snapshot: Callable[..., Snapshot],
-    make_gpu: Callable[..., GpuReading],
-    make_mig_gpu: Callable[..., GpuReading],
-) -> None:
+def test_each_mig_device_has_its_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     snapshot = make_snapshot([make_mig_gpu(0), make_gpu(1, mig=())])
-    monkeypatch.setattr("vramtop.tui.cli.fitting.machine_gpus.NvmlSource", lambda: scripted_source([snapshot]))
+    monkeypatch.setattr("vramtop.tui.cli.fitting.machine_gpus.NvmlSource", lambda: ScriptedSource([snapshot]))
     assert main(["fit", "gpt2", "--method", "formula"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].endswith("fits on GPU 0:3:0 (MIG 1c.3g.40gb)")

@@ -8,6 +8,7 @@ from typing import Any
 
 import psutil
 import pytest
+from builders import make_gpu, make_process, make_snapshot
 from json_schemas import valid_json
 
 from vramtop.monitor.snapshot.snapshot import Snapshot
@@ -46,9 +47,7 @@ def training(tmp_path: Path) -> Iterator[psutil.Process]:
 
 
 @pytest.fixture
-def run(
-    monkeypatch: pytest.MonkeyPatch, capsys: Any, training: Any, make_snapshot: Any, make_gpu: Any, make_process: Any
-) -> Run:
+def run(monkeypatch: pytest.MonkeyPatch, capsys: Any, training: Any) -> Run:
     """Run a command on a machine with the training process and a notebook; return its output."""
     held = make_process(pid=training.pid, start_time=training.create_time(), command=" ".join(training.cmdline()))
     notebook = make_process(pid=77, used=1, command="python -m ipykernel_launcher -f kernel.json")

@@ -5,10 +5,10 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
+from builders import ScriptedSource, make_budget, make_gpu, make_mig_gpu, make_process, make_snapshot
 from json_schemas import require_valid, valid_json
 
 from vramtop.estimator.common.records import replace
@@ -122,7 +122,7 @@ def test_an_error_is_a_sentence_and_no_json(capsys: pytest.CaptureFixture[str], 
 
 
 @pytest.fixture
-def machine(make_gpu: Any, make_mig_gpu: Any, make_process: Any, make_snapshot: Any) -> Snapshot:
+def machine() -> Snapshot:
     """GPUs of many kinds: with a job, with unknown figures, lost, in MIG mode, without processes that can be read."""
     counters = ProcessCounters(time=1_999.0, allocated_bytes=2**30, steps=7, step_seconds=0.5, error="OutOfMemoryError")
     hidden = {"user": None, "command": None, "start_time": None}
@@ -136,7 +136,7 @@ def machine(make_gpu: Any, make_mig_gpu: Any, make_process: Any, make_snapshot: 
 
 
 @pytest.fixture
-def watchlist(make_budget: Any) -> Watchlist:
+def watchlist() -> Watchlist:
     job = Job(name="sft", model=ModelSpec(id="meta-llama/Llama-3.1-8B"))
     found = Watchlist(estimate=make_budget)
     found.add_run(WatchedJob(job=job, pids=((1, 1_000.0),), missing=("training.micro_batch",)))
@@ -167,9 +167,7 @@ def test_the_same_over_hosts_and_as_a_line_of_a_stream(machine: Snapshot, watchl
         assert (found["totals"]["free_bytes"] is None) == (live not in hosts)
 
 
-def test_waiting_ends_with_the_verdict(
-    run: Run, monkeypatch: pytest.MonkeyPatch, make_gpu: Any, make_snapshot: Any, scripted_source: Any, tmp_path: Path
-) -> None:
+def test_waiting_ends_with_the_verdict(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for module in ("machine_gpus", "waiting"):  # all users of the machine share the folder of reservations
         monkeypatch.setattr(
             f"vramtop.tui.cli.fitting.{module}.Reservations", lambda: Reservations(tmp_path / "promises")
@@ -178,16 +176,14 @@ def test_waiting_ends_with_the_verdict(
     for free, code, verdict in ((79, 0, "fits"), (1, 1, "does_not_fit")):  # with less, its use is watched for 10 s
         looks = [make_snapshot([make_gpu(0, free_bytes=free * 2**30)])]
         monkeypatch.setattr(
-            "vramtop.tui.cli.fitting.machine_gpus.NvmlSource", lambda looks=looks: scripted_source(looks)
+            "vramtop.tui.cli.fitting.machine_gpus.NvmlSource", lambda looks=looks: ScriptedSource(looks)
         )
         more = () if code == 0 else ("--timeout", "0.1")
         assert valid_json("fit", run(*words, *more, code=code))["verdict"] == verdict
 
 
-def test_a_recording(
-    run: Run, machine: Snapshot, monkeypatch: pytest.MonkeyPatch, scripted_source: Any, tmp_path: Path
-) -> None:
-    monkeypatch.setattr("vramtop.tui.cli.commands.record.NvmlSource", lambda: scripted_source([machine]))
+def test_a_recording(run: Run, machine: Snapshot, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("vramtop.tui.cli.commands.record.NvmlSource", lambda: ScriptedSource([machine]))
     file = str(tmp_path / "run.jsonl")
     recorded = valid_json("record", run("record", file, "--interval", "0.1", "--seconds", "0.5", "--no-attach"))
     assert recorded["file"] == file
@@ -195,13 +191,7 @@ def test_a_recording(
 
 
 def test_a_run_with_the_probe_that_is_over_its_budget(
-    run: Run,
-    monkeypatch: pytest.MonkeyPatch,
-    make_gpu: Any,
-    make_process: Any,
-    make_snapshot: Any,
-    scripted_source: Any,
-    tmp_path: Path,
+    run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     device = DeviceCounters(index=0, uuid="a", allocated_bytes=2**30, reserved_bytes=2**31, retries=0)
     sample = ProbeSample(
@@ -223,7 +213,7 @@ def test_a_run_with_the_probe_that_is_over_its_budget(
         child.stdout.readline()
         held = make_process(child.pid, 30, start_time=psutil.Process(child.pid).create_time())
         looks = [make_snapshot([make_gpu(0, [held])])]
-        monkeypatch.setattr(attach, "NvmlSource", lambda: scripted_source(looks))
+        monkeypatch.setattr(attach, "NvmlSource", lambda: ScriptedSource(looks))
         words = ("--set", "training.sequence_length=512", "--method", "formula")
         found = valid_json("attach", run("attach", str(child.pid), *words))
         child.kill()

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
+from builders import make_gpu, make_process, make_snapshot
 from json_schemas import valid_json
 
 from vramtop.estimator.common.sizes import GIB, MIB
@@ -51,13 +52,7 @@ class Gpus:
 
 
 @pytest.fixture
-def on_gpus(
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    make_snapshot: Callable[..., Snapshot],
-    make_gpu: Callable[..., GpuReading],
-    make_process: Callable[..., GpuProcess],
-) -> Answer:
+def on_gpus(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Answer:
     """Return exit code, JSON and complaint of ``vramtop measure --json``, whose ranks hold 5 GiB of GPU 1 in NVML."""
 
     def ask(*words: str, step: MeasuredStep, others: int = 0, free: float = 70) -> Any:

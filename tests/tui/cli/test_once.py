@@ -5,6 +5,7 @@ import pwd
 import time
 
 import pytest
+from builders import make_budget, make_gpu, make_process, make_snapshot
 
 from vramtop.estimator.job.job import Job
 from vramtop.estimator.job.settings import ModelSpec
@@ -18,7 +19,7 @@ from vramtop.tui.draw.text_output import TextOutput
 
 
 @pytest.fixture
-def board(make_budget, make_gpu, make_process, make_snapshot):
+def board():
     job = Job(name="sft", model=ModelSpec(id="meta-llama/Llama-3.1-8B"))
     watchlist = Watchlist(estimate=make_budget)
     watchlist.add_run(WatchedJob(job=job, pids=((1, 1_000.0),)))
@@ -56,9 +57,7 @@ def test_long_lines_are_cut_on_a_terminal_and_kept_in_a_pipe(board) -> None:
     assert any(line.count("--flag") == 60 for line in once_lines(board))
 
 
-def test_the_command_line_chooses_what_is_displayed_and_what_is_hidden_is_said(
-    make_budget, make_gpu, make_process, make_snapshot
-) -> None:
+def test_the_command_line_chooses_what_is_displayed_and_what_is_hidden_is_said() -> None:
     options = build_parser().parse_args(["--once", "--user", "ana,bo", "--gpu", "0,2-3"])
     watchlist = Watchlist(estimate=make_budget, display_filter=display_filter(options))
     processes = [make_process(1, 60), make_process(2, 8, user="eve"), make_process(3, 4, user="bo")]

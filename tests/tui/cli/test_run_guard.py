@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from builders import ScriptedSource, make_gpu, make_snapshot
 from json_schemas import valid_json
 
 from vramtop.estimator.common.sizes import GIB
-from vramtop.monitor.snapshot.snapshot import GpuReading, Snapshot
 from vramtop.tui.cli.main import main
 
 SCRIPT = """
@@ -26,14 +26,7 @@ Answer = Callable[..., tuple[int | None, str, str]]
 
 
 @pytest.fixture
-def run(
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    scripted_source: Callable[..., object],
-    make_snapshot: Callable[..., Snapshot],
-    make_gpu: Callable[..., GpuReading],
-    tmp_path: Path,
-) -> Answer:
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Answer:
     """Return exit code (None: the command was started), output and complaint of ``vramtop run`` on such GPUs."""
     script = tmp_path / "train.py"
     script.write_text(SCRIPT)
@@ -42,7 +35,7 @@ def run(
     def ask(*words: str, free: tuple[float, ...] = (70,), line: tuple[str, ...] | None = None) -> Any:
         gpus = [make_gpu(n, free_bytes=round(size * GIB)) for n, size in enumerate(free)]
         started: list[dict[str, str]] = []
-        source = scripted_source([make_snapshot(gpus)])
+        source = ScriptedSource([make_snapshot(gpus)])
         monkeypatch.setattr("vramtop.tui.cli.fitting.machine_gpus.NvmlSource", lambda: source)
 
         def start(_file: str, _line: list[str], environ: dict[str, str]) -> None:

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from builders import make_budget, make_gpu, make_mig_gpu, make_snapshot
 
-from vramtop.estimator.budget import Budget
 from vramtop.estimator.common.errors import InputError
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.estimation import estimate
@@ -16,7 +16,6 @@ from vramtop.estimator.readers.source.evidence import DeviceChoice
 from vramtop.monitor.board.capacity import device_capacities
 from vramtop.monitor.board.fit import check_fit
 from vramtop.monitor.board.fit_result import FitResult
-from vramtop.monitor.snapshot.snapshot import GpuReading, Snapshot
 from vramtop.monitor.sources.nvml.nvml_errors import NoDriverError
 from vramtop.monitor.storage.reservations import Reservations
 from vramtop.tui.cli.fitting.waiting import Stillness, exec_program, program_to_start, wait_until_it_fits
@@ -35,22 +34,15 @@ class Clock:
         return self.time
 
 
-@pytest.fixture
-def judged(
-    make_budget: Callable[..., Budget], make_snapshot: Callable[..., Snapshot], make_gpu: Callable[..., GpuReading]
-) -> Callable[..., Callable[[], FitResult]]:
+def judged(*free: float) -> Callable[[], FitResult]:
     """Return what judges a job of 40 GiB on this free memory at each reading; the last repeats."""
+    looks = [make_snapshot([make_gpu(0, free_bytes=round(size * GIB))]) for size in free]
 
-    def make(*free: float) -> Callable[[], FitResult]:
-        looks = [make_snapshot([make_gpu(0, free_bytes=round(size * GIB))]) for size in free]
+    def judge() -> FitResult:
+        snapshot = looks.pop(0) if len(looks) > 1 else looks[0]
+        return check_fit(make_budget(), device_capacities(snapshot, {}))
 
-        def judge() -> FitResult:
-            snapshot = looks.pop(0) if len(looks) > 1 else looks[0]
-            return check_fit(make_budget(), device_capacities(snapshot, {}))
-
-        return judge
-
-    return make
+    return judge
 
 
 Judged = Callable[..., Callable[[], FitResult]]
@@ -61,7 +53,7 @@ def wait(judge: Callable[[], FitResult], promises: Reservations, **more: Any) ->
     return wait_until_it_fits(judge, "job", reservations=promises, **{**given, **more})
 
 
-def test_waiting_ends_when_the_job_fits_and_prints_each_reason_once(judged: Judged, tmp_path: Path) -> None:
+def test_waiting_ends_when_the_job_fits_and_prints_each_reason_once(tmp_path: Path) -> None:
     clock, said, promises = Clock(), list[str](), Reservations(tmp_path / "promises")
     found = wait(judged(10, 10, 41, 70), promises, report=said.append, sleep=clock.sleep, clock=clock)
     assert (found.verdict, clock.time) == ("fits", 6.0)
@@ -78,14 +70,14 @@ def needed_bytes(found: object) -> int:
     return found.gpus[0].need_bytes  # type: ignore[attr-defined,no-any-return]
 
 
-def test_the_reservation_of_an_exec_program_lasts_as_long_as_its_process(judged: Judged, tmp_path: Path) -> None:
+def test_the_reservation_of_an_exec_program_lasts_as_long_as_its_process(tmp_path: Path) -> None:
     promises = Reservations(tmp_path / "promises")
     wait(judged(70), promises, starts=True)
     (promise,) = promises.active()
     assert (promise.pid, promise.until) == (os.getpid(), None)
 
 
-def test_the_timeout_ends_with_the_last_verdict(judged: Judged, tmp_path: Path) -> None:
+def test_the_timeout_ends_with_the_last_verdict(tmp_path: Path) -> None:
     clock, promises = Clock(), Reservations(tmp_path / "promises")
     found = wait(judged(10), promises, timeout=5, sleep=clock.sleep, clock=clock)
     assert (found.verdict, clock.time) == ("does_not_fit", 5.0)
@@ -187,12 +179,7 @@ def test_exec_of_a_missing_program_is_an_input_error() -> None:
         program_to_start(build_parser().parse_args(["fit", "--wait", "--exec", "/nowhere/at/all"]), None)
 
 
-def test_a_mig_device_is_reserved_and_passed_to_the_program(
-    make_snapshot: Callable[..., Snapshot],
-    make_mig_gpu: Callable[..., GpuReading],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_mig_device_is_reserved_and_passed_to_the_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     started: dict[str, str] = {}
     monkeypatch.setattr(os, "execvpe", lambda _file, _words, environ: started.update(environ))
     promises = Reservations(tmp_path / "promises")
@@ -210,12 +197,7 @@ def test_a_mig_device_is_reserved_and_passed_to_the_program(
     assert promises.committed(snapshot) == {(0, 3): budget.peak.device_bytes}
 
 
-def test_a_job_is_not_started_beside_one_that_grows(
-    make_budget: Callable[..., Budget],
-    make_snapshot: Callable[..., Snapshot],
-    make_gpu: Callable[..., GpuReading],
-    tmp_path: Path,
-) -> None:
+def test_a_job_is_not_started_beside_one_that_grows(tmp_path: Path) -> None:
     clock, said, stillness = Clock(), list[str](), Stillness()
 
     def judge() -> FitResult:
@@ -231,12 +213,7 @@ def test_a_job_is_not_started_beside_one_that_grows(
     ]
 
 
-def test_an_empty_gpu_is_taken_at_once(
-    make_budget: Callable[..., Budget],
-    make_snapshot: Callable[..., Snapshot],
-    make_gpu: Callable[..., GpuReading],
-    tmp_path: Path,
-) -> None:
+def test_an_empty_gpu_is_taken_at_once(tmp_path: Path) -> None:
     clock, stillness = Clock(), Stillness()
     gpus = [make_gpu(0, free_bytes=60 * GIB), make_gpu(1, free_bytes=79 * GIB)]
 

@@ -1,11 +1,9 @@
 """Names of processes."""
 
-from collections.abc import Callable
-
 import pytest
+from builders import make_process
 
 from vramtop.estimator.common.records import replace
-from vramtop.monitor.snapshot.snapshot import GpuProcess
 from vramtop.tui.draw.labels import process_name
 
 
@@ -20,7 +18,5 @@ from vramtop.tui.draw.labels import process_name
         ("./bench --fast", "bench"),
     ],
 )
-def test_a_process_has_the_name_that_a_person_would_use(
-    make_process: Callable[..., GpuProcess], command: str, name: str
-) -> None:
+def test_a_process_has_the_name_that_a_person_would_use(command: str, name: str) -> None:
     assert process_name(replace(make_process(1, 1), command=command, name="python")) == name

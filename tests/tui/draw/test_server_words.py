@@ -1,15 +1,13 @@
 """Servers' budgets have words of their own: a KV cache in place of activations."""
 
-from collections.abc import Callable
-
 import pytest
+from builders import make_budget, make_gpu, make_process, make_snapshot
 
-from vramtop.estimator.budget import Budget
 from vramtop.estimator.estimation import estimate
 from vramtop.estimator.job.job import Job
 from vramtop.estimator.job.settings import Inference, ModelSpec, Training
 from vramtop.monitor.board.watchlist import Watchlist
-from vramtop.monitor.snapshot.snapshot import GpuProcess, GpuReading, Snapshot, WatchedJob
+from vramtop.monitor.snapshot.snapshot import WatchedJob
 from vramtop.tui.draw.gpu_bars import budget_cells
 from vramtop.tui.draw.palette import COMPONENTS, component_mark
 
@@ -21,7 +19,7 @@ def server(share: float) -> Job:
     )
 
 
-def test_only_servers_have_a_cache(make_budget: Callable[..., Budget]) -> None:
+def test_only_servers_have_a_cache() -> None:
     served, trained = estimate(server(0.5)), make_budget()
     assert component_mark("activations", served).word == "KV cache"
     assert component_mark("weights", served) == COMPONENTS["weights"]
@@ -29,12 +27,7 @@ def test_only_servers_have_a_cache(make_budget: Callable[..., Budget]) -> None:
 
 
 @pytest.mark.parametrize("jobs", [1, 2])
-def test_bars_of_servers_show_their_cache(
-    make_snapshot: Callable[..., Snapshot],
-    make_gpu: Callable[..., GpuReading],
-    make_process: Callable[..., GpuProcess],
-    jobs: int,
-) -> None:
+def test_bars_of_servers_show_their_cache(jobs: int) -> None:
     watchlist = Watchlist(estimate)
     for pid in range(1, jobs + 1):
         watchlist.add_run(WatchedJob(job=server(0.3 + pid / 100), pids=((pid, 1_000.0),)))

@@ -3,9 +3,9 @@
 import sys
 from importlib import import_module
 from types import ModuleType
-from typing import Any
 
 import pytest
+from builders import ScriptedSource, make_gpu, make_snapshot
 from textual.binding import Binding
 from textual.screen import Screen
 from waiting import until_shown
@@ -52,8 +52,8 @@ def made_up(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("made_up")
-async def test_a_screen_is_added_by_a_row_and_its_key(make_snapshot: Any, make_gpu: Any, scripted_source: Any) -> None:
-    source = scripted_source([make_snapshot([make_gpu()])])
+async def test_a_screen_is_added_by_a_row_and_its_key() -> None:
+    source = ScriptedSource([make_snapshot([make_gpu()])])
     app = VramtopApp(source, Watchlist(lambda job: pytest.fail(f"nobody asks for {job}")))
     async with app.run_test() as pilot:
         await until_shown(pilot, lambda: app.board is not None)

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 import pytest
+from builders import ScriptedSource, make_budget, make_gpu, make_process, make_snapshot
 from rich.color import ColorType
 from rich.segment import Segment
 from rich.style import Style
@@ -45,33 +46,28 @@ class Listener(LineFilter):
         return segments
 
 
-@pytest.fixture
-def open_app(make_budget, make_gpu, make_process, make_snapshot, scripted_source):
-    """Return a function that makes a dashboard with a job of each status, pending jobs, a fault and an anomaly."""
+def open_app(**options) -> VramtopApp:
+    """Make a dashboard with a job of each status, pending jobs, a fault and an anomaly."""
+    jobs = {name: Job(name=name, model=ModelSpec(id="meta-llama/Llama-3.1-8B")) for name in NEEDS}
+    watchlist = Watchlist(estimate=lambda job: make_budget(job, device=NEEDS[job.label]))
+    for pid, name in enumerate(("over", "right", "under"), start=1):
+        watchlist.add_run(WatchedJob(job=jobs[name], pids=((pid, 1_000.0),)))
+    for name in ("waits", "small"):
+        watchlist.add_pending(jobs[name])
+    fault = Fault(field="temperature_c", code="UNKNOWN", message="GPU 2 does not tell its temperature")
+    gpus = [make_gpu(at, [make_process(at + 1, 40), make_process(at + 11, 5)]) for at in range(3)]
+    snapshot = make_snapshot([*gpus, make_gpu(3)], faults=(fault,))
+    app = VramtopApp(ScriptedSource([snapshot]), watchlist, AppOptions(**({"interval": 0.25} | options)))
+    theirs = app.get_line_filters
 
-    def make(**options) -> VramtopApp:
-        jobs = {name: Job(name=name, model=ModelSpec(id="meta-llama/Llama-3.1-8B")) for name in NEEDS}
-        watchlist = Watchlist(estimate=lambda job: make_budget(job, device=NEEDS[job.label]))
-        for pid, name in enumerate(("over", "right", "under"), start=1):
-            watchlist.add_run(WatchedJob(job=jobs[name], pids=((pid, 1_000.0),)))
-        for name in ("waits", "small"):
-            watchlist.add_pending(jobs[name])
-        fault = Fault(field="temperature_c", code="UNKNOWN", message="GPU 2 does not tell its temperature")
-        gpus = [make_gpu(at, [make_process(at + 1, 40), make_process(at + 11, 5)]) for at in range(3)]
-        snapshot = make_snapshot([*gpus, make_gpu(3)], faults=(fault,))
-        app = VramtopApp(scripted_source([snapshot]), watchlist, AppOptions(**({"interval": 0.25} | options)))
-        theirs = app.get_line_filters
+    def with_listener() -> list[LineFilter]:
+        filters = list(theirs())
+        filters.insert(filters.index(app.output_filters.colour_filter), app.listener)
+        return filters
 
-        def with_listener() -> list[LineFilter]:
-            filters = list(theirs())
-            filters.insert(filters.index(app.output_filters.colour_filter), app.listener)
-            return filters
-
-        app.listener = Listener()
-        app.get_line_filters = with_listener
-        return app
-
-    return make
+    app.listener = Listener()
+    app.get_line_filters = with_listener
+    return app
 
 
 async def record_all_screens(pilot, themes: Sequence[str]) -> dict[str, Listener]:
@@ -130,7 +126,7 @@ def illegible_texts(heard: Listener, theme: str, colours: ColourDepth) -> list[t
 @pytest.mark.parametrize(
     "themes", [QUICK_THEMES, pytest.param(sorted(set(THEMES_BY_NAME) - set(QUICK_THEMES)), marks=pytest.mark.slow)]
 )
-async def test_all_text_is_legible_in_every_theme_and_colour_depth(open_app, themes) -> None:
+async def test_all_text_is_legible_in_every_theme_and_colour_depth(themes) -> None:
     app = open_app()
     async with app.run_test(size=(150, 50)) as pilot:
         heard = await record_all_screens(pilot, themes)
@@ -141,7 +137,7 @@ async def test_all_text_is_legible_in_every_theme_and_colour_depth(open_app, the
         )
 
 
-async def test_the_app_uses_the_filter_with_its_theme(open_app) -> None:
+async def test_the_app_uses_the_filter_with_its_theme() -> None:
     app = open_app(colours="256")
     async with app.run_test() as pilot:
         (ours,) = (each for each in app.get_line_filters() if isinstance(each, ReadableFilter))
@@ -155,7 +151,7 @@ async def test_the_app_uses_the_filter_with_its_theme(open_app) -> None:
 
 
 @pytest.mark.slow
-async def test_without_colour_none_is_sent_and_the_selection_stands_out(open_app) -> None:
+async def test_without_colour_none_is_sent_and_the_selection_stands_out() -> None:
     app = open_app(colours="none")
     async with app.run_test(size=(150, 50)) as pilot:
         heard = await record_all_screens(pilot, ["textual-dark"])
@@ -168,7 +164,7 @@ async def test_without_colour_none_is_sent_and_the_selection_stands_out(open_app
     assert all(badge.style.reverse for badge in badges)
 
 
-async def test_text_of_the_high_contrast_theme_has_a_contrast_of_seven(open_app) -> None:
+async def test_text_of_the_high_contrast_theme_has_a_contrast_of_seven() -> None:
     app = open_app(colours="true", theme=HIGH_CONTRAST)
     async with app.run_test() as pilot:
         ours = app.output_filters.colour_filter
@@ -190,7 +186,7 @@ async def test_text_of_the_high_contrast_theme_has_a_contrast_of_seven(open_app)
         (None, "nord", "nord"),
     ],
 )
-async def test_the_theme_is_the_saved_one_or_that_of_the_environment(open_app, monkeypatch, saved, variable, theme):
+async def test_the_theme_is_the_saved_one_or_that_of_the_environment(monkeypatch, saved, variable, theme):
     if variable:
         monkeypatch.setenv("TEXTUAL_THEME", variable)
     assert open_app(theme=saved).theme == theme
@@ -230,7 +226,7 @@ def test_a_cursor_is_visible_in_16_colours_and_a_bluish_background_is_black() ->
 
 
 @pytest.mark.slow
-async def test_without_colour_the_focus_is_visible(open_app) -> None:
+async def test_without_colour_the_focus_is_visible() -> None:
     app = open_app(colours="none")
     async with app.run_test(size=(150, 50)) as pilot:
         heard = await record_all_screens(pilot, ["textual-dark"])

@@ -1,6 +1,7 @@
 """Terminal sizes: one sentence if it is too small, and the right layout without garbage after any resize."""
 
 import pytest
+from builders import make_budget
 from textual.events import Resize
 from textual.geometry import Size
 from waiting import until_shown
@@ -13,7 +14,7 @@ from vramtop.tui.tty.too_small import MIN_SIZE, TooSmallScreen
 
 
 @pytest.fixture
-def app(make_budget) -> VramtopApp:
+def app() -> VramtopApp:
     return VramtopApp(demo_source(), Watchlist(estimate=make_budget))
 
 

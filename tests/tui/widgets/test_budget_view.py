@@ -1,22 +1,15 @@
-from collections.abc import Callable
+from builders import make_budget, make_gpu, make_mig_gpu, make_snapshot
 
-from vramtop.estimator.budget import Budget
 from vramtop.estimator.common.records import replace
 from vramtop.estimator.estimation import estimate
 from vramtop.estimator.job.job import Job
 from vramtop.estimator.job.job_file.changes import with_changes
 from vramtop.monitor.board.capacity import device_capacities
 from vramtop.monitor.board.fit import check_fit
-from vramtop.monitor.snapshot.snapshot import GpuReading, Snapshot
 from vramtop.tui.widgets.budget_view import gpu_lines, phase_table, remark_lines
 
 
-def test_each_mig_device_has_a_bar_and_its_full_name(
-    make_budget: Callable[..., Budget],
-    make_snapshot: Callable[..., Snapshot],
-    make_gpu: Callable[..., GpuReading],
-    make_mig_gpu: Callable[..., GpuReading],
-) -> None:
+def test_each_mig_device_has_a_bar_and_its_full_name() -> None:
     budget = make_budget(device=25, high=27)
     found = check_fit(budget, device_capacities(make_snapshot([make_gpu(0, mig=()), make_mig_gpu(11)]), {}))
     lines = [line.plain for line in gpu_lines(found, budget, width=100)]
@@ -42,9 +35,7 @@ def test_five_phases_keep_apart_in_the_table() -> None:
     assert {len(line) for line in lines} == {67}
 
 
-def test_what_a_training_does_besides_its_steps_is_said_to_be_outside_of_the_figure(
-    make_budget: Callable[..., Budget],
-) -> None:
+def test_what_a_training_does_besides_its_steps_is_said_to_be_outside_of_the_figure() -> None:
     budget = make_budget()
     assert remark_lines(budget)[0].plain == "- This figure does not include evaluation or saving."
     saves = replace(budget, phases=(*budget.phases, replace(budget.phases[0], name="saving")))

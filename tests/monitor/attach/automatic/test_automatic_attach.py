@@ -8,6 +8,7 @@ from typing import Any
 
 import psutil
 import pytest
+from builders import make_budget, make_gpu, make_process, make_snapshot
 from waiting import until
 
 from vramtop.estimator.common.errors import CannotTellError
@@ -40,16 +41,13 @@ ranks = [
 class Machine:
     """A watchlist that attaches by itself to real processes, which a made snapshot shows on a GPU."""
 
-    def __init__(
-        self, make_snapshot: Any, make_gpu: Any, make_process: Any, watchlist: Watchlist | None = None, **options: Any
-    ) -> None:
+    def __init__(self, watchlist: Watchlist | None = None, **options: Any) -> None:
         def estimated_here(job: Any) -> Any:
             raise CannotTellError("the worker estimates")
 
         self.watchlist = watchlist or Watchlist(estimate=estimated_here)
         self.attach = AutomaticAttach(self.watchlist, **options)
         self.attach.start()
-        self._snapshot, self._gpu, self._process = make_snapshot, make_gpu, make_process
         self.time = 2_000.0
 
     def show(self, *pids: int, source: Source | None = None, **facts: Any) -> Board:
@@ -57,7 +55,7 @@ class Machine:
         self.time += 1
         processes = [self._process_of(pid, used=10 * (at + 1), **facts) for at, pid in enumerate(pids)]
         changes = {"source": source} if source else {}
-        board = self.watchlist.update(self._snapshot([self._gpu(0, processes)], time=self.time, **changes))
+        board = self.watchlist.update(make_snapshot([make_gpu(0, processes)], time=self.time, **changes))
         self.attach.observe(board)
         return board
 
@@ -70,15 +68,15 @@ class Machine:
     def _process_of(self, pid: int, *, used: float, **facts: Any) -> Any:
         real = psutil.Process(pid)
         seen = {"start_time": real.create_time(), "command": " ".join(real.cmdline()), "parent": real.ppid()}
-        return self._process(pid=pid, used=used, **{**seen, **facts})
+        return make_process(pid=pid, used=used, **{**seen, **facts})
 
 
 @pytest.fixture
-def machine(make_snapshot: Any, make_gpu: Any, make_process: Any) -> Iterator[Callable[..., Machine]]:
+def machine() -> Iterator[Callable[..., Machine]]:
     made: list[Machine] = []
 
     def make(**options: Any) -> Machine:
-        made.append(Machine(make_snapshot, make_gpu, make_process, **options))
+        made.append(Machine(**options))
         return made[-1]
 
     yield make
@@ -210,7 +208,7 @@ def test_a_run_is_left_alone_and_attached_again(machine, start, script, flags) -
 
 
 @pytest.mark.slow  # the worker is started twice
-def test_a_run_that_the_user_attached_to_is_never_replaced(machine, start, script, flags, make_budget) -> None:
+def test_a_run_that_the_user_attached_to_is_never_replaced(machine, start, script, flags) -> None:
     pid = start([sys.executable, script(SLEEPS), *flags(**LLAMA)])
     here = machine()
     board = here.read(pid)
@@ -233,12 +231,10 @@ def test_a_run_that_is_dismissed_stays_dismissed(machine, start, script, flags) 
 
 @pytest.mark.slow  # a real step is traced
 @pytest.mark.skipif(find_spec("transformers") is None, reason="needs torch and transformers")
-def test_a_traced_budget_follows_while_the_machine_is_idle(
-    make_snapshot, make_gpu, make_process, start, script, flags
-) -> None:
+def test_a_traced_budget_follows_while_the_machine_is_idle(start, script, flags) -> None:
     watchlist = Watchlist(estimate=estimate)
     tracing = IdleTracing(watchlist, is_idle=lambda: True)
-    here = Machine(make_snapshot, make_gpu, make_process, watchlist=watchlist, tracing=tracing)
+    here = Machine(watchlist=watchlist, tracing=tracing)
     pid = start([sys.executable, script(SLEEPS), *flags(model_name_or_path="gpt2", max_length=64)])
     assert here.read(pid).runs[0].budget.method == "formula"
     until(lambda: here.show(pid).runs[0].budget.method == "traced")

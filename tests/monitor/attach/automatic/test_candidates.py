@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from builders import make_gpu, make_process, make_snapshot
 
 from vramtop.estimator.common.records import replace
 from vramtop.monitor.attach.automatic.candidates import MAX_READINGS, RETRY_SECONDS, SETTLED_SECONDS, Candidates
@@ -14,14 +15,10 @@ EARLY = RunAnswer(reason="job not read", too_early=True)
 REFUSED = RunAnswer(reason="no access")
 
 
-@pytest.fixture
-def rows(make_snapshot: Any, make_gpu: Any, make_process: Any) -> Any:
-    def make(*processes: Any) -> Any:
-        made = [make_process(**process) for process in processes]
-        snapshot = make_snapshot([make_gpu(0, made)])
-        return [row for gpu in gpu_rows(snapshot, lambda row: row) for row in gpu.rows]
-
-    return make
+def rows(*processes: Any) -> Any:
+    made = [make_process(**process) for process in processes]
+    snapshot = make_snapshot([make_gpu(0, made)])
+    return [row for gpu in gpu_rows(snapshot, lambda row: row) for row in gpu.rows]
 
 
 def reason(candidates: Candidates, row: Any) -> str | None:
@@ -36,7 +33,7 @@ def read(candidates: Candidates, now: float, answer: RunAnswer, *, time: float =
     return candidate.key[0]
 
 
-def test_the_process_that_holds_most_is_read_first(rows) -> None:
+def test_the_process_that_holds_most_is_read_first() -> None:
     candidates = Candidates(())
     candidates.update(rows({"pid": 1, "used": 5}, {"pid": 2, "used": 50}, {"pid": 3, "used": 20}), 0.0)
     assert [read(candidates, 0.0, REFUSED) for _ in range(4)] == [2, 3, 1, None]
@@ -53,7 +50,7 @@ def test_the_process_that_holds_most_is_read_first(rows) -> None:
         ("python train.py", "reading…"),
     ],
 )
-def test_only_programs_that_may_train_are_read(rows, command: str, expected: str) -> None:
+def test_only_programs_that_may_train_are_read(command: str, expected: str) -> None:
     candidates = Candidates(())
     shown = rows({"command": command, "name": command.split(maxsplit=1)[0].rpartition("/")[2]})
     assert reason(candidates, shown[0]) == expected
@@ -62,7 +59,7 @@ def test_only_programs_that_may_train_are_read(rows, command: str, expected: str
     assert (candidates.next_due(0.0) is not None) == (expected == "reading…")
 
 
-def test_ranks_of_one_launcher_share_a_refusal(rows) -> None:
+def test_ranks_of_one_launcher_share_a_refusal() -> None:
     candidates = Candidates(())
     ranks = rows(*({"pid": pid, "command": f"python train.py --local_rank={pid}", "parent": 77} for pid in range(1, 9)))
     candidates.update(ranks, 0.0)
@@ -73,7 +70,7 @@ def test_ranks_of_one_launcher_share_a_refusal(rows) -> None:
     assert candidates.count_groups() == (1, 1)
 
 
-def test_a_process_that_is_read_too_early_is_read_again_a_few_times(rows) -> None:
+def test_a_process_that_is_read_too_early_is_read_again_a_few_times() -> None:
     candidates = Candidates(())
     candidates.update(rows({"pid": 1}), 0.0)
     now = 0.0
@@ -85,7 +82,7 @@ def test_a_process_that_is_read_too_early_is_read_again_a_few_times(rows) -> Non
     assert not candidates.is_due(1e9)
 
 
-def test_a_process_that_has_not_worked_since_it_was_read_is_not_read_again(rows) -> None:
+def test_a_process_that_has_not_worked_since_it_was_read_is_not_read_again() -> None:
     candidates, now = Candidates(()), 0.0
     still = rows({"pid": 1, "cpu_seconds": 3.0})
     candidates.update(still, now)
@@ -102,14 +99,14 @@ def test_a_process_that_has_not_worked_since_it_was_read_is_not_read_again(rows)
     assert not candidates.is_due(1e9)
 
 
-def test_an_old_process_is_not_read_too_early(rows) -> None:
+def test_an_old_process_is_not_read_too_early() -> None:
     candidates = Candidates(())
     candidates.update(rows({"pid": 1}), 0.0)
     assert read(candidates, 0.0, EARLY, time=9_000.0) == 1
     assert not candidates.is_due(1e9)
 
 
-def test_processes_whose_commands_differ_in_numbers_only_share_a_refusal(rows) -> None:
+def test_processes_whose_commands_differ_in_numbers_only_share_a_refusal() -> None:
     candidates = Candidates(())
     alike = rows(*({"pid": pid, "command": f"python train.py --seed {pid}", "parent": 77} for pid in range(1, 9)))
     candidates.update(alike, 0.0)
@@ -119,7 +116,7 @@ def test_processes_whose_commands_differ_in_numbers_only_share_a_refusal(rows) -
     assert {reason(candidates, row) for row in alike} == {"no access"}
 
 
-def test_a_young_complete_run_is_read_once_more(rows) -> None:
+def test_a_young_complete_run_is_read_once_more() -> None:
     candidates = Candidates(())
     candidates.update(rows({"pid": 1}), 0.0)
     complete = RunAnswer(attachment=object())  # type: ignore[arg-type]
@@ -128,7 +125,7 @@ def test_a_young_complete_run_is_read_once_more(rows) -> None:
     assert not candidates.is_due(1e9)
 
 
-def test_a_process_that_executes_another_program_is_decided_about_again(rows) -> None:
+def test_a_process_that_executes_another_program_is_decided_about_again() -> None:
     candidates = Candidates(())
     shell = rows({"pid": 1, "command": "/bin/bash train.sh", "name": "bash"})
     candidates.update(shell, 0.0)
@@ -143,7 +140,7 @@ def test_a_process_that_executes_another_program_is_decided_about_again(rows) ->
     assert candidate.readings == MAX_READINGS
 
 
-def test_processes_that_are_gone_are_forgotten(rows) -> None:
+def test_processes_that_are_gone_are_forgotten() -> None:
     candidates = Candidates(())
     old, new = rows(*({"pid": pid} for pid in range(1, 2_001))), rows({"pid": 5_000})
     candidates.update(old, 0.0)
@@ -152,7 +149,7 @@ def test_processes_that_are_gone_are_forgotten(rows) -> None:
     assert candidates.get(new[0].process.key) is not None
 
 
-def test_a_process_without_a_start_time_is_not_read(rows) -> None:
+def test_a_process_without_a_start_time_is_not_read() -> None:
     candidates = Candidates(())
     hidden = rows({"start_time": None, "command": None, "note": "its /proc may not be read"})
     candidates.update(hidden, 0.0)
@@ -160,7 +157,7 @@ def test_a_process_without_a_start_time_is_not_read(rows) -> None:
     assert candidates.next_due(0.0) is None
 
 
-def test_what_is_left_alone_is_not_read(rows) -> None:
+def test_what_is_left_alone_is_not_read() -> None:
     shown = rows({"pid": 1})
     candidates = Candidates({(1, 1_000.0)})
     assert reason(candidates, shown[0]) == "left alone"

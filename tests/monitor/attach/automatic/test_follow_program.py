@@ -12,6 +12,7 @@ from typing import Any
 
 import psutil
 import pytest
+from builders import ScriptedSource, make_budget, make_gpu, make_process, make_snapshot
 from simulated_machine import Machine, job as simulated_job
 from waiting import until
 
@@ -36,14 +37,7 @@ def command() -> Iterator[tuple[int, float]]:
 
 
 def test_the_processes_of_the_command_alone_are_followed_to_their_end(
-    command: tuple[int, float],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    make_snapshot: Any,
-    make_gpu: Any,
-    make_process: Any,
-    make_budget: Any,
-    scripted_source: Any,
+    command: tuple[int, float], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from vramtop.estimator.job.job import Job, ModelSpec
     from vramtop.monitor.snapshot.snapshot import WatchedJob
@@ -65,7 +59,7 @@ def test_the_processes_of_the_command_alone_are_followed_to_their_end(
     counters = ProcessCounters(time=1.0, steps=3, reserved_bytes=35 * GIB, reserved_peak_bytes=35 * GIB)
     own, other = make_process(pid, 38, start_time=start, counters=counters), make_process(1, 20, start_time=start)
     busy, empty = make_snapshot([make_gpu(0, [own, other])]), make_snapshot([make_gpu(0, [other])])
-    source = scripted_source([busy, busy, replace(empty, time=2_010.0), replace(empty, time=2_011.0)])
+    source = ScriptedSource([busy, busy, replace(empty, time=2_010.0), replace(empty, time=2_011.0)])
     alive = {"now": True}
 
     def wait(_: float) -> None:
@@ -87,15 +81,7 @@ def test_the_processes_of_the_command_alone_are_followed_to_their_end(
     "case", ["a setting is missing", "nothing is known", "it is read again", "all is known", "another has kept it"]
 )
 def test_why_nothing_is_kept_is_said_once_on_the_commands_standard_error(
-    case: str,
-    command: tuple[int, float],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    make_snapshot: Any,
-    make_gpu: Any,
-    make_process: Any,
-    make_budget: Any,
-    scripted_source: Any,
+    case: str, command: tuple[int, float], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from vramtop.estimator.job.job import Job, ModelSpec
     from vramtop.monitor.snapshot.snapshot import WatchedJob
@@ -116,7 +102,7 @@ def test_why_nothing_is_kept_is_said_once_on_the_commands_standard_error(
 
     monkeypatch.setattr("vramtop.monitor.attach.automatic.follow_program.AutomaticAttach", Attach)
     own = make_process(pid, 38, start_time=start)
-    source = scripted_source([make_snapshot([make_gpu(0, [own])])] * 5)
+    source = ScriptedSource([make_snapshot([make_gpu(0, [own])])] * 5)
     reads, writes = os.pipe()
     history = History(tmp_path / "history.json")
     if case == "another has kept it":  # such as vramtop attach, with --set

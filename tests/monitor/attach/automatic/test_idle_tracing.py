@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from builders import make_budget, make_gpu, make_process, make_snapshot
 from waiting import until
 
 from vramtop.estimator.common.records import replace
@@ -52,7 +53,7 @@ def traced(monkeypatch: pytest.MonkeyPatch, budgets: dict[str, Any]) -> list[Any
 
 
 @pytest.fixture
-def watchlist(make_budget: Any, budgets: dict[str, Any]) -> Watchlist:
+def watchlist(budgets: dict[str, Any]) -> Watchlist:
     def estimate(job: Job) -> Any:
         return budgets.setdefault(job.name or "", make_budget(job))
 
@@ -66,14 +67,14 @@ def run_of(watchlist: Watchlist, name: str, pid: int, **model: Any) -> WatchedJo
 
 
 @pytest.fixture
-def board(watchlist: Watchlist, make_snapshot: Any, make_gpu: Any, make_process: Any) -> Any:
+def board(watchlist: Watchlist) -> Any:
     def make() -> Any:
         return watchlist.update(make_snapshot([make_gpu(0, [make_process(1, 40), make_process(2, 70)])]))
 
     return make
 
 
-def test_what_diverges_is_traced_first_and_one_at_a_time(traced, watchlist, board, make_gpu, clock) -> None:
+def test_what_diverges_is_traced_first_and_one_at_a_time(traced, watchlist, board, clock) -> None:
     tracing = IdleTracing(watchlist, is_idle=lambda: True, clock=clock)
     for name, pid in (("small", 1), ("over", 2)):
         tracing.add(run_of(watchlist, name, pid), Attached(), "NVIDIA H100 80GB HBM3", 80 * 2**30)  # type: ignore[arg-type]
@@ -88,7 +89,7 @@ def test_what_diverges_is_traced_first_and_one_at_a_time(traced, watchlist, boar
     assert [request.job.name for request in traced] == ["over", "small"]
 
 
-def test_nothing_is_traced_on_a_busy_machine_or_for_a_run_that_is_gone(traced, watchlist, board, make_gpu) -> None:
+def test_nothing_is_traced_on_a_busy_machine_or_for_a_run_that_is_gone(traced, watchlist, board) -> None:
     busy = IdleTracing(watchlist, is_idle=lambda: False)
     busy.add(run_of(watchlist, "run", 1), Attached(), "NVIDIA H100 80GB HBM3", 80 * 2**30)  # type: ignore[arg-type]
     busy.observe(board())
@@ -101,7 +102,7 @@ def test_nothing_is_traced_on_a_busy_machine_or_for_a_run_that_is_gone(traced, w
 
 
 @pytest.mark.parametrize(("python", "model"), [(None, {}), (SAFE, {"trust_remote_code": True})])
-def test_no_code_of_others_is_run(traced, watchlist, board, make_gpu, python: str | None, model: Any) -> None:
+def test_no_code_of_others_is_run(traced, watchlist, board, python: str | None, model: Any) -> None:
     tracing = IdleTracing(watchlist, is_idle=lambda: True)
     tracing.add(run_of(watchlist, "run", 1, **model), Attached(python), "NVIDIA H100 80GB HBM3", 80 * 2**30)  # type: ignore[arg-type]
     tracing.observe(board())

@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from builders import make_budget, make_gpu, make_process, make_snapshot
 from waiting import until
 
 from vramtop.estimator.job.job import Job, ModelSpec
@@ -26,7 +27,7 @@ class Read:
 
 
 @pytest.fixture
-def attach(monkeypatch: pytest.MonkeyPatch, make_budget: Any) -> AutomaticAttach:
+def attach(monkeypatch: pytest.MonkeyPatch) -> AutomaticAttach:
     class Client:
         def read(self, request: Any) -> RunAnswer:
             job = Job(name=f"job {request.pid}", model=ModelSpec(id="gpt2"))
@@ -43,7 +44,7 @@ def attach(monkeypatch: pytest.MonkeyPatch, make_budget: Any) -> AutomaticAttach
     return attach
 
 
-def test_the_latest_of_many_ended_runs_stay(attach, make_snapshot, make_gpu, make_process) -> None:
+def test_the_latest_of_many_ended_runs_stay(attach) -> None:
     def show(time: float, *processes: Any) -> Any:
         board = attach._watchlist.update(make_snapshot([make_gpu(0, processes)], time=time))
         attach.observe(board)

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 import pytest
+from builders import make_budget, make_gpu, make_snapshot
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 from vramtop.estimator.budget import Budget
@@ -12,7 +13,7 @@ from vramtop.estimator.job.job import Job, ModelSpec
 from vramtop.monitor.board.comparison import Comparison, Status, compare_with_budget
 from vramtop.monitor.board.pending_rows import PendingFits
 from vramtop.monitor.board.run_phases import PhaseTracker
-from vramtop.monitor.snapshot.snapshot import GpuProcess, GpuReading, ProcessCounters, Snapshot
+from vramtop.monitor.snapshot.snapshot import GpuProcess, ProcessCounters, Snapshot
 
 WOBBLE = st.lists(st.integers(-UNSEEN_BYTES + 1, UNSEEN_BYTES - 1), min_size=2, max_size=30)
 FIXTURES = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
@@ -38,9 +39,7 @@ def changes(states: Sequence[object]) -> int:
 
 @FIXTURES
 @given(high=st.sampled_from([0.7, 4.0, 44.0, 300.0]), before=st.sampled_from([-1.0, 1.0]), wobble=WOBBLE)
-def test_wobbling_at_the_upper_bound(
-    make_budget: Callable[..., Budget], high: float, before: float, wobble: list[int]
-) -> None:
+def test_wobbling_at_the_upper_bound(high: float, before: float, wobble: list[int]) -> None:
     budget = make_budget(device=high * 0.9, low=high * 0.5, high=high)
     bound = budget.peak.high_bytes
     found = follow(budget, [bound + round(before * bound * 0.4), *(bound + offset for offset in wobble)])
@@ -53,7 +52,7 @@ def test_wobbling_at_the_upper_bound(
 
 @FIXTURES
 @given(wobble=WOBBLE)
-def test_wobbling_at_the_lower_bound(make_budget: Callable[..., Budget], wobble: list[int]) -> None:
+def test_wobbling_at_the_lower_bound(wobble: list[int]) -> None:
     budget = make_budget(low=38, high=44)
     found = follow(budget, [30 * GIB, *(budget.peak.low_bytes + offset for offset in wobble)])
     assert [each.status for each in found] == ["under", *["on_budget"] * len(wobble)]
@@ -62,9 +61,7 @@ def test_wobbling_at_the_lower_bound(make_budget: Callable[..., Budget], wobble:
 
 @FIXTURES
 @given(high=st.sampled_from([0.7, 4.0, 44.0, 300.0]), beyond=st.integers(0, GIB))
-def test_a_step_beyond_the_bound_changes_the_status_at_once(
-    make_budget: Callable[..., Budget], high: float, beyond: int
-) -> None:
+def test_a_step_beyond_the_bound_changes_the_status_at_once(high: float, beyond: int) -> None:
     budget = make_budget(device=high * 0.9, low=high * 0.5, high=high)
     bound, band = budget.peak.high_bytes, max(UNSEEN_BYTES, budget.peak.high_bytes // 100)
     sizes = [bound - band, bound + UNSEEN_BYTES + beyond, max(budget.peak.low_bytes, bound - band - 1 - beyond)]
@@ -88,18 +85,14 @@ class PendingJob:
 
 
 @pytest.fixture
-def one_gpu(make_snapshot: Callable[..., Snapshot], make_gpu: Callable[..., GpuReading]) -> Callable[[int], Snapshot]:
+def one_gpu() -> Callable[[int], Snapshot]:
     return lambda free: make_snapshot([make_gpu(0, free_bytes=free)])
 
 
 @FIXTURES
 @given(at_high=st.booleans(), before=st.sampled_from([-1, 1]), wobble=WOBBLE)
 def test_the_verdict_of_a_pending_job_at_a_bound(
-    make_budget: Callable[..., Budget],
-    one_gpu: Callable[[int], Snapshot],
-    at_high: bool,
-    before: int,
-    wobble: list[int],
+    one_gpu: Callable[[int], Snapshot], at_high: bool, before: int, wobble: list[int]
 ) -> None:
     budget = make_budget(Job(model=ModelSpec(id="gpt2")), device=40, low=38, high=44)
     bound = budget.peak.high_bytes if at_high else budget.peak.device_bytes

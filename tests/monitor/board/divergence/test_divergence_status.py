@@ -1,6 +1,5 @@
-from collections.abc import Callable
-
 import pytest
+from builders import make_budget
 
 from vramtop.estimator.budget import Budget
 from vramtop.estimator.common.records import replace
@@ -41,12 +40,12 @@ def judge(
     ("held", "status"),
     [(5, "loading"), (20, "warming_up"), (39, "on_budget"), (42, "on_budget"), (46, "over")],
 )
-def test_status_follows_the_current_memory(make_budget: Callable[..., Budget], held: float, status: str) -> None:
+def test_status_follows_the_current_memory(held: float, status: str) -> None:
     budget = make_budget(device=37.65, low=38, high=44)  # loading ends at 4/16 of 37.65 GiB
     assert judge(budget, readings(1, held)).status == status
 
 
-def test_a_small_job_is_under_budget_only_after_a_while(make_budget: Callable[..., Budget]) -> None:
+def test_a_small_job_is_under_budget_only_after_a_while() -> None:
     budget = make_budget(low=38, high=44)
     assert judge(budget, readings(*[20.0] * 60)).status == "warming_up"
     assert judge(budget, readings(*[20.0] * 250)).status == "under"
@@ -56,7 +55,7 @@ def test_a_small_job_is_under_budget_only_after_a_while(make_budget: Callable[..
     assert judge(budget, readings(*growing, every=10), running=400).status == "warming_up"
 
 
-def test_reading_data_and_slow_loading_are_loading_for_an_hour(make_budget: Callable[..., Budget]) -> None:
+def test_reading_data_and_slow_loading_are_loading_for_an_hour() -> None:
     budget = make_budget(device=37.65, low=38, high=44)
     for minutes, status in ((10, "loading"), (50, "loading"), (61, "under")):
         held = readings(*[0.5] * 600)
@@ -65,13 +64,13 @@ def test_reading_data_and_slow_loading_are_loading_for_an_hour(make_budget: Call
     assert judge(budget, readings(*slow), running=1_200).status == "loading"
 
 
-def test_memory_that_rises_or_falls_is_not_settled(make_budget: Callable[..., Budget]) -> None:
+def test_memory_that_rises_or_falls_is_not_settled() -> None:
     budget = make_budget(device=37.65, low=38, high=44)
     held = [30.0] + [16 + n * 0.01 for n in range(600)]  # dropped after loading, and grows back slowly
     assert judge(budget, readings(*held), running=1_500).status == "warming_up"
 
 
-def test_a_job_that_once_reached_its_budget_stays_on_budget(make_budget: Callable[..., Budget]) -> None:
+def test_a_job_that_once_reached_its_budget_stays_on_budget() -> None:
     budget = make_budget(device=37.65, low=38, high=44)
     dropped = judge(budget, readings(*[40.0] * 5, *[12.0] * 590), running=4_000)
     assert dropped.status == "on_budget"
@@ -85,7 +84,7 @@ def test_a_job_that_once_reached_its_budget_stays_on_budget(make_budget: Callabl
     assert (higher.status, "reached 50.0 GiB" in higher.sentence) == ("on_budget", True)
 
 
-def test_unknown_memory_is_unknown_and_never_zero(make_budget: Callable[..., Budget]) -> None:
+def test_unknown_memory_is_unknown_and_never_zero() -> None:
     found = judge(make_budget(), readings(40, None))
     assert (found.status, found.observed_bytes, found.difference_bytes) == ("unknown", None, None)
     assert found.peak_usage is not None
@@ -93,7 +92,7 @@ def test_unknown_memory_is_unknown_and_never_zero(make_budget: Callable[..., Bud
     assert judge(make_budget(), []).status == "unknown"
 
 
-def test_the_difference_is_relative_to_the_expected_memory(make_budget: Callable[..., Budget]) -> None:
+def test_the_difference_is_relative_to_the_expected_memory() -> None:
     budget = make_budget()
     found = judge(budget, readings(60, 50))
     assert found.difference_bytes == 50 * GIB - budget.steady_device_bytes
@@ -103,7 +102,7 @@ def test_the_difference_is_relative_to_the_expected_memory(make_budget: Callable
     assert "above its upper bound" in found.sentence
 
 
-def test_a_process_that_reports_its_steps_is_judged_without_waiting(make_budget: Callable[..., Budget]) -> None:
+def test_a_process_that_reports_its_steps_is_judged_without_waiting() -> None:
     budget = make_budget(low=38, high=44)
     held = readings(20, 20)
     assert judge(budget, held, steps=1).status == "warming_up"
@@ -111,7 +110,7 @@ def test_a_process_that_reports_its_steps_is_judged_without_waiting(make_budget:
     assert judge(budget, readings(*[20.0] * 250), steps=0).status == "warming_up"
 
 
-def test_growth_in_the_steady_phase_is_reported_with_the_time_to_the_limit(make_budget: Callable[..., Budget]) -> None:
+def test_growth_in_the_steady_phase_is_reported_with_the_time_to_the_limit() -> None:
     budget = make_budget(device=40, low=38, high=50)
     sawtooth = [40 + n * 0.01 + (n % 5) * 0.2 for n in range(300)]
     found = judge(budget, readings(*sawtooth), left_bytes=6 * GIB)
@@ -132,25 +131,25 @@ def test_growth_in_the_steady_phase_is_reported_with_the_time_to_the_limit(make_
     ],
     ids=["up and down", "settles", "loads", "a minute is too short"],
 )
-def test_memory_that_is_not_growing(make_budget: Callable[..., Budget], held: list[float]) -> None:
+def test_memory_that_is_not_growing(held: list[float]) -> None:
     assert judge(make_budget(device=40, low=38, high=50), readings(*held)).status == "on_budget"
 
 
-def test_a_job_over_its_budget_is_on_budget_again_only_clearly_below_it(make_budget: Callable[..., Budget]) -> None:
+def test_a_job_over_its_budget_is_on_budget_again_only_clearly_below_it() -> None:
     budget = make_budget(device=40, low=38, high=44)
     assert judge(budget, readings(43.9), previous="over").status == "over"
     assert judge(budget, readings(43.9), previous="on_budget").status == "on_budget"
     assert judge(budget, readings(43.0), previous="over").status == "on_budget"
 
 
-def test_growth_does_not_flicker(make_budget: Callable[..., Budget]) -> None:
+def test_growth_does_not_flicker() -> None:
     budget = make_budget(device=40, low=38, high=50)
     held = readings(*[40 + (n // 25) * 0.1 + (0.5 if n % 75 < 25 else 0) for n in range(300)])
     assert judge(budget, held).status == "on_budget"  # grows, but not significantly
     assert judge(budget, held, previous="growing").status == "growing"
 
 
-def test_the_peak_usage_names_its_source(make_budget: Callable[..., Budget]) -> None:
+def test_the_peak_usage_names_its_source() -> None:
     tracker = PhaseTracker(make_budget())
     held = readings(20, 30, 25, every=2.0)
     for time, size in held:
@@ -172,7 +171,7 @@ def test_the_peak_usage_names_its_source(make_budget: Callable[..., Budget]) -> 
     assert still.source == "seen"
 
 
-def test_the_moment_at_which_a_job_left_its_budget_is_known(make_budget: Callable[..., Budget]) -> None:
+def test_the_moment_at_which_a_job_left_its_budget_is_known() -> None:
     budget = make_budget(low=38, high=44)
     assert judge(budget, readings(40, 41, 43)).left_budget_at is None
     assert judge(budget, readings(40, 41, 46, 47, 48)).left_budget_at == 1_002

@@ -1,8 +1,8 @@
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import pytest
+from builders import make_budget
 
-from vramtop.estimator.budget import Budget
 from vramtop.estimator.common.sizes import GIB
 from vramtop.monitor.board.run_phases import PhaseTracker
 from vramtop.monitor.snapshot.snapshot import ProcessCounters
@@ -18,7 +18,7 @@ def marks_of(tracker: PhaseTracker) -> list[tuple[str, float]]:
     return [(mark.phase, mark.time) for mark in tracker.phase_starts]
 
 
-def test_a_run_from_its_start_goes_through_all_phases(make_budget: Callable[..., Budget]) -> None:
+def test_a_run_from_its_start_goes_through_all_phases() -> None:
     budget = make_budget(device=40)  # 2.5 GiB of context, 10 with the weights, 42.5 at the peak
     curve = [2.6] * 5 + [2.6 + n for n in range(1, 8)] + [10.0] * 4 + [20.0, 38.0, 42.0] + [42.0] * 40
     tracker = follow(PhaseTracker(budget, start_time=990.0, from_start=True), curve)
@@ -31,7 +31,7 @@ def test_a_run_from_its_start_goes_through_all_phases(make_budget: Callable[...,
     ]
 
 
-def test_phases_that_were_not_observed_have_no_start(make_budget: Callable[..., Budget]) -> None:
+def test_phases_that_were_not_observed_have_no_start() -> None:
     late = follow(PhaseTracker(make_budget(device=40), start_time=100.0), [41.0] * 60)
     assert (late.phase, marks_of(late)) == ("steady", [("started", 100.0), ("steady", 1000.0)])
     hidden = follow(PhaseTracker(make_budget(device=40)), [10.0] * 3)
@@ -40,13 +40,13 @@ def test_phases_that_were_not_observed_have_no_start(make_budget: Callable[..., 
     assert (nothing.phase, nothing.peak_bytes) == (None, None)
 
 
-def test_falling_memory_does_not_return_to_an_earlier_phase(make_budget: Callable[..., Budget]) -> None:
+def test_falling_memory_does_not_return_to_an_earlier_phase() -> None:
     tracker = follow(PhaseTracker(make_budget(device=40)), [41.0] * 40 + [12.0] * 500 + [3.0] * 100)
     assert tracker.phase == "steady"
     assert tracker.peak_bytes == 41 * GIB
 
 
-def test_a_job_that_resumes_loading_after_a_long_pause_is_not_steady(make_budget: Callable[..., Budget]) -> None:
+def test_a_job_that_resumes_loading_after_a_long_pause_is_not_steady() -> None:
     budget = make_budget(device=40)
     tracker = follow(PhaseTracker(budget, start_time=0.0, from_start=True), [15.0] * 70)
     tracker = follow(PhaseTracker(budget, start_time=-7_200.0, from_start=True), [15.0] * 70)
@@ -56,7 +56,7 @@ def test_a_job_that_resumes_loading_after_a_long_pause_is_not_steady(make_budget
     assert "steady" not in [mark.phase for mark in tracker.phase_starts]
 
 
-def test_reported_steps_take_precedence_over_the_memory_curve(make_budget: Callable[..., Budget]) -> None:
+def test_reported_steps_take_precedence_over_the_memory_curve() -> None:
     tracker = PhaseTracker(make_budget(device=40), start_time=990.0, from_start=True)
     phases = []
     for second, steps in enumerate([0] * 400 + [1] * 3 + [2]):
@@ -69,9 +69,7 @@ def test_reported_steps_take_precedence_over_the_memory_curve(make_budget: Calla
 
 
 @pytest.mark.parametrize("size", [None, 3.0])
-def test_a_process_that_reports_steps_is_steady_even_if_its_memory_is_unknown(
-    make_budget: Callable[..., Budget], size: float | None
-) -> None:
+def test_a_process_that_reports_steps_is_steady_even_if_its_memory_is_unknown(size: float | None) -> None:
     tracker = follow(PhaseTracker(make_budget(device=40)), [3.0])
     held = None if size is None else round(size * GIB)
     tracker.add(1_001.0, held, ProcessCounters(time=1_001.0, steps=7))

@@ -1,8 +1,7 @@
 """Alike GPUs are counted: the result is that of as many single ones, at a cost that does not grow with their number."""
 
-from collections.abc import Callable
-
 import pytest
+from builders import make_budget
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 from vramtop.estimator.budget import Budget, RankPeak, RankPeaks
@@ -25,7 +24,7 @@ def singles(device: DeviceCapacity) -> list[DeviceCapacity]:
     return [replace(device, index=index, count=1) for index in device.indices]
 
 
-def pipeline(make_budget: Callable[..., Budget], needs: list[int], shards: int) -> Budget:
+def pipeline(needs: list[int], shards: int) -> Budget:
     job = Job(model=ModelSpec(id="gpt2"), parallel=Parallel(pipeline=len(needs), data_shard=shards))
     each = [RankPeak(device_bytes=n * GIB, low_bytes=(n - 1) * GIB, high_bytes=(n + 1) * GIB) for n in needs]
     return replace(make_budget(job, device=max(needs)), stages=tuple(each))
@@ -38,9 +37,9 @@ def pipeline(make_budget: Callable[..., Budget], needs: list[int], shards: int) 
     counts=st.lists(st.tuples(st.integers(1, 9), st.sampled_from([15, 40, 80])), min_size=1, max_size=3),
 )
 def test_alike_devices_give_the_result_of_single_ones(
-    make_budget: Callable[..., Budget], needs: list[int], shards: int, counts: list[tuple[int, int]]
+    needs: list[int], shards: int, counts: list[tuple[int, int]]
 ) -> None:
-    budget = pipeline(make_budget, needs, shards)
+    budget = pipeline(needs, shards)
     groups: list[DeviceCapacity] = []
     for count, free in counts:
         groups.append(alike(count, free, index=sum(group.count for group in groups)))
@@ -70,9 +69,7 @@ def test_serving_on_alike_devices_gives_the_result_of_single_ones() -> None:
 
 
 @pytest.mark.parametrize("stages", [1, 3])
-def test_the_work_does_not_grow_with_the_ranks(
-    make_budget: Callable[..., Budget], monkeypatch: pytest.MonkeyPatch, stages: int
-) -> None:
+def test_the_work_does_not_grow_with_the_ranks(monkeypatch: pytest.MonkeyPatch, stages: int) -> None:
     judged: list[DeviceCapacity] = []
     judge = placement._judge_training_fit
 
@@ -84,16 +81,16 @@ def test_the_work_does_not_grow_with_the_ranks(
     work = []
     for shards in (4, 300_000):
         judged.clear()
-        found = check_fit(pipeline(make_budget, [40, 30, 20][:stages], shards), [alike(stages * shards)])
+        found = check_fit(pipeline([40, 30, 20][:stages], shards), [alike(stages * shards)])
         assert found.verdict == "fits"
         work.append((len(judged), len(found.gpus), len(found.rank_devices)))
     assert work[0] == work[1] == (stages, stages, stages)
     assert f"fits on GPU 0-{stages * 300_000 - 1}" in found.sentence
 
 
-def test_json_lists_no_more_than_the_first_and_says_how_many_there_are(make_budget: Callable[..., Budget]) -> None:
-    found = check_fit(pipeline(make_budget, [40], 1_000_000), [alike(1_000_008)]).to_json()
+def test_json_lists_no_more_than_the_first_and_says_how_many_there_are() -> None:
+    found = check_fit(pipeline([40], 1000000), [alike(1_000_008)]).to_json()
     assert (len(found["gpus"]), len(found["placement"]), len(found["placement_uuids"])) == (MAX_LISTED,) * 3
     assert (found["gpus_total"], found["placement_total"]) == (1_000_008, 1_000_000)
     assert [gpu["index"] for gpu in found["gpus"]] == found["placement"] == list(range(MAX_LISTED))
-    assert "gpus_total" not in check_fit(pipeline(make_budget, [40], 8), [alike(8)]).to_json()
+    assert "gpus_total" not in check_fit(pipeline([40], 8), [alike(8)]).to_json()

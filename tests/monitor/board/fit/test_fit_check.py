@@ -1,6 +1,5 @@
-from collections.abc import Callable
-
 import pytest
+from builders import make_budget, make_gpu, make_process, make_snapshot
 from hypothesis import given, strategies as st
 
 from vramtop.estimator.budget import Budget, RankPeak
@@ -10,7 +9,7 @@ from vramtop.estimator.job.job import Job, ModelSpec, Parallel
 from vramtop.monitor.board.capacity import DeviceCapacity, device_capacities
 from vramtop.monitor.board.fit import check_fit
 from vramtop.monitor.snapshot.faults import NO_ANSWER, Fault
-from vramtop.monitor.snapshot.snapshot import ComputeMode, GpuProcess, GpuReading, ProcessType, Snapshot
+from vramtop.monitor.snapshot.snapshot import ComputeMode, ProcessType
 
 FOUR = Job(model=ModelSpec(id="gpt2"), parallel=Parallel(strategy="fsdp2", data_shard=4))
 
@@ -30,16 +29,14 @@ def device(index: int, free: float | None, committed: float = 0) -> DeviceCapaci
 @pytest.mark.parametrize(
     ("free", "verdict"), [(50, "fits"), (41, "tight"), (37, "unknown"), (30, "does_not_fit"), (None, "unknown")]
 )
-def test_verdicts_by_range(make_budget: Callable[..., Budget], free: float | None, verdict: str) -> None:
+def test_verdicts_by_range(free: float | None, verdict: str) -> None:
     budget = make_budget(device=37.65, low=36, high=44)  # expected: 16/16 of 37.65 GiB and less than 41
     assert budget.peak.device_bytes < 41 * GIB
     found = check_fit(budget, [device(0, free)])
     assert (found.verdict, found.gpus[0].verdict) == (verdict, verdict)
 
 
-def test_the_gpu_with_the_most_available_memory_is_chosen_and_gives_the_margin(
-    make_budget: Callable[..., Budget],
-) -> None:
+def test_the_gpu_with_the_most_available_memory_is_chosen_and_gives_the_margin() -> None:
     budget = make_budget(high=41)
     found = check_fit(budget, [device(0, 45), device(1, 70), device(2, 60, committed=30)])
     assert found.placement == (1,)
@@ -47,14 +44,14 @@ def test_the_gpu_with_the_most_available_memory_is_chosen_and_gives_the_margin(
     assert "GPU 1" in found.sentence
 
 
-def test_committed_memory_is_not_available(make_budget: Callable[..., Budget]) -> None:
+def test_committed_memory_is_not_available() -> None:
     found = check_fit(make_budget(), [device(0, 70, committed=40)])
     assert found.verdict == "does_not_fit"
     assert found.gpus[0].device.available_bytes == 30 * GIB
     assert found.margin_bytes < 0
 
 
-def test_the_margin_is_unknown_if_available_memory_is_unknown(make_budget: Callable[..., Budget]) -> None:
+def test_the_margin_is_unknown_if_available_memory_is_unknown() -> None:
     assert check_fit(make_budget(), [device(0, None)]).margin_bytes is None
     assert check_fit(make_budget(), []).margin_bytes is None
     found = check_fit(make_budget(FOUR, high=41), [*(device(n, 70) for n in range(3)), device(3, None)])
@@ -62,7 +59,7 @@ def test_the_margin_is_unknown_if_available_memory_is_unknown(make_budget: Calla
     assert found.to_json()["margin_bytes"] is None
 
 
-def test_every_rank_needs_a_gpu_of_its_own(make_budget: Callable[..., Budget]) -> None:
+def test_every_rank_needs_a_gpu_of_its_own() -> None:
     budget = make_budget(FOUR, high=41)
     assert check_fit(budget, [device(n, 70) for n in range(4)]).verdict == "fits"
     assert check_fit(budget, [device(0, 70), device(1, 70), device(2, 70), device(3, 20)]).verdict == "does_not_fit"
@@ -72,7 +69,7 @@ def test_every_rank_needs_a_gpu_of_its_own(make_budget: Callable[..., Budget]) -
     assert check_fit(budget, [device(0, 70), device(1, 70), device(2, 70), device(3, None)]).verdict == "unknown"
 
 
-def stages(make_budget: Callable[..., Budget], *needs: int) -> Budget:
+def stages(*needs: int) -> Budget:
     """The budget of a pipeline whose stages need these GiB."""
     job = Job(model=ModelSpec(id="gpt2"), parallel=Parallel(pipeline=len(needs)))
     each = [RankPeak(device_bytes=n * GIB, low_bytes=(n - 1) * GIB, high_bytes=(n + 1) * GIB) for n in needs]
@@ -91,20 +88,14 @@ def stages(make_budget: Callable[..., Budget], *needs: int) -> Budget:
     ],
 )
 def test_different_pipeline_stages_are_placed_by_their_needs(
-    make_budget: Callable[..., Budget],
-    needs: tuple[int, ...],
-    free: tuple[int | None, ...],
-    verdict: str,
-    placement: tuple[int, ...],
+    needs: tuple[int, ...], free: tuple[int | None, ...], verdict: str, placement: tuple[int, ...]
 ) -> None:
-    found = check_fit(stages(make_budget, *needs), [device(n, size) for n, size in enumerate(free)])
+    found = check_fit(stages(*needs), [device(n, size) for n, size in enumerate(free)])
     assert (found.verdict, found.placement) == (verdict, placement)
     assert f"needs {min(needs)}.0 to {max(needs)}.0 GiB per GPU (uneven split)" in found.sentence
 
 
-def test_device_capacity_is_the_free_memory_of_nvml(
-    make_snapshot: Callable[..., Snapshot], make_gpu: Callable[..., GpuReading]
-) -> None:
+def test_device_capacity_is_the_free_memory_of_nvml() -> None:
     snapshot = make_snapshot([make_gpu(0), make_gpu(1, free_bytes=None)])
     devices = device_capacities(snapshot, {0: GIB}, only=[0])
     assert [(r.index, r.free_bytes, r.committed_bytes) for r in devices] == [(0, snapshot.gpus[0].free_bytes, GIB)]
@@ -123,13 +114,7 @@ def test_device_capacity_is_the_free_memory_of_nvml(
     ],
 )
 def test_a_gpu_whose_compute_mode_allows_no_further_program_is_closed(
-    make_budget: Callable[..., Budget],
-    make_snapshot: Callable[..., Snapshot],
-    make_gpu: Callable[..., GpuReading],
-    make_process: Callable[..., GpuProcess],
-    mode: ComputeMode | None,
-    kinds: tuple[ProcessType, ...] | None,
-    words: str | None,
+    mode: ComputeMode | None, kinds: tuple[ProcessType, ...] | None, words: str | None
 ) -> None:
     held = [make_process(used=1, kinds=kinds)] if kinds else []
     found = check_fit(make_budget(), device_capacities(make_snapshot([make_gpu(0, held, compute_mode=mode)]), {}))
@@ -138,9 +123,7 @@ def test_a_gpu_whose_compute_mode_allows_no_further_program_is_closed(
     assert (found.to_json()["gpus"][0]["closed"] is None) == (words is None)
 
 
-def test_a_lost_gpu_has_no_capacity(
-    make_snapshot: Callable[..., Snapshot], make_gpu: Callable[..., GpuReading], make_budget: Callable[..., Budget]
-) -> None:
+def test_a_lost_gpu_has_no_capacity() -> None:
     lost = Fault(field=None, code="GPU_IS_LOST", message="the GPU no longer answers")
     nothing = dict.fromkeys(("total_bytes", "reserved_bytes", "used_bytes", "free_bytes", "processes"))
     gone = replace(make_gpu(1), **nothing, faults=(lost,))  # type: ignore[arg-type]
@@ -149,9 +132,7 @@ def test_a_lost_gpu_has_no_capacity(
     assert check_fit(make_budget(), device_capacities(make_snapshot([make_gpu(0), gone]), {})).placement == (0,)
 
 
-def test_free_memory_is_unknown_on_a_gpu_with_a_hanging_driver(
-    make_snapshot: Callable[..., Snapshot], make_gpu: Callable[..., GpuReading], make_budget: Callable[..., Budget]
-) -> None:
+def test_free_memory_is_unknown_on_a_gpu_with_a_hanging_driver() -> None:
     hangs = Fault(field=None, code=NO_ANSWER, message="the driver hangs on this GPU")
     snapshot = make_snapshot([make_gpu(0, faults=(hangs,)), make_gpu(1)])
     hanging, other = device_capacities(snapshot, {})

@@ -3,8 +3,8 @@
 from collections.abc import Callable
 
 import pytest
+from builders import make_budget, make_gpu, make_mig_gpu, make_process, make_snapshot
 
-from vramtop.estimator.budget import Budget
 from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.job.job import Job, ModelSpec, Parallel
@@ -14,14 +14,14 @@ from vramtop.monitor.board.capacity import commit, device_capacities
 from vramtop.monitor.board.fit import check_fit
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.snapshot.faults import Fault
-from vramtop.monitor.snapshot.snapshot import GpuProcess, GpuReading, Snapshot
+from vramtop.monitor.snapshot.snapshot import GpuReading, Snapshot
 
 TWO = Job(model=ModelSpec(id="gpt2"), parallel=Parallel(strategy="ddp", data_replicate=2))
 Gpus = Callable[..., GpuReading]
 Snap = Callable[..., Snapshot]
 
 
-def test_mig_devices_are_devices_and_their_gpu_is_not(make_snapshot: Snap, make_gpu: Gpus, make_mig_gpu: Gpus) -> None:
+def test_mig_devices_are_devices_and_their_gpu_is_not() -> None:
     devices = device_capacities(make_snapshot([make_mig_gpu(0), make_gpu(1)]), {})
     assert [(device.label, device.cuda_device, device.available_bytes) for device in devices[:3]] == [
         ("GPU 0:3:0 (MIG 1c.3g.40gb)", "MIG-0-3-0", 39 * GIB),
@@ -31,17 +31,13 @@ def test_mig_devices_are_devices_and_their_gpu_is_not(make_snapshot: Snap, make_
     assert [device.label for device in devices[3:]] == ["GPU 1"]
 
 
-def test_committed_memory_is_deducted_from_its_instance_or_from_the_whole_gpu(
-    make_snapshot: Snap, make_mig_gpu: Gpus
-) -> None:
+def test_committed_memory_is_deducted_from_its_instance_or_from_the_whole_gpu() -> None:
     committed = {0: GIB, (0, 3): 5 * GIB, 1: 9 * GIB}
     devices = device_capacities(make_snapshot([make_mig_gpu()]), committed)
     assert [device.available_bytes for device in devices] == [33 * GIB, 33 * GIB, 18 * GIB]
 
 
-def test_committing_later_gives_the_same_capacities_as_from_the_start(
-    make_snapshot: Snap, make_gpu: Gpus, make_mig_gpu: Gpus
-) -> None:
+def test_committing_later_gives_the_same_capacities_as_from_the_start() -> None:
     snapshot = make_snapshot([make_mig_gpu(0), make_gpu(1)])
     shared, _, small, whole = before = device_capacities(snapshot, {(0, 3): GIB})
     after = commit(before, [(shared, 2 * GIB), (small, 3 * GIB), (whole, 5 * GIB)])
@@ -58,16 +54,12 @@ def test_committing_later_gives_the_same_capacities_as_from_the_start(
         ([], []),
     ],
 )
-def test_devices_are_chosen_by_gpu_and_by_device(
-    make_snapshot: Snap, make_gpu: Gpus, make_mig_gpu: Gpus, only: list[int | str], labels: list[str]
-) -> None:
+def test_devices_are_chosen_by_gpu_and_by_device(only: list[int | str], labels: list[str]) -> None:
     devices = device_capacities(make_snapshot([make_mig_gpu(0), make_gpu(1)]), {}, only)
     assert [device.cuda_device for device in devices] == labels
 
 
-def test_a_single_rank_is_placed_on_the_device_with_the_most_available_memory(
-    make_budget: Callable[..., Budget], make_snapshot: Snap, make_mig_gpu: Gpus
-) -> None:
+def test_a_single_rank_is_placed_on_the_device_with_the_most_available_memory() -> None:
     found = check_fit(make_budget(device=16), device_capacities(make_snapshot([make_mig_gpu(2, free=(18, 19))]), {}))
     assert (found.verdict, found.placement, found.cuda_devices) == ("fits", (2,), ("MIG-2-9-0",))
     assert found.sentence.endswith("fits on GPU 2:9 (MIG 1g.20gb)")
@@ -81,17 +73,13 @@ def test_a_single_rank_is_placed_on_the_device_with_the_most_available_memory(
     ]
 
 
-def test_free_memory_of_the_whole_gpu_is_not_available_to_a_mig_device(
-    make_budget: Callable[..., Budget], make_snapshot: Snap, make_mig_gpu: Gpus
-) -> None:
+def test_free_memory_of_the_whole_gpu_is_not_available_to_a_mig_device() -> None:
     found = check_fit(make_budget(device=45), device_capacities(make_snapshot([make_mig_gpu()]), {}))
     assert found.verdict == "does_not_fit"
     assert "GPU 0:3:0 (MIG 1c.3g.40gb) is 6.0 GiB short" in found.sentence
 
 
-def test_several_ranks_are_placed_on_whole_gpus(
-    make_budget: Callable[..., Budget], make_snapshot: Snap, make_gpu: Gpus, make_mig_gpu: Gpus
-) -> None:
+def test_several_ranks_are_placed_on_whole_gpus() -> None:
     budget = make_budget(TWO, device=10)
     both = check_fit(budget, device_capacities(make_snapshot([make_mig_gpu(0), make_gpu(1), make_gpu(2)]), {}))
     assert (both.verdict, both.placement) == ("fits", (1, 2))
@@ -109,21 +97,13 @@ def test_several_ranks_are_placed_on_whole_gpus(
         ((Fault(field="mig", code="NO_PERMISSION", message="not allowed"),), "GPU 0 is in MIG mode, and not allowed"),
     ],
 )
-def test_nothing_fits_on_a_gpu_in_mig_mode_without_devices(
-    make_budget: Callable[..., Budget],
-    make_snapshot: Snap,
-    make_gpu: Gpus,
-    faults: tuple[Fault, ...],
-    words: str,
-) -> None:
+def test_nothing_fits_on_a_gpu_in_mig_mode_without_devices(faults: tuple[Fault, ...], words: str) -> None:
     found = check_fit(make_budget(), device_capacities(make_snapshot([make_gpu(0, mig=(), faults=faults)]), {}))
     assert found.verdict == "does_not_fit"
     assert words in found.sentence
 
 
-def test_the_verdict_is_unknown_if_the_memory_is_unknown(
-    make_budget: Callable[..., Budget], make_snapshot: Snap, make_mig_gpu: Gpus
-) -> None:
+def test_the_verdict_is_unknown_if_the_memory_is_unknown() -> None:
     gpu = make_mig_gpu()
     unread = tuple(replace(device, free_bytes=None, used_bytes=None, total_bytes=None) for device in gpu.mig or ())
     assert (
@@ -131,9 +111,7 @@ def test_the_verdict_is_unknown_if_the_memory_is_unknown(
     )
 
 
-def test_a_running_job_is_committed_in_its_instance_if_that_is_known(
-    make_budget: Callable[..., Budget], make_mig_gpu: Gpus, make_process: Callable[..., GpuProcess]
-) -> None:
+def test_a_running_job_is_committed_in_its_instance_if_that_is_known() -> None:
     known, unknown = make_process(1, 10, gpu_instance=9), make_process(2, 36)
     gpu = make_mig_gpu(0, [known, unknown])
     rows = tuple(
@@ -144,9 +122,7 @@ def test_a_running_job_is_committed_in_its_instance_if_that_is_known(
     assert committed_bytes([GpuRow(reading=gpu, rows=rows)]) == {0: rest - 26 * GIB, (0, 9): rest}
 
 
-def test_a_pending_job_takes_memory_from_both_compute_instances(
-    make_budget: Callable[..., Budget], make_snapshot: Snap, make_mig_gpu: Gpus
-) -> None:
+def test_a_pending_job_takes_memory_from_both_compute_instances() -> None:
     """The second job finds the shared memory taken and the other instance free."""
     watchlist = Watchlist(estimate=lambda job: make_budget(job, device=16, high=17))
     for name in ("first", "second", "third", "fourth"):

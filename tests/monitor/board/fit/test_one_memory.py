@@ -1,9 +1,9 @@
 """GPUs without memory of their own (GB10, Jetson): what a job needs on the GPU and beside it is one sum."""
 
-from collections.abc import Callable
 from types import SimpleNamespace
 
 import pytest
+from builders import make_budget, make_gpu, make_snapshot
 
 from vramtop.estimator.advice.suggestions import candidate_changes
 from vramtop.estimator.budget import Budget
@@ -16,21 +16,18 @@ from vramtop.monitor.anomalies.leftovers import find_hidden_memory
 from vramtop.monitor.board.capacity import described_devices, device_capacities
 from vramtop.monitor.board.fit import check_fit, with_host_memory
 from vramtop.monitor.snapshot.faults import HOST_MEMORY, Fault
-from vramtop.monitor.snapshot.snapshot import GpuReading, Snapshot
 from vramtop.tui.cli.main import main
 
 HOST = HostNeed(process=GIB, loaded=0, loads_once=False, mapped=0, activations=29 * GIB)
 
 
 @pytest.fixture
-def budget(make_budget: Callable[..., Budget]) -> Budget:
+def budget() -> Budget:
     return replace(make_budget(device=40), host=HOST)
 
 
 @pytest.mark.parametrize(("free", "verdict"), [(90, "fits"), (67, "does_not_fit"), (69, "unknown")])
-def test_gpu_and_host_are_one_sum_on_this_machine(
-    budget: Budget, make_gpu: Callable[..., GpuReading], make_snapshot: Callable[..., Snapshot], free: int, verdict: str
-) -> None:
+def test_gpu_and_host_are_one_sum_on_this_machine(budget: Budget, free: int, verdict: str) -> None:
     shared = Fault(field="reserved_bytes", code=HOST_MEMORY, message="shared")
     gpu = make_gpu(total_bytes=96 * GIB, free_bytes=free * GIB, reserved_bytes=None, faults=(shared,))
     found = check_fit(budget, device_capacities(make_snapshot([gpu]), {}))
@@ -60,9 +57,7 @@ def test_nothing_is_offloaded_to_the_same_memory(capsys: pytest.CaptureFixture[s
     assert "share memory: 88.3 GiB for the GPU and 99.4 GiB for the CPU" in capsys.readouterr().out
 
 
-def test_its_hosts_use_is_not_taken_for_memory_of_a_process_that_has_ended(
-    make_gpu: Callable[..., GpuReading], make_snapshot: Callable[..., Snapshot]
-) -> None:
+def test_its_hosts_use_is_not_taken_for_memory_of_a_process_that_has_ended() -> None:
     for name, count in (("NVIDIA GB10", 0), ("NVIDIA H100 80GB HBM3", 1)):
         gpu = make_gpu(name=name, used_bytes=70 * GIB, free_bytes=9 * GIB)
         assert len(list(find_hidden_memory(SimpleNamespace(snapshot=make_snapshot([gpu]))))) == count

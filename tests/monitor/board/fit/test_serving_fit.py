@@ -1,6 +1,5 @@
-from collections.abc import Callable
-
 import pytest
+from builders import make_gpu, make_mig_gpu, make_snapshot
 
 from vramtop.estimator.budget import RankPeak, RankPeaks
 from vramtop.estimator.common.records import replace
@@ -8,7 +7,6 @@ from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.serving_need import ServingNeed
 from vramtop.monitor.board.capacity import DeviceCapacity, device_capacities
 from vramtop.monitor.board.serving_fit import check_serving_fit
-from vramtop.monitor.snapshot.snapshot import GpuReading, Snapshot
 
 NEED = ServingNeed(
     utilization=0.9,
@@ -79,9 +77,7 @@ def test_each_rank_has_its_own_gpu() -> None:
     assert check_serving_fit(NEED, ranks(1), [unknown]).verdict == "unknown"
 
 
-def test_vllm_on_several_gpus_is_not_placed_on_mig_devices(
-    make_snapshot: Callable[..., Snapshot], make_gpu: Callable[..., GpuReading], make_mig_gpu: Callable[..., GpuReading]
-) -> None:
+def test_vllm_on_several_gpus_is_not_placed_on_mig_devices() -> None:
     devices = device_capacities(make_snapshot([make_mig_gpu(0), make_gpu(1)]), {})
     small = replace(NEED, utilization=0.2)
     assert check_serving_fit(small, ranks(1), devices).cuda_devices == ("GPU-00000001",)

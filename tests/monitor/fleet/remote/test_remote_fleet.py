@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+from builders import make_host, make_rank
 from waiting import until
 
 from vramtop.estimator.common.limits import Limit
@@ -16,7 +17,7 @@ def states(fleet):
     return [host.state for host in fleet.hosts]
 
 
-def test_hosts_are_merged_under_the_names_that_the_user_gave(ssh, make_hosts, make_host, make_rank):
+def test_hosts_are_merged_under_the_names_that_the_user_gave(ssh, make_hosts):
     facts = {"master": "node01:29500", "world_size": 2}
     ssh.sends(
         "ann@a", b"Welcome to node01\n", stream_line(make_host("node01", make_rank(7, facts={**facts, "rank": 0})))
@@ -29,7 +30,7 @@ def test_hosts_are_merged_under_the_names_that_the_user_gave(ssh, make_hosts, ma
     assert fleet.totals.gpus.free_bytes == (69 + 49) * GIB
 
 
-def test_a_host_that_is_gone_says_so_with_its_age_and_comes_back(ssh, make_hosts, make_host, make_rank):
+def test_a_host_that_is_gone_says_so_with_its_age_and_comes_back(ssh, make_hosts):
     line = stream_line(make_host("a", make_rank(7)))
     ssh.sends("a", line)
     ssh.does("b", f"cat {ssh.folder}/a.out; exit 255")
@@ -47,14 +48,14 @@ def test_a_host_that_is_gone_says_so_with_its_age_and_comes_back(ssh, make_hosts
     assert fleet.hosts[1].reason is None
 
 
-def test_the_others_can_be_read_while_a_process_is_waited_for(ssh, make_hosts, make_host):
+def test_the_others_can_be_read_while_a_process_is_waited_for(ssh, make_hosts):
     ssh.does("a", "exec >&-; trap '' TERM; sleep 3; exit 3")  # it closes its output, and goes on
     ssh.sends("b", stream_line(make_host("b")))
     fleet = make_hosts("a", "b").read_until(lambda fleet: states(fleet) == ["connecting", "live"])
     assert fleet.hosts[1].reason is None
 
 
-def test_hosts_that_never_send_a_reading_keep_no_other_waiting(ssh, make_hosts, make_host, monkeypatch):
+def test_hosts_that_never_send_a_reading_keep_no_other_waiting(ssh, make_hosts, monkeypatch):
     monkeypatch.setattr("vramtop.estimator.common.limits.STREAM_START", Limit(what="its first reading", seconds=0.5))
     hanging = [f"hangs{number}" for number in range(MAX_CONNECTING)]
     for host in hanging:
@@ -65,7 +66,7 @@ def test_hosts_that_never_send_a_reading_keep_no_other_waiting(ssh, make_hosts, 
     assert fleet.hosts[0].reason == "its first reading took more than 0.5 s"
 
 
-def test_a_host_without_readings_is_silent_and_keeps_its_age(ssh, make_hosts, make_host):
+def test_a_host_without_readings_is_silent_and_keeps_its_age(ssh, make_hosts):
     ssh.sends("a", stream_line(make_host("a")))
     hosts = make_hosts("a")
     hosts.read_until(lambda fleet: states(fleet) == ["live"])
@@ -77,7 +78,7 @@ def test_a_host_without_readings_is_silent_and_keeps_its_age(ssh, make_hosts, ma
     assert fleet.age_seconds(fleet.hosts[0]) == 8
 
 
-def test_what_cannot_be_understood_is_refused(ssh, make_hosts, make_host):
+def test_what_cannot_be_understood_is_refused(ssh, make_hosts):
     new = {**json.loads(stream_line(make_host("a"))), "schema": 9}
     ssh.sends("a", json.dumps(new).encode() + b"\n")
     ssh.does("b", "yes 'not a reading'")
@@ -87,14 +88,14 @@ def test_what_cannot_be_understood_is_refused(ssh, make_hosts, make_host):
 
 
 @pytest.mark.parametrize("figure", [-1, 10**30, 10**400])
-def test_figures_that_no_machine_has_are_refused(ssh, make_hosts, make_host, make_rank, figure):
+def test_figures_that_no_machine_has_are_refused(ssh, make_hosts, figure):
     line = stream_line(make_host("a", make_rank(7))).replace(b'"used_bytes":10737418240', b'"used_bytes":%d' % figure)
     ssh.sends("a", line)
     fleet = make_hosts("a").read_until(lambda fleet: states(fleet) == ["unreachable"])
     assert fleet.hosts[0].reason.startswith("sent ")
 
 
-def test_texts_of_a_host_cannot_write_to_the_terminal(ssh, make_hosts, make_host, make_rank):
+def test_texts_of_a_host_cannot_write_to_the_terminal(ssh, make_hosts):
     ssh.sends("a", stream_line(make_host("a", make_rank(1, command="x\x1b]0;title\x07\ny", user="\u202eann"))))
     fleet = make_hosts("a").read_until(lambda fleet: states(fleet) == ["live"])
     process = fleet.hosts[0].gpus[0].processes[0]
@@ -103,7 +104,7 @@ def test_texts_of_a_host_cannot_write_to_the_terminal(ssh, make_hosts, make_host
 
 
 @pytest.mark.slow
-def test_closing_ends_the_command_on_every_host(ssh, make_hosts, make_host):
+def test_closing_ends_the_command_on_every_host(ssh, make_hosts):
     ssh.sends("a", stream_line(make_host("a")))
     ssh.does("b", f"echo $$ >{ssh.folder}/b.pid; trap '' HUP; exec sleep 600")
     hosts = make_hosts("a", "b")

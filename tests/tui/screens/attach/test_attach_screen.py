@@ -1,12 +1,13 @@
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
+from builders import make_budget, make_gpu, make_process, make_snapshot
 from screen_host import ScreenHost, opened
 from textual.screen import Screen
 from textual.widgets import Input
@@ -31,20 +32,15 @@ from vramtop.tui.screens.step.screen import StepScreen
 UNTRACED = "The step was not traced: lion cannot be traced."
 
 
-@pytest.fixture
-def estimate_forty(make_budget) -> Callable[..., Budget]:
+def estimate_forty(job: Job, *, environ: Mapping[str, str] | None = None, python: str | None = None) -> Budget:
     """An estimate of 40 GiB for one model, and an error for any other, such as a half-typed name."""
-
-    def estimate(job: Job, *, environ: Mapping[str, str] | None = None, python: str | None = None) -> Budget:
-        if job.model.id != "meta-llama/Llama-3.1-8B":
-            raise InputError(f"model {job.model.id!r} is not known")
-        return make_budget(job, device=40)
-
-    return estimate
+    if job.model.id != "meta-llama/Llama-3.1-8B":
+        raise InputError(f"model {job.model.id!r} is not known")
+    return make_budget(job, device=40)
 
 
 @pytest.fixture
-def watchlist(estimate_forty) -> Watchlist:
+def watchlist() -> Watchlist:
     return Watchlist(estimate=estimate_forty)
 
 
@@ -62,14 +58,14 @@ def training(tmp_path: Path) -> Iterator[psutil.Process]:
 
 
 @pytest.fixture
-def board(training, watchlist, make_snapshot, make_gpu, make_process):
+def board(training, watchlist):
     """The training process holds 41 GiB on GPU 0."""
     process = make_process(pid=training.pid, start_time=training.create_time(), used=41)
     return watchlist.update(make_snapshot([make_gpu(0, [process]), make_gpu(1)]))
 
 
 @pytest.fixture
-def attached(watchlist, estimate_forty):
+def attached(watchlist):
     """Opens the attach screen, and shows it a board."""
 
     def attached(*, shown: Board | None = None, size: tuple[int, int] = (120, 40), **options: Any):
@@ -116,7 +112,7 @@ async def test_a_value_that_was_read_can_be_corrected(attached, training, watchl
         assert len(watchlist.runs()) == 1
 
 
-async def test_answers_are_still_there_the_next_time(training, watchlist, estimate_forty):
+async def test_answers_are_still_there_the_next_time(training, watchlist):
     app = ScreenHost(AttachScreen(watchlist, estimate=estimate_forty, pid=training.pid))
     async with app.run_test(size=(120, 40)) as pilot:
         await until_shown(pilot, lambda: bool(app.shown.query("JobForm Input:focus")))
@@ -130,7 +126,7 @@ async def test_answers_are_still_there_the_next_time(training, watchlist, estima
 
 
 @pytest.mark.slow
-async def test_answers_are_saved_for_the_command_line(training, estimate_forty):
+async def test_answers_are_saved_for_the_command_line(training):
     async with opened(AttachScreen(Watchlist(estimate_forty), estimate=estimate_forty, pid=training.pid)) as (
         screen,
         pilot,
@@ -185,7 +181,7 @@ async def test_answers_that_cannot_be_saved_are_reported_in_one_sentence(attache
 
 
 @pytest.fixture
-def two_runs(training, watchlist, make_snapshot, make_gpu, make_process):
+def two_runs(training, watchlist):
     """Makes boards with two runs: two unreadable ranks on GPUs 0 and 1, and a readable process on GPU 2."""
     other = Job(name="other", model=ModelSpec(id="meta-llama/Llama-3.1-8B"))
     mine = Job(name="mine", model=ModelSpec(id="meta-llama/Llama-3.1-8B"))
@@ -228,7 +224,7 @@ async def test_a_run_that_has_ended_stays_with_its_summary(attached, training, w
 
 
 @pytest.mark.slow
-async def test_settings_read_from_a_run_stay_after_its_end(training, watchlist, estimate_forty, board):
+async def test_settings_read_from_a_run_stay_after_its_end(training, watchlist, board):
     known: dict = {}
     screen = AttachScreen(watchlist, estimate=estimate_forty, attached=known, board=board, pid=training.pid)
     app = ScreenHost(screen)
@@ -286,9 +282,7 @@ async def test_on_a_small_terminal_the_reason_stands_above_the_graph_which_page_
         await until_shown(pilot, lambda: graph.region.bottom > pane.region.bottom)
 
 
-async def test_causes_are_searched_by_the_quick_estimate_that_is_not_corrected(
-    training, watchlist, estimate_forty, two_runs
-):
+async def test_causes_are_searched_by_the_quick_estimate_that_is_not_corrected(training, watchlist, two_runs):
     """Reading the history and weighing it takes some 16 ms for each of the hundreds of jobs that a search tries."""
     corrected, searched = [], []
 
@@ -388,9 +382,7 @@ async def test_a_run_without_gpu_memory_shows_its_budget_alone(attached, trainin
 
 
 @pytest.mark.slow
-async def test_an_unreadable_gpu_and_an_ended_run_are_not_shown_as_zero_memory(
-    attached, training, watchlist, board, make_snapshot, make_gpu
-):
+async def test_an_unreadable_gpu_and_an_ended_run_are_not_shown_as_zero_memory(attached, training, watchlist, board):
     unread = replace(make_gpu(0, used_bytes=None, free_bytes=None), processes=None)
     async with attached(pid=training.pid, shown=board) as (screen, pilot):
         await until_shown(pilot, lambda: "sequence length is missing" in text_of(screen, "#problem"))
@@ -406,7 +398,7 @@ async def test_an_unreadable_gpu_and_an_ended_run_are_not_shown_as_zero_memory(
 
 
 @pytest.mark.slow
-async def test_the_training_step_is_drawn_and_redrawn_when_its_trace_arrives(attached, training, estimate_forty, board):
+async def test_the_training_step_is_drawn_and_redrawn_when_its_trace_arrives(attached, training, board):
     go = threading.Event()
 
     def refine(job: Job, **asked: object) -> Budget:

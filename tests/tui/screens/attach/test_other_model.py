@@ -3,11 +3,12 @@
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
+from builders import make_budget
 from screen_host import opened
 from textual.pilot import Pilot
 from textual.widgets import Input
@@ -49,14 +50,10 @@ def training(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
         child.kill()
 
 
-@pytest.fixture
-def estimate(make_budget) -> Callable[..., Budget]:
-    def estimate(job: Job, **_: object) -> Budget:
-        if job.model.id not in (OLD, "gpt2"):
-            raise InputError(f"model {job.model.id!r} is not known")
-        return make_budget(job, device=40)
-
-    return estimate
+def estimate(job: Job, **_: object) -> Budget:
+    if job.model.id not in (OLD, "gpt2"):
+        raise InputError(f"model {job.model.id!r} is not known")
+    return make_budget(job, device=40)
 
 
 def row(screen: AttachScreen, key: str) -> FieldRow:
@@ -77,7 +74,7 @@ async def retype(pilot: Pilot[None], screen: AttachScreen, key: str, text: str) 
 
 
 @pytest.mark.slow
-async def test_what_follows_from_another_model_is_shown_at_once_and_edits_stay(training, estimate):
+async def test_what_follows_from_another_model_is_shown_at_once_and_edits_stay(training):
     watchlist = Watchlist(estimate=estimate)
     async with opened(AttachScreen(watchlist, estimate=estimate, pid=training.pid)) as (screen, pilot):
         await until_shown(pilot, lambda: bool(screen.query("FieldRow Input")))
@@ -106,7 +103,7 @@ async def test_what_follows_from_another_model_is_shown_at_once_and_edits_stay(t
 
 
 @pytest.mark.slow
-async def test_until_the_run_is_read_again_nothing_of_the_old_model_is_shown_beside_the_new_one(training, estimate):
+async def test_until_the_run_is_read_again_nothing_of_the_old_model_is_shown_beside_the_new_one(training):
     watchlist, free, started = Watchlist(estimate=estimate), threading.Event(), threading.Event()
 
     def attach(pid, *, given=None, **options):
@@ -138,7 +135,7 @@ async def test_until_the_run_is_read_again_nothing_of_the_old_model_is_shown_bes
 
 
 @pytest.mark.slow
-async def test_an_ended_process_cannot_be_read_again_and_that_is_said(training, estimate):
+async def test_an_ended_process_cannot_be_read_again_and_that_is_said(training):
     watchlist = Watchlist(estimate=estimate)
     async with opened(AttachScreen(watchlist, estimate=estimate, pid=training.pid)) as (screen, pilot):
         await until_shown(pilot, lambda: bool(screen.query("FieldRow Input")))
@@ -156,7 +153,7 @@ async def test_an_ended_process_cannot_be_read_again_and_that_is_said(training, 
 
 
 @pytest.mark.slow
-async def test_half_a_name_is_reported_and_its_reading_leaves_nothing_behind(training, estimate):
+async def test_half_a_name_is_reported_and_its_reading_leaves_nothing_behind(training):
     watchlist = Watchlist(estimate=estimate)
     async with opened(AttachScreen(watchlist, estimate=estimate, pid=training.pid)) as (screen, pilot):
         await until_shown(pilot, lambda: bool(screen.query("FieldRow Input")))

@@ -1,4 +1,5 @@
 import pytest
+from builders import make_budget, make_gpu, make_process, make_snapshot
 from textual.app import App, ComposeResult
 
 from vramtop.estimator.job.job import Job, ModelSpec
@@ -13,7 +14,7 @@ RANKS = {KEYS[0]: RankPlacement(0, "0"), KEYS[1]: RankPlacement(1, "1")}
 
 
 @pytest.fixture
-def rows_of(make_budget, make_snapshot, make_gpu, make_process):
+def rows_of():
     """Makes the rows of ranks that hold these GiB, each on a GPU of its own."""
     watchlist = Watchlist(estimate=lambda job: make_budget(job, device=40), is_running=lambda _: False)
     watchlist.add_run(WatchedJob(job=JOB, pids=KEYS))

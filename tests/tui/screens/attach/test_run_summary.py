@@ -1,3 +1,5 @@
+from builders import make_budget, make_gpu, make_process, make_snapshot
+
 from vramtop.estimator.causes.divergence import Divergence
 from vramtop.estimator.causes.explain import Explanation
 from vramtop.estimator.common.sizes import GIB
@@ -12,7 +14,7 @@ def test_a_process_that_is_not_followed_yet_explains_the_screen():
     assert "compare a running job with its budget" in run_title(None).plain
 
 
-def test_a_run_without_a_name_shows_its_program_and_model(make_budget, make_snapshot, make_gpu, make_process):
+def test_a_run_without_a_name_shows_its_program_and_model():
     watchlist = Watchlist(estimate=lambda job: make_budget(job, device=40))
     watchlist.add_run(WatchedJob(job=Job(model=ModelSpec(id="meta-llama/Llama-3.1-8B")), pids=((4711, 1_000.0),)))
     runs = watchlist.update(make_snapshot([make_gpu(0, [make_process(used=40)])])).runs

@@ -3,12 +3,12 @@
 import io
 import json
 import pickle
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from builders import ScriptedSource, make_gpu, make_process, make_snapshot
 from memory_snapshots import LOAD, Recorder, training_crash
 from screen_host import screen_lines, screen_text
 from textual.widgets import Input
@@ -36,34 +36,24 @@ MESSAGE = (
 )
 
 
-@pytest.fixture
-def crashed(
-    make_process: Callable[..., Any],
-    make_gpu: Callable[..., Any],
-    make_snapshot: Callable[..., Any],
-    scripted_source: Any,
-) -> Callable[[], VramtopApp]:
+def crashed() -> VramtopApp:
     """Return the app with a followed run on a 24 GiB GPU whose last words are OutOfMemoryError."""
-
-    def make() -> VramtopApp:
-        counters = ProcessCounters(
-            time=2_000.0, allocated_bytes=19 * GIB, reserved_bytes=22 * GIB, out_of_memory=1, steps=7
-        )
-        process = make_process(used=22.5, counters=counters)
-        gpu = {"total_bytes": 24 * GIB, "free_bytes": GIB // 4, "reserved_bytes": 0}
-        last = ProcessCounters(
-            time=2_000.5, error="OutOfMemoryError", ended=2_000.5, steps=7,
-            allocated_bytes=GIB, allocated_peak_bytes=19 * GIB, reserved_bytes=22 * GIB, reserved_peak_bytes=22 * GIB,
-        )  # fmt: skip
-        words = (FinalCounters(gpu=0, pid=process.pid, start_time=process.start_time, counters=last),)
-        before = make_snapshot([make_gpu(processes=(process,), **gpu)])
-        after = make_snapshot([make_gpu(**gpu)], time=2_001.0, last_words=words)
-        watchlist = Watchlist(lambda job: estimate(job, method="formula"))
-        watchlist.set_budget(estimate(JOB, method="formula"))
-        watchlist.add_run(WatchedJob(job=JOB, pids=(process.key,)))
-        return VramtopApp(scripted_source([before, before, after]), watchlist)
-
-    return make
+    counters = ProcessCounters(
+        time=2_000.0, allocated_bytes=19 * GIB, reserved_bytes=22 * GIB, out_of_memory=1, steps=7
+    )
+    process = make_process(used=22.5, counters=counters)
+    gpu = {"total_bytes": 24 * GIB, "free_bytes": GIB // 4, "reserved_bytes": 0}
+    last = ProcessCounters(
+        time=2_000.5, error="OutOfMemoryError", ended=2_000.5, steps=7,
+        allocated_bytes=GIB, allocated_peak_bytes=19 * GIB, reserved_bytes=22 * GIB, reserved_peak_bytes=22 * GIB,
+    )  # fmt: skip
+    words = (FinalCounters(gpu=0, pid=process.pid, start_time=process.start_time, counters=last),)
+    before = make_snapshot([make_gpu(processes=(process,), **gpu)])
+    after = make_snapshot([make_gpu(**gpu)], time=2_001.0, last_words=words)
+    watchlist = Watchlist(lambda job: estimate(job, method="formula"))
+    watchlist.set_budget(estimate(JOB, method="formula"))
+    watchlist.add_run(WatchedJob(job=JOB, pids=(process.key,)))
+    return VramtopApp(ScriptedSource([before, before, after]), watchlist)
 
 
 def has_ended(app: VramtopApp) -> bool:
@@ -84,9 +74,7 @@ async def open_by_enter(app: VramtopApp, pilot: Any) -> None:
 @pytest.mark.parametrize(
     "size", [pytest.param((80, 24), marks=pytest.mark.slow), (120, 40), pytest.param((200, 60), marks=pytest.mark.slow)]
 )
-async def test_enter_on_a_run_that_ended_out_of_memory_explains_it(
-    crashed: Callable[[], VramtopApp], size: Any
-) -> None:
+async def test_enter_on_a_run_that_ended_out_of_memory_explains_it(size: Any) -> None:
     app = crashed()
     async with app.run_test(size=size) as pilot:
         await open_by_enter(app, pilot)
@@ -111,9 +99,7 @@ async def open_file(pilot: Any, app: VramtopApp, path: Path) -> None:
 
 
 @pytest.mark.slow
-async def test_an_opened_snapshot_is_explained_and_the_predicted_step_opens(
-    crashed: Callable[[], VramtopApp], tmp_path: Path
-) -> None:
+async def test_an_opened_snapshot_is_explained_and_the_predicted_step_opens(tmp_path: Path) -> None:
     path = tmp_path / "oom.pickle"
     path.write_bytes(pickle.dumps(training_crash()))
     app = crashed()
@@ -126,9 +112,7 @@ async def test_an_opened_snapshot_is_explained_and_the_predicted_step_opens(
 
 
 @pytest.mark.slow
-async def test_a_log_is_explained_beside_the_same_budget(
-    crashed: Callable[[], VramtopApp], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_log_is_explained_beside_the_same_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)  # a short name, which is not broken into lines
     path = tmp_path / "train.log"
     path.write_text(f"step 1\n{MESSAGE}\n")
@@ -144,12 +128,10 @@ async def test_a_log_is_explained_beside_the_same_budget(
 
 
 @pytest.mark.slow
-async def test_the_key_asks_for_a_file_where_no_run_has_failed(
-    make_gpu: Callable[..., Any], make_snapshot: Callable[..., Any], scripted_source: Any, tmp_path: Path
-) -> None:
+async def test_the_key_asks_for_a_file_where_no_run_has_failed(tmp_path: Path) -> None:
     path = tmp_path / "now.json"
     path.write_text(json.dumps(training_crash()))
-    app = VramtopApp(scripted_source([make_snapshot([make_gpu()])]), Watchlist(estimate))
+    app = VramtopApp(ScriptedSource([make_snapshot([make_gpu()])]), Watchlist(estimate))
     async with app.run_test(size=(100, 40)) as pilot:
         await until_shown(pilot, lambda: app.board is not None)
         await pilot.press("e")
@@ -171,9 +153,7 @@ async def test_the_key_asks_for_a_file_where_no_run_has_failed(
 
 
 @pytest.mark.slow
-async def test_the_snapshot_that_the_run_has_left_is_opened_by_itself(
-    crashed: Callable[[], VramtopApp], tmp_path: Path
-) -> None:
+async def test_the_snapshot_that_the_run_has_left_is_opened_by_itself(tmp_path: Path) -> None:
     (tmp_path / "vramtop-oom-rank0-14711.pickle").write_bytes(b"of another process")
     (tmp_path / "vramtop-oom-rank0-4711.pickle").write_bytes(pickle.dumps(training_crash()))
     app = crashed()
@@ -186,7 +166,7 @@ async def test_the_snapshot_that_the_run_has_left_is_opened_by_itself(
 
 
 @pytest.mark.slow
-async def test_a_snapshot_that_cannot_be_read_is_said(crashed: Callable[[], VramtopApp], tmp_path: Path) -> None:
+async def test_a_snapshot_that_cannot_be_read_is_said(tmp_path: Path) -> None:
     (tmp_path / "vramtop-oom-rank0-4711.pickle").write_bytes(b"cut off")
     app = crashed()
     ranks = (SimpleNamespace(pid=4711),)
@@ -201,7 +181,7 @@ async def test_a_snapshot_that_cannot_be_read_is_said(crashed: Callable[[], Vram
 
 
 @pytest.mark.slow
-async def test_enter_on_a_rank_of_the_attach_screen_explains_its_end(crashed: Callable[[], VramtopApp]) -> None:
+async def test_enter_on_a_rank_of_the_attach_screen_explains_its_end() -> None:
     app = crashed()
     async with app.run_test(size=(120, 40)) as pilot:
         await until_shown(pilot, lambda: has_ended(app))
@@ -213,9 +193,7 @@ async def test_enter_on_a_rank_of_the_attach_screen_explains_its_end(crashed: Ca
 
 
 @pytest.mark.slow
-async def test_a_snapshot_of_a_run_that_has_not_failed_is_not_called_out_of_memory(
-    crashed: Callable[[], VramtopApp], tmp_path: Path
-) -> None:
+async def test_a_snapshot_of_a_run_that_has_not_failed_is_not_called_out_of_memory(tmp_path: Path) -> None:
     path = tmp_path / "asked.pickle"
     recorder = Recorder()
     recorder.alloc(64, LOAD)

@@ -1,10 +1,11 @@
 import gc
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from builders import ScriptedSource, make_budget, make_gpu, make_process, make_snapshot
 from rich.cells import cell_len
 from screen_host import on_first_board, screen_lines, screen_text
 from textual.content import Content, Span
@@ -36,38 +37,34 @@ def job(name: str) -> Job:
     return Job(name=name, model=ModelSpec(id="meta-llama/Llama-3.1-8B"))
 
 
-@pytest.fixture
-def open_app(make_budget, scripted_source) -> Callable[..., VramtopApp]:
-    """Makes an app that shows these snapshots; ``jobs`` maps the name of a job to the pids of its run."""
+def open_app(
+    snapshots: Sequence[Snapshot],
+    *,
+    jobs: dict[str, Sequence[int]] | None = None,
+    pending: Sequence[str] = (),
+    early: bool = False,
+    **options: Any,
+) -> VramtopApp:
+    """Make an app that shows these snapshots; ``jobs`` maps the name of a job to the pids of its run."""
 
-    def make(
-        snapshots: Sequence[Snapshot],
-        *,
-        jobs: dict[str, Sequence[int]] | None = None,
-        pending: Sequence[str] = (),
-        early: bool = False,
-        **options: Any,
-    ) -> VramtopApp:
-        def estimate(asked: Job) -> Budget:
-            return make_budget(asked, device=NEEDS[asked.label])
+    def estimate(asked: Job) -> Budget:
+        return make_budget(asked, device=NEEDS[asked.label])
 
-        watchlist = Watchlist(estimate=estimate)
-        for name, pids in (jobs or {}).items():
-            watchlist.add_run(WatchedJob(job=job(name), pids=tuple((pid, 1_000.0) for pid in pids)))
-        for name in pending:
-            watchlist.add_pending(job(name))
-        source = scripted_source(snapshots)
-        app = VramtopApp(
-            EarlySampler(source, 0.05, watchlist.update) if early else source,
-            watchlist,
-            AppOptions(**({"interval": 0.25} | options)),
-        )
-        while early and source.reads < 2:  # by then the first snapshot has been passed on
-            time.sleep(0.01)
-        app.source_for_test = source
-        return app
-
-    return make
+    watchlist = Watchlist(estimate=estimate)
+    for name, pids in (jobs or {}).items():
+        watchlist.add_run(WatchedJob(job=job(name), pids=tuple((pid, 1_000.0) for pid in pids)))
+    for name in pending:
+        watchlist.add_pending(job(name))
+    source = ScriptedSource(snapshots)
+    app = VramtopApp(
+        EarlySampler(source, 0.05, watchlist.update) if early else source,
+        watchlist,
+        AppOptions(**({"interval": 0.25} | options)),
+    )
+    while early and source.reads < 2:  # by then the first snapshot has been passed on
+        time.sleep(0.01)
+    app.source_for_test = source
+    return app
 
 
 async def settle(pilot: Any) -> None:
@@ -85,7 +82,7 @@ async def opened(pilot: Any, name: str) -> None:
     await pilot.pause()
 
 
-async def test_panel_shows_figures_of_the_gpu_and_its_process(open_app, make_snapshot, make_gpu, make_process):
+async def test_panel_shows_figures_of_the_gpu_and_its_process():
     app = open_app([make_snapshot([make_gpu(0, [make_process(4711, 60.5)])])])
     async with on_first_board(app):
         text = screen_text(app)
@@ -95,7 +92,7 @@ async def test_panel_shows_figures_of_the_gpu_and_its_process(open_app, make_sna
         assert "unattributed: driver" in text
 
 
-async def test_the_first_frame_shows_the_early_reading(open_app, make_snapshot, make_gpu, make_process, monkeypatch):
+async def test_the_first_frame_shows_the_early_reading(monkeypatch):
     """The first frame with the header also has the GPU's figures and its process."""
     written: list[str] = []
     monkeypatch.setattr(HeadlessDriver, "is_headless", property(lambda _: False))
@@ -107,7 +104,7 @@ async def test_the_first_frame_shows_the_early_reading(open_app, make_snapshot, 
         assert "4711" in first
 
 
-async def test_keys_that_need_a_board_appear_with_the_first_board(open_app, make_snapshot, make_gpu, make_process):
+async def test_keys_that_need_a_board_appear_with_the_first_board():
     app = open_app([make_snapshot([make_gpu(0, [make_process(4711, 60.5)])])])
     app.source_for_test.read_allowed.clear()
     async with app.run_test(size=(120, 40)) as pilot:
@@ -117,10 +114,10 @@ async def test_keys_that_need_a_board_appear_with_the_first_board(open_app, make
         await until_shown(pilot, lambda: " k Kill " in screen_lines(app)[-1])
 
 
-async def test_a_failure_from_before_the_app_started_is_shown(make_budget, scripted_source):
+async def test_a_failure_from_before_the_app_started_is_shown():
     closed = threading.Event()
 
-    class NoDriver(scripted_source):
+    class NoDriver(ScriptedSource):
         def open(self):
             raise VramtopError("no NVIDIA driver here")
 
@@ -136,9 +133,7 @@ async def test_a_failure_from_before_the_app_started_is_shown(make_budget, scrip
         assert "no NVIDIA driver here" in screen_text(app)
 
 
-async def test_job_over_its_budget_is_shown_by_word_and_sign_in_panel_table_and_summary(
-    open_app, make_snapshot, make_gpu, make_process
-):
+async def test_job_over_its_budget_is_shown_by_word_and_sign_in_panel_table_and_summary():
     snapshot = make_snapshot([make_gpu(0, [make_process(1, 61.5)]), make_gpu(1, [make_process(2, 74.5)])])
     app = open_app([snapshot], jobs={"llama-8b-sft": [1], "qwen-7b-dpo": [2]})
     async with on_first_board(app):
@@ -153,7 +148,7 @@ def grounds(line: Content) -> list[Span]:
     return [span for span in line.spans if " on #" in str(span.style)]
 
 
-async def test_observed_and_budget_bars_share_the_scale_of_the_gpu(open_app, make_snapshot, make_gpu, make_process):
+async def test_observed_and_budget_bars_share_the_scale_of_the_gpu():
     gpu = make_gpu(0, [make_process(1, 40)], used_bytes=40 * GIB, reserved_bytes=0, free_bytes=40 * GIB)
     app = open_app([make_snapshot([gpu])], jobs={"qwen-7b-dpo": [1]})
     async with on_first_board(app):
@@ -167,7 +162,7 @@ async def test_observed_and_budget_bars_share_the_scale_of_the_gpu(open_app, mak
         assert panel.lines[2].plain.index("┤") + 1 - held.start == round((52 + 52 / 16) * width / 80)
 
 
-async def test_unknown_figures_are_shown_as_na_with_the_reason_and_never_as_zero(open_app, make_snapshot, make_gpu):
+async def test_unknown_figures_are_shown_as_na_with_the_reason_and_never_as_zero():
     fault = Fault(field="used_bytes", code="NOT_SUPPORTED", message="this driver does not tell used memory")
     unknown = dict.fromkeys(
         ("used_bytes", "free_bytes", "reserved_bytes", "utilisation_percent", "power_w", "temperature_c", "processes")
@@ -182,9 +177,7 @@ async def test_unknown_figures_are_shown_as_na_with_the_reason_and_never_as_zero
 
 
 @pytest.mark.parametrize(("size", "table_rows"), [((120, 40), 8), ((80, 24), 2)])
-async def test_sixteen_gpus_are_all_visible_with_the_processes_below(
-    open_app, make_snapshot, make_gpu, make_process, size, table_rows
-):
+async def test_sixteen_gpus_are_all_visible_with_the_processes_below(size, table_rows):
     gpus = [make_gpu(at, [make_process(100 + at, 20), make_process(200 + at, 30)]) for at in range(16)]
     app = open_app([make_snapshot(gpus)], jobs={"qwen-7b-dpo": [203]}, pending=["big", "small"])
     async with on_first_board(app, size):
@@ -196,7 +189,7 @@ async def test_sixteen_gpus_are_all_visible_with_the_processes_below(
         assert all(cell_len(line) == size[0] for line in lines)
 
 
-async def test_arrow_chooses_a_gpu_and_opens_its_panel(open_app, make_snapshot, make_gpu, make_process):
+async def test_arrow_chooses_a_gpu_and_opens_its_panel():
     app = open_app([make_snapshot([make_gpu(at, [make_process(100 + at, 20)]) for at in range(16)])])
     async with on_first_board(app) as pilot:
         app.screen.query_one(GpuRows).focus()
@@ -205,7 +198,7 @@ async def test_arrow_chooses_a_gpu_and_opens_its_panel(open_app, make_snapshot, 
         assert app.screen.query_one("#open", GpuPanel).shown.plain.startswith("┌─ 2 H100")
 
 
-async def test_small_terminal_still_scrolls_to_every_gpu(open_app, make_snapshot, make_gpu):
+async def test_small_terminal_still_scrolls_to_every_gpu():
     app = open_app([make_snapshot([make_gpu(at) for at in range(40)])])
     async with on_first_board(app, (80, 24)) as pilot:
         app.screen.query_one(GpuRows).focus()
@@ -214,7 +207,7 @@ async def test_small_terminal_still_scrolls_to_every_gpu(open_app, make_snapshot
         assert any(line.startswith("▶39") for line in screen_lines(app))
 
 
-async def test_pending_job_that_does_not_fit_is_marked_by_a_word(open_app, make_snapshot, make_gpu, make_process):
+async def test_pending_job_that_does_not_fit_is_marked_by_a_word():
     app = open_app([make_snapshot([make_gpu(0, [make_process(1, 40)])])], pending=["small", "big"])
     async with on_first_board(app):
         lines = screen_lines(app)
@@ -222,7 +215,7 @@ async def test_pending_job_that_does_not_fit_is_marked_by_a_word(open_app, make_
         assert any("pending big  ✗ DOES NOT FIT  needs 70.0 GiB" in line for line in lines)
 
 
-async def test_figures_are_marked_as_old_when_updates_stop(open_app, make_snapshot, make_gpu):
+async def test_figures_are_marked_as_old_when_updates_stop():
     now = [100.0]
     app = open_app([make_snapshot([make_gpu(0)])], interval=1.0, clock=lambda: now[0])
     async with on_first_board(app, (120, 30)) as pilot:
@@ -235,7 +228,7 @@ async def test_figures_are_marked_as_old_when_updates_stop(open_app, make_snapsh
         app.source_for_test.read_allowed.set()
 
 
-async def test_gpu_with_an_old_reading_is_marked(open_app, make_snapshot, make_gpu):
+async def test_gpu_with_an_old_reading_is_marked():
     app = open_app([make_snapshot([make_gpu(0), make_gpu(1, read_at=1_940.0)])], interval=1.0)
     async with on_first_board(app):
         titles = [line for line in screen_lines(app) if line.startswith("── ")]
@@ -244,9 +237,7 @@ async def test_gpu_with_an_old_reading_is_marked(open_app, make_snapshot, make_g
 
 
 @pytest.mark.slow
-async def test_a_gpu_with_a_hanging_driver_is_marked_and_the_others_are_updated(
-    open_app, make_snapshot, make_gpu, make_process
-):
+async def test_a_gpu_with_a_hanging_driver_is_marked_and_the_others_are_updated():
     words = "the driver hangs on this GPU: nvmlDeviceGetMemoryInfo has not returned for 12 s; its figures are old"
     hangs = Fault(field=None, code=NO_ANSWER, message=words)
     old = make_gpu(1, [make_process(8, 50)], faults=(hangs,), read_at=1_988.0)
@@ -260,7 +251,7 @@ async def test_a_gpu_with_a_hanging_driver_is_marked_and_the_others_are_updated(
         await until_shown(pilot, lambda: isinstance(app.screen, HelpScreen))
 
 
-async def test_a_new_fault_pushes_nothing_off_the_screen(open_app, make_snapshot, make_gpu):
+async def test_a_new_fault_pushes_nothing_off_the_screen():
     app = open_app([make_snapshot([make_gpu(0), make_gpu(1)])], interval=60.0)  # nothing else redraws the whole screen
     async with on_first_board(app, (80, 24)) as pilot:
         app.on_source_failed(SourceFailed("the NVIDIA driver is gone, " * 8))
@@ -269,7 +260,7 @@ async def test_a_new_fault_pushes_nothing_off_the_screen(open_app, make_snapshot
         assert "Quit" in screen_lines(app)[-1]
 
 
-async def test_app_quits_while_its_source_hangs(open_app, make_snapshot, make_gpu):
+async def test_app_quits_while_its_source_hangs():
     app = open_app([make_snapshot([make_gpu(0)])])
     source = app.source_for_test
     async with on_first_board(app, (80, 24)) as pilot:
@@ -282,7 +273,7 @@ async def test_app_quits_while_its_source_hangs(open_app, make_snapshot, make_gp
     source.read_allowed.set()
 
 
-async def test_failed_source_is_one_line_and_the_app_goes_on(open_app, make_snapshot, make_gpu):
+async def test_failed_source_is_one_line_and_the_app_goes_on():
     app = open_app([make_snapshot([make_gpu(0)])])
     async with on_first_board(app, (120, 30)) as pilot:
         app.source_for_test.read_allowed.clear()
@@ -298,7 +289,7 @@ async def test_failed_source_is_one_line_and_the_app_goes_on(open_app, make_snap
         app.source_for_test.read_allowed.set()
 
 
-async def test_source_that_cannot_be_opened_is_reported(open_app, make_snapshot):
+async def test_source_that_cannot_be_opened_is_reported():
     app = open_app([make_snapshot([])])
 
     def refuse() -> None:
@@ -309,13 +300,13 @@ async def test_source_that_cannot_be_opened_is_reported(open_app, make_snapshot)
         await until_shown(pilot, lambda: "no NVIDIA driver was found" in screen_text(app))
 
 
-async def test_banner_distinguishes_a_replay_from_live_figures(open_app, make_snapshot, make_gpu):
+async def test_banner_distinguishes_a_replay_from_live_figures():
     app = open_app([make_snapshot([make_gpu(0)])], banner="demo recording: no NVIDIA driver found here")
     async with on_first_board(app, (80, 24)):
         assert "REPLAY  demo recording: no NVIDIA driver found here" in screen_text(app)
 
 
-async def test_without_a_driver_the_dashboard_offers_planning(open_app, make_snapshot):
+async def test_without_a_driver_the_dashboard_offers_planning():
     why = "no NVIDIA driver here: libnvidia-ml.so.1 was not found; install the driver, or start the container with it"
     app = open_app([make_snapshot([], faults=(Fault(field=None, code=NO_DRIVER, message=why),))])
     async with on_first_board(app, (80, 24)) as pilot:
@@ -327,7 +318,7 @@ async def test_without_a_driver_the_dashboard_offers_planning(open_app, make_sna
         await opened(pilot, "FitCheckScreen")
 
 
-async def test_hostile_command_is_shown_as_plain_text(open_app, make_snapshot, make_gpu, make_process):
+async def test_hostile_command_is_shown_as_plain_text():
     evil = make_process(1, 40, command="\x1b[31mrun [red]x[/red] [@click=app.quit]y\x07", user="[bold]eve")
     app = open_app([make_snapshot([make_gpu(0, [evil], name="[blink]card\x1b]0;t")])])
     async with on_first_board(app, (160, 40)):
@@ -339,9 +330,7 @@ async def test_hostile_command_is_shown_as_plain_text(open_app, make_snapshot, m
 
 
 @pytest.mark.slow
-async def test_control_characters_in_names_never_reach_the_terminal_from_any_screen(
-    open_app, make_snapshot, make_gpu, make_process, make_budget, monkeypatch
-):
+async def test_control_characters_in_names_never_reach_the_terminal_from_any_screen(monkeypatch):
     evil = "[red]\x1b[31mx[/]\x07\u202e\u200b\u3164"
     monkeypatch.setitem(NEEDS, evil, 40.0)
     process = make_process(1, 30, command=evil, user=evil, note=evil)
@@ -358,7 +347,7 @@ async def test_control_characters_in_names_never_reach_the_terminal_from_any_scr
             assert all(line.isprintable() and "\u3164" not in line for line in screen_lines(app)), keys
 
 
-async def test_ascii_mode_draws_only_ascii(open_app, make_snapshot, make_gpu, make_process):
+async def test_ascii_mode_draws_only_ascii():
     gpus = [make_gpu(0, [make_process(1, 61), make_process(3, 4)]), make_gpu(1, [make_process(2, 74.5)])]
     jobs = {"llama-8b-sft": [1], "qwen-7b-dpo": [2]}
     app = open_app([make_snapshot(gpus)], jobs=jobs, pending=["big", "small"], ascii_only=True)
@@ -372,7 +361,7 @@ async def test_ascii_mode_draws_only_ascii(open_app, make_snapshot, make_gpu, ma
         assert screen_text(app).isascii()
 
 
-async def test_ascii_can_be_switched_while_running(open_app, make_snapshot, make_gpu):
+async def test_ascii_can_be_switched_while_running():
     app = open_app([make_snapshot([make_gpu(0)])])
     async with on_first_board(app, (100, 30)) as pilot:
         assert not screen_text(app).isascii()
@@ -381,7 +370,7 @@ async def test_ascii_can_be_switched_while_running(open_app, make_snapshot, make
         assert screen_text(app).isascii()
 
 
-async def test_z_pauses_and_the_header_shows_it(open_app, make_snapshot, make_gpu):
+async def test_z_pauses_and_the_header_shows_it():
     app = open_app([make_snapshot([make_gpu(0)])])
     async with on_first_board(app, (100, 30)) as pilot:
         await pilot.press("Z")
@@ -389,9 +378,7 @@ async def test_z_pauses_and_the_header_shows_it(open_app, make_snapshot, make_gp
         assert " paused " in screen_lines(app)[0]
 
 
-async def test_recording_can_be_started_and_contains_the_jobs(
-    open_app, make_snapshot, make_gpu, make_process, tmp_path, monkeypatch
-):
+async def test_recording_can_be_started_and_contains_the_jobs(tmp_path, monkeypatch):
     from vramtop.monitor.sources.recording import read_recording
 
     monkeypatch.chdir(tmp_path)
@@ -408,7 +395,7 @@ async def test_recording_can_be_started_and_contains_the_jobs(
     assert [waiting.name for waiting in first.pending] == ["small"]
 
 
-async def test_enter_opens_the_process_and_escape_returns(open_app, make_snapshot, make_gpu, make_process):
+async def test_enter_opens_the_process_and_escape_returns():
     app = open_app([make_snapshot([make_gpu(0, [make_process(4711, 60.5)])])])
     async with on_first_board(app) as pilot:
         app.screen.query_one(ProcessTable).focus()
@@ -419,9 +406,7 @@ async def test_enter_opens_the_process_and_escape_returns(open_app, make_snapsho
 
 
 @pytest.mark.parametrize(("key", "screen"), [("f", "FitCheckScreen"), ("a", "AttachScreen")])
-async def test_key_opens_the_screen_and_figures_keep_updating_behind_it(
-    open_app, make_snapshot, make_gpu, make_process, key, screen
-):
+async def test_key_opens_the_screen_and_figures_keep_updating_behind_it(key, screen):
     app = open_app([make_snapshot([make_gpu(0, [make_process(999_999_001, 40)])])])
     async with on_first_board(app) as pilot:
         await pilot.press(key)
@@ -433,7 +418,7 @@ async def test_key_opens_the_screen_and_figures_keep_updating_behind_it(
         assert "0 H100" in screen_text(app)
 
 
-async def test_repeated_key_opens_only_one_screen(open_app, make_snapshot, make_gpu):
+async def test_repeated_key_opens_only_one_screen():
     app = open_app([make_snapshot([make_gpu(0)])])
     async with on_first_board(app) as pilot:
         app.action_open_screen("fit_check")
@@ -442,7 +427,7 @@ async def test_repeated_key_opens_only_one_screen(open_app, make_snapshot, make_
         assert [type(screen).__name__ for screen in app.screen_stack] == ["DashboardScreen", "FitCheckScreen"]
 
 
-async def test_footer_is_complete_at_80_columns(open_app, make_snapshot, make_gpu, make_process):
+async def test_footer_is_complete_at_80_columns():
     app = open_app([make_snapshot([make_gpu(0, [make_process(1, 30)])])])
     async with on_first_board(app, (80, 24)):
         assert screen_lines(app)[-1].startswith(
@@ -450,7 +435,7 @@ async def test_footer_is_complete_at_80_columns(open_app, make_snapshot, make_gp
         )
 
 
-async def test_typing_filters_and_escape_shows_all(open_app, make_snapshot, make_gpu, make_process):
+async def test_typing_filters_and_escape_shows_all():
     processes = [make_process(1, 10, user="ana"), make_process(2, 20, user="bob")]
     app = open_app([make_snapshot([make_gpu(0, processes)])])
     async with on_first_board(app) as pilot:
@@ -464,7 +449,7 @@ async def test_typing_filters_and_escape_shows_all(open_app, make_snapshot, make
         assert table.has_focus
 
 
-async def test_filter_without_matches_is_stated(open_app, make_snapshot, make_gpu, make_process):
+async def test_filter_without_matches_is_stated():
     app = open_app([make_snapshot([make_gpu(0, [make_process(1, 10)])])])
     async with on_first_board(app, (80, 24)) as pilot:
         await pilot.press("slash", *"zzz")
@@ -475,7 +460,7 @@ async def test_filter_without_matches_is_stated(open_app, make_snapshot, make_gp
         assert "no process matches" not in screen_text(app)
 
 
-async def test_pinned_jobs_can_be_unpinned(open_app, make_snapshot, make_gpu):
+async def test_pinned_jobs_can_be_unpinned():
     app = open_app([make_snapshot([make_gpu(0)])], pending=["big", "small"])
     async with on_first_board(app, (80, 24)) as pilot:
         await pilot.press("x", "down", "enter")
@@ -488,7 +473,7 @@ async def test_pinned_jobs_can_be_unpinned(open_app, make_snapshot, make_gpu):
         assert any("No job is pinned here" in note.message for note in app._notifications)
 
 
-async def test_an_ended_run_stays_in_the_table_until_it_is_dismissed(open_app, make_snapshot, make_gpu, make_process):
+async def test_an_ended_run_stays_in_the_table_until_it_is_dismissed():
     running = make_snapshot([make_gpu(0, [make_process(999_999_001, 40)])])
     gone = make_snapshot([make_gpu(0)], time=2_001.0)
     app = open_app([running, gone], jobs={"big": [999_999_001]})
@@ -501,7 +486,7 @@ async def test_an_ended_run_stays_in_the_table_until_it_is_dismissed(open_app, m
         await until_shown(pilot, lambda: not any("999999001" in line for line in screen_lines(app)))
 
 
-async def test_attach_opens_the_run_under_the_cursor(open_app, make_snapshot, make_gpu, make_process):
+async def test_attach_opens_the_run_under_the_cursor():
     running = make_snapshot([make_gpu(0, [make_process(999_999_001, 40), make_process(999_999_002, 20)])])
     app = open_app([running], jobs={"big": [999_999_001], "small": [999_999_002]})
     async with on_first_board(app) as pilot:
@@ -512,7 +497,7 @@ async def test_attach_opens_the_run_under_the_cursor(open_app, make_snapshot, ma
         assert "pid 999999002" in text
 
 
-async def test_attach_without_a_process_says_so(open_app, make_snapshot, make_gpu):
+async def test_attach_without_a_process_says_so():
     app = open_app([make_snapshot([make_gpu(0)])])
     async with on_first_board(app) as pilot:
         await pilot.press("a")
@@ -520,9 +505,7 @@ async def test_attach_without_a_process_says_so(open_app, make_snapshot, make_gp
         assert len(app.screen_stack) == 1
 
 
-async def test_click_on_the_row_under_the_cursor_opens_it_in_every_column(
-    open_app, make_snapshot, make_gpu, make_process
-):
+async def test_click_on_the_row_under_the_cursor_opens_it_in_every_column():
     app = open_app([make_snapshot([make_gpu(0, [make_process(1, 10), make_process(2, 20)])])])
     async with on_first_board(app) as pilot:
         await pilot.click(ProcessTable, offset=(50, 2))
@@ -532,14 +515,14 @@ async def test_click_on_the_row_under_the_cursor_opens_it_in_every_column(
         await opened(pilot, "AttachScreen")
 
 
-async def test_lost_gpu_is_not_shown_as_idle(open_app, make_snapshot, make_gpu):
+async def test_lost_gpu_is_not_shown_as_idle():
     app = open_app([make_snapshot([replace(make_gpu(0), used_bytes=None, processes=None)])])
     async with on_first_board(app):
         assert "nothing is running" not in screen_text(app)
         assert "processes n/a: not known" in screen_text(app)
 
 
-async def test_light_theme_redraws_the_table_in_its_own_colours(open_app, make_snapshot, make_gpu, make_process):
+async def test_light_theme_redraws_the_table_in_its_own_colours():
     app = open_app([make_snapshot([make_gpu(0, [make_process(1, 60)])])], jobs={"qwen-7b-dpo": [1]})
     async with on_first_board(app) as pilot:
         table = app.screen.query_one(ProcessTable)
@@ -551,7 +534,7 @@ async def test_light_theme_redraws_the_table_in_its_own_colours(open_app, make_s
 
 
 @pytest.mark.slow
-async def test_pending_job_opens_with_f_and_is_replaced_when_pinned_again(open_app, make_snapshot, make_gpu):
+async def test_pending_job_opens_with_f_and_is_replaced_when_pinned_again():
     app = open_app([make_snapshot([make_gpu(0)])], pending=["small"])
     async with on_first_board(app) as pilot:
         await pilot.press("f")
@@ -563,7 +546,7 @@ async def test_pending_job_opens_with_f_and_is_replaced_when_pinned_again(open_a
 
 
 @pytest.mark.slow
-async def test_f_restores_the_settings_typed_before_escape(open_app, make_snapshot, make_gpu):
+async def test_f_restores_the_settings_typed_before_escape():
     app = open_app([make_snapshot([make_gpu(0)])])
     async with on_first_board(app) as pilot:
         await pilot.press("f")
@@ -586,7 +569,7 @@ async def test_f_restores_the_settings_typed_before_escape(open_app, make_snapsh
         assert app.screen.job.model.id is None
 
 
-async def test_garbage_is_collected_again_once_the_first_frame_is_drawn(open_app, make_snapshot, make_gpu):
+async def test_garbage_is_collected_again_once_the_first_frame_is_drawn():
     app = open_app([make_snapshot([make_gpu()])])
     gc.disable()
     try:
@@ -599,9 +582,7 @@ async def test_garbage_is_collected_again_once_the_first_frame_is_drawn(open_app
         gc.enable()
 
 
-async def test_only_cells_that_changed_are_sent_to_the_terminal(
-    open_app, make_snapshot, make_gpu, make_process, monkeypatch
-):
+async def test_only_cells_that_changed_are_sent_to_the_terminal(monkeypatch):
     """Only one figure and the clock change; a complete line would be 120 cells."""
     written: list[str] = []
     monkeypatch.setattr(HeadlessDriver, "is_headless", property(lambda _: False))
@@ -625,7 +606,7 @@ async def test_only_cells_that_changed_are_sent_to_the_terminal(
         assert "Fit" in "".join(written)
 
 
-async def test_tab_skips_the_panels(open_app, make_snapshot, make_gpu):
+async def test_tab_skips_the_panels():
     app = open_app([make_snapshot([make_gpu(0), make_gpu(1)])])
     async with on_first_board(app) as pilot:
         for _ in range(3):
@@ -634,7 +615,7 @@ async def test_tab_skips_the_panels(open_app, make_snapshot, make_gpu):
         assert len(app.screen.query(GpuPanel)) == 3
 
 
-async def test_the_cursor_shows_where_keys_go_at_once(open_app, make_snapshot, make_gpu, make_process):
+async def test_the_cursor_shows_where_keys_go_at_once():
     app = open_app([make_snapshot([make_gpu(number, [make_process(number + 1, 10)]) for number in range(16)])])
     async with on_first_board(app) as pilot:
         rows, table = app.screen.query_one(GpuRows), app.screen.query_one(ProcessTable)

@@ -1,9 +1,9 @@
 """A process that grows until its GPU is full, with a budget and without one: it is seen before, and after its end."""
 
 from collections.abc import Callable
-from typing import Any
 
 import pytest
+from builders import ScriptedSource, make_budget, make_gpu, make_process, make_snapshot
 from screen_host import on_first_board, screen_lines
 from waiting import until_shown
 
@@ -19,33 +19,26 @@ LEAK = [20.0 + 3 * second for second in range(1, 19)]
 Open = Callable[..., VramtopApp]
 
 
-@pytest.fixture
 def open_app(
-    make_budget: Any, scripted_source: Any, make_snapshot: Any, make_gpu: Any, make_process: Any
-) -> Callable[..., VramtopApp]:
-    """Makes an app that has seen one process of these sizes, a second apart; None: it is on no GPU."""
-
-    def make(
-        *sizes: float | None, device: float | None = None, gpus: int = 1, missing: tuple[str, ...] = ()
-    ) -> VramtopApp:
-        watchlist = Watchlist(lambda job: make_budget(job, device=device), is_running=lambda _: False)
-        if device is not None:
-            job = Job(name="llama-8b-sft", model=ModelSpec(id="gpt2"))
-            watchlist.add_run(WatchedJob(job=job, pids=((4711, 1_000.0),), missing=missing))
-        last = None
-        for second, size in enumerate(sizes):
-            processes = [] if size is None else [make_process(4711, size)]
-            time = 2_000.0 + second
-            others = [make_gpu(at, read_at=time) for at in range(1, gpus)]
-            last = make_snapshot([make_gpu(0, processes, read_at=time), *others], time=time)
-            watchlist.update(last)
-        return VramtopApp(scripted_source([last]), watchlist, AppOptions(interval=0.25))
-
-    return make
+    *sizes: float | None, device: float | None = None, gpus: int = 1, missing: tuple[str, ...] = ()
+) -> VramtopApp:
+    """Make an app that has seen one process of these sizes, a second apart; None: it is on no GPU."""
+    watchlist = Watchlist(lambda job: make_budget(job, device=device), is_running=lambda _: False)
+    if device is not None:
+        job = Job(name="llama-8b-sft", model=ModelSpec(id="gpt2"))
+        watchlist.add_run(WatchedJob(job=job, pids=((4711, 1_000.0),), missing=missing))
+    last = None
+    for second, size in enumerate(sizes):
+        processes = [] if size is None else [make_process(4711, size)]
+        time = 2_000.0 + second
+        others = [make_gpu(at, read_at=time) for at in range(1, gpus)]
+        last = make_snapshot([make_gpu(0, processes, read_at=time), *others], time=time)
+        watchlist.update(last)
+    return VramtopApp(ScriptedSource([last]), watchlist, AppOptions(interval=0.25))
 
 
 @pytest.mark.parametrize("size", [(80, 24), (100, 30), (120, 40), (200, 60)])
-async def test_a_leak_without_a_budget_says_first_when_the_gpu_is_full(open_app: Open, size: tuple[int, int]) -> None:
+async def test_a_leak_without_a_budget_says_first_when_the_gpu_is_full(size: tuple[int, int]) -> None:
     async with on_first_board(open_app(*STEADY, *LEAK), size) as pilot:
         await until_shown(pilot, lambda: any("↗ GROWING" in line for line in screen_lines(pilot.app)))
         lines = screen_lines(pilot.app)
@@ -55,7 +48,7 @@ async def test_a_leak_without_a_budget_says_first_when_the_gpu_is_full(open_app:
 
 
 @pytest.mark.parametrize("size", [(80, 24), (100, 30), (120, 40)])
-async def test_growth_beyond_a_budget_says_first_when_the_gpu_is_full(open_app: Open, size: tuple[int, int]) -> None:
+async def test_growth_beyond_a_budget_says_first_when_the_gpu_is_full(size: tuple[int, int]) -> None:
     async with on_first_board(open_app(*STEADY, *LEAK, device=20), size) as pilot:
         await until_shown(pilot, lambda: any("↗ GROWING" in line for line in screen_lines(pilot.app)))
         lines = screen_lines(pilot.app)
@@ -63,13 +56,13 @@ async def test_growth_beyond_a_budget_says_first_when_the_gpu_is_full(open_app: 
         assert any("llama-8b-sft  ↗ GROWING  · GPU full in about 1 s" in line for line in lines)
 
 
-async def test_many_gpus_show_the_time_in_the_row(open_app: Open) -> None:
+async def test_many_gpus_show_the_time_in_the_row() -> None:
     async with on_first_board(open_app(*STEADY, *LEAK, gpus=8), (80, 24)) as pilot:
         await until_shown(pilot, lambda: any("↗ GROWING" in line for line in screen_lines(pilot.app)))
         assert any("98 %   ↗ full in 1 s" in line for line in screen_lines(pilot.app)[3:])
 
 
-async def test_a_process_that_ended_keeps_its_last_figure_marked_as_such(open_app: Open) -> None:
+async def test_a_process_that_ended_keeps_its_last_figure_marked_as_such() -> None:
     async with on_first_board(open_app(*STEADY, *LEAK, 77.0, None), (80, 24)) as pilot:
         await until_shown(pilot, lambda: any(" 4711 " in line for line in screen_lines(pilot.app)))
         lines = screen_lines(pilot.app)
@@ -80,7 +73,7 @@ async def test_a_process_that_ended_keeps_its_last_figure_marked_as_such(open_ap
         await until_shown(pilot, lambda: not any(" 4711 " in line for line in screen_lines(pilot.app)))
 
 
-async def test_no_phase_claims_that_a_growing_run_is_steady(open_app: Open) -> None:
+async def test_no_phase_claims_that_a_growing_run_is_steady() -> None:
     leak = [20 + 0.02 * second for second in range(150)]
     async with on_first_board(open_app(*[20.0] * 100, *leak, device=20), (200, 50)) as pilot:
         app = pilot.app
@@ -94,7 +87,7 @@ async def test_no_phase_claims_that_a_growing_run_is_steady(open_app: Open) -> N
         assert not any("· steady" in line for line in screen_lines(app))
 
 
-async def test_a_budget_that_rests_on_guesses_is_marked(open_app: Open) -> None:
+async def test_a_budget_that_rests_on_guesses_is_marked() -> None:
     async with on_first_board(open_app(20.0, device=62, missing=("training.micro_batch",)), (120, 40)) as pilot:
         await until_shown(pilot, lambda: any("incomplete" in line for line in screen_lines(pilot.app)))
         lines = screen_lines(pilot.app)

@@ -1,6 +1,5 @@
-from collections.abc import Callable
-
 import pytest
+from builders import make_gpu, make_process, make_snapshot
 
 from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import GIB
@@ -9,7 +8,7 @@ from vramtop.monitor.board.board import Board, GpuRow
 from vramtop.monitor.board.display_filter import DisplayFilter, parse_devices
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.snapshot.faults import NO_ANSWER, Fault
-from vramtop.monitor.snapshot.snapshot import GpuReading, Snapshot
+from vramtop.monitor.snapshot.snapshot import GpuReading
 from vramtop.tui.screens.dashboard.header_text import notices
 from vramtop.tui.screens.dashboard.table_view import TableView
 from vramtop.tui.screens.feed import BoardFeed
@@ -19,9 +18,7 @@ def make_anomaly(gpu: int, held: int) -> Anomaly:
     return Anomaly(kind="unseen", gpu=gpu, pids=(), held_bytes=held * GIB, sentence=f"{held} GiB odd", advice="look")
 
 
-def test_anomalies_take_at_most_two_lines_above_the_gpus(
-    make_snapshot: Callable[..., Snapshot], make_gpu: Callable[..., GpuReading]
-) -> None:
+def test_anomalies_take_at_most_two_lines_above_the_gpus() -> None:
     snapshot = make_snapshot([make_gpu(0)])
     gpus = (GpuRow(reading=snapshot.gpus[0], rows=()),)
     assert notices(Board(snapshot=snapshot, gpus=gpus, pending=()), BoardFeed(interval=1.0), 80) == []
@@ -37,9 +34,7 @@ def test_anomalies_take_at_most_two_lines_above_the_gpus(
     ]
 
 
-def test_the_same_fault_of_several_gpus_is_shown_once(
-    make_snapshot: Callable[..., Snapshot], make_gpu: Callable[..., GpuReading]
-) -> None:
+def test_the_same_fault_of_several_gpus_is_shown_once() -> None:
     lost = Fault(field=None, code="GPU_IS_LOST", message="the GPU no longer answers")
     hangs = Fault(field=None, code=NO_ANSWER, message="the driver hangs on this GPU: a call has not returned for 12 s")
     power = Fault(field="power_w", code="NOT_SUPPORTED", message="this GPU does not report its power draw")
@@ -72,7 +67,7 @@ def rows(gpus: list[GpuReading]) -> tuple[GpuRow, ...]:
     return tuple(GpuRow(reading=gpu, rows=()) for gpu in gpus)
 
 
-def test_what_the_command_line_hides_is_said_and_its_rows_and_gpus_are_gone(make_snapshot, make_gpu, make_process):
+def test_what_the_command_line_hides_is_said_and_its_rows_and_gpus_are_gone():
     chosen = DisplayFilter(text="--user ana --gpu 0,9", users=frozenset({"ana"}), devices=parse_devices("0,9"))
     watchlist = Watchlist(lambda job: pytest.fail(f"nobody asks for {job}"), display_filter=chosen)
     gpus = [make_gpu(0, [make_process(1, 30), make_process(2, 8, user="bo")]), make_gpu(1), make_gpu(2)]

@@ -1,6 +1,7 @@
 """The line about the host: only where there is room, and read only while it is shown."""
 
 import pytest
+from builders import ScriptedSource, make_gpu, make_snapshot
 from screen_host import screen_lines
 from waiting import until_shown
 
@@ -38,10 +39,10 @@ def test_the_line_goes_first_where_there_is_no_room(height: int, gpus: int, room
     assert has_room(height, gpus) == room
 
 
-async def test_h_switches_the_line_and_its_readings_on_and_off(scripted_source, make_snapshot, make_gpu) -> None:
+async def test_h_switches_the_line_and_its_readings_on_and_off() -> None:
     demand, saved = CurrentDemand(), {}
     options = AppOptions(interval=0.05, demand=demand, save_setting=saved.__setitem__)
-    source = scripted_source([make_snapshot([make_gpu()], host=LOAD)])
+    source = ScriptedSource([make_snapshot([make_gpu()], host=LOAD)])
     app = VramtopApp(source, Watchlist(lambda _: None), options)
     async with app.run_test(size=(120, 40)) as pilot:
         await until_shown(pilot, lambda: demand.value.host)

@@ -1,9 +1,9 @@
 """What users of nvitop and htop look for: temperature and power of each GPU, headings, their keys."""
 
 from collections.abc import Callable
-from typing import Any
 
 import pytest
+from builders import ScriptedSource, make_budget, make_gpu, make_process, make_snapshot
 from screen_host import on_first_board, screen_lines
 from waiting import until_shown
 
@@ -18,43 +18,36 @@ from vramtop.tui.screens.dashboard.process_table import ProcessTable
 Open = Callable[..., VramtopApp]
 
 
-@pytest.fixture
-def open_app(
-    make_budget: Any, scripted_source: Any, make_snapshot: Any, make_gpu: Any, make_process: Any
-) -> Callable[..., VramtopApp]:
-    """Makes an app on so many GPUs, each with a run of two processes whose job may have a budget."""
-
-    def make(gpus: int, *, budgets: bool = False) -> VramtopApp:
-        watchlist = Watchlist(lambda job: make_budget(job, device=30))
-        readings = []
-        for at in range(gpus):
-            pids = (100 + at, 200 + at)
-            user = ("ana", "bob")[at % 2]
-            readings.append(make_gpu(at, [make_process(pid, 30, user=user) for pid in pids], temperature_c=40 + at))
-            if budgets:
-                job = Job(name=f"sft-{at}", model=ModelSpec(id="gpt2"))
-                watchlist.add_run(WatchedJob(job=job, pids=tuple((pid, 1_000.0) for pid in pids)))
-        return VramtopApp(scripted_source([make_snapshot(readings)]), watchlist, AppOptions(interval=1.0))
-
-    return make
+def open_app(gpus: int, *, budgets: bool = False) -> VramtopApp:
+    """Make an app on so many GPUs, each with a run of two processes whose job may have a budget."""
+    watchlist = Watchlist(lambda job: make_budget(job, device=30))
+    readings = []
+    for at in range(gpus):
+        pids = (100 + at, 200 + at)
+        user = ("ana", "bob")[at % 2]
+        readings.append(make_gpu(at, [make_process(pid, 30, user=user) for pid in pids], temperature_c=40 + at))
+        if budgets:
+            job = Job(name=f"sft-{at}", model=ModelSpec(id="gpt2"))
+            watchlist.add_run(WatchedJob(job=job, pids=tuple((pid, 1_000.0) for pid in pids)))
+    return VramtopApp(ScriptedSource([make_snapshot(readings)]), watchlist, AppOptions(interval=1.0))
 
 
 @pytest.mark.parametrize("size", [(100, 30), (120, 40), (200, 60)])
-async def test_each_gpu_has_its_temperature_and_power(open_app: Open, size: tuple[int, int]) -> None:
+async def test_each_gpu_has_its_temperature_and_power(size: tuple[int, int]) -> None:
     async with on_first_board(open_app(8), size) as pilot:
         text = "\n".join(screen_lines(pilot.app))
         assert all(f"{40 + at} °C" in text for at in range(8))
         assert text.count("700 W") >= 8
 
 
-async def test_they_stand_beside_the_jobs_at_120_columns(open_app: Open) -> None:
+async def test_they_stand_beside_the_jobs_at_120_columns() -> None:
     async with on_first_board(open_app(8, budgets=True), (120, 40)) as pilot:
         lines = screen_lines(pilot.app)
         assert all(any(f"{40 + at} °C" in line and f"sft-{at}" in line for line in lines) for at in range(8))
 
 
 @pytest.mark.parametrize("gpus", [16, 32])
-async def test_many_gpus_at_80x24_have_headings(open_app: Open, gpus: int) -> None:
+async def test_many_gpus_at_80x24_have_headings(gpus: int) -> None:
     async with on_first_board(open_app(gpus), (80, 24)) as pilot:
         lines = screen_lines(pilot.app)
         assert any("used/total   free   util   status" in line for line in lines)
@@ -62,7 +55,7 @@ async def test_many_gpus_at_80x24_have_headings(open_app: Open, gpus: int) -> No
         assert any("COMMAND" in line for line in lines)
 
 
-async def test_columns_without_a_figure_go_first(open_app: Open) -> None:
+async def test_columns_without_a_figure_go_first() -> None:
     for budgets in (False, True):
         async with on_first_board(open_app(1, budgets=budgets), (80, 24)) as pilot:
             app = pilot.app
@@ -72,7 +65,7 @@ async def test_columns_without_a_figure_go_first(open_app: Open) -> None:
 
 
 @pytest.mark.parametrize("key", ["o", "f6"])
-async def test_o_and_f6_sort(open_app: Open, key: str) -> None:
+async def test_o_and_f6_sort(key: str) -> None:
     async with on_first_board(open_app(1)) as pilot:
         table = pilot.app.screen.query_one(ProcessTable)
         before = table.sort_key
@@ -81,18 +74,18 @@ async def test_o_and_f6_sort(open_app: Open, key: str) -> None:
 
 
 @pytest.mark.parametrize("key", ["K", "f9"])
-async def test_upper_case_k_and_f9_signal(open_app: Open, key: str) -> None:
+async def test_upper_case_k_and_f9_signal(key: str) -> None:
     async with on_first_board(open_app(1)) as pilot:
         assert pilot.app.screen.active_bindings[key].binding.action == "terminate"
 
 
-async def test_h_helps(open_app: Open) -> None:
+async def test_h_helps() -> None:
     async with on_first_board(open_app(1)) as pilot:
         await pilot.press("h")
         await until_shown(pilot, lambda: type(pilot.app.screen).__name__ == "HelpScreen")
 
 
-async def test_u_shows_the_processes_of_one_user_and_then_all(open_app: Open) -> None:
+async def test_u_shows_the_processes_of_one_user_and_then_all() -> None:
     def users() -> set[str]:
         return {word for line in screen_lines(pilot.app) for word in line.split() if word in ("ana", "bob")}
 
@@ -105,7 +98,7 @@ async def test_u_shows_the_processes_of_one_user_and_then_all(open_app: Open) ->
         await until_shown(pilot, lambda: users() == {"ana", "bob"})
 
 
-async def test_light_in_the_palette_is_the_light_theme(open_app: Open) -> None:
+async def test_light_in_the_palette_is_the_light_theme() -> None:
     async with on_first_board(open_app(1)) as pilot:
         await pilot.press("ctrl+p", *"light")
         await until_shown(pilot, lambda: any("Light theme" in line for line in screen_lines(pilot.app)))

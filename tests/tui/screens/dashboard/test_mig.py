@@ -10,6 +10,7 @@ from typing import Any
 
 import psutil
 import pytest
+from builders import ScriptedSource, make_budget, make_gpu, make_mig_gpu, make_process, make_snapshot
 from json_schemas import valid_json
 from rich.cells import cell_len
 from screen_host import on_first_board, screen_lines
@@ -37,44 +38,32 @@ Make = Callable[..., Any]
 TUNE = Job(name="tune", model=ModelSpec(id="gpt2"))
 
 
-@pytest.fixture
-def mig_gpu(make_mig_gpu: Make, make_process: Make) -> Callable[..., GpuReading]:
+def mig_gpu(index: int = 0, **changes: Any) -> GpuReading:
     """A GPU with 8 and 2 GiB in two compute instances, 12 in another GPU instance, and 1 and 1 unattributed."""
-
-    def make(index: int = 0, **changes: Any) -> GpuReading:
-        base = 10 * index
-        inside = [
-            make_process(base + 1, 8, gpu_instance=3, compute_instance=0),
-            make_process(base + 2, 2, gpu_instance=3, compute_instance=1),
-            make_process(base + 3, 12, gpu_instance=9, compute_instance=0),
-        ]
-        facts = {"used_bytes": 24 * GIB, "utilisation_percent": None}
-        return make_mig_gpu(index, inside, free=(29, 8), **(facts | changes))
-
-    return make
+    base = 10 * index
+    inside = [
+        make_process(base + 1, 8, gpu_instance=3, compute_instance=0),
+        make_process(base + 2, 2, gpu_instance=3, compute_instance=1),
+        make_process(base + 3, 12, gpu_instance=9, compute_instance=0),
+    ]
+    facts = {"used_bytes": 24 * GIB, "utilisation_percent": None}
+    return make_mig_gpu(index, inside, free=(29, 8), **(facts | changes))
 
 
-@pytest.fixture
-def make_watchlist(make_budget: Make) -> Callable[[], Watchlist]:
+def make_watchlist() -> Watchlist:
     """Process 3 runs a job of 18 GiB."""
-
-    def make() -> Watchlist:
-        watchlist = Watchlist(estimate=lambda job: make_budget(job, device=18))
-        watchlist.add_run(WatchedJob(job=TUNE, pids=((3, 1_000.0),)))
-        return watchlist
-
-    return make
+    watchlist = Watchlist(estimate=lambda job: make_budget(job, device=18))
+    watchlist.add_run(WatchedJob(job=TUNE, pids=((3, 1_000.0),)))
+    return watchlist
 
 
 @pytest.fixture
-def open_app(scripted_source: Make, make_watchlist: Make) -> Callable[[Sequence[Snapshot]], VramtopApp]:
-    return lambda snapshots: VramtopApp(scripted_source(snapshots), make_watchlist(), AppOptions(interval=0.25))
+def open_app() -> Callable[[Sequence[Snapshot]], VramtopApp]:
+    return lambda snapshots: VramtopApp(ScriptedSource(snapshots), make_watchlist(), AppOptions(interval=0.25))
 
 
 @pytest.mark.parametrize("size", [(80, 24), (100, 26)])
-async def test_every_device_has_a_line_below_its_gpu(
-    open_app: Make, make_snapshot: Make, mig_gpu: Make, make_gpu: Make, size: tuple[int, int]
-) -> None:
+async def test_every_device_has_a_line_below_its_gpu(open_app: Make, size: tuple[int, int]) -> None:
     app = open_app([make_snapshot([mig_gpu(), make_gpu(1)])])
     async with on_first_board(app, size):
         lines = screen_lines(app)
@@ -101,7 +90,7 @@ async def test_every_device_has_a_line_below_its_gpu(
         assert f"12.0 of 20.0 GiB{' in use' * (size[0] > 80)} (60 %) · free 8.0" in opened
 
 
-async def test_panels_use_the_scale_of_the_device(open_app: Make, make_snapshot: Make, mig_gpu: Make) -> None:
+async def test_panels_use_the_scale_of_the_device(open_app: Make) -> None:
     app = open_app([make_snapshot([mig_gpu()])])
     async with on_first_board(app, (120, 50)):
         panels = [panel.shown.plain.splitlines() for panel in app.screen.query("#panels GpuPanel").results(GpuPanel)]
@@ -126,9 +115,7 @@ async def test_panels_use_the_scale_of_the_device(open_app: Make, make_snapshot:
         assert all(cell_len(line) == 120 for lines in panels for line in lines)
 
 
-async def test_rows_follow_a_new_layout_and_the_cursor_stays_on_its_device(
-    open_app: Make, make_snapshot: Make, mig_gpu: Make, make_gpu: Make
-) -> None:
+async def test_rows_follow_a_new_layout_and_the_cursor_stays_on_its_device(open_app: Make) -> None:
     whole, others = mig_gpu(), [make_gpu(at) for at in range(1, 5)]
     app = open_app([make_snapshot([whole, *others])])
     async with on_first_board(app, (80, 24)) as pilot:
@@ -149,7 +136,7 @@ async def test_rows_follow_a_new_layout_and_the_cursor_stays_on_its_device(
         assert not any("0:3" in line or "0:9" in line for line in await show(at=2_004.0))
 
 
-def test_table_names_the_instance_and_its_rows_add_up(make_watchlist: Make, make_snapshot: Make, mig_gpu: Make) -> None:
+def test_table_names_the_instance_and_its_rows_add_up() -> None:
     board = make_watchlist().update(make_snapshot([mig_gpu()]))
     rows = table_rows(board)
     said = [(row.cells["PID"].text, row.cells["GPU"].text, row.cells["VRAM GiB"].text) for row in rows]
@@ -166,18 +153,14 @@ def test_table_names_the_instance_and_its_rows_add_up(make_watchlist: Make, make
     assert len(matching(rows, "gpu0")) == 5
 
 
-def test_rows_sorted_by_gpu_are_below_it_whatever_is_known(
-    make_watchlist: Make, make_snapshot: Make, make_mig_gpu: Make, make_process: Make
-) -> None:
+def test_rows_sorted_by_gpu_are_below_it_whatever_is_known() -> None:
     gpu = make_mig_gpu(0, [make_process(7, 0), make_process(8, None, gpu_instance=0, compute_instance=0)])
     zero = replace(gpu, mig=(replace(gpu.mig[0], gpu_instance=0), *gpu.mig[1:]))
     rows = in_order(table_rows(make_watchlist().update(make_snapshot([zero, make_mig_gpu(1)]))), "GPU")
     assert [row.cells["GPU"].text for row in rows] == ["0", "0:0", "0:0", "0:3:1", "0:9", "1:3:0", "1:9"]
 
 
-def test_one_pid_in_two_instances_has_two_rows(
-    make_watchlist: Make, make_snapshot: Make, make_mig_gpu: Make, make_process: Make
-) -> None:
+def test_one_pid_in_two_instances_has_two_rows() -> None:
     twice = [make_process(7, 1, gpu_instance=3), make_process(7, 2, gpu_instance=9)]
     rows = table_rows(make_watchlist().update(make_snapshot([make_mig_gpu(0, twice, free=(39, 18))])))
     held = [row for row in rows if row.row]
@@ -185,7 +168,7 @@ def test_one_pid_in_two_instances_has_two_rows(
     assert len({row.key for row in held}) == 2
 
 
-async def test_gpu_column_is_wide_enough_for_instances(open_app: Make, make_snapshot: Make, mig_gpu: Make) -> None:
+async def test_gpu_column_is_wide_enough_for_instances(open_app: Make) -> None:
     app = open_app([make_snapshot([mig_gpu(10)])])
     async with on_first_board(app, (80, 24)):
         table = app.screen.query_one(ProcessTable)
@@ -194,9 +177,7 @@ async def test_gpu_column_is_wide_enough_for_instances(open_app: Make, make_snap
 
 
 @pytest.mark.parametrize("width", [60, 80, 100, 200])
-def test_lines_and_titles_have_the_requested_width(
-    make_watchlist: Make, make_snapshot: Make, mig_gpu: Make, make_gpu: Make, width: int
-) -> None:
+def test_lines_and_titles_have_the_requested_width(width: int) -> None:
     wide = mig_gpu(1)
     named = replace(wide, mig=tuple(replace(device, profile="模型模型模型模型") for device in wide.mig))
     for gpus in ([mig_gpu(), make_gpu(1)], [named]):
@@ -206,9 +187,7 @@ def test_lines_and_titles_have_the_requested_width(
         assert gpu_row_titles(width, names=names).cell_length == width
 
 
-def test_a_device_of_unknown_memory_shows_the_reason_and_its_gpu_keeps_its_figures(
-    make_watchlist: Make, make_snapshot: Make, mig_gpu: Make
-) -> None:
+def test_a_device_of_unknown_memory_shows_the_reason_and_its_gpu_keeps_its_figures() -> None:
     fault = Fault(field="mig", code="NO_PERMISSION", message="this user may not read it")
     gpu = mig_gpu(faults=(fault,))
     unread = replace(
@@ -223,23 +202,17 @@ def test_a_device_of_unknown_memory_shows_the_reason_and_its_gpu_keeps_its_figur
 
 
 def test_once_prints_the_fault_of_a_device_once(
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    make_snapshot: Make,
-    scripted_source: Make,
-    mig_gpu: Make,
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     gpu = mig_gpu()
     less = replace(gpu, mig=tuple(replace(each, used_bytes=GIB) for each in gpu.mig))
-    monkeypatch.setattr(once, "NvmlSource", lambda **_: scripted_source([make_snapshot([less], time=time.time())]))
+    monkeypatch.setattr(once, "NvmlSource", lambda **_: ScriptedSource([make_snapshot([less], time=time.time())]))
     assert main(["--once"]) == 0
     told = [line for line in capsys.readouterr().out.splitlines() if "add up to" in line]
     assert [line.partition(": the ")[0] for line in told] == ["GPU 0:3:0", "GPU 0:9"]
 
 
-def test_the_termination_dialog_names_a_device_like_the_table(
-    make_snapshot: Make, make_watchlist: Make, mig_gpu: Make
-) -> None:
+def test_the_termination_dialog_names_a_device_like_the_table() -> None:
     board = make_watchlist().update(make_snapshot([mig_gpu()], time=time.time()))
     row = board.processes[1]
     ending = SimpleNamespace(process=row.process, is_other_users=False, uncertainty=None)
@@ -247,15 +220,10 @@ def test_the_termination_dialog_names_a_device_like_the_table(
 
 
 def test_once_prints_a_line_for_each_device_and_json_has_an_array(
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    make_snapshot: Make,
-    scripted_source: Make,
-    mig_gpu: Make,
-    make_gpu: Make,
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     snapshot = make_snapshot([mig_gpu(), make_gpu(1)], time=time.time())
-    monkeypatch.setattr(once, "NvmlSource", lambda **_: scripted_source([snapshot]))
+    monkeypatch.setattr(once, "NvmlSource", lambda **_: ScriptedSource([snapshot]))
     assert main(["--once"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [" ".join(line.split()) for line in lines if line.startswith("GPU")] == [
@@ -284,9 +252,7 @@ def test_once_prints_a_line_for_each_device_and_json_has_an_array(
     ]
 
 
-def test_a_recording_keeps_the_memory_of_the_devices(
-    tmp_path: Path, make_watchlist: Make, make_snapshot: Make, mig_gpu: Make
-) -> None:
+def test_a_recording_keeps_the_memory_of_the_devices(tmp_path: Path) -> None:
     snapshot = make_snapshot([mig_gpu()])
     with RecordingWriter(tmp_path / "mig.rec") as writer:
         writer.write(snapshot)
@@ -298,13 +264,7 @@ def test_a_recording_keeps_the_memory_of_the_devices(
 
 
 def test_attach_names_the_instance_that_a_process_runs_in(
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    make_snapshot: Make,
-    scripted_source: Make,
-    make_mig_gpu: Make,
-    make_process: Make,
-    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     (tmp_path / "train.py").write_text("import time\ntime.sleep(60)\n")
     command = [sys.executable, "train.py", "--model_name_or_path", "Qwen/Qwen2.5-0.5B"]
@@ -315,7 +275,7 @@ def test_attach_names_the_instance_that_a_process_runs_in(
             start_time = psutil.Process(process.pid).create_time()
             mine = make_process(process.pid, 12, start_time=start_time, gpu_instance=9, compute_instance=0)
             snapshot = make_snapshot([make_mig_gpu(0, [mine], free=(39, 7))], time=time.time())
-            monkeypatch.setattr(attach, "NvmlSource", lambda: scripted_source([snapshot]))
+            monkeypatch.setattr(attach, "NvmlSource", lambda: ScriptedSource([snapshot]))
             assert main(["attach", str(process.pid)]) == 3
         finally:
             process.kill()

@@ -4,6 +4,7 @@ import json
 from typing import TYPE_CHECKING
 
 import pytest
+from builders import make_gpu, make_process, make_snapshot
 from hypothesis import given, settings, strategies as st
 from json_schemas import valid_json
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @st.composite
-def readings(draw, make_gpu, make_process):
+def readings(draw):
     """A GPU whose driver reports all, some or nothing of its memory and processes."""
     sizes = draw(st.lists(st.none() | st.integers(1, 30 * GIB), max_size=6))
     processes = [make_process(pid, None, used_bytes=size) for pid, size in enumerate(sizes, start=100)]
@@ -35,15 +36,15 @@ def readings(draw, make_gpu, make_process):
     return gpu if draw(st.booleans()) else replace(gpu, processes=None)
 
 
-def board_of(make_snapshot, gpu):
+def board_of(gpu):
     return Watchlist(estimate=lambda job: pytest.fail("no job is known")).update(make_snapshot([gpu]))
 
 
 @settings(max_examples=100)
 @given(data=st.data())
-def test_rows_and_json_add_up_to_the_used_memory(make_gpu, make_process, make_snapshot, data):
-    gpu: GpuReading = data.draw(readings(make_gpu, make_process))
-    board = board_of(make_snapshot, gpu)
+def test_rows_and_json_add_up_to_the_used_memory(data):
+    gpu: GpuReading = data.draw(readings())
+    board = board_of(gpu)
     rows = table_rows(board)
     for row in rows:
         if row.row is not None:
@@ -62,11 +63,11 @@ def test_rows_and_json_add_up_to_the_used_memory(make_gpu, make_process, make_sn
 
 @settings(max_examples=100)
 @given(data=st.data(), width=st.integers(10, 200))
-def test_the_bar_of_observed_memory_is_never_longer_than_the_gpu(make_gpu, make_process, make_snapshot, data, width):
-    gpu: GpuReading = data.draw(readings(make_gpu, make_process))
+def test_the_bar_of_observed_memory_is_never_longer_than_the_gpu(data, width):
+    gpu: GpuReading = data.draw(readings())
     if gpu.total_bytes is None:
         return
-    (row,) = board_of(make_snapshot, gpu).gpus
+    (row,) = board_of(gpu).gpus
     cells = held_cells(row, width)
     assert len(cells) <= width
     drawn = sum(cell.ground is not None or cell.char not in " ·" for cell in cells)
@@ -75,16 +76,16 @@ def test_the_bar_of_observed_memory_is_never_longer_than_the_gpu(make_gpu, make_
         assert abs(drawn - held * width / gpu.total_bytes) <= len(gpu.processes) + 3  # each part is rounded
 
 
-def test_a_contradiction_is_shown_in_the_table(make_gpu, make_process, make_snapshot):
+def test_a_contradiction_is_shown_in_the_table():
     fault = Fault(field="unattributed_bytes", code="IMPLAUSIBLE", message="the processes hold more than is used")
     gpu = make_gpu(0, [make_process(100, 30)], used_bytes=20 * GIB, faults=(fault,))
     assert gpu.unattributed_bytes is gpu.remaining_bytes is None
-    *_, rest = table_rows(board_of(make_snapshot, gpu))
+    *_, rest = table_rows(board_of(gpu))
     assert rest.cells["VRAM GiB"].text == "n/a"
     assert "the processes hold more than is used" in rest.cells["COMMAND"].text
 
 
-def test_figures_from_before_a_hang_are_distinguished_from_new_ones(make_gpu, make_process, make_snapshot):
+def test_figures_from_before_a_hang_are_distinguished_from_new_ones():
     fault = Fault(field=None, code=NO_ANSWER, message="the driver hangs on this GPU")
     gpus = [make_gpu(0, [make_process(100, 30)], faults=(fault,)), make_gpu(1, [make_process(101, 30)])]
     board = Watchlist(estimate=lambda job: pytest.fail("no job is known")).update(make_snapshot(gpus))

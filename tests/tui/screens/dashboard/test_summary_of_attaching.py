@@ -3,6 +3,7 @@
 from typing import Any, get_args
 
 import pytest
+from builders import make_budget, make_gpu, make_process, make_snapshot
 
 from vramtop.estimator.common.records import replace
 from vramtop.monitor.board.board import AttachProgress, NoBudgetReason
@@ -25,9 +26,7 @@ from vramtop.tui.screens.dashboard.summary_line import _COUNTED, summary_line
         ),
     ],
 )
-def test_the_summary_before_there_is_a_budget(
-    progress: Any, reasons: Any, words: str, make_budget, make_snapshot, make_gpu, make_process
-) -> None:
+def test_the_summary_before_there_is_a_budget(progress: Any, reasons: Any, words: str) -> None:
     processes = [make_process(pid) for pid in range(1, len(reasons) + 1)]
     board = Watchlist(estimate=make_budget).update(make_snapshot([make_gpu(0, processes)]))
     gpu = board.gpus[0]

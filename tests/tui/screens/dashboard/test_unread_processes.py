@@ -1,11 +1,11 @@
 """A driver that does not let this user list processes: they are unknown, and nowhere "none"."""
 
 import json
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
 
 import pynvml
 import pytest
+from builders import make_budget
 from fake_driver import GIB, FakeDriver, FakeGpu, FakeProcess
 
 from vramtop.estimator.common.records import replace
@@ -29,7 +29,7 @@ def driver(driver: FakeDriver) -> FakeDriver:
 
 
 @pytest.fixture
-def board(driver: FakeDriver, make_budget: Callable[..., Any]) -> Iterator[Board]:
+def board(driver: FakeDriver) -> Iterator[Board]:
     source = NvmlSource()
     source.open()
     board = Watchlist(estimate=make_budget).update(source.read())

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 import pytest
+from builders import make_budget, make_gpu, make_process, make_snapshot
 from screen_host import opened
 from waiting import until_shown
 
@@ -23,7 +24,7 @@ SENTENCE = "measured here 3 times, last on 2026-11-12: 52.1 GiB; expected 52.0 (
 
 
 @pytest.fixture
-def corrected(make_budget: Callable[..., Budget]) -> Callable[[Job], Budget]:
+def corrected() -> Callable[[Job], Budget]:
     """An estimate of 40 GiB that was corrected to 52."""
 
     def estimate(job: Job) -> Budget:
@@ -37,7 +38,7 @@ def corrected(make_budget: Callable[..., Budget]) -> Callable[[Job], Budget]:
     return estimate
 
 
-def test_the_dashboard_says_so_of_running_and_of_pending_jobs(corrected, make_snapshot, make_gpu, make_process) -> None:
+def test_the_dashboard_says_so_of_running_and_of_pending_jobs(corrected) -> None:
     watchlist = Watchlist(estimate=corrected)
     watchlist.add_run(WatchedJob(job=JOB, pids=((1, 1_000.0),)))
     watchlist.add_pending(Job(name="next", model=ModelSpec(id="gpt2")))
@@ -49,7 +50,7 @@ def test_the_dashboard_says_so_of_running_and_of_pending_jobs(corrected, make_sn
     assert "corrected, was 40.0" in pending_line(board.pending[0], 120, now=0.0).plain
 
 
-def test_a_budget_that_was_not_corrected_says_nothing(make_budget, make_snapshot, make_gpu, make_process) -> None:
+def test_a_budget_that_was_not_corrected_says_nothing() -> None:
     watchlist = Watchlist(estimate=make_budget)
     watchlist.add_run(WatchedJob(job=JOB, pids=((1, 1_000.0),)))
     board = watchlist.update(make_snapshot([make_gpu(0, [make_process(1, 30)])]))
@@ -57,7 +58,7 @@ def test_a_budget_that_was_not_corrected_says_nothing(make_budget, make_snapshot
     assert not any("corrected" in line for line in lines)
 
 
-async def test_the_fit_check_shows_both_figures_and_where_they_come_from(corrected, make_snapshot, make_gpu) -> None:
+async def test_the_fit_check_shows_both_figures_and_where_they_come_from(corrected) -> None:
     watchlist = Watchlist(estimate=corrected)
     async with opened(FitCheckScreen(watchlist, estimate=corrected, initial=JOB)) as (screen, pilot):
         await pilot.pause()

@@ -3,6 +3,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from builders import make_budget, make_gpu, make_process, make_snapshot
 from screen_host import opened, screen_lines, screen_text
 from textual.events import Paste
 from textual.pilot import Pilot
@@ -37,7 +38,7 @@ START = Job(model=ModelSpec(id=MODEL))
 
 
 @pytest.fixture
-def estimate(make_budget) -> Callable[[Job], Budget]:
+def estimate() -> Callable[[Job], Budget]:
     """An estimate of 10 GiB per sequence for one model, and an error for any other."""
 
     def estimate(job: Job) -> Budget:
@@ -54,7 +55,7 @@ def watchlist(estimate) -> Watchlist:
 
 
 @pytest.fixture
-def board(watchlist, make_snapshot, make_gpu, make_process):
+def board(watchlist):
     """GPU 0 has 48.5 GiB free, GPU 1 has 78.5."""
     return watchlist.update(make_snapshot([make_gpu(0, [make_process(used=30)]), make_gpu(1)]))
 
@@ -121,7 +122,7 @@ async def test_values_and_phases_are_complete_at_usual_widths(fit, board, width)
         assert "optimizer" in heads
 
 
-async def test_a_new_board_changes_the_verdict(fit, watchlist, board, make_snapshot, make_gpu, make_process):
+async def test_a_new_board_changes_the_verdict(fit, watchlist, board):
     async with fit(board) as (screen, pilot):
         await until_shown(pilot, lambda: "FITS" in text_of(screen, "#answer"))
         screen.show_board(watchlist.update(make_snapshot([make_gpu(0, [make_process(used=75)])])))
@@ -204,7 +205,7 @@ async def test_choices_and_texts_reach_the_job(fit):
     assert job.training.compile
 
 
-async def test_the_better_estimate_replaces_the_quick_one_and_is_kept_when_pinned(fit, watchlist, board, make_budget):
+async def test_the_better_estimate_replaces_the_quick_one_and_is_kept_when_pinned(fit, watchlist, board):
     go = threading.Event()
 
     def refine(job: Job) -> Budget:
@@ -223,7 +224,7 @@ async def test_the_better_estimate_replaces_the_quick_one_and_is_kept_when_pinne
     assert waiting.budget.method == "exact"
 
 
-async def test_a_slow_estimate_does_not_overwrite_a_later_one(fit, board, make_budget):
+async def test_a_slow_estimate_does_not_overwrite_a_later_one(fit, board):
     go = threading.Event()
 
     def estimate(job: Job) -> Budget:
@@ -241,7 +242,7 @@ async def test_a_slow_estimate_does_not_overwrite_a_later_one(fit, board, make_b
     assert budget.job.training.micro_batch == 2
 
 
-async def test_a_late_quick_estimate_does_not_replace_the_exact_one(fit, make_budget):
+async def test_a_late_quick_estimate_does_not_replace_the_exact_one(fit):
     exact = replace(make_budget(START, device=12), method="exact")
     async with fit() as (screen, pilot):
         await until_shown(pilot, lambda: screen.query_one(VerdictView).budget is not None)
@@ -514,7 +515,7 @@ async def test_without_a_model_the_screen_asks_for_one_and_keys_explain_why_noth
             assert "enter a model" in pilot.app.notices[-1]
 
 
-async def test_a_traced_estimate_states_the_estimate_it_replaced(fit, board, make_budget):
+async def test_a_traced_estimate_states_the_estimate_it_replaced(fit, board):
     go = threading.Event()
 
     def refine(job: Job) -> Budget:
@@ -584,7 +585,7 @@ async def test_the_field_in_focus_is_explained_in_one_line(fit):
         await until_shown(pilot, lambda: "Enter folds or unfolds" in text_of(screen, "#help"))
 
 
-async def test_alike_gpus_share_one_line(fit, watchlist, make_snapshot, make_gpu, make_process):
+async def test_alike_gpus_share_one_line(fit, watchlist):
     busy = [make_gpu(at, [make_process(used=30)]) for at in range(1, 9)]
     board = watchlist.update(make_snapshot([make_gpu(0), *busy]))
     async with fit(board) as (screen, pilot):

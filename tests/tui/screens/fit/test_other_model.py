@@ -1,10 +1,10 @@
 """Another model, given in a form that came from a launch line or a file: what follows from it is shown at once."""
 
 import threading
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from builders import make_budget
 from screen_host import ScreenHost
 from textual.pilot import Pilot
 from textual.widgets import Input
@@ -41,18 +41,14 @@ trainable = ["lm_head"]
 """
 
 
-@pytest.fixture
-def estimate(make_budget) -> Callable[[Job], Budget]:
-    def estimate(job: Job) -> Budget:
-        if job.model.id not in (OLD, "gpt2"):
-            raise InputError(f"model {job.model.id!r} is not known")
-        return make_budget(job, device=10)
-
-    return estimate
+def estimate(job: Job) -> Budget:
+    if job.model.id not in (OLD, "gpt2"):
+        raise InputError(f"model {job.model.id!r} is not known")
+    return make_budget(job, device=10)
 
 
 @pytest.fixture
-def screen(estimate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FitCheckScreen:
+def screen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FitCheckScreen:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").write_text(SCRIPT)
     (tmp_path / "job.toml").write_text(JOB_FILE)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from builders import make_gpu, make_snapshot
 from counted_python import counted_python
 from screen_host import ScreenHost, screen_text
 from textual.widgets import Static
@@ -169,7 +170,7 @@ change(model)
 
 @pytest.mark.parametrize("gpus", [1, 2])
 async def test_a_trainer_that_finds_several_gpus_is_offered_its_rehearsal_above_the_verdict(
-    reading: FitCheckScreen, gpus: int, make_snapshot: Callable[..., Any], make_gpu: Callable[..., Any]
+    reading: FitCheckScreen, gpus: int
 ) -> None:
     data = """tokenizer = AutoTokenizer.from_pretrained("gpt2")
 rows = load_dataset("a").map(lambda row: tokenizer(row["text"], truncation=True, padding="max_length", max_length=512))

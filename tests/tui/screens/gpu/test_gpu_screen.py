@@ -1,9 +1,10 @@
 """The GPU screen: what it shows, what it asks the driver for, and how it opens."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from builders import ScriptedSource, make_gpu, make_mig_gpu, make_process, make_snapshot
 from rich.cells import cell_len
 from screen_host import on_first_board, screen_lines, screen_text
 from waiting import until_shown
@@ -79,21 +80,16 @@ SHOWN = (
 )
 
 
-@pytest.fixture
-def open_app(scripted_source) -> Callable[..., tuple[VramtopApp, CurrentDemand]]:
+def open_app(snapshots: Sequence[Snapshot]) -> tuple[VramtopApp, CurrentDemand]:
     """Make an app that shows these snapshots, and what it asks for."""
-
-    def make(snapshots: Sequence[Snapshot]) -> tuple[VramtopApp, CurrentDemand]:
-        demand = CurrentDemand()
-        options = AppOptions(interval=0.05, demand=demand, clock=lambda: 0.0)  # readings never count as late
-        app = VramtopApp(scripted_source(snapshots), Watchlist(lambda _: None), options)
-        return app, demand
-
-    return make
+    demand = CurrentDemand()
+    options = AppOptions(interval=0.05, demand=demand, clock=lambda: 0.0)  # readings never count as late
+    app = VramtopApp(ScriptedSource(snapshots), Watchlist(lambda _: None), options)
+    return app, demand
 
 
 @pytest.fixture
-def two_gpus(make_snapshot, make_gpu, make_process) -> Snapshot:
+def two_gpus() -> Snapshot:
     gpu = make_gpu(0, [make_process(4711, 59.0)], memory_utilisation_percent=54, compute_mode="default")
     return make_snapshot([replace(gpu, details=DETAILS), make_gpu(1, [make_process(4712, 20.0)])])
 
@@ -106,7 +102,7 @@ async def shown(pilot: Any) -> GpuScreen:
     return pilot.app.screen
 
 
-async def test_g_shows_all_of_the_gpu_of_the_process_and_asks_for_it_only_meanwhile(open_app, two_gpus) -> None:
+async def test_g_shows_all_of_the_gpu_of_the_process_and_asks_for_it_only_meanwhile(two_gpus) -> None:
     app, demand = open_app([two_gpus])
     async with on_first_board(app) as pilot:
         await pilot.press("g")
@@ -120,7 +116,7 @@ async def test_g_shows_all_of_the_gpu_of_the_process_and_asks_for_it_only_meanwh
         await until_shown(pilot, lambda: "full" not in demand.value.gpus.values())
 
 
-async def test_a_gpu_without_fans_has_none_and_is_not_called_a_mig_device(open_app, make_snapshot, make_gpu) -> None:
+async def test_a_gpu_without_fans_has_none_and_is_not_called_a_mig_device() -> None:
     gpu = replace(make_gpu(0), details=replace(DETAILS, fan_percents=()))
     app, _ = open_app([make_snapshot([gpu])])
     async with on_first_board(app) as pilot:
@@ -130,7 +126,7 @@ async def test_a_gpu_without_fans_has_none_and_is_not_called_a_mig_device(open_a
         assert fans.partition("·")[0].split() == ["fans", "none"]
 
 
-async def test_arrows_go_to_the_next_gpu_and_after_the_last_to_the_first(open_app, two_gpus) -> None:
+async def test_arrows_go_to_the_next_gpu_and_after_the_last_to_the_first(two_gpus) -> None:
     app, demand = open_app([two_gpus])
     async with on_first_board(app, (80, 24)) as pilot:
         await pilot.press("g")
@@ -146,7 +142,7 @@ async def test_arrows_go_to_the_next_gpu_and_after_the_last_to_the_first(open_ap
         assert screen_lines(app)[0].startswith(" GPU 1 ")
 
 
-async def test_enter_on_a_row_and_a_click_on_a_panel_open_the_gpu(open_app, two_gpus, make_gpu) -> None:
+async def test_enter_on_a_row_and_a_click_on_a_panel_open_the_gpu(two_gpus) -> None:
     many = replace(two_gpus, gpus=tuple(make_gpu(index) for index in range(12)))
     app, _ = open_app([many])
     async with app.run_test(size=(100, 30)) as pilot:
@@ -164,9 +160,7 @@ async def test_enter_on_a_row_and_a_click_on_a_panel_open_the_gpu(open_app, two_
         assert screen_lines(app)[0].startswith(" GPU 1 ")
 
 
-async def test_figures_that_are_unknown_have_their_reasons_and_are_not_0(
-    open_app, make_snapshot, make_gpu, make_process
-) -> None:
+async def test_figures_that_are_unknown_have_their_reasons_and_are_not_0() -> None:
     faults = tuple(
         Fault(field=field, code="NOT_SUPPORTED", message=f"this GPU does not report {what}")
         for field, what in (("fan_percents", "its fans"), ("nvlink", "NVLinks"), ("ecc_enabled", "whether ECC is on"))
@@ -185,7 +179,7 @@ async def test_figures_that_are_unknown_have_their_reasons_and_are_not_0(
             assert "n/a" in next(line for line in screen_lines(app) if line.startswith(f" {label}"))
 
 
-async def test_a_recording_says_what_it_has_not(open_app, two_gpus) -> None:
+async def test_a_recording_says_what_it_has_not(two_gpus) -> None:
     source = replace(two_gpus.source, kind="recording")
     app, _ = open_app([replace(two_gpus, source=source)])
     async with on_first_board(app, (80, 24)) as pilot:
@@ -196,9 +190,7 @@ async def test_a_recording_says_what_it_has_not(open_app, two_gpus) -> None:
         assert "the recording has no bandwidth, clocks, links or health of this GPU" in screen_lines(app)[1]
 
 
-async def test_a_gpu_that_hangs_has_old_figures_with_their_age_and_one_that_goes_is_said_to_be_gone(
-    open_app, two_gpus
-) -> None:
+async def test_a_gpu_that_hangs_has_old_figures_with_their_age_and_one_that_goes_is_said_to_be_gone(two_gpus) -> None:
     message = "the driver hangs on this GPU: nvmlDeviceGetPcieThroughput has not returned for 7 s"
     stale = replace(
         two_gpus.gpus[0], faults=(Fault(field=None, code=NO_ANSWER, message=message),), read_at=two_gpus.time - 7
@@ -215,9 +207,7 @@ async def test_a_gpu_that_hangs_has_old_figures_with_their_age_and_one_that_goes
         await until_shown(pilot, lambda: not demand.value.gpus)
 
 
-async def test_a_mig_device_shows_its_memory_and_the_activity_of_its_gpu(
-    open_app, make_mig_gpu, make_process, make_snapshot
-) -> None:
+async def test_a_mig_device_shows_its_memory_and_the_activity_of_its_gpu() -> None:
     process = make_process(4711, 10.0, gpu_instance=9, compute_instance=0)
     gpu = make_mig_gpu(0, [process], utilisation_percent=None, details=DETAILS)
     app, demand = open_app([make_snapshot([gpu])])
@@ -233,7 +223,7 @@ async def test_a_mig_device_shows_its_memory_and_the_activity_of_its_gpu(
 
 
 @pytest.mark.slow
-async def test_where_there_is_no_room_for_all_figures_tab_goes_to_them_and_arrows_scroll(open_app, two_gpus) -> None:
+async def test_where_there_is_no_room_for_all_figures_tab_goes_to_them_and_arrows_scroll(two_gpus) -> None:
     app, _ = open_app([two_gpus])
     async with on_first_board(app, (60, 20)) as pilot:
         await pilot.press("g")

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from builders import ScriptedSource, make_budget, make_gpu, make_snapshot
 from screen_host import ScreenHost, opened, screen_lines
 from textual.app import App, ComposeResult
 from textual.screen import Screen
@@ -219,20 +220,16 @@ async def test_a_real_run_on_a_described_machine_ends_with_the_summary_of_the_co
         assert next(each.status for each in outcomes if each.name == "VRAM verdict") == "pass"
 
 
-@pytest.fixture
-def open_app(make_snapshot, make_gpu, scripted_source, make_budget) -> Callable[..., VramtopApp]:
-    def make(pending: Sequence[Job] = (), *, ascii_only: bool = False) -> VramtopApp:
-        watchlist = Watchlist(estimate=make_budget)
-        for job in pending:
-            watchlist.add_pending(job)
-        return VramtopApp(
-            scripted_source([make_snapshot([make_gpu()])]), watchlist, AppOptions(interval=0.25, ascii_only=ascii_only)
-        )
-
-    return make
+def open_app(pending: Sequence[Job] = (), *, ascii_only: bool = False) -> VramtopApp:
+    watchlist = Watchlist(estimate=make_budget)
+    for job in pending:
+        watchlist.add_pending(job)
+    return VramtopApp(
+        ScriptedSource([make_snapshot([make_gpu()])]), watchlist, AppOptions(interval=0.25, ascii_only=ascii_only)
+    )
 
 
-async def test_p_opens_preflight_for_the_pending_job_and_asks_which_of_several(no_network, open_app):
+async def test_p_opens_preflight_for_the_pending_job_and_asks_which_of_several(no_network):
     app = open_app([JOB, Job(name="other", model=JOB.model)], ascii_only=True)
     async with app.run_test(size=(80, 24)) as pilot:
         await until_shown(pilot, lambda: app.board is not None)
@@ -243,7 +240,7 @@ async def test_p_opens_preflight_for_the_pending_job_and_asks_which_of_several(n
         assert text(app).isascii()
 
 
-async def test_p_reports_that_there_is_no_pending_job(open_app):
+async def test_p_reports_that_there_is_no_pending_job():
     app = open_app()
     async with app.run_test(notifications=True) as pilot:
         await until_shown(pilot, lambda: app.board is not None)
@@ -251,7 +248,7 @@ async def test_p_reports_that_there_is_no_pending_job(open_app):
         await until_shown(pilot, lambda: "No job is pending" in text(app))
 
 
-async def test_f12_in_the_fit_check_checks_the_machine_chosen_there(no_network, make_budget):
+async def test_f12_in_the_fit_check_checks_the_machine_chosen_there(no_network):
     async with opened(FitCheckScreen(Watchlist(estimate=make_budget), estimate=make_budget, initial=JOB)) as (
         screen,
         pilot,
@@ -263,7 +260,7 @@ async def test_f12_in_the_fit_check_checks_the_machine_chosen_there(no_network, 
         await until_shown(pilot, lambda: pilot.app.screen is screen)
 
 
-async def test_an_opened_launch_line_is_checked_unchanged(make_budget, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+async def test_an_opened_launch_line_is_checked_unchanged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     asked: dict[str, Any] = {}
     monkeypatch.setattr("vramtop.tui.screens.fit.screen.open_preflight", lambda *_, **given: asked.update(given))
     line = (
@@ -291,7 +288,7 @@ async def test_an_opened_launch_line_is_checked_unchanged(make_budget, tmp_path:
         assert asked["launch"] is None
 
 
-async def test_f12_reports_that_there_is_no_job_yet(make_budget):
+async def test_f12_reports_that_there_is_no_job_yet():
     screen = FitCheckScreen(Watchlist(estimate=make_budget), estimate=make_budget)
     async with ScreenHost(screen).run_test(size=(120, 40), notifications=True) as pilot:
         await pilot.pause()
@@ -299,9 +296,7 @@ async def test_f12_reports_that_there_is_no_job_yet(make_budget):
         await until_shown(pilot, lambda: "There is no job to check" in text(pilot.app))
 
 
-def test_memory_that_running_jobs_will_still_take_is_not_free(
-    no_network, make_snapshot, make_gpu, make_budget, monkeypatch: pytest.MonkeyPatch
-):
+def test_memory_that_running_jobs_will_still_take_is_not_free(no_network, monkeypatch: pytest.MonkeyPatch):
     snapshot = make_snapshot([make_gpu(0), make_gpu(1)])
     here = Machine(devices=device_capacities(snapshot, {}), snapshot=snapshot)
     monkeypatch.setattr("vramtop.tui.background.preflight_run.this_machine", lambda: here)
@@ -317,7 +312,7 @@ def test_memory_that_running_jobs_will_still_take_is_not_free(
     assert read_context(PreflightRequest(job=job, board=recorded)).machine == here
 
 
-def test_a_known_deep_budget_is_not_estimated_again(no_network, make_budget):
+def test_a_known_deep_budget_is_not_estimated_again(no_network):
     traced = replace(make_budget(JOB), method="traced")
     assert read_context(PreflightRequest(job=JOB, devices=ROOMS, budget=traced)).deepest_budget() is traced
     other = replace(traced, job=Job(name="other"))

@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+from builders import ScriptedSource, make_budget, make_gpu, make_process, make_snapshot
 from fake_driver import FakeGpu, FakeProcess
 from screen_host import on_first_board, screen_text
 from waiting import until_shown
@@ -110,15 +111,13 @@ async def test_an_ended_process_keeps_what_was_read_and_says_so(driver, program)
         assert "last reading" in screen_text(app)
 
 
-async def test_a_recording_shows_what_it_has_and_no_process_of_this_machine_is_read(
-    make_snapshot, make_gpu, make_process, scripted_source, monkeypatch
-):
+async def test_a_recording_shows_what_it_has_and_no_process_of_this_machine_is_read(monkeypatch):
     monkeypatch.setattr(process_details, "read_details", never)
     fault = Fault(field="sm_percent", code="NOT_SUPPORTED", message="this GPU does not report it")
     figures = ProcessFigures(cpu_percent=1612.0, rss_bytes=12 * GIB, faults=(fault,))
     process = replace(make_process(os.getpid(), 60), figures=figures)
     snapshot = replace(make_snapshot([make_gpu(0, [process])]), source=Source(kind="recording", host="gpubox-3"))
-    app = VramtopApp(scripted_source([snapshot]), Watchlist(never), AppOptions(interval=0.05))
+    app = VramtopApp(ScriptedSource([snapshot]), Watchlist(never), AppOptions(interval=0.05))
     async with on_first_board(app) as pilot:
         await pilot.press("i")
         await until_shown(
@@ -134,8 +133,8 @@ async def test_a_recording_shows_what_it_has_and_no_process_of_this_machine_is_r
         await until_shown(pilot, lambda: not isinstance(app.screen, ProcessInfoScreen))
 
 
-async def test_without_a_process_under_the_cursor_there_is_a_sentence(make_snapshot, make_gpu, scripted_source):
-    app = VramtopApp(scripted_source([make_snapshot([make_gpu(0)])]), Watchlist(never), AppOptions(interval=0.05))
+async def test_without_a_process_under_the_cursor_there_is_a_sentence():
+    app = VramtopApp(ScriptedSource([make_snapshot([make_gpu(0)])]), Watchlist(never), AppOptions(interval=0.05))
     async with app.run_test(size=(80, 24), notifications=True) as pilot:
         await until_shown(pilot, lambda: app.board is not None)
         await pilot.press("i")
@@ -143,13 +142,11 @@ async def test_without_a_process_under_the_cursor_there_is_a_sentence(make_snaps
         assert [notice.message for notice in app._notifications] == ["There is no process under the cursor."]
 
 
-async def test_the_attach_screen_leads_to_the_process_of_its_run(
-    make_snapshot, make_gpu, make_process, scripted_source, make_budget, monkeypatch
-):
+async def test_the_attach_screen_leads_to_the_process_of_its_run(monkeypatch):
     watchlist = Watchlist(lambda job: make_budget(job, device=30.0))
     watchlist.add_run(WatchedJob(job=Job(name="tune", model=ModelSpec(id="m")), pids=((2**22 - 5, 1_000.0),)))
     snapshot = make_snapshot([make_gpu(0, [make_process(2**22 - 5, 60)])])
-    app = VramtopApp(scripted_source([snapshot]), watchlist, AppOptions(interval=0.05))
+    app = VramtopApp(ScriptedSource([snapshot]), watchlist, AppOptions(interval=0.05))
     async with on_first_board(app) as pilot:
         await pilot.press("a")
         await until_shown(pilot, lambda: isinstance(app.screen, AttachScreen) and "tune" in screen_text(app))

@@ -1,6 +1,7 @@
 import re
 
 import pytest
+from builders import make_budget
 
 from vramtop.estimator.budget import Budget, Components, PhaseMark, Timeline
 from vramtop.estimator.common.records import replace
@@ -104,7 +105,7 @@ def test_phases_start_at_their_ticks_and_the_peak_is_marked():
     assert narrow == "for backwar op"
 
 
-def test_without_a_timeline_each_phase_of_the_closed_form_is_one_block(make_budget):
+def test_without_a_timeline_each_phase_of_the_closed_form_is_one_block():
     budget: Budget = make_budget(device=40)
     drawn = step_memory(budget)
     assert [mark.name for mark in drawn.phases] == ["forward", "backward", "optimizer step"]
@@ -112,7 +113,7 @@ def test_without_a_timeline_each_phase_of_the_closed_form_is_one_block(make_budg
     assert drawn.levels[1] == budget.phases[2].components
 
 
-def test_a_timeline_is_drawn_with_the_memory_that_nvml_would_report(make_budget):
+def test_a_timeline_is_drawn_with_the_memory_that_nvml_would_report():
     line = Timeline(
         events=(5, 6),
         levels=(Components(weights=3), Components(weights=4)),
@@ -125,7 +126,7 @@ def test_a_timeline_is_drawn_with_the_memory_that_nvml_would_report(make_budget)
 
 
 @pytest.mark.parametrize(("card", "top"), [(None, 40), (80, 80), (81, 40), (30, 40)])
-def test_the_scale_is_the_gpu_size_unless_the_job_is_too_small_for_it(make_budget, card, top):
+def test_the_scale_is_the_gpu_size_unless_the_job_is_too_small_for_it(card, top):
     budget = make_budget(device=40)
     assert step_top_bytes(budget, card and card * GIB) == pytest.approx(top * GIB * 1.04, rel=0.08)
 

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from builders import ScriptedSource, make_budget, make_gpu, make_process, make_snapshot
 from screen_host import ScreenHost, opened, screen_lines, screen_text
 from waiting import until_shown
 
@@ -32,7 +33,7 @@ LEVELS = (
 
 
 @pytest.fixture
-def traced(make_budget) -> Callable[..., Budget]:
+def traced() -> Callable[..., Budget]:
     """A traced budget of a job: 52 GiB at the peak, 54 reserved, in three moments."""
 
     def make(job: Job = JOB) -> Budget:
@@ -98,8 +99,8 @@ async def test_the_peak_is_marked_below_the_highest_moment(traced):
         assert axis.index("▲") < middle < axis.index("▲") + 40
 
 
-async def test_ascii_mode_draws_only_ascii(traced, make_snapshot, make_gpu, scripted_source):
-    source = scripted_source([make_snapshot([make_gpu()])])
+async def test_ascii_mode_draws_only_ascii(traced):
+    source = ScriptedSource([make_snapshot([make_gpu()])])
     app = VramtopApp(source, Watchlist(estimate=traced), AppOptions(interval=0.25, ascii_only=True))
     async with app.run_test(size=(80, 24)) as pilot:
         show_step(app, traced(), 80 * GIB)
@@ -108,7 +109,7 @@ async def test_ascii_mode_draws_only_ascii(traced, make_snapshot, make_gpu, scri
         assert "====" in screen_text(app)
 
 
-async def test_phases_of_the_formula_are_drawn_until_the_trace_arrives(make_budget, traced):
+async def test_phases_of_the_formula_are_drawn_until_the_trace_arrives(traced):
     go = threading.Event()
 
     def refine() -> Budget:
@@ -125,7 +126,7 @@ async def test_phases_of_the_formula_are_drawn_until_the_trace_arrives(make_budg
         assert "Tracing the step" not in screen_text(pilot.app)
 
 
-async def test_the_reason_for_a_missing_trace_is_shown(make_budget):
+async def test_the_reason_for_a_missing_trace_is_shown():
     def refine() -> Budget:
         raise CannotTellError("no Python with torch was found")
 
@@ -138,7 +139,7 @@ async def test_the_reason_for_a_missing_trace_is_shown(make_budget):
         assert "zero3 cannot be traced" in " ".join(screen_text(pilot.app).split())
 
 
-async def test_closing_the_screen_cancels_the_trace(make_budget):
+async def test_closing_the_screen_cancels_the_trace():
     begun, ended = threading.Event(), threading.Event()
 
     def refine() -> Budget:
@@ -154,12 +155,10 @@ async def test_closing_the_screen_cancels_the_trace(make_budget):
         assert not isinstance(pilot.app.screen, StepScreen)
 
 
-async def test_the_dashboard_opens_the_job_under_the_cursor_and_keeps_its_better_budget(
-    traced, make_budget, make_snapshot, make_gpu, make_process, scripted_source
-):
+async def test_the_dashboard_opens_the_job_under_the_cursor_and_keeps_its_better_budget(traced):
     watchlist = Watchlist(estimate=lambda job: make_budget(job, device=40))
     watchlist.add_run(WatchedJob(job=JOB, pids=((1, 1_000.0),)))
-    source = scripted_source([make_snapshot([make_gpu(0, [make_process(1, 39)])])])
+    source = ScriptedSource([make_snapshot([make_gpu(0, [make_process(1, 39)])])])
 
     def refine(job: Job, **_: Any) -> Budget:
         return traced(job)
@@ -174,9 +173,9 @@ async def test_the_dashboard_opens_the_job_under_the_cursor_and_keeps_its_better
         await until_shown(pilot, lambda: bool(app.board) and app.board.gpus[0].rows[0].budget.method == "traced")
 
 
-async def test_the_dashboard_reports_that_there_is_no_budget(make_snapshot, make_gpu, scripted_source, make_budget):
+async def test_the_dashboard_reports_that_there_is_no_budget():
     app = VramtopApp(
-        scripted_source([make_snapshot([make_gpu()])]), Watchlist(estimate=make_budget), AppOptions(interval=0.25)
+        ScriptedSource([make_snapshot([make_gpu()])]), Watchlist(estimate=make_budget), AppOptions(interval=0.25)
     )
     async with app.run_test(size=(120, 40)) as pilot:
         await until_shown(pilot, lambda: app.board is not None)
@@ -184,7 +183,7 @@ async def test_the_dashboard_reports_that_there_is_no_budget(make_snapshot, make
         await until_shown(pilot, lambda: any("no step to show" in said.message for said in app._notifications))
 
 
-async def test_the_step_opened_from_the_fit_check_is_redrawn_when_its_trace_arrives(make_budget, traced):
+async def test_the_step_opened_from_the_fit_check_is_redrawn_when_its_trace_arrives(traced):
     go = threading.Event()
 
     def refine(job: Job) -> Budget:
@@ -205,7 +204,7 @@ async def test_the_step_opened_from_the_fit_check_is_redrawn_when_its_trace_arri
 
 
 @pytest.mark.slow
-async def test_an_edit_cancels_the_running_trace_and_traces_the_latest_settings_at_once(make_budget, traced):
+async def test_an_edit_cancels_the_running_trace_and_traces_the_latest_settings_at_once(traced):
     seen: list[int] = []
     given_up: list[int] = []
 

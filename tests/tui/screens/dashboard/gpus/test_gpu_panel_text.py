@@ -1,8 +1,8 @@
 import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
+from builders import make_budget, make_gpu, make_process, make_snapshot
 from rich.cells import cell_len
 
 from vramtop.estimator.common.records import replace
@@ -12,7 +12,7 @@ from vramtop.monitor.board.board import GpuRow, ProcessRow
 from vramtop.monitor.board.run_phases import PhaseStart
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.snapshot.faults import HOST_MEMORY, Fault
-from vramtop.monitor.snapshot.snapshot import GpuProcess, GpuReading, WatchedJob
+from vramtop.monitor.snapshot.snapshot import GpuReading, WatchedJob
 from vramtop.tui.draw.gpu_bars import budget_cells, held_cells
 from vramtop.tui.draw.palette import colour_of, unattributed_label
 from vramtop.tui.screens.dashboard.gpu_panel import panel_lines
@@ -26,17 +26,12 @@ from vramtop.tui.screens.feed import BoardFeed
 SHAPE = PanelShape(width=120, graph_height=3)
 
 
-@pytest.fixture
-def make_row(make_budget, make_snapshot) -> Callable[..., GpuRow]:
+def make_row(gpu: GpuReading, *, need: float | None = None) -> GpuRow:
     """The row of one GPU; pid 1 runs a job of ``need`` GiB."""
-
-    def make(gpu: GpuReading, *, need: float | None = None) -> GpuRow:
-        watchlist = Watchlist(estimate=lambda job: make_budget(job, device=need))
-        if need is not None:
-            watchlist.add_run(WatchedJob(job=Job(name="tune"), pids=((1, 1_000.0),)))
-        return watchlist.update(make_snapshot([gpu])).gpus[0]
-
-    return make
+    watchlist = Watchlist(estimate=lambda job: make_budget(job, device=need))
+    if need is not None:
+        watchlist.add_run(WatchedJob(job=Job(name="tune"), pids=((1, 1_000.0),)))
+    return watchlist.update(make_snapshot([gpu])).gpus[0]
 
 
 def drawn(row: GpuRow, shape: PanelShape = SHAPE, **options: Any) -> list[str]:
@@ -45,7 +40,7 @@ def drawn(row: GpuRow, shape: PanelShape = SHAPE, **options: Any) -> list[str]:
 
 @pytest.mark.parametrize("width", [60, 78, 100, 120, 200])
 @pytest.mark.parametrize("need", [None, 10, 30, 200])
-def test_every_line_is_as_wide_as_the_panel(make_row, make_gpu, make_process, width: int, need: float | None):
+def test_every_line_is_as_wide_as_the_panel(width: int, need: float | None):
     gpu = make_gpu(0, [make_process(1, 30), make_process(2, 5)], name="NVIDIA 演算 " + "long name " * 9)
     row = make_row(gpu, need=need)
     lines = drawn(row, PanelShape(width=width, graph_height=2), history=[(1_990.0, 30 * GIB), (1_999.0, None)])
@@ -54,12 +49,12 @@ def test_every_line_is_as_wide_as_the_panel(make_row, make_gpu, make_process, wi
     assert cell_len(gpu_row_titles(width).plain) == width
 
 
-def test_budget_larger_than_the_gpu_ends_in_an_arrow(make_row, make_gpu, make_process):
+def test_budget_larger_than_the_gpu_ends_in_an_arrow():
     lines = drawn(make_row(make_gpu(0, [make_process(1, 30)]), need=100))
     assert "▶▏" in lines[2]
 
 
-def test_a_job_without_a_model_has_the_name_of_its_process(make_snapshot, make_gpu, make_process, make_budget):
+def test_a_job_without_a_model_has_the_name_of_its_process():
     watchlist = Watchlist(estimate=make_budget)
     watchlist.add_run(WatchedJob(job=Job(), pids=((1, 1_000.0),)), "vramtop does not know its model")
     gpu = make_gpu(0, [make_process(1, 60, command="python -u /data/tune.py")])
@@ -67,21 +62,19 @@ def test_a_job_without_a_model_has_the_name_of_its_process(make_snapshot, make_g
     assert "tune.py 60.0" in lines[1]
 
 
-def test_job_with_a_budget_is_drawn_first_so_that_both_bars_start_together(make_row, make_gpu, make_process):
+def test_job_with_a_budget_is_drawn_first_so_that_both_bars_start_together():
     row = make_row(make_gpu(0, [make_process(2, 50), make_process(1, 20)]), need=20)
     cells, budget = held_cells(row, 70), budget_cells(row, 70)
     second = next(at for at, cell in enumerate(cells) if cell.ground == colour_of("no_budget"))
     assert abs(second - [cell.char for cell in budget].index("├")) <= 3
 
 
-def test_graph_line_includes_the_memory_of_other_processes(make_row, make_gpu, make_process):
+def test_graph_line_includes_the_memory_of_other_processes():
     lines = drawn(make_row(make_gpu(0, [make_process(1, 20), make_process(2, 30)]), need=25))
     assert any("━━ expected, at most, plus 31" in line for line in lines)
 
 
-def test_a_steady_level_in_the_row_of_its_budget_is_flat_and_both_lines_are_named_where_they_are(
-    make_row, make_gpu, make_process
-):
+def test_a_steady_level_in_the_row_of_its_budget_is_flat_and_both_lines_are_named_where_they_are():
     row = make_row(make_gpu(0, [make_process(1, 43)]), need=42)
     shape = PanelShape(width=120, graph_height=9)
     history = [(1_700.0 + at, 44 * GIB) for at in range(300)]
@@ -96,7 +89,7 @@ def test_a_steady_level_in_the_row_of_its_budget_is_flat_and_both_lines_are_name
     assert "┄┄┄┄┄┄" in most[10:60]
 
 
-def test_unknown_total_shows_the_reason_and_the_memory_of_processes(make_row, make_gpu, make_process):
+def test_unknown_total_shows_the_reason_and_the_memory_of_processes():
     gpu = replace(make_gpu(0, [make_process(1, 30)]), total_bytes=None, used_bytes=None, free_bytes=None)
     lines = drawn(make_row(gpu, need=30))
     assert "n/a: the GPU's total memory is unknown, processes hold 30.0 GiB" in lines[1]
@@ -104,12 +97,12 @@ def test_unknown_total_shows_the_reason_and_the_memory_of_processes(make_row, ma
     assert "free n/a" in lines[0]
 
 
-def test_idle_gpu_and_unknown_job_are_stated(make_row, make_gpu, make_process):
+def test_idle_gpu_and_unknown_job_are_stated():
     assert "nothing is running" in drawn(make_row(make_gpu(0)))[2]
     assert "no known job" in drawn(make_row(make_gpu(0, [make_process(1, 3)])))[2]
 
 
-def test_summary_names_each_gpu_of_a_job_over_its_budget_once(make_budget, make_snapshot, make_gpu, make_process):
+def test_summary_names_each_gpu_of_a_job_over_its_budget_once():
     watchlist = Watchlist(estimate=lambda job: make_budget(job, device=20))
     watchlist.add_run(WatchedJob(job=Job(name="wide"), pids=((1, 1_000.0), (2, 1_000.0))))
     board = watchlist.update(make_snapshot([make_gpu(0, [make_process(1, 40)]), make_gpu(1, [make_process(2, 40)])]))
@@ -117,9 +110,7 @@ def test_summary_names_each_gpu_of_a_job_over_its_budget_once(make_budget, make_
 
 
 @pytest.mark.parametrize("width", [20, 40, 60, 80, 120])
-def test_summary_is_shortened_but_keeps_the_verdict_of_the_next_job(
-    make_budget, make_snapshot, make_gpu, make_process, width: int
-):
+def test_summary_is_shortened_but_keeps_the_verdict_of_the_next_job(width: int):
     watchlist = Watchlist(estimate=lambda job: make_budget(job, device=20 if job.name == "runs" else 90))
     watchlist.add_run(WatchedJob(job=Job(name="runs"), pids=((1, 1_000.0),)))
     watchlist.add_pending(Job(name="a-rather-long-name-of-a-job"))
@@ -130,25 +121,21 @@ def test_summary_is_shortened_but_keeps_the_verdict_of_the_next_job(
 
 
 @pytest.mark.parametrize("width", [30, 60, 78, 118])
-def test_header_keeps_its_width_and_shows_the_age_of_the_figures(make_snapshot, make_gpu, width: int):
+def test_header_keeps_its_width_and_shows_the_age_of_the_figures(width: int):
     board = Watchlist(estimate=lambda job: None).update(make_snapshot([make_gpu(0)]))  # type: ignore[arg-type,return-value]
     line = header_line(board, BoardFeed(interval=1.0, age_seconds=75.0), width).plain
     assert cell_len(line) == width
     assert "! figures are 1 min old" in line or width < 40
 
 
-def test_many_small_processes_fill_no_more_of_the_bar_than_their_memory(
-    make_gpu: Callable[..., GpuReading], make_process: Callable[..., GpuProcess]
-) -> None:
+def test_many_small_processes_fill_no_more_of_the_bar_than_their_memory() -> None:
     gpu = make_gpu(0, [make_process(pid, 0.5) for pid in range(1, 81)])  # 40 of 80 GiB, and 1 unattributed
     rows = tuple(ProcessRow(gpu=gpu, process=process, elapsed_seconds=None) for process in gpu.processes or ())
     cells = held_cells(GpuRow(reading=gpu, rows=rows), 40)
     assert sum(cell.ground is not None for cell in cells) == 20
 
 
-def test_a_sum_with_an_unknown_part_is_marked(
-    make_gpu: Callable[..., GpuReading], make_process: Callable[..., GpuProcess], make_row: Callable[..., GpuRow]
-) -> None:
+def test_a_sum_with_an_unknown_part_is_marked() -> None:
     one = make_gpu(0, [make_process(1, 30), make_process(2, None)])
     text = "\n".join(line.plain for line in panel_lines(make_row(one), (), replace(SHAPE, width=200), now=2_000.0))
     assert "1 more n/a" in text
@@ -159,7 +146,7 @@ def test_a_sum_with_an_unknown_part_is_marked(
     assert "2 more 4.0 and n/a" in text
 
 
-def test_a_gpu_whose_processes_cannot_be_read_does_not_look_idle(make_row, make_gpu, make_process):
+def test_a_gpu_whose_processes_cannot_be_read_does_not_look_idle():
     refused = Fault(field="processes", code="NO_PERMISSION", message="the driver does not let this user read them")
     gpu = make_gpu(0, used_bytes=40 * GIB, free_bytes=39 * GIB + GIB // 2, faults=(refused,))
     row = GpuRow(reading=replace(gpu, processes=None), rows=())
@@ -170,7 +157,7 @@ def test_a_gpu_whose_processes_cannot_be_read_does_not_look_idle(make_row, make_
     assert "n/a: the driver does not let this user read them" in text
 
 
-def test_shared_memory_used_by_the_rest_of_the_machine_is_not_free(make_row, make_gpu, make_process):
+def test_shared_memory_used_by_the_rest_of_the_machine_is_not_free():
     process = make_process(used=20)
     gpu = make_gpu(0, [process], used_bytes=20 * GIB, free_bytes=40 * GIB, reserved_bytes=None)
     assert "(host's memory)" not in drawn(make_row(gpu))[0]
@@ -184,7 +171,7 @@ def test_shared_memory_used_by_the_rest_of_the_machine_is_not_free(make_row, mak
 @pytest.mark.parametrize(
     ("code", "word"), [("GPU_IS_LOST", "! lost"), ("RESET_REQUIRED", "! reset required"), ("UNKNOWN", "! cannot be")]
 )
-def test_a_gpu_that_does_not_answer_is_marked_in_its_line(make_row, make_gpu, code: str, word: str):
+def test_a_gpu_that_does_not_answer_is_marked_in_its_line(code: str, word: str):
     nothing = dict.fromkeys(("total_bytes", "reserved_bytes", "used_bytes", "free_bytes"))
     gpu = make_gpu(3, faults=(Fault(field=None, code=code, message="it is gone"),), **nothing)
     line = gpu_row_line(make_row(replace(gpu, processes=None)), 80, selected=False).plain
@@ -199,7 +186,7 @@ def painted(row: GpuRow, colour: str, *, at: int = 1, shape: PanelShape = SHAPE,
     return "".join(line.plain[span.start : span.end] for span in line.spans if colour in str(span.style))
 
 
-def test_only_what_is_held_beyond_the_upper_bound_is_red(make_row, make_gpu, make_process):
+def test_only_what_is_held_beyond_the_upper_bound_is_red():
     over = make_row(make_gpu(0, [make_process(1, 60)]), need=30)
     red = painted(over, f"on {colour_of('bad')}")
     assert red.endswith("+30.0")
@@ -209,7 +196,7 @@ def test_only_what_is_held_beyond_the_upper_bound_is_red(make_row, make_gpu, mak
     assert painted(make_row(make_gpu(0, [make_process(1, 30)]), need=30), f"on {colour_of('bad')}") == ""
 
 
-def test_a_job_below_its_budget_says_by_how_much_where_the_bar_ends(make_row, make_gpu, make_process):
+def test_a_job_below_its_budget_says_by_how_much_where_the_bar_ends():
     row = make_row(make_gpu(0, [make_process(1, 20)]), need=60)
     comparison = replace(row.rows[0].comparison, status="under")
     row = replace(row, rows=(replace(row.rows[0], comparison=comparison),))
@@ -217,7 +204,7 @@ def test_a_job_below_its_budget_says_by_how_much_where_the_bar_ends(make_row, ma
     assert painted(row, f"on {colour_of('bad')}") == ""
 
 
-def test_a_budget_with_guessed_settings_is_hatched_and_never_red(make_row, make_gpu, make_process):
+def test_a_budget_with_guessed_settings_is_hatched_and_never_red():
     row = make_row(make_gpu(0, [make_process(1, 60)]), need=30)
     comparison = replace(row.rows[0].comparison, status="incomplete")
     row = replace(row, rows=(replace(row.rows[0], comparison=comparison),))
@@ -228,9 +215,7 @@ def test_a_budget_with_guessed_settings_is_hatched_and_never_red(make_row, make_
     assert panel_needs([row]) == ["calm"]
 
 
-def test_the_graph_shows_phases_and_the_moment_and_memory_at_which_a_job_left_its_budget(
-    make_row, make_gpu, make_process
-):
+def test_the_graph_shows_phases_and_the_moment_and_memory_at_which_a_job_left_its_budget():
     row = make_row(make_gpu(0, [make_process(1, 60)]), need=30)
     process = row.rows[0]
     starts = (PhaseStart(1_720.0, "loading"), PhaseStart(1_780.0, "steady"))
@@ -249,7 +234,7 @@ def test_the_graph_shows_phases_and_the_moment_and_memory_at_which_a_job_left_it
     assert any("━━ expected, at most, plus 1.0 of " in line for line in lines)
 
 
-def test_a_gpu_without_a_job_says_why_in_two_lines(make_row, make_gpu, make_process):
+def test_a_gpu_without_a_job_says_why_in_two_lines():
     shape = PanelShape(width=100, framed=False)
     row = make_row(make_gpu(0, [make_process(1, 30, command="python -m vllm.entrypoints.openai.api_server")]))
     row = replace(row, rows=tuple(replace(each, no_budget_reason="server") for each in row.rows))
@@ -262,7 +247,7 @@ def test_a_gpu_without_a_job_says_why_in_two_lines(make_row, make_gpu, make_proc
     assert len(drawn(make_row(make_gpu(0)), shape)) == 2
 
 
-def test_the_summary_says_that_all_jobs_are_on_budget(make_budget, make_snapshot, make_gpu, make_process):
+def test_the_summary_says_that_all_jobs_are_on_budget():
     watchlist = Watchlist(estimate=lambda job: make_budget(job, device=20))
     for pid in (1, 2):
         watchlist.add_run(WatchedJob(job=Job(name=f"job-{pid}"), pids=((pid, 1_000.0),)))
@@ -270,7 +255,7 @@ def test_the_summary_says_that_all_jobs_are_on_budget(make_budget, make_snapshot
     assert summary_line(watchlist.update(make_snapshot(gpus)), 100).plain == "✓ all 2 jobs are within budget"
 
 
-def test_gpus_without_a_budget_have_graphs_only_where_no_gpu_has_one(make_row, make_gpu, make_process):
+def test_gpus_without_a_budget_have_graphs_only_where_no_gpu_has_one():
     used, idle = make_row(make_gpu(0, [make_process(2, 30)])), make_row(make_gpu(1, []))
     job = make_row(make_gpu(2, [make_process(1, 30)]), need=30)
     assert panel_needs([used, idle]) == ["calm", "jobless"]

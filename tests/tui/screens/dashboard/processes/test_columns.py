@@ -1,10 +1,10 @@
 """Columns of figures that are read on demand, and their choice."""
 
 import os
-from collections.abc import Callable
 from typing import Any
 
 import pytest
+from builders import ScriptedSource, make_budget, make_gpu, make_process, make_snapshot
 from fake_driver import FakeGpu, FakeProcess
 from screen_host import on_first_board, screen_text
 from waiting import until_shown
@@ -36,25 +36,16 @@ GIB = 2**30
 CALL = "nvmlDeviceGetProcessUtilization"
 
 
-@pytest.fixture
-def with_figures(make_process) -> Callable[..., GpuProcess]:
-    def make(pid: int, sm: float | None, cpu: float | None, **changes: Any) -> GpuProcess:
-        figures = ProcessFigures(sm_percent=sm, cpu_percent=cpu, rss_bytes=pid * GIB, threads=pid, **changes)
-        return replace(make_process(pid, 10), figures=figures)
-
-    return make
+def with_figures(pid: int, sm: float | None, cpu: float | None, **changes: Any) -> GpuProcess:
+    figures = ProcessFigures(sm_percent=sm, cpu_percent=cpu, rss_bytes=pid * GIB, threads=pid, **changes)
+    return replace(make_process(pid, 10), figures=figures)
 
 
-@pytest.fixture
-def make_board(make_snapshot, make_budget) -> Callable[..., Board]:
+def make_board(gpus: list[GpuReading], **changes: Any) -> Board:
     """A board on which the processes 2 and 3 are the ranks of a run."""
-
-    def make(gpus: list[GpuReading], **changes: Any) -> Board:
-        watchlist = Watchlist(estimate=lambda job: make_budget(job, device=20))
-        watchlist.add_run(WatchedJob(job=Job(name="tune"), pids=((2, 1_000.0), (3, 1_000.0))))
-        return watchlist.update(make_snapshot(gpus, **changes))
-
-    return make
+    watchlist = Watchlist(estimate=lambda job: make_budget(job, device=20))
+    watchlist.add_run(WatchedJob(job=Job(name="tune"), pids=((2, 1_000.0), (3, 1_000.0))))
+    return watchlist.update(make_snapshot(gpus, **changes))
 
 
 def texts(board: Board, view: str = "processes") -> dict[int, dict[str, str]]:
@@ -66,7 +57,7 @@ def texts(board: Board, view: str = "processes") -> dict[int, dict[str, str]]:
     return {row.rows[0].process.pid: {name: cell.text for name, cell in row.cells.items()} for row in rows}
 
 
-def test_a_process_shows_its_figures_and_a_run_their_sum_or_mean(make_board, make_gpu, with_figures):
+def test_a_process_shows_its_figures_and_a_run_their_sum_or_mean():
     gpus = [make_gpu(0, [with_figures(2, 90.0, 150.4)]), make_gpu(1, [with_figures(3, 30.0, 1_000.0)])]
     single = texts(make_board(gpus))[2]
     assert [single[name] for name in ("SM %", "BW %", "CPU %", "RAM GiB", "THR")] == ["90", "…", "150", "2.0", "2"]
@@ -74,7 +65,7 @@ def test_a_process_shows_its_figures_and_a_run_their_sum_or_mean(make_board, mak
     assert [run[name] for name in ("SM %", "BW %", "CPU %", "RAM GiB", "THR")] == ["60", "…", "1150", "5.0", "5"]
 
 
-def test_a_process_on_two_gpus_counts_once_and_unknown_ranks_are_marked(make_board, make_gpu, with_figures):
+def test_a_process_on_two_gpus_counts_once_and_unknown_ranks_are_marked():
     ended = Fault(field="cpu_percent", code="ENDED", message="this process has ended")
     both = with_figures(2, 80.0, 100.0)
     gpus = [make_gpu(0, [both]), make_gpu(1, [both]), make_gpu(2, [with_figures(3, None, None, faults=(ended,))])]
@@ -82,7 +73,7 @@ def test_a_process_on_two_gpus_counts_once_and_unknown_ranks_are_marked(make_boa
     assert (run["CPU %"], run["SM %"], run["THR"]) == ("≥100", "~80", "5")
 
 
-def test_unknown_is_never_0(make_board, make_gpu, make_process, with_figures):
+def test_unknown_is_never_0():
     first = Fault(field="cpu_percent", code=FIRST_SAMPLE, message="needs two readings")
     refused = Fault(field="sm_percent", code="NOT_SUPPORTED", message="not reported")
     gpus = [make_gpu(0, [with_figures(5, None, None, faults=(first, refused)), make_process(6, 1)])]
@@ -92,7 +83,7 @@ def test_unknown_is_never_0(make_board, make_gpu, make_process, with_figures):
     assert (recorded[6]["THR"], recorded[5]["THR"]) == ("n/a", "5")
 
 
-def test_rows_are_sorted_by_figures_with_unknown_ones_last(make_board, make_gpu, make_process, with_figures):
+def test_rows_are_sorted_by_figures_with_unknown_ones_last():
     gpus = [make_gpu(0, [with_figures(5, 10.0, 300.0), make_process(6, 70), with_figures(7, 50.0, 200.0)])]
     rows = table_rows(make_board(gpus))
     assert [row.rows[0].process.pid for row in in_order(rows, "CPU") if row.rows] == [5, 7, 6]
@@ -184,7 +175,7 @@ async def test_columns_are_chosen_on_a_key_and_only_then_read(driver):
         await until_shown(pilot, lambda: demand.value.process_figures == {"sm_percent"})
 
 
-async def test_only_rows_in_sight_are_read(scripted_source, make_snapshot, make_gpu, make_process):
+async def test_only_rows_in_sight_are_read():
     processes = [make_process(pid, 1, command=f"train{pid}") for pid in range(100, 400)]
     demand = CurrentDemand()
     options = AppOptions(
@@ -192,7 +183,7 @@ async def test_only_rows_in_sight_are_read(scripted_source, make_snapshot, make_
         demand=demand,
         settings={"dashboard.columns": ("PID", "CPU %", "COMMAND"), "dashboard.view": "processes"},
     )
-    app = VramtopApp(scripted_source([make_snapshot([make_gpu(0, processes)])]), Watchlist(lambda _: None), options)
+    app = VramtopApp(ScriptedSource([make_snapshot([make_gpu(0, processes)])]), Watchlist(lambda _: None), options)
     async with app.run_test(size=(80, 24)) as pilot:
         await until_shown(pilot, lambda: app.board is not None and demand.value.processes)
         await until_shown(pilot, lambda: app.screen.table.has_focus and app.screen.table.row_count >= 300)
@@ -204,7 +195,7 @@ async def test_only_rows_in_sight_are_read(scripted_source, make_snapshot, make_
         assert 0 < len(demand.value.processes) < 24
 
 
-def test_where_a_process_runs_is_a_column_to_choose(make_board, make_gpu, make_process):
+def test_where_a_process_runs_is_a_column_to_choose():
     job = "Slurm job 4711 step 0 (sft)"
     ranks = [replace(make_process(pid, 10), runs_in=job) for pid in (2, 3)]
     gpus = [make_gpu(0, [ranks[0]]), make_gpu(1, [ranks[1], make_process(9, 1)])]

@@ -1,7 +1,7 @@
-from collections.abc import Callable
 from typing import Any
 
 import pytest
+from builders import make_budget, make_gpu, make_process, make_snapshot
 from screen_host import TableApp, table_of
 from textual.strip import Strip
 
@@ -18,16 +18,11 @@ from vramtop.tui.screens.dashboard.process_rows import TableRow, in_order, match
 from vramtop.tui.screens.dashboard.process_table import ProcessTable
 
 
-@pytest.fixture
-def make_board(make_snapshot, make_budget) -> Callable[..., Board]:
+def make_board(gpus: list[GpuReading]) -> Board:
     """A board of these GPUs; pid 2 runs a job of 20 GiB."""
-
-    def make(gpus: list[GpuReading]) -> Board:
-        watchlist = Watchlist(estimate=lambda job: make_budget(job, device=20))
-        watchlist.add_run(WatchedJob(job=Job(name="tune"), pids=((2, 1_000.0),)))
-        return watchlist.update(make_snapshot(gpus))
-
-    return make
+    watchlist = Watchlist(estimate=lambda job: make_budget(job, device=20))
+    watchlist.add_run(WatchedJob(job=Job(name="tune"), pids=((2, 1_000.0),)))
+    return watchlist.update(make_snapshot(gpus))
 
 
 def pids(table: ProcessTable) -> list[str]:
@@ -39,11 +34,11 @@ def drawn(table: ProcessTable) -> list[Strip]:
 
 
 @pytest.fixture
-def three_processes(make_process) -> list[GpuProcess]:
+def three_processes() -> list[GpuProcess]:
     return [make_process(1, 10, user="ana"), make_process(2, 40, user="bob"), make_process(3, 20, user="cyd")]
 
 
-async def test_update_keeps_the_cursor_on_its_process(make_board, make_gpu, make_process, three_processes):
+async def test_update_keeps_the_cursor_on_its_process(three_processes):
     app = TableApp()
     async with app.run_test(size=(120, 20)):
         table = app.query_one(ProcessTable)
@@ -57,7 +52,7 @@ async def test_update_keeps_the_cursor_on_its_process(make_board, make_gpu, make
         assert table.selected.row.process.pid == 1
 
 
-async def test_a_cursor_that_was_never_moved_stays_at_the_top(make_board, make_gpu, make_process):
+async def test_a_cursor_that_was_never_moved_stays_at_the_top():
     app = TableApp()
     async with app.run_test(size=(120, 20)):
         table = app.query_one(ProcessTable)
@@ -82,7 +77,7 @@ def test_commands_are_shown_without_folders_and_python_options(command: str, sho
     assert without_folder(command) == shown
 
 
-async def test_only_lines_that_changed_are_painted(make_board, make_gpu, make_process, three_processes, monkeypatch):
+async def test_only_lines_that_changed_are_painted(three_processes, monkeypatch):
     async with table_of(make_board([make_gpu(0, three_processes)])) as (table, _):
         before = drawn(table)
         painted: list[Any] = []
@@ -97,9 +92,7 @@ async def test_only_lines_that_changed_are_painted(make_board, make_gpu, make_pr
         assert "41.0" in after[1].text
 
 
-async def test_lines_have_the_width_of_the_table_even_before_its_size_is_known(
-    make_board, make_gpu, three_processes, monkeypatch
-):
+async def test_lines_have_the_width_of_the_table_even_before_its_size_is_known(three_processes, monkeypatch):
     app = TableApp()
     async with app.run_test(size=(80, 20)) as pilot:
         table = app.query_one(ProcessTable)
@@ -114,7 +107,7 @@ async def test_lines_have_the_width_of_the_table_even_before_its_size_is_known(
         assert "--seed" in drawn(table)[1].text
 
 
-async def test_lines_out_of_sight_are_not_drawn(make_board, make_gpu, make_process, monkeypatch):
+async def test_lines_out_of_sight_are_not_drawn(monkeypatch):
     app = TableApp()
     async with app.run_test(size=(120, 20)) as pilot:
         table = app.query_one(ProcessTable)
@@ -126,7 +119,7 @@ async def test_lines_out_of_sight_are_not_drawn(make_board, make_gpu, make_proce
         assert len({row.key for row in said}) == 19
 
 
-async def test_keys_move_the_cursor_and_keep_it_in_sight(make_board, make_gpu, make_process):
+async def test_keys_move_the_cursor_and_keep_it_in_sight():
     async with table_of(make_board([make_gpu(0, [make_process(pid, 1) for pid in range(1, 51)])])) as (table, pilot):
         table.focus()
         await pilot.pause()
@@ -141,7 +134,7 @@ async def test_keys_move_the_cursor_and_keep_it_in_sight(make_board, make_gpu, m
         assert seen == [1, 0, 0, last, last - 1, last - 19, 0, 18]
 
 
-async def test_click_on_a_title_sorts_by_it(make_board, make_gpu, three_processes):
+async def test_click_on_a_title_sorts_by_it(three_processes):
     async with table_of(make_board([make_gpu(0, three_processes)])) as (table, pilot):
         await pilot.pause()
         await pilot.click(ProcessTable, offset=(table.render_line(0).text.index("VRAM"), 0))
@@ -151,9 +144,7 @@ async def test_click_on_a_title_sorts_by_it(make_board, make_gpu, three_processe
         assert pids(table)[:3] == ["1", "2", "3"]
 
 
-async def test_an_ended_process_leaves_the_table_and_a_reused_pid_is_another_row(
-    make_board, make_gpu, make_process, three_processes
-):
+async def test_an_ended_process_leaves_the_table_and_a_reused_pid_is_another_row(three_processes):
     async with table_of(make_board([make_gpu(0, three_processes)])) as (table, _):
         reused = make_process(1, 10, start_time=1_500.0)
         table.show_board(make_board([make_gpu(0, [reused, *three_processes[1:]])]), width=120)
@@ -162,7 +153,7 @@ async def test_an_ended_process_leaves_the_table_and_a_reused_pid_is_another_row
         assert ("GPU-00000000", 1, 1_000.0) not in keys
 
 
-async def test_filter_and_sort_follow_the_typed_text(make_board, make_gpu, three_processes):
+async def test_filter_and_sort_follow_the_typed_text(three_processes):
     async with table_of(make_board([make_gpu(0, three_processes)])) as (table, _):
         table.filter_by("bob")
         assert pids(table) == ["2"]
@@ -172,7 +163,7 @@ async def test_filter_and_sort_follow_the_typed_text(make_board, make_gpu, three
         assert "VRAM↓" in table.render_line(0).text
 
 
-async def test_many_processes_can_start_and_end_at_once(make_board, make_gpu, make_process):
+async def test_many_processes_can_start_and_end_at_once():
     async with table_of(make_board([make_gpu(0, [make_process(pid, 0.1) for pid in range(500)])]), (120, 40)) as (
         table,
         _,
@@ -182,14 +173,14 @@ async def test_many_processes_can_start_and_end_at_once(make_board, make_gpu, ma
         assert table.row_count == 1
 
 
-async def test_narrow_table_omits_columns_but_shows_the_processes(make_board, make_gpu, three_processes):
+async def test_narrow_table_omits_columns_but_shows_the_processes(three_processes):
     async with table_of(make_board([make_gpu(0, three_processes)]), (40, 20)) as (table, _):
         assert [title.strip() for title in table.titles] == ["PID", "GPU", "VRAM GiB", "STATUS↓"]
         table.show_board(make_board([make_gpu(0, three_processes)]), width=120)
         assert len(table.titles) == 9
 
 
-def test_rows_add_up_to_what_each_gpu_uses(make_board, make_gpu, three_processes):
+def test_rows_add_up_to_what_each_gpu_uses(three_processes):
     rows = table_rows(make_board([make_gpu(0, three_processes), make_gpu(1)]))
     for gpu in (0, 1):
         held = sum(float(row.cells["VRAM GiB"].text) for row in rows if row.gpu.index == gpu)
@@ -200,7 +191,7 @@ def test_rows_add_up_to_what_each_gpu_uses(make_board, make_gpu, three_processes
     ("words", "found"),
     [("ana", [1]), ("tune", [2]), ("gpu1", [4]), ("seed 3", [3]), ("ana bob", []), ("in budget", [2])],
 )
-def test_filter_searches_every_field(make_board, make_gpu, make_process, three_processes, words: str, found: list[int]):
+def test_filter_searches_every_field(three_processes, words: str, found: list[int]):
     others = {"command": "./serve", "name": "serve", "user": "dee"}
     three_processes[1] = make_process(2, 20, user="bob", command="./x", name="x")
     three_processes[0] = make_process(1, 10, user="ana", command="./y", name="y")
@@ -209,7 +200,7 @@ def test_filter_searches_every_field(make_board, make_gpu, make_process, three_p
     assert sorted(row.row.process.pid for row in rows if row.row) == found
 
 
-def test_sorting_puts_urgent_rows_first_and_unknown_values_last(make_board, make_gpu, make_process, three_processes):
+def test_sorting_puts_urgent_rows_first_and_unknown_values_last(three_processes):
     rows = table_rows(make_board([make_gpu(0, [*three_processes, make_process(7, None)])]))
 
     def order(by: Any) -> list[int | None]:
@@ -230,7 +221,7 @@ def test_columns_fill_the_width_and_never_exceed_it(width: int):
 
 
 @pytest.mark.parametrize("status", list(STATUSES))
-def test_every_status_fits_its_column(make_board, make_gpu, three_processes, status):
+def test_every_status_fits_its_column(three_processes, status):
     board = make_board([make_gpu(0, three_processes)])
     row = next(row for row in board.processes if row.comparison)
     judged = replace(row, comparison=replace(row.comparison, status=status))
@@ -239,7 +230,7 @@ def test_every_status_fits_its_column(make_board, make_gpu, three_processes, sta
     assert len(table_rows(shown)[0].cells["STATUS"].text) <= width
 
 
-def test_processes_are_named_as_what_they_are(make_board, make_gpu, make_process):
+def test_processes_are_named_as_what_they_are():
     commands = ("sglang::scheduler_TP0", "VLLM::EngineCore", "/usr/lib/xorg/Xorg", "python train.py")
     processes = [replace(make_process(pid, 1), command=command) for pid, command in enumerate(commands, 1)]
     texts = [row.cells["COMMAND"].text for row in table_rows(make_board([make_gpu(0, processes)]))]
@@ -251,9 +242,7 @@ def test_processes_are_named_as_what_they_are(make_board, make_gpu, make_process
     ]
 
 
-async def test_the_cursor_is_in_sight_when_rows_are_new_and_when_the_terminal_shrinks(
-    make_board, make_gpu, make_process
-):
+async def test_the_cursor_is_in_sight_when_rows_are_new_and_when_the_terminal_shrinks():
     async with table_of(make_board([make_gpu(0, [make_process(pid, 1) for pid in range(10, 110)])]), (120, 40)) as (
         table,
         pilot,

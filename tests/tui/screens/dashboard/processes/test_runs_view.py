@@ -1,9 +1,10 @@
 """The table of runs: one row per job, unfolded on a key, with marks; keys and what they leave on the screen."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from builders import ScriptedSource, make_budget, make_gpu, make_process, make_snapshot
 from screen_host import TableApp, on_first_board, table_of
 from waiting import until_shown
 
@@ -25,30 +26,20 @@ RANKS = (11, 12, 13, 14)
 SERVER = {"parent": 50, "parent_name": "serve", "command": "./serve --port 80", "name": "serve", "user": "bob"}
 
 
-@pytest.fixture
-def gpus(make_gpu, make_process) -> Callable[..., list[Any]]:
-    """Return a function that makes four GPUs with a rank each, two workers of a server, and a single process."""
-
-    def make(used: Sequence[float] = (20.0, 20.1, 20.4, 20.0), single: float = 5) -> list[Any]:
-        ranks = [make_process(pid, size) for pid, size in zip(RANKS, used, strict=True)]
-        workers = [make_process(pid, 2, **SERVER) for pid in (21, 22)]
-        others = [[*workers[:1], make_process(31, single, command="./x", name="x")], workers[1:], [], []]
-        return [make_gpu(at, [rank, *others[at]]) for at, rank in enumerate(ranks)]
-
-    return make
+def gpus(used: Sequence[float] = (20.0, 20.1, 20.4, 20.0), single: float = 5) -> list[Any]:
+    """Make four GPUs with a rank each, two workers of a server, and a single process."""
+    ranks = [make_process(pid, size) for pid, size in zip(RANKS, used, strict=True)]
+    workers = [make_process(pid, 2, **SERVER) for pid in (21, 22)]
+    others = [[*workers[:1], make_process(31, single, command="./x", name="x")], workers[1:], [], []]
+    return [make_gpu(at, [rank, *others[at]]) for at, rank in enumerate(ranks)]
 
 
-@pytest.fixture
-def make_board(make_snapshot, make_budget) -> Callable[..., Board]:
-    """Return a function that makes a board on which the ranks run a job of 20 GiB each."""
-
-    def make(readings: list[Any], *, world: int = 4) -> Board:
-        watchlist = Watchlist(estimate=lambda job: make_budget(job, device=20))
-        job = Job(name="tune", parallel=Parallel(data_replicate=world))
-        watchlist.add_run(WatchedJob(job=job, pids=tuple((pid, 1_000.0) for pid in RANKS)))
-        return watchlist.update(make_snapshot(readings))
-
-    return make
+def make_board(readings: list[Any], *, world: int = 4) -> Board:
+    """Make a board on which the ranks run a job of 20 GiB each."""
+    watchlist = Watchlist(estimate=lambda job: make_budget(job, device=20))
+    job = Job(name="tune", parallel=Parallel(data_replicate=world))
+    watchlist.add_run(WatchedJob(job=job, pids=tuple((pid, 1_000.0) for pid in RANKS)))
+    return watchlist.update(make_snapshot(readings))
 
 
 def shown(table: ProcessTable) -> list[str]:
@@ -56,7 +47,7 @@ def shown(table: ProcessTable) -> list[str]:
     return [row.cells["PID"].text for row in table.rows if row.rows]
 
 
-async def test_a_run_is_one_row_with_its_sum_highest_rank_spread_and_budget_per_rank(make_board, gpus):
+async def test_a_run_is_one_row_with_its_sum_highest_rank_spread_and_budget_per_rank():
     async with table_of(make_board(gpus())) as (table, _):
         assert shown(table) == ["4 procs", "31", "2 procs"]
         cells = {name: cell.text for name, cell in table.rows[0].cells.items()}
@@ -68,7 +59,7 @@ async def test_a_run_is_one_row_with_its_sum_highest_rank_spread_and_budget_per_
 
 
 @pytest.mark.parametrize("width", [80, 120, 200])
-async def test_highest_rank_spread_and_budget_of_a_run_fit_into_every_usual_width(make_board, gpus, width: int):
+async def test_highest_rank_spread_and_budget_of_a_run_fit_into_every_usual_width(width: int):
     async with table_of(make_board(gpus()), (width, 20)) as (table, _):
         titles = [title.strip() for title in table.titles]
         assert {"PID", "GPU", "VRAM GiB", "MAX", "SPREAD", "BUDGET", "DIFF", "STATUS↓", "COMMAND"} <= set(titles)
@@ -76,18 +67,18 @@ async def test_highest_rank_spread_and_budget_of_a_run_fit_into_every_usual_widt
         assert table.max_scroll_x == 0
 
 
-async def test_the_worst_rank_gives_the_status_and_is_counted(make_board, gpus):
+async def test_the_worst_rank_gives_the_status_and_is_counted():
     async with table_of(make_board(gpus(used=(20, 20, 29, 20)))) as (table, _):
         assert table.rows[0].cells["STATUS"].text == "▲ OVER 1/4"
         assert table.rows[0].process_row.process.pid == 13
 
 
-async def test_ranks_on_other_machines_are_stated(make_board, gpus):
+async def test_ranks_on_other_machines_are_stated():
     async with table_of(make_board(gpus(), world=8)) as (table, _):
         assert table.rows[0].cells["COMMAND"].text.startswith("tune (4 of 8 ranks here): python")
 
 
-async def test_keys_unfold_and_fold_and_the_state_stays_over_boards(make_board, gpus):
+async def test_keys_unfold_and_fold_and_the_state_stays_over_boards():
     async with table_of(make_board(gpus())) as (table, pilot):
         table.focus()
         await pilot.press("right")
@@ -102,7 +93,7 @@ async def test_keys_unfold_and_fold_and_the_state_stays_over_boards(make_board, 
         assert shown(table) == ["4 procs", "31", "2 procs"]
 
 
-async def test_enter_unfolds_a_run_and_then_opens_it(make_board, gpus):
+async def test_enter_unfolds_a_run_and_then_opens_it():
     async with table_of(make_board(gpus())) as (table, pilot):
         table.focus()
         await pilot.press("enter")
@@ -113,7 +104,7 @@ async def test_enter_unfolds_a_run_and_then_opens_it(make_board, gpus):
         assert table.app.opened == [13, 12]  # the rank that holds the most, then the one under the cursor
 
 
-async def test_the_cursor_stays_on_its_row_when_rows_move_or_are_folded_away(make_board, gpus):
+async def test_the_cursor_stays_on_its_row_when_rows_move_or_are_folded_away():
     app = TableApp()
     async with app.run_test(size=(120, 20)) as pilot:
         table = app.query_one(ProcessTable)
@@ -132,7 +123,7 @@ async def test_the_cursor_stays_on_its_row_when_rows_move_or_are_folded_away(mak
         assert table.selected.row.process.pid == 13
 
 
-async def test_the_cursor_goes_to_the_run_when_its_process_is_no_longer_shown(make_board, gpus):
+async def test_the_cursor_goes_to_the_run_when_its_process_is_no_longer_shown():
     app = TableApp()
     async with app.run_test(size=(120, 20)):
         table = app.query_one(ProcessTable)
@@ -143,7 +134,7 @@ async def test_the_cursor_goes_to_the_run_when_its_process_is_no_longer_shown(ma
         assert table.selected.cells["PID"].text == "2 procs"
 
 
-async def test_a_filter_that_some_processes_match_unfolds_their_run_to_them(make_board, gpus):
+async def test_a_filter_that_some_processes_match_unfolds_their_run_to_them():
     async with table_of(make_board(gpus())) as (table, _):
         for words, found in (
             ("tune", ["4 procs"]),
@@ -161,7 +152,7 @@ async def test_a_filter_that_some_processes_match_unfolds_their_run_to_them(make
             assert shown(table) == ["4 procs", "31", "2 procs"], words
 
 
-async def test_groups_are_sorted_by_their_sums_and_worst_figures(make_board, gpus):
+async def test_groups_are_sorted_by_their_sums_and_worst_figures():
     async with table_of(make_board(gpus(single=3))) as (table, _):
         order = {}
         for _ in range(7):
@@ -174,9 +165,7 @@ async def test_groups_are_sorted_by_their_sums_and_worst_figures(make_board, gpu
         assert order["DIFF"][0] == order["STATUS"][0] == "4 procs"
 
 
-async def test_what_little_of_each_gpu_no_process_accounts_for_is_one_row_and_much_has_a_row_of_its_own(
-    make_board, gpus, make_gpu
-):
+async def test_what_little_of_each_gpu_no_process_accounts_for_is_one_row_and_much_has_a_row_of_its_own():
     def rest() -> list[tuple[str, str]]:
         return [(row.cells["GPU"].text, row.cells["VRAM GiB"].text) for row in table.rows if not row.rows]
 
@@ -190,7 +179,7 @@ async def test_what_little_of_each_gpu_no_process_accounts_for_is_one_row_and_mu
         assert rest() == [("0-3", "4.0"), ("2", "1.0")]
 
 
-async def test_marks_are_signs_and_a_mark_on_a_run_marks_its_processes(make_board, gpus):
+async def test_marks_are_signs_and_a_mark_on_a_run_marks_its_processes():
     async with table_of(make_board(gpus())) as (table, _):
         table.mark_selected()
         assert table.cursor_row == 1
@@ -206,7 +195,7 @@ async def test_marks_are_signs_and_a_mark_on_a_run_marks_its_processes(make_boar
         assert {table.render_line(y).text[0] for y in range(1, 6)} == {" "}
 
 
-async def test_an_ended_process_and_a_reused_pid_are_no_longer_marked(make_board, gpus, make_gpu, make_process):
+async def test_an_ended_process_and_a_reused_pid_are_no_longer_marked():
     async with table_of(make_board(gpus())) as (table, _):
         table.mark_selected()
         readings = gpus()
@@ -215,20 +204,15 @@ async def test_an_ended_process_and_a_reused_pid_are_no_longer_marked(make_board
         assert [row.process.pid for row in table.marks] == [12, 13]
 
 
-@pytest.fixture
-def open_app(make_snapshot, make_gpu, make_process, scripted_source) -> Callable[..., VramtopApp]:
-    """Return a function that makes an app with two workers of a server."""
-
-    def make(**options: Any) -> VramtopApp:
-        workers = [make_process(pid, 2, **SERVER) for pid in (21, 22)]
-        snapshot = make_snapshot([make_gpu(at, [each]) for at, each in enumerate(workers)])
-        watchlist = Watchlist(estimate=lambda job: pytest.fail("no job is known"))
-        return VramtopApp(scripted_source([snapshot]), watchlist, AppOptions(interval=0.25, **options))
-
-    return make
+def open_app(**options: Any) -> VramtopApp:
+    """Make an app with two workers of a server."""
+    workers = [make_process(pid, 2, **SERVER) for pid in (21, 22)]
+    snapshot = make_snapshot([make_gpu(at, [each]) for at, each in enumerate(workers)])
+    watchlist = Watchlist(estimate=lambda job: pytest.fail("no job is known"))
+    return VramtopApp(ScriptedSource([snapshot]), watchlist, AppOptions(interval=0.25, **options))
 
 
-async def test_v_shows_the_next_view_which_is_kept_for_the_next_start(open_app):
+async def test_v_shows_the_next_view_which_is_kept_for_the_next_start():
     kept: list[tuple[str, str]] = []
     app = open_app(save_setting=lambda *setting: kept.append(setting))
     async with on_first_board(app) as pilot:
@@ -244,7 +228,7 @@ async def test_v_shows_the_next_view_which_is_kept_for_the_next_start(open_app):
         assert app.screen.query_one(ProcessTable).view == "processes"
 
 
-async def test_space_marks_and_escape_unmarks_before_it_removes_the_filter(open_app):
+async def test_space_marks_and_escape_unmarks_before_it_removes_the_filter():
     app = open_app()
     async with on_first_board(app) as pilot:
         screen = app.screen
@@ -262,14 +246,14 @@ async def test_space_marks_and_escape_unmarks_before_it_removes_the_filter(open_
         assert screen.table.filter_words == ""
 
 
-async def test_the_process_of_a_folded_run_that_other_screens_use_is_the_one_that_matters(make_board, gpus):
+async def test_the_process_of_a_folded_run_that_other_screens_use_is_the_one_that_matters():
     async with table_of(make_board(gpus())) as (table, _):
         assert table.selected.process_row.process.pid == 13
         table.move_cursor(row=table.row_count - 1)
         assert table.selected.process_row is None
 
 
-async def test_the_table_needs_as_many_lines_as_it_has_rows_whatever_the_filter(make_board, gpus):
+async def test_the_table_needs_as_many_lines_as_it_has_rows_whatever_the_filter():
     async with table_of(make_board(gpus())) as (table, _):
         for last in (False, True):
             assert table.needed_rows == table.row_count
@@ -280,10 +264,10 @@ async def test_the_table_needs_as_many_lines_as_it_has_rows_whatever_the_filter(
         assert (table.needed_rows, table.row_count) == (12, 0)
 
 
-async def test_unfolding_a_run_makes_room_for_its_ranks(make_snapshot, gpus, make_budget, scripted_source):
+async def test_unfolding_a_run_makes_room_for_its_ranks():
     watchlist = Watchlist(estimate=lambda job: make_budget(job, device=20))
     watchlist.add_run(WatchedJob(job=Job(name="tune"), pids=tuple((pid, 1_000.0) for pid in RANKS)))
-    app = VramtopApp(scripted_source([make_snapshot(gpus())]), watchlist, AppOptions(interval=0.25))
+    app = VramtopApp(ScriptedSource([make_snapshot(gpus())]), watchlist, AppOptions(interval=0.25))
     async with app.run_test(size=(120, 50)) as pilot:
         await until_shown(pilot, lambda: app.board is not None and app.screen.query_one(ProcessTable).row_count)
         table = app.screen.query_one(ProcessTable)
@@ -304,14 +288,14 @@ async def test_unfolding_a_run_makes_room_for_its_ranks(make_snapshot, gpus, mak
         (("reading…", "reading…"), "reading…"),
     ],
 )
-def test_a_group_without_a_budget_says_why_most_of_it_has_none(make_board, make_gpu, make_process, reasons, words):
+def test_a_group_without_a_budget_says_why_most_of_it_has_none(reasons, words):
     launched = SERVER | {"command": "python x.py"}
     board = make_board([make_gpu(0, [make_process(at, 1, **launched) for at in range(70, 70 + len(reasons))])])
     rows = tuple(replace(row, no_budget_reason=why) for row, why in zip(board.processes, reasons, strict=True))
     assert group_status(ProcessGroup(key=("a",), rows=rows)).text == words
 
 
-async def test_a_process_on_several_gpus_is_one_row_with_its_pid(make_board, make_gpu, make_process):
+async def test_a_process_on_several_gpus_is_one_row_with_its_pid():
     app = TableApp()
     async with app.run_test(size=(120, 20)):
         table = app.query_one(ProcessTable)
@@ -323,7 +307,7 @@ async def test_a_process_on_several_gpus_is_one_row_with_its_pid(make_board, mak
         assert "├ python train.py" in table.render_line(2).text
 
 
-async def test_a_spread_that_matters_stands_out(make_board, gpus):
+async def test_a_spread_that_matters_stands_out():
     async with table_of(make_board(gpus())) as (table, _):
         assert (table.rows[0].cells["SPREAD"].text, table.rows[0].cells["SPREAD"].tone) == ("0.4", "muted")
         table.show_board(make_board(gpus(used=(20, 20, 24, 20))), width=120)

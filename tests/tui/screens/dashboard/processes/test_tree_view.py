@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from builders import ScriptedSource, make_gpu, make_process, make_snapshot
 from screen_host import on_first_board, screen_text
 from waiting import until_shown
 
@@ -29,15 +30,10 @@ ANCESTORS = {
 }
 
 
-@pytest.fixture
-def make_board(make_snapshot, make_gpu) -> Callable[..., Board]:
-    """Return a function that makes a board with these processes on one GPU after another."""
-
-    def make(*gpus: list[Any]) -> Board:
-        watchlist = Watchlist(estimate=lambda job: pytest.fail("no job is known"))
-        return watchlist.update(make_snapshot([make_gpu(at, each) for at, each in enumerate(gpus)]))
-
-    return make
+def make_board(*gpus: list[Any]) -> Board:
+    """Make a board with these processes on one GPU after another."""
+    watchlist = Watchlist(estimate=lambda job: pytest.fail("no job is known"))
+    return watchlist.update(make_snapshot([make_gpu(at, each) for at, each in enumerate(gpus)]))
 
 
 def lines(board: Board, ancestors: Any = ANCESTORS, words: str = "", by: Any = "VRAM") -> list[str]:
@@ -46,7 +42,7 @@ def lines(board: Board, ancestors: Any = ANCESTORS, words: str = "", by: Any = "
     return [f"{row.cells['PID'].text} {row.cells['COMMAND'].text.partition(' --')[0]}" for row in rows]
 
 
-def test_ranks_are_below_their_launcher_and_workers_below_their_rank(make_board, make_process):
+def test_ranks_are_below_their_launcher_and_workers_below_their_rank():
     board = make_board(
         [make_process(1, 20, parent=50), make_process(9, 30, command="./serve")],
         [make_process(2, 21, parent=50), make_process(3, 1, parent=1)],
@@ -61,26 +57,26 @@ def test_ranks_are_below_their_launcher_and_workers_below_their_rank(make_board,
     ]
 
 
-def test_an_ancestor_is_dim_and_says_nothing_about_memory(make_board, make_process):
+def test_an_ancestor_is_dim_and_says_nothing_about_memory():
     launcher = tree_rows(make_board([make_process(1, 20, parent=50)]), [], ANCESTORS, words="", by="GPU")[1]
     assert {cell.tone for cell in launcher.cells.values()} == {"muted"}
     assert {name for name, cell in launcher.cells.items() if cell.text} == {"PID", "USER", "COMMAND"}
     assert launcher.process_keys == ((1, 1_000.0),)  # a mark on a launcher marks what it has started
 
 
-def test_each_process_is_one_row_even_on_several_gpus(make_board, make_process):
+def test_each_process_is_one_row_even_on_several_gpus():
     board = make_board([make_process(1, 20)], [make_process(1, 10)])
     (row,) = tree_rows(board, [], {}, words="", by="GPU")
     assert (row.cells["PID"].text, row.cells["GPU"].text, row.cells["VRAM GiB"].text) == ("1", "0,1", "30.0")
 
 
-def test_until_ancestors_are_read_the_parent_has_the_name_that_the_reading_knows(make_board, make_process):
+def test_until_ancestors_are_read_the_parent_has_the_name_that_the_reading_knows():
     board = make_board([make_process(1, 20, parent=50, parent_name="torchrun")])
     assert lines(board, {}) == ["50 torchrun", "1 └ python train.py"]
     assert lines(make_board([make_process(1, 20, parent=50, parent_name="systemd")]), {}) == ["1 python train.py"]
 
 
-def test_a_filter_keeps_what_matches_with_everything_above_it(make_board, make_process):
+def test_a_filter_keeps_what_matches_with_everything_above_it():
     board = make_board(
         [make_process(1, 20, parent=50), make_process(2, 20, parent=50, command="python eval.py")],
         [make_process(9, 30)],
@@ -90,7 +86,7 @@ def test_a_filter_keeps_what_matches_with_everything_above_it(make_board, make_p
     assert lines(board, words="nothing") == []
 
 
-def test_processes_that_name_each_other_as_parents_are_shown_once_each(make_board, make_process):
+def test_processes_that_name_each_other_as_parents_are_shown_once_each():
     board = make_board([make_process(1, 20, parent=2), make_process(2, 20, parent=1)])
     assert sorted(line.split()[0] for line in lines(board)) == ["1", "2"]
     loop = {50: replace(ANCESTORS[50], parent=40), 40: replace(ANCESTORS[40], parent=50)}
@@ -99,7 +95,7 @@ def test_processes_that_name_each_other_as_parents_are_shown_once_each(make_boar
     ]  # fmt: skip
 
 
-def test_unattributed_memory_has_its_row(make_board, make_process, make_gpu):
+def test_unattributed_memory_has_its_row():
     board = make_board([make_process(1, 20)])
     *_, rest = tree_rows(board, unattributed_rows(board), {}, words="", by="GPU")
     assert rest.rest_bytes == GIB
@@ -114,7 +110,7 @@ def sleeper():
 
 
 @pytest.fixture
-def open_app(make_snapshot, make_gpu, make_process, scripted_source, sleeper) -> Callable[..., VramtopApp]:
+def open_app(sleeper) -> Callable[..., VramtopApp]:
     """Return a function that makes an app with that process on a GPU."""
 
     def make(**changes: Any) -> VramtopApp:
@@ -124,7 +120,7 @@ def open_app(make_snapshot, make_gpu, make_process, scripted_source, sleeper) ->
         )
         watchlist = Watchlist(estimate=lambda job: pytest.fail("no job is known"))
         snapshot = make_snapshot([make_gpu(0, [row])], **changes)
-        return VramtopApp(scripted_source([snapshot]), watchlist, AppOptions(interval=0.25))
+        return VramtopApp(ScriptedSource([snapshot]), watchlist, AppOptions(interval=0.25))
 
     return make
 

@@ -5,12 +5,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
 import psutil
 import pytest
+from builders import ScriptedSource, make_budget, make_gpu, make_process, make_snapshot
 from screen_host import on_first_board, screen_text
 from textual.widgets import Button
 from waiting import until_shown
@@ -61,32 +62,22 @@ def start():
         process.stdout.close()
 
 
-@pytest.fixture
-def make_reading(make_process) -> Callable[..., Any]:
+def make_reading(process: subprocess.Popen, **changes: Any) -> Any:
     """Return a real process as the monitor would read it, with 30 GiB."""
-
-    def see(process: subprocess.Popen, **changes: Any) -> Any:
-        start_time = psutil.Process(process.pid).create_time()
-        return make_process(process.pid, **{"start_time": start_time} | changes)
-
-    return see
+    start_time = psutil.Process(process.pid).create_time()
+    return make_process(process.pid, **{"start_time": start_time} | changes)
 
 
-@pytest.fixture
-def open_app(make_snapshot, make_gpu, make_budget, scripted_source) -> Callable[..., VramtopApp]:
-    """Return a function that makes an app with one GPU for each list of processes."""
-
-    def make(
-        *gpus: list, source: Source | None = None, watched: WatchedJob | None = None, **options: Any
-    ) -> VramtopApp:
-        watchlist = Watchlist(estimate=lambda job: make_budget(job, device=30))
-        if watched:
-            watchlist.add_run(watched)
-        changes = {"source": source} if source else {}
-        snapshot = make_snapshot([make_gpu(at, each) for at, each in enumerate(gpus)], time=time.time(), **changes)
-        return VramtopApp(scripted_source([snapshot]), watchlist, AppOptions(interval=0.25, **options))
-
-    return make
+def open_app(
+    *gpus: list, source: Source | None = None, watched: WatchedJob | None = None, **options: Any
+) -> VramtopApp:
+    """Make an app with one GPU for each list of processes."""
+    watchlist = Watchlist(estimate=lambda job: make_budget(job, device=30))
+    if watched:
+        watchlist.add_run(watched)
+    changes = {"source": source} if source else {}
+    snapshot = make_snapshot([make_gpu(at, each) for at, each in enumerate(gpus)], time=time.time(), **changes)
+    return VramtopApp(ScriptedSource([snapshot]), watchlist, AppOptions(interval=0.25, **options))
 
 
 @pytest.fixture
@@ -135,13 +126,13 @@ def flat(text: str) -> str:
     return " ".join(text.replace("│", " ").split())
 
 
-async def test_the_dashboard_stays_visible_behind_the_dialog(open_app, make_reading, start):
+async def test_the_dashboard_stays_visible_behind_the_dialog(start):
     app = open_app([make_reading(start())])
     async with asked(app):
         assert app.screen.styles.background.a < 1
 
 
-async def test_the_dialog_names_the_process_and_all_its_memory(open_app, make_reading, start):
+async def test_the_dialog_names_the_process_and_all_its_memory(start):
     process = start()
     row = make_reading(process, user="ana", command="python train.py --lr 1e-4")
     app = open_app([row], [make_reading(process, used_bytes=2**30)])
@@ -157,7 +148,7 @@ async def test_the_dialog_names_the_process_and_all_its_memory(open_app, make_re
     assert process.poll() is None
 
 
-async def test_the_dialog_states_the_age_of_its_figures(open_app, make_reading, start):
+async def test_the_dialog_states_the_age_of_its_figures(start):
     now = [100.0]
     app = open_app([make_reading(start())], clock=lambda: now[0])
     async with on_first_board(app, (80, 24)) as pilot:
@@ -168,7 +159,7 @@ async def test_the_dialog_states_the_age_of_its_figures(open_app, make_reading, 
         assert "30.0 GiB of GPU 0 (as of 10 min ago)" in flat(screen_text(app))
 
 
-async def test_the_dialog_states_what_happens_to_the_other_ranks(open_app, make_reading, start):
+async def test_the_dialog_states_what_happens_to_the_other_ranks(start):
     ranks = [make_reading(start()) for _ in range(3)]
     job = Job(name="sft", model=ModelSpec(id="gpt2"), parallel=Parallel(strategy="ddp", data_replicate=3))
     watched = WatchedJob(job=job, pids=tuple(each.key for each in ranks))
@@ -179,7 +170,7 @@ async def test_the_dialog_states_what_happens_to_the_other_ranks(open_app, make_
         assert "job sft, an attached run of 3 ranks: the 2 others hang or die with it" in flat(screen_text(app))
 
 
-async def test_the_dialog_names_possible_ranks_and_children(open_app, make_reading, start, make_process):
+async def test_the_dialog_names_possible_ranks_and_children(start):
     row = make_reading(start(), parent=77, command="python train.py --rank 0")
     kin = make_process(900_001, 5, parent=77, command="python train.py --rank 1")
     other = make_process(900_002, 4, parent=77, command="python -m http.server")
@@ -191,9 +182,7 @@ async def test_the_dialog_names_possible_ranks_and_children(open_app, make_readi
         assert "it started 1 other process on GPUs, which may still hold memory" in text
 
 
-async def test_only_the_confirmation_key_ends_a_process(
-    open_app, make_reading, start, choices_enabled_at_once, monkeypatch
-):
+async def test_only_the_confirmation_key_ends_a_process(start, choices_enabled_at_once, monkeypatch):
     signals: list[object] = []
     monkeypatch.setattr(ProcessTermination, "send", lambda _, number: signals.append(number))
     app = open_app([make_reading(start())])
@@ -212,7 +201,7 @@ async def test_only_the_confirmation_key_ends_a_process(
     assert signals == []
 
 
-async def test_keys_typed_before_the_dialog_opened_end_no_process(open_app, make_reading, start, monkeypatch):
+async def test_keys_typed_before_the_dialog_opened_end_no_process(start, monkeypatch):
     monkeypatch.setattr(f"{TERMINATE}.ARMING_SECONDS", 3600.0)
     signals: list[object] = []
     monkeypatch.setattr(ProcessTermination, "send", lambda _, number: signals.append(number))
@@ -229,7 +218,7 @@ async def test_keys_typed_before_the_dialog_opened_end_no_process(open_app, make
         assert signals == [signal.SIGTERM]
 
 
-async def test_y_ends_the_process_and_the_time_it_took_is_shown(open_app, make_reading, start, choices_enabled_at_once):
+async def test_y_ends_the_process_and_the_time_it_took_is_shown(start, choices_enabled_at_once):
     process = start()
     app = open_app([make_reading(process)])
     async with asked(app) as pilot:
@@ -242,7 +231,7 @@ async def test_y_ends_the_process_and_the_time_it_took_is_shown(open_app, make_r
     assert process.wait() == -signal.SIGTERM
 
 
-async def test_the_button_ends_the_process_too(open_app, make_reading, start, choices_enabled_at_once):
+async def test_the_button_ends_the_process_too(start, choices_enabled_at_once):
     process = start()
     app = open_app([make_reading(process)])
     async with asked(app) as pilot:
@@ -251,9 +240,7 @@ async def test_the_button_ends_the_process_too(open_app, make_reading, start, ch
     assert process.wait() == -signal.SIGTERM
 
 
-async def test_sigkill_is_offered_for_a_process_that_does_not_end(
-    open_app, make_reading, start, choices_enabled_at_once, monkeypatch
-):
+async def test_sigkill_is_offered_for_a_process_that_does_not_end(start, choices_enabled_at_once, monkeypatch):
     monkeypatch.setattr(GRACE, 3600.0)
     process = start(STUBBORN)
     app = open_app([make_reading(process)])
@@ -275,7 +262,7 @@ async def test_sigkill_is_offered_for_a_process_that_does_not_end(
 
 @pytest.mark.slow
 async def test_after_closing_the_dialog_a_surviving_process_is_reported_and_can_be_killed(
-    open_app, make_reading, start, choices_enabled_at_once, monkeypatch
+    start, choices_enabled_at_once, monkeypatch
 ):
     monkeypatch.setattr(GRACE, 0.0)
     process = start(STUBBORN)
@@ -292,7 +279,7 @@ async def test_after_closing_the_dialog_a_surviving_process_is_reported_and_can_
 
 
 @pytest.mark.slow
-async def test_after_closing_the_dialog_a_late_end_is_reported(open_app, make_reading, start, choices_enabled_at_once):
+async def test_after_closing_the_dialog_a_late_end_is_reported(start, choices_enabled_at_once):
     process = start(SLOW)
     app = open_app([make_reading(process)])
     async with asked(app) as pilot:
@@ -305,7 +292,7 @@ async def test_after_closing_the_dialog_a_late_end_is_reported(open_app, make_re
 
 @pytest.mark.slow
 async def test_a_process_that_ends_while_the_dialog_is_open_is_reported_and_gets_no_signal(
-    open_app, make_reading, start, choices_enabled_at_once
+    start, choices_enabled_at_once
 ):
     process = start()
     app = open_app([make_reading(process)])
@@ -319,7 +306,7 @@ async def test_a_process_that_ends_while_the_dialog_is_open_is_reported_and_gets
         assert screen._batch.sent is None
 
 
-async def test_a_reused_pid_opens_no_dialog(open_app, make_reading, start):
+async def test_a_reused_pid_opens_no_dialog(start):
     process = start()
     row = make_reading(process)
     app = open_app([make_reading(process, start_time=row.start_time - 5)])
@@ -338,7 +325,7 @@ async def test_a_reused_pid_opens_no_dialog(open_app, make_reading, start):
         ({"pid": 2**22 - 1}, "has ended already; no signal was sent"),
     ],
 )
-async def test_refusal_to_end_a_process_is_reported_in_one_sentence(open_app, make_process, changes, sentence):
+async def test_refusal_to_end_a_process_is_reported_in_one_sentence(changes, sentence):
     app = open_app([make_process(**{"pid": 4711} | changes)])
     async with on_first_board(app, (100, 30)) as pilot:
         await pilot.press("k")
@@ -346,14 +333,14 @@ async def test_refusal_to_end_a_process_is_reported_in_one_sentence(open_app, ma
         assert isinstance(app.screen, DashboardScreen)
 
 
-async def test_unattributed_memory_is_not_a_process_to_end(open_app):
+async def test_unattributed_memory_is_not_a_process_to_end():
     app = open_app([])
     async with on_first_board(app, (100, 30)) as pilot:
         await pilot.press("k")
         await until_shown(pilot, lambda: "no process under the cursor" in notice_text(app))
 
 
-async def test_missing_permission_is_reported(open_app, make_reading, start, monkeypatch):
+async def test_missing_permission_is_reported(start, monkeypatch):
     def refuse(*_: object) -> None:
         raise PermissionError(1, "Operation not permitted")
 
@@ -376,7 +363,7 @@ def offered(app: VramtopApp) -> bool:
 
 
 @pytest.mark.parametrize("size", [(80, 24), (120, 40)])
-async def test_footer_and_palette_offer_termination(open_app, make_process, size):
+async def test_footer_and_palette_offer_termination(size):
     app = open_app([make_process()])
     async with on_first_board(app, size) as pilot:
         await until_shown(pilot, lambda: " k Kill " in footer_text(app))
@@ -395,9 +382,7 @@ async def test_footer_and_palette_offer_termination(open_app, make_process, size
         ({"source": Source(kind="demo")}, "come from a recording"),
     ],
 )
-async def test_where_termination_is_off_the_key_is_hidden_and_the_reason_is_given(
-    open_app, make_reading, start, options, sentence
-):
+async def test_where_termination_is_off_the_key_is_hidden_and_the_reason_is_given(start, options, sentence):
     process = start()
     app = open_app([make_reading(process)], **options)
     async with on_first_board(app, (100, 30)) as pilot:
@@ -412,7 +397,7 @@ async def test_where_termination_is_off_the_key_is_hidden_and_the_reason_is_give
         assert isinstance(app.screen, DashboardScreen)
 
 
-async def test_hostile_names_are_not_interpreted_by_the_terminal_or_as_markup(open_app, make_reading, start):
+async def test_hostile_names_are_not_interpreted_by_the_terminal_or_as_markup(start):
     evil = "[red]\x1b]0;owned\x07\x1b[31mx[/]\n[@click=app.quit]y " + "z" * 3000
     app = open_app([make_reading(start(), command=evil, user=evil[:40], name=evil)])
     async with asked(app, (80, 24)):
@@ -424,9 +409,7 @@ async def test_hostile_names_are_not_interpreted_by_the_terminal_or_as_markup(op
 
 
 @pytest.mark.slow
-async def test_in_a_small_terminal_the_choices_stay_visible_and_the_text_scrolls(
-    open_app, make_reading, start, make_process
-):
+async def test_in_a_small_terminal_the_choices_stay_visible_and_the_text_scrolls(start):
     row = make_reading(start(), parent=77, command="python train.py " + "--flag value " * 40)
     kin = [make_process(900_000 + at, 1, parent=77, command="python train.py") for at in range(9) for parent in (77,)]
     children = [make_process(910_000, 1, parent=row.pid)]
@@ -441,7 +424,7 @@ async def test_in_a_small_terminal_the_choices_stay_visible_and_the_text_scrolls
         await until_shown(pilot, lambda: "may still hold" in flat(screen_text(app)))
 
 
-async def test_the_dialog_is_ascii_in_ascii_mode(open_app, make_reading, start, choices_enabled_at_once):
+async def test_the_dialog_is_ascii_in_ascii_mode(start, choices_enabled_at_once):
     app = open_app([make_reading(start())], ascii_only=True)
     async with asked(app) as pilot:
         assert screen_text(app).isascii()
@@ -469,9 +452,7 @@ async def mark_all(pilot: Any) -> None:
         await pilot.press("space")
 
 
-async def test_marked_processes_are_named_and_signalled_together(
-    open_app, make_reading, start, make_process, choices_enabled_at_once
-):
+async def test_marked_processes_are_named_and_signalled_together(start, choices_enabled_at_once):
     processes = [start(), start()]
     rows = [make_reading(each, user=user) for each, user in zip(processes, ("ana", "bob"), strict=True)]
     first = make_process(1, 3, start_time=50.0, user="root", command="/sbin/init")
@@ -492,7 +473,7 @@ async def test_marked_processes_are_named_and_signalled_together(
     assert [process.wait() for process in processes] == [-signal.SIGINT] * 2
 
 
-async def test_unknown_memory_is_not_summed_as_zero(open_app, make_reading, start):
+async def test_unknown_memory_is_not_summed_as_zero(start):
     readings = [make_reading(start(), used=used) for used in (None, None)]
     app = open_app(*([reading] for reading in readings))
     async with on_first_board(app, (80, 24)) as pilot:
@@ -502,7 +483,7 @@ async def test_unknown_memory_is_not_summed_as_zero(open_app, make_reading, star
 
 
 @pytest.mark.slow
-async def test_processes_that_have_left_the_gpus_keep_the_memory_that_they_had(open_app, make_reading, start):
+async def test_processes_that_have_left_the_gpus_keep_the_memory_that_they_had(start):
     app = open_app([make_reading(start())], [make_reading(start())])
     async with on_first_board(app, (80, 24)) as pilot:
         await mark_all(pilot)
@@ -514,7 +495,7 @@ async def test_processes_that_have_left_the_gpus_keep_the_memory_that_they_had(o
 
 @pytest.mark.slow
 async def test_after_closing_the_dialog_one_notice_reports_on_all_processes(
-    open_app, make_reading, start, choices_enabled_at_once, monkeypatch
+    start, choices_enabled_at_once, monkeypatch
 ):
     monkeypatch.setattr(GRACE, 0.0)
     quick, stubborn = start(), start(STUBBORN)
@@ -533,9 +514,7 @@ async def test_after_closing_the_dialog_one_notice_reports_on_all_processes(
 
 
 @pytest.mark.slow
-async def test_after_closing_the_dialog_one_notice_names_all_that_ended(
-    open_app, make_reading, start, choices_enabled_at_once
-):
+async def test_after_closing_the_dialog_one_notice_names_all_that_ended(start, choices_enabled_at_once):
     quick, slow = start(), start(SLOW)
     app = open_app([make_reading(quick), make_reading(slow)])
     async with on_first_board(app, (100, 30)) as pilot:
@@ -546,7 +525,7 @@ async def test_after_closing_the_dialog_one_notice_names_all_that_ended(
         await until_shown(pilot, lambda: f"Ended: {quick.pid}, {slow.pid}." in flat(notice_text(app)))
 
 
-async def test_all_ranks_of_a_folded_run_are_asked_about_together(open_app, make_reading, start):
+async def test_all_ranks_of_a_folded_run_are_asked_about_together(start):
     ranks = [make_reading(start()) for _ in range(3)]
     job = Job(name="sft", model=ModelSpec(id="gpt2"), parallel=Parallel(strategy="ddp", data_replicate=3))
     app = open_app(*([each] for each in ranks), watched=WatchedJob(job=job, pids=tuple(each.key for each in ranks)))

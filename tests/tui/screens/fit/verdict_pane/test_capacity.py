@@ -1,23 +1,17 @@
 """The capacity of GPUs in MIG mode in the fit check."""
 
-from collections.abc import Callable
+from builders import make_budget, make_mig_gpu, make_snapshot
 
-from vramtop.estimator.budget import Budget
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.job.job import Job, ModelSpec
 from vramtop.monitor.board.watchlist import Watchlist
-from vramtop.monitor.snapshot.snapshot import GpuReading, Snapshot
 from vramtop.tui.screens.fit.advice import Capacity
 from vramtop.tui.screens.fit.gpu_picker import GpuPicker
 
 FIRST, SECOND = (Job(name=name, model=ModelSpec(id="gpt2")) for name in ("first", "second"))
 
 
-def test_memory_of_earlier_pending_jobs_is_deducted_from_mig_devices(
-    make_budget: Callable[..., Budget],
-    make_snapshot: Callable[..., Snapshot],
-    make_mig_gpu: Callable[..., GpuReading],
-) -> None:
+def test_memory_of_earlier_pending_jobs_is_deducted_from_mig_devices() -> None:
     watchlist = Watchlist(estimate=lambda job: make_budget(job, device=16, high=17))
     watchlist.add_pending(FIRST)
     watchlist.add_pending(SECOND)

@@ -1,4 +1,5 @@
 import pytest
+from builders import make_budget, make_gpu, make_snapshot
 
 from vramtop.monitor.board.capacity import device_capacities
 from vramtop.monitor.board.fit import check_fit
@@ -11,7 +12,7 @@ def lines(budget, snapshot, **options):
     return [line.plain for line in headline(fit, budget, **options)]
 
 
-def test_the_figures_stand_beside_the_large_verdict(make_budget, make_snapshot, make_gpu):
+def test_the_figures_stand_beside_the_large_verdict():
     found = lines(make_budget(device=90), make_snapshot([make_gpu(0)]), width=80)
     assert len(found) == 3
     assert "needs   90.0 GiB" in found[0]
@@ -20,7 +21,7 @@ def test_the_figures_stand_beside_the_large_verdict(make_budget, make_snapshot, 
     assert all("█" in line or "▀" in line for line in found)
 
 
-def test_without_room_or_unicode_the_figures_are_in_one_line(make_budget, make_snapshot, make_gpu):
+def test_without_room_or_unicode_the_figures_are_in_one_line():
     snapshot = make_snapshot([make_gpu(0)])
     narrow = lines(make_budget(device=10), snapshot, width=22)
     assert len(narrow) == 4
