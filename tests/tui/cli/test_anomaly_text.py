@@ -10,13 +10,13 @@ from typing import Any
 import psutil
 import pytest
 from builders import ScriptedSource, make_gpu, make_process, make_snapshot
+from command_line import vramtop
 from json_schemas import valid_json
 from waiting import until
 
 from vramtop.monitor.anomalies.anomaly import Anomaly
 from vramtop.tui.cli.board_text import anomaly_lines
 from vramtop.tui.cli.commands import attach, once
-from vramtop.tui.cli.main import main
 from vramtop.tui.draw.text_output import TextOutput
 
 Make = Callable[..., Any]
@@ -53,26 +53,20 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     return put
 
 
-def test_once_prints_anomalies_below_their_gpu(
-    machine: Callable[..., None], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_once_prints_anomalies_below_their_gpu(machine: Callable[..., None]) -> None:
     worker = make_process(102, 0.5, parent=101, name="pt_data_worker")
     machine(make_gpu(0), make_gpu(1, [make_process(101), worker], used_bytes=61 * 2**29))
-    assert main(["--once"]) == 0
-    lines = capsys.readouterr().out.splitlines()
+    lines = vramtop("--once", code=0).out.splitlines()
     at = next(number for number, line in enumerate(lines) if "data loader worker of process 101" in line)
     assert lines[at - 1].startswith("GPU 1  NVIDIA H100")
     assert lines[at].startswith(
         "     ! 1 data loader worker of process 101 (process 102) holds a CUDA context: 0.5 GiB"
     )
-    assert main(["--once", "--json"]) == 0
-    odd = valid_json("once", capsys.readouterr().out)["anomalies"]
+    odd = valid_json("once", vramtop("--once", "--json", code=0).out)["anomalies"]
     assert [(each["kind"], each["gpu"], each["pids"]) for each in odd] == [("unseen", 0, []), ("helpers", 1, [102])]
 
 
-def test_attach_shows_each_rank_with_its_gpu_and_anomalies(
-    machine: Callable[..., None], capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_attach_shows_each_rank_with_its_gpu_and_anomalies(machine: Callable[..., None], tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("import time\ntime.sleep(600)\n")
     command = [sys.executable, "train.py", "--model_name_or_path", "Qwen/Qwen2.5-0.5B"]
     with subprocess.Popen(command, cwd=tmp_path) as process:
@@ -82,10 +76,8 @@ def test_attach_shows_each_rank_with_its_gpu_and_anomalies(
             worker = make_process(102, 0.5, parent=process.pid, name="pt_data_worker")
             machine(make_gpu(0), make_gpu(1, [mine, worker]))
             words = ["attach", str(process.pid)]
-            assert main(words) == 3
-            text = capsys.readouterr().out
-            assert main([*words, "--json"]) == 3
-            report = valid_json("attach", capsys.readouterr().out)
+            text = vramtop(*words, code=3).out
+            report = valid_json("attach", vramtop(*words, "--json", code=3).out)
         finally:
             process.kill()
     assert ["-", str(process.pid), "1", "20.0", "NVML"] in [line.split() for line in text.splitlines()]

@@ -6,10 +6,11 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from command_line import vramtop
 
 from vramtop.estimator.job.gpu_catalogue import catalogue
 from vramtop.tui.cli.commands.completion import FILES, FOLDER
-from vramtop.tui.cli.main import COMMANDS, main
+from vramtop.tui.cli.main import COMMANDS
 
 BASH = shutil.which("bash") or "bash"
 MAN = shutil.which("man")
@@ -58,17 +59,15 @@ def test_bash_completes_commands_flags_and_their_values() -> None:
 
 
 @pytest.mark.parametrize("kind", ["bash", "zsh", "fish"])
-def test_each_shell_has_each_command_and_flag(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["completion", kind]) == 0
-    script = capsys.readouterr().out
+def test_each_shell_has_each_command_and_flag(kind: str) -> None:
+    script = vramtop("completion", kind, code=0).out
     assert all(command in script for command in COMMANDS)
     for flag in ("micro-batch", "replay", "timeout", "trust-remote-code"):
         assert f"{'-l ' if kind == 'fish' else '--'}{flag}" in script
 
 
-def test_the_manual_page_has_every_flag_with_all_choices(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["completion", "man"]) == 0
-    page = capsys.readouterr().out
+def test_the_manual_page_has_every_flag_with_all_choices() -> None:
+    page = vramtop("completion", "man", code=0).out
     for words in (
         r"\-\-micro\-batch N",
         r"\-\-per\-device\-train\-batch\-size",
@@ -92,8 +91,6 @@ def test_man_formats_the_page_without_a_warning() -> None:
     assert "--gradient-checkpointing" in done.stdout
 
 
-def test_dynamic_words_are_models_and_nothing_for_other_kinds(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["__complete", "models"]) == 0
-    assert "llama-3.1-8b" in capsys.readouterr().out.split()
-    assert main(["__complete", "nothing"]) == 0
-    assert not capsys.readouterr().out.strip()
+def test_dynamic_words_are_models_and_nothing_for_other_kinds() -> None:
+    assert "llama-3.1-8b" in vramtop("__complete", "models", code=0).out.split()
+    assert not vramtop("__complete", "nothing", code=0).out.strip()

@@ -2,28 +2,13 @@
 
 import json
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from command_line import vramtop
 
 from vramtop.monitor.storage.settings.schema import SETTINGS
 from vramtop.tui.app.app import VramtopApp
-from vramtop.tui.cli.main import main
-
-Run = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Run:
-    """Run vramtop in this process; return exit code, standard output and standard error."""
-
-    def run(*words: str) -> tuple[int, str, str]:
-        code = main(list(words))
-        said = capsys.readouterr()
-        return code, said.out, said.err
-
-    return run
 
 
 @pytest.fixture
@@ -50,12 +35,12 @@ def write(file: Path, text: str) -> None:
 
 
 def test_it_lists_every_setting_with_value_and_origin_at_80_columns(
-    run: Run, file: Path, monkeypatch: pytest.MonkeyPatch
+    file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     command = "notify-send 'a very long command that does not fit beside anything' \\\"$VRAMTOP_ALERT\\\""
     write(file, f'[dashboard]\n\nview = "tree"\n[alerts]\ncommand = "{command}"\n[hosts]\nssh = "ssh -4"\n')
     monkeypatch.setenv("VRAMTOP_DASHBOARD_THEME", "nord")
-    code, out, err = run("--interval", "3", "--no-mouse", "config")
+    code, out, err = vramtop("--interval", "3", "--no-mouse", "config")
     assert (code, err) == (0, "")
     lines = out.splitlines()
     assert lines[0] == str(file)
@@ -72,9 +57,9 @@ def test_it_lists_every_setting_with_value_and_origin_at_80_columns(
         assert any(line.startswith((f"  {key} ", f"[{setting.name}]")) for line in lines), setting.name
 
 
-def test_json_has_the_same(run: Run, file: Path) -> None:
+def test_json_has_the_same(file: Path) -> None:
     write(file, '[dashboard]\ncolumns = ["PID", "STATUS"]\n[alerts]\nsignal = "loud"\n')
-    code, out, err = run("config", "--json")
+    code, out, err = vramtop("config", "--json")
     assert code == 2
     data = json.loads(out)
     assert data["file"] == str(file)
@@ -89,15 +74,15 @@ def test_json_has_the_same(run: Run, file: Path) -> None:
     assert problem["sentence"] in err
 
 
-def test_one_setting_is_printed_changed_and_removed(run: Run, file: Path) -> None:
-    assert run("config", "dashboard.interval") == (0, "1\n", "")
-    assert run("config", "dashboard.interval", "2.5")[0] == 0
-    assert run("config", "dashboard.interval") == (0, "2.5\n", "")
-    assert run("config", "dashboard.columns", "PID, VRAM GiB")[0] == 0
-    assert run("config", "dashboard.columns") == (0, "PID,VRAM GiB\n", "")
-    assert run("config", "dashboard.mouse", "off")[0] == 0
-    assert run("config", "--unset", "dashboard.interval")[0] == 0
-    assert run("config", "dashboard.interval")[1] == "1\n"
+def test_one_setting_is_printed_changed_and_removed(file: Path) -> None:
+    assert vramtop("config", "dashboard.interval") == (0, "1\n", "")
+    assert vramtop("config", "dashboard.interval", "2.5")[0] == 0
+    assert vramtop("config", "dashboard.interval") == (0, "2.5\n", "")
+    assert vramtop("config", "dashboard.columns", "PID, VRAM GiB")[0] == 0
+    assert vramtop("config", "dashboard.columns") == (0, "PID,VRAM GiB\n", "")
+    assert vramtop("config", "dashboard.mouse", "off")[0] == 0
+    assert vramtop("config", "--unset", "dashboard.interval")[0] == 0
+    assert vramtop("config", "dashboard.interval")[1] == "1\n"
     text = file.read_text().partition("\n\n")[2]
     assert text == '[dashboard]\ncolumns = ["PID", "VRAM GiB"]\nmouse = false\n'
 
@@ -112,75 +97,75 @@ def test_one_setting_is_printed_changed_and_removed(run: Run, file: Path) -> Non
         (["theme", "--path"], "cannot be combined with another setting"),
     ],
 )
-def test_a_mistake_is_one_sentence_and_changes_nothing(run: Run, file: Path, words: list[str], says: str) -> None:
-    code, out, err = run("config", *words)
+def test_a_mistake_is_one_sentence_and_changes_nothing(file: Path, words: list[str], says: str) -> None:
+    code, out, err = vramtop("config", *words)
     assert (code, out) == (2, "")
     assert says in err
     assert err.count("\n") == 1
     assert not file.exists()
 
 
-def test_a_variable_that_hides_a_change_is_named(run: Run, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_variable_that_hides_a_change_is_named(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VRAMTOP_DASHBOARD_VIEW", "runs")
-    code, _, err = run("config", "dashboard.view", "tree")
+    code, _, err = vramtop("config", "dashboard.view", "tree")
     assert (code, err) == (0, "vramtop: VRAMTOP_DASHBOARD_VIEW in the environment takes precedence over it\n")
     assert 'view = "tree"' in file.read_text()
 
 
-def test_the_template_is_a_file_that_config_finds_nothing_wrong_with(run: Run, file: Path) -> None:
-    code, text, _ = run("config", "--template")
+def test_the_template_is_a_file_that_config_finds_nothing_wrong_with(file: Path) -> None:
+    code, text, _ = vramtop("config", "--template")
     assert code == 0
     write(file, text)
-    code, out, err = run("config")
+    code, out, err = vramtop("config")
     assert (code, err) == (0, "")
     assert "config.toml:" not in out
 
 
 def test_another_file_is_named_by_a_flag_or_a_variable(
-    run: Run, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(file, '[dashboard]\nview = "tree"\n')
     other = tmp_path / "other.toml"
     write(other, '[dashboard]\nview = "processes"\n')
     monkeypatch.setenv("VRAMTOP_CONFIG", str(other))
-    assert run("config", "--path")[1] == f"{other}\n"
-    assert run("config", "dashboard.view")[1] == "processes\n"
-    assert run("--config", str(file), "config", "dashboard.view")[1] == "tree\n"
-    assert run("config", "dashboard.view", "--config", str(file))[1] == "tree\n"
-    assert run("--config", "", "config", "dashboard.view")[1] == "runs\n"
+    assert vramtop("config", "--path")[1] == f"{other}\n"
+    assert vramtop("config", "dashboard.view")[1] == "processes\n"
+    assert vramtop("--config", str(file), "config", "dashboard.view")[1] == "tree\n"
+    assert vramtop("config", "dashboard.view", "--config", str(file))[1] == "tree\n"
+    assert vramtop("--config", "", "config", "dashboard.view")[1] == "runs\n"
 
 
 def test_a_file_that_a_flag_names_must_be_there_except_for_config(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("VRAMTOP_CONFIG", "")
     missing = tmp_path / "none.toml"
-    code, _, err = run("--config", str(missing), "estimate", "gpt2")
+    code, _, err = vramtop("--config", str(missing), "estimate", "gpt2")
     assert code == 2
     assert str(missing) in err
-    assert run("--config", str(missing), "config", "dashboard.view", "tree")[0] == 0
+    assert vramtop("--config", str(missing), "config", "dashboard.view", "tree")[0] == 0
     assert missing.read_text().endswith('view = "tree"\n')
 
 
-def test_a_file_that_cannot_be_written_is_exit_code_three(run: Run, file: Path) -> None:
+def test_a_file_that_cannot_be_written_is_exit_code_three(file: Path) -> None:
     file.mkdir()
-    code, out, err = run("config", "dashboard.view", "tree")
+    code, out, err = vramtop("config", "dashboard.view", "tree")
     assert (code, out) == (3, "")
     assert str(file) in err
 
 
-def test_a_broken_file_is_exit_code_two_and_stays_as_it_is(run: Run, file: Path) -> None:
+def test_a_broken_file_is_exit_code_two_and_stays_as_it_is(file: Path) -> None:
     write(file, "[dashboard]\nview = tree\n")
     for words in (["config"], ["config", "dashboard.view"], ["config", "dashboard.view", "tree"]):
-        code, _, err = run(*words)
+        code, _, err = vramtop(*words)
         assert code == 2
         assert f"{file}, line 2: " in err
     assert file.read_text() == "[dashboard]\nview = tree\n"
 
 
-def test_a_broken_file_stops_no_other_command_and_says_so_once(run: Run, file: Path) -> None:
+def test_a_broken_file_stops_no_other_command_and_says_so_once(file: Path) -> None:
     write(file, "[dashboard]\nview = tree\n")
-    code, out, err = run("estimate", "gpt2", "--method", "formula", "--json")
+    code, out, err = vramtop("estimate", "gpt2", "--method", "formula", "--json")
     assert code == 0
     assert json.loads(out)
     assert err.count("\n") == 1
@@ -191,11 +176,9 @@ def notices_of(app: VramtopApp) -> tuple[str, ...]:
     return app._options.notices.show_on(lambda _: None)
 
 
-def test_a_broken_file_opens_the_dashboard_with_defaults_and_a_notice(
-    file: Path, opened: list[VramtopApp], run: Run
-) -> None:
+def test_a_broken_file_opens_the_dashboard_with_defaults_and_a_notice(file: Path, opened: list[VramtopApp]) -> None:
     write(file, '[dashboard]\ninterval = "fast"\nsort = "USER"\n')
-    code, _, err = run()
+    code, _, err = vramtop()
     assert (code, err) == (0, "")
     (app,) = opened
     assert app.settings["dashboard.interval"] == 1
@@ -203,17 +186,17 @@ def test_a_broken_file_opens_the_dashboard_with_defaults_and_a_notice(
     (notice,) = notices_of(app)
     assert notice.startswith(f"{file}, line 2: dashboard.interval = ")
     write(file, "[dashboard]\na = 1\nb = 1\nc = 1\nd = 1\ne = 1\n")
-    assert run()[0] == 0
+    assert vramtop()[0] == 0
     assert len(notices_of(opened[1])) == 4
     assert notices_of(opened[1])[-1] == "2 more problems in the settings; vramtop config lists them."
     write(file, '[dashboard]\ngpu = ["3-2"]\n[alerts]\nsignal = "loud"\n')  # refused where they are typed
-    assert run()[0] == 0
+    assert vramtop()[0] == 0
     assert len(notices_of(opened[2])) == 2
     assert opened[2].watchlist.display_filter is None
 
 
 def test_flags_come_before_the_environment_and_that_before_the_file_for_the_dashboard(
-    file: Path, opened: list[VramtopApp], run: Run, monkeypatch: pytest.MonkeyPatch
+    file: Path, opened: list[VramtopApp], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(
         file,
@@ -221,8 +204,8 @@ def test_flags_come_before_the_environment_and_that_before_the_file_for_the_dash
         'command = "true"\n[pending]\ncommand = "true"\n[history]\nenabled = false\n[attach]\nautomatic = false\n',
     )
     monkeypatch.setenv("VRAMTOP_ALERTS_SIGNAL", "desktop")
-    assert run()[0] == 0
-    assert run("--interval", "5", "--no-read-only", "--no-ascii", "--user", "", "--attach", "--history")[0] == 0
+    assert vramtop()[0] == 0
+    assert vramtop("--interval", "5", "--no-read-only", "--no-ascii", "--user", "", "--attach", "--history")[0] == 0
     first, second = (app._options for app in opened)
     assert (first.interval, first.read_only, first.ascii_only) == (4, True, True)
     assert (first.signal_alert, first.on_alert, first.on_fit) == ("desktop", "true", "true")
@@ -239,62 +222,62 @@ def test_flags_come_before_the_environment_and_that_before_the_file_for_the_dash
 
 
 def test_settings_of_the_dashboard_do_not_refuse_a_recording_or_one_reading(
-    file: Path, opened: list[VramtopApp], run: Run
+    file: Path, opened: list[VramtopApp]
 ) -> None:
     write(file, '[alerts]\ncommand = "true"\n[pending]\nsignal = "bell"\n[dashboard]\nuser = ["ann"]\n')
-    assert run("--demo")[0] == 0
+    assert vramtop("--demo")[0] == 0
     (app,) = opened
     assert app._options.on_alert is None
     assert app.watchlist.display_filter is None
-    code, _, err = run("--once", "--json")
+    code, _, err = vramtop("--once", "--json")
     assert code in (0, 3)
     assert "--user" not in err
     assert "--on-alert" not in err
 
 
-def test_a_python_that_is_not_there_is_said_and_one_that_is_typed_is_refused(run: Run, file: Path) -> None:
+def test_a_python_that_is_not_there_is_said_and_one_that_is_typed_is_refused(file: Path) -> None:
     write(file, '[estimates]\npython = "/nowhere/python"\n')
-    code, _, err = run("estimate", "gpt2", "--method", "formula")
+    code, _, err = vramtop("estimate", "gpt2", "--method", "formula")
     assert code == 0
     assert err.startswith(f'vramtop: {file}, line 2: estimates.python = "/nowhere/python": no such program')
 
 
 def test_a_prometheus_without_an_address_is_that_of_the_settings_and_its_token_goes_to_no_other(
-    run: Run, file: Path, tmp_path: Path
+    file: Path, tmp_path: Path
 ) -> None:
     token = tmp_path / "token"
-    assert "or set prometheus.url" in run("--prometheus", "--once")[2]
+    assert "or set prometheus.url" in vramtop("--prometheus", "--once")[2]
     write(file, f'[prometheus]\nurl = "http://127.0.0.1:9"\ntoken_file = "{token}"\n')
-    code, _, err = run("--once", "--prometheus")
+    code, _, err = vramtop("--once", "--prometheus")
     assert code != 0
     assert str(token) in err  # which is not there
-    code, _, err = run("--once", "--prometheus", "http://127.0.0.1:19")
+    code, _, err = vramtop("--once", "--prometheus", "http://127.0.0.1:19")
     assert code != 0
     assert str(token) not in err
 
 
-def test_what_the_dashboard_remembers_comes_back(file: Path, opened: list[VramtopApp], run: Run) -> None:
+def test_what_the_dashboard_remembers_comes_back(file: Path, opened: list[VramtopApp]) -> None:
     write(file, '[dashboard]\ntheme = "nord"\nview = "tree"\n')
-    assert run()[0] == 0
+    assert vramtop()[0] == 0
     (app,) = opened
     assert app.theme == "nord"
     assert app.settings["dashboard.view"] == "tree"
 
 
-def test_secrets_are_masked_but_where_the_setting_itself_is_asked_for(run: Run, file: Path) -> None:
+def test_secrets_are_masked_but_where_the_setting_itself_is_asked_for(file: Path) -> None:
     token = "hf_" + "aB3dE6gH9" * 4
     write(file, f'[alerts]\ncommand = "notify --token {token}"\n')
-    assert token not in run("config")[1]
-    assert token not in run("config", "--json")[1]
-    assert run("config", "alerts.command")[1] == f"notify --token {token}\n"
-    code, _, err = run("config", "prometheus.url", "http://ann:secret@prometheus:9090")
+    assert token not in vramtop("config")[1]
+    assert token not in vramtop("config", "--json")[1]
+    assert vramtop("config", "alerts.command")[1] == f"notify --token {token}\n"
+    code, _, err = vramtop("config", "prometheus.url", "http://ann:secret@prometheus:9090")
     assert code == 2
     assert "secret" not in err
 
 
-def test_the_doctor_says_that_the_settings_are_wrong_without_their_text(run: Run, file: Path) -> None:
+def test_the_doctor_says_that_the_settings_are_wrong_without_their_text(file: Path) -> None:
     write(file, '[alerts]\nsignal = "loud-host-7"\n')
-    code, out, _ = run("doctor", "--json")
+    code, out, _ = vramtop("doctor", "--json")
     assert code in (0, 3)
     assert "something is wrong in the settings; vramtop config shows the details" in out
     assert "loud-host-7" not in out

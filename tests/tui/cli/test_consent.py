@@ -9,10 +9,11 @@ from pathlib import Path
 
 import exporter
 import pytest
+from command_line import vramtop
 from counted_python import counted_python
 from slow_cases import quick_every
 
-from vramtop.tui.cli.main import COMMANDS, main
+from vramtop.tui.cli.main import COMMANDS
 
 NOBODY = 65534
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
@@ -97,12 +98,9 @@ def test_no_command_runs_the_program_of_a_job_file(command: str, folder: Path, r
     "line",
     ["fit JOB --gpu-type 4090", "estimate JOB --gpu-type 4090", "JOB --gpu-type 4090", "explain LOG --job JOB"],
 )
-def test_the_answer_is_the_command_to_type(
-    line: str, folder: Path, runs: Callable[[], int], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_answer_is_the_command_to_type(line: str, folder: Path, runs: Callable[[], int]) -> None:
     words = line.replace("JOB", "job.toml").replace("LOG", "log").split()
-    assert main(words) == 3
-    said = capsys.readouterr().err
+    said = vramtop(*words, code=3).err
     assert said.startswith("vramtop: not rehearsed: vramtop ")
     assert said.endswith(" job.toml runs the program without a GPU\n")
     assert runs() == 0
@@ -111,16 +109,14 @@ def test_the_answer_is_the_command_to_type(
 @pytest.mark.usefixtures("quick_rehearsals")
 @pytest.mark.parametrize("words", quick_every(2, [["estimate", "job.toml"], ["fit", "job.toml", "--gpu-type", "4090"]]))
 def test_the_command_that_is_named_is_asked_once_and_answers_from_then_on(
-    words: list[str], folder: Path, runs: Callable[[], int], capsys: pytest.CaptureFixture[str]
+    words: list[str], folder: Path, runs: Callable[[], int]
 ) -> None:
     pytest.importorskip("torch")
-    assert main(words) == 3
-    named = capsys.readouterr().err.removeprefix("vramtop: not rehearsed: vramtop ").partition(" runs ")[0]
-    assert main(named.split()) == 0
+    named = vramtop(*words, code=3).err.removeprefix("vramtop: not rehearsed: vramtop ").partition(" runs ")[0]
+    vramtop(*named.split(), code=0)
     assert runs() == 1
-    assert main(words) == 0
+    assert "the program rehearsed" in vramtop(*words, code=0).out
     assert runs() == 1
-    assert "the program rehearsed" in capsys.readouterr().out
 
 
 @pytest.mark.usefixtures("quick_rehearsals")
@@ -138,12 +134,7 @@ def test_the_command_that_is_named_is_asked_once_and_answers_from_then_on(
 )
 @pytest.mark.parametrize("why", ["the cache cannot be written", pytest.param("the time is up", marks=pytest.mark.slow)])
 def test_a_rehearsal_that_is_not_kept_runs_once_and_is_the_answer(
-    line: str,
-    why: str,
-    folder: Path,
-    runs: Callable[[], int],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    line: str, why: str, folder: Path, runs: Callable[[], int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("torch")
     if why == "the time is up":
@@ -151,8 +142,7 @@ def test_a_rehearsal_that_is_not_kept_runs_once_and_is_the_answer(
     else:
         (folder / "cache").write_text("a file where the folder should be")
         line = line.replace("=4", "=60").replace("--timeout 4", "--timeout 60")
-    main([*line.split(), "job.toml"])
-    out = " ".join(capsys.readouterr().out.split())
+    out = " ".join(vramtop(*line.split(), "job.toml").out.split())
     assert runs() == 1
     assert "preflight" in line or "1,049,600 parameters" in out, out
 
@@ -181,20 +171,17 @@ def test_a_program_that_is_waited_with_runs_once(folder: Path, runs: Callable[[]
         "rehearse -- bash outer.sh",
     ],
 )
-def test_another_users_program_never_runs(
-    theirs: str, line: str, folder: Path, runs: Callable[[], int], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_another_users_program_never_runs(theirs: str, line: str, folder: Path, runs: Callable[[], int]) -> None:
     if (theirs == "job.toml" and "JOB" not in line) or (theirs == "run.sh" and ".sh" not in line):
         pytest.skip("it is not named")
     (folder / "run.sh").write_text(f"{folder}/python train.py\n")
     (folder / "outer.sh").write_text("bash run.sh\n")
     os.chown(folder / theirs, NOBODY, NOBODY)
-    assert main(line.format(folder=folder).replace("JOB", "job.toml").split()) == 2
-    assert capsys.readouterr().err.startswith(f"vramtop: {folder}/{theirs} belongs to nobody: vramtop rehearses only")
+    err = vramtop(*line.format(folder=folder).replace("JOB", "job.toml").split(), code=2).err
+    assert err.startswith(f"vramtop: {folder}/{theirs} belongs to nobody: vramtop rehearses only")
     assert runs() == 0
 
 
-def test_a_job_file_without_a_program_is_not_rehearsed(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_job_file_without_a_program_is_not_rehearsed(folder: Path) -> None:
     (folder / "job.toml").write_text('[model]\nid = "gpt2"\n')
-    assert main(["rehearse", "job.toml"]) == 2
-    assert "job.toml has no [program] to rehearse" in capsys.readouterr().err
+    assert "job.toml has no [program] to rehearse" in vramtop("rehearse", "job.toml", code=2).err

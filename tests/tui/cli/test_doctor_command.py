@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+from command_line import vramtop
 from json_schemas import valid_json
 from rich.cells import cell_len
 
@@ -22,7 +23,6 @@ from vramtop.monitor.doctor.issues import find_issues
 from vramtop.monitor.doctor.system import collect_system_facts
 from vramtop.monitor.snapshot.faults import Fault
 from vramtop.tui.cli.commands.doctor import doctor_json, doctor_lines
-from vramtop.tui.cli.main import main
 from vramtop.tui.draw.text_output import TextOutput
 from vramtop.tui.tty.terminal_facts import terminal_facts, terminal_issues
 
@@ -102,9 +102,8 @@ def test_a_missing_python_is_a_usage_error(doctor):
     assert re.fullmatch(r"vramtop: --python: no such program; .*\n", done.stderr)
 
 
-def test_a_launch_line_is_a_usage_error(capsys):
-    assert main(["doctor", "--", "python", "train.py"]) == 2
-    assert "takes no launch line" in capsys.readouterr().err
+def test_a_launch_line_is_a_usage_error():
+    assert "takes no launch line" in vramtop("doctor", "--", "python", "train.py", code=2).err
 
 
 def test_issues_are_printed_first_and_then_each_fact_with_its_name():

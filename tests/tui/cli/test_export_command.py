@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 import yaml
 from builders import make_gpu, make_snapshot
+from command_line import vramtop
 from exporter import Exporter, exporters, samples, scrape
 from waiting import until
 
 from vramtop.monitor.snapshot.faults import Fault
 from vramtop.monitor.snapshot.snapshot import GpuReading
 from vramtop.tui.cli.commands.export import _Log, _whole_faults
-from vramtop.tui.cli.main import main
 
 GIB = 2**30
 
@@ -41,20 +41,17 @@ GIB = 2**30
         (["--interval", "0"], "--interval"),
     ],
 )
-def test_mistakes_are_one_sentence(
-    words: list[str], sentence: str, capsys: pytest.CaptureFixture[str], monkeypatch, tmp_path: Path
-) -> None:
+def test_mistakes_are_one_sentence(words: list[str], sentence: str, monkeypatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("VRAMTOP_EXPORT_PASSWORD", raising=False)
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     hook = sys.modules["threading"].excepthook  # type: ignore[attr-defined]
     try:
-        assert main(["export", *words]) == 2
+        output = vramtop("export", *words, code=2)
     finally:
         sys.modules["threading"].excepthook = hook  # type: ignore[attr-defined]
         for number, handler in handlers.items():
             signal.signal(number, handler)
-    output = capsys.readouterr()
     assert output.out == ""
     assert sentence in output.err
     assert output.err.count("\n") == 1
@@ -62,11 +59,9 @@ def test_mistakes_are_one_sentence(
     assert not list(tmp_path.iterdir())
 
 
-def test_rules_and_dashboard_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["export", "--print-rules"]) == 0
-    assert yaml.safe_load(capsys.readouterr().out)["groups"]
-    assert main(["export", "--print-dashboard"]) == 0
-    assert json.loads(capsys.readouterr().out)["panels"]
+def test_rules_and_dashboard_are_printed() -> None:
+    assert yaml.safe_load(vramtop("export", "--print-rules", code=0).out)["groups"]
+    assert json.loads(vramtop("export", "--print-dashboard", code=0).out)["panels"]
 
 
 def test_a_fault_is_said_once_while_it_lasts(capsys: pytest.CaptureFixture[str]) -> None:
@@ -170,6 +165,5 @@ def test_a_lost_gpu_runs_the_command_and_so_does_its_return(export, tmp_path: Pa
 
 
 @pytest.mark.parametrize("words", [["--demo"], ["--once"], ["--once", "--host", "a"]])
-def test_alerts_are_for_a_dashboard_of_now(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([*words, "--on-alert", "true"]) == 2
-    assert "--on-alert" in capsys.readouterr().err
+def test_alerts_are_for_a_dashboard_of_now(words: list[str]) -> None:
+    assert "--on-alert" in vramtop(*words, "--on-alert", "true", code=2).err

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 from builders import make_gpu, make_snapshot
+from command_line import vramtop
 from json_schemas import valid_json
 
 from vramtop.estimator.common.records import replace
 from vramtop.monitor.snapshot.faults import NO_ANSWER, Fault
 from vramtop.monitor.snapshot.snapshot import GpuReading, Snapshot
 from vramtop.monitor.sources.nvml.nvml_errors import NoDriverError
-from vramtop.tui.cli.main import main
 
 WHY = "the NVIDIA driver is installed but its kernel module is not loaded"
 HANGS = "the driver hangs on this GPU: nvmlDeviceGetMemoryInfo has not returned for 5 s"
@@ -39,15 +39,13 @@ class Machine:
 
 
 @pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+def run(monkeypatch: pytest.MonkeyPatch) -> Run:
     """Return a function that runs a command on a machine and returns its exit code and output."""
 
     def call(snapshot: Snapshot | None, *words: str) -> tuple[int, str, str]:
         for module in ("commands.once", "commands.attach", "commands.record", "fitting.machine_gpus"):
             monkeypatch.setattr(f"vramtop.tui.cli.{module}.NvmlSource", lambda **_: Machine(snapshot))
-        code = main(words)
-        captured = capsys.readouterr()
-        return code, captured.out, captured.err
+        return vramtop(*words)
 
     return call
 

@@ -8,9 +8,8 @@ import json
 from typing import Any
 
 import pytest
+from command_line import vramtop
 from slow_cases import quick_every
-
-from vramtop.tui.cli.main import main
 
 ANSWERS: list[tuple[str, float, float]] = [
     # full fine-tuning: bf16 weights, gradients and both states of a fused AdamW, 8 bytes a parameter
@@ -104,26 +103,22 @@ CARDS = [
 ]
 
 
-def answer(line: str, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+def answer(line: str) -> Any:
     """Return the JSON of ``vramtop LINE`` by the closed form."""
-    code = main(["fit", *line.split(), "--json", "--method", "formula"])
-    said = capsys.readouterr()
-    assert code in (0, 1, 3, 4), f"{line}: {said.err}"
-    found: dict[str, Any] = json.loads(said.out)
-    return found
+    code, out, err = vramtop("fit", *line.split(), "--json", "--method", "formula")
+    assert code in (0, 1, 3, 4), f"{line}: {err}"
+    return json.loads(out)
 
 
 @pytest.mark.parametrize(("line", "least", "most"), quick_every(3, ANSWERS), ids=[line for line, *_ in ANSWERS])
-def test_an_answer_is_what_arithmetic_says(
-    line: str, least: float, most: float, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["estimate", *line.split(), "--json", "--method", "formula"]) == 0  # that of fit, without its advice
-    assert least <= json.loads(capsys.readouterr().out)["peak"]["device_bytes"] / 2**30 <= most
+def test_an_answer_is_what_arithmetic_says(line: str, least: float, most: float) -> None:
+    out = vramtop("estimate", *line.split(), "--json", "--method", "formula", code=0).out  # that of fit, without advice
+    assert least <= json.loads(out)["peak"]["device_bytes"] / 2**30 <= most
 
 
 @pytest.mark.parametrize(("line", "verdict"), quick_every(2, CARDS, start=1), ids=[line for line, _ in CARDS])
-def test_a_verdict_is_what_the_field_knows(line: str, verdict: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert answer(line, capsys)["verdict"] == verdict
+def test_a_verdict_is_what_the_field_knows(line: str, verdict: str) -> None:
+    assert answer(line)["verdict"] == verdict
 
 
 @pytest.mark.parametrize(
@@ -144,24 +139,22 @@ def test_a_verdict_is_what_the_field_knows(line: str, verdict: str, capsys: pyte
         ],
     ),
 )
-def test_a_pasted_fix_gives_the_figure_and_the_range_that_it_promised(
-    line: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    suggestions = answer(line, capsys)["suggestions"]
+def test_a_pasted_fix_gives_the_figure_and_the_range_that_it_promised(line: str) -> None:
+    suggestions = answer(line)["suggestions"]
     assert suggestions
     for each in suggestions:
         words = " ".join(edit["words"] for edit in each["edits"])
-        found = answer(f"{line} {words}", capsys)
+        found = answer(f"{line} {words}")
         peak = found["budget"]["peak"]
         promised = [each[name] for name in ("device_bytes", "low_bytes", "high_bytes")]
         assert [peak[name] for name in ("device_bytes", "low_bytes", "high_bytes")] == promised, words
         assert found["verdict"] == each["verdict"]
 
 
-def test_the_second_line_says_what_was_assumed_and_what_changes_it(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_second_line_says_what_was_assumed_and_what_changes_it() -> None:
     def lines(*words: str) -> str:
-        main(["fit", *words, "--gpu-type", "h100", "--method", "formula"])
-        return " ".join(capsys.readouterr().out.split("\n\n")[0].split())
+        out = vramtop("fit", *words, "--gpu-type", "h100", "--method", "formula").out
+        return " ".join(out.split("\n\n")[0].split())
 
     assert lines("llama-3.1-8b").endswith(
         "assuming full fine-tuning (--lora, --inference), bf16 weights (--precision), 1 x 2,048 tokens (--batch-size, "
@@ -175,7 +168,7 @@ def test_the_second_line_says_what_was_assumed_and_what_changes_it(capsys: pytes
     assert "assuming" not in lines("llama-3.1-8b", *stated)
 
 
-def test_a_version_that_a_script_speaks_for_is_an_assumption(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_version_that_a_script_speaks_for_is_an_assumption(tmp_path: Any) -> None:
     script = tmp_path / "train.py"
     script.write_text(
         "from transformers import AutoModelForCausalLM, Trainer, TrainingArguments\n"
@@ -184,8 +177,10 @@ def test_a_version_that_a_script_speaks_for_is_an_assumption(tmp_path: Any, caps
     )
 
     def lines(command: str, *words: str) -> str:
-        main([command, *words, "--gpu-type", "h100", "--ctx", "64", "--method", "formula", "--", "python", str(script)])
-        return " ".join(capsys.readouterr().out.split())
+        out = vramtop(
+            command, *words, "--gpu-type", "h100", "--ctx", "64", "--method", "formula", "--", "python", str(script)
+        ).out
+        return " ".join(out.split())
 
     said = "transformers 4.50 (the last that takes TrainingArguments(evaluation_strategy=) at train.py line 3)"
     assert said in lines("fit")
@@ -195,75 +190,57 @@ def test_a_version_that_a_script_speaks_for_is_an_assumption(tmp_path: Any, caps
     assert "bf16" in given
 
 
-def test_keys_are_named_where_a_file_was_read(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_keys_are_named_where_a_file_was_read(tmp_path: Any) -> None:
     (tmp_path / "job.toml").write_text('[model]\nid = "gpt2"\n[training]\nmicro_batch = 2\n')
-    main(["estimate", str(tmp_path / "job.toml"), "--method", "formula"])
-    said = " ".join(capsys.readouterr().out.split())
+    said = " ".join(vramtop("estimate", str(tmp_path / "job.toml"), "--method", "formula").out.split())
     assert "fp32 weights and computation (training.precision), 2 x 1,024 tokens (training.sequence_length)" in said
 
 
-def test_a_range_that_says_nothing_is_no_verdict(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_range_that_says_nothing_is_no_verdict() -> None:
     words = ["deepseek-v3", "--qlora", "--fsdp", "64", "--method", "formula"]
-    assert main(["fit", *words, "--gpu-type", "b300"]) == 3
-    first = capsys.readouterr().out.splitlines()[0]
+    first = vramtop("fit", *words, "--gpu-type", "b300", code=3).out.splitlines()[0]
     assert "CANNOT TELL" in first
     assert "GiB on each GPU; the warnings below name the reason" in first
-    assert main(["fit", *words]) == 3
-    assert "cards on which it fits" not in capsys.readouterr().out
+    assert "cards on which it fits" not in vramtop("fit", *words, code=3).out
 
 
 @pytest.mark.slow
-def test_what_decides_the_verdict_follows_it(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["fit", "mixtral-8x7b", "--qlora", "--gpus", "1xA6000", "--method", "formula"]) == 3
-    first, second, third, *_ = capsys.readouterr().out.splitlines()
+def test_what_decides_the_verdict_follows_it() -> None:
+    words = ["fit", "mixtral-8x7b", "--qlora", "--gpus", "1xA6000", "--method", "formula"]
+    first, second, third, *_ = vramtop(*words, code=3).out.splitlines()
     assert "CANNOT TELL" in first
     assert second.startswith("  The version of transformers is not stated, so the newest is assumed; with 4.")
     assert "software.transformers=4." in f"{second} {third}"
-    main(
-        [
-            "fit",
-            "mixtral-8x7b",
-            "--qlora",
-            "--gpus",
-            "1xA6000",
-            "--method",
-            "formula",
-            "--set",
-            "software.transformers=4.45",
-        ]
-    )
-    assert "is not stated" not in capsys.readouterr().out.splitlines()[1]
+    assert "is not stated" not in vramtop(*words, "--set", "software.transformers=4.45").out.splitlines()[1]
 
 
 @pytest.mark.slow
-def test_what_does_not_fit_on_any_card_is_not_told_to_do_what_it_does(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_does_not_fit_on_any_card_is_not_told_to_do_what_it_does() -> None:
     for adapters, way in (("--lora", "try --qlora, or a shorter --seq-len"), ("--qlora", "try a shorter --seq-len")):
-        main(["fit", "deepseek-v3", adapters, "--method", "formula"])
-        assert way in " ".join(capsys.readouterr().out.split())
+        assert way in " ".join(vramtop("fit", "deepseek-v3", adapters, "--method", "formula").out.split())
 
 
-def test_what_a_card_or_a_model_cannot_do_is_said(capsys: pytest.CaptureFixture[str]) -> None:
-    said = answer("qwen3-0.6b --gpu-type t4 --flash", capsys)
+def test_what_a_card_or_a_model_cannot_do_is_said() -> None:
+    said = answer("qwen3-0.6b --gpu-type t4 --flash")
     assert any("T4 has no bf16 arithmetic" in each for each in said["budget"]["warnings"])
     assert any("does not run on T4" in each for each in said["budget"]["warnings"])
-    assert not any("bf16" in each for each in answer("qwen3-0.6b --gpu-type 3090", capsys)["budget"]["warnings"])
-    longer = answer("gpt2 --seq 2048 --gpu-type 3090", capsys)
+    assert not any("bf16" in each for each in answer("qwen3-0.6b --gpu-type 3090")["budget"]["warnings"])
+    longer = answer("gpt2 --seq 2048 --gpu-type 3090")
     assert longer["verdict"] == "fits"
     assert longer["sentence"].endswith("but 2,048 tokens exceed the model's 1,024")
-    assert "more than" not in answer("gpt2 --gpu-type 3090", capsys)["sentence"]
+    assert "more than" not in answer("gpt2 --gpu-type 3090")["sentence"]
 
 
-def test_an_engine_has_its_own_defaults(capsys: pytest.CaptureFixture[str]) -> None:
-    main(["fit", "llama-3.1-8b", "--vllm", "--gpu-type", "h100", "--method", "formula"])
-    said = " ".join(capsys.readouterr().out.split())
+def test_an_engine_has_its_own_defaults() -> None:
+    said = " ".join(vramtop("fit", "llama-3.1-8b", "--vllm", "--gpu-type", "h100", "--method", "formula").out.split())
     assert "vLLM takes 0.92 of each GPU" in said
     assert "up to 256 x 131,072 tokens (--max-num-seqs, --max-model-len)" in said
-    asked = answer("llama-3.1-8b --max-model-len 8k --quantization fp8 --kv-cache-dtype fp8 --gpu-type 4090", capsys)
+    asked = answer("llama-3.1-8b --max-model-len 8k --quantization fp8 --kv-cache-dtype fp8 --gpu-type 4090")
     job = asked["budget"]["job"]
     assert (job["inference"]["engine"], job["inference"]["weights"]) == ("vllm", "fp8")
     assert job["training"]["sequence_length"] == 8192
     assert any("--quantization" not in note and "is vllm's" in note for note in asked["notes"])
-    trained = answer("llama-3.1-8b --lora --max-model-len 4096 --gpu-type 4090", capsys)["budget"]["job"]["training"]
+    trained = answer("llama-3.1-8b --lora --max-model-len 4096 --gpu-type 4090")["budget"]["job"]["training"]
     assert (trained.get("mode", "train"), trained["sequence_length"]) == ("train", 4096)
 
 
@@ -272,67 +249,62 @@ def test_an_engine_has_its_own_defaults(capsys: pytest.CaptureFixture[str]) -> N
     [("--quantization int8 --lora-rank 4", "int8"), ("--quantization awq --lora-rank 4", "int4"),
      ("--quantization 4bit --gradient-checkpointing", "nf4")],
 )  # fmt: skip
-def test_an_engines_flag_beside_one_of_training_is_about_the_weights(
-    flags: str, stored: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    asked = answer(f"llama-3.1-8b {flags} --seq-len 512 --gpu-type 4090", capsys)
+def test_an_engines_flag_beside_one_of_training_is_about_the_weights(flags: str, stored: str) -> None:
+    asked = answer(f"llama-3.1-8b {flags} --seq-len 512 --gpu-type 4090")
     job = asked["budget"]["job"]
     assert (job["training"].get("mode", "train"), job["lora"]["quantization"]) == ("train", stored)
     assert not any("serves the model" in note for note in asked["notes"])
 
 
-def test_a_model_that_generates_text_is_over_all_the_cards_that_are_named(capsys: pytest.CaptureFixture[str]) -> None:
-    served = answer("qwen3-32b --vllm --gpu 3x4090", capsys)["budget"]["job"]["parallel"]
+def test_a_model_that_generates_text_is_over_all_the_cards_that_are_named() -> None:
+    served = answer("qwen3-32b --vllm --gpu 3x4090")["budget"]["job"]["parallel"]
     assert served["tensor"] == 2  # 64 heads
-    placed = answer("llama-3.1-70b --inference --4bit --gpu 2x3090", capsys)
+    placed = answer("llama-3.1-70b --inference --4bit --gpu 2x3090")
     parallel = placed["budget"]["job"]["parallel"]
     assert (parallel["device_map"], parallel["pipeline"]) == ("auto", 2)
     weights = placed["budget"]["peak"]["components"]["weights"]
     assert weights > 18 * 2**30  # none of the 40 GiB is left in CPU RAM
-    alone = answer("llama-3.1-8b --inference --gpus 1 --gpu-type 3090", capsys)["budget"]["job"]["parallel"]
+    alone = answer("llama-3.1-8b --inference --gpus 1 --gpu-type 3090")["budget"]["job"]["parallel"]
     assert (alone.get("device_map"), alone["pipeline"]) == (None, 1)
 
 
-def test_prompts_and_completions_make_a_sequence(capsys: pytest.CaptureFixture[str]) -> None:
+def test_prompts_and_completions_make_a_sequence() -> None:
     line = "llama-3.2-1b --grpo --max-prompt-length 512 --max-completion-length 1024 --num-generations 8"
-    training = answer(line, capsys)["budget"]["job"]["training"]
+    training = answer(line)["budget"]["job"]["training"]
     assert (training["sequence_length"], training["loss_length"], training["micro_batch"]) == (1536, 1024, 8)
-    assert answer(f"{line} --batch 4", capsys)["budget"]["job"]["training"]["micro_batch"] == 4
+    assert answer(f"{line} --batch 4")["budget"]["job"]["training"]["micro_batch"] == 4
 
 
-def test_gigabytes_of_a_card_are_gib_and_gguf_is_refused_in_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:
-    assert answer("llama-3.1-8b --inference --vram 24gb", capsys)["gpus"][0]["available_bytes"] == 24 * 2**30
-    assert main(["fit", "llama-3.1-8b.Q4_K_M.gguf"]) == 2
-    assert "GGUF files run in llama.cpp" in capsys.readouterr().err
+def test_gigabytes_of_a_card_are_gib_and_gguf_is_refused_in_a_sentence() -> None:
+    assert answer("llama-3.1-8b --inference --vram 24gb")["gpus"][0]["available_bytes"] == 24 * 2**30
+    assert "GGUF files run in llama.cpp" in vramtop("fit", "llama-3.1-8b.Q4_K_M.gguf", code=2).err
 
 
-def test_two_ways_to_offload_are_one_and_labels_make_a_classifier(capsys: pytest.CaptureFixture[str]) -> None:
+def test_two_ways_to_offload_are_one_and_labels_make_a_classifier() -> None:
     line = "llama-3.2-1b --zero 3 --gpus 2 --offload-optimizer --offload-param"
-    assert answer(line, capsys)["budget"]["job"]["parallel"]["cpu_offload"] == "all"
-    found = answer("bert-base-uncased --num-labels 2", capsys)
+    assert answer(line)["budget"]["job"]["parallel"]["cpu_offload"] == "all"
+    found = answer("bert-base-uncased --num-labels 2")
     assert found["budget"]["job"]["model"]["task"] == "sequence-classification"
-    alone = answer("llama-3.2-1b --grpo --max-completion-length 4096", capsys)
+    alone = answer("llama-3.2-1b --grpo --max-completion-length 4096")
     assert alone["budget"]["job"]["training"]["sequence_length"] == 4096 + 512
     assert any("--max-prompt-length: 512 tokens are assumed" in note for note in alone["notes"])
 
 
-def test_weights_of_few_bits_are_not_left_in_cpu_ram(capsys: pytest.CaptureFixture[str]) -> None:
-    found = answer("llama-3.1-70b --inference --load-in-4bit --gpu 2x4060", capsys)
+def test_weights_of_few_bits_are_not_left_in_cpu_ram() -> None:
+    found = answer("llama-3.1-70b --inference --load-in-4bit --gpu 2x4060")
     assert found["verdict"] == "does_not_fit"
     assert any("cannot be quantized" in warning for warning in found["budget"]["warnings"])
     assert not any("device_map" in str(each["changes"]) for each in found["suggestions"])
 
 
-def test_an_engine_without_room_for_a_sequence_does_not_fit(capsys: pytest.CaptureFixture[str]) -> None:
-    found = answer("gpt-oss-20b --vllm --gpu 4080 --max-model-len 8192", capsys)
+def test_an_engine_without_room_for_a_sequence_does_not_fit() -> None:
+    found = answer("gpt-oss-20b --vllm --gpu 4080 --max-model-len 8192")
     assert found["verdict"] == "does_not_fit"
 
 
-def test_a_card_named_by_its_size_and_a_script_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_card_named_by_its_size_and_a_script_that_is_not_there() -> None:
     for flags in ("--gpu 24GB", "--gpu-type 24g", "--gpus 1x24GiB", "--gpu-memory 24"):
-        assert main(["fit", "qwen2.5-7b", "--qlora", "--method", "formula", *flags.split()]) == 0
-        assert "24.0" in capsys.readouterr().out
-    assert main(["fit", "qwen2.5-7b", "--gpu", "mi300x"]) == 2
-    assert capsys.readouterr().err.endswith("AMD is not supported; vramtop predicts the memory of NVIDIA GPUs (CUDA)\n")
-    assert main(["fit", "--", "python", "not_there.py"]) == 2
-    assert capsys.readouterr().err.endswith("not_there.py: no such file\n")
+        assert "24.0" in vramtop("fit", "qwen2.5-7b", "--qlora", "--method", "formula", *flags.split(), code=0).out
+    err = vramtop("fit", "qwen2.5-7b", "--gpu", "mi300x", code=2).err
+    assert err.endswith("AMD is not supported; vramtop predicts the memory of NVIDIA GPUs (CUDA)\n")
+    assert vramtop("fit", "--", "python", "not_there.py", code=2).err.endswith("not_there.py: no such file\n")

@@ -6,16 +6,16 @@ from typing import Any
 
 import pytest
 from builders import ScriptedSource, make_gpu, make_mig_gpu, make_snapshot
+from command_line import vramtop
 from json_schemas import valid_json
 
 from vramtop.estimator.common.sizes import GIB
-from vramtop.tui.cli.main import main
 
 Answer = Callable[..., tuple[int, dict[str, Any], str]]
 
 
 @pytest.fixture
-def run_fit(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Answer:
+def run_fit(monkeypatch: pytest.MonkeyPatch) -> Answer:
     """Return exit code, JSON and error output of ``vramtop fit gpt2`` on GPUs with this free memory."""
 
     def ask(*words: str, free: tuple[float, ...] = (10, 70, 70), visible: str | None = None, mig: bool = False) -> Any:
@@ -27,8 +27,7 @@ def run_fit(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
         else:
             monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
         job = [] if "--" in words else ["gpt2"]
-        code = main(["fit", *job, "--method", "formula", "--json", *words])
-        out, err = capsys.readouterr()
+        code, out, err = vramtop("fit", *job, "--method", "formula", "--json", *words)
         return code, valid_json("fit", out) if out else {}, err
 
     return ask
@@ -113,12 +112,11 @@ def test_only_mig_devices_named_in_the_environment_are_used(run_fit: Answer) -> 
     assert (code, "names no GPU here" in complaint) == (2, True)
 
 
-def test_each_mig_device_has_its_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_each_mig_device_has_its_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     snapshot = make_snapshot([make_mig_gpu(0), make_gpu(1, mig=())])
     monkeypatch.setattr("vramtop.tui.cli.fitting.machine_gpus.NvmlSource", lambda: ScriptedSource([snapshot]))
-    assert main(["fit", "gpt2", "--method", "formula"]) == 0
-    lines = capsys.readouterr().out.splitlines()
+    lines = vramtop("fit", "gpt2", "--method", "formula", code=0).out.splitlines()
     assert lines[0].endswith("fits on GPU 0:3:0 (MIG 1c.3g.40gb)")
     assert [line for line in lines if line.startswith("*")] == [
         "*GPU 0:3:0 (MIG 1c.3g.40gb): 39.0 GiB available of 40.0: ✓ fits"

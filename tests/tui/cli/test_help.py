@@ -7,9 +7,10 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from command_line import vramtop
 
 from vramtop.estimator.job.field_help import field_help
-from vramtop.tui.cli.main import COMMANDS, build_parser, main
+from vramtop.tui.cli.main import COMMANDS, build_parser
 from vramtop.tui.cli.parsing.first_word import before_launch_line, with_command
 from vramtop.tui.job.flags.job_flags import job_flags
 
@@ -17,31 +18,25 @@ GROUPS = ("before launch", "while it runs", "afterwards", "vramtop itself", "for
 
 
 @pytest.mark.parametrize("words", [[], *([command] for command in COMMANDS)])
-def test_short_help_is_short_and_says_how_many_flags_more_there_are(
-    words: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main([*words, "-h"]) == 0
-    short = capsys.readouterr().out
+def test_short_help_is_short_and_says_how_many_flags_more_there_are(words: list[str]) -> None:
+    short = vramtop(*words, "-h", code=0).out
     assert len(short.splitlines()) <= (91 if words else 62)
-    assert main([*words, "--help-all"]) == 0
-    full = capsys.readouterr().out
+    full = vramtop(*words, "--help-all", code=0).out
     more = re.search(r"^(\d+) more flags: (vramtop.*) --help-all$", short, re.MULTILINE)
     flags = [len(re.findall(r"^  (?:-\w, )?--[\w-]+", text, re.MULTILINE)) for text in (short, full)]
     assert (int(more[1]), more[2]) == (flags[1] - flags[0], " ".join(["vramtop", *words])) if more else full == short
 
 
-def test_commands_are_in_groups_by_what_one_wants_those_of_scripts_last(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["-h"]) == 0
-    sections = dict(_section(part) for part in capsys.readouterr().out.split("\n\n"))
+def test_commands_are_in_groups_by_what_one_wants_those_of_scripts_last() -> None:
+    sections = dict(_section(part) for part in vramtop("-h", code=0).out.split("\n\n"))
     groups = {name: re.findall(r"^  (\w+)", text, re.MULTILINE) for name, text in sections.items() if name in GROUPS}
     assert list(groups) == list(GROUPS)
     assert sorted(command for names in groups.values() for command in names) == sorted(COMMANDS)
 
 
 @pytest.mark.parametrize("words", [[], *([command] for command in COMMANDS)])
-def test_help_fits_80_columns_and_explains_each_flag(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([*words, "--help-all"]) == 0
-    lines = capsys.readouterr().out.splitlines()
+def test_help_fits_80_columns_and_explains_each_flag(words: list[str]) -> None:
+    lines = vramtop(*words, "--help-all", code=0).out.splitlines()
     assert lines[0].startswith("usage: vramtop")
     assert max(len(line) for line in lines) <= 80
     assert "VALUE" not in " ".join(lines).replace("KEY=VALUE", "")
@@ -50,11 +45,8 @@ def test_help_fits_80_columns_and_explains_each_flag(words: list[str], capsys: p
             assert line[28:].strip() or below.startswith("    "), line
 
 
-def test_flags_of_the_dashboard_are_in_groups_and_those_of_every_command_are_last(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    assert main(["--help-all"]) == 0
-    sections = dict(_section(part) for part in capsys.readouterr().out.split("\n\n"))
+def test_flags_of_the_dashboard_are_in_groups_and_those_of_every_command_are_last() -> None:
+    sections = dict(_section(part) for part in vramtop("--help-all", code=0).out.split("\n\n"))
     assert "--on-alert" in sections["alerts (w in the dashboard lists them)"]
     assert "--on-fit" in sections["jobs"]
     assert "--replay" in sections["recordings"]
@@ -63,8 +55,7 @@ def test_flags_of_the_dashboard_are_in_groups_and_those_of_every_command_are_las
     assert list(sections)[-2] == "flags of every command"
     assert list(sections)[-1].startswith("Exit codes: 0 the dashboard was quit")
     assert "--json" not in sections["flags"]
-    assert main(["history", "--help"]) == 0
-    sections = dict(_section(part) for part in capsys.readouterr().out.split("\n\n"))
+    sections = dict(_section(part) for part in vramtop("history", "--help", code=0).out.split("\n\n"))
     assert "--forget" in sections["flags"]
     assert "--python" in sections["flags of every command"]
 
@@ -75,11 +66,8 @@ def _section(part: str) -> tuple[str, str]:
 
 
 @pytest.mark.parametrize("command", ["estimate", "fit", "wait", "preflight"])
-def test_help_has_sentence_choices_and_default_of_each_setting(
-    command: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main([command, "--help-all"]) == 0
-    text = " ".join(capsys.readouterr().out.split())
+def test_help_has_sentence_choices_and_default_of_each_setting(command: str) -> None:
+    text = " ".join(vramtop(command, "--help-all", code=0).out.split())
     for flag, key in job_flags().items():
         assert f" {flag} " in text
         assert field_help(key).sentence in text
@@ -129,12 +117,11 @@ def test_a_launch_line_may_go_without_dashes(line: str, at: int | None) -> None:
     assert before_launch_line(line.split()) == at
 
 
-def test_a_launch_line_without_dashes_is_read_like_one_with_them(capsys, tmp_path: Path, monkeypatch) -> None:
+def test_a_launch_line_without_dashes_is_read_like_one_with_them(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     said = []
     for words in (["fit", "python", "train.py"], ["fit", "--", "python", "train.py"]):
-        assert main(words) == 2
-        said.append(capsys.readouterr())
+        said.append(vramtop(*words, code=2))
     assert said[0] == said[1]
     assert "train.py: no such file" in said[0].err
 
@@ -212,36 +199,27 @@ def test_a_process_opens_the_dashboard_on_a_terminal(monkeypatch: pytest.MonkeyP
         (["record", "a.jsonl", "b.jsonl"], "unexpected: b.jsonl"),
     ],
 )
-def test_a_mistake_is_one_sentence_that_says_what_may_be_meant(
-    words: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(words) == 2
-    printed = capsys.readouterr()
+def test_a_mistake_is_one_sentence_that_says_what_may_be_meant(words: list[str], sentence: str) -> None:
+    printed = vramtop(*words, code=2)
     assert printed.out == ""
     assert sentence in printed.err
     assert len(printed.err.splitlines()) == 1
 
 
-def test_a_file_that_is_no_job_is_told_what_reads_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_file_that_is_no_job_is_told_what_reads_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "train.log").write_text("loss 1.0\n")
     monkeypatch.chdir(tmp_path)
-    assert main(["train.log"]) == 2
-    assert capsys.readouterr().err == (
+    assert vramtop("train.log", code=2).err == (
         "vramtop: train.log is neither a recording nor a job file, which ends in .toml, .yaml, .yml or .json; "
         "vramtop explain train.log reads a log or a memory snapshot\n"
     )
 
 
 @pytest.mark.parametrize("name", ["run.jsonl", "run.jsonl.gz"])
-def test_a_recording_is_told_how_it_is_played(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_recording_is_told_how_it_is_played(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / name).write_text("")
     monkeypatch.chdir(tmp_path)
-    assert main([name]) == 2
-    error = capsys.readouterr().err
+    error = vramtop(name, code=2).err
     assert f"vramtop --replay {name}" in error
     assert "neither a recording" not in error
 
@@ -254,11 +232,10 @@ def test_a_recording_is_told_how_it_is_played(
     ],
 )
 def test_a_command_that_is_about_no_job_refuses_a_launch_line(
-    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert main([*words, "--", "python", "train.py"]) == 2
-    printed = capsys.readouterr()
+    printed = vramtop(*words, "--", "python", "train.py", code=2)
     assert printed.out == ""
     assert printed.err.startswith(f"vramtop: {words[0]} ")
     assert printed.err.endswith("; it takes no launch line\n")
@@ -275,8 +252,7 @@ def test_the_rest_of_the_line_after_exec_is_left_as_it_is() -> None:
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_help_names_no_file_that_only_a_checkout_has(command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([command, "--help"]) == 0
-    text = capsys.readouterr().out
+def test_help_names_no_file_that_only_a_checkout_has(command: str) -> None:
+    text = vramtop(command, "--help", code=0).out
     assert "exit codes" in text.lower()
     assert not re.search(r"\bdocs/|\.md\b|\bCHANGELOG|\bREADME", text)

@@ -9,11 +9,11 @@ from typing import Any
 import psutil
 import pytest
 from builders import make_gpu, make_process, make_snapshot
+from command_line import vramtop
 from json_schemas import valid_json
 
 from vramtop.monitor.snapshot.snapshot import Snapshot
 from vramtop.monitor.sources.recording import read_recording
-from vramtop.tui.cli.main import main
 
 FLAGS = ("--model_name_or_path", "meta-llama/Llama-3.1-8B", "--per_device_train_batch_size", "2", "--max_length", "512")
 Run = Callable[..., str]
@@ -47,7 +47,7 @@ def training(tmp_path: Path) -> Iterator[psutil.Process]:
 
 
 @pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: Any, training: Any) -> Run:
+def run(monkeypatch: pytest.MonkeyPatch, training: Any) -> Run:
     """Run a command on a machine with the training process and a notebook; return its output."""
     held = make_process(pid=training.pid, start_time=training.create_time(), command=" ".join(training.cmdline()))
     notebook = make_process(pid=77, used=1, command="python -m ipykernel_launcher -f kernel.json")
@@ -57,8 +57,7 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: Any, training: Any) -> Run:
         for command in ("once", "record"):
             monkeypatch.setattr(f"vramtop.tui.cli.commands.{command}.NvmlSource", lambda *_, **__: machine)
         monkeypatch.setattr("vramtop.tui.cli.commands.once._ATTACH_SECONDS", 60.0)  # on a busy machine
-        assert main(words) == 0
-        return str(capsys.readouterr().out)
+        return vramtop(*words, code=0).out
 
     return call
 

@@ -3,12 +3,12 @@
 import json
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import psutil
 import pytest
 from builders import ScriptedSource, make_budget, make_gpu, make_mig_gpu, make_process, make_snapshot
+from command_line import vramtop
 from json_schemas import require_valid, valid_json
 
 from vramtop.estimator.common.records import replace
@@ -29,7 +29,6 @@ from vramtop.tui.cli.commands import attach
 from vramtop.tui.cli.commands.fleet import fleet_json
 from vramtop.tui.cli.main import main
 
-Run = Callable[..., str]
 JOBS = {
     "full": ("gpt2",),
     "qlora": ("llama-3.1-8b", "--qlora", "--activation-checkpointing", "full"),
@@ -44,21 +43,14 @@ JOBS = {
 }
 
 
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Run:
-    def call(*words: str, code: int | None = 0) -> str:
-        ended = main([*words, "--json"])
-        out, err = capsys.readouterr()
-        assert code is None or ended == code, err
-        return out
-
-    return call
+def run(*words: str, code: int | None = 0) -> str:
+    return vramtop(*words, "--json", code=code).out
 
 
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.slow) if name in ("experts", "fsdp") else name for name in JOBS]
 )
-def test_estimates_of_many_kinds(run: Run, name: str) -> None:
+def test_estimates_of_many_kinds(name: str) -> None:
     found = valid_json("estimate", run("estimate", *JOBS[name], "--method", "formula"))
     assert found["peak"]["low_bytes"] <= found["peak"]["device_bytes"] <= found["peak"]["high_bytes"]
     assert ("stages" in found, "serving" in found) == (name == "pipeline", name == "served")
@@ -66,7 +58,7 @@ def test_estimates_of_many_kinds(run: Run, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["served", pytest.param("qlora", marks=pytest.mark.slow)])
-def test_fits_on_a_described_machine(run: Run, name: str) -> None:
+def test_fits_on_a_described_machine(name: str) -> None:
     words = ("--method", "formula", "--gpu-memory", "24GiB", "--host-memory", "1GiB")
     found = valid_json("fit", run("fit", *JOBS[name], *words, code=None))
     assert ("serving" in found) == (name == "served")
@@ -75,13 +67,13 @@ def test_fits_on_a_described_machine(run: Run, name: str) -> None:
 
 
 @pytest.mark.slow
-def test_of_many_gpus_the_first_are_listed(run: Run) -> None:
+def test_of_many_gpus_the_first_are_listed() -> None:
     words = ("gpt2", "--strategy", "ddp", "--set", "parallel.data_replicate=2000", "--gpu-type", "2000xh100")
     found = valid_json("fit", run("fit", *words, "--method", "formula", code=None))
     assert (len(found["gpus"]), found["gpus_total"], found["placement_total"]) == (1024, 2000, 2000)
 
 
-def test_settings_in_force_and_changed(run: Run) -> None:
+def test_settings_in_force_and_changed() -> None:
     whole = valid_json("config", run("config"))
     assert whole["file_exists"] is False
     name, value = "dashboard.interval", 2.0
@@ -94,7 +86,7 @@ def test_settings_in_force_and_changed(run: Run) -> None:
     assert valid_json("config-change", run("config", "--unset", name))["value"] is None
 
 
-def test_settings_that_are_wrong(run: Run) -> None:
+def test_settings_that_are_wrong() -> None:
     path = Path(valid_json("config-path", run("config", "--path"))["file"])
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text('[dashboard]\ninterval = "often"\n')
@@ -167,7 +159,7 @@ def test_the_same_over_hosts_and_as_a_line_of_a_stream(machine: Snapshot, watchl
         assert (found["totals"]["free_bytes"] is None) == (live not in hosts)
 
 
-def test_waiting_ends_with_the_verdict(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_waiting_ends_with_the_verdict(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for module in ("machine_gpus", "waiting"):  # all users of the machine share the folder of reservations
         monkeypatch.setattr(
             f"vramtop.tui.cli.fitting.{module}.Reservations", lambda: Reservations(tmp_path / "promises")
@@ -182,7 +174,7 @@ def test_waiting_ends_with_the_verdict(run: Run, monkeypatch: pytest.MonkeyPatch
         assert valid_json("fit", run(*words, *more, code=code))["verdict"] == verdict
 
 
-def test_a_recording(run: Run, machine: Snapshot, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_recording(machine: Snapshot, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("vramtop.tui.cli.commands.record.NvmlSource", lambda: ScriptedSource([machine]))
     file = str(tmp_path / "run.jsonl")
     recorded = valid_json("record", run("record", file, "--interval", "0.1", "--seconds", "0.5", "--no-attach"))
@@ -190,9 +182,7 @@ def test_a_recording(run: Run, machine: Snapshot, monkeypatch: pytest.MonkeyPatc
     assert len(Path(file).read_bytes().splitlines()) == recorded["snapshots"] + 1
 
 
-def test_a_run_with_the_probe_that_is_over_its_budget(
-    run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_run_with_the_probe_that_is_over_its_budget(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     device = DeviceCounters(index=0, uuid="a", allocated_bytes=2**30, reserved_bytes=2**31, retries=0)
     sample = ProbeSample(
         pid=1,

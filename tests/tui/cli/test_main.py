@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from types import ModuleType
 
 import pytest
+from command_line import vramtop
 
-from vramtop.tui.cli.main import COMMANDS, command_module, main
+from vramtop.tui.cli.main import COMMANDS, command_module
 from vramtop.tui.cli.parsing.arguments import ADD_ARGUMENTS
 
 PREFIX = "vramtop.tui.cli.commands."
@@ -20,9 +21,7 @@ print(sorted(name.removeprefix({PREFIX!r}) for name in sys.modules if name.start
 """
 
 
-def test_a_command_is_added_by_a_row_and_a_module(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_command_is_added_by_a_row_and_a_module(monkeypatch: pytest.MonkeyPatch) -> None:
     def add_arguments(parser: argparse.ArgumentParser) -> None:
         parser.add_argument("--times", type=int, default=1)
 
@@ -35,12 +34,9 @@ def test_a_command_is_added_by_a_row_and_a_module(
     monkeypatch.setitem(COMMANDS, "count", "count to a number")
     monkeypatch.setitem(ADD_ARGUMENTS, "count", add_arguments)
     monkeypatch.setitem(sys.modules, f"{PREFIX}count", Count("count"))
-    assert main(["count", "--times", "3", "--json", "--", "a", "b"]) == 7
-    assert capsys.readouterr().out == "3 True ['a', 'b']\n"
-    assert main(["--help"]) == 0
-    assert "count to a number" in capsys.readouterr().out
-    assert main(["count", "--nope"]) == 2
-    assert "see vramtop count --help" in capsys.readouterr().err
+    assert vramtop("count", "--times", "3", "--json", "--", "a", "b", code=7).out == "3 True ['a', 'b']\n"
+    assert "count to a number" in vramtop("--help", code=0).out
+    assert "see vramtop count --help" in vramtop("count", "--nope", code=2).err
 
 
 @pytest.mark.parametrize(

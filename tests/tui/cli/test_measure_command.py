@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from builders import make_gpu, make_process, make_snapshot
+from command_line import vramtop
 from json_schemas import valid_json
 
 from vramtop.estimator.common.sizes import GIB, MIB
@@ -16,7 +17,6 @@ from vramtop.estimator.trace.measure.real_step import Place
 from vramtop.estimator.trace.measure.tiny_job import tiny_job
 from vramtop.monitor.history.history import History
 from vramtop.monitor.snapshot.snapshot import GpuProcess, GpuReading, Snapshot
-from vramtop.tui.cli.main import main
 
 GPT2 = ("gpt2", "--batch-size", "2", "--seq-len", "64", "--precision", "bf16-mixed", "--method", "formula")
 Answer = Callable[..., tuple[int, dict[str, Any], str]]
@@ -52,7 +52,7 @@ class Gpus:
 
 
 @pytest.fixture
-def on_gpus(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Answer:
+def on_gpus(monkeypatch: pytest.MonkeyPatch) -> Answer:
     """Return exit code, JSON and complaint of ``vramtop measure --json``, whose ranks hold 5 GiB of GPU 1 in NVML."""
 
     def ask(*words: str, step: MeasuredStep, others: int = 0, free: float = 70) -> Any:
@@ -75,8 +75,7 @@ def on_gpus(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
         monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
         monkeypatch.setattr("vramtop.tui.cli.fitting.machine_gpus.NvmlSource", lambda: source)
         monkeypatch.setattr("vramtop.tui.cli.measuring.measure_job.run_real_step", run)
-        code = main(["measure", *GPT2, "--json", *words])
-        out, err = capsys.readouterr()
+        code, out, err = vramtop("measure", *GPT2, "--json", *words)
         return code, {**valid_json("measure", out), "places": list(source.places)}, err
 
     return ask
@@ -147,7 +146,7 @@ def test_a_search_closes_in_on_the_largest_that_runs() -> None:
     assert search(100, 2).fails is None
 
 
-def test_without_a_gpu_there_is_a_sentence(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_gpu_there_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     from vramtop.estimator.common.errors import CannotTellError
 
     class NoDriver(Gpus):
@@ -155,11 +154,10 @@ def test_without_a_gpu_there_is_a_sentence(capsys: pytest.CaptureFixture[str], m
             raise CannotTellError("no NVIDIA driver here")
 
     monkeypatch.setattr("vramtop.tui.cli.fitting.machine_gpus.NvmlSource", lambda: NoDriver(None, None))  # type: ignore[arg-type]
-    assert main(["measure", *GPT2]) == 3
-    assert "no NVIDIA driver here; --cpu runs a tiny model on the CPU instead" in capsys.readouterr().err
-    assert main(["measure", *GPT2, "--cpu", "--search", "micro_batch"]) == 2
-    assert "--search needs GPUs, or with --cpu --memory SIZE" in capsys.readouterr().err
-    assert main(["measure", *GPT2, "--predict", "--cpu"]) == 2
+    assert "no NVIDIA driver here; --cpu runs a tiny model on the CPU instead" in vramtop("measure", *GPT2, code=3).err
+    err = vramtop("measure", *GPT2, "--cpu", "--search", "micro_batch", code=2).err
+    assert "--search needs GPUs, or with --cpu --memory SIZE" in err
+    vramtop("measure", *GPT2, "--predict", "--cpu", code=2)
 
 
 def test_a_tiny_job_keeps_the_kind_of_model_and_its_settings() -> None:
@@ -176,7 +174,7 @@ def test_a_tiny_job_keeps_the_kind_of_model_and_its_settings() -> None:
 
 
 @pytest.mark.slow
-def test_the_whole_command_on_the_cpu_shows_null_where_a_cpu_knows_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_whole_command_on_the_cpu_shows_null_where_a_cpu_knows_nothing() -> None:
     command = [sys.executable, "-m", "vramtop.tui.cli", "measure", *GPT2, "--cpu", "--ascii"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert (done.returncode, done.stderr) == (0, "")
@@ -187,8 +185,7 @@ def test_the_whole_command_on_the_cpu_shows_null_where_a_cpu_knows_nothing(capsy
     for name in ("allocated", "allocated, forward", "allocated, backward", "allocated, optimizer step", "weights"):
         seen, told = map(float, rows[name][:2])
         assert seen == pytest.approx(told, rel=0.1)  # both without what only a GPU has
-    assert main(["measure", *GPT2, "--cpu", "--json"]) == 0
-    result = valid_json("measure", capsys.readouterr().out)
+    result = valid_json("measure", vramtop("measure", *GPT2, "--cpu", "--json", code=0).out)
     measured = result["measured"]
     assert measured["max_allocated_bytes"] > measured["components"]["weights"] > 0
     assert [measured[name] for name in ("max_reserved_bytes", "process_bytes", "device_bytes", "retries")] == [None] * 4
@@ -199,12 +196,10 @@ def test_the_whole_command_on_the_cpu_shows_null_where_a_cpu_knows_nothing(capsy
 
 
 @pytest.mark.slow
-def test_a_search_on_the_cpu_finds_the_largest_batch_that_runs(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_search_on_the_cpu_finds_the_largest_batch_that_runs() -> None:
     words = (*GPT2, "--cpu", "--search", "micro_batch", "--memory", "4MiB", "--json")
-    code = main(["measure", *words])
-    said = valid_json("measure", capsys.readouterr().out)
+    said = valid_json("measure", vramtop("measure", *words, code=0).out)
     found = said["search"]
     assert found["tries"][0] > 1  # predicted without what only a GPU has, which is more than all of this
     assert found["runs"] == said["job"]["training"]["micro_batch"]
     assert said["measured"]["max_allocated_bytes"] <= 4 * MIB
-    assert code == 0

@@ -1,33 +1,18 @@
 """``vramtop models`` lists the built-in models: names that can be typed, ids, parameters and bytes of weights."""
 
 import re
-from collections.abc import Callable
 
 import pytest
+from command_line import vramtop
 from json_schemas import valid_json
 
 from vramtop.estimator.model.find_config import built_in_models, find_built_in
 from vramtop.estimator.program.diffusion_models import diffusion_models, find_diffusion_model
 from vramtop.estimator.program.named_models import find_named_model, named_models
-from vramtop.tui.cli.main import main
-
-Run = Callable[..., tuple[int, str, str]]
 
 
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Run:
-    """Run vramtop models; return exit code, output and errors."""
-
-    def call(*words: str) -> tuple[int, str, str]:
-        code = main(["models", *words])
-        out, err = capsys.readouterr()
-        return code, out, err
-
-    return call
-
-
-def test_every_model_is_listed_by_a_name_that_finds_it(run: Run) -> None:
-    code, out, err = run()
+def test_every_model_is_listed_by_a_name_that_finds_it() -> None:
+    code, out, err = vramtop("models")
     head, *rows = out.splitlines()
     assert (code, err) == (0, "")
     assert head.split() == ["NAME", "PARAMETERS", "WEIGHTS", "DTYPE", "FAMILY", "ID"]
@@ -40,9 +25,9 @@ def names(rows: list[str]) -> list[str]:
     return [row.split()[0] for row in rows]
 
 
-def test_a_row_has_parameters_bytes_and_family(run: Run) -> None:
+def test_a_row_has_parameters_bytes_and_family() -> None:
     def cells(word: str) -> list[str]:
-        return re.split(r" {2,}", run(word)[1].splitlines()[1])
+        return re.split(r" {2,}", vramtop("models", word)[1].splitlines()[1])
 
     name, *others = cells("llama-3.1-8b")
     assert (name, others[-1]) == ("llama-3.1-8b", "meta-llama/Llama-3.1-8B")
@@ -62,12 +47,12 @@ def test_a_row_has_parameters_bytes_and_family(run: Run) -> None:
     ],
     ids=["upper case", "words", "another name", "id"],
 )
-def test_a_word_chooses_by_name_id_or_another_name(run: Run, word: str, name: str) -> None:
-    assert [row.split()[0] for row in run(word)[1].splitlines()[1:]] == [name]
+def test_a_word_chooses_by_name_id_or_another_name(word: str, name: str) -> None:
+    assert [row.split()[0] for row in vramtop("models", word)[1].splitlines()[1:]] == [name]
 
 
-def test_json_follows_its_schema(run: Run) -> None:
-    found = valid_json("models", run("--json")[1])["models"]
+def test_json_follows_its_schema() -> None:
+    found = valid_json("models", vramtop("models", "--json")[1])["models"]
     assert len(found) == len(built_in_models()) + len(named_models()) + len(diffusion_models())
     model = next(each for each in found if each["id"] == "allenai/OLMo-2-0425-1B")
     assert (model["dtype"], model["weight_bytes"]) == ("float32", 4 * model["parameters"])
@@ -75,11 +60,11 @@ def test_json_follows_its_schema(run: Run) -> None:
     assert (model["dtype"], model["weight_bytes"]) == (None, 2 * 124_439_808)
 
 
-def test_a_word_in_no_name_is_an_error_with_the_nearest(run: Run) -> None:
-    assert run("lama-3.1-8c") == (
+def test_a_word_in_no_name_is_an_error_with_the_nearest() -> None:
+    assert vramtop("models", "lama-3.1-8c") == (
         *(2, ""),
         "vramtop: no known model has 'lama-3.1-8c' in its name; did you mean llama-3.1-8b, llama-3-8b, llama-3.2-1b?\n",
     )
-    code, out, err = run("zzzz", "--json")
+    code, out, err = vramtop("models", "zzzz", "--json")
     assert (code, out) == (2, "")
     assert err == "vramtop: no known model has 'zzzz' in its name; vramtop models lists all\n"

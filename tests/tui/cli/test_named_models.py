@@ -5,49 +5,44 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from command_line import vramtop
 from json_schemas import valid_json
 
 from vramtop.estimator.job.settings import ModelSpec
 from vramtop.estimator.model.find_config import resolve_model
 from vramtop.estimator.program.named_models import named_by_config
-from vramtop.tui.cli.main import main
 from vramtop.tui.job.scripted_models import find_scripted
 
 
-def test_the_script_is_printed(capsys) -> None:
+def test_the_script_is_printed() -> None:
     words = ["program", "openai/whisper-small", "--batch", "4", "--lora", "8"]
-    assert main(words) == 0
-    script = capsys.readouterr().out
+    script = vramtop(*words, code=0).out
     assert "AutoModelForSpeechSeq2Seq" in script
     assert "per_device_train_batch_size=4," in script
     assert "r=8," in script
-    assert main([*words, "--json"]) == 0
-    found = valid_json("program", capsys.readouterr().out)
+    found = valid_json("program", vramtop(*words, "--json", code=0).out)
     assert found == {"schema": 1, "command": "python whisper-small.py", "script": script}
 
 
 @pytest.mark.usefixtures("quick_rehearsals")
-def test_the_answer_is_a_rehearsal(capsys) -> None:
-    assert main(["estimate", "whisper-tiny", "--json", "--gpu-type", "h100"]) == 0
-    found = valid_json("estimate", capsys.readouterr().out)
+def test_the_answer_is_a_rehearsal() -> None:
+    found = valid_json("estimate", vramtop("estimate", "whisper-tiny", "--json", "--gpu-type", "h100", code=0).out)
     assert found["method"] == "rehearsed"
     assert found["model"]["parameters"] == 37_760_640
     assert any("1 x 30 s of audio, all parameters, fp32" in note for note in found["notes"])
-    assert main(["preflight", "whisper-tiny", "--gpu-type", "h100"]) == 0
-    assert "and fits on GPU 0 (rehearsed)" in capsys.readouterr().out
+    assert "and fits on GPU 0 (rehearsed)" in vramtop("preflight", "whisper-tiny", "--gpu-type", "h100", code=0).out
 
 
-def test_a_job_file_may_have_such_a_model(tmp_path: Path, monkeypatch, capsys) -> None:
+def test_a_job_file_may_have_such_a_model(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     text = '[model]\nid = "openai/whisper-small"\n[training]\nmicro_batch = 6\n'
     Path("job.toml").write_text(text, encoding="utf-8")
-    assert main(["program", "job.toml", "--lora", "8"]) == 0
-    script = capsys.readouterr().out
+    script = vramtop("program", "job.toml", "--lora", "8", code=0).out
     assert "AutoModelForSpeechSeq2Seq" in script
     assert "per_device_train_batch_size=6," in script
     Path("job.toml").write_text(f"{text}sequence_length = 77\n", encoding="utf-8")
-    assert main(["fit", "job.toml"]) == 2
-    assert "job.toml: training.sequence_length means nothing for whisper-small" in capsys.readouterr().err
+    err = vramtop("fit", "job.toml", code=2).err
+    assert "job.toml: training.sequence_length means nothing for whisper-small" in err
 
 
 @pytest.mark.parametrize(
@@ -59,15 +54,14 @@ def test_a_job_file_may_have_such_a_model(tmp_path: Path, monkeypatch, capsys) -
         ({"model_type": "bert", "architectures": ["BertModel"]}, None),
     ],
 )
-def test_a_checkpoint_of_such_a_class_has_the_same_script(config, said: str | None, tmp_path: Path, capsys) -> None:
+def test_a_checkpoint_of_such_a_class_has_the_same_script(config, said: str | None, tmp_path: Path) -> None:
     folder = tmp_path / "mine"
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
     assert named_by_config(resolve_model(ModelSpec(id=str(folder)))) is None or said
     if said is None:
         return
-    assert main(["program", str(folder), "--batch", "64"]) == 0
-    script = capsys.readouterr().out
+    script = vramtop("program", str(folder), "--batch", "64", code=0).out
     assert said in script
     assert "per_device_train_batch_size=64," in script
     assert "python mine.py" in script
@@ -86,55 +80,49 @@ def test_a_checkpoint_of_such_a_class_has_the_same_script(config, said: str | No
         (["gpt2", "--images", "2"], "--images is for models that are given images or audio, which gpt2 is not"),
     ],
 )
-def test_a_flag_that_means_nothing_is_refused(words: list[str], said: str, capsys) -> None:
-    assert main(["estimate", *words]) == 2
-    assert said in capsys.readouterr().err
+def test_a_flag_that_means_nothing_is_refused(words: list[str], said: str) -> None:
+    assert said in vramtop("estimate", *words, code=2).err
 
 
 @pytest.mark.skipif(find_spec("bitsandbytes") is not None, reason="bitsandbytes is installed")
-def test_a_package_that_the_script_needs_is_named(capsys) -> None:
-    assert main(["estimate", "qwen2.5-vl-3b", "--qlora"]) == 3
-    assert "the training script of Qwen2.5-VL-3B-Instruct needs bitsandbytes, which " in capsys.readouterr().err
+def test_a_package_that_the_script_needs_is_named() -> None:
+    err = vramtop("estimate", "qwen2.5-vl-3b", "--qlora", code=3).err
+    assert "the training script of Qwen2.5-VL-3B-Instruct needs bitsandbytes, which " in err
 
 
 @pytest.mark.skipif(find_spec("torchvision") is not None, reason="torchvision is installed")
-def test_a_model_of_torchvision_says_what_it_needs(capsys) -> None:
-    assert main(["resnet50", "--batch", "128"]) == 3
-    said = capsys.readouterr().err
+def test_a_model_of_torchvision_says_what_it_needs() -> None:
+    said = vramtop("resnet50", "--batch", "128", code=3).err
     assert "resnet50 is called like a vision model, which torchvision and timm build by name, but in " in said
     assert "-m pip install torchvision timm installs them" in said
 
 
-def test_a_model_of_torchvision_is_known_where_it_is_installed(tmp_path: Path, monkeypatch, capsys) -> None:
+def test_a_model_of_torchvision_is_known_where_it_is_installed(tmp_path: Path, monkeypatch) -> None:
     module = tmp_path / "torchvision" / "models" / "vgg.py"
     module.parent.mkdir(parents=True)
     (tmp_path / "torchvision" / "__init__.py").touch()
     module.write_text("@register_model()\ndef vgg_of_ours():\n    pass\n", encoding="utf-8")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    assert main(["program", "us/VGG-of-ours", "--batch", "128", "--resolution", "64", "--amp"]) == 0
-    script = capsys.readouterr().out
+    script = vramtop("program", "us/VGG-of-ours", "--batch", "128", "--resolution", "64", "--amp", code=0).out
     assert 'torchvision.models.get_model("vgg_of_ours", weights=None, num_classes=1000)' in script
     assert "batch = 128\nimages = torch.rand(batch, 3, 64, 64)" in script
     assert "dtype=torch.float16" in script
 
 
-def test_a_model_whose_text_part_is_built_in_has_its_images_by_its_own_name(capsys) -> None:
-    assert main(["program", "gemma-3-4b", "--lora", "--images", "2"]) == 0
-    script = capsys.readouterr().out
+def test_a_model_whose_text_part_is_built_in_has_its_images_by_its_own_name() -> None:
+    script = vramtop("program", "gemma-3-4b", "--lora", "--images", "2", code=0).out
     assert "image_token = 262144" in script
     assert "image = [255999] + [image_token] * 256 + [256000]" in script
     assert '"pixel_values": torch.rand(2, 3, 896, 896),' in script
-    assert main(["program", "qwen3-vl-2b", "--images", "8192x8192"]) == 0
-    assert "16,384 tokens each" in capsys.readouterr().out  # 4096 x 4096 pixels, to which the processor scales it
+    out = vramtop("program", "qwen3-vl-2b", "--images", "8192x8192", code=0).out
+    assert "16,384 tokens each" in out  # 4096 x 4096 pixels, to which the processor scales it
 
 
-def test_a_diffusion_model_trains_adapters_unless_all_of_it_is_asked_for(capsys) -> None:
-    assert main(["program", "flux", "--resolution", "1024", "--batch", "2"]) == 0
-    script = capsys.readouterr().out
+def test_a_diffusion_model_trains_adapters_unless_all_of_it_is_asked_for() -> None:
+    script = vramtop("program", "flux", "--resolution", "1024", "--batch", "2", code=0).out
     assert "r=4,  # not set" in script
     assert "torch.rand(3, 1024, 1024)" in script
-    assert main(["program", "sdxl", "--full", "--bf16", "--optim", "adamw_bnb_8bit"]) == 0
-    script = capsys.readouterr().out
+    script = vramtop("program", "sdxl", "--full", "--bf16", "--optim", "adamw_bnb_8bit", code=0).out
     assert "LoraConfig" not in script
     assert 'Accelerator(mixed_precision="bf16")' in script
     assert "optimizer = AdamW8bit(model.parameters(), " in script

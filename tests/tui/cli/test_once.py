@@ -6,6 +6,7 @@ import time
 
 import pytest
 from builders import make_budget, make_gpu, make_process, make_snapshot
+from command_line import vramtop
 
 from vramtop.estimator.job.job import Job
 from vramtop.estimator.job.settings import ModelSpec
@@ -14,7 +15,7 @@ from vramtop.monitor.snapshot.snapshot import WatchedJob
 from vramtop.tui.cli.board_json import board_json
 from vramtop.tui.cli.board_text import board_lines
 from vramtop.tui.cli.display_options import display_filter
-from vramtop.tui.cli.main import build_parser, main
+from vramtop.tui.cli.main import build_parser
 from vramtop.tui.draw.text_output import TextOutput
 
 
@@ -94,11 +95,10 @@ def test_a_mistyped_choice_is_one_sentence(arguments, sentence, capsys) -> None:
     assert sentence in capsys.readouterr().err
 
 
-def test_before_a_command_they_are_refused(capsys) -> None:
-    assert main(["--gpu", "0", "fit", "llama-3.1-8b"]) == 2
-    assert "--gpu 0 filters the dashboard and --once; put it behind fit" in capsys.readouterr().err
-    assert main(["--only", "mine", "doctor"]) == 2
-    assert capsys.readouterr().err.endswith("--only mine filters the dashboard and --once\n")
+def test_before_a_command_they_are_refused() -> None:
+    err = vramtop("--gpu", "0", "fit", "llama-3.1-8b", code=2).err
+    assert "--gpu 0 filters the dashboard and --once; put it behind fit" in err
+    assert vramtop("--only", "mine", "doctor", code=2).err.endswith("--only mine filters the dashboard and --once\n")
 
 
 def test_mine_is_the_user_who_asks() -> None:

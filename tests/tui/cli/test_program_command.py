@@ -3,32 +3,27 @@
 from pathlib import Path
 
 import pytest
+from command_line import vramtop
 from json_schemas import valid_json
 
-from vramtop.tui.cli.main import main
 
-
-def test_the_script_is_printed_written_or_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+def test_the_script_is_printed_written_or_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     words = ["program", "llama-3.2-1b", "--lora", "8", "--ddp", "2"]
-    assert main(words) == 0
-    script = capsys.readouterr().out
+    script = vramtop(*words, code=0).out
     assert "    r=8,\n" in script
     assert "per_device_train_batch_size=1,  # not set" in script
 
-    assert main([*words, "--out", "t.py"]) == 0
-    assert capsys.readouterr().out == "t.py is written; start it with: torchrun --nproc-per-node 2 t.py\n"
+    out = vramtop(*words, "--out", "t.py", code=0).out
+    assert out == "t.py is written; start it with: torchrun --nproc-per-node 2 t.py\n"
     written = Path("t.py").read_text(encoding="utf-8")
     assert written == script.replace("train.py", "t.py")
-    assert main(["program", "gpt2", "--out", "t.py"]) == 2
-    assert "t.py already exists" in capsys.readouterr().err
+    assert "t.py already exists" in vramtop("program", "gpt2", "--out", "t.py", code=2).err
     assert Path("t.py").read_text(encoding="utf-8") == written
-    assert main(["program", "gpt2", "--out", "t.py", "--overwrite"]) == 0
+    vramtop("program", "gpt2", "--out", "t.py", "--overwrite", code=0)
     assert "gpt2" in Path("t.py").read_text(encoding="utf-8")
-    capsys.readouterr()
 
-    assert main([*words, "--json"]) == 0
-    found = valid_json("program", capsys.readouterr().out)
+    found = valid_json("program", vramtop(*words, "--json", code=0).out)
     assert found == {"schema": 1, "command": "torchrun --nproc-per-node 2 train.py", "script": script}
 
 
@@ -41,8 +36,7 @@ def test_the_script_is_printed_written_or_json(tmp_path: Path, monkeypatch: pyte
     ],
 )
 def test_what_has_no_script_is_a_sentence(
-    words: list[str], code: int, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
+    words: list[str], code: int, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert main(["program", *words]) == code
-    assert said in capsys.readouterr().err
+    assert said in vramtop("program", *words, code=code).err

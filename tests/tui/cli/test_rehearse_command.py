@@ -7,13 +7,13 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from command_line import vramtop
 from json_schemas import valid_json
 
 from vramtop.estimator.budget import Budget, Components, ModelFacts, Peak
 from vramtop.estimator.job.job import Job
 from vramtop.estimator.job.settings import Program
 from vramtop.estimator.trace.answer_cache import cache_file
-from vramtop.tui.cli.main import main
 from vramtop.tui.draw.text_output import detect_output
 from vramtop.tui.reports.rehearsal_difference import comparison_json, comparison_lines
 
@@ -33,19 +33,18 @@ for step in range(5):
 """
 
 
-def test_a_program_is_rehearsed_for_a_card(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+def test_a_program_is_rehearsed_for_a_card(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("train.py").write_text(PROGRAM)
     command = ["--", sys.executable, "train.py"]
-    assert main(["rehearse", "--gpu-type", "4090", *command]) == 0
-    out = capsys.readouterr().out
+    out = vramtop("rehearse", "--gpu-type", "4090", *command, code=0).out
     assert f"train.py: {sys.executable} train.py\n8,478,730 parameters" in out.replace("\n  ", " ")
     assert "A  128.0  train.py:6  1         float32  4096 x 8192" in out
     assert "torch (MiB): " in out
     assert "vramtop fit --rehearse shows whether it fits" in out
     assert "2 assumptions" in out
-    assert main(["rehearse", "--json", "--out", "budget.json", "--steps", "2", *command]) == 0
-    found = valid_json("estimate", capsys.readouterr().out)
+    said = vramtop("rehearse", "--json", "--out", "budget.json", "--steps", "2", *command, code=0).out
+    found = valid_json("estimate", said)
     assert json.loads(Path("budget.json").read_text())["peak"] == found["peak"]
     assert found["method"] == "rehearsed"
     assert found["job"] == {
@@ -70,21 +69,18 @@ def test_a_program_is_rehearsed_for_a_card(tmp_path: Path, monkeypatch: pytest.M
     assert low < found["peak"]["device_bytes"] < high
 
 
-def test_what_cannot_be_rehearsed_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+def test_what_cannot_be_rehearsed_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("train.py").write_text("print('so far')\nraise ValueError('no data in /data')\n")
-    assert main(["rehearse"]) == 2
-    assert "no command given; write: vramtop rehearse -- python train.py" in capsys.readouterr().err
-    assert main(["rehearse", "--", sys.executable, "other.py"]) == 2
-    assert "other.py: no such file" in capsys.readouterr().err
-    assert main(["rehearse", "--", sys.executable, "train.py"]) == 3
-    err = capsys.readouterr().err
+    assert "no command given; write: vramtop rehearse -- python train.py" in vramtop("rehearse", code=2).err
+    assert "other.py: no such file" in vramtop("rehearse", "--", sys.executable, "other.py", code=2).err
+    err = vramtop("rehearse", "--", sys.executable, "train.py", code=3).err
     assert "so far" in err
     assert err.endswith("at train.py:2: ValueError: no data in /data\n")
 
 
 def test_a_launch_line_that_is_not_wholly_understood_is_told_of_the_rehearsal(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     text = """
@@ -101,62 +97,56 @@ for batch in DataLoader(data(), batch_size=8, {collate}):
     line = ["fit", "--gpu-type", "4090", "--seq", "128", "--method", "formula", "--", sys.executable, "train.py"]
     said = "vramtop read the program but did not run it; vramtop fit --rehearse --gpu-type 4090 -- "
     Path("train.py").write_text(text.format(collate="collate_fn=collate"))
-    assert main(line) == 0
-    assert said in " ".join(capsys.readouterr().out.split())
+    assert said in " ".join(vramtop(*line, code=0).out.split())
     Path("train.py").write_text(text.format(collate=""))
-    assert main(line) == 0
-    assert said not in " ".join(capsys.readouterr().out.split())
+    assert said not in " ".join(vramtop(*line, code=0).out.split())
 
 
 @pytest.mark.slow
-def test_a_rehearsed_program_is_judged_as_a_job_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+def test_a_rehearsed_program_is_judged_as_a_job_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("train.py").write_text(PROGRAM)
     command = ["--rehearse", "--", sys.executable, "train.py"]
-    assert main(["fit", "--gpu-type", "4090", *command]) == 0
-    assert "FITS  needs 1.2 GiB and fits on GPU 0" in capsys.readouterr().out
-    assert main(["fit", "--gpu-memory", "700MiB", "--json", *command]) == 1
-    found = valid_json("fit", capsys.readouterr().out)
+    assert "FITS  needs 1.2 GiB and fits on GPU 0" in vramtop("fit", "--gpu-type", "4090", *command, code=0).out
+    found = valid_json("fit", vramtop("fit", "--gpu-memory", "700MiB", "--json", *command, code=1).out)
     assert found["verdict"] == "does_not_fit"
     assert found["budget"]["method"] == "rehearsed"
     assert found["suggestions"] == []
     said = "No changes are suggested: train.py is rehearsed: change its flags and rehearse it again."
     assert found["notes"] == [said]
-    assert main(["fit", "--rehearse", "--batch-size", "2", "--", "python", "train.py"]) == 2
-    assert "--batch-size describes a job; give a program's own flags after --" in capsys.readouterr().err
+    err = vramtop("fit", "--rehearse", "--batch-size", "2", "--", "python", "train.py", code=2).err
+    assert "--batch-size describes a job; give a program's own flags after --" in err
 
 
-def test_a_job_file_may_name_a_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+def test_a_job_file_may_name_a_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "train.py").write_text(PROGRAM)
     (tmp_path / "job.toml").write_text(f'[program]\ncommand = "{sys.executable} train.py"\nsteps = 2\n')
     monkeypatch.chdir("/")
-    assert main(["fit", "--rehearse", f"{tmp_path}/job.toml", "--gpu-type", "4090", "--json"]) == 0
-    found = valid_json("fit", capsys.readouterr().out)["budget"]
+    out = vramtop("fit", "--rehearse", f"{tmp_path}/job.toml", "--gpu-type", "4090", "--json", code=0).out
+    found = valid_json("fit", out)["budget"]
     assert found["rehearsal"]["optimizer_steps"] == {"Adam": 2}
     assert found["largest"][0]["line"] == f"{tmp_path.resolve()}/train.py:6"
 
 
-def test_each_gpu_of_one_process_is_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+def test_each_gpu_of_one_process_is_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("train.py").write_text(
         PROGRAM.replace(").cuda()\noptimizer", ").cuda()\nnet = torch.nn.DataParallel(net)\noptimizer")
     )
     Path("job.toml").write_text(f'[program]\ncommand = "{sys.executable} train.py"\ngpus = 2\n')
-    assert main(["fit", "job.toml", "--rehearse", "--gpu-type", "4090", "--json"]) == 0
-    said = valid_json("fit", capsys.readouterr().out)
+    said = valid_json("fit", vramtop("fit", "job.toml", "--rehearse", "--gpu-type", "4090", "--json", code=0).out)
     assert (len(said["placement"]), said["verdict"]) == (2, "fits")
 
 
 def test_who_asks_for_a_rehearsal_gets_one_and_others_the_one_that_is_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("train.py").write_text(PROGRAM)
     line = ["--json", "--gpu-type", "4090", "--", sys.executable, "train.py"]
 
     def rehearsed(*words: str) -> float:
-        assert main([*words, *line]) == 0
-        found = json.loads(capsys.readouterr().out)
+        found = json.loads(vramtop(*words, *line, code=0).out)
         return found.get("budget", found)["rehearsal"]["time"]
 
     first = rehearsed("rehearse")
@@ -171,25 +161,23 @@ def test_who_asks_for_a_rehearsal_gets_one_and_others_the_one_that_is_kept(
 
 @pytest.mark.slow
 def test_two_rehearsals_are_compared_by_component_module_line_and_version(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     text = PROGRAM.replace("import torch", "import sys, torch").replace("4096", "int(sys.argv[-1])")
     Path("train.py").write_text(text)
     line = ["rehearse", "--compare", "8192", "--", sys.executable, "train.py", "4096"]
-    assert main(line) == 0
-    out = capsys.readouterr().out
+    out = vramtop(*line, code=0).out
     assert "inputs           0.02  0.03       +0.02" in out
     assert "+0.12  activations  1            train.py:6" in out
     assert max(len(each) for each in out.splitlines() if "train.py" not in each) <= 80
-    assert main(["rehearse", "--json", *line[1:]]) == 0
-    found = valid_json("rehearse-compare", capsys.readouterr().out)
+    found = valid_json("rehearse-compare", vramtop("rehearse", "--json", *line[1:], code=0).out)
     assert found["components"]["activations"] == 4096 * 8192 * 4
     place = next(each for each in found["places"] if each["component"] == "activations")
     assert (place["module"], place["bytes"]) == ("1", [4096 * 8192 * 4, 8192 * 8192 * 4])
     assert found["versions"] == {}
-    assert main(["rehearse", *(["--python", sys.executable] * 3), "--", "python", "train.py"]) == 2
-    assert "not both" in capsys.readouterr().err
+    err = vramtop("rehearse", *(["--python", sys.executable] * 3), "--", "python", "train.py", code=2).err
+    assert "not both" in err
 
 
 def test_versions_that_differ_stand_beside_the_difference() -> None:

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 from builders import ScriptedSource, make_gpu, make_snapshot
+from command_line import vramtop
 from json_schemas import valid_json
 
 from vramtop.estimator.common.sizes import GIB
-from vramtop.tui.cli.main import main
 
 SCRIPT = """
 from transformers import AutoModelForCausalLM, Trainer, TrainingArguments
@@ -26,7 +26,7 @@ Answer = Callable[..., tuple[int | None, str, str]]
 
 
 @pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Answer:
+def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Answer:
     """Return exit code (None: the command was started), output and complaint of ``vramtop run`` on such GPUs."""
     script = tmp_path / "train.py"
     script.write_text(SCRIPT)
@@ -43,8 +43,7 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp
             raise SystemExit(0)
 
         monkeypatch.setattr(os, "execvpe", start)
-        code = main(["run", *words, "--", *(line or (sys.executable, str(script)))])
-        out, err = capsys.readouterr()
+        code, out, err = vramtop("run", *words, "--", *(line or (sys.executable, str(script))))
         return (started[0].get("CUDA_VISIBLE_DEVICES", "all") if started else code), out, err
 
     return ask
@@ -134,16 +133,15 @@ def test_wrong_flags_are_errors_and_nothing_starts(run: Answer) -> None:
     assert "there is no GPU 7 here" in err
 
 
-def test_a_command_without_the_dashes_is_an_error_in_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["run", "ls"]) == 2
-    assert "unexpected: ls; write the command after --" in capsys.readouterr().err
+def test_a_command_without_the_dashes_is_an_error_in_a_sentence() -> None:
+    assert "unexpected: ls; write the command after --" in vramtop("run", "ls", code=2).err
 
 
-def test_a_command_that_cannot_be_started_leaves_the_signals_as_they_were(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_command_that_cannot_be_started_leaves_the_signals_as_they_were() -> None:
     numbers = (signal.SIGPIPE, signal.SIGXFSZ)
     before = [signal.getsignal(number) for number in numbers]
-    assert main(["run", "--", "no-such-command"]) == 2
-    assert "no-such-command: cannot be started: No such file or directory" in capsys.readouterr().err
+    err = vramtop("run", "--", "no-such-command", code=2).err
+    assert "no-such-command: cannot be started: No such file or directory" in err
     assert [signal.getsignal(number) for number in numbers] == before
 
 

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from command_line import vramtop
 from json_schemas import valid_json
 
 from vramtop.monitor.sources.nvml.nvml_errors import NoDriverError
-from vramtop.tui.cli.main import main
 
 SCRIPT = "print('ready', flush=True)\ninput()\n"
 WRONG = "--per_device_train_batch_size on the command line is -1, which is not a valid batch size"
@@ -41,13 +41,13 @@ def training(script: str) -> Iterator[int]:
         process.kill()
 
 
-def test_fit_names_a_senseless_setting_of_a_launch_line(script: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_fit_names_a_senseless_setting_of_a_launch_line(script: str) -> None:
     line = ["--", "python", script, "--model_name_or_path", "gpt2", "--max_seq_length", "64"]
     given = ["fit", "--method", "formula", "--gpu-type", "h100-80gb"]
-    assert main([*given, *line, "--per_device_train_batch_size", "-1"]) == 2
     advice = "correct it, or give it before the --, with --set training.micro_batch=1"
-    assert capsys.readouterr().err == f"vramtop: {WRONG}; {advice}\n"
-    assert main([*given, "--set", "training.micro_batch=2", *line, "--per_device_train_batch_size", "-1"]) == 0
+    said = vramtop(*given, *line, "--per_device_train_batch_size", "-1", code=2)
+    assert said.err == f"vramtop: {WRONG}; {advice}\n"
+    vramtop(*given, "--set", "training.micro_batch=2", *line, "--per_device_train_batch_size", "-1", code=0)
 
 
 @pytest.mark.parametrize(
@@ -63,13 +63,11 @@ def test_fit_names_a_senseless_setting_of_a_launch_line(script: str, capsys: pyt
         ),
     ],
 )
-def test_absurd_launch_lines_are_one_sentence(
-    script: str, words: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_absurd_launch_lines_are_one_sentence(script: str, words: list[str], sentence: str) -> None:
     line = [*words, script, "--model_name_or_path", "gpt2", "--max_seq_length", "64"]
     for command in ("estimate", "fit", "preflight"):
-        assert main([command, "--gpu-type", "h100-80gb", "--", *line, "--per_device_train_batch_size", "1"]) == 2
-        said = capsys.readouterr().err
+        err = vramtop(command, "--gpu-type", "h100-80gb", "--", *line, "--per_device_train_batch_size", "1", code=2).err
+        said = err
         assert sentence in said
         assert said.count("\n") == 1
 
@@ -77,21 +75,17 @@ def test_absurd_launch_lines_are_one_sentence(
 @pytest.mark.parametrize(
     "text", ["1048577", "11111111111111", "1" * 5000, "0", "-1", "two"], ids=lambda text: text[:20]
 )
-def test_absurd_numbers_of_gpus_are_one_sentence(text: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["fit", "gpt2", "--gpu-type", "h100-80gb", "--gpus", text]) == 2
-    assert capsys.readouterr().err.startswith("vramtop fit: --gpus:")
+def test_absurd_numbers_of_gpus_are_one_sentence(text: str) -> None:
+    err = vramtop("fit", "gpt2", "--gpu-type", "h100-80gb", "--gpus", text, code=2).err
+    assert err.startswith("vramtop fit: --gpus:")
 
 
-def test_attach_names_a_senseless_setting(
-    training: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_attach_names_a_senseless_setting(training: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("vramtop.tui.cli.commands.attach.NvmlSource", NoDriver)
-    assert main(["attach", str(training)]) == 3
-    text = " ".join(capsys.readouterr().out.split())
+    text = " ".join(vramtop("attach", str(training), code=3).out.split())
     assert f"wrong: {WRONG}; give it with --set training.micro_batch=VALUE" in text
     assert "missing: training.micro_batch" not in text
-    assert main(["attach", str(training), "--json"]) == 3
-    captured = capsys.readouterr()
+    captured = vramtop("attach", str(training), "--json", code=3)
     assert valid_json("attach", captured.out)["refused"] == {"training.micro_batch": WRONG}
     assert captured.err.startswith(
         f"vramtop: {WRONG}; the process and its command line do not set training.sequence_length"

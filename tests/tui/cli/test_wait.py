@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from builders import make_budget, make_gpu, make_mig_gpu, make_snapshot
+from command_line import vramtop
 
 from vramtop.estimator.common.errors import InputError
 from vramtop.estimator.common.sizes import GIB
@@ -19,7 +20,7 @@ from vramtop.monitor.board.fit_result import FitResult
 from vramtop.monitor.sources.nvml.nvml_errors import NoDriverError
 from vramtop.monitor.storage.reservations import Reservations
 from vramtop.tui.cli.fitting.waiting import Stillness, exec_program, program_to_start, wait_until_it_fits
-from vramtop.tui.cli.main import build_parser, main
+from vramtop.tui.cli.main import build_parser
 
 
 class Clock:
@@ -152,26 +153,21 @@ def test_the_program_to_start(words: list[str], launch: list[str] | None, progra
         (["fit", "gpt2", "--wait", "--gpu-memory", "80GiB"], "--wait waits for GPUs of this machine"),
     ],
 )
-def test_invalid_options_are_rejected_at_once(
-    words: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(words) == 2
-    assert sentence in capsys.readouterr().err
+def test_invalid_options_are_rejected_at_once(words: list[str], sentence: str) -> None:
+    assert sentence in vramtop(*words, code=2).err
 
 
 @pytest.mark.parametrize("words", [["wait", "gpt2"], ["fit", "gpt2", "--wait"]])
 def test_without_a_gpu_nobody_is_told_to_give_what_waiting_refuses(
-    words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    words: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class NoDriver:
         def open(self) -> None:
             raise NoDriverError("there is no driver")
 
     monkeypatch.setattr("vramtop.tui.cli.fitting.machine_gpus.NvmlSource", NoDriver)
-    assert main([*words, "--method", "formula"]) == 3
-    assert capsys.readouterr().err == (
-        "vramtop: there is no driver; vramtop fit with --gpu-type or --gpu-memory checks another machine\n"
-    )
+    err = vramtop(*words, "--method", "formula", code=3).err
+    assert err == ("vramtop: there is no driver; vramtop fit with --gpu-type or --gpu-memory checks another machine\n")
 
 
 def test_exec_of_a_missing_program_is_an_input_error() -> None:

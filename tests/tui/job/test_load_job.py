@@ -1,13 +1,13 @@
 import json
 
 import pytest
+from command_line import vramtop
 
 from vramtop.estimator.common.errors import InputError
 from vramtop.estimator.job.job import Job
 from vramtop.estimator.job.job_file.changes import with_changes
 from vramtop.estimator.job.settings import ModelSpec, Training
 from vramtop.estimator.program.named_models import find_named_model
-from vramtop.tui.cli.main import main
 from vramtop.tui.job.changed_settings import changed_settings_text
 from vramtop.tui.job.typed_job import load_from_text
 
@@ -65,10 +65,10 @@ def test_input_that_cannot_be_loaded_is_reported_in_one_sentence(text, sentence)
         load_from_text(text)
 
 
-def test_defaults_of_the_tool_are_named_as_assumed(capsys):
+def test_defaults_of_the_tool_are_named_as_assumed():
     """They are no loss: nothing is saved by a fit check."""
-    assert main(["fit", "--gpu-type", "h100", "--method", "formula", "--json", "--", *LINE.split()]) == 1
-    (note,) = [each for each in json.loads(capsys.readouterr().out)["notes"] if "training.optimizer" in each]
+    out = vramtop("fit", "--gpu-type", "h100", "--method", "formula", "--json", "--", *LINE.split(), code=1).out
+    (note,) = [each for each in json.loads(out)["notes"] if "training.optimizer" in each]
     assert note.startswith("Assumed (the job does not set these): ")
     assert "training.micro_batch" not in note
 
@@ -92,11 +92,11 @@ Seq2SeqTrainer(args=args, model=model, train_dataset=None).train()
 """
 
 
-def test_a_line_that_trains_on_audio_is_told_at_once_that_only_its_program_knows(tmp_path, capsys):
+def test_a_line_that_trains_on_audio_is_told_at_once_that_only_its_program_knows(tmp_path):
     (tmp_path / "train.py").write_text(WHISPER.replace("openai/whisper-small", str(tmp_path)))
     (tmp_path / "config.json").write_text(json.dumps(find_named_model("whisper-small").config))
-    assert main(["fit", "--read-only", "--gpu-memory", "80GiB", "--", "python", "train.py"]) == 3
-    assert "for speech-seq2seq, whose inputs are not read from a script; --rehearse" in capsys.readouterr().err
+    err = vramtop("fit", "--read-only", "--gpu-memory", "80GiB", "--", "python", "train.py", code=3).err
+    assert "for speech-seq2seq, whose inputs are not read from a script; --rehearse" in err
 
 
 @pytest.mark.parametrize(

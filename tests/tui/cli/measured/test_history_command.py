@@ -1,10 +1,10 @@
 """``vramtop history`` lists, exports and forgets; estimates are corrected unless ``--no-history`` is given."""
 
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from command_line import vramtop
 from json_schemas import valid_json
 from simulated_machine import NOW, Machine, job
 
@@ -13,26 +13,16 @@ from vramtop.estimator.common.sizes import format_gib
 from vramtop.estimator.job.job_file.load_and_save import save_job
 from vramtop.monitor.history import new_measurement
 from vramtop.monitor.history.history import History
-from vramtop.tui.cli.main import main
 from vramtop.tui.draw.text_output import TextOutput
 from vramtop.tui.reports.history_text import history_lines
 
-Run = Callable[..., tuple[int, str, str]]
 TARGET = job(micro_batch=8)
 
 
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Run vramtop; return exit code, output and errors."""
+@pytest.fixture(autouse=True)
+def _measured_here(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(new_measurement, "machine_digest", lambda: "here")
     monkeypatch.setattr(new_measurement, "vramtop_version", lambda: "1")
-
-    def call(*words: str) -> tuple[int, str, str]:
-        code = main(words)
-        out, err = capsys.readouterr()
-        return code, out, err
-
-    return call
 
 
 @pytest.fixture
@@ -45,8 +35,8 @@ def kept() -> History:
     return history
 
 
-def test_runs_are_listed_and_chosen(run: Run, kept: History) -> None:
-    code, out, err = run("history")
+def test_runs_are_listed_and_chosen(kept: History) -> None:
+    code, out, err = vramtop("history")
     head, *rows = out.splitlines()
     assert (code, err) == (0, "")
     assert head.split()[:3] == ["RUN", "LAST", "SEEN"]
@@ -55,14 +45,14 @@ def test_runs_are_listed_and_chosen(run: Run, kept: History) -> None:
     assert "H100 80GB" in rows[0]
 
     def chosen(*words: str) -> list[str]:
-        return [each["run"] for each in valid_json("history", run("history", "--json", *words)[1])["runs"]]
+        return [each["run"] for each in valid_json("history", vramtop("history", "--json", *words)[1])["runs"]]
 
     assert chosen() == ["abcdef1", "abcdef2", "abcdef4"]
     assert chosen("--since", "60d") == ["abcdef1", "abcdef2"]
     assert chosen("--status", "short") == ["abcdef4"]
     assert chosen("--model", "llama-3.2-1b", "--card", "h100", "--older-than", "5w") == ["abcdef2", "abcdef4"]
     assert chosen("--card", "4090") == []
-    assert run("history", "--card", "4090")[1] == "no measured runs match\n"
+    assert vramtop("history", "--card", "4090")[1] == "no measured runs match\n"
 
 
 def test_a_narrow_table_leaves_out_columns_and_cuts_no_figure(kept: History) -> None:
@@ -77,25 +67,25 @@ def test_a_narrow_table_leaves_out_columns_and_cuts_no_figure(kept: History) -> 
     assert all(line.endswith(" %") for line in narrow[1:])
 
 
-def test_an_empty_history_says_how_it_fills(run: Run) -> None:
-    code, out, _ = run("history")
+def test_an_empty_history_says_how_it_fills() -> None:
+    code, out, _ = vramtop("history")
     assert code == 0
     assert "no runs have been measured yet" in out
-    assert valid_json("history", run("history", "--json")[1])["runs"] == []
+    assert valid_json("history", vramtop("history", "--json")[1])["runs"] == []
 
 
-def test_runs_are_forgotten_one_older_ones_or_all(run: Run, kept: History) -> None:
-    assert run("history", "abcdef2", "--forget")[:2] == (0, "1 measured run forgotten\n")
-    assert run("history", "--older-than", "90d", "--forget")[:2] == (0, "1 measured run forgotten\n")
+def test_runs_are_forgotten_one_older_ones_or_all(kept: History) -> None:
+    assert vramtop("history", "abcdef2", "--forget")[:2] == (0, "1 measured run forgotten\n")
+    assert vramtop("history", "--older-than", "90d", "--forget")[:2] == (0, "1 measured run forgotten\n")
     assert [each.run for each in kept.list()] == ["abcdef1"]
-    assert valid_json("history-forget", run("history", "--forget", "--all", "--json")[1]) == {
+    assert valid_json("history-forget", vramtop("history", "--forget", "--all", "--json")[1]) == {
         "schema": 1,
         "forgotten": 1,
     }
     assert kept.list() == ()
 
 
-def test_bad_input_is_one_sentence_and_nothing_is_lost(run: Run, kept: History) -> None:
+def test_bad_input_is_one_sentence_and_nothing_is_lost(kept: History) -> None:
     cases = (
         (("--forget",), "--forget needs a run of the list"),
         (("--forget", "--all", "--card", "h100"), "--all forgets every run"),
@@ -107,32 +97,32 @@ def test_bad_input_is_one_sentence_and_nothing_is_lost(run: Run, kept: History) 
         (("--older-than", "9999999999d"), "--older-than 9999999999d: give a date"),
     )
     for words, sentence in cases:
-        code, out, err = run("history", *words)
+        code, out, err = vramtop("history", *words)
         assert (code, out) == (2, "")
         assert sentence in err
         assert err.count("\n") == 1
     assert len(kept.list()) == 3
 
 
-def test_a_history_that_cannot_be_read_is_exit_code_3(run: Run) -> None:
+def test_a_history_that_cannot_be_read_is_exit_code_3() -> None:
     path = History().path
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(b"no database")
-    code, out, err = run("history", "--json")
+    code, out, err = vramtop("history", "--json")
     assert (code, out) == (3, "")
     assert "is damaged" in err
 
 
 @pytest.mark.parametrize("command", ["estimate", pytest.param("fit", marks=pytest.mark.slow)])
-def test_the_corrected_figure_is_used_and_says_so(run: Run, tmp_path: Path, command: str) -> None:
+def test_the_corrected_figure_is_used_and_says_so(tmp_path: Path, command: str) -> None:
     machine, history, file = Machine(tokens=0.3), History(), tmp_path / "job.toml"
     for days in (1, 2):
         history.add(replace(machine.run(TARGET), time=min(NOW, time.time() - days * 86_400)))
     save_job(TARGET, file)
 
     base = (command, str(file), "--method", "formula", "--gpu-type", "h100")
-    plain, found = (valid_json(command, run(*base, "--json", *more)[1]) for more in (("--no-history",), ()))
-    words = " ".join(run(*base)[1].split())
+    plain, found = (valid_json(command, vramtop(*base, "--json", *more)[1]) for more in (("--no-history",), ()))
+    words = " ".join(vramtop(*base)[1].split())
     assert "corrected: measured on this kind of card 2 times, last on " in words
     uncorrected = (plain["budget"] if command == "fit" else plain)["peak"]["device_bytes"]
     assert f"uncorrected {format_gib(uncorrected)}" in words
@@ -149,7 +139,7 @@ def test_the_corrected_figure_is_used_and_says_so(run: Run, tmp_path: Path, comm
     assert found["peak"]["low_bytes"] < truth < found["peak"]["high_bytes"]
 
 
-def test_a_failure_is_explained_beside_the_corrected_figure(run: Run, tmp_path: Path) -> None:
+def test_a_failure_is_explained_beside_the_corrected_figure(tmp_path: Path) -> None:
     machine, history, file, log = Machine(tokens=0.3), History(), tmp_path / "job.toml", tmp_path / "job.log"
     for days in (1, 2, 4):
         history.add(replace(machine.run(TARGET), time=time.time() - days * 86_400))
@@ -160,9 +150,9 @@ def test_a_failure_is_explained_beside_the_corrected_figure(run: Run, tmp_path: 
         "GiB of which 1.00 GiB is free. Including non-PyTorch memory, this process has 78.10 GiB memory in use. Of the "
         "allocated memory 76.00 GiB is allocated by PyTorch, and 1.40 GiB is reserved by PyTorch but unallocated.\n"
     )
-    anywhere = valid_json("explain", run(*words)[1])
-    on_the_card = valid_json("explain", run(*words, "--gpu-type", "h100")[1])
-    without = valid_json("explain", run(*words, "--gpu-type", "h100", "--no-history")[1])
+    anywhere = valid_json("explain", vramtop(*words)[1])
+    on_the_card = valid_json("explain", vramtop(*words, "--gpu-type", "h100")[1])
+    without = valid_json("explain", vramtop(*words, "--gpu-type", "h100", "--no-history")[1])
     assert "learned" not in anywhere["budget"]
     assert "learned" not in without["budget"]
     assert on_the_card["budget"]["learned"]["runs"] == 3

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from command_line import vramtop
 from json_schemas import valid_json
 from stand_in_ssh import StandInSsh
 
@@ -11,7 +12,6 @@ from vramtop.estimator.common.sizes import GIB
 from vramtop.monitor.fleet.fleet import FleetGpu, FleetProcess, HostReading, RankFacts
 from vramtop.monitor.fleet.ssh_command import SSH_VARIABLE
 from vramtop.monitor.fleet.stream_line import stream_line
-from vramtop.tui.cli.main import main
 
 
 def host(name: str, first: int, status: str = "on_budget") -> HostReading:
@@ -37,18 +37,16 @@ def ssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StandInSsh:
     return stand_in
 
 
-def test_text_names_the_rank_that_diverges_and_the_host_that_is_gone(ssh, capsys):
-    assert main(["--once", "--host", "a,b", "--host", "c"]) == 0
-    text = capsys.readouterr().out
+def test_text_names_the_rank_that_diverges_and_the_host_that_is_gone(ssh):
+    text = vramtop("--once", "--host", "a,b", "--host", "c", code=0).out
     assert text.startswith("3 hosts, 4 GPUs\n1 of 3 hosts silent · 2 of 4 processes diverging · free 72.0 of 320.0 GiB")
     assert "host c: ssh: connect to host c port 22: No route to host" in text
     rank = next(line for line in text.splitlines() if "GPU b:1" in line and "63.0 GiB" in line)
     assert rank.split("60.0")[1].split() == ["OVER", "tune:", "rank", "3", "of", "4"]
 
 
-def test_json_has_nulls_for_what_is_unknown(ssh, capsys):
-    assert main(["--once", "--json", "--host", "a,b,c"]) == 0
-    fleet = valid_json("once-hosts", capsys.readouterr().out)
+def test_json_has_nulls_for_what_is_unknown(ssh):
+    fleet = valid_json("once-hosts", vramtop("--once", "--json", "--host", "a,b,c", code=0).out)
     assert fleet["totals"]["free_bytes"] == 72 * GIB
     assert (fleet["totals"]["processes"], fleet["totals"]["diverging"]) == (4, 2)
     assert fleet["hosts"][1]["gpus"][1]["processes"][0]["facts"]["rank"] == 3
@@ -59,16 +57,16 @@ def test_json_has_nulls_for_what_is_unknown(ssh, capsys):
     )
 
 
-def test_hosts_that_all_fail_are_unknown_not_empty(ssh, capsys):
-    assert main(["--once", "--json", "--host", "c"]) == 3
-    assert valid_json("once-hosts", capsys.readouterr().out)["totals"]["free_bytes"] is None
+def test_hosts_that_all_fail_are_unknown_not_empty(ssh):
+    out = vramtop("--once", "--json", "--host", "c", code=3).out
+    assert valid_json("once-hosts", out)["totals"]["free_bytes"] is None
 
 
-def test_hosts_of_a_file(ssh, capsys):
+def test_hosts_of_a_file(ssh):
     path = ssh.folder / "hosts"
     path.write_text("a  # the first\nb\n")
-    assert main(["--once", "--json", "--hosts", str(path)]) == 0
-    assert [each["host"] for each in valid_json("once-hosts", capsys.readouterr().out)["hosts"]] == ["a", "b"]
+    out = vramtop("--once", "--json", "--hosts", str(path), code=0).out
+    assert [each["host"] for each in valid_json("once-hosts", out)["hosts"]] == ["a", "b"]
 
 
 @pytest.mark.parametrize(
@@ -83,14 +81,12 @@ def test_hosts_of_a_file(ssh, capsys):
         ["--bootstrap", "uvx", "--once"],
     ],
 )
-def test_wrong_input_is_one_sentence(ssh, capsys, words):
-    assert main(words) == 2
-    assert capsys.readouterr().err.count("\n") == 1
+def test_wrong_input_is_one_sentence(ssh, words):
+    assert vramtop(*words, code=2).err.count("\n") == 1
 
 
-def test_a_later_version_is_read_and_its_new_words_are_unknown(ssh, capsys):
+def test_a_later_version_is_read_and_its_new_words_are_unknown(ssh):
     reading = host("x", 0, status="resting")
     line = valid_json("stream", stream_line(reading))
     ssh.sends("a", msgspec.json.encode({**line, "schema": line["schema"] + 1, "moons": 3}) + b"\n")
-    assert main(["--once", "--host", "a"]) == 0
-    assert "unknown  tune: rank 0 of 4" in capsys.readouterr().out
+    assert "unknown  tune: rank 0 of 4" in vramtop("--once", "--host", "a", code=0).out

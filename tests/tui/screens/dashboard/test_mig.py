@@ -11,6 +11,7 @@ from typing import Any
 import psutil
 import pytest
 from builders import ScriptedSource, make_budget, make_gpu, make_mig_gpu, make_process, make_snapshot
+from command_line import vramtop
 from json_schemas import valid_json
 from rich.cells import cell_len
 from screen_host import on_first_board, screen_lines
@@ -201,14 +202,11 @@ def test_a_device_of_unknown_memory_shows_the_reason_and_its_gpu_keeps_its_figur
     assert "train.py 1 +1" in lines[1]
 
 
-def test_once_prints_the_fault_of_a_device_once(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_once_prints_the_fault_of_a_device_once(monkeypatch: pytest.MonkeyPatch) -> None:
     gpu = mig_gpu()
     less = replace(gpu, mig=tuple(replace(each, used_bytes=GIB) for each in gpu.mig))
     monkeypatch.setattr(once, "NvmlSource", lambda **_: ScriptedSource([make_snapshot([less], time=time.time())]))
-    assert main(["--once"]) == 0
-    told = [line for line in capsys.readouterr().out.splitlines() if "add up to" in line]
+    told = [line for line in vramtop("--once", code=0).out.splitlines() if "add up to" in line]
     assert [line.partition(": the ")[0] for line in told] == ["GPU 0:3:0", "GPU 0:9"]
 
 
@@ -219,13 +217,10 @@ def test_the_termination_dialog_names_a_device_like_the_table() -> None:
     assert "2.0 GiB of GPU 0:3:1" in termination_details(row, board, ending, width=80).plain
 
 
-def test_once_prints_a_line_for_each_device_and_json_has_an_array(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_once_prints_a_line_for_each_device_and_json_has_an_array(monkeypatch: pytest.MonkeyPatch) -> None:
     snapshot = make_snapshot([mig_gpu(), make_gpu(1)], time=time.time())
     monkeypatch.setattr(once, "NvmlSource", lambda **_: ScriptedSource([snapshot]))
-    assert main(["--once"]) == 0
-    lines = capsys.readouterr().out.splitlines()
+    lines = vramtop("--once", code=0).out.splitlines()
     assert [" ".join(line.split()) for line in lines if line.startswith("GPU")] == [
         "GPU 0 NVIDIA H100 80GB HBM3 24.0 of 80.0 GiB in use 56.5 free util n/a 412 W 63 C",
         "GPU 0:3:0 MIG 1c.3g.40gb 11.0 of 40.0 GiB in use 29.0 free",
@@ -234,8 +229,7 @@ def test_once_prints_a_line_for_each_device_and_json_has_an_array(
         "GPU 1 NVIDIA H100 80GB HBM3 1.0 of 80.0 GiB in use 78.5 free util 98 % 412 W 63 C",
     ]
     assert any(" ".join(line.split()).startswith("pid 2 ana GPU 0:3:1 2.0 GiB") for line in lines)
-    assert main(["--once", "--json"]) == 0
-    first, second = valid_json("once", capsys.readouterr().out)["gpus"]
+    first, second = valid_json("once", vramtop("--once", "--json", code=0).out)["gpus"]
     assert second["mig"] is None
     assert [(each["label"], each["shares_memory_of"], each["pids"]) for each in first["mig"]] == [
         ("0:3:0", None, [1, 2]),

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import pynvml
 import pytest
 from builders import make_budget
+from command_line import vramtop
 from fake_driver import GIB, FakeDriver, FakeGpu, FakeProcess
 
 from vramtop.estimator.common.records import replace
@@ -15,7 +16,6 @@ from vramtop.monitor.fleet.board_reading import reading_of_board
 from vramtop.monitor.fleet.fleet import Fleet
 from vramtop.monitor.fleet.hosts_board import hosts_snapshot
 from vramtop.monitor.sources.nvml.nvml_source import NvmlSource
-from vramtop.tui.cli.main import main
 from vramtop.tui.screens.dashboard.gpu_rows import gpu_status
 from vramtop.tui.screens.dashboard.process_rows import table_rows
 from vramtop.tui.screens.dashboard.summary_line import summary_line
@@ -48,9 +48,7 @@ def test_the_list_of_hosts_says_neither_idle_nor_no_budget(board: Board) -> None
     assert [gpu_status(row, 20).plain.strip() for row in rows] == ["processes n/a", "idle"]
 
 
-def test_once_says_why_and_its_json_has_null(driver: FakeDriver, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--once"]) == 0
-    assert "GPU 0: the driver does not let this user read its compute processes" in capsys.readouterr().out
-    assert main(["--once", "--json"]) == 0
-    first, second = json.loads(capsys.readouterr().out)["gpus"]
+def test_once_says_why_and_its_json_has_null(driver: FakeDriver) -> None:
+    assert "GPU 0: the driver does not let this user read its compute processes" in vramtop("--once", code=0).out
+    first, second = json.loads(vramtop("--once", "--json", code=0).out)["gpus"]
     assert (first["processes"], first["faults"][0]["code"], second["processes"]) == (None, "NO_PERMISSION", [])
