@@ -64,6 +64,7 @@ def read_launch(
     cwd: Path | None = None,
     root: Path | None = None,
     versions: Mapping[str, str] | None = None,
+    beside_python: Mapping[str, str] | None = None,
     launcher: Sequence[str] | None = None,
     reported: SettingsLayer | None = None,
     pid: int | None = None,
@@ -79,6 +80,7 @@ def read_launch(
         cwd: the folder in which its paths are resolved, as it is reached from here; by default our own.
         root: its root folder as it is reached from here, for a process in a container.
         versions: installed versions by distribution (``transformers``, ``trl``, ``torch``), where known.
+        beside_python: those of the Python that a typed line names, where the program itself speaks for no others.
         launcher: the command line of the launcher that started the worker, whose flags the worker lacks.
         reported: settings that the program reports itself, by transformers' names; they win over everything else.
         pid: the running program's pid in its own pid namespace.
@@ -106,6 +108,7 @@ def read_launch(
         environ=variables,
         filesystem=FilesystemView(cwd=folder, home=variables.get("HOME"), root=root),
         versions={**(versions or {}), **given_versions},
+        beside_python=beside_python or {},
         findings=FindingCollector(given),
         reported=reported or {},
         pid=pid,
@@ -127,7 +130,9 @@ def read_launch(
     if pid is not None or not older:
         return reading
     changed = {**(given or {}), **older}
-    before = read_launch(argv, environ=environ, cwd=cwd, root=root, versions=versions, given=changed)
+    before = read_launch(
+        argv, environ=environ, cwd=cwd, root=root, versions=versions, beside_python=beside_python, given=changed
+    )
     return replace(reading, older=before)
 
 
@@ -173,18 +178,31 @@ def _with_started_tool(program: Program) -> Program:
 
 
 def _with_pins(program: Program, *, least: str | None) -> dict[str, str]:
-    """Return the installed versions, and of libraries that are not installed those that the repository pins.
+    """Return the known versions, of other libraries those that the repository pins, and then the installed ones.
 
-    Where it pins a transformers older than the ``least`` that the tool runs with, the list is another program's.
+    Where it pins a transformers older than the ``least`` that the tool runs with, the list is another program's. What
+    is installed satisfies a bound that is newer.
     """
     pins = pinned_versions(_repository(program))
-    needed, pinned = version_tuple(least), version_tuple(pins.get("transformers", ("",))[0])
+    needed = version_tuple(least)
+    pinned = version_tuple(pins["transformers"].version) if "transformers" in pins else None
     if needed is not None and pinned is not None and pinned < needed:
         pins = {}
-    for library, (version, name) in pins.items():
-        if library not in program.versions and library in Software.__struct_fields__:
-            program.findings.record(f"software.{library}", version, f"pinned in {name}")
-    return {**{library: version for library, (version, _) in pins.items()}, **program.versions}
+    versions = {**program.beside_python, **program.versions}
+    for library, pin in pins.items():
+        installed, wanted = version_tuple(program.beside_python.get(library)), version_tuple(pin.version) or ()
+        if (
+            library in program.versions
+            or installed == wanted
+            or (not pin.is_exact and installed and installed < wanted)
+        ):
+            continue
+        versions[library] = pin.version
+        if library in Software.__struct_fields__:
+            program.findings.record(f"software.{library}", pin.version, f"pinned in {pin.file}")
+        if installed is not None:
+            _warn_of_installed(program, library, f"{pin.file} pins {library} {pin.version}")
+    return versions
 
 
 def _with_assumed(program: Program, assumed: Mapping[str, AssumedVersion]) -> Program:
@@ -193,7 +211,18 @@ def _with_assumed(program: Program, assumed: Mapping[str, AssumedVersion]) -> Pr
         if library in Software.__struct_fields__:
             origin = f"{VERSION_NOT_KNOWN}{version.why}"
             program.findings.infer(f"software.{library}", str(version), origin)
+        if library in program.beside_python:
+            _warn_of_installed(program, library, f"The script is for {library} {version} ({version.why})")
     return replace(program, versions={**program.versions, **assumed})
+
+
+def _warn_of_installed(program: Program, library: str, needed: str) -> None:
+    """Warn that the Python of the line has another version than the program needs."""
+    has = program.beside_python[library]
+    program.findings.warn(
+        f"{needed}, and the Python of the launch line has {has}: counted is the former (--set software.{library}={has} "
+        "counts the latter)"
+    )
 
 
 def _repository(program: Program) -> Iterator[Path]:
@@ -240,7 +269,7 @@ def _read_own_script(program: Program) -> JobReading:
         given = {**files, **flags}
         script = _read_script(program, given, notebook, launched)
     uses_trl = script.trl_method is not None
-    if assumed := assumed_versions(script.old_calls, program.versions, uses_trl=uses_trl):
+    if assumed := assumed_versions(script.old_calls, program.versions, program.beside_python, uses_trl=uses_trl):
         program = _with_assumed(program, assumed)
         script = _read_script(program, given, notebook, launched)
     if script.makes_images:

@@ -2,9 +2,9 @@
 
 import os
 import re
-from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from vramtop.estimator.common.library_versions import PACKAGE_FOLDERS, package_folders, versions_in
 from vramtop.estimator.common.trust import find_program
 
 from .process_info import ProcessInfo
@@ -52,37 +52,21 @@ def installed_versions(process: ProcessInfo, interpreter: Path | None, *, root: 
     """
     loaded = _loaded_packages(process.pid)
     python_path = (process.environ or {}).get("PYTHONPATH", "").split(":")
-    others = [*(_under(root, Path(each)) for each in python_path if each[:1] == "/"), *_package_folders(interpreter)]
-    versions: dict[str, str] = {}
-    for framework in FRAMEWORKS:
-        own = [_under(root, Path(folder)) for folder, package in loaded if package == framework]
-        rest = [_under(root, Path(folder)) for folder, package in loaded if package != framework]
-        for folder in dict.fromkeys((*own, *others, *rest)):
-            found = sorted(folder.glob(f"{framework}-*.dist-info"))
-            if found:
-                versions[framework] = found[-1].name.removesuffix(".dist-info").partition("-")[2]
-                break
-    return versions
-
-
-_PACKAGE_FOLDERS = ("site-packages", "dist-packages")
-
-
-def _package_folders(interpreter: Path | None) -> Iterator[Path]:
-    """Yield the package folders of an interpreter, its virtual environment's first."""
-    if interpreter is None:
-        return
-    for prefix in dict.fromkeys((interpreter.parent.parent, interpreter.resolve().parent.parent)):
-        for library in ("lib", "lib64", "local/lib"):
-            for name in _PACKAGE_FOLDERS:
-                yield from sorted((prefix / library).glob(f"python3*/{name}"))
+    others = [_under(root, Path(each)) for each in python_path if each[:1] == "/"]
+    others += package_folders(interpreter) if interpreter is not None else ()
+    places = {folder: versions_in([_under(root, Path(folder))]) for folder, _ in loaded}
+    own = {package: version for folder, package in reversed(loaded) if (version := places[folder].get(package))}
+    found: dict[str, str] = {}
+    for versions in (own, versions_in(others), *places.values()):
+        found = {**versions, **found}
+    return {framework: found[framework] for framework in FRAMEWORKS if framework in found}
 
 
 _MAX_MAPS_BYTES = 2**22
 """Read of ``/proc/PID/maps``, whose length is up to the process."""
 
 
-def _loaded_packages(pid: int) -> Iterable[tuple[str, str]]:
+def _loaded_packages(pid: int) -> tuple[tuple[str, str], ...]:
     """Return (package folder, package) for each package of which the process has a library loaded."""
     try:
         with Path(f"/proc/{pid}/maps").open("rb") as file:
@@ -92,7 +76,7 @@ def _loaded_packages(pid: int) -> Iterable[tuple[str, str]]:
     found: dict[tuple[str, str], None] = {}
     for line in maps.splitlines():
         _, slash, path = line.partition("/")
-        for kind in _PACKAGE_FOLDERS:
+        for kind in PACKAGE_FOLDERS:
             folder, mark, package = f"{slash}{path}".partition(f"/{kind}/")
             if mark:
                 found[f"{folder}/{kind}", package.partition("/")[0]] = None

@@ -111,7 +111,19 @@ def from_launch_line(launch: Sequence[str], changes: Mapping[str, Any]) -> Loade
             raise InputError(f"{script.place}: {error.message}") from None
         loaded = _from_reading(reading, changes, tool=tool_of_line(script.words), place=COMMAND_LINE)
         return replace(loaded, notes=(script.note, *loaded.notes))
-    return _from_reading(read_launch(launch, given=changes), changes, tool=tool_of_line(launch), place=COMMAND_LINE)
+    reading = read_launch(launch, beside_python=_versions_beside_python(launch), given=changes)
+    return _from_reading(reading, changes, tool=tool_of_line(launch), place=COMMAND_LINE)
+
+
+def _versions_beside_python(launch: Sequence[str]) -> dict[str, str]:
+    """Return the versions of what is installed for the Python that a launch line starts; nothing is run."""
+    from vramtop.estimator.common.library_versions import package_folders, versions_in
+    from vramtop.estimator.readers.program.launch import LaunchParser
+    from vramtop.estimator.trace.python_command import python_command
+
+    with contextlib.suppress(InputError, ValueError):
+        return versions_in(package_folders(python_command(LaunchParser(()).split(launch), os.environ)[0]))
+    return {}
 
 
 def in_shell_script(line: Sequence[str]) -> ScriptLaunch | None:

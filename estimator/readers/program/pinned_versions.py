@@ -4,6 +4,8 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
+from msgspec import Struct
+
 from ...common.errors import InputError
 from ...common.untrusted_files import read_file
 from ...job.settings import Software
@@ -44,15 +46,23 @@ def _has(folder: Path) -> Callable[[str], bool]:
     return lambda name: (folder / name).exists()
 
 
-def pinned_versions(folders: Iterable[Path]) -> dict[str, tuple[str, str]]:
-    """Return the version of each library that a repository pins, with the name of the file.
+class Pin(Struct, frozen=True):
+    """A version of a library that a repository asks for."""
 
-    ``<=`` and ``~=`` count as the version that they name, ``<4.38`` as 4.37.
+    version: str
+    """``<=`` and ``~=`` count as the version that they name, ``<4.38`` as 4.37."""
+    is_exact: bool
+    """No older one will do."""
+    file: str
+
+
+def pinned_versions(folders: Iterable[Path]) -> dict[str, Pin]:
+    """Return the version of each library that a repository pins.
 
     Args:
         folders: where the lists of requirements may lie, the nearest first.
     """
-    found: dict[str, tuple[str, str]] = {}
+    found: dict[str, Pin] = {}
     for folder in dict.fromkeys(folders):
         for name in _FILES:
             try:
@@ -63,7 +73,7 @@ def pinned_versions(folders: Iterable[Path]) -> dict[str, tuple[str, str]]:
                 library = match["name"].lower().replace("_", "-")
                 version = _below(match["version"]) if match["sign"] == "<" else match["version"]
                 if library in Software.__struct_fields__ and version:
-                    found.setdefault(library, (version, name))
+                    found.setdefault(library, Pin(version, match["sign"] in ("==", "~="), name))
     return found
 
 

@@ -23,6 +23,8 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
     """The file system in which the program's paths are resolved."""
     versions: Mapping[str, str]
     """Installed versions by distribution, where known."""
+    beside_python: Mapping[str, str] = msgspec.field(default_factory=dict)
+    """Versions installed for the Python that a typed line names, which need not be the one that will run it."""
     findings: FindingCollector
     """Collects what is read."""
     reported: SettingsLayer = msgspec.field(default_factory=dict)

@@ -66,13 +66,18 @@ def old_arguments(library: str, name: str, arguments: Iterable[str]) -> Iterator
 
 
 def assumed_versions(
-    found: Mapping[OldCall, str], versions: Mapping[str, str], *, uses_trl: bool = False
+    found: Mapping[OldCall, str],
+    versions: Mapping[str, str],
+    beside_python: Mapping[str, str] | None = None,
+    *,
+    uses_trl: bool = False,
 ) -> dict[str, AssumedVersion]:
     """Return the newest versions that take all that a script has, of the libraries whose version is not known.
 
     Args:
         found: what it has that newer ones refuse, and where.
         versions: the known ones.
+        beside_python: those of them that are merely installed for the line's Python: a newer one cannot run the script.
         uses_trl: it trains with TRL, whose version has to go with transformers'.
     """
     assumed: dict[str, AssumedVersion] = {}
@@ -80,12 +85,14 @@ def assumed_versions(
         takes = f"the last that takes {where}"
         of_its_time = f"as old as {row.library} {row.last}, {takes}"
         for library, last, why in ((row.library, row.last, takes), ("transformers", row.transformers, of_its_time)):
-            if last is None or library in versions:
+            known, limit = versions.get(library), version_tuple(last) or ()
+            may_differ = known is None or known == (beside_python or {}).get(library)
+            if last is None or not may_differ or (known is not None and (version_tuple(known) or ()) <= limit):
                 continue
             before = version_tuple(assumed.get(library))
-            if before is None or (version_tuple(last) or before) < before:
+            if before is None or limit < before:
                 assumed[library] = AssumedVersion(last, why)
-    transformers = {**assumed, **versions}.get("transformers")
+    transformers = {**versions, **assumed}.get("transformers")
     newest = next((last for than, last in _NEWEST_TRL.items() if older(transformers, *than)), None)
     assumed_trl = version_tuple(assumed.get("trl")) or (1, 0)
     if uses_trl and "trl" not in versions and newest is not None and older(newest, *assumed_trl):

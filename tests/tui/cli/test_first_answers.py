@@ -5,6 +5,7 @@ transformers, peft and TRL have them where nothing is set, a few per cent of sla
 """
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -35,7 +36,7 @@ ANSWERS: list[tuple[str, float, float]] = [
     # over several GPUs
     ("llama-3.1-8b --fsdp 8", 24, 35),
     ("llama-3.1-8b --fsdp 8 --bf16", 32, 44),  # accelerate keeps fp32 weights, 16 bytes over 8
-    ("llama-3.1-8b --zero3 --gpus 8 --bf16", 30, 50),
+    ("llama-3.1-8b --zero3 --gpus 8 --bf16", 30, 54),  # with weights that the GPU has not used yet
     ("llama-3.1-70b --fsdp 64 --gc", 15, 36),
     ("llama-3.1-8b --framework torchtitan --fsdp 8", 28, 40),  # 16 bytes over 8, and bf16 activations
     # adapters over bf16 weights
@@ -168,26 +169,42 @@ def test_the_second_line_says_what_was_assumed_and_what_changes_it() -> None:
     assert "assuming" not in lines("llama-3.1-8b", *stated)
 
 
-def test_a_version_that_a_script_speaks_for_is_an_assumption(tmp_path: Any) -> None:
+def lines_of(tmp_path: Path, arguments: str, command: str, *words: str, python: str = "python") -> str:
+    """Return what a command says of a script of transformers, on one line."""
     script = tmp_path / "train.py"
     script.write_text(
         "from transformers import AutoModelForCausalLM, Trainer, TrainingArguments\n"
         "model = AutoModelForCausalLM.from_pretrained('Qwen/Qwen2.5-0.5B')\n"
-        "Trainer(model, TrainingArguments('x', per_device_train_batch_size=2, evaluation_strategy='no')).train()\n"
+        f"Trainer(model, TrainingArguments('x', per_device_train_batch_size=2{arguments})).train()\n"
     )
+    words = (*words, "--gpu-type", "h100", "--ctx", "64", "--method", "formula", "--", python, str(script))
+    return " ".join(vramtop(command, *words).out.split())
 
-    def lines(command: str, *words: str) -> str:
-        out = vramtop(
-            command, *words, "--gpu-type", "h100", "--ctx", "64", "--method", "formula", "--", "python", str(script)
-        ).out
-        return " ".join(out.split())
 
+def test_a_version_that_a_script_speaks_for_is_an_assumption(tmp_path: Path) -> None:
+    old = ", evaluation_strategy='no'"
     said = "transformers 4.50 (the last that takes TrainingArguments(evaluation_strategy=) at train.py line 3)"
-    assert said in lines("fit")
-    assert said in lines("estimate")
-    given = lines("fit", "--set", "software.transformers=5.0")
+    assert said in lines_of(tmp_path, old, "fit")
+    assert said in lines_of(tmp_path, old, "estimate")
+    given = lines_of(tmp_path, old, "fit", "--set", "software.transformers=5.0")
     assert "the last that takes" not in given
     assert "bf16" in given
+
+
+def test_the_versions_beside_the_python_of_a_line_are_those_of_the_job(tmp_path: Path) -> None:
+    """By the names of the folders in its environment: the interpreter does not run."""
+    python, packages = tmp_path / "bin" / "python", tmp_path / "lib" / "python3.11" / "site-packages"
+    python.parent.mkdir()
+    python.write_text("#!/bin/false\n")
+    python.chmod(0o755)
+    (packages / "transformers-4.49.0.dist-info").mkdir(parents=True)
+    known = lines_of(tmp_path, "", "fit", python=str(python))
+    assert "default of transformers 4.49.0" in known
+    assert "the range allows for both" not in known
+    (packages / "transformers-4.49.0.dist-info").rename(packages / "transformers-5.2.0.dist-info")
+    warned = lines_of(tmp_path, ", evaluation_strategy='no'", "fit", python=str(python))
+    assert "The script is for transformers 4.50" in warned
+    assert "the Python of the launch line has 5.2.0" in warned
 
 
 def test_keys_are_named_where_a_file_was_read(tmp_path: Any) -> None:

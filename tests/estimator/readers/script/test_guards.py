@@ -17,9 +17,9 @@ ADAPT = "from peft import LoraConfig, get_peft_model\nmodel = get_peft_model(mod
 TRAIN = "Trainer(model=model, args=TrainingArguments('x', per_device_train_batch_size=2)).train()\n"
 
 
-def read(folder: Path, text: str, *arguments: str, versions: Mapping[str, str] | None = None) -> JobReading:
+def read(folder: Path, text: str, *arguments: str, **versions: Mapping[str, str]) -> JobReading:
     (folder / "train.py").write_text(text)
-    return read_launch(["python", "train.py", *arguments], environ={}, cwd=folder, versions=versions)
+    return read_launch(["python", "train.py", *arguments], environ={}, cwd=folder, **versions)
 
 
 def indented(text: str) -> str:
@@ -168,6 +168,26 @@ def test_versions_that_the_repository_pins_count(tmp_path: Path, file: str, line
     assert reading.value("training.precision") == ("bf16" if version is None else "fp32")
     installed = read(tmp_path, HEAD + LOAD + TRAIN, versions={"transformers": "5.1.0"})
     assert installed.value("software.transformers") == "5.1.0"
+    beside = read(tmp_path, HEAD + LOAD + TRAIN, beside_python={"transformers": "5.1.0"})
+    assert beside.value("software.transformers") == (version or "5.1.0")
+    assert ("Python of the launch line has 5.1.0" in " ".join(beside.warnings)) == (version is not None)
+
+
+@pytest.mark.parametrize(
+    ("line", "installed", "counted"),
+    [
+        ("transformers<5.0", "4.51.3", "4.51.3"),  # it satisfies the bound
+        ("transformers==4.44.0", "4.44.2", "4.44.2"),
+        ("transformers==4.44.0", "4.40.0", "4.44.0"),
+        ("", "4.51.3", "4.51.3"),
+    ],
+)
+def test_what_is_installed_for_the_python_of_the_line_counts_where_the_program_asks_for_no_other(
+    tmp_path: Path, line: str, installed: str, counted: str
+) -> None:
+    (tmp_path / "requirements.txt").write_text(line)
+    reading = read(tmp_path, HEAD + LOAD + TRAIN, beside_python={"transformers": installed})
+    assert reading.value("software.transformers") == counted
 
 
 def test_a_trainer_of_another_library_is_not_that_of_trl(tmp_path: Path) -> None:

@@ -151,8 +151,8 @@ def test_one_bad_process_does_not_stop_the_others(machine, start, script, flags)
     ended = start([sys.executable, "-c", "print('ready')"])
     here = machine()
     processes = [here._process_of(pid, used=9 - at) for at, pid in enumerate((no_file, huge, good))]
-    gone = here._process(pid=ended, used=20, start_time=12.0, command="python train.py")
-    board = here.watchlist.update(here._snapshot([here._gpu(0, [gone, *processes])]))
+    gone = make_process(pid=ended, used=20, start_time=12.0, command="python train.py")
+    board = here.watchlist.update(make_snapshot([make_gpu(0, [gone, *processes])]))
     here.attach.observe(board)
     until(here.attach.finished.is_set)
     rows = here.watchlist.rebuild_board().processes
