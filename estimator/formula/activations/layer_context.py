@@ -271,6 +271,14 @@ _SDPA_SINCE = {
 """A version of transformers with sdpa for a type of model (``_supports_sdpa`` in its modeling file), which the usual
 ones have since 4.36; of 4.36, 4.40, 4.45, 4.48, 4.52, 4.57 and 5.23 the first that has it, and 5.0 for the last."""
 
+_WITHOUT_SDPA = {
+    *("big_bird", "canine", "codegen", "convbert", "deberta", "deberta-v2", "flaubert", "funnel", "gpt_neo", "gptj"),
+    *("gpt_neox_japanese", "ibert", "layoutlmv2", "layoutlmv3", "lilt", "luke", "markuplm", "megatron-bert", "mpnet"),
+    *("mra", "mvp", "nystromformer", "openai-gpt", "prophetnet", "rembert", "roformer", "squeezebert", "trocr"),
+    *("xglm", "xlm", "xlnet"),
+}
+"""Types of model of transformers 5.23 whose modeling file has no ``_supports_sdpa``."""
+
 
 def uses_eager_attention(job: ResolvedJob, arch: Architecture) -> bool:
     """Return True if attention keeps its probabilities: requested, or the family has no sdpa in the job's version.
@@ -280,8 +288,9 @@ def uses_eager_attention(job: ResolvedJob, arch: Architecture) -> bool:
         arch: the model's architecture.
     """
     attention, since = job.model.attention, _SDPA_SINCE.get(arch.family, ())
-    has_sdpa = arch.rules.supports_sdpa and not (since and older(job.software.transformers, *since))
-    return attention == "eager" or (attention == "sdpa" and not has_sdpa)
+    lacks_sdpa = not arch.rules.supports_sdpa or arch.family in _WITHOUT_SDPA
+    is_too_old = bool(since) and older(job.software.transformers, *since)
+    return attention == "eager" or (attention == "sdpa" and (lacks_sdpa or is_too_old))
 
 
 def _uses_math_attention(attention: str, arch: Architecture, widths: Widths) -> bool:

@@ -210,12 +210,20 @@ def test_offload_takes_states_off_the_device(llama_budget: Estimate) -> None:
     assert (step.weights, step.gradients, step.optimizer) == (0, 0, 0)
 
 
-@pytest.mark.parametrize(("version", "eager"), [("4.40.2", True), ("4.45.0", False), (None, False)])
-def test_a_type_of_model_has_sdpa_since_a_version(version: str | None, eager: bool) -> None:
-    tables = {"model": {"id": "gpt2"}, "training": {"sequence_length": 1024}, "software": {"transformers": version}}
+GPT2 = {"id": "gpt2"}
+DEBERTA = {"config": {"model_type": "deberta-v2", "vocab_size": 100, "hidden_size": 64, "intermediate_size": 128}}
+DEBERTA["config"] |= {"num_hidden_layers": 2, "num_attention_heads": 2}
+
+
+@pytest.mark.parametrize(
+    ("model", "version", "eager"),
+    [(GPT2, "4.40.2", True), (GPT2, "4.45.0", False), (GPT2, None, False), (DEBERTA, None, True)],
+)
+def test_a_type_of_model_has_sdpa_since_a_version(model: dict[str, Any], version: str | None, eager: bool) -> None:
+    tables = {"training": {"sequence_length": 1024}, "software": {"transformers": version}}
     figures = {}
     for attention in ("sdpa", "eager"):
-        job = job_from_mapping({**tables, "model": {"id": "gpt2", "attention": attention}}, where="test")
+        job = job_from_mapping({**tables, "model": {**model, "attention": attention}}, where="test")
         figures[attention] = estimate(job, method="formula").peak.allocated_bytes
     assert (figures["sdpa"] == figures["eager"]) is eager
 
