@@ -102,12 +102,12 @@ def trained_warnings(job: ResolvedJob, trained: TrainedParameters | None, invent
             f"The place of the {trained.outside:,} trained parameters outside the model is not known: the range "
             "allows for gradients through all blocks, as prompts and layers inside blocks need them."
         )
-    for pattern in trained.unmatched:
-        near = near_names(inventory, pattern) if inventory else ()
+    if trained.unmatched:
+        near = near_names(inventory, trained.unmatched[0]) if inventory and len(trained.unmatched) == 1 else ()
         also = f"; similar: {', '.join(near)}" if near else ""
+        patterns = ", ".join(map(repr, trained.unmatched))
         yield (
-            f"training.trainable: no parameter of this model matches {pattern!r}{also}. The range allows for both "
-            "cases."
+            f"training.trainable: no parameter of this model matches {patterns}{also}. The range allows for both cases."
         )
     if trained.guessed:
         yield "The patterns depend on numbers in parameter names that only the built model has; use --method exact."
@@ -147,10 +147,7 @@ def _adapter_assumptions(job: ResolvedJob) -> Iterator[str]:
         else:
             cast = "Norms" if rules.prepared == "norms" else "Embeddings, norms and head"
             by = "TRL before 0.26" if rules.prepared == "norms" else "peft's prepare_model_for_kbit_training"
-            yield (
-                f"{cast} of the quantized model are fp32 (cast by {by}). The step runs under autocast, so the "
-                f"residual stream is fp32{why}."
-            )
+            yield (f"{cast} of the quantized model are fp32 (cast by {by}), and so is the residual stream{why}.")
     if job.lora and job.framework.fp32_adapters and widths.adapter == 4 and not rules.dtype:
         yield "Adapter weights are fp32, peft's default."
     elif rules.dtype and job.lora and not job.lora.adapter_dtype:

@@ -33,7 +33,7 @@ from .source.shell_script import ScriptLaunch, read_shell_script
 from .source.versions import AssumedVersion, is_at_least, older_versions, transformers_defaults, version_tuple
 from .started_tool import find_started_tool
 from .tools.tool_registry import find_tool_by_launch, parse_launch, split_launch_line
-from .trainer.trained_model import base_of_adapters, known_config
+from .trainer.trained_model import MODEL_NAMES, base_of_adapters, known_config
 from .trainer.trainer_program import read_trainer
 from .trl.defaults import model_config_defaults, trl_defaults
 from .unread_tools import unread_tool_of_launch
@@ -414,7 +414,8 @@ def _spell_out(program: Program, flags: SettingsLayer, script: ScriptSettings) -
         ambiguous = {
             name: meant
             for name in flags
-            if "_" in name and (meant := [each for each in MEMORY_ARGUMENTS if each.startswith(name) and each != name])
+            if ("_" in name and name not in MODEL_NAMES)
+            and (meant := [each for each in MEMORY_ARGUMENTS if each.startswith(name) and each != name])
         }
     for name, meant in ambiguous.items():
         if not MEMORY_ARGUMENTS.isdisjoint(meant):

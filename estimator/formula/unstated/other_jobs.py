@@ -195,7 +195,9 @@ def _setting(key: str, value: Any) -> str:
     """Return a setting for people."""
     if value is None:
         return f"no {key}"
-    return f"other {key}" if isinstance(value, (list, tuple, dict)) else f"{key} = {value}"
+    if isinstance(value, (list, tuple, dict)):
+        return key.replace("_", " ") if key.startswith("other_") else f"other {key}"
+    return f"{key} = {value}"
 
 
 def _with(job: Job, library: str, version: str, resolved: ResolvedJob) -> Job:

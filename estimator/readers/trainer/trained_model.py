@@ -15,7 +15,7 @@ from ..source.settings import Setting, as_int, as_word
 from ..source.versions import AssumedVersion
 from .trainer_inputs import TrainerInputs
 
-_MODEL_NAMES = (
+MODEL_NAMES = (
     *("model_name_or_path", "config_name", "model_name", "model_id", "model_path", "base_model", "model", "pretrain"),
 )
 _TASKS = get_args(Task)
@@ -26,7 +26,7 @@ def read_model(inputs: TrainerInputs, findings: FindingCollector) -> None:
     find = inputs.settings.find
     if (name := find("run_name")) is not None:
         findings.record("name", str(name.value), name.origin)
-    model = find(*_MODEL_NAMES)
+    model = find(*MODEL_NAMES)
     if model is not None and isinstance(model.value, str):
         folder = inputs.filesystem.resolve(model.value)
         if (base := base_of_adapters(folder)) is not None:

@@ -186,7 +186,7 @@ def test_the_head_of_a_new_task_trains_beside_adapters(
 
 
 @pytest.mark.parametrize("lora", [{}, {"lora.rank": 8}])
-@pytest.mark.parametrize("trainable", [None, ["lm_head"], ["lm_haed"], ["!lm_haed"]])
+@pytest.mark.parametrize("trainable", [None, ["lm_head"], ["lm_haed"], ["!lm_haed", "!towwer"]])
 @pytest.mark.parametrize("task", ["causal-lm", "question-answering"])
 def test_what_is_not_known_widens_the_range(
     budget_of: Callable[..., Budget], lora: dict[str, Any], trainable: list[str] | None, task: str
@@ -196,7 +196,7 @@ def test_what_is_not_known_widens_the_range(
     budget = budget_of(unknown, settings | ({"training.trainable": trainable} if trainable else {}))
     assert budget.model.count == "approximate"
     if trainable and "lm_haed" in trainable[0]:
-        assert any("no parameter of this model matches" in warning for warning in budget.warnings)
+        assert len([each for each in budget.warnings if "no parameter of this model matches" in each]) == 1
     if trainable and not lora:
         every = budget_of(unknown, settings)
         assert budget.peak.low_bytes < budget.peak.device_bytes

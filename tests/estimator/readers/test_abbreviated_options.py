@@ -94,6 +94,7 @@ def test_options_of_a_script_that_is_not_known(tmp_path: Path, name: str) -> Non
     script += "a, b = HfArgumentParser((Arguments, TrainingArguments)).parse_args_into_dataclasses()\n"
     reading = _read(tmp_path, f"python {name} --model_name_or_path gpt2 --gradient_acc 8 --output_dir out", script)
     assert _warned(reading, "--gradient_acc on the command line may stand for --gradient_accumulation_steps")
+    assert not _warned(_read(tmp_path, f"python {name} --model_name gpt2 --output_dir out", script), "may stand for")
 
 
 def test_argparse_does_what_is_assumed() -> None:

@@ -90,7 +90,7 @@ def test_settings_of_older_libraries_are_words_in_the_sentence(read: Read) -> No
     models = [{"role": "reference", "id": "gpt2"}]
     older = {"software.trl": "0.15", "other_models": models, "model.attention": "eager"}
     made = estimate(with_changes(read(TRAINER).job(), {"unsure.older": older}), method="formula")
-    assert [each for each in made.warnings if "(other other_models, model.attention = eager)" in each]
+    assert [each for each in made.warnings if "(other models, model.attention = eager)" in each]
 
 
 def test_what_is_set_holds_for_older_libraries_too(read: Read) -> None:
