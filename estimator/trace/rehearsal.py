@@ -545,7 +545,9 @@ def _failure(answer: RehearsalAnswer | None, run: IsolatedRun, timeout: float) -
             f"(at {answer.line}: {_error(answer)}); install it there, or name another Python: --python PATH"
         )
     if answer.ended == "error":
-        return f"the program failed during the rehearsal, at {answer.line}: {_error(answer)}"
+        assumed = [f"; a value that was assumed may be why: {each}" for each in answer.doubts if " assumed" in each]
+        why = "".join(assumed[-1:])
+        return f"the program failed during the rehearsal, at {answer.line}: {_error(answer)}{why}"
     if refused := next((each for each in answer.doubts if " refused " in each), None):
         return (
             f"the program ended after {refused.partition(';')[0]}: it only looked for the largest size that fits, and "

@@ -69,7 +69,53 @@ def _transformed(tensor: Any, sizes: Any, dims: Any, dtype: Any) -> Any:
     return made.permute([order.index(at) for at in range(tensor.dim())])
 
 
+def _attention(query: Any, *others: Any) -> tuple[Any, Any]:
+    """Return the attention of ``torch.nn.MultiheadAttention`` without gradients, and its weights where they are asked.
+
+    Source: torch 2.13, ``ATen/native/transformers/cuda/attention.cu`` (``native_multi_head_attention_cuda``).
+    """
+    key, value, width, heads, of_heads, bias, of_output, output_bias, *settings = others
+    mask, gives_weights, is_averaged = (*settings, *(None, True, True)[len(settings) :])[:3]
+    if query is key is value and mask is None and not gives_weights and width // heads % 8 == 0:
+        found = torch.nn.functional.linear(query, of_heads, bias).unflatten(-1, (3, heads, -1)).transpose(1, 3)
+        mixed = torch.nn.functional.scaled_dot_product_attention(*found.unbind(2)).transpose(1, 2).flatten(2)
+        return torch.nn.functional.linear(mixed, of_output, output_bias), None
+    projected = query.new_empty((*query.shape[:2], 3 * width))
+    found = torch.empty_like(projected)  # with the biases, heads first; the mix of values is written over the queries
+    del projected
+    weights = query.new_empty((query.shape[0], heads, *query.shape[1:2] * 2))
+    if mask is not None:
+        weights = torch.empty_like(weights)
+    if not gives_weights:
+        weights = None
+    made = torch.nn.functional.linear(torch.empty_like(query), of_output, output_bias)
+    return made, weights.sum(1) if gives_weights and is_averaged else weights
+
+
+def _encoder_layer(source: Any, width: int, heads: int, *others: Any) -> Any:
+    """Return the result of ``torch.nn.TransformerEncoderLayer`` without gradients.
+
+    Source: torch 2.13, ``ATen/native/transformers/transformer.cpp`` (``transformer_encoder_layer_forward``).
+    """
+    is_gelu, is_first, epsilon, *parameters = others[4:]
+    first, second = ((width,), *parameters[:2], epsilon), ((width,), *parameters[2:4], epsilon)
+    enter, enter_bias, leave, leave_bias, *mask = parameters[4:]
+    tensor = torch.layer_norm(source, *first) if is_first else source
+    tensor = _attention(tensor, tensor, tensor, width, heads, *others[:4], *(mask[:1] or (None,)), False)[0]
+    tensor = before = tensor.add_(source) if is_first else torch.layer_norm(tensor.add_(source), *first)
+    if is_first:
+        tensor = torch.layer_norm(tensor, *second)
+    tensor = torch._addmm_activation(enter_bias, tensor.flatten(0, 1), enter.t(), use_gelu=is_gelu)
+    tensor = torch.addmm(leave_bias, tensor, leave.t()).view(source.shape).add_(before)
+    return tensor if is_first else torch.layer_norm(tensor, *second)
+
+
 _OTHERS = {
+    _ATEN._native_multi_head_attention.default: _attention,
+    _ATEN._transformer_encoder_layer_fwd.default: _encoder_layer,
+    _ATEN._nested_tensor_from_mask_left_aligned.default: lambda _, mask: not (mask[:, 1:] & ~mask[:, :-1]).any(),
+    _ATEN._nested_tensor_from_mask.default: lambda tensor, mask, *_: tensor[mask][None],
+    _ATEN.to_padded_tensor.default: lambda tensor, _, shape: tensor.new_empty(shape),
     _ATEN._fft_r2c.default: _to_complex,
     _ATEN._fft_c2r.default: _to_real,
     _ATEN._fft_c2c.default: lambda tensor, dims, *_: _transformed(tensor, tensor.shape, dims, tensor.dtype),
@@ -79,7 +125,8 @@ _OTHERS = {
     _ATEN.batch_norm_backward_reduce.default: lambda _, image, *__: _per_channel(image, 4),
     _ATEN.batch_norm_backward_elemt.default: lambda _, image, *__: torch.empty_like(image),
 }
-"""Fourier transforms, and what ``SyncBatchNorm`` runs (``ATen/native/cuda/Normalization.cu``; a CPU has no kernels)."""
+"""Attention without gradients, which packs padded sequences behind each other, Fourier transforms, and what
+``SyncBatchNorm`` runs (``ATen/native/cuda/Normalization.cu``; a CPU has no kernels)."""
 
 
 def _grouped_product(a: Any, b: Any, offs: Any = None, _bias: Any = None, out_dtype: Any = None) -> Any:

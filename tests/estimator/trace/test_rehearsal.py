@@ -386,6 +386,10 @@ def test_what_a_program_writes_is_thrown_away(program, monkeypatch: pytest.Monke
                 "import torch\ntorch.zeros(3, device='cuda').repeat_interleave(torch.rand(3, device='cuda').long())",
                 "repeat",
             ),
+            (
+                "import torch\nif len((torch.rand(9, device='cuda') > 0.5).nonzero()) == 9:\n  raise ValueError('all')",
+                r"ValueError: all; a value that was assumed may be why: train\.py:2 makes a tensor",
+            ),
         ],
     ),
 )

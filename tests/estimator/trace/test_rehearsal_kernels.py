@@ -570,3 +570,37 @@ for _ in range(4):
     image = 4 * 256 * 256 * 8 * 4
     with_copy_and_area = image + rows + (image + rows + rows)
     assert found.allocated_bytes == pytest.approx(with_copy_and_area, rel=0.02)
+
+
+ENCODES = """
+import torch, torch.nn as nn
+encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(256, 4, 1024, batch_first=True), 2).cuda().eval()
+attention = nn.MultiheadAttention(256, 4, batch_first=True).cuda().eval()
+weight = nn.Parameter(torch.ones(1, device="cuda"))
+optimizer = torch.optim.SGD([weight], 0.1)
+tokens = torch.randn(8, 512, 256, device="cuda")
+padding = (torch.arange(512)[None] >= torch.tensor([128] * 8)[:, None]).cuda()
+for _ in range(4):
+    with torch.no_grad():
+        made = {}
+        assert made.shape == tokens.shape
+    del made
+    weight.sum().backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("call", "tensors"),
+    [
+        ("encoder(tokens)", 1 + 1 + 4 + 1),  # the layer's input, what is normalized, four in between, the output
+        ("encoder(tokens, src_key_padding_mask=padding)", (1 + 1 + 4 + 1) / 4),
+        ("attention(tokens, tokens, tokens)[0]", 3 + 8 + 2 + 1),  # 512 scores of 4 heads for each token of 256
+        ("attention(tokens, tokens, tokens, need_weights=False)[0]", 3 + 1 + 1),
+    ],
+)
+def test_attention_without_gradients_takes_what_its_own_kernels_do(program, call: str, tensors: float) -> None:
+    found = rehearse([sys.executable, program(ENCODES.format(call))])
+    parameters = 4 * (2 * (12 * 256**2 + 13 * 256) + 4 * 256**2 + 4 * 256 + 1)
+    expected = parameters + (1 + tensors) * 8 * 512 * 256 * 4
+    assert found.allocated_bytes - found.workspace_bytes == pytest.approx(expected, rel=0.02)

@@ -378,3 +378,25 @@ def test_padded_sequences_are_evaluated_by_torchs_own_encoder(program) -> None:
         "assert torch.istft(waves, 64, 16, window=window).shape == (2, 640)",
     )
     rehearse([sys.executable, program(PARTLY_KNOWN.format("\n    ".join(lines))), "cuda"])
+
+
+ADAPTIVE = """
+import sys, torch, torch.nn as nn
+dev = sys.argv[1]
+net = nn.Linear(64, 64).to(dev)
+head = nn.AdaptiveLogSoftmaxWithLoss(64, 4000, [500, 1000]).to(dev)
+optimizer = torch.optim.SGD([*net.parameters(), *head.parameters()], 0.1)
+for step in range(3):
+    targets = torch.randint(1000, 4000, (512,), device=dev)
+    head(net(torch.randn(512, 64).to(dev)), targets).loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+def test_an_adaptive_softmax_has_unknown_targets_in_its_largest_cluster(program) -> None:
+    name = program(ADAPTIVE)
+    found = rehearse([sys.executable, name, "cuda"])
+    assert found.allocated_bytes - found.workspace_bytes == pytest.approx(real_peak(name), rel=0.01)
+    assert any("train.py:9 has targets that only a real run knows" in each for each in found.answer.doubts)
+    assert found.budget.peak.low_bytes < found.budget.peak.device_bytes
