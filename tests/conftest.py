@@ -4,13 +4,16 @@ import gc
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
+import textwrap
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pynvml
 import pytest
@@ -152,3 +155,20 @@ def quick_rehearsals(monkeypatch: pytest.MonkeyPatch, python_with_torch: str) ->
     """Rehearse with a Python that has imported torch already; nothing keeps the programs from real files."""
     monkeypatch.setattr(sys, "executable", python_with_torch)
     monkeypatch.setattr(isolated_run, "KEEPER", Path(__file__).with_name("plain_keeper.py"))
+
+
+@pytest.fixture
+def start_python() -> Iterator[Callable[..., "subprocess.Popen[Any]"]]:
+    """Start programs in Python, with pipes to them; they are killed after the test."""
+    started: list[subprocess.Popen[Any]] = []
+
+    def start(code: str, **more: Any) -> "subprocess.Popen[Any]":
+        pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+        command = [sys.executable, "-c", textwrap.dedent(code)]
+        started.append(subprocess.Popen(command, **{**pipes, "text": True, **more}))
+        return started[-1]
+
+    yield start
+    for process in started:
+        with process:
+            process.kill()

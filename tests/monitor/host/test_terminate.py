@@ -4,7 +4,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import textwrap
 from pathlib import Path
 
@@ -30,21 +29,15 @@ LAST_PID = Path("/proc/sys/kernel/ns_last_pid")
 
 
 @pytest.fixture
-def start():
-    """Return a function that starts a Python program and waits for its print."""
-    started = []
+def start(start_python):
+    """Start a Python program, and wait for its print."""
 
     def run(program: str, **options) -> subprocess.Popen:
-        process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, **options)
-        started.append(process)
+        process = start_python(program, text=False, **options)
         process.stdout.readline()
         return process
 
-    yield run
-    for process in started:
-        process.kill()
-        process.wait()
-        process.stdout.close()
+    return run
 
 
 @pytest.fixture(params=["pidfd", "pid"])

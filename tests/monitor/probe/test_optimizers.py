@@ -5,9 +5,10 @@ import os
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 from waiting import until
@@ -33,18 +34,13 @@ Run = Callable[[str], ProbeSample]
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Iterator[Run]:
-    """Return a function that runs code after MODEL under the probe and returns what its optimizers report."""
-    running: list[subprocess.Popen[str]] = []
+def run(tmp_path: Path, start_python: Callable[..., Any]) -> Run:
+    """Run code after MODEL under the probe, and return what its optimizers report."""
 
     def start(code: str) -> ProbeSample:
         text = textwrap.dedent(MODEL) + textwrap.dedent(code) + "\ntime.sleep(60)\n"
         environ = probed_environment({**os.environ, "OMP_NUM_THREADS": "1"})
-        process = subprocess.Popen(
-            [sys.executable, "-c", text], env=environ, cwd=tmp_path, stdout=subprocess.PIPE, text=True
-        )
-        running.append(process)
-        assert process.stdout is not None
+        process = start_python(text, env=environ, cwd=tmp_path)
         assert process.stdout.readline() == "trained\n"
         reader, found = ProbeReader(process.pid), list[ProbeSample]()
 
@@ -56,10 +52,7 @@ def run(tmp_path: Path) -> Iterator[Run]:
         until(published)
         return found[0]
 
-    yield start
-    for process in running:
-        process.kill()
-        process.communicate()
+    return start
 
 
 @pytest.mark.slow

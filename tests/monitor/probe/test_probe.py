@@ -8,6 +8,7 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Callable, Iterator
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
@@ -43,29 +44,11 @@ CUDA = """
 
 
 @pytest.fixture
-def start(tmp_path: Path) -> Iterator[Start]:
-    """Return a function that starts Python code under the probe, optionally beside a stub ``torch`` with a GPU."""
-    running: list[subprocess.Popen[str]] = []
-
-    def start_code(code: str, *options: str, environ: dict[str, str] | None = None) -> "subprocess.Popen[str]":
-        (tmp_path / "torch").mkdir(exist_ok=True)
-        (tmp_path / "torch" / "__init__.py").write_text(textwrap.dedent(CUDA))
-        paths = os.pathsep.join([str(tmp_path), *((environ or {}).pop("PYTHONPATH", "").split() or [])])
-        process = subprocess.Popen(
-            [sys.executable, *options, "-c", textwrap.dedent(code)],
-            env=probed_environment({**os.environ, **(environ or {}), "PYTHONPATH": paths}),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        running.append(process)
-        return process
-
-    yield start_code
-    for process in running:
-        process.kill()
-        process.communicate()
+def start(tmp_path: Path, start_python: Start) -> Start:
+    """Start Python code under the probe, beside a stub ``torch`` with a GPU."""
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "__init__.py").write_text(textwrap.dedent(CUDA))
+    return partial(start_python, env=probed_environment({**os.environ, "PYTHONPATH": str(tmp_path)}))
 
 
 def sample_of(pid: int, wanted: Callable[[ProbeSample], object] = lambda sample: True) -> ProbeSample:
@@ -173,61 +156,6 @@ def test_the_users_own_sitecustomize_runs_and_its_errors_are_shown(start: Start,
     assert "broken" in errors
 
 
-def test_a_forked_child_has_no_probe(start: Start) -> None:
-    code = """
-        import os, time, torch
-        input()
-        child = os.fork()
-        if child:
-            print(child, flush=True)
-        else:
-            print(flush=True)
-        time.sleep(60)
-    """
-    process = start(code)
-    assert process.stdin is not None
-    assert process.stdout is not None
-    sample_of(process.pid)
-    process.stdin.write("\n")
-    process.stdin.flush()
-    child = next(int(line) for line in sorted((process.stdout.readline(), process.stdout.readline()), reverse=True))
-    try:
-        assert find_probe(child) is None  # both have returned from the fork
-        assert sample_of(process.pid).devices
-    finally:
-        os.kill(child, signal.SIGKILL)
-
-
-def test_subprocesses_have_their_own_probes(start: Start) -> None:
-    code = """
-        import subprocess, sys
-        with subprocess.Popen([sys.executable, "-c", "import time, torch; time.sleep(60)"]) as child:
-            print(child.pid, flush=True)
-    """
-    process = start(code)
-    assert process.stdout is not None
-    child = int(process.stdout.readline())
-    try:
-        assert sample_of(child).devices
-        assert find_probe(process.pid) is None
-    finally:
-        os.kill(child, signal.SIGKILL)
-
-
-def test_an_isolated_interpreter_starts_no_probe(start: Start, tmp_path: Path) -> None:
-    code = f"""
-        import sys, time
-        sys.path.insert(0, {str(tmp_path)!r})
-        import torch
-        print(1, flush=True)
-        time.sleep(60)
-    """
-    process = start(code, "-I")
-    assert process.stdout is not None
-    process.stdout.readline()
-    assert find_probe(process.pid) is None
-
-
 class FakeModel:
     """A model with a trained and a frozen weight, and a config, as transformers' models have them."""
 
@@ -319,7 +247,7 @@ def test_a_real_trainers_settings_model_and_steps_are_published(tmp_path: Path) 
     assert sample.devices == ()
 
 
-def test_a_script_can_report_its_own_facts() -> None:
+def test_a_script_can_report_its_own_facts(start_python: Start) -> None:
     code = """
         import time
         from vramtop.monitor import report, step_ended
@@ -327,12 +255,7 @@ def test_a_script_can_report_its_own_facts() -> None:
         step_ended()
         time.sleep(60)
     """
-    process = subprocess.Popen([sys.executable, "-c", textwrap.dedent(code)])
-    try:
-        assert not sample_of(process.pid, lambda sample: sample.steps == 1).devices
-    finally:
-        process.kill()
-        process.wait()
+    assert not sample_of(start_python(code).pid, lambda sample: sample.steps == 1).devices
 
 
 def test_the_command_runs_unchanged_under_the_probe(tmp_path: Path) -> None:

@@ -52,31 +52,18 @@ TORCH = """
 
 
 @pytest.fixture
-def start(tmp_path):
-    """Return a function that starts Python code under the probe and waits for the line that it prints."""
-    running = []
+def start(tmp_path, start_python):
+    """Start Python code under the probe, and wait for the line that it prints."""
     (tmp_path / "torch.py").write_text(textwrap.dedent(TORCH))
 
     def start_code(code, *, under_run=True):
         environ = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
-        process = subprocess.Popen(
-            [sys.executable, "-c", textwrap.dedent(code)],
-            env=probed_environment(environ) if under_run else environ,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-        )
-        running.append(process)
+        environ = probed_environment(environ) if under_run else environ
+        process = start_python(code, env=environ, stderr=subprocess.DEVNULL)
         assert process.stdout.readline() == "up\n"
         return process
 
-    yield start_code
-    for process in running:
-        process.kill()
-        process.wait()
-        process.stdin.close()
-        process.stdout.close()
+    return start_code
 
 
 @pytest.fixture

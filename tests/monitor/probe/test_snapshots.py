@@ -8,7 +8,7 @@ import os
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -79,31 +79,18 @@ Start = Callable[..., "subprocess.Popen[str]"]
 
 
 @pytest.fixture
-def start(tmp_path: Path) -> Iterator[Start]:
-    """Return a function that starts Python code in ``work`` beside the stub, in ``vramtop run``'s environment."""
-    running: list[subprocess.Popen[str]] = []
+def start(tmp_path: Path, start_python: Start) -> Start:
+    """Start Python code in ``work`` beside the stub, in ``vramtop run``'s environment."""
     (tmp_path / "torch").mkdir()
     (tmp_path / "torch" / "__init__.py").write_text(textwrap.dedent(TORCH))
     (tmp_path / "work").mkdir()
 
     def start_code(code: str, *, folder: str | None = None, probed: bool = True) -> "subprocess.Popen[str]":
         environ = {**os.environ, "PYTHONPATH": str(tmp_path), "RANK": "3"}
-        process = subprocess.Popen(
-            [sys.executable, "-c", textwrap.dedent(code)],
-            cwd=tmp_path / "work",
-            env=probed_environment(environ, snapshot_folder=folder) if probed else environ,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        running.append(process)
-        return process
+        environ = probed_environment(environ, snapshot_folder=folder) if probed else environ
+        return start_python(code, cwd=tmp_path / "work", env=environ)
 
-    yield start_code
-    for process in running:
-        process.kill()
-        process.communicate()
+    return start_code
 
 
 def ended(process: "subprocess.Popen[str]") -> tuple[int, str, str]:

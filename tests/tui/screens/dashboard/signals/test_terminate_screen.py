@@ -42,24 +42,15 @@ STUBBORN = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); 
 
 
 @pytest.fixture
-def start():
-    """Return a function that starts a Python program and waits for its first print."""
-    started = []
+def start(start_python):
+    """Start a Python program, and wait for its first print."""
 
-    def run(program: str = SLEEPY, *words: str) -> subprocess.Popen:
-        process = subprocess.Popen(
-            [sys.executable, "-c", program, *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-        )
-        started.append(process)
+    def run(program: str = SLEEPY) -> subprocess.Popen:
+        process = start_python(program)
         process.stdout.readline()
         return process
 
-    yield run
-    for process in started:
-        process.kill()
-        process.wait()
-        process.stdin.close()
-        process.stdout.close()
+    return run
 
 
 def make_reading(process: subprocess.Popen, **changes: Any) -> Any:
