@@ -44,14 +44,7 @@ PARALLEL = st.sampled_from([{}, {"strategy": "fsdp2", "data_shard": 4}, {"strate
     more=st.tuples(st.integers(0, 16), st.integers(0, 1024)),
 )
 @settings(max_examples=150)
-def test_memory_never_falls_as_batch_or_length_grow(
-    shape: dict[str, Any],
-    training: dict[str, Any],
-    parallel: dict[str, Any],
-    batch: int,
-    length: int,
-    more: tuple[int, int],
-) -> None:
+def test_memory_never_falls_as_batch_or_length_grow(shape, training, parallel, batch, length, more) -> None:
     """The bisection relies on this monotonicity, but for what the allocator keeps, which follows no simple rule."""
     config = {"vocab_size": 5000, "intermediate_size": 1024, **shape}
     arch = read_architecture(config)

@@ -265,9 +265,7 @@ def test_the_smallest_sufficient_utilization_is_suggested() -> None:
         ({"strategy": "fsdp2", "data_shard": 8}, 8, []),
     ],
 )
-def test_a_job_over_more_gpus_than_there_are_takes_fewer(
-    parallel: dict[str, int | str], gpus: int, wanted: list[dict[str, int]]
-) -> None:
+def test_a_job_over_more_gpus_than_there_are_takes_fewer(parallel, gpus, wanted) -> None:
     job = with_changes(JOB, {f"parallel.{name}": value for name, value in parallel.items()})
     assert [c.changes for c in candidate_changes(job, gpus=gpus) if c.kind == "fewer GPUs"] == wanted
 

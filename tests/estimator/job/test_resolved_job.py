@@ -28,9 +28,7 @@ def test_a_resolved_job_does_not_change() -> None:
         ({"precision": "bf16-mixed", "framework": "megatron"}, {"reduce_dtype": "bf16"}, (2, 2, 2, 4)),
     ],
 )
-def test_bytes_of_weights_gradients_operands_and_master_weights(
-    training: dict[str, Any], parallel: dict[str, Any], widths: tuple[int, ...]
-) -> None:
+def test_bytes_of_weights_gradients_operands_and_master_weights(training, parallel, widths) -> None:
     found = resolved(training=training, parallel=parallel).widths
     assert (found.weight, found.gradient, found.compute, found.master) == widths
 

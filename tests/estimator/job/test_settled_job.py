@@ -33,9 +33,7 @@ INT8 = {"quantization": "int8"}
         ({"training": {"precision": "fp32", "optimizer": "sgd"}}, "bf16", ("fp32", "sgd")),
     ],
 )
-def test_what_is_not_set_is_what_the_library_does(
-    tables: dict[str, dict[str, object]], stored: str | None, expected: tuple[str, str]
-) -> None:
+def test_what_is_not_set_is_what_the_library_does(tables, stored, expected) -> None:
     training = settled(job_from_mapping(tables, where="test"), stored).training
     assert (training.precision, training.optimizer) == expected
 
@@ -51,9 +49,7 @@ def test_what_is_not_set_is_what_the_library_does(
         (None, "no", False, "fp32"),
     ],
 )
-def test_mixed_precision_over_weights_of_a_type(
-    weights: str | None, mixed: str | None, keeps_fp32: bool, precision: str
-) -> None:
+def test_mixed_precision_over_weights_of_a_type(weights, mixed, keeps_fp32, precision) -> None:
     assert trainer_precision(weights, mixed, keeps_fp32=keeps_fp32) == precision
 
 

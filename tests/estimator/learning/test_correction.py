@@ -10,7 +10,6 @@ from vramtop.estimator.learning.correction import carried, corrected, uncorrecte
 from vramtop.estimator.learning.measurement import Measurement, Observed
 
 TARGET = job(micro_batch=8)
-FIGURES = ("allocated_bytes", "reserved_bytes", "device_bytes")
 
 
 def correct(each: Job, *runs: Measurement, **place: object) -> Budget:

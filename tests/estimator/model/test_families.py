@@ -75,9 +75,7 @@ def test_a_new_family_needs_only_one_record_in_the_registry(budget_of: Callable[
 
 
 @pytest.mark.usefixtures("pyramid")
-def test_its_block_rules_and_its_heads_are_applied(
-    budget_of: Callable[..., Budget], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_its_block_rules_and_its_heads_are_applied(budget_of, monkeypatch) -> None:
     copied = budget_of(CONFIG, ADAMW).peak.allocated_bytes
     labels = count_parameters(read_architecture(CONFIG, "token-classification"))
     monkeypatch.setitem(FAMILIES, "pyramid", replace(PYRAMID, rules=BlockRules()))

@@ -123,9 +123,7 @@ def test_a_branch_that_is_there_stays(hub: Hub, environ: dict[str, str], tmp_pat
     assert resolve_model(ModelSpec(id=NAME), environ=environ).config == CONFIG
 
 
-def test_a_pipeline_s_index_and_the_configs_of_its_networks_are_kept(
-    hub: Hub, environ: dict[str, str], tmp_path: Path
-) -> None:
+def test_a_pipeline_s_index_and_the_configs_of_its_networks_are_kept(hub, environ, tmp_path) -> None:
     index = {
         "_class_name": "StableDiffusionPipeline",
         "text_encoder": ["transformers", "CLIPTextModel"],
@@ -164,9 +162,7 @@ def test_a_pipeline_s_index_and_the_configs_of_its_networks_are_kept(
         (drips(b""), "unreachable", "its answer took more than 0.5 s"),
     ],
 )
-def test_what_is_no_config_is_refused_in_time_and_not_kept(
-    answer: Answer, kind: str, words: str, hub: Hub, environ: dict[str, str], tmp_path: Path
-) -> None:
+def test_what_is_no_config_is_refused_in_time_and_not_kept(answer, kind, words, hub, environ, tmp_path) -> None:
     hub.answers = {FILE: answer}
     found = download_config(NAME, environ, replace(HUB_CONFIG, seconds=0.5 if "took" in words else 30.0))
     assert isinstance(found, Refusal)
@@ -240,9 +236,7 @@ def test_why_there_is_no_config_is_said(hub: Hub, command: Callable[..., tuple[i
     assert complaint.rstrip().endswith("127.0.0.1 has no such model (or HF_TOKEN may not see it)")
 
 
-def test_the_setting_turns_it_off(
-    hub: Hub, command: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_setting_turns_it_off(hub, command, monkeypatch) -> None:
     monkeypatch.setenv("VRAMTOP_ESTIMATES_DOWNLOAD", "off")
     assert command("estimate", NAME)[0] == 2
     assert hub.seen == []

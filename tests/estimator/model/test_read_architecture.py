@@ -146,9 +146,7 @@ LLAVA = {"model_type": "llava", "text_config": LLAMA, "vision_config": CLIP, "qu
         (LLAMA, (), 0),
     ],
 )  # fmt: skip
-def test_encoders_beside_the_language_model_are_named(
-    config: dict[str, Any], parts: tuple[str, ...], parameters: int
-) -> None:
+def test_encoders_beside_the_language_model_are_named(config, parts, parameters) -> None:
     arch = read_architecture(config)
 
     assert (arch.uncounted_parts, arch.uncounted_parameters) == (parts, parameters)

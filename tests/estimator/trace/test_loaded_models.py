@@ -68,9 +68,7 @@ assert bool(kept) == {patched}
 
 
 @pytest.mark.parametrize(("zero", "patched"), [({}, True), ({"memory_efficient_linear": False}, False)])
-def test_a_model_for_zero_3_is_split_as_it_is_loaded_and_its_layers_keep_no_views(
-    program, model_folder: Path, zero: dict[str, bool], patched: bool
-) -> None:
+def test_a_model_for_zero_3_is_split_as_it_is_loaded_and_its_layers_keep_no_views(program, model_folder, zero, patched):
     name = program(SHARDED.format(folder=str(model_folder), zero=zero, patched=patched))
     assert rehearse([sys.executable, name]).answer.trained
 

@@ -96,9 +96,7 @@ def test_a_team_of_this_user_may_write_and_others_may_not(folder: Path, monkeypa
 
 
 @needs_root
-def test_whoever_installed_the_python_of_vramtop_may_have_installed_the_programs(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_whoever_installed_the_python_of_vramtop_may_have_installed_the_programs(folder, monkeypatch) -> None:
     (folder / "bin" / "tune").write_text(f"#!{folder}/bin/python\n")
     (folder / "bin" / "tune").chmod(0o755)
     for name in ("bin", "bin/python", "bin/tune"):

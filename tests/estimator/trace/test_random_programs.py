@@ -20,9 +20,7 @@ SMALL_BYTES = 4096
     "seed",
     [*SAMPLE, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(PROGRAMS) if seed not in SAMPLE)],
 )
-def test_a_random_program_takes_what_it_takes_for_real(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quick_rehearsals: None, seed: int
-) -> None:
+def test_a_random_program_takes_what_it_takes_for_real(tmp_path, monkeypatch, quick_rehearsals, seed) -> None:
     monkeypatch.chdir(tmp_path)
     Path("train.py").write_text(random_program(seed), encoding="utf-8")
     found = rehearse([sys.executable, "train.py", "cuda"])

@@ -48,9 +48,7 @@ def test_cells_run_in_their_folder_and_name_the_lines(tmp_path: Path, monkeypatc
     assert source_of_cell(f"{notebook} cell 2") == CELLS[1].splitlines()
 
 
-def test_a_function_that_a_notebook_launches_on_two_gpus_is_rank_0(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_function_that_a_notebook_launches_on_two_gpus_is_rank_0(tmp_path, monkeypatch) -> None:
     pytest.importorskip("accelerate")
     monkeypatch.chdir(tmp_path)
     train = """
@@ -69,9 +67,7 @@ def train(size):
     assert (found.answer.world_size, found.answer.parallel.strategy) == (2, "ddp")
 
 
-def test_a_notebook_that_trains_in_another_process_says_what_was_left_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_notebook_that_trains_in_another_process_says_what_was_left_out(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     write(tmp_path / "train.ipynb", "!python train.py")
     with pytest.raises(CannotTellError, match=r"nothing to predict; .* were not run: !python train.py \(cell 1\)"):
@@ -96,9 +92,7 @@ def test_other_files_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         rehearse([sys.executable, "train.ipynb"])
 
 
-def test_a_notebook_has_papermills_parameters_and_what_magics_do(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_notebook_has_papermills_parameters_and_what_magics_do(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "data").mkdir()
     net = "import sys, torch\nnet = torch.nn.Linear(int(sys.argv[1]), 8).cuda()\n"

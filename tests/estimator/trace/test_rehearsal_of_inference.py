@@ -2,7 +2,6 @@
 
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -39,9 +38,7 @@ with torch.inference_mode():
     [({"model_type": "llama"}, 4), ({"model_type": "mistral", "sliding_window": 256}, 1)],
     ids=["llama", "window"],
 )
-def test_text_that_a_program_generates_takes_what_the_closed_form_says(
-    family: dict[str, Any], batch: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_text_that_a_program_generates_takes_what_the_closed_form_says(family, batch, tmp_path, monkeypatch) -> None:
     """A layer with a window keeps all keys and values of the prompt: what it has is a view of them."""
     monkeypatch.chdir(tmp_path)
     Path("generate.py").write_text(PROGRAM.format(config=CONFIG | family, batch=batch))

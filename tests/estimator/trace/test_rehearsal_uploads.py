@@ -133,9 +133,7 @@ asyncio.run(run())
         ],
     ),
 )
-def test_a_request_that_writes_is_answered_not_sent_and_told(
-    program, server: Server, client: str, text: str, not_sent: list[str]
-) -> None:
+def test_a_request_that_writes_is_answered_not_sent_and_told(program, server, client, text, not_sent) -> None:
     pytest.importorskip(client)
     found = rehearse([sys.executable, program(text + STEPS), server.address])
     assert found.warnings == tuple(f"a {each} was not sent." for each in not_sent)
@@ -177,9 +175,7 @@ except OSError:
 """
 
 
-def test_a_trainer_that_pushes_to_the_hub_goes_on_and_pushes_nothing(
-    program, server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_trainer_that_pushes_to_the_hub_goes_on_and_pushes_nothing(program, server, monkeypatch) -> None:
     pytest.importorskip("transformers")
     for name, value in {"HF_ENDPOINT": server.address, "HF_TOKEN": "hf_secret", "HF_HUB_OFFLINE": "0"}.items():
         monkeypatch.setenv(name, value)

@@ -93,9 +93,7 @@ def test_a_strangers_folder_is_left_out_unless_the_interpreter_is_theirs_too(tmp
 
 
 @pytest.mark.parametrize("name", ["PYTHONHOME", "PYTHONUSERBASE", "PYTHONPYCACHEPREFIX"])
-def test_other_variables_lead_to_no_such_folder_either(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_other_variables_lead_to_no_such_folder_either(name, tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     for value in (".", "packages", str(tmp_path)):
         assert name not in safe_environment({name: value}, PYTHON)
@@ -134,9 +132,7 @@ def test_an_interpreter_works_in_a_folder_of_roots(tmp_path: Path, monkeypatch: 
     assert b"PYTHONSAFEPATH=1" in environ
 
 
-def test_an_environment_may_be_named_relative_to_the_current_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_environment_may_be_named_relative_to_the_current_folder(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(PYTHON.parents[2])
     name = PYTHON.parents[1].name
     assert find_interpreters(None, {"VIRTUAL_ENV": name})[0] == PYTHON

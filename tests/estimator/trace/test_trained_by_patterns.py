@@ -46,9 +46,7 @@ def job(config: dict[str, Any], training: dict[str, Any], lora: dict[str, Any] |
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("config", "training", "lora"), CASES)
-def test_every_method_trains_the_same_parameters(
-    config: dict[str, Any], training: dict[str, Any], lora: dict[str, Any] | None
-) -> None:
+def test_every_method_trains_the_same_parameters(config, training, lora) -> None:
     trained = {
         estimate(job(config, training, lora), method=method).model.trainable_parameters
         for method in ("formula", "exact", "traced")

@@ -66,9 +66,7 @@ def test_a_broken_file_is_computed_again(code: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("whose", ["anyone's folder", "another user's folder", "another user's file", "their link"])
-def test_an_answer_that_another_user_may_have_written_is_neither_believed_nor_replaced(
-    code: Path, tmp_path: Path, whose: str
-) -> None:
+def test_an_answer_that_another_user_may_have_written_is_neither_believed_nor_replaced(code, tmp_path, whose) -> None:
     kept("job", code)(1)
     (file,) = (tmp_path / "cache").rglob("*.json")
     if whose == "anyone's folder":

@@ -102,9 +102,7 @@ def test_a_worker_that_died_while_idle_is_replaced(python: LoggedPython, pool: W
     assert len(python.pids) == 2
 
 
-def test_a_cancelled_worker_is_not_kept(
-    python: LoggedPython, pool: WorkerPool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_cancelled_worker_is_not_kept(python, pool, monkeypatch) -> None:
     token = CancelToken()
 
     def answer_and_cancel(_worker: Worker, *_: Any) -> dict[str, Any]:
@@ -120,9 +118,7 @@ def test_a_cancelled_worker_is_not_kept(
     assert [has_ended(pid) for pid in python.pids] == [True, False]
 
 
-def test_a_worker_that_has_grown_large_is_not_kept(
-    python: LoggedPython, pool: WorkerPool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_worker_that_has_grown_large_is_not_kept(python, pool, monkeypatch) -> None:
     monkeypatch.setattr("vramtop.estimator.trace.worker_pool.MAX_IDLE_BYTES", 0)
     for _ in range(2):
         pool.request(python.interpreter, PACKAGES, 30)
@@ -130,9 +126,7 @@ def test_a_worker_that_has_grown_large_is_not_kept(
     assert all(has_ended(pid) for pid in python.pids)
 
 
-def test_a_worker_is_replaced_after_many_requests(
-    python: LoggedPython, pool: WorkerPool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_worker_is_replaced_after_many_requests(python, pool, monkeypatch) -> None:
     monkeypatch.setattr("vramtop.estimator.trace.worker_pool.MAX_REQUESTS", 2)
     for _ in range(3):
         pool.request(python.interpreter, PACKAGES, 30)

@@ -1,6 +1,6 @@
 """Anomalies are reported with their processes; busy processes are not reported."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -13,7 +13,6 @@ from vramtop.monitor.anomalies.process_origin import ProcessOrigin
 from vramtop.monitor.host.process_directory import ENDED_NOTE, ZOMBIE_NOTE
 from vramtop.monitor.snapshot.snapshot import GpuProcess, GpuReading, Snapshot, Source
 
-Make = Callable[..., Any]
 SPAWNED = "python -c from multiprocessing.spawn import spawn_main; spawn_main(tracker_fd=5, pipe_handle=7)"
 HOUR = 3600.0
 

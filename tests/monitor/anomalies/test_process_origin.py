@@ -69,9 +69,7 @@ def test_a_reused_pid_has_no_origin(run_processes: list[int]) -> None:
     assert read_origin(2**22 - 1, started) is None
 
 
-def test_a_process_whose_parent_has_ended_is_an_orphan_if_init_adopts_it(
-    run_processes: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_process_whose_parent_has_ended_is_an_orphan_if_init_adopts_it(run_processes, monkeypatch) -> None:
     parent, child = run_processes
     assert not origin(child).orphan
     os.kill(parent, signal.SIGKILL)

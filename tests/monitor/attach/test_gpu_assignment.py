@@ -63,9 +63,7 @@ def assigned(
         ("MIG-99999999", 0, None),
     ],
 )
-def test_cuda_visible_devices_is_parsed_like_cuda_parses_it(
-    gpus: list[GpuReading], visible: str | None, local_rank: int | None, gpu: int | None
-) -> None:
+def test_cuda_visible_devices_is_parsed_like_cuda_parses_it(gpus, visible, local_rank, gpu) -> None:
     assert assigned(gpus, local_rank, visible=visible).gpu == gpu
 
 
@@ -106,9 +104,7 @@ def test_process_without_a_rank_that_sees_several_gpus_is_assigned_the_first_as_
         ("1:0", None, 0, 1),
     ],
 )
-def test_gpus_in_a_container_have_their_own_numbering(
-    gpus: list[GpuReading], container: str, visible: str | None, local_rank: int, gpu: int | None
-) -> None:
+def test_gpus_in_a_container_have_their_own_numbering(gpus, container, visible, local_rank, gpu) -> None:
     assert assigned(gpus, local_rank, container=container, visible=visible, own_numbering=True).gpu == gpu
 
 

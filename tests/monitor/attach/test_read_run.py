@@ -49,9 +49,7 @@ def test_a_script_in_its_own_folder(start: Start, script: Script, tmp_path: Path
     assert answer["missing"] == []
 
 
-def test_versions_are_read_from_the_interpreter_of_the_process(
-    start: Start, script: Script, tmp_path: Path, flags: Flags
-) -> None:
+def test_versions_are_read_from_the_interpreter_of_the_process(start, script, tmp_path, flags) -> None:
     packages = tmp_path / "venv" / "lib" / "python3.99" / "site-packages"
     (packages / "transformers-4.57.1.dist-info").mkdir(parents=True)
     (tmp_path / "venv" / "bin").mkdir()
@@ -69,9 +67,7 @@ def test_versions_are_read_from_the_interpreter_of_the_process(
     assert read_run(pid).versions["transformers"] == "5.1.0"
 
 
-def test_models_are_looked_up_in_the_cache_of_the_process(
-    start: Start, script: Script, tmp_path: Path, flags: Flags
-) -> None:
+def test_models_are_looked_up_in_the_cache_of_the_process(start, script, tmp_path, flags) -> None:
     snapshot = tmp_path / "cache" / "hub" / "models--some--model" / "snapshots" / "abc"
     snapshot.mkdir(parents=True)
     (snapshot / "config.json").write_text('{"model_type": "llama", "dtype": "float16"}')
@@ -107,9 +103,7 @@ def test_any_torchrun_process_leads_to_all_ranks(start: Start, script: Script, f
 
 
 @pytest.mark.parametrize("method", ["spawn", "fork"])
-def test_a_child_process_has_the_settings_of_its_program(
-    start: Start, script: Script, method: str, flags: Flags
-) -> None:
+def test_a_child_process_has_the_settings_of_its_program(start, script, method, flags) -> None:
     parent = start([sys.executable, script(SPAWNS.replace("METHOD", method)), *flags()])
     children = [child for child in psutil.Process(parent).children() if "resource_tracker" not in str(child.cmdline())]
     attached = read_run(children[0].pid)
@@ -140,9 +134,7 @@ def test_a_shell_with_several_jobs_needs_a_choice(start: Start, script: Script) 
         read_run(pid)
 
 
-def test_python_children_of_the_training_script_are_ignored(
-    start: Start, script: Script, tmp_path: Path, flags: Flags
-) -> None:
+def test_python_children_of_the_training_script_are_ignored(start, script, tmp_path, flags) -> None:
     (tmp_path / "logger.py").write_text(SLEEPS)
     starts = f"import subprocess, sys\nsubprocess.Popen([sys.executable, 'logger.py'])\n{SLEEPS}"
     pid = start(["bash", "-c", f"{sys.executable} {script(starts)} {' '.join(flags())}; true"], ready=2)
@@ -266,9 +258,7 @@ def test_settings_that_are_read_match_those_of_a_real_trainer(start: Start, tmp_
         ("litgpt", ["finetune_lora", "org/model", "--train.max_seq_length", "800"], "", 800),
     ],
 )
-def test_a_tool_command_that_trains_in_its_own_process(
-    start: Start, tmp_path: Path, program: str, arguments: list[str], text: str, expected: int
-) -> None:
+def test_a_tool_command_that_trains_in_its_own_process(start, tmp_path, program, arguments, text, expected) -> None:
     (tmp_path / program).write_text(SLEEPS)
     (tmp_path / "x.yaml").write_text(text)
     attachment = read_run(start([sys.executable, program, *arguments]))
@@ -309,9 +299,7 @@ for child in [subprocess.Popen([sys.executable, "-u", *sys.argv[1:]], env=each) 
 """
 
 
-def test_ranks_that_a_script_of_the_site_has_started_are_one_run(
-    start: Start, script: Script, tmp_path: Path, flags: Flags
-) -> None:
+def test_ranks_that_a_script_of_the_site_has_started_are_one_run(start, script, tmp_path, flags) -> None:
     (tmp_path / "launch.py").write_text(OWN_LAUNCHER)
     pid = start([sys.executable, "launch.py", script(SLEEPS), *flags()], ready=4)
     for child in psutil.Process(pid).children():
@@ -362,9 +350,7 @@ def process_environ(pid: int) -> dict[str, str]:
     return dict(pair.split("=", 1) for pair in pairs if pair)
 
 
-def test_a_run_of_a_program_that_was_rehearsed_has_the_budget_of_its_rehearsal(
-    start: Start, script: Script, tmp_path: Path
-) -> None:
+def test_a_run_of_a_program_that_was_rehearsed_has_the_budget_of_its_rehearsal(start, script, tmp_path) -> None:
     parts = {"weights": 3 << 30, "activations": 2 << 30}
     answer = RehearsalAnswer(
         ended="steps",

@@ -115,9 +115,7 @@ def test_arguments_that_are_not_utf_8_are_replaced(start: Start, script: Script,
     msgspec.json.encode(job)
 
 
-def test_a_script_on_standard_input_is_read_from_a_file_but_not_from_a_pipe(
-    start: Start, script: Script, flags: Flags
-) -> None:
+def test_a_script_on_standard_input_is_read_from_a_file_but_not_from_a_pipe(start, script, flags) -> None:
     line = f"{sys.executable} - < {script('SEQ_LEN = 96' + chr(10) + SLEEPS)} --model_name_or_path tiny; true"
     attached = read_run(start(["bash", "-c", line]))
     assert attached.reading.value("training.sequence_length") == 96

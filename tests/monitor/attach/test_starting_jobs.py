@@ -22,8 +22,6 @@ from vramtop.monitor.board.board_rows import committed_bytes
 from vramtop.monitor.board.comparison import Comparison
 from vramtop.monitor.snapshot.snapshot import Snapshot
 
-NOW = 2_000.0
-
 
 def attachment(*pids: int, missing: bool = False) -> Attachment:
     """An attachment to a job with these ranks."""

@@ -72,9 +72,7 @@ def test_a_process_on_several_gpus_is_one_group():
         (LAUNCHED | {"user": None}, False),
     ],
 )
-def test_processes_of_one_program_form_a_group_under_a_program_but_not_under_a_shell(
-    changes: dict[str, Any], together: bool
-):
+def test_processes_of_one_program_form_a_group_under_a_program_but_not_under_a_shell(changes, together) -> None:
     groups = make_groups([make_process(11, **changes)], [make_process(12, **changes)])
     assert pids(groups) == ([[11, 12]] if together else [[11], [12]])
 

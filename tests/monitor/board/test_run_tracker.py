@@ -167,9 +167,7 @@ def test_figures_from_before_a_hang_are_ignored(machine: Machine) -> None:
         ({}, "ended", "was killed, or crashed"),
     ],
 )
-def test_final_counters_state_how_a_run_ended(
-    machine: Machine, said: dict[str, object], expected: str, words: str
-) -> None:
+def test_final_counters_state_how_a_run_ended(machine, said, expected, words) -> None:
     machine.tick(41, counters=ProcessCounters(time=2_000.0))
     machine.alive.clear()
     figures = ProcessCounters(time=2_000.5, **said)  # type: ignore[arg-type]

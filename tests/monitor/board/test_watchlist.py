@@ -1,5 +1,4 @@
 import threading
-from collections.abc import Callable
 
 import msgspec
 import pytest
@@ -14,11 +13,10 @@ from vramtop.estimator.job.job import Inference, Job, ModelSpec, Parallel, Targe
 from vramtop.monitor.board.process_groups import group_processes
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.snapshot.memory_history import MemoryHistory
-from vramtop.monitor.snapshot.snapshot import GpuProcess, Snapshot, WatchedJob
+from vramtop.monitor.snapshot.snapshot import Snapshot, WatchedJob
 
 JOB = Job(name="sft", model=ModelSpec(id="gpt2"))
 OTHER = Job(name="other", model=ModelSpec(id="gpt2"))
-Make = Callable[..., GpuProcess]
 
 
 def replace_name(job: Job, name: str) -> Job:

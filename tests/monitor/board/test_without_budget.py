@@ -92,9 +92,7 @@ def test_a_process_that_ended_stays_for_a_minute_with_its_last_figure(play: Play
     assert row.comparison.sentence == "has ended; held 25.0 GiB at the last reading, at most 30.0 GiB"
 
 
-def test_a_leak_that_ends_at_a_full_gpu_has_probably_run_out_of_memory(
-    play: Play, running: set[tuple[int, float | None]]
-) -> None:
+def test_a_leak_that_ends_at_a_full_gpu_has_probably_run_out_of_memory(play, running) -> None:
     leak = [20.0 + 3 * second for second in range(19)]  # 74 GiB: less is free than it takes in two seconds
     (row,) = play([*leak, 77.0, None])[-1].ended_processes
     assert row.comparison is not None
@@ -126,9 +124,7 @@ def test_a_process_whose_gpu_cannot_be_read_has_not_ended(play: Play) -> None:
     assert play.watchlist.update(unread).ended_processes == ()  # type: ignore[attr-defined]
 
 
-def test_memory_that_a_growing_process_will_take_is_not_free_for_a_pending_job(
-    play: Play,
-) -> None:
+def test_memory_that_a_growing_process_will_take_is_not_free_for_a_pending_job(play) -> None:
     watchlist = play.watchlist  # type: ignore[attr-defined]
     watchlist.add_pending(Job(name="next", model=ModelSpec(id="gpt2")))  # 40 GiB, at most 41
     *_, calm = play([10.0] * 20)

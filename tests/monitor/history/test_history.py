@@ -191,9 +191,7 @@ _VIEW = f"CREATE VIEW measurement AS {_ENDLESS} SELECT n AS run, "
         "CREATE TABLE cookies (name)",
     ],
 )
-def test_a_forged_database_gives_no_runs_in_time_and_stays(
-    kept: History, statement: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_forged_database_gives_no_runs_in_time_and_stays(kept, statement, monkeypatch) -> None:
     monkeypatch.setattr(history, "MEASURED_RUNS", replace(history.MEASURED_RUNS, seconds=1.0))
     kept.path.parent.mkdir()
     with contextlib.closing(sqlite3.connect(kept.path.with_suffix(".sqlite3"), isolation_level=None)) as connection:

@@ -134,9 +134,7 @@ def test_a_higher_peak_replaces_the_figure_after_a_while(machine: Machine) -> No
     assert len(machine.runs) == 1
 
 
-def test_a_run_for_which_no_thread_could_be_started_is_kept_with_the_next_board(
-    machine: Machine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_for_which_no_thread_could_be_started_is_kept_with_the_next_board(machine, monkeypatch) -> None:
     def refuse(thread: threading.Thread) -> None:
         raise ProcessLimitError
 

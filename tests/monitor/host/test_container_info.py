@@ -37,9 +37,7 @@ POD = "1b2c3d4e-5f60-7182-93a4-b5c6d7e8f901"
         ("0::/user.slice/job_1/x\n", {}, ()),
     ],
 )
-def test_schedulers_and_containers_are_recognised(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cgroup: str, environ: dict[str, str], expected: tuple[str, ...]
-) -> None:
+def test_schedulers_and_containers_are_recognised(tmp_path, monkeypatch, cgroup, environ, expected) -> None:
     (tmp_path / "cgroup").write_text(cgroup)
 
     def path(text: Any) -> Path:

@@ -16,7 +16,6 @@ from vramtop.estimator.readers.source.evidence import DeviceChoice
 from vramtop.estimator.trace.installed_packages import TorchBuild
 from vramtop.monitor.board.capacity import DeviceCapacity, device_capacities
 from vramtop.monitor.preflight.assigned_gpus import target_devices
-from vramtop.monitor.preflight.check_result import CheckResult
 from vramtop.monitor.preflight.checks.cuda import (
     check_compute_capability,
     check_cuda_runtime,
@@ -85,9 +84,7 @@ def test_a_hanging_driver_is_not_waited_for(monkeypatch: pytest.MonkeyPatch, dri
     ("cuda", "newest", "status"),
     [("12.8", "13.0", "pass"), ("13.0", "13.0", "pass"), ("12.8", "12.4", "pass"), ("13.0", "12.8", "failure")],
 )
-def test_torch_and_the_driver_must_have_the_same_cuda_major_version(
-    make_context: MakeContext, cuda: str, newest: str, status: str
-) -> None:
+def test_torch_and_the_driver_must_have_the_same_cuda_major_version(make_context, cuda, newest, status) -> None:
     context = make_context(torch_build=lambda: TorchBuild(version="2.13.0", cuda=cuda))
     assert context.machine.snapshot is not None
     source = replace(context.machine.snapshot.source, cuda_version=newest)
@@ -117,9 +114,7 @@ def test_a_torch_without_cuda_is_reported(make_context: MakeContext, build: Torc
 
 
 @pytest.mark.parametrize("check", [check_cuda_runtime, check_compute_capability, check_libraries])
-def test_vramtops_own_python_does_not_stand_for_that_of_another_machine(
-    make_context: MakeContext, check: Callable[[CheckContext], CheckResult]
-) -> None:
+def test_vramtops_own_python_does_not_stand_for_that_of_another_machine(make_context, check) -> None:
     own = JobInterpreter(path=Path("/usr/bin/python3"), origin="the Python that runs vramtop", is_certain=False)
     context = make_context(machine=machine_elsewhere("h100"), torch_build=TorchBuild, interpreter=own)
     found = check(context)
@@ -190,9 +185,7 @@ def test_the_capability_of_a_described_gpu_comes_from_the_catalogue(make_context
         ("GPU-00000003", 1, "pass", "GPU 3"),
     ],
 )
-def test_each_rank_needs_a_visible_gpu(
-    make_context: MakeContext, visible: str | None, ranks: int, status: str, words: str
-) -> None:
+def test_each_rank_needs_a_visible_gpu(make_context, visible, ranks, status, words) -> None:
     environ = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
     found = check_visible_devices(make_context(ddp(ranks), gpus=[make_gpu(i) for i in range(4)], environ=environ))
     assert found.status == status

@@ -30,9 +30,7 @@ def test_a_job_without_required_keys_is_skipped(make_context: MakeContext) -> No
     ],
 )
 @pytest.mark.parametrize("value", [None, "", "  "])
-def test_a_key_that_is_not_set_is_a_failure(
-    make_context: MakeContext, tmp_path: Path, run: Run, name: str, value: str | None
-) -> None:
+def test_a_key_that_is_not_set_is_a_failure(make_context, tmp_path, run, name, value) -> None:
     job, home = Job(model=INLINE, run=run), {"HOME": str(tmp_path)}
     found = check_environment_keys(make_context(job, environ=home if value is None else {**home, name: value}))
     assert found.status == "failure"

@@ -53,9 +53,7 @@ def test_a_program_given_by_path_is_not_searched(env: Path) -> None:
 @pytest.mark.parametrize(
     "words", [["trl", "sft", "--model_name_or_path", "x"], ["uv", "run", "torchrun", "train.py"], ["./train.py"], None]
 )
-def test_the_active_environment_is_used_if_a_line_names_no_python(
-    env: Path, tmp_path: Path, words: list[str] | None
-) -> None:
+def test_the_active_environment_is_used_if_a_line_names_no_python(env, tmp_path, words) -> None:
     active = find_job_interpreter(None, words, {"PATH": str(env), "VIRTUAL_ENV": str(env.parent)})
     assert (active.path, active.origin, active.is_certain) == (env / "python", "VIRTUAL_ENV", True)
     own = find_job_interpreter(None, words, {"PATH": str(env)})

@@ -1,7 +1,6 @@
 """Lower bound, fit verdict, host memory and shared memory."""
 
 from collections.abc import Callable
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -121,9 +120,7 @@ def test_only_the_named_mig_device_is_checked(make_context: MakeContext) -> None
 
 
 @pytest.mark.parametrize(("free", "status"), [(0, "failure"), (64 * MIB, "warning"), (4096 * MIB, "pass")])
-def test_shared_memory(
-    make_context: MakeContext, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free: int, status: str
-) -> None:
+def test_shared_memory(make_context, tmp_path, monkeypatch, free, status) -> None:
     def four_ranks(environ: dict[str, str] | None = None, **changes: Any) -> CheckContext:
         job = Job(model=ModelSpec(id="gpt2"), parallel=Parallel(strategy="ddp", data_replicate=4))
         return make_context(job, environ=environ or {}, **changes)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from vramtop.estimator.job.job import Job, ModelSpec, Training
-from vramtop.estimator.model.hub import HubAnswer, Refusal, find_token
+from vramtop.estimator.model.hub import Refusal, find_token
 from vramtop.monitor.preflight.checks.model import check_model_access, check_model_files
 from vramtop.monitor.preflight.context import CheckContext
 from vramtop.monitor.preflight.model_files import find_model_location, inspect_model_folder
@@ -151,9 +151,7 @@ def test_a_built_in_name_is_resolved_to_its_hub_id(tmp_path: Path) -> None:
     assert hub_id("gpt2") == "gpt2"
 
 
-def test_a_disk_too_small_for_the_download_is_a_failure(
-    make_context: MakeContext, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_disk_too_small_for_the_download_is_a_failure(make_context, tmp_path, monkeypatch) -> None:
     monkeypatch.setattr("vramtop.monitor.preflight.checks.model.free_bytes", lambda path: 10 * 2**30)
     found = check_model_files(context_for(make_context, tmp_path / "hub"))  # 8 billion parameters
     assert found.status == "failure"
@@ -250,9 +248,7 @@ def test_sources_of_the_token(tmp_path: Path) -> None:
         ("offline", "", "skipped", None),
     ],
 )
-def test_access_to_a_model_that_is_not_downloaded(
-    make_context: MakeContext, tmp_path: Path, answer: HubAnswer, token: str, status: str, advice: str | None
-) -> None:
+def test_access_to_a_model_that_is_not_downloaded(make_context, tmp_path, answer, token, status, advice) -> None:
     environ = {"HF_HUB_CACHE": str(tmp_path), "HF_HOME": str(tmp_path), "HF_TOKEN": token}
     context = make_context(Job(model=ModelSpec(id=NAME)), environ=environ, hub_access=lambda: Refusal(answer, ""))
     found = check_model_access(context)

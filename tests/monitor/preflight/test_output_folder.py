@@ -48,9 +48,7 @@ def test_a_job_without_folders_is_skipped(make_context: MakeContext) -> None:
         (140, 2, "pass", "room for the 2 that are kept"),
     ],
 )
-def test_free_space_for_checkpoints(
-    make_context: MakeContext, disk: Callable[..., None], free: int, limit: int | None, status: str, words: str
-) -> None:
+def test_free_space_for_checkpoints(make_context, disk, free, limit, status, words) -> None:
     """8.03 billion parameters in bf16, and two states for each: 44.9 GiB."""
     disk(free * GIB)
     found = check_output_folder(with_run(make_context, Run(output_dir="out/run", save_total_limit=limit)))

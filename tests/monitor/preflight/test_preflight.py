@@ -85,9 +85,7 @@ def test_an_unknown_result_is_a_warning_with_its_reason(make_context: MakeContex
     ]
 
 
-def test_an_exception_in_one_check_does_not_stop_the_others(
-    make_context: MakeContext, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_exception_in_one_check_does_not_stop_the_others(make_context, monkeypatch) -> None:
     seen = threading.Event()
     monkeypatch.setattr(threading, "excepthook", lambda what: seen.set())
     broken, well = run_checks(make_context(), [failing_check(ZeroDivisionError()), fixed_check()])

@@ -205,9 +205,7 @@ def test_report_in_a_script(start: Start, tmp_path: Path) -> None:
     assert str(file) in err
 
 
-def test_what_cannot_be_written_in_the_folder_goes_to_that_for_temporary_files(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_what_cannot_be_written_in_the_folder_goes_to_that_for_temporary_files(monkeypatch, tmp_path) -> None:
     cuda = SimpleNamespace(is_initialized=lambda: True, memory=SimpleNamespace(_snapshot=lambda: {"segments": []}))
     monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda))  # type: ignore[arg-type]
     monkeypatch.setitem(snapshots.settings, "folder", "/proc/nowhere")
@@ -230,9 +228,7 @@ def probe_is_up(pid: int) -> bool:
 
 
 @pytest.mark.slow
-def test_a_running_process_writes_a_snapshot_when_asked(
-    start: Start, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_running_process_writes_a_snapshot_when_asked(start, tmp_path, capsys) -> None:
     process = start("import torch; torch.cuda.init(); input()")
     until(lambda: (sample := ProbeReader(process.pid).read()) and sample.devices)
     assert main(["snapshot", str(process.pid), "--json"]) == 0

@@ -7,7 +7,6 @@ import subprocess
 from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import pytest
 from builders import make_budget
@@ -43,9 +42,7 @@ def sleepers() -> Iterator[Callable[[int], list[int]]]:
 
 
 @pytest.mark.parametrize(("real", "processes"), [(20, 4_000), pytest.param(2_000, 20_000, marks=pytest.mark.slow)])
-def test_a_gpu_with_thousands_of_processes(
-    real: int, processes: int, driver: Any, sleepers: Callable[[int], list[int]], tmp_path: Path
-) -> None:
+def test_a_gpu_with_thousands_of_processes(real, processes, driver, sleepers, tmp_path) -> None:
     own = sleepers(real)
     unused = (pid for pid in range(3_000_000, 2**22) if not Path(f"/proc/{pid}").exists())
     foreign = islice(unused, processes - real)

@@ -208,9 +208,7 @@ GPU = st.dictionaries(st.sampled_from(["index", "used_bytes", "processes", "mig"
     st.dictionaries(st.sampled_from(["time", "faults", "watched", "pending", "last_words"]), NUMBER),
     st.integers(0, 400),
 )
-def test_any_recording_is_played_or_refused(
-    tmp_path: Path, gpus: list[tuple[dict[str, Any], list[dict[str, Any]]]], top: dict[str, Any], at: int
-) -> None:
+def test_any_recording_is_played_or_refused(tmp_path, gpus, top, at) -> None:
     process = {"pid": 1, "start_time": 1.0, "used_bytes": 5, "kinds": ["compute"]}
     listed = [{**PLAIN["gpus"][0], "processes": [{**process, **each} for each in ps], **fields} for fields, ps in gpus]
     data = packed(line(), line(gpus=listed, **top))

@@ -140,9 +140,7 @@ def test_files_that_are_no_reservations_are_ignored(reservations: Reservations, 
 
 
 @pytest.mark.parametrize("figures", [{"until": 1e18}, {"gpus": {"GPU-0": -1}}, {"gpus": {"GPU-0": 2**63}}])
-def test_a_reservation_with_impossible_figures_is_ignored(
-    reservations: Reservations, figures: dict[str, object]
-) -> None:
+def test_a_reservation_with_impossible_figures_is_ignored(reservations, figures) -> None:
     reservations.add(reservation())
     (file,) = reservations.folder.glob("*.json")
     assert len(reservations.active()) == 1

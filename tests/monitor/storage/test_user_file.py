@@ -135,9 +135,7 @@ def test_dashboards_that_write_at_once_keep_each_others_entries(tmp_path: Path) 
     assert len(json.loads(path.read_text())["content"]) == 120
 
 
-def test_a_damaged_file_is_reported_even_if_nothing_can_be_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_damaged_file_is_reported_even_if_nothing_can_be_written(tmp_path, monkeypatch) -> None:
     path = tmp_path / "x.json"
     path.write_text("{")
     monkeypatch.setattr(os, "fsync", lambda handle: os.write(os.open("/dev/full", os.O_WRONLY), b"x"))

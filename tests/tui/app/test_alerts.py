@@ -1,7 +1,6 @@
 """Alerts in the app: a notice, a bell or a notification, the user's command, and the list."""
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -67,9 +66,7 @@ def shown(app: VramtopApp, name: str) -> str:
     return app.screen.query_one(name, StaticLines).shown.plain
 
 
-async def test_an_alert_is_a_notice_once_and_its_command_gets_the_facts(
-    make_app: Callable[..., VramtopApp], clock: Clock, tmp_path: Path
-) -> None:
+async def test_an_alert_is_a_notice_once_and_its_command_gets_the_facts(make_app, clock, tmp_path) -> None:
     told = tmp_path / "told"
     facts = "$VRAMTOP_ALERT|$VRAMTOP_ALERT_STATE|$VRAMTOP_ALERT_SENTENCE|$VRAMTOP_GPU|$VRAMTOP_ALERT_BYTES|$VRAMTOP_PID"
     app = make_app(on_alert=f'echo "{facts}" >> {told}')
@@ -116,9 +113,7 @@ async def test_alerts_of_one_moment_are_one_notice(clock: Clock) -> None:
 
 
 @pytest.mark.slow
-async def test_a_notification_of_the_terminal(
-    make_app: Callable[..., VramtopApp], clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_notification_of_the_terminal(make_app, clock, monkeypatch) -> None:
     written: list[str] = []
     monkeypatch.setattr(user_signals, "write_to_terminal", lambda _, text: written.append(text))
     app = make_app(signal_alert="desktop")
@@ -129,9 +124,7 @@ async def test_a_notification_of_the_terminal(
 
 
 @pytest.mark.slow
-async def test_readings_that_cease_are_an_alert_and_a_pause_is_none(
-    make_app: Callable[..., VramtopApp], clock: Clock
-) -> None:
+async def test_readings_that_cease_are_an_alert_and_a_pause_is_none(make_app, clock) -> None:
     app = make_app()
     async with app.run_test() as pilot:
         await until_shown(pilot, lambda: app.board is not None)

@@ -60,9 +60,7 @@ async def test_a_screenshot_is_saved_in_the_working_directory(tmp_path: Path, mo
         assert [path.suffix for path in tmp_path.iterdir()] == [".svg"]
 
 
-def test_a_job_of_the_command_line_is_pending_while_the_dashboard_is_open(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_job_of_the_command_line_is_pending_while_the_dashboard_is_open(monkeypatch, tmp_path) -> None:
     waiting = []
     monkeypatch.setattr(VramtopApp, "run", lambda self, **_: waiting.append(self.watchlist.pending()))
     monkeypatch.setenv("TERM", "xterm-256color")

@@ -62,9 +62,7 @@ def app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, runs: Callable[[], int]
     return ViewOnlyApp(source, estimators.watchlist, AppOptions(estimate=estimators.quick))
 
 
-async def test_no_key_of_the_dashboard_and_of_what_it_opens_starts_a_process(
-    app: ViewOnlyApp, started: list[str], runs: Callable[[], int]
-) -> None:
+async def test_no_key_of_the_dashboard_and_of_what_it_opens_starts_a_process(app, started, runs) -> None:
     keys = dict.fromkeys(name for key in KEYS.values() for name in key.keys.split(",") if name not in QUITS)
     async with app.run_test(size=(140, 40)) as pilot:
         await until_shown(pilot, lambda: "not rehearsed" in screen_text(app))
@@ -78,9 +76,7 @@ async def test_no_key_of_the_dashboard_and_of_what_it_opens_starts_a_process(
     assert runs() == 0
 
 
-async def test_the_fit_check_is_not_opened_on_the_program(
-    app: ViewOnlyApp, started: list[str], runs: Callable[[], int]
-) -> None:
+async def test_the_fit_check_is_not_opened_on_the_program(app, started, runs) -> None:
     async with app.run_test(size=(140, 40)) as pilot:
         await until_shown(pilot, lambda: "not rehearsed" in screen_text(app))
         (job,) = app.watchlist.pending()

@@ -62,9 +62,7 @@ SLOW = pytest.mark.slow
 
 
 @pytest.mark.parametrize("key", ["k", *(pytest.param(key, marks=SLOW) for key in "fplr")])
-async def test_keys_that_would_change_something_are_refused_with_a_sentence(
-    app: ViewOnlyApp, key: str, sleeper: subprocess.Popen[bytes], tmp_path: Path
-) -> None:
+async def test_keys_that_would_change_something_are_refused_with_a_sentence(app, key, sleeper, tmp_path) -> None:
     async with app.run_test(size=(120, 40)) as pilot:
         await shown(pilot, app)
         await pilot.press(key)
@@ -90,9 +88,7 @@ async def test_only_screens_that_show_are_opened_by_any_way(app: ViewOnlyApp, sp
 
 
 @SLOW
-async def test_dialogs_that_take_a_path_are_refused_from_the_screens_that_show(
-    app: ViewOnlyApp, tmp_path: Path
-) -> None:
+async def test_dialogs_that_take_a_path_are_refused_from_the_screens_that_show(app, tmp_path) -> None:
     async with app.run_test(size=(120, 40)) as pilot:
         await shown(pilot, app)
         for screen in (OpenFileScreen(), SaveJobScreen(Job(), str(tmp_path / "job.toml"))):

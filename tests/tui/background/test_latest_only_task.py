@@ -52,9 +52,7 @@ def task(ui: UiThread) -> LatestOnlyTask[str]:
     return LatestOnlyTask("test", ui.call_later, ui.shown.append, lambda sentence: ui.shown.append(f"✗ {sentence}"))
 
 
-def test_a_request_runs_on_a_daemon_thread_and_its_result_is_shown_on_the_ui_thread(
-    ui: UiThread, task: LatestOnlyTask[str]
-) -> None:
+def test_a_request_runs_on_a_daemon_thread_and_its_result_is_shown_on_the_ui_thread(ui, task) -> None:
     threads: list[threading.Thread] = []
 
     def request() -> str:
@@ -69,9 +67,7 @@ def test_a_request_runs_on_a_daemon_thread_and_its_result_is_shown_on_the_ui_thr
     assert threads[0].daemon
 
 
-def test_only_the_latest_request_runs_and_earlier_results_are_discarded(
-    ui: UiThread, task: LatestOnlyTask[str]
-) -> None:
+def test_only_the_latest_request_runs_and_earlier_results_are_discarded(ui, task) -> None:
     first, ran = Gate("first"), []
     task.submit(first)
     assert first.started.wait(_SECONDS)
@@ -83,9 +79,7 @@ def test_only_the_latest_request_runs_and_earlier_results_are_discarded(
     assert ran == []
 
 
-def test_a_result_is_discarded_if_another_request_is_made_before_it_is_shown(
-    ui: UiThread, task: LatestOnlyTask[str]
-) -> None:
+def test_a_result_is_discarded_if_another_request_is_made_before_it_is_shown(ui, task) -> None:
     task.submit(lambda: "first")
     until(lambda: ui.calls)
     task.submit(lambda: "second")
@@ -115,9 +109,7 @@ def test_an_error_is_shown_as_its_sentence(ui: UiThread, task: LatestOnlyTask[st
     assert ui.run() == ["✗ no such model"]
 
 
-def test_a_bug_goes_to_the_excepthook_and_the_next_request_runs(
-    ui: UiThread, task: LatestOnlyTask[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_bug_goes_to_the_excepthook_and_the_next_request_runs(ui, task, monkeypatch) -> None:
     bugs: list[type[BaseException]] = []
     monkeypatch.setattr(threading, "excepthook", lambda failure: bugs.append(failure.exc_type))
     task.submit(lambda: str(1 / 0))

@@ -19,7 +19,6 @@ from vramtop.tui.cli.board_text import anomaly_lines
 from vramtop.tui.cli.commands import attach, once
 from vramtop.tui.draw.text_output import TextOutput
 
-Make = Callable[..., Any]
 ODD = Anomaly(
     kind="helpers",
     gpu=0,

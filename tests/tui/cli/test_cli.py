@@ -101,9 +101,7 @@ def test_estimate_prints_the_documented_json(vramtop: Vramtop) -> None:
         ("cycle.yaml", b"base_model: &a\n  x: *a\n", "a value contains itself"),
     ],
 )
-def test_a_file_that_is_no_job_is_reported_in_one_sentence(
-    here: Vramtop, tmp_path: Path, name: str, content: bytes, sentence: str
-) -> None:
+def test_a_file_that_is_no_job_is_reported_in_one_sentence(here, tmp_path, name, content, sentence) -> None:
     (tmp_path / name).write_bytes(content)
     done = here("estimate", name)
     assert (done.returncode, done.stdout) == (2, "")
@@ -114,9 +112,7 @@ def test_a_file_that_is_no_job_is_reported_in_one_sentence(
 
 @pytest.mark.slow
 @needs_torch
-def test_a_traced_step_names_its_largest_tensors_and_its_timeline_is_in_the_json(
-    vramtop: Vramtop, tmp_path: Path
-) -> None:
+def test_a_traced_step_names_its_largest_tensors_and_its_timeline_is_in_the_json(vramtop, tmp_path) -> None:
     environ = {"XDG_CACHE_HOME": str(tmp_path / "cache"), "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
     done = vramtop("estimate", "job.toml", "--method", "traced", "-v", **environ)
     assert (done.returncode, done.stderr) == (0, "")
@@ -290,9 +286,7 @@ def test_fit_prints_verdict_gpus_ways_budget_and_the_number_of_assumptions(here:
         (("--interval", "0", "--once"), 2, "0.1"),
     ],
 )
-def test_every_usage_error_is_one_sentence_on_standard_error(
-    here: Vramtop, words: tuple[str, ...], code: int, hint: str
-) -> None:
+def test_every_usage_error_is_one_sentence_on_standard_error(here, words, code, hint) -> None:
     done = here(*words)
     assert done.returncode == code
     assert hint in done.stderr

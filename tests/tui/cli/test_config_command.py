@@ -34,9 +34,7 @@ def write(file: Path, text: str) -> None:
     file.chmod(0o600)
 
 
-def test_it_lists_every_setting_with_value_and_origin_at_80_columns(
-    file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_it_lists_every_setting_with_value_and_origin_at_80_columns(file, monkeypatch) -> None:
     command = "notify-send 'a very long command that does not fit beside anything' \\\"$VRAMTOP_ALERT\\\""
     write(file, f'[dashboard]\n\nview = "tree"\n[alerts]\ncommand = "{command}"\n[hosts]\nssh = "ssh -4"\n')
     monkeypatch.setenv("VRAMTOP_DASHBOARD_THEME", "nord")
@@ -121,9 +119,7 @@ def test_the_template_is_a_file_that_config_finds_nothing_wrong_with(file: Path)
     assert "config.toml:" not in out
 
 
-def test_another_file_is_named_by_a_flag_or_a_variable(
-    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_file_is_named_by_a_flag_or_a_variable(file, tmp_path, monkeypatch) -> None:
     write(file, '[dashboard]\nview = "tree"\n')
     other = tmp_path / "other.toml"
     write(other, '[dashboard]\nview = "processes"\n')
@@ -135,9 +131,7 @@ def test_another_file_is_named_by_a_flag_or_a_variable(
     assert vramtop("--config", "", "config", "dashboard.view")[1] == "runs\n"
 
 
-def test_a_file_that_a_flag_names_must_be_there_except_for_config(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_a_flag_names_must_be_there_except_for_config(tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("VRAMTOP_CONFIG", "")
     missing = tmp_path / "none.toml"
     code, _, err = vramtop("--config", str(missing), "estimate", "gpt2")
@@ -195,9 +189,7 @@ def test_a_broken_file_opens_the_dashboard_with_defaults_and_a_notice(file: Path
     assert opened[2].watchlist.display_filter is None
 
 
-def test_flags_come_before_the_environment_and_that_before_the_file_for_the_dashboard(
-    file: Path, opened: list[VramtopApp], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_flags_come_before_the_environment_and_that_before_the_file_for_the_dashboard(file, opened, monkeypatch):
     write(
         file,
         '[dashboard]\ninterval = 4\nread_only = true\nascii = "on"\nuser = ["ann"]\n[alerts]\nsignal = "bell"\n'
@@ -221,9 +213,7 @@ def test_flags_come_before_the_environment_and_that_before_the_file_for_the_dash
     assert filters[1] is None
 
 
-def test_settings_of_the_dashboard_do_not_refuse_a_recording_or_one_reading(
-    file: Path, opened: list[VramtopApp]
-) -> None:
+def test_settings_of_the_dashboard_do_not_refuse_a_recording_or_one_reading(file, opened) -> None:
     write(file, '[alerts]\ncommand = "true"\n[pending]\nsignal = "bell"\n[dashboard]\nuser = ["ann"]\n')
     assert vramtop("--demo")[0] == 0
     (app,) = opened
@@ -242,9 +232,7 @@ def test_a_python_that_is_not_there_is_said_and_one_that_is_typed_is_refused(fil
     assert err.startswith(f'vramtop: {file}, line 2: estimates.python = "/nowhere/python": no such program')
 
 
-def test_a_prometheus_without_an_address_is_that_of_the_settings_and_its_token_goes_to_no_other(
-    file: Path, tmp_path: Path
-) -> None:
+def test_a_prometheus_without_an_address_is_that_of_the_settings_and_its_token_goes_to_no_other(file, tmp_path) -> None:
     token = tmp_path / "token"
     assert "or set prometheus.url" in vramtop("--prometheus", "--once")[2]
     write(file, f'[prometheus]\nurl = "http://127.0.0.1:9"\ntoken_file = "{token}"\n')

@@ -108,9 +108,7 @@ def test_the_answer_is_the_command_to_type(line: str, folder: Path, runs: Callab
 
 @pytest.mark.usefixtures("quick_rehearsals")
 @pytest.mark.parametrize("words", quick_every(2, [["estimate", "job.toml"], ["fit", "job.toml", "--gpu-type", "4090"]]))
-def test_the_command_that_is_named_is_asked_once_and_answers_from_then_on(
-    words: list[str], folder: Path, runs: Callable[[], int]
-) -> None:
+def test_the_command_that_is_named_is_asked_once_and_answers_from_then_on(words, folder, runs) -> None:
     pytest.importorskip("torch")
     named = vramtop(*words, code=3).err.removeprefix("vramtop: not rehearsed: vramtop ").partition(" runs ")[0]
     vramtop(*named.split(), code=0)
@@ -133,9 +131,7 @@ def test_the_command_that_is_named_is_asked_once_and_answers_from_then_on(
     ),
 )
 @pytest.mark.parametrize("why", ["the cache cannot be written", pytest.param("the time is up", marks=pytest.mark.slow)])
-def test_a_rehearsal_that_is_not_kept_runs_once_and_is_the_answer(
-    line: str, why: str, folder: Path, runs: Callable[[], int], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_rehearsal_that_is_not_kept_runs_once_and_is_the_answer(line, why, folder, runs, monkeypatch) -> None:
     pytest.importorskip("torch")
     if why == "the time is up":
         write_program(folder / "train.py", end="time.sleep(60) if step else None")

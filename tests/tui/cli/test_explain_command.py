@@ -136,9 +136,7 @@ def test_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
     assert explained("-")["failure"]["rank"] == 1
 
 
-def test_the_launch_line_of_the_log_is_the_job_if_it_can_be_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_launch_line_of_the_log_is_the_job_if_it_can_be_read(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("train.py").write_text(
         "from transformers import AutoModelForCausalLM, Trainer, TrainingArguments\n"
@@ -255,9 +253,7 @@ def test_the_text_of_a_log_cannot_move_the_cursor(tmp_path: Path) -> None:
         (("second.log",), "unexpected: second.log"),
     ],
 )
-def test_a_wrong_flag_is_an_error_where_the_message_does_not_need_it(
-    log: str, words: tuple[str, ...], sentence: str
-) -> None:
+def test_a_wrong_flag_is_an_error_where_the_message_does_not_need_it(log, words, sentence) -> None:
     code, out, err = vramtop("explain", log, *words)
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert sentence in err
@@ -289,9 +285,7 @@ def test_a_host_out_of_memory_kill_asks_for_a_job_for_what_it_says_of_cpu_ram(tm
     ("gib", "flag", "name", "here"),
     [(79.6, None, "h100", True), (79.1, None, "h100", True), (40.0, None, None, False), (40.0, "l4", "l4", False)],
 )
-def test_a_log_is_taken_for_one_of_this_machine_by_the_memory_of_its_gpu(
-    gib: float, flag: str | None, name: str | None, here: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_log_is_taken_for_one_of_this_machine_by_the_memory_of_its_gpu(gib, flag, name, here, monkeypatch) -> None:
     gpu = make_gpu(name="NVIDIA H100 80GB HBM3", total_bytes=round(79.6 * 2**30), reserved_bytes=2**29)
     monkeypatch.setattr(explain, "open_source", contextlib.nullcontext)
     monkeypatch.setattr(explain, "read_gpus", lambda _: make_snapshot([gpu]))

@@ -64,9 +64,7 @@ Trainer(model=model, args=args, train_dataset=data).train()
         "docker run --gpus device=0 image python plain.py",
     ],
 )
-def test_the_job_is_judged_on_the_gpus_that_it_chooses(
-    run_fit: Answer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str
-) -> None:
+def test_the_job_is_judged_on_the_gpus_that_it_chooses(run_fit, tmp_path, monkeypatch, line) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "plain.py").write_text(SCRIPT)
     (tmp_path / "own.py").write_text(SCRIPT.replace("os\n", "os\nos.environ['CUDA_VISIBLE_DEVICES'] = '0'\n", 1))
@@ -136,9 +134,7 @@ Trainer(model=model, args=args, train_dataset=data).train()
 @pytest.mark.parametrize(
     ("visible", "launcher", "splits"), [(None, ["python"], True), ("1", ["python"], False), (None, ["torchrun"], False)]
 )
-def test_a_trainer_in_one_process_may_gather_the_logits_of_all_gpus(
-    run_fit: Answer, tmp_path: Path, visible: str | None, launcher: list[str], splits: bool
-) -> None:
+def test_a_trainer_in_one_process_may_gather_the_logits_of_all_gpus(run_fit, tmp_path, visible, launcher, splits):
     (tmp_path / "train.py").write_text(TRAINER)
     _, said, _ = run_fit("--seq", "512", "--", *launcher, str(tmp_path / "train.py"), visible=visible)
     assert any("One process finds 3 GPUs" in each for each in said["budget"]["warnings"]) == splits
@@ -185,9 +181,7 @@ def test_fewer_processes_of_swift_than_gpus_are_doubted(run_fit: Answer) -> None
         assert (said["budget"]["job"].get("unsure", {}).get("weights") == "less") == doubted
 
 
-def test_a_tool_that_starts_one_process_per_gpu_is_counted_on_all(
-    run_fit: Answer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_tool_that_starts_one_process_per_gpu_is_counted_on_all(run_fit, tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     text = "model_name_or_path: gpt2\nstage: sft\nfinetuning_type: full\nbf16: true\ncutoff_len: 512\n"
     (tmp_path / "x.yaml").write_text(text)

@@ -231,9 +231,7 @@ def test_a_recording_is_told_how_it_is_played(name: str, tmp_path: Path, monkeyp
         *(["report", "history"], ["doctor"], ["config"], ["completion", "bash"]),
     ],
 )
-def test_a_command_that_is_about_no_job_refuses_a_launch_line(
-    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_command_that_is_about_no_job_refuses_a_launch_line(words, tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     printed = vramtop(*words, "--", "python", "train.py", code=2)
     assert printed.out == ""

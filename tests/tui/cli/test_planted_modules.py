@@ -141,9 +141,7 @@ def test_a_planted_json_is_not_run_and_the_interpreter_is_found(plants: Plants) 
 @pytest.mark.slow
 @pytest.mark.parametrize("path", PATHS.values(), ids=PATHS)
 @pytest.mark.parametrize("line", LINES, ids=lambda line: " ".join(line)[:40])
-def test_no_command_imports_planted_modules(
-    plants: Plants, job_process: int, line: tuple[str, ...], path: str | None
-) -> None:
+def test_no_command_imports_planted_modules(plants, job_process, line, path) -> None:
     if line == ("doctor",):
         path = path and path.replace(":JOBFOLDER", "")  # it knows of no job: the folder is one like any other
     clean = plants.run(line, path, pid=job_process)

@@ -35,8 +35,6 @@ def test_the_script_is_printed_written_or_json(tmp_path: Path, monkeypatch: pyte
         (["gpt2", "--out", "absent/t.py"], 2, "absent/t.py: cannot be written: No such file or directory"),
     ],
 )
-def test_what_has_no_script_is_a_sentence(
-    words: list[str], code: int, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_has_no_script_is_a_sentence(words, code, said, tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert said in vramtop("program", *words, code=code).err

@@ -79,9 +79,7 @@ def test_what_cannot_be_rehearsed_is_a_sentence(tmp_path: Path, monkeypatch: pyt
     assert err.endswith("at train.py:2: ValueError: no data in /data\n")
 
 
-def test_a_launch_line_that_is_not_wholly_understood_is_told_of_the_rehearsal(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_launch_line_that_is_not_wholly_understood_is_told_of_the_rehearsal(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     text = """
 from torch.utils.data import DataLoader
@@ -138,9 +136,7 @@ def test_each_gpu_of_one_process_is_judged(tmp_path: Path, monkeypatch: pytest.M
     assert (len(said["placement"]), said["verdict"]) == (2, "fits")
 
 
-def test_who_asks_for_a_rehearsal_gets_one_and_others_the_one_that_is_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_asks_for_a_rehearsal_gets_one_and_others_the_one_that_is_kept(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("train.py").write_text(PROGRAM)
     line = ["--json", "--gpu-type", "4090", "--", sys.executable, "train.py"]
@@ -160,9 +156,7 @@ def test_who_asks_for_a_rehearsal_gets_one_and_others_the_one_that_is_kept(
 
 
 @pytest.mark.slow
-def test_two_rehearsals_are_compared_by_component_module_line_and_version(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_two_rehearsals_are_compared_by_component_module_line_and_version(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     text = PROGRAM.replace("import torch", "import sys, torch").replace("4096", "int(sys.argv[-1])")
     Path("train.py").write_text(text)

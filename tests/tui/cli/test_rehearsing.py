@@ -70,9 +70,7 @@ def line(folder: Path, *flags: str, script: str = "train.py") -> list[str]:
     return ["fit", "--gpu-memory", memory, *flags, "--", str(folder / "python"), script]
 
 
-def test_flags_that_describe_a_job_do_not_hide_the_way_out(
-    folder: Path, runs: Callable[[], int], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_flags_that_describe_a_job_do_not_hide_the_way_out(folder, runs, capsys) -> None:
     assert main(line(folder, "--seq", "512", "--set", "training.optimizer=sgd")) == 2
     said = capsys.readouterr().err
     way_out = f"without --seq, --set training.optimizer=sgd: vramtop rehearse -- {folder / 'python'} train.py"
@@ -80,17 +78,13 @@ def test_flags_that_describe_a_job_do_not_hide_the_way_out(
     assert runs() == 0
 
 
-def test_preflight_names_the_rehearsal_of_what_was_not_wholly_read(
-    python_with_torch: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_preflight_names_the_rehearsal_of_what_was_not_wholly_read(python_with_torch, capsys) -> None:
     main(["preflight", "--gpu-memory", "24", "--method", "formula", "--", python_with_torch, "open.py"])
     last = capsys.readouterr().out.splitlines()[-1]
     assert "vramtop preflight --rehearse --gpu-memory 24GiB -- " in last
 
 
-def test_preflight_asks_too(
-    answer: Callable[[str], None], python_with_torch: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_preflight_asks_too(answer, python_with_torch, capsys) -> None:
     answer("n\n")
     main(["preflight", "--gpu-memory", "8", "--", python_with_torch, "open.py"])
     said = " ".join(capsys.readouterr().out.split())
@@ -117,9 +111,7 @@ def test_without_a_terminal_nothing_runs_and_the_last_line_is_the_command(
     assert runs() == 0
 
 
-def test_a_read_program_whose_verdict_stays_open_shows_its_figure_and_asks(
-    folder: Path, runs: Callable[[], int], answer: Callable[[str], None], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_read_program_whose_verdict_stays_open_shows_its_figure_and_asks(folder, runs, answer, capsys) -> None:
     answer("what\nn\n")
     assert main(line(folder, script="open.py")) == 3
     said = " ".join(capsys.readouterr().out.split())
@@ -130,13 +122,7 @@ def test_a_read_program_whose_verdict_stays_open_shows_its_figure_and_asks(
 
 
 @pytest.mark.parametrize("lines", ["n\n", ""])
-def test_a_no_and_no_answer_run_nothing(
-    lines: str,
-    folder: Path,
-    runs: Callable[[], int],
-    answer: Callable[[str], None],
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_no_and_no_answer_run_nothing(lines, folder, runs, answer, capsys) -> None:
     answer(lines)
     assert main(line(folder)) == 3
     said = " ".join(capsys.readouterr().out.split())
@@ -146,9 +132,7 @@ def test_a_no_and_no_answer_run_nothing(
 
 
 @pytest.mark.usefixtures("quick_rehearsals")
-def test_a_notebook_that_is_read_and_not_understood_is_rehearsed_after_a_yes(
-    folder: Path, answer: Callable[[str], None], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_notebook_that_is_read_and_not_understood_is_rehearsed_after_a_yes(folder, answer, capsys) -> None:
     pytest.importorskip("torch")
     cell = {"cell_type": "code", "source": f"%load_ext autoreload\n{UNREAD}", "metadata": {}, "outputs": []}
     (folder / "train.ipynb").write_text(json.dumps({"cells": [cell], "metadata": {}, "nbformat": 4}))
@@ -161,9 +145,7 @@ def test_a_notebook_that_is_read_and_not_understood_is_rehearsed_after_a_yes(
 
 
 @pytest.mark.usefixtures("quick_rehearsals")
-def test_a_yes_runs_it_once_and_its_rehearsal_answers_from_then_on(
-    folder: Path, runs: Callable[[], int], answer: Callable[[str], None], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_yes_runs_it_once_and_its_rehearsal_answers_from_then_on(folder, runs, answer, capsys) -> None:
     pytest.importorskip("torch")
     answer("\n")
     assert main(line(folder)) == 0
@@ -175,9 +157,7 @@ def test_a_yes_runs_it_once_and_its_rehearsal_answers_from_then_on(
 
 
 @pytest.mark.usefixtures("quick_rehearsals")
-def test_the_setting_always_runs_it_on_a_terminal(
-    folder: Path, runs: Callable[[], int], answer: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_setting_always_runs_it_on_a_terminal(folder, runs, answer, monkeypatch) -> None:
     pytest.importorskip("torch")
     monkeypatch.setenv("VRAMTOP_ESTIMATES_REHEARSE", "always")
     answer("")
@@ -185,9 +165,7 @@ def test_the_setting_always_runs_it_on_a_terminal(
     assert runs() == 1
 
 
-def test_a_program_whose_length_is_not_known_has_a_figure_at_the_usual_one(
-    folder: Path, runs: Callable[[], int], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_program_whose_length_is_not_known_has_a_figure_at_the_usual_one(folder, runs, capsys) -> None:
     (folder / "open.py").write_text(OPEN.replace("max_length=512", "max_length=mylib.LENGTH"))
     assert main(line(folder, script="open.py")) == 3
     assert "At 4 x 1,024 tokens on a GPU, which is a guess, it needs about " in capsys.readouterr().err  # gpt2's most
@@ -195,14 +173,7 @@ def test_a_program_whose_length_is_not_known_has_a_figure_at_the_usual_one(
 
 
 @pytest.mark.parametrize("how", ["--read-only", "the setting"])
-def test_what_is_only_to_be_read_is_not_asked_about(
-    how: str,
-    folder: Path,
-    runs: Callable[[], int],
-    answer: Callable[[str], None],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_what_is_only_to_be_read_is_not_asked_about(how, folder, runs, answer, monkeypatch, capsys) -> None:
     flags = [how] if how.startswith("--") else []
     if not flags:
         monkeypatch.setenv("VRAMTOP_ESTIMATES_REHEARSE", "never")
@@ -214,9 +185,7 @@ def test_what_is_only_to_be_read_is_not_asked_about(
     assert runs() == 0
 
 
-def test_a_setting_that_others_may_write_runs_nothing(
-    folder: Path, runs: Callable[[], int], answer: Callable[[str], None]
-) -> None:
+def test_a_setting_that_others_may_write_runs_nothing(folder, runs, answer) -> None:
     settings = folder / "settings.toml"
     settings.write_text('[estimates]\nrehearse = "always"\n')
     settings.chmod(0o666)
@@ -226,9 +195,7 @@ def test_a_setting_that_others_may_write_runs_nothing(
 
 
 @pytest.mark.usefixtures("runs")
-def test_settings_that_the_user_fills_in_are_no_reason_to_ask(
-    folder: Path, answer: Callable[[str], None], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_settings_that_the_user_fills_in_are_no_reason_to_ask(folder, answer, capsys) -> None:
     answer("y\n")
     assert main(line(folder, "--set", "training.micro_batch=4")) == 2
     assert main(line(folder, "--set", "training.micro_batch=4", script="open.py")) == 4
@@ -245,9 +212,7 @@ def test_preflight_names_the_command(folder: Path, capsys: pytest.CaptureFixture
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("runs")
-def test_preflight_asks_once_and_runs_it(
-    folder: Path, answer: Callable[[str], None], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_preflight_asks_once_and_runs_it(folder, answer, capsys) -> None:
     pytest.importorskip("torch")
     answer("y\n")
     main(["preflight", "--gpu-memory", "24", "--", str(folder / "python"), "train.py"])

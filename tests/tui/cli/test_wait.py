@@ -46,9 +46,6 @@ def judged(*free: float) -> Callable[[], FitResult]:
     return judge
 
 
-Judged = Callable[..., Callable[[], FitResult]]
-
-
 def wait(judge: Callable[[], FitResult], promises: Reservations, **more: Any) -> FitResult:
     given = {"interval": 2.0, "timeout": None, "starts": False, "report": lambda _: None}
     return wait_until_it_fits(judge, "job", reservations=promises, **{**given, **more})
@@ -158,9 +155,7 @@ def test_invalid_options_are_rejected_at_once(words: list[str], sentence: str) -
 
 
 @pytest.mark.parametrize("words", [["wait", "gpt2"], ["fit", "gpt2", "--wait"]])
-def test_without_a_gpu_nobody_is_told_to_give_what_waiting_refuses(
-    words: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_gpu_nobody_is_told_to_give_what_waiting_refuses(words, monkeypatch) -> None:
     class NoDriver:
         def open(self) -> None:
             raise NoDriverError("there is no driver")

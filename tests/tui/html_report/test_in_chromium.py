@@ -23,9 +23,7 @@ def canary() -> socket.socket:
     return server
 
 
-def test_opening_a_hostile_recordings_report_asks_nobody_and_runs_nothing(
-    tmp_path: Path, canary: socket.socket
-) -> None:
+def test_opening_a_hostile_recordings_report_asks_nobody_and_runs_nothing(tmp_path, canary) -> None:
     port = canary.getsockname()[1]
     hostile = f"<img src=http://127.0.0.1:{port}/x><script>document.title='run'</script>\"><svg onload=alert(1)>"
     recording = write_recording(tmp_path / "run.jsonl", job=training_job(hostile), command=hostile, user=hostile)

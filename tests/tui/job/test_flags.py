@@ -177,9 +177,7 @@ def test_one_process_takes_several_gpus_with_a_device_map_only() -> None:
         ("--fp16 --framework torchtune", {}, "fp16"),
     ],
 )
-def test_mixed_precision_leaves_the_weights_as_the_library_loads_them(
-    line: str, changes: dict[str, Any], precision: str
-) -> None:
+def test_mixed_precision_leaves_the_weights_as_the_library_loads_them(line, changes, precision) -> None:
     given = typed(line)
     named = with_changes(Job(model=ModelSpec(id="llama-3.1-8b")), {**given.changes, **changes})
     assert given.complete(named).training.precision == precision

@@ -136,9 +136,7 @@ async def test_no_websocket_from_another_servers_page_even_with_the_token(server
     await page.until_received("H100 80GB HBM3")  # the same websocket, from its own page
 
 
-async def test_the_token_is_in_no_command_line_environment_or_message_of_a_dashboard(
-    server: Server, page: Browser
-) -> None:
+async def test_the_token_is_in_no_command_line_environment_or_message_of_a_dashboard(server, page) -> None:
     await page.open(server.address)
     await page.until_received("H100 80GB HBM3")
     (dashboard,) = server.dashboards

@@ -152,9 +152,7 @@ MALFORMED = {
 }
 
 
-async def test_requests_that_are_no_http_write_nothing_on_the_terminal_and_end_nothing(
-    caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
-) -> None:
+async def test_requests_that_are_no_http_write_nothing_on_the_terminal_and_end_nothing(caplog, capfd) -> None:
     async with running() as (server, place):
         for name, request in MALFORMED.items():
             for pieces in ([request], [request[:30], request[30:]]):

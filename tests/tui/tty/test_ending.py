@@ -3,7 +3,6 @@
 import os
 import signal
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -103,9 +102,7 @@ def test_nothing_is_written_before_the_start_and_after_the_end(on_terminal: Any)
 
 @pytest.mark.parametrize("how", ["closed", "SIGHUP", "SIGTERM, then SIGCONT"])  # the last as timeout does
 @pytest.mark.parametrize("drawn", [False, True])
-def test_a_terminal_that_goes_away_while_keys_come_leaves_no_crash_file(
-    how: str, drawn: bool, on_terminal: Any, tmp_path: Path
-) -> None:
+def test_a_terminal_that_goes_away_while_keys_come_leaves_no_crash_file(how, drawn, on_terminal, tmp_path) -> None:
     dashboard = on_terminal("--demo", environ={"XDG_DATA_HOME": str(tmp_path)})
     dashboard.wait_for("Quit" if drawn else "\x1b[?1049h")
     dashboard.type("aif?\x1b\ta\rfjk" * 3)

@@ -59,9 +59,7 @@ def test_a_job_file_becomes_a_job_with_the_contracts_defaults(tmp_path: Path) ->
         ("[training]\nmicro_batch = 1\n", ["no model", "[model]"]),
     ],
 )
-def test_errors_name_the_file_the_key_the_value_and_the_nearest_key(
-    tmp_path: Path, text: str, words: list[str]
-) -> None:
+def test_errors_name_the_file_the_key_the_value_and_the_nearest_key(tmp_path, text, words) -> None:
     path = write(tmp_path, text)
     with pytest.raises(InputError) as caught:
         load_job(path)

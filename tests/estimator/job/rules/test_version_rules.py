@@ -140,9 +140,7 @@ def test_each_stated_version_with_an_effect_is_an_assumption() -> None:
         ({"torch": "2.4"}, ("1.12", "5.2.0"), False),
     ],
 )
-def test_versions_whose_steps_take_the_same_memory(
-    software: dict[str, str], here: tuple[str, str], alike: bool
-) -> None:
+def test_versions_whose_steps_take_the_same_memory(software, here, alike) -> None:
     assert steps_take_same_memory(job(software), torch=here[0], transformers=here[1]) == alike
 
 

@@ -36,9 +36,7 @@ def command() -> Iterator[tuple[int, float]]:
     process.communicate()
 
 
-def test_the_processes_of_the_command_alone_are_followed_to_their_end(
-    command: tuple[int, float], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_processes_of_the_command_alone_are_followed_to_their_end(command, tmp_path, monkeypatch) -> None:
     from vramtop.estimator.job.job import Job, ModelSpec
     from vramtop.monitor.snapshot.snapshot import WatchedJob
 
@@ -80,9 +78,7 @@ def test_the_processes_of_the_command_alone_are_followed_to_their_end(
 @pytest.mark.parametrize(
     "case", ["a setting is missing", "nothing is known", "it is read again", "all is known", "another has kept it"]
 )
-def test_why_nothing_is_kept_is_said_once_on_the_commands_standard_error(
-    case: str, command: tuple[int, float], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_why_nothing_is_kept_is_said_once_on_the_commands_standard_error(case, command, tmp_path, monkeypatch) -> None:
     from vramtop.estimator.job.job import Job, ModelSpec
     from vramtop.monitor.snapshot.snapshot import WatchedJob
 

@@ -118,9 +118,7 @@ def test_a_machine_is_idle_when_nothing_waits_for_a_processor(tmp_path: Path, li
     assert not machine_is_idle(2**60, tmp_path)
 
 
-def test_runs_are_added_on_one_thread_while_boards_are_observed_on_another(
-    watchlist: Watchlist, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_runs_are_added_on_one_thread_while_boards_are_observed_on_another(watchlist, monkeypatch) -> None:
     runs = [run_of(watchlist, f"job{number}", number) for number in range(1, 50)]
     times = itertools.count(0.0, 2 * CHECK_SECONDS)
     tracing = IdleTracing(watchlist, is_idle=lambda: False, clock=lambda: next(times))

@@ -91,9 +91,7 @@ def one_gpu() -> Callable[[int], Snapshot]:
 
 @FIXTURES
 @given(at_high=st.booleans(), before=st.sampled_from([-1, 1]), wobble=WOBBLE)
-def test_the_verdict_of_a_pending_job_at_a_bound(
-    one_gpu: Callable[[int], Snapshot], at_high: bool, before: int, wobble: list[int]
-) -> None:
+def test_the_verdict_of_a_pending_job_at_a_bound(one_gpu, at_high, before, wobble) -> None:
     budget = make_budget(Job(model=ModelSpec(id="gpt2")), device=40, low=38, high=44)
     bound = budget.peak.high_bytes if at_high else budget.peak.device_bytes
     below, above = ("tight", "fits") if at_high else ("unknown", "tight")

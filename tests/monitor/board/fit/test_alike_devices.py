@@ -36,9 +36,7 @@ def pipeline(needs: list[int], shards: int) -> Budget:
     shards=st.integers(1, 4),
     counts=st.lists(st.tuples(st.integers(1, 9), st.sampled_from([15, 40, 80])), min_size=1, max_size=3),
 )
-def test_alike_devices_give_the_result_of_single_ones(
-    needs: list[int], shards: int, counts: list[tuple[int, int]]
-) -> None:
+def test_alike_devices_give_the_result_of_single_ones(needs, shards, counts) -> None:
     budget = pipeline(needs, shards)
     groups: list[DeviceCapacity] = []
     for count, free in counts:

@@ -9,7 +9,6 @@ from vramtop.estimator.job.job import Job, ModelSpec, Parallel
 from vramtop.monitor.board.capacity import DeviceCapacity, device_capacities
 from vramtop.monitor.board.fit import check_fit
 from vramtop.monitor.snapshot.faults import NO_ANSWER, Fault
-from vramtop.monitor.snapshot.snapshot import ComputeMode, ProcessType
 
 FOUR = Job(model=ModelSpec(id="gpt2"), parallel=Parallel(strategy="fsdp2", data_shard=4))
 
@@ -87,9 +86,7 @@ def stages(*needs: int) -> Budget:
         ((30, 10), (None, 5), "does_not_fit", (1, 0)),
     ],
 )
-def test_different_pipeline_stages_are_placed_by_their_needs(
-    needs: tuple[int, ...], free: tuple[int | None, ...], verdict: str, placement: tuple[int, ...]
-) -> None:
+def test_different_pipeline_stages_are_placed_by_their_needs(needs, free, verdict, placement) -> None:
     found = check_fit(stages(*needs), [device(n, size) for n, size in enumerate(free)])
     assert (found.verdict, found.placement) == (verdict, placement)
     assert f"needs {min(needs)}.0 to {max(needs)}.0 GiB per GPU (uneven split)" in found.sentence
@@ -113,9 +110,7 @@ def test_device_capacity_is_the_free_memory_of_nvml() -> None:
         ("prohibited", None, "does not allow compute programs"),
     ],
 )
-def test_a_gpu_whose_compute_mode_allows_no_further_program_is_closed(
-    mode: ComputeMode | None, kinds: tuple[ProcessType, ...] | None, words: str | None
-) -> None:
+def test_a_gpu_whose_compute_mode_allows_no_further_program_is_closed(mode, kinds, words) -> None:
     held = [make_process(used=1, kinds=kinds)] if kinds else []
     found = check_fit(make_budget(), device_capacities(make_snapshot([make_gpu(0, held, compute_mode=mode)]), {}))
     assert found.verdict == ("fits" if words is None else "does_not_fit")

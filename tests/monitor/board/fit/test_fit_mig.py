@@ -1,7 +1,5 @@
 """Placement on MIG devices: each is a device of its own, and only jobs of one rank are placed there."""
 
-from collections.abc import Callable
-
 import pytest
 from builders import make_budget, make_gpu, make_mig_gpu, make_process, make_snapshot
 
@@ -14,11 +12,8 @@ from vramtop.monitor.board.capacity import commit, device_capacities
 from vramtop.monitor.board.fit import check_fit
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.snapshot.faults import Fault
-from vramtop.monitor.snapshot.snapshot import GpuReading, Snapshot
 
 TWO = Job(model=ModelSpec(id="gpt2"), parallel=Parallel(strategy="ddp", data_replicate=2))
-Gpus = Callable[..., GpuReading]
-Snap = Callable[..., Snapshot]
 
 
 def test_mig_devices_are_devices_and_their_gpu_is_not() -> None:

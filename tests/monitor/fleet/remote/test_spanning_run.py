@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 from simulated_host import program
-from stand_in_ssh import StandInSsh
 from waiting import until
 
 from vramtop.estimator.common.sizes import GIB
@@ -38,9 +37,7 @@ def ranks(tmp_path: Path) -> Iterator[list[int]]:
         process.communicate()
 
 
-def test_ranks_on_two_hosts_have_their_budget_and_their_place_in_the_run(
-    ssh: StandInSsh, tmp_path: Path, ranks: list[int]
-) -> None:
+def test_ranks_on_two_hosts_have_their_budget_and_their_place_in_the_run(ssh, tmp_path, ranks) -> None:
     for name, gib, pid in (("node01", 24, ranks[0]), ("node02", 80, ranks[1])):
         program(tmp_path / name, 1, gib, str(pid))
         environ = f"XDG_CACHE_HOME={tmp_path}/cache PYTHONPATH={Path(__file__).parents[3]}"

@@ -54,9 +54,7 @@ def test_without_a_file_all_defaults_are_in_force(folders: Path) -> None:
     assert not list(folders.iterdir())
 
 
-def test_the_environment_comes_before_the_file_and_that_before_the_default(
-    folders: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_environment_comes_before_the_file_and_that_before_the_default(folders, monkeypatch) -> None:
     write('[dashboard]\ninterval = 2\ntheme = "nord"\nview = "tree"\n')
     monkeypatch.setenv("VRAMTOP_DASHBOARD_INTERVAL", "3")
     monkeypatch.setenv("TEXTUAL_THEME", "gruvbox")
@@ -168,9 +166,7 @@ def test_the_device_null_is_no_file(folders: Path, monkeypatch: pytest.MonkeyPat
         change_settings({"dashboard.view": "tree"})
 
 
-def test_nothing_is_read_from_the_current_folder_where_no_home_is_known(
-    folders: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_is_read_from_the_current_folder_where_no_home_is_known(folders, monkeypatch) -> None:
     monkeypatch.chdir(folders)
     monkeypatch.setenv("XDG_CONFIG_HOME", "here")
     planted = folders / "here" / "vramtop"
@@ -206,9 +202,7 @@ def test_a_setting_that_there_is_not_is_named_and_stays_in_the_file(folders: Pat
         ("hosts.ssh", "c", 'write into it yourself: hosts.ssh = "c".'),
     ],
 )
-def test_a_file_that_a_change_would_damage_stays_and_the_sentence_says_what_to_do(
-    folders: Path, name: str, value: str | None, todo: str
-) -> None:
+def test_a_file_that_a_change_would_damage_stays_and_the_sentence_says_what_to_do(folders, name, value, todo) -> None:
     text = "hosts = 3\n"
     file = write(text)
     with pytest.raises(CannotTellError) as error:

@@ -74,9 +74,7 @@ def written(chosen: Mapping[str, Value], style: str) -> tuple[str, list[str]]:
 @settings(max_examples=20)
 @example({"hosts.ssh": "ssh", "dashboard.view": "runs"}, "dotted", {"hosts.ssh": "ssh -4"}, set())
 @given(CHOSEN, STYLES, CHOSEN, st.sets(st.sampled_from(sorted(BY_NAME)), max_size=6))
-def test_a_change_changes_what_it_names_and_keeps_everything_else(
-    before: dict[str, Value], style: str, changes: dict[str, Value], removed: set[str]
-) -> None:
+def test_a_change_changes_what_it_names_and_keeps_everything_else(before, style, changes, removed) -> None:
     text, comments = written(before, style)
     assert read_toml(text, "f").values == before
     every: dict[str, Value | None] = {**dict.fromkeys(removed), **changes}

@@ -60,9 +60,7 @@ def run(tmp_path: Path, text: str) -> Iterator[psutil.Process]:
         child.kill()
 
 
-async def test_a_run_that_was_not_read_is_rehearsed_after_a_yes_and_known_from_then_on(
-    run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_run_that_was_not_read_is_rehearsed_after_a_yes_and_known_from_then_on(run, tmp_path, monkeypatch):
     monkeypatch.setattr(isolated_run, "_LOWEST", 0)  # other tests would leave it no time
     quick = Estimators(None, corrects=False, notify=print).quick
     watchlist = Watchlist(estimate=quick)

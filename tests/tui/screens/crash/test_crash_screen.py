@@ -1,6 +1,5 @@
 """The crash screen in the real app: a run that ended out of memory, its explanation, a snapshot beside its step."""
 
-import io
 import json
 import pickle
 from pathlib import Path
@@ -15,7 +14,6 @@ from textual.widgets import Input
 from waiting import until_shown
 
 from vramtop.estimator.common.sizes import GIB
-from vramtop.estimator.crash.snapshot.snapshot_reader import parse_snapshot
 from vramtop.estimator.estimation import estimate
 from vramtop.estimator.job.job import Job
 from vramtop.estimator.job.settings import ModelSpec, Training
@@ -28,7 +26,6 @@ from vramtop.tui.screens.dashboard.screen import DashboardScreen
 from vramtop.tui.screens.step.screen import StepScreen
 
 JOB = Job(name="gpt2-sft", model=ModelSpec(id="gpt2"), training=Training(micro_batch=16, sequence_length=1024))
-SNAPSHOT = parse_snapshot(io.BufferedReader(io.BytesIO(pickle.dumps(training_crash()))))  # type: ignore[arg-type]
 MESSAGE = (
     "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 23.65 GiB "
     "of which 1.00 GiB is free. Including non-PyTorch memory, this process has 22.65 GiB memory in use. Of the "

@@ -1,7 +1,5 @@
 """A process that grows until its GPU is full, with a budget and without one: it is seen before, and after its end."""
 
-from collections.abc import Callable
-
 import pytest
 from builders import ScriptedSource, make_budget, make_gpu, make_process, make_snapshot
 from screen_host import on_first_board, screen_lines
@@ -16,7 +14,6 @@ from vramtop.tui.app.options import AppOptions
 
 STEADY = [20.0] * 20
 LEAK = [20.0 + 3 * second for second in range(1, 19)]
-Open = Callable[..., VramtopApp]
 
 
 def open_app(

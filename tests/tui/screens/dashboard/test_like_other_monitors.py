@@ -1,7 +1,5 @@
 """What users of nvitop and htop look for: temperature and power of each GPU, headings, their keys."""
 
-from collections.abc import Callable
-
 import pytest
 from builders import ScriptedSource, make_budget, make_gpu, make_process, make_snapshot
 from screen_host import on_first_board, screen_lines
@@ -14,8 +12,6 @@ from vramtop.monitor.snapshot.snapshot import WatchedJob
 from vramtop.tui.app.app import VramtopApp
 from vramtop.tui.app.options import AppOptions
 from vramtop.tui.screens.dashboard.process_table import ProcessTable
-
-Open = Callable[..., VramtopApp]
 
 
 def open_app(gpus: int, *, budgets: bool = False) -> VramtopApp:

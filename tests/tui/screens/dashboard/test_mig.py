@@ -257,9 +257,7 @@ def test_a_recording_keeps_the_memory_of_the_devices(tmp_path: Path) -> None:
     ]
 
 
-def test_attach_names_the_instance_that_a_process_runs_in(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_attach_names_the_instance_that_a_process_runs_in(monkeypatch, capsys, tmp_path) -> None:
     (tmp_path / "train.py").write_text("import time\ntime.sleep(60)\n")
     command = [sys.executable, "train.py", "--model_name_or_path", "Qwen/Qwen2.5-0.5B"]
     with subprocess.Popen(command, cwd=tmp_path) as process:

@@ -38,9 +38,7 @@ for step in range(9):
 
 
 @pytest.mark.usefixtures("quick_rehearsals")
-async def test_a_program_is_opened_rehearsed_and_drawn_with_its_lines(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_program_is_opened_rehearsed_and_drawn_with_its_lines(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("train.py").write_text(PROGRAM)
     told: list[str] = []
@@ -119,9 +117,7 @@ def reading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FitCheckScreen:
 OFFER = "Not all of the program was read. Ctrl+R rehearses it"
 
 
-async def test_a_launch_line_that_does_not_state_everything_offers_its_rehearsal(
-    reading: FitCheckScreen, tmp_path: Path
-) -> None:
+async def test_a_launch_line_that_does_not_state_everything_offers_its_rehearsal(reading, tmp_path) -> None:
     Path("train.py").write_text(READ)
     app = ScreenHost(reading)
     async with app.run_test(size=(80, 24)) as pilot:
@@ -148,9 +144,7 @@ async def test_a_launch_line_that_does_not_state_everything_offers_its_rehearsal
         assert problem(reading) == missing  # what is missing is not filled in with a default
 
 
-async def test_what_was_not_followed_is_offered_beside_the_verdict_until_the_job_is_edited(
-    reading: FitCheckScreen,
-) -> None:
+async def test_what_was_not_followed_is_offered_beside_the_verdict_until_the_job_is_edited(reading) -> None:
     data = """from mylib import change, data
 tokenizer = AutoTokenizer.from_pretrained("gpt2")
 rows = data().map(lambda row: tokenizer(row["text"], truncation=True, padding="max_length", max_length=512))
@@ -169,9 +163,7 @@ change(model)
 
 
 @pytest.mark.parametrize("gpus", [1, 2])
-async def test_a_trainer_that_finds_several_gpus_is_offered_its_rehearsal_above_the_verdict(
-    reading: FitCheckScreen, gpus: int
-) -> None:
+async def test_a_trainer_that_finds_several_gpus_is_offered_its_rehearsal_above_the_verdict(reading, gpus) -> None:
     data = """tokenizer = AutoTokenizer.from_pretrained("gpt2")
 rows = load_dataset("a").map(lambda row: tokenizer(row["text"], truncation=True, padding="max_length", max_length=512))
 """
@@ -189,9 +181,7 @@ rows = load_dataset("a").map(lambda row: tokenizer(row["text"], truncation=True,
 
 
 @pytest.mark.usefixtures("quick_rehearsals")
-async def test_a_model_without_a_closed_form_is_named_and_opened_as_its_training_script(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_model_without_a_closed_form_is_named_and_opened_as_its_training_script(tmp_path, monkeypatch) -> None:
     pytest.importorskip("transformers")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
@@ -242,9 +232,7 @@ def problem(screen: FitCheckScreen) -> str:
     return screen.query_one(VerdictView).problem or ""
 
 
-async def test_nothing_runs_before_the_user_has_seen_the_command_its_folder_its_python_and_its_owner(
-    marked: Path, runs: Callable[[], int]
-) -> None:
+async def test_nothing_runs_before_the_user_has_seen_the_command_its_folder_its_python_and_its_owner(marked, runs):
     screen = fit_check(marked / "job.toml")
     app = ScreenHost(screen)
     async with app.run_test(size=(120, 40)) as pilot:
