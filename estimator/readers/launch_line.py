@@ -50,6 +50,7 @@ _PARTS: tuple[Component, ...] = (*MODEL_STATES, "activations", "logits")
 """What a script that is not read may decide."""
 _LEAVES_FOUR_BITS = (5, 8)
 """A version of transformers after which the Trainer wraps no model of 4 bits."""
+_FILES_OF_LIBRARIES = ("deepspeed", "deepspeed_config", "fsdp_config", "accelerate_config")
 _MAX_NAMES = 3
 _NO_PROGRAMS = ("pip", "venv", "build", "torch.utils.collect_env", "json.tool", "huggingface_hub")
 """Modules that a shell script may run before it trains."""
@@ -250,28 +251,33 @@ def _read_own_script(program: Program) -> JobReading:
     """Return the job of a script or module of the user's own, or of TRL's."""
     notebook = _read_notebook(program)
     flags, words = parse_flags(() if notebook is not None else program.launch.arguments)
-    opened: set[Path] = set()
-    files = _config_layer(program, flags, words, opened)
-    given = {**files, **flags}
+    config, text = _config_file(program, flags, words), notebook.text if notebook is not None else None
+    files = _table_layer(program, config) if config is not None else {}
     launched = accelerate_layers(program, files)
-    script = _read_script(program, given, notebook, launched)
+    followed: set[str | None] = set()
+
+    def read() -> ScriptSettings:
+        return _read_script(program, {**files, **flags}, launched, followed, text)
+
+    script = read()
+    if config in followed:  # the script itself says what each setting of the file is for
+        files = {}
+        script = read()
     if script.options_file is not None and not files:
-        files = _table_layer(program, script.options_file, opened)
-        given = {**files, **flags}
-        script = _read_script(program, given, notebook, launched)
+        files = _table_layer(program, script.options_file)
+        script = read()
     if (spelled := _spell_out(program, flags, script)) != flags:
-        flags, given = spelled, {**files, **spelled}
-        script = _read_script(program, given, notebook, launched)
+        flags = spelled
+        script = read()
     if unread := _unread_flags(flags, script):
         _warn_of_unread_flags(program, unread)
         flags = {name: setting for name, setting in flags.items() if name not in unread}
         files = {} if "config" in unread else files
-        given = {**files, **flags}
-        script = _read_script(program, given, notebook, launched)
+        script = read()
     uses_trl = script.trl_method is not None
     if assumed := assumed_versions(script.old_calls, program.versions, program.beside_python, uses_trl=uses_trl):
         program = _with_assumed(program, assumed)
-        script = _read_script(program, given, notebook, launched)
+        script = read()
     if script.makes_images:
         raise CannotTellError(
             f"{program.launch.program_name} trains a diffusion model, which vramtop cannot estimate from source: "
@@ -280,7 +286,7 @@ def _read_own_script(program: Program) -> JobReading:
         )
     program.findings.older_versions = older_versions(program.versions, uses_trl=uses_trl)
     _read_devices(program, script, launched)
-    _warn_of_unread_files(program, opened)
+    _warn_of_unread_files(program, {config, script.options_file, *followed})
     reading = _read_with_script(program, script, flags=flags, files=files, launched=launched)
     return reading if notebook is None else with_cells(reading, notebook, PurePath(program.launch.script or "").name)
 
@@ -339,10 +345,9 @@ def _read_devices(program: Program, script: ScriptSettings, launched: Sequence[S
     program.findings.splits_batches = is_alone and found is None
     if is_alone and found is not None and found.index is None:
         count = len([each for each in (found.visible or "").split(",") if each.strip()])
+        sentence = _SPLIT_BATCHES.format(origin=found.origin, count=count)
         if count > 1:
-            program.findings.doubt(
-                _SPLIT_BATCHES.format(origin=found.origin, count=count), "either", *get_args(Component)
-            )
+            program.findings.doubt(sentence, "either", *get_args(Component))
 
 
 def _may_be_wrapped(script: ScriptSettings, versions: Mapping[str, str]) -> bool:
@@ -386,24 +391,17 @@ def _warn_of_unread_flags(program: Program, unread: SettingsLayer) -> None:
     program.findings.warn(f"{program.launch.program_name} does not read {shown}{more}; these options are not counted.")
 
 
-def _warn_of_unread_files(program: Program, opened: Collection[Path]) -> None:
+def _warn_of_unread_files(program: Program, opened: Collection[str | None]) -> None:
     """Warn of configuration files on the command line that the program was not seen to open."""
     for word in program.launch.arguments:
         name, equals, value = word.partition("=")
         text = value if equals else word
-        known = name.lstrip("-").replace("-", "_") in (
-            "deepspeed",
-            "deepspeed_config",
-            "fsdp_config",
-            "accelerate_config",
-        )
+        known = name.lstrip("-").replace("-", "_") in _FILES_OF_LIBRARIES
         if not text.endswith((".yaml", ".yml", ".toml")) or known:
             continue
-        path = program.filesystem.resolve(text)
-        if path not in opened and os.access(path, os.R_OK):
-            program.findings.doubt(
-                f"vramtop does not read {text} on the command line; its settings are not counted.", "either", *_PARTS
-            )
+        if text not in opened and os.access(program.filesystem.resolve(text), os.R_OK):
+            sentence = f"vramtop does not read {text} on the command line; its settings are not counted."
+            program.findings.doubt(sentence, "either", *_PARTS)
 
 
 def _spell_out(program: Program, flags: SettingsLayer, script: ScriptSettings) -> dict[str, Setting]:
@@ -434,18 +432,15 @@ def _read_notebook(program: Program) -> NotebookCode | None:
     return notebook
 
 
-def _config_layer(
-    program: Program, flags: SettingsLayer, words: Sequence[str], opened: set[Path]
-) -> dict[str, Setting]:
+def _config_file(program: Program, flags: SettingsLayer, words: Sequence[str]) -> str | None:
     """Return the file that the program itself reads: ``--config x.yaml``, or the only word before its flags."""
     named = flags.get("config") if program.launch.trl_command or "config" in flags else None
     name = str(named.value) if named is not None else words[0] if len(words) == 1 else ""
-    return _table_layer(program, name, opened) if name.endswith((".yaml", ".yml", ".json")) else {}
+    return name if name.endswith((".yaml", ".yml", ".json")) else None
 
 
-def _table_layer(program: Program, name: str, opened: set[Path]) -> dict[str, Setting]:
+def _table_layer(program: Program, name: str) -> dict[str, Setting]:
     path = program.filesystem.resolve(name)
-    opened.add(path)
     try:
         return layer_from_table(read_table(path), source=path.name)
     except InputError as error:
@@ -454,7 +449,11 @@ def _table_layer(program: Program, name: str, opened: set[Path]) -> dict[str, Se
 
 
 def _read_script(
-    program: Program, options: SettingsLayer, notebook: NotebookCode | None, launched: Sequence[SettingsLayer]
+    program: Program,
+    options: SettingsLayer,
+    launched: Sequence[SettingsLayer],
+    followed: set[str | None],
+    text: str | None,
 ) -> ScriptSettings:
     """Return the settings in the script's source; TRL's own scripts have none beside their flags."""
     script = program.launch.script or _file_of_module(program)
@@ -471,11 +470,12 @@ def _read_script(
     try:
         return read_script(
             program.filesystem.resolve(script),
-            text=notebook.text if notebook is not None else None,
+            text=text,
             options=options,
             environ=_environ_of_rank(program, launched),
             arguments=program.launch.arguments,
             find_config=partial(_find_config, program),
+            read_table=partial(_read_table, program, followed),
             folders=_import_folders(program),
             versions=program.versions,
         )
@@ -492,6 +492,18 @@ def _find_config(program: Program, name: str) -> Mapping[str, Any] | None:
     is_folder = os.access(folder / "config.json", os.F_OK)
     model = Setting.default(str(folder) if is_folder else name, "the script")
     return known_config(model, program.environ, folders=is_folder)
+
+
+def _read_table(program: Program, followed: set[str | None], name: Any) -> Any:
+    """Return the settings in a file that the script opens."""
+    try:
+        table = read_table(program.filesystem.resolve(name)) if isinstance(name, str) else None
+    except (InputError, ValueError):  # no file of settings
+        table = None
+    if table is None:
+        return UNKNOWN
+    followed.add(name)
+    return table
 
 
 def _file_of_module(program: Program) -> str | None:

@@ -73,6 +73,7 @@ class Reader:
         environ: its environment.
         argv: the words of its command line, its own path first.
         is_own: tells whether a module lies beside the script.
+        read_table: returns the settings in a file that the script opens.
     """
 
     def __init__(
@@ -83,9 +84,10 @@ class Reader:
         environ: Mapping[str, Any],
         argv: Sequence[str],
         is_own: Callable[[str, int], bool],
+        read_table: Callable[[Any], Any] = lambda _: UNKNOWN,
     ) -> None:
         self.name, self.notes, self.environ = name, notes, dict(environ)
-        self.argv, self._is_own = list(argv), is_own
+        self.argv, self._is_own, self.read_table = list(argv), is_own, read_table
         self.loops: tuple[ast.AST, ...] = ()
         """Loops around what is followed, outermost first."""
         self.without_gradients = False

@@ -96,9 +96,8 @@ def doubt_unused_lengths(tree: ast.Module, reader: Reader) -> set[str]:
     read_idly: set[str] = {name for node in idle for each in ast.walk(node) for name in _reads(each)} & ours - read
     given = (notes.written, notes.hints, options.declared, *(each.values for each in notes.arguments))
     has_other = any(name in LENGTH_ARGUMENTS and name not in read_idly for table in given for name in table)
-    unread = {name for name in ours - read - read_idly if name not in options.given}
     cuts = any(name in LENGTH_ARGUMENTS and name not in ours - read for table in given for name in table)
-    unread = unread if cuts else set()
+    unread = {name for name in ours - read - read_idly if cuts and name not in options.given}
     rare = {*_RARE_LENGTHS} if ours - {*_RARE_LENGTHS} else set()  # which longer_cuts compares
     for name in sorted(ours - read - unread - rare):
         is_idle = name in read_idly

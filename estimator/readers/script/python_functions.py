@@ -84,6 +84,8 @@ BUILTINS: Mapping[str, Callable[[Call], Any]] = {
     **dict.fromkeys(("min", "max"), _extreme),
     "hasattr": _hasattr,
     **dict.fromkeys(("range", "functools.partial", "partial"), lambda _: UNKNOWN),
+    "open": lambda call: call.value(0, "file", default=UNKNOWN),  # stands for the file that the next read
+    **dict.fromkeys(("yaml.safe_load", "yaml.load", "json.load"), lambda call: call.run.read_table(call.value(0))),
     **dict.fromkeys(("os.environ.get", "os.getenv"), _environ),
     **dict.fromkeys(("os.path.join", "pathlib.Path", "Path", "os.path.expanduser", "os.path.abspath"), _path),
 }

@@ -162,6 +162,7 @@ def read_script(
     environ: Mapping[str, Any],
     arguments: Sequence[str] = (),
     find_config: Callable[[str], Mapping[str, Any] | None] | None = None,
+    read_table: Callable[[Any], Any] = lambda _: UNKNOWN,
     versions: Mapping[str, str] | None = None,
     folders: Sequence[Path] = (),
     text: str | None = None,
@@ -174,6 +175,7 @@ def read_script(
         environ: its environment; a value may be unknown.
         arguments: the words of its command line.
         find_config: returns a model's config by the model's name; None if it is not here.
+        read_table: returns the settings in a file that the script opens.
         versions: installed versions by distribution, where known.
         folders: where the modules lie that it imports, which are not read; empty: in its own folder.
         text: its source, where that is not what the file holds: the cells of a notebook.
@@ -195,6 +197,7 @@ def read_script(
         environ=environ,
         argv=[str(path), *arguments],
         is_own=lambda module, level: _is_own(module, level, folders or [path.parent]),
+        read_table=read_table,
     )
     try:
         reader.read(tree)

@@ -177,16 +177,8 @@ def _cells_that_ran(cells: Sequence[_Cell], path: Path, started_at: float) -> tu
     if saved_since and ran:
         running = next((cell for cell in cells if cell.count is None and cell.number > ran[-1].number), None)
         ran += [running] if running is not None else []
-        doubt = (
-            f"{path.name}: only cells that had run when the notebook was last saved are read; later changes are not "
-            "seen."
-        )
-        return ran, doubt
-    why = (
-        "no cell had run when the notebook was saved"
-        if saved_since
-        else ("the notebook was not saved after its kernel started")
-    )
+        return ran, f"{path.name}: only cells that had run when it was last saved are read; later changes are not."
+    why = "no cell had run when it was saved" if saved_since else "it was not saved after its kernel started"
     return list(cells), f"{path.name}: {why}, so all cells are read in order; the real run may differ."
 
 

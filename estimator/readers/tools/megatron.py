@@ -25,10 +25,8 @@ def read(program: Program) -> JobReading:
     findings, settings = program.findings, tool_settings(program, "yaml_cfg")
     findings.record("training.framework", "megatron", "the program is Megatron-LM")
     if settings.is_true("use_checkpoint_args"):
-        findings.warn(
-            "--use-checkpoint-args takes the model's shape from a checkpoint, which vramtop does not read.",
-            unless="model.id",
-        )
+        sentence = "--use-checkpoint-args takes the model's shape from a checkpoint, which vramtop does not read."
+        findings.warn(sentence, unless="model.id")
     _read_model(settings, findings)
     record_arguments(library("megatron"), "step", settings, findings)
     doubt_arguments(library("megatron"), "all", settings, findings)

@@ -81,10 +81,8 @@ def _read_frozen(findings: FindingCollector, settings: LayeredSettings, *, has_e
     """
     given = [found for name in _FREEZING if (found := settings.find(name)) is not None]
     share = as_float(settings.find("freeze_parameters_ratio")) or 0.0
-    off, on = (
-        [f"{prefix}*" for prefix in words_of(settings.find(name))]
-        for name in ("freeze_parameters", "trainable_parameters")
-    )
+    off = [f"{prefix}*" for prefix in words_of(settings.find("freeze_parameters"))]
+    on = [f"{prefix}*" for prefix in words_of(settings.find("trainable_parameters"))]
     off = [*(["*"] if share >= 1 else []), *(frozen_parts(settings, switches=_PARTS) if has_encoders else []), *off]
     pattern = settings.find("freeze_parameters_regex", "trainable_parameters_regex")
     if pattern is not None or 0 < share < 1:

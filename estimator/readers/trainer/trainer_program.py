@@ -150,7 +150,5 @@ def _differs(running: Mapping[str, Any], config: Mapping[str, Any]) -> bool:
     if running.get("auto_map") or config.get("auto_map"):  # its code lies beside the config that is named
         return False
     shared = [name for name in sorted(running.keys() & config.keys()) if not name.endswith("_id")]
-    return any(
-        running[name] != config[name] and all(type(table[name]) is int for table in (running, config))
-        for name in shared
-    )
+    sizes = [name for name in shared if type(running[name]) is type(config[name]) is int]
+    return any(running[name] != config[name] for name in sizes)

@@ -157,10 +157,7 @@ class TrlTrainer(msgspec.Struct, frozen=True, kw_only=True):
             findings.record_from(liger, _LOSS, "chunked" if self.is_since(_CHUNKED_LIGER) else "fused-log-probs")
         elif method.scores in _LOSS_OF_SCORES:
             if method.generation == "pair":
-                sentence = (
-                    f"{self.trl} takes log-probabilities of the completions only, which may need less memory than this "
-                    "figure."
-                )
+                sentence = f"{self.trl} takes log-probabilities of the completions only, which may need less memory."
                 findings.doubt(sentence, "less", "logits", unless=_LOSS)
             origin = f"{self.trl} takes log-probabilities of {method.name} from all logits"
             findings.infer(_LOSS, _LOSS_OF_SCORES[method.scores], origin)
@@ -251,11 +248,9 @@ class TrlTrainer(msgspec.Struct, frozen=True, kw_only=True):
 
     def _teacher(self, setup: Setup) -> Iterator[tuple[dict[str, Any], str]]:
         named = self.settings.find("teacher_model_name_or_path", "teacher_model")
-        server, options = (
-            self.settings.find("teacher_model_server_url"),
-            self.settings.find("teacher_model_init_kwargs"),
-        )
-        if not self.method.teacher or server is not None or setup.holds("teacher"):
+        options = self.settings.find("teacher_model_init_kwargs")
+        is_elsewhere = self.settings.find("teacher_model_server_url") is not None
+        if not self.method.teacher or is_elsewhere or setup.holds("teacher"):
             return
         if named is not None and (names := words_of(named)):
             yield setup.frozen("teacher", id=names[0], dtype=self._dtype(options, setup)), named.origin

@@ -57,7 +57,7 @@ def test_the_server_names_the_notebook(start: Start, modules: Path, tmp_path: Pa
     attached = read_run(pid)
     assert values(attached.reading) == ("Qwen/Qwen3-0.6B", 3, 64)
     assert attached.reading.evidence()["training.micro_batch"].startswith("work.ipynb cell 1 line 3")
-    assert any("had run when the notebook was last saved" in warning for warning in attached.warnings)
+    assert any("had run when it was last saved" in warning for warning in attached.warnings)
     assert "ipykernel_launcher" in attached.command
 
 

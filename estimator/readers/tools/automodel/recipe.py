@@ -59,11 +59,8 @@ def _read_model(program: Program, settings: LayeredSettings) -> None:
     if name is not None:
         findings.record_from(name, "model.id", folder_id(program.filesystem, name) or str(name.value))
     builder = settings.find("model._target_")
-    task = next(
-        (task for word, task in _TABLE().words["task"].items() if builder is not None and word in str(builder.value)),
-        None,
-    )
-    findings.record_from(builder, "model.task", task)
+    tasks = [task for word, task in _TABLE().words["task"].items() if word in str(getattr(builder, "value", ""))]
+    findings.record_from(builder, "model.task", tasks[0] if tasks else None)
     packed = settings.find("packed_sequence.packed_sequence_size")
     if packed is not None and str(packed.value) != "0" and as_int(settings.find("distributed.cp_size")) in (None, 1):
         findings.record_from(packed, "model.attention", "flash_attention_2")  # kernel_patches.py asserts it

@@ -54,6 +54,36 @@ def test_options_and_environment_take_precedence_over_defaults_of_the_script(tmp
     assert reading.evidence()["training.micro_batch"].startswith("--batch on the command line")
 
 
+NESTED = """\
+import argparse, json, yaml
+def load(path):
+    with open(path, encoding="utf-8") as file:
+        return LOADER(file)
+parser = argparse.ArgumentParser()
+parser.add_argument("--config", default="x.yaml")
+config = load(parser.parse_args().config)
+model = AutoModelForCausalLM.from_pretrained(config["model"]["name"])
+model = get_peft_model(model, LoraConfig(r=config["lora"]["r"], target_modules=["q_proj"]))
+sizes = config["training"]
+arguments = TrainingArguments(per_device_train_batch_size=sizes["batch"], optim=sizes.get("optim", "adafactor"))
+Trainer(model=model, args=arguments).train()
+"""
+IN_JSON = '{"model": {"name": "gpt2"}, "lora": {"r": 4}, "training": {"batch": 3}}'
+
+
+@pytest.mark.parametrize("loader", ["yaml.safe_load", "json.load"])
+@pytest.mark.parametrize("words", [(), ("--config", "x.yaml")])
+def test_a_file_of_settings_that_the_script_opens(tmp_path: Path, loader: str, words: tuple[str, ...]) -> None:
+    (tmp_path / "x.yaml").write_text(IN_JSON)
+    reading = read(tmp_path, NESTED.replace("LOADER", loader), *words)
+    assert [reading.value(key) for key in ("model.id", "lora.rank", "training.micro_batch")] == ["gpt2", 4, 3]
+    assert reading.value("training.optimizer") == "adafactor"
+    assert "config['lora']['r']" in reading.evidence()["lora.rank"]
+    assert not any("does not read" in each or "lora is off" in each for each in reading.warnings)
+    gone = read(tmp_path, NESTED.replace("LOADER", loader), "--config", "gone.yaml")
+    assert "model.id" in gone.missing
+
+
 def test_a_script_with_trl_has_the_defaults_of_trl(tmp_path: Path) -> None:
     reading = read(tmp_path, 'SFTTrainer(model="gpt2", args=SFTConfig(max_length=256, use_liger_kernel=True))')
     job = reading.job()
