@@ -454,24 +454,6 @@ def test_images_are_read_on_the_host(program) -> None:
     assert rehearse([sys.executable, program(IMAGES)]).answer.steps[0].steps == 3
 
 
-ASKS = """
-import torch
-from torch._dynamo.trace_rules import get_torch_obj_rule_map
-get_torch_obj_rule_map()  # as torch._dynamo.substitute_in_graph does
-assert torch.cuda.device(1).idx == 1 and torch.cuda.device("cuda").idx == 0 and torch.cuda.device(None).idx == -1
-net = torch.nn.Linear(4, 4).cuda()
-optimizer = torch.optim.SGD(net.parameters(), 0.1)
-for _ in range(3):
-    net(torch.randn(4, 4).cuda()).sum().backward()
-    optimizer.step()
-"""
-
-
-def test_libraries_find_what_torch_compile_knows_of_cuda_and_numbers_of_devices(program) -> None:
-    """As unsloth does when it is imported."""
-    assert rehearse([sys.executable, program(ASKS)]).answer.steps[0].steps == 3
-
-
 WRITTEN = """
 import ctypes, torch
 places = torch.full((4,), 1000, device="cuda")

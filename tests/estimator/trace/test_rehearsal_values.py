@@ -335,19 +335,6 @@ for _ in range(3):
 """
 
 
-def test_the_state_of_a_generator_comes_back_from_the_gpu(program) -> None:
-    text = """
-import torch
-generator = torch.Generator()
-generator.set_state(generator.get_state().to("cuda").cpu())
-torch.set_rng_state(torch.get_rng_state().cuda().add_(0).cpu())
-net = torch.nn.Linear(64, 64).cuda()
-net(torch.randn(4, 64).cuda()).sum().backward()
-torch.optim.SGD(net.parameters(), 0.1).step()
-"""
-    assert rehearse([sys.executable, program(text)]).answer.doubts == []
-
-
 def test_right_answers_are_counted_without_a_doubt_also_beside_a_bar_as_wide_as_the_terminal(program) -> None:
     assert rehearse([sys.executable, program(ANSWERS), "cuda"]).answer.doubts == []
 
