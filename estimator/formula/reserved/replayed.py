@@ -59,7 +59,8 @@ def _replayed_slack(rank: RankMemory, conf: str | None) -> int:
         run.train(steps=1)
     else:
         run_prompts(rank, machine)
-    allocator, stated = machine.allocator, highest_phase(phase_peaks(rank)).allocated_bytes
+    allocator, phase = machine.allocator, highest_phase(phase_peaks(rank))
+    stated = rank.with_vllm(phase.components, phase.name, sign=-1).total_bytes - phase.outside_bytes
     slack = allocator.reserved - allocator.peak_allocated
     # a stream that allocates more than the closed form says has something that is not kept
     return round(slack * min(1.0, stated / max(1, allocator.peak_allocated)))
