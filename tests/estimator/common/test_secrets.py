@@ -23,101 +23,20 @@ from vramtop.estimator.common.secrets import (
     show_secrets,
 )
 
-SECRET_NAMES = (
-    *("hub_token", "hub-token", "token", "hf_token", "hftoken", "hubToken", "push_to_hub_token", "access_token"),
-    *(
-        "api_key",
-        "api-key",
-        "apikey",
-        "openai_api_key",
-        "wandb_key",
-        "wandb-api-key",
-        "judge_api_key",
-        "aws_access_key_id",
-    ),
-    *(
-        "password",
-        "db_password",
-        "passwd",
-        "mysql-passwd",
-        "passphrase",
-        "DB_PASS",
-        "secret",
-        "client_secret",
-        "my.secret",
-    ),
-    *(
-        "aws_secret_access_key",
-        "private_key",
-        "auth_token",
-        "bearer_token",
-        "session_token",
-        "credential",
-        "credentials",
-    ),
-    *(
-        "run.logger.api_key",
-        "WANDB_API_KEY",
-        "HF_TOKEN",
-        "HUGGING_FACE_HUB_TOKEN",
-        "OPENAI_API_KEY",
-        "AWS_SESSION_TOKEN",
-    ),
-    *(
-        "trainer.token",
-        "mlflow_tracking_password",
-        "jupyter_token",
-        "cookie",
-        "session",
-        "sig",
-        "ssh_key",
-        "gitea_token",
-    ),
-)
-HARMLESS_NAMES = (
-    *(
-        "tokenizer_name",
-        "max_tokens",
-        "num_tokens",
-        "max_new_tokens",
-        "pad_token",
-        "eos_token",
-        "eos_token_id",
-        "mask_token",
-    ),
-    *("token_dropout", "special_tokens", "additional_special_tokens", "image_token", "tokens_per_batch", "text_key"),
-    *(
-        "label_key",
-        "key",
-        "monitor",
-        "use_auth_token",
-        "auth_mode",
-        "hub_token",
-        "key_size",
-        "token_type_ids",
-        "passes",
-    ),
-    *(
-        "session",
-        "signature_columns",
-        "author",
-        "secretary",
-        "keyboard",
-        "stop_token",
-        "new_token",
-        "n_tokens",
-        "token",
-    ),
-    *(
-        "api_key_file",
-        "password_file",
-        "token_path",
-        "secret_name",
-        "cookies_file",
-        "forward_pass",
-        "train_on_eos_token",
-    ),
-)
+NAMES_OF_SECRETS = """
+hub_token hub-token token hf_token hftoken hubToken push_to_hub_token access_token api_key api-key apikey
+openai_api_key wandb_key wandb-api-key judge_api_key aws_access_key_id password db_password passwd mysql-passwd
+passphrase DB_PASS secret client_secret my.secret aws_secret_access_key private_key auth_token bearer_token
+session_token credential credentials run.logger.api_key WANDB_API_KEY HF_TOKEN HUGGING_FACE_HUB_TOKEN OPENAI_API_KEY
+AWS_SESSION_TOKEN trainer.token mlflow_tracking_password jupyter_token cookie session sig ssh_key gitea_token
+"""
+HARMLESS_NAMES = """
+tokenizer_name max_tokens num_tokens max_new_tokens pad_token eos_token eos_token_id mask_token token_dropout
+special_tokens additional_special_tokens image_token tokens_per_batch text_key label_key key monitor use_auth_token
+auth_mode hub_token key_size token_type_ids passes session signature_columns author secretary keyboard stop_token
+new_token n_tokens token api_key_file password_file token_path secret_name cookies_file forward_pass
+train_on_eos_token
+"""
 
 
 @pytest.fixture(autouse=True)
@@ -133,7 +52,7 @@ def masked_both_ways(arguments: list[str]) -> str:
 
 @pytest.mark.parametrize("value", ["q9XyZ-secret.1", "0a1b2c3d4e5f60718293a4b5c6d7e8f901234567"])
 def test_values_of_options_with_secret_names_are_masked(value: str) -> None:
-    for name in SECRET_NAMES:
+    for name in NAMES_OF_SECRETS.split():
         for arguments in (
             ["python", "train.py", f"--{name}", value, "--lr", "1e-4"],
             ["python", "train.py", f"--{name}={value}", "--lr", "1e-4"],
@@ -173,12 +92,6 @@ def test_values_of_secret_names_are_masked_in_every_form(secret: str) -> None:
         assert not any(secret in each for each in masked), masked
         assert kept in masked[0]
         assert mask_line(masked[0]) == masked[0]
-
-
-@pytest.mark.parametrize("text", NO_SECRETS)
-def test_what_only_looks_like_a_secret_stays(text: str) -> None:
-    assert mask_line(text) == text
-    assert mask_arguments(text.split(" ")) == text.split(" ")
 
 
 @pytest.mark.parametrize(
@@ -225,6 +138,7 @@ def test_lines_keep_all_but_the_secret(text: str, masked: str) -> None:
 @pytest.mark.parametrize(
     "line",
     [
+        *NO_SECRETS,
         "--tokenizer_name gpt2 --max-total-tokens or --num_tokens 1e6 --pad_token <pad> --eos_token_id 2",
         "--auth_mode none --use_auth_token True --token False --special_tokens a b --hub_token --x",
         "--hub_token <HUB_TOKEN> --api_key $OPENAI_API_KEY --password ${PASSWORD} token=${oc.env:HF_TOKEN}",
@@ -240,15 +154,27 @@ def test_lines_keep_all_but_the_secret(text: str, masked: str) -> None:
         "--judge_key score --sort-key name --bypass 3 --hotkey x1 --signature v1.2 --data.pad_token=foo",
         '{"eos_token": "</s>", "tokenizer": "gpt2", "max_tokens": 512, "key": "text"}',
         "the token of HF_TOKEN is not set; no token: set HF_TOKEN, or give --hub_token",
+        "mysql -u root -p database",
+        "mysql -P 3306 -h host",
+        "python curl.py -u ana:1000 -p 8080",
+        "ssh -p 2222 host",
+        "docker run -p 8080:80 -a stdout image",
+        "docker run image login.py",
+        "redis-cli -h host -p 6379",
+        "redis-cli -a $REDIS_PASSWORD ping",
+        "mongodump --out x",
+        "aws configure set region eu-west-1",
+        "git configure set x y",
+        "sshpass -e ssh -p 22 host",
     ],
 )
 def test_what_is_no_secret_stays(line: str) -> None:
     assert mask_line(line) == line
-    assert mask_arguments(line.split()) == line.split()
+    assert mask_arguments(line.split(" ")) == line.split(" ")
 
 
 @given(
-    st.sampled_from(SECRET_NAMES[:-8]),
+    st.sampled_from(NAMES_OF_SECRETS.split()[:-8]),
     st.text(string.ascii_letters + string.digits + "+=_!%^@#.-", min_size=8, max_size=60).filter(
         lambda text: (
             not text.startswith(("-", "+", ".", "@"))
@@ -275,7 +201,9 @@ PLAIN_VALUES = st.one_of(
 )
 
 
-@given(st.lists(st.tuples(st.sampled_from([*HARMLESS_NAMES, "api_key", "access_token"]), PLAIN_VALUES), max_size=5))
+@given(
+    st.lists(st.tuples(st.sampled_from([*HARMLESS_NAMES.split(), "api_key", "access_token"]), PLAIN_VALUES), max_size=5)
+)
 @settings(max_examples=200)
 def test_plain_values_stay_whatever_their_name(pairs: list[tuple[str, str]]) -> None:
     for line in (
@@ -287,7 +215,7 @@ def test_plain_values_stay_whatever_their_name(pairs: list[tuple[str, str]]) -> 
         assert mask_line(" ".join(line)) == " ".join(line)
 
 
-@given(st.lists(st.tuples(st.sampled_from([*HARMLESS_NAMES]), WORDS), max_size=5))
+@given(st.lists(st.tuples(st.sampled_from(HARMLESS_NAMES.split()), WORDS), max_size=5))
 def test_words_stay_unless_their_name_is_a_secrets(pairs: list[tuple[str, str]]) -> None:
     named = [(name, value) for name, value in pairs if name not in ("token", "hub_token", "use_auth_token")]
     line = [word for name, value in named for word in (f"--{name}", value)]
@@ -308,20 +236,21 @@ def test_any_text_can_be_masked_twice(text: str) -> None:
     quick_every(
         3,
         [
-            "eyJ",
-            "--a ",
-            "a=",
-            "{a: ",
-            '"',
-            "://",
-            "sk-",
-            "sk-a1-",
-            "authorization:",
-            "--token ",
-            "token=",
-            " -u a:",
-            "Bearer ",
-            "'a' ",
+            *(
+                "eyJ",
+                "--a ",
+                "a=",
+                "{a: ",
+                '"',
+                "://",
+                "sk-",
+                "sk-a1-",
+                "authorization:",
+                "--token ",
+                "token=",
+                " -u a:",
+            ),
+            *("Bearer ", "'a' "),
             *("a_", "a: ", 'x["a"] ', "\\", '\\"', "a = ", "a\x1f= ", 'a=\\"', "https://hook/", "Authorization: a "),
             *("'--a', ", "\n ", "machine a login a ", "1", "a%3D", "cookie: a=b; "),
         ],
@@ -393,28 +322,6 @@ def test_what_a_program_makes_a_secret(line: str, secret: str) -> None:
             assert mask_line(masked) == masked
     quoted = filled.replace(secret, f"'{secret} z'")
     assert secret not in mask_line(quoted) or "=" in line
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        "mysql -u root -p database",
-        "mysql -P 3306 -h host",
-        "python curl.py -u ana:1000 -p 8080",
-        "ssh -p 2222 host",
-        "docker run -p 8080:80 -a stdout image",
-        "docker run image login.py",
-        "redis-cli -h host -p 6379",
-        "redis-cli -a $REDIS_PASSWORD ping",
-        "mongodump --out x",
-        "aws configure set region eu-west-1",
-        "git configure set x y",
-        "sshpass -e ssh -p 22 host",
-    ],
-)
-def test_the_same_options_of_others_stay(line: str) -> None:
-    assert mask_line(line) == line
-    assert mask_arguments(line.split()) == line.split()
 
 
 @pytest.mark.parametrize("password", ["a;b", "it's", "two words", "x|y&z"])
