@@ -113,11 +113,6 @@ def test_a_child_process_has_the_settings_of_its_program(start, script, method, 
     assert [rank.pid for rank in read_run(children[0].pid, on_gpu={parent}).ranks] == [parent]
 
 
-def test_a_shell_is_read_as_the_script_that_it_waits_for(start: Start, script: Script, flags: Flags) -> None:
-    line = f"{sys.executable} {script(SLEEPS)} {' '.join(flags())}; true"
-    assert read_run(start(["bash", "-c", line])).reading.value("training.micro_batch") == 4
-
-
 def test_a_wrapper_is_read_as_the_script_that_it_waits_for(start: Start, script: Script, flags: Flags) -> None:
     pid = start(["timeout", "120", sys.executable, script(SLEEPS), *flags()])
     (child,) = psutil.Process(pid).children()
@@ -263,29 +258,6 @@ def test_a_tool_command_that_trains_in_its_own_process(start, tmp_path, program,
     (tmp_path / "x.yaml").write_text(text)
     attachment = read_run(start([sys.executable, program, *arguments]))
     assert attachment.reading.value("training.sequence_length") == expected
-
-
-LAUNCHES = """\
-import subprocess, sys
-worker = [sys.executable, "-u", "WORKER", "x.yaml"]
-ranks = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
-children = [subprocess.Popen(worker, env={**ranks, "RANK": str(rank), "LOCAL_RANK": str(rank)}) for rank in (0, 1)]
-for child in children:
-    child.wait()
-"""
-
-
-def test_a_tool_that_starts_a_worker_per_gpu(start: Start, tmp_path: Path) -> None:
-    (tmp_path / "llamafactory").mkdir()
-    (tmp_path / "llamafactory" / "launcher.py").write_text(SLEEPS)
-    (tmp_path / "llamafactory-cli").write_text(LAUNCHES.replace("WORKER", "llamafactory/launcher.py"))
-    (tmp_path / "x.yaml").write_text("model_name_or_path: gpt2\nstage: sft\ncutoff_len: 300\n")
-    pid = start([sys.executable, "llamafactory-cli", "train", "x.yaml"], ready=2)
-    for asked in (pid, *(child.pid for child in psutil.Process(pid).children())):
-        attachment = read_run(asked)
-        assert [rank.local_rank for rank in attachment.ranks] == [0, 1]
-        assert attachment.reading.value("training.sequence_length") == 300
-        assert attachment.reading.value("parallel.data_replicate") == 2
 
 
 OWN_LAUNCHER = """\

@@ -5,10 +5,8 @@ import queue
 import pytest
 from builders import make_gpu, make_process, make_snapshot
 
-from vramtop.estimator.common.errors import InputError
 from vramtop.estimator.job.job import Job
 from vramtop.monitor.snapshot.snapshot import WatchedJob
-from vramtop.monitor.sources.demo import demo_path
 from vramtop.monitor.sources.recording import TRUNCATED_CODE, RecordingWriter
 from vramtop.monitor.sources.replay import ReplaySource
 from vramtop.monitor.sources.sampler import EndOfRecording, Sampler
@@ -132,11 +130,6 @@ def test_a_truncated_recording_has_a_fault_at_its_end(recorded, clock, tmp_path)
         source.read()
 
 
-def test_a_bad_file_is_refused_when_opened(tmp_path):
-    with pytest.raises(InputError, match="cannot be read"):
-        ReplaySource(tmp_path / "none.jsonl.gz").open()
-
-
 def test_the_sampler_plays_a_recording_to_its_end(recorded):
     snapshots, errors = queue.Queue(), queue.Queue()
     sampler = Sampler(ReplaySource(recorded, speed=20.0), 0.05, snapshots.put, errors.put)
@@ -146,8 +139,3 @@ def test_the_sampler_plays_a_recording_to_its_end(recorded):
     found = [snapshots.get_nowait().time for _ in range(snapshots.qsize())]
     assert (found[0], found[-1]) == (2000, 2005)
     assert found == sorted(found)
-
-
-def test_the_demo_is_in_the_package():
-    assert (demo_path().parent / "demo.py").is_file()
-    assert demo_path().name == "demo.jsonl.gz"

@@ -6,7 +6,6 @@ import subprocess
 import sys
 
 import pytest
-from command_line import vramtop
 from json_schemas import valid_json
 from rich.cells import cell_len
 
@@ -100,10 +99,6 @@ def test_a_missing_python_is_a_usage_error(doctor):
     done = doctor("--python", "/zaphod/nothing")
     assert done.returncode == 2
     assert re.fullmatch(r"vramtop: --python: no such program; .*\n", done.stderr)
-
-
-def test_a_launch_line_is_a_usage_error():
-    assert "takes no launch line" in vramtop("doctor", "--", "python", "train.py", code=2).err
 
 
 def test_issues_are_printed_first_and_then_each_fact_with_its_name():

@@ -9,7 +9,6 @@ import pytest
 from builders import make_budget, make_gpu, make_mig_gpu, make_snapshot
 from command_line import vramtop
 
-from vramtop.estimator.common.errors import InputError
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.estimation import estimate
 from vramtop.estimator.job.job import Job, ModelSpec
@@ -163,11 +162,6 @@ def test_without_a_gpu_nobody_is_told_to_give_what_waiting_refuses(words, monkey
     monkeypatch.setattr("vramtop.tui.cli.fitting.machine_gpus.NvmlSource", NoDriver)
     err = vramtop(*words, "--method", "formula", code=3).err
     assert err == ("vramtop: there is no driver; vramtop fit with --gpu-type or --gpu-memory checks another machine\n")
-
-
-def test_exec_of_a_missing_program_is_an_input_error() -> None:
-    with pytest.raises(InputError, match="no such program"):
-        program_to_start(build_parser().parse_args(["fit", "--wait", "--exec", "/nowhere/at/all"]), None)
 
 
 def test_a_mig_device_is_reserved_and_passed_to_the_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -213,11 +213,6 @@ def test_a_class_takes_any_options() -> None:
     assert job.training.optimizer_class == "mine:Class"
 
 
-def test_an_unknown_optimizer_names_the_nearest() -> None:
-    with pytest.raises(InputError, match="is not known; did you mean 'galore-adamw'"):
-        job_from_mapping({"training": {"optimizer": "galoreadamw"}}, where="job.toml")
-
-
 def test_a_device_map_is_a_rule_or_a_table(tmp_path):
     file = tmp_path / "job.toml"
     file.write_text(

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from platformdirs import user_config_dir
 
-from vramtop.estimator.common.errors import CannotTellError, InputError
+from vramtop.estimator.common.errors import CannotTellError
 from vramtop.monitor.storage.settings.change import change_settings, save_setting
 from vramtop.monitor.storage.settings.in_force import DEFAULT, FILE, SettingsInForce, settings_in_force
 from vramtop.monitor.storage.settings.settings_file import config_file
@@ -78,17 +78,6 @@ def test_what_is_wrong_is_said_with_its_line_and_the_rest_is_used(folders: Path)
     )
     assert second.endswith("until then [] is used")
     assert third.startswith(f"{file}, line 10: hosts.ssh = 1: give ")
-
-
-def test_a_file_that_is_no_toml_is_said_with_its_line_and_is_never_overwritten(folders: Path) -> None:
-    file = write("[dashboard]\ntheme = nord\n")
-    settings = settings_in_force()
-    assert set(settings.origins.values()) == {DEFAULT}
-    (sentence,) = said(settings)
-    assert sentence.startswith(f"{file}, line 2: ")
-    with pytest.raises(InputError, match="line 2"):
-        change_settings({"dashboard.view": "tree"})
-    assert file.read_text() == "[dashboard]\ntheme = nord\n"
 
 
 def test_a_change_keeps_comments_order_and_permissions(folders: Path) -> None:

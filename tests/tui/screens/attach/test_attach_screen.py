@@ -112,20 +112,6 @@ async def test_a_value_that_was_read_can_be_corrected(attached, training, watchl
         assert len(watchlist.runs()) == 1
 
 
-async def test_answers_are_still_there_the_next_time(training, watchlist):
-    app = ScreenHost(AttachScreen(watchlist, estimate=estimate_forty, pid=training.pid))
-    async with app.run_test(size=(120, 40)) as pilot:
-        await until_shown(pilot, lambda: bool(app.shown.query("JobForm Input:focus")))
-        await pilot.press(*"512")
-        await until_shown(pilot, lambda: [w.job.training.sequence_length for w in watchlist.runs()] == [512])
-        await pilot.press("escape")
-        again = AttachScreen(watchlist, estimate=estimate_forty, pid=training.pid)
-        await app.push_screen(again)
-        await until_shown(pilot, lambda: "peak 40.0 GiB" in text_of(again, "#budget"))
-        assert again.query_one("#row-training-sequence_length Input", Input).value == "512"
-
-
-@pytest.mark.slow
 async def test_answers_are_saved_for_the_command_line(training):
     async with opened(AttachScreen(Watchlist(estimate_forty), estimate=estimate_forty, pid=training.pid)) as (
         screen,

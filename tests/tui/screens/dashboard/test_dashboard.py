@@ -172,6 +172,7 @@ async def test_unknown_figures_are_shown_as_na_with_the_reason_and_never_as_zero
         text = screen_text(app)
         assert "memory n/a: this driver does not tell used memory" in text
         assert "processes n/a" in text
+        assert "nothing is running" not in text
         assert "util % n/a" in text
         assert " 0.0 " not in text.replace("every 0.25 s", "")
 
@@ -513,13 +514,6 @@ async def test_click_on_the_row_under_the_cursor_opens_it_in_every_column():
         assert type(app.screen).__name__ == "DashboardScreen"
         await pilot.click(ProcessTable, offset=(5, 2))
         await opened(pilot, "AttachScreen")
-
-
-async def test_lost_gpu_is_not_shown_as_idle():
-    app = open_app([make_snapshot([replace(make_gpu(0), used_bytes=None, processes=None)])])
-    async with on_first_board(app):
-        assert "nothing is running" not in screen_text(app)
-        assert "processes n/a: not known" in screen_text(app)
 
 
 async def test_light_theme_redraws_the_table_in_its_own_colours():

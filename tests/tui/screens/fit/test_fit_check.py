@@ -423,17 +423,6 @@ async def test_a_launch_line_of_several_lines_is_pasted_and_opened(fit, tmp_path
         await until_shown(pilot, lambda: settled(screen))
 
 
-async def test_a_launch_line_pasted_into_the_models_field_is_opened(fit, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "train.py").write_text("from transformers import Trainer\n")
-    line = f"python train.py --model_name_or_path {MODEL} --per_device_train_batch_size 3 --output_dir o"
-    async with fit(initial=None) as (screen, pilot):
-        await pilot.pause()
-        screen.query_one("#row-model-id Input").post_message(Paste(line))
-        await until_shown(pilot, lambda: pilot.app.screen is screen and bool(screen.query(".remark")))
-        assert row(screen, "model.id").value == MODEL
-
-
 async def test_a_model_with_flags_typed_into_the_models_field_is_opened(fit):
     async with fit(initial=None) as (screen, pilot):
         await pilot.pause()
