@@ -9,7 +9,7 @@ from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.job.job import Job, ModelSpec
 from vramtop.monitor.fleet.fleet import FleetGpu, FleetProcess, HostReading, RankFacts
-from vramtop.monitor.snapshot.snapshot import GpuProcess, GpuReading, MigReading, Snapshot, Source
+from vramtop.monitor.snapshot.snapshot import GpuProcess, GpuReading, MigReading, Snapshot, Source, WatchedJob
 
 
 def make_budget(
@@ -84,6 +84,15 @@ def make_snapshot(gpus: Sequence[GpuReading], *, time: float = 2_000.0, **change
     """Make a snapshot of these GPUs, taken 1,000 seconds after the processes started."""
     source = Source(kind="nvml", host="gpubox-3", driver_version="580.95", cuda_version="13.0")
     return Snapshot(**({"time": time, "source": source, "gpus": tuple(gpus)} | changes))
+
+
+def make_run(job: Job | str, *pids: int, **changes: Any) -> WatchedJob:
+    """Make the run of a job, or of one with this name, whose processes are as old as those of ``make_process``."""
+    facts: dict[str, Any] = {
+        "job": Job(name=job) if isinstance(job, str) else job,
+        "pids": tuple((pid, 1_000.0) for pid in pids),
+    }
+    return WatchedJob(**(facts | changes))
 
 
 def make_mig_gpu(

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from builders import make_budget, make_gpu, make_process, make_snapshot
+from builders import make_budget, make_gpu, make_process, make_run, make_snapshot
 
 from vramtop.estimator.common.records import replace
 from vramtop.estimator.job.job import Job, ModelSpec
@@ -12,7 +12,6 @@ from vramtop.monitor.alerts.conditions import Condition, Feed, find_conditions
 from vramtop.monitor.board.board import Board
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.snapshot.faults import NO_ANSWER, NO_DRIVER, Fault
-from vramtop.monitor.snapshot.snapshot import WatchedJob
 
 GIB = 2**30
 MODEL = ModelSpec(id="meta-llama/Llama-3.1-8B")
@@ -38,7 +37,7 @@ def found(board: Board | None, **changes: Any) -> dict[str, list[Condition]]:
 
 
 def test_ranks_over_their_budget_are_one_alert_about_the_worst(watchlist: Watchlist) -> None:
-    watchlist.add_run(WatchedJob(job=Job(name="sft\x1b[31m;rm", model=MODEL), pids=((10, 1_000.0), (11, 1_000.0))))
+    watchlist.add_run(make_run(Job(name="sft\x1b[31m;rm", model=MODEL), 10, 11))
     gpus = [
         make_gpu(0, [make_process(10, 52, user="ann")]),
         make_gpu(1, [make_process(11, 55, user="ann")]),
@@ -52,7 +51,7 @@ def test_ranks_over_their_budget_are_one_alert_about_the_worst(watchlist: Watchl
 
 
 def test_growth_is_told_with_the_time_until_the_gpu_is_full(watchlist: Watchlist) -> None:
-    watchlist.add_run(WatchedJob(job=Job(name="leaks", model=MODEL), pids=((10, 1_000.0),)))
+    watchlist.add_run(make_run(Job(name="leaks", model=MODEL), 10))
     board = None
     for second in range(0, 250, 10):
         gpu = make_gpu(0, [make_process(10, 32 + second * 0.02)])
@@ -111,7 +110,7 @@ def test_without_recent_readings_nothing_else_is_told(watchlist: Watchlist) -> N
 @pytest.fixture
 def over(watchlist: Watchlist) -> Callable[..., Any]:
     """Conditions of a machine with a run over its budget, or with a GPU that hangs."""
-    watchlist.add_run(WatchedJob(job=Job(name="sft", model=MODEL), pids=((10, 1_000.0),)))
+    watchlist.add_run(make_run(Job(name="sft", model=MODEL), 10))
     hangs = Fault(field=None, code=NO_ANSWER, message="has not answered")
 
     def conditions(*, hanging: bool = False, gib: float = 60) -> Any:
@@ -131,7 +130,7 @@ def test_what_hangs_neither_raises_nor_ends_an_alert(over: Callable[..., Any]) -
 
 
 def test_a_run_over_its_budget_that_begins_to_grow_is_not_told_to_be_within_it(watchlist: Watchlist) -> None:
-    watchlist.add_run(WatchedJob(job=Job(name="leaks", model=MODEL), pids=((10, 1_000.0),)))
+    watchlist.add_run(make_run(Job(name="leaks", model=MODEL), 10))
     seen = []
     for second in range(0, 250, 10):
         gpu = make_gpu(0, [make_process(10, 52 + second * 0.02)])

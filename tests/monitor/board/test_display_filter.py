@@ -1,7 +1,7 @@
 """What is displayed, and what is said to be hidden."""
 
 import pytest
-from builders import make_budget, make_gpu, make_mig_gpu, make_process, make_snapshot
+from builders import make_budget, make_gpu, make_mig_gpu, make_process, make_run, make_snapshot
 
 from vramtop.estimator.common.errors import InputError
 from vramtop.estimator.common.records import replace
@@ -9,7 +9,7 @@ from vramtop.estimator.job.job import Job, ModelSpec
 from vramtop.monitor.board.display_filter import RUNNING_SECONDS, DisplayFilter, parse_devices
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.snapshot.faults import Fault
-from vramtop.monitor.snapshot.snapshot import ProcessFigures, WatchedJob
+from vramtop.monitor.snapshot.snapshot import ProcessFigures
 
 GIB = 2**30
 
@@ -19,7 +19,7 @@ def boards(**settings):
     job = Job(name="sft", model=ModelSpec(id="meta-llama/Llama-3.1-8B"))
     settings.setdefault("text", "--user ana")
     watchlist = Watchlist(lambda asked: make_budget(asked, device=30.0), display_filter=DisplayFilter(**settings))
-    watchlist.add_run(WatchedJob(job=job, pids=((1, 1_000.0), (2, 1_000.0))))
+    watchlist.add_run(make_run(job, 1, 2))
     return watchlist
 
 

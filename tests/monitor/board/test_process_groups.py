@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from builders import make_budget, make_gpu, make_process, make_snapshot
+from builders import make_budget, make_gpu, make_process, make_run, make_snapshot
 
 from vramtop.estimator.common.errors import InputError
 from vramtop.estimator.common.records import replace
@@ -12,7 +12,6 @@ from vramtop.estimator.job.job import Job, Parallel
 from vramtop.monitor.board.board import Board
 from vramtop.monitor.board.process_groups import ProcessGroup, group_processes
 from vramtop.monitor.board.watchlist import Watchlist
-from vramtop.monitor.snapshot.snapshot import WatchedJob
 
 LAUNCHED = {"parent": 50, "parent_name": "torchrun"}
 
@@ -22,7 +21,7 @@ def make_groups(*gpus: list[Any], ranks: tuple[int, ...] = (), world: int = 1) -
     watchlist = Watchlist(estimate=lambda job: make_budget(job, device=20))
     if ranks:
         job = Job(name="tune", parallel=Parallel(data_replicate=world))
-        watchlist.add_run(WatchedJob(job=job, pids=tuple((pid, 1_000.0) for pid in ranks)))
+        watchlist.add_run(make_run(job, *ranks))
     return group_processes(watchlist.update(make_snapshot([make_gpu(at, each) for at, each in enumerate(gpus)])))
 
 
@@ -124,7 +123,7 @@ def test_ranks_on_other_hosts_are_counted():
 
 def test_ended_ranks_stay_in_their_group_and_hold_nothing():
     watchlist = Watchlist(estimate=lambda job: make_budget(job, device=20))
-    watchlist.add_run(WatchedJob(job=Job(name="tune"), pids=((1, 1_000.0), (2, 1_000.0))))
+    watchlist.add_run(make_run("tune", 1, 2))
 
     def board(*gpus: list[Any], time: float) -> Board:
         return watchlist.update(make_snapshot([make_gpu(at, each) for at, each in enumerate(gpus)], time=time))
@@ -143,6 +142,6 @@ def test_processes_that_were_read_on_their_own_and_have_no_budget_are_grouped_by
 
     watchlist = Watchlist(estimate=estimate)
     for pid in (11, 12):
-        watchlist.add_run(WatchedJob(job=Job(name=f"job {pid}"), pids=((pid, 1_000.0),)))
+        watchlist.add_run(make_run(f"job {pid}", pid))
     gpus = [make_gpu(at, [make_process(pid, **LAUNCHED)]) for at, pid in enumerate((11, 12))]
     assert pids(group_processes(watchlist.update(make_snapshot(gpus)))) == [[11, 12]]

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from builders import make_budget, make_gpu, make_process, make_snapshot
+from builders import make_budget, make_gpu, make_process, make_run, make_snapshot
 
 from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import GIB
@@ -225,7 +225,7 @@ def test_a_process_that_disappears_from_a_recording_has_ended(machine: Machine) 
 
 
 def test_a_replaced_job_keeps_its_place_and_gets_its_own_phases(machine: Machine) -> None:
-    other = WatchedJob(job=Job(name="other"), pids=((8, 1_000.0),))
+    other = make_run("other", 8)
     machine.watchlist.add_run(other)
     for _ in range(50):
         machine.tick(41)

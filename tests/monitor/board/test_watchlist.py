@@ -2,7 +2,7 @@ import threading
 
 import msgspec
 import pytest
-from builders import make_budget, make_gpu, make_process, make_snapshot
+from builders import make_budget, make_gpu, make_process, make_run, make_snapshot
 
 from vramtop.estimator.budget import Budget, RankPeak
 from vramtop.estimator.common.errors import InputError
@@ -31,7 +31,7 @@ def machine() -> Snapshot:
 
 def test_a_watched_process_is_compared_with_the_budget_of_its_job(machine: Snapshot) -> None:
     watchlist = Watchlist(make_budget)
-    watchlist.add_run(WatchedJob(job=JOB, pids=((1, 1_000.0),)))
+    watchlist.add_run(make_run(JOB, 1))
     board = watchlist.update(machine)
     mine, stranger = board.processes
     assert mine.job == JOB
@@ -58,7 +58,7 @@ def test_memory_that_running_jobs_will_still_take_is_unavailable_to_pending_jobs
     alone = watchlist.update(machine).pending[0]
     assert alone.fit is not None
     assert [gpu.device.committed_bytes for gpu in alone.fit.gpus] == [0, 0]
-    watchlist.add_run(WatchedJob(job=JOB, pids=((1, 1_000.0),)))
+    watchlist.add_run(make_run(JOB, 1))
     beside = watchlist.update(machine).pending[0]
     assert beside.fit is not None
     expected = make_budget().steady_device_bytes - 30 * GIB
@@ -86,7 +86,7 @@ def test_a_job_without_an_estimate_states_the_reason_and_is_estimated_once(machi
 
     watchlist = Watchlist(refuse)
     watchlist.add_pending(OTHER)
-    watchlist.add_run(WatchedJob(job=JOB, pids=((1, 1_000.0),)))
+    watchlist.add_run(make_run(JOB, 1))
     for _ in range(3):
         board = watchlist.update(machine)
     assert board.pending[0].problem == board.processes[0].problem == "no such model"
@@ -95,7 +95,7 @@ def test_a_job_without_an_estimate_states_the_reason_and_is_estimated_once(machi
 
 def test_a_better_budget_replaces_the_quick_one(machine: Snapshot) -> None:
     watchlist = Watchlist(make_budget)
-    watchlist.add_run(WatchedJob(job=JOB, pids=((1, 1_000.0),)))
+    watchlist.add_run(make_run(JOB, 1))
     watchlist.update(machine)
     watchlist.set_budget(make_budget(JOB, device=20))
     budget = watchlist.update(machine).processes[0].budget
@@ -111,10 +111,10 @@ def test_unused_budgets_are_discarded_and_those_in_use_are_kept(machine: Snapsho
         return make_budget(job)
 
     watchlist = Watchlist(estimate)
-    watchlist.add_run(WatchedJob(job=JOB, pids=((1, 1_000.0),)))
+    watchlist.add_run(make_run(JOB, 1))
     watchlist.add_pending(OTHER)
     for number in [*range(200), 0]:
-        watchlist.add_run(WatchedJob(job=replace_name(JOB, f"job {number}"), pids=((2, 1_000.0),)))
+        watchlist.add_run(make_run(replace_name(JOB, f"job {number}"), 2))
         watchlist.update(replace(machine, time=machine.time + number))
         watchlist.dismiss_runs([(2, 1_000.0)])
     assert (asked.count("sft"), asked.count("other"), asked.count("job 199"), asked.count("job 0")) == (1, 1, 1, 2)
@@ -122,7 +122,7 @@ def test_unused_budgets_are_discarded_and_those_in_use_are_kept(machine: Snapsho
 
 
 def test_jobs_of_a_recording_are_shown_with_the_users_own(machine: Snapshot) -> None:
-    recorded = make_snapshot(machine.gpus, watched=(WatchedJob(job=JOB, pids=((1, 1_000.0),)),), pending=(OTHER,))
+    recorded = make_snapshot(machine.gpus, watched=(make_run(JOB, 1),), pending=(OTHER,))
     watchlist = Watchlist(make_budget)
     watchlist.add_pending(OTHER)
     board = watchlist.update(recorded)
@@ -137,7 +137,7 @@ def test_runs_can_be_added_and_dismissed_from_another_thread(machine: Snapshot) 
 
     def change() -> None:
         while not stop.is_set():
-            watchlist.add_run(WatchedJob(job=JOB, pids=((1, 1_000.0),)))
+            watchlist.add_run(make_run(JOB, 1))
             watchlist.dismiss_runs([(1, 1_000.0)])
 
     thread = threading.Thread(target=change)
@@ -152,7 +152,7 @@ def test_runs_can_be_added_and_dismissed_from_another_thread(machine: Snapshot) 
 
 def test_the_peak_from_before_the_oldest_reading_still_counts(machine: Snapshot) -> None:
     watchlist = Watchlist(make_budget, history=MemoryHistory(capacity=2))
-    watchlist.add_run(WatchedJob(job=JOB, pids=((1, 1_000.0),)))
+    watchlist.add_run(make_run(JOB, 1))
     gpu, process = next((gpu, process) for gpu, process in machine.processes() if process.pid == 1)
     for second, held in enumerate((40, 10, 10, 10)):
         row = replace(gpu, processes=(replace(process, used_bytes=held * GIB),))
@@ -189,7 +189,7 @@ def test_what_one_process_holds_on_each_gpu_is_compared_with_its_need_there(para
     job = Job(name="parts", model=ModelSpec(id="gpt2"), parallel=parallel)
     needs = [RankPeak(device_bytes=n * GIB, low_bytes=(n - 2) * GIB, high_bytes=(n + 2) * GIB) for n in (40, 20)]
     watchlist = Watchlist(lambda job: replace(make_budget(job), stages=tuple(needs)))
-    watchlist.add_run(WatchedJob(job=job, pids=((1, 1_000.0),)))
+    watchlist.add_run(make_run(job, 1))
     gpus = [make_gpu(0, [make_process(1, 40)]), make_gpu(1, [make_process(3, 7)]), make_gpu(2, [make_process(1, 20)])]
     board = watchlist.update(make_snapshot(gpus))
     found = {row.gpu.index: row for row in board.processes if row.job}
@@ -205,7 +205,7 @@ def test_a_server_is_compared_with_the_share_of_its_own_gpu() -> None:
     job = Job(model=ModelSpec(id="gpt2"), training=training, inference=inference)
     small = replace(make_gpu(1, [make_process(2, 12)]), total_bytes=24 * GIB)
     watchlist = Watchlist(estimate)
-    watchlist.add_run(WatchedJob(job=job, pids=((1, 1_000.0), (2, 1_000.0))))
+    watchlist.add_run(make_run(job, 1, 2))
     board = watchlist.update(make_snapshot([make_gpu(0, [make_process(1, 70)]), small]))
     large_row, small_row = board.processes
     assert large_row.comparison is not None

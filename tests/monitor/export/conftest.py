@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from builders import make_budget, make_gpu, make_process, make_snapshot
+from builders import make_budget, make_gpu, make_process, make_run, make_snapshot
 from exporter import Exporter, exporters
 
 from vramtop.estimator.job.job import Job, ModelSpec
@@ -13,7 +13,7 @@ from vramtop.monitor.anomalies.anomaly import Anomaly
 from vramtop.monitor.board.board import AttachProgress, Board
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.snapshot.faults import NO_ANSWER, Fault
-from vramtop.monitor.snapshot.snapshot import MigReading, ProcessCounters, WatchedJob
+from vramtop.monitor.snapshot.snapshot import MigReading, ProcessCounters
 
 GIB = 2**30
 
@@ -28,8 +28,8 @@ def board() -> Board:
     )
     watchlist.anomaly_detector = _Found()
     watchlist.attach_progress = lambda: AttachProgress(read=2, total=3)
-    watchlist.add_run(WatchedJob(job=growing, pids=((10, 1_000.0),)))
-    watchlist.add_run(WatchedJob(job=ended, pids=((11, 1_000.0),)))
+    watchlist.add_run(make_run(growing, 10))
+    watchlist.add_run(make_run(ended, 11))
     for name in ("small", "small", "large"):
         watchlist.add_pending(Job(name=name, model=ModelSpec(id=f"meta-llama/{name}{len(watchlist.pending())}")))
     mig = MigReading(

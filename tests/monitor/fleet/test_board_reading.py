@@ -2,7 +2,7 @@
 
 import msgspec
 import pytest
-from builders import make_budget, make_gpu, make_process, make_snapshot
+from builders import make_budget, make_gpu, make_process, make_run, make_snapshot
 
 from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import GIB
@@ -11,7 +11,6 @@ from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.fleet.board_reading import reading_of_board
 from vramtop.monitor.fleet.fleet import HostReading, RankFacts
 from vramtop.monitor.snapshot.faults import Fault
-from vramtop.monitor.snapshot.snapshot import WatchedJob
 
 FACTS = RankFacts(rank=3, world_size=8, master="node01:29500")
 
@@ -20,7 +19,7 @@ FACTS = RankFacts(rank=3, world_size=8, master="node01:29500")
 def reading():
     watchlist = Watchlist(estimate=lambda job: make_budget(job, device=20))
     job = Job(name="tune --api-key hf_abcdefghijklmnopqrstuvwxyzabcdefgh")
-    watchlist.add_run(WatchedJob(job=job, pids=((71, 1_000.0),), missing=("training.micro_batch",)))
+    watchlist.add_run(make_run(job, 71, missing=("training.micro_batch",)))
     watchlist.add_pending(Job(name="next"))
     unreadable = replace(make_gpu(1), processes=None)
     snapshot = make_snapshot([make_gpu(0, [make_process(71, 12), make_process(80, 3)]), unreadable])
@@ -51,7 +50,7 @@ def test_it_survives_json_and_has_no_secrets(reading):
 
 def test_what_alerts_need_is_passed_on():
     watchlist = Watchlist(estimate=lambda job: make_budget(job, device=40, low=30, high=50))
-    watchlist.add_run(WatchedJob(job=Job(name="leaks"), pids=((10, 1_000.0),)))
+    watchlist.add_run(make_run("leaks", 10))
     lost = replace(make_gpu(1), used_bytes=None, faults=(Fault(field=None, code="GPU_IS_LOST", message="it is lost"),))
     asleep = replace(make_gpu(2), used_bytes=None, faults=(Fault(field=None, code="ASLEEP", message="asleep"),))
     unlisted = Fault(field=None, code="NOT_LISTED", message="GPU 3 is gone")

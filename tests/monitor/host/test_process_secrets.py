@@ -9,7 +9,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from builders import make_gpu, make_process, make_snapshot
+from builders import make_gpu, make_process, make_run, make_snapshot
 from secret_corpus import HEX, LETTERS, NAMED, OF_A_FORM, UUID
 from waiting import until
 
@@ -21,7 +21,6 @@ from vramtop.monitor.attach.saved_answers import run_key
 from vramtop.monitor.host.inspect.process_details import read_details
 from vramtop.monitor.host.process_directory import ProcessDirectory
 from vramtop.monitor.host.process_info import read_process
-from vramtop.monitor.snapshot.snapshot import WatchedJob
 from vramtop.monitor.sources.recording import RecordingWriter, read_recording
 
 TOKEN = "hf_aB3dE6gHi9KlMn2pQrStUvWxYz012345"  # noqa: S105 - of the form of one
@@ -119,7 +118,7 @@ def test_recordings_never_have_secrets(tmp_path: Path) -> None:
     held = make_process(7, 1, command=f"python train.py --hub_token {TOKEN} --password hunter22", name=f"x {TOKEN}")
     plain = make_process(8, 1)
     job = Job(name=f"run {TOKEN}", model=ModelSpec(id="https://ana:pa55w0rd@host/x"))
-    watched = (WatchedJob(job=job, pids=((7, 1_000.0),)),)
+    watched = (make_run(job, 7),)
     snapshot = make_snapshot([make_gpu(0, [held, plain])], watched=watched, pending=(job, Job(name="plain")))
     path = tmp_path / "r.jsonl.gz"
     with RecordingWriter(path) as writer:

@@ -1,6 +1,6 @@
 """MIG devices as readings of their own: memory, processes, identity."""
 
-from builders import make_budget, make_gpu, make_mig_gpu, make_process, make_snapshot
+from builders import make_budget, make_gpu, make_mig_gpu, make_process, make_run, make_snapshot
 
 from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import GIB
@@ -9,7 +9,6 @@ from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.snapshot.faults import Fault
 from vramtop.monitor.snapshot.memory_history import MemoryHistory
 from vramtop.monitor.snapshot.mig_devices import device_of, mig_devices
-from vramtop.monitor.snapshot.snapshot import WatchedJob
 
 
 def test_each_device_has_the_memory_of_its_instance_and_names_the_device_it_shares_it_with():
@@ -69,7 +68,7 @@ def test_another_profile_under_the_same_uuid_is_another_device():
 def test_a_job_is_compared_with_the_memory_of_its_mig_device():
     watchlist = Watchlist(estimate=lambda job: make_budget(job, device=18))
     job = Job(name="tune", model=ModelSpec(id="gpt2"))
-    watchlist.add_run(WatchedJob(job=job, pids=((3, 1_000.0),)))
+    watchlist.add_run(make_run(job, 3))
     board = watchlist.update(make_snapshot([make_mig_gpu(0, [make_process(3, 18, gpu_instance=9)], free=(39, 2))]))
     (gpu,) = board.gpus
     assert [device.reading.label for device in gpu.devices] == ["0:3:0", "0:3:1", "0:9"]
@@ -88,7 +87,7 @@ def test_a_job_is_compared_with_the_memory_of_its_mig_device():
 
 def test_the_run_of_a_mig_job_ends_when_its_device_is_removed():
     watchlist = Watchlist(estimate=lambda job: make_budget(job, device=18), is_running=lambda _: False)
-    watchlist.add_run(WatchedJob(job=Job(name="tune"), pids=((3, 1_000.0),)))
+    watchlist.add_run(make_run("tune", 3))
     watchlist.update(make_snapshot([make_mig_gpu(0, [make_process(3, 18, gpu_instance=9)], free=(39, 2))]))
     gone = make_mig_gpu(0)
     board = watchlist.update(make_snapshot([replace(gone, mig=gone.mig[:2])], time=2001.0))

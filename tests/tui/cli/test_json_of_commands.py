@@ -7,7 +7,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from builders import ScriptedSource, make_budget, make_gpu, make_mig_gpu, make_process, make_snapshot
+from builders import ScriptedSource, make_budget, make_gpu, make_mig_gpu, make_process, make_run, make_snapshot
 from command_line import vramtop
 from json_schemas import require_valid, valid_json
 
@@ -20,7 +20,7 @@ from vramtop.monitor.fleet.fleet import Fleet, RankFacts
 from vramtop.monitor.fleet.stream_line import stream_line
 from vramtop.monitor.probe.probe_reader import DeviceCounters, ProbeSample
 from vramtop.monitor.snapshot.faults import NO_ANSWER, Fault
-from vramtop.monitor.snapshot.snapshot import GpuReading, ProcessCounters, Snapshot, WatchedJob
+from vramtop.monitor.snapshot.snapshot import GpuReading, ProcessCounters, Snapshot
 from vramtop.monitor.sources.demo import demo_path
 from vramtop.monitor.sources.recording import RecordingWriter, read_recording
 from vramtop.monitor.storage.reservations import Reservations
@@ -131,7 +131,7 @@ def machine() -> Snapshot:
 def watchlist() -> Watchlist:
     job = Job(name="sft", model=ModelSpec(id="meta-llama/Llama-3.1-8B"))
     found = Watchlist(estimate=make_budget)
-    found.add_run(WatchedJob(job=job, pids=((1, 1_000.0),), missing=("training.micro_batch",)))
+    found.add_run(make_run(job, 1, missing=("training.micro_batch",)))
     found.add_pending(Job(name="next", model=job.model))
     return found
 

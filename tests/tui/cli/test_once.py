@@ -5,13 +5,12 @@ import pwd
 import time
 
 import pytest
-from builders import make_budget, make_gpu, make_process, make_snapshot
+from builders import make_budget, make_gpu, make_process, make_run, make_snapshot
 from command_line import vramtop
 
 from vramtop.estimator.job.job import Job
 from vramtop.estimator.job.settings import ModelSpec
 from vramtop.monitor.board.watchlist import Watchlist
-from vramtop.monitor.snapshot.snapshot import WatchedJob
 from vramtop.tui.cli.board_json import board_json
 from vramtop.tui.cli.board_text import board_lines
 from vramtop.tui.cli.display_options import display_filter
@@ -23,7 +22,7 @@ from vramtop.tui.draw.text_output import TextOutput
 def board():
     job = Job(name="sft", model=ModelSpec(id="meta-llama/Llama-3.1-8B"))
     watchlist = Watchlist(estimate=make_budget)
-    watchlist.add_run(WatchedJob(job=job, pids=((1, 1_000.0),)))
+    watchlist.add_run(make_run(job, 1))
     watchlist.add_pending(Job(name="next", model=job.model))
     processes = [make_process(1, 61.5, command="python train.py " + 60 * "--flag "), make_process(2, None, user=None)]
     gpus = [make_gpu(0, processes), make_gpu(1, utilisation_percent=None, power_w=None, temperature_c=None)]

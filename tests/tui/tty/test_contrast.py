@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 import pytest
-from builders import ScriptedSource, make_budget, make_gpu, make_process, make_snapshot
+from builders import ScriptedSource, make_budget, make_gpu, make_process, make_run, make_snapshot
 from rich.color import ColorType
 from rich.segment import Segment
 from rich.style import Style
@@ -16,7 +16,6 @@ from vramtop.estimator.job.job import Job
 from vramtop.estimator.job.settings import ModelSpec
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.snapshot.faults import Fault
-from vramtop.monitor.snapshot.snapshot import WatchedJob
 from vramtop.tui.app.app import VramtopApp
 from vramtop.tui.app.options import AppOptions
 from vramtop.tui.app.themes import DEFAULT_THEME, THEMES
@@ -51,7 +50,7 @@ def open_app(**options) -> VramtopApp:
     jobs = {name: Job(name=name, model=ModelSpec(id="meta-llama/Llama-3.1-8B")) for name in NEEDS}
     watchlist = Watchlist(estimate=lambda job: make_budget(job, device=NEEDS[job.label]))
     for pid, name in enumerate(("over", "right", "under"), start=1):
-        watchlist.add_run(WatchedJob(job=jobs[name], pids=((pid, 1_000.0),)))
+        watchlist.add_run(make_run(jobs[name], pid))
     for name in ("waits", "small"):
         watchlist.add_pending(jobs[name])
     fault = Fault(field="temperature_c", code="UNKNOWN", message="GPU 2 does not tell its temperature")

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from builders import make_budget, make_gpu, make_process, make_snapshot
+from builders import make_budget, make_gpu, make_process, make_run, make_snapshot
 from waiting import until
 
 from vramtop.estimator.common.records import replace
@@ -61,7 +61,7 @@ def watchlist(budgets: dict[str, Any]) -> Watchlist:
 
 
 def run_of(watchlist: Watchlist, name: str, pid: int, **model: Any) -> WatchedJob:
-    run = WatchedJob(job=Job(name=name, model=ModelSpec(id="gpt2", **model)), pids=((pid, 1_000.0),))
+    run = make_run(Job(name=name, model=ModelSpec(id="gpt2", **model)), pid)
     watchlist.add_run(run)
     return run
 

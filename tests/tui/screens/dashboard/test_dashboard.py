@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from builders import ScriptedSource, make_budget, make_gpu, make_process, make_snapshot
+from builders import ScriptedSource, make_budget, make_gpu, make_process, make_run, make_snapshot
 from rich.cells import cell_len
 from screen_host import on_first_board, screen_lines, screen_text
 from textual.content import Content, Span
@@ -21,7 +21,7 @@ from vramtop.estimator.job.job import Job
 from vramtop.estimator.job.settings import ModelSpec
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.snapshot.faults import NO_ANSWER, NO_DRIVER, Fault
-from vramtop.monitor.snapshot.snapshot import Snapshot, WatchedJob
+from vramtop.monitor.snapshot.snapshot import Snapshot
 from vramtop.monitor.sources.sampler import EarlySampler
 from vramtop.tui.app.app import BoardUpdated, SourceFailed, VramtopApp
 from vramtop.tui.app.help import HelpScreen
@@ -52,7 +52,7 @@ def open_app(
 
     watchlist = Watchlist(estimate=estimate)
     for name, pids in (jobs or {}).items():
-        watchlist.add_run(WatchedJob(job=job(name), pids=tuple((pid, 1_000.0) for pid in pids)))
+        watchlist.add_run(make_run(job(name), *pids))
     for name in pending:
         watchlist.add_pending(job(name))
     source = ScriptedSource(snapshots)

@@ -1,14 +1,13 @@
 """A process that grows until its GPU is full, with a budget and without one: it is seen before, and after its end."""
 
 import pytest
-from builders import ScriptedSource, make_budget, make_gpu, make_process, make_snapshot
+from builders import ScriptedSource, make_budget, make_gpu, make_process, make_run, make_snapshot
 from screen_host import on_first_board, screen_lines
 from waiting import until_shown
 
 from vramtop.estimator.job.job import Job
 from vramtop.estimator.job.settings import ModelSpec
 from vramtop.monitor.board.watchlist import Watchlist
-from vramtop.monitor.snapshot.snapshot import WatchedJob
 from vramtop.tui.app.app import VramtopApp
 from vramtop.tui.app.options import AppOptions
 
@@ -23,7 +22,7 @@ def open_app(
     watchlist = Watchlist(lambda job: make_budget(job, device=device), is_running=lambda _: False)
     if device is not None:
         job = Job(name="llama-8b-sft", model=ModelSpec(id="gpt2"))
-        watchlist.add_run(WatchedJob(job=job, pids=((4711, 1_000.0),), missing=missing))
+        watchlist.add_run(make_run(job, 4711, missing=missing))
     last = None
     for second, size in enumerate(sizes):
         processes = [] if size is None else [make_process(4711, size)]

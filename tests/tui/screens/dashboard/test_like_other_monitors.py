@@ -1,14 +1,13 @@
 """What users of nvitop and htop look for: temperature and power of each GPU, headings, their keys."""
 
 import pytest
-from builders import ScriptedSource, make_budget, make_gpu, make_process, make_snapshot
+from builders import ScriptedSource, make_budget, make_gpu, make_process, make_run, make_snapshot
 from screen_host import on_first_board, screen_lines
 from waiting import until_shown
 
 from vramtop.estimator.job.job import Job
 from vramtop.estimator.job.settings import ModelSpec
 from vramtop.monitor.board.watchlist import Watchlist
-from vramtop.monitor.snapshot.snapshot import WatchedJob
 from vramtop.tui.app.app import VramtopApp
 from vramtop.tui.app.options import AppOptions
 from vramtop.tui.screens.dashboard.process_table import ProcessTable
@@ -24,7 +23,7 @@ def open_app(gpus: int, *, budgets: bool = False) -> VramtopApp:
         readings.append(make_gpu(at, [make_process(pid, 30, user=user) for pid in pids], temperature_c=40 + at))
         if budgets:
             job = Job(name=f"sft-{at}", model=ModelSpec(id="gpt2"))
-            watchlist.add_run(WatchedJob(job=job, pids=tuple((pid, 1_000.0) for pid in pids)))
+            watchlist.add_run(make_run(job, *pids))
     return VramtopApp(ScriptedSource([make_snapshot(readings)]), watchlist, AppOptions(interval=1.0))
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import psutil
 import pytest
-from builders import ScriptedSource, make_budget, make_gpu, make_mig_gpu, make_process, make_snapshot
+from builders import ScriptedSource, make_budget, make_gpu, make_mig_gpu, make_process, make_run, make_snapshot
 from command_line import vramtop
 from json_schemas import valid_json
 from rich.cells import cell_len
@@ -23,7 +23,7 @@ from vramtop.estimator.job.job import Job
 from vramtop.estimator.job.settings import ModelSpec
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.snapshot.faults import Fault
-from vramtop.monitor.snapshot.snapshot import GpuReading, MigReading, Snapshot, WatchedJob
+from vramtop.monitor.snapshot.snapshot import GpuReading, MigReading, Snapshot
 from vramtop.monitor.sources.recording import RecordingWriter, read_recording
 from vramtop.tui.app.app import VramtopApp
 from vramtop.tui.app.options import AppOptions
@@ -54,7 +54,7 @@ def mig_gpu(index: int = 0, **changes: Any) -> GpuReading:
 def make_watchlist() -> Watchlist:
     """Process 3 runs a job of 18 GiB."""
     watchlist = Watchlist(estimate=lambda job: make_budget(job, device=18))
-    watchlist.add_run(WatchedJob(job=TUNE, pids=((3, 1_000.0),)))
+    watchlist.add_run(make_run(TUNE, 3))
     return watchlist
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 import pytest
-from builders import make_budget, make_gpu, make_process, make_snapshot
+from builders import make_budget, make_gpu, make_process, make_run, make_snapshot
 from screen_host import opened
 from waiting import until_shown
 
@@ -13,7 +13,6 @@ from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.job.job import Job
 from vramtop.estimator.job.settings import ModelSpec
 from vramtop.monitor.board.watchlist import Watchlist
-from vramtop.monitor.snapshot.snapshot import WatchedJob
 from vramtop.tui.screens.dashboard.gpu_panel import panel_lines
 from vramtop.tui.screens.dashboard.panel_shape import PanelShape
 from vramtop.tui.screens.dashboard.pending_list import pending_line
@@ -40,7 +39,7 @@ def corrected() -> Callable[[Job], Budget]:
 
 def test_the_dashboard_says_so_of_running_and_of_pending_jobs(corrected) -> None:
     watchlist = Watchlist(estimate=corrected)
-    watchlist.add_run(WatchedJob(job=JOB, pids=((1, 1_000.0),)))
+    watchlist.add_run(make_run(JOB, 1))
     watchlist.add_pending(Job(name="next", model=ModelSpec(id="gpt2")))
     board = watchlist.update(make_snapshot([make_gpu(0, [make_process(1, 50)]), make_gpu(1)]))
     lines = [line.plain for line in panel_lines(board.gpus[0], (), PanelShape(width=160, graph_height=0), now=2_000.0)]
@@ -52,7 +51,7 @@ def test_the_dashboard_says_so_of_running_and_of_pending_jobs(corrected) -> None
 
 def test_a_budget_that_was_not_corrected_says_nothing() -> None:
     watchlist = Watchlist(estimate=make_budget)
-    watchlist.add_run(WatchedJob(job=JOB, pids=((1, 1_000.0),)))
+    watchlist.add_run(make_run(JOB, 1))
     board = watchlist.update(make_snapshot([make_gpu(0, [make_process(1, 30)])]))
     lines = [line.plain for line in panel_lines(board.gpus[0], (), PanelShape(width=160, graph_height=0), now=2_000.0)]
     assert not any("corrected" in line for line in lines)

@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 import pytest
-from builders import ScriptedSource, make_budget, make_gpu, make_process, make_snapshot
+from builders import ScriptedSource, make_budget, make_gpu, make_process, make_run, make_snapshot
 from fake_driver import FakeGpu, FakeProcess
 from screen_host import on_first_board, screen_text
 from waiting import until_shown
@@ -18,7 +18,7 @@ from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.host.inspect import host_figures, process_details
 from vramtop.monitor.snapshot.demand import CurrentDemand
 from vramtop.monitor.snapshot.faults import Fault
-from vramtop.monitor.snapshot.snapshot import ProcessFigures, Source, WatchedJob
+from vramtop.monitor.snapshot.snapshot import ProcessFigures, Source
 from vramtop.monitor.sources.nvml.nvml_source import NvmlSource
 from vramtop.tui.app.app import VramtopApp
 from vramtop.tui.app.options import AppOptions
@@ -144,7 +144,7 @@ async def test_without_a_process_under_the_cursor_there_is_a_sentence():
 
 async def test_the_attach_screen_leads_to_the_process_of_its_run(monkeypatch):
     watchlist = Watchlist(lambda job: make_budget(job, device=30.0))
-    watchlist.add_run(WatchedJob(job=Job(name="tune", model=ModelSpec(id="m")), pids=((2**22 - 5, 1_000.0),)))
+    watchlist.add_run(make_run(Job(name="tune", model=ModelSpec(id="m")), 2**22 - 5))
     snapshot = make_snapshot([make_gpu(0, [make_process(2**22 - 5, 60)])])
     app = VramtopApp(ScriptedSource([snapshot]), watchlist, AppOptions(interval=0.05))
     async with on_first_board(app) as pilot:

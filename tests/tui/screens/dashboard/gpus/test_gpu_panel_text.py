@@ -2,7 +2,7 @@ import time
 from typing import Any
 
 import pytest
-from builders import make_budget, make_gpu, make_process, make_snapshot
+from builders import make_budget, make_gpu, make_process, make_run, make_snapshot
 from rich.cells import cell_len
 
 from vramtop.estimator.common.records import replace
@@ -12,7 +12,7 @@ from vramtop.monitor.board.board import GpuRow, ProcessRow
 from vramtop.monitor.board.run_phases import PhaseStart
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.snapshot.faults import HOST_MEMORY, Fault
-from vramtop.monitor.snapshot.snapshot import GpuReading, WatchedJob
+from vramtop.monitor.snapshot.snapshot import GpuReading
 from vramtop.tui.draw.gpu_bars import budget_cells, held_cells
 from vramtop.tui.draw.palette import colour_of, unattributed_label
 from vramtop.tui.screens.dashboard.gpu_panel import panel_lines
@@ -30,7 +30,7 @@ def make_row(gpu: GpuReading, *, need: float | None = None) -> GpuRow:
     """The row of one GPU; pid 1 runs a job of ``need`` GiB."""
     watchlist = Watchlist(estimate=lambda job: make_budget(job, device=need))
     if need is not None:
-        watchlist.add_run(WatchedJob(job=Job(name="tune"), pids=((1, 1_000.0),)))
+        watchlist.add_run(make_run("tune", 1))
     return watchlist.update(make_snapshot([gpu])).gpus[0]
 
 
@@ -56,7 +56,7 @@ def test_budget_larger_than_the_gpu_ends_in_an_arrow():
 
 def test_a_job_without_a_model_has_the_name_of_its_process():
     watchlist = Watchlist(estimate=make_budget)
-    watchlist.add_run(WatchedJob(job=Job(), pids=((1, 1_000.0),)), "vramtop does not know its model")
+    watchlist.add_run(make_run(Job(), 1), "vramtop does not know its model")
     gpu = make_gpu(0, [make_process(1, 60, command="python -u /data/tune.py")])
     lines = drawn(watchlist.update(make_snapshot([gpu])).gpus[0])
     assert "tune.py 60.0" in lines[1]
@@ -104,7 +104,7 @@ def test_idle_gpu_and_unknown_job_are_stated():
 
 def test_summary_names_each_gpu_of_a_job_over_its_budget_once():
     watchlist = Watchlist(estimate=lambda job: make_budget(job, device=20))
-    watchlist.add_run(WatchedJob(job=Job(name="wide"), pids=((1, 1_000.0), (2, 1_000.0))))
+    watchlist.add_run(make_run("wide", 1, 2))
     board = watchlist.update(make_snapshot([make_gpu(0, [make_process(1, 40)]), make_gpu(1, [make_process(2, 40)])]))
     assert summary_line(board, 100).plain.split() == ["▲", "OVER", "wide", "+20.0", "on", "GPU", "0,", "1"]
 
@@ -112,7 +112,7 @@ def test_summary_names_each_gpu_of_a_job_over_its_budget_once():
 @pytest.mark.parametrize("width", [20, 40, 60, 80, 120])
 def test_summary_is_shortened_but_keeps_the_verdict_of_the_next_job(width: int):
     watchlist = Watchlist(estimate=lambda job: make_budget(job, device=20 if job.name == "runs" else 90))
-    watchlist.add_run(WatchedJob(job=Job(name="runs"), pids=((1, 1_000.0),)))
+    watchlist.add_run(make_run("runs", 1))
     watchlist.add_pending(Job(name="a-rather-long-name-of-a-job"))
     watchlist.add_pending(Job(name="another"))
     line = summary_line(watchlist.update(make_snapshot([make_gpu(0, [make_process(1, 20)])])), width).plain
@@ -250,7 +250,7 @@ def test_a_gpu_without_a_job_says_why_in_two_lines():
 def test_the_summary_says_that_all_jobs_are_on_budget():
     watchlist = Watchlist(estimate=lambda job: make_budget(job, device=20))
     for pid in (1, 2):
-        watchlist.add_run(WatchedJob(job=Job(name=f"job-{pid}"), pids=((pid, 1_000.0),)))
+        watchlist.add_run(make_run(f"job-{pid}", pid))
     gpus = [make_gpu(0, [make_process(1, 20)]), make_gpu(1, [make_process(2, 20)])]
     assert summary_line(watchlist.update(make_snapshot(gpus)), 100).plain == "✓ all 2 jobs are within budget"
 

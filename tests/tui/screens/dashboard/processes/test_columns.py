@@ -4,18 +4,17 @@ import os
 from typing import Any
 
 import pytest
-from builders import ScriptedSource, make_budget, make_gpu, make_process, make_snapshot
+from builders import ScriptedSource, make_budget, make_gpu, make_process, make_run, make_snapshot
 from fake_driver import FakeGpu, FakeProcess
 from screen_host import on_first_board, screen_text
 from waiting import until_shown
 
 from vramtop.estimator.common.records import replace
-from vramtop.estimator.job.job import Job
 from vramtop.monitor.board.board import Board
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.snapshot.demand import CurrentDemand
 from vramtop.monitor.snapshot.faults import FIRST_SAMPLE, Fault
-from vramtop.monitor.snapshot.snapshot import GpuProcess, GpuReading, ProcessFigures, Source, WatchedJob
+from vramtop.monitor.snapshot.snapshot import GpuProcess, GpuReading, ProcessFigures, Source
 from vramtop.monitor.sources.nvml.nvml_source import NvmlSource
 from vramtop.tui.app.app import VramtopApp
 from vramtop.tui.app.options import AppOptions
@@ -44,7 +43,7 @@ def with_figures(pid: int, sm: float | None, cpu: float | None, **changes: Any) 
 def make_board(gpus: list[GpuReading], **changes: Any) -> Board:
     """A board on which the processes 2 and 3 are the ranks of a run."""
     watchlist = Watchlist(estimate=lambda job: make_budget(job, device=20))
-    watchlist.add_run(WatchedJob(job=Job(name="tune"), pids=((2, 1_000.0), (3, 1_000.0))))
+    watchlist.add_run(make_run("tune", 2, 3))
     return watchlist.update(make_snapshot(gpus, **changes))
 
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from builders import ScriptedSource, make_budget, make_gpu, make_process, make_snapshot
+from builders import ScriptedSource, make_budget, make_gpu, make_process, make_run, make_snapshot
 from screen_host import TableApp, on_first_board, table_of
 from waiting import until_shown
 
@@ -15,7 +15,6 @@ from vramtop.estimator.job.settings import Parallel
 from vramtop.monitor.board.board import Board
 from vramtop.monitor.board.process_groups import ProcessGroup
 from vramtop.monitor.board.watchlist import Watchlist
-from vramtop.monitor.snapshot.snapshot import WatchedJob
 from vramtop.tui.app.app import VramtopApp
 from vramtop.tui.app.options import AppOptions
 from vramtop.tui.screens.dashboard.process_cells import group_status
@@ -38,7 +37,7 @@ def make_board(readings: list[Any], *, world: int = 4) -> Board:
     """Make a board on which the ranks run a job of 20 GiB each."""
     watchlist = Watchlist(estimate=lambda job: make_budget(job, device=20))
     job = Job(name="tune", parallel=Parallel(data_replicate=world))
-    watchlist.add_run(WatchedJob(job=job, pids=tuple((pid, 1_000.0) for pid in RANKS)))
+    watchlist.add_run(make_run(job, *RANKS))
     return watchlist.update(make_snapshot(readings))
 
 
@@ -266,7 +265,7 @@ async def test_the_table_needs_as_many_lines_as_it_has_rows_whatever_the_filter(
 
 async def test_unfolding_a_run_makes_room_for_its_ranks():
     watchlist = Watchlist(estimate=lambda job: make_budget(job, device=20))
-    watchlist.add_run(WatchedJob(job=Job(name="tune"), pids=tuple((pid, 1_000.0) for pid in RANKS)))
+    watchlist.add_run(make_run("tune", *RANKS))
     app = VramtopApp(ScriptedSource([make_snapshot(gpus())]), watchlist, AppOptions(interval=0.25))
     async with app.run_test(size=(120, 50)) as pilot:
         await until_shown(pilot, lambda: app.board is not None and app.screen.query_one(ProcessTable).row_count)
