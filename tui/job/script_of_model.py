@@ -44,6 +44,11 @@ def refuse_meaningless(keys: Mapping[str, str], label: str, *, has_length: bool)
     """
     no_length = () if has_length else ("training.sequence_length",)
     flag = next((flag for key, flag in keys.items() if key.startswith((*_MEANINGLESS, *no_length))), None)
+    if flag == "--inference":
+        raise InputError(
+            f"vramtop has a training script for {label}, and none that runs it without training; "
+            "vramtop rehearse -- python SCRIPT.py answers for yours"
+        )
     if flag is not None:
         raise InputError(f"{flag} means nothing for {label}, whose training script is rehearsed; leave it out")
 

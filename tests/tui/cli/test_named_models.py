@@ -73,6 +73,7 @@ def test_a_checkpoint_of_such_a_class_has_the_same_script(config, said: str | No
     [
         (["vit-base", "--seq-len", "512"], "--seq-len means nothing for vit-base-patch16-224"),
         (["whisper-small", "--dpo"], "--dpo means nothing for whisper-small"),
+        (["whisper-small", "--inference"], "none that runs it without training"),
         (["vit-base", "--resolution", "384"], "takes images of 224 x 224 pixels"),
         (["qwen2.5-vl-7b", "--images", "2x3x4x5"], "--images: '2x3x4x5' is no size in pixels, such as 2x1024x768"),
         (["all-minilm", "--images", "2"], "all-MiniLM-L6-v2 is given texts"),
