@@ -135,7 +135,7 @@ def _load_as_asked(options: argparse.Namespace, launch: Sequence[str] | None) ->
         raise InputError(f"{flag} is for models that are given images or audio, which {name or 'this job'} is not")
     fetched = fetched or _download(str(changes.get("model.id") or named or ""), may_ask=download)
     rehearsed = getattr(options, "rehearse", False)
-    loaded = named_program(options, launch) if rehearsed else _load(named, launch, changes, given, gpus)
+    loaded = named_program(options, launch) if rehearsed else _load(named, launch, changes, given, options)
     if loaded.job.program is not None:
         if options.flags:
             raise InputError(f"{options.flags[0][0]} describes a job; give a program's own flags after --")
@@ -277,7 +277,7 @@ def _load(
     launch: Sequence[str] | None,
     changes: Mapping[str, Any],
     given: FlagSettings,
-    gpus: int | None,
+    options: argparse.Namespace,
 ) -> LoadedJob:
     """Load the file, the model or the launch line with these changes.
 
@@ -287,16 +287,16 @@ def _load(
     if launch is not None:
         if named:
             raise InputError(f"both a job ({named}) and a launch line after -- were given; give one")
-        loaded = _spread(from_launch_line(launch, changes), changes, given, gpus)
+        loaded = _spread(from_launch_line(launch, changes), changes, given, options)
         return require_complete(loaded, "the launch line", "before the --, with")
     if not named:
         raise InputError("no job given: give a job file, a model, or a launch line after --")
     path = Path(named)
     if path.suffix in JOB_SUFFIXES and is_read(named):
-        return require_complete(_spread(from_file(path, changes), changes, given, gpus), str(path), "with")
+        return require_complete(_spread(from_file(path, changes), changes, given, options), str(path), "with")
     if is_read(named):
         line = [named] if is_shell_script(path) else ["python", named]
-        loaded = _spread(from_launch_line(line, changes), changes, given, gpus)
+        loaded = _spread(from_launch_line(line, changes), changes, given, options)
         return require_complete(loaded, str(path), "with")
     try:
         return LoadedJob(job=with_changes(from_model(named, changes), changes, where="the command line"))
@@ -395,11 +395,13 @@ def _over_gpus(loaded: LoadedJob, given: FlagSettings, gpus: int | None) -> Load
     return replace(loaded, job=with_changes(job, changes), notes=(*loaded.notes, f"The model is {how}."))
 
 
-def _spread(loaded: LoadedJob, changes: Mapping[str, Any], given: FlagSettings, gpus: int | None) -> LoadedJob:
-    """Return the job over the GPUs of the command line, where its own configuration leaves their number open."""
-    count = given.processes or gpus
+def _spread(
+    loaded: LoadedJob, changes: Mapping[str, Any], given: FlagSettings, options: argparse.Namespace
+) -> LoadedJob:
+    """Return the job over the GPUs of the command line, or those that are here, where it leaves their number open."""
+    named, here = getattr(options, "gpus", None), getattr(options, "count_gpus", lambda: None)
     missing = [key for key in loaded.missing if key in ("parallel.data_shard", "parallel.data_replicate")]
-    if loaded.reading is None or not count or len(missing) != 1:
+    if loaded.reading is None or len(missing) != 1 or not (count := given.processes or named or here()):
         return loaded
     parallel = loaded.job.parallel
     within = parallel.tensor * parallel.pipeline * parallel.context
@@ -410,7 +412,10 @@ def _spread(loaded: LoadedJob, changes: Mapping[str, Any], given: FlagSettings, 
         loaded,
         job=loaded.reading.job(more),
         missing=loaded.reading.still_missing(more),
-        notes=(*loaded.notes, f"The job is spread over the {count} GPUs of the command line."),
+        notes=(
+            *loaded.notes,
+            f"The job is spread over the {count} GPUs of the command line, or of this machine.",
+        ),
     )
 
 

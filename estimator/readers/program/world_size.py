@@ -17,6 +17,7 @@ _DEVICE_WORDS = ("gpu", "auto", "cpu", "xpu")
 _SET_RANK = {"torchrun", "accelerate", "deepspeed", "trl"}
 """Launchers that set RANK for every process when there are several."""
 _BY_ACCELERATE = "accelerate starts one process per GPU unless --num_processes is given"
+_BY_DEEPSPEED = "deepspeed starts one process per GPU unless --num_gpus is given"
 _SEVERAL_RANKS = ("multi_gpu", "use_fsdp", "use_deepspeed", "use_parallelism_config")
 """Settings of accelerate that mean more than one rank."""
 
@@ -140,6 +141,13 @@ def processes_per_node(environ: Mapping[str, str]) -> dict[str, Setting]:
     }
 
 
+def _one_per_gpu(starts: str, nodes: int) -> WorldSize:
+    """Return one rank for each GPU of a machine that is not known; of several machines nothing is known."""
+    if nodes > 1:
+        return WorldSize(ranks=None)
+    return WorldSize(ranks=Setting.default(1, "one process per GPU"), per_node=1, one_per_gpu=starts)
+
+
 def _accelerate_ranks(accelerate: LayeredSettings, environ: Mapping[str, str], *, is_tool: bool) -> WorldSize:
     """Return the ranks that accelerate starts: torch.cuda.device_count() unless set (accelerate commands/launch.py)."""
     ranks = accelerate.find("num_processes") or visible_gpus(environ)
@@ -166,7 +174,7 @@ def _torchrun_ranks(options: SettingsLayer, environ: Mapping[str, str]) -> World
     if nodes is None:
         return WorldSize(ranks=given)
     if per_node is None:
-        return WorldSize(ranks=None)
+        return _one_per_gpu(f"torchrun starts one process per GPU ({processes.origin})", nodes)
     origin = processes.origin if nodes == 1 else f"{processes.origin} times {options['nnodes'].origin}"
     ranks = Setting(value=per_node * nodes, origin=origin, written=processes.written)
     return WorldSize(ranks=ranks, per_node=per_node)
@@ -185,6 +193,8 @@ def _deepspeed_ranks(options: SettingsLayer, environ: Mapping[str, str]) -> Worl
     per_node, nodes = as_int(processes), 1 if str(machines.value) == "-1" else as_int(machines)
     if nodes is None:
         return WorldSize(ranks=machines)
-    if processes is None or per_node is None:
-        return WorldSize(ranks=None if processes is None or str(processes.value) == "-1" else processes)
+    if processes is None or str(processes.value) == "-1":
+        return _one_per_gpu(_BY_DEEPSPEED, nodes)
+    if per_node is None:
+        return WorldSize(ranks=processes)
     return WorldSize(ranks=processes.with_value(per_node * nodes), per_node=per_node)

@@ -92,7 +92,11 @@ def test_torchrun_without_sharding_is_ddp(read: Read) -> None:
 def test_one_process_per_gpu_counts_the_visible_ones(read: Read) -> None:
     line = "torchrun --nproc-per-node gpu train.py --model_name_or_path gpt2"
     assert found(read(f"CUDA_VISIBLE_DEVICES=2,3,5 {line}"), "parallel.data_replicate") == (3,)
-    assert "parallel.data_replicate" in read(line).missing
+    assert read(line).one_per_gpu is not None
+    assert read("deepspeed train.py --model_name_or_path gpt2").one_per_gpu is not None
+    for sharded in ("accelerate launch --use_fsdp", "deepspeed", "deepspeed --num_nodes 2"):
+        zero = ' --deepspeed \'{"zero_optimization": {"stage": 2}}\'' if "deepspeed" in sharded else ""
+        assert "parallel.data_shard" in read(f"{sharded} train.py --model_name_or_path gpt2{zero}").missing
 
 
 def test_the_cublas_workspace_size_is_read_from_the_environment(read: Read) -> None:

@@ -56,6 +56,14 @@ def test_a_job_that_fits_starts_unchanged(run: Answer) -> None:
     assert "fits" in err
 
 
+@pytest.mark.parametrize("starts", ["torchrun --nproc-per-node gpu", "deepspeed", "accelerate launch --use_fsdp"])
+def test_a_line_that_starts_a_process_for_each_gpu_is_judged_on_those_that_are_here(
+    run: Answer, tmp_path: Path, starts: str
+) -> None:
+    _, _, err = run("--fit", *SETTINGS, free=(70, 70), line=(*starts.split(), str(tmp_path / "train.py")))
+    assert "needs 2 × " in err
+
+
 def test_a_job_that_does_not_fit_is_not_started_and_gets_suggestions(run: Answer) -> None:
     code, out, err = run("--fit", *SETTINGS, free=(4,))
     assert code == 1

@@ -10,9 +10,15 @@ from vramtop.estimator.trace.worker_pool import keep_idle_workers
 from vramtop.monitor.board.capacity import described_devices, device_capacities
 from vramtop.monitor.board.fit_result import FitResult
 
-from ...job.load_job import load_from_options
 from ..fitting.fit_check import check_here, check_on, judge_on, report_fit
-from ..fitting.machine_gpus import NoGpusError, committed_bytes, open_source, read_gpus, select_devices
+from ..fitting.machine_gpus import (
+    NoGpusError,
+    committed_bytes,
+    load_for_gpus,
+    open_source,
+    read_gpus,
+    select_devices,
+)
 from ..fitting.no_gpus import report_without_gpus
 from ..fitting.waiting import Stillness, exec_program, program_to_start, wait_until_it_fits
 from ..measured_runs import estimate_job
@@ -32,7 +38,7 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
     unused = [flag for flag in ("timeout", "exec") if getattr(options, flag) is not None]
     if unused:
         raise InputError(f"--{unused[0]} needs --wait")
-    loaded = load_from_options(options, launch)
+    loaded = load_for_gpus(options, launch)
     if elsewhere:
         from ..fitting.scheduler_request import report_request
 
@@ -55,7 +61,7 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
 
 def _wait(options: argparse.Namespace, launch: Sequence[str] | None, program: Sequence[str]) -> int:
     """Wait until the job fits, then start the program or print the verdict."""
-    loaded = load_from_options(options, launch)
+    loaded = load_for_gpus(options, launch)
     job = loaded.job
     if described_gpu(options, job)[1]:
         cards = "--gpu-type, --gpu with a card, --gpu-memory and target.gpu"

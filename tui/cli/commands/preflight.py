@@ -19,9 +19,9 @@ from vramtop.monitor.preflight.prepare import ESTIMATE_TIMEOUT_SECONDS, prepare,
 from vramtop.monitor.preflight.run_checks import exit_code, run_checks
 
 from ...draw.text_output import detect_output
-from ...job.load_job import load_from_options
 from ...job.loaded_job import LoadedJob
 from ...reports.preflight_text import preflight_lines
+from ..fitting.machine_gpus import load_for_gpus
 from ..json_text import json_text
 from ..measured_runs import correction
 from ..option_values import described_gpu, described_host, gpu_indices
@@ -37,7 +37,7 @@ _BUDGET_SHARE = 0.75
 
 def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
     """Print the outcome of each check; exit code 0: nothing fails, 1: a check fails, 3: cannot tell."""
-    loaded = load_from_options(options, launch)
+    loaded = load_for_gpus(options, launch)
     job, notes = loaded.job, loaded.notes
     context = _context(options, loaded, launch)
     for why in loaded.why_unread:

@@ -19,10 +19,9 @@ from vramtop.monitor.board.capacity import count_devices
 from vramtop.monitor.board.fit_result import DeviceVerdict, FitResult
 
 from ...draw.text_output import printable
-from ...job.load_job import load_from_options
 from ..rehearsing import offer_of
 from .fit_check import FitCheck, check_here, report_fit
-from .machine_gpus import gpus_here
+from .machine_gpus import gpus_here, load_for_gpus
 
 
 def guarded(options: argparse.Namespace, launch: Sequence[str], environ: Mapping[str, str]) -> int | dict[str, str]:
@@ -48,7 +47,7 @@ def guarded(options: argparse.Namespace, launch: Sequence[str], environ: Mapping
         key, value = parse_assignment(text)
         with_changes(Job(model=ModelSpec(id="any")), {key: value}, where="--set")  # refuses a mistyped setting
     try:
-        loaded = load_from_options(options, launch)
+        loaded = load_for_gpus(options, launch)
         check = _of_this_machine(check_here(options, loaded), launch)
         verdict = check.judge(check.budget)
     except VramtopError as error:

@@ -1,5 +1,6 @@
 """The GPUs of this machine, as commands see them that place a job on them: which may be used, and what is free."""
 
+import argparse
 import contextlib
 import os
 from collections.abc import Iterator, Sequence
@@ -7,12 +8,14 @@ from typing import TYPE_CHECKING
 
 from vramtop.estimator.common.errors import CannotTellError
 from vramtop.estimator.estimation import estimate
-from vramtop.monitor.board.capacity import DeviceCapacity, device_capacities
+from vramtop.monitor.board.capacity import DeviceCapacity, count_devices, device_capacities
 from vramtop.monitor.snapshot.gpu_list import gpu_list
 from vramtop.monitor.snapshot.snapshot import DeviceIndex, Snapshot
 from vramtop.monitor.sources.nvml.nvml_source import NvmlSource
 from vramtop.monitor.storage.reservations import Reservations
 
+from ...job.load_job import load_from_options
+from ...job.loaded_job import LoadedJob
 from ..option_values import gpu_indices
 
 if TYPE_CHECKING:
@@ -48,6 +51,23 @@ def gpus_here(
     selection, notes = select_devices(selected, snapshot, choice)
     committed, job_notes = committed_bytes(snapshot, selection)
     return device_capacities(snapshot, committed, selection), (*notes, *job_notes)
+
+
+def load_for_gpus(options: argparse.Namespace, launch: Sequence[str] | None) -> LoadedJob:
+    """Load the job of the command line, over this machine's GPUs where it leaves their number to the machine.
+
+    Raises:
+        InputError: it cannot be read, or a required setting is missing.
+    """
+
+    def count() -> int | None:
+        with contextlib.suppress(NoGpusError):
+            return count_devices(gpus_here(options.gpu)[0])
+        return None
+
+    if not any(getattr(options, name, None) for name in ("gpu_type", "gpu_memory")):
+        options.count_gpus = count
+    return load_from_options(options, launch)
 
 
 @contextlib.contextmanager
