@@ -42,12 +42,15 @@ def older_versions(versions: Mapping[str, str], *, uses_trl: bool) -> dict[str, 
     Of two libraries, the one that is known decides (``install_requires`` of TRL 0.20; TRL 0.27 runs with
     transformers 5).
     """
-    transformers, trl = (version_tuple(versions.get(name)) for name in ("transformers", "trl"))
+    stated = {name: version for name, version in versions.items() if not isinstance(version, AssumedVersion)}
+    transformers, trl = (version_tuple(stated.get(name)) for name in ("transformers", "trl"))
     found = {}
     if transformers is None:
         found["transformers"] = "4.49" if trl is None or trl < (0, 20) else "4.56"
     if uses_trl and trl is None:
         found["trl"] = "0.15" if transformers is None or transformers < (5, 0) else "0.27"
+    newest = {name: version_tuple(versions.get(name)) or (99,) for name in found}
+    found = {name: version for name, version in found.items() if (version_tuple(version) or ()) < newest[name]}
     return found if trl is None or trl < (1, 0) else {}
 
 

@@ -209,9 +209,9 @@ def _device_map(program: Program, settings: LayeredSettings, launched: Sequence[
 
 
 def _doubt_logits(settings: LayeredSettings, findings: FindingCollector) -> None:
-    """Warn that DPO and KTO leave out the logits of prompts by default (``get_use_logits_to_keep``, 4.6)."""
+    """Warn that logits of prompts are left out by default (``get_use_logits_to_keep`` of 4.6 and its callers)."""
     kept = settings.find("use_logits_to_keep")
-    if _method(settings) not in ("dpo", "kto", "gkd") or (kept is not None and as_bool(kept) is False):
+    if _method(settings) not in (None, "dpo", "kto", "gkd") or (kept is not None and as_bool(kept) is False):
         return
     findings.warn("ms-swift computes logits from the batch's first label on; logits of all tokens are counted.")
     findings.add_uncertainty("less", "logits", unless="training.loss_length")

@@ -142,6 +142,17 @@ def test_a_known_version_counts(tmp_path: Path) -> None:
     assert read(tmp_path, text).value("software.transformers") == "4.33.0"
 
 
+def test_the_last_possible_version_may_be_an_older_one(tmp_path: Path) -> None:
+    text = "from transformers import AutoModelForCausalLM\nfrom trl import DPOConfig, DPOTrainer\n"
+    text += "model = AutoModelForCausalLM.from_pretrained('Qwen/Qwen2.5-0.5B')\n"
+    text += "DPOTrainer(model, args=DPOConfig('out', max_prompt_length=8, max_length=64)).train()\n"
+    reading = read(tmp_path, text)
+    older = reading.job({"training.micro_batch": 1}).unsure.older
+    assert reading.value("software.trl") == "0.28"
+    assert (older["software.trl"], older["software.transformers"]) == ("0.15", "4.49")
+    assert (reading.value("training.precision"), older["training.precision"]) == ("bf16", "fp32")
+
+
 def test_weights_of_unknown_code_and_of_unknown_versions_are_in_doubt(tmp_path: Path) -> None:
     text = SCRIPT.replace("Qwen/Qwen2.5-0.5B'", "nobody/model', trust_remote_code=True")
     old = read(tmp_path, text.replace("=2)", "=2, no_cuda=False)"))

@@ -169,10 +169,15 @@ def test_swifts_length_is_that_of_prompts_where_text_is_generated(read: Read, fl
 def test_swift_quantizes_by_the_stated_method(
     read: Read, flags: str, quantization: str | None, warning: str | None
 ) -> None:
-    reading = read(f"{SWIFT} {flags}")
+    reading = read(f"{SWIFT} {flags} --use_logits_to_keep false")
     assert found(reading, "lora.quantization") == (quantization,)
     assert [said for said in reading.warnings if warning is None or warning not in said] == []
     assert bool(reading.warnings) == bool(warning)
+
+
+@pytest.mark.parametrize(("flags", "doubt"), [("", "less"), ("--use_logits_to_keep false", "no")])
+def test_swift_leaves_out_logits_of_prompts(read: Read, flags: str, doubt: str) -> None:
+    assert read(f"{SWIFT} {flags}").job({"model.id": "gpt2"}).unsure.logits == doubt
 
 
 @pytest.mark.parametrize(("dtype", "precision"), [("bfloat16", "bf16"), ("float16", "fp16"), ("float32", "fp16-mixed")])
