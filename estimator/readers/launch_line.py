@@ -124,9 +124,7 @@ def read_launch(
     _read_software(program)
     if program.pid is None:
         program.findings.devices = choice_of_line(launch.wrappers, launch.launchers, accelerate_layers(program, {}))
-    if tool is not None:
-        return tool.read(program)
-    reading = _read_own_script(program)
+    reading = _read_own_script(program) if tool is None else tool.read(program)
     older = {f"software.{library}": version for library, version in program.findings.older_versions.items()}
     if pid is not None or not older:
         return reading

@@ -176,6 +176,7 @@ def older_libraries(job: ResolvedJob) -> Iterator[Side]:
     """Yield the job as the same script makes it with older libraries, where it is not known with which it runs."""
     changes = job.job.unsure.older
     versions = [f"{key.partition('.')[2]} {value}" for key, value in changes.items() if key.startswith("software.")]
+    library = next((key for key in changes if key.startswith("software.")), "")
     others = [_setting(key, value) for key, value in changes.items() if not key.startswith("software.")]
     named = f" ({', '.join(others)})".replace("{", "{{").replace("}", "}}") if others else ""
     if changes:
@@ -183,9 +184,8 @@ def older_libraries(job: ResolvedJob) -> Iterator[Side]:
             source="older",
             job=with_changes(replace(job.job, unsure=Uncertainties()), changes),
             sentence=(
-                "Which versions the script runs with is not known (--set software.transformers=VERSION), so the newest "
-                "are assumed; with "
-                f"{' and '.join(versions)}{named} the step {{change}}"
+                f"Which versions the program runs with is not known (--set {library}=VERSION), so the newest that it "
+                f"can run with are assumed; with {' and '.join(versions)}{named} the step {{change}}"
             ),
             is_warning=True,
         )

@@ -17,6 +17,8 @@ from .shared.settings_files import tool_layers, uses_deepspeed
 from .shared.tool import known_tool
 from .shared.trained_names import PROJECTOR, VISION_TOWER
 
+_OLDEST_TRL = "0.21"
+"""The TRL of axolotl 0.12 (its ``requirements.txt``), the oldest version that is read here."""
 _OF_TRL = "trl."
 """What the names of the settings in axolotl's section for TRL begin with."""
 _LEFT_TO_TRL = ("max_completion_length", "num_generations", "beta", "vllm_mode", "vllm_gpu_memory_utilization")
@@ -45,7 +47,9 @@ def read(program: Program) -> JobReading:
         **_trl_defaults(program, settings),
         **spread,
     }
-    accelerate = [each for _, each in translated]
+    accelerate, method = [each for _, each in translated], _method(settings)
+    if method is not None and "trl" not in program.versions:
+        findings.older_versions = {"trl": _OLDEST_TRL}
     return read_trainer(
         program,
         [
@@ -54,7 +58,7 @@ def read(program: Program) -> JobReading:
             defaults,
         ],
         [*accelerate, uses_deepspeed(settings), processes, *accelerate_layers(program, {})],
-        method=_method(settings),
+        method=method,
     )
 
 

@@ -78,6 +78,9 @@ def test_types_around_adapters(read: Read, tmp_path: Path) -> None:
     path.write_text(AXOLOTL + "rl: dpo\n")
     trl = read_launch(["axolotl", "train", "cfg.yml"], environ={}, cwd=tmp_path, versions={"trl": "0.24.0"})
     assert types_around_adapters(trl)[0] is True
+    assert trl.job({"model.id": "gpt2"}).unsure.older == {}
+    older = read("axolotl train cfg.yml").job({"model.id": "gpt2"}).unsure.older
+    assert (older["software.trl"], older["training.loss"]) == ("0.21", "log-probs")
     line = "swift sft --model org/model --quant_method bnb --quant_bits 4 --torch_dtype bfloat16"
     assert types_around_adapters(read(line)) == (False, None, 0.05)
     assert types_around_adapters(read(f"{line} --lora_dtype bfloat16 --lora_dropout 0")) == (False, "bf16", 0.0)
