@@ -55,8 +55,8 @@ def cuda_kernels() -> Iterator[None]:
             library.impl("softmax.int", _fp32_softmax(torch.ops.aten._softmax.default), composite)
             library.impl("log_softmax.int", _fp32_softmax(torch.ops.aten._log_softmax.default), composite)
             library.impl("embedding_dense_backward", _embedding_backward, "AutogradCPU")
-            for name, cell in (("lstm_cell", _lstm_cell), ("gru_cell", _gru_cell)):
-                library.impl(name, cell, composite)
+            for name, function in _COMPOSITES.items():
+                library.impl(name, function, composite)
             for name, kernel, *others in _CELLS:
                 for key in ("CPU", *others):
                     library.impl(name, kernel, key)
@@ -110,6 +110,40 @@ def _lstm_cell(given: Any, state: Any, *weights: Any) -> tuple[Any, Any]:
 def _gru_cell(given: Any, hidden: Any, *weights: Any) -> Any:
     gates, biases = _products(given, hidden, *weights)
     return torch.ops.aten._thnn_fused_gru_cell.default(*gates, hidden, *biases)[0]
+
+
+def _pad_sequence(sequences: Any, batch_first: bool = False, padding_value: float = 0.0, *side: str) -> Any:
+    longest, (_, *rest) = max(map(len, sequences)), sequences[0].shape
+    shape = (len(sequences), longest) if batch_first else (longest, len(sequences))
+    made = sequences[0].new_full((*shape, *rest), padding_value)
+    for at, each in enumerate(sequences):
+        start = longest - len(each) if side == ("left",) else 0
+        made.select(int(not batch_first), at).narrow(0, start, len(each)).copy_(each)
+    return made
+
+
+def _one_hot(places: Any, count: int = -1) -> Any:
+    made = places.new_zeros((*places.shape, int(places.max()) + 1 if count < 0 else count))
+    return made.scatter_(-1, places.unsqueeze(-1), 1)
+
+
+def _sparse_product(a: Any, b: Any) -> Any:
+    if a.layout is b.layout is torch.sparse_coo:
+        return torch._sparse_sparse_matmul(a, b)
+    if a.layout is torch.strided:
+        return _sparse_product(b.t(), a.t()).t()
+    return torch.ops.aten._sparse_addmm(b.new_zeros((a.shape[0], b.shape[1])), a, b, beta=0)
+
+
+_COMPOSITES = {
+    "lstm_cell": _lstm_cell,
+    "gru_cell": _gru_cell,
+    "pad_sequence": _pad_sequence,
+    "one_hot": _one_hot,
+    "_sparse_mm": _sparse_product,
+}
+"""Functions that consist of others. In C++ they make tensors on the device that it thinks GPUs are (of
+``ATen/native/PackedSequence.cpp``, ``Onehot.cpp`` and ``sparse/SparseTensorMath.cpp``), or other ones than CUDA."""
 
 
 def _products(given: Any, hidden: Any, *weights: Any) -> tuple[tuple[Any, Any], tuple[Any, Any]]:

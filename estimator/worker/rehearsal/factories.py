@@ -9,6 +9,7 @@ import functools
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn.parameter import is_lazy
 from torch.utils import _device
 
@@ -78,7 +79,7 @@ def _device_type(kind: Any) -> Any:
 
 
 def types_on_gpu(to: Any) -> Iterator[tuple[Any, str, Any]]:
-    """Yield tensor types of CUDA, as ``torch.cuda.FloatTensor``, and the functions that take them.
+    """Yield tensor types of CUDA, as ``torch.cuda.FloatTensor``, and what takes them or makes tensors of the same.
 
     Args:
         to: moves a tensor to a device and dtype.
@@ -86,15 +87,31 @@ def types_on_gpu(to: Any) -> Iterator[tuple[Any, str, Any]]:
     plain_type, plain_default = torch.Tensor.type, torch.set_default_tensor_type
     kinds = {name: getattr(torch, name) for name in dir(torch.cuda) if name.endswith("Tensor")}
 
+    def constructed(dtype: torch.dtype, device: Any, args: Any) -> Any:
+        """Return what a type of tensors makes of sizes, or of data."""
+        if all(isinstance(each, int) for each in args) or isinstance(args[0], torch.Size):
+            return torch.empty(*(args or (0,)), dtype=dtype, device=device)
+        data = args[0]
+        return to(data if isinstance(data, torch.Tensor) else torch.tensor(data, dtype=dtype), device, dtype)
+
+    plain_new, plain_new_tensor = torch.Tensor.new, torch.Tensor.new_tensor
+
+    def new(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if not isinstance(self, FakeTensor) or self.layout is not torch.strided:
+            return plain_new(self, *args, **kwargs)
+        return constructed(self.dtype, kwargs.get("device") or self.device, args)
+
+    def new_tensor(self: Any, data: Any, *args: Any, **kwargs: Any) -> Any:
+        if not isinstance(self, FakeTensor):
+            return plain_new_tensor(self, data, *args, **kwargs)
+        given = {name: each for name, each in kwargs.items() if each is not None}
+        return torch.tensor(data, **{"dtype": self.dtype, "device": self.device, **given})
+
     class OnGpu(type):
         dtype: torch.dtype
 
         def __call__(cls, *args: Any, device: Any = None) -> Any:
-            if all(isinstance(each, int) for each in args) or isinstance(args[0], torch.Size):
-                return torch.empty(*(args or (0,)), dtype=cls.dtype, device=device or "cuda")
-            data = args[0]
-            made = data if isinstance(data, torch.Tensor) else torch.tensor(data, dtype=cls.dtype)
-            return to(made, device or "cuda", cls.dtype)
+            return constructed(cls.dtype, device or "cuda", args)
 
         def __instancecheck__(cls, instance: Any) -> bool:
             return isinstance(instance, torch.Tensor) and instance.is_cuda and instance.dtype == cls.dtype
@@ -118,6 +135,8 @@ def types_on_gpu(to: Any) -> Iterator[tuple[Any, str, Any]]:
         attributes = {"__module__": "torch.cuda", "dtype": kind.dtype, "is_cuda": True}
         yield torch.cuda, name, OnGpu(name, (), attributes)
     yield torch.Tensor, "type", type_of
+    yield torch.Tensor, "new", new
+    yield torch.Tensor, "new_tensor", new_tensor
     yield torch, "set_default_tensor_type", functools.wraps(plain_default)(set_default)
 
 

@@ -101,6 +101,9 @@ _MOST_WITH_NO = (
 """Files that take most memory where no unknown value is true: text is generated to its full length, masks are made."""
 _FOLDER = __file__.rpartition("/rehearsal/")[0]
 _TORCH = torch.__path__[0]
+_DYNAMO, _AUTOGRAD = f"{_TORCH}/_dynamo/", f"{_TORCH}/autograd/"
+_ENGINE = frozenset(("_engine_run_backward", "backward", "grad"))
+"""Functions of ``torch.autograd`` that call autograd's engine."""
 Card = SimpleNamespace
 """The program's GPU: ``name``, ``total_memory``, ``context`` and ``workspace`` (of cuBLAS; all bytes), ``capability``
 (major, minor)."""
@@ -288,9 +291,9 @@ class FakeGpus(StorageTracker):
         ):
             with self:  # neither inference mode nor other tensors take apart what consists of other operations
                 return func.decompose(*args, **kwargs)
-        device = kwargs.get("device")
-        is_placed = device is not None and (device.type == "cuda" or self._is_bucket(func, kwargs))
-        if not is_placed and FakeTensor not in types:
+        made_on = self._made_on(func, kwargs)
+        if made_on is None and FakeTensor not in types:
+            self._depth.latest = HOST
             if func is _ATEN._efficientzerotensor.default:  # in double backward passes: C++ sees values in fake ones
                 return torch.zeros((), dtype=kwargs.get("dtype"), device="cpu").expand(args[0])
             if kwargs.get("pin_memory"):
@@ -302,9 +305,21 @@ class FakeGpus(StorageTracker):
                     raise
                 return _unreserved(args[0], kwargs.get("dtype") or torch.get_default_dtype())
         with self.lock:
-            return self._dispatched(func, types, args, kwargs, is_placed=is_placed)
+            return self._dispatched(func, types, args, kwargs, made_on)
 
-    def _dispatched(self, func: Any, types: Any, args: Any, kwargs: Any, *, is_placed: bool) -> Any:
+    def _made_on(self, func: Any, kwargs: Any) -> int | None:
+        """Return the GPU that an operation names; None: none, so that its arguments say where its results are."""
+        device = kwargs.get("device")
+        if device is None or device.type not in ("cpu", "cuda"):
+            return None
+        if device.type == "cuda":
+            return self.current if device.index is None else int(device.index)
+        if self._is_bucket(func, kwargs):
+            return self.current
+        latest = getattr(self._depth, "latest", HOST)
+        return latest if latest != HOST and _is_by_engine(sys._getframe(1)) else None
+
+    def _dispatched(self, func: Any, types: Any, args: Any, kwargs: Any, made_on: int | None) -> Any:
         """Run an operation that names a GPU, or has an argument there."""
         device = kwargs.get("device")
         depth = getattr(self._depth, "value", 0)
@@ -312,8 +327,8 @@ class FakeGpus(StorageTracker):
         placed = self._placed
         operator = _operator(func)
         try:
-            if is_placed:
-                self._placed = self.current if device.index is None else device.index
+            if made_on is not None:
+                self._placed = made_on
                 kwargs = {**kwargs, "device": _CPU}
                 kwargs.pop("pin_memory", None)
             elif device is not None and device.type == "meta":
@@ -337,6 +352,7 @@ class FakeGpus(StorageTracker):
                 return made
             return self._seen(func, operator, types, args, kwargs)
         finally:
+            self._depth.latest = self._placed
             self._placed = placed
             self._depth.value = depth
 
@@ -684,7 +700,7 @@ class FakeGpus(StorageTracker):
         return record.gpu
 
     def _track(self, tensor: Any, component: str | None) -> None:
-        if isinstance(tensor, FakeTensor):
+        if isinstance(tensor, FakeTensor) or tensor.device.type == "meta":  # what a fake sparse tensor consists of
             super()._track(tensor, component)
 
     def _allocate(self, storage: Any, shape: tuple[int, ...], dtype: str, component: str | None) -> None:
@@ -1011,6 +1027,16 @@ def _asks_for_overflow(line: str) -> bool:
     name, _, number = line.rpartition(":")
     first = int(number or 0)
     return any(_ASKS_FOR_OVERFLOW.search(linecache.getline(name, first + at)) for at in range(5))
+
+
+def _is_by_engine(frame: Any) -> bool:
+    """Return True if a formula for gradients in C++ runs an operation: zeros for one that is missing, mostly.
+
+    For C++ all tensors are on the host, and so are those that it makes like others.
+    """
+    while frame.f_code.co_filename.startswith((_FOLDER, _DYNAMO)):
+        frame = frame.f_back
+    return frame.f_code.co_name in _ENGINE and frame.f_code.co_filename.startswith(_AUTOGRAD)
 
 
 def _is_checked(frame: Any) -> bool:

@@ -1663,6 +1663,47 @@ def test_gpus_named_by_number_or_type_are_gpus(program, made: str) -> None:
     assert found.allocated_bytes - found.workspace_bytes == pytest.approx(real_peak(name), rel=0.01)
 
 
+MADE_IN_C = """
+import sys, torch, torch.nn as nn
+dev = sys.argv[1]
+class Two(torch.autograd.Function):
+    forward = staticmethod(lambda ctx, x: (x * 2, x * 3))
+    backward = staticmethod(lambda ctx, a, b: a * 2 + b * 3)
+net = nn.Linear(64, 64).to(dev)
+optimizer = torch.optim.SGD(net.parameters(), 0.1)
+links = torch.stack([torch.arange(1024), torch.arange(1024)])
+matrix = torch.sparse_coo_tensor(links, torch.ones(1024), (1024, 1024))
+matrix, _ = matrix.to(dev), links.zero_()
+for step in range(3):
+    x = net(torch.randn(8, 128, 64, device=dev))
+    {}
+    x.square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+@pytest.mark.parametrize(
+    "made",
+    quick_every(
+        3,
+        [
+            "x = nn.utils.rnn.pad_sequence([each[: 128 - at] for at, each in enumerate(x)], batch_first=True)",
+            "x = x + nn.utils.rnn.pad_sequence([each[:, 0] for each in x]).t().unsqueeze(2)",
+            "x = Two.apply(x)[0]",
+            "x = torch.where(x > 0, x, x.new(8, 128, 64).fill_(3))",
+            "x = x * x.new_tensor([[2.0] * 64] * 128)",
+            "x = x * nn.functional.one_hot(torch.arange(1024).to(dev) % 64, 64).view_as(x)",
+            "x = torch.sparse.mm(matrix, x.view(1024, 64))",
+        ],
+    ),
+)
+def test_what_cplusplus_makes_like_a_tensor_on_the_gpu_is_there_too(program, made: str) -> None:
+    name = program(MADE_IN_C.format(made))
+    found = rehearse([sys.executable, name, "cuda"])
+    assert found.allocated_bytes - found.workspace_bytes == pytest.approx(real_peak(name), rel=0.02)
+
+
 @pytest.mark.parametrize("shape", quick_every(3, ["512, 64", "2, 512, 64", "2, 2, 4, 512, 64"]))
 def test_attention_takes_tensors_of_other_ranks(program, shape: str) -> None:
     """Only the kernel that writes the scores takes them on CUDA."""

@@ -43,7 +43,7 @@ import sys, torch, torch.nn as nn
 dev = sys.argv[1]
 index = torch.stack([torch.arange(4000) // 4, torch.arange(4000) % 1000])
 adjacency = torch.sparse_coo_tensor(index, torch.ones(4000), (1000, 1000)).to(dev)
-other = torch.sparse_coo_tensor(index.to(dev), torch.ones(4000, device=dev), (1000, 1000), device=dev)
+other = torch.sparse_coo_tensor(index.clone().to(dev), torch.ones(4000, device=dev), (1000, 1000), device=dev)
 x = torch.randn(1000, 64, device=dev)
 a, b = nn.Linear(64, 256).to(dev), nn.Linear(256, 16).to(dev)
 optimizer = torch.optim.Adam([*a.parameters(), *b.parameters()])
