@@ -39,13 +39,8 @@ _MORE_HOST_MEMORY = (
 
 def failure_findings(failure: Failure, snapshot: MemorySnapshot | None) -> Iterator[str]:
     """Yield what a failure says by itself, the cause first."""
-    if failure.caught:
-        yield "The program caught the error and continued, so it did not end the run."
-    elif failure.survived:
-        yield (
-            f"The log has {failure.later_steps:,} training steps after the error: the program caught it, or the run "
-            "was restarted."
-        )
+    if failure.survived:
+        yield "The program caught the error and continued, or was started again: it did not end the run."
     if failure.kind == "killed" and failure.source is None:
         yield from _killed_findings(failure)
         return

@@ -14,6 +14,7 @@ from .wordings import (
     AFTER_FAULT,
     BROKEN,
     CAUGHT,
+    ENDED,
     PINNED,
     Wording,
     find_wording,
@@ -82,6 +83,11 @@ _OF_RANK = re.compile(r"\b(?:exitcode|traceback) {1,9}: ")
 _PROGRESS = re.compile(
     r"^(?P<what>[^%|]{0,60}?)\d{1,3}%\|[^|]{0,400}\|\s*(?P<done>\d{1,9})/(?P<all>\d{1,9}) \[\d+:\d\d"
 )
+_STEP = re.compile(
+    r"(?:^|[\s\[(])(?:epoch|step|iter(?:ation)?)s?[ :=#\[]{1,3}(?P<done>\d{1,9})\b.{0,200}\b(?:train_)?loss\b",
+    re.IGNORECASE,
+)
+"""A line that a program's own loop prints."""
 _TRAINING_BAR = re.compile(r"\s*(?:(?i:train|step|epoch|iter)[^|]*)?")
 """Text before the progress bar of a training loop; the Trainer writes none, loading and tokenizing do."""
 _LAUNCH = re.compile(
@@ -288,6 +294,14 @@ class _Reader:
         if "%|" in text and (progress := _PROGRESS.search(text)):
             self._count_steps(stream, progress)
             said = True
+        elif stream.latest is not None and (step := _STEP.search(text)):
+            done = int(step["done"])
+            stream.least_later = done - 1 if stream.least_later is None else stream.least_later
+            self._count_later(stream, stream.latest, done)
+            said = True
+        if ENDED.search(text):
+            for index in range(len(self.failures)):
+                self._change(index, caught=True)
         if len(text) <= _MAX_LAUNCH and (launch := _LAUNCH.search(text)):
             self.launch_line, said = launch[1].strip(), True
         if fault := BROKEN.search(text):
@@ -317,13 +331,15 @@ class _Reader:
         if not _TRAINING_BAR.fullmatch(progress["what"]) or done >= int(progress["all"]):
             return
         stream.steps = self._steps = done
-        if stream.latest is None:
-            return
-        before = self.failures[stream.latest].steps
+        if stream.latest is not None:
+            self._count_later(stream, stream.latest, done)
+
+    def _count_later(self, stream: _Stream, latest: int, done: int) -> None:
+        before = self.failures[latest].steps
         least = min(each for each in (done, before, stream.least_later) if each is not None)
         stream.least_later = least
         if done > least:
-            self._change(stream.latest, later_steps=done - least)
+            self._change(latest, later_steps=done - least)
 
     def _keep_wording(
         self, stream: _Stream, line: LogLine, wording: Wording, found: dict[str, str], *, caught: bool = False

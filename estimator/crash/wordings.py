@@ -402,6 +402,16 @@ WORDINGS: tuple[Wording, ...] = (
         pattern=r"(?:Prefill|Decode) out of memory\. Try to lower your batch size",
         says=("The KV cache of SGLang is full.", "Lower --max-running-requests or --chunked-prefill-size."),
     ),
+    Wording(  # sglang/srt/mem_cache/common.py: alloc_req_slots, whose pool has a row for each running request
+        kind="gpu library",
+        source="SGLang",
+        pattern=r"alloc_req_slots runs out of memory|\bOut of request slots\b",
+        sure=False,
+        says=(
+            "SGLang has no slot left for another request, though the GPU may have room: it was started for too few "
+            "(--max-running-requests), or it loses slots, as some versions do.",
+        ),
+    ),
     Wording(  # text-generation-inference: server/text_generation_server/models/flash_causal_lm.py
         kind="start",
         source="text-generation-inference",
@@ -889,6 +899,8 @@ CAUGHT = re.compile(  # fairseq, Lightning's batch size finder, detectron2, Comf
     r"|(?:\bretry(?! failed)\w{0,9}|\bskipp\w{1,9}|\brecover\w{0,9}) .{0,60}(?:\boom\b|out of memory))"
 )
 """A line that says the program caught the failure and goes on."""
+ENDED = re.compile(r"'train_runtime':|`Trainer\.fit` stopped: `max_|Training completed\. Do not forget to share")
+"""A line that Hugging Face's or Lightning's trainer prints where training has come to its end."""
 
 
 _LETTERS = bytes(byte + 32 if 65 <= byte <= 90 else byte for byte in range(256))
@@ -925,8 +937,8 @@ _ROOTS = {
 _WEAK = (b"kill", b"oom")
 """Folded words of the other lines: parts of others, such as of skill and room, so that the line itself is looked at."""
 _KILLED = re.compile(rb"\b(?:OOM|oom)|\bKilled\b|SIGKILL|9/KILL|(?:: |job |\] .{0,22})killed\b|killed (?:by|as)\b")
-_AFTERWARDS = tuple(b"oom retry skipp failed,trying copyinputsof ignoringthischoice batchsize".split())
-"""Folded words of which every line of ``CAUGHT`` contains one that says nothing else of memory."""
+_AFTERWARDS = tuple(b"oom retry skipp failed,trying copyinputsof ignoringthischoice batchsize loss train".split())
+"""Folded words of which every line of a loop, of ``CAUGHT`` and of ``ENDED`` contains one that says nothing else."""
 
 
 def lines_that_may_say(folded: bytes) -> set[bytes]:

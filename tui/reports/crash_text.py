@@ -180,7 +180,7 @@ _MAYBE = {
 def _head(failure: Failure) -> str:
     """Return the first words on a failure."""
     head = _HEADS[failure.kind] if failure.sure else _MAYBE.get(failure.kind, _HEADS[failure.kind])
-    return f"{head}, and the program continued" if failure.caught else head
+    return f"{head}, and the program continued" if failure.survived else head
 
 
 _MAX_FAILURES = 6

@@ -78,6 +78,7 @@ EXAMPLES = (
     ("RuntimeError: Not enough memory. Please try to increase --mem-fraction-static. Current value: mem_fraction_static=0.7", "start", "SGLang", True, "--mem-fraction-static 0.7"),
     ("ValueError: The memory capacity is unbalanced. Some GPUs may be occupied by other processes.", "start", "SGLang", True, "much less free memory"),
     ("Exception: Capture cuda graph failed: CUDA error: out of memory", "start", "SGLang", True, "--cuda-graph-max-bs"),
+    ("RuntimeError: alloc_req_slots runs out of memory. Please set a smaller number for `--max-running-requests`.", "gpu library", "SGLang", False, "no slot left"),
     ("Prefill out of memory. Try to lower your batch size.", "gpu library", "SGLang", True, "--max-running-requests"),
     ("Not enough memory to handle 4096 prefill tokens. You need to decrease `--max-batch-prefill-tokens`", "start", "text-generation-inference", True, "a batch of 4096 tokens"),
     (RAY, "killed", "Ray's memory monitor", True, "51.00 GiB of 54.00 GiB in use"),
@@ -331,6 +332,9 @@ MESSAGE = (
         "CUDA out of memory with batch=16. Reducing to batch=8 and retrying (1/3).",
         "Step 100, cuda OOM - batch removed",
         "Decreasing batch size to: 4.",
+        "{'train_runtime': 4000.1, 'train_samples_per_second': 3.2, 'train_loss': 1.9, 'epoch': 1.0}",
+        "`Trainer.fit` stopped: `max_epochs=1` reached.",
+        "Training completed. Do not forget to share your model on huggingface.co/models =)",
     ],
 )
 def test_a_failure_that_the_program_caught(line: str) -> None:
@@ -351,9 +355,13 @@ def bar(step: int) -> str:
 
 def test_steps_after_it_mean_that_the_log_goes_on() -> None:
     text = f"{bar(10)}\r{MESSAGE}\n" + "\r".join(bar(step) for step in range(10, 40))
-    assert "29 training steps after the error" in explained(text).findings[0]
+    assert read(text).failures[0].later_steps == 29
+    assert "it did not end the run" in explained(text).findings[0]
     ended = f"{bar(10)}\r{MESSAGE}\n{bar(11)}\rRuntimeError: CUDA error: out of memory"
     assert not any(each.survived for each in read(ended).failures)
+    own = f"{MESSAGE}\nbatch size 8\n" + "".join(f"Epoch {epoch}: loss 1.{epoch}\n" for epoch in range(1, 5))
+    assert "it did not end the run" in explained(own).findings[0]
+    assert not any(each.survived for each in read(f"step 9 loss 1\n{MESSAGE}\nstep 10 loss 1.0\n").failures)
     other = f"[rank0]: {bar(10)}\n[rank1]: {MESSAGE}\n" + "\n".join(f"[rank0]: {bar(step)}" for step in range(10, 40))
     assert read(other).cause == read(other).failures[0]
     assert not read(other).failures[0].survived
