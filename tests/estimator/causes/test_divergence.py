@@ -52,7 +52,6 @@ def counters(budget: Budget, *, allocated: int = 0, cached: int = 0, **more: int
 
 def outside(budget: Budget) -> int:
     fullest = budget.phase(budget.peak.phase)
-    assert fullest is not None
     return fullest.outside_bytes
 
 

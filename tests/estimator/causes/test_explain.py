@@ -186,7 +186,6 @@ def test_bucket_views_and_a_second_model_are_found_by_allocated_bytes() -> None:
     asked = job(**{"model.id": "Qwen/Qwen2.5-1.5B", **WHOLE})
     budget = estimate(asked)
     step = budget.phase("optimizer step")
-    assert step is not None
     views = budget.peak.allocated_bytes - step.components.gradients  # DDP's buckets are as large as the gradients
     found = explain(asked, budget, views, estimate, measure="allocated")
     assert "bucket views" in [each.name for each in found]

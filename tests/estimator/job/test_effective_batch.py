@@ -10,7 +10,6 @@ def test_only_data_parallel_ranks_multiply_the_batch() -> None:
         parallel=Parallel(strategy="fsdp2", data_shard=4, data_replicate=2, tensor=2, pipeline=3, context=2, expert=4),
     )
     batch = effective_batch(job)
-    assert batch is not None
     assert (batch.sequences, batch.tokens) == (64, 65_536)
     assert job.parallel.world_size == 96
     assert (

@@ -39,7 +39,6 @@ def test_the_same_job_is_expected_to_do_what_it_did(known: str, tokens: float) -
     assert holds(found, truth)
     assert error(found, truth) < 0.01
     assert width(found) < 0.5 * width(budget_of(TARGET))
-    assert found.learned is not None
     assert found.learned.sentence.startswith("measured here 3 times, last on 2027-01-1")
     assert found.learned.uncorrected == budget_of(TARGET).peak
     assert uncorrected(found).peak == budget_of(TARGET).peak
@@ -53,7 +52,6 @@ def test_the_figures_stay_those_of_one_process(machine: Machine, known: str) -> 
     assert peak.allocated_bytes <= peak.reserved_bytes <= peak.device_bytes
     assert peak.low_bytes <= peak.device_bytes <= peak.high_bytes
     assert peak.components.total_bytes - (peak.device_bytes - peak.reserved_bytes) == peak.allocated_bytes
-    assert phase is not None
     assert phase.components == peak.components
     assert phase.allocated_bytes == peak.allocated_bytes
     assert all(size >= 0 for each in found.phases for _, size in each.components.items())

@@ -82,7 +82,6 @@ def test_a_copy_in_four_bits_is_known_by_its_name() -> None:
     assert adapted == pytest.approx(weights(model), rel=0.01)
     assert adapted < 6 * GIB
     job = job_of_model(Job(model=model, lora=Lora()), resolve_model(model))
-    assert job.lora is not None
     assert job.lora.quantization == "nf4-double"
     with pytest.raises(InputError, match="stored in nf4-double and cannot be trained"):
         estimate(Job(model=model))

@@ -139,7 +139,6 @@ def test_a_pipeline_s_index_and_the_configs_of_its_networks_are_kept(hub, enviro
     assert download_config(NAME, environ) == "127.0.0.1"
     assert len(hub.seen) == 5
     model = read_pipeline(NAME, environ)
-    assert model is not None
     assert model.trained.place == (NAME, "unet")
     library = pytest.importorskip("huggingface_hub")
     assert library.try_to_load_from_cache(NAME, "unet/config.json", cache_dir=tmp_path / "hf" / "hub")

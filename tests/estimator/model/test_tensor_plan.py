@@ -1,13 +1,9 @@
 """Tensor-parallel plans of the user's, counted by the parameters that they split."""
 
-from collections.abc import Callable
-
 import pytest
 
-from vramtop.estimator.budget import Budget
 from vramtop.estimator.model.tensor_plans import splits
 
-BudgetOf = Callable[..., Budget]
 MLP = {"model.layers.*.mlp.gate_proj": "colwise", "model.layers.*.mlp.up_proj": "colwise"}
 
 
@@ -28,7 +24,7 @@ def test_what_a_pattern_splits(pattern: str, style: str, parameter: str, *, expe
     assert splits(((pattern, style),), parameter) == expected
 
 
-def test_the_closed_form_counts_by_the_plan(llama_budget: BudgetOf) -> None:
+def test_the_closed_form_counts_by_the_plan(llama_budget) -> None:
     plan = {**MLP, "model.layers.*.mlp.down_proj": "rowwise"}
     budget = llama_budget({"training.precision": "bf16", "parallel.tensor": 4, "parallel.tensor_plan": plan})
     hidden, mlp, layers, vocabulary = 512, 1408, 4, 2000
@@ -39,7 +35,7 @@ def test_the_closed_form_counts_by_the_plan(llama_budget: BudgetOf) -> None:
     assert any("self_attn.q_proj" in warning for warning in budget.warnings)
 
 
-def test_a_plan_that_cannot_be_read_widens_the_range(llama_budget: BudgetOf) -> None:
+def test_a_plan_that_cannot_be_read_widens_the_range(llama_budget) -> None:
     common = {"training.precision": "bf16", "parallel.tensor": 4}
     default, unread = llama_budget(common), llama_budget(common | {"parallel.tensor_plan": "a.b:c"})
     whole = llama_budget(common | {"parallel.tensor": 1})

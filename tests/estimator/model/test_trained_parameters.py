@@ -117,7 +117,6 @@ def test_the_number_of_trained_parameters_alone_finds_the_usual_choices(patterns
     assert found is not None
     assert trained_parameters(inventory, trainable_rules(found)).trained == wanted.trained
     by_count = trained_by_count(inventory, wanted.count, None, adapters=False)
-    assert by_count is not None
     assert (by_count.count, by_count.inferred) == (wanted.count, found)
 
 
@@ -125,7 +124,6 @@ def test_a_number_that_no_usual_choice_has_scales_what_was_read() -> None:
     inventory = count_parameters(read_architecture(LLAMA, "causal-lm"))
     rules = trainable_rules(["lm_head"])
     trained = trained_by_count(inventory, 123456, rules, adapters=False)
-    assert trained is not None
     assert trained.scale == pytest.approx(123456 / inventory.parameters)
     assert trained_by_count(inventory, 6400, rules, adapters=False) is trained_parameters(inventory, rules)
     assert trained_by_count(inventory, inventory.parameters, None, adapters=False) is None
@@ -134,13 +132,10 @@ def test_a_number_that_no_usual_choice_has_scales_what_was_read() -> None:
 def test_parameters_beside_a_frozen_model_are_those_of_the_programs_own_layers() -> None:
     inventory = count_parameters(read_architecture(LLAMA, "causal-lm"))
     trained = trained_by_count(inventory, 20485, trainable_rules(["!*"]), adapters=False)
-    assert trained is not None
     assert (trained.count, trained.outside, trained.scale) == (0, 20485, 1.0)
     both = trained_by_count(inventory, 6400 + 999, trainable_rules(["lm_head"]), adapters=False)
-    assert both is not None
     assert (both.count, both.outside, both.scale) == (6400, 999, 1.0)
     beside_adapters = trained_by_count(inventory, 999, None, adapters=True)
-    assert beside_adapters is not None
     assert (beside_adapters.count, beside_adapters.outside) == (0, 999)
 
 

@@ -213,7 +213,6 @@ BATCH = 2
 
 def shrunken(name: str) -> Job:
     model = find_named_model(name)
-    assert model is not None
     config = {"model_type": model.config["model_type"], **(SHRUNKEN | LABELLED)[name]}
     # where the attention of a real run has no values, which these losses check
     attention = {"attention": "eager"} if model.task == "object-detection" else {}
@@ -332,7 +331,6 @@ def test_a_checkpoint_has_the_task_of_its_class(kind: str, architecture: str, ta
 @pytest.mark.parametrize("name", ["vit-base", "whisper-tiny", "clip"])
 def test_it_has_the_parameters_that_are_published(name: str) -> None:
     model = find_named_model(name)
-    assert model is not None
     assert built_parameters(model) == model.parameters
 
 

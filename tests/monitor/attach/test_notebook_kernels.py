@@ -5,7 +5,6 @@ The modules ``ipykernel_launcher`` and ``papermill`` are stand-ins that start an
 
 import json
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,6 @@ import pytest
 
 from vramtop.monitor.attach.read_run import read_run
 
-Start = Callable[..., int]
 KERNEL = "import time\nprint('ready', flush=True)\ntime.sleep(120)\n"
 RUNNER = """\
 import subprocess, sys
@@ -51,7 +49,7 @@ def values(reading: Any) -> tuple[Any, ...]:
     return tuple(reading.value(key) for key in ("model.id", "training.micro_batch", "training.sequence_length"))
 
 
-def test_the_server_names_the_notebook(start: Start, modules: Path, tmp_path: Path) -> None:
+def test_the_server_names_the_notebook(start, modules: Path, tmp_path: Path) -> None:
     pid = start(kernel(), PYTHONPATH=str(modules), JPY_SESSION_NAME=str(tmp_path / "work.ipynb"))
     write_notebook(tmp_path / "work.ipynb", batch=3, count=1)
     attached = read_run(pid)
@@ -61,7 +59,7 @@ def test_the_server_names_the_notebook(start: Start, modules: Path, tmp_path: Pa
     assert "ipykernel_launcher" in attached.command
 
 
-def test_the_program_that_runs_the_notebook_names_it(start: Start, modules: Path, tmp_path: Path) -> None:
+def test_the_program_that_runs_the_notebook_names_it(start, modules: Path, tmp_path: Path) -> None:
     write_notebook(tmp_path / "in.ipynb", batch=2)
     pid = start([sys.executable, "-m", "papermill", "in.ipynb", "out.ipynb"], PYTHONPATH=str(modules))
     (child,) = psutil.Process(pid).children()
@@ -71,7 +69,7 @@ def test_the_program_that_runs_the_notebook_names_it(start: Start, modules: Path
     assert values(read_run(child.pid).reading) == ("Qwen/Qwen3-0.6B", 4, 64)
 
 
-def test_a_kernel_of_no_known_notebook_is_called_one(start: Start, modules: Path, tmp_path: Path) -> None:
+def test_a_kernel_of_no_known_notebook_is_called_one(start, modules: Path, tmp_path: Path) -> None:
     write_notebook(tmp_path / "a.ipynb", batch=2)
     attached = read_run(start(kernel(), PYTHONPATH=str(modules), JPY_SESSION_NAME="console-1"))
     assert {"model.id", "training.micro_batch"} <= set(attached.reading.missing)

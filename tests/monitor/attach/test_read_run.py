@@ -1,6 +1,5 @@
 import json
 import sys
-from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -30,12 +29,9 @@ if __name__ == "__main__":
     process.join()
 """
 needs_torch = pytest.mark.skipif(find_spec("transformers") is None, reason="needs torch and transformers")
-Start = Callable[..., int]
-Flags = Callable[..., list[str]]
-Script = Callable[[str], str]
 
 
-def test_a_script_in_its_own_folder(start: Start, script: Script, tmp_path: Path, flags: Flags) -> None:
+def test_a_script_in_its_own_folder(start, script, tmp_path: Path, flags) -> None:
     pid = start([sys.executable, "-u", script(SLEEPS), *flags()], CUDA_VISIBLE_DEVICES="3")
     attached = read_run(pid)
     job = attached.reading.job()
@@ -84,7 +80,7 @@ def test_models_are_looked_up_in_the_cache_of_the_process(start, script, tmp_pat
 
 @pytest.mark.slow
 @needs_torch
-def test_any_torchrun_process_leads_to_all_ranks(start: Start, script: Script, flags: Flags) -> None:
+def test_any_torchrun_process_leads_to_all_ranks(start, script, flags) -> None:
     run = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     launcher = start([*run, script(SLEEPS), *flags()], ready=2, CUDA_VISIBLE_DEVICES="5,6")
     attached = read_run(launcher)
@@ -113,7 +109,7 @@ def test_a_child_process_has_the_settings_of_its_program(start, script, method, 
     assert [rank.pid for rank in read_run(children[0].pid, on_gpu={parent}).ranks] == [parent]
 
 
-def test_a_wrapper_is_read_as_the_script_that_it_waits_for(start: Start, script: Script, flags: Flags) -> None:
+def test_a_wrapper_is_read_as_the_script_that_it_waits_for(start, script, flags) -> None:
     pid = start(["timeout", "120", sys.executable, script(SLEEPS), *flags()])
     (child,) = psutil.Process(pid).children()
     assert [rank.pid for rank in read_run(pid).ranks] == [child.pid]
@@ -122,7 +118,7 @@ def test_a_wrapper_is_read_as_the_script_that_it_waits_for(start: Start, script:
     assert [rank.pid for rank in read_run(pid).ranks] == [psutil.Process(pid).children(recursive=True)[1].pid]
 
 
-def test_a_shell_with_several_jobs_needs_a_choice(start: Start, script: Script) -> None:
+def test_a_shell_with_several_jobs_needs_a_choice(start, script) -> None:
     line = f"{sys.executable} {script(SLEEPS)} --a & {sys.executable} train.py --b & wait; true"
     pid = start(["bash", "-c", line], ready=2)
     with pytest.raises(CannotTellError, match=r"several programs: \d+ \(train\.py\), \d+ \(train\.py\)"):
@@ -136,7 +132,7 @@ def test_python_children_of_the_training_script_are_ignored(start, script, tmp_p
     assert "train.py" in read_run(pid).command
 
 
-def test_settings_that_are_not_on_the_command_line_are_missing(start: Start, script: Script) -> None:
+def test_settings_that_are_not_on_the_command_line_are_missing(start, script) -> None:
     reading = read_run(start([sys.executable, script(SLEEPS)])).reading
     assert reading.missing == ("model.id", "training.micro_batch", "training.sequence_length")
     assert reading.job({"model.id": "gpt2", "training.micro_batch": 2}).training.micro_batch == 2
@@ -158,7 +154,7 @@ time.sleep(120)
 
 @pytest.mark.slow
 @needs_torch
-def test_a_probed_run_reports_settings_that_no_text_states(start: Start, tmp_path: Path) -> None:
+def test_a_probed_run_reports_settings_that_no_text_states(start, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(TRAINS)
     pid = start([sys.executable, "train.py"], **probed_environment({"BATCH": "2", "HF_HUB_OFFLINE": "1"}))
     until(lambda: "(probe)" in str(read_run(pid).reading.evidence().get("training.micro_batch")))
@@ -166,7 +162,6 @@ def test_a_probed_run_reports_settings_that_no_text_states(start: Start, tmp_pat
     job = attachment.reading.job({"training.sequence_length": 8})
     assert (job.training.micro_batch, job.training.gradient_accumulation) == (3, 3)
     assert (job.training.precision, job.training.optimizer) == ("bf16", "adafactor")
-    assert job.model.config is not None
     assert job.model.config["hidden_size"] == 16
     assert attachment.reading.evidence()["training.micro_batch"] == (
         "the running Trainer (probe): per_device_train_batch_size"
@@ -220,7 +215,7 @@ save_strategy: "no"
 
 @pytest.mark.slow
 @needs_torch
-def test_settings_that_are_read_match_those_of_a_real_trainer(start: Start, tmp_path: Path) -> None:
+def test_settings_that_are_read_match_those_of_a_real_trainer(start, tmp_path: Path) -> None:
     (tmp_path / "tiny").mkdir()
     (tmp_path / "tiny" / "config.json").write_text(json.dumps(TINY))
     (tmp_path / "train.py").write_text(WRITES_FACTS)
@@ -302,7 +297,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize("method", ["spawn", "fork"])
-def test_ranks_started_by_the_program_itself_are_found(start: Start, script: Script, method: str, flags: Flags) -> None:
+def test_ranks_started_by_the_program_itself_are_found(start, script, method: str, flags) -> None:
     program = start([sys.executable, script(RANKS.replace("METHOD", method)), *flags()], ready=3)
     ranks = [child for child in psutil.Process(program).children() if "resource_tracker" not in str(child.cmdline())]
     pids = {rank.pid for rank in ranks}

@@ -5,7 +5,6 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -18,9 +17,6 @@ from vramtop.estimator.estimation import estimate
 from vramtop.monitor.attach.read_run import read_run
 
 SLEEPS = "import time\nprint('ready', flush=True)\ntime.sleep(120)\n"
-Start = Callable[..., int]
-Flags = Callable[..., list[str]]
-Script = Callable[[str], str]
 
 
 @pytest.mark.parametrize("pid", [-1, 2**80])
@@ -29,7 +25,7 @@ def test_an_impossible_pid_is_an_error(pid: int) -> None:
         read_run(pid)
 
 
-def test_a_pid_without_a_process_is_an_error(start: Start, script: Script) -> None:
+def test_a_pid_without_a_process_is_an_error(start, script) -> None:
     process = subprocess.Popen([sys.executable, "-c", ""])
     process.wait()
     with pytest.raises(InputError, match=f"no process {process.pid}"):
@@ -44,7 +40,7 @@ def test_a_zombie_is_an_error() -> None:
     process.wait()
 
 
-def test_a_reused_pid_is_an_error(start: Start, script: Script) -> None:
+def test_a_reused_pid_is_an_error(start, script) -> None:
     pid = start([sys.executable, script(SLEEPS)])
     with pytest.raises(CannotTellError, match="now a different process"):
         read_run(pid, start_time=psutil.Process(pid).create_time() - 100)
@@ -60,7 +56,7 @@ def test_a_reused_pid_is_an_error(start: Start, script: Script) -> None:
         (["PYTHON", "-c", SLEEPS], "runs Python code that is not in a file"),
     ],
 )
-def test_a_process_that_is_no_training_is_an_error(start: Start, command: list[str], why: str) -> None:
+def test_a_process_that_is_no_training_is_an_error(start, command: list[str], why: str) -> None:
     pid = start([word.replace("PYTHON", sys.executable) for word in command])
     with pytest.raises(CannotTellError, match=why):
         read_run(pid)
@@ -78,13 +74,13 @@ time.sleep(120)
 """
 
 
-def test_an_overwritten_command_line_is_an_error(start: Start, script: Script, flags: Flags) -> None:
+def test_an_overwritten_command_line_is_an_error(start, script, flags) -> None:
     pid = start([sys.executable, script(TITLED), *flags()])
     with pytest.raises(CannotTellError, match=rf"Process {pid} \(ray::train \[rank=0\]\) has overwritten its own"):
         read_run(pid)
 
 
-def test_pipes_in_place_of_files_are_not_waited_for(start: Start, script: Script, tmp_path: Path, flags: Flags) -> None:
+def test_pipes_in_place_of_files_are_not_waited_for(start, script, tmp_path: Path, flags) -> None:
     pid = start([sys.executable, script(SLEEPS), *flags(), "--config", "x.yaml"], CUDA_MODULE_LOADING="EAGER")
     (tmp_path / "train.py").unlink()
     os.mkfifo(tmp_path / "train.py")
@@ -100,7 +96,7 @@ def test_pipes_in_place_of_files_are_not_waited_for(start: Start, script: Script
     assert reading.value("software.module_loading") == "eager"
 
 
-def test_arguments_that_are_not_utf_8_are_replaced(start: Start, script: Script, tmp_path: Path, flags: Flags) -> None:
+def test_arguments_that_are_not_utf_8_are_replaced(start, script, tmp_path: Path, flags) -> None:
     folder = tmp_path / "caf\udce9"
     folder.mkdir()
     script(SLEEPS)
@@ -127,7 +123,7 @@ def test_a_script_on_standard_input_is_read_from_a_file_but_not_from_a_pipe(star
 
 
 def test_a_folder_in_our_working_directory_is_not_taken_for_the_processs_model(
-    start: Start, script: Script, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flags: Flags
+    start, script, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flags
 ) -> None:
     (tmp_path / "here" / "gpt2").mkdir(parents=True)
     (tmp_path / "here" / "gpt2" / "config.json").write_text('{"model_type": "llama", "dtype": "float16"}')
@@ -141,13 +137,13 @@ def test_a_folder_in_our_working_directory_is_not_taken_for_the_processs_model(
     assert "no model 'ours'" in reading.warnings[0]
 
 
-def test_code_that_a_process_names_as_its_model_is_not_run(start: Start, script: Script, flags: Flags) -> None:
+def test_code_that_a_process_names_as_its_model_is_not_run(start, script, flags) -> None:
     reading = read_run(start([sys.executable, script(SLEEPS), *flags(model_name_or_path="os:abort")])).reading
     assert reading.missing == ("model.id",)
     assert "does not run code" in reading.warnings[0]
 
 
-def test_a_worker_without_a_rank_is_a_single_process(start: Start, tmp_path: Path) -> None:
+def test_a_worker_without_a_rank_is_a_single_process(start, tmp_path: Path) -> None:
     (tmp_path / "trl" / "scripts").mkdir(parents=True)
     (tmp_path / "trl" / "scripts" / "sft.py").write_text(SLEEPS)
     (tmp_path / "x.yaml").write_text("model_name_or_path: gpt2\nper_device_train_batch_size: 2\nnum_processes: 4\n")
@@ -169,7 +165,7 @@ __import__("time").sleep(120)
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="nothing is hidden from root")
-def test_ranks_with_unreadable_environments(start: Start, script: Script, tmp_path: Path, flags: Flags) -> None:
+def test_ranks_with_unreadable_environments(start, script, tmp_path: Path, flags) -> None:
     script("import ctypes\nctypes.CDLL(None).prctl(4, 0)\n" + SLEEPS)
     (tmp_path / "torchrun").write_text(HIDES)
     pid = start([sys.executable, "torchrun", "--standalone", "--nproc-per-node", "2", "train.py", *flags()], ready=2)
@@ -193,7 +189,7 @@ exec "$0" train.py "$@"
 
 
 @pytest.mark.skipif(not may_mount(), reason="makes a mount namespace")
-def test_paths_of_another_mount_namespace_are_those_that_the_process_sees(start: Start, tmp_path: Path) -> None:
+def test_paths_of_another_mount_namespace_are_those_that_the_process_sees(start, tmp_path: Path) -> None:
     for folder in ("inside", "mounted", "inside/tiny"):
         (tmp_path / folder).mkdir()
     config = {"model_type": "llama", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}

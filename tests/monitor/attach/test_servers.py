@@ -1,7 +1,6 @@
 """vLLM servers: from any of their processes, whose titles hide the command line, to the server that started them."""
 
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -10,7 +9,6 @@ import pytest
 from vramtop.monitor.attach.read_run import read_run
 from vramtop.monitor.host.process_info import UnreadableProcessError
 
-Start = Callable[..., int]
 SERVER = """\
 import subprocess, sys
 ENGINE = '''
@@ -38,7 +36,7 @@ def titles(pid: int) -> dict[str, int]:
     return {child.cmdline()[0]: child.pid for child in psutil.Process(pid).children(recursive=True)}
 
 
-def test_workers_are_the_ranks_of_the_server_that_started_them(start: Start, vllm: str) -> None:
+def test_workers_are_the_ranks_of_the_server_that_started_them(start, vllm: str) -> None:
     line = [sys.executable, vllm, "serve", "Qwen/Qwen3-0.6B", "--max-model-len", "8k", "-tp", "2"]
     pid = start(line, ready=3)
     children = titles(pid)
@@ -51,18 +49,17 @@ def test_workers_are_the_ranks_of_the_server_that_started_them(start: Start, vll
         assert (job.model.id, job.training.sequence_length, job.parallel.tensor) == ("Qwen/Qwen3-0.6B", 8000, 2)
 
 
-def test_an_engine_without_workers_is_the_only_rank(start: Start, vllm: str) -> None:
+def test_an_engine_without_workers_is_the_only_rank(start, vllm: str) -> None:
     pid = start([sys.executable, vllm, "serve", "Qwen/Qwen3-0.6B", "--gpu-memory-utilization", "0.4"])
     engine = titles(pid)["VLLM::EngineCore"]
     attached = read_run(engine)
     assert [rank.pid for rank in attached.ranks] == [engine]
     inference = attached.reading.job().inference
-    assert inference is not None
     assert inference.gpu_memory_utilization == 0.4
     assert "vllm serve" in attached.command
 
 
-def test_engines_that_a_script_starts_are_no_part_of_what_it_trains(start: Start, vllm: str, tmp_path: Path) -> None:
+def test_engines_that_a_script_starts_are_no_part_of_what_it_trains(start, vllm: str, tmp_path: Path) -> None:
     script = tmp_path / "generate.py"
     script.write_text(SERVER)
     pid = start([sys.executable, str(script)])
@@ -74,7 +71,7 @@ def test_engines_that_a_script_starts_are_no_part_of_what_it_trains(start: Start
     assert [rank.pid for rank in read_run(pid, on_gpu=()).ranks] == [pid]
 
 
-def test_a_server_without_known_rules_is_named(start: Start, tmp_path: Path) -> None:
+def test_a_server_without_known_rules_is_named(start, tmp_path: Path) -> None:
     package = tmp_path / "lmdeploy"
     package.mkdir()
     (package / "serve.py").write_text("import time; print('ready', flush=True); time.sleep(120)")
@@ -83,7 +80,7 @@ def test_a_server_without_known_rules_is_named(start: Start, tmp_path: Path) -> 
         read_run(pid)
 
 
-def test_workers_without_titles_are_those_on_the_gpus(start: Start, vllm: str) -> None:
+def test_workers_without_titles_are_those_on_the_gpus(start, vllm: str) -> None:
     Path(vllm).write_text(
         "import os, time\n"
         "if not os.fork() and not os.fork():\n    print('ready', flush=True)\n"  # an engine, and its worker

@@ -19,7 +19,6 @@ def status_of(used: float, *, missing: tuple[str, ...] = (), unsure: Uncertainti
     watchlist.add_run(WatchedJob(job=job, pids=(KEY,), missing=missing))
     board = watchlist.update(make_snapshot([make_gpu(0, [make_process(used=used)])]))
     run = board.run_of(KEY)
-    assert run is not None
     assert run.missing == missing
     return board.processes[0]
 

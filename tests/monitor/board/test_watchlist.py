@@ -35,12 +35,10 @@ def test_a_watched_process_is_compared_with_the_budget_of_its_job(machine: Snaps
     board = watchlist.update(machine)
     mine, stranger = board.processes
     assert mine.job == JOB
-    assert mine.comparison is not None
     assert mine.comparison.status == "warming_up"
     assert mine.elapsed_seconds == 1_000
     assert stranger.job is stranger.budget is stranger.comparison is None
     gpu = board.gpus[0]
-    assert mine.budget is not None
     assert gpu.expected_bytes == mine.budget.steady_device_bytes
     assert gpu.components == mine.budget.peak.components
     assert board.gpus[1].expected_bytes is None
@@ -56,7 +54,6 @@ def test_memory_that_running_jobs_will_still_take_is_unavailable_to_pending_jobs
     watchlist = Watchlist(make_budget)
     watchlist.add_pending(OTHER)
     alone = watchlist.update(machine).pending[0]
-    assert alone.fit is not None
     assert [gpu.device.committed_bytes for gpu in alone.fit.gpus] == [0, 0]
     watchlist.add_run(make_run(JOB, 1))
     beside = watchlist.update(machine).pending[0]
@@ -99,7 +96,6 @@ def test_a_better_budget_replaces_the_quick_one(machine: Snapshot) -> None:
     watchlist.update(machine)
     watchlist.set_budget(make_budget(JOB, device=20))
     budget = watchlist.update(machine).processes[0].budget
-    assert budget is not None
     assert budget.peak.device_bytes < 25 * GIB
 
 
@@ -158,8 +154,6 @@ def test_the_peak_from_before_the_oldest_reading_still_counts(machine: Snapshot)
         row = replace(gpu, processes=(replace(process, used_bytes=held * GIB),))
         board = watchlist.update(replace(machine, time=machine.time + second, gpus=(row,)))
     comparison = board.processes[0].comparison
-    assert comparison is not None
-    assert comparison.peak_usage is not None
     assert comparison.peak_usage.size_bytes == 40 * GIB
 
 
@@ -174,13 +168,11 @@ def test_each_pipeline_stage_is_compared_with_its_own_need() -> None:
     assert {pid: row.comparison and row.comparison.status for pid, row in rows.items()} == dict.fromkeys(
         (1, 2), "on_budget"
     )
-    assert rows[2].budget is not None
     assert rows[2].budget.steady_device_bytes == 20 * GIB
     again = {row.process.pid: row for row in watchlist.update(replace(snapshot, time=2_001.0)).processes}
     assert again[2].budget is rows[2].budget
     watchlist.add_run(WatchedJob(job=job, pids=keys[1:]))  # the others are on another machine: which stage is this?
     alone = next(row for row in watchlist.update(replace(snapshot, time=2_002.0)).processes if row.job)
-    assert alone.budget is not None
     assert alone.budget.steady_device_bytes == make_budget().steady_device_bytes
 
 
@@ -208,10 +200,7 @@ def test_a_server_is_compared_with_the_share_of_its_own_gpu() -> None:
     watchlist.add_run(make_run(job, 1, 2))
     board = watchlist.update(make_snapshot([make_gpu(0, [make_process(1, 70)]), small]))
     large_row, small_row = board.processes
-    assert large_row.comparison is not None
-    assert small_row.comparison is not None
     assert (large_row.comparison.status, small_row.comparison.status) == ("over", "on_budget")
-    assert small_row.budget is not None
     assert small_row.budget.peak.device_bytes == pytest.approx(12 * GIB, abs=GIB)
     assert board.runs[0].budget is large_row.budget
     again = watchlist.update(make_snapshot([make_gpu(0, [make_process(1, 70)]), small]))

@@ -59,7 +59,6 @@ def test_what_alerts_need_is_passed_on():
         gpu = make_gpu(0, [make_process(10, 32 + second * 0.02)])
         snapshot = make_snapshot([gpu, lost, asleep], time=2_000.0 + second, faults=(unlisted,))
         host = reading_of_board(watchlist.update(snapshot), host="a")
-    assert host is not None
     (process,) = host.gpus[0].processes
     assert process.status == "growing"
     assert process.full_seconds == pytest.approx((79.5 - 1 - 36.8) / 0.02, rel=0.05)

@@ -33,7 +33,6 @@ def test_a_setuid_program_belongs_to_the_user_who_started_it(tmp_path: Path) -> 
     code = f"import os, sys; os.setresuid({NOBODY}, 0, 0); print(flush=True); sys.stdin.read()"
     pipe = subprocess.PIPE
     with subprocess.Popen([sys.executable, "-c", code], stdin=pipe, stdout=pipe) as process:
-        assert process.stdout is not None
         process.stdout.readline()
         assert Path(f"/proc/{process.pid}").stat().st_uid == 0  # the effective user, not the one who started it
         assert not is_own_process(process.pid)

@@ -239,7 +239,6 @@ def test_the_job_of_a_scheduler_is_read_with_the_process():
         wait_until_started(process)
         place = ProcessDirectory().describe(process.pid).runs_in
         process.kill()
-    assert place is not None
     assert place.startswith("Slurm job 4711 (sft ")
     assert "\x1b" not in place
 

@@ -95,7 +95,6 @@ def test_a_title_that_a_process_gives_itself_is_masked(tmp_path: Path) -> None:
         "time.sleep(600)\n"
     )
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as titled:
-        assert titled.stdout is not None
         titled.stdout.readline()
         facts = ProcessDirectory().describe(titled.pid)
         titled.kill()

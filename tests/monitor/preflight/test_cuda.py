@@ -1,7 +1,6 @@
 """Driver, runtime, compute capability and visible devices."""
 
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +28,6 @@ from vramtop.monitor.preflight.job_launch import JobInterpreter
 from vramtop.monitor.preflight.machine import Machine, described_machine, this_machine
 from vramtop.monitor.preflight.prepare import prepare
 
-MakeContext = Callable[..., CheckContext]
-
 
 def ddp(ranks: int) -> Job:
     return Job(model=ModelSpec(id="gpt2"), parallel=Parallel(strategy="ddp", data_replicate=ranks))
@@ -44,13 +41,13 @@ def machine_elsewhere(name: str) -> Machine:
     return described_machine((device,), card)
 
 
-def test_the_driver_and_its_gpus_are_listed(make_context: MakeContext) -> None:
+def test_the_driver_and_its_gpus_are_listed(make_context) -> None:
     found = check_driver(make_context(gpus=[make_gpu(0), make_gpu(1)]))
     assert found.status == "pass"
     assert found.found == "driver 580.95, CUDA up to 13.0; 2 x NVIDIA H100 80GB HBM3"
 
 
-def test_no_driver_is_a_failure_and_another_machine_is_skipped(make_context: MakeContext) -> None:
+def test_no_driver_is_a_failure_and_another_machine_is_skipped(make_context) -> None:
     context = make_context(machine=Machine(devices=(), unavailable_reason="no NVIDIA driver here"))
     found = check_driver(context)
     assert (found.status, found.found) == ("failure", "no NVIDIA driver here")
@@ -86,7 +83,6 @@ def test_a_hanging_driver_is_not_waited_for(monkeypatch: pytest.MonkeyPatch, dri
 )
 def test_torch_and_the_driver_must_have_the_same_cuda_major_version(make_context, cuda, newest, status) -> None:
     context = make_context(torch_build=lambda: TorchBuild(version="2.13.0", cuda=cuda))
-    assert context.machine.snapshot is not None
     source = replace(context.machine.snapshot.source, cuda_version=newest)
     snapshot = replace(context.machine.snapshot, source=source)
     machine = replace(context.machine, snapshot=snapshot)
@@ -104,7 +100,7 @@ def test_torch_and_the_driver_must_have_the_same_cuda_major_version(make_context
         (TorchBuild(problem="ImportError: libcudart.so.12"), "cannot be imported by /opt/env/bin/python: ImportError"),
     ],
 )
-def test_a_torch_without_cuda_is_reported(make_context: MakeContext, build: TorchBuild, words: str) -> None:
+def test_a_torch_without_cuda_is_reported(make_context, build: TorchBuild, words: str) -> None:
     found = check_cuda_runtime(make_context(torch_build=lambda: build))
     assert found.status == "failure"
     assert words in found.found
@@ -147,7 +143,7 @@ def test_kernels_by_compute_capability(card: tuple[int, int], architectures: lis
     assert kernel_support(card, architectures) == way
 
 
-def test_a_gpu_without_kernels_is_named(make_context: MakeContext) -> None:
+def test_a_gpu_without_kernels_is_named(make_context) -> None:
     context = make_context(ddp(2), gpus=[make_gpu(0), make_gpu(1)])
     machine = replace(context.machine, capabilities=lambda: {0: (9, 0), 1: (12, 0)})
     found = check_compute_capability(replace(context, machine=machine))
@@ -159,7 +155,7 @@ def test_a_gpu_without_kernels_is_named(make_context: MakeContext) -> None:
     assert check_compute_capability(ptx).status == "warning"
 
 
-def test_the_capability_of_a_described_gpu_comes_from_the_catalogue(make_context: MakeContext) -> None:
+def test_the_capability_of_a_described_gpu_comes_from_the_catalogue(make_context) -> None:
     old = TorchBuild(version="2.4.0", cuda="12.1", architectures=("sm_50", "sm_80", "sm_90"))
     assert (
         check_compute_capability(make_context(machine=machine_elsewhere("h100"), torch_build=lambda: old)).status
@@ -214,19 +210,19 @@ def test_a_launcher_that_chooses_gpus_is_named(tmp_path: Path) -> None:
     assert len(target_devices(unknown)) == 3
 
 
-def test_ranks_on_other_machines_need_no_gpu_here(make_context: MakeContext) -> None:
+def test_ranks_on_other_machines_need_no_gpu_here(make_context) -> None:
     gpus = [make_gpu(index) for index in range(4)]
     assert check_visible_devices(make_context(ddp(8), gpus=gpus, local_ranks=4)).status == "pass"
 
 
-def test_unequal_gpus_without_a_device_order_are_a_warning(make_context: MakeContext) -> None:
+def test_unequal_gpus_without_a_device_order_are_a_warning(make_context) -> None:
     gpus = [make_gpu(0), make_gpu(1, name="NVIDIA L4")]
     assert check_visible_devices(make_context(ddp(2), gpus=gpus)).status == "warning"
     ordered = make_context(ddp(2), gpus=gpus, environ={"CUDA_DEVICE_ORDER": "PCI_BUS_ID"})
     assert check_visible_devices(ordered).status == "pass"
 
 
-def test_gpus_named_by_the_user_that_the_job_would_not_use_are_reported(make_context: MakeContext) -> None:
+def test_gpus_named_by_the_user_that_the_job_would_not_use_are_reported(make_context) -> None:
     context = make_context(ddp(1), gpus=[make_gpu(index) for index in range(2)])
     second = replace(context.machine, devices=context.machine.devices[1:], chosen=True)
     found = check_visible_devices(replace(context, machine=second))

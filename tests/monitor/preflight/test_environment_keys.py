@@ -1,6 +1,5 @@
 """Keys in the environment that the job needs; their values are never shown."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -8,14 +7,12 @@ import pytest
 from vramtop.estimator.job.job import Job, ModelSpec, Run
 from vramtop.estimator.model.hub import Refusal
 from vramtop.monitor.preflight.checks.environment_keys import check_environment_keys
-from vramtop.monitor.preflight.context import CheckContext
 
-MakeContext = Callable[..., CheckContext]
 SECRET = "nvapi-0123456789"  # noqa: S105 - made up
 INLINE = ModelSpec(config={"model_type": "llama"})
 
 
-def test_a_job_without_required_keys_is_skipped(make_context: MakeContext) -> None:
+def test_a_job_without_required_keys_is_skipped(make_context) -> None:
     assert check_environment_keys(make_context(Job(model=INLINE))).status == "skipped"
 
 
@@ -40,7 +37,7 @@ def test_a_key_that_is_not_set_is_a_failure(make_context, tmp_path, run, name, v
     assert (there.status, there.found) == ("pass", f"{name} is set")
 
 
-def test_values_and_passwords_are_never_shown(make_context: MakeContext) -> None:
+def test_values_and_passwords_are_never_shown(make_context) -> None:
     run = Run(inference_endpoint=f"https://ana:{SECRET}@nim.example/v1", required_environment=["A", "B"])
     found = check_environment_keys(make_context(Job(model=INLINE, run=run), environ={"A": SECRET}))
     assert "nim.example" in found.found
@@ -51,7 +48,7 @@ def test_values_and_passwords_are_never_shown(make_context: MakeContext) -> None
     assert (padded.status, SECRET in padded.found) == ("warning", False)
 
 
-def test_wandb_key_may_be_elsewhere_or_unneeded(make_context: MakeContext, tmp_path: Path) -> None:
+def test_wandb_key_may_be_elsewhere_or_unneeded(make_context, tmp_path: Path) -> None:
     job, home = Job(model=INLINE, run=Run(report_to=["wandb"])), {"HOME": str(tmp_path)}
     assert check_environment_keys(make_context(job, environ=home)).status == "failure"
     assert check_environment_keys(make_context(job, environ={**home, "WANDB_MODE": "offline"})).status == "pass"
@@ -66,7 +63,7 @@ def test_wandb_key_may_be_elsewhere_or_unneeded(make_context: MakeContext, tmp_p
     assert (broken.status, SECRET in broken.found) == ("failure", False)
 
 
-def test_environment_keys_are_checked_without_waiting_for_the_hub(make_context: MakeContext) -> None:
+def test_environment_keys_are_checked_without_waiting_for_the_hub(make_context) -> None:
     def hangs() -> Refusal:
         raise AssertionError("asked")
 

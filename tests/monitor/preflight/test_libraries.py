@@ -1,6 +1,5 @@
 """Libraries that a job needs, in the Python that runs it."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +13,8 @@ from vramtop.monitor.preflight.checks.libraries import (
     required_libraries,
     satisfies_bounds,
 )
-from vramtop.monitor.preflight.context import CheckContext
 from vramtop.monitor.preflight.job_launch import JobInterpreter
 
-MakeContext = Callable[..., CheckContext]
 TRAINER = {"torch": "2.13.0+cu128", "transformers": "5.23.0", "accelerate": "1.15.0"}
 REQUIREMENTS = ('accelerate>=1.1.0; extra == "torch"', 'accelerate>=1.1.0; extra == "accelerate"')
 
@@ -51,7 +48,7 @@ def test_required_libraries_follow_from_the_job(asked: Job, names: set[str]) -> 
     assert {name for need in required_libraries(asked) for name in need.alternatives} <= set(DISTRIBUTIONS)
 
 
-def found_in(make_context: MakeContext, asked: Job, versions: dict[str, str], *, sure: bool = True) -> Any:
+def found_in(make_context, asked: Job, versions: dict[str, str], *, sure: bool = True) -> Any:
     there = InstalledPackages(
         python="3.12.1", executable="python", versions=versions, modules=(), requirements=REQUIREMENTS
     )
@@ -59,13 +56,13 @@ def found_in(make_context: MakeContext, asked: Job, versions: dict[str, str], *,
     return check_libraries(make_context(asked, packages=lambda: there, interpreter=python))
 
 
-def test_installed_libraries_pass(make_context: MakeContext) -> None:
+def test_installed_libraries_pass(make_context) -> None:
     found = found_in(make_context, job(), TRAINER)
     assert found.status == "pass"
     assert found.found.endswith("torch 2.13.0+cu128, transformers 5.23.0, accelerate 1.15.0")
 
 
-def test_a_missing_library_is_a_failure_with_the_command_that_installs_it(make_context: MakeContext) -> None:
+def test_a_missing_library_is_a_failure_with_the_command_that_installs_it(make_context) -> None:
     asked = job(lora=Lora(quantization="nf4"), training=Training(optimizer="paged-adamw-8bit"))
     found = found_in(make_context, asked, {**TRAINER, "peft": "0.18.0"})
     assert found.status == "failure"
@@ -73,13 +70,13 @@ def test_a_missing_library_is_a_failure_with_the_command_that_installs_it(make_c
     assert found.advice == "/opt/env/bin/python -m pip install bitsandbytes"
 
 
-def test_a_kernel_from_the_hub_replaces_flash_attention(make_context: MakeContext) -> None:
+def test_a_kernel_from_the_hub_replaces_flash_attention(make_context) -> None:
     asked = job(model=ModelSpec(attention="flash_attention_2"))
     assert found_in(make_context, asked, TRAINER).status == "failure"
     assert found_in(make_context, asked, {**TRAINER, "kernels": "0.18.2"}).status == "pass"
 
 
-def test_an_assumed_python_gives_only_a_warning(make_context: MakeContext) -> None:
+def test_an_assumed_python_gives_only_a_warning(make_context) -> None:
     found = found_in(make_context, job(), {"torch": "2.13.0"}, sure=False)
     assert (found.status, found.unknown, "--python" in (found.advice or "")) == ("warning", True, True)
 
@@ -91,7 +88,7 @@ def test_an_assumed_python_gives_only_a_warning(make_context: MakeContext) -> No
         ({"bitsandbytes": "0.43.2"}, "transformers 5.23.0 takes bitsandbytes >=0.46.1, not 0.43.2"),
     ],
 )
-def test_incompatible_versions_are_reported(make_context: MakeContext, versions: dict[str, str], words: str) -> None:
+def test_incompatible_versions_are_reported(make_context, versions: dict[str, str], words: str) -> None:
     asked = job(training=Training(optimizer="adamw-8bit"))
     found = found_in(make_context, asked, {**TRAINER, "bitsandbytes": "0.48.0", **versions})
     assert (found.status, words in found.found) == ("failure", True)
@@ -99,7 +96,7 @@ def test_incompatible_versions_are_reported(make_context: MakeContext, versions:
     assert found_in(make_context, asked, older).status == "pass"
 
 
-def test_versions_that_differ_from_the_job_are_a_warning(make_context: MakeContext) -> None:
+def test_versions_that_differ_from_the_job_are_a_warning(make_context) -> None:
     found = found_in(make_context, job(software=Software(torch="2.4")), TRAINER)
     assert (found.status, "the job is for torch 2.4, and 2.13.0+cu128 is installed" in found.found) == ("warning", True)
     assert found_in(make_context, job(software=Software(torch="2.13")), TRAINER).status == "pass"

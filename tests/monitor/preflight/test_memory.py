@@ -1,6 +1,5 @@
 """Lower bound, fit verdict, host memory and shared memory."""
 
-from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,7 +16,6 @@ from vramtop.monitor.preflight.checks.memory import check_fit_verdict, check_hos
 from vramtop.monitor.preflight.context import CheckContext
 from vramtop.monitor.preflight.machine import Machine
 
-MakeContext = Callable[..., CheckContext]
 LLAMA = ModelSpec(id="meta-llama/Llama-3.1-8B")
 
 
@@ -25,13 +23,13 @@ def job(precision: str = "bf16", **tables: Any) -> Job:
     return Job(model=LLAMA, training=Training(precision=precision), **tables)  # type: ignore[arg-type]
 
 
-def with_free(make_context: MakeContext, asked: Job, *gib: float, **changes: Any) -> CheckContext:
+def with_free(make_context, asked: Job, *gib: float, **changes: Any) -> CheckContext:
     gpus = [make_gpu(index, free_bytes=round(size * GIB)) for index, size in enumerate(gib)]
     budget = estimate(asked)
     return make_context(asked, gpus=gpus, quick_budget=lambda: budget, deepest_budget=lambda: budget, **changes)
 
 
-def test_the_gpus_of_the_job_are_checked_and_others_are_suggested(make_context: MakeContext) -> None:
+def test_the_gpus_of_the_job_are_checked_and_others_are_suggested(make_context) -> None:
     asked = job(lora=Lora())
     context = with_free(make_context, asked, 10, 70)
     found = check_fit_verdict(context)  # it takes GPU 0
@@ -42,26 +40,26 @@ def test_the_gpus_of_the_job_are_checked_and_others_are_suggested(make_context: 
     assert check_fit_verdict(named).status == "pass"
 
 
-def test_a_tight_fit_is_a_warning(make_context: MakeContext) -> None:
+def test_a_tight_fit_is_a_warning(make_context) -> None:
     budget = make_budget(device=40, high=50)
     context = make_context(gpus=[make_gpu(0, free_bytes=45 * GIB)], deepest_budget=lambda: budget)
     found = check_fit_verdict(context)
     assert (found.status, found.unknown) == ("warning", False)
 
 
-def test_without_a_gpu_the_result_is_unknown(make_context: MakeContext) -> None:
+def test_without_a_gpu_the_result_is_unknown(make_context) -> None:
     context = make_context(machine=Machine(devices=(), unavailable_reason="no driver"))
     found = check_fit_verdict(context)
     assert found.unknown
     assert "needs 45.0 GiB" in found.found or "needs 4" in found.found
 
 
-def test_memory_unknown_to_nvml_is_not_guessed(make_context: MakeContext) -> None:
+def test_memory_unknown_to_nvml_is_not_guessed(make_context) -> None:
     context = make_context(gpus=[make_gpu(0, free_bytes=None)])
     assert check_fit_verdict(context).unknown
 
 
-def test_the_closed_form_is_used_if_a_deep_budget_takes_too_long(make_context: MakeContext) -> None:
+def test_the_closed_form_is_used_if_a_deep_budget_takes_too_long(make_context) -> None:
     def slow() -> Budget:
         raise CancelledError("given up")
 
@@ -75,7 +73,7 @@ def test_the_closed_form_is_used_if_a_deep_budget_takes_too_long(make_context: M
         check_fit_verdict(make_context(deepest_budget=impossible))
 
 
-def test_only_the_ranks_of_this_machine_count(make_context: MakeContext) -> None:
+def test_only_the_ranks_of_this_machine_count(make_context) -> None:
     asked = job(lora=Lora(), parallel=Parallel(strategy="ddp", data_replicate=4))
     context = with_free(make_context, asked, 70, 70, local_ranks=2)
     found = check_fit_verdict(context)
@@ -86,7 +84,7 @@ def test_only_the_ranks_of_this_machine_count(make_context: MakeContext) -> None
 @pytest.mark.parametrize(
     ("gib", "ranks", "status"), [(64, 1, "pass"), (20, 1, "failure"), (64, 4, "failure"), (None, 1, "skipped")]
 )
-def test_host_memory_is_checked(make_context: MakeContext, gib: int | None, ranks: int, status: str) -> None:
+def test_host_memory_is_checked(make_context, gib: int | None, ranks: int, status: str) -> None:
     """Each rank loads 8 billion parameters in fp32 from a 16-bit checkpoint."""
     asked = job("bf16-mixed", parallel=Parallel(strategy="ddp", data_replicate=ranks))
     budget = estimate(asked)
@@ -98,7 +96,7 @@ def test_host_memory_is_checked(make_context: MakeContext, gib: int | None, rank
     assert ranks == 1 or check_host_memory(one).status == "pass"
 
 
-def test_only_the_named_mig_device_is_checked(make_context: MakeContext) -> None:
+def test_only_the_named_mig_device_is_checked(make_context) -> None:
     """The named device has 20 GiB, of which 19 are free; the other one has 39 free."""
     asked = job()
     budget = estimate(asked)

@@ -18,7 +18,6 @@ from vramtop.monitor.preflight.context import CheckContext
 from vramtop.monitor.preflight.model_files import find_model_location, inspect_model_folder
 from vramtop.monitor.preflight.prepare import query_hub_access
 
-MakeContext = Callable[..., CheckContext]
 NAME = "acme/tiny"
 SHARDS = ("model-00001-of-00003.safetensors", "model-00002-of-00003.safetensors", "model-00003-of-00003.safetensors")
 
@@ -58,11 +57,11 @@ def cache(tmp_path: Path) -> Path:
     return tmp_path / "hub"
 
 
-def context_for(make_context: MakeContext, cache: Path, name: str = NAME, **environ: str) -> CheckContext:
+def context_for(make_context, cache: Path, name: str = NAME, **environ: str) -> CheckContext:
     return make_context(Job(model=ModelSpec(id=name)), environ={"HF_HUB_CACHE": str(cache), **environ})
 
 
-def test_a_complete_model_in_the_cache_passes(make_context: MakeContext, cache: Path) -> None:
+def test_a_complete_model_in_the_cache_passes(make_context, cache: Path) -> None:
     context = context_for(make_context, cache)
     found = check_model_files(context)
     assert found.status == "pass"
@@ -70,7 +69,7 @@ def test_a_complete_model_in_the_cache_passes(make_context: MakeContext, cache: 
     assert check_model_access(context).status == "skipped"
 
 
-def test_a_missing_shard_is_a_download_online_and_a_failure_offline(make_context: MakeContext, cache: Path) -> None:
+def test_a_missing_shard_is_a_download_online_and_a_failure_offline(make_context, cache: Path) -> None:
     (cache / "models--acme--tiny" / "blobs" / SHARDS[1]).unlink()
     found = check_model_files(context_for(make_context, cache))
     assert found.status == "warning"
@@ -82,7 +81,7 @@ def test_a_missing_shard_is_a_download_online_and_a_failure_offline(make_context
     assert check_model_files(context_for(make_context, cache, HF_HUB_OFFLINE="0")).status == "warning"
 
 
-def test_a_truncated_shard_is_incomplete(make_context: MakeContext, cache: Path) -> None:
+def test_a_truncated_shard_is_incomplete(make_context, cache: Path) -> None:
     blob = cache / "models--acme--tiny" / "blobs" / SHARDS[2]
     blob.write_bytes(blob.read_bytes()[:-10])
     found = check_model_files(context_for(make_context, cache, HF_HUB_OFFLINE="1"))
@@ -97,7 +96,7 @@ def test_invalid_safetensors_files_are_reported(tmp_path: Path, content: bytes) 
     assert not inspect_model_folder(folder).complete
 
 
-def test_a_local_model_folder(make_context: MakeContext, tmp_path: Path) -> None:
+def test_a_local_model_folder(make_context, tmp_path: Path) -> None:
     folder = fill(tmp_path / "mine", shards=False)
     job = Job(model=ModelSpec(id=str(folder)))
     assert check_model_files(make_context(job)).status == "pass"
@@ -113,7 +112,7 @@ def test_a_local_model_folder(make_context: MakeContext, tmp_path: Path) -> None
     assert (gone.status, "no such folder" in gone.found) == ("failure", True)
 
 
-def test_an_invalid_index_is_reported(make_context: MakeContext, tmp_path: Path) -> None:
+def test_an_invalid_index_is_reported(make_context, tmp_path: Path) -> None:
     folder = fill(tmp_path / "mine")
     for text in ("[]", "not json", '{"weight_map": 3}'):
         (folder / "model.safetensors.index.json").write_text(text)
@@ -121,7 +120,7 @@ def test_an_invalid_index_is_reported(make_context: MakeContext, tmp_path: Path)
         assert (found.complete, found.broken) == (False, ("model.safetensors.index.json (no index of shards)",))
 
 
-def test_litgpt_needs_its_own_file_and_torchtitan_none(make_context: MakeContext, tmp_path: Path) -> None:
+def test_litgpt_needs_its_own_file_and_torchtitan_none(make_context, tmp_path: Path) -> None:
     folder = fill(tmp_path / "mine", shards=False)
     (folder / "model.safetensors").rename(folder / "lit_model.pth")
     litgpt = Job(model=ModelSpec(id=str(folder)), training=Training(framework="litgpt"))
@@ -130,7 +129,7 @@ def test_litgpt_needs_its_own_file_and_torchtitan_none(make_context: MakeContext
     assert check_model_files(make_context(titan)).status == "skipped"
 
 
-def test_a_job_without_a_named_model_needs_none(make_context: MakeContext) -> None:
+def test_a_job_without_a_named_model_needs_none(make_context) -> None:
     for spec in (ModelSpec(config={"model_type": "llama"}), ModelSpec(id="my.models:build")):
         assert check_model_files(make_context(Job(model=spec))).status == "skipped"
 
@@ -186,9 +185,6 @@ def hub() -> Iterator[Callable[..., tuple[str, list[Any]]]]:
         yield start
 
 
-Hub = Callable[..., tuple[str, list[Any]]]
-
-
 @pytest.mark.parametrize(
     ("status", "code", "token", "answer", "words"),
     [
@@ -204,7 +200,7 @@ Hub = Callable[..., tuple[str, list[Any]]]
         (503, "", None, "unreachable", "answered 503"),
     ],
 )
-def test_answers_of_the_hub(hub: Hub, status: int, code: str, token: str | None, answer: str, words: str) -> None:
+def test_answers_of_the_hub(hub, status: int, code: str, token: str | None, answer: str, words: str) -> None:
     address, seen = hub(status, **({"X_Error_Code": code} if code else {}), Location="http://127.0.0.1:9/elsewhere")
     environ = {"HF_ENDPOINT": address, "HF_HOME": "/nowhere", **({"HF_TOKEN": token} if token else {})}
     access = query_hub_access(NAME, environ)
@@ -214,7 +210,7 @@ def test_answers_of_the_hub(hub: Hub, status: int, code: str, token: str | None,
     assert seen == [("/acme/tiny/resolve/main/config.json", f"Bearer {token}" if token else None)]
 
 
-def test_an_unreachable_hub_and_offline_mode(hub: Hub) -> None:
+def test_an_unreachable_hub_and_offline_mode(hub) -> None:
     gone = query_hub_access(NAME, {"HF_ENDPOINT": "http://127.0.0.1:9", "HF_HOME": "/nowhere"})
     assert (gone.answer, gone.message.startswith("127.0.0.1 does not answer")) == ("unreachable", True)
     assert query_hub_access(NAME, {"HF_ENDPOINT": "file:///etc", "HF_HOME": "/nowhere"}).answer == "unreachable"

@@ -15,7 +15,6 @@ from vramtop.estimator.job.job import Job, Lora, ModelSpec, Run, Training
 from vramtop.monitor.preflight.checks.output_folder import check_output_folder
 from vramtop.monitor.preflight.context import CheckContext
 
-MakeContext = Callable[..., CheckContext]
 INLINE = ModelSpec(config={"model_type": "llama"})
 
 
@@ -30,12 +29,12 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     return set_room
 
 
-def with_run(make_context: MakeContext, run: Run) -> CheckContext:
+def with_run(make_context, run: Run) -> CheckContext:
     budget = estimate(Job(model=ModelSpec(id="meta-llama/Llama-3.1-8B"), training=Training(precision="bf16")))
     return make_context(Job(model=INLINE, run=run), quick_budget=lambda: budget)
 
 
-def test_a_job_without_folders_is_skipped(make_context: MakeContext) -> None:
+def test_a_job_without_folders_is_skipped(make_context) -> None:
     assert check_output_folder(with_run(make_context, Run())).status == "skipped"
 
 
@@ -56,7 +55,7 @@ def test_free_space_for_checkpoints(make_context, disk, free, limit, status, wor
     assert "about 44.87" in found.found
 
 
-def test_a_full_disk(make_context: MakeContext, disk: Callable[..., None]) -> None:
+def test_a_full_disk(make_context, disk: Callable[..., None]) -> None:
     disk(0)
     run = Run(output_dir="out")
     assert check_output_folder(with_run(make_context, run)).status == "failure"
@@ -66,7 +65,7 @@ def test_a_full_disk(make_context: MakeContext, disk: Callable[..., None]) -> No
     assert check_output_folder(with_run(make_context, run)).status == "pass"
 
 
-def test_an_unwritable_folder_is_a_failure(make_context: MakeContext, tmp_path: Path) -> None:
+def test_an_unwritable_folder_is_a_failure(make_context, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     for name in ("file", "file/below", "/proc/none/out"):
         for run in (Run(output_dir=name), Run(logging_dir=name)):
@@ -74,12 +73,12 @@ def test_an_unwritable_folder_is_a_failure(make_context: MakeContext, tmp_path: 
             assert (found.status, "cannot be written to" in found.found) == ("failure", True), name
 
 
-def test_nothing_is_left_in_the_folder(make_context: MakeContext, tmp_path: Path) -> None:
+def test_nothing_is_left_in_the_folder(make_context, tmp_path: Path) -> None:
     check_output_folder(with_run(make_context, Run(output_dir="out")))
     assert list(tmp_path.iterdir()) == []
 
 
-def test_free_space_is_not_judged_for_a_model_of_unknown_size(make_context: MakeContext) -> None:
+def test_free_space_is_not_judged_for_a_model_of_unknown_size(make_context) -> None:
     def unknown() -> None:
         raise CannotTellError("it is code")
 

@@ -19,8 +19,6 @@ from vramtop.monitor.preflight.machine import Machine
 from vramtop.monitor.preflight.prepare import LazyValue, prepare
 from vramtop.monitor.preflight.run_checks import exit_code, run_checks
 
-MakeContext = Callable[..., CheckContext]
-
 
 def fixed_check(
     status: str = "pass", *, wait: threading.Event | None = None, before: Callable[[], object] = int, **row: Any
@@ -43,7 +41,7 @@ def failing_check(error: Exception) -> Check:
     return Check("raises", run, decisive=True)
 
 
-def test_results_are_in_the_order_of_the_checks_and_reported_as_they_finish(make_context: MakeContext) -> None:
+def test_results_are_in_the_order_of_the_checks_and_reported_as_they_finish(make_context) -> None:
     gate = threading.Event()
     told: list[str] = []
 
@@ -56,13 +54,13 @@ def test_results_are_in_the_order_of_the_checks_and_reported_as_they_finish(make
     assert told == ["pass", "warning"]
 
 
-def test_checks_run_concurrently(make_context: MakeContext) -> None:
+def test_checks_run_concurrently(make_context) -> None:
     meet = threading.Barrier(3, timeout=60)
     meets = fixed_check(before=meet.wait)  # continues only when all three checks are running
     assert [outcome.status for outcome in run_checks(make_context(), [meets] * 3)] == ["pass"] * 3
 
 
-def test_a_hanging_check_is_reported_and_not_waited_for(make_context: MakeContext) -> None:
+def test_a_hanging_check_is_reported_and_not_waited_for(make_context) -> None:
     never = threading.Event()
     hangs = fixed_check(wait=never, timeout_seconds=0.2)
     hung, well = run_checks(make_context(), [hangs, fixed_check()])
@@ -74,7 +72,7 @@ def test_a_hanging_check_is_reported_and_not_waited_for(make_context: MakeContex
     never.set()
 
 
-def test_an_unknown_result_is_a_warning_with_its_reason(make_context: MakeContext) -> None:
+def test_an_unknown_result_is_a_warning_with_its_reason(make_context) -> None:
     found = run_checks(
         make_context(),
         [failing_check(CannotTellError("no such luck")), failing_check(PermissionError(13, "Denied", "/x"))],
@@ -112,7 +110,7 @@ def test_exit_codes(outcomes: list[CheckResult], code: int) -> None:
     assert exit_code(outcomes) == code
 
 
-def test_a_required_variable_is_secret_whatever_its_name(make_context: MakeContext) -> None:
+def test_a_required_variable_is_secret_whatever_its_name(make_context) -> None:
     job = Job(model=ModelSpec(config={}), run=Run(required_environment=["MY_AUTH"]))
     (found,) = run_checks(
         make_context(job, environ={"MY_AUTH": "sesame-open"}), [failing_check(CannotTellError("sesame-open"))]
@@ -120,7 +118,7 @@ def test_a_required_variable_is_secret_whatever_its_name(make_context: MakeConte
     assert found.found == "(not shown)"
 
 
-def test_secret_values_are_removed_from_messages_of_libraries(make_context: MakeContext) -> None:
+def test_secret_values_are_removed_from_messages_of_libraries(make_context) -> None:
     environ = {"MY_API_KEY": "sesame-open", "HF_TOKEN_PATH": "/home/ana/token", "PASSWORD": "yes"}
     context = replace(make_context(), environ=environ)
     leak = CannotTellError("GET http://x/?k=sesame-open failed; /home/ana/token was read, yes")
@@ -156,14 +154,14 @@ def test_a_shared_value_is_computed_once_for_all_checks() -> None:
     assert len(asked) == 2
 
 
-def test_all_checks_give_a_result_for_a_plain_job(make_context: MakeContext) -> None:
+def test_all_checks_give_a_result_for_a_plain_job(make_context) -> None:
     found = {outcome.name: outcome for outcome in run_checks(make_context())}
     assert len(found) == len(CHECKS)
     assert not any(outcome.unknown for outcome in found.values())
     assert found["VRAM verdict"].status == "pass"
 
 
-def test_cancelling_returns_at_once_and_reaches_every_check(make_context: MakeContext) -> None:
+def test_cancelling_returns_at_once_and_reaches_every_check(make_context) -> None:
     never, cancel = threading.Event(), CancelToken()
     scopes: list[CancelToken] = []
 

@@ -79,14 +79,12 @@ def test_the_sample_of_a_stopped_process_becomes_stale(start: Start) -> None:
     assert sample.stale_seconds(sample.time + 1) is None
     os.kill(process.pid, signal.SIGSTOP)
     still = ProbeReader(process.pid).read()
-    assert still is not None
     assert still.stale_seconds(still.time + 60) == 60
 
 
 def test_figures_are_published_repeatedly(start: Start) -> None:
     process = start("import time, torch; input(); torch.allocated = 11; time.sleep(60)")
     first = sample_of(process.pid)
-    assert process.stdin is not None
     process.stdin.write("\n")
     process.stdin.flush()
     later = sample_of(process.pid, lambda sample: sample.devices[0].allocated_bytes == 11)
@@ -110,14 +108,12 @@ def test_untrusted_figures_are_checked(told: dict[str, object], trainer: object,
         sample = ProbeReader(os.getpid()).read()
     finally:
         os.close(file)
-    assert sample is not None
     assert sample.trainer == trainer
     assert (sample.model and sample.model["parameters"]) == model or sample.model is model
 
 
 def test_a_process_without_torch_has_no_probe(start: Start) -> None:
     process = start("import json, time, sys; print('up', flush=True); time.sleep(60)")
-    assert process.stdout is not None
     process.stdout.readline()
     assert find_probe(process.pid) is None
     assert ProbeReader(process.pid).read() is None
@@ -238,10 +234,8 @@ def test_a_real_trainers_settings_model_and_steps_are_published(tmp_path: Path) 
     finally:
         process.kill()
         process.wait()
-    assert sample.trainer is not None
     assert sample.trainer["per_device_train_batch_size"] == 2
     assert "secret" not in repr(sample.trainer)
-    assert sample.model is not None
     assert (sample.model["class"], sample.model["config"]["hidden_size"]) == ("LlamaForCausalLM", 16)
     assert list(sample.model["parameters"]) == ["float32 trained"]
     assert sample.devices == ()

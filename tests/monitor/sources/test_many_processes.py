@@ -32,7 +32,6 @@ def sleepers() -> Iterator[Callable[[int], list[int]]]:
         command = ["sh", "-c", script]
         shell = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
         shells.append(shell)
-        assert shell.stdout is not None
         return [int(line) for line in iter(shell.stdout.readline, "\n")]
 
     yield start

@@ -37,7 +37,6 @@ def test_pending_jobs_are_kept_in_their_order(kept: PendingJobs) -> None:
     kept.remove(JOBS[1])
     wait_until_written()
     assert PendingJobs(kept.path).load() == (JOBS[0], JOBS[2])
-    assert kept.path is not None
     assert stat.S_IMODE(kept.path.stat().st_mode) == 0o600
 
 
@@ -82,7 +81,6 @@ def test_reserved_memory_is_not_available_to_pending_jobs() -> None:
     watchlist.add_pending(Job(name="waits", model=ModelSpec(id="gpt2")))
     board = watchlist.update(make_snapshot([make_gpu(0)]))
     row = board.pending[0]
-    assert row.fit is not None
     assert row.fit.verdict == "does_not_fit"
     assert row.fit.gpus[0].device.committed_bytes == board.committed[0] == 50 * GIB
 
@@ -114,7 +112,6 @@ def test_a_pending_job_must_also_fit_the_host() -> None:
         watchlist = Watchlist(lambda job: replace(make_budget(job), host=need), host_memory=lambda _: available)
         watchlist.add_pending(Job(name="waits", model=ModelSpec(id="gpt2")))
         row = watchlist.update(make_snapshot([make_gpu(0)])).pending[0]
-        assert row.fit is not None
         return row.fit.verdict
 
     assert [verdict(size) for size in (None, 64 * GIB, GIB // 2)] == ["fits", "fits", "does_not_fit"]

@@ -54,7 +54,6 @@ async def fires(pilot: Any, app: VramtopApp, clock: Clock) -> None:
         app._board_at = clock.now
         app._watch_feed()
         await pilot.pause()
-    assert app.alert_watch is not None
     assert [alert.condition.sentence for alert in app.alert_watch.states.firing] == [SENTENCE]
 
 

@@ -32,7 +32,6 @@ def start(tmp_path: Path) -> Iterator[Callable[..., psutil.Process]]:
         command = [sys.executable, "train.py", *FLAGS, *flags]
         child = subprocess.Popen(command, stdout=subprocess.PIPE, cwd=tmp_path)
         children.append(child)
-        assert child.stdout is not None
         child.stdout.readline()
         return psutil.Process(child.pid)
 

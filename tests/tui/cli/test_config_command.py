@@ -201,13 +201,10 @@ def test_flags_come_before_the_environment_and_that_before_the_file_for_the_dash
     first, second = (app._options for app in opened)
     assert (first.interval, first.read_only, first.ascii_only) == (4, True, True)
     assert (first.signal_alert, first.on_alert, first.on_fit) == ("desktop", "true", "true")
-    assert first.attach is not None
     assert not first.attach.enabled
     assert (second.interval, second.read_only, second.ascii_only) == (5, False, False)
-    assert second.attach is not None
     assert second.attach.enabled
     filters = [app.watchlist.display_filter for app in opened]
-    assert filters[0] is not None
     assert filters[0].users == {"ann"}
     assert filters[0].text == "dashboard.user ann"
     assert filters[1] is None

@@ -80,5 +80,4 @@ def test_without_a_writable_file_the_sentence_names_the_place_of_the_crash(monke
 def test_the_file_of_a_crash_has_no_secrets_on_any_of_its_lines(data_folder) -> None:
     key = "-----BEGIN PRIVATE KEY-----\nMIIEvQ\n-----END PRIVATE KEY-----"
     path = save_fault(f"ValueError: {key}\nhf_token: hunter\nmodel: gpt2\n")
-    assert path is not None
     assert path.read_text().splitlines()[1:] == ["ValueError: ***", "hf_token: ***", "model: gpt2"]

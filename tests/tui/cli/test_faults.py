@@ -80,7 +80,6 @@ def training(tmp_path: Path) -> Iterator[int]:
     script = tmp_path / "train.py"
     script.write_text("print('ready', flush=True)\ninput()\n")
     with subprocess.Popen([sys.executable, str(script)], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
         process.stdout.readline()
         yield process.pid
         process.kill()

@@ -40,7 +40,6 @@ def training(tmp_path: Path) -> Iterator[psutil.Process]:
     (tmp_path / "train.py").write_text("import time\nprint('up', flush=True)\ntime.sleep(120)\n")
     command = [sys.executable, "train.py", *FLAGS]
     with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=tmp_path) as child:
-        assert child.stdout is not None
         child.stdout.readline()
         yield psutil.Process(child.pid)
         child.kill()

@@ -35,7 +35,6 @@ def training(script: str) -> Iterator[int]:
     """The pid of a program with a senseless batch size."""
     line = [sys.executable, script, "--model_name_or_path", "gpt2", "--per_device_train_batch_size", "-1"]
     with subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
         process.stdout.readline()
         yield process.pid
         process.kill()

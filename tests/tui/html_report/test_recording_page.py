@@ -69,7 +69,6 @@ def test_the_page_loads_nothing_and_runs_nothing(html: str) -> None:
 def test_the_policy_allows_this_style_sheet_and_nothing_else(html: str) -> None:
     (policy,) = (found["content"] for tag, found in Page(html).elements if "http-equiv" in found)
     style = re.search(r"<style>(.*?)</style>", html, re.DOTALL)
-    assert style is not None
     digest = base64.b64encode(hashlib.sha256(style[1].encode()).digest()).decode()
     assert policy == f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
 
@@ -93,7 +92,6 @@ def test_secrets_of_command_lines_are_masked(tmp_path: Path) -> None:
 
 def test_prediction_and_observation_stand_beside_each_other(html: str, recorded: Recorded) -> None:
     run = recorded.runs[0]
-    assert run.budget is not None
     peak, text = run.budget.peak, Page(html).text
     assert f"{peak.device_bytes / 2**30:.1f} GiB ({peak.low_bytes / 2**30:.1f} to " in text
     for size in (peak.components.weights, peak.components.optimizer):

@@ -43,7 +43,6 @@ class Server:
         command = [str(vramtop), "serve", "--json", *words, "--", *dashboard]
         with self._errors.open("w") as errors:
             self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True, cwd=cwd)
-        assert self.process.stdout is not None
         self.address = valid_json("serve", self.process.stdout.readline())["address"]
         self.root, self.token = self.address.rsplit("/", 2)[:2]
         self.socket = f"{self.address.replace('http', 'ws', 1)}ws"
@@ -59,7 +58,6 @@ class Server:
         """End it; return what it has said but for its address."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGINT)
-        assert self.process.stdout is not None
         said = "" if self.process.stdout.closed else self.process.communicate(timeout=60)[0]
         return said + self._errors.read_text()
 
@@ -178,7 +176,6 @@ async def test_what_keeps_a_dashboard_from_starting_is_in_the_servers_terminal(t
     server = Server(tmp_path, dashboard=("--replay", "missing.jsonl"))
     try:
         await page.open(server.address)
-        assert server.process.stdout is not None
         said = await asyncio.to_thread(server.process.stdout.readline)
         assert "missing.jsonl: cannot be read" in said
         await asyncio.to_thread(until, lambda: not server.dashboards)

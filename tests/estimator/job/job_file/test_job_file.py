@@ -168,7 +168,6 @@ def test_an_example_of_two_sequences_is_two_sequences_of_each_pass(tmp_path: Pat
     pairs = resolve_job(load_job(write(tmp_path, GOOD.replace("= 2", "= 2\nsequences_per_example = 2"))))
     assert (pairs.training.micro_batch, pairs.sequences, pairs.local_tokens) == (2, 4, 4 * 2048)
     batch = effective_batch(pairs.job)
-    assert batch is not None
     assert batch.describe() == "2 examples of 2 sequences and 8,192 tokens a step: micro-batch 2"
 
 

@@ -94,7 +94,6 @@ def test_all_ranks_of_a_run_get_their_budget_from_one_reading(machine, start, sc
     board = here.read(*ranks)
     assert board.attach_progress == AttachProgress(read=1, total=1)
     run = board.run_of(board.processes[0].process.key)
-    assert run is not None
     assert {key[0] for key in run.pids} == set(ranks)
     assert run.missing == ()
     assert all(row.budget is not None and row.no_budget_reason is None for row in board.processes)

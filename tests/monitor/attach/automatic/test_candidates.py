@@ -136,7 +136,6 @@ def test_a_process_that_executes_another_program_is_decided_about_again() -> Non
         candidates.update(rows({"pid": 1, "command": f"python train.py {count}"}), 2.0)
         read(candidates, 2.0, REFUSED)
     candidate = candidates.get((1, 1_000.0))
-    assert candidate is not None
     assert candidate.readings == MAX_READINGS
 
 

@@ -79,7 +79,6 @@ class PendingJob:
     def verdict(self, free: int) -> str | None:
         snapshot = self._gpu(free)
         (row,) = self._fits.rows(snapshot, {}, [(self._budget.job, self._budget)], self._host, {})
-        assert row.fit is not None
         assert "0.0 GiB short" not in row.fit.sentence
         return row.fit.verdict
 

@@ -39,7 +39,6 @@ def device(index: int, total: float, free: float | None = None, reserved: float 
 def test_the_rest_of_the_memory_share_is_cache() -> None:
     found = check_serving_fit(NEED, ranks(1), [device(0, 80)])
     assert (found.verdict, found.placement) == ("fits", (0,))
-    assert found.serving is not None
     assert found.serving.asked_bytes == 72 * GIB
     assert found.serving.cache_bytes == 55.75 * GIB
     assert found.serving.cache_tokens == 55.75 * GIB // 131072
@@ -62,7 +61,6 @@ def test_a_server_does_not_start_if_its_share_is_not_free() -> None:
 
 def test_the_total_of_cuda_excludes_memory_reserved_by_the_driver() -> None:
     found = check_serving_fit(NEED, ranks(1), [device(0, 80, reserved=0.5)])
-    assert found.serving is not None
     assert found.serving.asked_bytes == int(0.9 * 79.5 * GIB)
 
 

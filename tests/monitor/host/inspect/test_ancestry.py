@@ -24,7 +24,6 @@ def launch() -> Callable[[], tuple[int, int]]:
 
     def run() -> tuple[int, int]:
         launcher = subprocess.Popen([sys.executable, "-c", LAUNCHER], stdout=subprocess.PIPE)
-        assert launcher.stdout
         child = int(launcher.stdout.readline())
         started.append((launcher, child))
         return launcher.pid, child

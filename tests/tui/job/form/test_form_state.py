@@ -14,7 +14,6 @@ def state_of(job: Job, usual_gpus: int = 1) -> FormState:
 
 
 def parallel(state: FormState) -> Parallel:
-    assert state.job is not None
     return state.job.parallel
 
 

@@ -51,7 +51,6 @@ def training(tmp_path: Path) -> Iterator[psutil.Process]:
     script.write_text("import time\nprint('up', flush=True)\ntime.sleep(60)\n")
     flags = ["--model_name_or_path", "meta-llama/Llama-3.1-8B", "--per_device_train_batch_size", "2", "--bf16", "True"]
     with subprocess.Popen([sys.executable, str(script), *flags], stdout=subprocess.PIPE) as child:
-        assert child.stdout is not None
         child.stdout.readline()
         yield psutil.Process(child.pid)
         child.kill()

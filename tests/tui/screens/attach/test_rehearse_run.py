@@ -54,7 +54,6 @@ def run(tmp_path: Path, text: str) -> Iterator[psutil.Process]:
     environ = {**os.environ, "RANK": "3", "LOCAL_RANK": "3", "WORLD_SIZE": "8"}
     command = [sys.executable, "train.py", "2048"]
     with subprocess.Popen(command, cwd=tmp_path, env=environ, stdout=subprocess.PIPE) as child:
-        assert child.stdout is not None
         child.stdout.readline()
         yield psutil.Process(child.pid)
         child.kill()
@@ -82,7 +81,6 @@ async def test_a_run_that_was_not_read_is_rehearsed_after_a_yes_and_known_from_t
     assert (tmp_path / "log.txt").read_text() == "3 cpu\n"
     assert run.is_running()
     (kept,) = [read_run(run.pid).reading.job().program]
-    assert kept is not None
     assert kept.kept
 
 
@@ -129,5 +127,4 @@ def test_a_rehearsal_in_the_background_gives_way(tmp_path: Path) -> None:
     with IsolatedRun(str(tmp_path), offline=False, background=True) as run:
         run.start([sys.executable, "-c", wait], dict(os.environ))
         run.wait(60, lambda: None)
-    assert run.report is not None
     assert run.report.code == 7

@@ -35,7 +35,6 @@ from vramtop.tui.screens.dashboard.process_rows import in_order, matching, table
 from vramtop.tui.screens.dashboard.process_table import ProcessTable
 from vramtop.tui.screens.dashboard.signal_text import termination_details
 
-Make = Callable[..., Any]
 TUNE = Job(name="tune", model=ModelSpec(id="gpt2"))
 
 
@@ -64,7 +63,7 @@ def open_app() -> Callable[[Sequence[Snapshot]], VramtopApp]:
 
 
 @pytest.mark.parametrize("size", [(80, 24), (100, 26)])
-async def test_every_device_has_a_line_below_its_gpu(open_app: Make, size: tuple[int, int]) -> None:
+async def test_every_device_has_a_line_below_its_gpu(open_app, size: tuple[int, int]) -> None:
     app = open_app([make_snapshot([mig_gpu(), make_gpu(1)])])
     async with on_first_board(app, size):
         lines = screen_lines(app)
@@ -91,7 +90,7 @@ async def test_every_device_has_a_line_below_its_gpu(open_app: Make, size: tuple
         assert f"12.0 of 20.0 GiB{' in use' * (size[0] > 80)} (60 %) · free 8.0" in opened
 
 
-async def test_panels_use_the_scale_of_the_device(open_app: Make) -> None:
+async def test_panels_use_the_scale_of_the_device(open_app) -> None:
     app = open_app([make_snapshot([mig_gpu()])])
     async with on_first_board(app, (120, 50)):
         panels = [panel.shown.plain.splitlines() for panel in app.screen.query("#panels GpuPanel").results(GpuPanel)]
@@ -116,7 +115,7 @@ async def test_panels_use_the_scale_of_the_device(open_app: Make) -> None:
         assert all(cell_len(line) == 120 for lines in panels for line in lines)
 
 
-async def test_rows_follow_a_new_layout_and_the_cursor_stays_on_its_device(open_app: Make) -> None:
+async def test_rows_follow_a_new_layout_and_the_cursor_stays_on_its_device(open_app) -> None:
     whole, others = mig_gpu(), [make_gpu(at) for at in range(1, 5)]
     app = open_app([make_snapshot([whole, *others])])
     async with on_first_board(app, (80, 24)) as pilot:
@@ -169,7 +168,7 @@ def test_one_pid_in_two_instances_has_two_rows() -> None:
     assert len({row.key for row in held}) == 2
 
 
-async def test_gpu_column_is_wide_enough_for_instances(open_app: Make) -> None:
+async def test_gpu_column_is_wide_enough_for_instances(open_app) -> None:
     app = open_app([make_snapshot([mig_gpu(10)])])
     async with on_first_board(app, (80, 24)):
         table = app.screen.query_one(ProcessTable)

@@ -199,8 +199,6 @@ async def test_choices_and_texts_reach_the_job(fit):
         await retype(pilot, screen, "lora.targets", "k_proj, v_proj")
         await pilot.pause()
         job = screen.job
-    assert job is not None
-    assert job.lora is not None
     assert (job.lora.quantization, job.lora.targets) == ("nf4-double", ["k_proj", "v_proj"])
     assert job.training.compile
 
@@ -220,7 +218,6 @@ async def test_the_better_estimate_replaces_the_quick_one_and_is_kept_when_pinne
         await pilot.press("f2")
         await until_shown(pilot, lambda: bool(watchlist.pending()))
         waiting = watchlist.update(board.snapshot).pending[0]
-    assert waiting.budget is not None
     assert waiting.budget.method == "exact"
 
 
@@ -238,7 +235,6 @@ async def test_a_slow_estimate_does_not_overwrite_a_later_one(fit, board):
         go.set()
         await until_shown(pilot, lambda: screen.query_one(VerdictView).budget is not None)
         budget = screen.query_one(VerdictView).budget
-    assert budget is not None
     assert budget.job.training.micro_batch == 2
 
 
@@ -260,7 +256,6 @@ async def test_without_gpus_a_gpu_of_the_catalogue_is_chosen(fit):
         assert "T4" in text_of(screen, "#answer")
         await pilot.press("f4", "tab", "3")
         await until_shown(pilot, lambda: "2 x T4: " in text_of(screen, "#answer"))
-        assert screen.job is not None
         assert screen.job.target.gpu == "t4"
 
 
@@ -385,7 +380,6 @@ async def test_typing_is_undone_field_by_field(fit):
         await retype(pilot, screen, "training.micro_batch", "12")
         await retype(pilot, screen, "training.sequence_length", "512")
         await pilot.press("f10")
-        assert screen.job is not None
         assert (screen.job.training.micro_batch, screen.job.training.sequence_length) == (12, 2048)
         assert row(screen, "training.sequence_length").query_one(Input).value == "2048"
         await pilot.press("f10")

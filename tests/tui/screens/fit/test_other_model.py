@@ -87,13 +87,10 @@ async def test_a_launch_line_is_read_again_with_another_model_and_edits_stay(scr
         await retype(pilot, screen, "lora.rank", "16")
         await until_shown(pilot, lambda: estimated(screen, OLD))
         old = screen.job
-        assert old is not None
         assert old.model.config is not None
         await retype(pilot, screen, "model.id", "gpt2")
         await until_shown(pilot, lambda: estimated(screen, "gpt2"))
         job = screen.job
-        assert job is not None
-        assert job.lora is not None
         assert (job.lora.targets, job.lora.rank, job.training.sequence_length) == (["c_attn"], 16, 512)
         assert (job.model.config, job.name) == (None, None)
         assert row(screen, "lora.targets").value == ["c_attn"]
@@ -130,8 +127,6 @@ async def test_until_it_is_read_again_the_old_verdict_is_marked_and_later_edits_
         free.set()
         await until_shown(pilot, lambda: estimated(screen, "gpt2"))
         job = screen.job
-        assert job is not None
-        assert job.lora is not None
         assert (job.training.micro_batch, job.lora.targets) == (7, ["c_attn"])
 
 
@@ -145,7 +140,6 @@ async def test_a_job_file_says_nothing_of_another_model(screen):
         await retype(pilot, screen, "model.id", "gpt2")
         await until_shown(pilot, lambda: estimated(screen, "gpt2"))
         job = screen.job
-        assert job is not None
         assert (job.name, job.training.trainable, job.training.micro_batch) == (None, None, 2)
         assert job.unsure.optimizer == "less"
         assert row(screen, "training.trainable").value is None

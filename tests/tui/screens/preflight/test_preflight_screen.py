@@ -210,7 +210,6 @@ async def test_a_real_run_on_a_described_machine_ends_with_the_summary_of_the_co
     async with opened(PreflightScreen(PreflightRequest(job=job, devices=ROOMS)), size=(120, 50)) as (screen, pilot):
         await until_shown(pilot, lambda: screen.progress is not None and screen.progress.done)
         await pilot.pause()
-        assert screen.progress is not None
         outcomes = screen.progress.worst_first
         assert {outcome.name for outcome in outcomes} == {check.name for check in CHECKS}
         assert "on 1 × H100 80GB elsewhere" in text(pilot.app)

@@ -24,5 +24,4 @@ def test_memory_of_earlier_pending_jobs_is_deducted_from_mig_devices() -> None:
     capacity = Capacity(devices=picker.devices(1, pinned=SECOND))
     assert capacity.fit(make_budget(device=16, high=17)).cuda_devices == ("MIG-0-9-0",)
     tightest = capacity.tightest(make_budget(device=16, high=17))
-    assert tightest is not None
     assert (tightest.available_bytes, tightest.total_bytes) == (19 * GIB, 20 * GIB)
