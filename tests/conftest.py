@@ -9,7 +9,7 @@ import sys
 import tempfile
 import textwrap
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
@@ -158,13 +158,12 @@ def quick_rehearsals(monkeypatch: pytest.MonkeyPatch, python_with_torch: str) ->
 
 
 @pytest.fixture
-def start_python() -> Iterator[Callable[..., "subprocess.Popen[Any]"]]:
-    """Start programs in Python, with pipes to them; they are killed after the test."""
+def start_program() -> Iterator[Callable[..., "subprocess.Popen[Any]"]]:
+    """Start programs, with pipes to them; they are killed after the test."""
     started: list[subprocess.Popen[Any]] = []
 
-    def start(code: str, **more: Any) -> "subprocess.Popen[Any]":
+    def start(command: Sequence[str], **more: Any) -> "subprocess.Popen[Any]":
         pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
-        command = [sys.executable, "-c", textwrap.dedent(code)]
         started.append(subprocess.Popen(command, **{**pipes, "text": True, **more}))
         return started[-1]
 
@@ -172,3 +171,22 @@ def start_python() -> Iterator[Callable[..., "subprocess.Popen[Any]"]]:
     for process in started:
         with process:
             process.kill()
+
+
+@pytest.fixture
+def start_python(start_program: Callable[..., Any]) -> Callable[..., "subprocess.Popen[Any]"]:
+    """Start Python code in the same way."""
+    return lambda code, **more: start_program([sys.executable, "-c", textwrap.dedent(code)], **more)
+
+
+@pytest.fixture
+def start_script(start_program: Callable[..., Any], tmp_path: Path) -> Callable[..., "subprocess.Popen[Any]"]:
+    """Start ``train.py`` with these flags in the test's folder, and wait for the line that it prints."""
+
+    def start(*flags: str, text: str = "print(flush=True)\ninput()\n", **more: Any) -> "subprocess.Popen[Any]":
+        (tmp_path / "train.py").write_text(text)
+        process = start_program([sys.executable, "train.py", *flags], cwd=tmp_path, **more)
+        process.stdout.readline()
+        return process
+
+    return start

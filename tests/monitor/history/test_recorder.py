@@ -1,10 +1,7 @@
 """Every followed run of this user with a known job becomes one measurement, when it is steady and when it ends."""
 
 import os
-import subprocess
-import sys
 import threading
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -82,10 +79,9 @@ class Machine:
 
 
 @pytest.fixture
-def key() -> Iterator[ProcessKey]:
-    process = subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE)
-    yield process.pid, psutil.Process(process.pid).create_time()
-    process.communicate()
+def key(start_python) -> ProcessKey:
+    process = start_python("input()")
+    return process.pid, psutil.Process(process.pid).create_time()
 
 
 @pytest.fixture

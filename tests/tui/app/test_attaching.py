@@ -1,10 +1,6 @@
 """The dashboard attaches by itself: the real app, a real training process, the real worker."""
 
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable
 
 import psutil
 import pytest
@@ -24,22 +20,8 @@ FLAGS = ("--model_name_or_path", "meta-llama/Llama-3.1-8B", "--per_device_train_
 
 
 @pytest.fixture
-def start(tmp_path: Path) -> Iterator[Callable[..., psutil.Process]]:
-    children: list[Any] = []
-    (tmp_path / "train.py").write_text("import time\nprint('up', flush=True)\ntime.sleep(120)\n")
-
-    def run(*flags: str) -> psutil.Process:
-        command = [sys.executable, "train.py", *FLAGS, *flags]
-        child = subprocess.Popen(command, stdout=subprocess.PIPE, cwd=tmp_path)
-        children.append(child)
-        child.stdout.readline()
-        return psutil.Process(child.pid)
-
-    yield run
-    for child in children:
-        child.kill()
-        child.wait()
-        child.stdout.close()
+def start(start_script) -> Callable[..., psutil.Process]:
+    return lambda *flags: psutil.Process(start_script(*FLAGS, *flags).pid)
 
 
 def open_app(*processes: psutil.Process, enabled: bool = True) -> VramtopApp:

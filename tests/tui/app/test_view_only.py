@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -32,10 +31,8 @@ ONLY_SHOW = {"alerts", "attach", "step", "gpu", "process", "crash"}
 
 
 @pytest.fixture
-def sleeper() -> Iterator[subprocess.Popen[bytes]]:
-    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]) as process:
-        yield process
-        process.kill()
+def sleeper(start_python) -> subprocess.Popen[str]:
+    return start_python("import time; time.sleep(600)")
 
 
 @pytest.fixture

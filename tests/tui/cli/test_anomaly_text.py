@@ -1,10 +1,7 @@
 """Anomalies as printed by ``vramtop --once`` and ``vramtop attach``."""
 
-import subprocess
-import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import psutil
@@ -12,7 +9,6 @@ import pytest
 from builders import ScriptedSource, make_gpu, make_process, make_snapshot
 from command_line import vramtop
 from json_schemas import valid_json
-from waiting import until
 
 from vramtop.monitor.anomalies.anomaly import Anomaly
 from vramtop.tui.cli.board_text import anomaly_lines
@@ -65,20 +61,14 @@ def test_once_prints_anomalies_below_their_gpu(machine: Callable[..., None]) -> 
     assert [(each["kind"], each["gpu"], each["pids"]) for each in odd] == [("unseen", 0, []), ("helpers", 1, [102])]
 
 
-def test_attach_shows_each_rank_with_its_gpu_and_anomalies(machine: Callable[..., None], tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text("import time\ntime.sleep(600)\n")
-    command = [sys.executable, "train.py", "--model_name_or_path", "Qwen/Qwen2.5-0.5B"]
-    with subprocess.Popen(command, cwd=tmp_path) as process:
-        try:
-            until(lambda: psutil.Process(process.pid).cmdline() == command)
-            mine = make_process(process.pid, 20, start_time=psutil.Process(process.pid).create_time())
-            worker = make_process(102, 0.5, parent=process.pid, name="pt_data_worker")
-            machine(make_gpu(0), make_gpu(1, [mine, worker]))
-            words = ["attach", str(process.pid)]
-            text = vramtop(*words, code=3).out
-            report = valid_json("attach", vramtop(*words, "--json", code=3).out)
-        finally:
-            process.kill()
+def test_attach_shows_each_rank_with_its_gpu_and_anomalies(machine: Callable[..., None], start_script) -> None:
+    process = start_script("--model_name_or_path", "Qwen/Qwen2.5-0.5B")
+    mine = make_process(process.pid, 20, start_time=psutil.Process(process.pid).create_time())
+    worker = make_process(102, 0.5, parent=process.pid, name="pt_data_worker")
+    machine(make_gpu(0), make_gpu(1, [mine, worker]))
+    words = ["attach", str(process.pid)]
+    text = vramtop(*words, code=3).out
+    report = valid_json("attach", vramtop(*words, "--json", code=3).out)
     assert ["-", str(process.pid), "1", "20.0", "NVML"] in [line.split() for line in text.splitlines()]
     assert "warning: GPU 1: 1 data loader worker of process" in text
     (rank,) = report["ranks"]

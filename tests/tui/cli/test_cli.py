@@ -12,11 +12,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 from json_schemas import valid_json
 from slow_cases import quick_every
-from waiting import until
 
 from vramtop.estimator.job.job import Job
 from vramtop.monitor.attach.read_run import read_run
@@ -354,66 +352,48 @@ def test_a_launch_line_is_a_job(here: Vramtop, tmp_path: Path) -> None:
     assert valid_json("fit", filled.stdout)["budget"]["job"]["training"]["sequence_length"] == 128
 
 
-def runs_the_script(process: "subprocess.Popen[bytes]") -> bool:
-    return "train.py" in psutil.Process(process.pid).cmdline()
+QWEN = ("--model_name_or_path", "Qwen/Qwen2.5-0.5B", "--per_device_train_batch_size", "4", "--output_dir", "out")
 
 
-def test_attach_reads_a_running_process(vramtop: Vramtop, tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text("import time\ntime.sleep(600)\n")
-    flags = ["--model_name_or_path", "Qwen/Qwen2.5-0.5B", "--per_device_train_batch_size", "4", "--output_dir", "out"]
-    with subprocess.Popen([sys.executable, "-u", "train.py", *flags], cwd=tmp_path) as process:
-        try:
-            until(lambda: runs_the_script(process))
-            short = vramtop("attach", str(process.pid), "--json", "--method", "formula")
-            assert short.returncode == 3
-            told = valid_json("attach", short.stdout)
-            assert told["missing"] == ["training.sequence_length"]
-            assert told["budget"] is None
-            sequence = "training.sequence_length=512"
-            full = vramtop("attach", str(process.pid), "--json", "--method", "formula", "--set", sequence)
-            assert full.returncode == 0
-            report = valid_json("attach", full.stdout)
-            text = vramtop("attach", str(process.pid), "--method", "formula", "--set", sequence).stdout
-        finally:
-            process.kill()
+def test_attach_reads_a_running_process(vramtop: Vramtop, start_script) -> None:
+    process = start_script(*QWEN)
+    command = ("attach", str(process.pid), "--method", "formula")
+    short = vramtop(*command, "--json")
+    assert short.returncode == 3
+    told = valid_json("attach", short.stdout)
+    assert told["missing"] == ["training.sequence_length"]
+    assert told["budget"] is None
+    command += ("--set", "training.sequence_length=512")
+    full = vramtop(*command, "--json")
+    assert full.returncode == 0
+    report = valid_json("attach", full.stdout)
     assert report["pid"] == process.pid
     assert report["job"]["training"]["micro_batch"] == 4
     assert "--per_device_train_batch_size" in report["evidence"]["training.micro_batch"]
     assert (report["status"], report["observed_bytes"]) == ("unknown", None)  # no GPU on the test machine
     assert report["budget"]["model"]["parameters"] == 494032768
-    assert "--per_device_train_batch_size" in text
+    assert "--per_device_train_batch_size" in vramtop(*command).stdout
 
 
 @pytest.mark.slow
-def test_attach_uses_answers_saved_by_the_attach_screen(vramtop: Vramtop, tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text("import time\ntime.sleep(600)\n")
-    flags = ["--model_name_or_path", "Qwen/Qwen2.5-0.5B", "--per_device_train_batch_size", "4"]
-    with subprocess.Popen([sys.executable, "-u", "train.py", *flags], cwd=tmp_path) as process:
-        try:
-            until(lambda: runs_the_script(process))
-            SavedAnswers().save(run_key(read_run(process.pid)), {"training.sequence_length": 128})
-            command = ["attach", str(process.pid), "--json", "--method", "formula"]
-            told = valid_json("attach", vramtop(*command).stdout)
-            other = valid_json("attach", vramtop(*command, "--set", "training.sequence_length=512").stdout)
-        finally:
-            process.kill()
+def test_attach_uses_answers_saved_by_the_attach_screen(vramtop: Vramtop, start_script) -> None:
+    process = start_script(*QWEN)
+    SavedAnswers().save(run_key(read_run(process.pid)), {"training.sequence_length": 128})
+    command = ["attach", str(process.pid), "--json", "--method", "formula"]
+    told = valid_json("attach", vramtop(*command).stdout)
+    other = valid_json("attach", vramtop(*command, "--set", "training.sequence_length=512").stdout)
     assert told["job"]["training"]["sequence_length"] == 128
     assert told["evidence"]["training.sequence_length"].startswith("you, on ")
     assert told["missing"] == []
     assert other["job"]["training"]["sequence_length"] == 512
 
 
-def test_control_characters_never_reach_the_terminal(vramtop: Vramtop, tmp_path: Path) -> None:
+def test_control_characters_never_reach_the_terminal(vramtop: Vramtop, tmp_path: Path, start_script) -> None:
     (tmp_path / "evil.toml").write_text(JOB.replace('"check"', r'"\u001b[31mred\u0007"'))
-    (tmp_path / "train.py").write_text("import time\ntime.sleep(600)\n")
     said = [vramtop("fit", "evil.toml", "--gpu-memory", "80GiB", "--method", "formula").stdout]
     said.append(vramtop("estimate", "\x1b[31mno such model").stderr)
-    with subprocess.Popen([sys.executable, "train.py", "--name", "\x1b]0;title\x07"], cwd=tmp_path) as process:
-        try:
-            until(lambda: runs_the_script(process))
-            said.append(vramtop("attach", str(process.pid), "--method", "formula").stdout)
-        finally:
-            process.kill()
+    process = start_script("--name", "\x1b]0;title\x07")
+    said.append(vramtop("attach", str(process.pid), "--method", "formula").stdout)
     assert all(said)
     assert not any(sign in text for text in said for sign in "\x1b\x07")
 

@@ -1,8 +1,6 @@
 """Commands report unreadable GPUs with a sentence and an exit code, never a traceback."""
 
-import subprocess
-import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -75,14 +73,9 @@ def test_without_a_driver_each_command_states_the_reason(run: Run, job: str, tmp
 
 
 @pytest.fixture
-def training(tmp_path: Path) -> Iterator[int]:
+def training(start_script) -> int:
     """The pid of a Python program that sleeps."""
-    script = tmp_path / "train.py"
-    script.write_text("print('ready', flush=True)\ninput()\n")
-    with subprocess.Popen([sys.executable, str(script)], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        process.stdout.readline()
-        yield process.pid
-        process.kill()
+    return start_script().pid
 
 
 def test_attach_states_why_the_memory_of_a_process_is_unknown(training: int, run: Run) -> None:

@@ -1,8 +1,6 @@
 """``--once`` and ``record`` attach to the training processes on the GPUs by themselves."""
 
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -36,13 +34,8 @@ class Machine:
 
 
 @pytest.fixture
-def training(tmp_path: Path) -> Iterator[psutil.Process]:
-    (tmp_path / "train.py").write_text("import time\nprint('up', flush=True)\ntime.sleep(120)\n")
-    command = [sys.executable, "train.py", *FLAGS]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=tmp_path) as child:
-        child.stdout.readline()
-        yield psutil.Process(child.pid)
-        child.kill()
+def training(start_script) -> psutil.Process:
+    return psutil.Process(start_script(*FLAGS).pid)
 
 
 @pytest.fixture

@@ -1,8 +1,6 @@
 """JSON of commands, held to the published schemas: many kinds of jobs and readings, and errors, which print none."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import psutil
@@ -182,7 +180,7 @@ def test_a_recording(machine: Snapshot, monkeypatch: pytest.MonkeyPatch, tmp_pat
     assert len(Path(file).read_bytes().splitlines()) == recorded["snapshots"] + 1
 
 
-def test_a_run_with_the_probe_that_is_over_its_budget(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_run_with_the_probe_that_is_over_its_budget(monkeypatch: pytest.MonkeyPatch, start_script) -> None:
     device = DeviceCounters(index=0, uuid="a", allocated_bytes=2**30, reserved_bytes=2**31, retries=0)
     sample = ProbeSample(
         pid=1,
@@ -194,18 +192,13 @@ def test_a_run_with_the_probe_that_is_over_its_budget(monkeypatch: pytest.Monkey
     )
     read = attach.read_run
     monkeypatch.setattr(attach, "read_run", lambda *args, **more: replace(read(*args, **more), probe=sample))
-    (tmp_path / "train.py").write_text("print('up', flush=True)\ninput()\n")
     flags = ("--model_name_or_path", "gpt2", "--per_device_train_batch_size", "4", "--bf16", "--max_length", "512")
-    with subprocess.Popen(
-        [sys.executable, str(tmp_path / "train.py"), *flags], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    ) as child:
-        child.stdout.readline()
-        held = make_process(child.pid, 30, start_time=psutil.Process(child.pid).create_time())
-        looks = [make_snapshot([make_gpu(0, [held])])]
-        monkeypatch.setattr(attach, "NvmlSource", lambda: ScriptedSource(looks))
-        words = ("--set", "training.sequence_length=512", "--method", "formula")
-        found = valid_json("attach", run("attach", str(child.pid), *words))
-        child.kill()
+    child = start_script(*flags)
+    held = make_process(child.pid, 30, start_time=psutil.Process(child.pid).create_time())
+    looks = [make_snapshot([make_gpu(0, [held])])]
+    monkeypatch.setattr(attach, "NvmlSource", lambda: ScriptedSource(looks))
+    words = ("--set", "training.sequence_length=512", "--method", "formula")
+    found = valid_json("attach", run("attach", str(child.pid), *words))
     assert (found["probe"], found["counters"][0]["reserved_bytes"], found["status"]) == (True, 2**31, "over")
     assert found["observed_bytes"] == 30 * 2**30
     assert found["explanation"][0]["changes"]

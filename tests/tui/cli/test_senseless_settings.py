@@ -1,8 +1,5 @@
 """Commands name a setting that makes no sense, with its place; absurd sizes are one sentence."""
 
-import subprocess
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -31,13 +28,9 @@ def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 @pytest.fixture
-def training(script: str) -> Iterator[int]:
+def training(start_script) -> int:
     """The pid of a program with a senseless batch size."""
-    line = [sys.executable, script, "--model_name_or_path", "gpt2", "--per_device_train_batch_size", "-1"]
-    with subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        process.stdout.readline()
-        yield process.pid
-        process.kill()
+    return start_script("--model_name_or_path", "gpt2", "--per_device_train_batch_size", "-1").pid
 
 
 def test_fit_names_a_senseless_setting_of_a_launch_line(script: str) -> None:

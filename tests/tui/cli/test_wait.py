@@ -1,5 +1,4 @@
 import os
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -106,25 +105,15 @@ sys.stdin.readline()
 
 
 @pytest.mark.slow
-def test_two_jobs_waiting_for_the_same_gpu_start_one_after_the_other(tmp_path: Path) -> None:
-    def start() -> subprocess.Popen[str]:
-        line = [sys.executable, "-c", RACER, str(tmp_path / "promises")]
-        return subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-
-    racers = [start() for _ in range(3)]
-    try:
-        answers = [racer.stdout.readline().strip() for racer in racers if racer.stdout]
-        assert sorted(answers) == ["does_not_fit", "does_not_fit", "fits"]
-        winner = racers[answers.index("fits")]
-        winner.kill()
-        winner.wait()
-        late = start()
-        racers.append(late)
-        assert late.stdout.readline().strip() == "fits"
-    finally:
-        for racer in racers:
-            racer.kill()
-            racer.communicate()
+def test_two_jobs_waiting_for_the_same_gpu_start_one_after_the_other(start_program, tmp_path: Path) -> None:
+    line = [sys.executable, "-c", RACER, str(tmp_path / "promises")]
+    racers = [start_program(line) for _ in range(3)]
+    answers = [racer.stdout.readline().strip() for racer in racers]
+    assert sorted(answers) == ["does_not_fit", "does_not_fit", "fits"]
+    winner = racers[answers.index("fits")]
+    winner.kill()
+    winner.wait()
+    assert start_program(line).stdout.readline().strip() == "fits"
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import select
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -30,10 +30,9 @@ GIB = 2**30
 
 
 @pytest.fixture
-def command() -> Iterator[tuple[int, float]]:
-    process = subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE)
-    yield process.pid, psutil.Process(process.pid).create_time()
-    process.communicate()
+def command(start_python) -> tuple[int, float]:
+    process = start_python("input()")
+    return process.pid, psutil.Process(process.pid).create_time()
 
 
 def test_the_processes_of_the_command_alone_are_followed_to_their_end(command, tmp_path, monkeypatch) -> None:

@@ -2,8 +2,7 @@
 
 import os
 import subprocess
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,23 +16,13 @@ Stream = Callable[..., "subprocess.Popen[bytes]"]
 
 
 @pytest.fixture
-def stream(tmp_path: Path) -> Iterator[Stream]:
-    started: list[subprocess.Popen[bytes]] = []
-
+def stream(start_program, tmp_path: Path) -> Stream:
     def run(*machine: int | str, stdin: int = subprocess.PIPE) -> "subprocess.Popen[bytes]":
         command = [str(program(tmp_path / "bin", *machine)), "stream", "--interval", "0.1"]
         environ = {**os.environ, "XDG_CACHE_HOME": str(tmp_path), "PYTHONPATH": str(Path(__file__).parents[3])}
-        process = subprocess.Popen(command, stdin=stdin, stdout=subprocess.PIPE, env=environ, cwd=tmp_path)
-        started.append(process)
-        return process
+        return start_program(command, stdin=stdin, stderr=None, text=False, env=environ, cwd=tmp_path)
 
-    yield run
-    for process in started:
-        process.kill()
-        process.wait()
-        for pipe in (process.stdin, process.stdout):
-            if pipe is not None:
-                pipe.close()
+    return run
 
 
 def test_an_input_that_is_closed_leaves_time_for_one_line(stream: Stream) -> None:
@@ -64,14 +53,11 @@ def test_it_ends_when_nobody_reads(stream: Stream) -> None:
 
 
 @pytest.mark.slow
-def test_a_rank_says_which_run_it_is_of(stream: Stream) -> None:
+def test_a_rank_says_which_run_it_is_of(stream: Stream, start_python) -> None:
     environ = {"RANK": "3", "WORLD_SIZE": "8", "LOCAL_RANK": "3", "MASTER_ADDR": "node01", "MASTER_PORT": "29500"}
-    words = [sys.executable, "-c", "import sys; print(); sys.stdout.flush(); sys.stdin.read()"]
-    pipe = subprocess.PIPE
-    with subprocess.Popen(words, stdin=pipe, stdout=pipe, env={**os.environ, **environ}) as rank:
-        rank.stdout.readline()
-        output, _ = stream(1, 24, str(rank.pid), stdin=subprocess.DEVNULL).communicate(timeout=60)
-        rank.communicate(b"")
+    rank = start_python("print(flush=True); input()", env={**os.environ, **environ})
+    rank.stdout.readline()
+    output, _ = stream(1, 24, str(rank.pid), stdin=subprocess.DEVNULL).communicate(timeout=60)
     (process,) = parse_stream_line(output.splitlines()[0]).gpus[0].processes or ()
     assert process.pid == rank.pid
     assert process.used_bytes == 10 * GIB

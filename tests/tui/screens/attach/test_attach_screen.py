@@ -1,8 +1,7 @@
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
 import psutil
@@ -45,15 +44,10 @@ def watchlist() -> Watchlist:
 
 
 @pytest.fixture
-def training(tmp_path: Path) -> Iterator[psutil.Process]:
+def training(start_script) -> psutil.Process:
     """A real training process whose command line has all settings except the sequence length."""
-    script = tmp_path / "train.py"
-    script.write_text("import time\nprint('up', flush=True)\ntime.sleep(60)\n")
     flags = ["--model_name_or_path", "meta-llama/Llama-3.1-8B", "--per_device_train_batch_size", "2", "--bf16", "True"]
-    with subprocess.Popen([sys.executable, str(script), *flags], stdout=subprocess.PIPE) as child:
-        child.stdout.readline()
-        yield psutil.Process(child.pid)
-        child.kill()
+    return psutil.Process(start_script(*flags).pid)
 
 
 @pytest.fixture

@@ -1,10 +1,7 @@
 """Another model, given on the attach screen of a real process: what follows from it is shown at once."""
 
 import subprocess
-import sys
 import threading
-from collections.abc import Iterator
-from pathlib import Path
 
 import psutil
 import pytest
@@ -39,14 +36,9 @@ Trainer(model=model, args=args, train_dataset=None).train()
 
 
 @pytest.fixture
-def training(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
+def training(start_script) -> subprocess.Popen[str]:
     """A real process of a training script with LoRA and a changed config."""
-    script = tmp_path / "train.py"
-    script.write_text(SCRIPT)
-    with subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, cwd=tmp_path) as child:
-        child.stdout.readline()
-        yield child
-        child.kill()
+    return start_script(text=SCRIPT)
 
 
 def estimate(job: Job, **_: object) -> Budget:

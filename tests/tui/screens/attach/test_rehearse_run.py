@@ -1,9 +1,7 @@
 """A run that was not read is rehearsed beside it: asked for on the attach screen, and found again the next time."""
 
 import os
-import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -48,15 +46,10 @@ def text() -> str:
 
 
 @pytest.fixture
-def run(tmp_path: Path, text: str) -> Iterator[psutil.Process]:
+def run(start_script, text: str) -> psutil.Process:
     """A real run on the CPU, the fourth of eight ranks."""
-    (tmp_path / "train.py").write_text(text)
     environ = {**os.environ, "RANK": "3", "LOCAL_RANK": "3", "WORLD_SIZE": "8"}
-    command = [sys.executable, "train.py", "2048"]
-    with subprocess.Popen(command, cwd=tmp_path, env=environ, stdout=subprocess.PIPE) as child:
-        child.stdout.readline()
-        yield psutil.Process(child.pid)
-        child.kill()
+    return psutil.Process(start_script("2048", text=text, env=environ).pid)
 
 
 async def test_a_run_that_was_not_read_is_rehearsed_after_a_yes_and_known_from_then_on(run, tmp_path, monkeypatch):

@@ -1,7 +1,5 @@
 """MIG devices on the dashboard, in the process table and in ``vramtop --once``: own rows, memory counted once."""
 
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -28,7 +26,6 @@ from vramtop.monitor.sources.recording import RecordingWriter, read_recording
 from vramtop.tui.app.app import VramtopApp
 from vramtop.tui.app.options import AppOptions
 from vramtop.tui.cli.commands import attach, once
-from vramtop.tui.cli.main import main
 from vramtop.tui.screens.dashboard.gpu_area import GpuPanel
 from vramtop.tui.screens.dashboard.gpu_rows import GpuRows, gpu_name_width, gpu_row_line, gpu_row_titles
 from vramtop.tui.screens.dashboard.process_rows import in_order, matching, table_rows
@@ -256,19 +253,11 @@ def test_a_recording_keeps_the_memory_of_the_devices(tmp_path: Path) -> None:
     ]
 
 
-def test_attach_names_the_instance_that_a_process_runs_in(monkeypatch, capsys, tmp_path) -> None:
-    (tmp_path / "train.py").write_text("import time\ntime.sleep(60)\n")
-    command = [sys.executable, "train.py", "--model_name_or_path", "Qwen/Qwen2.5-0.5B"]
-    with subprocess.Popen(command, cwd=tmp_path) as process:
-        try:
-            while psutil.Process(process.pid).cmdline() != command:
-                time.sleep(0.01)
-            start_time = psutil.Process(process.pid).create_time()
-            mine = make_process(process.pid, 12, start_time=start_time, gpu_instance=9, compute_instance=0)
-            snapshot = make_snapshot([make_mig_gpu(0, [mine], free=(39, 7))], time=time.time())
-            monkeypatch.setattr(attach, "NvmlSource", lambda: ScriptedSource([snapshot]))
-            assert main(["attach", str(process.pid)]) == 3
-        finally:
-            process.kill()
-    lines = capsys.readouterr().out.splitlines()
+def test_attach_names_the_instance_that_a_process_runs_in(monkeypatch, start_script) -> None:
+    process = start_script("--model_name_or_path", "Qwen/Qwen2.5-0.5B")
+    start_time = psutil.Process(process.pid).create_time()
+    mine = make_process(process.pid, 12, start_time=start_time, gpu_instance=9, compute_instance=0)
+    snapshot = make_snapshot([make_mig_gpu(0, [mine], free=(39, 7))], time=time.time())
+    monkeypatch.setattr(attach, "NvmlSource", lambda: ScriptedSource([snapshot]))
+    lines = vramtop("attach", str(process.pid), code=3).out.splitlines()
     assert ["-", str(process.pid), "0:9", "12.0", "NVML"] in [line.split() for line in lines]

@@ -2,8 +2,6 @@
 
 import os
 import re
-import subprocess
-import sys
 
 import pytest
 from builders import ScriptedSource, make_budget, make_gpu, make_process, make_run, make_snapshot
@@ -32,17 +30,14 @@ UTILISATION = "nvmlDeviceGetProcessUtilization"
 
 
 @pytest.fixture
-def program(tmp_path):
+def program(tmp_path, start_python):
     """A process with a secret, and a file of which it reads."""
     (tmp_path / "data.bin").write_bytes(b"x")
     code = "import sys; f = open('data.bin'); print('ready', flush=True); input()"
     environ = {**os.environ, "HF_TOKEN": TOKEN, "NCCL_DEBUG": "INFO"}
-    with subprocess.Popen(
-        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environ, cwd=tmp_path
-    ) as child:
-        child.stdout.readline()
-        yield child
-        child.kill()
+    child = start_python(code, env=environ, cwd=tmp_path)
+    child.stdout.readline()
+    return child
 
 
 def never(job):

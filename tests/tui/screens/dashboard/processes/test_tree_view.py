@@ -1,8 +1,6 @@
 """The tree view: processes below those that have started them."""
 
 import os
-import subprocess
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -102,11 +100,9 @@ def test_unattributed_memory_has_its_row():
 
 
 @pytest.fixture
-def sleeper():
+def sleeper(start_python):
     """A real process below this one."""
-    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]) as process:
-        yield process
-        process.kill()
+    return start_python("import time; time.sleep(60)")
 
 
 @pytest.fixture
