@@ -45,6 +45,8 @@ class _Logits(Struct, frozen=True, kw_only=True):
     """The model returns fp32 logits."""
     in_place: bool
     """A fused kernel writes the gradient over the logits."""
+    cloned: bool
+    """DistributedDataParallel copies them; autocast has cast them to fp32 before."""
 
     @property
     def cap_bytes(self) -> int:
@@ -134,6 +136,7 @@ def _logits(job: ResolvedJob, arch: Architecture, *, tokens: int, ranks: int, tr
         copies_shifted=causal and job.versions.copies_shifted_logits,
         casts_in_model=job.versions.casts_logits_in_model,
         in_place="cross-entropy" in job.fused_kernels,
+        cloned=job.clones_outputs,
     )
 
 
@@ -176,6 +179,7 @@ def _full_loss(logits: _Logits, framework: Framework, *, split: bool) -> LossByt
         backward_bytes=((lowered or wide) + 2 * wide) * n + capped + softmax_input,
         gradient_bytes=c * n,
         upcast_bytes=saved + (c + wide) * n if lowered else 0,
+        cloned_bytes=saved + 2 * (4 if logits.mixed else c) * n if logits.cloned else 0,
         low_precision_bytes=low,
     )
 

@@ -14,6 +14,9 @@ class LossBytes(Struct, frozen=True, kw_only=True):
     """The logits' gradient in the compute type, with which the head runs backward."""
     upcast_bytes: int = 0
     """After the forward pass, while accelerate casts its outputs to fp32, if that is more."""
+    cloned_bytes: int = 0
+    """After the forward pass, while DistributedDataParallel copies the outputs (``_DDPSink`` of
+    ``torch/nn/parallel/distributed.py`` where ``find_unused_parameters`` is set, the Trainer's default)."""
     gathering_bytes: int = 0
     """While tensor parallelism gathers the logits: a rank's own, those of all ranks in turn, and these side by side."""
     eager_extra_bytes: int = 0

@@ -182,11 +182,11 @@ def _forward(rank: RankMemory) -> Iterator[_Moment]:
         temporary=rank.batch_mask + kept + rank.loss_casts,
         communication=buffers.head_forward,
     )
-    if rank.loss.upcast_bytes:  # the root's forward pass is over, and so is autocast
+    if returned := max(rank.loss.upcast_bytes, rank.loss.cloned_bytes):  # the root's forward pass is over, and autocast
         yield _Moment(
             gradients=rank.accumulated_gradients,
             activations=activations,
-            logits=rank.loss.upcast_bytes,
+            logits=returned,
             temporary=rank.loss_casts + (0 if recomputes else kept),
             communication=buffers.loss_backward,
         )

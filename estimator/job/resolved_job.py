@@ -178,6 +178,8 @@ class ResolvedJob(Struct, frozen=True, kw_only=True, eq=False):
     """Gradients are accumulated before they are reduced, and so unsharded."""
     keeps_outputs: bool
     """A variable of the loop holds logits through the backward pass."""
+    clones_outputs: bool
+    """DistributedDataParallel copies the model's outputs, as the Trainer lets it look for unused parameters."""
     keeps_between_steps: bool
     """The variable that holds the logits is only overwritten by the next forward pass's outputs."""
     last_block_stays: bool
@@ -272,6 +274,10 @@ def resolve_job(job: Job) -> ResolvedJob:
         keeps_gathered=_keeps_gathered(framework, parallel),
         accumulates_unsharded=_accumulates_unsharded(job, framework, strategy, shards),
         keeps_outputs=_keeps_outputs(training, framework, versions),
+        clones_outputs=framework.trainer
+        and strategy.buckets
+        and parallel.data_ranks > 1
+        and (job.lora is not None or training.activation_checkpointing == "none"),
         keeps_between_steps=not framework.frees_outputs_after_backward,
         last_block_stays=strategy.fsdp2
         and parallel.reshard_after_forward

@@ -122,9 +122,11 @@ class TrainingRun:
             communication.before_head()
             self._loss_forward()
         communication.end_forward()
-        if self._returned:
-            machine.release(machine.take_all(pieces(self._logits(4), self._logits(4))))
-        machine.release([*self._returned, *trained_casts])
+        cast = machine.take_all(pieces(self._logits(4), self._logits(4))) if self._returned else []
+        machine.release(self._returned)
+        if rank.loss.cloned_bytes:
+            cast += machine.take_all([self._logits(4 if rank.job.widths.mixed else rank.job.widths.compute)])
+        machine.release([*cast, *trained_casts])
 
     def _unpack(self, block: int, *, mlp: bool | None = None) -> None:
         """Allocate and free the weights of quantized layers as they are multiplied, one after another."""

@@ -6,6 +6,9 @@ from typing import Any
 import pytest
 
 from vramtop.estimator.budget import Budget, Components
+from vramtop.estimator.estimation import estimate
+from vramtop.estimator.job.job import Job
+from vramtop.estimator.job.job_file.changes import with_changes
 
 Estimate = Callable[..., Budget]
 TOKENS, HIDDEN, LAYERS, VOCABULARY = 2048, 512, 4, 2000
@@ -120,3 +123,28 @@ def test_torchtune_expands_keys_so_that_fp32_attention_has_a_fused_kernel(llama_
     once, twice = (phase(llama_budget(fp32 | {"training.sequence_length": n}), "forward") for n in (1024, 2048))
     assert twice.activations == 2 * once.activations
     assert once.logits == 1024 * VOCABULARY * (4 + 4)  # the logits are fp32 already
+
+
+@pytest.mark.parametrize(
+    ("model", "alone", "copied", "changes"),
+    [
+        (
+            "bert-base-uncased",
+            12,
+            14,
+            {"model.task": "masked-lm"},
+        ),  # fp16 and fp32 log-probabilities, and the outputs in fp32, twice
+        ("gpt2", 10, 12, {}),  # fp32 log-probabilities, and the outputs in fp32, twice
+        ("gpt2", 10, 10, {"training.activation_checkpointing": "full"}),  # no parameters are looked for
+    ],
+)
+def test_ddp_copies_the_outputs_of_the_trainer_s_model(
+    model: str, alone: int, copied: int, changes: dict[str, Any]
+) -> None:
+    """``_DDPSink`` of torch's ``distributed.py``; bytes per logit, as the programs of these jobs hold when rehearsed."""
+    job = {"model.id": model, "training.micro_batch": 8, "training.precision": "fp16-mixed", **changes}
+    ddp = {"parallel.strategy": "ddp", "parallel.data_replicate": 2}
+    vocabulary = 30522 if "bert" in model else 50257
+    for more, width in (({}, alone), (ddp, copied)):
+        budget = estimate(with_changes(Job(), {**job, "training.sequence_length": 512, **more}))
+        assert phase(budget, "forward").logits == width * 8 * 512 * vocabulary
