@@ -124,6 +124,8 @@ class Model(Part):
         """The script froze all of it, and trains no part of it that is seen."""
         self.frozen_at: str | None = None
         """Where the script decides itself which parameters train, since it has the adapters that it has."""
+        self.adapters_from: Call | None = None
+        """What loads adapters that were trained before."""
         self.passes: dict[int, str] = {}
         """Where its forward passes with gradients stand."""
         self.loops: list[int] = []
@@ -361,5 +363,5 @@ def add_adapters(model: Model, config: Any, call: Call, *, text: str = "") -> No
 def load_adapters(model: Model, call: Call) -> Model:
     """Note adapters that were trained before."""
     add_adapters(model, None, call)
-    call.doubt(f"{call.name}(...) loads adapters; vramtop does not read their rank and layers.", key="lora.rank")
+    model.adapters_from = call
     return model

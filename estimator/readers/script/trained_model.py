@@ -122,6 +122,8 @@ def read_model(model: Model, notes: Notes, layers: Layers, *, certain: bool) -> 
         sentence = f"{model.frozen_at}: which parameters train is not read; "
         sentence += "those of the adapters are counted." if model.has_adapters else "all are counted."
         notes.doubt(sentence, key="training.trainable")
+    if (call := model.adapters_from) is not None:
+        call.doubt(f"{call.name}(...) loads adapters; vramtop does not read their rank and layers.", key="lora.rank")
     if certain and not model.has_adapters and not model.changed_unseen:  # whatever options for adapters it has
         origin = f"{model.where}: the script attaches no adapters"
         layers.assigned["use_peft"] = Setting(value=False, origin=origin, written=False)

@@ -88,3 +88,6 @@ def test_saved_adapters_are_not_read(tmp_path: Path) -> None:
     load = "model = PeftModel.from_pretrained(model, 'adapter', is_trainable=True)\n"
     reading = read(tmp_path, f"{load}{TRAIN}    opt.step()\n")
     assert any("vramtop does not read their rank and layers" in each for each in reading.warnings)
+    other = load.replace("model = ", "merged = ").replace("(model,", "(AutoModelForCausalLM.from_pretrained('gpt2'),")
+    reading = read(tmp_path, f"{TRAIN}    opt.step()\n{other}")
+    assert not any("adapters" in each for each in reading.warnings)  # of a model that is not trained
