@@ -33,6 +33,7 @@ _JOINS = re.compile(
 """In a collator: words of batches that hold several sequences for each example, and what joins sequences."""
 _PADS = re.compile(r"(?i)(torch\.|np\.)?(cat|concat|concatenate)\([^a-z].*(pad|remainder|zeros|ones|full|fill)")
 """A call that joins a sequence with its padding."""
+_FILLS = re.compile(r"cat\(\[\w+, (torch\.|np\.)?(full|zeros|ones)\(")
 
 
 class Arguments(Record):
@@ -295,14 +296,15 @@ def _without_padding(node: ast.AST) -> str:
 
 def _stacks_once(node: ast.AST) -> bool:
     """Return True for a collator that makes one sequence of each example: it pads or stacks, and joins nothing."""
-    source = ast.unparse(node)
+    source = _FILLS.sub("stack(", ast.unparse(node))
     for each in ast.walk(node):
         loops = len(each.generators) if isinstance(each, ast.ListComp | ast.GeneratorExp) else 0
         adds = isinstance(each, ast.BinOp | ast.AugAssign) and isinstance(each.op, ast.Add | ast.Mult)
         if loops > 1 or adds:
             return False
     joins = _JOINS.search(source) is not None or "append(" in source
-    return not joins and re.search(r"pad_sequence|stack|\.pad\(", source) is not None
+    derives = re.match(r"(@.*\n)*class \w+\(DataCollator(ForLanguageModeling|ForSeq2Seq|WithPadding)\)", source)
+    return not joins and (derives or re.search(r"pad_sequence|stack|\.pad\(", source)) is not None
 
 
 def note_accumulation(run: Any, test: ast.expr, body: Sequence[ast.stmt], scope: Scope) -> None:

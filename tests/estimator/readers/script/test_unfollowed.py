@@ -51,6 +51,12 @@ class Batches:
 """
 PLAIN = COLLATOR.format(ids="[each['input_ids'] for each in features]")
 
+DERIVED = """
+class Batches(DataCollatorWithPadding):
+    def __call__(self, features):
+        return super().__call__({ids})
+"""
+
 
 def test_functions_of_pythons_own_modules_are_no_doubt(tmp_path: Path) -> None:
     before = "import dataclasses\nfrom copy import copy\nshown = vars(copy(args)), dataclasses.asdict(options)\n"
@@ -70,6 +76,9 @@ def test_a_collator_that_joins_padding_alone_asks_for_nothing(tmp_path: Path) ->
     [
         ("", "DataCollatorForSeq2Seq(None)", True),
         (PLAIN, "Batches()", True),
+        (COLLATOR.format(ids="[torch.cat([each, torch.full((4,), 0)]) for each in features]"), "Batches()", True),
+        (DERIVED.format(ids="features"), "Batches(None)", True),
+        (DERIVED.format(ids="sum(features, [])"), "Batches(None)", False),
         (COLLATOR.format(ids="[each['chosen'] for each in features] + [each['other'] for each in features]"),
          "Batches()", False),
         (COLLATOR.format(ids="list(chain(*[each['input_ids'] for each in features]))"), "Batches()", False),
