@@ -40,12 +40,8 @@ def read_log(file: BinaryIO, *, progress: Callable[[str], None] | None = None) -
         last = block.number + len(block.lines) - 1
         reader.take_block(block)
     reader.finish()
-    return CrashLog(
-        failures=tuple(reader.failures),
-        lines=last,
-        unkept=reader.unkept,
-        launch_line=reader.launch_line,
-    )
+    failures = tuple(reader.failures)
+    return CrashLog(failures=failures, lines=last, unkept=reader.unkept, launch_line=reader.launch_line)
 
 
 MAX_FAILURES = 256
@@ -297,7 +293,7 @@ class _Reader:
         elif stream.latest is not None and (step := _STEP.search(text)):
             done = int(step["done"])
             stream.least_later = done - 1 if stream.least_later is None else stream.least_later
-            self._count_later(stream, stream.latest, done)
+            self._count_later(stream, done)
             said = True
         if ENDED.search(text):
             for index in range(len(self.failures)):
@@ -328,13 +324,13 @@ class _Reader:
     def _count_steps(self, stream: _Stream, progress: re.Match[str]) -> None:
         """Keep the steps of a bar that has not reached its end: that of another loop may have."""
         done = int(progress["done"])
-        if not _TRAINING_BAR.fullmatch(progress["what"]) or done >= int(progress["all"]):
-            return
-        stream.steps = self._steps = done
-        if stream.latest is not None:
-            self._count_later(stream, stream.latest, done)
+        if _TRAINING_BAR.fullmatch(progress["what"]) and done < int(progress["all"]):
+            stream.steps = self._steps = done
+            self._count_later(stream, done)
 
-    def _count_later(self, stream: _Stream, latest: int, done: int) -> None:
+    def _count_later(self, stream: _Stream, done: int) -> None:
+        if (latest := stream.latest) is None:
+            return
         before = self.failures[latest].steps
         least = min(each for each in (done, before, stream.least_later) if each is not None)
         stream.least_later = least

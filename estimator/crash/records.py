@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
-from typing import Annotated, Any, Literal, TypedDict
+from typing import Annotated, Any, Literal, TypedDict, cast
 
 from ..budget import PhaseName
 from ..common.fields_of import FieldsOf
@@ -137,9 +137,9 @@ class FailureJson(TypedDict):
     steps: int | None
     """Steps that a progress bar had counted before; null: none was seen."""
     caught: bool
-    """true: the log says that the program caught it and went on."""
+    """true: the log says that the program caught it and went on, or that training came to its end later."""
     later_steps: int | None
-    """Steps that a progress bar of the same stream counts after it; null: none was seen."""
+    """Steps, or epochs, that the same stream counts after it; null: none was seen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,9 +171,9 @@ class Failure:
     steps: int | None = None
     """Steps that a progress bar had counted before; None: none was seen."""
     caught: bool = False
-    """The log says that the program caught it and went on."""
+    """The log says that the program caught it and went on, or that training came to its end later."""
     later_steps: int | None = None
-    """Steps that a progress bar of the same stream counts after it; None: none was seen."""
+    """Steps, or epochs, that the same stream counts after it; None: none was seen."""
 
     @property
     def survived(self) -> bool:
@@ -182,22 +182,9 @@ class Failure:
 
     def to_json(self) -> FailureJson:
         """Return the failure for ``--json``."""
-        return {
-            "kind": self.kind,
-            "line": self.line,
-            "text": self.text,
-            "sure": self.sure,
-            "source": self.source,
-            "rank": self.rank,
-            "memory": self.memory.to_json() if self.memory else None,
-            "phase": self.phase,
-            "place": str(self.place) if self.place else None,
-            "code": self.code,
-            "tried_host_bytes": self.tried_host_bytes,
-            "steps": self.steps,
-            "caught": self.caught,
-            "later_steps": self.later_steps,
-        }
+        memory, place = self.memory.to_json() if self.memory else None, str(self.place) if self.place else None
+        given = {name: getattr(self, name) for name in FailureJson.__annotations__}
+        return cast("FailureJson", {**given, "memory": memory, "place": place})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
