@@ -5,6 +5,8 @@ from typing import Literal
 
 import msgspec
 
+from vramtop.estimator.common.sizes import GIB, format_gib
+
 from ..snapshot.faults import ASLEEP
 from .facts import DataFolderFacts, DoctorReport, DriverFacts, GpuFacts, InterpreterFacts, PermissionFacts, SystemFacts
 
@@ -20,6 +22,8 @@ _SEVERITY_OF_FIELDS: Mapping[str | None, Severity] = {
 """How bad it is that a field of a GPU, or the GPU as a whole, cannot be read; the others are only listed."""
 _SLOW_SECONDS = 0.2
 """A GPU that takes longer to read is noticeable: the screen is drawn once a second."""
+_LARGEST_UNSEEN = 2 * GIB
+"""What a driver, a display and helpers hold at most where no program uses the GPU."""
 _SYSTEM_FOLDERS = ("/usr/", "/lib", "/run/opengl-driver", "/nix/")
 
 
@@ -75,6 +79,9 @@ def _gpu_issues(gpu: GpuFacts) -> Iterator[Issue]:
             "hidden by /proc)"
         )
         yield Issue("warning", sentence)
+    if not gpu.processes and gpu.processes is not None and (gpu.used_bytes or 0) > _LARGEST_UNSEEN:
+        sentence = f"{name}: {format_gib(gpu.used_bytes)} GiB are in use, and the driver shows no process here"
+        yield Issue("warning", f"{sentence} (in another container, or ended)")
     if gpu.compute_mode == "prohibited":
         yield Issue("warning", f"{name}: its compute mode does not allow CUDA programs")
 

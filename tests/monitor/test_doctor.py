@@ -62,6 +62,7 @@ def test_what_the_driver_refuses_and_what_is_unusual_is_reported(driver):
         FakeGpu(compute_mode=2),
         FakeGpu(),
         FakeGpu(mig=slices),
+        FakeGpu(used_bytes=8 << 30),
     ]
     driver.fail("nvmlDeviceGetMemoryInfo_v2", pynvml.NVML_ERROR_UNKNOWN, 0)
     driver.fail("nvmlDeviceGetPowerUsage", pynvml.NVML_ERROR_NOT_SUPPORTED, 0)
@@ -78,6 +79,7 @@ def test_what_the_driver_refuses_and_what_is_unusual_is_reported(driver):
     assert "GPU 0: 1 of its 1 processes are not visible here" in warnings
     assert "GPU 1: its compute mode does not allow CUDA programs" in warnings
     assert "GPU 1: " in warnings.partition("compute mode")[0]  # and that its processes cannot be read
+    assert "GPU 4: 8.0 GiB are in use, and the driver shows no process here" in warnings
     assert "power" not in errors + warnings
     assert "GPU 0: " in issues_of(facts, "note")  # memory info v1
 

@@ -141,7 +141,7 @@ def test_torchtune_expands_keys_so_that_fp32_attention_has_a_fused_kernel(llama_
 def test_ddp_copies_the_outputs_of_the_trainer_s_model(
     model: str, alone: int, copied: int, changes: dict[str, Any]
 ) -> None:
-    """``_DDPSink`` of torch's ``distributed.py``; bytes per logit, as the programs of these jobs hold when rehearsed."""
+    """``_DDPSink`` of torch's ``distributed.py``; bytes per logit, as these jobs' programs hold when rehearsed."""
     job = {"model.id": model, "training.micro_batch": 8, "training.precision": "fp16-mixed", **changes}
     ddp = {"parallel.strategy": "ddp", "parallel.data_replicate": 2}
     vocabulary = 30522 if "bert" in model else 50257
