@@ -8,8 +8,10 @@ from vramtop.estimator.budget import Budget, Components, ModelFacts, Peak, Phase
 from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.job.job import Job, ModelSpec
+from vramtop.monitor.attach.attachment import Attachment
 from vramtop.monitor.fleet.fleet import FleetGpu, FleetProcess, HostReading, RankFacts
 from vramtop.monitor.snapshot.snapshot import GpuProcess, GpuReading, MigReading, Snapshot, Source, WatchedJob
+from vramtop.monitor.sources.nvml.nvml_errors import NoDriverError
 
 
 def make_budget(
@@ -145,6 +147,13 @@ def make_host(name: str, *processes: FleetProcess, **changes: Any) -> HostReadin
     return HostReading(**{"host": name, "time": 2000.0, "since": 2000.0, "gpus": gpus, **changes})
 
 
+def make_attachment(**facts: Any) -> Attachment:
+    """Make the attachment to a process of which nothing is known but these facts."""
+    nothing: dict[str, Any] = dict.fromkeys(("launcher", "cwd", "worker_python", "probe"))
+    nothing |= {"ranks": (), "versions": {}, "estimate_environ": {}, "inside": (), "warnings": ()}
+    return Attachment(**(nothing | {"pid": 4711, "start_time": 1.0, "command": "python train.py"} | facts))
+
+
 class ScriptedSource:
     """A source that returns the given snapshots in turn, then repeats the last one.
 
@@ -168,3 +177,28 @@ class ScriptedSource:
 
     def close(self) -> None:
         pass
+
+
+class NoDriver(ScriptedSource):
+    """A source on a machine without a driver."""
+
+    def __init__(self, why: str = "there is no driver") -> None:
+        super().__init__([])
+        self.why = why
+
+    def open(self) -> None:
+        raise NoDriverError(self.why)
+
+
+class FakeClock:
+    """A clock that only moves when it is advanced; calling it returns the time."""
+
+    def __init__(self, time: float = 1000.0) -> None:
+        self.time = time
+
+    def __call__(self) -> float:
+        return self.time
+
+    def advance(self, seconds: float) -> None:
+        assert seconds > 0
+        self.time += seconds

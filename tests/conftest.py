@@ -18,6 +18,7 @@ from typing import Any
 import pynvml
 import pytest
 from execnet import XSpec
+from exporter import Exporter, exporters
 from fake_driver import FakeDriver
 from hypothesis import HealthCheck, settings
 from preloaded_python import COLLECTED, preloaded_python
@@ -190,3 +191,10 @@ def start_script(start_program: Callable[..., Any], tmp_path: Path) -> Callable[
         return process
 
     return start
+
+
+@pytest.fixture
+def export(tmp_path: Path) -> Iterator[Callable[..., Exporter]]:
+    """Start exporters; they are ended after the test."""
+    with exporters(tmp_path) as start:
+        yield start

@@ -7,9 +7,11 @@ from typing import Any, TypeVar
 from textual.app import App, ComposeResult
 from textual.pilot import Pilot
 from textual.screen import Screen
+from textual.widgets import Input
 from waiting import until_shown
 
 from vramtop.monitor.board.board import Board
+from vramtop.tui.job.form.field_row import FieldRow
 from vramtop.tui.screens.dashboard.process_table import ProcessTable
 
 Shown = TypeVar("Shown", bound=Screen[Any])
@@ -69,6 +71,17 @@ async def table_of(board: Board, size: tuple[int, int] = (120, 20)) -> AsyncIter
         table = app.query_one(ProcessTable)
         table.show_board(board, width=size[0])
         yield table, pilot
+
+
+def field_row(screen: Screen[Any], key: str) -> FieldRow:
+    """Return the row of a key in the screen's form."""
+    return screen.query_one(f"#row-{key.replace('.', '-')}", FieldRow)
+
+
+async def retype(pilot: Pilot[Any], screen: Screen[Any], key: str, text: str) -> None:
+    """Type another value into the field of a key."""
+    field_row(screen, key).query_one(Input).focus()
+    await pilot.press("end", "ctrl+u", *text)
 
 
 def screen_lines(app: App[Any]) -> list[str]:

@@ -10,7 +10,7 @@ from typing import Any
 
 import psutil
 import pytest
-from builders import make_budget, make_gpu, make_snapshot
+from builders import FakeClock, make_budget, make_gpu, make_snapshot
 
 from vramtop.estimator.job.job import Job, ModelSpec
 from vramtop.estimator.model.hub import Refusal
@@ -20,19 +20,6 @@ from vramtop.monitor.preflight.context import CheckContext
 from vramtop.monitor.preflight.job_launch import JobInterpreter
 from vramtop.monitor.preflight.machine import Machine
 from vramtop.monitor.snapshot.snapshot import GpuReading
-
-
-class FakeClock:
-    """A clock that only moves when it is advanced; calling it returns the time."""
-
-    def __init__(self, time: float = 1000.0) -> None:
-        self.time = time
-
-    def __call__(self) -> float:
-        return self.time
-
-    def advance(self, seconds: float) -> None:
-        self.time += seconds
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from builders import make_attachment
 
 from vramtop.estimator.common.errors import CannotTellError
 from vramtop.estimator.common.records import replace
@@ -27,21 +28,8 @@ def attachment() -> Attachment:
     collector.record("model.id", "gpt2", "--model on the command line")
     collector.record("training.micro_batch", 2, "sft.yaml: batch")
     collector.record("lora.rank", 8, "sft.yaml: r")
-    return Attachment(
-        pid=4711,
-        start_time=1.0,
-        ranks=(),
-        reading=collector.build(),
-        launcher=None,
-        cwd=Path("/home/ana/sft"),
-        command="python train.py --config sft.yaml",
-        worker_python=None,
-        versions={},
-        estimate_environ={},
-        inside=(),
-        probe=None,
-        warnings=(),
-    )
+    command = "python train.py --config sft.yaml"
+    return make_attachment(reading=collector.build(), cwd=Path("/home/ana/sft"), command=command)
 
 
 def test_answers_for_a_command_line_are_loaded_the_next_time(answers, attachment):

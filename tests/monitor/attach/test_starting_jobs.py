@@ -1,7 +1,7 @@
 from typing import Any
 
 import pytest
-from builders import make_budget, make_gpu, make_process, make_snapshot
+from builders import make_attachment, make_budget, make_gpu, make_process, make_snapshot
 
 from vramtop.estimator.budget import Budget
 from vramtop.estimator.common.errors import CannotTellError
@@ -30,8 +30,6 @@ def attachment(*pids: int, missing: bool = False) -> Attachment:
     collector.record("training.sequence_length", 512, "somewhere")
     if not missing:
         collector.record("training.micro_batch", 1, "somewhere")
-    facts: dict[str, Any] = dict.fromkeys(("launcher", "cwd", "worker_python", "probe"))
-    facts |= {"versions": {}, "estimate_environ": {}, "inside": (), "warnings": (), "command": "python train.py"}
     seat = GpuAssignment(gpu=None, origin="nothing", certainty="unsure")
     ranks = tuple(
         RankProcess(
@@ -45,7 +43,7 @@ def attachment(*pids: int, missing: bool = False) -> Attachment:
         )
         for at, pid in enumerate(pids)
     )
-    return Attachment(pid=pids[0], start_time=1_990.0, ranks=ranks, reading=collector.build(), **facts)
+    return make_attachment(pid=pids[0], start_time=1_990.0, ranks=ranks, reading=collector.build())
 
 
 @pytest.fixture

@@ -1,12 +1,9 @@
 """A board with everything that the exporter has a metric for, and exporters in processes of their own."""
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 from builders import make_budget, make_gpu, make_process, make_run, make_snapshot
-from exporter import Exporter, exporters
 
 from vramtop.estimator.job.job import Job, ModelSpec
 from vramtop.monitor.anomalies.anomaly import Anomaly
@@ -68,10 +65,3 @@ class _Found:
         del snapshot
         words = {"sentence": "forgotten", "advice": "end it"}
         return (Anomaly(kind="forgotten", gpu=0, pids=(12,), held_bytes=2 * GIB, **words),)
-
-
-@pytest.fixture
-def export(tmp_path: Path) -> Iterator[Callable[..., Exporter]]:
-    """Start exporters; they are ended after the test."""
-    with exporters(tmp_path) as start:
-        yield start

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from builders import ScriptedSource, make_gpu, make_snapshot
+from builders import FakeClock, ScriptedSource, make_gpu, make_snapshot
 from waiting import until_shown
 
 from vramtop.monitor.board.watchlist import Watchlist
@@ -19,23 +19,13 @@ GIB = 2**30
 SENTENCE = "11.0 GiB of GPU 0 belong to no visible process"
 
 
-class Clock:
-    """Monotonic seconds that only the test moves."""
-
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
-def make_app(clock: Clock) -> Callable[..., VramtopApp]:
+def make_app(clock: FakeClock) -> Callable[..., VramtopApp]:
     """The app on a machine with memory of no visible process on its GPU."""
 
     def make(kind: type[VramtopApp] = VramtopApp, **options: Any) -> VramtopApp:
@@ -46,12 +36,12 @@ def make_app(clock: Clock) -> Callable[..., VramtopApp]:
     return make
 
 
-async def fires(pilot: Any, app: VramtopApp, clock: Clock) -> None:
+async def fires(pilot: Any, app: VramtopApp, clock: FakeClock) -> None:
     """Let the time pass until there is an alert."""
     await until_shown(pilot, lambda: app.board is not None)
     for _ in range(20):
-        clock.now += 60
-        app._board_at = clock.now
+        clock.time += 60
+        app._board_at = clock.time
         app._watch_feed()
         await pilot.pause()
     assert [alert.condition.sentence for alert in app.alert_watch.states.firing] == [SENTENCE]
@@ -78,7 +68,7 @@ async def test_an_alert_is_a_notice_once_and_its_command_gets_the_facts(make_app
 
 
 @pytest.mark.slow
-async def test_the_list_shows_what_fires(make_app: Callable[..., VramtopApp], clock: Clock) -> None:
+async def test_the_list_shows_what_fires(make_app: Callable[..., VramtopApp], clock: FakeClock) -> None:
     app = make_app()
     async with app.run_test(size=(80, 24)) as pilot:
         await until_shown(pilot, lambda: app.board is not None)
@@ -97,15 +87,15 @@ async def test_the_list_shows_what_fires(make_app: Callable[..., VramtopApp], cl
 
 
 @pytest.mark.slow
-async def test_alerts_of_one_moment_are_one_notice(clock: Clock) -> None:
+async def test_alerts_of_one_moment_are_one_notice(clock: FakeClock) -> None:
     gpus = [make_gpu(index, used_bytes=11 * GIB) for index in range(5)]
     watchlist = Watchlist(lambda job: pytest.fail(f"nobody asks for {job}"))
     app = VramtopApp(ScriptedSource([make_snapshot(gpus)]), watchlist, AppOptions(interval=0.05, clock=clock))
     async with app.run_test() as pilot:
         await until_shown(pilot, lambda: app.board is not None)
         for _ in range(20):
-            clock.now += 60
-            app._board_at = clock.now
+            clock.time += 60
+            app._board_at = clock.time
             app._watch_feed()
         sentences = [SENTENCE.replace("GPU 0", f"GPU {index}") for index in range(3)]
         await until_shown(pilot, lambda: notices(app) == ["\n".join([*sentences, "2 more: w lists the alerts"])])
@@ -129,20 +119,20 @@ async def test_readings_that_cease_are_an_alert_and_a_pause_is_none(make_app, cl
         await until_shown(pilot, lambda: app.board is not None)
         app._sampler.pause()
         app._watch_feed()
-        clock.now += 300
+        clock.time += 300
         app._watch_feed()
         assert not app.alert_watch or not app.alert_watch.states.waiting
         app._sampler.resume()
         app._failure = "the driver hangs"
         for _ in range(3):
-            clock.now += 40
+            clock.time += 40
             app._watch_feed()
         sentence = "there is no recent reading of the GPUs: the driver hangs"
         await until_shown(pilot, lambda: notices(app) == [sentence])
 
 
 @pytest.mark.slow
-async def test_view_only_lists_alerts(make_app: Callable[..., VramtopApp], clock: Clock) -> None:
+async def test_view_only_lists_alerts(make_app: Callable[..., VramtopApp], clock: FakeClock) -> None:
     app = make_app(ViewOnlyApp)
     async with app.run_test() as pilot:
         await fires(pilot, app, clock)
@@ -151,12 +141,12 @@ async def test_view_only_lists_alerts(make_app: Callable[..., VramtopApp], clock
 
 
 @pytest.mark.slow
-async def test_a_recording_raises_no_alerts(make_app: Callable[..., VramtopApp], clock: Clock) -> None:
+async def test_a_recording_raises_no_alerts(make_app: Callable[..., VramtopApp], clock: FakeClock) -> None:
     app = make_app(banner="a recording")
     async with app.run_test() as pilot:
         await until_shown(pilot, lambda: app.board is not None)
         for _ in range(20):
-            clock.now += 60
+            clock.time += 60
             app._watch_feed()
         await pilot.press("w")
         await until_shown(pilot, lambda: isinstance(app.screen, AlertsScreen) and shown(app, "#list"))

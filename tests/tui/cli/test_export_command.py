@@ -3,14 +3,13 @@
 import json
 import signal
 import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import yaml
 from builders import make_gpu, make_snapshot
 from command_line import vramtop
-from exporter import Exporter, exporters, samples, scrape
+from exporter import samples, scrape
 from waiting import until
 
 from vramtop.monitor.snapshot.faults import Fault
@@ -74,13 +73,6 @@ def test_a_fault_is_said_once_while_it_lasts(capsys: pytest.CaptureFixture[str])
         log.faults(_whole_faults(make_snapshot(gpus)))
     lines = capsys.readouterr().err.splitlines()
     assert lines == [f"vramtop: GPU 1: has not answered for {seconds} s" for seconds in (1, 5)]
-
-
-@pytest.fixture
-def export(tmp_path: Path) -> Iterator[Callable[..., Exporter]]:
-    """Start exporters; they are ended after the test."""
-    with exporters(tmp_path) as start:
-        yield start
 
 
 def test_it_serves_until_it_is_interrupted(export) -> None:

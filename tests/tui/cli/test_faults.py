@@ -4,36 +4,17 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
-from builders import make_gpu, make_snapshot
+from builders import NoDriver, ScriptedSource, make_gpu, make_snapshot
 from command_line import vramtop
 from json_schemas import valid_json
 
 from vramtop.estimator.common.records import replace
 from vramtop.monitor.snapshot.faults import NO_ANSWER, Fault
 from vramtop.monitor.snapshot.snapshot import GpuReading, Snapshot
-from vramtop.monitor.sources.nvml.nvml_errors import NoDriverError
 
 WHY = "the NVIDIA driver is installed but its kernel module is not loaded"
 HANGS = "the driver hangs on this GPU: nvmlDeviceGetMemoryInfo has not returned for 5 s"
 Run = Callable[..., tuple[int, str, str]]
-
-
-class Machine:
-    """A stand-in for NVML with these GPUs, or without a driver."""
-
-    def __init__(self, snapshot: Snapshot | None) -> None:
-        self.snapshot = snapshot
-
-    def open(self) -> None:
-        if self.snapshot is None:
-            raise NoDriverError(WHY)
-
-    def read(self) -> Snapshot:
-        assert self.snapshot is not None
-        return self.snapshot
-
-    def close(self) -> None:
-        pass
 
 
 @pytest.fixture
@@ -41,8 +22,9 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Run:
     """Return a function that runs a command on a machine and returns its exit code and output."""
 
     def call(snapshot: Snapshot | None, *words: str) -> tuple[int, str, str]:
+        source = NoDriver(WHY) if snapshot is None else ScriptedSource([snapshot])
         for module in ("commands.once", "commands.attach", "commands.record", "fitting.machine_gpus"):
-            monkeypatch.setattr(f"vramtop.tui.cli.{module}.NvmlSource", lambda **_: Machine(snapshot))
+            monkeypatch.setattr(f"vramtop.tui.cli.{module}.NvmlSource", lambda **_: source)
         return vramtop(*words)
 
     return call
@@ -127,7 +109,7 @@ def test_once_shows_known_figures_beside_unknown_ones(run: Run) -> None:
 
 
 def test_a_recording_without_a_reading_is_reported(monkeypatch: pytest.MonkeyPatch, run: Run, tmp_path: Path) -> None:
-    monkeypatch.setattr(Machine, "read", lambda self: None)
+    monkeypatch.setattr(ScriptedSource, "read", lambda self: None)
     code, out, err = run(make_snapshot([]), "record", str(tmp_path / "r.gz"), "--seconds", "0.1")
     assert (code, out) == (3, "")
     assert "nothing was recorded" in err

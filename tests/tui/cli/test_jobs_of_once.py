@@ -6,31 +6,14 @@ from typing import Any
 
 import psutil
 import pytest
-from builders import make_gpu, make_process, make_snapshot
+from builders import ScriptedSource, make_gpu, make_process, make_snapshot
 from command_line import vramtop
 from json_schemas import valid_json
 
-from vramtop.monitor.snapshot.snapshot import Snapshot
 from vramtop.monitor.sources.recording import read_recording
 
 FLAGS = ("--model_name_or_path", "meta-llama/Llama-3.1-8B", "--per_device_train_batch_size", "2", "--max_length", "512")
 Run = Callable[..., str]
-
-
-class Machine:
-    """A stand-in for NVML."""
-
-    def __init__(self, snapshot: Snapshot) -> None:
-        self.snapshot = snapshot
-
-    def open(self) -> None:
-        pass
-
-    def read(self) -> Snapshot:
-        return self.snapshot
-
-    def close(self) -> None:
-        pass
 
 
 @pytest.fixture
@@ -43,7 +26,7 @@ def run(monkeypatch: pytest.MonkeyPatch, training: Any) -> Run:
     """Run a command on a machine with the training process and a notebook; return its output."""
     held = make_process(pid=training.pid, start_time=training.create_time(), command=" ".join(training.cmdline()))
     notebook = make_process(pid=77, used=1, command="python -m ipykernel_launcher -f kernel.json")
-    machine = Machine(make_snapshot([make_gpu(0, [held, notebook])]))
+    machine = ScriptedSource([make_snapshot([make_gpu(0, [held, notebook])])])
 
     def call(*words: str) -> str:
         for command in ("once", "record"):

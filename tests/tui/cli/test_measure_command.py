@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
-from builders import make_gpu, make_process, make_snapshot
+from builders import NoDriver, make_gpu, make_process, make_snapshot
 from command_line import vramtop
 from json_schemas import valid_json
 
@@ -147,14 +147,8 @@ def test_a_search_closes_in_on_the_largest_that_runs() -> None:
 
 
 def test_without_a_gpu_there_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    from vramtop.estimator.common.errors import CannotTellError
-
-    class NoDriver(Gpus):
-        def open(self) -> None:
-            raise CannotTellError("no NVIDIA driver here")
-
-    monkeypatch.setattr("vramtop.tui.cli.fitting.machine_gpus.NvmlSource", lambda: NoDriver(None, None))  # type: ignore[arg-type]
-    assert "no NVIDIA driver here; --cpu runs a tiny model on the CPU instead" in vramtop("measure", *GPT2, code=3).err
+    monkeypatch.setattr("vramtop.tui.cli.fitting.machine_gpus.NvmlSource", NoDriver)
+    assert "there is no driver; --cpu runs a tiny model on the CPU instead" in vramtop("measure", *GPT2, code=3).err
     err = vramtop("measure", *GPT2, "--cpu", "--search", "micro_batch", code=2).err
     assert "--search needs GPUs, or with --cpu --memory SIZE" in err
     vramtop("measure", *GPT2, "--predict", "--cpu", code=2)

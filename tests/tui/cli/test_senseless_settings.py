@@ -3,21 +3,12 @@
 from pathlib import Path
 
 import pytest
+from builders import NoDriver
 from command_line import vramtop
 from json_schemas import valid_json
 
-from vramtop.monitor.sources.nvml.nvml_errors import NoDriverError
-
 SCRIPT = "print('ready', flush=True)\ninput()\n"
 WRONG = "--per_device_train_batch_size on the command line is -1, which is not a valid batch size"
-
-
-class NoDriver:
-    def open(self) -> None:
-        raise NoDriverError("there is no driver")
-
-    def close(self) -> None:
-        pass
 
 
 @pytest.fixture

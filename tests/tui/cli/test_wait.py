@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from builders import make_budget, make_gpu, make_mig_gpu, make_snapshot
+from builders import FakeClock, NoDriver, make_budget, make_gpu, make_mig_gpu, make_snapshot
 from command_line import vramtop
 
 from vramtop.estimator.common.sizes import GIB
@@ -15,22 +15,9 @@ from vramtop.estimator.readers.source.evidence import DeviceChoice
 from vramtop.monitor.board.capacity import device_capacities
 from vramtop.monitor.board.fit import check_fit
 from vramtop.monitor.board.fit_result import FitResult
-from vramtop.monitor.sources.nvml.nvml_errors import NoDriverError
 from vramtop.monitor.storage.reservations import Reservations
 from vramtop.tui.cli.fitting.waiting import Stillness, exec_program, program_to_start, wait_until_it_fits
 from vramtop.tui.cli.main import build_parser
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.time = 0.0
-
-    def sleep(self, seconds: float) -> None:
-        assert seconds > 0
-        self.time += seconds
-
-    def __call__(self) -> float:
-        return self.time
 
 
 def judged(*free: float) -> Callable[[], FitResult]:
@@ -50,8 +37,8 @@ def wait(judge: Callable[[], FitResult], promises: Reservations, **more: Any) ->
 
 
 def test_waiting_ends_when_the_job_fits_and_prints_each_reason_once(tmp_path: Path) -> None:
-    clock, said, promises = Clock(), list[str](), Reservations(tmp_path / "promises")
-    found = wait(judged(10, 10, 41, 70), promises, report=said.append, sleep=clock.sleep, clock=clock)
+    clock, said, promises = FakeClock(0.0), list[str](), Reservations(tmp_path / "promises")
+    found = wait(judged(10, 10, 41, 70), promises, report=said.append, sleep=clock.advance, clock=clock)
     assert (found.verdict, clock.time) == ("fits", 6.0)
     assert [sentence.partition(";")[0].partition(":")[0] for sentence in said] == ["waiting", "waiting"]
     assert "is 30" in said[0]
@@ -74,8 +61,8 @@ def test_the_reservation_of_an_exec_program_lasts_as_long_as_its_process(tmp_pat
 
 
 def test_the_timeout_ends_with_the_last_verdict(tmp_path: Path) -> None:
-    clock, promises = Clock(), Reservations(tmp_path / "promises")
-    found = wait(judged(10), promises, timeout=5, sleep=clock.sleep, clock=clock)
+    clock, promises = FakeClock(0.0), Reservations(tmp_path / "promises")
+    found = wait(judged(10), promises, timeout=5, sleep=clock.advance, clock=clock)
     assert (found.verdict, clock.time) == ("does_not_fit", 5.0)
     assert promises.active() == ()
 
@@ -143,10 +130,6 @@ def test_invalid_options_are_rejected_at_once(words: list[str], sentence: str) -
 
 @pytest.mark.parametrize("words", [["wait", "gpt2"], ["fit", "gpt2", "--wait"]])
 def test_without_a_gpu_nobody_is_told_to_give_what_waiting_refuses(words, monkeypatch) -> None:
-    class NoDriver:
-        def open(self) -> None:
-            raise NoDriverError("there is no driver")
-
     monkeypatch.setattr("vramtop.tui.cli.fitting.machine_gpus.NvmlSource", NoDriver)
     err = vramtop(*words, "--method", "formula", code=3).err
     assert err == ("vramtop: there is no driver; vramtop fit with --gpu-type or --gpu-memory checks another machine\n")
@@ -171,14 +154,14 @@ def test_a_mig_device_is_reserved_and_passed_to_the_program(tmp_path: Path, monk
 
 
 def test_a_job_is_not_started_beside_one_that_grows(tmp_path: Path) -> None:
-    clock, said, stillness = Clock(), list[str](), Stillness()
+    clock, said, stillness = FakeClock(0.0), list[str](), Stillness()
 
     def judge() -> FitResult:
         left = 75 - min(clock.time, 20) / 40  # grows by 1.5 GiB a minute, and then no more
         gpu = make_gpu(0, free_bytes=round(left * GIB))
         return check_fit(make_budget(), stillness.mark(device_capacities(make_snapshot([gpu]), {}), clock.time))
 
-    found = wait(judge, Reservations(tmp_path / "promises"), report=said.append, sleep=clock.sleep, clock=clock)
+    found = wait(judge, Reservations(tmp_path / "promises"), report=said.append, sleep=clock.advance, clock=clock)
     assert (found.verdict, clock.time) == ("fits", 30.0)
     assert [sentence.partition("now; ")[2] for sentence in said] == [
         "vramtop checks for 10 s whether memory use on GPU 0 is growing",
@@ -187,11 +170,11 @@ def test_a_job_is_not_started_beside_one_that_grows(tmp_path: Path) -> None:
 
 
 def test_an_empty_gpu_is_taken_at_once(tmp_path: Path) -> None:
-    clock, stillness = Clock(), Stillness()
+    clock, stillness = FakeClock(0.0), Stillness()
     gpus = [make_gpu(0, free_bytes=60 * GIB), make_gpu(1, free_bytes=79 * GIB)]
 
     def judge() -> FitResult:
         return check_fit(make_budget(), stillness.mark(device_capacities(make_snapshot(gpus), {}), clock.time))
 
-    found = wait(judge, Reservations(tmp_path / "promises"), sleep=clock.sleep, clock=clock)
+    found = wait(judge, Reservations(tmp_path / "promises"), sleep=clock.advance, clock=clock)
     assert (found.verdict, found.placement, clock.time) == ("fits", (1,), 0.0)

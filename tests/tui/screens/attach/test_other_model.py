@@ -6,8 +6,7 @@ import threading
 import psutil
 import pytest
 from builders import make_budget
-from screen_host import opened
-from textual.pilot import Pilot
+from screen_host import field_row, opened, retype
 from textual.widgets import Input
 from waiting import until_shown
 
@@ -16,7 +15,6 @@ from vramtop.estimator.common.errors import InputError
 from vramtop.estimator.job.job import Job
 from vramtop.monitor.attach.read_run import read_run
 from vramtop.monitor.board.watchlist import Watchlist
-from vramtop.tui.job.form.field_row import FieldRow
 from vramtop.tui.screens.attach.screen import AttachScreen
 
 OLD = "llama-3.1-8b"
@@ -47,21 +45,12 @@ def estimate(job: Job, **_: object) -> Budget:
     return make_budget(job, device=40)
 
 
-def row(screen: AttachScreen, key: str) -> FieldRow:
-    return screen.query_one(f"#row-{key.replace('.', '-')}", FieldRow)
-
-
 def remarks(screen: AttachScreen) -> str:
     return "\n".join(str(line.render()) for line in screen.query(".remark") if line.display)
 
 
 def problem(screen: AttachScreen) -> str:
     return str(screen.query_one("#problem").render())
-
-
-async def retype(pilot: Pilot[None], screen: AttachScreen, key: str, text: str) -> None:
-    row(screen, key).query_one(Input).focus()
-    await pilot.press("end", "ctrl+u", *text)
 
 
 @pytest.mark.slow
@@ -79,10 +68,10 @@ async def test_what_follows_from_another_model_is_shown_at_once_and_edits_stay(t
         job = watchlist.runs()[0].job
         assert (job.lora.targets, job.lora.rank, job.training.sequence_length) == (["c_attn"], 16, 512)
         assert (job.model.config, job.name) == (None, None)
-        assert row(screen, "lora.targets").value == ["c_attn"]
+        assert field_row(screen, "lora.targets").value == ["c_attn"]
         said = [line for line in remarks(screen).splitlines() if OLD in line]
         assert [line.partition(" (")[0].rpartition(", ")[2] for line in said] == [f"instead of {OLD}"]
-        assert screen.focused in row(screen, "model.id").query(Input)
+        assert screen.focused in field_row(screen, "model.id").query(Input)
         assert problem(screen) == ""
         await retype(pilot, screen, "model.id", OLD)
         await until_shown(pilot, lambda: watchlist.runs()[0].job.model.id == OLD)
@@ -114,7 +103,7 @@ async def test_until_the_run_is_read_again_nothing_of_the_old_model_is_shown_bes
         assert watchlist.runs()[0].job.model.id == OLD
         # A later edit wins over what is being read, and is kept.
         await retype(pilot, screen, "training.micro_batch", "7")
-        assert row(screen, "training.micro_batch").value == 7
+        assert field_row(screen, "training.micro_batch").value == 7
         free.set()
         await until_shown(pilot, lambda: watchlist.runs()[0].job.model.id == "gpt2")
         job = watchlist.runs()[0].job

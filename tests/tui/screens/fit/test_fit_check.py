@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 from builders import make_budget, make_gpu, make_process, make_snapshot
-from screen_host import opened, screen_lines, screen_text
+from screen_host import field_row, opened, retype, screen_lines, screen_text
 from textual.events import Paste
 from textual.pilot import Pilot
 from textual.widgets import Input
@@ -22,7 +22,6 @@ from vramtop.monitor.board.board import Board
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.storage.recent_models import RecentModels
 from vramtop.tui.job.dialogs import CopiedTextScreen, OpenJobScreen, SaveJobScreen
-from vramtop.tui.job.form.field_row import FieldRow
 from vramtop.tui.job.form.job_form import JobForm
 from vramtop.tui.job.form.model_input import ModelInput
 from vramtop.tui.screens.fit.gpu_picker import GpuPicker
@@ -71,10 +70,6 @@ def fit(watchlist, estimate):
     return fit
 
 
-def row(screen: FitCheckScreen, key: str) -> FieldRow:
-    return screen.query_one(f"#row-{key.replace('.', '-')}", FieldRow)
-
-
 def text_of(screen: FitCheckScreen, selector: str) -> str:
     if selector == "#answer":
         return "\n".join(str(screen.query_one(part).render()) for part in ("#answer", "#details"))
@@ -82,23 +77,19 @@ def text_of(screen: FitCheckScreen, selector: str) -> str:
 
 
 def error_under(screen: FitCheckScreen, key: str) -> str:
-    return " ".join(str(error.render()) for error in row(screen, key).query(".error"))
+    return " ".join(str(error.render()) for error in field_row(screen, key).query(".error"))
 
 
 async def unfold(pilot: Pilot[None], screen: FitCheckScreen, *keys: str) -> None:
     for key in keys:
         screen.query_one(JobForm).unfold(key)
-    await until_shown(pilot, lambda: all(shown(screen, key) and row(screen, key).query(".control") for key in keys))
+    await until_shown(
+        pilot, lambda: all(shown(screen, key) and field_row(screen, key).query(".control") for key in keys)
+    )
 
 
 def shown(screen: FitCheckScreen, key: str) -> bool:
     return bool(screen.query(f"#row-{key.replace('.', '-')}"))
-
-
-async def retype(pilot: Pilot[None], screen: FitCheckScreen, key: str, text: str) -> None:
-    control = row(screen, key).query_one(Input)
-    control.focus()
-    await pilot.press("end", "ctrl+u", *text)
 
 
 async def test_typing_a_micro_batch_changes_the_verdict(fit, board):
@@ -168,12 +159,12 @@ async def test_the_model_name_is_completed_while_typing(fit):
 async def test_p_types_inside_a_field_and_pins_outside(fit, watchlist):
     async with fit() as (screen, pilot):
         await until_shown(pilot, lambda: screen.query_one(VerdictView).budget is not None)
-        row(screen, "training.micro_batch").query_one(Input).focus()
+        field_row(screen, "training.micro_batch").query_one(Input).focus()
         await pilot.press("p")
         assert watchlist.pending() == ()
         await pilot.press("backspace", "1")
         await until_shown(pilot, lambda: settled(screen))
-        row(screen, "training.precision").query_one(Choice).focus()
+        field_row(screen, "training.precision").query_one(Choice).focus()
         await pilot.press("p")
         assert watchlist.pending() == (START,)
 
@@ -190,11 +181,11 @@ async def test_pinning_works_by_key_and_by_mouse(fit, watchlist, way):
 async def test_choices_and_texts_reach_the_job(fit):
     async with fit() as (screen, pilot):
         assert not screen.query("#group-adapters")
-        row(screen, "lora").query_one(Choice).focus()
+        field_row(screen, "lora").query_one(Choice).focus()
         await pilot.press("enter", "down", "down", "enter")
         await until_shown(pilot, lambda: bool(screen.query("#group-adapters")))
         await unfold(pilot, screen, "lora.targets", "training.compile")
-        row(screen, "training.compile").query_one(Choice).focus()
+        field_row(screen, "training.compile").query_one(Choice).focus()
         await pilot.press("space")
         await retype(pilot, screen, "lora.targets", "k_proj, v_proj")
         await pilot.pause()
@@ -347,7 +338,7 @@ async def test_a_suggestion_can_be_applied_in_four_ways_and_undone(fit, board, l
             await until_shown(pilot, lambda: suggested(screen))
             first = screen.query_one(Suggestions).suggestions[0]
             assert first.verdict == "fits"
-            row(screen, "training.micro_batch").query_one(Input).focus()
+            field_row(screen, "training.micro_batch").query_one(Input).focus()
             match way:
                 case "digit":
                     await pilot.press("f6", "1")
@@ -368,7 +359,7 @@ async def test_the_macos_character_of_alt_and_a_digit_applies_a_suggestion_in_a_
     async with fit(board, initial=large) as (screen, pilot):
         await until_shown(pilot, lambda: suggested(screen))
         first = screen.query_one(Suggestions).suggestions[0]
-        row(screen, "training.sequence_length").query_one(Input).focus()
+        field_row(screen, "training.sequence_length").query_one(Input).focus()
         await pilot.press("inverted_exclamation_mark")
         await until_shown(pilot, lambda: screen.job == first.budget.job)
 
@@ -381,7 +372,7 @@ async def test_typing_is_undone_field_by_field(fit):
         await retype(pilot, screen, "training.sequence_length", "512")
         await pilot.press("f10")
         assert (screen.job.training.micro_batch, screen.job.training.sequence_length) == (12, 2048)
-        assert row(screen, "training.sequence_length").query_one(Input).value == "2048"
+        assert field_row(screen, "training.sequence_length").query_one(Input).value == "2048"
         await pilot.press("f10")
         assert screen.job == START
 
@@ -407,8 +398,10 @@ async def test_a_launch_line_of_several_lines_is_pasted_and_opened(fit, tmp_path
         await until_shown(pilot, lambda: box.value.endswith("--output_dir o"))
         await pilot.press("enter")
         await until_shown(pilot, lambda: pilot.app.screen is screen and bool(screen.query(".remark")))
-        assert row(screen, "training.micro_batch").value == 3
-        assert "--per_device_train_batch_size" in str(row(screen, "training.micro_batch").query_one(".remark").render())
+        assert field_row(screen, "training.micro_batch").value == 3
+        assert "--per_device_train_batch_size" in str(
+            field_row(screen, "training.micro_batch").query_one(".remark").render()
+        )
         asked = [str(label.render()) for label in screen.query(".-missing")]
         assert asked == ["missing: fill these in"]
         assert screen.job is None
@@ -428,8 +421,10 @@ async def test_a_model_with_flags_typed_into_the_models_field_is_opened(fit):
         await until_shown(pilot, lambda: screen_text(pilot.app).count("Enter reads the whole line") == 2)
         assert "✗" not in screen_text(pilot.app)
         await pilot.press("enter")
-        await until_shown(pilot, lambda: pilot.app.screen is screen and row(screen, "training.micro_batch").value == 3)
-        assert row(screen, "model.id").value == MODEL
+        await until_shown(
+            pilot, lambda: pilot.app.screen is screen and field_row(screen, "training.micro_batch").value == 3
+        )
+        assert field_row(screen, "model.id").value == MODEL
         assert screen.job.lora.quantization != "none"
         assert screen.job.target.gpu == "rtx-4090"
 
@@ -560,9 +555,9 @@ async def test_memory_reserved_for_a_starting_job_is_unavailable(estimate, board
 async def test_the_field_in_focus_is_explained_in_one_line(fit):
     async with fit() as (screen, pilot):
         await until_shown(pilot, lambda: "hub id" in text_of(screen, "#help"))
-        row(screen, "training.sequence_length").query_one(Input).focus()
+        field_row(screen, "training.sequence_length").query_one(Input).focus()
         await until_shown(pilot, lambda: "Default: 2048." in text_of(screen, "#help"))
-        row(screen, "training.activation_checkpointing").query_one(Choice).focus()
+        field_row(screen, "training.activation_checkpointing").query_one(Choice).focus()
         await until_shown(pilot, lambda: "One of none, full, selective." in text_of(screen, "#help"))
         screen.query_one("#group-model").focus()
         await until_shown(pilot, lambda: "Enter folds or unfolds" in text_of(screen, "#help"))

@@ -5,16 +5,14 @@ from pathlib import Path
 
 import pytest
 from builders import make_budget
-from screen_host import ScreenHost
+from screen_host import ScreenHost, field_row, retype
 from textual.pilot import Pilot
-from textual.widgets import Input
 from waiting import until_shown
 
 from vramtop.estimator.budget import Budget
 from vramtop.estimator.common.errors import InputError
 from vramtop.estimator.job.job import Job
 from vramtop.monitor.board.watchlist import Watchlist
-from vramtop.tui.job.form.field_row import FieldRow
 from vramtop.tui.job.loaded_job import LoadedJob
 from vramtop.tui.job.typed_job import load_again
 from vramtop.tui.screens.fit.screen import FitCheckScreen
@@ -55,10 +53,6 @@ def screen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FitCheckScreen:
     return FitCheckScreen(Watchlist(estimate=estimate), estimate=estimate)
 
 
-def row(screen: FitCheckScreen, key: str) -> FieldRow:
-    return screen.query_one(f"#row-{key.replace('.', '-')}", FieldRow)
-
-
 def remarks(screen: FitCheckScreen) -> str:
     return "\n".join(str(line.render()) for line in screen.query("FieldRow .remark") if line.display)
 
@@ -71,11 +65,6 @@ def estimated(screen: FitCheckScreen, model: str) -> bool:
 async def opened(pilot: Pilot[None], screen: FitCheckScreen, text: str) -> None:
     screen.action_open(text)
     await until_shown(pilot, lambda: bool(screen.query("#heading-found")) and bool(screen.query("FieldRow Input")))
-
-
-async def retype(pilot: Pilot[None], screen: FitCheckScreen, key: str, text: str) -> None:
-    row(screen, key).query_one(Input).focus()
-    await pilot.press("end", "ctrl+u", *text)
 
 
 @pytest.mark.slow
@@ -93,7 +82,7 @@ async def test_a_launch_line_is_read_again_with_another_model_and_edits_stay(scr
         job = screen.job
         assert (job.lora.targets, job.lora.rank, job.training.sequence_length) == (["c_attn"], 16, 512)
         assert (job.model.config, job.name) == (None, None)
-        assert row(screen, "lora.targets").value == ["c_attn"]
+        assert field_row(screen, "lora.targets").value == ["c_attn"]
         assert "peft's default for gpt2" in remarks(screen)
         assert OLD not in remarks(screen)
         await pilot.press("f10")
@@ -136,13 +125,13 @@ async def test_a_job_file_says_nothing_of_another_model(screen):
         await pilot.pause()
         await opened(pilot, screen, "job.toml")
         await until_shown(pilot, lambda: estimated(screen, OLD))
-        assert row(screen, "training.trainable").value == ["lm_head"]
+        assert field_row(screen, "training.trainable").value == ["lm_head"]
         await retype(pilot, screen, "model.id", "gpt2")
         await until_shown(pilot, lambda: estimated(screen, "gpt2"))
         job = screen.job
         assert (job.name, job.training.trainable, job.training.micro_batch) == (None, None, 2)
         assert job.unsure.optimizer == "less"
-        assert row(screen, "training.trainable").value is None
+        assert field_row(screen, "training.trainable").value is None
 
 
 @pytest.mark.slow
