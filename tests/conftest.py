@@ -1,5 +1,6 @@
 """Fixtures of the whole test suite: factories of budgets, snapshots and sources with figures that are easy to check."""
 
+import contextlib
 import gc
 import os
 import shutil
@@ -15,6 +16,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pynvml
 import pytest
 from execnet import XSpec
@@ -160,18 +162,22 @@ def quick_rehearsals(monkeypatch: pytest.MonkeyPatch, python_with_torch: str) ->
 
 @pytest.fixture
 def start_program() -> Iterator[Callable[..., "subprocess.Popen[Any]"]]:
-    """Start programs, with pipes to them; they are killed after the test."""
+    """Start programs, with pipes to them; they and their children are killed after the test."""
     started: list[subprocess.Popen[Any]] = []
 
     def start(command: Sequence[str], **more: Any) -> "subprocess.Popen[Any]":
         pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
-        started.append(subprocess.Popen(command, **{**pipes, "text": True, **more}))
+        started.append(subprocess.Popen(command, start_new_session=True, **{**pipes, "text": True, **more}))
         return started[-1]
 
     yield start
     for process in started:
-        with process:
-            process.kill()
+        children = psutil.Process(process.pid).children(recursive=True) if process.poll() is None else []
+        with process, contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        for child in children:  # in a session of its own
+            with contextlib.suppress(psutil.NoSuchProcess):
+                child.kill()
 
 
 @pytest.fixture

@@ -1,14 +1,11 @@
 """Fixtures of the monitor's tests: a fake NVML driver, a fake clock, the context of a check, and real processes."""
 
-import contextlib
 import os
-import signal
 import subprocess
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 from builders import FakeClock, make_budget, make_gpu, make_snapshot
 
@@ -57,23 +54,13 @@ def make_context(tmp_path: Path) -> Callable[..., CheckContext]:
 
 
 @pytest.fixture
-def start(tmp_path: Path) -> Iterator[Callable[..., int]]:
+def start(tmp_path: Path, start_program: Callable[..., Any]) -> Callable[..., int]:
     """Start a command in ``tmp_path``, wait until ``ready`` processes have printed "ready", and return its pid."""
-    started: list[subprocess.Popen[str]] = []
 
     def run(command: Sequence[str], *, ready: int = 1, **environ: str) -> int:
         inherited = {name: value for name, value in os.environ.items() if name not in ("HF_HOME", "WORLD_SIZE")}
-        process = subprocess.Popen(
-            command,
-            cwd=tmp_path,
-            env={**inherited, **environ},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-            start_new_session=True,
-        )
-        started.append(process)
-        assert process.stdout is not None
+        pipes = {"stdin": None, "stderr": subprocess.DEVNULL}
+        process = start_program(command, cwd=tmp_path, env={**inherited, **environ}, **pipes)
         output = ""
         while output.count("ready") < ready:  # by character, since the lines of two processes may interleave
             letter = process.stdout.read(1)
@@ -81,16 +68,7 @@ def start(tmp_path: Path) -> Iterator[Callable[..., int]]:
             output += letter
         return process.pid
 
-    yield run
-    for process in started:
-        family = [*psutil.Process(process.pid).children(recursive=True), process] if process.poll() is None else []
-        for member in family:
-            member.kill()
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)  # also children started since they were listed
-        process.wait()
-        if process.stdout:
-            process.stdout.close()  # without reading to the end: a surviving process may keep it open
+    return run
 
 
 @pytest.fixture

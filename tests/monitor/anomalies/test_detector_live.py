@@ -1,17 +1,11 @@
 """Anomalies of real processes on a scripted driver's GPUs, found through /proc."""
 
-import contextlib
-import os
-import signal
-import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 from fake_driver import FakeGpu, FakeProcess
 
@@ -55,28 +49,15 @@ sys.stdin.read()
 
 
 @pytest.fixture
-def start(tmp_path: Path) -> Iterator[Any]:
-    """Return a function that starts a script and returns its pid and the pids of its two children."""
-    started: list[subprocess.Popen[str]] = []
+def start(start_program: Any, tmp_path: Path) -> Any:
+    """Start a script, and return its pid and those of its two children, which each print their own."""
 
     def run(script: str, *words: str) -> tuple[int, list[int]]:
         (tmp_path / "train.py").write_text(script)
-        command = [sys.executable, "train.py", *words]
-        process = subprocess.Popen(
-            command, cwd=tmp_path, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
-        )
-        started.append(process)
-        assert process.stdout is not None
+        process = start_program([sys.executable, "train.py", *words], cwd=tmp_path, stderr=None)
         return process.pid, sorted(int(process.stdout.readline()) for _ in range(2))
 
-    yield run
-    for process in started:
-        for member in psutil.Process(process.pid).children(recursive=True):
-            with contextlib.suppress(psutil.Error):
-                member.kill()
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
+    return run
 
 
 def scan() -> tuple[Anomaly, ...]:
