@@ -36,7 +36,7 @@ class ParameterTensor(Protocol):
         """It belongs to one of the repeated blocks."""
 
 
-class Full(Struct, frozen=True, kw_only=True):
+class Full(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag=True, tag_field="kind"):
     """States as large as the parameter; the base of all other kinds, which hold another number of elements."""
 
     count: float = 1
@@ -80,15 +80,17 @@ class Quantized(Full, frozen=True, kw_only=True):
     """Bytes of the constant of a block."""
     smallest: int = 4096
     """Parameters with fewer elements are not quantized."""
-    small_width: float | None = 4
-    """Bytes per element where they are not quantized; None: those of the parameter."""
+    small_width: float = 4
+    """Bytes per element where they are not quantized."""
+    own_width: bool = False
+    """They have those of the parameter there."""
     whole_blocks: bool = False
     """Parameters that are not a multiple of the block are not quantized either."""
 
     def _bytes(self, shape: Shape, width: float, options: Options) -> float:
         elements = self._elements(shape, options)
         if elements < self.smallest or (self.whole_blocks and elements % self.block):
-            return elements * (width if self.small_width is None else self.small_width)
+            return elements * (width if self.own_width else self.small_width)
         return elements * self.bits / 8 + ceil(elements / self.block) * self.constant
 
 
@@ -154,11 +156,13 @@ def _low_rank(shape: Shape, side: Side, options: Options) -> int:
     return rank * {"longer": max(rows, columns), "shorter": min(rows, columns)}[side]
 
 
+State = Full | Quantized | Factored | PerRow | LowRank | QuantizedLowRank | Squares
+"""All kinds, by which a row of ``optimizers.toml`` names the class."""
 Part = Literal["all", "block-matrices", "targets"]
 """Parameters that an optimizer steps by itself; another one steps the rest."""
 
 
-class Variant(Struct, frozen=True, kw_only=True):
+class Variant(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A keyword argument by which a class becomes another row."""
 
     option: str
@@ -167,7 +171,7 @@ class Variant(Struct, frozen=True, kw_only=True):
     """The argument's value; None: any that counts as true."""
 
 
-class Optimizer(Struct, frozen=True, kw_only=True, eq=False):
+class Optimizer(Struct, frozen=True, kw_only=True, eq=False, forbid_unknown_fields=True):
     """Memory and names of one optimizer."""
 
     name: str
@@ -180,15 +184,15 @@ class Optimizer(Struct, frozen=True, kw_only=True, eq=False):
     # --- states
     steps: bool = True
     """It updates parameters; False: gradients are computed and nothing else."""
-    states: tuple[Full, ...] = ()
+    states: tuple[State, ...] = ()
     """States of each trained parameter, or of those in ``part``."""
     part: Part = "all"
     """``targets``: linear layers that the option ``targets`` names."""
-    rest: tuple[Full, ...] = ()
+    rest: tuple[State, ...] = ()
     """States of parameters outside of ``part``."""
-    low: tuple[Full, ...] | None = None
+    low: tuple[State, ...] | None = None
     """The fewest states that it may have; None: ``states`` is right."""
-    high: tuple[Full, ...] | None = None
+    high: tuple[State, ...] | None = None
     """The most states that it may have."""
     paged: bool = False
     """States are managed memory: NVML counts it to no process, and the driver moves it to the host."""
@@ -200,7 +204,7 @@ class Optimizer(Struct, frozen=True, kw_only=True, eq=False):
     # --- the step
     in_backward: bool = False
     """Each gradient is applied and freed as it appears, whatever ``training.optimizer_in_backward`` says."""
-    step_copies: tuple[Full, ...] = ()
+    step_copies: tuple[State, ...] = ()
     """Copies of all that it steps which exist during the step, while the option ``foreach`` is on, if it has one."""
     step_parameters: float = 0
     """Tensors like the largest parameter that exist while it is updated, where the step does not copy everything."""
@@ -290,7 +294,7 @@ class Optimizer(Struct, frozen=True, kw_only=True, eq=False):
             rules = tuple(_unquantized(rule) for rule in rules)
         return sum(rule.bytes_of(shape, width, self.options) for rule in rules)
 
-    def _rules(self, tensor: ParameterTensor, bound: Literal["low", "expected", "high"]) -> tuple[Full, ...]:
+    def _rules(self, tensor: ParameterTensor, bound: Literal["low", "expected", "high"]) -> tuple[State, ...]:
         if bound == "low" and self.low is not None:
             return self.low
         if bound == "high" and self.high is not None:
@@ -308,7 +312,7 @@ class Optimizer(Struct, frozen=True, kw_only=True, eq=False):
 
 
 def _unquantized(rule: Full) -> Full:
-    if not isinstance(rule, Quantized) or rule.small_width is None:
+    if not isinstance(rule, Quantized) or rule.own_width:
         return rule
     return Full(count=rule.count, width=rule.small_width, when=rule.when, per=rule.per)
 

@@ -1,15 +1,23 @@
 """The table of optimizers, by the job file's names. A new optimizer is one row."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
-from .factored_rows import FACTORED_ROWS
-from .matrix_rows import MATRIX_ROWS
-from .quantized_rows import QUANTIZED_ROWS
-from .torch_rows import TORCH_ROWS
-from .whole_state_rows import WHOLE_STATE_ROWS
+from msgspec import Struct, toml
 
-OPTIMIZERS = {row.name: row for row in (*TORCH_ROWS, *QUANTIZED_ROWS, *FACTORED_ROWS, *MATRIX_ROWS, *WHOLE_STATE_ROWS)}
+from .optimizer import Optimizer
+
+
+class _File(Struct, frozen=True, forbid_unknown_fields=True):
+    """The file ``optimizers.toml``."""
+
+    optimizer: tuple[Optimizer, ...]
+
+
+OPTIMIZERS = {
+    row.name: row for row in toml.decode(Path(__file__).with_name("optimizers.toml").read_bytes(), type=_File).optimizer
+}
 """By the job file's ``training.optimizer``."""
 UNKNOWN = "unknown"
 """The row of optimizers that are not known: a wide range rather than the figures of another."""
