@@ -34,7 +34,7 @@ class DiffusionModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """Hub id, or path of its folder."""
     aliases: tuple[str, ...] = ()
     family: str
-    """Key of ``FAMILIES``."""
+    """Name of its family."""
     parameters: int | None = None
     """Published parameter count of the part that is trained; None: it is a checkpoint of somebody's own."""
     size: tuple[int, int]
@@ -65,13 +65,13 @@ class DiffusionModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
     def loop(self, *, adapts: bool) -> str:
         """Return the name of the script whose loop trains it, as diffusers calls it."""
-        family = FAMILIES[self.family]
+        family = diffusion_families()[self.family]
         return f"diffusers' {family.adapters if adapts else family.whole}"
 
     @property
     def usual(self) -> Mapping[str, Any]:
         """Settings of its job where nothing states them, by dotted key."""
-        family = FAMILIES[self.family]
+        family = diffusion_families()[self.family]
         return {
             "training.precision": f"{family.precision}-mixed",
             "lora.rank": _RANK,
@@ -79,7 +79,7 @@ class DiffusionModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         }
 
 
-class Family(msgspec.Struct, frozen=True, kw_only=True):
+class Family(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Training scripts of diffusion models that are trained alike."""
 
     pipelines: tuple[str, ...]
@@ -116,147 +116,20 @@ class Family(msgspec.Struct, frozen=True, kw_only=True):
     """Pixels of which a side is a multiple."""
 
 
-_ATTENTION = ("to_k", "to_q", "to_v", "to_out.0")
-_JOINT = tuple(f"attn.{name}" for name in (*_ATTENTION, "add_k_proj", "add_q_proj", "add_v_proj", "to_add_out"))
-_SDXL = (
-    "states = text_encoder(tokens, output_hidden_states=True).hidden_states[-2]",
-    "found = text_encoder_2(tokens_2, output_hidden_states=True)",
-    "embeds, pooled = torch.cat([states, found.hidden_states[-2]], dim=-1), found[0]",
-)
-FAMILIES: Mapping[str, Family] = {
-    "sd": Family(
-        pipelines=("StableDiffusionPipeline",),
-        adapters="train_text_to_image_lora.py",
-        whole="train_text_to_image.py",
-        channels=4,
-        precision="fp16",
-        targets=_ATTENTION,
-        lengths=(77,),
-        encode=("embeds = text_encoder(tokens)[0]",),
-        predict=("prediction = model(noisy, timesteps, embeds, return_dict=False)[0]",),
-        flows=False,
-        held=True,
-        held_whole=True,
-        wide_vae=False,
-    ),
-    "sdxl": Family(
-        pipelines=("StableDiffusionXLPipeline",),
-        adapters="train_text_to_image_lora_sdxl.py",
-        whole="train_text_to_image_sdxl.py",
-        channels=4,
-        precision="fp16",
-        targets=_ATTENTION,
-        lengths=(77, 77),
-        encode=_SDXL,
-        predict=(
-            "sizes = torch.tensor([[{height}, {width}, 0, 0, {height}, {width}]] * batch, device=device)",
-            'given = {{"text_embeds": pooled, "time_ids": sizes.to(weight_dtype)}}',
-            "prediction = model(noisy, timesteps, embeds, added_cond_kwargs=given, return_dict=False)[0]",
-        ),
-        flows=False,
-        held=True,
-    ),
-    "sd3": Family(
-        pipelines=("StableDiffusion3Pipeline",),
-        adapters="train_dreambooth_lora_sd3.py",
-        whole="train_dreambooth_sd3.py",
-        precision="fp16",
-        targets=_JOINT,
-        lengths=(77, 77, 77),
-        encode=(
-            "first = text_encoder(tokens, output_hidden_states=True)",
-            "second = text_encoder_2(tokens_2, output_hidden_states=True)",
-            "embeds = torch.cat([first.hidden_states[-2], second.hidden_states[-2]], dim=-1)",
-            "embeds_3 = text_encoder_3(tokens_3)[0]",
-            "embeds = torch.nn.functional.pad(embeds, (0, embeds_3.shape[-1] - embeds.shape[-1]))",
-            "embeds, pooled = torch.cat([embeds, embeds_3], dim=-2), torch.cat([first[0], second[0]], dim=-1)",
-        ),
-        predict=(
-            "prediction = model(",
-            "    noisy, embeds.repeat(batch, 1, 1), pooled.repeat(batch, 1), timesteps, return_dict=False",
-            ")[0]",
-        ),
-    ),
-    "flux": Family(
-        pipelines=("FluxPipeline",),
-        adapters="train_dreambooth_lora_flux.py",
-        whole="train_dreambooth_flux.py",
-        channels=64,
-        precision="bf16",
-        targets=(*_JOINT, *(f"{part}.{name}" for part in ("ff", "ff_context") for name in ("net.0.proj", "net.2"))),
-        lengths=(77, 512),
-        encode=(
-            "pooled, embeds = text_encoder(tokens).pooler_output, text_encoder_2(tokens_2)[0]",
-            "text_ids = torch.zeros(embeds.shape[1], 3, device=device, dtype=weight_dtype)",
-        ),
-        predict=(
-            "_, channels, rows, columns = noisy.shape",
-            "ids = FluxPipeline._prepare_latent_image_ids(batch, rows // 2, columns // 2, device, weight_dtype)",
-            "prediction = model(",
-            "    FluxPipeline._pack_latents(noisy, batch, channels, rows, columns),",
-            "    timestep=timesteps / 1000,",
-            "    guidance={guidance},",
-            "    pooled_projections=pooled.repeat(batch, 1),",
-            "    encoder_hidden_states=embeds.repeat(batch, 1, 1),",
-            "    txt_ids=text_ids,",
-            "    img_ids=ids,",
-            "    return_dict=False,",
-            ")[0]",
-            "prediction = FluxPipeline._unpack_latents(prediction, {height}, {width}, 8)",
-        ),
-        wide_vae=False,
-    ),
-    "pixart": Family(
-        pipelines=("PixArtSigmaPipeline", "PixArtAlphaPipeline"),
-        adapters="train_dreambooth_lora_sd3.py, as diffusers has none for PixArt",
-        whole="train_dreambooth_sd3.py, as diffusers has none for PixArt",
-        channels=4,
-        precision="fp16",
-        targets=_ATTENTION,
-        lengths=(300,),
-        encode=("embeds = text_encoder(tokens)[0]",),
-        predict=(
-            'given = {{"resolution": None, "aspect_ratio": None}}',
-            "prediction = model(",
-            "    noisy, embeds.repeat(batch, 1, 1), timesteps, added_cond_kwargs=given, return_dict=False",
-            ")[0].chunk(2, dim=1)[0]",
-        ),
-        flows=False,
-        wraps=True,
-    ),
-    "sana": Family(
-        pipelines=("SanaPipeline",),
-        adapters="train_dreambooth_lora_sana.py",
-        whole="train_dreambooth_lora_sana.py, which trains adapters only",
-        channels=32,
-        precision="bf16",
-        targets=_ATTENTION[:3],
-        lengths=(300,),
-        encode=("embeds = text_encoder(tokens)[0]",),
-        predict=("prediction = model(noisy, embeds.repeat(batch, 1, 1), timesteps, return_dict=False)[0]",),
-        latents='vae.encode(step["images"].to(vae.dtype)).latent',
-        multiple=32,
-    ),
-    "wan": Family(
-        pipelines=("WanPipeline",),
-        adapters="train_dreambooth_lora_flux.py with cached latents, as diffusers has none for Wan",
-        whole="train_dreambooth_flux.py with cached latents, as diffusers has none for Wan",
-        precision="bf16",
-        targets=_ATTENTION,
-        encode=("embeds = torch.randn(1, 512, model.config.text_dim, device=device, dtype=weight_dtype)",),
-        predict=("prediction = model(noisy, timesteps, embeds.repeat(batch, 1, 1), return_dict=False)[0]",),
-    ),
-}
-
-
 class _File(msgspec.Struct, forbid_unknown_fields=True):
     part: dict[str, Part]
+    family: dict[str, Family]
     model: tuple[DiffusionModel, ...]
 
 
 @functools.cache
 def _file() -> _File:
     return msgspec.toml.decode(Path(__file__).with_name("diffusion_models.toml").read_bytes(), type=_File)
+
+
+def diffusion_families() -> Mapping[str, Family]:
+    """Return the families, by name."""
+    return _file().family
 
 
 def diffusion_models() -> tuple[DiffusionModel, ...]:
@@ -295,7 +168,7 @@ def read_pipeline(name: str, environ: Mapping[str, str]) -> DiffusionModel | Non
     folder, place = found
     index = read_config(folder / PIPELINE)
     pipeline = str(index.get("_class_name"))
-    family = next((key for key, each in FAMILIES.items() if pipeline in each.pipelines), None)
+    family = next((key for key, each in diffusion_families().items() if pipeline in each.pipelines), None)
     parts = dict(_parts(folder, place, index))
     trained = parts.pop("unet", None) or parts.pop("transformer", None)
     of_family = [each for each in diffusion_models() if each.family == family]
@@ -306,7 +179,7 @@ def read_pipeline(name: str, environ: Mapping[str, str]) -> DiffusionModel | Non
         or trained is None
         or "transformer_2" in parts
         or (known.encoders and len(encoders) != len(known.encoders))
-        or trained.config.get("in_channels") not in (None, FAMILIES[known.family].channels)
+        or trained.config.get("in_channels") not in (None, diffusion_families()[known.family].channels)
     ):
         raise CannotTellError(
             f"{name} is a pipeline of diffusers ({pipeline}) for whose training no script is known; vramtop rehearse "

@@ -1,8 +1,8 @@
 """Training scripts of diffusion models: the examples of diffusers in short.
 
-Sources: the scripts that ``FAMILIES`` names, examples/text_to_image and examples/dreambooth of diffusers 0.42, with
-their defaults. A script of adapters freezes the weights in the type of the computation; one that trains all of them
-keeps them in fp32 under autocast.
+Sources: the scripts that ``diffusion_models.toml`` names, examples/text_to_image and examples/dreambooth of diffusers
+0.42, with their defaults. A script of adapters freezes the weights in the type of the computation; one that trains all
+of them keeps them in fp32 under autocast.
 """
 
 import itertools
@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator
 from ..common.errors import CannotTellError, InputError
 from ..job.job import Job
 from ..model.find_config import resolve_model
-from .diffusion_models import FAMILIES, DiffusionModel, Part
+from .diffusion_models import DiffusionModel, Part, diffusion_families
 from .loop_script import LoopScript, literal
 from .named_models import InputSizes
 from .training_script import How
@@ -58,7 +58,7 @@ class _DiffusionScript(LoopScript):
     def __init__(
         self, job: Job, model: DiffusionModel, sizes: InputSizes, stated: Collection[str] | None, how: How
     ) -> None:
-        self._named, self._family = model, FAMILIES[model.family]
+        self._named, self._family = model, diffusion_families()[model.family]
         super().__init__(job, resolve_model(job.model), stated, how)
         self._height, self._width = sizes.height or model.size[0], sizes.width or model.size[1]
         self._frames = sizes.frames or _FRAMES
