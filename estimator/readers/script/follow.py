@@ -47,6 +47,8 @@ _MAX_DEPTH = 12
 """Functions that call functions."""
 _MAX_NESTING = 40
 """Expressions inside expressions."""
+_NAMES_LAYERS = ("named_modules()", "isinstance(", "'lm_head'")
+"""In a function that returns the names of all linear layers but the output layer, for ``target_modules``."""
 _FILLING = ("append", "add", "extend", "update", "insert", "setdefault", "pop", "remove", "discard")
 _EXITS = ("sys.exit", "exit", "quit", "os._exit")
 _TEXT_METHODS = ("lower", "upper", "strip", "split", "startswith", "endswith")
@@ -593,7 +595,9 @@ class Reader:
                 return self.evaluate(node.body, scope)
             end = self.block(node.body, scope)
             value = end.value if end is not None and end.kind == "return" else None
-            return UNKNOWN if self._may_return[-1] is not None and not isinstance(value, Thing | tuple) else value
+            value = value if self._may_return[-1] is None or isinstance(value, Thing | tuple) else UNKNOWN
+            source = ast.unparse(node) if value is UNKNOWN else ""
+            return "all-linear" if "vision" not in source and all(each in source for each in _NAMES_LAYERS) else value
         finally:
             self._active.pop()
             self._may_return.pop()

@@ -264,6 +264,7 @@ def _settings(tree: ast.Module, reader: Reader) -> ScriptSettings:
     unknown = next((name for name in trainers if method_of_class(name) is None), None)
     unresolved = layers.split(notes.hints)
     used = options.used | {key for key in options.declared if key not in options.given}
+    computed = {*options.assigned, "target_modules"}  # whatever the flag of that name says
     is_open = options.is_open or bool(notes.own_modules) or not has_optimizer or may_parse_elsewhere(tree)
     return ScriptSettings(
         assigned=layers.assigned,
@@ -280,9 +281,7 @@ def _settings(tree: ast.Module, reader: Reader) -> ScriptSettings:
         options_file=options.file,
         option_names=frozenset(options.names) if options.abbreviates else frozenset(),
         read_options=None if is_open else frozenset({*options.names, *options.declared, *options.used}),
-        unresolved={
-            key: text for key, text in unresolved.items() if key not in options.given or key in options.assigned
-        },
+        unresolved={key: text for key, text in unresolved.items() if key not in options.given.keys() - computed},
         unknown_trainer=unknown.removesuffix("Trainer").lower() if unknown is not None else None,
         doubts=tuple(doubts),
         visible_devices=notes.visible_devices,

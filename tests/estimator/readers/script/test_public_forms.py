@@ -326,6 +326,32 @@ fire.Fire(main)
         assert read(tmp_path, text, "--target_modules", words).value("lora.targets") == ["c_attn", "c_proj"]
 
 
+@pytest.mark.parametrize(
+    ("kept", "targets"), [("'lm_head' not in name", "all-linear"), ("'vision' not in name and 'lm_head' in name", None)]
+)
+def test_functions_that_name_all_linear_layers_are_understood(tmp_path: Path, kept: str, targets: str | None) -> None:
+    text = f"""
+from transformers import HfArgumentParser
+@dataclass
+class Adapters(TrainingArguments):
+    target_modules: Optional[str] = field(default="all")
+def find_names(model):
+    found = set()
+    for name, module in model.named_modules():
+        if isinstance(module, torch.nn.Linear) and {kept}:
+            found.add(name.split(".")[-1])
+    return sorted(found)
+args, = HfArgumentParser((Adapters,)).parse_args_into_dataclasses()
+{LOAD}names = args.target_modules.split(",")
+if "all" in names:
+    names = find_names(model)
+model = get_peft_model(model, LoraConfig(r=4, target_modules=names))
+{TRAIN}"""
+    reading = read(tmp_path, text, "--output_dir", "o", "--per_device_train_batch_size", "2", "--target_modules", "all")
+    assert any("LoraConfig(target_modules=names)" in each for each in reading.warnings) == (targets is None)
+    assert targets is None or reading.value("lora.targets") == targets
+
+
 def test_a_pattern_of_layers_is_asked_for_with_its_reason(tmp_path: Path) -> None:
     text = f"{LOAD}lora = LoraConfig(r=4, target_modules='.*c_attn')\nmodel.add_adapter(lora)\n{ARGUMENTS}{TRAIN}"
     assert "understands no patterns" in read(tmp_path, text).refused["lora.targets"]
