@@ -61,6 +61,7 @@ _STOOD_IN = (
     "{} is not on this machine, and the hub did not give it: vramtop's own config stands in for it, and a tokenizer "
     "that makes one token of each word"
 )
+_LAUNCHED = re.compile(r"KeyError: '(?:(?:LOCAL_)?(?:RANK|WORLD_SIZE)|MASTER_\w+)'")
 _MAX_ERROR, _MAX_LEFT_OUT, _MAX_LINE = 300, 4, 60
 _MAX_ANSWER_BYTES, _MAX_PROGRESS_BYTES = 2**27, 200
 """The program may write anything where its answer is looked for."""
@@ -545,9 +546,7 @@ def _failure(answer: RehearsalAnswer | None, run: IsolatedRun, timeout: float) -
             f"(at {answer.line}: {_error(answer)}); install it there, or name another Python: --python PATH"
         )
     if answer.ended == "error":
-        assumed = [f"; a value that was assumed may be why: {each}" for each in answer.doubts if " assumed" in each]
-        why = "".join(assumed[-1:])
-        return f"the program failed during the rehearsal, at {answer.line}: {_error(answer)}{why}"
+        return f"the program failed during the rehearsal, at {answer.line}: {_error(answer)}{_reason(answer)}"
     if refused := next((each for each in answer.doubts if " refused " in each), None):
         return (
             f"the program ended after {refused.partition(';')[0]}: it only looked for the largest size that fits, and "
@@ -563,6 +562,16 @@ def _failure(answer: RehearsalAnswer | None, run: IsolatedRun, timeout: float) -
             "SECONDS"
         )
     return "the program ended without calling a model on a GPU, so there is nothing to predict"
+
+
+def _reason(answer: RehearsalAnswer) -> str:
+    """Return what may be behind an error of the program, or what to do about it; empty: nothing is known."""
+    if _LAUNCHED.match(answer.error or ""):
+        return "; a launcher sets it: give the whole launch line, such as torchrun --nproc-per-node 2 train.py"
+    if "cpp_extension" in answer.line:
+        return "; compiled extensions cannot be rehearsed: turn them off if it can do without, or measure it on a GPU"
+    assumed = [f"; a value that was assumed may be why: {each}" for each in answer.doubts if " assumed" in each]
+    return "".join(assumed[-1:])
 
 
 _FRAME = re.compile(r'File "(?!<)(?![^"]*(?:site-packages|/lib/python\d))([^"]+)", line (\d+) in')

@@ -836,7 +836,8 @@ class FakeGpus(StorageTracker):
         if constant is not None:
             return func(self.values_of(args[0]))
         line, dtype = program_line(), args[0].dtype
-        asks_for_overflow = not dtype.is_floating_point and _asks_for_overflow(line)
+        detects_anomalies = _is_by_engine(sys._getframe(1))  # the engine reads no values otherwise
+        asks_for_overflow = not dtype.is_floating_point and (detects_anomalies or _asks_for_overflow(line))
         many = 0 if asks_for_overflow else self._count_alike(line)
         if many and self._is_told(args[0]):
             self.doubts.add(f"{line} reads values in a loop that only they end; after {MOST_ALIKE:,} turns it is ended")

@@ -6,6 +6,7 @@ import contextlib
 import functools
 import itertools
 import sys
+from collections import Counter
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -38,6 +39,11 @@ if TYPE_CHECKING:
 
     from .fake_gpu import Card, FakeGpus, GpuMemory
 
+_WITHOUT_EFFECT = frozenset(
+    ("_lazy_init", "init", "ipc_collect", "reset_accumulated_memory_stats", "set_per_process_memory_fraction",
+     "manual_seed", "manual_seed_all", "seed", "seed_all", "set_rng_state", "set_rng_state_all")
+)  # fmt: skip
+"""Functions of ``torch.cuda`` that change nothing here."""
 _RAGGED = itertools.count(2**40)
 """Numbers of ragged dimensions; torch numbers those of real tensors from 0."""
 
@@ -238,16 +244,15 @@ def _cuda(gpus: FakeGpus, card: Card) -> Iterator[tuple[Any, str, Any]]:
 
     def stats(device: Any = None) -> dict[str, int]:
         held = memory(device)
-        return {
+        found = {
             "allocated_bytes.all.current": held.allocator.allocated,
             "allocated_bytes.all.peak": held.peak_allocated,
             "active_bytes.all.current": held.allocator.allocated,
             "active_bytes.all.peak": held.peak_allocated,
             "reserved_bytes.all.current": held.allocator.reserved,
             "reserved_bytes.all.peak": held.peak_reserved,
-            "num_alloc_retries": 0,
-            "num_ooms": 0,
         }
+        return Counter(found)  # torch has further ones: a program that prints them finds 0
 
     def stat(name: str) -> Callable[..., int]:
         return lambda device=None: stats(device)[name]
@@ -260,11 +265,10 @@ def _cuda(gpus: FakeGpus, card: Card) -> Iterator[tuple[Any, str, Any]]:
         return max(0, card.total_memory - card.context - memory(device).allocator.reserved), card.total_memory
 
     answers: dict[str, Any] = {
+        **{name: nothing() for name in _WITHOUT_EFFECT},
         "is_available": lambda: True,
         "is_initialized": lambda: True,
         "_is_compiled": lambda: True,
-        "_lazy_init": nothing(),
-        "init": nothing(),
         "device_count": lambda: gpus.count,
         "current_device": lambda: gpus.current,
         "set_device": set_device,
@@ -280,7 +284,6 @@ def _cuda(gpus: FakeGpus, card: Card) -> Iterator[tuple[Any, str, Any]]:
         "can_device_access_peer": lambda device, peer_device: True,
         "mem_get_info": info,
         "utilization": lambda device=None: 100,
-        "ipc_collect": nothing(),
         "empty_cache": gpus.empty_cache,
         "memory_allocated": stat("allocated_bytes.all.current"),
         "max_memory_allocated": stat("allocated_bytes.all.peak"),
@@ -292,17 +295,9 @@ def _cuda(gpus: FakeGpus, card: Card) -> Iterator[tuple[Any, str, Any]]:
         "memory_summary": lambda *_, **__: "",
         "reset_peak_memory_stats": lambda device=None: memory(device).reset_peak(),
         "reset_max_memory_allocated": lambda device=None: memory(device).reset_peak(),
-        "reset_accumulated_memory_stats": nothing(),
-        "set_per_process_memory_fraction": nothing(),
-        "manual_seed": nothing(),
-        "manual_seed_all": nothing(),
-        "seed": nothing(),
-        "seed_all": nothing(),
         "initial_seed": lambda: 0,
         "get_rng_state": lambda device=None: state,
         "get_rng_state_all": lambda: [state] * gpus.count,
-        "set_rng_state": nothing(),
-        "set_rng_state_all": nothing(),
         # SyncBatchNorm then takes it that no rank's batch is empty, which would need values
         "is_current_stream_capturing": lambda: (
             sys._getframe(1).f_code is torch_functions.SyncBatchNorm.forward.__code__

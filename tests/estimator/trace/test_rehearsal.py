@@ -359,6 +359,11 @@ def test_what_a_program_writes_is_thrown_away(program, monkeypatch: pytest.Monke
                 r"download it first: hf download no/model",
             ),
             ("import json\njson.loads('{')", r"at train\.py:2, in /.*/json/decoder\.py:\d+: JSONDecodeError"),
+            ("import os\nos.environ['LOCAL_RANK']", r"'LOCAL_RANK'; a launcher sets it: give the whole launch line"),
+            (
+                "from torch.utils.cpp_extension import load\nload('mine', ['no_file.cu'])",
+                "compiled extensions cannot be rehearsed: turn them off if it can do without, or measure it on a GPU",
+            ),
             ("raise SystemExit('usage: train.py')", "ended with exit code 1 before an optimizer stepped"),
             (
                 "import torch\nnet = torch.nn.Linear(8, 8).cuda()\ntorch.optim.SGD(net.parameters())\n"

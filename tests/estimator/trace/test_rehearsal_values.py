@@ -116,6 +116,7 @@ for step in range(3):
             "if not (out > 0).all(): raise ValueError('bad')",
             "if (out > 0).any() or (out < 0).any(): exit(1)",
             "torch._check_tensor_all_with(ValueError, out > 0)",
+            "torch.autograd.set_detect_anomaly(True); assert torch.cuda.memory_stats()['segment.all.current'] >= 0",
             "if len(torch.unique(out.argmax(dim=1))) > 64: raise ValueError('more classes than there are')",
             "if len(torch.unique(out.argmin())) > 1: raise ValueError('more values than there are')",
         ],
