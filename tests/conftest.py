@@ -182,8 +182,8 @@ def start_program() -> Iterator[Callable[..., "subprocess.Popen[Any]"]]:
 
 @pytest.fixture
 def start_python(start_program: Callable[..., Any]) -> Callable[..., "subprocess.Popen[Any]"]:
-    """Start Python code in the same way."""
-    return lambda code, **more: start_program([sys.executable, "-c", textwrap.dedent(code)], **more)
+    """Start Python code in the same way, with words as its command line."""
+    return lambda code, *words, **more: start_program([sys.executable, "-c", textwrap.dedent(code), *words], **more)
 
 
 @pytest.fixture

@@ -1,7 +1,6 @@
 """The doctor's facts and issues: what the driver answers, the system, own files, and no names of users or hosts."""
 
 import os
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -39,12 +38,11 @@ def issues_of(driver: DriverFacts, severity: str | None = None, **changes) -> st
     return " | ".join(each.sentence for each in found if severity in (None, each.severity))
 
 
-def test_a_healthy_gpu_is_reported_completely_without_secrets(driver):
-    with subprocess.Popen([sys.executable, "-c", "input()", "--api-key=hunter2"], stdin=subprocess.PIPE) as process:
-        uuid = "GPU-12345678-aaaa-bbbb-cccc-1234567890ab"
-        driver.gpus = [FakeGpu(uuid=uuid, processes=[FakeProcess(process.pid, 2**30), FakeProcess(os.getpid(), 1)])]
-        facts = collect_driver_facts()
-        process.stdin.close()
+def test_a_healthy_gpu_is_reported_completely_without_secrets(driver, start_python):
+    pid = start_python("input()", "--api-key=hunter2").pid
+    uuid = "GPU-12345678-aaaa-bbbb-cccc-1234567890ab"
+    driver.gpus = [FakeGpu(uuid=uuid, processes=[FakeProcess(pid, 2**30), FakeProcess(os.getpid(), 1)])]
+    facts = collect_driver_facts()
     (gpu,) = facts.gpus
     assert (facts.driver_version, facts.cuda_version) == ("580.65.06", "13.0")
     assert facts.problem is None

@@ -1,6 +1,4 @@
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import psutil
@@ -240,8 +238,8 @@ def test_a_dismissed_run_of_a_recording_stays_dismissed(machine: Machine) -> Non
     assert [run.job.name for run in machine.watchlist.update(snapshot).runs] == ["sft"]
 
 
-def test_real_processes_run_until_they_end() -> None:
-    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+def test_real_processes_run_until_they_end(start_python) -> None:
+    child = start_python("input()")
     started = psutil.Process(child.pid).create_time()
     assert is_running((child.pid, started))
     assert is_running((child.pid, None))

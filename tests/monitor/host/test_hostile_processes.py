@@ -2,8 +2,6 @@
 
 import json
 import os
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -23,20 +21,17 @@ from vramtop.monitor.storage.reservations import Reservations
 NOBODY = 65534
 
 
-def test_own_processes_are_recognised() -> None:
-    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
-        assert is_own_process(process.pid)
+def test_own_processes_are_recognised(start_python) -> None:
+    assert is_own_process(start_python("input()").pid)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may start processes of other users")
-def test_a_setuid_program_belongs_to_the_user_who_started_it(tmp_path: Path) -> None:
+def test_a_setuid_program_belongs_to_the_user_who_started_it(start_python) -> None:
     code = f"import os, sys; os.setresuid({NOBODY}, 0, 0); print(flush=True); sys.stdin.read()"
-    pipe = subprocess.PIPE
-    with subprocess.Popen([sys.executable, "-c", code], stdin=pipe, stdout=pipe) as process:
-        process.stdout.readline()
-        assert Path(f"/proc/{process.pid}").stat().st_uid == 0  # the effective user, not the one who started it
-        assert not is_own_process(process.pid)
-        process.communicate()
+    process = start_python(code)
+    process.stdout.readline()
+    assert Path(f"/proc/{process.pid}").stat().st_uid == 0  # the effective user, not the one who started it
+    assert not is_own_process(process.pid)
 
 
 def test_a_pipe_is_not_taken_for_a_probe(tmp_path: Path) -> None:

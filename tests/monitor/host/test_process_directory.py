@@ -27,17 +27,20 @@ LAST_PID = Path("/proc/sys/kernel/ns_last_pid")
 
 
 @pytest.fixture
-def sleeper():
-    """A process that sleeps until the test is over."""
-    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)", "--config", "a b"]) as process:
-        wait_until_started(process)
-        yield process
-        process.kill()
+def start(start_python):
+    """Start Python code, and wait until its command line can be read, a moment later."""
+
+    def run(code="import time; time.sleep(60)", *words, **more):
+        process = start_python(code, *words, **more)
+        until(lambda: psutil.Process(process.pid).cmdline())
+        return process
+
+    return run
 
 
-def wait_until_started(process):
-    """Popen returns a moment before the command line can be read."""
-    until(lambda: psutil.Process(process.pid).cmdline())
+@pytest.fixture
+def sleeper(start):
+    return start("import time; time.sleep(60)", "--config", "a b")
 
 
 def wait_for_zombie(pid):
@@ -87,51 +90,44 @@ def test_a_zombie_is_noted_within_a_few_ticks(sleeper):
     assert ProcessDirectory().describe(sleeper.pid).note == ZOMBIE_NOTE
 
 
-def test_a_reused_pid_is_another_process(sleeper):
+def test_a_reused_pid_is_another_process(sleeper, start):
     directory = ProcessDirectory()
     before = directory.describe(sleeper.pid)
     directory.end_tick()
     sleeper.kill()
     sleeper.wait()
-    successor = start_under(sleeper.pid)
-    try:
-        wait_until_started(successor)
-        after = directory.describe(sleeper.pid)
-        assert after.note is None
-        assert after.start_time >= before.start_time
-        assert after.command != before.command
-    finally:
-        successor.kill()
-        successor.wait()
+    start_under(sleeper.pid, start)
+    after = directory.describe(sleeper.pid)
+    assert after.note is None
+    assert after.start_time >= before.start_time
+    assert after.command != before.command
 
 
-def start_under(pid):
+def start_under(pid, start):
     """Start a process with exactly this pid, which requires root."""
     for _ in range(200):
         try:
             LAST_PID.write_text(str(pid - 1))
         except OSError:
             pytest.skip("only root can choose the next pid")
-        process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)", "--another"])
+        process = start("import time; time.sleep(60)", "--another")
         if process.pid == pid:
-            return process
+            return
         process.kill()
         process.wait()
-    return pytest.skip("other processes took the pid each time")
+    pytest.skip("other processes took the pid each time")
 
 
-def test_a_process_is_read_again_after_exec():
+def test_a_process_is_read_again_after_exec(start):
     code = "import os, sys; sys.stdin.read(); os.execvp('sleep', ['sleep', '60'])"
     directory = ProcessDirectory()
-    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE) as process:
-        wait_until_started(process)
-        before = directory.describe(process.pid)
-        process.stdin.close()
-        until(lambda: psutil.Process(process.pid).cmdline() == ["sleep", "60"])
-        for _ in range(STATE_INTERVAL_TICKS):
-            directory.end_tick()
-            after = directory.describe(process.pid)
-        process.kill()
+    process = start(code)
+    before = directory.describe(process.pid)
+    process.stdin.close()
+    until(lambda: psutil.Process(process.pid).cmdline() == ["sleep", "60"])
+    for _ in range(STATE_INTERVAL_TICKS):
+        directory.end_tick()
+        after = directory.describe(process.pid)
     assert before.command.endswith("'60'])")
     assert (after.name, after.command) == ("sleep", "sleep 60")
     assert after.start_time == before.start_time
@@ -142,15 +138,9 @@ def test_facts_do_not_change_within_a_tick():
     assert directory.describe(os.getpid()) is directory.describe(os.getpid())
 
 
-def test_control_characters_in_command_lines_are_removed():
-    code = "import time; time.sleep(60)"
+def test_control_characters_in_command_lines_are_removed(start):
     hostile = "\x1b]0;owned\x07\x1b[31mred\x1b[0m\nnew\tline\x9b2J\u202egnp.exe"
-    with subprocess.Popen([sys.executable, "-c", code, hostile]) as process:
-        try:
-            wait_until_started(process)
-            command = ProcessDirectory().describe(process.pid).command
-        finally:
-            process.kill()
+    command = ProcessDirectory().describe(start("import time; time.sleep(60)", hostile).pid).command
     assert command.isprintable()
     assert command.endswith("time.sleep(60) red new line gnp.exe")
 
@@ -193,52 +183,42 @@ def test_a_very_long_command_line_is_shortened():
 
 
 @pytest.mark.slow
-def test_parent_and_cpu_time_are_updated_with_the_state():
+def test_parent_and_cpu_time_are_updated_with_the_state(start_python):
     code = "import os\ninput()\nwhile sum(os.times()[:2]) < 0.6: pass\nprint('worked', flush=True)\ninput()"
     directory = ProcessDirectory()
-    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        first = directory.describe(process.pid)
-        process.stdin.write(b"\n")
-        process.stdin.flush()
-        process.stdout.readline()
-        for _ in range(STATE_INTERVAL_TICKS):
-            directory.end_tick()
-            facts = directory.describe(process.pid)
-        used = psutil.Process(process.pid).cpu_times()
-        process.stdin.close()
+    process = start_python(code)
+    first = directory.describe(process.pid)
+    process.stdin.write("\n")
+    process.stdin.flush()
+    process.stdout.readline()
+    for _ in range(STATE_INTERVAL_TICKS):
+        directory.end_tick()
+        facts = directory.describe(process.pid)
+    used = psutil.Process(process.pid).cpu_times()
     assert first.parent == facts.parent == os.getpid()
     assert first.cpu_seconds < 0.6 <= facts.cpu_seconds + 0.02
     assert facts.cpu_seconds == pytest.approx(used.user + used.system, abs=0.05)
 
 
-def test_the_parent_is_updated_after_the_first_one_ended():
+def test_the_parent_is_updated_after_the_first_one_ended(start_python):
     code = "import os, time\nif os.fork():\n os._exit(0)\nprint(os.getpid(), flush=True)\ntime.sleep(60)"
-    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as process:
-        orphan = int(process.stdout.readline())
-        process.wait()
-        try:
-            assert ProcessDirectory().describe(orphan).parent == psutil.Process(orphan).ppid() != process.pid
-        finally:
-            os.kill(orphan, signal.SIGKILL)
+    process = start_python(code)
+    orphan = int(process.stdout.readline())
+    process.wait()
+    assert ProcessDirectory().describe(orphan).parent == psutil.Process(orphan).ppid() != process.pid
 
 
-def test_the_parent_is_named_once_for_all_of_its_children(sleeper, monkeypatch):
+def test_the_parent_is_named_once_for_all_of_its_children(start, monkeypatch):
     directory = ProcessDirectory()
     read: list[int] = []
     monkeypatch.setattr(process_directory, "read_stat", lambda pid: read.append(pid) or read_stat(pid))
-    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]) as other:
-        wait_until_started(other)
-        assert {directory.describe(each.pid).parent_name for each in (sleeper, other)} == {psutil.Process().name()}
-        assert read.count(os.getpid()) == 1
-        other.kill()
+    assert {directory.describe(each.pid).parent_name for each in (start(), start())} == {psutil.Process().name()}
+    assert read.count(os.getpid()) == 1
 
 
-def test_the_job_of_a_scheduler_is_read_with_the_process():
+def test_the_job_of_a_scheduler_is_read_with_the_process(start):
     environ = {**os.environ, "SLURM_JOB_ID": "4711", "SLURM_JOB_NAME": "sft \x1b[31mllama"}
-    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], env=environ) as process:
-        wait_until_started(process)
-        place = ProcessDirectory().describe(process.pid).runs_in
-        process.kill()
+    place = ProcessDirectory().describe(start(env=environ).pid).runs_in
     assert place.startswith("Slurm job 4711 (sft ")
     assert "\x1b" not in place
 

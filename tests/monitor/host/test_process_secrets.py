@@ -2,8 +2,6 @@
 
 import gzip
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -42,12 +40,8 @@ ARGUMENTS = (
 
 
 @pytest.fixture
-def process(tmp_path: Path) -> Iterator["subprocess.Popen[bytes]"]:
-    (tmp_path / "train.py").write_text("import time\ntime.sleep(600)\n")
-    with subprocess.Popen([sys.executable, "train.py", *ARGUMENTS], cwd=tmp_path) as started:
-        until(lambda: psutil.Process(started.pid).cmdline())
-        yield started
-        started.kill()
+def process(start_script):
+    return start_script(*ARGUMENTS)
 
 
 @pytest.fixture(autouse=True)
@@ -60,7 +54,7 @@ def assert_masked(text: str) -> None:
     assert not [secret for secret in SECRETS if secret in text], text
 
 
-def test_the_facts_of_a_process_have_no_secrets(process: "subprocess.Popen[bytes]") -> None:
+def test_the_facts_of_a_process_have_no_secrets(process) -> None:
     command = ProcessDirectory().describe(process.pid).command or ""
     assert_masked(command)
     assert (
@@ -74,17 +68,16 @@ def test_the_facts_of_a_process_have_no_secrets(process: "subprocess.Popen[bytes
     assert TOKEN in (ProcessDirectory().describe(process.pid).command or "")
 
 
-def test_no_form_of_a_secret_is_shown_of_a_process() -> None:
+def test_no_form_of_a_secret_is_shown_of_a_process(start_python) -> None:
     texts = [text.replace("SECRET", "hunter22") for text, _ in NAMED] + list(OF_A_FORM)
-    with subprocess.Popen([sys.executable, "-c", "input()", *texts], stdin=subprocess.PIPE) as started:
-        until(lambda: len(psutil.Process(started.pid).cmdline()) > len(texts))
-        details, command = read_details(started.pid), ProcessDirectory().describe(started.pid).command
-        started.communicate()
+    started = start_python("input()", *texts)
+    until(lambda: len(psutil.Process(started.pid).cmdline()) > len(texts))
+    details, command = read_details(started.pid), ProcessDirectory().describe(started.pid).command
     shown = f"{command} {details}"
     assert not [secret for secret in ("hunter22", LETTERS[:20], HEX * 2, UUID) if secret in shown], shown
 
 
-def test_a_title_that_a_process_gives_itself_is_masked(tmp_path: Path) -> None:
+def test_a_title_that_a_process_gives_itself_is_masked(start_python) -> None:
     code = (
         "import ctypes, time\n"
         "fields = open('/proc/self/stat').read().rpartition(')')[2].split()\n"
@@ -94,15 +87,14 @@ def test_a_title_that_a_process_gives_itself_is_masked(tmp_path: Path) -> None:
         "print(flush=True)\n"
         "time.sleep(600)\n"
     )
-    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as titled:
-        titled.stdout.readline()
-        facts = ProcessDirectory().describe(titled.pid)
-        titled.kill()
+    titled = start_python(code)
+    titled.stdout.readline()
+    facts = ProcessDirectory().describe(titled.pid)
     assert (facts.command or "").startswith("trainer: epoch 3 --api_key ***")
     assert TOKEN[:8] not in f"{facts.command} {facts.name}"
 
 
-def test_a_run_that_is_read_has_no_secrets_in_what_is_shown_of_it(process: "subprocess.Popen[bytes]") -> None:
+def test_a_run_that_is_read_has_no_secrets_in_what_is_shown_of_it(process) -> None:
     attachment = read_run(process.pid)
     assert_masked(json.dumps(secrets.displayed_data(attachment.to_json())))
     assert_masked(attachment.command)

@@ -206,7 +206,7 @@ def test_the_names_of_what_is_trained_are_published_in_few_words() -> None:
 
 @pytest.mark.slow
 @needs_torch
-def test_a_real_trainers_settings_model_and_steps_are_published(tmp_path: Path) -> None:
+def test_a_real_trainers_settings_model_and_steps_are_published(tmp_path: Path, start_program) -> None:
     script = tmp_path / "train.py"
     script.write_text(
         textwrap.dedent("""
@@ -222,18 +222,9 @@ def test_a_real_trainers_settings_model_and_steps_are_published(tmp_path: Path) 
             time.sleep(60)
         """)
     )
-    process = subprocess.Popen(
-        [sys.executable, str(script)],
-        cwd=tmp_path,
-        env=probed_environment({**os.environ, "HF_HUB_OFFLINE": "1"}),
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    try:
-        sample = sample_of(process.pid, lambda sample: sample.steps == 3)
-    finally:
-        process.kill()
-        process.wait()
+    environ = probed_environment({**os.environ, "HF_HUB_OFFLINE": "1"})
+    process = start_program([sys.executable, str(script)], cwd=tmp_path, env=environ)
+    sample = sample_of(process.pid, lambda sample: sample.steps == 3)
     assert sample.trainer["per_device_train_batch_size"] == 2
     assert "secret" not in repr(sample.trainer)
     assert (sample.model["class"], sample.model["config"]["hidden_size"]) == ("LlamaForCausalLM", 16)

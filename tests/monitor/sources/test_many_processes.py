@@ -1,10 +1,7 @@
 """20,000 processes on the GPUs, thousands of them real: read, compared, printed, recorded and played."""
 
 import json
-import os
-import signal
-import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
 
@@ -23,21 +20,15 @@ from vramtop.tui.draw.text_output import TextOutput
 
 
 @pytest.fixture
-def sleepers() -> Iterator[Callable[[int], list[int]]]:
+def sleepers(start_program) -> Callable[[int], list[int]]:
     """Start processes that sleep until the test is over; a shell starts them faster than this program."""
-    shells: list[subprocess.Popen[str]] = []
 
     def start(count: int) -> list[int]:
         script = f"i=0; while [ $i -lt {count} ]; do sleep 600 & echo $!; i=$((i + 1)); done; echo; wait"
-        command = ["sh", "-c", script]
-        shell = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
-        shells.append(shell)
+        shell = start_program(["sh", "-c", script])
         return [int(line) for line in iter(shell.stdout.readline, "\n")]
 
-    yield start
-    for shell in shells:
-        os.killpg(shell.pid, signal.SIGKILL)
-        shell.communicate()
+    return start
 
 
 @pytest.mark.parametrize(("real", "processes"), [(20, 4_000), pytest.param(2_000, 20_000, marks=pytest.mark.slow)])

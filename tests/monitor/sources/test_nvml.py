@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import subprocess
 
 import pynvml
 import pytest
@@ -541,12 +540,10 @@ def test_invalid_utf_8_in_a_name_is_replaced(driver, source, monkeypatch):
     assert source.read().source.driver_version == "580\ufffd"
 
 
-def test_processes_under_mps_are_noted(driver, source, tmp_path):
-    program = shutil.copy("/bin/sleep", tmp_path / "nvidia-cuda-mps-server")
-    with subprocess.Popen([program, "60"]) as server:
-        held = [FakeProcess(server.pid, GIB), FakeProcess(ME, 2 * GIB, lists=("Compute", "MPSCompute"))]
-        driver.gpus = [FakeGpu(processes=held)]
-        client, other = read_one(source).processes
-        server.kill()
+def test_processes_under_mps_are_noted(driver, source, tmp_path, start_program):
+    server = start_program([shutil.copy("/bin/sleep", tmp_path / "nvidia-cuda-mps-server"), "60"])
+    held = [FakeProcess(server.pid, GIB), FakeProcess(ME, 2 * GIB, lists=("Compute", "MPSCompute"))]
+    driver.gpus = [FakeGpu(processes=held)]
+    client, other = read_one(source).processes
     assert (client.pid, client.used_bytes, client.note) == (ME, 2 * GIB, "runs under MPS")
     assert other.note == "MPS server: may hold its clients' memory"

@@ -183,14 +183,15 @@ for number in itertools.count():
 
 
 @pytest.mark.parametrize("lines", [1, 17, 60])
-def test_a_recorder_killed_while_it_writes_keeps_all_that_it_reported_as_written(tmp_path: Path, lines: int) -> None:
+def test_a_recorder_killed_while_it_writes_keeps_all_that_it_reported_as_written(
+    tmp_path, lines: int, start_python
+) -> None:
     path = tmp_path / "x.gz"
-    with subprocess.Popen([sys.executable, "-c", WRITES, path], stdout=subprocess.PIPE, text=True) as recorder:
-        assert recorder.stdout is not None
-        for _ in range(lines):
-            recorder.stdout.readline()
-        recorder.kill()
-        said = lines + len([word for word in recorder.stdout.read().split("\n")[:-1] if word])
+    recorder = start_python(WRITES, path)
+    for _ in range(lines):
+        recorder.stdout.readline()
+    recorder.kill()
+    said = lines + len([word for word in recorder.stdout.read().split("\n")[:-1] if word])
     assert len(list(read_recording(path))) >= said
 
 

@@ -2,8 +2,6 @@ import multiprocessing
 import os
 import signal
 import stat
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -46,8 +44,8 @@ def test_a_reservation_is_committed_until_it_expires(reservations: Reservations)
     assert not list(reservations.folder.glob("*.json"))
 
 
-def test_a_reservation_ends_with_its_process(reservations: Reservations) -> None:
-    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+def test_a_reservation_ends_with_its_process(reservations: Reservations, start_python) -> None:
+    child = start_python("input()")
     reservations.add(reservation(child.pid))
     assert [each.pid for each in reservations.active()] == [child.pid]
     os.kill(child.pid, signal.SIGKILL)

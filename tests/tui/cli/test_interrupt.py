@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -17,14 +16,10 @@ COMMAND = [sys.executable, "-m", "vramtop.tui.cli", "estimate", "meta-llama/Llam
 
 
 @pytest.fixture
-def tracing(tmp_path: Path) -> Iterator[tuple["subprocess.Popen[bytes]", psutil.Process]]:
+def tracing(tmp_path: Path, start_program) -> tuple["subprocess.Popen[bytes]", psutil.Process]:
     """The running command and its worker."""
-    environ = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
-    with subprocess.Popen(COMMAND, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environ) as command:
-        try:
-            yield command, worker_of(command.pid)
-        finally:
-            command.kill()
+    command = start_program(COMMAND, text=False, env={**os.environ, "XDG_CACHE_HOME": str(tmp_path)})
+    return command, worker_of(command.pid)
 
 
 def worker_of(pid: int) -> psutil.Process:

@@ -3,12 +3,11 @@
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 from json_schemas import valid_json
-from waiting import until
 
 from vramtop.tui.cli.main import COMMANDS
 
@@ -110,13 +109,10 @@ def plants(tmp_path: Path) -> Plants:
 
 
 @pytest.fixture
-def job_process(plants: Plants) -> Iterator[int]:
-    command = [sys.executable, "-I", "train.py"]
-    with subprocess.Popen(command, cwd=plants.job_folder, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        until(lambda: process.stdout is not None and process.stdout.readline() == "up\n")
-        yield process.pid
-        process.kill()
+def job_process(plants: Plants, start_program) -> int:
+    process = start_program([sys.executable, "-I", "train.py"], cwd=plants.job_folder)
+    assert process.stdout.readline() == "up\n"
+    return process.pid
 
 
 def facts(line: Sequence[str], answer: tuple[int, str, str]) -> object:

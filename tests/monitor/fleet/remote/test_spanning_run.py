@@ -1,9 +1,6 @@
 """Real ranks of one run on two hosts with different drivers: read there, attached there, and listed here."""
 
 import os
-import subprocess
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,20 +17,11 @@ RUN = {"WORLD_SIZE": "4", "LOCAL_RANK": "0", "MASTER_ADDR": "node01.cluster", "M
 
 
 @pytest.fixture
-def ranks(tmp_path: Path) -> Iterator[list[int]]:
+def ranks(start_script) -> list[int]:
     """Start ranks 0 and 1 of a run of four, as torchrun on two nodes would start them."""
-    (tmp_path / "train.py").write_text("print(flush=True)\nimport time\ntime.sleep(600)\n")
-    started = []
-    for rank in ("0", "1"):
-        environ = {**os.environ, **RUN, "RANK": rank, "OMP_NUM_THREADS": "1"}
-        words = [sys.executable, "-u", "train.py", *FLAGS, "--output_dir", "out", "--bf16"]
-        started.append(subprocess.Popen(words, cwd=tmp_path, env=environ, stdout=subprocess.PIPE))
-    for process in started:
-        process.stdout.readline()
-    yield [process.pid for process in started]
-    for process in started:
-        process.kill()
-        process.communicate()
+    environ = {**os.environ, **RUN, "OMP_NUM_THREADS": "1"}
+    words = (*FLAGS, "--output_dir", "out", "--bf16")
+    return [start_script(*words, env={**environ, "RANK": rank}).pid for rank in ("0", "1")]
 
 
 def test_ranks_on_two_hosts_have_their_budget_and_their_place_in_the_run(ssh, tmp_path, ranks) -> None:

@@ -1,8 +1,6 @@
 """Ancestors of real processes."""
 
 import os
-import subprocess
-import sys
 from collections.abc import Callable
 
 import pytest
@@ -18,21 +16,14 @@ LAUNCHER = (
 
 
 @pytest.fixture
-def launch() -> Callable[[], tuple[int, int]]:
+def launch(start_python) -> Callable[[], tuple[int, int]]:
     """Return a function that starts a launcher with a child; it returns the pids of both."""
-    started: list[tuple[subprocess.Popen[bytes], int]] = []
 
     def run() -> tuple[int, int]:
-        launcher = subprocess.Popen([sys.executable, "-c", LAUNCHER], stdout=subprocess.PIPE)
-        child = int(launcher.stdout.readline())
-        started.append((launcher, child))
-        return launcher.pid, child
+        launcher = start_python(LAUNCHER)
+        return launcher.pid, int(launcher.stdout.readline())
 
-    yield run
-    for launcher, child in started:
-        os.kill(child, 9)
-        launcher.wait()
-        launcher.stdout.close()
+    return run
 
 
 def test_ancestors_are_read_up_to_the_one_that_starts_sessions(launch):

@@ -1,8 +1,6 @@
 """Figures of real processes, beside what psutil says of them."""
 
 import os
-import subprocess
-import sys
 
 import psutil
 import pytest
@@ -35,12 +33,10 @@ def figures_of(readings):
 
 
 @pytest.fixture
-def busy():
-    child = subprocess.Popen([sys.executable, "-c", BUSY], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+def busy(start_python):
+    child = start_python(BUSY)
     child.stdout.readline()
-    yield child
-    child.kill()
-    child.wait()
+    return child
 
 
 def test_figures_of_a_busy_process_are_those_that_psutil_finds(busy, clock):

@@ -1,8 +1,6 @@
 """Details of real processes: nothing secret, everything with its reason."""
 
 import os
-import subprocess
-import sys
 
 import psutil
 import pytest
@@ -17,18 +15,16 @@ HIDDEN = "***"
 
 
 @pytest.fixture
-def program(tmp_path):
+def program(tmp_path, start_python):
     """A program with a secret in its environment and on its command line, and with open files."""
     environ = {**os.environ, "HF_TOKEN": TOKEN, "MY_PASSWORD": "correct-horse-9", "CUDA_VISIBLE_DEVICES": "0,1"}
     kept = tmp_path / "data.bin"
     kept.write_bytes(b"x")
-    with kept.open() as stdin_file, subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, "--hub_token", TOKEN, "\x1b]0;evil\x07--lr=1"],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environ, cwd=tmp_path, pass_fds=[stdin_file.fileno()],
-    ) as child:  # fmt: skip
-        child.stdout.readline()
-        yield child
-        child.kill()
+    words = ("--hub_token", TOKEN, "\x1b]0;evil\x07--lr=1")
+    with kept.open() as opened:
+        child = start_python(PROGRAM, *words, env=environ, cwd=tmp_path, pass_fds=[opened.fileno()])
+    child.stdout.readline()
+    return child
 
 
 def test_everything_about_a_process_is_read_without_secrets(program, tmp_path):
