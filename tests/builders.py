@@ -9,6 +9,7 @@ from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.job.job import Job, ModelSpec
 from vramtop.monitor.attach.attachment import Attachment
+from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.fleet.fleet import FleetGpu, FleetProcess, HostReading, RankFacts
 from vramtop.monitor.snapshot.snapshot import GpuProcess, GpuReading, MigReading, Snapshot, Source, WatchedJob
 from vramtop.monitor.sources.nvml.nvml_errors import NoDriverError
@@ -95,6 +96,16 @@ def make_run(job: Job | str, *pids: int, **changes: Any) -> WatchedJob:
         "pids": tuple((pid, 1_000.0) for pid in pids),
     }
     return WatchedJob(**(facts | changes))
+
+
+def make_watchlist(*runs: WatchedJob, device: float = 40, pending: Sequence[Job] = (), **options: Any) -> Watchlist:
+    """Make a watchlist of these runs and pending jobs, each of which needs ``device`` GiB."""
+    watchlist = Watchlist(**({"estimate": lambda job: make_budget(job, device=device)} | options))
+    for run in runs:
+        watchlist.add_run(run)
+    for job in pending:
+        watchlist.add_pending(job)
+    return watchlist
 
 
 def make_mig_gpu(

@@ -1,13 +1,12 @@
 """What is displayed, and what is said to be hidden."""
 
 import pytest
-from builders import make_budget, make_gpu, make_mig_gpu, make_process, make_run, make_snapshot
+from builders import make_gpu, make_mig_gpu, make_process, make_run, make_snapshot, make_watchlist
 
 from vramtop.estimator.common.errors import InputError
 from vramtop.estimator.common.records import replace
 from vramtop.estimator.job.job import Job, ModelSpec
 from vramtop.monitor.board.display_filter import RUNNING_SECONDS, DisplayFilter, parse_devices
-from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.snapshot.faults import Fault
 from vramtop.monitor.snapshot.snapshot import ProcessFigures
 
@@ -18,9 +17,7 @@ def boards(**settings):
     """Make a watchlist with a filter, which knows one job: of the processes 1 and 2."""
     job = Job(name="sft", model=ModelSpec(id="meta-llama/Llama-3.1-8B"))
     settings.setdefault("text", "--user ana")
-    watchlist = Watchlist(lambda asked: make_budget(asked, device=30.0), display_filter=DisplayFilter(**settings))
-    watchlist.add_run(make_run(job, 1, 2))
-    return watchlist
+    return make_watchlist(make_run(job, 1, 2), device=30.0, display_filter=DisplayFilter(**settings))
 
 
 def displayed(board):

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from builders import make_budget, make_gpu, make_process, make_run, make_snapshot
+from builders import make_budget, make_gpu, make_process, make_run, make_snapshot, make_watchlist
 
 from vramtop.estimator.common.errors import InputError
 from vramtop.estimator.common.records import replace
@@ -122,8 +122,7 @@ def test_ranks_on_other_hosts_are_counted():
 
 
 def test_ended_ranks_stay_in_their_group_and_hold_nothing():
-    watchlist = Watchlist(estimate=lambda job: make_budget(job, device=20))
-    watchlist.add_run(make_run("tune", 1, 2))
+    watchlist = make_watchlist(make_run("tune", 1, 2), device=20)
 
     def board(*gpus: list[Any], time: float) -> Board:
         return watchlist.update(make_snapshot([make_gpu(at, each) for at, each in enumerate(gpus)], time=time))

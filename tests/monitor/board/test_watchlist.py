@@ -2,7 +2,7 @@ import threading
 
 import msgspec
 import pytest
-from builders import make_budget, make_gpu, make_process, make_run, make_snapshot
+from builders import make_budget, make_gpu, make_process, make_run, make_snapshot, make_watchlist
 
 from vramtop.estimator.budget import Budget, RankPeak
 from vramtop.estimator.common.errors import InputError
@@ -30,8 +30,7 @@ def machine() -> Snapshot:
 
 
 def test_a_watched_process_is_compared_with_the_budget_of_its_job(machine: Snapshot) -> None:
-    watchlist = Watchlist(make_budget)
-    watchlist.add_run(make_run(JOB, 1))
+    watchlist = make_watchlist(make_run(JOB, 1))
     board = watchlist.update(machine)
     mine, stranger = board.processes
     assert mine.job == JOB
@@ -45,14 +44,12 @@ def test_a_watched_process_is_compared_with_the_budget_of_its_job(machine: Snaps
 
 
 def test_a_pid_that_was_reused_is_another_process(machine: Snapshot) -> None:
-    watchlist = Watchlist(make_budget)
-    watchlist.add_run(WatchedJob(job=JOB, pids=((1, 555.0),)))
+    watchlist = make_watchlist(WatchedJob(job=JOB, pids=((1, 555.0),)))
     assert watchlist.update(machine).processes[0].job is None
 
 
 def test_memory_that_running_jobs_will_still_take_is_unavailable_to_pending_jobs(machine: Snapshot) -> None:
-    watchlist = Watchlist(make_budget)
-    watchlist.add_pending(OTHER)
+    watchlist = make_watchlist(pending=[OTHER])
     alone = watchlist.update(machine).pending[0]
     assert [gpu.device.committed_bytes for gpu in alone.fit.gpus] == [0, 0]
     watchlist.add_run(make_run(JOB, 1))
@@ -91,8 +88,7 @@ def test_a_job_without_an_estimate_states_the_reason_and_is_estimated_once(machi
 
 
 def test_a_better_budget_replaces_the_quick_one(machine: Snapshot) -> None:
-    watchlist = Watchlist(make_budget)
-    watchlist.add_run(make_run(JOB, 1))
+    watchlist = make_watchlist(make_run(JOB, 1))
     watchlist.update(machine)
     watchlist.set_budget(make_budget(JOB, device=20))
     budget = watchlist.update(machine).processes[0].budget
@@ -119,8 +115,7 @@ def test_unused_budgets_are_discarded_and_those_in_use_are_kept(machine: Snapsho
 
 def test_jobs_of_a_recording_are_shown_with_the_users_own(machine: Snapshot) -> None:
     recorded = make_snapshot(machine.gpus, watched=(make_run(JOB, 1),), pending=(OTHER,))
-    watchlist = Watchlist(make_budget)
-    watchlist.add_pending(OTHER)
+    watchlist = make_watchlist(pending=[OTHER])
     board = watchlist.update(recorded)
     assert board.processes[0].job == JOB
     assert [row.job for row in board.pending] == [OTHER]
@@ -147,8 +142,7 @@ def test_runs_can_be_added_and_dismissed_from_another_thread(machine: Snapshot) 
 
 
 def test_the_peak_from_before_the_oldest_reading_still_counts(machine: Snapshot) -> None:
-    watchlist = Watchlist(make_budget, history=MemoryHistory(capacity=2))
-    watchlist.add_run(make_run(JOB, 1))
+    watchlist = make_watchlist(make_run(JOB, 1), history=MemoryHistory(capacity=2))
     gpu, process = next((gpu, process) for gpu, process in machine.processes() if process.pid == 1)
     for second, held in enumerate((40, 10, 10, 10)):
         row = replace(gpu, processes=(replace(process, used_bytes=held * GIB),))

@@ -1,6 +1,6 @@
 """MIG devices as readings of their own: memory, processes, identity."""
 
-from builders import make_budget, make_gpu, make_mig_gpu, make_process, make_run, make_snapshot
+from builders import make_budget, make_gpu, make_mig_gpu, make_process, make_run, make_snapshot, make_watchlist
 
 from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import GIB
@@ -86,8 +86,7 @@ def test_a_job_is_compared_with_the_memory_of_its_mig_device():
 
 
 def test_the_run_of_a_mig_job_ends_when_its_device_is_removed():
-    watchlist = Watchlist(estimate=lambda job: make_budget(job, device=18), is_running=lambda _: False)
-    watchlist.add_run(make_run("tune", 3))
+    watchlist = make_watchlist(make_run("tune", 3), device=18, is_running=lambda _: False)
     watchlist.update(make_snapshot([make_mig_gpu(0, [make_process(3, 18, gpu_instance=9)], free=(39, 2))]))
     gone = make_mig_gpu(0)
     board = watchlist.update(make_snapshot([replace(gone, mig=gone.mig[:2])], time=2001.0))

@@ -3,11 +3,10 @@
 from collections.abc import Callable
 
 import pytest
-from builders import make_budget, make_gpu, make_snapshot
+from builders import make_gpu, make_snapshot, make_watchlist
 
 from vramtop.estimator.common.errors import CannotTellError, InputError
 from vramtop.estimator.job.job import Job, ModelSpec
-from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.snapshot.faults import NO_DRIVER
 from vramtop.monitor.snapshot.snapshot import Snapshot
 from vramtop.monitor.sources.optional_gpus import OptionalGpuSource
@@ -69,8 +68,7 @@ def test_an_input_error_is_not_a_missing_driver() -> None:
 
 
 def test_the_fit_of_a_pending_job_is_unknown_without_a_gpu() -> None:
-    watchlist = Watchlist(make_budget)
-    watchlist.add_pending(Job(name="sft", model=ModelSpec(id="gpt2")))
+    watchlist = make_watchlist(pending=[Job(name="sft", model=ModelSpec(id="gpt2"))])
     (row,) = watchlist.update(make_snapshot([])).pending
     assert row.fit is None
     assert row.budget is not None

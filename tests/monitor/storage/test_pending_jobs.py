@@ -3,7 +3,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from builders import make_budget, make_gpu, make_snapshot
+from builders import make_budget, make_gpu, make_snapshot, make_watchlist
 
 from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import GIB
@@ -77,8 +77,8 @@ def test_a_watchlist_reports_added_and_removed_pending_jobs() -> None:
 
 
 def test_reserved_memory_is_not_available_to_pending_jobs() -> None:
-    watchlist = Watchlist(make_budget, reserved_bytes=lambda _: {0: 50 * GIB})
-    watchlist.add_pending(Job(name="waits", model=ModelSpec(id="gpt2")))
+    waits = Job(name="waits", model=ModelSpec(id="gpt2"))
+    watchlist = make_watchlist(pending=[waits], reserved_bytes=lambda _: {0: 50 * GIB})
     board = watchlist.update(make_snapshot([make_gpu(0)]))
     row = board.pending[0]
     assert row.fit.verdict == "does_not_fit"
@@ -86,8 +86,7 @@ def test_reserved_memory_is_not_available_to_pending_jobs() -> None:
 
 
 def test_a_pending_jobs_fit_changes_after_several_equal_readings() -> None:
-    watchlist = Watchlist(make_budget)
-    watchlist.add_pending(JOBS[0])
+    watchlist = make_watchlist(pending=[JOBS[0]])
     pair = [70, 70, 10, 70, 10, 10, 10, 10, 70, 70, 70]
     turned = []
     for second, free in enumerate(pair):

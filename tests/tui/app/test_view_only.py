@@ -6,12 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from builders import ScriptedSource, make_budget, make_gpu, make_process, make_snapshot
+from builders import ScriptedSource, make_gpu, make_process, make_snapshot, make_watchlist
 from waiting import until_shown
 
 from vramtop.estimator.job.job import Job
 from vramtop.estimator.job.settings import ModelSpec
-from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.host.process_stat import start_time_of
 from vramtop.monitor.snapshot.snapshot import WatchedJob
 from vramtop.monitor.storage import user_file
@@ -41,9 +40,8 @@ def app(sleeper: subprocess.Popen[bytes], tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.chdir(tmp_path)
     start = start_time_of(sleeper.pid)
     snapshot = make_snapshot([make_gpu(0, [make_process(sleeper.pid, start_time=start)])])
-    watchlist = Watchlist(make_budget)
-    watchlist.add_run(WatchedJob(job=Job(name="sft", model=ModelSpec(id="gpt2")), pids=((sleeper.pid, start),)))
-    watchlist.add_pending(Job(name="next", model=ModelSpec(id="gpt2")))
+    run = WatchedJob(job=Job(name="sft", model=ModelSpec(id="gpt2")), pids=((sleeper.pid, start),))
+    watchlist = make_watchlist(run, pending=[Job(name="next", model=ModelSpec(id="gpt2"))])
     return ViewOnlyApp(ScriptedSource([snapshot]), watchlist, AppOptions())
 
 

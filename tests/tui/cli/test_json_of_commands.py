@@ -5,7 +5,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from builders import ScriptedSource, make_budget, make_gpu, make_mig_gpu, make_process, make_run, make_snapshot
+from builders import ScriptedSource, make_gpu, make_mig_gpu, make_process, make_run, make_snapshot, make_watchlist
 from command_line import vramtop
 from json_schemas import require_valid, valid_json
 
@@ -128,10 +128,8 @@ def machine() -> Snapshot:
 @pytest.fixture
 def watchlist() -> Watchlist:
     job = Job(name="sft", model=ModelSpec(id="meta-llama/Llama-3.1-8B"))
-    found = Watchlist(estimate=make_budget)
-    found.add_run(make_run(job, 1, missing=("training.micro_batch",)))
-    found.add_pending(Job(name="next", model=job.model))
-    return found
+    run = make_run(job, 1, missing=("training.micro_batch",))
+    return make_watchlist(run, pending=[Job(name="next", model=job.model)])
 
 
 def test_readings_with_faults_mig_devices_jobs_and_unknown_figures(machine: Snapshot, watchlist: Watchlist) -> None:

@@ -5,7 +5,7 @@ import pwd
 import time
 
 import pytest
-from builders import make_budget, make_gpu, make_process, make_run, make_snapshot
+from builders import make_budget, make_gpu, make_process, make_run, make_snapshot, make_watchlist
 from command_line import vramtop
 
 from vramtop.estimator.job.job import Job
@@ -21,9 +21,7 @@ from vramtop.tui.draw.text_output import TextOutput
 @pytest.fixture
 def board():
     job = Job(name="sft", model=ModelSpec(id="meta-llama/Llama-3.1-8B"))
-    watchlist = Watchlist(estimate=make_budget)
-    watchlist.add_run(make_run(job, 1))
-    watchlist.add_pending(Job(name="next", model=job.model))
+    watchlist = make_watchlist(make_run(job, 1), pending=[Job(name="next", model=job.model)])
     processes = [make_process(1, 61.5, command="python train.py " + 60 * "--flag "), make_process(2, None, user=None)]
     gpus = [make_gpu(0, processes), make_gpu(1, utilisation_percent=None, power_w=None, temperature_c=None)]
     return watchlist.update(make_snapshot(gpus, time=time.time()))

@@ -1,10 +1,9 @@
 import pytest
-from builders import make_budget, make_gpu, make_process, make_snapshot
+from builders import make_gpu, make_process, make_snapshot, make_watchlist
 from textual.app import App, ComposeResult
 
 from vramtop.estimator.job.job import Job, ModelSpec
 from vramtop.monitor.board.board import ProcessRow
-from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.snapshot.snapshot import ProcessCounters, WatchedJob
 from vramtop.tui.screens.attach.rank_table import RankPlacement, RankTable, rank_columns, rank_rows
 
@@ -16,8 +15,7 @@ RANKS = {KEYS[0]: RankPlacement(0, "0"), KEYS[1]: RankPlacement(1, "1")}
 @pytest.fixture
 def rows_of():
     """Makes the rows of ranks that hold these GiB, each on a GPU of its own."""
-    watchlist = Watchlist(estimate=lambda job: make_budget(job, device=40), is_running=lambda _: False)
-    watchlist.add_run(WatchedJob(job=JOB, pids=KEYS))
+    watchlist = make_watchlist(WatchedJob(job=JOB, pids=KEYS), device=40, is_running=lambda _: False)
     times = iter(range(2_000, 3_000))
 
     def make(*sizes: float | None, **changes) -> tuple[ProcessRow, ...]:

@@ -1,10 +1,9 @@
-from builders import make_budget, make_gpu, make_process, make_run, make_snapshot
+from builders import make_gpu, make_process, make_run, make_snapshot, make_watchlist
 
 from vramtop.estimator.causes.divergence import Divergence
 from vramtop.estimator.causes.explain import Explanation
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.job.job import Job, ModelSpec
-from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.tui.screens.attach.rank_view import divergence_content
 from vramtop.tui.screens.attach.run_header import run_title
 
@@ -14,8 +13,7 @@ def test_a_process_that_is_not_followed_yet_explains_the_screen():
 
 
 def test_a_run_without_a_name_shows_its_program_and_model():
-    watchlist = Watchlist(estimate=lambda job: make_budget(job, device=40))
-    watchlist.add_run(make_run(Job(model=ModelSpec(id="meta-llama/Llama-3.1-8B")), 4711))
+    watchlist = make_watchlist(make_run(Job(model=ModelSpec(id="meta-llama/Llama-3.1-8B")), 4711), device=40)
     runs = watchlist.update(make_snapshot([make_gpu(0, [make_process(used=40)])])).runs
     assert run_title(runs[0]).plain == "train.py Llama-3.1-8B"
 

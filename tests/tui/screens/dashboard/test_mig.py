@@ -1,14 +1,14 @@
 """MIG devices on the dashboard, in the process table and in ``vramtop --once``: own rows, memory counted once."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import psutil
 import pytest
-from builders import ScriptedSource, make_budget, make_gpu, make_mig_gpu, make_process, make_run, make_snapshot
+from builders import ScriptedSource, make_gpu, make_mig_gpu, make_process, make_run, make_snapshot, make_watchlist
 from command_line import vramtop
 from json_schemas import valid_json
 from rich.cells import cell_len
@@ -47,20 +47,17 @@ def mig_gpu(index: int = 0, **changes: Any) -> GpuReading:
     return make_mig_gpu(index, inside, free=(29, 8), **(facts | changes))
 
 
-def make_watchlist() -> Watchlist:
+def tuned() -> Watchlist:
     """Process 3 runs a job of 18 GiB."""
-    watchlist = Watchlist(estimate=lambda job: make_budget(job, device=18))
-    watchlist.add_run(make_run(TUNE, 3))
-    return watchlist
+    return make_watchlist(make_run(TUNE, 3), device=18)
 
 
-@pytest.fixture
-def open_app() -> Callable[[Sequence[Snapshot]], VramtopApp]:
-    return lambda snapshots: VramtopApp(ScriptedSource(snapshots), make_watchlist(), AppOptions(interval=0.25))
+def open_app(snapshots: Sequence[Snapshot]) -> VramtopApp:
+    return VramtopApp(ScriptedSource(snapshots), tuned(), AppOptions(interval=0.25))
 
 
 @pytest.mark.parametrize("size", [(80, 24), (100, 26)])
-async def test_every_device_has_a_line_below_its_gpu(open_app, size: tuple[int, int]) -> None:
+async def test_every_device_has_a_line_below_its_gpu(size: tuple[int, int]) -> None:
     app = open_app([make_snapshot([mig_gpu(), make_gpu(1)])])
     async with on_first_board(app, size):
         lines = screen_lines(app)
@@ -87,7 +84,7 @@ async def test_every_device_has_a_line_below_its_gpu(open_app, size: tuple[int, 
         assert f"12.0 of 20.0 GiB{' in use' * (size[0] > 80)} (60 %) · free 8.0" in opened
 
 
-async def test_panels_use_the_scale_of_the_device(open_app) -> None:
+async def test_panels_use_the_scale_of_the_device() -> None:
     app = open_app([make_snapshot([mig_gpu()])])
     async with on_first_board(app, (120, 50)):
         panels = [panel.shown.plain.splitlines() for panel in app.screen.query("#panels GpuPanel").results(GpuPanel)]
@@ -112,7 +109,7 @@ async def test_panels_use_the_scale_of_the_device(open_app) -> None:
         assert all(cell_len(line) == 120 for lines in panels for line in lines)
 
 
-async def test_rows_follow_a_new_layout_and_the_cursor_stays_on_its_device(open_app) -> None:
+async def test_rows_follow_a_new_layout_and_the_cursor_stays_on_its_device() -> None:
     whole, others = mig_gpu(), [make_gpu(at) for at in range(1, 5)]
     app = open_app([make_snapshot([whole, *others])])
     async with on_first_board(app, (80, 24)) as pilot:
@@ -134,7 +131,7 @@ async def test_rows_follow_a_new_layout_and_the_cursor_stays_on_its_device(open_
 
 
 def test_table_names_the_instance_and_its_rows_add_up() -> None:
-    board = make_watchlist().update(make_snapshot([mig_gpu()]))
+    board = tuned().update(make_snapshot([mig_gpu()]))
     rows = table_rows(board)
     said = [(row.cells["PID"].text, row.cells["GPU"].text, row.cells["VRAM GiB"].text) for row in rows]
     assert said == [
@@ -153,19 +150,19 @@ def test_table_names_the_instance_and_its_rows_add_up() -> None:
 def test_rows_sorted_by_gpu_are_below_it_whatever_is_known() -> None:
     gpu = make_mig_gpu(0, [make_process(7, 0), make_process(8, None, gpu_instance=0, compute_instance=0)])
     zero = replace(gpu, mig=(replace(gpu.mig[0], gpu_instance=0), *gpu.mig[1:]))
-    rows = in_order(table_rows(make_watchlist().update(make_snapshot([zero, make_mig_gpu(1)]))), "GPU")
+    rows = in_order(table_rows(tuned().update(make_snapshot([zero, make_mig_gpu(1)]))), "GPU")
     assert [row.cells["GPU"].text for row in rows] == ["0", "0:0", "0:0", "0:3:1", "0:9", "1:3:0", "1:9"]
 
 
 def test_one_pid_in_two_instances_has_two_rows() -> None:
     twice = [make_process(7, 1, gpu_instance=3), make_process(7, 2, gpu_instance=9)]
-    rows = table_rows(make_watchlist().update(make_snapshot([make_mig_gpu(0, twice, free=(39, 18))])))
+    rows = table_rows(tuned().update(make_snapshot([make_mig_gpu(0, twice, free=(39, 18))])))
     held = [row for row in rows if row.row]
     assert [row.cells["GPU"].text for row in held] == ["0:3:0", "0:9"]
     assert len({row.key for row in held}) == 2
 
 
-async def test_gpu_column_is_wide_enough_for_instances(open_app) -> None:
+async def test_gpu_column_is_wide_enough_for_instances() -> None:
     app = open_app([make_snapshot([mig_gpu(10)])])
     async with on_first_board(app, (80, 24)):
         table = app.screen.query_one(ProcessTable)
@@ -178,7 +175,7 @@ def test_lines_and_titles_have_the_requested_width(width: int) -> None:
     wide = mig_gpu(1)
     named = replace(wide, mig=tuple(replace(device, profile="模型模型模型模型") for device in wide.mig))
     for gpus in ([mig_gpu(), make_gpu(1)], [named]):
-        shown = make_watchlist().update(make_snapshot(gpus)).displayed_gpus
+        shown = tuned().update(make_snapshot(gpus)).displayed_gpus
         names = gpu_name_width(shown)
         assert {gpu_row_line(gpu, width, names=names, selected=False).cell_length for gpu in shown} == {width}
         assert gpu_row_titles(width, names=names).cell_length == width
@@ -190,7 +187,7 @@ def test_a_device_of_unknown_memory_shows_the_reason_and_its_gpu_keeps_its_figur
     unread = replace(
         gpu, mig=tuple(replace(each, total_bytes=None, used_bytes=None, free_bytes=None) for each in gpu.mig)
     )
-    shown = make_watchlist().update(make_snapshot([unread])).displayed_gpus
+    shown = tuned().update(make_snapshot([unread])).displayed_gpus
     lines = [gpu_row_line(each, 120, names=gpu_name_width(shown), selected=False).plain for each in shown]
     assert "24.0/80.0" in lines[0]
     assert "n/a: this user may not read" in lines[1]
@@ -207,7 +204,7 @@ def test_once_prints_the_fault_of_a_device_once(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_the_termination_dialog_names_a_device_like_the_table() -> None:
-    board = make_watchlist().update(make_snapshot([mig_gpu()], time=time.time()))
+    board = tuned().update(make_snapshot([mig_gpu()], time=time.time()))
     row = board.processes[1]
     ending = SimpleNamespace(process=row.process, is_other_users=False, uncertainty=None)
     assert "2.0 GiB of GPU 0:3:1" in termination_details(row, board, ending, width=80).plain
@@ -248,8 +245,8 @@ def test_a_recording_keeps_the_memory_of_the_devices(tmp_path: Path) -> None:
         writer.write(snapshot)
     (again,) = read_recording(tmp_path / "mig.rec")
     assert again == snapshot
-    assert [row.reading for row in make_watchlist().update(again).displayed_gpus[1:]] == [
-        row.reading for row in make_watchlist().update(snapshot).displayed_gpus[1:]
+    assert [row.reading for row in tuned().update(again).displayed_gpus[1:]] == [
+        row.reading for row in tuned().update(snapshot).displayed_gpus[1:]
     ]
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 import pytest
-from builders import make_budget, make_gpu, make_process, make_run, make_snapshot
+from builders import make_budget, make_gpu, make_process, make_run, make_snapshot, make_watchlist
 from screen_host import opened
 from waiting import until_shown
 
@@ -50,8 +50,7 @@ def test_the_dashboard_says_so_of_running_and_of_pending_jobs(corrected) -> None
 
 
 def test_a_budget_that_was_not_corrected_says_nothing() -> None:
-    watchlist = Watchlist(estimate=make_budget)
-    watchlist.add_run(make_run(JOB, 1))
+    watchlist = make_watchlist(make_run(JOB, 1))
     board = watchlist.update(make_snapshot([make_gpu(0, [make_process(1, 30)])]))
     lines = [line.plain for line in panel_lines(board.gpus[0], (), PanelShape(width=160, graph_height=0), now=2_000.0)]
     assert not any("corrected" in line for line in lines)

@@ -4,7 +4,7 @@ import os
 import re
 
 import pytest
-from builders import ScriptedSource, make_budget, make_gpu, make_process, make_run, make_snapshot
+from builders import ScriptedSource, make_gpu, make_process, make_run, make_snapshot, make_watchlist
 from fake_driver import FakeGpu, FakeProcess
 from screen_host import on_first_board, screen_text
 from waiting import until_shown
@@ -138,8 +138,7 @@ async def test_without_a_process_under_the_cursor_there_is_a_sentence():
 
 
 async def test_the_attach_screen_leads_to_the_process_of_its_run(monkeypatch):
-    watchlist = Watchlist(lambda job: make_budget(job, device=30.0))
-    watchlist.add_run(make_run(Job(name="tune", model=ModelSpec(id="m")), 2**22 - 5))
+    watchlist = make_watchlist(make_run(Job(name="tune", model=ModelSpec(id="m")), 2**22 - 5), device=30.0)
     snapshot = make_snapshot([make_gpu(0, [make_process(2**22 - 5, 60)])])
     app = VramtopApp(ScriptedSource([snapshot]), watchlist, AppOptions(interval=0.05))
     async with on_first_board(app) as pilot:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from builders import ScriptedSource, make_budget, make_gpu, make_process, make_run, make_snapshot
+from builders import ScriptedSource, make_budget, make_gpu, make_process, make_run, make_snapshot, make_watchlist
 from screen_host import ScreenHost, opened, screen_lines, screen_text
 from waiting import until_shown
 
@@ -155,8 +155,7 @@ async def test_closing_the_screen_cancels_the_trace():
 
 
 async def test_the_dashboard_opens_the_job_under_the_cursor_and_keeps_its_better_budget(traced):
-    watchlist = Watchlist(estimate=lambda job: make_budget(job, device=40))
-    watchlist.add_run(make_run(JOB, 1))
+    watchlist = make_watchlist(make_run(JOB, 1), device=40)
     source = ScriptedSource([make_snapshot([make_gpu(0, [make_process(1, 39)])])])
 
     def refine(job: Job, **_: Any) -> Budget:

@@ -2,7 +2,7 @@ import time
 from typing import Any
 
 import pytest
-from builders import make_budget, make_gpu, make_process, make_run, make_snapshot
+from builders import make_budget, make_gpu, make_process, make_run, make_snapshot, make_watchlist
 from rich.cells import cell_len
 
 from vramtop.estimator.common.records import replace
@@ -103,8 +103,7 @@ def test_idle_gpu_and_unknown_job_are_stated():
 
 
 def test_summary_names_each_gpu_of_a_job_over_its_budget_once():
-    watchlist = Watchlist(estimate=lambda job: make_budget(job, device=20))
-    watchlist.add_run(make_run("wide", 1, 2))
+    watchlist = make_watchlist(make_run("wide", 1, 2), device=20)
     board = watchlist.update(make_snapshot([make_gpu(0, [make_process(1, 40)]), make_gpu(1, [make_process(2, 40)])]))
     assert summary_line(board, 100).plain.split() == ["▲", "OVER", "wide", "+20.0", "on", "GPU", "0,", "1"]
 

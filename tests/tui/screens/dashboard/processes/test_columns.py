@@ -4,7 +4,7 @@ import os
 from typing import Any
 
 import pytest
-from builders import ScriptedSource, make_budget, make_gpu, make_process, make_run, make_snapshot
+from builders import ScriptedSource, make_gpu, make_process, make_run, make_snapshot, make_watchlist
 from fake_driver import FakeGpu, FakeProcess
 from screen_host import on_first_board, screen_text
 from waiting import until_shown
@@ -42,8 +42,7 @@ def with_figures(pid: int, sm: float | None, cpu: float | None, **changes: Any) 
 
 def make_board(gpus: list[GpuReading], **changes: Any) -> Board:
     """A board on which the processes 2 and 3 are the ranks of a run."""
-    watchlist = Watchlist(estimate=lambda job: make_budget(job, device=20))
-    watchlist.add_run(make_run("tune", 2, 3))
+    watchlist = make_watchlist(make_run("tune", 2, 3), device=20)
     return watchlist.update(make_snapshot(gpus, **changes))
 
 

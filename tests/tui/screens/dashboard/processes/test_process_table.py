@@ -1,14 +1,13 @@
 from typing import Any
 
 import pytest
-from builders import make_budget, make_gpu, make_process, make_run, make_snapshot
+from builders import make_gpu, make_process, make_run, make_snapshot, make_watchlist
 from screen_host import TableApp, table_of
 from textual.strip import Strip
 
 from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import GIB
 from vramtop.monitor.board.board import Board
-from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.snapshot.snapshot import GpuProcess, GpuReading
 from vramtop.tui.draw.palette import STATUSES
 from vramtop.tui.screens.dashboard.process_cells import without_folder
@@ -19,8 +18,7 @@ from vramtop.tui.screens.dashboard.process_table import ProcessTable
 
 def make_board(gpus: list[GpuReading]) -> Board:
     """A board of these GPUs; pid 2 runs a job of 20 GiB."""
-    watchlist = Watchlist(estimate=lambda job: make_budget(job, device=20))
-    watchlist.add_run(make_run("tune", 2))
+    watchlist = make_watchlist(make_run("tune", 2), device=20)
     return watchlist.update(make_snapshot(gpus))
 
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from builders import ScriptedSource, make_budget, make_gpu, make_process, make_run, make_snapshot
+from builders import ScriptedSource, make_budget, make_gpu, make_process, make_run, make_snapshot, make_watchlist
 from screen_host import TableApp, on_first_board, table_of
 from waiting import until_shown
 
@@ -264,8 +264,7 @@ async def test_the_table_needs_as_many_lines_as_it_has_rows_whatever_the_filter(
 
 
 async def test_unfolding_a_run_makes_room_for_its_ranks():
-    watchlist = Watchlist(estimate=lambda job: make_budget(job, device=20))
-    watchlist.add_run(make_run("tune", *RANKS))
+    watchlist = make_watchlist(make_run("tune", *RANKS), device=20)
     app = VramtopApp(ScriptedSource([make_snapshot(gpus())]), watchlist, AppOptions(interval=0.25))
     async with app.run_test(size=(120, 50)) as pilot:
         await until_shown(pilot, lambda: app.board is not None and app.screen.query_one(ProcessTable).row_count)
