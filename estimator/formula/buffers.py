@@ -36,10 +36,10 @@ def unit_of(parts: Iterable[tuple[LocalParameters, float]], widths: Widths) -> U
     for held, share in parts:
         elements = held.elements * share
         width = weight_width(held, widths) if held.quantized or not casts else widths.compute
-        whole += elements * width
+        whole += elements * held.padding * width
         if held.trainable:
             gradients += elements * width
-            reduced += elements * widths.reduce
+            reduced += elements * held.padding * widths.reduce
     return Unit(whole=round(whole), gradients=round(gradients), reduced=round(reduced))
 
 

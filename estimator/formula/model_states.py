@@ -133,7 +133,7 @@ def _unsharded(stage: Stage, rules: StateRules, flattens_frozen: bool, shards: S
     """
     widths = rules.widths
     of_weights, of_gradients, of_optimizer = (
-        {id(held): held.counted(ranks) for held in stage.parameters}
+        {id(held): held.counted(ranks) * (held.padding if ranks > 1 else 1) for held in stage.parameters}
         for ranks in (shards.weights, shards.gradients, shards.optimizer)
     )
     trained = [held for held in stage.parameters if held.trainable]
@@ -144,7 +144,7 @@ def _unsharded(stage: Stage, rules: StateRules, flattens_frozen: bool, shards: S
         unsharded = round((blocks + around) * widths.compute)
     else:
         unsharded = sum(h.elements * widths.reduce for h in trained)
-    master = sum(rules.master(h) * of_optimizer[id(h)] for h in trained)
+    master = round(sum(rules.master(h) * of_optimizer[id(h)] for h in trained))
     on_gpu = 0 if rules.optimizer.elsewhere else 1
     low, expected, high = (
         master + on_gpu * round(sum(rules.states(h, bound) * of_optimizer[id(h)] for h in trained)) for bound in _BOUNDS

@@ -39,6 +39,12 @@ class LocalParameters(msgspec.Struct, frozen=True, kw_only=True):
     data_ranks: int = 1
     """Data-parallel ranks over which it is split already: expert parallelism takes its ranks from these."""
 
+    padding: float = 1
+    """Elements that all ranks' shards have for each of its own: FSDP2 cuts it along the first dimension into parts of
+    one size, such as fused experts, 8 over 16 ranks, into 16 parts of one expert (``_chunk_with_empty`` and
+    ``padded_sharded_param_size`` in ``distributed/fsdp/_fully_shard/_fsdp_param.py`` of torch 2.13). Of them the first
+    ranks have one each."""
+
     def counted(self, shards: int) -> int:
         """Return how many of ``shards`` parts of it a rank keeps: as many as ranks that have split it already."""
         return min(shards, self.data_ranks)
@@ -183,6 +189,8 @@ class _Partitioning(msgspec.Struct, frozen=True, kw_only=True):
     plan: Plan | None
     """The job's own tensor-parallel plan; None: the model's."""
     accumulation: int
+    row_shards: int
+    """Ranks over which FSDP2 cuts parameters along their first dimension; 1: it does not."""
 
 
 _MAX_KINDS = 64
@@ -214,6 +222,7 @@ def stages(job: ResolvedJob, inventory: Inventory, placement: Placement | None =
         by_plan=job.framework.tensor_parallel_plan,
         plan=plan_of_job(job.job),
         accumulation=job.training.gradient_accumulation if count > 1 else 1,
+        row_shards=job.shards.weights if job.strategy.fsdp2 and job.framework.transformers_models else 1,
     )
     return _stages(inventory, partitioning) if placement is None else _placed(inventory, partitioning, placement)
 
@@ -349,6 +358,7 @@ def _local_parameters(
             quantized_bytes=None if adapter or copied else partitioning.quantized.stored_bytes(group, elements),
             layers_per_tensor=partitioning.quantized.layers_per_tensor(group),
             data_ranks=_expert_ranks(partitioning, group),
+            padding=_padding(partitioning, group),
         )
 
 
@@ -383,6 +393,14 @@ def _split_ranks(partitioning: _Partitioning, group: ParameterGroup) -> int:
 def _expert_ranks(partitioning: _Partitioning, group: ParameterGroup) -> int:
     """Return the ranks over which expert parallelism splits a group."""
     return partitioning.parallel.expert if group.role == "expert" else 1
+
+
+def _padding(partitioning: _Partitioning, group: ParameterGroup) -> float:
+    """Return how many times its elements all shards of a group have, if they have one size."""
+    rows, ranks = group.shape[0], partitioning.row_shards
+    if _split_ranks(partitioning, group) > 1 or partitioning.quantized.layers_per_tensor(group) > 1:
+        return 1
+    return -(-rows // ranks) * ranks / rows
 
 
 _POSITION_TABLE = re.compile(r"\b(wpe|\w*position\w*|token_type\w*)\.weight$")

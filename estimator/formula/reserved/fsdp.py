@@ -31,11 +31,14 @@ class _Unit:
 
     def __init__(self, parameters: Sequence[StoredParameter], width: int, shards: int) -> None:
         self.parameters = parameters
-        self.sizes = [p.elements * width if width else p.weight * shards // p.counted for p in parameters]
+        self.sizes = [
+            round(p.elements * p.padding) * width if width else p.weight * shards // p.counted for p in parameters
+        ]
         self.whole = sum(self.sizes)
         self.shard = -(-sum(size * p.counted for size, p in zip(self.sizes, parameters, strict=True)) // shards)
-        self.trained = sum(p.elements for p in parameters if p.trained)
-        self.reduced = sum(p.elements * p.counted for p in parameters if p.trained) / shards
+        self.trained = sum(p.elements * p.padding for p in parameters if p.trained)
+        """Elements of the input of the reduction."""
+        self.reduced = sum(p.elements * p.padding * p.counted for p in parameters if p.trained) / shards
         """Elements of gradients that the rank keeps."""
         self.flat: list[int] = []
         self.gathered: list[int] = []

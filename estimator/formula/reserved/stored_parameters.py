@@ -34,6 +34,8 @@ class StoredParameter(Struct, frozen=True, kw_only=True):
     """Number of its block; -1: it comes before the blocks, -2: after them."""
     counted: int = 1
     """Number of its shards that the rank keeps."""
+    padding: float = 1
+    """Elements of all shards for each of its own."""
 
     @property
     def of_mlp(self) -> bool:
@@ -57,17 +59,20 @@ def _stored(
         width = weight_width(held, widths)
         stored = (held.quantized_bytes or 0) / max(1, held.tensors) if held.quantized_bytes else elements * width
         kept, stepped = held.counted(weight_shards), held.counted(state_shards) / state_shards
+        padding = held.padding if weight_shards > 1 else 1
+        stepped *= padding
         gradient = (widths.adapter if held.adapter else widths.gradient) * elements
         found.append(
             StoredParameter(
-                weight=round(stored * kept / weight_shards),
-                gradient=round(gradient * kept / weight_shards) if held.trainable else 0,
+                weight=round(stored * padding * kept / weight_shards),
+                gradient=round(gradient * padding * kept / weight_shards) if held.trainable else 0,
                 states=_states(held, rules, elements * stepped) if held.trainable else (),
                 step=round((copies or 0) * elements * (widths.adapter if held.adapter else widths.state) * stepped)
                 if held.trainable
                 else 0,
                 elements=round(elements),
                 counted=kept,
+                padding=padding,
                 trained=held.trainable,
                 adapter=held.adapter,
                 quantized=held.quantized,

@@ -1,4 +1,4 @@
-"""Settings of DDP and Megatron-FSDP in the closed form, each by the difference that it makes."""
+"""Settings of DDP, FSDP2 and Megatron-FSDP in the closed form, each by the difference that it makes."""
 
 import sys
 from typing import Any
@@ -216,3 +216,24 @@ def test_tables_of_positions_are_whole_on_each_tensor_rank_and_on_the_first_stag
 
     assert grown({"tensor": 2}) == [512 * 64]
     assert grown({"pipeline": 2}) == [512 * 64, 0]
+
+
+EXPERTS = 8
+
+
+@pytest.mark.parametrize(
+    ("strategy", "ranks", "each"), [("fsdp2", 4, 2), ("fsdp2", 16, 1), ("fsdp2", 5, 2), ("fsdp1", 16, 0.5)]
+)
+def test_fsdp2_cuts_fused_experts_into_whole_ones(strategy: str, ranks: int, each: float) -> None:
+    """``_chunk_with_empty`` cuts along the first dimension: of 16 ranks the first eight have an expert each."""
+    mixtral = {**CONFIG, "model_type": "mixtral", "num_local_experts": EXPERTS, "num_experts_per_tok": 2}
+    made = budget({"strategy": strategy, "data_shard": ranks}, config=mixtral)
+    expert, router = 3 * HIDDEN * 2816, EXPERTS * HIDDEN
+    rest = PARAMETERS - LAYERS * 3 * HIDDEN * 2816
+    held = LAYERS * (each * expert + router / min(ranks, EXPERTS)) + rest / ranks
+    assert phase(made, "loading").weights == pytest.approx(2 * held, rel=0.005)
+    few = budget({"strategy": strategy, "data_shard": 4}, config=mixtral)
+    gathered, of_few = (
+        phase(one, "backward").communication - phase(one, "optimizer step").communication for one in (made, few)
+    )
+    assert (gathered > 1.6 * of_few) == (strategy == "fsdp2" and ranks == 16)
