@@ -1,15 +1,14 @@
 """The config.json of a model from a hub on this machine, by huggingface_hub's rules and within its limits."""
 
 import json
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
-from typing import Any
 
 import pytest
+from local_server import LocalServer
 
 from vramtop.estimator.common.limits import HUB_CONFIG
 from vramtop.estimator.common.records import replace
@@ -27,25 +26,17 @@ FILE = f"/{NAME}/resolve/main/config.json"
 Answer = Callable[[BaseHTTPRequestHandler], None]
 
 
-class Hub:
+class Hub(LocalServer):
     """A server that answers paths, and notes who asked for what."""
 
     def __init__(self) -> None:
         self.answers: dict[str, Answer] = {}
         self.seen: list[tuple[str, str | None]] = []
-        hub = self
+        super().__init__(self.answer)
 
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                hub.seen.append((self.path, self.headers.get("Authorization")))
-                hub.answers.get(self.path, refuses(404, X_Error_Code="RepoNotFound"))(self)
-
-            def log_message(self, *_: Any) -> None:
-                pass
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.address = f"http://127.0.0.1:{self.server.server_port}"
-        threading.Thread(target=self.server.serve_forever, args=(0.01,), daemon=True).start()
+    def answer(self, request: BaseHTTPRequestHandler) -> None:
+        self.seen.append((request.path, request.headers.get("Authorization")))
+        self.answers.get(request.path, refuses(404, X_Error_Code="RepoNotFound"))(request)
 
 
 def gives(content: bytes, **headers: str) -> Answer:
@@ -84,7 +75,7 @@ def drips(head: bytes) -> Answer:
 def hub() -> Iterator[Hub]:
     made = Hub()
     yield made
-    made.server.shutdown()
+    made.stop()
 
 
 @pytest.fixture
@@ -110,7 +101,7 @@ def test_only_the_host_that_was_asked_gets_the_token(hub: Hub, environ: dict[str
     assert download_config(NAME, environ) == "127.0.0.1"
     assert [token for _, token in hub.seen] == ["Bearer hf_secret"] * 2
     assert elsewhere.seen == [("/file", None)]
-    elsewhere.server.shutdown()
+    elsewhere.stop()
 
 
 def test_a_branch_that_is_there_stays(hub: Hub, environ: dict[str, str], tmp_path: Path) -> None:

@@ -1,12 +1,12 @@
 """Nothing leaves the machine in a rehearsal: a server on this one gets what reads, and nothing that writes."""
 
-import http.server
 import sys
-import threading
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import pytest
+from local_server import LocalServer
 from slow_cases import quick_every
 
 from vramtop.estimator.trace.rehearsal import rehearse
@@ -23,43 +23,28 @@ while True:
 """
 
 
-class Server(http.server.ThreadingHTTPServer):
-    """Keeps the requests that it gets: ``GET /path``."""
+class Server(LocalServer):
+    """Keeps requests as ``GET /path``; a hub's questions about repositories get 404, as they do not exist."""
 
     def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), Handler)
         self.requests: list[str] = []
-        self.address = f"http://127.0.0.1:{self.server_port}"
+        super().__init__(self.answer)
 
-
-class Handler(http.server.BaseHTTPRequestHandler):
-    """Answers every request; the hub's questions about repositories with 404, as they do not exist."""
-
-    server: Server
-
-    def answer(self) -> None:
-        self.server.requests.append(f"{self.command} {self.path}")
+    def answer(self, request: BaseHTTPRequestHandler) -> None:
+        self.requests.append(f"{request.command} {request.path}")
         body = b'{"found": true}'
-        self.send_response(404 if self.path.startswith(("/api/", "/me/")) else 200)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(body)
-
-    do_GET = do_HEAD = do_POST = do_PUT = do_PATCH = do_DELETE = answer  # noqa: N815 - as http.server calls them
-
-    def log_message(self, *_: object) -> None:
-        """Print nothing."""
+        request.send_response(404 if request.path.startswith(("/api/", "/me/")) else 200)
+        request.send_header("Content-Length", str(len(body)))
+        request.end_headers()
+        if request.command != "HEAD":
+            request.wfile.write(body)
 
 
 @pytest.fixture
 def server() -> Iterator[Server]:
-    with Server() as running:
-        thread = threading.Thread(target=running.serve_forever, args=(0.01,))
-        thread.start()
-        yield running
-        running.shutdown()
-        thread.join()
+    running = Server()
+    yield running
+    running.stop()
 
 
 STANDARD = """

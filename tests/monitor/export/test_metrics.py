@@ -2,7 +2,7 @@
 
 import re
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -22,14 +22,9 @@ GIB = 2**30
 DOCUMENT = Path(__file__).parents[3] / "docs" / "reference" / "metrics.md"
 
 
-@pytest.fixture
-def serve() -> Callable[..., str]:
+def serve(*boards: Board, fail: str | None = None) -> str:
     """Return the metrics of the last board, in OpenMetrics."""
-
-    def served(*boards: Board, fail: str | None = None) -> str:
-        return _text(*boards, fail=fail).encode(OPENMETRICS)[0].decode()
-
-    return served
+    return _text(*boards, fail=fail).encode(OPENMETRICS)[0].decode()
 
 
 def _text(*boards: Board, fail: str | None = None) -> MetricsText:
@@ -90,7 +85,7 @@ def test_promtool_finds_nothing_to_object_to(url) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
-def test_figures_of_a_job_are_those_of_its_row(board, serve) -> None:
+def test_figures_of_a_job_are_those_of_its_row(board) -> None:
     text = serve(board)
     row = next(row for row in board.processes if row.process.pid == 10)
     labels = {"uuid": "GPU-00000000", "index": "0", "mig": "", "job_name": "grows", "user": "ana", "pid": "10"}
@@ -112,13 +107,13 @@ def test_figures_of_a_job_are_those_of_its_row(board, serve) -> None:
     assert samples(text, "vramtop_process_steps_total") == [(labels, 240)]
 
 
-def test_ranks_say_which_run_they_are_of(board, serve) -> None:
+def test_ranks_say_which_run_they_are_of(board) -> None:
     ((labels, _),) = samples(serve(board), "vramtop_process_run_info")
     facts = {"run": "10", "rank": "3", "world_size": "16", "master": "node01:29500"}
     assert {name: labels[name] for name in facts} == facts
 
 
-def test_pending_jobs_of_one_name_are_told_apart(board, serve) -> None:
+def test_pending_jobs_of_one_name_are_told_apart(board) -> None:
     text = serve(board)
     verdicts = {
         labels["job_name"]: labels["vramtop_pending_verdict"]
@@ -131,7 +126,7 @@ def test_pending_jobs_of_one_name_are_told_apart(board, serve) -> None:
     assert set(verdicts) == {"small", "small (2)", "large"}
 
 
-def test_what_is_not_known_is_absent_and_never_zero(board, serve) -> None:
+def test_what_is_not_known_is_absent_and_never_zero(board) -> None:
     text = serve(board)
     assert {labels["index"] for labels, _ in samples(text, "vramtop_gpu_power_watts")} == {"0", "2"}
     refused = {"uuid": "GPU-00000001", "index": "1", "field": "power_w", "reason": "NOT_SUPPORTED"}
@@ -146,7 +141,7 @@ def test_what_is_not_known_is_absent_and_never_zero(board, serve) -> None:
     ]
 
 
-def test_a_gpu_that_hangs_has_a_fault_and_no_old_figures(board, serve) -> None:
+def test_a_gpu_that_hangs_has_a_fault_and_no_old_figures(board) -> None:
     text = serve(board)
     hanging = {name for name in families(text) if any(labels.get("index") == "3" for labels, _ in _of(text, name))}
     assert hanging == {"vramtop_gpu", "vramtop_gpu_last_reading_timestamp_seconds", "vramtop_gpu_fault"}
@@ -156,7 +151,7 @@ def _of(text: str, family: str) -> list[tuple[dict[str, str], float]]:
     return [(sample.labels, sample.value) for sample in families(text)[family].samples]
 
 
-def test_a_driver_that_fails_takes_all_figures_of_gpus_with_it(board, serve) -> None:
+def test_a_driver_that_fails_takes_all_figures_of_gpus_with_it(board) -> None:
     text = serve(board, fail="NO_DRIVER")
     assert samples(text, "vramtop_sampler_up") == [({}, 0)]
     assert samples(text, "vramtop_host_fault") == [({"reason": "NO_DRIVER"}, 1)]
@@ -178,7 +173,7 @@ def test_an_old_board_is_not_served_as_a_new_one(board) -> None:
     assert (latest.state().board, latest.state().failure, latest.state().age_seconds) == (board, None, 0)
 
 
-def test_hostile_names_stay_one_label(board, serve) -> None:
+def test_hostile_names_stay_one_label(board) -> None:
     row = board.gpus[0]
     nasty = 'x"} 1\nvramtop_sampler_up 7\n\x1b[31m\udcff' + 300 * "y"
     reading = replace(
@@ -220,7 +215,7 @@ def test_a_format_that_does_not_exist_is_the_text_format(board, accept: str) -> 
     assert b"# EOF" not in body
 
 
-def test_only_processes_of_known_jobs_have_a_pid(board, serve) -> None:
+def test_only_processes_of_known_jobs_have_a_pid(board) -> None:
     served = families(serve(board)).values()
     pids = {sample.labels["pid"] for family in served for sample in family.samples if "pid" in sample.labels}
     assert pids == {"10", "11"}

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from exporter import OPENMETRICS, samples
+from local_server import LocalServer
 from waiting import until
 
 from vramtop.estimator.common.errors import InputError
@@ -20,32 +21,20 @@ from vramtop.monitor.export.metrics_text import MetricsText
 from vramtop.monitor.export.otlp import start_otlp
 
 
-class Collector:
+class Collector(LocalServer):
     """An HTTP server that keeps what is sent to it."""
 
     def __init__(self) -> None:
-        received: list[tuple[str, str | None, bytes]] = []
+        self.received: list[tuple[str, str | None, bytes]] = []
+        super().__init__(self.answer)
 
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                body = self.rfile.read(int(self.headers["Content-Length"]))
-                if self.headers.get("Content-Encoding") == "gzip":
-                    body = gzip.decompress(body)
-                received.append((self.path, self.headers.get("Authorization"), body))
-                self.send_response(200)
-                self.end_headers()
-
-            def log_message(self, *_: Any) -> None:
-                pass
-
-        self.received = received
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self._server.server_port}"
-        threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True).start()
-
-    def stop(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
+    def answer(self, request: BaseHTTPRequestHandler) -> None:
+        body = request.rfile.read(int(request.headers["Content-Length"]))
+        if request.headers.get("Content-Encoding") == "gzip":
+            body = gzip.decompress(body)
+        self.received.append((request.path, request.headers.get("Authorization"), body))
+        request.send_response(200)
+        request.end_headers()
 
 
 @pytest.fixture
@@ -63,7 +52,7 @@ def test_a_collector_receives_the_same_figures_as_prometheus(board, collector, m
     monkeypatch.setitem(os.environ, "OTEL_EXPORTER_OTLP_HEADERS", "Authorization=Bearer%20token")
     latest = LatestBoard(1.0)
     latest.set(board)
-    stop = start_otlp(collector.url, latest, "1.2")
+    stop = start_otlp(collector.address, latest, "1.2")
     until(lambda: collector.received)
     stop()
     path, token, body = collector.received[0]
@@ -96,7 +85,7 @@ def test_what_is_gone_is_not_sent_again(board, collector, monkeypatch) -> None:
     monkeypatch.setitem(os.environ, "OTEL_METRIC_EXPORT_INTERVAL", "100")
     latest = LatestBoard(1.0)
     latest.set(board)
-    stop = start_otlp(collector.url, latest, "1.2")
+    stop = start_otlp(collector.address, latest, "1.2")
 
     def names() -> set[str]:
         if not collector.received:
@@ -127,7 +116,7 @@ def test_no_answer_is_read_to_its_end_and_no_other_address_gets_the_metrics(
             asked.append(self.path)
             moved = self.path == "/moved"
             self.send_response(307 if moved else 200)
-            self.send_header("Location", collector.url)
+            self.send_header("Location", collector.address)
             self.end_headers()
             with contextlib.suppress(OSError):
                 while not moved:  # an answer without end

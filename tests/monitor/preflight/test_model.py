@@ -3,13 +3,13 @@
 import contextlib
 import json
 import struct
-import threading
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
 import pytest
+from local_server import LocalServer
 
 from vramtop.estimator.job.job import Job, ModelSpec, Training
 from vramtop.estimator.model.hub import Refusal, find_token
@@ -165,22 +165,16 @@ def hub() -> Iterator[Callable[..., tuple[str, list[Any]]]]:
         def start(status: int, **headers: str) -> tuple[str, list[Any]]:
             seen: list[Any] = []
 
-            class Handler(BaseHTTPRequestHandler):
-                def do_HEAD(self) -> None:
-                    seen.append((self.path, self.headers.get("Authorization")))
-                    self.send_response(status)
-                    for name, value in headers.items():
-                        self.send_header(name.replace("_", "-"), value)
-                    self.end_headers()
+            def answer(request: BaseHTTPRequestHandler) -> None:
+                seen.append((request.path, request.headers.get("Authorization")))
+                request.send_response(status)
+                for name, value in headers.items():
+                    request.send_header(name.replace("_", "-"), value)
+                request.end_headers()
 
-                def log_message(self, *args: Any) -> None:
-                    pass
-
-            server = HTTPServer(("127.0.0.1", 0), Handler)
-            threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-            stack.callback(server.server_close)
-            stack.callback(server.shutdown)
-            return f"http://127.0.0.1:{server.server_port}", seen
+            server = LocalServer(answer)
+            stack.callback(server.stop)
+            return server.address, seen
 
         yield start
 

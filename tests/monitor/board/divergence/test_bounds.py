@@ -3,7 +3,6 @@
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 
-import pytest
 from builders import make_budget, make_gpu, make_snapshot
 from hypothesis import HealthCheck, given, settings, strategies as st
 
@@ -83,14 +82,13 @@ class PendingJob:
         return row.fit.verdict
 
 
-@pytest.fixture
-def one_gpu() -> Callable[[int], Snapshot]:
-    return lambda free: make_snapshot([make_gpu(0, free_bytes=free)])
+def one_gpu(free: int) -> Snapshot:
+    return make_snapshot([make_gpu(0, free_bytes=free)])
 
 
 @FIXTURES
 @given(at_high=st.booleans(), before=st.sampled_from([-1, 1]), wobble=WOBBLE)
-def test_the_verdict_of_a_pending_job_at_a_bound(one_gpu, at_high, before, wobble) -> None:
+def test_the_verdict_of_a_pending_job_at_a_bound(at_high, before, wobble) -> None:
     budget = make_budget(Job(model=ModelSpec(id="gpt2")), device=40, low=38, high=44)
     bound = budget.peak.high_bytes if at_high else budget.peak.device_bytes
     below, above = ("tight", "fits") if at_high else ("unknown", "tight")

@@ -5,11 +5,12 @@ import json
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
 import pytest
+from local_server import LocalServer
 
 from vramtop.estimator.common.errors import InputError
 from vramtop.estimator.common.limits import PROMETHEUS_ANSWER
@@ -21,30 +22,21 @@ from vramtop.monitor.fleet.prometheus.series import Vector
 EMPTY = json.dumps({"status": "success", "data": {"resultType": "vector", "result": []}})
 
 
-class Server:
+class Server(LocalServer):
     """Answers every request alike, and keeps paths and headers."""
 
     def __init__(self, status: int, text: str, headers: dict[str, str]) -> None:
-        asked = self.asked = []  # type: ignore[var-annotated]
+        self.asked: list[tuple[str, dict[str, str]]] = []
 
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                asked.append((self.path, dict(self.headers)))
-                self.send_response(status)
-                for name, value in headers.items():
-                    self.send_header(name, value)
-                self.end_headers()
-                self.wfile.write(text.encode())
+        def answer(request: BaseHTTPRequestHandler) -> None:
+            self.asked.append((request.path, dict(request.headers)))
+            request.send_response(status)
+            for name, value in headers.items():
+                request.send_header(name, value)
+            request.end_headers()
+            request.wfile.write(text.encode())
 
-            def log_message(self, *_: object) -> None: ...
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self._server.server_port}"
-        threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
-
-    def stop(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
+        super().__init__(answer)
 
 
 @pytest.fixture
@@ -67,20 +59,20 @@ def ask(url: str, **credentials: Any) -> Vector:
 @pytest.mark.parametrize("suffix", ["", "/", "/api/v1", "/graph"])
 def test_the_address_is_that_of_the_server_or_of_one_of_its_pages(serve, suffix) -> None:
     server = serve()
-    assert ask(server.url + suffix).result == []
+    assert ask(server.address + suffix).result == []
     assert server.asked[0][0] == "/api/v1/query?query=up+%3D%3D+1"
 
 
 def test_a_path_prefix_is_kept_and_the_scheme_may_be_left_out(serve) -> None:
     server = serve()
-    ask(server.url.removeprefix("http://") + "/prom/")
+    ask(server.address.removeprefix("http://") + "/prom/")
     assert server.asked[0][0].startswith("/prom/api/v1/query?")
 
 
 def test_a_token_is_read_for_each_query(serve, tmp_path: Path) -> None:
     server, token = serve(), tmp_path / "token"
     token.write_text("first\n")
-    client = PrometheusClient(server.url, Credentials(token_file=token))
+    client = PrometheusClient(server.address, Credentials(token_file=token))
     client.query("up", Vector)
     token.write_text("second\n")
     client.query("up", Vector)
@@ -89,15 +81,15 @@ def test_a_token_is_read_for_each_query(serve, tmp_path: Path) -> None:
 
 def test_a_user_and_password_are_sent_as_basic_authentication(serve) -> None:
     server = serve()
-    ask(server.url, user="ann", password="pw")  # noqa: S106
+    ask(server.address, user="ann", password="pw")  # noqa: S106
     assert server.asked[0][1]["Authorization"] == "Basic YW5uOnB3"
 
 
 def test_credentials_do_not_follow_a_redirect(serve) -> None:
     other = serve()
-    server = serve(302, "", Location=f"{other.url}/login")
+    server = serve(302, "", Location=f"{other.address}/login")
     with pytest.raises(QueryError, match=r"redirects to 127\.0\.0\.1:\d+; give that address"):
-        ask(server.url, user="ann", password="pw")  # noqa: S106
+        ask(server.address, user="ann", password="pw")  # noqa: S106
     assert other.asked == []
 
 
@@ -117,7 +109,7 @@ def test_credentials_do_not_follow_a_redirect(serve) -> None:
 )
 def test_every_refusal_is_a_sentence(serve, status, text, sentence) -> None:
     with pytest.raises(QueryError, match=sentence):
-        ask(serve(status, text).url)
+        ask(serve(status, text).address)
 
 
 @pytest.mark.parametrize("head", [b"", b"HTTP/1.0 200 OK\r\n\r\n"])
@@ -149,26 +141,26 @@ def test_a_server_that_drips_its_answer_is_waited_for_within_the_total(head: byt
 
 
 def test_a_server_that_answers_too_much_is_not_read_on(serve) -> None:
-    client = PrometheusClient(serve(text=" " * (1 << 20)).url, limit=replace(PROMETHEUS_ANSWER, bytes=1 << 16))
+    client = PrometheusClient(serve(text=" " * (1 << 20)).address, limit=replace(PROMETHEUS_ANSWER, bytes=1 << 16))
     with pytest.raises(QueryError, match="its answer has more than 64 KiB"):
         client.query("up", Vector)
 
 
 def test_a_server_that_announces_more_than_it_sends_is_a_sentence(serve) -> None:
     with pytest.raises(QueryError, match="cannot be queried: the answer ended early"):
-        ask(serve(**{"Content-Length": str(10**18)}).url)
+        ask(serve(**{"Content-Length": str(10**18)}).address)
 
 
 def test_a_server_that_is_not_there_is_a_sentence(serve) -> None:
     server = serve()
     server.stop()
     with pytest.raises(QueryError, match="cannot be queried: Connection refused"):
-        ask(server.url)
+        ask(server.address)
 
 
 def test_http_where_tls_was_expected_is_a_sentence(serve) -> None:
     with pytest.raises(QueryError, match="is it http, not https"):
-        ask(serve().url.replace("http://", "https://"))
+        ask(serve().address.replace("http://", "https://"))
 
 
 @pytest.mark.parametrize("url", ["", "ftp://a", "http://", "http://[::1", "http://a:b:c"])
@@ -202,5 +194,5 @@ def test_the_search_for_garbage_goes_on_after_a_reading_that_failed(serve) -> No
     server = serve()
     server.stop()
     with pytest.raises(QueryError):
-        PrometheusFleet(PrometheusClient(server.url)).read()
+        PrometheusFleet(PrometheusClient(server.address)).read()
     assert gc.isenabled()

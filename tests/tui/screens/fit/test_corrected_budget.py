@@ -1,8 +1,5 @@
 """Every screen that shows a budget says where measured runs have corrected it, with the uncorrected figure."""
 
-from collections.abc import Callable
-
-import pytest
 from builders import make_budget, make_gpu, make_process, make_run, make_snapshot, make_watchlist
 from screen_host import opened
 from waiting import until_shown
@@ -22,22 +19,17 @@ JOB = Job(name="tune", model=ModelSpec(id="Llama-3.1-8B"))
 SENTENCE = "measured here 3 times, last on 2026-11-12: 52.1 GiB; expected 52.0 (51.0 to 53.1); uncorrected 40.0"
 
 
-@pytest.fixture
-def corrected() -> Callable[[Job], Budget]:
+def corrected(job: Job) -> Budget:
     """An estimate of 40 GiB that was corrected to 52."""
-
-    def estimate(job: Job) -> Budget:
-        before = make_budget(job, device=40)
-        learned = Learned(
-            sentence=SENTENCE, runs=3, jobs=1, same_job=True, last=0.0, uncorrected=before.peak,
-            uncorrected_outside_bytes=round(2.5 * GIB), uncorrected_steady_bytes=before.steady_device_bytes,
-        )  # fmt: skip
-        return replace(make_budget(job, device=52), learned=learned)
-
-    return estimate
+    before = make_budget(job, device=40)
+    learned = Learned(
+        sentence=SENTENCE, runs=3, jobs=1, same_job=True, last=0.0, uncorrected=before.peak,
+        uncorrected_outside_bytes=round(2.5 * GIB), uncorrected_steady_bytes=before.steady_device_bytes,
+    )  # fmt: skip
+    return replace(make_budget(job, device=52), learned=learned)
 
 
-def test_the_dashboard_says_so_of_running_and_of_pending_jobs(corrected) -> None:
+def test_the_dashboard_says_so_of_running_and_of_pending_jobs() -> None:
     watchlist = Watchlist(estimate=corrected)
     watchlist.add_run(make_run(JOB, 1))
     watchlist.add_pending(Job(name="next", model=ModelSpec(id="gpt2")))
@@ -56,7 +48,7 @@ def test_a_budget_that_was_not_corrected_says_nothing() -> None:
     assert not any("corrected" in line for line in lines)
 
 
-async def test_the_fit_check_shows_both_figures_and_where_they_come_from(corrected) -> None:
+async def test_the_fit_check_shows_both_figures_and_where_they_come_from() -> None:
     watchlist = Watchlist(estimate=corrected)
     async with opened(FitCheckScreen(watchlist, estimate=corrected, initial=JOB)) as (screen, pilot):
         await pilot.pause()

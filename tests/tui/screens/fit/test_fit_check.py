@@ -1,5 +1,4 @@
 import threading
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -36,20 +35,15 @@ MODEL = "Llama-3.1-8B"
 START = Job(model=ModelSpec(id=MODEL))
 
 
-@pytest.fixture
-def estimate() -> Callable[[Job], Budget]:
-    """An estimate of 10 GiB per sequence for one model, and an error for any other."""
-
-    def estimate(job: Job) -> Budget:
-        if job.model.id != MODEL:
-            raise InputError(f"model {job.model.id!r} is not known; did you mean {MODEL!r}?")
-        return make_budget(as_settled(job), device=10 * job.training.micro_batch)  # as the estimator fills in "auto"
-
-    return estimate
+def estimate(job: Job) -> Budget:
+    """Return an estimate of 10 GiB per sequence for one model, and an error for any other."""
+    if job.model.id != MODEL:
+        raise InputError(f"model {job.model.id!r} is not known; did you mean {MODEL!r}?")
+    return make_budget(as_settled(job), device=10 * job.training.micro_batch)  # as the estimator fills in "auto"
 
 
 @pytest.fixture
-def watchlist(estimate) -> Watchlist:
+def watchlist() -> Watchlist:
     return Watchlist(estimate=estimate)
 
 
@@ -60,7 +54,7 @@ def board(watchlist):
 
 
 @pytest.fixture
-def fit(watchlist, estimate):
+def fit(watchlist):
     """Opens the fit check on a job, and shows it a board."""
 
     def fit(board: Board | None = None, *, size: tuple[int, int] = (120, 40), **options: Any):
@@ -545,7 +539,7 @@ async def test_closing_the_screen_keeps_the_typed_settings(fit):
 
 
 @pytest.mark.slow
-async def test_memory_reserved_for_a_starting_job_is_unavailable(estimate, board):
+async def test_memory_reserved_for_a_starting_job_is_unavailable(board):
     watchlist = Watchlist(estimate=estimate, reserved_bytes=lambda _: {0: 40 << 30, 1: 70 << 30})
     screen = FitCheckScreen(watchlist, estimate=estimate, initial=START)
     async with opened(screen, watchlist.update(board.snapshot)) as (_, pilot):

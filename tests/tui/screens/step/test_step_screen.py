@@ -1,7 +1,6 @@
 """The step screen, opened from the fit check, the dashboard and the attach screen."""
 
 import threading
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -31,37 +30,32 @@ LEVELS = (
 )
 
 
-@pytest.fixture
-def traced() -> Callable[..., Budget]:
+def traced(job: Job = JOB) -> Budget:
     """A traced budget of a job: 52 GiB at the peak, 54 reserved, in three moments."""
-
-    def make(job: Job = JOB) -> Budget:
-        line = Timeline(
-            events=(100, 200, 300),
-            levels=LEVELS,
-            reserved_bytes=(36 * GIB, 54 * GIB, 54 * GIB),
-            outside_bytes=GIB,
-            phases=(
-                PhaseMark(name="forward", event=100),
-                PhaseMark(name="backward", event=201),
-                PhaseMark(name="optimizer step", event=290),
-            ),
-        )
-        tensors = (
-            LargeTensor(module="", shape=(4096, 128256), dtype="float32", bytes=2 * GIB, component="logits"),
-            LargeTensor(
-                module="model.layers.31.mlp.down_proj.weight",
-                shape=(4096, 14336),
-                dtype="bfloat16",
-                bytes=GIB // 8,
-                component="weights",
-            ),
-        )
-        budget = make_budget(job, device=55)
-        peak = replace(budget.peak, components=LEVELS[1], allocated_bytes=LEVELS[1].total_bytes - GIB)
-        return replace(budget, method="traced", peak=peak, largest=tensors, timeline=line)
-
-    return make
+    line = Timeline(
+        events=(100, 200, 300),
+        levels=LEVELS,
+        reserved_bytes=(36 * GIB, 54 * GIB, 54 * GIB),
+        outside_bytes=GIB,
+        phases=(
+            PhaseMark(name="forward", event=100),
+            PhaseMark(name="backward", event=201),
+            PhaseMark(name="optimizer step", event=290),
+        ),
+    )
+    tensors = (
+        LargeTensor(module="", shape=(4096, 128256), dtype="float32", bytes=2 * GIB, component="logits"),
+        LargeTensor(
+            module="model.layers.31.mlp.down_proj.weight",
+            shape=(4096, 14336),
+            dtype="bfloat16",
+            bytes=GIB // 8,
+            component="weights",
+        ),
+    )
+    budget = make_budget(job, device=55)
+    peak = replace(budget.peak, components=LEVELS[1], allocated_bytes=LEVELS[1].total_bytes - GIB)
+    return replace(budget, method="traced", peak=peak, largest=tensors, timeline=line)
 
 
 @pytest.mark.parametrize(
@@ -72,7 +66,7 @@ def traced() -> Callable[..., Budget]:
         ((200, 60), ["weights 15.0", "optimizer 20.0", "activations 12.0", "logits and loss 4.0"]),
     ],
 )
-async def test_components_phases_lines_and_tensors_are_visible_at_every_size(traced, size, labels):
+async def test_components_phases_lines_and_tensors_are_visible_at_every_size(size, labels):
     async with ScreenHost(StepScreen(traced(), gpu_bytes=80 * GIB)).run_test(size=size) as pilot:
         await pilot.pause()
         shown = screen_text(pilot.app)
@@ -89,7 +83,7 @@ async def test_components_phases_lines_and_tensors_are_visible_at_every_size(tra
         assert all(len(line) == size[0] for line in screen_lines(pilot.app))
 
 
-async def test_the_peak_is_marked_below_the_highest_moment(traced):
+async def test_the_peak_is_marked_below_the_highest_moment():
     async with ScreenHost(StepScreen(traced())).run_test(size=(100, 30)) as pilot:
         await pilot.pause()
         axis = next(line for line in screen_lines(pilot.app) if "▲" in line and "┬" in line)
@@ -98,7 +92,7 @@ async def test_the_peak_is_marked_below_the_highest_moment(traced):
         assert axis.index("▲") < middle < axis.index("▲") + 40
 
 
-async def test_ascii_mode_draws_only_ascii(traced):
+async def test_ascii_mode_draws_only_ascii():
     source = ScriptedSource([make_snapshot([make_gpu()])])
     app = VramtopApp(source, Watchlist(estimate=traced), AppOptions(interval=0.25, ascii_only=True))
     async with app.run_test(size=(80, 24)) as pilot:
@@ -108,7 +102,7 @@ async def test_ascii_mode_draws_only_ascii(traced):
         assert "====" in screen_text(app)
 
 
-async def test_phases_of_the_formula_are_drawn_until_the_trace_arrives(traced):
+async def test_phases_of_the_formula_are_drawn_until_the_trace_arrives():
     go = threading.Event()
 
     def refine() -> Budget:
@@ -154,7 +148,7 @@ async def test_closing_the_screen_cancels_the_trace():
         assert not isinstance(pilot.app.screen, StepScreen)
 
 
-async def test_the_dashboard_opens_the_job_under_the_cursor_and_keeps_its_better_budget(traced):
+async def test_the_dashboard_opens_the_job_under_the_cursor_and_keeps_its_better_budget():
     watchlist = make_watchlist(make_run(JOB, 1), device=40)
     source = ScriptedSource([make_snapshot([make_gpu(0, [make_process(1, 39)])])])
 
@@ -181,7 +175,7 @@ async def test_the_dashboard_reports_that_there_is_no_budget():
         await until_shown(pilot, lambda: any("no step to show" in said.message for said in app._notifications))
 
 
-async def test_the_step_opened_from_the_fit_check_is_redrawn_when_its_trace_arrives(traced):
+async def test_the_step_opened_from_the_fit_check_is_redrawn_when_its_trace_arrives():
     go = threading.Event()
 
     def refine(job: Job) -> Budget:
@@ -202,7 +196,7 @@ async def test_the_step_opened_from_the_fit_check_is_redrawn_when_its_trace_arri
 
 
 @pytest.mark.slow
-async def test_an_edit_cancels_the_running_trace_and_traces_the_latest_settings_at_once(traced):
+async def test_an_edit_cancels_the_running_trace_and_traces_the_latest_settings_at_once():
     seen: list[int] = []
     given_up: list[int] = []
 
