@@ -1,12 +1,8 @@
 """Origins of real processes."""
 
-import contextlib
 import os
 import pty
 import signal
-import subprocess
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -30,16 +26,12 @@ def origin(pid: int) -> ProcessOrigin:
 
 
 @pytest.fixture
-def run_processes() -> Iterator[list[int]]:
+def run_processes(start_python) -> list[int]:
     """A process with RANK=3 and its fork."""
-    environ = {**os.environ, "RANK": "3", "LOCAL_RANK": "1", "CUDA_VISIBLE_DEVICES": "MIG-1,MIG-2"}
-    with subprocess.Popen([sys.executable, "-c", FORKS], env=environ, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        pids = sorted(int(process.stdout.readline()) for _ in range(2))
-        yield pids
-        for pid in pids:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+    process = start_python(
+        FORKS, env={**os.environ, "RANK": "3", "LOCAL_RANK": "1", "CUDA_VISIBLE_DEVICES": "MIG-1,MIG-2"}
+    )
+    return sorted(int(process.stdout.readline()) for _ in range(2))
 
 
 def test_a_fork_has_its_parents_environment_and_rank(run_processes: list[int]) -> None:
@@ -54,12 +46,11 @@ def test_a_fork_has_its_parents_environment_and_rank(run_processes: list[int]) -
     assert not mine.on_mig
 
 
-def test_a_rank_that_is_not_a_number_is_ignored() -> None:
+def test_a_rank_that_is_not_a_number_is_ignored(start_program) -> None:
     environ = {**os.environ, "RANK": "9" * 5000, "PMI_RANK": "²", "SLURM_PROCID": "2"}
-    with subprocess.Popen(["sleep", "60"], env=environ) as process:  # noqa: S607
-        until(lambda: comm(process.pid) == "sleep" and origin(process.pid).environment is not None)
-        assert origin(process.pid).rank == 2
-        process.kill()
+    process = start_program(["sleep", "60"], env=environ)
+    until(lambda: comm(process.pid) == "sleep" and origin(process.pid).environment is not None)
+    assert origin(process.pid).rank == 2
 
 
 def test_a_reused_pid_has_no_origin(run_processes: list[int]) -> None:
@@ -81,11 +72,9 @@ def test_a_process_whose_parent_has_ended_is_an_orphan_if_init_adopts_it(run_pro
     assert not origin(child).orphan
 
 
-def test_a_process_with_a_terminal_is_no_orphan(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_with_a_terminal_is_no_orphan(monkeypatch: pytest.MonkeyPatch, start_program) -> None:
     monkeypatch.setattr(process_origin, "_INIT_PROGRAMS", (comm(os.getpid()),))
-    with subprocess.Popen(["sleep", "60"], start_new_session=True) as without:  # noqa: S607
-        assert origin(without.pid).orphan
-        without.kill()
+    assert origin(start_program(["sleep", "60"]).pid).orphan
     pid, terminal = pty.fork()
     if pid == 0:
         os.execvp("sleep", ["sleep", "60"])  # noqa: S606, S607
