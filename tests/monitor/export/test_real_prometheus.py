@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -29,19 +29,16 @@ MAY_BE_EMPTY = {"vramtop_gpu_memory_anomalous_bytes"}
 
 
 @pytest.fixture
-def prometheus(tmp_path: Path) -> Iterator[Callable[..., Prometheus]]:
-    started: list[Prometheus] = []
-
+def prometheus(tmp_path: Path, request: pytest.FixtureRequest) -> Callable[..., Prometheus]:
     def start(*jobs: dict[str, Any]) -> Prometheus:
         (tmp_path / "rules.yml").write_text(re.sub(r"for: \d+m", "for: 0s", rules_text()))
         each_second = {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"}
         settings = {"global": each_second, "rule_files": ["rules.yml"], "scrape_configs": list(jobs)}
-        started.append(Prometheus(tmp_path, settings))
-        return started[-1]
+        started = Prometheus(tmp_path, settings)
+        request.addfinalizer(started.stop)
+        return started
 
-    yield start
-    for each in started:
-        each.stop()
+    return start
 
 
 @pytest.fixture

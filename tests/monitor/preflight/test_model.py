@@ -1,9 +1,8 @@
 """Model files in folders and caches, and access to a hub, which runs on this machine."""
 
-import contextlib
 import json
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
@@ -158,25 +157,24 @@ def test_a_disk_too_small_for_the_download_is_a_failure(make_context, tmp_path, 
 
 
 @pytest.fixture
-def hub() -> Iterator[Callable[..., tuple[str, list[Any]]]]:
+def hub(request: pytest.FixtureRequest) -> Callable[..., tuple[str, list[Any]]]:
     """Return a function that starts a hub with a fixed answer; it returns the address and the list of requests."""
-    with contextlib.ExitStack() as stack:
 
-        def start(status: int, **headers: str) -> tuple[str, list[Any]]:
-            seen: list[Any] = []
+    def start(status: int, **headers: str) -> tuple[str, list[Any]]:
+        seen: list[Any] = []
 
-            def answer(request: BaseHTTPRequestHandler) -> None:
-                seen.append((request.path, request.headers.get("Authorization")))
-                request.send_response(status)
-                for name, value in headers.items():
-                    request.send_header(name.replace("_", "-"), value)
-                request.end_headers()
+        def answer(asked: BaseHTTPRequestHandler) -> None:
+            seen.append((asked.path, asked.headers.get("Authorization")))
+            asked.send_response(status)
+            for name, value in headers.items():
+                asked.send_header(name.replace("_", "-"), value)
+            asked.end_headers()
 
-            server = LocalServer(answer)
-            stack.callback(server.stop)
-            return server.address, seen
+        server = LocalServer(answer)
+        request.addfinalizer(server.stop)
+        return server.address, seen
 
-        yield start
+    return start
 
 
 @pytest.mark.parametrize(

@@ -42,20 +42,17 @@ class Feed:
 
 
 @pytest.fixture
-def sample():
+def sample(request):
     """Start a sampler on a source; its snapshots and errors come through queues."""
-    started = []
 
     def start(source, interval=0.05, **options):
         snapshots, errors = queue.Queue(), queue.Queue()
         sampler = Sampler(source, interval, snapshots.put, errors.put, **options)
-        started.append(sampler)
         sampler.start()
+        request.addfinalizer(sampler.stop)
         return sampler, snapshots, errors
 
-    yield start
-    for sampler in started:
-        sampler.stop()
+    return start
 
 
 def drain(items):

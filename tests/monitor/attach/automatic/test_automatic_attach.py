@@ -1,7 +1,7 @@
 """Training processes are attached to by themselves: real processes, read by the real worker."""
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -72,16 +72,13 @@ class Machine:
 
 
 @pytest.fixture
-def machine() -> Iterator[Callable[..., Machine]]:
-    made: list[Machine] = []
-
+def machine(request: pytest.FixtureRequest) -> Callable[..., Machine]:
     def make(**options: Any) -> Machine:
-        made.append(Machine(**options))
-        return made[-1]
+        made = Machine(**options)
+        request.addfinalizer(made.attach.close)
+        return made
 
-    yield make
-    for each in made:
-        each.attach.close()
+    return make
 
 
 def test_all_ranks_of_a_run_get_their_budget_from_one_reading(machine, start, script, flags, tmp_path: Path) -> None:

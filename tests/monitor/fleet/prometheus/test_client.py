@@ -4,7 +4,7 @@ import gc
 import json
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
@@ -40,16 +40,13 @@ class Server(LocalServer):
 
 
 @pytest.fixture
-def serve() -> Iterator[Callable[..., Server]]:
-    started: list[Server] = []
-
+def serve(request: pytest.FixtureRequest) -> Callable[..., Server]:
     def start(status: int = 200, text: str = EMPTY, **headers: str) -> Server:
-        started.append(Server(status, text, headers))
-        return started[-1]
+        started = Server(status, text, headers)
+        request.addfinalizer(started.stop)
+        return started
 
-    yield start
-    for each in started:
-        each.stop()
+    return start
 
 
 def ask(url: str, **credentials: Any) -> Vector:

@@ -1,6 +1,6 @@
 """Fixtures: a stand-in for ssh, and a source over it."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -35,13 +35,10 @@ class Hosts:
 
 
 @pytest.fixture
-def make_hosts() -> Iterator[Callable[..., Hosts]]:
-    made: list[Hosts] = []
-
+def make_hosts(request: pytest.FixtureRequest) -> Callable[..., Hosts]:
     def make(*names: str) -> Hosts:
-        made.append(Hosts(*names))
-        return made[-1]
+        hosts = Hosts(*names)
+        request.addfinalizer(hosts.source.close)
+        return hosts
 
-    yield make
-    for hosts in made:
-        hosts.source.close()
+    return make
