@@ -67,7 +67,8 @@ def _eager_scores_per_token(context: LayerContext) -> float:
     kept = 1 + c if arch.attention_dropout else (c if c != softmax else 0)
     tanh = c if arch.attention_softcap else 0
     if arch.rules.attention_sinks:  # the softmax covers scores and sinks; the scores' part is multiplied
-        softmax, kept = (4, c) if widths.autocast else (c, 0)  # the sinks are parameters, which autocast does not cast
+        # the sinks are parameters, which autocast does not cast: fp32 ones make the scores fp32 too
+        softmax, kept = (4, c) if widths.autocast and widths.weight > c else (c, 0)
     softmax_input = (4 if widths.mixed else c) if context.versions.saves_softmax_inputs else 0
     return arch.heads * context.length * (softmax + kept + tanh + softmax_input)
 

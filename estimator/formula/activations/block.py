@@ -220,8 +220,10 @@ def _experts_per_token(context: LayerContext) -> float:
     routed = arch.experts_per_token * wide * tensors
     router = 12 * arch.experts + (c * arch.hidden if parts.router else 0)
     shared = _shared_experts_per_token(context)
-    sums = wide * context.adapted_expert_elements / context.tokens
-    return routed / context.tensor_parallel + router + shared + sums
+    sums = wide * context.adapted_expert_elements
+    if context.widths.adapter != wide:  # the factors of A B, as they are cast (``_LoraFactorsProxy`` of peft 0.21)
+        sums += wide * context.expert_adapter_elements
+    return routed / context.tensor_parallel + router + shared + sums / context.tokens
 
 
 def _separate_experts_per_token(context: LayerContext, factors: int) -> float:

@@ -119,6 +119,8 @@ class LayerContext(Struct, frozen=True, kw_only=True):
     """Storage format of frozen linear weights; None: not quantized."""
     adapted_expert_elements: int
     """Elements of one layer's experts, if they have adapters: peft adds A B to them before they multiply."""
+    expert_adapter_elements: int
+    """Elements of these adapters, which are cast to the experts' type before."""
 
     def trains_input(self, name: LinearInput) -> bool:
         """Return True if a layer that reads this input trains its own weight, which needs the input."""
@@ -248,7 +250,8 @@ def layer_context(job: ResolvedJob, arch: Architecture, stage: Stage) -> LayerCo
         own_casts=job.adapter_units and job.shards.weights > 1 and job.widths.casts,
         readers=_readers(stage, trains_weights=lora is None),
         parts=ALL_PARTS if lora is None else NO_PARTS,
-        adapted_expert_elements=_adapted_expert_elements(stage),
+        adapted_expert_elements=_expert_elements(stage, adapters=False),
+        expert_adapter_elements=_expert_elements(stage, adapters=True),
     )
 
 
@@ -326,11 +329,12 @@ def _readers(stage: Stage, *, trains_weights: bool) -> dict[LinearInput, tuple[i
 
 
 @lru_cache(maxsize=256)
-def _adapted_expert_elements(stage: Stage) -> int:
+def _expert_elements(stage: Stage, *, adapters: bool) -> int:
+    """Return the elements of one layer's experts that have adapters, or of these."""
     experts = [local for local in stage.parameters if local.group.role == "expert"]
     if not any(local.adapter for local in experts):
         return 0
-    return sum(local.elements // max(1, local.tensors) for local in experts if not local.adapter)
+    return sum(local.elements // max(1, local.tensors) for local in experts if local.adapter is adapters)
 
 
 def _distinct_modules(names: set[str]) -> int:

@@ -17,7 +17,7 @@ def mlp_backward_per_token(context: LayerContext) -> float:
         tensors = 2 if context.compiled else 1  # Liger-Kernel writes the factors' gradients over them
     elif arch.activation in AUTOCAST_ACTIVATION_TENSORS:  # a chain of powers and products, in fp32 under autocast
         tensors = 3 * (4 // c if context.widths.mixed else 1)
-    gradients = tensors * widths.projected * context.widest_mlp
+    gradients: float = tensors * widths.projected * context.widest_mlp
     if context.separate_experts:  # of one expert, and of the tokens of all: the sum so far, and the addend
         gradients += 3 * widths.projected * arch.hidden
     elif arch.moe_layers:
@@ -25,6 +25,11 @@ def mlp_backward_per_token(context: LayerContext) -> float:
         # the experts' outputs are weighted and summed: DeepSeek's weights are fp32
         weighted = (3 * (4 if arch.kv_lora_rank and not context.widths.mixed else width) + c) * arch.hidden
         gradients = max(gradients, rows * weighted, rows * width * (tensors * arch.expert_mlp_size + arch.hidden))
+        # of the sums with A B: the larger takes the place of the other's sum; computed again, it is checked besides
+        share = 1 / (tensors + 1)
+        gradients += (
+            (1 - share if context.recomputes else share) * width * context.adapted_expert_elements / context.tokens
+        )
     adapters = _adapter_outputs(context, activations_saved=True) if context.recomputes else 0.0
     working = max(gradients, adapters) / context.tensor_parallel + _residual_gradients(context)
     # with four norms per layer, the last one comes first in the backward pass
@@ -101,7 +106,9 @@ def no_graph_per_token(context: LayerContext) -> float:
     width = context.expert_width if arch.moe_layers else c
     mlp = tensors * width * context.widest_mlp / context.tensor_parallel
     if arch.moe_layers and not context.separate_experts:
-        mlp = max(mlp, _experts_without_graph(context))
+        # the sums with A B, and the larger once more as it is checked (``register_parametrization`` of torch)
+        sums = context.adapted_expert_elements * (2 - 1 / (3 if arch.gated else 2)) / context.tokens
+        mlp = max(mlp, _experts_without_graph(context)) + width * sums
     heads = c * (2 * arch.query_size + arch.key_size + arch.value_size) / context.tensor_parallel
     scores = scores_per_token(context)
     if scores:  # of all heads; a variable of the block holds the probabilities until it returns

@@ -131,6 +131,43 @@ def test_what_is_gathered_where_sequences_are_short(
     assert formula.peak.allocated_bytes == pytest.approx(trace.peak.allocated_bytes, rel=CLOSE)
 
 
+EXPERTS = {
+    "hidden_size": 512,
+    "intermediate_size": 1024,
+    "moe_intermediate_size": 384,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 2,
+    "head_dim": 64,
+    "num_experts_per_tok": 2,
+    "vocab_size": 1000,
+}
+"""A model that is little beside its experts."""
+QWEN3_MOE = {**EXPERTS, "model_type": "qwen3_moe", "num_experts": 128}
+GPT_OSS = {**EXPERTS, "model_type": "gpt_oss", "num_local_experts": 4, "moe_intermediate_size": 1024}
+
+
+@pytest.mark.parametrize(
+    ("config", "training"),
+    [
+        (QWEN3_MOE, {"precision": "bf16-mixed"}),  # the gradient of W + A B
+        (QWEN3_MOE, {"precision": "bf16", "activation_checkpointing": "full"}),  # computed twice in each step
+        pytest.param(QWEN3_MOE, {"precision": "bf16"}, marks=pytest.mark.slow),  # the casts of A and B
+        (GPT_OSS, {"precision": "bf16", "sequence_length": 1024}),  # bf16 sinks beside bf16 scores
+    ],
+)
+def test_adapters_beside_experts(config: Any, training: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    tables = {
+        "model": {"config": config},
+        "training": {"micro_batch": 1, "sequence_length": 64, **training},
+        "lora": {"rank": 8, "targets": "all-linear", "autocast": training["precision"] == "bf16"},
+    }
+    job = job_from_mapping(tables, where="test")
+    formula, trace = estimate(job), estimate(job, method="traced", python=sys.executable)
+    assert formula.peak.allocated_bytes == pytest.approx(trace.peak.allocated_bytes, rel=0.04)
+
+
 def _errors(formula: Budget, trace: Budget) -> dict[str, float]:
     """Return the closed form's error by component at the trace's peak, relative to all allocated bytes."""
     same = formula.phase(trace.peak.phase)
