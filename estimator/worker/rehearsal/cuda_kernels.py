@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import warnings
 from typing import TYPE_CHECKING, Any
 
@@ -122,6 +123,19 @@ def _pad_sequence(sequences: Any, batch_first: bool = False, padding_value: floa
     return made
 
 
+def _pad_packed_sequence(packed: Any, counts: Any, batch_first: bool, value: float, total: int) -> tuple[Any, Any]:
+    going_on = counts.tolist()
+    made = packed.new_full((max(len(going_on), total), going_on[0], *packed.shape[1:]), value)
+    step = start = 0
+    for count, steps in itertools.groupby(going_on):
+        length = len(list(steps))
+        part = packed.narrow(0, start, length * count).view(length, count, *packed.shape[1:])
+        made.narrow(0, step, length).narrow(1, 0, count).copy_(part)
+        step, start = step + length, start + length * count
+    lengths = torch.tensor([sum(each > at for each in going_on) for at in range(going_on[0])], device="cpu")
+    return made.transpose(0, 1) if batch_first else made, lengths
+
+
 def _one_hot(places: Any, count: int = -1) -> Any:
     made = places.new_zeros((*places.shape, int(places.max()) + 1 if count < 0 else count))
     return made.scatter_(-1, places.unsqueeze(-1), 1)
@@ -139,6 +153,7 @@ _COMPOSITES = {
     "lstm_cell": _lstm_cell,
     "gru_cell": _gru_cell,
     "pad_sequence": _pad_sequence,
+    "_pad_packed_sequence": _pad_packed_sequence,
     "one_hot": _one_hot,
     "_sparse_mm": _sparse_product,
 }

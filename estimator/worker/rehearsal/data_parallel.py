@@ -85,7 +85,7 @@ def data_parallel(gpus: FakeGpus) -> Iterator[tuple[Any, str, Any]]:
 
 
 class _Moved(torch.autograd.Function):  # type: ignore[misc] # torch is not type-checked
-    """A copy on another GPU, whose gradient is copied back."""
+    """A copy on another GPU or the host, whose gradient is copied back."""
 
     @staticmethod
     def forward(ctx: Any, tensor: Any, source: Any, target: Any, copy: Callable[[Any, Any], Any]) -> Any:

@@ -135,6 +135,7 @@ def types_on_gpu(to: Any) -> Iterator[tuple[Any, str, Any]]:
         attributes = {"__module__": "torch.cuda", "dtype": kind.dtype, "is_cuda": True}
         yield torch.cuda, name, OnGpu(name, (), attributes)
     yield torch.Tensor, "type", type_of
+    yield torch.Tensor, "type_as", to
     yield torch.Tensor, "new", new
     yield torch.Tensor, "new_tensor", new_tensor
     yield torch, "set_default_tensor_type", functools.wraps(plain_default)(set_default)

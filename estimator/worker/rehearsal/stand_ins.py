@@ -354,7 +354,7 @@ def _tensors(gpus: FakeGpus) -> Iterator[tuple[Any, str, Any]]:
 
     def numbered_to(self: Any, *args: Any, memory_format: Any = None, **kwargs: Any) -> Any:
         device, dtype, copy = kwargs.get("device"), kwargs.get("dtype"), kwargs.get("copy", False)
-        first, *rest = args or (None,)
+        first, *rest = args or (kwargs.get("tensor"),)
         if isinstance(first, torch.Tensor):  # like another tensor, whose device C++ does not see
             device, dtype = first.device, first.dtype
         elif isinstance(first, torch.dtype):
@@ -378,7 +378,7 @@ def _tensors(gpus: FakeGpus) -> Iterator[tuple[Any, str, Any]]:
         if device is None or device == here:
             return to(self, **options)
         options["copy"] = True  # C++ sees one device
-        if self.requires_grad and here.type == device.type == "cuda" and torch.is_grad_enabled():
+        if self.requires_grad and torch.is_grad_enabled():
             return moved(self, here, device, lambda each, target: numbered_to(each, target, **options))
         with gpus.placing(device):
             return to(self, **options)
@@ -447,6 +447,9 @@ def _tensors(gpus: FakeGpus) -> Iterator[tuple[Any, str, Any]]:
         """Read the arguments of ``Module.to``."""
         if "device" in kwargs:
             kwargs["device"] = numbered(kwargs["device"], gpus)
+        like = kwargs.pop("tensor", args[0] if args else None)
+        if isinstance(like, torch.Tensor):
+            args = like.device, like.dtype, *args[1:]
         return parse(*(numbered(each, gpus) for each in args), **kwargs)
 
     yield torch._C._nn, "_parse_to", parse_to

@@ -1700,6 +1700,11 @@ for step in range(3):
             "x = x * x.new_tensor([[2.0] * 64] * 128)",
             "x = x * nn.functional.one_hot(torch.arange(1024).to(dev) % 64, 64).view_as(x)",
             "x = torch.sparse.mm(matrix, x.view(1024, 64))",
+            "x = nn.utils.rnn.pad_packed_sequence(nn.utils.rnn.pack_padded_sequence(x, torch.full((128,), 8)))[0]",
+            "x = x * torch.ones(8, 128, 64).type_as(x)",
+            "x = x * torch.ones(8, 128, 64).to(tensor=x)",
+            "x = nn.Linear(64, 4096).to(x)(x)",
+            "x = nn.Linear(64, 4096).to(tensor=x)(x)",
         ],
     ),
 )
@@ -1707,6 +1712,23 @@ def test_what_cplusplus_makes_like_a_tensor_on_the_gpu_is_there_too(program, mad
     name = program(MADE_IN_C.format(made))
     found = rehearse([sys.executable, name, "cuda"])
     assert found.allocated_bytes - found.workspace_bytes == pytest.approx(real_peak(name), rel=0.02)
+
+
+def test_gradients_go_where_the_tensors_came_from(program) -> None:
+    text = """
+import torch, torch.nn as nn
+words, net = nn.Embedding(100_000, 512), nn.Linear(512, 8192).cuda()
+optimizer = torch.optim.SGD([*words.parameters(), *net.parameters()], 0.1)
+for _ in range(3):
+    net(words(torch.randint(0, 100_000, (2048,))).cuda()).cpu().square().mean().backward()
+    assert net.weight.grad.is_cuda and not words.weight.grad.is_cuda
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+    found = rehearse([sys.executable, program(text)])
+    weights, of_words, of_outputs = 512 * 8192 * 4, 2048 * 512 * 4, 2048 * 8192 * 4
+    expected = 2 * weights + 2 * of_words + of_outputs
+    assert found.allocated_bytes - found.workspace_bytes == pytest.approx(expected, rel=0.01)
 
 
 @pytest.mark.parametrize("shape", quick_every(3, ["512, 64", "2, 512, 64", "2, 2, 4, 512, 64"]))
