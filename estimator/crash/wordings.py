@@ -801,10 +801,19 @@ WORDINGS: tuple[Wording, ...] = (
         r"|(?:^|^\S{1,300} ?: \w{4,6} \d{1,9} ?: {1,9}\d{1,9} |\ds|\] )"  # as shells say it, in glibc's languages
         r"(?:Killed|已杀死|已砍掉|強制終了|Getötet|Processus arrêté|Terminado \(killed\)|Убито|Ucciso)"
         r"(?: {2,}.*)?$|^(?:zsh: |\[\d+\] [ \d+-]{0,20})killed |Killed signal terminated program"
-        r"|DataLoader worker \(pid\(?s?\)? [\d, ]+\) exited unexpectedly"
         r"|A worker process managed by the executor was unexpectedly terminated",
     ),
     # --- CPU RAM
+    Wording(  # torch/utils/data/dataloader.py: a worker that a signal did not end, or whose signal came too late
+        kind="host",
+        source="DataLoader",
+        sure=False,
+        pattern=r"DataLoader worker \(pid\(?s?\)? [\d, ]+\) exited unexpectedly",
+        says=(
+            "A DataLoader worker ended without a reason in the log: often the host had no RAM left, but a crash in the "
+            "data set's code looks the same. With num_workers=0 the error is shown; if none is, use fewer workers.",
+        ),
+    ),
     Wording(
         kind="host",
         pattern=r"DefaultCPUAllocator: (?:can't allocate memory|not enough memory): you tried to allocate "

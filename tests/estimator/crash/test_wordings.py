@@ -113,6 +113,7 @@ EXAMPLES = (
     ("RuntimeError: CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`", "gpu library", "cuBLAS", False, "usually memory"),
     ("RuntimeError: Unable to find a valid cuDNN algorithm to run convolution", "gpu library", "cuDNN", False, "usually memory"),
     ("RuntimeError: DataLoader worker (pid 4567) is killed by signal: Bus error. It is possible that dataloader's workers are out of shared memory.", "host", "shared memory", True, "--shm-size"),
+    ("RuntimeError: DataLoader worker (pid(s) 12, 13) exited unexpectedly", "host", "DataLoader", False, "num_workers=0"),
     ("RuntimeError: unable to write to file </torch_1234_567_0>: No space left on device (28)", "host", "shared memory", True, "fewer DataLoader workers"),
     ("RuntimeError: unable to mmap 1048576 bytes from file </torch_1_2>: Cannot allocate memory (12)", "host", "shared memory", True, "GPU memory was not the cause"),
     ("node:12:34 [0] NCCL WARN Error while creating shared memory segment /dev/shm/nccl-abc123 (size 9637888)", "host", "shared memory", True, "--ipc=host"),
