@@ -1035,9 +1035,10 @@ def _is_by_engine(frame: Any) -> bool:
 
     For C++ all tensors are on the host, and so are those that it makes like others.
     """
-    while frame.f_code.co_filename.startswith((_FOLDER, _DYNAMO)):
+    while frame is not None and frame.f_code.co_filename.startswith((_FOLDER, _DYNAMO)):
         frame = frame.f_back
-    return frame.f_code.co_name in _ENGINE and frame.f_code.co_filename.startswith(_AUTOGRAD)
+    code = getattr(frame, "f_code", None)
+    return code is not None and code.co_name in _ENGINE and code.co_filename.startswith(_AUTOGRAD)
 
 
 def _is_checked(frame: Any) -> bool:
