@@ -2,12 +2,9 @@
 
 import json
 import os
-import select
-import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -19,7 +16,6 @@ from slow_cases import quick_every
 from vramtop.estimator.job.job import Job
 from vramtop.monitor.attach.read_run import read_run
 from vramtop.monitor.attach.saved_answers import SavedAnswers, run_key
-from vramtop.monitor.sources.demo import demo_path
 from vramtop.tui.cli.main import main
 from vramtop.tui.job.flags.job_flags import job_flags
 
@@ -403,82 +399,6 @@ def test_a_closed_pipe_is_no_error(vramtop: Vramtop, tmp_path: Path) -> None:
     done = subprocess.run(["bash", "-c", line], cwd=tmp_path, capture_output=True, text=True, check=False)  # noqa: S607
     assert done.stdout.startswith("check:")
     assert done.stderr == ""
-
-
-@pytest.fixture
-def demo_on_a_terminal() -> Iterator[Callable[..., tuple[int, bytes]]]:
-    """Run the real dashboard on a pseudo-terminal; ``act`` gets its pid and the terminal once the demo is drawn.
-
-    Return its exit code and its output from then on.
-    """
-    import pty
-
-    children: list[int] = []
-
-    def run(act: Callable[[int, int], None]) -> tuple[int, bytes]:
-        child, master = pty.fork()
-        if child == 0:  # pragma: no cover - the child becomes vramtop
-            os.environ |= {"TERM": "xterm-256color", "COLUMNS": "120", "LINES": "40"}
-            os.execv(sys.executable, [sys.executable, "-m", "vramtop.tui.cli", "--demo"])  # noqa: S606 - meant
-        children.append(child)
-        seen, after, acted, deadline = b"", b"", False, time.monotonic() + 60
-        while time.monotonic() < deadline:
-            ready, _, _ = select.select([master], [], [], 0.2)
-            try:
-                new = os.read(master, 65536) if ready else b""
-            except OSError:  # it has ended
-                break
-            seen, after = seen + new, after + new if acted else b""
-            if not acted and b"gpubox-3" in seen:
-                acted = True
-                act(child, master)
-        else:
-            os.kill(child, signal.SIGKILL)  # it hangs; the test judges its output so far
-        children.remove(child)
-        _, status = os.waitpid(child, 0)
-        os.close(master)
-        assert acted, seen[-500:]
-        return os.waitstatus_to_exitcode(status), after
-
-    yield run
-    for child in children:
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
-
-
-_LEFT = b"\x1b[?1049l"
-"""The alternate screen was left: the terminal is as it was."""
-
-
-def test_the_packaged_demo_opens_in_a_terminal_and_q_quits(demo_on_a_terminal) -> None:
-    assert demo_path().is_file()
-    code, written = demo_on_a_terminal(lambda child, master: os.write(master, b"q"))
-    assert code == 0
-    assert _LEFT in written
-
-
-def test_sigterm_ends_the_dashboard_with_the_terminal_as_it_was(demo_on_a_terminal) -> None:
-    code, written = demo_on_a_terminal(lambda child, master: os.kill(child, signal.SIGTERM))
-    assert code == 128 + signal.SIGTERM
-    assert _LEFT in written
-
-
-def test_control_z_stops_the_dashboard_with_the_terminal_as_it_was(demo_on_a_terminal) -> None:
-    written = b""
-
-    def act(child: int, master: int) -> None:
-        nonlocal written
-        os.write(master, b"\x1a")
-        stopped, deadline = 0, time.monotonic() + 30
-        while not stopped and time.monotonic() < deadline:
-            written += os.read(master, 65536) if select.select([master], [], [], 0.1)[0] else b""  # or it blocks
-            stopped, _ = os.waitpid(child, os.WUNTRACED | os.WNOHANG)
-        os.kill(child, signal.SIGKILL)
-        assert stopped
-
-    code, rest = demo_on_a_terminal(act)
-    assert code == -signal.SIGKILL  # it was stopped until then, not ended
-    assert _LEFT in written + rest
 
 
 def test_the_command_line_does_not_repeat_job_defaults() -> None:
