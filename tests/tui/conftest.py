@@ -123,17 +123,15 @@ class TerminalProgram:
 
 
 @pytest.fixture
-def on_terminal() -> Iterator[Callable[..., TerminalProgram]]:
+def on_terminal(request: pytest.FixtureRequest) -> Callable[..., TerminalProgram]:
     """Start a program on its own terminal; by default vramtop with these arguments."""
-    started: list[TerminalProgram] = []
 
     def start(*words: str, program: Sequence[str] = COMMAND, **options: object) -> TerminalProgram:
-        started.append(TerminalProgram([*program, *words], **options))  # type: ignore[arg-type]
-        return started[-1]
+        started = TerminalProgram([*program, *words], **options)  # type: ignore[arg-type]
+        request.addfinalizer(started.close)
+        return started
 
-    yield start
-    for each in started:
-        each.close()
+    return start
 
 
 @pytest.fixture(scope="session", autouse=True)
