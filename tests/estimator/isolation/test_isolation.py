@@ -524,9 +524,10 @@ def test_everything_ends_with_who_started_it(level: str, name: str, tmp_path: Pa
     scratch = tmp_path / "scratch"
     (scratch / SHARED).mkdir(parents=True)
     keeper = keeper_of(scratch, tmp_path, words, level=level)
-    starter = subprocess.Popen(
-        [sys.executable, "-c", f"import subprocess; subprocess.Popen({keeper!r}, stdin=subprocess.PIPE).wait()"]
-    )
+    text = "import signal, subprocess\n"
+    text += "for each in (1, 2, 3): signal.signal(each, signal.SIG_DFL)\n"  # a run in the background ignores them
+    text += f"subprocess.Popen({keeper!r}, stdin=subprocess.PIPE).wait()"
+    starter = subprocess.Popen([sys.executable, "-c", text])
 
     def running() -> list[str]:
         found = []
