@@ -13,7 +13,7 @@ from vramtop.estimator.readers.program.launch import count_world_info_ranks
 
 ROOT = Path(__file__).parents[3]
 DEEP = "[" * 200_000
-DECODES = re.compile(r"json\.(?:loads?|JSONDecoder|Decoder|decode)\b")
+DECODES = re.compile(r"json\.(?:loads?|JSONDecoder|Decoder|decode)\b(?!\")")  # not the name of a script's own call
 OWN = {  # of vramtop's own processes, through a pipe or a private folder, or what it has encoded itself
     "estimator/trace/measure/real_step.py",
     "estimator/trace/isolated_run.py",
