@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections import deque
 
 MOST_LAUNCHES = 1024
-"""Launches that a stream's queue holds; the CPU waits for room. Undocumented: about 1,000 for each stream, as people have
-measured (forums.developer.nvidia.com/t/68937, stackoverflow.com/questions/53970187)."""
+"""Launches that a stream's queue holds; the CPU waits for room. Undocumented: about 1,000 for each stream, as people
+have measured (forums.developer.nvidia.com/t/68937, stackoverflow.com/questions/53970187)."""
 Reach = dict[int, int]
 """By stream, the position in the order of issue up to which its work is done."""
 
