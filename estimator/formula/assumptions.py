@@ -147,7 +147,7 @@ def _adapter_assumptions(job: ResolvedJob) -> Iterator[str]:
         else:
             cast = "Norms" if rules.prepared == "norms" else "Embeddings, norms and head"
             by = "TRL before 0.26" if rules.prepared == "norms" else "peft's prepare_model_for_kbit_training"
-            yield (f"{cast} of the quantized model are fp32 (cast by {by}), and so is the residual stream{why}.")
+            yield f"{cast} of the quantized model are fp32 (cast by {by}), and so is the residual stream{why}."
     if job.lora and job.framework.fp32_adapters and widths.adapter == 4 and not rules.dtype:
         yield "Adapter weights are fp32, peft's default."
     elif rules.dtype and job.lora and not job.lora.adapter_dtype:

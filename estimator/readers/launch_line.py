@@ -219,8 +219,8 @@ def _warn_of_installed(program: Program, library: str, needed: str) -> None:
     """Warn that the Python of the line has another version than the program needs."""
     has = program.beside_python[library]
     program.findings.warn(
-        f"{needed}, and the Python of the launch line has {has}: counted is the former (--set software.{library}={has} "
-        "counts the latter)"
+        f"{needed}, but the Python of the launch line has {has}, which is not counted (--set software.{library}={has} "
+        "counts it)"
     )
 
 

@@ -243,7 +243,7 @@ class RemoteFleet:
             time.sleep(_POLL_SECONDS)
 
     def close(self) -> None:
-        """End all connections and the vramtop there; an ssh that does not end is not waited for longer."""
+        """End all connections, and vramtop at their other ends; an ssh that hangs is left behind after a while."""
         if self._started and self._thread.is_alive():
             with contextlib.suppress(RuntimeError):  # the loop has just ended
                 self._loop.call_soon_threadsafe(self._closing.set)

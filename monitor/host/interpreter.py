@@ -54,7 +54,7 @@ def installed_versions(process: ProcessInfo, interpreter: Path | None, *, root: 
     python_path = (process.environ or {}).get("PYTHONPATH", "").split(":")
     others = [_under(root, Path(each)) for each in python_path if each[:1] == "/"]
     others += package_folders(interpreter) if interpreter is not None else ()
-    places = {folder: versions_in([_under(root, Path(folder))]) for folder, _ in loaded}
+    places = {folder: versions_in([_under(root, Path(folder))]) for folder in dict(loaded)}
     own = {package: version for folder, package in reversed(loaded) if (version := places[folder].get(package))}
     found: dict[str, str] = {}
     for versions in (own, versions_in(others), *places.values()):

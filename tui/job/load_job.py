@@ -398,23 +398,24 @@ def _over_gpus(loaded: LoadedJob, given: FlagSettings, gpus: int | None) -> Load
 def _spread(
     loaded: LoadedJob, changes: Mapping[str, Any], given: FlagSettings, options: argparse.Namespace
 ) -> LoadedJob:
-    """Return the job over the GPUs of the command line, or those that are here, where it leaves their number open."""
-    named, here = getattr(options, "gpus", None), getattr(options, "count_gpus", lambda: None)
+    """Return the job spread over the command line's GPUs, or this machine's, where it leaves their number open."""
+    named, here = given.processes or getattr(options, "gpus", None), getattr(options, "count_gpus", lambda: None)
     missing = [key for key in loaded.missing if key in ("parallel.data_shard", "parallel.data_replicate")]
-    if loaded.reading is None or len(missing) != 1 or not (count := given.processes or named or here()):
+    if loaded.reading is None or len(missing) != 1 or not (count := named or here()):
         return loaded
     parallel = loaded.job.parallel
     within = parallel.tensor * parallel.pipeline * parallel.context
     if count % within:
         return loaded
     more = {**changes, missing[0]: count // within}
+    whose = "the command line" if named else "this machine"
     return replace(
         loaded,
         job=loaded.reading.job(more),
         missing=loaded.reading.still_missing(more),
         notes=(
             *loaded.notes,
-            f"The job is spread over the {count} GPUs of the command line, or of this machine.",
+            f"The job is spread over the {count} GPUs of {whose}.",
         ),
     )
 

@@ -120,7 +120,7 @@ class LayerContext(Struct, frozen=True, kw_only=True):
     adapted_expert_elements: int
     """Elements of one layer's experts, if they have adapters: peft adds A B to them before they multiply."""
     expert_adapter_elements: int
-    """Elements of these adapters, which are cast to the experts' type before."""
+    """Elements of the adapters of one layer's experts, which are cast to the experts' type first."""
 
     def trains_input(self, name: LinearInput) -> bool:
         """Return True if a layer that reads this input trains its own weight, which needs the input."""

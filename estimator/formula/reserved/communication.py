@@ -195,7 +195,7 @@ class ConstantBuffers(Communication):
 
 
 class GatheredWeights(ConstantBuffers):
-    """ZeRO stage 3 with overlapping communication, whose freed weights and gradients another stream still uses.
+    """ZeRO stage 3 with overlapping communication: another stream still uses the weights and gradients that it frees.
 
     Weights are gathered on a stream of their own and freed while the main stream is to compute with them; gradients
     are freed while the reducing stream is to copy them (``record_stream`` in ``partition_parameters.py`` and
@@ -207,7 +207,7 @@ class GatheredWeights(ConstantBuffers):
     """Blocks whose forward pass the CPU has launched and the GPU has not run: a Llama block has 40 kernels, beside what
     DeepSpeed's hooks give the stream to wait for."""
     _BUCKETS_AHEAD = 3
-    """Buckets that are reduced before the CPU waits for the first (``max_param_reduce_events``), and the one before."""
+    """Buckets in flight: two for which the CPU does not wait (``max_param_reduce_events``), and the one that fills."""
 
     def __init__(self, machine: Machine, rank: RankMemory, parameters: Sequence[StoredParameter]) -> None:
         super().__init__(machine, rank, parameters)
@@ -234,7 +234,7 @@ class GatheredWeights(ConstantBuffers):
 
     def after_block(self, block: int) -> None:  # noqa: ARG002 - FSDP's units ask
         """Free the block's weights."""
-        self._leave(self._gathered)
+        self.machine.release(self._gathered, USED_ELSEWHERE)
         self._in_use.append(self._gathered)
         self._gathered = []
         self._wait(self._BLOCKS_AHEAD)
@@ -260,19 +260,14 @@ class GatheredWeights(ConstantBuffers):
         if not self._keeps_gradients:
             return super()._reduced(gradients)
         self._copied += [(key, self.machine.size(key)) for key in gradients]
-        self._leave(gradients)
+        self.machine.release(gradients, USED_ELSEWHERE)
         self._wait_for_copies(self._BUCKETS_AHEAD * self._bucket)
         return []
 
-    def _leave(self, keys: Sequence[int]) -> None:
-        for key in keys:
-            self.machine.allocator.free(key, USED_ELSEWHERE)
-
     def _wait(self, blocks: int) -> None:
         while len(self._in_use) > blocks:
-            for key in self._in_use.popleft():
-                self.machine.allocator.free(key, RETURNED)
+            self.machine.release(self._in_use.popleft(), RETURNED)
 
-    def _wait_for_copies(self, size: int) -> None:
-        while sum(size for _, size in self._copied) > size:
-            self.machine.allocator.free(self._copied.popleft()[0], RETURNED)
+    def _wait_for_copies(self, most: int) -> None:
+        while sum(size for _, size in self._copied) > most:
+            self.machine.release([self._copied.popleft()[0]], RETURNED)

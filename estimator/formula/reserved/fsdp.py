@@ -189,8 +189,7 @@ class Units(Communication):
 
     def _reshard(self, unit: _Unit) -> None:
         if self._views:
-            for key in unit.gathered:
-                self.machine.allocator.free(key, USED_ELSEWHERE)
+            self.machine.release(unit.gathered, USED_ELSEWHERE)
             self._in_use += unit.gathered
         else:
             self.machine.release(unit.gathered)

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from itertools import count
 
 from ...worker.memory.allocator import CachingAllocator
+from ...worker.memory.allocator_blocks import RELEASED
 from ...worker.memory.allocator_settings import AllocatorSettings
 
 SMALLEST_BYTES = 16 << 10
@@ -41,10 +42,10 @@ class Machine:
         """Return the bytes of what is allocated under a key."""
         return self.allocator.size_of(key)
 
-    def release(self, keys: Iterable[int]) -> None:
-        """Release tensors."""
+    def release(self, keys: Iterable[int], how: int = RELEASED) -> None:
+        """Release tensors, at once or as ``allocator_blocks`` says."""
         for key in keys:
-            self.allocator.free(key)
+            self.allocator.free(key, how)
 
     def passing(self, size: float, stream: int = 0) -> None:
         """Allocate a tensor and release it."""

@@ -192,7 +192,7 @@ def older_libraries(job: ResolvedJob) -> Iterator[Side]:
 
 
 def _setting(key: str, value: Any) -> str:
-    """Return a setting for people."""
+    """Return a setting as people read it."""
     if value is None:
         return f"no {key}"
     if isinstance(value, (list, tuple, dict)):

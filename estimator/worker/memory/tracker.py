@@ -422,7 +422,7 @@ def streams_of(tracker: StorageTracker) -> Iterator[tuple[Any, str, Any]]:
 
 @cache
 def _launches(func: Any) -> bool:
-    """Return True if an operation gives the GPU work: it is no view, and does not only allocate."""
+    """Return True if an operation launches work on the GPU: it is no view, and does more than allocate."""
     return not getattr(func, "is_view", False) and not re.match(r"aten::(_unsafe_view|(new_)?empty)", func.name())
 
 
