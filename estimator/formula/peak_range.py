@@ -64,7 +64,7 @@ def peak_with_range(
     if reserved != "least":
         kept_less = max(0, slack - _slack_with(rank, phase, -fewer, reserved=reserved, conf=conf)) if fewer else 0
         kept_more = max(0, _slack_with(rank, phase, more, reserved=reserved, conf=conf) - slack) if more else 0
-        kept_more += _second_reduction(rank)
+        kept_more += _largest_piece(rank)
     if phase.name == "loading" and reserved != "least":
         kept_less = slack
     fewer, more = fewer + rank.preparation_doubt[0], more + rank.preparation_doubt[1]
@@ -140,14 +140,17 @@ def _slack_bytes(rank: RankMemory, phase: Phase, *, reserved: ReservedMemory, co
     return 0 if reserved == "least" else max(0, replayed_slack(rank, conf))
 
 
-def _second_reduction(rank: RankMemory) -> int:
-    """Return the bytes of a second input of the reduction of a whole model that is not a decoder; 0 otherwise.
+def _largest_piece(rank: RankMemory) -> int:
+    """Return the bytes of the largest tensor around blocks that are not replayed in their exact order; 0 if all are.
 
-    One unit's gradients are reduced from one tensor. Whether that of the second step finds the first one's block whole
-    depends on a few small tensors, and those around an encoder's blocks are replayed as what they take together.
+    That is the input of the reduction of a whole model, and fp32 logits where they are capped, or where a model is not
+    a decoder. Whether the second step finds the first one's block whole depends on a few small tensors.
     """
+    if not rank.job.trains or (rank.arch.causal and not rank.arch.logit_softcap):
+        return 0
     one_unit = rank.job.parallel.fsdp_units == "model" and rank.job.strategy.fsdp2
-    return rank.buffers.largest_reduction if one_unit and not rank.arch.causal else 0
+    logits = 4 * rank.job.scored_tokens * rank.arch.vocab if rank.stage.last and rank.arch.has_vocab_head else 0
+    return max(rank.buffers.largest_reduction if one_unit else 0, min(logits, rank.loss.forward_bytes))
 
 
 def _slack_with(rank: RankMemory, phase: Phase, more: int, *, reserved: ReservedMemory, conf: str | None) -> int:

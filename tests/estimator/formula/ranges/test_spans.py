@@ -73,6 +73,25 @@ def test_every_figure_of_a_peak_lies_in_its_range(parallel: dict[str, Any]) -> N
     assert widths == sorted(widths)
 
 
+BERT = {
+    "model": {"id": "google-bert/bert-base-uncased"},
+    "training": {"precision": "bf16-mixed", "optimizer": "adamw-fused", "micro_batch": 16, "sequence_length": 512},
+}
+GEMMA = {
+    "model": {"id": "google/gemma-2-9b"},
+    "training": {"precision": "bf16", "micro_batch": 1, "sequence_length": 4096, "activation_checkpointing": "full"},
+    "lora": {"rank": 16, "targets": ["q_proj", "v_proj"], "autocast": True},
+}
+
+
+@pytest.mark.parametrize(("tables", "rehearsed"), [(BERT, 8.47), (GEMMA, 38.37)])
+def test_logits_may_not_find_the_blocks_of_the_step_before(tables: dict[str, Any], rehearsed: float) -> None:
+    """As the rehearsals of both programs show, around whose blocks the closed form replays no exact order."""
+    span = budget(**tables).peak.reserved_range
+    assert span is not None
+    assert round(rehearsed * GIB) in span
+
+
 def test_what_is_reserved_is_never_below_what_is_allocated() -> None:
     ranges = figure_ranges(BYTES, Doubts("checked", "plain"), replace(FORMULA, allocator={"plain": 9.0}), **FIGURES)
     assert ranges.reserved.low_bytes == ranges.allocated.low_bytes
