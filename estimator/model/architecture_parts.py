@@ -290,13 +290,14 @@ def _shared_mlp_size(fields: ConfigFields, own_size: int | None) -> int:
 
 def _embeddings(fields: ConfigFields, family: Family) -> dict[str, Any]:
     max_positions = fields.optional_size(*POSITION_FIELDS)
+    types = fields.optional_size("type_vocab_size", minimum=0)
     labels = fields.config.get("id2label")
     dtype = str(fields.config.get("dtype") or fields.config.get("torch_dtype") or "").removeprefix("torch.")
     return {
         "vocab": fields.size("vocab_size"),
         "positions": (max_positions or family.learned_positions) if family.learned_positions else 0,
         "max_positions": max_positions,
-        "token_types": fields.size("type_vocab_size", default=family.token_types) if family.token_types else 0,
+        "token_types": (family.token_types if types is None else types) if family.token_types else 0,
         "tied": fields.flag("tie_word_embeddings", family.tied),
         "hidden_dropout": fields.number(
             "hidden_dropout_prob", "resid_pdrop", "dropout_rate", "dropout", "hidden_dropout", default=family.dropout

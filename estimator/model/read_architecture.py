@@ -72,6 +72,8 @@ def read_architecture(
     served = _served_task(name, family, task, where)
     if name not in FAMILIES and (config.get("is_encoder_decoder") or _TWO_STACKS & config.keys()):
         raise CannotTellError(f"the formula has no rule for models of type {name!r}, of an encoder and a decoder")
+    if "num_hidden_groups" in config:
+        raise CannotTellError(f"the formula has no rule for models of type {name!r}, whose blocks share weights")
     try:
         own = {field: config.get(theirs) for field, theirs in family.field_names.items()}
         parts = read_parts(ConfigFields({**config, **own}, where, family.absent), family, served)

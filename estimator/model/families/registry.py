@@ -11,20 +11,25 @@ from ...common.records import replace
 from ..architecture import BlockRules
 from .decoders import DECODERS, LLAMA_LIKE, PLAIN_MODELS
 from .encoders import ENCODERS
-from .family import Family
+from .family import DECODER_TASKS, Family
 from .mixtures import MIXTURES, WITH_EXPERT_NAMES
 
 FAMILIES: dict[str, Family] = {**DECODERS, **MIXTURES, **ENCODERS, **PLAIN_MODELS}
 """The families whose parameters are counted exactly; of two marker fields in a config the later family's counts."""
 GENERIC = LLAMA_LIKE
 """The record of an unknown ``model_type``: a decoder like Llama's."""
+_UNGATED = replace(PLAIN_MODELS["plain-gpt-rotary"], tasks=DECODER_TASKS, in_transformers=True)
+"""The record of decoders whose MLPs have no gate."""
 _RELATIVES: Mapping[str, Family] = MappingProxyType(
     {
         "qwen": replace(GENERIC, window_off_by_default=True),
         **dict.fromkeys(("gemma", "olmo2", "gpt_oss"), replace(GENERIC, rules=BlockRules(fp32_norm_scale=True))),
+        **dict.fromkeys(("xlm-roberta", "camembert"), ENCODERS["roberta"]),
+        **dict.fromkeys(("deberta", "electra", "esm"), ENCODERS["bert"]),
+        **dict.fromkeys(("bloom", "codegen", "falcon", "gpt_bigcode", "gpt_neo", "gptj", "mpt"), _UNGATED),
     }
 )
-"""Rules of unknown families by the beginning of their name, which they share with a known one."""
+"""Rules of unknown families by the beginning of their name: those of a known family that they resemble."""
 
 
 def family_of(model_type: str | None) -> Family:

@@ -90,6 +90,8 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "bert untied": ("bert", {**COMMON, "tie_word_embeddings": False}),
     "distilbert untied": ("distilbert", {**DISTILBERT, "tie_word_embeddings": False}),
 }
+WITHOUT_RULE = {"albert", "bart", "m2m_100", "mamba", "mbart", "mt5", "pegasus"}
+"""Families with models known by name of which only a rehearsal tells anything."""
 SPARSE = {key: COMMON[key] for key in COMMON if key not in ("num_key_value_heads", "max_position_embeddings")}
 
 
@@ -113,9 +115,14 @@ def same(shape: Inventory, exact: Inventory) -> bool:
 
 @pytest.mark.parametrize("model", quick_every(3, built_in_models()), ids=lambda model: model.label)
 def test_built_in_model_has_the_published_count_with_and_without_torch(model: BuiltInModel, count: Count) -> None:
-    shape, built = count_parameters(read_architecture(model.config, model.task)), count(model.config, model.task)
+    built = count(model.config, model.task)
 
     assert built.parameters == model.parameters
+    if model.config["model_type"] in WITHOUT_RULE:
+        with pytest.raises(CannotTellError, match="no rule for models of type"):
+            read_architecture(model.config, model.task)
+        return
+    shape = count_parameters(read_architecture(model.config, model.task))
     if model.config["model_type"] in FAMILIES:
         assert shape.count == "exact"
         assert same(shape, built)
