@@ -39,7 +39,7 @@ class _Starts(Reader):
 
     def __init__(self, entries: re.Pattern[str]) -> None:
         notes = Notes(find_config=lambda _: None, versions={}, ranks=1, options=Options({}, ()))
-        super().__init__("", notes, environ={}, argv=[""], is_own=lambda *_: False)
+        super().__init__("", notes, environ={}, argv=[""])
         self._entries = entries
         self.found: tuple[str, Call] | None = None
         self.others: list[tuple[int, str]] = []

@@ -6,6 +6,7 @@ not followed: memory may depend on it, and names that it assigns are unknown fro
 
 import ast
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from ..source.settings import Setting
@@ -35,6 +36,7 @@ from .values import (
     Class,
     Function,
     Instance,
+    Module,
     Name,
     Scope,
     Thing,
@@ -74,7 +76,8 @@ class Reader:
         notes: where it is noted what libraries do, as far as memory depends on it.
         environ: its environment.
         argv: the words of its command line, its own path first.
-        is_own: tells whether a module lies beside the script.
+        find_module: returns where a module beside the script lies, by its name, its level and the importing file.
+        open_file: returns the syntax tree of a file; None: it cannot be read.
         read_table: returns the settings in a file that the script opens.
     """
 
@@ -85,11 +88,18 @@ class Reader:
         *,
         environ: Mapping[str, Any],
         argv: Sequence[str],
-        is_own: Callable[[str, int], bool],
+        find_module: Callable[[str, int, str], Path | None] = lambda *_: None,
+        open_file: Callable[[Path], ast.Module | None] = lambda _: None,
         read_table: Callable[[Any], Any] = lambda _: UNKNOWN,
     ) -> None:
         self.name, self.notes, self.environ = name, notes, dict(environ)
-        self.argv, self._is_own, self.read_table = list(argv), is_own, read_table
+        self.argv, self.read_table = list(argv), read_table
+        self._find_module, self._open_file = find_module, open_file
+        self.tree = ast.Module([], [])
+        """The script, and what of the modules beside it is mentioned in what it follows."""
+        self._modules: dict[Path, tuple[Module, ast.Module] | None] = {}
+        self._files: dict[int, str] = {}
+        """The files of the nodes of modules beside the script."""
         self.loops: tuple[ast.AST, ...] = ()
         """Loops around what is followed, outermost first."""
         self.without_gradients = False
@@ -111,21 +121,38 @@ class Reader:
         Raises:
             BudgetSpentError: it takes too many steps.
         """
-        self.module.names.update(__name__="__main__", __file__=self.name)
+        self.tree = tree
+        self.module.names.update(__name__="__main__", __file__=self.argv[0])
         self.block(tree.body, self.module)
         main = self.module.names.get("main")
         trains = self.notes.trainers or self.notes.optimizers or self.notes.given
         if isinstance(main, Function) and id(main.node) not in self._followed and not trains:
             self.call(main, Call(self, main.node, "main"))  # as the entry point of a package
-        mentioned = {each for node in ast.walk(tree) for each in _names_in(node)}
-        for node, path in _functions(tree.body, ""):
+        self.tree = ast.Module([*tree.body, *self._mentioned(tree)], [])
+        mentioned = {each for node in ast.walk(self.tree) for each in _names_in(node)}
+        for node, path in _functions(self.tree.body, ""):
             is_reached = "." in path or node.name in mentioned or bool(node.decorator_list)
             if id(node) not in self._followed and is_reached:
                 self._not_followed(node.body, f", as {path}() is not called from the top of the script", node)
 
+    def _mentioned(self, script: ast.Module) -> list[ast.stmt]:
+        """Return what runs of the modules beside the script: their statements, and what those and the script name."""
+        body = [each for found in self._modules.values() if found is not None for each in found[1].body]
+        named = {each: each.name for each in body if isinstance(each, ast.FunctionDef | ast.ClassDef)}
+        found: list[ast.stmt] = [each for each in body if each not in named]
+        pending: list[ast.AST] = [script, *found]
+        while pending:
+            names = {name for node in ast.walk(pending.pop()) for name in _names_in(node)}
+            more = [each for each, name in named.items() if name in names]
+            found += more
+            pending += more
+            for each in more:
+                del named[each]
+        return found
+
     def location(self, node: ast.AST) -> str:
-        """Return the script and line of a node: ``train.py line 12``."""
-        return f"{self.name} line {getattr(node, 'lineno', '?')}"
+        """Return the file and line of a node: ``train.py line 12``."""
+        return f"{self._files.get(id(node), self.name)} line {getattr(node, 'lineno', '?')}"
 
     def library(self, call: Call) -> Any:
         """Return the result of a library's function."""
@@ -342,13 +369,49 @@ class Reader:
             path = each.name if isinstance(node, ast.Import) else f"{module}.{each.name}".strip(".")
             root = path.partition(".")[0]
             is_root = isinstance(node, ast.Import) and not each.asname
-            if level or self._is_own(module or root, level):
-                self.notes.own_modules.add(root)
-            imported(path, self.location(node), self.notes)
-            if each.name != "*":
-                scope.assign(root if is_root else each.asname or each.name, Name(root if is_root else path))
+            found = self._load(module, level, scope)
+            if found is None:
+                if level or self._find(root, 0, scope) is not None:
+                    self.notes.own_modules.add(root)
+                imported(path, self.location(node), self.notes)
+            if each.name == "*":
+                names = found.scope.names.items() if found is not None else ()
+                scope.names |= {name: value for name, value in names if not name.startswith("_")}
+                continue
+            value: Any = Name(root if is_root else path)
+            if found is not None and isinstance(node, ast.ImportFrom):
+                value = found.attribute(each.name)
+            elif found is not None:
+                value = (self._load(root, 0, scope) or UNKNOWN) if is_root else found
+            scope.assign(root if is_root else each.asname or each.name, value)
+
+    def _load(self, module: str, level: int, scope: Scope) -> Module | None:
+        """Return a module beside the script, which is followed at its first import; None: it is none, or too much."""
+        path = self._find(module, level, scope)
+        if path is None:
+            return None
+        if path not in self._modules:
+            tree = self._open_file(path) if self._steps > _MAX_STEPS // 2 else None
+            self._modules[path] = None
+            if tree is None:
+                return None
+            self._files.update(dict.fromkeys(map(id, ast.walk(tree)), path.name))
+            made = Module(lambda name: self._load(name, 1, made.scope) if path.name == "__init__.py" else None)
+            self._modules[path] = (made, tree)
+            made.scope.names.update(__name__=module, __file__=str(path))
+            before, self.loops = self.loops, ()
+            self._may_return.append(None)
+            self.block(tree.body, made.scope)
+            self._may_return.pop()
+            self.loops = before
+        found = self._modules[path]
+        return found[0] if found is not None else None
 
     _importfrom = _import
+
+    def _find(self, module: str, level: int, scope: Scope) -> Path | None:
+        importer = scope.find("__file__")
+        return self._find_module(module, level, importer.names["__file__"] if importer is not None else "")
 
     def _global(self, node: ast.Global | ast.Nonlocal, scope: Scope) -> None:
         scope.elsewhere.update(node.names)

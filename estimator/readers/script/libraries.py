@@ -211,6 +211,7 @@ def make_instance(kind: Class, call: Call) -> Any:
         if base == "Optimizer":
             sentence = f"the memory of the script's own optimizer {kind.name} is not known."
             call.doubt(sentence, key="training.optimizer")
+            call.path = f"own.{kind.name}"  # which is none of torch's, whatever its name
         if base == "Optimizer" or base in optimizer_class_names():
             return make_optimizer(call)
         if is_model_class(base):

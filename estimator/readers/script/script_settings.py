@@ -4,7 +4,7 @@ import ast
 import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -177,7 +177,7 @@ def read_script(
         find_config: returns a model's config by the model's name; None if it is not here.
         read_table: returns the settings in a file that the script opens.
         versions: installed versions by distribution, where known.
-        folders: where the modules lie that it imports, which are not read; empty: in its own folder.
+        folders: where the modules lie that it imports, and which are followed; empty: in its own folder.
         text: its source, where that is not what the file holds: the cells of a notebook.
 
     Raises:
@@ -196,7 +196,8 @@ def read_script(
         notes,
         environ=environ,
         argv=[str(path), *arguments],
-        is_own=lambda module, level: _is_own(module, level, folders or [path.parent]),
+        find_module=partial(_find_module, folders or [path.parent]),
+        open_file=_open_module,
         read_table=read_table,
     )
     try:
@@ -206,21 +207,35 @@ def read_script(
     except Exception as error:  # noqa: BLE001 - a script may do anything; what was found so far counts
         kind = type(error).__name__
         notes.doubt(f"{path.name}: vramtop could not follow a part ({kind}); this is a bug in vramtop.")
-    return _settings(tree, reader)
+    return _settings(reader)
 
 
-def _is_own(module: str, level: int, folders: Sequence[Path]) -> bool:
-    """Return True for a module in one of the folders."""
-    parts = module.split(".")
-    if level or parts[0] in {*sys.stdlib_module_names, *LIBRARIES}:
-        return level > 0
-    files = (folder.joinpath(*some).with_suffix(".py") for folder in folders for some in (parts[:1], parts))
-    return any(map(Path.is_file, files)) or any(any((folder / parts[0]).glob("*.py")) for folder in folders)
+def _find_module(folders: Sequence[Path], module: str, level: int, importer: str) -> Path | None:
+    """Return the file of a module that lies beside a script; for a folder without one, that which it would have."""
+    parts = [part for part in module.split(".") if part]
+    if not level and parts[0] in {*sys.stdlib_module_names, *LIBRARIES}:
+        return None
+    for folder in folders if not level else Path(importer).parents[level - 1 : level]:
+        path = folder.joinpath(*parts)
+        file, package = path.with_name(f"{path.name}.py"), path / "__init__.py"
+        found = file if file.is_file() and not package.is_file() else package
+        is_there = found is file or any(any(path.glob(each)) for each in ("*.py", "*/*.py"))
+        if is_there and found.resolve().is_relative_to(folder.resolve()):
+            return found
+    return None
 
 
-def _settings(tree: ast.Module, reader: Reader) -> ScriptSettings:
+def _open_module(path: Path) -> ast.Module | None:
+    """Return a module's syntax tree, an empty one for a folder without a file; None: it cannot be read."""
+    try:
+        return open_script(path) if path.is_file() else ast.Module([], [])
+    except InputError:
+        return None
+
+
+def _settings(reader: Reader) -> ScriptSettings:
     """Return what a reading comes to."""
-    notes, options = reader.notes, reader.notes.options
+    tree, notes, options = reader.tree, reader.notes, reader.notes.options
     trained = find_trained(notes)
     model, has_optimizer = trained.model, bool(notes.trainers or notes.optimizers)
     no_lengths = doubt_unused_lengths(tree, reader)

@@ -2,7 +2,7 @@
 
 import ast
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -157,6 +157,22 @@ class Class(Thing):
             return UNKNOWN
         call.path, call.receiver, call.own_class = f"{base}.{call.path}", None, self
         return call.run.library(call)
+
+
+class Module(Thing):
+    """A module beside the script.
+
+    Args:
+        load: returns a module in its folder; None: there is none.
+    """
+
+    def __init__(self, load: "Callable[[str], Module | None]") -> None:
+        self.scope, self._load = Scope(), load
+
+    def attribute(self, name: str) -> Any:
+        """Return one of its names, or a module in its folder."""
+        known = self.scope.names
+        return known[name] if name in known else self._load(name) or UNKNOWN
 
 
 class Instance(Thing):

@@ -138,6 +138,37 @@ def test_the_loader_of_test_data_does_not_count(tmp_path: Path) -> None:
     assert read(tmp_path, script).value("training.micro_batch") == 16
 
 
+MODULES = {
+    "config.py": "BATCH = 4\nNAME = 'gpt2'\nif __name__ == '__main__':\n    BATCH = 64\n",
+    "lib/__init__.py": "from .loading import load\n",
+    "lib/loading.py": "import transformers\nfrom config import NAME\nfrom . import sizes\n\ndef load(name=NAME):\n"
+    "    return transformers.AutoModelForCausalLM.from_pretrained(name, dtype=sizes.dtype)\n\n"
+    "def unused(chosen, rejected):\n    return torch.cat([chosen, rejected])\n",
+    "lib/sizes.py": "import torch\nfrom lib.loading import load\ndtype = torch.bfloat16\n",
+    "deep/er/data.py": "def cut(text, tokenizer):\n    return tokenizer(text, max_length=128)\n",
+}
+
+
+@pytest.mark.parametrize(
+    "imports",
+    [
+        "from config import BATCH\nfrom lib import load\nfrom deep.er.data import cut",
+        "from config import *\nfrom lib.loading import load\nfrom deep.er import data\ncut = data.cut",
+        "import config as c, lib.loading, deep.er.data\nBATCH, load, cut = c.BATCH, lib.loading.load, deep.er.data.cut",
+    ],
+)
+def test_modules_beside_the_script_are_followed(tmp_path: Path, imports: str) -> None:
+    for name, text in MODULES.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    loader = "loader = torch.utils.data.DataLoader(data.map(cut), batch_size=BATCH)\n"
+    reading = read(tmp_path, f"import torch\n{imports}\nmodel = load()\n{loader}{TRAIN}")
+    keys = ("model.id", "training.micro_batch", "training.sequence_length", "training.precision")
+    assert [reading.value(key) for key in keys] == ["gpt2", 4, 128, "bf16"]
+    assert any(each.key == "model.id" and each.origin.startswith("loading.py line 6: ") for each in reading.findings)
+    assert not unsure(reading)
+
+
 def test_a_module_outside_of_the_folder_is_not_read(tmp_path: Path) -> None:
     (tmp_path / "secret.py").write_text("NAME = 'gpt2'\n")
     inside = tmp_path / "inside"

@@ -420,7 +420,7 @@ def test_a_flag_called_task_is_not_the_models(tmp_path: Path) -> None:
 
 
 def test_a_trainer_in_another_file_may_set_the_batch(tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text("class MyTrainer: pass\n")
+    (tmp_path / "mine.py").write_text("class MyTrainer: no Python")
     text = HEAD + LOAD + "from mine import MyTrainer\nMyTrainer(model).train()\n"
     assert "training.micro_batch" in read(tmp_path, text).missing
     loader = "from torch.utils.data import DataLoader\nloader = DataLoader([1], batch_size=4)\n"

@@ -268,7 +268,7 @@ model = AutoModelForCausalLM.from_pretrained(own.model_name_or_path)
 
 
 def test_a_class_of_another_file_keeps_what_the_script_gives_it(tmp_path: Path) -> None:
-    (tmp_path / "model.py").write_text("")
+    (tmp_path / "model.py").write_text("no Python")
     loading = 'LlamaForCausalLM.from_pretrained("Qwen/Qwen2.5-1.5B", load_in_4bit=True)\n'
     text = f"from model import LlamaForCausalLM\nmodel = {loading}model.add_adapter(LoraConfig(r=4))\n"
     reading = read(tmp_path, f"{text}{ARGUMENTS}{TRAIN}")
@@ -481,7 +481,7 @@ def test_a_script_that_cannot_be_read_is_a_doubt(tmp_path: Path) -> None:
 def test_arguments_of_another_file_have_defaults_of_its_own(tmp_path: Path, module: str, names: str) -> None:
     (tmp_path / "lib").mkdir()
     for path in ("arguments.py", "lib/arguments.py"):
-        (tmp_path / path).touch()
+        (tmp_path / path).write_text("no Python")
     text = f"from {module} import {names}\n" + LOAD + CUT.format(512)
     text += f"*_, args = HfArgumentParser(({names},)).parse_args_into_dataclasses()\n{TRAIN}"
     reading = read(tmp_path, text)

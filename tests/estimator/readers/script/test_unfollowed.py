@@ -219,13 +219,13 @@ def test_a_length_that_the_user_gives_settles_flags_about_lengths(tmp_path: Path
 
 
 def test_a_function_of_another_file_is_noted_once(tmp_path: Path) -> None:
-    (tmp_path / "work.py").write_text("def prepare(options): ...\n")
+    (tmp_path / "work.py").write_text("def prepare(options): no Python")
     reading = read(tmp_path, script(before="from work import prepare\n" + 3 * "loaded = prepare(options)\n"))
     assert warned(reading, "prepare(...) is in another file, which vramtop does not read") == 1
 
 
 def test_training_in_another_file_is_one_note(tmp_path: Path) -> None:
-    (tmp_path / "work.py").write_text("def train(options): ...\n")
+    (tmp_path / "work.py").write_text("def train(options): no Python")
     reading = read(tmp_path, HEAD.format(context=512) + "from work import train\ntrain(options)\n")
     assert warned(reading, "train(...) is in another file")
     assert not warned(reading, "did not reach the training")
