@@ -245,6 +245,16 @@ def _from_rank_to_rank(gpus: FakeGpus) -> Iterator[tuple[str, Any]]:
     ) -> None:
         scatter_object_output_list[0] = scatter_object_input_list[0] if scatter_object_input_list else None
 
+    gather_tensors = c10d.all_gather
+
+    def all_gather(tensor_list: list[Any], tensor: Any, *args: Any, **kwargs: Any) -> Any:
+        work = gather_tensors(tensor_list, tensor, *args, **kwargs)
+        with torch.no_grad():
+            for each in tensor_list:
+                if each.shape == tensor.shape:
+                    each.copy_(tensor)  # others have as much as this rank: sizes and pickled objects are read
+        return work
+
     sent: list[Any] = []
     send = c10d.isend
 
@@ -261,6 +271,7 @@ def _from_rank_to_rank(gpus: FakeGpus) -> Iterator[tuple[str, Any]]:
         work = send(tensor, *args, **kwargs)
         return None if work is None else _Sent(work, tensor)
 
+    yield "all_gather", all_gather
     yield "all_gather_object", all_gather_object
     yield "gather_object", gather_object
     yield "scatter_object_list", scatter_object_list

@@ -600,7 +600,10 @@ assert dist.get_rank() == rank == 0 and dist.get_world_size() == 16 and torch.cu
 assert os.environ["LOCAL_WORLD_SIZE"] == "8"
 dist.barrier()
 x = torch.ones(4, device="cuda")
-dist.all_reduce(x), dist.broadcast(x, 0), dist.all_gather([torch.empty_like(x) for _ in range(16)], x)
+dist.all_reduce(x), dist.broadcast(x, 0)
+sizes = [torch.zeros(1, dtype=torch.long, device="cuda") for _ in range(16)]
+dist.all_gather(sizes, torch.tensor([7], device="cuda"))
+assert [each.item() for each in sizes] == [7] * 16
 whole = torch.empty(64, device="cuda")
 dist.all_gather_into_tensor(whole, x), dist.reduce_scatter_tensor(x, whole)
 found, host = [None] * 16, dist.new_group(backend="gloo")
