@@ -399,25 +399,12 @@ def _spread(
     loaded: LoadedJob, changes: Mapping[str, Any], given: FlagSettings, options: argparse.Namespace
 ) -> LoadedJob:
     """Return the job spread over the command line's GPUs, or this machine's, where it leaves their number open."""
-    named, here = given.processes or getattr(options, "gpus", None), getattr(options, "count_gpus", lambda: None)
-    missing = [key for key in loaded.missing if key in ("parallel.data_shard", "parallel.data_replicate")]
-    if loaded.reading is None or len(missing) != 1 or not (count := named or here()):
+    if loaded.open_degree is None:
         return loaded
-    parallel = loaded.job.parallel
-    within = parallel.tensor * parallel.pipeline * parallel.context
-    if count % within:
-        return loaded
-    more = {**changes, missing[0]: count // within}
-    whose = "the command line" if named else "this machine"
-    return replace(
-        loaded,
-        job=loaded.reading.job(more),
-        missing=loaded.reading.still_missing(more),
-        notes=(
-            *loaded.notes,
-            f"The job is spread over the {count} GPUs of {whose}.",
-        ),
-    )
+    if named := given.processes or getattr(options, "gpus", None):
+        return loaded.spread_over(named, "the command line", changes)
+    here = getattr(options, "count_gpus", lambda: None)()
+    return loaded.spread_over(here, "this machine", changes) if here else loaded
 
 
 def _checked(loaded: LoadedJob, flags: Mapping[str, str]) -> LoadedJob:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -87,6 +87,33 @@ class LoadedJob(msgspec.Struct, frozen=True, kw_only=True):
             return DeviceChoice(origin="target.devices", text=text, visible=text)
         return self.reading.devices if self.reading is not None else None
 
+    @property
+    def open_degree(self) -> str | None:
+        """Key whose value is left to the number of GPUs, such as ``parallel.data_shard``; None: none, or several."""
+        missing = [key for key in self.missing if key in ("parallel.data_shard", "parallel.data_replicate")]
+        return missing[0] if self.reading is not None and len(missing) == 1 else None
+
+    def spread_over(self, count: int, whose: str, given: Mapping[str, Any] | None = None) -> LoadedJob:
+        """Return it over so many GPUs, if it leaves their number open and they can be divided by its other degrees.
+
+        Args:
+            count: number of GPUs.
+            whose: GPUs they are.
+            given: values that the user gave, by dotted job key; None: those in which the job differs from its reading.
+        """
+        parallel, key, reading = self.job.parallel, self.open_degree, self.reading
+        within = parallel.tensor * parallel.pipeline * parallel.context
+        if key is None or reading is None or count % within:
+            return self
+        gpus = f"the {count} GPUs of {whose}"
+        return msgspec.structs.replace(
+            self,
+            job=reading.job({**(self._changes(reading) if given is None else given), key: count // within}),
+            missing=tuple(each for each in self.missing if each != key),
+            origins={**self.origins, key: gpus},
+            notes=(*self.notes, f"The job is spread over {gpus}."),
+        )
+
     def finding_gpus(self, count: int | None) -> LoadedJob:
         """Return it with so many GPUs for its one process, unless that says itself how many, or is vramtop's own.
 
@@ -94,6 +121,8 @@ class LoadedJob(msgspec.Struct, frozen=True, kw_only=True):
         """
         if count is None or self.script is not None:
             return self
+        if self.open_degree is not None:
+            return self.spread_over(count, "this machine")
         jobs = {name: getattr(self, name) for name in ("job", "program")}
         found = {
             name: msgspec.structs.replace(job, program=msgspec.structs.replace(job.program, gpus=count))
@@ -120,19 +149,23 @@ class LoadedJob(msgspec.Struct, frozen=True, kw_only=True):
 
     def _with_processes(self, reading: JobReading, count: int) -> LoadedJob:
         """Return it with so many processes, of which one was counted."""
-        from vramtop.estimator.readers.source.evidence import ACCUMULATION
-
-        changed = job_differences(reading.job(), self.job)
-        if reading.global_batch is not None and ACCUMULATION not in self.typed:
-            changed.pop(ACCUMULATION, None)
         spread = {"parallel.strategy": "ddp" if count > 1 else "none", "parallel.data_replicate": count}
-        with_all = reading.job(changed | spread)
+        with_all = reading.job(self._changes(reading) | spread)
         steps = with_all.training.gradient_accumulation
         training = msgspec.structs.replace(self.job.training, gradient_accumulation=steps)
         job = msgspec.structs.replace(self.job, parallel=with_all.parallel, unsure=with_all.unsure, training=training)
         origins = dict.fromkeys(spread, f"one process for each of the {count} GPUs")
         notes = tuple(each for each in self.notes if each != reading.one_per_gpu)
         return msgspec.structs.replace(self, job=job, notes=notes, origins={**self.origins, **origins})
+
+    def _changes(self, reading: JobReading) -> dict[str, Any]:
+        """Return what was changed since it was read, without what follows from the number of processes."""
+        from vramtop.estimator.readers.source.evidence import ACCUMULATION
+
+        changed = job_differences(reading.job(), self.job)
+        if reading.global_batch is not None and ACCUMULATION not in self.typed:
+            changed.pop(ACCUMULATION, None)
+        return changed
 
     def with_notes(self, *sentences: str) -> LoadedJob:
         """Return it with further notes, which come first."""

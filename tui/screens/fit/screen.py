@@ -219,11 +219,7 @@ class FitCheckScreen(Screen[None]):
         form = pane.form
         if form.job is not None and self._history.record(form.job, event.key or None, edited=form.state.edited):
             self.refresh_bindings()  # only now that undo is enabled: drawing the footer is slow
-        read = None
-        if opened is not None:
-            from ...job.typed_job import load_again
-
-            read = partial(load_again, opened.text, opened.loaded)
+        read = None if opened is None else partial(_read_again, opened, self._gpus)
         if pane.reading.start(form, read):
             self._cancel()
             self._view.show_problem(f"reading the opened file again with {form.state.model}", mark="…")
@@ -504,13 +500,8 @@ class FitCheckScreen(Screen[None]):
         """Show an opened job in a new form, with the place where each value was read."""
         if opened is None:
             return
-        gpus = count_devices(self._picker.devices(1))
-        found = opened.loaded.finding_gpus(gpus)
-        if gpus > 1 and found.reading is not None and found.reading.splits_batches:
-            from vramtop.estimator.uncertain_settings import SPLITS_BATCHES
-
-            found = replace(found, notes=(*found.notes, f"{SPLITS_BATCHES.format(gpus)}, which is not counted."))
-        opened = replace(opened, loaded=found)
+        self._picker.limit(opened.loaded.devices)
+        opened = replace(opened, loaded=_over_gpus(opened.loaded, self._gpus))
         self._opened, self._pinned = opened, None
         self._history.record(opened.loaded.job)
         await self._show_loaded(opened.loaded)
@@ -579,7 +570,7 @@ class FitCheckScreen(Screen[None]):
         if loaded is not None and self._history.current.program is not None:
             sentence = "".join(loaded.why_unread) if self._view.is_invalid else ""
         elif loaded is not None and self._program is not None:
-            gpus = count_devices(self._picker.devices(1))
+            gpus = self._gpus or 0
             what = "Not all of the program was read." if loaded.unknown(self._view.budget) else ""
             if gpus > 1 and loaded.reading is not None and loaded.reading.splits_batches:
                 what = f"The program finds {gpus} GPUs, and this figure counts one (see below)."
@@ -588,6 +579,11 @@ class FitCheckScreen(Screen[None]):
         if sentence != self._view.offer:
             self._view.show_offer(sentence)
             self.refresh_bindings()
+
+    @property
+    def _gpus(self) -> int | None:
+        """Number of GPUs that a program finds; None: not known."""
+        return count_devices(self._picker.devices(1)) or None
 
     @property
     def _pane(self) -> SettingsPane:
@@ -600,6 +596,23 @@ class FitCheckScreen(Screen[None]):
     @property
     def _view(self) -> VerdictView:
         return self.query_one(VerdictView)
+
+
+def _read_again(opened: "OpenedJob", count: int | None, edits: Mapping[str, Any]) -> "LoadedJob":
+    """Return what was opened with the user's edits, over so many GPUs."""
+    from ...job.typed_job import load_again
+
+    return _over_gpus(load_again(opened.text, opened.loaded, edits), count)
+
+
+def _over_gpus(loaded: "LoadedJob", count: int | None) -> "LoadedJob":
+    """Return the job over so many GPUs, as far as it leaves their number to the machine."""
+    found = loaded.finding_gpus(count)
+    if (count or 0) > 1 and found.reading is not None and found.reading.splits_batches:
+        from vramtop.estimator.uncertain_settings import SPLITS_BATCHES
+
+        found = replace(found, notes=(*found.notes, f"{SPLITS_BATCHES.format(count)}, which is not counted."))
+    return found
 
 
 def _has_model(job: Job) -> bool:

@@ -4,7 +4,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from builders import make_budget
+from builders import make_budget, make_gpu, make_snapshot
 from screen_host import ScreenHost, field_row, retype
 from textual.pilot import Pilot
 from waiting import until_shown
@@ -65,6 +65,23 @@ def estimated(screen: FitCheckScreen, model: str) -> bool:
 async def opened(pilot: Pilot[None], screen: FitCheckScreen, text: str) -> None:
     screen.action_open(text)
     await until_shown(pilot, lambda: bool(screen.query("#heading-found")) and bool(screen.query("FieldRow Input")))
+
+
+@pytest.mark.parametrize(("gpus", "ranks"), [(0, 1), (2, 2)])
+async def test_a_line_that_starts_a_process_for_each_gpu_has_those_of_this_machine_with_any_model(screen, gpus, ranks):
+    Path("train.py").write_text(SCRIPT.replace('output_dir="x"', 'output_dir="x", fsdp="full_shard"'))
+    board = Watchlist(estimate=estimate).update(make_snapshot([make_gpu(n) for n in range(gpus)]))
+    async with ScreenHost(screen).run_test(size=(120, 80)) as pilot:
+        await pilot.pause()
+        screen.show_board(board)
+        await opened(pilot, screen, "deepspeed train.py")
+        await retype(pilot, screen, "training.sequence_length", "512")
+        await until_shown(pilot, lambda: gpus == 0 or estimated(screen, OLD))
+        assert ("this machine" in remarks(screen)) == bool(gpus)
+        await retype(pilot, screen, "model.id", "gpt2")
+        await until_shown(pilot, lambda: gpus == 0 or estimated(screen, "gpt2"))
+        assert screen.job is None or screen.job.parallel.data_shard == ranks
+        assert ("this machine" in remarks(screen)) == bool(gpus)
 
 
 @pytest.mark.slow
