@@ -105,9 +105,11 @@ class KeysLine(Widget):
         return focused is not None and focused.check_consume_key(key, character_of(key))
 
     def _fitting(self) -> list[_Shown]:
-        """Return the keys for which there is room, from the left."""
-        ends = accumulate(self._key_text(*shown).cell_length + _GAP for shown in self._keys)
-        return [shown for shown, end in zip(self._keys, ends, strict=True) if end - _GAP <= self.size.width]
+        """Return the keys for which there is room, from the left; that of the help, which lists all, is one of them."""
+        keys = sorted(self._keys, key=lambda shown: shown[0][0].action != "help")
+        ends = accumulate(self._key_text(*shown).cell_length + _GAP for shown in keys)
+        fitting = [shown for shown, end in zip(keys, ends, strict=True) if end - _GAP <= self.size.width]
+        return [shown for shown in self._keys if shown in fitting]
 
     def _key_text(self, bindings: tuple[Binding, ...], enabled: bool) -> Content:
         keys = "/".join(self.app.get_key_display(binding) for binding in bindings)

@@ -59,6 +59,7 @@ async def test_a_screen_is_added_by_a_row_and_its_key() -> None:
         await until_shown(pilot, lambda: app.board is not None)
         commands = {command.title: command.help for command in app.get_system_commands(app.screen)}
         assert commands["Made-up"] == "Open the made-up screen"
+        assert {"Keys", "Maximize"}.isdisjoint(commands)  # they cover figures, and Escape does not close them
         await pilot.press("m")
         await until_shown(pilot, lambda: isinstance(app.screen, MadeUpScreen))
     text = help_content([MADE_UP.title], screens=(MADE_UP,)).plain

@@ -21,6 +21,7 @@ class Keys(App[None]):
         Binding("b,c", "say('b')", "Both", key_display="b"),
         Binding("d", "say('d')", "Dim"),
         Binding("e", "say('e')", "Hidden", show=False),
+        Binding("h", "help", "Help"),
     ]
 
     def __init__(self) -> None:
@@ -43,9 +44,13 @@ def line(app: App[None]) -> str:
 
 @pytest.mark.parametrize(
     ("width", "shown"),
-    [(60, f"{'a Attach b Both d Dim':<50}^p palette"), (30, "a Attach b Both d Dim"), (16, "a Attach b Both")],
+    [
+        (60, f"{'a Attach b Both d Dim h Help':<50}^p palette"),
+        (30, "a Attach b Both d Dim h Help"),
+        (16, "a Attach h Help"),
+    ],
 )
-async def test_each_key_with_room_is_shown_once_whole_with_the_palette_at_the_right(width: int, shown: str) -> None:
+async def test_each_key_with_room_is_shown_once_whole_and_the_help_always(width: int, shown: str) -> None:
     app = Keys()
     async with app.run_test(size=(width, 5)) as pilot:
         await pilot.pause()

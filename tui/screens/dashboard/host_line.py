@@ -20,9 +20,9 @@ _MIN_OTHER_LINES = 20
 """Lines for everything but the GPUs."""
 
 
-def has_room(height: int, gpus: int) -> bool:
-    """Return True if a terminal of this height has room for the line beside one line for each of the GPUs."""
-    return height >= MIN_HEIGHT and height - gpus >= _MIN_OTHER_LINES
+def needed_height(gpus: int) -> int:
+    """Return the lines of a terminal that has room for the line beside one line for each of the GPUs."""
+    return max(MIN_HEIGHT, gpus + _MIN_OTHER_LINES)
 
 
 def host_line(load: HostLoad, width: int) -> Content:

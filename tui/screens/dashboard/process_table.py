@@ -232,7 +232,7 @@ class ProcessTable(RowTable[TableRow], can_focus=True):
             widths=view.widths(rows),
             groups=view.has_groups,
             wanted=[name for name in wanted if not is_figure(name)] if hosts else wanted,
-            empty=() if self._wanted else view.empty_columns,
+            empty=view.empty_columns if tuple(wanted) == tuple(self.usual_columns) else (),
         )
         sorted_by = SORTED_BY[self.sort_key]
         if is_figure(sorted_by) and all(column.name != sorted_by for column in columns) and self._board_width:

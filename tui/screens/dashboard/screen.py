@@ -22,7 +22,7 @@ from ..registry import screen_bindings
 from .gpu_area import GpuArea
 from .gpu_rows import GpuRows
 from .header_text import header_line, notices
-from .host_line import has_room, host_line
+from .host_line import host_line, needed_height
 from .layout import DashboardLayout, plan_layout
 from .panel_places import panel_needs
 from .pending_list import PendingList
@@ -118,8 +118,11 @@ class DashboardScreen(ProcessTableScreen):
 
     @property
     def _shows_host(self) -> bool:
-        gpus = len(self.app.board.displayed_gpus) if self.app.board else 0
-        return bool(self.app.settings.get(HOST_LINE, True)) and has_room(self._area.height, gpus)
+        return bool(self.app.settings.get(HOST_LINE, True)) and self._area.height >= self._height_with_host
+
+    @property
+    def _height_with_host(self) -> int:
+        return needed_height(len(self.app.board.displayed_gpus) if self.app.board else 0)
 
     @property
     def _area(self) -> Size:
@@ -236,6 +239,9 @@ class DashboardScreen(ProcessTableScreen):
 
     def action_host_line(self) -> None:
         """Show the load of the host, or hide it."""
+        if self._area.height < self._height_with_host:
+            self.notify(f"The host line needs a terminal of {self._height_with_host} lines.", severity="warning")
+            return
         self.app.save_setting(HOST_LINE, not self.app.settings.get(HOST_LINE, True))
         self.app.update_demand()
         self._draw()

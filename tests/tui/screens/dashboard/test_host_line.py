@@ -10,7 +10,7 @@ from vramtop.monitor.snapshot.demand import CurrentDemand, Demand
 from vramtop.monitor.snapshot.snapshot import HostLoad
 from vramtop.tui.app.app import VramtopApp
 from vramtop.tui.app.options import AppOptions
-from vramtop.tui.screens.dashboard.host_line import has_room, host_line
+from vramtop.tui.screens.dashboard.host_line import host_line, needed_height
 
 GIB = 2**30
 LOAD = HostLoad(
@@ -36,7 +36,7 @@ def test_the_line_in_words() -> None:
 
 @pytest.mark.parametrize(("height", "gpus", "room"), [(24, 1, False), (30, 8, True), (40, 16, True), (40, 24, False)])
 def test_the_line_goes_first_where_there_is_no_room(height: int, gpus: int, room: bool) -> None:
-    assert has_room(height, gpus) == room
+    assert (height >= needed_height(gpus)) == room
 
 
 async def test_h_switches_the_line_and_its_readings_on_and_off() -> None:
@@ -58,3 +58,6 @@ async def test_h_switches_the_line_and_its_readings_on_and_off() -> None:
         await pilot.resize_terminal(80, 24)
         await until_shown(pilot, lambda: demand.value == Demand())
         assert "host" not in screen_lines(app)[1]
+        await pilot.press("H")
+        assert [note.message for note in app._notifications] == ["The host line needs a terminal of 30 lines."]
+        assert saved == {"dashboard.host_line": True}

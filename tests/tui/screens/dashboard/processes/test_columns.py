@@ -113,6 +113,21 @@ def test_columns_that_are_not_chosen_stand_behind_what_is_more_important():
     assert moved(order, order[-1], 1) == order
 
 
+async def test_a_cancelled_choice_leaves_the_table_as_it_was():
+    source = ScriptedSource([make_snapshot([make_gpu(0, [make_process(used=30)])])])
+    app = VramtopApp(source, Watchlist(lambda job: pytest.fail(f"nobody asks for {job}")))
+    async with on_first_board(app, size=(80, 24)) as pilot:
+        table = app.screen.query_one(ProcessTable)
+        before = list(table.columns)
+        assert "BUDGET" not in before  # no process has one, and there is little room
+        for changed in ([], ["space"]):
+            await pilot.press("c")
+            await until_shown(pilot, lambda: isinstance(app.screen, ColumnDialog))
+            await pilot.press(*changed, "escape")
+            await until_shown(pilot, lambda: not isinstance(app.screen, ColumnDialog))
+            assert list(table.columns) == before
+
+
 @pytest.mark.slow
 async def test_columns_are_chosen_on_a_key_and_only_then_read(driver):
     driver.gpus = [FakeGpu(processes=[FakeProcess(os.getpid(), GIB, utilisation=(48, 30))])]
