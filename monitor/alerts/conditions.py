@@ -229,7 +229,7 @@ def _condition(
     full_seconds: float | None = None,
 ) -> Condition:
     first = rows[0]
-    job, user = plain_text(first.job.label) if first.job else "", plain_text(first.process.user)
+    job, user = plain_text(first.job.label) if first.job and first.job.has_label else "", plain_text(first.process.user)
     return Condition(
         rule=rule,
         key=(rule.name, run),

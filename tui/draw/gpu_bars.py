@@ -16,9 +16,8 @@ from textual.content import Content
 from vramtop.estimator.common.sizes import UNSEEN_BYTES, format_gib
 
 from .bars import BarRange, BarSegment, Cell, beyond_segment, cell_runs, component_segments, draw_bar, memory_segment
-from .labels import process_name, worst_row
+from .labels import job_name, worst_row
 from .palette import STATUSES, colour_of, ink_on
-from .text_output import printable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -142,7 +141,7 @@ _SHORT_NAMES = (9, 6)
 
 
 def _process_segment(row: ProcessRow, *, figures: bool, less_bytes: int = 0) -> BarSegment:
-    name = printable(row.job.label) if row.job and row.job.has_label else process_name(row.process)
+    name = job_name(row)
     size = format_gib(row.process.used_bytes)
     names = [name, *(f"{name[:length]}…" for length in _SHORT_NAMES if length < len(name) - 1)]
     if cell_len(name) != len(name):  # a cell has one character

@@ -66,8 +66,8 @@ def process_name(process: GpuProcess) -> str:
 
 
 def job_name(row: ProcessRow) -> str:
-    """Return the label of a process's job; of an unknown one, the name of the process."""
-    return printable(row.job.label) if row.job else process_name(row.process)
+    """Return the label of a process's job; of one without a name, or an unknown one, the name of the process."""
+    return printable(row.job.label) if row.job and row.job.has_label else process_name(row.process)
 
 
 def format_duration(seconds: float | None) -> str:

@@ -161,7 +161,7 @@ def timeline_cells(marks: Sequence[TimelineMark], width: int, *, empty: str = " 
     others = sorted((mark for mark in marks if not mark.colour and mark.column < width), key=lambda mark: mark.column)
     for mark, after in zip(others, [*(mark.column for mark in others[1:]), width], strict=False):
         end = max(after, mark.column + 1)
-        end = next((at for at in range(mark.column, end) if taken[at]), end)
+        end = next((at - 1 for at in range(mark.column, end) if taken[at]), end)
         line = "▏" if end - mark.column > 1 else ""
         label = next((label for label in mark.labels if len(label) <= end - mark.column - len(line)), "")
         for at, char in enumerate(f"{line}{label}", start=mark.column):

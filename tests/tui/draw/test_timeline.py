@@ -28,7 +28,8 @@ def test_the_moment_a_job_left_its_budget_is_named_first() -> None:
     assert drawn(phase(2, "steady"), over(15)) == "  ▏steady      ▲ over since 20:28:01    "
     assert drawn(phase(2, "steady"), over(25)) == "  ▏steady                ▲ 20:28:01     "
     assert drawn(phase(2, "steady"), over(36)) == "  ▏steady       over since 20:28:01 ▲   "
-    assert drawn(phase(2, "steady"), over(4), width=8) == "  ▏S▲   "
+    assert drawn(phase(2, "steady"), over(4), width=8) == "  S ▲   "
+    assert drawn(phase(0, "steady"), over(27), width=28) == "▏S     over since 20:28:01 ▲"
     cells = timeline_cells([over(36)], 40)
     assert {cell.colour for cell in cells if cell.char != " "} == {RED}
 

@@ -95,7 +95,8 @@ ATTACH_KEYS: list[BindingType] = [
         help_text="details of the process: SM, CPU, RAM, folder, container, parents, environment",
     ),
     bind("job.step", "step", "Step"),
-    bind("form.other_pane", "other_pane", "Settings"),
+    bind("form.other_pane", "show_settings", "Settings"),
+    bind("form.other_pane", "show_run", "Run", help_text=""),
     bind("attach.rehearse", "rehearse", "Rehearse"),
     bind("attach.forget", "forget", "Forget", show=False),
     bind("attach.zoom_in", "zoom(-1)", group="Zoom"),
@@ -136,7 +137,7 @@ class AttachScreen(Screen[None]):
     AttachScreen #settings { width: 2fr; max-width: 66; border-right: vkey $foreground 20%; }
     AttachScreen #memory { width: 3fr; }
     AttachScreen #problem { padding: 0 1; color: $text-error; text-wrap: wrap; }
-    AttachScreen #rehearsal { height: auto; padding: 0 1; color: $text-warning; }
+    AttachScreen #rehearsal { padding: 0 1; color: $text-warning; text-wrap: wrap; }
     AttachScreen.-narrow #settings { width: 1fr; max-width: 100%; border-right: none; display: none; }
     AttachScreen.-narrow.-settings #settings { display: block; }
     AttachScreen.-narrow.-settings #memory { display: none; }
@@ -264,7 +265,11 @@ class AttachScreen(Screen[None]):
                 return not isinstance(self.focused, Input)  # its keys are typed into the field
             case "rehearse":
                 return self._rehearsal is not None or self._may_rehearse
-            case "other_pane" | "forget":
+            case "show_settings":
+                return self._attachment is not None and not self._in_settings
+            case "show_run":
+                return self._in_settings
+            case "forget":
                 return self._attachment is not None
         return True
 
@@ -272,11 +277,13 @@ class AttachScreen(Screen[None]):
         """Show a longer time (1) or a shorter one (-1)."""
         self.query_one(RankView).zoom(by)
 
-    def action_other_pane(self) -> None:
-        """Move the focus to the settings, or back to the run."""
-        settings = self.query_one("#settings")
-        in_settings = self.focused is not None and settings in self.focused.ancestors
-        self._focus_on(None if in_settings else self.query_one(JobForm))
+    def action_show_settings(self) -> None:
+        """Move the focus to the settings."""
+        self._focus_on(self.query_one(JobForm))
+
+    def action_show_run(self) -> None:
+        """Move the focus back to the run."""
+        self._focus_on(None)
 
     def focus_previous(self, selector: str | type[Widget] = "*") -> Widget | None:
         """Move the focus back; on a narrow terminal from the run to the settings, to the field edited last."""
@@ -324,6 +331,10 @@ class AttachScreen(Screen[None]):
             self.notify("There is no budget for this process yet, so there is no step to show.", severity="warning")
         else:
             self._step.open(budget, self._estimates, gpu_bytes=row.gpu.total_bytes if row else None)
+
+    @property
+    def _in_settings(self) -> bool:
+        return self.focused is not None and self.query_one("#settings") in self.focused.ancestors
 
     @property
     def _may_rehearse(self) -> bool:

@@ -20,6 +20,7 @@ from vramtop.estimator.crash.snapshot.records import MemorySnapshot
 from vramtop.monitor.board.board import ProcessRow
 
 from ...background.latest_only_task import LatestOnlyTask
+from ...draw.labels import job_name
 from ...draw.palette import VERDICTS
 from ...draw.text_output import TextOutput, printable
 from ...job.would_fit import quick_suggestions
@@ -139,8 +140,7 @@ class CrashScreen(DrawnScreen[None]):
 
     def draw(self) -> None:
         """Draw everything."""
-        label = self._row.job.label if self._row and self._row.job else ""
-        source = self._opened.name if self._opened else label
+        source = self._opened.name if self._opened else job_name(self._row) if self._row else ""
         title = f"{self._subject}: {printable(source)}"
         self.query_one("#title", StaticLines).show(Content(title.rstrip(" :")))
         output = TextOutput(colour_depth="none", ascii_only=is_ascii_only(self), width=max(40, self.size.width - 3))

@@ -68,7 +68,8 @@ FIT_KEYS: list[BindingType] = [
     bind("fit.open", "open", "Open"),
     bind("fit.choose_gpus", "choose_gpus", "GPUs", show=False),
     bind("job.step", "step", "Step"),
-    bind("form.other_pane", "other_pane", "Fixes"),
+    bind("form.other_pane", "show_fixes", "Fixes"),
+    bind("form.other_pane", "show_settings", "Settings", help_text=""),
     Binding(
         "1", "apply(1)", show=False, key_display="1-9",
         tooltip="apply a suggestion (Alt+digit while you type in a field); Enter applies the highlighted one",
@@ -251,9 +252,15 @@ class FitCheckScreen(Screen[None]):
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002 - Textual's
         """Disable undo while the history is empty, and what only programs have."""
-        if action == "rehearse":
-            return self._program is not None
-        return action != "undo" or self._history.can_undo
+        match action:
+            case "rehearse":
+                return self._program is not None
+            case "undo":
+                return self._history.can_undo
+            case "show_fixes" | "show_settings":
+                in_view = self.focused is not None and self._view in self.focused.ancestors_with_self
+                return in_view == (action == "show_settings")
+        return True
 
     def action_pin(self) -> None:
         """Make the job pending in place of the version pinned before, unless its settings are invalid."""
@@ -356,13 +363,14 @@ class FitCheckScreen(Screen[None]):
         """Move the focus to the choice of GPUs."""
         self._picker.query_one(Choice).focus()
 
-    def action_other_pane(self) -> None:
-        """Move the focus to the suggestions, or to the verdict if there are none; from there to the settings."""
-        view, suggestions = self._view, self.query_one(Suggestions)
-        if self.focused is not None and view in self.focused.ancestors_with_self:
-            self._pane.focus_form()
-        else:
-            (suggestions if suggestions.display else view).focus()
+    def action_show_fixes(self) -> None:
+        """Move the focus to the suggestions, or to the verdict if there are none."""
+        suggestions = self.query_one(Suggestions)
+        (suggestions if suggestions.display else self._view).focus()
+
+    def action_show_settings(self) -> None:
+        """Move the focus to the settings."""
+        self._pane.focus_form()
 
     def _start(self) -> None:
         """Request a budget for the settings as they are now, or say why there is none."""
@@ -375,7 +383,7 @@ class FitCheckScreen(Screen[None]):
             self._view.show_problem(f"looking for a rehearsal of {job.label}", mark="…")
             self._delay(_REFINE_DELAY_SECONDS, partial(self._estimates.estimate, job))
         elif not _has_model(job):
-            self._view.show_problem(_no_model())
+            self._view.show_problem(_no_model(), mark="…")
         else:
             self._estimates.estimate(job)
             self._delay(_REFINE_DELAY_SECONDS, partial(self._estimates.refine, job))

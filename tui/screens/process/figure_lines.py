@@ -9,7 +9,7 @@ from textual.content import Content
 from vramtop.monitor.board.board import REASONS_IN_WORDS
 from vramtop.monitor.host.kinds import kind_label
 
-from ...draw.labels import MUTED, SEPARATOR, badge, budget_label, urgent_label
+from ...draw.labels import MUTED, SEPARATOR, badge, budget_label, job_name, urgent_label
 from ...draw.palette import STATUSES
 from ...draw.process_figures import figure_reason, figure_text
 from ...draw.text_output import printable
@@ -76,7 +76,8 @@ def figure_lines(rows: Sequence[ProcessRow], width: int, *, live: bool) -> Itera
 def _job_line(row: ProcessRow) -> Content:
     """Return what the process is, its job, and how it compares with its budget."""
     kind = kind_label(row.kind, row.program_name) or (row.kind if row.kind in _NAMED_KINDS else "not a known program")
-    parts = [Content.styled(printable(row.job.label), "bold") if row.job else Content(printable(kind))]
+    named = row.job is not None and row.job.has_label
+    parts = [Content.styled(job_name(row), "bold") if named else Content(printable(kind))]
     if row.budget:
         parts.append(Content(f"budget {budget_label(row)} GiB"))
     if row.comparison:

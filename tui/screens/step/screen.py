@@ -133,8 +133,9 @@ class StepScreen(DrawnScreen[None]):
     def draw(self) -> None:
         """Draw the budget."""
         budget, width = self.budget, self.size.width - 2
+        of_job = f": {printable(budget.job.label)}" if budget.job.has_label else ""
         state = self._state or (None if budget.timeline else _why_untraced(budget))
-        self.query_one("#title", StaticLines).show(Content(f"One training step: {printable(budget.job.label)}"))
+        self.query_one("#title", StaticLines).show(Content(f"One training step{of_job}"))
         self.query_one("#facts", StaticLines).show(peak_line(budget), layout=True)
         self.query_one("#state", StaticLines).show_if_any([Content(state)] if state else [])
         self.query_one("#graph", StepGraph).show(budget, gpu_bytes=self._gpu_bytes)
