@@ -52,6 +52,8 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     """Memory in the steady state, as the budget predicts it; None: there is no budget."""
     sentence: str
     """The status in words."""
+    is_guess: bool = False
+    """What is expected rests on settings that are missing, or not understood."""
     phase: RunPhase | None = None
     """Phase of the run; None: unknown."""
     trend: GrowthTrend | None = None
@@ -62,7 +64,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def difference_bytes(self) -> int | None:
         """Observed less expected; None if nothing was observed, or what is expected is a guess or not known."""
-        if self.observed_bytes is None or self.expected_bytes is None or self.status == "incomplete":
+        if self.observed_bytes is None or self.expected_bytes is None or self.is_guess:
             return None
         return self.observed_bytes - self.expected_bytes
 
@@ -174,7 +176,8 @@ def as_far_as_known(comparison: Comparison, budget: Budget, missing: Sequence[st
 def _incomplete(comparison: Comparison, reason: str) -> Comparison:
     observed = comparison.observed_bytes
     held = "its memory is not known" if observed is None else f"holds {format_gib(observed)} GiB"
-    return replace(comparison, status="incomplete", sentence=f"{held}{reason}", trend=None, left_budget_at=None)
+    sentence = f"{held}{reason}"
+    return replace(comparison, status="incomplete", sentence=sentence, is_guess=True, trend=None, left_budget_at=None)
 
 
 _LevelStatus = Literal["loading", "warming_up", "on_budget", "over", "under", "unknown"]

@@ -100,6 +100,11 @@ class PhaseTracker:
             self.phase = phase
 
     @property
+    def rose_at(self) -> float:
+        """Unix seconds of the last rise of its peak."""
+        return self._rose[0]
+
+    @property
     def _reached_budget(self) -> bool:
         return reaches_budget(self.budget, self.peak_bytes)
 

@@ -11,6 +11,7 @@ from vramtop.estimator.common.records import replace
 from ..host.process_stat import is_running
 from .board import GpuRow, ProcessRow, RunRow
 from .endings import count_kernel_oom_kills, peak_sentence, process_end
+from .without_budget import RECENT_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -53,22 +54,21 @@ class RunTracker(msgspec.Struct, eq=False):
 
     def compare_process(self, row: ProcessRow, budget: Budget) -> ProcessRow:
         """Return the row of a process of a known job, compared with its budget."""
-        from .comparison import as_far_as_known, compare_with_budget
+        from .comparison import as_far_as_known, compare_with_budget, compare_without_budget
 
         known = self._tracked.get(row.key)
         phases = known.phases if known and known.phases.budget is budget else self._new_phases(row, budget)
         recent = self.history.process(row.key)
         time = recent[-1][0] if recent else row.gpu.read_at
         phases.add(time, None if row.gpu.is_stale else row.process.used_bytes, row.process.counters)
-        previous = known.row.comparison if known else None
-        comparison = compare_with_budget(
-            phases,
-            recent,
-            process=row.process,
-            left_bytes=row.gpu.free_bytes,
-            previous=previous.status if previous else None,
-        )
+        previous = known.row.comparison.status if known and known.row.comparison else None
+        left = row.gpu.free_bytes
+        comparison = compare_with_budget(phases, recent, process=row.process, left_bytes=left, previous=previous)
         comparison = as_far_as_known(comparison, budget, row.missing)
+        if comparison.is_guess and time - phases.rose_at < RECENT_SECONDS:
+            growing = compare_without_budget(recent, left_bytes=left, previous=previous)
+            if growing is not None:
+                comparison = replace(comparison, status="growing", sentence=growing.sentence, trend=growing.trend)
         row = replace(row, budget=budget, comparison=comparison, phase_starts=phases.phase_starts)
         self._tracked[row.key] = _TrackedProcess(row, phases)
         return row

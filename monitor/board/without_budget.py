@@ -24,7 +24,7 @@ _KINDS = ("desktop", "helper")
 """Kinds of processes that come, grow and go all the time."""
 _LEAST_RISE_BYTES = 64 * MIB
 """A process that has risen by less since it was first seen is not looked at: there are hundreds of processes."""
-_RECENT_SECONDS = 200.0
+RECENT_SECONDS = 200.0
 """Nor is one whose highest reading is older."""
 
 
@@ -107,7 +107,7 @@ class ProcessesWithoutBudget:
         self._seen = {key: seen for key, seen in self._seen.items() if seen.row.process.key not in pids}
 
     def _compared(self, row: ProcessRow, seen: _Seen, time: float) -> ProcessRow:
-        if seen.highest_bytes - seen.lowest_bytes < _LEAST_RISE_BYTES or time - seen.rose_at > _RECENT_SECONDS:
+        if seen.highest_bytes - seen.lowest_bytes < _LEAST_RISE_BYTES or time - seen.rose_at > RECENT_SECONDS:
             return row
         from .comparison import compare_without_budget
 

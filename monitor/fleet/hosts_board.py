@@ -311,6 +311,7 @@ def _comparison(process: FleetProcess, gpu: HostGpu) -> Comparison | None:
         peak_usage=None if peak is None else PeakUsage(size_bytes=peak, source="seen"),
         expected_bytes=process.budget_bytes,
         sentence=process.sentence or "",
+        is_guess=process.status == "incomplete" or bool(process.missing),
         trend=trend,
     )
 

@@ -103,7 +103,7 @@ STATUS_HELP = {
     "on_budget": "within the range of its budget",
     "over": "above the upper bound: different settings, or a leak",
     "under": "below the lower bound and not growing",
-    "growing": "growing when it should be steady; without a budget: on course to fill its GPU",
+    "growing": "growing when it should be steady; without a known budget: on course to fill its GPU",
     "incomplete": "missing job settings, so its budget is a guess: open it to fill them in",
     "ended": "no longer on its GPU; listed until you dismiss it (without a budget, for a minute)",
     "out_of_memory": "ended; its last message or reading points to an out-of-memory error",

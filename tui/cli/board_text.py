@@ -10,7 +10,8 @@ from vramtop.monitor.board.board import Board, GpuRow, ProcessRow
 from vramtop.monitor.host.kinds import kind_label
 from vramtop.monitor.snapshot.mig_devices import MigDevice
 
-from ..draw.palette import STATUSES, VERDICTS, budget_size, colour_of, unattributed_label
+from ..draw.labels import budget_label
+from ..draw.palette import STATUSES, VERDICTS, colour_of, unattributed_label
 from ..draw.text_output import TextOutput, format_table, truncate
 
 
@@ -111,13 +112,13 @@ def _status(row: ProcessRow) -> str:
 
 
 def _process_cells(row: ProcessRow) -> tuple[str, ...]:
-    process, status = row.process, row.comparison.status if row.comparison else None
+    process = row.process
     return (
         f"pid {process.pid}" if process.pid >= 0 else "",
         process.user or "user n/a",
         f"GPU {row.gpu.label}",
         "memory n/a" if process.used_bytes is None else f"{format_gib(process.used_bytes)} GiB",
-        f"budget {budget_size(row.budget.steady_device_bytes, status)}" if row.budget else "",
+        f"budget {budget_label(row)}" if row.budget else "",
         _status(row),
         _command(row),
     )

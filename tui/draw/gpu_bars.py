@@ -64,7 +64,7 @@ def held_cells(gpu: GpuRow, width: int, *, figures: bool = True, label_end: int 
 
 def beyond_budget_bytes(row: ProcessRow) -> int:
     """Return what the process holds beyond the upper bound of its budget; 0 if that is a guess, or not known."""
-    if row.budget is None or row.comparison is None or row.comparison.status == "incomplete":
+    if row.budget is None or row.comparison is None or row.comparison.is_guess:
         return 0
     beyond = (row.process.used_bytes or 0) - row.budget.peak.shown_high_bytes
     return beyond if beyond >= UNSEEN_BYTES else 0
@@ -99,7 +99,7 @@ def _wording_budget(gpu: GpuRow) -> Budget | None:
 
 def is_uncertain(gpu: GpuRow) -> bool:
     """Return True if settings of a job on this GPU are guessed."""
-    return any(row.comparison is not None and row.comparison.status == "incomplete" for row in gpu.rows)
+    return any(row.comparison is not None and row.comparison.is_guess for row in gpu.rows)
 
 
 _MARK = "┃"
@@ -156,7 +156,7 @@ def _process_segment(row: ProcessRow, *, figures: bool, less_bytes: int = 0) -> 
 
 def held_colour(row: ProcessRow) -> str:
     """Return the calm colour of what a process holds within its budget."""
-    if row.budget is None or row.comparison is None or row.comparison.status == "incomplete":
+    if row.budget is None or row.comparison is None or row.comparison.is_guess:
         return colour_of("no_budget")
     return colour_of("good") if row.comparison.diverges else STATUSES[row.comparison.status].colour
 

@@ -77,14 +77,14 @@ def format_duration(seconds: float | None) -> str:
 
 def difference_label(comparison: Comparison) -> str:
     """Return how far a process is from its budget, in GiB; empty if the budget is a guess, or there is none."""
-    known = comparison.status != "incomplete" and comparison.expected_bytes is not None
+    known = not comparison.is_guess and comparison.expected_bytes is not None
     return format_gib(comparison.difference_bytes, signed=True) if known else ""
 
 
 def budget_label(row: ProcessRow) -> str:
     """Return the budget of a process in GiB, marked if it is a guess; ``-`` if there is none."""
-    status = row.comparison.status if row.comparison else None
-    return budget_size(row.budget.steady_device_bytes, status) if row.budget else "-"
+    is_guess = row.comparison is not None and row.comparison.is_guess
+    return budget_size(row.budget.steady_device_bytes, is_guess=is_guess) if row.budget else "-"
 
 
 def phase_label(comparison: Comparison) -> str:

@@ -132,14 +132,9 @@ STATUSES: dict[Status, Mark] = {
 }
 
 
-def budget_size(size_bytes: int, status: str | None) -> str:
-    """Return a budget in GiB; behind the sign of its status if settings are missing, so that it is a guess: ``?62.0``.
-
-    Args:
-        size_bytes: of the budget.
-        status: of the process or run.
-    """
-    return f"{STATUSES['incomplete'].letter if status == 'incomplete' else ''}{format_gib(size_bytes)}"
+def budget_size(size_bytes: int, *, is_guess: bool) -> str:
+    """Return a budget in GiB; behind a sign if it is a guess: ``?62.0``."""
+    return f"{STATUSES['incomplete'].letter if is_guess else ''}{format_gib(size_bytes)}"
 
 
 PHASES: dict[RunPhase, str] = {

@@ -33,6 +33,25 @@ def test_a_run_with_missing_settings_is_incomplete_whatever_it_holds(used: float
     assert row.has_guessed_budget
 
 
+def test_a_fast_leak_is_told_before_the_gpu_is_full_although_settings_are_missing() -> None:
+    watchlist = Watchlist(estimate=make_budget)
+    job = Job(name="job", model=ModelSpec(id="gpt2"))
+    watchlist.add_run(WatchedJob(job=job, pids=(KEY,), missing=("training.sequence_length",)))
+    sizes = [20.0] * 20 + [20.0 + 3 * second for second in range(1, 19)] + [74.0] * 250
+    rows = []
+    for second, used in enumerate(sizes):
+        reading = make_gpu(0, [make_process(used=used)])
+        rows += watchlist.update(make_snapshot([reading], time=2_000.0 + second)).processes
+    statuses = [row.comparison.status for row in rows]
+    assert list(dict.fromkeys(statuses)) == ["incomplete", "growing"]
+    assert statuses.index("growing") < 35
+    assert statuses[-1] == "incomplete"  # it has been steady for minutes
+    full = rows[37]
+    assert full.comparison.sentence.startswith("GPU full in about 1 s: has grown by 180.0 GiB per minute since ")
+    assert full.comparison.difference_bytes is None
+    assert (full.comparison.is_guess, full.comparison.diverges) == (True, True)
+
+
 @pytest.mark.parametrize(
     ("direction", "status"), [("no", "over"), ("less", "over"), ("more", "incomplete"), ("either", "incomplete")]
 )

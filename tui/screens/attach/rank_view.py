@@ -148,7 +148,7 @@ def run_graph_data(row: ProcessRow, history: Readings, *, span_seconds: float, n
     if budget is not None:
         lines += [LevelLine(budget.peak.low_bytes, BOUND), LevelLine(budget.peak.high_bytes, BOUND)]
         lines.append(LevelLine(budget.steady_device_bytes, EXPECTED))
-    is_guess = row.comparison is not None and row.comparison.status == "incomplete"
+    is_guess = row.comparison is not None and row.comparison.is_guess
     return RunGraphData(
         history=history,
         top_bytes=top,
@@ -184,7 +184,7 @@ def bars_content(row: ProcessRow, width: int, *, now: float) -> Content:
     lines = [_held_line(row, scale, cells)]
     if row.budget is not None:
         peak = row.budget.peak
-        uncertain = row.comparison is not None and row.comparison.status == "incomplete"
+        uncertain = row.comparison is not None and row.comparison.is_guess
         drawn = bar_content(budget_bar(row.budget, scale_bytes=scale, width=cells, uncertain=uncertain))
         tail = f"│ {format_gib(peak.device_bytes)} ({format_gib(peak.low_bytes)} to {format_gib(peak.high_bytes)})"
         lines.append(Content.assemble(f"{'budget':<{_LABEL_WIDTH}}", drawn, tail))

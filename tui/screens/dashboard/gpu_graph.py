@@ -43,7 +43,7 @@ def graph_lines(gpu: GpuRow, history: Readings, shape: PanelShape, now: float) -
     row = worst_row(gpu.rows)
     held = sum(row.process.used_bytes or 0 for row in gpu.rows_with_budget)
     beside = max(0, (gpu.reading.used_bytes or held) - held)
-    judged = gpu.expected_bytes is not None and not (row and row.comparison and row.comparison.status == "incomplete")
+    judged = gpu.expected_bytes is not None and not (row and row.comparison and row.comparison.is_guess)
     graph = _Graph(
         levels=graph_levels(history, width=shape.bar_width, height=height, top_bytes=top, span_seconds=span, now=now),
         height=height,

@@ -220,7 +220,7 @@ def _budget_line(gpu: GpuRow, shape: PanelShape) -> Content:
     peaks = {budget.peak.phase for budget in budgets if budget.phases and budget.serving is None}
     figures = join_to_width(
         [
-            f"{budget_size(gpu.expected_bytes, 'incomplete' if is_uncertain(gpu) else None)} GiB {range_words}",
+            f"{budget_size(gpu.expected_bytes, is_guess=is_uncertain(gpu))} GiB {range_words}",
             *_correction(gpu),
             *(["peak in " + ", ".join(sorted(peaks))] if peaks else []),
         ],

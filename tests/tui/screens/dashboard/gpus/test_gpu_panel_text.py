@@ -205,7 +205,7 @@ def test_a_job_below_its_budget_says_by_how_much_where_the_bar_ends():
 
 def test_a_budget_with_guessed_settings_is_hatched_and_never_red():
     row = make_row(make_gpu(0, [make_process(1, 60)]), need=30)
-    comparison = replace(row.rows[0].comparison, status="incomplete")
+    comparison = replace(row.rows[0].comparison, status="incomplete", is_guess=True)
     row = replace(row, rows=(replace(row.rows[0], comparison=comparison),))
     held, budget = panel_lines(row, (), SHAPE, now=2_000.0)[1:3]
     assert "╱" in budget.plain
