@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
 UNTRACED = "The step was not traced: "
 """Before the reason, in the assumptions of a budget whose step was to be traced."""
+_FAILS = "the job's program fails with "
 _TRACE_HINT = "--method traced runs the model itself"
 _LOADED = time.time()
 MethodChoice = Literal["auto", "formula", "exact", "traced"]
@@ -90,6 +91,7 @@ def estimate(
         )
     variable, conf = allocator_settings(os.environ if environ is None else environ) or (None, None)
     remarks: list[str] = []
+    failing: str | None = None
     if method in ("auto", "traced") and not job.is_served:
         if progress:
             progress(f"tracing two training steps of {model.label}")
@@ -120,13 +122,20 @@ def estimate(
             if isinstance(arch, CannotTellError) and model.source != "code":
                 raise CannotTellError(f"{arch.message} ({error.message})") from None
             remarks.append(f"{UNTRACED}{error.message}.")
+            if error.message.startswith(_FAILS) and "ImportError" not in error.message:
+                failing = f"A run may fail before it trains: when rehearsed, {error.message}."
     if conf and conf.strip():
         remarks.append(f"{variable} sets the allocator: {conf.strip()}.")
     budget = _closed_form(job, model, arch, method=method, gpu=gpu, conf=conf, python=python, progress=progress)
     budget = _with_facts(_with_other_models(budget, arch, environ), gpu, settled)
     if not estimates_only_figures():
         budget = with_unstated_settings(budget, find_unstated(job, arch, gpu, conf))
-    return widen_for_uncertainty(replace(budget, assumptions=(*budget.assumptions, *remarks)))
+    budget = replace(
+        budget,
+        assumptions=(*budget.assumptions, *remarks),
+        warnings=budget.warnings if failing is None else (*budget.warnings, failing),
+    )
+    return widen_for_uncertainty(budget)
 
 
 def why_untraced(budget: Budget) -> str | None:

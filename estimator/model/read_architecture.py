@@ -70,10 +70,8 @@ def read_architecture(
     name = config["model_type"]
     family = family_of(name)
     served = _served_task(name, family, task, where)
-    if name not in FAMILIES and (config.get("is_encoder_decoder") or _TWO_STACKS & config.keys()):
-        raise CannotTellError(f"the formula has no rule for models of type {name!r}, of an encoder and a decoder")
-    if "num_hidden_groups" in config:
-        raise CannotTellError(f"the formula has no rule for models of type {name!r}, whose blocks share weights")
+    if unruled := _unruled(name, config):
+        raise CannotTellError(f"the formula has no rule for models of type {name!r}, {unruled}")
     try:
         own = {field: config.get(theirs) for field, theirs in family.field_names.items()}
         parts = read_parts(ConfigFields({**config, **own}, where, family.absent), family, served)
@@ -94,6 +92,15 @@ def read_architecture(
         uncounted_parameters=sum(uncounted.values()),
         **parts,
     )
+
+
+def _unruled(name: str, config: Mapping[str, Any]) -> str | None:
+    """Return what the blocks of a model have for which there is no rule; None: nothing that is known."""
+    if name not in FAMILIES and (config.get("is_encoder_decoder") or _TWO_STACKS & config.keys()):
+        return "of an encoder and a decoder"
+    if "num_hidden_groups" in config:
+        return "whose blocks share weights"
+    return "whose attention scores positions apart" if config.get("pos_att_type") else None
 
 
 def complete_config(config: Mapping[str, Any], *, where: str = "the model's config") -> dict[str, Any]:

@@ -129,6 +129,10 @@ class _MediaScript(TrainerScript):
         if kind == "whisper" and sizes.seconds not in (None, _WHISPER_SECONDS):
             raise InputError(f"{model.label} pads or cuts audio to {_WHISPER_SECONDS} seconds; leave out --seconds")
 
+    @property
+    def _names_other_blocks(self) -> bool:
+        return True
+
     def _image(self) -> tuple[int, int]:
         """Return height and width of an image in pixels, as the processor leaves it."""
         config, kind = self._model.config, self._model.config["model_type"]

@@ -16,6 +16,7 @@ from ..job.job import Job
 from ..job.resolved_job import ResolvedJob, own_optimizer_code
 from ..job.rules.optimizers.table import OPTIMIZERS
 from ..job.settings import OtherModel
+from ..model.families.registry import family_of
 from ..model.find_config import ResolvedModel
 from ..worker.request.tasks import auto_class_name
 
@@ -319,8 +320,25 @@ class TrainerScript:
             if self._model.code is not None:
                 yield "    trust_remote_code=True,"
             yield ")"
+            if self._has_own_head and not self._job.partitions_weights:
+                # transformers 5 ties T5's head whatever the config says, but unties what a checkpoint holds apart
+                yield f"{each}.lm_head.weight = torch.nn.Parameter({each}.lm_head.weight.clone())  # a head of its own"
         if self._job.model.task in ("sequence-classification", "multiple-choice"):
             yield "config.pad_token_id = config.pad_token_id or 0"
+        if self._job.strategy.fsdp and self._names_other_blocks and not self._job.parallel.fsdp_wrap_classes:
+            yield "# blocks that accelerate can wrap: those that the model holds, without its input embeddings"
+            yield "embeddings = model.get_input_embeddings()"
+            yield "held = {type(part).__name__ for part in model.modules() if embeddings not in set(part.modules())}"
+            yield "model._no_split_modules = sorted(held.intersection(model._no_split_modules or ()))"
+
+    @property
+    def _names_other_blocks(self) -> bool:
+        """The model names blocks that FSDP cannot wrap as they are."""
+        return family_of(self._model.config.get("model_type")).stack == "encoder"
+
+    @property
+    def _has_own_head(self) -> bool:
+        return self._job.model.task == "seq2seq-lm" and self._model.config.get("tie_word_embeddings") is False
 
     def _quantized(self) -> Iterator[str]:
         job = self._job

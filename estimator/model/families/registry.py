@@ -25,8 +25,9 @@ _RELATIVES: Mapping[str, Family] = MappingProxyType(
         "qwen": replace(GENERIC, window_off_by_default=True),
         **dict.fromkeys(("gemma", "olmo2", "gpt_oss"), replace(GENERIC, rules=BlockRules(fp32_norm_scale=True))),
         **dict.fromkeys(("xlm-roberta", "camembert"), ENCODERS["roberta"]),
-        **dict.fromkeys(("deberta", "electra", "esm"), ENCODERS["bert"]),
-        **dict.fromkeys(("bloom", "codegen", "falcon", "gpt_bigcode", "gpt_neo", "gptj", "mpt"), _UNGATED),
+        **dict.fromkeys(("electra", "esm"), ENCODERS["bert"]),
+        **dict.fromkeys(("biogpt", "bloom", "codegen", "falcon", "gpt_bigcode"), _UNGATED),
+        **dict.fromkeys(("gpt_neo", "gptj", "mpt", "opt", "starcoder2"), _UNGATED),
     }
 )
 """Rules of unknown families by the beginning of their name: those of a known family that they resemble."""

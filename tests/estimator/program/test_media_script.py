@@ -10,8 +10,9 @@ import pytest
 from real_run import real_peak
 
 from vramtop.estimator.common.errors import InputError
+from vramtop.estimator.job.gpu_catalogue import find_gpu
 from vramtop.estimator.job.job import Job
-from vramtop.estimator.job.job_file.changes import job_from_mapping
+from vramtop.estimator.job.job_file.changes import job_from_mapping, with_changes
 from vramtop.estimator.job.settings import ModelSpec
 from vramtop.estimator.model.find_config import resolve_model
 from vramtop.estimator.program.media_script import media_script
@@ -223,6 +224,16 @@ def shrunken(name: str) -> Job:
 
 def script_of(job: Job, **options: Any) -> str:
     return media_script(job, resolve_model(job.model), sizes=options.pop("sizes", None), how=How(**options))
+
+
+@pytest.mark.parametrize("name", ["vit-base", pytest.param("llava", marks=pytest.mark.slow)])
+def test_fsdp_wraps_the_blocks_that_it_can(name: str, tmp_path: Path, monkeypatch) -> None:
+    """Models name blocks that they do not hold, and those around their input embeddings, which accelerate wraps too."""
+    monkeypatch.chdir(tmp_path)
+    job = with_changes(shrunken(name), {"parallel": {"strategy": "fsdp2", "data_shard": 2}})
+    Path("train.py").write_text(script_of(job, stated=set(), steps=3), encoding="utf-8")
+    start = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "train.py"]
+    assert rehearse([sys.executable, *start], gpu=find_gpu("h100-80gb")).budget.method == "rehearsed"
 
 
 @pytest.mark.usefixtures("quick_rehearsals")

@@ -286,3 +286,29 @@ def test_a_config_without_a_first_token_of_the_decoder_gets_one() -> None:
     model = {"task": "seq2seq-lm", "config": {**LLAMA, "model_type": "t5", "d_model": 64}}
     assert "    decoder_start_token_id=0," in script_of(job_of(model=model))
     assert "decoder_start_token_id" not in script_of(job_of())
+
+
+T5 = {"model_type": "t5", "d_model": 64, "d_kv": 16, "d_ff": 128, "num_layers": 2, "num_heads": 4, "vocab_size": 512}
+BERT = {**{key: LLAMA[key] for key in LLAMA if key != "num_key_value_heads"}, "model_type": "bert"}
+
+
+def test_a_head_of_its_own_is_untied_as_the_checkpoint_s_is() -> None:
+    """transformers 5 ties T5's whatever the config says, and unties it when it loads the weights."""
+    job = job_of(model={"task": "seq2seq-lm", "config": {**T5, "tie_word_embeddings": False}})
+    traced, formula = (estimate(job, method=method).model for method in ("traced", "formula"))
+    assert traced.parameters == formula.parameters
+
+
+def test_embeddings_of_encoders_are_no_unit_of_their_own() -> None:
+    """accelerate wraps the blocks that the model names, BERT's embeddings among them, and the embeddings again."""
+    model = {"task": "sequence-classification", "config": BERT}
+    job = job_of(model=model, parallel={"strategy": "fsdp2", "data_shard": 2})
+    assert estimate(job, method="traced").method == "traced"
+
+
+def test_a_program_that_fails_is_a_warning() -> None:
+    job = job_of(model={"task": "seq2seq-lm", "config": T5}, parallel={"strategy": "fsdp2", "data_shard": 2})
+    budget = estimate(job, method="auto")
+    assert budget.method != "traced"
+    (said,) = [each for each in budget.warnings if each.startswith("A run may fail before it trains")]
+    assert "shared.weight" in said
