@@ -23,7 +23,14 @@ from .script.script_settings import ScriptSettings, read_script
 from .script.training import SIZE_ARGUMENTS
 from .script.values import UNKNOWN
 from .source.data_files import layer_from_table, read_table
-from .source.evidence import MODEL_STATES, VERSION_NOT_KNOWN, Component, FindingCollector, JobReading
+from .source.evidence import (
+    MODEL_STATES,
+    VERSION_NOT_KNOWN,
+    Component,
+    FindingCollector,
+    JobReading,
+    decided_parts,
+)
 from .source.filesystem_view import FilesystemView
 from .source.flags import parse_flags, spell_out
 from .source.notebooks import NotebookCode
@@ -317,7 +324,9 @@ def _read_with_script(
         program.findings.doubt(sentence, "either", *get_args(Component))
     for doubt in script.doubts:
         program.findings.warn(doubt.sentence, unless=doubt.key if doubt.asks else None)
-        program.findings.add_uncertainty("either", *get_args(Component), unless=doubt.key)
+        more = doubt.key == "other_models"  # whatever they take, what is counted is there
+        parts = decided_parts(doubt.key) if not more else get_args(Component)
+        program.findings.add_uncertainty("more" if more else "either", *parts, unless=doubt.key)
         if doubt.asks and doubt.key is not None:
             program.findings.require(doubt.key)
     of_model = [doubt.sentence for doubt in script.doubts if doubt.key == "model.id"]

@@ -6,7 +6,7 @@ not followed: memory may depend on it, and names that it assigns are unknown fro
 
 import ast
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 from ..source.settings import Setting
@@ -39,6 +39,7 @@ from .values import (
     Module,
     Name,
     Scope,
+    Super,
     Thing,
     short_text,
 )
@@ -54,6 +55,9 @@ _NAMES_LAYERS = ("named_modules()", "isinstance(", "'lm_head'")
 _FILLING = ("append", "add", "extend", "update", "insert", "setdefault", "pop", "remove", "discard")
 _EXITS = ("sys.exit", "exit", "quit", "os._exit")
 _TEXT_METHODS = ("lower", "upper", "strip", "split", "startswith", "endswith")
+_OF_PATHS = ("resolve", "absolute", "expanduser", "as_posix", "open", "read", "read_text")
+"""Methods of a path, or of the file that a text stands for, whose result stands for the same file."""
+_ROLES = ("staticmethod", "classmethod", "property")
 _ENDS = {ast.Raise: "exit", ast.Break: "break", ast.Continue: "continue"}
 
 
@@ -130,8 +134,10 @@ class Reader:
             self.call(main, Call(self, main.node, "main"))  # as the entry point of a package
         self.tree = ast.Module([*tree.body, *self._mentioned(tree)], [])
         mentioned = {each for node in ast.walk(self.tree) for each in _names_in(node)}
+        plain = {each.name for each in self.tree.body if isinstance(each, ast.ClassDef) and not each.bases}
         for node, path in _functions(self.tree.body, ""):
-            is_reached = "." in path or node.name in mentioned or bool(node.decorator_list)
+            by_library = "." in path and path.partition(".")[0] not in plain
+            is_reached = by_library or node.name in mentioned or bool(node.decorator_list)
             if id(node) not in self._followed and is_reached:
                 self._not_followed(node.body, f", as {path}() is not called from the top of the script", node)
 
@@ -347,6 +353,7 @@ class Reader:
         scope.assign(node.name, function)
         for each in reversed(node.decorator_list):
             name = _dotted(each.func if isinstance(each, ast.Call) else each).rpartition(".")[2]
+            function.role = name if name in _ROLES else function.role
             call = Call(self, each, name, None, scope=scope)
             if isinstance(each, ast.Call):
                 self._take_arguments(call, each, scope)
@@ -361,7 +368,8 @@ class Reader:
         for each in node.body:
             if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name):
                 fields[each.target.id] = each
-        scope.assign(node.name, Class(node.name, node, bases, inner.names, fields))
+        inner.names["__class__"] = made = Class(node.name, node, bases, inner.names, fields)
+        scope.assign(node.name, made)
 
     def _import(self, node: ast.Import | ast.ImportFrom, scope: Scope) -> None:
         for each in node.names:
@@ -450,6 +458,11 @@ class Reader:
             if (value.path, name) == ("sys", "argv"):
                 return list(self.argv)
             return version(value.path, self.notes) if name == "__version__" else Name(f"{value.path}.{name}")
+        if isinstance(value, dict) and name in value:  # OmegaConf's tables have their items as attributes
+            return value[name]
+        if isinstance(value, str) and name in ("parent", "parents"):
+            folders = [str(each) for each in PurePath(value).parents]
+            return folders if name == "parents" else (folders or [value])[0]
         return value.attribute(name) if isinstance(value, Thing) else Attribute(value, name)
 
     def _list(self, node: ast.List | ast.Tuple | ast.Set, scope: Scope) -> Any:
@@ -613,6 +626,8 @@ class Reader:
             return builtin(call) if builtin is not None else self.library(call)
         if isinstance(function, Attribute):
             call.receiver, call.path = function.receiver, function.name
+            if isinstance(function.receiver, Super):
+                return function.receiver.method(call)
             if isinstance(function.receiver, Thing) and call.name != "backward":  # an accelerator's, an engine's
                 return function.receiver.method(call)
             is_data = isinstance(function.receiver, (*PLAIN, list, tuple, dict))
@@ -629,6 +644,10 @@ class Reader:
         key = call.value(0)
         if isinstance(value, dict) and call.name == "get" and isinstance(key, PLAIN):
             return value.get(key, UNKNOWN if UNKNOWN in value else call.value(1))
+        if isinstance(value, str) and call.name in _OF_PATHS:
+            return value
+        if isinstance(value, str) and call.name in ("exists", "is_file"):
+            return UNKNOWN if self.read_table(value) is UNKNOWN else True
         if isinstance(value, str) and call.name in _TEXT_METHODS and all(isinstance(each, str) for each in call.args):
             try:
                 return getattr(value, call.name)(*call.args)
@@ -687,9 +706,10 @@ class Reader:
         made.values.update({str(at): value for at, value in enumerate(call.args)} | call.kwargs)
         for at, name in enumerate(kind.fields):
             made.values[name] = call.value(at, name, default=kind.find(name))
-        finish = kind.find("__post_init__")
-        if isinstance(finish, Function):
-            self.call(finish, Call(self, call.node, "__post_init__", None, [made]))
+        for name, given in (("__init__", call), ("__post_init__", Call(self, call.node, "__post_init__"))):
+            start = kind.find(name)
+            if isinstance(start, Function) and not made.is_module:
+                start.of(made, given)
         return made
 
 

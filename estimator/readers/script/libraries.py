@@ -221,9 +221,12 @@ def make_instance(kind: Class, call: Call) -> Any:
 
 
 def own_method(instance: Instance, call: Call) -> Any:
-    """Return the result of a method of an object of the script's: its own methods are not followed."""
+    """Return the result of a method of an object of the script's; those of a module of torch are not followed."""
     call.notes.called.add(call.name)
-    models, is_own = list(models_in(instance)), isinstance(instance.kind.find(call.name), Function)
+    own = instance.kind.find(call.name)
+    if isinstance(own, Function) and not instance.is_module:
+        return own.of(instance, call)
+    models, is_own = list(models_in(instance)), isinstance(own, Function)
     instance.is_open |= is_own
     for model in models:
         model.changed_unseen |= is_own

@@ -3,6 +3,7 @@
 import ast
 import operator
 from collections.abc import Callable
+from pathlib import PurePath
 from typing import Any
 
 from ..source.settings import parse_digits
@@ -50,6 +51,8 @@ def binary(kind: type[ast.operator], left: Any, right: Any) -> Any:
     """Return the result of arithmetic on numbers, or of joining two texts or lists; UNKNOWN for anything else."""
     if kind is ast.Add and type(left) is type(right) and isinstance(left, str | list | tuple):
         return left + right if len(left) + len(right) <= MAX_LENGTH else UNKNOWN
+    if kind is ast.Div and isinstance(left, str) and isinstance(right, str):  # of paths
+        return str(PurePath(left, right))
     left, right, apply = as_number(left), as_number(right), _ARITHMETIC.get(kind)
     limit = 128 if kind is ast.Pow else _MAX_NUMBER
     if apply is None or not all(isinstance(side, int | float) and abs(side) < limit for side in (left, right)):

@@ -1,12 +1,13 @@
 """Python's own functions and methods, as far as a script's settings and choices depend on them."""
 
 from collections.abc import Callable, Mapping
+from pathlib import PurePath
 from typing import Any
 
 from .models import Model, has_method
 from .operators import as_number, truth
 from .options import Parsed
-from .values import UNKNOWN, Attribute, Call, Thing, short_text
+from .values import UNKNOWN, Attribute, Call, Instance, Super, Thing, short_text
 
 
 def _convert(kind: type) -> Callable[[Call], Any]:
@@ -64,29 +65,42 @@ def _dict_of(call: Call) -> Any:
     return {**table, **call.kwargs} if isinstance(table, dict) and call.unknown_table is None else UNKNOWN
 
 
+def _super(call: Call) -> Any:
+    scope = call.scope.find("__class__") if call.scope is not None else None
+    first = next(iter(call.scope.names.values()), None) if call.scope is not None else None
+    return Super(first, scope.names["__class__"]) if scope is not None and isinstance(first, Instance) else UNKNOWN
+
+
 def _environ(call: Call) -> Any:
     name = call.value(0, "key")
     return call.run.environ.get(name, call.value(1, "default")) if isinstance(name, str) else UNKNOWN
 
 
 def _path(call: Call) -> Any:
-    return "/".join(call.args) if call.args and all(isinstance(part, str) for part in call.args) else UNKNOWN
+    return str(PurePath(*call.args)) if call.args and all(isinstance(part, str) for part in call.args) else UNKNOWN
 
 
+_LOADERS = ("yaml.safe_load", "yaml.load", "json.load", "json.loads", "OmegaConf.load")
+_PATHS = ("pathlib.Path", "Path", *(f"os.path.{name}" for name in ("join", "expanduser", "abspath", "realpath")))
 BUILTINS: Mapping[str, Callable[[Call], Any]] = {
     **{kind.__name__: _convert(kind) for kind in (int, float, str, bool)},
     **dict.fromkeys(("list", "tuple", "set", "iter", "sorted"), _items),
     "filter": lambda call: call.value(1, default=UNKNOWN),
-    "dict": _dict_of,
+    **dict.fromkeys(("dict", "SimpleNamespace", "types.SimpleNamespace", "OmegaConf.create"), _dict_of),
     **dict.fromkeys(("vars", "asdict", "dataclasses.asdict"), lambda call: call.value(0, default=UNKNOWN)),
     "getattr": _getattr,
     "len": _length,
     **dict.fromkeys(("min", "max"), _extreme),
     "hasattr": _hasattr,
     **dict.fromkeys(("range", "functools.partial", "partial"), lambda _: UNKNOWN),
+    "super": _super,
     "open": lambda call: call.value(0, "file", default=UNKNOWN),  # stands for the file that the next read
-    **dict.fromkeys(("yaml.safe_load", "yaml.load", "json.load"), lambda call: call.run.read_table(call.value(0))),
+    "os.path.dirname": lambda call: call.run.attribute(call.value(0), "parent"),
+    **dict.fromkeys(
+        ("os.path.exists", "os.path.isfile"), lambda call: call.run.call(Attribute(call.value(0), "exists"), call)
+    ),
+    **dict.fromkeys(_LOADERS, lambda call: call.run.read_table(call.value(0))),
     **dict.fromkeys(("os.environ.get", "os.getenv"), _environ),
-    **dict.fromkeys(("os.path.join", "pathlib.Path", "Path", "os.path.expanduser", "os.path.abspath"), _path),
+    **dict.fromkeys(_PATHS, _path),
 }
 """Functions of Python and its standard library by their dotted names."""

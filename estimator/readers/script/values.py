@@ -110,6 +110,14 @@ class Function:
     name: str
     options: Mapping[str, Any] | None = None
     """Values of the options of the command line that its parameters stand for (click, typer, fire)."""
+    role: str = ""
+    """``staticmethod``, ``classmethod``, ``property``; empty: none of them."""
+
+    def of(self, owner: "Instance | Class", call: "Call") -> Any:
+        """Return the result of calling it as a method."""
+        first = owner.kind if isinstance(owner, Instance) and self.role == "classmethod" else owner
+        is_free = self.role == "staticmethod" or (isinstance(owner, Class) and self.role != "classmethod")
+        return call.run.call(self, call if is_free else call.after(first))
 
 
 class Attribute(msgspec.Struct, eq=False):
@@ -146,13 +154,15 @@ class Class(Thing):
                 yield from base.library_bases()
 
     def attribute(self, name: str) -> Any:
-        """Return a member, or a method that it has from a library; the script's own methods are not followed."""
+        """Return a member, or a method."""
         found = self.find(name)
-        return Attribute(self, name) if found is UNKNOWN else UNKNOWN if isinstance(found, Function) else found
+        return Attribute(self, name) if found is UNKNOWN or isinstance(found, Function) else found
 
     def method(self, call: "Call") -> Any:
-        """Return the result of a method that the class has from a library: ``from_pretrained``."""
-        base = next(self.library_bases(), "")
+        """Return the result of a method of its own, or of one from a library: ``from_pretrained``."""
+        own, base = self.find(call.name), next(self.library_bases(), "")
+        if isinstance(own, Function):
+            return own.of(self, call)
         if not base:
             return UNKNOWN
         call.path, call.receiver, call.own_class = f"{base}.{call.path}", None, self
@@ -185,7 +195,7 @@ class Instance(Thing):
     def __init__(self, kind: Class) -> None:
         self.kind = kind
         self.values: dict[str, Any] = {}
-        self.is_open = isinstance(kind.find("__init__"), Function)
+        self.is_open = self.is_module and isinstance(kind.find("__init__"), Function)
         """Methods that are not followed may set its attributes."""
 
     @property
@@ -194,7 +204,9 @@ class Instance(Thing):
         return any(path.endswith(("Module", "PreTrainedModel")) for path in self.kind.library_bases())
 
     def attribute(self, name: str) -> Any:
-        """Return an attribute, or a method, which is not followed."""
+        """Return an attribute, or a method."""
+        if name == "__dict__":
+            return self.values
         found = self.values.get(name, self.kind.find(name))
         is_known = not self.is_open or isinstance(found, Thing)
         return Attribute(self, name) if found is UNKNOWN or isinstance(found, Function) or not is_known else found
@@ -204,12 +216,30 @@ class Instance(Thing):
         self.values[name] = value
 
     def method(self, call: "Call") -> Any:
-        """Return the result of a method, which is not followed."""
+        """Return the result of a method."""
         return call.run.own_method(self, call)
+
+    def called(self, call: "Call") -> Any:
+        """Return the result of calling it."""
+        call.path = "__call__"
+        return self.method(call) if isinstance(self.kind.find("__call__"), Function) else UNKNOWN
 
     def parts(self) -> Iterator[Any]:
         """Yield the values of its attributes."""
         yield from self.values.values()
+
+
+class Super(msgspec.Struct, eq=False):
+    """``super()`` in a method: the object, with the methods of the classes that its class derives from."""
+
+    instance: Instance
+    kind: Class
+
+    def method(self, call: "Call") -> Any:
+        """Return the result of a method of the script's; of others nothing is known."""
+        found = (base.find(call.name) for base in self.kind.bases if isinstance(base, Class))
+        own = next((each for each in found if isinstance(each, Function)), None)
+        return own.of(self.instance, call) if own is not None else UNKNOWN
 
 
 class Record(Thing):
@@ -281,6 +311,11 @@ class Call(msgspec.Struct):
             if name in self.kwargs:
                 return self.kwargs[name]
         return self.args[index] if index is not None and index < len(self.args) else default
+
+    def after(self, first: Any) -> "Call":
+        """Return the call with an argument in front of the others."""
+        nodes = {key + 1 if isinstance(key, int) else key: node for key, node in self.nodes.items()}
+        return msgspec.structs.replace(self, args=[first, *self.args], nodes=nodes)
 
     def shown(self, name: str | int) -> str:
         """Return an argument as it is written: ``LoraConfig(r=rank)``."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import msgspec
 
@@ -35,6 +35,13 @@ class _JobKeys(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 _KEYS = msgspec.toml.decode(Path(__file__).with_name("job_keys.toml").read_bytes(), type=_JobKeys)
+
+
+def decided_parts(key: str | None) -> tuple[Component, ...]:
+    """Return the components that a job key decides; all of them for a doubt that is of no key, or of the model."""
+    return _KEYS.decides.get(key or "", get_args(Component))
+
+
 VERSION_NOT_KNOWN = "not known; "
 """Begins the origin of a library's version that is assumed, before the reason."""
 _DATA_RANKS = ("parallel.data_shard", "parallel.data_replicate")

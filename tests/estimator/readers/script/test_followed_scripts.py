@@ -71,7 +71,7 @@ def test_a_second_model_is_named_while_it_lives(tmp_path: Path) -> None:
     reading = read(tmp_path, f"{LOAD}{load}{TRAIN}")
     assert found(reading, "model.id", "other_models") == ("gpt2", None)
     assert any(named in each for each in reading.warnings)
-    assert unsure(reading)["weights"] == "either"
+    assert unsure(reading)["weights"] == "more"
     assert not any(named in each for each in read(tmp_path, f"{LOAD}{load}teacher.cpu()\n{TRAIN}").warnings)
 
 

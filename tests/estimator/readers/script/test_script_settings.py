@@ -84,6 +84,24 @@ def test_a_file_of_settings_that_the_script_opens(tmp_path: Path, loader: str, w
     assert "model.id" in gone.missing
 
 
+@pytest.mark.parametrize(
+    "opened",
+    [
+        "yaml.safe_load((Path(__file__).resolve().parent / 'conf' / 'x.yaml').read_text())",
+        "yaml.safe_load(open(Path(__file__).parents[0] / 'conf/x.yaml'))",
+        "json.load(open(os.path.join(os.path.dirname(os.path.abspath(__file__)), 'conf', 'x.yaml')))",
+        "OmegaConf.load('conf/x.yaml' if os.path.exists('conf/x.yaml') else 'other.yaml')",
+    ],
+)
+def test_a_file_of_settings_beside_the_script(tmp_path: Path, opened: str) -> None:
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "conf" / "x.yaml").write_text(IN_JSON)
+    script = NESTED.replace("load(parser.parse_args().config)", opened).replace('config["model"]["name"]', "NAME")
+    name = "config.model.name" if "OmegaConf" in opened else 'config["model"]["name"]'
+    reading = read(tmp_path, script.replace("NAME", name))
+    assert [reading.value(key) for key in ("model.id", "lora.rank", "training.micro_batch")] == ["gpt2", 4, 3]
+
+
 def test_a_script_with_trl_has_the_defaults_of_trl(tmp_path: Path) -> None:
     reading = read(tmp_path, 'SFTTrainer(model="gpt2", args=SFTConfig(max_length=256, use_liger_kernel=True))')
     job = reading.job()

@@ -71,36 +71,38 @@ def test_several_sequences_of_an_example_are_in_doubt(tmp_path: Path, body: str)
     assert warned(reading, "vramtop does not follow how many sequences it puts into a batch")
 
 
-def test_methods_of_a_class_of_the_script_are_in_doubt(tmp_path: Path) -> None:
-    own = f"""
-class Run:
+def test_objects_of_the_script_are_followed(tmp_path: Path) -> None:
+    own = """
+class Base:
+    batch = 3
+    def __init__(self, name, **more):
+        self.__dict__.update(more)
+        self.model = self.load(name)
+    @staticmethod
+    def load(name):
+        return AutoModelForCausalLM.from_pretrained(name, dtype=torch.bfloat16)
+    def unused(self):
+        self.model = AutoModelForCausalLM.from_pretrained("gpt2")
+
+class Run(Base):
     def __init__(self, name):
-        self.model = AutoModelForCausalLM.from_pretrained(name)
-        self.arguments = {ARGUMENTS}
-    def train(self):
-        Trainer(model=self.model, args=self.arguments).train()
-Run('Qwen/Qwen2.5-0.5B').train()
+        super().__init__(name, precise=True)
+        self.batch = 2
+    @classmethod
+    def made(cls):
+        return cls("Qwen/Qwen2.5-0.5B")
+    def double(self):
+        self.batch = 2 * self.batch
+    def __call__(self):
+        self.double()
+        args = TrainingArguments("x", per_device_train_batch_size=self.batch, bf16=self.precise)
+        Trainer(model=self.model, args=args).train()
+Run.made()()
 """
     reading = read(tmp_path, HEAD + own)
-    assert "model.id" in reading.missing
-    assert warned(reading, "Run.train(...) is not followed")
-    assert warned(reading, "Run.__init__() is not called from the top of the script")
-
-
-def test_attributes_that_methods_may_set_are_not_known(tmp_path: Path) -> None:
-    own = """
-class Settings:
-    batch = 4
-    def double(self):
-        self.batch = 8
-settings = Settings()
-settings.double()
-"""
-    made = TRAIN.replace("per_device_train_batch_size=3", "per_device_train_batch_size=settings.batch")
-    assert made != TRAIN
-    assert "training.micro_batch" in read(tmp_path, HEAD + LOAD + own + made).missing
-    known = read(tmp_path, HEAD + LOAD + own.replace("settings.double()\n", "") + made)
-    assert known.value("training.micro_batch") == 4
+    assert (reading.value("model.id"), reading.value("training.micro_batch")) == ("Qwen/Qwen2.5-0.5B", 4)
+    assert reading.value("training.precision") == "bf16"
+    assert not reading.uncertainties
 
 
 def test_what_a_trainer_of_its_own_hands_to_its_base_is_in_doubt(tmp_path: Path) -> None:

@@ -437,7 +437,7 @@ args = {method}Config(output_dir="out", per_device_train_batch_size=3)
 """
     (tmp_path / "train.py").write_text(script)
     job = read("python train.py").job({"training.sequence_length": 64})
-    assert job.unsure.weights == "either"
+    assert job.unsure.weights == "more"
 
 
 def test_reward_models_have_one_output(read: Read) -> None:
