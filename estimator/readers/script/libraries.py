@@ -85,7 +85,7 @@ def _by_pattern(call: Call) -> Any:
     if TRAINING_CONFIG.fullmatch(name) or (path.startswith("trl.") and name.endswith("Config")):
         handler = make_arguments
     elif name.endswith("Trainer"):
-        return make_trainer(call, path)
+        return make_trainer(call, path, call.own_class)
     elif name in optimizer_class_names() or (takes and not path.startswith("deepspeed.zero.")):
         handler = make_optimizer
     elif is_adapter_config(path):
@@ -201,8 +201,8 @@ def make_instance(kind: Class, call: Call) -> Any:
         call.path = path
         if kind.find("__init__") is UNKNOWN:
             _note_old(call)
-        if base.endswith("Trainer"):
-            return make_trainer(call, path, kind)
+        if base.endswith("Trainer"):  # whose own constructor calls it
+            return make_trainer(call, path, kind) if kind.find("__init__") is UNKNOWN else UNKNOWN
         if base in _PARSERS:
             return Parser(call)
         if TRAINING_CONFIG.fullmatch(base):
@@ -226,6 +226,8 @@ def own_method(instance: Instance, call: Call) -> Any:
     own = instance.kind.find(call.name)
     if isinstance(own, Function) and not instance.is_module:
         return own.of(instance, call)
+    if instance.base is not None:
+        return instance.base.method(call)
     models, is_own = list(models_in(instance)), isinstance(own, Function)
     instance.is_open |= is_own
     for model in models:
@@ -254,8 +256,10 @@ def not_followed(nodes: Iterable[ast.AST], why: str, where: str, notes: Notes) -
     found = [node for part in nodes for node in ast.walk(part) if _matters(node)]
     called = [_called(node).rpartition(".")[2] for node in found]
     notes.loads_unfollowed = any(name.startswith("from_") or is_model_class(name) for name in called)
+    lengths = all(getattr(node, "attr", "") in (*LENGTH_ARGUMENTS, "model_max_length") for node in found)
     if found:
-        notes.doubt(f"{where}: {short_text(found[0])} is not followed{why}; memory may depend on it.")
+        sentence = f"{where}: {short_text(found[0])} is not followed{why}; memory may depend on it."
+        notes.doubt(sentence, key="training.sequence_length" if lengths else None)
 
 
 def _not_read(call: Call) -> Any:

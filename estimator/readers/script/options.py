@@ -85,7 +85,8 @@ class Options:
             return self.assigned[name] if self.assigned[name].value is not UNKNOWN else None
         declared, given = self.declared.get(name), self.given.get(name)
         if given is not None:
-            return given if declared is None else given.with_value(_convert(given.value, declared))
+            word = {"true": True, "false": False}.get(str(given.value).lower(), given.value)
+            return given.with_value(word if declared is None else _convert(given.value, declared))
         if declared is None or declared.default is UNKNOWN:
             return None
         return Setting(value=declared.default, origin=declared.origin)

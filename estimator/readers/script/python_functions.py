@@ -7,7 +7,7 @@ from typing import Any
 from .models import Model, has_method
 from .operators import as_number, truth
 from .options import Parsed
-from .values import UNKNOWN, Attribute, Call, Instance, Super, Thing, short_text
+from .values import PLAIN, UNKNOWN, Attribute, Call, Instance, Super, Thing, short_text
 
 
 def _convert(kind: type) -> Callable[[Call], Any]:
@@ -65,6 +65,13 @@ def _dict_of(call: Call) -> Any:
     return {**table, **call.kwargs} if isinstance(table, dict) and call.unknown_table is None else UNKNOWN
 
 
+def _isinstance(call: Call) -> Any:
+    value, kinds = call.value(0), call.value(1)
+    names = [getattr(each, "path", "") for each in (kinds if isinstance(kinds, tuple) else [kinds])]
+    is_known = isinstance(value, (*PLAIN, list, tuple, dict, Thing)) and {*names} <= _TYPES.keys()
+    return isinstance(value, tuple(_TYPES[name] for name in names)) if is_known else UNKNOWN
+
+
 def _super(call: Call) -> Any:
     scope = call.scope.find("__class__") if call.scope is not None else None
     first = next(iter(call.scope.names.values()), None) if call.scope is not None else None
@@ -80,6 +87,7 @@ def _path(call: Call) -> Any:
     return str(PurePath(*call.args)) if call.args and all(isinstance(part, str) for part in call.args) else UNKNOWN
 
 
+_TYPES = {kind.__name__: kind for kind in (str, int, float, bool, list, tuple, dict)}
 _LOADERS = ("yaml.safe_load", "yaml.load", "json.load", "json.loads", "OmegaConf.load")
 _PATHS = ("pathlib.Path", "Path", *(f"os.path.{name}" for name in ("join", "expanduser", "abspath", "realpath")))
 BUILTINS: Mapping[str, Callable[[Call], Any]] = {
@@ -94,6 +102,7 @@ BUILTINS: Mapping[str, Callable[[Call], Any]] = {
     "hasattr": _hasattr,
     **dict.fromkeys(("range", "functools.partial", "partial"), lambda _: UNKNOWN),
     "super": _super,
+    "isinstance": _isinstance,
     "open": lambda call: call.value(0, "file", default=UNKNOWN),  # stands for the file that the next read
     "os.path.dirname": lambda call: call.run.attribute(call.value(0), "parent"),
     **dict.fromkeys(

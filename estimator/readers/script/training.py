@@ -25,6 +25,8 @@ _SETTINGS_OF_OLD_TRAINERS = sorted(scripts().names["settings_of_old_trainers"])
 """What TRL's trainers took themselves before 0.13, and their configurations since."""
 _LIBRARIES = scripts().names["libraries_of_trainers"]
 """Libraries whose trainers are transformers', or derived from it."""
+_QUIET = re.compile(r"__init__|_?(save|log|push_to|store)")
+"""Methods of trainers that are followed, or decide nothing about a step's memory."""
 _LOSS_METHODS = ("compute_loss", "concatenated_forward", "get_batch_loss_metrics", "get_batch_metrics", "dpo_loss")
 _JOINS = re.compile(
     r"(?i)chosen|reject|negative|\bneg_|pos_|choices|candidates|pairs|concatenated"
@@ -232,7 +234,8 @@ def make_trainer(call: Call, path: str, kind: Class | None = None) -> Any:
     trainer.read(call)
     notes.trainers.append(trainer)
     notes.called.add(name)
-    own = [name for name, each in kind.members.items() if isinstance(each, Function)] if kind is not None else []
+    own = [each for each, value in kind.members.items() if isinstance(value, Function)] if kind is not None else []
+    own = [each for each in own if not _QUIET.match(each)]
     if kind is not None and own:
         notes.doubt(f"{call.run.location(kind.node)}: the methods of {kind.name} ({', '.join(own[:3])}) are not read.")
         notes.own_loss |= not {*own}.isdisjoint(_LOSS_METHODS) and method_of_class(name) is not None

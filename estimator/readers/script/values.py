@@ -195,6 +195,8 @@ class Instance(Thing):
     def __init__(self, kind: Class) -> None:
         self.kind = kind
         self.values: dict[str, Any] = {}
+        self.base: Thing | None = None
+        """What it is besides: the trainer that its class derives from, with what that was given."""
         self.is_open = self.is_module and isinstance(kind.find("__init__"), Function)
         """Methods that are not followed may set its attributes."""
 
@@ -208,12 +210,16 @@ class Instance(Thing):
         if name == "__dict__":
             return self.values
         found = self.values.get(name, self.kind.find(name))
+        if found is UNKNOWN and self.base is not None:
+            return self.base.attribute(name)
         is_known = not self.is_open or isinstance(found, Thing)
         return Attribute(self, name) if found is UNKNOWN or isinstance(found, Function) or not is_known else found
 
     def set_attribute(self, name: str, value: Any, call: "Call") -> None:
         """Assign an attribute."""
         self.values[name] = value
+        if self.base is not None:
+            self.base.set_attribute(name, value, call)
 
     def method(self, call: "Call") -> Any:
         """Return the result of a method."""
@@ -226,7 +232,7 @@ class Instance(Thing):
 
     def parts(self) -> Iterator[Any]:
         """Yield the values of its attributes."""
-        yield from self.values.values()
+        yield from (*self.values.values(), *(self.base.parts() if self.base is not None else ()))
 
 
 class Super(msgspec.Struct, eq=False):
@@ -236,10 +242,17 @@ class Super(msgspec.Struct, eq=False):
     kind: Class
 
     def method(self, call: "Call") -> Any:
-        """Return the result of a method of the script's; of others nothing is known."""
+        """Return the result of a method of the script's, or of the trainer that its class derives from."""
         found = (base.find(call.name) for base in self.kind.bases if isinstance(base, Class))
         own = next((each for each in found if isinstance(each, Function)), None)
-        return own.of(self.instance, call) if own is not None else UNKNOWN
+        path, base = next(self.kind.library_bases(), ""), self.instance.base
+        if own is not None:
+            return own.of(self.instance, call)
+        if call.name == "__init__" and path.endswith("Trainer"):
+            call.path, call.receiver, call.own_class = path, None, self.instance.kind
+            made = call.run.library(call)
+            self.instance.base = made if isinstance(made, Thing) else None
+        return base.method(call) if base is not None else UNKNOWN
 
 
 class Record(Thing):

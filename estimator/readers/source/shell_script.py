@@ -4,6 +4,8 @@ What only running the script would tell (``$(...)``, a variable that nothing set
 it. Words are expanded as bash's manual has it (Shell Parameters, Parameter Expansion, Arrays).
 """
 
+import ast
+import operator
 import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -31,6 +33,15 @@ _OWN_FOLDER = re.compile(r"\$\(\s*dirname\s+(?:--\s+)?\"?(?:\$0|\$\{?BASH_SOURCE
 _QUOTED_LIST = re.compile(r'"(\$(?:@|\{\w+\[@\]\}))"')
 """Each element is a word of its own, in quotes or not."""
 _ARITHMETIC = re.compile(r"\$\(\(((?:[^()]|\([^()]*\))*)\)\)")
+_NAME = re.compile(r"\$?\{?\b([A-Za-z_]\w*)\}?")
+_LONGEST_SUM = 200
+_OPERATORS: Mapping[type[ast.AST], Callable[[int, int], int]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.floordiv,  # as bash divides
+    ast.Mod: operator.mod,
+}
 _REDIRECTION = re.compile(r"(?<!\S)\d?(?:&>>?|>>?|<)\s*&?\S+")
 _HERE_DOCUMENT = re.compile(r"(?<!<)<<(?!<)-?\s*['\"]?(\w+)['\"]?")
 _SUBSTITUTION = re.compile(r"\$\((?!\()(?:[^()]|\([^()]*\))*\)|`[^`]*`")
@@ -318,10 +329,31 @@ class _Script(msgspec.Struct):
             return known if known else found["default"] if found["default"] is not None else known or found[0]
 
         text = _OWN_FOLDER.sub(lambda _: str(self.path.parent.absolute()), text)
-        text = _QUOTED_LIST.sub(r"\1", _ARITHMETIC.sub("$(...)", text))
+        text = _QUOTED_LIST.sub(r"\1", _ARITHMETIC.sub(self._computed, text))
         text = _SUBSTITUTION.sub("$(...)", text)
         parts = re.split(r"('[^']*')", text)
         return "".join(part if part.startswith("'") else _VARIABLE.sub(value, part) for part in parts)
+
+    def _computed(self, found: re.Match[str]) -> str:
+        """Return the result of ``$((A * $B))``; ``$(...)`` where it is not known."""
+        known = _NAME.sub(lambda each: self.variables.get(each[1], each[0]), found[1])[:_LONGEST_SUM]
+        try:
+            return str(_result(ast.parse(known.strip(), mode="eval").body))
+        except (SyntaxError, ValueError, ArithmeticError, KeyError, RecursionError, MemoryError):
+            return "$(...)"
+
+
+def _result(node: ast.AST) -> int:
+    """Return the result of arithmetic on whole numbers.
+
+    Raises:
+        KeyError, ArithmeticError: it is something else, or too large.
+    """
+    if isinstance(node, ast.Constant) and type(node.value) is int and abs(node.value) < _MAX_FILLED_IN**3:
+        return node.value
+    if not isinstance(node, ast.BinOp):
+        raise KeyError(type(node))
+    return _OPERATORS[type(node.op)](_result(node.left), _result(node.right))
 
 
 def _lines(text: str) -> Iterator[tuple[int, str]]:

@@ -45,6 +45,15 @@ def test_a_plain_script(tmp_path: Path) -> None:
     assert reading.missing == ()
 
 
+def test_an_option_of_a_library_that_is_false_is_false(tmp_path: Path) -> None:
+    script = "from transformers import HfArgumentParser, TrainingArguments\n"
+    script += "args, = HfArgumentParser((TrainingArguments,)).parse_args_into_dataclasses()\n"
+    script += "if args.gradient_checkpointing:\n    raise ValueError\n"
+    script += "Trainer(model=AutoModelForCausalLM.from_pretrained('gpt2'), args=args).train()\n"
+    assert read(tmp_path, script, "--gradient_checkpointing=False").value("model.id") == "gpt2"
+    assert "model.id" in read(tmp_path, script, "--gradient_checkpointing=True").missing
+
+
 def test_options_and_environment_take_precedence_over_defaults_of_the_script(tmp_path: Path) -> None:
     reading = read(tmp_path, PLAIN, "--batch", "2", "--lora-rank=8", environ={"ACCUMULATE": "3"})
     job = reading.job()

@@ -105,19 +105,23 @@ Run.made()()
     assert not reading.uncertainties
 
 
-def test_what_a_trainer_of_its_own_hands_to_its_base_is_in_doubt(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("method", "doubted"), [("_save", False), ("training_step", True)])
+def test_what_a_trainer_of_its_own_hands_to_its_base_counts(tmp_path: Path, method: str, doubted: bool) -> None:
     own = f"""
 from peft import LoraConfig
 from trl import SFTTrainer
 class Run(SFTTrainer):
     def __init__(self, name):
-        model = AutoModelForCausalLM.from_pretrained(name)
+        model = AutoModelForCausalLM.from_pretrained(name) if isinstance(name, str) else name
         super().__init__(model=model, args={ARGUMENTS}, peft_config=LoraConfig(r=8, target_modules=['q_proj']))
+    def {method}(self, inputs):
+        pass
 Run('Qwen/Qwen2.5-0.5B').train()
 """
     reading = read(tmp_path, HEAD + own)
-    assert warned(reading, "the methods of Run (__init__) are not read")
-    assert warned(reading, "is not called from the top of the script")
+    assert (reading.value("model.id"), reading.value("lora.rank")) == ("Qwen/Qwen2.5-0.5B", 8)
+    assert warned(reading, f"the methods of Run ({method}) are not read") is doubted
+    assert bool(reading.uncertainties) is doubted
 
 
 def test_arguments_that_go_on_as_a_table_are_those_of_the_command_line(tmp_path: Path) -> None:

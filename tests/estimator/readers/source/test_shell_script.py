@@ -49,6 +49,7 @@ accelerate launch train.py "${ARGS[@]}" \\
             ARRAY,
             "accelerate launch train.py --model_name_or_path gpt2 --bf16 --max_length 512 --output_dir 'out/$(...)'",
         ),
+        ("A=4\nB=$((32/$A/2))\nC=$(((B + 1) * ${A} % 7))\npython x.py --b $B --c $C", "python x.py --b 4 --c 6"),
         (SLURM, "srun --nodes=2 --ntasks-per-node=4 python train.py --nodes 2"),
     ],
 )
@@ -81,7 +82,8 @@ def test_other_programs_are_named(tmp_path: Path) -> None:
         ),
         ("python train.py --model $1", "give its arguments after it, as in vramtop fit -- bash run.sh VALUE"),
         ("N=$(nvidia-smi -L | wc -l)\ntorchrun --nproc_per_node $N train.py", "the value of $N is not known"),
-        ("A=4; B=$((8 / ($A * 2)))\npython train.py --b $B", "run.sh, line 2: the value of $B is not known"),
+        ("B=$((8 / ($A * 2)))\npython train.py --b $B", "run.sh, line 2: the value of $B is not known"),
+        ("A=0; B=$((8 / A))\npython train.py --b $B", "run.sh, line 2: the value of $B is not known"),
         ("M=a\nif [ $X ]; then M=b; fi\npython train.py --model $M", "the value of $M is not known"),
         ("python a.py\npython b.py", "run.sh starts several programs (lines 1, 2); give one of them after --"),
         ("echo hello", "run.sh is a shell script that starts no Python program that vramtop can read"),
