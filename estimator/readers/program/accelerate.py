@@ -43,7 +43,8 @@ def accelerate_layers(program: Program, files: SettingsLayer) -> list[SettingsLa
             own = any(name in options for name in _KINDS)
             layers.append(yaml_layer(read_table(path), source=path.name, kind=not own))
         except InputError as error:
-            program.findings.warn(f"Could not read accelerate's configuration: {error.message}")
+            sentence = f"Could not read accelerate's configuration: {error.message}"
+            program.findings.mark_uncertain("parallel.strategy", sentence)
     return [*layers, environment_layer(program.environ)]
 
 

@@ -363,6 +363,10 @@ class FindingCollector:
         """Warn that a key's value is uncertain, and with it the components it decides, until the user gives it."""
         self.doubt(sentence, direction, *_KEYS.decides.get(key, (*MODEL_STATES, "activations")), unless=key)
 
+    def lacks(self, key: str) -> bool:
+        """Return True if a key is asked for that was neither read nor given, nor has a value that makes no sense."""
+        return key in self._required and not {key} & {*self._findings, *self._overridden, *self._refused}
+
     def get(self, key: str) -> Finding | None:
         """Return the finding of a key."""
         return self._findings.get(key)

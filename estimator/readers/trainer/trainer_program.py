@@ -22,6 +22,9 @@ from .trained_model import default_targets, given_config, hidden_size, known_con
 from .trainer_inputs import TrainerInputs
 from .unread_settings import warn_of_unread, warn_of_unresolved
 
+_WITH_POSITIONS = ("albert", "bert", "camembert", "distilbert", "electra", "roberta", "xlm-roberta")
+"""Encoders that learn a table of positions: no sequence is longer (``models/*/modeling_*.py`` of transformers 5)."""
+
 
 def config_of_script(settings: LayeredSettings, findings: FindingCollector) -> Mapping[str, Any] | None:
     """Return the config that a script makes or changes, and record ``model.config``; None if it does neither."""
@@ -59,6 +62,7 @@ def read_trainer(
     read_step(inputs, findings)
     read_run(inputs, findings)
     config = _model_config(program, inputs.settings)
+    _bound_length(config or {}, findings)
     lora = read_lora(inputs, default_targets(config), findings)
     read_precision(inputs, lora=lora, config=config, findings=findings)
     read_parallel(inputs, findings)
@@ -80,6 +84,17 @@ def read_trainer(
     inputs.settings.find(*understood)
     warn_of_unread(inputs.settings, findings)
     return findings.build()
+
+
+def _bound_length(config: Mapping[str, Any], findings: FindingCollector) -> None:
+    """Count as many tokens as the model takes where a length is not known; nothing where it takes any number."""
+    most = config.get("max_position_embeddings", config.get("n_positions"))
+    is_bound = config.get("model_type") in _WITH_POSITIONS and type(most) is int
+    if is_bound and findings.lacks("training.sequence_length"):
+        length = most - most % 8  # without the places that RoBERTa leaves free
+        sentence = f"What cuts sequences is not known; they are counted with the {length} tokens that the model takes."
+        findings.record("training.sequence_length", length, "the most that the model takes")
+        findings.mark_uncertain("training.sequence_length", sentence, direction="less")
 
 
 def _inputs(

@@ -58,6 +58,22 @@ def test_uncertain_settings(read: Read, flags: str, unsure: Uncertainties) -> No
     assert read(f"{TRAINER} {flags}").job().unsure == unsure
 
 
+def test_a_file_of_accelerate_that_is_not_there_may_shard(read: Read) -> None:
+    reading = read(f"accelerate launch --num_processes 2 --config_file zero3.yaml {TRAINER.removeprefix('python ')}")
+    assert any("zero3.yaml: no such file" in warning for warning in reading.warnings)
+    assert reading.job().unsure == Uncertainties(weights="either", gradients="either", optimizer="either")
+
+
+@pytest.mark.parametrize(("model", "length"), [("bert-base-uncased", 512), ("roberta-base", 512), ("gpt2", None)])
+def test_an_encoder_bounds_a_length_that_is_not_known(read: Read, model: str, length: int | None) -> None:
+    line = TRAINER.replace("Qwen/Qwen2.5-0.5B", model)
+    reading = read(f"{line.removesuffix(' --max_length 512')} --task text-classification")
+    assert reading.value("training.sequence_length") == length
+    doubted = {each.component: each.direction for each in reading.uncertainties}
+    assert (doubted == {"activations": "less", "logits": "less"}) == (length is not None)
+    assert not read(f"{line} --task text-classification").uncertainties
+
+
 @pytest.mark.parametrize(
     ("line", "compiles"),
     [
