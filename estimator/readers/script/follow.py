@@ -378,9 +378,10 @@ class Reader:
             root = path.partition(".")[0]
             is_root = isinstance(node, ast.Import) and not each.asname
             found = self._load(module, level, scope)
-            if found is None:
-                if level or self._find(root, 0, scope) is not None:
-                    self.notes.own_modules.add(root)
+            if found is None and (level or self._find(root, 0, scope) is not None):
+                sentence = f"{path} is not read, as it is missing, too large or no Python."
+                self.notes.doubt(f"{self.location(node)}: {sentence}")
+            elif found is None:
                 imported(path, self.location(node), self.notes)
             if each.name == "*":
                 names = found.scope.names.items() if found is not None else ()

@@ -13,7 +13,7 @@ from ..source.settings import Setting
 from ..source.versions import AssumedVersion
 from ..trl.methods import method_of_class
 from .configs import CONFIG_DEFAULTS, LENGTH_ARGUMENTS, ModelConfig
-from .model_calls import MODEL_CALLS, config_class, from_class, is_model_class, load_own_class, loads_model
+from .model_calls import MODEL_CALLS, config_class, from_class, is_model_class, loads_model
 from .models import AdapterConfig, Model, is_adapter_config, models_in
 from .notes import Notes
 from .options import LIBRARIES, TRAINING_CONFIG, Parsed, Parser, field, run_function
@@ -71,8 +71,6 @@ def call_library(call: Call) -> Any:
         _note_old(call)
     if not ("." in call.path and root not in ("trl", "transformers", "unsloth") and method_of_class(call.name)):
         notes.called.add(call.name)
-    if root in notes.own_modules and call.name not in _PARSERS:
-        return load_own_class(call) if call.name == "from_pretrained" and is_model_class(call.owner) else _unknown(call)
     handler = (_CALLS.get(call.path) if call.receiver is None else None) or _CALLS.get(f"*.{call.name}")
     return handler(call) if handler is not None else _by_pattern(call) if call.receiver is None else _unknown(call)
 
@@ -105,7 +103,6 @@ def _unknown(call: Call) -> Any:
     """Return the result of a function that is not known; it may return the model that it is given."""
     name, given = call.name or short_text(getattr(call.node, "func", call.node)), [*call.args, *call.kwargs.values()]
     root, notes = call.path.partition(".")[0], call.notes
-    is_own = root in notes.own_modules
     for each, setting in call.settings(*LENGTH_ARGUMENTS).items() if not _GENERATES.search(name) else ():
         notes.hints.setdefault(each, setting)
     if call.receiver is not None and call.receiver is not UNKNOWN:
@@ -113,8 +110,6 @@ def _unknown(call: Call) -> Any:
     for value in given if name in _MAPS else ():
         if isinstance(value, Function):
             call.run.call(value, Call(call.run, call.node, value.name))
-    if is_own and is_parameters(call.value(0)):
-        return make_optimizer(call)
     notes.options.is_open |= any(isinstance(value, Parser) for value in given)
     models = list(dict.fromkeys(each for value in given for each in models_in(value)))
     if models and _AVERAGES.fullmatch(name):
@@ -122,31 +117,27 @@ def _unknown(call: Call) -> Any:
     if call.receiver is UNKNOWN and name in _MATTER:
         call.doubt(f"{short_text(call.node)}: of what is not known.")
     is_pythons = "." in call.path and root in sys.stdlib_module_names and not models
-    is_trusted = (root in _TRUSTED or is_pythons) and not is_own and call.receiver is None
+    is_trusted = (root in _TRUSTED or is_pythons) and call.receiver is None
     if is_trusted or _HARMLESS.fullmatch(name) or (not models and _OF_DATA.search(name)):
         return UNKNOWN
-    _doubt_unknown(call, name, models, is_own=is_own)
+    _doubt_unknown(call, name, models)
     if call.run.statement is call.node:
         return None
     return next((value for value in given if models and models[0] in models_in(value)), UNKNOWN)
 
 
-def _doubt_unknown(call: Call, name: str, models: list[Model], *, is_own: bool) -> None:
+def _doubt_unknown(call: Call, name: str, models: list[Model]) -> None:
     """Note a function that is not known where it is given what decides, or may do anything."""
     given, taken = [*call.args, *call.kwargs.values()], call.run.statement is not call.node
-    is_open = "." in call.path or is_own or call.receiver is UNKNOWN
+    is_open = "." in call.path or call.receiver is UNKNOWN
     decides = is_open and any(isinstance(value, DECISIVE) for value in given)
-    acts = not taken and (is_own or (call.receiver is None and call.path.partition(".")[0] in call.notes.foreign))
+    acts = not taken and call.receiver is None and call.path.partition(".")[0] in call.notes.foreign
     if not (decides or acts or (models and (taken or is_open))) or call.path in call.notes.noted:
         return
     for model in models:
         model.changed_unseen = True
     call.notes.noted.add(call.path)
-    call.doubt(f"{name}(...) is {'in another file, which vramtop does not read' if is_own else 'not known'}.")
-    if is_own and _TRAINS.search(name):
-        call.notes.trains_elsewhere = True
-        sentence = f"{call.where}: {name}(...) may set the batch, in another file."
-        call.notes.hints.setdefault("per_device_train_batch_size", Setting(value=UNKNOWN, origin=sentence))
+    call.doubt(f"{name}(...) is not known.")
 
 
 def _note_old(call: Call) -> None:

@@ -199,12 +199,6 @@ def _from_pretrained(call: Call) -> Any:
     return model
 
 
-def load_own_class(call: Call) -> Any:
-    """Follow ``from_pretrained`` of a class in another file of the script's, which may differ from transformers'."""
-    call.doubt(f"{call.owner} is in another file, which vramtop does not read; it is counted as transformers makes it.")
-    return _from_pretrained(call)
-
-
 def _name_of(call: Call, label: str) -> Setting | None:
     """Return the name that a call loads a model by; None: it is not known."""
     key: str | int = 0 if call.args else next((name for name in NAME_ARGUMENTS if name in call.kwargs), "")

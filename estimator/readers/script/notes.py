@@ -60,8 +60,6 @@ class Notes(msgspec.Struct):
     """What today's libraries refuse, and where it stands."""
     foreign: dict[str, str] = msgspec.field(default_factory=dict)
     """Modules that the script imports and vramtop does not know, each with the place."""
-    own_modules: set[str] = msgspec.field(default_factory=set)
-    """Roots of the modules beside the script that it imports."""
     has_unsloth: bool = False
     first_trainers: str = ""
     """The one of TRL and unsloth that is imported first: unsloth replaces TRL's classes as they are imported later."""
@@ -74,7 +72,7 @@ class Notes(msgspec.Struct):
     trains: bool = False
     """A backward pass, or a trainer's ``train``, was followed."""
     trains_elsewhere: bool = False
-    """A function of another file may be the training, and is noted."""
+    """A method that is not followed may be the training, and is noted."""
     visible_devices: Setting | None = None
     """The CUDA_VISIBLE_DEVICES that the script sets."""
     devices: dict[int, str] = msgspec.field(default_factory=dict)

@@ -323,7 +323,7 @@ def _parse_class(kind: Any, call: Call) -> Any:
     if isinstance(kind, Name):
         root, is_config = kind.path.partition(".")[0], TRAINING_CONFIG.fullmatch(kind.name) is not None
         is_known = root in LIBRARIES or (root == kind.name and is_config)
-        if not is_known or root in call.notes.own_modules:
+        if not is_known:
             sentence = f"the defaults of {kind.path} are in another file, which vramtop does not read."
             call.doubt(sentence)
             if is_config:

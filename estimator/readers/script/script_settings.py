@@ -280,7 +280,7 @@ def _settings(reader: Reader) -> ScriptSettings:
     unresolved = layers.split(notes.hints)
     used = options.used | {key for key in options.declared if key not in options.given}
     computed = {*options.assigned, "target_modules"}  # whatever the flag of that name says
-    is_open = options.is_open or bool(notes.own_modules) or not has_optimizer or may_parse_elsewhere(tree)
+    is_open = options.is_open or not has_optimizer or may_parse_elsewhere(tree)
     return ScriptSettings(
         assigned=layers.assigned,
         written=layers.written,

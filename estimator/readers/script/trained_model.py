@@ -87,8 +87,8 @@ def doubt_model(reader: Reader) -> None:
 def doubt_not_reached(tree: ast.Module, reader: Reader) -> None:
     """Note that no training was found, and the library that may have it."""
     notes = reader.notes
-    foreign = next(((root, where) for root, where in notes.foreign.items() if root not in notes.own_modules), None)
-    if notes.own_modules or any(map(starts_training, ast.walk(tree))):
+    foreign = next(iter(notes.foreign.items()), None)
+    if any(map(starts_training, ast.walk(tree))):
         notes.doubt(f"{reader.name}: vramtop did not reach the training itself; settings may be missing.")
     elif foreign is not None and not (notes.models or notes.optimizers or notes.trainers):
         root, where = foreign

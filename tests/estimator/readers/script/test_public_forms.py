@@ -267,17 +267,6 @@ model = AutoModelForCausalLM.from_pretrained(own.model_name_or_path)
     assert any("gets its options" in each for each in absent.warnings)
 
 
-def test_a_class_of_another_file_keeps_what_the_script_gives_it(tmp_path: Path) -> None:
-    (tmp_path / "model.py").write_text("no Python")
-    loading = 'LlamaForCausalLM.from_pretrained("Qwen/Qwen2.5-1.5B", load_in_4bit=True)\n'
-    text = f"from model import LlamaForCausalLM\nmodel = {loading}model.add_adapter(LoraConfig(r=4))\n"
-    reading = read(tmp_path, f"{text}{ARGUMENTS}{TRAIN}")
-    assert (reading.value("model.id"), reading.value("lora.rank")) == ("Qwen/Qwen2.5-1.5B", 4)
-    assert reading.value("lora.quantization") == "nf4"
-    assert any("LlamaForCausalLM is in another file" in each for each in reading.warnings)
-    assert reading.uncertainties
-
-
 @pytest.mark.parametrize("how", ["apply_liger_kernel_to_gpt2()", "_apply_liger_kernel_to_instance(model=model)"])
 def test_liger_kernels_of_a_call(tmp_path: Path, how: str) -> None:
     text = f"{LOAD}from liger_kernel.transformers import *\nimport liger_kernel\n{ARGUMENTS}"
