@@ -66,7 +66,9 @@ class Part(Thing):
         elif name.endswith("gradient_checkpointing") and value is True:  # transformers until 4.35
             _checkpoint(self, call)
         elif not _HARMLESS_ATTRIBUTES.search(f"{self.name}.{name}") or isinstance(value, Thing):
-            call.doubt(f"what the script puts in the place of {self.name or 'model'}.{name} is not counted.")
+            sentence = f"what the script puts in the place of {self.name or 'model'}.{name} is not counted."
+            keeps = name == "lm_head" and any(models_in(value))  # with another type of what it returns
+            call.doubt(sentence, key="training.loss" if keeps else None)
 
     def freeze(self, value: Any, call: Call) -> None:
         """Note that parameters are frozen or trained; which of them is only known when the script runs."""
@@ -85,6 +87,8 @@ class Part(Thing):
     def called(self, call: Call) -> Any:
         """Return the result of a forward pass of the part, or of a method of the model's own class."""
         name = self.name
+        if name.startswith(("save_", "push_")):
+            return UNKNOWN
         if _CHANGES.search(name) or not (_MODULES.search(name) or _HARMLESS_ATTRIBUTES.search(name)):
             call.doubt(f"{name}(...) may change the model; vramtop does not follow it.")
             return self.owner

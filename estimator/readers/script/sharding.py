@@ -68,6 +68,9 @@ def _keeps_graph(call: Call) -> Any:
 def _make_accelerator(call: Call) -> Any:
     """Follow ``Accelerator(mixed_precision="bf16")``; its plugins and handlers are not read."""
     for name, setting in call.settings(*call.kwargs).items():
+        handlers = call.kwargs[name] if name == "kwargs_handlers" else None
+        if isinstance(handlers, list) and all(isinstance(each, Name) for each in handlers):
+            continue
         if name in scripts().names["plugins"]:
             shards = name not in ("gradient_accumulation_plugin", "dynamo_plugin", "kwargs_handlers")
             call.doubt(f"Accelerator({name}=...) is not read.", key="parallel.strategy" if shards else None)
@@ -78,6 +81,11 @@ def _make_accelerator(call: Call) -> Any:
         elif name in _JOB_KEYS:
             call.notes.doubt(setting.origin, key=_JOB_KEYS[name])
     return AcceleratorObject(call.notes.ranks)
+
+
+def _handler(call: Call) -> Any:
+    """Return a handler of accelerate's that costs no memory: of DDP without views of its buckets, or of timeouts."""
+    return UNKNOWN if "gradient_as_bucket_view" in call.kwargs or call.unknown_table is not None else Name(call.path)
 
 
 def _replicate(call: Call) -> Any:
@@ -158,6 +166,7 @@ SHARDING_CALLS: Mapping[str, Callable[[Call], Any]] = {
     "deepspeed.initialize": _initialize_deepspeed,
     "autocast": _autocast,
     "Accelerator": _make_accelerator,
+    **dict.fromkeys(("DistributedDataParallelKwargs", "GradScalerKwargs", "InitProcessGroupKwargs"), _handler),
     "backward": backward,
     "torch.autograd.grad": _keeps_graph,
 }

@@ -2,13 +2,13 @@
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
 from vramtop.estimator.common.errors import InputError
 from vramtop.estimator.readers.launch_line import read_launch
-from vramtop.estimator.readers.source.evidence import JobReading
+from vramtop.estimator.readers.source.evidence import Component, JobReading
 
 LIBRARIES = """\
 import argparse
@@ -128,6 +128,25 @@ def test_forms_that_are_named(tmp_path: Path, text: str, sentence: str) -> None:
     reading = read(tmp_path, text)
     assert any(sentence in each for each in reading.warnings)
     assert reading.uncertainties
+
+
+CAST = "class Cast(torch.nn.Sequential):\n    pass\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "components"),
+    [
+        (everything(after=f"{CAST}model.lm_head = Cast(model.lm_head)\n"), {"logits"}),
+        (everything(after=f"{CAST}model.score = Cast(torch.nn.Linear(2, 3))\n"), {*get_args(Component)}),
+        (everything() + "AutoPeftModelForCausalLM.from_pretrained(path()).save_pretrained_lora('x')\n", set()),
+        (everything(after="other = AutoModelForCausalLM.from_pretrained('gpt2').cuda()\n"), {*get_args(Component)}),
+    ],
+)
+def test_a_doubt_concerns_what_its_key_decides(tmp_path: Path, text: str, components: set[str]) -> None:
+    reading = read(tmp_path, text)
+    assert {each.component for each in reading.uncertainties} == components
+    assert ("more" in {each.direction for each in reading.uncertainties}) == ("other" in text)
+    assert reading.value("model.id") == "gpt2"
 
 
 def test_a_vocabulary_of_a_known_size_is_counted(tmp_path: Path) -> None:

@@ -136,6 +136,8 @@ optimizer.step()
         ("model = DDP(model, **find())", None, True),
         ("model = DDP(model)\nmodel.register_comm_hook(None, hook)", None, True),
         ("a = Accelerator(kwargs_handlers=[AutocastKwargs(enabled=False)])", None, True),
+        ("a = Accelerator(kwargs_handlers=[DistributedDataParallelKwargs(static_graph=True)])", None, False),
+        ("a = Accelerator(kwargs_handlers=[DistributedDataParallelKwargs(**find())])", None, True),
     ],
 )
 def test_arguments_of_ddp(tmp_path: Path, lines: str, views: bool | None, is_open: bool) -> None:
