@@ -317,6 +317,7 @@ def _copy(call: Call) -> Any:
 MODEL_CALLS: Mapping[str, Callable[[Call], Any]] = {
     **dict.fromkeys(("from_pretrained", "from_config", "for_model"), _from_pretrained),
     "BitsAndBytesConfig": QuantizationConfig,
+    "Mxfp4Config": lambda call: None if call.value(None, "dequantize") is True else UNKNOWN,
     "get_peft_model": _get_peft_model,
     "get_peft_config": _peft_config,
     "get_quantization_config": _quantization_config,

@@ -27,6 +27,13 @@ _LIBRARIES = scripts().names["libraries_of_trainers"]
 """Libraries whose trainers are transformers', or derived from it."""
 _QUIET = re.compile(r"__init__|_?(save|log|push_to|store)")
 """Methods of trainers that are followed, or decide nothing about a step's memory."""
+_METHODS = {
+    "training.optimizer": re.compile(r"create_(optimizer|scheduler)\w*"),
+    "training.micro_batch": re.compile(r"_?get_\w*(loader|sampler)"),
+    "training.loss": re.compile(r"prediction_step|evaluate|evaluation_loop|predict"),
+    None: re.compile(r"\w+"),
+}
+"""Methods of trainers by the job key that they decide."""
 _LOSS_METHODS = ("compute_loss", "concatenated_forward", "get_batch_loss_metrics", "get_batch_metrics", "dpo_loss")
 _JOINS = re.compile(
     r"(?i)chosen|reject|negative|\bneg_|pos_|choices|candidates|pairs|concatenated"
@@ -236,9 +243,14 @@ def make_trainer(call: Call, path: str, kind: Class | None = None) -> Any:
     notes.called.add(name)
     own = [each for each, value in kind.members.items() if isinstance(value, Function)] if kind is not None else []
     own = [each for each in own if not _QUIET.match(each)]
-    if kind is not None and own:
-        notes.doubt(f"{call.run.location(kind.node)}: the methods of {kind.name} ({', '.join(own[:3])}) are not read.")
-        notes.own_loss |= not {*own}.isdisjoint(_LOSS_METHODS) and method_of_class(name) is not None
+    notes.own_loss |= not {*own}.isdisjoint(_LOSS_METHODS) and method_of_class(name) is not None
+    if kind is not None:
+        for key, names in _METHODS.items():
+            found = [each for each in own if names.fullmatch(each)]
+            own = [each for each in own if each not in found]
+            if found:
+                sentence = f"the methods of {kind.name} ({', '.join(found[:3])}) are not read."
+                notes.doubt(f"{call.run.location(kind.node)}: {sentence}", key=key)
     if dot and root not in _LIBRARIES and not isinstance(trainer.arguments, Arguments | Parsed):
         notes.called.discard(name)
         call.doubt(f"vramtop does not know the trainer {path} and does not follow it.")

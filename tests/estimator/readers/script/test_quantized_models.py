@@ -40,3 +40,16 @@ def lora_of(folder: Path, prepare: str) -> Lora:
 def test_preparation_and_dropout_are_read(tmp_path: Path, prepare: str, prepared: bool | None) -> None:
     lora = lora_of(tmp_path, prepare)
     assert (lora.kbit_preparation, lora.dropout, lora.quantization) == (prepared, 0.05, "nf4-double")
+
+
+@pytest.mark.parametrize(("given", "doubted"), [("dequantize=True", False), ("", True)])
+def test_weights_that_are_unpacked_as_they_are_loaded_are_not_quantized(
+    tmp_path: Path, given: str, doubted: bool
+) -> None:
+    script = SCRIPT.replace(
+        "BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_use_double_quant=True)", f"Mxfp4Config({given})"
+    )
+    (tmp_path / "train.py").write_text(script.replace("PREPARE", ""))
+    reading = read_launch(["python", str(tmp_path / "train.py")], environ={})
+    assert any(each.unless == "lora.quantization" for each in reading.uncertainties) is doubted
+    assert reading.value("lora.quantization") in (None, "none")
