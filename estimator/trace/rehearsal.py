@@ -32,6 +32,7 @@ from ..job.job import Job
 from ..job.resolved_job import resolve_job
 from ..job.settings import Program
 from ..readers.notebook import papermill_parameters
+from ..readers.program.pinned_versions import pinned_versions, repository_folders
 from ..readers.source.notebooks import UNKNOWN_VALUE, read_notebook
 from . import kept_rehearsals
 from .allocator_report import allocator_settings
@@ -62,6 +63,8 @@ _STOOD_IN = (
     "that makes one token of each word"
 )
 _LAUNCHED = re.compile(r"KeyError: '(?:(?:LOCAL_)?(?:RANK|WORLD_SIZE)|MASTER_\w+)'")
+_OTHER_VERSION = re.compile(r"(ImportError|ModuleNotFoundError|AttributeError|TypeError|AssertionError): ")
+"""Errors of a program that was written for another version of a library."""
 _MAX_ERROR, _MAX_LEFT_OUT, _MAX_LINE = 300, 4, 60
 _MAX_ANSWER_BYTES, _MAX_PROGRESS_BYTES = 2**27, 200
 """The program may write anything where its answer is looked for."""
@@ -235,7 +238,7 @@ def _run(start: _Start) -> tuple[RehearsalAnswer, Report, Sequence[str]]:
         stand_ins.append(missing)
         answer, run = start.run(cells, stand_ins)
     if answer is None or not answer.peak_reserved or answer.ended in ("error", "exit"):
-        why = (_failure(answer, run, start.program.timeout), *left_out, *_kept_by(run.report))
+        why = (_failure(answer, run, start), *left_out, *_kept_by(run.report))
         error = CannotTellError("; ".join(why))
         error.output = "" if NO_TORCH in run.last_line else run.output
         raise error
@@ -522,7 +525,7 @@ def _error(answer: RehearsalAnswer) -> str:
     return " ".join(line if len(line) <= _MAX_ERROR else f"{line[:_MAX_ERROR]}..." for line in told)
 
 
-def _failure(answer: RehearsalAnswer | None, run: IsolatedRun, timeout: float) -> str:
+def _failure(answer: RehearsalAnswer | None, run: IsolatedRun, start: _Start) -> str:
     """Return why there is no budget."""
     if run.stopped is not None:
         return run.stopped
@@ -546,7 +549,8 @@ def _failure(answer: RehearsalAnswer | None, run: IsolatedRun, timeout: float) -
             f"(at {answer.line}: {_error(answer)}); install it there, or name another Python: --python PATH"
         )
     if answer.ended == "error":
-        return f"the program failed during the rehearsal, at {answer.line}: {_error(answer)}{_reason(answer)}"
+        failed = f"the program failed during the rehearsal, at {answer.line}: {_error(answer)}"
+        return f"{failed}{_reason(answer, start)}"
     if refused := next((each for each in answer.doubts if " refused " in each), None):
         return (
             f"the program ended after {refused.partition(';')[0]}: it only looked for the largest size that fits, and "
@@ -558,20 +562,37 @@ def _failure(answer: RehearsalAnswer | None, run: IsolatedRun, timeout: float) -
         return "the program trained without putting anything on the GPU that it found, so there is nothing to predict"
     if answer.ended == "time":
         return (
-            f"no optimizer stepped within {timeout:g} s; the program was at {answer.line}; allow more with --timeout "
-            "SECONDS"
+            f"no optimizer stepped within {start.program.timeout:g} s; the program was at {answer.line}; allow more "
+            "with --timeout SECONDS"
         )
     return "the program ended without calling a model on a GPU, so there is nothing to predict"
 
 
-def _reason(answer: RehearsalAnswer) -> str:
+def _reason(answer: RehearsalAnswer, start: _Start) -> str:
     """Return what may be behind an error of the program, or what to do about it; empty: nothing is known."""
-    if _LAUNCHED.match(answer.error or ""):
+    error = answer.error or ""
+    if "invalid device ordinal" in error:
+        return "; say how many GPUs it finds, such as --gpu-type 4xh100"
+    if _OTHER_VERSION.match(error) and (other := _other_versions(answer, start.folder)):
+        return f"; {other}"
+    if _LAUNCHED.match(error):
         return "; a launcher sets it: give the whole launch line, such as torchrun --nproc-per-node 2 train.py"
     if "cpp_extension" in answer.line:
         return "; compiled extensions cannot be rehearsed: turn them off if it can do without, or measure it on a GPU"
     assumed = [f"; a value that was assumed may be why: {each}" for each in answer.doubts if " assumed" in each]
     return "".join(assumed[-1:])
+
+
+def _other_versions(answer: RehearsalAnswer, folder: str) -> str:
+    """Return the versions that the program's repository asks for and does not have; empty: it has all, or pins none."""
+    file = Path(folder, answer.line.partition(", in ")[0].rpartition(":")[0])
+    pins = pinned_versions((file.parent, *repository_folders(Path(folder))))
+    others = [
+        f"{pin.file} asks for {name} {pin.version}, and {answer.versions[name]} is installed"
+        for name, pin in pins.items()
+        if name in answer.versions and not answer.versions[name].startswith(pin.version)
+    ]
+    return "; ".join(others)
 
 
 _FRAME = re.compile(r'File "(?!<)(?![^"]*(?:site-packages|/lib/python\d))([^"]+)", line (\d+) in')

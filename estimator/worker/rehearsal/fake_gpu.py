@@ -313,7 +313,7 @@ class FakeGpus(StorageTracker):
         if device is None or device.type not in ("cpu", "cuda"):
             return None
         if device.type == "cuda":
-            return self.current if device.index is None else int(device.index)
+            return self.number_of(device.index)
         if self._is_bucket(func, kwargs):
             return self.current
         latest = getattr(self._depth, "latest", HOST)
@@ -809,8 +809,15 @@ class FakeGpus(StorageTracker):
 
     def placing(self, device: Any) -> Any:
         """Put what copies make inside on a device."""
-        gpu = HOST if device.type == "cpu" else self.current if device.index is None else device.index
-        return replaced((self, "_copies_to", gpu))
+        return replaced((self, "_copies_to", HOST if device.type == "cpu" else self.number_of(device.index)))
+
+    def number_of(self, index: int | None) -> int:
+        """Return the number of the GPU that an index means; None: the current one."""
+        number = self.current if index is None else int(index)
+        if number >= self.count:
+            message = "CUDA error: invalid device ordinal"
+            raise RuntimeError(message)
+        return number
 
     def values_of(self, fake: Any) -> Any:
         """Return a real tensor with a tensor's values if they are known; else the highest, else ones.

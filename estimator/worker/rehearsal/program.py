@@ -50,7 +50,7 @@ MOST_REFUSED = 200
 _RISE, _TRIES = 1.01, 3
 """A larger batch takes 1 % more at least; Lightning's search begins with three tries that do not."""
 _MIN_VOCABULARY = 1000
-_TOLD_SECONDS, _TOLD_CHARACTERS = 0.3, 80
+_TOLD_SECONDS, _TOLD_CHARACTERS, _TOLD_ENDS = 0.3, 80, 500
 _LEAST_AFTERWARDS = 10.0
 """Seconds since the start that a program has at least for what follows its steps; else twice what it took for them."""
 _FOLDER = str(Path(__file__).parent)
@@ -485,7 +485,7 @@ class Rehearsal:
         answer: dict[str, Any] = {
             "ended": ended,
             "line": self._exit_line or (program_line() if error is None else _last_line(error)),
-            "error": None if error is None else f"{type(error).__name__}: {error}"[:1000] + self._data.hint(error),
+            "error": None if error is None else _told(error) + self._data.hint(error),
             "missing_data": self._data.of(error),
             "missing_package": _missing_package(error),
             "missing_repository": _missing_repository(error),
@@ -561,6 +561,13 @@ def _missing_repository(error: BaseException | None) -> str | None:
 def _is_end_of_epoch(error: BaseException | None) -> bool:
     """Return True if a program failed because it does not expect its data loader to end."""
     return isinstance(error, StopIteration) or any(isinstance(each, EpochEnds) for each in causes(error))
+
+
+def _told(error: BaseException) -> str:
+    """Return an error's type and text, or the statement that raised one without a text; of a long one both ends."""
+    text = str(error) or "".join(each.line or "" for each in traceback.extract_tb(error.__traceback__)[-1:])
+    told = f"{type(error).__name__}: {text}"
+    return told if len(told) <= _TOLD_ENDS * 2 else f"{told[:_TOLD_ENDS]}\n{told[-_TOLD_ENDS:]}"
 
 
 def _own_part(frames: Any) -> Any:

@@ -220,7 +220,7 @@ def _cuda(gpus: FakeGpus, card: Card) -> Iterator[tuple[Any, str, Any]]:
 
     def device_index(device: Any) -> int:
         number = device if isinstance(device, int) else torch.device(device).index
-        return gpus.current if number is None else max(0, number)
+        return max(0, gpus.number_of(number))
 
     def set_device(device: Any) -> None:
         gpus.current = device_index(device)

@@ -364,6 +364,17 @@ def test_what_a_program_writes_is_thrown_away(program, monkeypatch: pytest.Monke
                 "from torch.utils.cpp_extension import load\nload('mine', ['no_file.cu'])",
                 "compiled extensions cannot be rehearsed: turn them off if it can do without, or measure it on a GPU",
             ),
+            ("batch = 3\nassert batch % 2 == 0", r"at train\.py:2: AssertionError: assert batch % 2 == 0$"),
+            (
+                "import torch\ntorch.nn.Linear(2, 2).to('cuda:3')",
+                r"at train\.py:2.*: invalid device ordinal; say how many GPUs it finds, such as --gpu-type 4xh100",
+            ),
+            (
+                "import torch\nclass Data(list):\n"
+                "  def __getitem__(self, at): raise OSError('y' * 900 + '\\nno file')\n"
+                "next(iter(torch.utils.data.DataLoader(Data([1]), num_workers=1)))",
+                r"OSError: Caught OSError in DataLoader worker process 0\. no file$",
+            ),
             ("raise SystemExit('usage: train.py')", "ended with exit code 1 before an optimizer stepped"),
             (
                 "import torch\nnet = torch.nn.Linear(8, 8).cuda()\ntorch.optim.SGD(net.parameters())\n"
@@ -561,6 +572,13 @@ def test_a_device_map_spreads_a_model_over_the_gpus_that_are_found(program) -> N
     assert 0.4 < weights[1] / weights[0] < 0.6
     assert not one.warnings
     assert two.allocated_bytes < one.allocated_bytes
+
+
+def test_a_failure_names_the_version_that_the_repository_asks_for(program) -> None:
+    file = program("import torch\nfrom torch.nn import Gone")
+    Path("requirements.txt").write_text("torch==1.13.1\n", encoding="utf-8")
+    with pytest.raises(CannotTellError, match=r"requirements\.txt asks for torch 1\.13\.1, and 2\.\S+ is installed"):
+        rehearse([sys.executable, file])
 
 
 @pytest.mark.parametrize("gpus", [1, 2])
