@@ -573,9 +573,25 @@ def _others(gpus: FakeGpus, card: Card) -> Iterator[tuple[Any, str, Any]]:
     def step(self: Any, optimizer: Any, optimizer_state: Any, *args: Any, **kwargs: Any) -> Any:
         return optimizer.step(*args, **kwargs)  # no gradient overflows
 
-    def doubt_compiled() -> None:
-        sentence = "torch.compile has no effect in a rehearsal: the figures are those of the program without it"
-        gpus.doubts.add(sentence, "compiled")
+    def uncompiled(model: Any, compiler: str) -> Any:
+        """Return what a compiler would be given; a function tells once it runs that it was not compiled."""
+
+        def doubt() -> None:
+            sentence = f"{compiler} has no effect in a rehearsal: the figures are those of the program without it"
+            gpus.doubts.add(sentence, "compiled")
+
+        if isinstance(model, type):
+            return model
+        if isinstance(model, torch.nn.Module):
+            doubt()
+            return model
+
+        @functools.wraps(model)
+        def run(*args: Any, **kwargs: Any) -> Any:
+            doubt()
+            return model(*args, **kwargs)
+
+        return run
 
     def compiled(model: Any = None, **options: Any) -> Any:
         if model is None:
@@ -586,16 +602,7 @@ def _others(gpus: FakeGpus, card: Card) -> Iterator[tuple[Any, str, Any]]:
             gpus.compiles |= model.__name__ == "flex_attention"  # torch wraps what it calls itself, too
             return model
         gpus.compiles = True
-        if isinstance(model, torch.nn.Module):
-            doubt_compiled()
-            return model
-
-        @functools.wraps(model)
-        def run(*args: Any, **kwargs: Any) -> Any:
-            doubt_compiled()
-            return model(*args, **kwargs)
-
-        return run
+        return uncompiled(model, "torch.compile")
 
     is_ampere = card.capability[0] >= 8
     yield from recurrent_layers(lambda each: isinstance(each, FakeTensor), gpus.doubts, is_ampere=is_ampere)
@@ -616,5 +623,7 @@ def _others(gpus: FakeGpus, card: Card) -> Iterator[tuple[Any, str, Any]]:
     yield scaler, "_maybe_opt_step", step
     yield torch, "compile", compiled
     yield torch.jit._state._enabled, "enabled", False  # as PYTORCH_JIT=0: its compiler cannot read stand-ins
+    for name in ("script", "trace"):
+        yield torch.jit, name, lambda obj, *_, name=name, **__: uncompiled(obj, f"torch.jit.{name}")
     yield forward_ad, "_maybe_load_decompositions", lambda: None  # as without its compiler
     yield torch.nn.Module, "compile", lambda self, *_, **__: compiled(self)

@@ -1988,6 +1988,7 @@ for _ in range(3):
 def test_less_usual_code_takes_what_it_takes_on_the_cpu(program, text: str) -> None:
     name = program(text)
     found = rehearse([sys.executable, name, "cuda"])
+    assert ("torch.jit.script has no effect" in "".join(found.budget.warnings)) == ("jit.script" in text)
     assert found.allocated_bytes - found.workspace_bytes == pytest.approx(real_peak(name), rel=0.01)
 
 
