@@ -543,10 +543,12 @@ def _failure(answer: RehearsalAnswer | None, run: IsolatedRun, start: _Start) ->
             f"the program needs {answer.missing_repository}, which is not on this machine, and the hub did not give it "
             f"(at {answer.line.partition(', in ')[0]}); download it first: hf download {answer.missing_repository}"
         )
-    if answer.missing_package is not None:
+    if (package := answer.missing_package) is not None:
+        roots = [each for each in repository_folders(Path(start.folder)) if _holds(each, package)]
         return (
-            f"the program needs the package {answer.missing_package}, which its Python does not have "
-            f"(at {answer.line}: {_error(answer)}); install it there, or name another Python: --python PATH"
+            f"the program needs the package {package}, which its Python does not have "
+            f"(at {answer.line}: {_error(answer)}); install it there{f': pip install -e {roots[0]}' if roots else ''}, "
+            "or name another Python: --python PATH"
         )
     if answer.ended == "error":
         failed = f"the program failed during the rehearsal, at {answer.line}: {_error(answer)}"
@@ -566,6 +568,12 @@ def _failure(answer: RehearsalAnswer | None, run: IsolatedRun, start: _Start) ->
             "with --timeout SECONDS"
         )
     return "the program ended without calling a model on a GPU, so there is nothing to predict"
+
+
+def _holds(root: Path, package: str) -> bool:
+    """Return True if a repository has a package itself, which can be installed from there."""
+    can_be_installed = any((root / name).is_file() for name in ("setup.py", "pyproject.toml"))
+    return can_be_installed and any((folder / package).is_dir() for folder in (root, root / "src"))
 
 
 def _reason(answer: RehearsalAnswer, start: _Start) -> str:

@@ -581,6 +581,14 @@ def test_a_failure_names_the_version_that_the_repository_asks_for(program) -> No
         rehearse([sys.executable, file])
 
 
+def test_a_package_of_the_repository_itself_is_to_be_installed_from_there(program) -> None:
+    file = program("from own_library import Gpt")
+    Path("src/own_library").mkdir(parents=True)
+    Path("setup.py").touch()
+    with pytest.raises(CannotTellError, match=r"needs the package own_library, .*; install it there: pip install -e /"):
+        rehearse([sys.executable, file])
+
+
 @pytest.mark.parametrize("gpus", [1, 2])
 def test_what_a_device_map_leaves_on_the_cpu_counts_on_the_gpu_with_a_warning(program, gpus) -> None:
     text = MAPPED.replace('="auto"', '="auto", max_memory={0: "40MB", "cpu": "1GB"}').replace("assert", "0 and")
