@@ -63,6 +63,7 @@ _STOOD_IN = (
     "that makes one token of each word"
 )
 _LAUNCHED = re.compile(r"KeyError: '(?:(?:LOCAL_)?(?:RANK|WORLD_SIZE)|MASTER_\w+)'")
+_ASSUMED_ONE, _MORE_THAN_ONE = re.compile("; 1 is assumed$").search, 100
 _OTHER_VERSION = re.compile(r"(ImportError|ModuleNotFoundError|AttributeError|TypeError|AssertionError): ")
 """Errors of a program that was written for another version of a library."""
 _MAX_ERROR, _MAX_LEFT_OUT, _MAX_LINE = 300, 4, 60
@@ -224,6 +225,8 @@ class _Start(msgspec.Struct, frozen=True, kw_only=True):
 def _run(start: _Start) -> tuple[RehearsalAnswer, Report, Sequence[str]]:
     """Run a program, again for each model of the hub that is missing and has a stand-in; return these, too.
 
+    It is also run again if it fails where 1 was assumed for a number that is only known in a real run.
+
     Raises:
         CannotTellError: it ended before an optimizer had stepped; with the end of its output.
     """
@@ -232,10 +235,14 @@ def _run(start: _Start) -> tuple[RehearsalAnswer, Report, Sequence[str]]:
     cells, left_out = _cells(notebook, rest) if notebook is not None else (None, ())
     stand_ins: list[str] = []
     answer, run = start.run(cells, ())
-    while answer is not None and (missing := answer.missing_repository) is not None:
-        if missing in stand_ins or not has_stand_in(missing):
+    while answer is not None:
+        missing = answer.missing_repository
+        if missing is not None and missing not in stand_ins and has_stand_in(missing):
+            stand_ins.append(missing)
+        elif answer.ended == "error" and "number" not in start.plan and any(map(_ASSUMED_ONE, answer.doubts)):
+            start.plan["number"] = _MORE_THAN_ONE
+        else:
             break
-        stand_ins.append(missing)
         answer, run = start.run(cells, stand_ins)
     if answer is None or not answer.peak_reserved or answer.ended in ("error", "exit"):
         why = (_failure(answer, run, start), *left_out, *_kept_by(run.report))

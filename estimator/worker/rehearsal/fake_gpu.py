@@ -208,6 +208,7 @@ class FakeGpus(StorageTracker):
         has_tf32: they have tensor cores for fp32.
         total_memory: bytes of one of them.
         taken: bytes of it that torch's allocator does not get.
+        number: what one is assumed to be that only a real run knows.
     """
 
     notes_lines = True
@@ -225,6 +226,7 @@ class FakeGpus(StorageTracker):
         has_tf32: bool = True,
         total_memory: int = 1 << 60,
         taken: int = 0,
+        number: int = 1,
     ) -> None:
         super().__init__()
         self.total_memory = total_memory
@@ -260,6 +262,7 @@ class FakeGpus(StorageTracker):
         self._depth = threading.local()
         self._placed = HOST
         self._copies_to: int | None = None
+        self._number = number
         self._plausible = 1.5
         """A loss or a norm: between 1 and 2 as those of trained models are, and each that is read a little lower."""
         self._read_alike: dict[str, tuple[Any, int, int]] = {}
@@ -866,8 +869,8 @@ class FakeGpus(StorageTracker):
         if asks_for_overflow:
             return 0
         bounds = self.bounds_of(args[0])
-        low, high = (0, 1) if bounds is None else map(int, bounds)
-        assumed = max(low, min(1, high))
+        low, high = (0, self._number) if bounds is None else map(int, bounds)
+        assumed = max(low, min(self._number, high))
         if not many and self._is_told(args[0]):
             self.doubts.add(f"{line} reads a number that is only known in a real run; {assumed} is assumed")
         if many % 2:

@@ -63,7 +63,8 @@ class Rehearsal:
 
     Args:
         plan: ``steps``, ``gpus``, ``card`` (``Card``), ``conf``, ``answer`` (file), ``progress`` (file), ``seconds``,
-            ``data``, the sizes of synthetic items (``MissingData``), and perhaps ``threads``.
+            ``data``, the sizes of synthetic items (``MissingData``), and perhaps ``threads`` and ``number``, which is
+            assumed for one that only a real run knows.
     """
 
     def __init__(self, plan: dict[str, Any]) -> None:
@@ -77,6 +78,7 @@ class Rehearsal:
             has_tf32=card["capability"][0] >= 8,
             total_memory=card["total_memory"],
             taken=card["context"] + card["workspace"],
+            number=plan.get("number", 1),
         )
         self.gpus.refused = self._start_again
         self._refused: list[tuple[int, str]] = []

@@ -1226,6 +1226,20 @@ for _ in range(3):
     assert "train.py:7 reads a number that is only known in a real run; 1 is assumed" in warning
 
 
+def test_a_number_with_which_the_program_fails_is_assumed_to_be_larger(program) -> None:
+    text = """
+import torch
+net = torch.nn.Linear(2, 2).cuda()
+optimizer = torch.optim.SGD(net.parameters(), 0.1)
+for _ in range(3):
+    size = int((torch.rand(9, device="cuda") * 500).long().sum())
+    net(torch.ones(size, 2, device="cuda").unfold(0, 64, 64).transpose(1, 2)).sum().backward()
+    optimizer.step()
+"""
+    (warning,) = rehearse([sys.executable, program(text)]).warnings
+    assert "train.py:6 reads a number that is only known in a real run; 100 is assumed" in warning
+
+
 @pytest.mark.parametrize(
     "write",
     quick_every(
