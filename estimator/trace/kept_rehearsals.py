@@ -98,6 +98,8 @@ class RehearsalAnswer(StepSummary, frozen=True, kw_only=True):
     """False: the program has neither run backward nor made an optimizer, and what it did is a forward pass."""
     doubt_kinds: tuple[str, ...] = ()
     """Kinds of doubts that the range depends on: ``sizes``, ``recurrent``, ``compiled``."""
+    assumed_bytes: int = 0
+    """Of what is there at the peak, bytes that a real run may not have: of elements that values take."""
     parameters: int = 0
     convolutions: ConvolutionFacts | None = None
     """None: cuDNN has run none."""

@@ -333,7 +333,7 @@ def _budget(job: Job, found: KeptRehearsal, overhead: Overhead, gpu: Gpu | None)
     parts = highest.components
     states = parts.weights + parts.other_models + parts.gradients + parts.optimizer
     step = highest.allocated_bytes - states
-    less = step if "sizes" in answer.doubt_kinds else 0  # the step's may be absent
+    less = step if "sizes" in answer.doubt_kinds else min(step, answer.assumed_bytes)
     more = int(step * _UNEQUAL_SHARES) if "shares" in answer.doubt_kinds else 0
     doubts = Doubts(step=_step_doubt(answer), allocator="plain")
     peak = peak_of(

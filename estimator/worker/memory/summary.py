@@ -50,7 +50,7 @@ def summarize(history: AllocationHistory, step: int = MEASURED_STEP) -> dict[str
         phases["loading"] = {"allocated": most, "components": parts}
     return {
         "phases": phases,
-        "peak_tensors": [_described(record) for record in _held_at(history, peak_event)[:MAX_PEAK_TENSORS]],
+        "peak_tensors": [_described(record) for record in held_at(history, peak_event)[:MAX_PEAK_TENSORS]],
         "peak_event": peak_event,
         "timeline": [(index, total) for index, total, _ in points],
         "timeline_components": {name: [parts[i] for _, _, parts in points] for i, name in enumerate(allocated)},
@@ -121,13 +121,13 @@ def _apply_event(allocated: dict[str, int], records: list[StorageRecord], event:
 def made_at(history: AllocationHistory, index: int) -> list[tuple[str, str, str, int]]:
     """Return component, module and line of what is allocated after an event, with its bytes, the largest first."""
     sizes: dict[tuple[str, str, str], int] = {}
-    for record in _held_at(history, index):
+    for record in held_at(history, index):
         place = record.component or "temporary", record.module, record.line
         sizes[place] = sizes.get(place, 0) + record.size
     return [(*place, size) for place, size in sorted(sizes.items(), key=lambda item: -item[1])][:MAX_PLACES]
 
 
-def _held_at(history: AllocationHistory, index: int) -> list[StorageRecord]:
+def held_at(history: AllocationHistory, index: int) -> list[StorageRecord]:
     """Return what is allocated after an event, the largest first."""
     live: set[int] = set()
     for event in history.events[: index + 1]:

@@ -46,7 +46,7 @@ from .routing import Routed, counts, expected_set, follow
 from .sparse import COMPRESSED, is_decided_by_values, is_sparse, kernel_of_compressed, sparse_like, with_elements
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from ..memory.convolutions import Workspace
     from ..memory.history import StorageRecord
@@ -171,7 +171,9 @@ class Doubts:
     def __init__(self) -> None:
         self.sentences: dict[str, None] = {}
         self.kinds: set[str] = set()
-        """Kinds that the range depends on: ``sizes``, ``shares``, ``recurrent``, ``compiled``."""
+        """Kinds that the range depends on: ``sizes``, ``counts``, ``shares``, ``recurrent``, ``compiled``."""
+        self.counts: set[int] = set()
+        """How many elements were taken, at most, where only a real run knows."""
 
     def add(self, sentence: str, kind: str | None = None) -> None:
         """Record a doubt, and its kind if the range depends on it."""
@@ -379,6 +381,8 @@ class FakeGpus(StorageTracker):
             return self._largest(func, args)
         if is_sparse(result):
             return self._sparse(func, args, result)
+        if func is _ATEN.cat.default and any(self.doubts.counts.intersection(each.shape) for each in args[0]):
+            self.doubts.counts.add(max(1, result.shape[args[1] if len(args) > 1 else 0]))
         if operator.leaves_uninitialized:
             result.constant = None
         if operator.overwrites and result.constant is None:
@@ -516,11 +520,21 @@ class FakeGpus(StorageTracker):
     def _taken(self, mask: Any) -> int:
         """Return how many elements a mask takes: an equal share if it is a router's choice, else the most."""
         share = expected_set(self._routed(mask), mask.numel())
+        most = self._most_set(mask)
         if share is None:
-            return self._most_set(mask)
+            self.doubts.counts.update((most,) if mask.constant is None and most else ())
+            return most
         if share:
             self._doubt_shares()
-        return min(share, self._most_set(mask))
+        return min(share, most)
+
+    def assumed_bytes(self, records: Iterable[StorageRecord]) -> int:
+        """Return the bytes of what has a size that was assumed to be the largest; a real run may have less."""
+        return sum(
+            each.size
+            for each in records
+            if any(not length % count for length in each.shape if length for count in self.doubts.counts)
+        )
 
     def _writes_into(self, tensor: Any) -> int:
         return self._writes.get(tensor.untyped_storage()._cdata, 0)
@@ -923,7 +937,7 @@ class FakeGpus(StorageTracker):
             return self._counted(*args)
         sentence = f"{program_line()} makes a tensor whose size depends on values ({name}): the largest is assumed"
         if not all(each.constant is not None or self._routed(each) is not None for each in _masks(name, args)):
-            self.doubts.add(sentence, "sizes")
+            self.doubts.add(sentence, "counts")
         with self.mode:
             if name in ("nonzero", "argwhere"):
                 return self._tracked(source.new_empty((self._taken(source), source.dim()), dtype=torch.int64))
@@ -933,6 +947,7 @@ class FakeGpus(StorageTracker):
                 return self._tracked(source.new_empty((count,)))
             if name.startswith(("_unique", "unique")):
                 count = min(count, number_of_values(self.bounds_of(source)))
+                self.doubts.counts.add(max(1, count))
                 every = source.new_empty((count,))
                 index = source.new_empty(source.shape, dtype=torch.int64)
                 made = (every, index, index.new_empty((count,)))

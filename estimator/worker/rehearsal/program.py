@@ -26,7 +26,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.weak import WeakIdKeyDictionary
 
 from ..memory.history import phase_spans
-from ..memory.summary import made_at, summarize
+from ..memory.summary import held_at, made_at, summarize
 from ..replaced import replaced
 from .afterwards import Afterwards, EpochEnds
 from .fake_gpu import Card, FakeGpus, is_own, program_frames, program_line
@@ -527,6 +527,7 @@ class Rehearsal:
             "phases": phases,
             "convolutions": gpus.convolution_facts(),
             "made": made_at(history, summary["peak_event"]),
+            "assumed_bytes": gpus.assumed_bytes(held_at(history, summary["peak_event"])),
             "step": highest,
             "reserved": [gpus.reserved[event] for event in events],
             "peak_reserved": max(gpus.reserved, default=0),

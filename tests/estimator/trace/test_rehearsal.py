@@ -244,8 +244,8 @@ net = torch.nn.Linear(512, 512).cuda()
 optimizer = torch.optim.SGD(net.parameters(), 0.1)
 for _ in range(3):
     y = net(torch.randn(4096, 512, device="cuda"))
-    y = y[y.sum(1) > 0] if {masked} else y
-    y.pow(2).sum().backward()
+    y = torch.cat([y[y.sum(1) > 0]] * 2) if {masked} else y
+    (y.pow(2).sum() + net(torch.randn(3001, 512, device="cuda")).pow(2).sum()).backward()
     optimizer.step()
 """
     plain = rehearse([sys.executable, program(text.format(masked=False))])
@@ -254,6 +254,7 @@ for _ in range(3):
     (warning,) = masked.warnings
     assert "train.py:7 makes a tensor whose size depends on values (index): the largest is assumed." in warning
     assert masked.budget.peak.low_bytes < plain.budget.peak.low_bytes
+    assert masked.budget.peak.allocated_range.low_bytes > 2 * 3001 * 512 * 4  # which are there whatever the values are
     assert masked.allocated_bytes > plain.allocated_bytes
 
 
