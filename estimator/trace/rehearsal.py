@@ -63,6 +63,7 @@ _STOOD_IN = (
     "that makes one token of each word"
 )
 _LAUNCHED = re.compile(r"KeyError: '(?:(?:LOCAL_)?(?:RANK|WORLD_SIZE)|MASTER_\w+)'")
+_LINE = re.compile(r":\d+$")
 _ASSUMED_ONE, _MORE_THAN_ONE = re.compile("; 1 is assumed$").search, 100
 _OTHER_VERSION = re.compile(r"(ImportError|ModuleNotFoundError|AttributeError|TypeError|AssertionError): ")
 """Errors of a program that was written for another version of a library."""
@@ -433,7 +434,13 @@ def _step_doubt(answer: RehearsalAnswer) -> StepDoubt:
 
 def _warnings(answer: RehearsalAnswer) -> Iterator[str]:
     """Yield what the figure depends on and is not known."""
-    yield from (f"{each}." for each in answer.doubts)
+    alike: dict[str, list[str]] = {}
+    for each in answer.doubts:
+        line, _, rest = each.partition(" ")
+        alike.setdefault(rest if _LINE.search(line) else each, []).append(each)
+    for first, *more in alike.values():
+        elsewhere = f" (as in {len(more)} other line{'s' if len(more) > 1 else ''})" if more else ""
+        yield f"{first}{elsewhere}."
     convolutions = answer.convolutions
     if convolutions is not None and convolutions.low.reserved < convolutions.high.reserved:
         for kind in convolutions.unmeasured:
@@ -599,15 +606,19 @@ def _reason(answer: RehearsalAnswer, start: _Start) -> str:
 
 
 def _other_versions(answer: RehearsalAnswer, folder: str) -> str:
-    """Return the versions that the program's repository asks for and does not have; empty: it has all, or pins none."""
+    """Return the versions that the program's repository asks for and does not have, of what the error names if it does.
+
+    Empty: it has all, or pins none.
+    """
     file = Path(folder, answer.line.partition(", in ")[0].rpartition(":")[0])
     pins = pinned_versions((file.parent, *repository_folders(Path(folder))))
-    others = [
-        f"{pin.file} asks for {name} {pin.version}, and {answer.versions[name]} is installed"
+    others = {
+        name: f"{pin.file} asks for {name} {pin.version}, and {answer.versions[name]} is installed"
         for name, pin in pins.items()
         if name in answer.versions and not answer.versions[name].startswith(pin.version)
-    ]
-    return "; ".join(others)
+    }
+    named = [text for name, text in others.items() if name in f"{answer.error} {answer.line}"]
+    return "; ".join(named or others.values())
 
 
 _FRAME = re.compile(r'File "(?!<)(?![^"]*(?:site-packages|/lib/python\d))([^"]+)", line (\d+) in')

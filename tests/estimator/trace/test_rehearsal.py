@@ -245,6 +245,7 @@ optimizer = torch.optim.SGD(net.parameters(), 0.1)
 for _ in range(3):
     y = net(torch.randn(4096, 512, device="cuda"))
     y = torch.cat([y[y.sum(1) > 0]] * 2) if {masked} else y
+    y = y[y.sum(1) > 1] if {masked} else y
     (y.pow(2).sum() + net(torch.randn(3001, 512, device="cuda")).pow(2).sum()).backward()
     optimizer.step()
 """
@@ -252,7 +253,8 @@ for _ in range(3):
     masked = rehearse([sys.executable, program(text.format(masked=True))])
     assert not plain.warnings
     (warning,) = masked.warnings
-    assert "train.py:7 makes a tensor whose size depends on values (index): the largest is assumed." in warning
+    assert "train.py:7 makes a tensor whose size depends on values (index): the largest is assumed" in warning
+    assert "(as in 1 other line)." in warning
     assert masked.budget.peak.low_bytes < plain.budget.peak.low_bytes
     assert masked.budget.peak.allocated_range.low_bytes > 2 * 3001 * 512 * 4  # which are there whatever the values are
     assert masked.allocated_bytes > plain.allocated_bytes
