@@ -26,7 +26,7 @@ from .imports import after_import
 from .synthetic_sets import mark, watch_sets
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from types import ModuleType
 
 _WORDS = ("the", "of", "and", "to", "in", "is", "that", "it", "was", "for", "on", "are", "with", "as", "this", "from")
@@ -57,6 +57,8 @@ _MOST_SOURCE = 2**20
 _MOST_SOUND = 256 * 2**20
 """Bytes of recordings in a data set: what a program makes of them takes up to twenty times as much on the host."""
 _CONFIGURATIONS = (".yaml", ".yml", ".json", ".toml")
+_DIVIDE = frozenset(("split", "rsplit", "partition", "rpartition", "index", "rindex", "find", "rfind"))
+_LEAST_MARK = 3
 _VALUE = re.compile(r"""(?:[:=\[,]|^\s*-)\s*["']?([A-Za-z_]\w*)["']?\s*(?=[,\]}#]|$)""", re.MULTILINE)
 """A value of one word in YAML, JSON or TOML."""
 _JOINED = re.compile(r"[=+,:;\[\]]")
@@ -116,6 +118,8 @@ class MissingData:
         if self.sizes is not None and (self._has_dropped_all or (self._has_stood_in and "num_samples=0" in str(error))):
             words = max(1, self.sizes["words"] // 8)
             return f"; it dropped all synthetic items, perhaps as too long: try fewer words, as in words={words}"
+        if self._has_stood_in and isinstance(error, (LookupError, ValueError, AssertionError)):
+            return "; synthetic items may lack what it looks for: name their columns, or give it some real items"
         return ""
 
     def _note(self, error: BaseException, name: str) -> None:
@@ -150,10 +154,10 @@ class MissingData:
     def _dataset(self, name: str, sizes: dict[str, Any], split: Any, *, is_streamed: bool) -> Any:
         import datasets
 
-        strings, used = _words_of_program()
+        strings, used, marks = _words_of_program()
         names = sizes["columns"] or _OF_BUILDERS.get(name) or [each for each in _TEXTS + _OTHERS if each in strings]
         names = names or next((own for trainer, own in _OF_TRAINERS.items() if trainer in used), ("text",))
-        columns = {each: _column(each, sizes) for each in names}
+        columns = {each: _column(each, sizes, marks) for each in names}
         sound = sum(
             len(value["bytes"]) for value, _ in columns.values() if isinstance(value, dict) and "bytes" in value
         )
@@ -317,9 +321,12 @@ def _without_network() -> Any:
     return replaced((datasets.config, "HF_HUB_OFFLINE", True), (huggingface_hub.constants, "HF_HUB_OFFLINE", True))
 
 
-def _words_of_program() -> tuple[set[str], set[str]]:
-    """Return the strings and names in the source of the program's modules and of its calling frames."""
-    strings, names = set(_words_of_line()), set()
+def _words_of_program() -> tuple[set[str], set[str], list[str]]:
+    """Return the strings and names in the source of the program's modules and of its calling frames.
+
+    The list has the strings at which it divides texts, as ``answer.split("####")`` does.
+    """
+    strings, names, marks = set(_words_of_line()), set(), dict[str, None]()
     for file in {*_calling_files(), *_own_files()}:
         source = Path(file)
         if source.is_file() and source.stat().st_size <= _MOST_SOURCE:
@@ -327,12 +334,19 @@ def _words_of_program() -> tuple[set[str], set[str]]:
                 tree = ast.parse(source.read_bytes())
             except (SyntaxError, ValueError):
                 continue
+            set_to = {}
             for node in ast.walk(tree):
                 if isinstance(node, ast.Constant) and isinstance(node.value, str):
                     strings.add(node.value)
                 elif isinstance(node, (ast.Name, ast.Attribute)):
                     names.add(node.id if isinstance(node, ast.Name) else node.attr)
-    return strings, names
+                elif isinstance(node, ast.Assign):
+                    set_to.update((ast.unparse(each), node.value) for each in node.targets)
+                elif isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in _DIVIDE and node.args:
+                    at = set_to.get(ast.unparse(node.args[0]), node.args[0])
+                    if isinstance(at, ast.Constant) and len(str(at.value)) >= _LEAST_MARK:
+                        marks[str(at.value)] = None
+    return strings, names, [*marks]
 
 
 def _words_of_line() -> Iterator[str]:
@@ -364,7 +378,7 @@ def _is_text(name: str) -> bool:
     return name not in _OTHERS or name in ("messages", "conversations", "tokens")
 
 
-def _column(name: str, sizes: dict[str, Any]) -> tuple[Any, Any]:
+def _column(name: str, sizes: dict[str, Any], marks: Sequence[str]) -> tuple[Any, Any]:
     """Return the value of a column in each item, and its feature; None: that of the value."""
     import datasets
 
@@ -395,7 +409,7 @@ def _column(name: str, sizes: dict[str, Any]) -> tuple[Any, Any]:
         return (picture, datasets.Image()) if name != "images" else ([picture], datasets.Sequence(datasets.Image()))
     if name == "audio":
         return {"bytes": _wav(sizes["seconds"]), "path": None}, datasets.Audio(_SAMPLES_PER_SECOND)
-    return " ".join(words), None
+    return " ".join((*words, *(f"{each} 7" for each in marks))), None
 
 
 def _wav(seconds: int) -> bytes:
