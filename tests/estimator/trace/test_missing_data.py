@@ -94,10 +94,17 @@ def test_synthetic_items_have_the_columns_and_sizes_that_are_asked_for(program):
 
 @pytest.mark.usefixtures("library")
 def test_synthetic_texts_have_what_the_program_divides_them_at(program):
-    text = PROGRAM.format("'openai/gsm8k', split='train'", "").replace("net = ", """turn = "Assistant:"
+    text = (
+        PROGRAM.format("'openai/gsm8k', split='train'", "")
+        .replace(
+            "net = ",
+            """turn = "Assistant:"
 assert rows[0]["answer"].rfind(turn) > 0
 found = int(rows[0]["answer"].split("####")[1].split()[0])
-net = """).replace('row["text"]', 'row["answer"]')
+net = """,
+        )
+        .replace('row["text"]', 'row["answer"]')
+    )
     assert rehearsed(program(text), "synthetic,words=50").allocated_bytes
     with pytest.raises(CannotTellError, match=r"; synthetic items may lack what it looks for: name their columns, or"):
         rehearsed(program(text.replace("net = ", "assert rows[0]['id']\nnet = ", 1)), "synthetic")
