@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 
-from vramtop.estimator.common.sizes import format_gib
+from vramtop.estimator.common.sizes import UNSEEN_BYTES, format_gib
 from vramtop.monitor.anomalies.anomaly import Anomaly
 from vramtop.monitor.board.board import Board, GpuRow, ProcessRow
 from vramtop.monitor.host.kinds import kind_label
@@ -50,13 +50,13 @@ def _process_lines(board: Board, output: TextOutput) -> Iterator[str]:
     for gpu in board.gpus:
         if not board.displays_gpu(gpu.reading):
             continue
-        rows += [_process_cells(row) for row in gpu.rows if board.displays(row)]
+        rows += [_process_cells(row, output) for row in gpu.rows if board.displays(row)]
         if board.hidden and (hidden := [row for row in gpu.rows if not board.displays(row)]):
             size = f"{format_gib(sum(row.process.used_bytes or 0 for row in hidden))} GiB"
             words = f"{len(hidden)} hidden by {board.hidden.by}"
             rows.append(("", "", f"GPU {gpu.reading.label}", size, "", "", words))
         for each in (gpu, *gpu.devices):
-            if each.unattributed_bytes:
+            if (each.unattributed_bytes or 0) >= UNSEEN_BYTES:
                 where, size = f"GPU {each.reading.label}", f"{format_gib(each.unattributed_bytes)} GiB"
                 rows.append(("", "", where, size, "", "", unattributed_label(each.reading)))
     for line in _aligned(rows, "<<<>><<", output):
@@ -103,15 +103,20 @@ def _gpu_cells(row: GpuRow) -> tuple[str, ...]:
     )
 
 
-def _status(row: ProcessRow) -> str:
+_WIDE_COLUMNS = 120
+"""In fewer columns, the settings that are missing would leave no room for the command lines."""
+
+
+def _status(row: ProcessRow, output: TextOutput) -> str:
     """Return the status of a process, with the settings that are missing, or why it has no budget."""
     if row.comparison is None:
         return row.no_budget_reason or ""
     word = STATUSES[row.comparison.status].word
-    return f"{word}: {', '.join(row.missing)}" if row.missing else word
+    is_wide = output.unlimited_width or output.width >= _WIDE_COLUMNS
+    return f"{word}: {', '.join(row.missing)}" if row.missing and is_wide else word
 
 
-def _process_cells(row: ProcessRow) -> tuple[str, ...]:
+def _process_cells(row: ProcessRow, output: TextOutput) -> tuple[str, ...]:
     process = row.process
     return (
         f"pid {process.pid}" if process.pid >= 0 else "",
@@ -119,7 +124,7 @@ def _process_cells(row: ProcessRow) -> tuple[str, ...]:
         f"GPU {row.gpu.label}",
         "memory n/a" if process.used_bytes is None else f"{format_gib(process.used_bytes)} GiB",
         f"budget {budget_label(row)}" if row.budget else "",
-        _status(row),
+        _status(row, output),
         _command(row),
     )
 

@@ -13,7 +13,7 @@ from vramtop.tui.screens.dashboard.screen import DashboardScreen
 from vramtop.tui.screens.fit.screen import FIT_KEYS
 from vramtop.tui.screens.registry import SCREENS
 
-_SELF_EXPLANATORY = ("Back", "Show all")
+_SELF_EXPLANATORY = ("Back", "Show all", "Settings", "Run")
 
 
 @pytest.mark.parametrize(

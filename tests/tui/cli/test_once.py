@@ -55,6 +55,15 @@ def test_long_lines_are_cut_on_a_terminal_and_kept_in_a_pipe(board) -> None:
     assert any(line.count("--flag") == 60 for line in once_lines(board))
 
 
+@pytest.mark.parametrize(("width", "status"), [(80, "incomplete"), (120, "incomplete: training.sequence_length")])
+def test_a_narrow_terminal_shows_which_program_a_process_runs_and_no_memory_of_0_gib(width: int, status: str) -> None:
+    run = make_run("tune", 1, missing=("training.sequence_length",))
+    gpu = make_gpu(0, [make_process(1, 40, command="python train.py")], used_bytes=40 * 2**30 + 50_000_000)
+    board = make_watchlist(run).update(make_snapshot([gpu]))
+    lines = once_lines(board, width=width, unlimited_width=False)
+    assert lines[3:] == [f"pid 1 ana GPU 0 40.0 GiB budget ?40.0 {status} python train.py"]
+
+
 def test_the_command_line_chooses_what_is_displayed_and_what_is_hidden_is_said() -> None:
     options = build_parser().parse_args(["--once", "--user", "ana,bo", "--gpu", "0,2-3"])
     watchlist = Watchlist(estimate=make_budget, display_filter=display_filter(options))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from vramtop.estimator.common.sizes import format_gib
+from vramtop.estimator.common.sizes import UNSEEN_BYTES, format_gib
 from vramtop.monitor.board.process_groups import GroupKey, ProcessGroup
 from vramtop.monitor.snapshot.mig_devices import MigDevice
 
@@ -226,10 +226,6 @@ def _unattributed_of(gpu: GpuRow, board: Board) -> list[TableRow]:
     return [row for each in displayed for row in _unattributed(each)]
 
 
-_MIN_UNATTRIBUTED_BYTES = 54_000_000
-"""Less unattributed memory would be shown as 0.0 GiB, and gets no row."""
-
-
 def _unattributed(gpu: GpuRow) -> list[TableRow]:
     reading, size = gpu.reading, gpu.unattributed_bytes
     if isinstance(reading, MigDevice) and (reading.shares_memory_of or reading.processes is None):
@@ -239,7 +235,7 @@ def _unattributed(gpu: GpuRow) -> list[TableRow]:
     if size is None:
         worth_a_row = reading.processes is None or reading.reason("unattributed_bytes") is not None
     else:
-        worth_a_row = size >= _MIN_UNATTRIBUTED_BYTES
+        worth_a_row = size >= UNSEEN_BYTES  # less would be shown as 0.0 GiB
     return [TableRow(rest_of=reading, rest_bytes=size)] if worth_a_row else []
 
 
