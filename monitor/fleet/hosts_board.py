@@ -13,7 +13,7 @@ from zlib import crc32
 
 from vramtop.estimator.budget import Budget, Components, ModelFacts, Peak
 from vramtop.estimator.common.errors import Verdict
-from vramtop.estimator.common.sizes import TIB, format_gib, format_size
+from vramtop.estimator.common.sizes import TIB, UNSEEN_BYTES, format_gib, format_size
 from vramtop.estimator.job.job import Job
 from vramtop.estimator.job.settings import Parallel
 
@@ -184,7 +184,9 @@ def _natural(name: str) -> tuple[str, int, str]:
 def _sums(fleet: Fleet) -> str:
     """Return the sums over the live hosts in words."""
     totals, gpus = fleet.totals, fleet.totals.gpus
-    words = [f"{totals.silent_hosts} of {totals.hosts} hosts silent"] if totals.silent_hosts else []
+    silent = [host.host for host in fleet.hosts if host.state in ("silent", "unreachable")]
+    names = f"{', '.join(silent[:3])}{' …' * (len(silent) > 3)}"
+    words = [f"{totals.silent_hosts} of {totals.hosts} silent ({names})"] if silent else []
     words += [f"{totals.connecting_hosts} connecting"] if totals.connecting_hosts else []
     words += [f"{gpus.diverging} of {gpus.processes} processes diverging"] if gpus.diverging else []
     words += _memory_words(gpus) if gpus.gpus else ["no GPU has been read yet"]
@@ -195,11 +197,11 @@ def _sums(fleet: Fleet) -> str:
 def _memory_words(gpus: HostTotals) -> list[str]:
     size = format_size if gpus.total_bytes >= TIB else format_gib  # beyond one TiB each figure has its own unit
     at_least = "≥ " if gpus.unattributed_unknown else ""
-    return [
-        f"free {size(gpus.free_bytes)} of {format_size(gpus.total_bytes)}",
-        f"committed {size(gpus.committed_bytes)}",
-        f"unattributed {at_least}{size(gpus.unattributed_bytes)}",
-    ]
+    words = [f"free {size(gpus.free_bytes)} of {format_size(gpus.total_bytes)}"]
+    words += [f"committed {size(gpus.committed_bytes)}"] if gpus.committed_bytes >= UNSEEN_BYTES else []
+    if at_least or gpus.unattributed_bytes >= UNSEEN_BYTES:
+        words.append(f"unattributed {at_least}{size(gpus.unattributed_bytes)}")
+    return words
 
 
 def _faults(fleet: Fleet) -> list[str]:
@@ -220,7 +222,7 @@ def _without_gpus(fleet: Fleet, host: HostReading, place: int) -> HostGpu:
     code, message = host.state.upper(), _absence(fleet, host)
     if host.is_live:
         code, message = "NO_GPU", host.faults[0] if host.faults else "it has no GPU"
-    fault = Fault(field=None, code=code, message="not asked yet" if host.state == "connecting" else message)
+    fault = Fault(field=None, code=code, message="no answer yet" if host.state == "connecting" else message)
     return HostGpu(index=place, uuid=None, name=None, on_host=host.host, number="", place=(place,), faults=(fault,))
 
 

@@ -82,7 +82,8 @@ class ViewOnlyApp(VramtopApp):
         """Return True if an action changes something, or opens a screen that does; no footer offers its key."""
         name, _, parameters = action.partition("(")
         name = name.rpartition(".")[2]
-        return name in _REFUSED_ACTIONS or (name == "open_screen" and parameters.strip("')\"") in self.refused_screens)
+        screen = parameters.strip("')\"") if name == "open_screen" else name
+        return name in _REFUSED_ACTIONS or screen in self.refused_screens
 
     def action_open_screen(self, name: str) -> None:
         """Open a screen of the registry, unless it takes settings or starts something."""

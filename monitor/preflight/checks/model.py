@@ -51,7 +51,9 @@ def _from_cache(context: CheckContext, hub_id: str, folder: ModelFolder | None) 
     free = free_bytes(cache)
     if need and need > free:
         disk = nearest_existing_folder(cache)
-        found = f"{found}; about {format_gib(need)} GiB need to be downloaded, and {disk} has only {format_gib(free)}"
+        found = (
+            f"{found}; about {format_gib(need)} GiB need to be downloaded, and {disk} has only {format_gib(free)} GiB"
+        )
         return fails(found, "make room, or set HF_HOME to a larger disk")
     size = f" (about {format_gib(need, digits=2)} GiB)" if need else ""
     return warns(f"{found}: the job will download it{size} when it starts", f"download it before: {download}")

@@ -23,6 +23,7 @@ from ...draw.labels import (
     alarm,
     badge,
     format_duration,
+    job_name,
     left_and_right,
     process_name,
     shorten,
@@ -239,7 +240,7 @@ def _job(gpu: GpuRow) -> Content:
     """Return the job with the worst status; for a MIG device without jobs, its largest process."""
     row = worst_row(gpu.rows)
     if row and row.job:
-        return Content(set_cell_size(shorten(printable(row.job.label), _JOB_WIDTH), _JOB_WIDTH))
+        return Content(set_cell_size(shorten(job_name(row), _JOB_WIDTH), _JOB_WIDTH))
     if not gpu.rows or not isinstance(gpu.reading, MigDevice):
         return Content(" " * _JOB_WIDTH)
     process = gpu.rows[0].process

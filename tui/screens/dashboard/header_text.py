@@ -120,11 +120,11 @@ _MAX_GPU_FAULTS = 2
 
 
 def _gpu_faults(board: Board, width: int) -> list[Content]:
-    """Return faults of whole GPUs; GPUs with the same fault share a line."""
+    """Return faults of whole GPUs; GPUs with the same fault share a line. Rows of hosts without GPUs say theirs."""
     gpus: dict[str, list[str]] = {}
     for gpu in board.snapshot.gpus:
         for fault in gpu.faults:
-            if fault.field is None:
+            if fault.field is None and gpu.column_label:
                 gpus.setdefault(fault.message, []).append(gpu.label)
                 break
     shown = list(gpus.items())[: _MAX_GPU_FAULTS if len(gpus) <= _MAX_GPU_FAULTS else _MAX_GPU_FAULTS - 1]

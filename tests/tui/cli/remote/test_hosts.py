@@ -39,7 +39,7 @@ def ssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StandInSsh:
 
 def test_text_names_the_rank_that_diverges_and_the_host_that_is_gone(ssh):
     text = vramtop("--once", "--host", "a,b", "--host", "c", code=0).out
-    assert text.startswith("3 hosts, 4 GPUs\n1 of 3 hosts silent · 2 of 4 processes diverging · free 72.0 of 320.0 GiB")
+    assert text.startswith("3 hosts, 4 GPUs\n1 of 3 silent (c) · 2 of 4 processes diverging · free 72.0 of 320.0 GiB")
     assert "host c: ssh: connect to host c port 22: No route to host" in text
     rank = next(line for line in text.splitlines() if "GPU b:1" in line and "63.0 GiB" in line)
     assert rank.split("60.0")[1].split() == ["OVER", "tune:", "rank", "3", "of", "4"]
