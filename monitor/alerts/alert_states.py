@@ -87,7 +87,9 @@ class AlertStates:
             if before.firing and before.condition is condition and not before.gone_seconds:
                 continue  # the same reading again
             held = before.held_seconds + (step if key in self._present else 0.0)
-            firing = before.firing or held >= before.fires_after
+            left = before.fires_after - held
+            is_late = condition.full_seconds is not None and condition.full_seconds < left  # the GPU is full by then
+            firing = before.firing or left <= 0 or is_late
             self._alerts[key] = replace(before, condition=condition, held_seconds=held, gone_seconds=0.0, firing=firing)
         for key, alert in gone.items():
             seconds = alert.gone_seconds + (step if key in self._absent else 0.0)

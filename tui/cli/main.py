@@ -91,7 +91,7 @@ def _main(arguments: list[str]) -> int:
     if "--" in arguments:
         at = arguments.index("--")
         arguments, launch = arguments[:at], arguments[at + 1 :]
-    elif arguments[:1] and arguments[0] in COMMANDS.keys() - _WITHOUT_LAUNCH_LINE.keys():
+    elif arguments[:1] and arguments[0] in COMMANDS.keys() - _WITHOUT_LAUNCH_LINE:
         from .parsing.first_word import before_launch_line
 
         start = before_launch_line(arguments)
@@ -112,20 +112,10 @@ def _main(arguments: list[str]) -> int:
     return _run(options, launch)
 
 
-_WITHOUT_LAUNCH_LINE = {
-    "models": "models lists the models known by name",
-    "attach": "attach reads a running process",
-    "snapshot": "snapshot asks a running process",
-    "history": "history is about measured runs",
-    "stream": "stream reads this machine",
-    "record": "record reads this machine",
-    "export": "export reads this machine",
-    "report": "report is about a recording",
-    "doctor": "doctor examines this machine",
-    "config": "config is about vramtop's own settings",
-    "completion": "completion prints text for a shell or man",
-}
-"""Commands that are about no job, and what they are about."""
+_WITHOUT_LAUNCH_LINE = frozenset(
+    ["models", "attach", "snapshot", "history", "stream", "record", "export", "report", "doctor", "config", "completion"]
+)
+"""Commands that are about no job."""
 
 
 def _run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
@@ -141,7 +131,7 @@ def _run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
     if options.command:
         require_none_typed(options)
         if launch is not None and options.command in _WITHOUT_LAUNCH_LINE:
-            raise InputError(f"{_WITHOUT_LAUNCH_LINE[options.command]}; it takes no launch line")
+            raise InputError(f"{options.command} takes no launch line; vramtop fit -- COMMAND checks one")
         if fleet:
             name = "--prometheus" if options.prometheus else "--host"
             raise InputError(f"{name} is for the dashboard and --once; {options.command} reads this machine")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, cast
 
 import msgspec
 
-from ..keys import bind
+from ..keys import KEYS, bind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -30,14 +30,18 @@ class ScreenSpec(msgspec.Struct, frozen=True, kw_only=True):
     in_footer: bool = False
     title: str
     """Entry of the command palette, title of the section in the help, and ``TITLE`` of the screen."""
-    command_help: str
-    """Help of the entry in the command palette."""
     from_any_screen: bool = False
     """The command palette offers it on every screen, not only on the dashboard."""
     open: str
     """``module:function`` that opens it, called with the app; imported only then."""
     keys: str | None = None
     """``module:list`` of its bindings, for the help; None: it has no keys that need any."""
+
+    @property
+    def command_help(self) -> str:
+        """Help of the entry in the command palette: what the key does, without the title."""
+        words = KEYS[f"dashboard.{self.name}"].does.rpartition(": ")[2]
+        return words[0].upper() + words[1:]
 
     def open_from(self, app: BoardApp) -> None:
         """Open the screen."""
@@ -56,7 +60,6 @@ SCREENS = (
         label="Fit",
         in_footer=True,
         title="Fit check",
-        command_help="Check whether a job fits on these GPUs",
         from_any_screen=True,
         open="fit.screen:open_fit_check",
         keys="fit.screen:FIT_KEYS",
@@ -66,7 +69,6 @@ SCREENS = (
         label="Attach",
         in_footer=True,
         title="Attach",
-        command_help="Compare a running job with its budget",
         from_any_screen=True,
         open="attach.screen:open_attach",
         keys="attach.screen:ATTACH_KEYS",
@@ -76,21 +78,18 @@ SCREENS = (
         label="Step",
         in_footer=True,
         title="Step",
-        command_help="Show memory over one training step, by component",
         open="step.screen:open_step",
     ),
     ScreenSpec(
         name="preflight",
         label="Preflight",
         title="Preflight",
-        command_help="Check that everything a pending job needs is ready",
         open="preflight.screen:open_pending_preflight",
     ),
     ScreenSpec(
         name="gpu",
         label="GPU",
         title="GPU",
-        command_help="Show a GPU's utilisation, clocks, throttling, links, health and processes",
         open="gpu.screen:open_gpu",
         keys="gpu.screen:GPU_KEYS",
     ),
@@ -98,7 +97,6 @@ SCREENS = (
         name="process",
         label="Info",
         title="Process",
-        command_help="Show a process's utilisation, command, place, parents and environment",
         open="process.screen:open_process",
         keys="process.screen:PROCESS_INFO_KEYS",
     ),
@@ -106,7 +104,6 @@ SCREENS = (
         name="alerts",
         label="Alerts",
         title="Alerts",
-        command_help="List problems on this machine",
         from_any_screen=True,
         open="alerts:open_alerts",
         keys="alerts:ALERT_KEYS",
@@ -115,7 +112,6 @@ SCREENS = (
         name="crash",
         label="Explain",
         title="Out of memory",
-        command_help="Explain an out-of-memory error from last readings, a log or a memory snapshot",
         open="crash.screen:open_crash",
     ),
 )

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from vramtop.estimator.common.records import replace
 from vramtop.monitor.alerts import alert_watch
 from vramtop.monitor.alerts.alert_watch import AlertWatch
 from vramtop.monitor.alerts.conditions import Condition, Conditions, Feed
@@ -55,6 +56,14 @@ def test_it_fires_after_it_has_held_and_clears_after_it_was_gone(told: Told) -> 
     assert told.after(60, steps=2) == [("resolved", "sft")]
     assert told.watch.states.firing == ()
     assert [alert.condition.job for alert in told.watch.states.resolved] == ["sft"]
+
+
+@pytest.mark.parametrize(("full_seconds", "fires"), [(3600.0, False), (20.0, True)])
+def test_growth_that_fills_the_gpu_before_the_alert_would_fire_fires_at_once(
+    told: Told, full_seconds: float, fires: bool
+) -> None:
+    grows = replace(condition(GROWING), full_seconds=full_seconds)
+    assert told.after(1, grows) == [("firing", "sft")] * fires
 
 
 def test_a_break_starts_the_time_again(told: Told) -> None:

@@ -22,7 +22,6 @@ MADE_UP = ScreenSpec(
     name="made_up",
     label="Made up",
     title="Made-up",
-    command_help="Open the made-up screen",
     open="made_up:open_made_up",
     keys="made_up:KEYS",
 )
@@ -58,7 +57,7 @@ async def test_a_screen_is_added_by_a_row_and_its_key() -> None:
     async with app.run_test() as pilot:
         await until_shown(pilot, lambda: app.board is not None)
         commands = {command.title: command.help for command in app.get_system_commands(app.screen)}
-        assert commands["Made-up"] == "Open the made-up screen"
+        assert commands["Made-up"] == "Opens the made-up screen"
         assert {"Keys", "Maximize"}.isdisjoint(commands)  # they cover figures, and Escape does not close them
         await pilot.press("m")
         await until_shown(pilot, lambda: isinstance(app.screen, MadeUpScreen))
