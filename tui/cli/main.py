@@ -112,9 +112,10 @@ def _main(arguments: list[str]) -> int:
     return _run(options, launch)
 
 
-_WITHOUT_LAUNCH_LINE = frozenset(
-    ["models", "attach", "snapshot", "history", "stream", "record", "export", "report", "doctor", "config", "completion"]
-)
+_WITHOUT_LAUNCH_LINE = {
+    *("models", "attach", "snapshot", "history", "stream", "record", "export", "report", "doctor", "config"),
+    "completion",
+}
 """Commands that are about no job."""
 
 

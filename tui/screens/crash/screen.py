@@ -39,6 +39,10 @@ CRASH_KEYS: list[BindingType] = [
     bind("job.step", "step", "Step", help_text="show the predicted step beside an opened snapshot"),
 ]
 _ASK = "Open a file of the run: {key} asks for a log with torch's out-of-memory message, or a memory snapshot."
+_UNKNOWN = "The job of this process is unknown, so there is no budget to compare."
+_GUESSED = (
+    "Settings of this job are missing, so there is no budget to compare; attach (a on the dashboard) asks for them."
+)
 _NO_FAILURE = "No out-of-memory error was found in this log."
 
 
@@ -113,7 +117,7 @@ class CrashScreen(DrawnScreen[None]):
 
     @property
     def _budget(self) -> Budget | None:
-        return self._row.budget if self._row else None
+        return self._row.budget if self._row and not self._row.has_guessed_budget else None
 
     def _show_file(self, opened: OpenedFile | None) -> None:
         if opened is not None:
@@ -174,11 +178,8 @@ class CrashScreen(DrawnScreen[None]):
             return output.wrapped(_NO_FAILURE if log else _ASK.format(key=shown_key("crash.open_file")))
         lines = list(explanation_lines(explanation, output, budget=budget, log=log))
         if budget is None:
-            return [
-                *lines,
-                "",
-                *output.wrapped("The job of this process is unknown, so there is no budget to compare."),
-            ]
+            guessed = self._row is not None and self._row.has_guessed_budget
+            return [*lines, "", *output.wrapped(_GUESSED if guessed else _UNKNOWN)]
         return [*lines, *self._suggestion_lines(output)]
 
     def _suggestion_lines(self, output: TextOutput) -> Iterator[str]:

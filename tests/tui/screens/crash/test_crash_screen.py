@@ -33,7 +33,7 @@ MESSAGE = (
 )
 
 
-def crashed() -> VramtopApp:
+def crashed(missing: tuple[str, ...] = ()) -> VramtopApp:
     """Return the app with a followed run on a 24 GiB GPU whose last words are OutOfMemoryError."""
     counters = ProcessCounters(
         time=2_000.0, allocated_bytes=19 * GIB, reserved_bytes=22 * GIB, out_of_memory=1, steps=7
@@ -49,7 +49,7 @@ def crashed() -> VramtopApp:
     after = make_snapshot([make_gpu(**gpu)], time=2_001.0, last_words=words)
     watchlist = Watchlist(lambda job: estimate(job, method="formula"))
     watchlist.set_budget(estimate(JOB, method="formula"))
-    watchlist.add_run(WatchedJob(job=JOB, pids=(process.key,)))
+    watchlist.add_run(WatchedJob(job=JOB, pids=(process.key,), missing=missing))
     return VramtopApp(ScriptedSource([before, before, after]), watchlist)
 
 
@@ -86,6 +86,14 @@ async def test_enter_on_a_run_that_ended_out_of_memory_explains_it(size: Any) ->
         assert "--activation-checkpointing full" in text
         assert all(len(line) <= size[0] for line in screen_lines(app))
         assert "Out of memory: gpt2-sft" in screen_text(app)
+
+
+async def test_a_budget_that_is_a_guess_is_not_compared() -> None:
+    app = crashed(missing=("training.sequence_length",))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await open_by_enter(app, pilot)
+        await until_shown(pilot, lambda: "Settings of this job are missing" in screen_text(app))
+        assert "beside the budget" not in screen_text(app)
 
 
 async def open_file(pilot: Any, app: VramtopApp, path: Path) -> None:
