@@ -201,7 +201,7 @@ def bind(
 
 
 APP_KEYS: list[BindingType] = [
-    bind("app.pause", "pause", "Pause", show=False),
+    bind("app.pause", "pause"),
     bind("app.help", "help", "Help"),
     bind("app.palette", "command_palette", "palette", show=False, priority=True, display="^p"),
     bind("app.suspend", "suspend_process"),

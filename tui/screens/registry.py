@@ -25,9 +25,8 @@ class ScreenSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     """Identifies the screen in actions."""
-    label: str
-    """Text beside the key in the footer."""
-    in_footer: bool = False
+    label: str = ""
+    """Text beside the key in the footer; empty: it is not there."""
     title: str
     """Entry of the command palette, title of the section in the help, and ``TITLE`` of the screen."""
     from_any_screen: bool = False
@@ -58,7 +57,6 @@ SCREENS = (
     ScreenSpec(
         name="fit_check",
         label="Fit",
-        in_footer=True,
         title="Fit check",
         from_any_screen=True,
         open="fit.screen:open_fit_check",
@@ -67,7 +65,6 @@ SCREENS = (
     ScreenSpec(
         name="attach",
         label="Attach",
-        in_footer=True,
         title="Attach",
         from_any_screen=True,
         open="attach.screen:open_attach",
@@ -76,33 +73,28 @@ SCREENS = (
     ScreenSpec(
         name="step",
         label="Step",
-        in_footer=True,
         title="Step",
         open="step.screen:open_step",
     ),
     ScreenSpec(
         name="preflight",
-        label="Preflight",
         title="Preflight",
         open="preflight.screen:open_pending_preflight",
     ),
     ScreenSpec(
         name="gpu",
-        label="GPU",
         title="GPU",
         open="gpu.screen:open_gpu",
         keys="gpu.screen:GPU_KEYS",
     ),
     ScreenSpec(
         name="process",
-        label="Info",
         title="Process",
         open="process.screen:open_process",
         keys="process.screen:PROCESS_INFO_KEYS",
     ),
     ScreenSpec(
         name="alerts",
-        label="Alerts",
         title="Alerts",
         from_any_screen=True,
         open="alerts:open_alerts",
@@ -110,7 +102,6 @@ SCREENS = (
     ),
     ScreenSpec(
         name="crash",
-        label="Explain",
         title="Out of memory",
         open="crash.screen:open_crash",
     ),
@@ -119,10 +110,7 @@ SCREENS = (
 
 def screen_bindings(screens: Sequence[ScreenSpec] = SCREENS) -> list[BindingType]:
     """Return the dashboard's bindings that open these screens."""
-    return [
-        bind(f"dashboard.{screen.name}", f"app.open_screen('{screen.name}')", screen.label, show=screen.in_footer)
-        for screen in screens
-    ]
+    return [bind(f"dashboard.{screen.name}", f"app.open_screen('{screen.name}')", screen.label) for screen in screens]
 
 
 def preload_screens(screens: Sequence[ScreenSpec] = SCREENS) -> None:

@@ -95,10 +95,10 @@ ATTACH_KEYS: list[BindingType] = [
         help_text="details of the process: SM, CPU, RAM, folder, container, parents, environment",
     ),
     bind("job.step", "step", "Step"),
-    bind("form.other_pane", "show_settings", "Settings"),
-    bind("form.other_pane", "show_run", "Run", help_text=""),
+    bind("form.other_pane", "focus_settings(True)", "Settings"),
+    bind("form.other_pane", "focus_settings(False)", "Run", help_text=""),
     bind("attach.rehearse", "rehearse", "Rehearse"),
-    bind("attach.forget", "forget", "Forget", show=False),
+    bind("attach.forget", "forget"),
     bind("attach.zoom_in", "zoom(-1)", group="Zoom"),
     bind("attach.zoom_out", "zoom(1)", group="Zoom"),
 ]  # fmt: skip
@@ -258,18 +258,17 @@ class AttachScreen(Screen[None]):
         if (row := self._selected) is not None:
             open_crash_on(cast("BoardApp", self.app), row)
 
-    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002 - Textual's
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Disable keys that would do nothing."""
         match action:
             case "zoom":
                 return not isinstance(self.focused, Input)  # its keys are typed into the field
             case "rehearse":
                 return self._rehearsal is not None or self._may_rehearse
-            case "show_settings":
-                return self._attachment is not None and not self._in_settings
-            case "show_run":
-                return self._in_settings
-            case "forget":
+            case "focus_settings" if self._attachment is not None:
+                focused = self.focused
+                return parameters != (focused is not None and self.query_one("#settings") in focused.ancestors,)
+            case "forget" | "focus_settings":
                 return self._attachment is not None
         return True
 
@@ -277,13 +276,9 @@ class AttachScreen(Screen[None]):
         """Show a longer time (1) or a shorter one (-1)."""
         self.query_one(RankView).zoom(by)
 
-    def action_show_settings(self) -> None:
-        """Move the focus to the settings."""
-        self._focus_on(self.query_one(JobForm))
-
-    def action_show_run(self) -> None:
-        """Move the focus back to the run."""
-        self._focus_on(None)
+    def action_focus_settings(self, to_settings: bool) -> None:
+        """Move the focus to the settings, or back to the run."""
+        self._focus_on(self.query_one(JobForm) if to_settings else None)
 
     def focus_previous(self, selector: str | type[Widget] = "*") -> Widget | None:
         """Move the focus back; on a narrow terminal from the run to the settings, to the field edited last."""
@@ -331,10 +326,6 @@ class AttachScreen(Screen[None]):
             self.notify("There is no budget for this process yet, so there is no step to show.", severity="warning")
         else:
             self._step.open(budget, self._estimates, gpu_bytes=row.gpu.total_bytes if row else None)
-
-    @property
-    def _in_settings(self) -> bool:
-        return self.focused is not None and self.query_one("#settings") in self.focused.ancestors
 
     @property
     def _may_rehearse(self) -> bool:

@@ -30,14 +30,14 @@ if TYPE_CHECKING:
 
 PROCESS_KEYS = (
     bind("processes.view", "view", "View"),
-    bind("processes.mark", "mark", "Mark", show=False),
-    bind("processes.columns", "columns", "Columns", show=False),
+    bind("processes.mark", "mark"),
+    bind("processes.columns", "columns"),
     bind("processes.sort", "sort", "Sort"),
-    bind("processes.user", "filter_by_user", "User", show=False),
+    bind("processes.user", "filter_by_user"),
     bind("processes.signal", "terminate", "Kill"),
     bind("processes.signal", "explain_refusal", help_text=""),
-    bind("processes.leave_alone", "leave_alone", "Leave", show=False),
-    bind("app.back", "unmark", "Unmark", show=False),
+    bind("processes.leave_alone", "leave_alone"),
+    bind("app.back", "unmark"),
 )
 """Keys that act on the rows of the process table; other keys of the dashboard follow."""
 

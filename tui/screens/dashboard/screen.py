@@ -50,9 +50,9 @@ DASHBOARD_KEYS: list[BindingType] = [
     *screen_bindings(),
     bind("list.filter", "filter", "Filter", help_text="filter the processes: pid, user, command, job, status, gpu3"),
     *PROCESS_KEYS,
-    bind("dashboard.record", "app.record", "Record", show=False),
-    bind("dashboard.dismiss", "dismiss_selected", "Dismiss", show=False),
-    bind("dashboard.host_line", "host_line", "Host", show=False),
+    bind("dashboard.record", "app.record"),
+    bind("dashboard.dismiss", "dismiss_selected"),
+    bind("dashboard.host_line", "host_line"),
     bind("app.back", "show_all", "Show all"),
 ]
 _HEAD_LINES = 3

@@ -66,10 +66,10 @@ FIT_KEYS: list[BindingType] = [
     ),
     bind("fit.pin", "pin", "Pin"),
     bind("fit.open", "open", "Open"),
-    bind("fit.choose_gpus", "choose_gpus", "GPUs", show=False),
+    bind("fit.choose_gpus", "choose_gpus"),
     bind("job.step", "step", "Step"),
-    bind("form.other_pane", "show_fixes", "Fixes"),
-    bind("form.other_pane", "show_settings", "Settings", help_text=""),
+    bind("form.other_pane", "focus_settings(False)", "Fixes"),
+    bind("form.other_pane", "focus_settings(True)", "Settings", help_text=""),
     Binding(
         "1", "apply(1)", show=False, key_display="1-9",
         tooltip="apply a suggestion (Alt+digit while you type in a field); Enter applies the highlighted one",
@@ -250,16 +250,15 @@ class FitCheckScreen(Screen[None]):
         """Open the launch line or the path that was pasted into the model field."""
         self.action_open(event.text)
 
-    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002 - Textual's
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Disable undo while the history is empty, and what only programs have."""
         match action:
             case "rehearse":
                 return self._program is not None
             case "undo":
                 return self._history.can_undo
-            case "show_fixes" | "show_settings":
-                in_view = self.focused is not None and self._view in self.focused.ancestors_with_self
-                return in_view == (action == "show_settings")
+            case "focus_settings":
+                return parameters == (self.focused is not None and self._view in self.focused.ancestors_with_self,)
         return True
 
     def action_pin(self) -> None:
@@ -363,14 +362,13 @@ class FitCheckScreen(Screen[None]):
         """Move the focus to the choice of GPUs."""
         self._picker.query_one(Choice).focus()
 
-    def action_show_fixes(self) -> None:
-        """Move the focus to the suggestions, or to the verdict if there are none."""
+    def action_focus_settings(self, to_settings: bool) -> None:
+        """Move the focus to the settings; otherwise to the suggestions, or to the verdict if there are none."""
         suggestions = self.query_one(Suggestions)
-        (suggestions if suggestions.display else self._view).focus()
-
-    def action_show_settings(self) -> None:
-        """Move the focus to the settings."""
-        self._pane.focus_form()
+        if to_settings:
+            self._pane.focus_form()
+        else:
+            (suggestions if suggestions.display else self._view).focus()
 
     def _start(self) -> None:
         """Request a budget for the settings as they are now, or say why there is none."""

@@ -53,7 +53,7 @@ GPU_KEYS: list[BindingType] = [
 GPU_SCREEN_KEYS: list[BindingType] = [
     *GPU_KEYS,
     *(key for key in PROCESS_KEYS if key.action not in ("view", "filter_by_user")),
-    bind("dashboard.process", "app.open_screen('process')", "Info", show=False),
+    bind("dashboard.process", "app.open_screen('process')"),
 ]
 """With those that act on the processes of the GPU."""
 _MIN_TABLE_LINES = 5
