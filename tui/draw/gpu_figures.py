@@ -20,8 +20,9 @@ if TYPE_CHECKING:
 
 def gpu_figure_parts(reading: GpuReading) -> list[Content]:
     """Return the figures in order of importance, each as a few words; those that nobody asked for are left out."""
-    parts = [Content("util " + with_unit(reading.utilisation_percent, "%"))]
-    if isinstance(reading, MigDevice):  # the others are of the whole GPU
+    used = reading.utilisation_percent
+    parts = [Content("util n/a" if used is None else f"util {used} %")]
+    if isinstance(reading, MigDevice) or reading.host:  # the others are of the whole GPU, and of no other host
         return parts
     parts += [Content(power_words(reading)), Content(with_unit(reading.temperature_c, "°C"))]
     if reason := slowing_reason(reading):

@@ -27,7 +27,7 @@ def test_parts_are_in_order_of_importance_and_what_nobody_asked_for_is_left_out(
 
 def test_an_unknown_figure_is_not_0() -> None:
     gpu = make_gpu(utilisation_percent=None, power_w=None, temperature_c=None, details=details(None))
-    assert words(gpu) == "util % n/a · W n/a · °C n/a"
+    assert words(gpu) == "util n/a · W n/a · °C n/a"
     assert hardware_cell(gpu, 20).plain.split() == ["n/a", "n/a"]
 
 
@@ -43,4 +43,4 @@ def test_a_row_has_power_and_temperature_or_what_slows_the_gpu_down(reasons: int
 def test_power_and_temperature_of_a_mig_device_are_of_its_gpu() -> None:
     device = mig_devices(make_mig_gpu())[0]
     assert hardware_cell(device, 20).plain == " " * 20
-    assert words(device) == "util % n/a"
+    assert words(device) == "util n/a"

@@ -25,7 +25,7 @@ from .process_cells import (
     user_text,
     without_folder,
 )
-from .process_columns import COLUMNS, ColumnName, ProcessColumn, figure_order, is_figure
+from .process_columns import COLUMNS, ColumnName, ProcessColumn, figure_order
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
@@ -187,13 +187,13 @@ def matches(row: TableRow, wanted: Sequence[str]) -> bool:
 
 
 def next_sort_key(key: SortKey, columns: Collection[ColumnName]) -> SortKey:
-    """Return the sort order after this one; a figure that is read on demand counts only while it is shown.
+    """Return the sort order after this one, of those whose columns are shown: the title of its column says which it is.
 
     Args:
         key: the present one.
         columns: those that are shown.
     """
-    keys = [each for each, name in SORTED_BY.items() if name in columns or not is_figure(name)]
+    keys = [each for each, name in SORTED_BY.items() if name in columns] or [key]
     return keys[(keys.index(key) + 1) % len(keys) if key in keys else 0]
 
 

@@ -157,7 +157,7 @@ class ProcessTable(RowTable[TableRow], can_focus=True):
         self.lay_out()
 
     def sort_by_next(self) -> SortKey:
-        """Sort by the next column, and return it; by a figure that is read on demand only while it is shown."""
+        """Sort by the next column that is shown, and return it."""
         self._sort_by(next_sort_key(self.sort_key, self.columns))
         return self.sort_key
 

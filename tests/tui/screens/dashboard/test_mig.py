@@ -105,7 +105,7 @@ async def test_panels_use_the_scale_of_the_device() -> None:
         assert painted[-1].end - painted[0].start == round(12 * width / 20)
         assert "18.0 GiB (16.9 to 19.1)" in budget
         assert not any("weights" in line for lines in panels[:3] for line in lines)
-        assert "util % n/a ─" in panels[3][0]  # no power and temperature: they belong to the whole GPU
+        assert "util n/a ─" in panels[3][0]  # no power and temperature: they belong to the whole GPU
         assert all(cell_len(line) == 120 for lines in panels for line in lines)
 
 

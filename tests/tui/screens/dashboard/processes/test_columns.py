@@ -27,7 +27,7 @@ from vramtop.tui.screens.dashboard.process_columns import (
     default_columns,
     moved,
 )
-from vramtop.tui.screens.dashboard.process_rows import in_order, table_rows
+from vramtop.tui.screens.dashboard.process_rows import SORTED_BY, in_order, table_rows
 from vramtop.tui.screens.dashboard.process_table import ProcessTable
 from vramtop.tui.screens.dashboard.table_view import TableView
 
@@ -126,6 +126,7 @@ async def test_a_cancelled_choice_leaves_the_table_as_it_was():
             await pilot.press(*changed, "escape")
             await until_shown(pilot, lambda: not isinstance(app.screen, ColumnDialog))
             assert list(table.columns) == before
+        assert {SORTED_BY[table.sort_by_next()] for _ in SORTED_BY} == set(before) - {"COMMAND"}  # none that is hidden
 
 
 @pytest.mark.slow
