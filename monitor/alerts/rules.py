@@ -12,6 +12,8 @@ import msgspec
 
 from vramtop.estimator.common.sizes import GIB
 
+from ..storage.settings.schema import ALERTS
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -30,7 +32,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
     """In a few words."""
     condition: str
     """What must hold, for the documentation."""
-    severity: Severity
+    severity: Severity = "warning"
     fires_after: float
     """Seconds for which the condition must hold."""
     clears_after: float = 60.0
@@ -41,14 +43,12 @@ OVER_BUDGET = Rule(
     name="VramtopJobOverBudget",
     title="over its budget",
     condition="a run is above the upper bound of its budget on some rank",
-    severity="warning",
     fires_after=300,
 )
 GROWING = Rule(
     name="VramtopJobGrowing",
     title="growing",
     condition="a run that should be steady grows, and fills its GPU within 4 hours",
-    severity="warning",
     fires_after=300,
     clears_after=300,
 )
@@ -56,7 +56,6 @@ UNATTRIBUTED = Rule(
     name="VramtopUnattributedMemory",
     title="memory of no visible process",
     condition="more than 2 GiB of a GPU belong to no visible process",
-    severity="warning",
     fires_after=900,
 )
 GPU_LOST = Rule(
@@ -78,13 +77,7 @@ FULL_WITHIN_SECONDS = 4 * 3600.0
 """Growth that fills the GPU later than that is no alert."""
 MIN_UNATTRIBUTED_BYTES = 2 * GIB
 """Contexts of invisible helpers take some hundred MiB."""
-RULES: Mapping[str, Rule] = {
-    "over_budget": OVER_BUDGET,
-    "growing": GROWING,
-    "unattributed": UNATTRIBUTED,
-    "gpu_lost": GPU_LOST,
-    "no_readings": NO_READINGS,
-}
+RULES: Mapping[str, Rule] = dict(zip(ALERTS, (OVER_BUDGET, GROWING, UNATTRIBUTED, GPU_LOST, NO_READINGS), strict=True))
 """The rules by the word that settings have for them."""
 
 

@@ -37,6 +37,7 @@ def process_end(
     ended_at: float,
     kernel_killed: bool = False,
     grew_bytes: int = 0,
+    still_runs: bool = False,
 ) -> tuple[Status, str]:
     """Return the status of a process that has ended, and how it ended in words.
 
@@ -48,7 +49,10 @@ def process_end(
         ended_at: Unix seconds of the first reading without it.
         kernel_killed: at that time the kernel killed a process because host memory ran out.
         grew_bytes: what it allocated from one reading to the next, if it grew.
+        still_runs: it has left the GPU alone.
     """
+    if still_runs:
+        return "ended", f"no longer holds memory on GPU {gpu.label}, but is still running"
     if counters and _failed_to_allocate(counters, ended_at):
         return "out_of_memory", "has run out of memory, as torch itself reports"
     if counters and (counters.ended is not None or counters.error):

@@ -58,13 +58,13 @@ class PhaseTracker:
     phase_starts: tuple[PhaseStart, ...] = ()
     peak_bytes: int | None = None
     """Highest reading."""
+    rose: tuple[float, int] = (0.0, 0)
+    """Time and bytes of the last rise of the peak."""
     over_since: float | None = None
     """Unix seconds of the first reading above the budget since the last one within it; None: it is within it."""
     _first_time: float | None = None
     _changed: tuple[float, int] = (0.0, 0)
     """Time and bytes of the last change of memory."""
-    _rose: tuple[float, int] = (0.0, 0)
-    """Time and bytes of the last rise of the peak."""
     _loaded_bytes: int = field(init=False)
     _loading_bytes: int = field(init=False)
 
@@ -100,22 +100,17 @@ class PhaseTracker:
             self.phase = phase
 
     @property
-    def rose_at(self) -> float:
-        """Unix seconds of the last rise of its peak."""
-        return self._rose[0]
-
-    @property
     def _reached_budget(self) -> bool:
         return reaches_budget(self.budget, self.peak_bytes)
 
     def _add_size(self, time: float, size: int) -> None:
         min_change = self.budget.steady_device_bytes * MIN_CHANGE_FRACTION
         if self._first_time is None:
-            self._first_time, self._changed, self._rose = time, (time, size), (time, size)
+            self._first_time, self._changed, self.rose = time, (time, size), (time, size)
         if abs(size - self._changed[1]) > min_change:
             self._changed = time, size
-        if size > self._rose[1] + min_change:
-            self._rose = time, size
+        if size > self.rose[1] + min_change:
+            self.rose = time, size
         self.peak_bytes = size if self.peak_bytes is None else max(self.peak_bytes, size)
         exceeds = exceeds_budget(self.budget.peak, size, exceeded=self.over_since is not None)
         self.over_since = (time if self.over_since is None else self.over_since) if exceeds else None
@@ -127,19 +122,19 @@ class PhaseTracker:
 
     def _phase_at(self, time: float, size: int | None, steps: int | None) -> tuple[RunPhase, float]:
         """Return the phase by this reading, and the time at which it started."""
-        held = self._rose[1] if size is None else max(size, self._rose[1])
+        held = self.rose[1] if size is None else max(size, self.rose[1])
         loaded = held >= self._loaded_bytes
         if steps is not None and steps >= STEADY_STEPS:
             return "steady", time
         if steps is None and self._is_settled(time, loaded=loaded):
-            return "steady", self._rose[0]
+            return "steady", self.rose[0]
         if loaded or steps:
             return "warming_up", time
         return ("loading" if held >= self._loading_bytes else "context"), time
 
     def _is_settled(self, time: float, *, loaded: bool) -> bool:
         if self._reached_budget:
-            return time - self._rose[0] >= _PEAK_UNCHANGED_SECONDS
+            return time - self.rose[0] >= _PEAK_UNCHANGED_SECONDS
         first = time if self._first_time is None else self._first_time
         running = time - (first if self.start_time is None else self.start_time)
         unchanged = time - self._changed[0]

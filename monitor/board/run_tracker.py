@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     from ..snapshot.memory_history import MemoryHistory
     from ..snapshot.snapshot import FinalCounters, GpuKey, HistoryKey, ProcessKey, Snapshot, WatchedJob
-    from .comparison import Status
     from .run_phases import PhaseTracker
 
 
@@ -65,7 +64,7 @@ class RunTracker(msgspec.Struct, eq=False):
         left = row.gpu.free_bytes
         comparison = compare_with_budget(phases, recent, process=row.process, left_bytes=left, previous=previous)
         comparison = as_far_as_known(comparison, budget, row.missing)
-        if comparison.is_guess and time - phases.rose_at < RECENT_SECONDS:
+        if comparison.is_guess and time - phases.rose[0] < RECENT_SECONDS:
             growing = compare_without_budget(recent, left_bytes=left, previous=previous)
             if growing is not None:
                 comparison = replace(comparison, status="growing", sentence=growing.sentence, trend=growing.trend)
@@ -153,18 +152,15 @@ class RunTracker(msgspec.Struct, eq=False):
             return replace(row, comparison=replace(last, status="unknown", sentence="its GPU cannot be read"))
         if tracked.ended_at is None:
             tracked.ended_at, tracked.kernel_killed = reading.time, reading.live and self._kernel_killed
-        status: Status
-        if reading.live and self.is_running(row.process.key):
-            status, how = "ended", f"no longer holds memory on GPU {row.gpu.label}, but is still running"
-        else:
-            status, how = process_end(
-                last.status,
-                tracked.phases.phase,
-                row.process.counters,
-                row.gpu,
-                ended_at=tracked.ended_at,
-                kernel_killed=tracked.kernel_killed,
-            )
+        status, how = process_end(
+            last.status,
+            tracked.phases.phase,
+            row.process.counters,
+            row.gpu,
+            ended_at=tracked.ended_at,
+            kernel_killed=tracked.kernel_killed,
+            still_runs=reading.live and self.is_running(row.process.key),
+        )
         sentence = f"{how}; {peak_sentence(last.peak_usage, tracked.phases.budget)}"
         return replace(row, comparison=replace(last, status=status, sentence=sentence), ended_at=tracked.ended_at)
 

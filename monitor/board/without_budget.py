@@ -131,9 +131,8 @@ class ProcessesWithoutBudget:
             row.gpu,
             ended_at=seen.ended_at or 0.0,
             grew_bytes=round(trend.bytes_per_second * (usual_interval(history) or 0.0)) if trend else 0,
+            still_runs=is_live and self._is_running(row.process.key),
         )
-        if is_live and self._is_running(row.process.key):
-            status, how = "ended", f"no longer holds memory on GPU {row.gpu.label}, but is still running"
         held = f"held {format_gib(row.process.used_bytes)} GiB at the last reading"
         comparison = Comparison(
             status=status,

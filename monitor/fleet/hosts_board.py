@@ -185,8 +185,8 @@ def _sums(fleet: Fleet) -> str:
     """Return the sums over the live hosts in words."""
     totals, gpus = fleet.totals, fleet.totals.gpus
     silent = [host.host for host in fleet.hosts if host.state in ("silent", "unreachable")]
-    names = f"{', '.join(silent[:3])}{' …' * (len(silent) > 3)}"
-    words = [f"{totals.silent_hosts} of {totals.hosts} silent ({names})"] if silent else []
+    names = ", ".join(silent[:3]) + " …" * (len(silent) > 3)
+    words = [f"{len(silent)} of {totals.hosts} silent ({names})"] if silent else []
     words += [f"{totals.connecting_hosts} connecting"] if totals.connecting_hosts else []
     words += [f"{gpus.diverging} of {gpus.processes} processes diverging"] if gpus.diverging else []
     words += _memory_words(gpus) if gpus.gpus else ["no GPU has been read yet"]

@@ -70,23 +70,9 @@ SCREENS = (
         open="attach.screen:open_attach",
         keys="attach.screen:ATTACH_KEYS",
     ),
-    ScreenSpec(
-        name="step",
-        label="Step",
-        title="Step",
-        open="step.screen:open_step",
-    ),
-    ScreenSpec(
-        name="preflight",
-        title="Preflight",
-        open="preflight.screen:open_pending_preflight",
-    ),
-    ScreenSpec(
-        name="gpu",
-        title="GPU",
-        open="gpu.screen:open_gpu",
-        keys="gpu.screen:GPU_KEYS",
-    ),
+    ScreenSpec(name="step", label="Step", title="Step", open="step.screen:open_step"),
+    ScreenSpec(name="preflight", title="Preflight", open="preflight.screen:open_pending_preflight"),
+    ScreenSpec(name="gpu", title="GPU", open="gpu.screen:open_gpu", keys="gpu.screen:GPU_KEYS"),
     ScreenSpec(
         name="process",
         title="Process",
@@ -100,11 +86,7 @@ SCREENS = (
         open="alerts:open_alerts",
         keys="alerts:ALERT_KEYS",
     ),
-    ScreenSpec(
-        name="crash",
-        title="Out of memory",
-        open="crash.screen:open_crash",
-    ),
+    ScreenSpec(name="crash", title="Out of memory", open="crash.screen:open_crash"),
 )
 
 

@@ -276,9 +276,9 @@ class JobForm(VerticalScroll):
         event.stop()
         changed = self.state.enter(event.key, event.entered)
         self._show_values(but={event.key})
-        row = self._row_of(event.key)
-        if row is not None:
-            row.show_error(self.state[event.key].error)
+        for row in self._rows:
+            if row.field.key == event.key:
+                row.show_error(self.state[event.key].error)
         for key in changed:
             self.post_message(self.Edited(key))
 
@@ -304,9 +304,6 @@ class JobForm(VerticalScroll):
     @property
     def _rows(self) -> list[FieldRow]:
         return [child for child in self.children if isinstance(child, FieldRow)]
-
-    def _row_of(self, key: str) -> FieldRow | None:
-        return next((row for row in self._rows if row.field.key == key), None)
 
     def _show_values(self, *, but: Collection[str] = ()) -> None:
         """Show the values, their evidence, and the fields that have a meaning with them."""

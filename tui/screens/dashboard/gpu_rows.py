@@ -97,7 +97,8 @@ def gpu_row_line(
     if not reading.column_label:  # a host without figures
         reason = printable(reading.reason("total_bytes") or "")
         return Content.assemble(index, _status(gpu, None), " ", (reason, MUTED)).truncate(width, ellipsis=True)
-    right = [_memory(gpu), _free(gpu), _status(gpu, stale_seconds)]
+    free = Content(" " * 5 if is_shared(gpu) else f"{format_gib(gpu.reading.free_bytes):>5}")
+    right = [_memory(gpu), free, _status(gpu, stale_seconds)]
     if width >= _MIN_UTIL_WIDTH:
         util = "n/a" if reading.utilisation_percent is None else f"{reading.utilisation_percent} %"
         right.insert(2, Content(f"{util:>{_UTIL_WIDTH}}"))
@@ -180,10 +181,6 @@ def _memory(gpu: GpuRow) -> Content:
     used, total = gpu.reading.used_bytes, gpu.reading.total_bytes
     words = f"{format_gib(used)}/{'n/a' if total is None else f'{total / GIB:.1f}'}"
     return Content(f"{words:>11}")
-
-
-def _free(gpu: GpuRow) -> Content:
-    return Content(" " * 5 if is_shared(gpu) else f"{format_gib(gpu.reading.free_bytes):>5}")
 
 
 def is_shared(gpu: GpuRow) -> bool:

@@ -96,12 +96,8 @@ def _clocks(details: GpuDetails) -> list[Content]:
     return [
         _figure("SM", _of(details.sm_mhz, details.sm_max_mhz, "MHz")),
         _figure("memory", _of(details.memory_mhz, details.memory_max_mhz, "MHz")),
-        _figure("" if state is not None else "state", None if state is None else _state(state)),
+        _figure("state", None) if state is None else _figure("", f"P{state}{' (fastest)' if state == 0 else ''}"),
     ]
-
-
-def _state(state: int) -> str:
-    return f"P{state}{' (fastest)' if state == 0 else ''}"
 
 
 def _fans(details: GpuDetails) -> list[Content]:
