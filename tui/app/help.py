@@ -19,6 +19,9 @@ from ..screens.dashboard.process_table import ProcessTable
 from ..screens.dashboard.screen import DashboardScreen
 from ..screens.registry import SCREENS, ScreenSpec
 
+_WIDE_COLUMNS = 80
+"""A narrower terminal has no room for two columns of keys."""
+
 
 class HelpScreen(ModalScreen[None]):
     """The help: the keys in a few words each, on one small screen, then all of it as one text to scroll through.
@@ -52,7 +55,7 @@ class HelpScreen(ModalScreen[None]):
         with VerticalScroll(can_focus=True) as box:
             box.border_title = "Help"
             box.border_subtitle = f"{shown_key('app.help')} shows the full help · {shown_key('app.back')} closes"
-            yield Static(self.short())
+            yield Static(self.short(self.app.size.width))
 
     def action_more(self) -> None:
         """Show all of the help; where that is shown, close it."""
@@ -64,12 +67,12 @@ class HelpScreen(ModalScreen[None]):
         box.border_subtitle = f"{shown_key('app.back')} closes"
         self.query_one(Static).update(help_content(self._titles, self._app_bindings))
 
-    def short(self) -> Content:
-        """Return the keys of the topmost screen in a few words each, and the statuses."""
+    def short(self, width: int = _WIDE_COLUMNS) -> Content:
+        """Return the keys of the topmost screen in a few words each, and the statuses, for a terminal of this width."""
         named = {screen.title: screen for screen in SCREENS if screen.keys}
         own = next((named[title] for title in self._titles if title in named), None)
         bindings = own.bindings() if own is not None else (*DashboardScreen.BINDINGS, *ProcessTable.BINDINGS)
-        return short_help((*bindings, *self._app_bindings, *TERMINAL_KEYS))
+        return short_help((*bindings, *self._app_bindings, *TERMINAL_KEYS), columns=1 if width < _WIDE_COLUMNS else 2)
 
 
 _OTHER_KEYS = (("Tab", "move to the GPUs and back; the arrow keys choose a GPU where GPUs are rows"),)
@@ -149,12 +152,12 @@ _SHORT_TEXT, _SHORT_ROWS = 27, 15
 """Cells of a key's few words, and lines of keys, on a terminal of 80 columns and 24 lines."""
 
 
-def short_help(bindings: Iterable[BindingType]) -> Content:
-    """Return keys in two columns, a few words each, and the statuses of runs: at most 19 lines of 72 cells."""
+def short_help(bindings: Iterable[BindingType], *, columns: int = 2) -> Content:
+    """Return keys in columns, a few words each, and the statuses of runs: in two, at most 19 lines of 72 cells."""
     # each text up to its first pause
     begun = ((key, re.split(r"[:;,]| \(", text, maxsplit=1)[0]) for key, text in key_rows(bindings))
     cells = [f"{key:7} {shorten(text, _SHORT_TEXT)}" for key, text in begun][: 2 * _SHORT_ROWS]
-    half = (len(cells) + 1) // 2
+    half = -(-len(cells) // columns)
     lines = [
         Content(f"{left:{_SHORT_TEXT + 9}}{right}".rstrip())
         for left, right in zip_longest(cells[:half], cells[half:], fillvalue="")

@@ -30,6 +30,12 @@ def test_every_key_in_the_footer_is_in_the_help(bindings: list[BindingType]) -> 
         assert binding.tooltip or binding.description in _SELF_EXPLANATORY or binding.group in explained
 
 
+def test_a_narrow_terminal_has_one_column_of_keys() -> None:
+    wide, narrow = (HelpScreen([], VramtopApp.BINDINGS).short(width).plain.partition("\n\n")[0] for width in (80, 79))
+    assert max(map(len, narrow.split("\n"))) < 40 < max(map(len, wide.split("\n")))
+    assert sorted(narrow.split()) == sorted(wide.split())
+
+
 def test_letters_for_the_same_action_share_a_line() -> None:
     bindings = [
         Binding("f2", "pin", key_display="F2", tooltip="pin the job"),

@@ -359,8 +359,8 @@ class FitCheckScreen(Screen[None]):
         self._look_task.submit(lambda: (job, what_runs(program)))
 
     def action_choose_gpus(self) -> None:
-        """Move the focus to the choice of GPUs."""
-        self._picker.query_one(Choice).focus()
+        """Open the list of GPUs to choose from."""
+        self._picker.query_one(Choice).focus().action_list()
 
     def action_focus_settings(self, to_settings: bool) -> None:
         """Move the focus to the settings; otherwise to the suggestions, or to the verdict if there are none."""

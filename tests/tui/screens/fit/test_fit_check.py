@@ -239,7 +239,9 @@ async def test_without_gpus_a_gpu_of_the_catalogue_is_chosen(fit):
         screen.query_one("#gpu-model", SearchChoice).value = "T4"
         await until_shown(pilot, lambda: "FITS" in text_of(screen, "#answer"))
         assert "T4" in text_of(screen, "#answer")
-        await pilot.press("f4", "tab", "3")
+        await pilot.press("f4")
+        await until_shown(pilot, lambda: isinstance(pilot.app.screen, SearchMenu))
+        await pilot.press("escape", "tab", "3")
         await until_shown(pilot, lambda: "2 x T4: " in text_of(screen, "#answer"))
         assert screen.job.target.gpu == "t4"
 
@@ -566,7 +568,7 @@ async def test_alike_gpus_share_one_line(fit, watchlist):
 
 async def test_a_card_is_found_by_typing_a_part_of_its_name(fit):
     async with fit() as (screen, pilot):
-        await pilot.press("f4", "enter")
+        await pilot.press("f4")
         await until_shown(pilot, lambda: isinstance(pilot.app.screen, SearchMenu))
         await pilot.press(*"4090", "enter")
         await until_shown(pilot, lambda: pilot.app.screen is screen)
