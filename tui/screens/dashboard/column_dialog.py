@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from textual.containers import Vertical
 from textual.content import Content
+from textual.geometry import Region
 from textual.screen import ModalScreen
 
 from ...draw.labels import MUTED
@@ -33,6 +34,8 @@ COLUMN_KEYS = [
     bind("list.down", "cursor(1)"),
 ]
 _NAME_WIDTH = 9
+_OTHER_LINES = 4
+"""Lines of frame and keys around the columns; the keys may take two."""
 
 
 class ColumnDialog(ModalScreen[tuple[ColumnName, ...] | None]):
@@ -50,6 +53,7 @@ class ColumnDialog(ModalScreen[tuple[ColumnName, ...] | None]):
         width: 84; max-width: 96%; height: auto; background: $surface; border: solid $primary; padding: 0 1;
     }
     ColumnDialog ContentLines { width: 1fr; }
+    ColumnDialog #keys { text-wrap: wrap; }
     """
 
     def __init__(
@@ -80,7 +84,8 @@ class ColumnDialog(ModalScreen[tuple[ColumnName, ...] | None]):
         """Draw the columns."""
         if not self.query("#keys"):  # the app is being closed
             return
-        self.query_one(ContentLines).styles.height = len(COLUMNS)
+        lines = self.query_one(ContentLines)
+        lines.styles.height, lines.styles.max_height = len(COLUMNS), self.app.size.height - _OTHER_LINES
         more, less = shown_key("columns.more_important"), shown_key("columns.less_important")
         keys = (
             f"{shown_key('columns.switch')} on/off · {more} {less} importance · "
@@ -129,7 +134,9 @@ class ColumnDialog(ModalScreen[tuple[ColumnName, ...] | None]):
     def _draw(self) -> None:
         """Draw the columns with their places."""
         columns = {column.name: column for column in COLUMNS}
-        self.query_one(ContentLines).show_lines([self._line(columns[name]) for name in self._order])
+        lines = self.query_one(ContentLines)
+        lines.show_lines([self._line(columns[name]) for name in self._order])
+        lines.scroll_to_region(Region(0, self._order.index(self._selected), 1, 1), animate=False, force=True)
 
     def _line(self, column: ProcessColumn) -> Content:
         is_chosen, at_cursor = column.name in self._chosen, column.name == self._selected

@@ -65,7 +65,7 @@ class TerminateScreen(ModalScreen[bool], DrawnScreen[bool]):
     TerminateScreen VerticalScroll { height: auto; scrollbar-size-vertical: 1; }
     TerminateScreen #status { height: auto; text-wrap: wrap; margin: 1 0; }
     TerminateScreen Horizontal { height: 1; }
-    TerminateScreen Button { margin: 0 2 0 0; }
+    TerminateScreen Button { margin: 0 2 0 0; min-width: 8; }
     """
 
     def __init__(self, rows: Sequence[ProcessRow], batch: TerminationBatch, board: Board) -> None:

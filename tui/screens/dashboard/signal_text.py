@@ -188,7 +188,7 @@ def _jobs(keys: Collection[ProcessKey], board: Board) -> Iterator[str]:
         total = max(len(run.pids), run.job.parallel.processes)
         if not count:
             continue
-        label = printable(run.job.label)
+        label = printable(run.job.label) if run.job.has_label else "an attached run"
         if count == total:
             yield f"{label}: {'its only rank' if total == 1 else f'all {total} ranks'}; the run ends with them"
         else:
@@ -217,11 +217,11 @@ def _job(process: GpuProcess, board: Board) -> str:
     run = board.run_of(process.key)
     if run is None:
         return "unknown"
-    label, ranks = printable(run.job.label), max(len(run.pids), run.job.parallel.processes)
+    label, ranks = f"{printable(run.job.label)}, " * run.job.has_label, max(len(run.pids), run.job.parallel.processes)
     if ranks == 1:
-        return f"{label}, an attached run that ends with it"
+        return f"{label}an attached run that ends with it"
     others = "the other one hangs or dies" if ranks == 2 else f"the {ranks - 1} others hang or die"
-    return f"{label}, an attached run of {ranks} ranks: {others} with it, or their launcher restarts all ranks"
+    return f"{label}an attached run of {ranks} ranks: {others} with it, or their launcher restarts all ranks"
 
 
 def _related(process: GpuProcess, board: Board) -> Iterator[str]:

@@ -113,6 +113,16 @@ def test_columns_that_are_not_chosen_stand_behind_what_is_more_important():
     assert moved(order, order[-1], 1) == order
 
 
+async def test_the_dialog_scrolls_in_a_terminal_with_few_lines():
+    app = VramtopApp(ScriptedSource([make_snapshot([make_gpu()])]), Watchlist(lambda job: pytest.fail(f"{job}?")))
+    async with on_first_board(app, size=(60, 15)) as pilot:
+        await pilot.press("c")
+        await until_shown(pilot, lambda: isinstance(app.screen, ColumnDialog) and "Esc cancels" in screen_text(app))
+        assert "RUNS IN" not in screen_text(app)
+        await pilot.press(*["down"] * len(COLUMNS))
+        await until_shown(pilot, lambda: "RUNS IN" in screen_text(app))
+
+
 async def test_a_cancelled_choice_leaves_the_table_as_it_was():
     source = ScriptedSource([make_snapshot([make_gpu(0, [make_process(used=30)])])])
     app = VramtopApp(source, Watchlist(lambda job: pytest.fail(f"nobody asks for {job}")))

@@ -387,6 +387,7 @@ async def test_in_a_small_terminal_the_choices_stay_visible_and_the_text_scrolls
         assert "pid " in text
         assert "Leave it" in text
         assert "y TERM" in text
+        assert "K KILL" in text
         assert "may still hold" not in text
         await pilot.press(*["down"] * 20)
         await until_shown(pilot, lambda: "may still hold" in flat(screen_text(app)))
