@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import zip_longest
+from textwrap import wrap
 from typing import ClassVar
 
 from textual.app import ComposeResult
@@ -131,7 +132,7 @@ def help_content(
         app_bindings: keys that work on every screen.
         screens: the screens with keys of their own.
     """
-    sections = {screen.title: _section(screen) for screen in screens if screen.keys}
+    sections = {screen.title: lines for screen in screens if len(lines := _section(screen)) > 1}
     first = next((sections.pop(title) for title in titles if title in sections), [])
     dashboard_keys = (*DashboardScreen.BINDINGS, *ProcessTable.BINDINGS, *app_bindings, *TERMINAL_KEYS)
     lines = [heading("Keys"), *(entry(*row) for row in (*key_rows(dashboard_keys), *_OTHER_KEYS))]
@@ -198,14 +199,18 @@ def _section(screen: ScreenSpec) -> list[Content]:
     return [heading(f"Keys of the {title} screen"), *rows]
 
 
+_TEXT_WIDTH = 58
+"""Cells of the meaning of a key: what a terminal of 80 columns has room for."""
+
+
 def heading(words: str) -> Content:
     """Return the heading of a section."""
     return Content.styled(f"\n{words}", "bold underline")
 
 
 def entry(key: str, text: str) -> Content:
-    """Return a key or sign with its meaning."""
-    return Content.assemble((f" {key:9}", "bold"), f" {text}")
+    """Return a key or sign with its meaning beside it, in as many lines as that takes."""
+    return Content.assemble((f" {key:9}", "bold"), " ", f"\n{' ' * 11}".join(wrap(text, _TEXT_WIDTH)))
 
 
 def marked(words: str, mark: Mark, text: str) -> Content:

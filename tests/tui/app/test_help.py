@@ -22,7 +22,7 @@ _SELF_EXPLANATORY = ("Back", "Show all", "Settings", "Run")
     ids=["dashboard", "process table", "app", "fit check", "attach"],
 )
 def test_every_key_in_the_footer_is_in_the_help(bindings: list[BindingType]) -> None:
-    text = help_content(app_bindings=VramtopApp.BINDINGS).plain
+    text = " ".join(help_content(app_bindings=VramtopApp.BINDINGS).plain.split())
     shown = [each for each in bindings if isinstance(each, Binding) and each.show]
     explained = [each.group for each in shown if each.group and each.tooltip]
     for binding in shown:
