@@ -129,7 +129,8 @@ def _of_command(text: str, changes: Mapping[str, Any]) -> LoadedJob:
     if asked:
         loaded = program_job(launch)
         return replace(loaded, job=with_changes(loaded.job, stated, where="the command line"))
-    return _read_or_rehearsed(shlex.join(launch), {**stated, **changes})
+    loaded = _read_or_rehearsed(shlex.join(launch), {**stated, **changes})
+    return replace(loaded, origins={**loaded.origins, **dict.fromkeys(stated, "as you gave it")})
 
 
 def _words(text: str) -> list[str]:

@@ -28,6 +28,12 @@ def test_words_of_vramtop_fit_and_launch_lines(text: str, ranks: int, gpu_type: 
     assert loaded.job.target.gpu == gpu_type
 
 
+def test_settings_before_a_launch_line_are_not_taken_for_defaults() -> None:
+    loaded = load_from_text("vramtop fit --batch-size 4 --set training.sequence_length=512 -- trl sft --model gpt2")
+    given = {key: origin for key, origin in loaded.origins.items() if origin == "as you gave it"}
+    assert given.keys() == {"training.micro_batch", "training.sequence_length"}
+
+
 def test_a_job_file_with_a_space_in_its_name(tmp_path: Path) -> None:
     path = tmp_path / "my job.toml"
     path.write_text('[model]\nid = "gpt2"\n')

@@ -530,7 +530,8 @@ class FitCheckScreen(Screen[None]):
         self._start()
 
     def _show_name_and_notes(self, loaded: "LoadedJob") -> None:
-        self.query_one("#title", Label).update(f"Fit check: would {loaded.job.label} fit?")
+        name = loaded.job.label if loaded.job.has_label else "this job"
+        self.query_one("#title", Label).update(f"Fit check: would {name} fit?")
         program = () if loaded.job.program is None else (f"{loaded.job.label} {REHEARSED}.",)
         self._view.set_notes((*program, *self._picker.limit(loaded.devices), *loaded.notes))
 
