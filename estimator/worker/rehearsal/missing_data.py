@@ -334,7 +334,7 @@ def _words_of_program() -> tuple[set[str], set[str], list[str]]:
                 tree = ast.parse(source.read_bytes())
             except (SyntaxError, ValueError):
                 continue
-            set_to = {}
+            set_to: dict[str, ast.expr] = {}
             for node in ast.walk(tree):
                 if isinstance(node, ast.Constant) and isinstance(node.value, str):
                     strings.add(node.value)
