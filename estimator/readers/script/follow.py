@@ -391,7 +391,7 @@ class Reader:
             if found is not None and isinstance(node, ast.ImportFrom):
                 value = found.attribute(each.name)
             elif found is not None:
-                value = (self._load(root, 0, scope) or UNKNOWN) if is_root else found
+                value = (self._load(root, 0, scope) or self._namespace(root, scope)) if is_root else found
             scope.assign(root if is_root else each.asname or each.name, value)
 
     def _load(self, module: str, level: int, scope: Scope) -> Module | None:
@@ -417,6 +417,10 @@ class Reader:
         return found[0] if found is not None else None
 
     _importfrom = _import
+
+    def _namespace(self, root: str, scope: Scope) -> Module:
+        """Return a folder of folders of modules."""
+        return Module(lambda name: self._load(f"{root}.{name}", 0, scope))
 
     def _find(self, module: str, level: int, scope: Scope) -> Path | None:
         importer = scope.find("__file__")

@@ -5,6 +5,7 @@ import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,8 @@ from .values import UNKNOWN
 
 _MAX_BYTES = 3 * 2**16
 """A script of this size is read within a second, whatever it contains."""
+_MAX_ENTRIES = 10_000
+"""Files that are looked at to tell a folder of modules from one of data."""
 _TRAINERS = ("transformers", "trl", "unsloth", "optimum")
 """Libraries whose trainers, and classes of their arguments, are known by name."""
 
@@ -219,7 +222,7 @@ def _find_module(folders: Sequence[Path], module: str, level: int, importer: str
         path = folder.joinpath(*parts)
         file, package = path.with_name(f"{path.name}.py"), path / "__init__.py"
         found = file if file.is_file() and not package.is_file() else package
-        is_there = found is file or any(any(path.glob(each)) for each in ("*.py", "*/*.py"))
+        is_there = found is file or any(each.suffix == ".py" for each in islice(path.glob("*"), _MAX_ENTRIES))
         if is_there and found.resolve().is_relative_to(folder.resolve()):
             return found
     return None
