@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch._prims_common import suggest_memory_format
 
 _ATEN = torch.ops.aten
 _GROUPED = getattr(getattr(_ATEN, "_grouped_mm", None), "default", _ATEN)
@@ -42,6 +43,25 @@ def kernel_of(func: Any) -> Any:
 def _per_channel(image: Any, count: int, *_: Any) -> tuple[Any, ...]:
     dtype = torch.promote_types(image.dtype, torch.float32)
     return tuple(image.new_empty((image.shape[1],), dtype=dtype) for _ in range(count))
+
+
+def _in_order(tensor: Any) -> Any:
+    return tensor.contiguous(memory_format=suggest_memory_format(tensor))
+
+
+def _normalized(image: Any, *others: Any) -> tuple[Any, ...]:
+    """Return a batch's norm, and its statistics in training; cuDNN wants tensors in order, and so are its results.
+
+    Source: torch, ``ATen/native/Normalization.cpp`` (``_batch_norm_impl_index``).
+    """
+    is_training = others[4]
+    return torch.empty_like(_in_order(image)), *(each[: None if is_training else 0] for each in _per_channel(image, 2))
+
+
+def _normalized_backward(gradient: Any, image: Any, weight: Any, *others: Any) -> tuple[Any, ...]:
+    tensors = _in_order(gradient), _in_order(image)
+    likes = tensors[1], *(_per_channel(image, 1) if weight is None else (weight,)) * 2
+    return tuple(torch.empty_like(each) if needed else None for each, needed in zip(likes, others[-1]))  # noqa: B905
 
 
 def _to_complex(tensor: Any, dims: Any, _: int, onesided: bool) -> Any:
@@ -119,6 +139,8 @@ _OTHERS = {
     _ATEN._fft_r2c.default: _to_complex,
     _ATEN._fft_c2r.default: _to_real,
     _ATEN._fft_c2c.default: lambda tensor, dims, *_: _transformed(tensor, tensor.shape, dims, tensor.dtype),
+    _ATEN.native_batch_norm.default: _normalized,
+    _ATEN.native_batch_norm_backward.default: _normalized_backward,
     _ATEN.batch_norm_stats.default: lambda image, *_: _per_channel(image, 2),
     _ATEN.batch_norm_gather_stats_with_counts.default: lambda image, *_: _per_channel(image, 2),
     _ATEN.batch_norm_elemt.default: lambda image, *_: torch.empty_like(image),

@@ -1915,6 +1915,21 @@ for _ in range(3):
 """
 
 
+NORMALIZED = """
+import sys, torch, torch.nn as nn
+dev = sys.argv[1]
+class Norm(nn.BatchNorm1d):
+    def forward(self, x):
+        return super().forward(x.transpose(1, 2)).transpose(1, 2)
+net = nn.Sequential(*[each for _ in range(3) for each in (nn.Linear(64, 64), Norm(64), nn.ReLU())]).to(dev)
+optimizer = torch.optim.AdamW(net.parameters())
+for train in (True, True, False):
+    net.train(train)(torch.randn(256, 40, 64).to(dev)).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
 LISTED = """
 import sys, torch, torch.nn as nn
 dev = sys.argv[1]
@@ -2000,8 +2015,9 @@ for _ in range(3):
 
 @pytest.mark.parametrize(
     "text",
-    quick_every(3, [MOVED_DATA, SCRIPTED, LISTED, ALIGNED, INFERRED, VIEWED]),
+    quick_every(3, [NORMALIZED, MOVED_DATA, SCRIPTED, LISTED, ALIGNED, INFERRED, VIEWED]),
     ids=[
+        "norms of batches in another order",
         "data that is set to what is on a GPU",
         "TorchScript",
         "a list of tensors",
