@@ -28,8 +28,6 @@ class Alert(msgspec.Struct, frozen=True, kw_only=True):
     """The condition as it was when it held last."""
     since: float
     """Unix seconds at which the condition was first seen."""
-    fires_after: float = 0.0
-    """Seconds for which it must hold."""
     held_seconds: float = 0.0
     """Time for which it has held without a break, as far as there were readings."""
     gone_seconds: float = 0.0
@@ -41,7 +39,7 @@ class Alert(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def seconds_left(self) -> float:
         """Time for which the condition must hold on until the alert fires."""
-        return max(0.0, self.fires_after - self.held_seconds)
+        return max(0.0, self.condition.fires_after - self.held_seconds)
 
 
 @dataclass(slots=True)
@@ -81,15 +79,11 @@ class AlertStates:
             if key not in present and not conditions.is_unknown(alert.condition)
         }
         for key, condition in present.items():
-            before = self._alerts.get(key) or Alert(
-                condition=condition, since=time, fires_after=condition.rule.fires_after
-            )
+            before = self._alerts.get(key) or Alert(condition=condition, since=time)
             if before.firing and before.condition is condition and not before.gone_seconds:
                 continue  # the same reading again
             held = before.held_seconds + (step if key in self._present else 0.0)
-            left = before.fires_after - held
-            is_late = condition.full_seconds is not None and condition.full_seconds < left  # the GPU is full by then
-            firing = before.firing or left <= 0 or is_late
+            firing = before.firing or held >= condition.fires_after
             self._alerts[key] = replace(before, condition=condition, held_seconds=held, gone_seconds=0.0, firing=firing)
         for key, alert in gone.items():
             seconds = alert.gone_seconds + (step if key in self._absent else 0.0)

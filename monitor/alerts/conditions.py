@@ -80,6 +80,9 @@ class Feed(msgspec.Struct, frozen=True, kw_only=True):
         return next((fault.message for fault in faults if fault.code == NO_DRIVER), None)
 
 
+_EARLY_SECONDS = 10.0
+
+
 class Condition(msgspec.Struct, frozen=True, kw_only=True):
     """Something that is wrong now."""
 
@@ -98,6 +101,14 @@ class Condition(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes above the prediction, or of no visible process."""
     full_seconds: float | None = None
     """Time until the GPU is full."""
+    has_budget: bool = False
+    """The processes have a budget, so that it is known that they do not only load."""
+
+    @property
+    def fires_after(self) -> float:
+        """Seconds for which it must hold: those of its rule, but few where the GPU would be full by then."""
+        is_late = self.has_budget and self.full_seconds is not None and self.full_seconds < self.rule.fires_after
+        return _EARLY_SECONDS if is_late else self.rule.fires_after
 
 
 class Conditions(msgspec.Struct, frozen=True, kw_only=True):
@@ -241,6 +252,7 @@ def _condition(
         pids=tuple(dict.fromkeys(row.process.pid for row in rows)),
         value_bytes=value_bytes,
         full_seconds=full_seconds,
+        has_budget=first.budget is not None,
     )
 
 

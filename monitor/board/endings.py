@@ -58,10 +58,8 @@ def process_end(
     if counters and (counters.ended is not None or counters.error):
         return "ended", f"was ended by {counters.error}" if counters.error else "has finished"
     if kernel_killed:
-        return (
-            "out_of_memory",
-            "ended when the kernel killed a process (probably this one) because host memory ran out",
-        )
+        how = "ended when the kernel killed a process (probably this one) because host memory ran out"
+        return "out_of_memory", how
     free = gpu.free_bytes
     if free is None or free >= max(_FULL_BYTES, round(_FULL_FRACTION * (gpu.total_bytes or 0)), grew_bytes):
         return "ended", "was killed, or crashed" if counters else "has ended"

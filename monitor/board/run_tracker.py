@@ -64,7 +64,8 @@ class RunTracker(msgspec.Struct, eq=False):
         left = row.gpu.free_bytes
         comparison = compare_with_budget(phases, recent, process=row.process, left_bytes=left, previous=previous)
         comparison = as_far_as_known(comparison, budget, row.missing)
-        if comparison.is_guess and time - phases.rose[0] < RECENT_SECONDS:
+        rises = phases.phase in ("warming_up", "steady") and time - phases.rose[0] < RECENT_SECONDS
+        if comparison.is_guess and rises:
             growing = compare_without_budget(recent, left_bytes=left, previous=previous)
             if growing is not None:
                 comparison = replace(comparison, status="growing", sentence=growing.sentence, trend=growing.trend)

@@ -199,9 +199,8 @@ def _memory_words(gpus: HostTotals) -> list[str]:
     at_least = "≥ " if gpus.unattributed_unknown else ""
     words = [f"free {size(gpus.free_bytes)} of {format_size(gpus.total_bytes)}"]
     words += [f"committed {size(gpus.committed_bytes)}"] if gpus.committed_bytes >= UNSEEN_BYTES else []
-    if at_least or gpus.unattributed_bytes >= UNSEEN_BYTES:
-        words.append(f"unattributed {at_least}{size(gpus.unattributed_bytes)}")
-    return words
+    rest = [f"unattributed {at_least}{size(gpus.unattributed_bytes)}"]
+    return words + rest * bool(at_least or gpus.unattributed_bytes >= UNSEEN_BYTES)
 
 
 def _faults(fleet: Fleet) -> list[str]:

@@ -58,12 +58,15 @@ def test_it_fires_after_it_has_held_and_clears_after_it_was_gone(told: Told) -> 
     assert [alert.condition.job for alert in told.watch.states.resolved] == ["sft"]
 
 
-@pytest.mark.parametrize(("full_seconds", "fires"), [(3600.0, False), (20.0, True)])
-def test_growth_that_fills_the_gpu_before_the_alert_would_fire_fires_at_once(
-    told: Told, full_seconds: float, fires: bool
+@pytest.mark.parametrize(
+    ("full_seconds", "has_budget", "fires"), [(3600.0, True, False), (20.0, False, False), (20.0, True, True)]
+)
+def test_growth_that_fills_the_gpu_before_the_alert_would_fire_fires_early_unless_it_may_be_loading(
+    told: Told, full_seconds: float, has_budget: bool, fires: bool
 ) -> None:
-    grows = replace(condition(GROWING), full_seconds=full_seconds)
-    assert told.after(1, grows) == [("firing", "sft")] * fires
+    grows = replace(condition(GROWING), full_seconds=full_seconds, has_budget=has_budget)
+    assert told.after(1, grows) == []
+    assert told.after(11, grows, steps=11) == [("firing", "sft")] * fires
 
 
 def test_a_break_starts_the_time_again(told: Told) -> None:

@@ -8,7 +8,7 @@ from builders import FakeClock, ScriptedSource, make_gpu, make_snapshot
 from waiting import until_shown
 
 from vramtop.monitor.board.watchlist import Watchlist
-from vramtop.tui.app import app as user_signals
+from vramtop.tui.app import user_signals
 from vramtop.tui.app.app import VramtopApp
 from vramtop.tui.app.options import AppOptions
 from vramtop.tui.app.view_only_app import ViewOnlyApp
