@@ -99,7 +99,7 @@ class RehearsalAnswer(StepSummary, frozen=True, kw_only=True):
     doubt_kinds: tuple[str, ...] = ()
     """Kinds of doubts that the range depends on: ``sizes``, ``recurrent``, ``compiled``."""
     assumed_bytes: int = 0
-    """Of what is there at the peak, bytes that a real run may not have: of elements that values take."""
+    """Bytes at the peak that a real run may not have: those of elements that values take."""
     parameters: int = 0
     convolutions: ConvolutionFacts | None = None
     """None: cuDNN has run none."""

@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from vramtop.estimator.budget import Budget
-from vramtop.estimator.common.errors import VramtopError
+from vramtop.estimator.common.errors import CannotTellError, VramtopError
 from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import format_gib
 from vramtop.estimator.estimation import UNTRACED, estimate
@@ -53,8 +53,9 @@ def estimate_job(
         kept: a kept rehearsal may be taken, if the job is a program.
     """
     job = loaded.job
-    if options.method == "auto" and loaded.is_partly_read:
-        options.method = "formula"  # at once: a trace knows no more of what was not read
+    at_once = options.method == "auto" and loaded.is_partly_read
+    if at_once:
+        options.method = "formula"  # a trace knows no more of what was not read
     if job.program is None:
         try:
             with Progress(quiet=options.json) as progress:
@@ -68,7 +69,10 @@ def estimate_job(
                 )
         except VramtopError as error:
             if loaded.program is None or loaded.typed:
-                raise
+                if not at_once or not isinstance(error, CannotTellError):
+                    raise
+                options.method = "traced"  # there may be no rule for the model
+                return estimate_job(options, loaded, gpu, memory_bytes, here=here, kept=kept)
             unread = replace(loaded, job=loaded.program, unread=error.message)
             return estimate_job(options, unread, gpu, memory_bytes, here=here, kept=kept)
     else:

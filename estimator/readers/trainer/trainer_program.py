@@ -63,6 +63,7 @@ def read_trainer(
     read_run(inputs, findings)
     config = _model_config(program, inputs.settings)
     _bound_length(config or {}, findings)
+    _assume_head(config or {}, findings)
     lora = read_lora(inputs, default_targets(config), findings)
     read_precision(inputs, lora=lora, config=config, findings=findings)
     read_parallel(inputs, findings)
@@ -143,6 +144,16 @@ def _inputs(
     if world.one_per_gpu is not None and shards:
         world = WorldSize(ranks=None)
     return replace(inputs, deepspeed=deepspeed, fsdp=fsdp, world=world)
+
+
+def _assume_head(config: Mapping[str, Any], findings: FindingCollector) -> None:
+    """Record the usual head of an encoder or encoder-decoder where nothing states one."""
+    if findings.get("model.task") is not None or not config.get("model_type"):
+        return
+    from ...model.read_architecture import usual_task  # here: recognising a running program does not need it
+
+    if (task := usual_task(config)) != "causal-lm":
+        findings.infer("model.task", task, "the usual head of this family, as nothing states one")
 
 
 def _model_config(program: Program, settings: LayeredSettings) -> Mapping[str, Any] | None:

@@ -623,7 +623,7 @@ def _others(gpus: FakeGpus, card: Card) -> Iterator[tuple[Any, str, Any]]:
     yield scaler, "_maybe_opt_step", step
     yield torch, "compile", compiled
     yield torch.jit._state._enabled, "enabled", False  # as PYTORCH_JIT=0: its compiler cannot read stand-ins
-    for name in ("script", "trace"):
-        yield torch.jit, name, lambda obj, *_, name=name, **__: uncompiled(obj, f"torch.jit.{name}")
+    yield torch.jit, "script", lambda obj, *_, **__: uncompiled(obj, "torch.jit.script")
+    yield torch.jit, "trace", lambda func, *_, **__: uncompiled(func, "torch.jit.trace")
     yield forward_ad, "_maybe_load_decompositions", lambda: None  # as without its compiler
     yield torch.nn.Module, "compile", lambda self, *_, **__: compiled(self)

@@ -336,3 +336,12 @@ def test_a_decoder_of_another_length_than_the_encoder_is_in_doubt(tmp_path: Path
     line = "python t.py --output_dir o --per_device_train_batch_size 2"
     reading = read_launch(line.split(), environ={}, cwd=tmp_path, versions={"transformers": "5.2.0"})
     assert (reading.job().unsure.logits, reading.value("training.sequence_length")) == (direction, 512)
+
+
+@pytest.mark.parametrize(
+    ("model", "task"), [("google-t5/t5-base", "seq2seq-lm"), ("facebook/bart-large", "seq2seq-lm"), ("gpt2", None)]
+)
+def test_a_head_that_nothing_states_is_the_usual_one_of_its_family(read: Read, model: str, task: str | None) -> None:
+    reading = read(TRAINER.replace("Qwen/Qwen2.5-0.5B", model))
+    assert reading.value("model.task") == task
+    assert reading.job().model.task == (task or "causal-lm")

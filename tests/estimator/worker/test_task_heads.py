@@ -18,7 +18,7 @@ from vramtop.estimator.job.job import Job, ModelSpec, Training
 from vramtop.estimator.job.job_file.changes import job_from_mapping
 from vramtop.estimator.job.settings import Task
 from vramtop.estimator.model.count_parameters import UNKNOWN_FAMILY_ERROR, count_parameters
-from vramtop.estimator.model.families.registry import family_of
+from vramtop.estimator.model.families.registry import FAMILIES, family_of
 from vramtop.estimator.model.find_config import BuiltInModel, built_in_models
 from vramtop.estimator.model.read_architecture import read_architecture, usual_task
 from vramtop.estimator.trace.exact_parameter_count import InventoryAnswer, inventory_from_answer
@@ -238,20 +238,27 @@ def as_unknown(model: BuiltInModel) -> float:
     return unknown.parameters / model.parameters - 1
 
 
+TWO_STACKS = {"bart", "m2m_100", "mbart", "mt5", "pegasus", "t5"}
+NO_MLP_SIZE = {"bloom", "codegen", "falcon", "gpt2", "gpt_neo", "gptj", "mpt"}
+REFUSED = {*TWO_STACKS, *NO_MLP_SIZE, "albert", "deberta-v2", "mamba"}
+
+
 def test_the_stated_error_of_unknown_families_is_as_measured() -> None:
     errors: dict[tuple[str, bool], list[float]] = {}
-    own_names: list[float] = []  # families whose configs name sizes as no other's do
+    others: list[float] = []  # unknown families, and those whose configs name sizes as no other's do
     for model in built_in_models():
-        family = family_of(model.config["model_type"])
+        kind = model.config["model_type"]
+        family = family_of(kind)
+        is_known = kind in FAMILIES and not family.field_names
+        found = errors.setdefault((family.body.__name__, family.tied), []) if is_known else others
         try:
-            found = own_names if family.field_names else errors.setdefault((family.body.__name__, family.tied), [])
             found.append(as_unknown(model))
         except CannotTellError:
-            assert model.config["model_type"] in ("gpt2", "t5")  # refused: no MLP size in the config, two stacks
+            assert kind in REFUSED
     low, high = UNKNOWN_FAMILY_ERROR
-    every = [*own_names, *(error for found in errors.values() for error in found)]
+    every = [*others, *(error for found in errors.values() for error in found)]
     assert low <= min(every) < low + 0.01
     assert max(every) <= high < max(every) + 0.05
     assert all(abs(error) < 0.001 for error in errors["llama_body", False])
-    assert all(0.04 < error < 0.31 for error in errors["llama_body", True])  # Gemma's configs do not say it is tied
+    assert all(0.04 < error < 0.63 for error in errors["llama_body", True])  # Gemma's configs do not say it is tied
     assert read_architecture({**CONFIGS["bert"], "model_type": "brandnew"}, "masked-lm").task == "causal-lm"

@@ -207,6 +207,13 @@ def test_the_versions_beside_the_python_of_a_line_are_those_of_the_job(tmp_path:
     assert "the Python of the launch line has 5.2.0" in warned
 
 
+def test_a_line_of_a_model_that_has_no_closed_form_is_rehearsed(tmp_path: Path) -> None:
+    line = "--model_name_or_path facebook/bart-base --per_device_train_batch_size 2 --max_length 64".split()
+    (tmp_path / "train.py").touch()
+    done = vramtop("estimate", "--json", "--", "python", str(tmp_path / "train.py"), *line)
+    assert json.loads(done.out)["method"] == "traced"
+
+
 def test_keys_are_named_where_a_file_was_read(tmp_path: Any) -> None:
     (tmp_path / "job.toml").write_text('[model]\nid = "gpt2"\n[training]\nmicro_batch = 2\n')
     said = " ".join(vramtop("estimate", str(tmp_path / "job.toml"), "--method", "formula").out.split())
