@@ -50,6 +50,8 @@ _COMMENT = re.compile(r"(^|\s)#.*$")
 _DECLARES = ("export", "declare", "local", "readonly", "typeset", "set")
 _OPENS, _CLOSES = ("if", "for", "while", "until", "case"), ("fi", "done", "esac")
 _BEFORE_COMMANDS = ("then", "else", "elif", "do", "time", "exec", "!", "{", "}", *_OPENS)
+_TESTS = ("[", "[[", "test", "echo", "printf")
+"""Commands that may name a program and start none."""
 _LAUNCHERS = ("torchrun", "accelerate", "deepspeed", "srun", "mpirun")
 _SLURM = re.compile(r"#SBATCH\s+(?P<words>[^#]*)")
 _IGNORED = re.compile(
@@ -278,6 +280,8 @@ class _Script(msgspec.Struct):
             if word == "for":
                 self._loop(words)
                 return []
+        if words and words[0] in _TESTS:
+            return []
         if words and words[0] == "cd" and len(words) > 1 and not _OPEN.search(words[1]):
             self.folder = self.folder / words[1]
             return []

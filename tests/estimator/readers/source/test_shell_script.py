@@ -42,6 +42,7 @@ accelerate launch train.py "${ARGS[@]}" \\
         ("export CUDA_VISIBLE_DEVICES=0,1\ntorchrun train.py", "CUDA_VISIBLE_DEVICES=0,1 torchrun train.py"),
         ("A=${A:-4} && python train.py --a $A > log.txt 2>&1", "python train.py --a 4"),
         ("for s in 1 2; do python train.py --seed $s; done", "python train.py --seed $s"),
+        ('if [ ! -f "train.py" ]; then exit 1; fi\necho train.py\npython train.py --a 1', "python train.py --a 1"),
         ("pip install x\npython prepare.py\ntorchrun train.py", "torchrun train.py"),
         ("cat <<END\npython other.py\nEND\npython train.py", "python train.py"),
         ("set -e\nwhile true; do python train.py; done", "python train.py"),
