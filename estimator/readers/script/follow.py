@@ -5,11 +5,13 @@ not followed: memory may depend on it, and names that it assigns are unknown fro
 """
 
 import ast
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePath
 from typing import Any
 
 from ..source.settings import Setting
+from .configs import LENGTH_ARGUMENTS
 from .libraries import (
     assigned,
     call_library,
@@ -57,6 +59,8 @@ _EXITS = ("sys.exit", "exit", "quit", "os._exit")
 _TEXT_METHODS = ("lower", "upper", "strip", "split", "startswith", "endswith")
 _OF_PATHS = ("resolve", "absolute", "expanduser", "as_posix", "open", "read", "read_text")
 """Methods of a path, or of the file that a text stands for, whose result stands for the same file."""
+_OTHER_LENGTHS = re.compile(r"(?i)eval|test|gener|infer|predict|sample|chat|prompt|plot|print|valid")
+"""Functions whose lengths say nothing about those of the training, by their names."""
 _ROLES = ("staticmethod", "classmethod", "property")
 _ENDS = {ast.Raise: "exit", ast.Break: "break", ast.Continue: "continue"}
 
@@ -465,6 +469,8 @@ class Reader:
             return version(value.path, self.notes) if name == "__version__" else Name(f"{value.path}.{name}")
         if isinstance(value, dict) and name in value:  # OmegaConf's tables have their items as attributes
             return value[name]
+        if isinstance(value, str) and name == "type" and value.startswith(("cuda", "cpu")):  # of torch.device
+            return value.partition(":")[0]
         if isinstance(value, str) and name in ("parent", "parents"):
             folders = [str(each) for each in PurePath(value).parents]
             return folders if name == "parents" else (folders or [value])[0]
@@ -697,6 +703,11 @@ class Reader:
             default = (function.options or function.defaults).get(name, UNKNOWN)
             is_positional = at < len(named) and at < len(call.args)
             scope.names[name] = call.kwargs.get(name, call.args[at] if is_positional else default)
+            if name in LENGTH_ARGUMENTS and type(scope.names[name]) is int and not _OTHER_LENGTHS.search(call.path):
+                found = Setting(
+                    value=scope.names[name], origin=f"{call.where}: {call.path}({name}={scope.names[name]})"
+                )
+                self.notes.lengths.setdefault(name, found)
         if arguments.vararg is not None:
             scope.names[arguments.vararg.arg] = tuple(call.args[len(named) :])
         if arguments.kwarg is not None:

@@ -13,6 +13,7 @@ import msgspec
 
 from ...common.errors import InputError
 from ...common.untrusted_files import TooLargeError, read_file
+from ..arguments.table import library
 from ..source.old_calls import OldCall
 from ..source.settings import Setting, SettingsLayer
 from ..trl.methods import method_of_class
@@ -326,6 +327,12 @@ def _read_layers(tree: ast.Module, reader: Reader, no_lengths: set[str]) -> Laye
         },
     )
     layers.hints |= {key: each for key, each in later.items() if key in options.declared}
+    tables = (layers.written, layers.hints, layers.assigned, options.given, *(each.values for each in notes.arguments))
+    known = {name for table in tables for name in table} & {*library("transformers").aliases["length"]}
+    if notes.lengths and not known and not any(map(method_of_class, notes.called)):  # TRL's have a default
+        name, setting = next(iter(notes.lengths.items()))
+        layers.hints[name] = setting
+        notes.doubt(f"{setting.origin} is taken for the length of sequences.", key="training.sequence_length")
     trainers = _one_training(notes)
     used = [each.arguments for each in trainers if each.arguments in notes.arguments] or notes.arguments
     for arguments in (*used, *(each for each in notes.arguments if each.name == "ModelConfig")):

@@ -210,6 +210,8 @@ class Instance(Thing):
         if name == "__dict__":
             return self.values
         found = self.values.get(name, self.kind.find(name))
+        if name in self.values and not self.is_open:
+            return found
         if found is UNKNOWN and self.base is not None:
             return self.base.attribute(name)
         is_known = not self.is_open or isinstance(found, Thing)
