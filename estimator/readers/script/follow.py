@@ -333,8 +333,7 @@ class Reader:
         before = self.without_gradients
         for item in node.items:
             value = self.evaluate(item.context_expr, scope)
-            text = short_text(item.context_expr)
-            self.without_gradients |= "no_grad" in text or "inference_mode" in text
+            self.without_gradients |= _computes_no_gradients(item.context_expr)
             if item.optional_vars is not None:
                 self.assign(item.optional_vars, value, scope)
         end = self.block(node.body, scope)
@@ -683,6 +682,8 @@ class Reader:
         self._bind(function, call, scope)
         self._active.append(id(node))
         self._may_return.append(None)
+        before = self.without_gradients
+        self.without_gradients |= any(map(_computes_no_gradients, getattr(node, "decorator_list", ())))
         try:
             if isinstance(node, ast.Lambda):
                 return self.evaluate(node.body, scope)
@@ -692,6 +693,7 @@ class Reader:
             source = ast.unparse(node) if value is UNKNOWN else ""
             return "all-linear" if "vision" not in source and all(each in source for each in _NAMES_LAYERS) else value
         finally:
+            self.without_gradients = before
             self._active.pop()
             self._may_return.pop()
 
@@ -752,6 +754,11 @@ def _spoil(value: Any) -> None:
         value.append(UNKNOWN)
     elif isinstance(value, dict):
         value.update(dict.fromkeys((*value, UNKNOWN), UNKNOWN))
+
+
+def _computes_no_gradients(node: ast.expr) -> bool:
+    """Return True for ``torch.no_grad()`` and ``torch.inference_mode()``, around statements or a function."""
+    return re.search("no_grad|inference_mode", ast.unparse(node)) is not None
 
 
 def _dotted(node: ast.expr) -> str:

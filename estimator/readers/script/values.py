@@ -158,6 +158,10 @@ class Class(Thing):
         found = self.find(name)
         return Attribute(self, name) if found is UNKNOWN or isinstance(found, Function) else found
 
+    def set_attribute(self, name: str, value: Any, call: "Call") -> None:
+        """Assign a member."""
+        self.members[name] = value
+
     def method(self, call: "Call") -> Any:
         """Return the result of a method of its own, or of one from a library: ``from_pretrained``."""
         own, base = self.find(call.name), next(self.library_bases(), "")
@@ -183,6 +187,10 @@ class Module(Thing):
         """Return one of its names, or a module in its folder."""
         known = self.scope.names
         return known[name] if name in known else self._load(name) or UNKNOWN
+
+    def set_attribute(self, name: str, value: Any, call: "Call") -> None:
+        """Give a name another value."""
+        self.scope.names[name] = value
 
 
 class Instance(Thing):

@@ -150,6 +150,19 @@ MODULES = {
 
 
 @pytest.mark.parametrize(
+    "kept", ["import config", "class config:\n    BATCH = 3", "from types import *\nconfig = SimpleNamespace()"]
+)
+def test_an_attribute_has_the_value_that_it_was_given_last(tmp_path: Path, kept: str) -> None:
+    (tmp_path / "config.py").write_text("BATCH = 3\n")
+    script = f"{LOAD}{kept}\nmodel = AutoModelForCausalLM.from_pretrained('gpt2')\nconfig.BATCH = 5\n"
+    script += "@torch.no_grad()\ndef evaluate():\n    model(x)\n"
+    script += f"loader = torch.utils.data.DataLoader(data, batch_size=config.BATCH)\n{TRAIN}    evaluate()\n"
+    reading = read(tmp_path, script)
+    assert reading.value("training.micro_batch") == 5
+    assert not any("may run more than once" in each for each in reading.warnings)
+
+
+@pytest.mark.parametrize(
     "imports",
     [
         "from config import BATCH\nfrom lib import load\nfrom deep.er.data import cut",
