@@ -46,7 +46,10 @@ def _getattr(call: Call) -> Any:
 
 def _hasattr(call: Call) -> Any:
     value, name = call.value(0), call.value(1)
-    return True if isinstance(value, Model) and isinstance(name, str) and has_method(name) else UNKNOWN
+    is_there = (
+        isinstance(value, Model) and isinstance(name, str) and (has_method(name) or name in ("config", "lm_head"))
+    )
+    return True if is_there else UNKNOWN
 
 
 def _extreme(call: Call) -> Any:

@@ -136,7 +136,10 @@ CAST = "class Cast(torch.nn.Sequential):\n    pass\n"
 @pytest.mark.parametrize(
     ("text", "components"),
     [
-        (everything(after=f"{CAST}model.lm_head = Cast(model.lm_head)\n"), {"logits"}),
+        (
+            everything(after=f"{CAST}if hasattr(model, 'lm_head'):\n    model.lm_head = Cast(model.lm_head)\n"),
+            {"logits"},
+        ),
         (everything(after=f"{CAST}model.score = Cast(torch.nn.Linear(2, 3))\n"), {*get_args(Component)}),
         (everything() + "AutoPeftModelForCausalLM.from_pretrained(path()).save_pretrained_lora('x')\n", set()),
         (everything(after="other = AutoModelForCausalLM.from_pretrained('gpt2').cuda()\n"), {*get_args(Component)}),
