@@ -211,7 +211,8 @@ class _Start(msgspec.Struct, frozen=True, kw_only=True):
         with IsolatedRun(self.folder, offline=self.program.offline, background=self.background) as run:
             files = {"answer": f"{run.shared}/answer.json", "progress": f"{run.shared}/progress"}
             limits = {"seconds": self.program.timeout, **({"threads": 1} if self.background else {})}
-            plan = {**self.plan, **files, **limits, "cells": cells, "scratch": str(run.shared), "kept_as": VARIABLE}
+            found = {"cells": cells, "stand_ins": stand_ins}
+            plan = {**self.plan, **files, **limits, **found, "scratch": str(run.shared), "kept_as": VARIABLE}
             file = run.shared / "plan.json"
             file.write_bytes(msgspec.json.encode(plan))
             cache = cache_with(stand_ins, run.shared, self.environ) if stand_ins else {}

@@ -69,6 +69,11 @@ def build_without_weights(doubt: Callable[[str], None]) -> None:
     torch.nn.Module.load_state_dict = load_state_dict
 
 
+def trust_tokenizers(module: ModuleType) -> None:
+    """Let tokenizers have the class that their files name: Qwen2's own (transformers 5) drops words of a stand-in."""
+    getattr(module, "MODELS_WITH_INCORRECT_HUB_TOKENIZER_CLASS", set()).clear()
+
+
 def _change_peft(module: ModuleType) -> None:
     """Give an adapter whose weights are not there those that its config makes."""
     load = module.load_peft_weights

@@ -31,7 +31,8 @@ from ..replaced import replaced
 from .afterwards import Afterwards, EpochEnds
 from .fake_gpu import Card, FakeGpus, is_own, program_frames, program_line
 from .handlers import is_caught
-from .libraries import build_without_weights
+from .imports import after_import
+from .libraries import build_without_weights, trust_tokenizers
 from .missing_data import MissingData, causes
 from .quantized import buffers_of, elements, keep_libraries_python, packed_sizes, tensors_behind
 from .ranks import parallel_of
@@ -63,8 +64,8 @@ class Rehearsal:
 
     Args:
         plan: ``steps``, ``gpus``, ``card`` (``Card``), ``conf``, ``answer`` (file), ``progress`` (file), ``seconds``,
-            ``data``, the sizes of synthetic items (``MissingData``), and perhaps ``threads`` and ``number``, which is
-            assumed for one that only a real run knows.
+            ``data``, the sizes of synthetic items (``MissingData``), and perhaps ``threads``, ``number``, which is
+            assumed for one that only a real run knows, and ``stand_ins``, models of the hub that are not there.
     """
 
     def __init__(self, plan: dict[str, Any]) -> None:
@@ -169,6 +170,8 @@ class Rehearsal:
         torch.autograd.backward = run_backward
         card = Card(**self.plan["card"])
         build_without_weights(self.gpus.doubts.add)
+        if self.plan.get("stand_ins"):
+            after_import("transformers.models.auto.tokenization_auto", trust_tokenizers)
         keep_libraries_python(self.gpus)
         self._after.tell_trainers()
         self._data.watch()

@@ -43,6 +43,14 @@ def test_the_known_config_of_a_model_stands_in_for_it(program, own_cache: Path) 
     assert not own_cache.exists()
 
 
+@pytest.mark.usefixtures("own_cache")
+@pytest.mark.parametrize("name", ["Qwen/Qwen2.5-0.5B-Instruct", "openai-community/gpt2"])
+def test_each_word_is_a_token_of_every_family(program, name: str) -> None:
+    text = NAMED.partition("assert len")[0].replace("google-bert/bert-base-uncased", name)
+    with pytest.raises(CannotTellError, match="exit code 3"):
+        rehearse([sys.executable, program(f"{text}\nraise SystemExit(len(tokenizer('one two three').input_ids))")])
+
+
 def test_a_model_of_the_cache_is_still_found_beside_a_stand_in(program, own_cache: Path) -> None:
     text = "from transformers import AutoConfig, GPT2Config\nassert AutoConfig.from_pretrained('me/own').n_layer == 2\n"
     own = own_cache / "models--me--own"
