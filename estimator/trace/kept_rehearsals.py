@@ -28,15 +28,11 @@ MOST_KEPT = 50
 _KIND, _VERSION = "rehearsals", 3
 SET_BY_REHEARSAL = {
     "CUDA_VISIBLE_DEVICES": "",
-    "WANDB_MODE": "disabled",
-    "COMET_MODE": "disabled",
+    **dict.fromkeys(("WANDB_MODE", "COMET_MODE", "SWANLAB_MODE"), "disabled"),
     "DISABLE_MLFLOW_INTEGRATION": "TRUE",
     "NEPTUNE_MODE": "debug",
-    "SWANLAB_MODE": "disabled",
-    "HF_HUB_DISABLE_TELEMETRY": "1",
     "MPLBACKEND": "Agg",
-    "PYTHONDONTWRITEBYTECODE": "1",
-    "PYTHONUNBUFFERED": "1",
+    **dict.fromkeys(("HF_HUB_DISABLE_TELEMETRY", "PYTHONDONTWRITEBYTECODE", "PYTHONUNBUFFERED"), "1"),
 }
 """Variables of every rehearsal: loggers that upload are off, and no CUDA context is made."""
 _NOISE = frozenset((

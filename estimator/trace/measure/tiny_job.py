@@ -20,15 +20,10 @@ _SIZES: dict[str, int] = {
     **dict.fromkeys(("num_experts_per_tok", "top_k"), 2),
     **dict.fromkeys(("head_dim", "d_kv", "qk_nope_head_dim", "v_head_dim", "kv_lora_rank", "q_lora_rank"), 16),
     "qk_rope_head_dim": 8,
-    "n_group": 1,
-    "topk_group": 1,
-    "first_k_dense_replace": 1,
-    "sliding_window": 16,
-    "query_pre_attn_scalar": 16,
-    "global_head_dim": 16,
+    **dict.fromkeys(("n_group", "topk_group", "first_k_dense_replace"), 1),
+    **dict.fromkeys(("sliding_window", "query_pre_attn_scalar", "global_head_dim"), 16),
     "embedding_size": 64,
-    "vocab_size": 256,
-    "vocab_size_per_layer_input": 256,
+    **dict.fromkeys(("vocab_size", "vocab_size_per_layer_input"), 256),
 }
 """Sizes by their names in configs; a size that is smaller, or None, stays."""
 _MICRO_BATCH, _SEQUENCE_LENGTH = 2, 32

@@ -17,14 +17,9 @@ MAX_COLLECTION_THRESHOLD = 1 - 2**-53
 INTERVALS = 16
 """Intervals of sizes, one per power of two from 1 MiB; smaller and larger sizes belong to the first and the last."""
 OPTIONS_WITHOUT_EFFECT = {  # on allocated or reserved device memory
-    "release_lock_on_cudamalloc",
-    "release_lock_on_hipmalloc",
-    "pinned_use_cuda_host_register",
-    "pinned_use_hip_host_register",
-    "pinned_num_register_threads",
-    "pinned_use_background_threads",
-    "pinned_reserve_segment_size_mb",
-    "pinned_free_catch_all",
+    *("release_lock_on_cudamalloc", "release_lock_on_hipmalloc", "pinned_use_cuda_host_register"),
+    *("pinned_use_hip_host_register", "pinned_num_register_threads", "pinned_use_background_threads"),
+    *("pinned_reserve_segment_size_mb", "pinned_free_catch_all"),
 }
 
 

@@ -17,17 +17,7 @@ if TYPE_CHECKING:
 
 
 MAX_ENTRIES = 50_000
-_VALUES = (
-    int,
-    float,
-    bool,
-    str,
-    type(None),
-    torch.dtype,
-    torch.device,
-    torch.layout,
-    torch.memory_format,
-)
+_VALUES = (int, float, bool, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format)
 _CPU, _STRIDED = torch.device("cpu"), torch.strided
 _TAGS = torch.Tag
 _UNSURE_TAGS = {_TAGS.data_dependent_output, _TAGS.dynamic_output_shape, _TAGS.inplace_view}

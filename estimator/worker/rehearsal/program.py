@@ -56,6 +56,8 @@ _LEAST_AFTERWARDS = 10.0
 """Seconds since the start that a program has at least for what follows its steps; else twice what it took for them."""
 _FOLDER = str(Path(__file__).parent)
 _NOT_GIVEN = ("LocalEntryNotFoundError", "OfflineModeIsEnabled", "GatedRepoError", "RepositoryNotFoundError")
+_TOLD_VERSIONS = ("transformers", "peft", "accelerate", "trl", "diffusers", "timm", "lightning", "deepspeed",
+                  "mamba_ssm")  # fmt: skip
 _HOOKED = "_vramtop_labels_gradient"
 
 
@@ -599,17 +601,7 @@ def loaded_versions() -> dict[str, str]:
     from importlib.metadata import PackageNotFoundError, version
 
     found = {"python": platform.python_version(), "torch": str(torch.__version__)}
-    for name in (
-        "transformers",
-        "peft",
-        "accelerate",
-        "trl",
-        "diffusers",
-        "timm",
-        "lightning",
-        "deepspeed",
-        "mamba_ssm",
-    ):
+    for name in _TOLD_VERSIONS:
         if name in sys.modules:
             with contextlib.suppress(PackageNotFoundError):
                 found[name] = version(name)

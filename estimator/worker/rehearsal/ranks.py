@@ -171,22 +171,13 @@ def many_ranks(gpus: FakeGpus) -> Iterator[tuple[Any, str, Any]]:
         kwargs.pop("device_id", None)
         open_groups(*args, **kwargs)
 
-    def group(
-        group_size: int,
-        group_rank: int,
-        global_ranks_in_group: Any,
-        backend: Any,
-        store: Any,
-        *args: Any,
-        **kwargs: Any,
-    ) -> Any:
-        ranks = global_ranks_in_group
+    def group(size: int, rank: int, ranks: Any, backend: Any, *args: Any, **kwargs: Any) -> Any:
         if not ranks:
-            gpus.ranks = group_size
+            gpus.ranks = size
         if str(backend) not in ("gloo", "mpi") and (not ranks or dist.get_rank() in ranks):
-            gpus.groups.append(group_size)
+            gpus.groups.append(size)
         kwargs.pop("backend_options", None)
-        return make_group(group_size, group_rank, ranks, "fake", store, *args, **kwargs)
+        return make_group(size, rank, ranks, "fake", *args, **kwargs)
 
     def nothing(*_: Any, **__: Any) -> None:
         return None
@@ -238,10 +229,7 @@ def _from_rank_to_rank(gpus: FakeGpus) -> Iterator[tuple[str, Any]]:
         all_gather_object(object_gather_list, obj)
 
     def scatter_object_list(
-        scatter_object_output_list: list[Any],
-        scatter_object_input_list: list[Any] | None = None,
-        *_: Any,
-        **__: Any,
+        scatter_object_output_list: list[Any], scatter_object_input_list: list[Any] | None = None, *_: Any, **__: Any
     ) -> None:
         scatter_object_output_list[0] = scatter_object_input_list[0] if scatter_object_input_list else None
 

@@ -14,17 +14,8 @@ from typing import Any
 from ..inventory import build_model
 from .extrapolation import SAMPLES
 
-DEPTH_FIELDS = (
-    "num_hidden_layers",
-    "n_layer",
-    "n_layers",
-    "num_layers",
-    "num_decoder_layers",
-    "encoder_layers",
-    "decoder_layers",
-    "encoder_num_hidden_layers",
-    "depth",
-)
+DEPTH_FIELDS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "num_decoder_layers", "encoder_layers",
+                "decoder_layers", "encoder_num_hidden_layers", "depth")  # fmt: skip
 """Fields of configs that say how many layers a model has."""
 MAX_PERIOD = 8
 """Most layers of a round."""
