@@ -63,6 +63,7 @@ _STOOD_IN = (
     "that makes one token of each word"
 )
 _LAUNCHED = re.compile(r"KeyError: '(?:(?:LOCAL_)?(?:RANK|WORLD_SIZE)|MASTER_\w+)'")
+_NO_NETWORK = re.compile("Name or service not known|failure in name resolution|Network is unreachable")
 _LINE = re.compile(r":\d+$")
 _ASSUMED_ONE, _MORE_THAN_ONE = re.compile("; 1 is assumed$").search, 100
 _OTHER_VERSION = re.compile(r"(ImportError|ModuleNotFoundError|AttributeError|TypeError|AssertionError): ")
@@ -598,6 +599,9 @@ def _reason(answer: RehearsalAnswer, start: _Start) -> str:
         return "; say how many GPUs it finds, such as --gpu-type 4xh100"
     if _OTHER_VERSION.match(error) and (other := _other_versions(answer, start.folder)):
         return f"; {other}"
+    if _NO_NETWORK.search(error):
+        why = "--offline turned it off" if start.program.offline else "which it does not reach"
+        return f"; it wants to download something from the network, {why}: give it the file first"
     if _LAUNCHED.match(error):
         return "; a launcher sets it: give the whole launch line, such as torchrun --nproc-per-node 2 train.py"
     if "cpp_extension" in answer.line:

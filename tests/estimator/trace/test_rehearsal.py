@@ -367,6 +367,10 @@ def test_what_a_program_writes_is_thrown_away(program, monkeypatch: pytest.Monke
                 "from torch.utils.cpp_extension import load\nload('mine', ['no_file.cu'])",
                 "compiled extensions cannot be rehearsed: turn them off if it can do without, or measure it on a GPU",
             ),
+            (
+                "import urllib.request\nurllib.request.urlopen('http://weights.invalid/resnet.pth')",
+                "; it wants to download something from the network, which it does not reach: give it the file first",
+            ),
             ("batch = 3\nassert batch % 2 == 0", r"at train\.py:2: AssertionError: assert batch % 2 == 0$"),
             (
                 "import torch\ntorch.nn.Linear(2, 2).to('cuda:3')",
