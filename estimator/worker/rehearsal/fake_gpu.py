@@ -62,6 +62,8 @@ MOST_ALIKE = 1000
 """Times that a line reads an unknown value, with the same memory allocated, before another answer ends its loop."""
 _HUGE = 2.0**100
 _TRIED = "tried"
+_MANY = 64
+"""Elements that a tensor's length is no multiple of by chance."""
 _CPU = torch.device("cpu")
 _ATEN = torch.ops.aten
 _STATES = {"weights", "other_models", "gradients", "optimizer"}
@@ -382,7 +384,7 @@ class FakeGpus(StorageTracker):
         if is_sparse(result):
             return self._sparse(func, args, result)
         if func is _ATEN.cat.default and any(self.doubts.counts.intersection(each.shape) for each in args[0]):
-            self.doubts.counts.add(max(1, result.shape[args[1] if len(args) > 1 else 0]))
+            self.doubts.counts.add(result.shape[args[1] if len(args) > 1 else 0])
         if operator.leaves_uninitialized:
             result.constant = None
         if operator.overwrites and result.constant is None:
@@ -522,7 +524,8 @@ class FakeGpus(StorageTracker):
         share = expected_set(self._routed(mask), mask.numel())
         most = self._most_set(mask)
         if share is None:
-            self.doubts.counts.update((most,) if mask.constant is None and most else ())
+            if mask.constant is None and most > 1:
+                self.doubts.counts.add(most)
             return most
         if share:
             self._doubt_shares()
@@ -533,7 +536,11 @@ class FakeGpus(StorageTracker):
         return sum(
             each.size
             for each in records
-            if any(not length % count for length in each.shape if length for count in self.doubts.counts)
+            if any(
+                length == count or (count >= _MANY and length and not length % count)  # flat, or repeated
+                for length in each.shape
+                for count in self.doubts.counts
+            )
         )
 
     def _writes_into(self, tensor: Any) -> int:
@@ -947,7 +954,7 @@ class FakeGpus(StorageTracker):
                 return self._tracked(source.new_empty((count,)))
             if name.startswith(("_unique", "unique")):
                 count = min(count, number_of_values(self.bounds_of(source)))
-                self.doubts.counts.add(max(1, count))
+                self.doubts.counts.add(max(2, count))
                 every = source.new_empty((count,))
                 index = source.new_empty(source.shape, dtype=torch.int64)
                 made = (every, index, index.new_empty((count,)))
