@@ -74,6 +74,22 @@ def trust_tokenizers(module: ModuleType) -> None:
     getattr(module, "MODELS_WITH_INCORRECT_HUB_TOKENIZER_CLASS", set()).clear()
 
 
+def name_classes(module: ModuleType) -> None:
+    """Let the config of a stand-in name the class of its language model, which TRL looks for."""
+    auto = module.AutoConfig
+    read = auto.from_pretrained
+
+    def from_pretrained(*args: Any, **kwargs: Any) -> Any:
+        found = read(*args, **kwargs)
+        config = found[0] if isinstance(found, tuple) else found
+        if not getattr(config, "architectures", None):
+            names = import_module("transformers.models.auto.modeling_auto").MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+            config.architectures = [names[config.model_type]] if config.model_type in names else None
+        return found
+
+    auto.from_pretrained = from_pretrained
+
+
 def _change_peft(module: ModuleType) -> None:
     """Give an adapter whose weights are not there those that its config makes."""
     load = module.load_peft_weights

@@ -44,11 +44,15 @@ def test_the_known_config_of_a_model_stands_in_for_it(program, own_cache: Path) 
 
 
 @pytest.mark.usefixtures("own_cache")
-@pytest.mark.parametrize("name", ["Qwen/Qwen2.5-0.5B-Instruct", "openai-community/gpt2"])
-def test_each_word_is_a_token_of_every_family(program, name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [("Qwen/Qwen2.5-0.5B-Instruct", "Qwen2ForCausalLM"), ("openai-community/gpt2", "GPT2LMHeadModel")],
+)
+def test_each_word_is_a_token_of_every_family_and_the_config_names_the_class(program, name: str, kind: str) -> None:
     text = NAMED.partition("assert len")[0].replace("google-bert/bert-base-uncased", name)
+    text += f"assert AutoConfig.from_pretrained(name).architectures == ['{kind}']\n"
     with pytest.raises(CannotTellError, match="exit code 3"):
-        rehearse([sys.executable, program(f"{text}\nraise SystemExit(len(tokenizer('one two three').input_ids))")])
+        rehearse([sys.executable, program(f"{text}raise SystemExit(len(tokenizer('one two three').input_ids))")])
 
 
 def test_a_model_of_the_cache_is_still_found_beside_a_stand_in(program, own_cache: Path) -> None:
