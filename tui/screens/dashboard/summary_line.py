@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from vramtop.monitor.board.comparison import Status
 
 
-_SHORTENINGS = ((0, 0), (1, 0), (1, 1), (2, 1), (3, 1), (3, 2))
-"""Steps in which running and pending jobs are shortened until the summary fits the width."""
+_SHORTENINGS = ((0, 0), (0, 1), (0, 2), (1, 1), (1, 2), (2, 1), (3, 1), (4, 1), (4, 2))
+"""Steps in which running and pending jobs are shortened until the summary fits the width; what is urgent stays last."""
 
 
 def summary_line(board: Board, width: int) -> Content:
@@ -48,11 +48,11 @@ def summary_line(board: Board, width: int) -> Content:
     present = [status for status in WORST_FIRST if any(status == job.status for job in jobs)]
     settled = [status for status in present if status not in ("loading", "warming_up")]
     pressing = [status for status in settled if status not in ("on_budget", "ended")]
-    heads = [[_named(status, jobs) for status in present]]
+    heads = [[_named(status, jobs) for status in statuses] for statuses in (present, pressing or present)]
     heads += [[_count(status, jobs) for status in statuses] for statuses in (present, settled, pressing)]
     if more := reading if board.runs else "no running job has a budget":
         heads[0].append(Content.styled(more, MUTED))
-        heads[1].append(Content.styled(more, MUTED))
+        heads[2].append(Content.styled(more, MUTED))
     tails = [[words] for words in _next(board.pending)] if board.pending else [[]]
     lines = [Content(SEPARATOR).join([*heads[head], *tails[min(tail, len(tails) - 1)]]) for head, tail in _SHORTENINGS]
     fitting = (line for line in lines if line.cell_length <= width)

@@ -119,6 +119,16 @@ def test_summary_is_shortened_but_keeps_the_verdict_of_the_next_job(width: int):
     assert width < 40 or "DOES NOT FIT" in line
 
 
+@pytest.mark.parametrize("width", [56, 80, 120])
+def test_summary_names_the_job_over_its_budget_rather_than_the_next_one(width: int):
+    watchlist = Watchlist(estimate=lambda job: make_budget(job, device=20 if job.name == "runs" else 90))
+    watchlist.add_run(make_run("runs", 1))
+    watchlist.add_pending(Job(name="a-rather-long-name-of-a-job"))
+    line = summary_line(watchlist.update(make_snapshot([make_gpu(0, [make_process(1, 40)])])), width).plain
+    assert "OVER  runs +20.0 on GPU 0" in line
+    assert "DOES NOT FIT" in line
+
+
 @pytest.mark.parametrize("width", [30, 60, 78, 118])
 def test_header_keeps_its_width_and_shows_the_age_of_the_figures(width: int):
     board = Watchlist(estimate=lambda job: None).update(make_snapshot([make_gpu(0)]))  # type: ignore[arg-type,return-value]
