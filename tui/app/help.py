@@ -199,18 +199,14 @@ def _section(screen: ScreenSpec) -> list[Content]:
     return [heading(f"Keys of the {title} screen"), *rows]
 
 
-_TEXT_WIDTH = 58
-"""Cells of the meaning of a key: what a terminal of 80 columns has room for."""
-
-
 def heading(words: str) -> Content:
     """Return the heading of a section."""
     return Content.styled(f"\n{words}", "bold underline")
 
 
 def entry(key: str, text: str) -> Content:
-    """Return a key or sign with its meaning beside it, in as many lines as that takes."""
-    return Content.assemble((f" {key:9}", "bold"), " ", f"\n{' ' * 11}".join(wrap(text, _TEXT_WIDTH)))
+    """Return a key or sign with its meaning beside it, in as many lines as that takes on a terminal of 80 columns."""
+    return Content.assemble((f" {key:9}", "bold"), " ", f"\n{' ' * 11}".join(wrap(text, 58)))
 
 
 def marked(words: str, mark: Mark, text: str) -> Content:

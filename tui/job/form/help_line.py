@@ -6,6 +6,8 @@ from .fields import TUNING
 from .sharding import GPUS, SHARDING
 
 _HELP = {
+    "": "Enter folds or unfolds these settings",
+    "advice": "1-9 or Enter applies a change, and F10 undoes it; here, letters are keys: ? lists them.",
     TUNING: "full trains all weights; LoRA trains small adapters on frozen weights; QLoRA is LoRA on 4-bit weights.",
     "target.gpu": "The GPUs for the job: those of this machine, or a card of the catalogue; Enter searches.",
     SHARDING: (

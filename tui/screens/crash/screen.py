@@ -178,8 +178,7 @@ class CrashScreen(DrawnScreen[None]):
             return output.wrapped(_NO_FAILURE if log else _ASK.format(key=shown_key("crash.open_file")))
         lines = list(explanation_lines(explanation, output, budget=budget, log=log))
         if budget is None:
-            guessed = self._row is not None and self._row.has_guessed_budget
-            return [*lines, "", *output.wrapped(_GUESSED if guessed else _UNKNOWN)]
+            return [*lines, "", *output.wrapped(_GUESSED if self._row and self._row.has_guessed_budget else _UNKNOWN)]
         return [*lines, *self._suggestion_lines(output)]
 
     def _suggestion_lines(self, output: TextOutput) -> Iterator[str]:

@@ -34,8 +34,6 @@ COLUMN_KEYS = [
     bind("list.down", "cursor(1)"),
 ]
 _NAME_WIDTH = 9
-_OTHER_LINES = 4
-"""Lines of frame and keys around the columns; the keys may take two."""
 
 
 class ColumnDialog(ModalScreen[tuple[ColumnName, ...] | None]):
@@ -52,8 +50,7 @@ class ColumnDialog(ModalScreen[tuple[ColumnName, ...] | None]):
     ColumnDialog > Vertical {
         width: 84; max-width: 96%; height: auto; background: $surface; border: solid $primary; padding: 0 1;
     }
-    ColumnDialog ContentLines { width: 1fr; }
-    ColumnDialog #keys { text-wrap: wrap; }
+    ColumnDialog ContentLines { width: 1fr; } ColumnDialog #keys { text-wrap: wrap; }
     """
 
     def __init__(
@@ -85,7 +82,7 @@ class ColumnDialog(ModalScreen[tuple[ColumnName, ...] | None]):
         if not self.query("#keys"):  # the app is being closed
             return
         lines = self.query_one(ContentLines)
-        lines.styles.height, lines.styles.max_height = len(COLUMNS), self.app.size.height - _OTHER_LINES
+        lines.styles.height, lines.styles.max_height = len(COLUMNS), self.app.size.height - 4  # frame, and two of keys
         more, less = shown_key("columns.more_important"), shown_key("columns.less_important")
         keys = (
             f"{shown_key('columns.switch')} on/off · {more} {less} importance · "

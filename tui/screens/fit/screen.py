@@ -10,6 +10,7 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal
 from textual.content import Content
+from textual.events import DescendantFocus
 from textual.geometry import Offset
 from textual.screen import Screen
 from textual.widgets import Label
@@ -90,7 +91,6 @@ _ERROR_DELAY_SECONDS = 0.3
 _REFINE_DELAY_SECONDS = 0.8
 """Time after the last key until the refined estimate starts."""
 _WIDE_COLUMNS = 116
-_HEADING_HELP = "Enter folds or unfolds these settings"
 
 
 class FitCheckScreen(Screen[None]):
@@ -231,6 +231,11 @@ class FitCheckScreen(Screen[None]):
     def field_focused(self, event: JobForm.FieldFocused) -> None:
         """Show the help of the field, once the focus is drawn."""
         self.call_after_refresh(self._show_help, event.key)
+
+    def on_descendant_focus(self, event: DescendantFocus) -> None:
+        """Show what the keys do beside the verdict."""
+        if self._view in event.widget.ancestors_with_self:
+            self.call_after_refresh(self._show_help, "advice")
 
     @on(GpuPicker.Changed)
     def gpus_changed(self) -> None:
@@ -537,7 +542,7 @@ class FitCheckScreen(Screen[None]):
 
     def _show_help(self, key: str | None) -> None:
         for line in self.query("#help").results(StaticLines):  # none once the screen was closed
-            line.show(Content(help_line(key) if key else _HEADING_HELP))
+            line.show(Content(help_line(key or "")))
 
     def _change_settings(self, changes: Mapping[str, Any]) -> None:
         """Change these settings as one undo step."""

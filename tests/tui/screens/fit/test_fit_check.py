@@ -557,6 +557,8 @@ async def test_the_field_in_focus_is_explained_in_one_line(fit):
         await until_shown(pilot, lambda: "One of none, full, selective." in text_of(screen, "#help"))
         screen.query_one("#group-model").focus()
         await until_shown(pilot, lambda: "Enter folds or unfolds" in text_of(screen, "#help"))
+        await pilot.press("f6")
+        await until_shown(pilot, lambda: "1-9 or Enter applies a change" in text_of(screen, "#help"))
 
 
 async def test_alike_gpus_share_one_line(fit, watchlist):
