@@ -19,7 +19,7 @@ from vramtop.monitor.sources.sampler import EarlySampler, Sampler
 from vramtop.monitor.storage.settings.schema import THEME
 
 from ..keys import APP_KEYS
-from ..screens.base import BoardApp, DemandsFigures, ShowsBoard, is_complete
+from ..screens.base import BoardApp, DemandsFigures, ShowsBoard, ShowsFeed, is_complete
 from ..screens.dashboard.screen import DashboardScreen
 from ..screens.feed import STALE_INTERVALS, BoardFeed
 from ..screens.registry import SCREENS, preload_screens
@@ -358,8 +358,8 @@ class VramtopApp(ThemedApp, BoardApp):
         if not self.is_running:  # the screens are being removed
             return
         self.check_size()
-        for screen in self._dashboards():
-            if is_complete(screen):
+        for screen in self.screen_stack:
+            if isinstance(screen, ShowsFeed) and is_complete(screen):
                 screen.show_feed()
 
     def _redraw(self, _: Theme) -> None:

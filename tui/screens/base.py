@@ -46,6 +46,14 @@ class ShowsBoard(Protocol):
 
 
 @runtime_checkable
+class ShowsFeed(Protocol):
+    """A screen that says how old its figures are."""
+
+    def show_feed(self) -> None:
+        """Show the state of the readings; called once a second, even if none arrive."""
+
+
+@runtime_checkable
 class DemandsFigures(Protocol):
     """A screen that shows figures which are read only on demand."""
 

@@ -32,7 +32,7 @@ from vramtop.monitor.snapshot.snapshot import HistoryKey, ProcessKey, WatchedJob
 
 from ...background.job_estimates import EstimateFunction, JobEstimates
 from ...background.latest_only_task import LatestOnlyTask
-from ...draw.labels import MUTED
+from ...draw.labels import MUTED, join_to_width, left_and_right
 from ...draw.text_output import printable
 from ...job.dialogs import BESIDE_RUN_REMARK, RehearseScreen
 from ...job.form.field_row import field_row_id
@@ -45,6 +45,7 @@ from ...widgets.keys_line import KeysLine
 from ...widgets.static_lines import StaticLines, TitleLine
 from ..base import BoardApp, is_view_only
 from ..crash.screen import open_crash_on
+from ..feed import feed_signs
 from ..step.screen import LiveStepScreen
 from .answer_writer import AnswerWriter
 from .rank_table import RankPlacement, RankTable
@@ -574,7 +575,7 @@ class AttachScreen(Screen[None]):
             return
         board, attachment = self._board, self._attachment
         keys = self._keys = with_start_times(board, self._keys)
-        self.query_one("#title", StaticLines).show(run_title(self._shown_run).truncate(self.size.width - 2))
+        self.show_feed()
         rows = self._on_gpus = run_rows(board, keys)
         self._missing = NOT_ON_GPU_YET if rows else missing_reason(board, keys, self._watchlist.is_running)
         reading = "" if self.has_class("-unreadable") else "… reading "
@@ -590,6 +591,12 @@ class AttachScreen(Screen[None]):
         placements = self._placements() or dict.fromkeys(keys, RankPlacement(missing=self._missing.short))
         self.query_one(RankTable).show(rows, placements, width=self.size.width)
         self._draw_process()
+
+    def show_feed(self) -> None:
+        """Draw the name of the run, and how old its figures are."""
+        width, app = self.size.width - 2, self.app
+        signs = join_to_width(feed_signs(app.feed) if isinstance(app, BoardApp) else [], width)
+        self.query_one("#title", StaticLines).show(left_and_right(run_title(self._shown_run), signs, width))
 
     def _placements(self) -> dict[ProcessKey, RankPlacement]:
         """Return the rank of each process; those on no GPU yet with the GPU they will take, or why they are on none."""

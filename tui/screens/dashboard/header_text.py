@@ -11,11 +11,11 @@ from textual.content import Content
 from vramtop.estimator.common.sizes import format_gib
 from vramtop.monitor.snapshot.gpu_list import gpu_list
 
-from ...draw.labels import MUTED, SEPARATOR, alarm, format_duration, join_to_width, left_and_right
+from ...draw.labels import MUTED, SEPARATOR, alarm, join_to_width, left_and_right
 from ...draw.palette import colour_of, on_colour
 from ...draw.text_output import printable
 from ...keys import shown_key
-from ..feed import BoardFeed
+from ..feed import BoardFeed, feed_signs
 from .summary_line import unread_processes
 
 if TYPE_CHECKING:
@@ -46,19 +46,6 @@ def header_line(board: Board | None, feed: BoardFeed, width: int) -> Content:
         del right[-2]
         shown = join_to_width(right, width)
     return left_and_right(join_to_width(left, max(0, width - 3 - shown.cell_length)), shown, width)
-
-
-def feed_signs(feed: BoardFeed) -> list[Content]:
-    """Return what a header says of the readings: paused, old, with alerts; nothing where all is as usual."""
-    signs = []
-    if feed.paused:
-        signs.append(Content.styled(" paused ", alarm()))
-    if feed.age_seconds is not None:
-        signs.append(Content.styled(f" ! figures are {format_duration(feed.age_seconds)} old ", alarm()))
-    if feed.alerts:
-        words = f"{feed.alerts} alert{'' if feed.alerts == 1 else 's'}"
-        signs.append(Content.styled(f" {words} ({shown_key('dashboard.alerts')}) ", alarm()))
-    return signs
 
 
 def notices(board: Board | None, feed: BoardFeed, width: int) -> list[Content]:

@@ -60,7 +60,6 @@ _MIN_TABLE_LINES = 5
 _MAX_GRAPH_LINES = 20
 _TALL_LINES = 30
 """Lines of a terminal with room for a gap."""
-_FEED_SECONDS = 1.0
 """Interval of looking whether readings still arrive."""
 
 
@@ -130,13 +129,12 @@ class GpuScreen(DrawnScreen[None], ProcessTableScreen):
         yield KeysLine()
 
     def on_mount(self) -> None:
-        """Draw the latest board, and look every second whether it is old."""
+        """Draw the latest board."""
         if not is_complete(self):  # the app is being closed
             return
         self.set_up_table("processes")
         if self.app.board:
             self.show_board(self.app.board)
-        self.set_interval(_FEED_SECONDS, self._show_feed)
 
     def show_board(self, board: Board) -> None:
         """Show the GPU as it is on this board."""
@@ -160,7 +158,8 @@ class GpuScreen(DrawnScreen[None], ProcessTableScreen):
     def _open_process(self, event: ProcessTable.Opened) -> None:
         self.app.show_process(event.row)
 
-    def _show_feed(self) -> None:
+    def show_feed(self) -> None:
+        """Draw the age of the readings."""
         if self.app.feed != self._feed:
             self.redraw()
 

@@ -13,12 +13,13 @@ from textual.content import Content
 from vramtop.monitor.snapshot.demand import Demand
 
 from ...background.latest_only_task import LatestOnlyTask
-from ...draw.labels import MUTED, format_duration, left_and_right, process_name
+from ...draw.labels import MUTED, format_duration, join_to_width, left_and_right, process_name
 from ...draw.text_output import printable
 from ...keys import bind
 from ...widgets.keys_line import KeysLine
 from ...widgets.static_lines import StaticLines, TitleLine
 from ..base import BoardApp, DrawnScreen, ShowsProcess, is_complete
+from ..feed import feed_signs
 from .detail_lines import detail_lines, listed_lines
 from .figure_lines import FIGURES, figure_lines
 
@@ -126,6 +127,10 @@ class ProcessInfoScreen(DrawnScreen[None]):
             self._rows = rows
         self.redraw()
 
+    def show_feed(self) -> None:
+        """Draw the age of the readings."""
+        self.redraw()
+
     def action_read(self) -> None:
         """Read the details again."""
         pid, start_time = self._key
@@ -194,8 +199,9 @@ class ProcessInfoScreen(DrawnScreen[None]):
             started = datetime.fromtimestamp(start_time).astimezone()
             facts += [f"started {started:%d %b %H:%M:%S}", f"up {format_duration(max(0.0, now - start_time))}"]
         read = datetime.fromtimestamp(self._details.time).astimezone() if self._details else None
-        right = Content.styled(f"details of {read:%H:%M:%S}", MUTED) if read and width >= 100 else Content()
-        return left_and_right(Content(" · ".join(facts)), right, width)
+        right = feed_signs(self.app.feed)
+        right += [Content.styled(f"details of {read:%H:%M:%S}", MUTED)] if read and width >= 100 else []
+        return left_and_right(Content(" · ".join(facts)), join_to_width(right, width), width)
 
 
 def open_process(app: BoardApp) -> None:

@@ -6,7 +6,7 @@ import re
 import pytest
 from builders import ScriptedSource, make_gpu, make_process, make_run, make_snapshot, make_watchlist
 from fake_driver import FakeGpu, FakeProcess
-from screen_host import on_first_board, screen_text
+from screen_host import on_first_board, screen_lines, screen_text
 from waiting import until_shown
 
 from vramtop.estimator.common.records import replace
@@ -140,15 +140,21 @@ async def test_without_a_process_under_the_cursor_there_is_a_sentence():
 async def test_the_attach_screen_leads_to_the_process_of_its_run(monkeypatch):
     watchlist = make_watchlist(make_run(Job(name="tune", model=ModelSpec(id="m")), 2**22 - 5), device=30.0)
     snapshot = make_snapshot([make_gpu(0, [make_process(2**22 - 5, 60)])])
-    app = VramtopApp(ScriptedSource([snapshot]), watchlist, AppOptions(interval=0.05))
+    now = [100.0]
+    app = VramtopApp(ScriptedSource([snapshot]), watchlist, AppOptions(interval=0.05, clock=lambda: now[0]))
     async with on_first_board(app) as pilot:
         await pilot.press("a")
         await until_shown(pilot, lambda: isinstance(app.screen, AttachScreen) and "tune" in screen_text(app))
+        assert "old" not in screen_lines(app)[0]
+        app.action_pause()
+        now[0] += 12.0
+        await until_shown(pilot, lambda: "paused  ·  ! figures are 12 s old" in screen_lines(app)[0])
         await until_shown(pilot, lambda: app.screen.shown_process == (2**22 - 5, 1_000.0))
         app.screen.set_focus(None)
         await pilot.press("i")
         await until_shown(pilot, lambda: isinstance(app.screen, ProcessInfoScreen))
         await until_shown(pilot, lambda: "tune" in screen_text(app) and "OVER" in screen_text(app))
+        await until_shown(pilot, lambda: "! figures are 12 s old" in screen_lines(app)[0])
         await until_shown(pilot, lambda: f"There is no process {2**22 - 5} here" in screen_text(app))
         await pilot.press("escape")
         await until_shown(pilot, lambda: isinstance(app.screen, AttachScreen))
