@@ -20,9 +20,6 @@ from ..screens.dashboard.process_table import ProcessTable
 from ..screens.dashboard.screen import DashboardScreen
 from ..screens.registry import SCREENS, ScreenSpec
 
-_WIDE_COLUMNS = 80
-"""A narrower terminal has no room for two columns of keys."""
-
 
 class HelpScreen(ModalScreen[None]):
     """The help: the keys in a few words each, on one small screen, then all of it as one text to scroll through.
@@ -68,12 +65,12 @@ class HelpScreen(ModalScreen[None]):
         box.border_subtitle = f"{shown_key('app.back')} closes"
         self.query_one(Static).update(help_content(self._titles, self._app_bindings))
 
-    def short(self, width: int = _WIDE_COLUMNS) -> Content:
+    def short(self, width: int = 80) -> Content:
         """Return the keys of the topmost screen in a few words each, and the statuses, for a terminal of this width."""
         named = {screen.title: screen for screen in SCREENS if screen.keys}
         own = next((named[title] for title in self._titles if title in named), None)
         bindings = own.bindings() if own is not None else (*DashboardScreen.BINDINGS, *ProcessTable.BINDINGS)
-        return short_help((*bindings, *self._app_bindings, *TERMINAL_KEYS), columns=1 if width < _WIDE_COLUMNS else 2)
+        return short_help((*bindings, *self._app_bindings, *TERMINAL_KEYS), columns=1 if width < 80 else 2)
 
 
 _OTHER_KEYS = (("Tab", "move to the GPUs and back; the arrow keys choose a GPU where GPUs are rows"),)

@@ -62,10 +62,6 @@ THEMES = (
 (WCAG 2.1, level AAA) where the ground allows it."""
 
 
-_OVER_FIGURES = ("Keys", "Maximize", "Minimize")
-"""Commands of Textual's that cover a part of the screen, which Escape does not give back; ``?`` shows the keys."""
-
-
 class ThemedApp(TerminalApp):
     """An app with these themes."""
 
@@ -95,7 +91,8 @@ class ThemedApp(TerminalApp):
         for theme in THEMES:
             words = theme.name.removeprefix("vramtop-").capitalize()
             yield SystemCommand(f"{words} theme", f"Draw in {theme.name}", partial(self.choose_theme, theme.name))
-        yield from (each for each in super().get_system_commands(screen) if each.title not in _OVER_FIGURES)
+        others = super().get_system_commands(screen)  # what covers figures, Escape does not close; ? shows the keys
+        yield from (each for each in others if each.title not in ("Keys", "Maximize", "Minimize"))
 
     def on_mount(self) -> None:
         """Say that there is no theme of the name that was asked for; an app's own ``on_mount`` runs as well."""

@@ -103,16 +103,12 @@ def _gpu_cells(row: GpuRow) -> tuple[str, ...]:
     )
 
 
-_WIDE_COLUMNS = 120
-"""In fewer columns, the settings that are missing would leave no room for the command lines."""
-
-
 def _status(row: ProcessRow, output: TextOutput) -> str:
     """Return the status of a process, with the settings that are missing, or why it has no budget."""
     if row.comparison is None:
         return row.no_budget_reason or ""
     word = STATUSES[row.comparison.status].word
-    is_wide = output.unlimited_width or output.width >= _WIDE_COLUMNS
+    is_wide = output.unlimited_width or output.width >= 120  # else they leave no room for the command line
     return f"{word}: {', '.join(row.missing)}" if row.missing and is_wide else word
 
 

@@ -15,7 +15,7 @@ from ..draw.text_output import printable
 from ..keys import bind
 from ..widgets.keys_line import KeysLine
 from ..widgets.static_lines import StaticLines, TitleLine
-from .base import BoardApp, DrawnScreen, is_complete
+from .base import BoardApp, DrawnScreen
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -93,7 +93,6 @@ ALERT_KEYS: list[BindingType] = [
     bind("app.back", "app.pop_screen", "Back"),
     bind("dashboard.alerts", "app.pop_screen", help_text=""),
 ]
-_REFRESH_SECONDS = 1.0
 
 
 class AlertsScreen(DrawnScreen[None]):
@@ -114,11 +113,9 @@ class AlertsScreen(DrawnScreen[None]):
             yield StaticLines(id="list")
         yield KeysLine()
 
-    def on_mount(self) -> None:
-        """Draw, and again each second: times go on without readings too."""
-        if is_complete(self):
-            self.redraw()
-            self.set_interval(_REFRESH_SECONDS, self.redraw)
+    def show_feed(self) -> None:
+        """Draw again each second: times go on without readings too."""
+        self.redraw()
 
     def draw(self) -> None:
         """Draw the alerts."""

@@ -11,6 +11,7 @@ from vramtop.estimator.common.sizes import format_gib
 from ...draw.labels import MUTED, alarm, join_to_width
 
 if TYPE_CHECKING:
+    from vramtop.monitor.board.board import Board
     from vramtop.monitor.snapshot.snapshot import HostLoad
 
 
@@ -20,9 +21,9 @@ _MIN_OTHER_LINES = 20
 """Lines for everything but the GPUs."""
 
 
-def needed_height(gpus: int) -> int:
+def needed_height(board: Board | None) -> int:
     """Return the lines of a terminal that has room for the line beside one line for each of the GPUs."""
-    return max(MIN_HEIGHT, gpus + _MIN_OTHER_LINES)
+    return max(MIN_HEIGHT, (len(board.displayed_gpus) if board else 0) + _MIN_OTHER_LINES)
 
 
 def host_line(load: HostLoad, width: int) -> Content:

@@ -118,11 +118,7 @@ class DashboardScreen(ProcessTableScreen):
 
     @property
     def _shows_host(self) -> bool:
-        return bool(self.app.settings.get(HOST_LINE, True)) and self._area.height >= self._height_with_host
-
-    @property
-    def _height_with_host(self) -> int:
-        return needed_height(len(self.app.board.displayed_gpus) if self.app.board else 0)
+        return bool(self.app.settings.get(HOST_LINE, True)) and self._area.height >= needed_height(self.app.board)
 
     @property
     def _area(self) -> Size:
@@ -239,8 +235,8 @@ class DashboardScreen(ProcessTableScreen):
 
     def action_host_line(self) -> None:
         """Show the load of the host, or hide it."""
-        if self._area.height < self._height_with_host:
-            self.notify(f"The host line needs a terminal of {self._height_with_host} lines.", severity="warning")
+        if self._area.height < (needed := needed_height(self.app.board)):
+            self.notify(f"The host line needs a terminal of {needed} lines.", severity="warning")
             return
         self.app.save_setting(HOST_LINE, not self.app.settings.get(HOST_LINE, True))
         self.app.update_demand()

@@ -30,7 +30,6 @@ from .hardware import fact_lines, reason_lines
 
 if TYPE_CHECKING:
     from textual.app import ComposeResult
-    from textual.geometry import Size
 
     from vramtop.monitor.board.board import Board, GpuRow
     from vramtop.monitor.snapshot.demand import Demand
@@ -99,8 +98,6 @@ class GpuScreen(DrawnScreen[None], ProcessTableScreen):
         """Its place among the GPUs and MIG devices of that board."""
         self._feed: BoardFeed | None = None
         """How readings arrived when the screen was drawn."""
-        self._drawn: tuple[Board, GpuKey, Size] | None = None
-        """What was drawn last."""
 
     @property
     def demand(self) -> Demand:
@@ -142,8 +139,7 @@ class GpuScreen(DrawnScreen[None], ProcessTableScreen):
         self._gpu = next((gpu for gpu in shown if gpu.reading.key == self._key), None)
         if self._gpu is not None:
             self._position = shown.index(self._gpu)
-        if self._drawn != (board, self._key, self.size) or self._feed != self.app.feed:
-            self.redraw()
+        self.redraw()
 
     def action_step(self, by: int) -> None:
         """Show the next GPU (1), or the previous one (-1); after the last comes the first."""
@@ -168,7 +164,7 @@ class GpuScreen(DrawnScreen[None], ProcessTableScreen):
         board, size = self.app.board, self.size
         if board is None:
             return
-        self._feed, self._drawn = self.app.feed, (board, self._key, size)
+        self._feed = self.app.feed
         title, state = self.query_one("#title", StaticLines), self.query_one("#state", StaticLines)
         if self._gpu is None:
             title.show(Content.styled("GPU", "bold"))

@@ -76,8 +76,6 @@ class ProcessInfoScreen(DrawnScreen[None]):
         self._read = read
         self._rows: tuple[ProcessRow, ...] = ()
         """The process on each of its GPUs, as of the last board that had it."""
-        self._board: Board | None = None
-        """The board that was shown last."""
         self._present = False
         """The latest board has it."""
         self._details: ProcessDetails | None = None
@@ -118,9 +116,6 @@ class ProcessInfoScreen(DrawnScreen[None]):
 
     def show_board(self, board: Board) -> None:
         """Show the figures of this board."""
-        if board is self._board:
-            return
-        self._board = board
         rows = tuple(row for row in board.processes if row.process.key == self._key)
         self._present = bool(rows)
         if rows:

@@ -36,7 +36,8 @@ def test_the_line_in_words() -> None:
 
 @pytest.mark.parametrize(("height", "gpus", "room"), [(24, 1, False), (30, 8, True), (40, 16, True), (40, 24, False)])
 def test_the_line_goes_first_where_there_is_no_room(height: int, gpus: int, room: bool) -> None:
-    assert (height >= needed_height(gpus)) == room
+    board = Watchlist(lambda _: None).update(make_snapshot([make_gpu(at) for at in range(gpus)]))
+    assert (height >= needed_height(board)) == room
 
 
 async def test_h_switches_the_line_and_its_readings_on_and_off() -> None:
