@@ -208,7 +208,7 @@ def test_the_versions_beside_the_python_of_a_line_are_those_of_the_job(tmp_path:
 
 
 def test_a_line_of_a_model_that_has_no_closed_form_is_rehearsed(tmp_path: Path) -> None:
-    line = "--model_name_or_path facebook/bart-base --per_device_train_batch_size 2 --max_length 64".split()
+    line = ["--model_name_or_path", "facebook/bart-base", "--per_device_train_batch_size", "2", "--max_length", "64"]
     (tmp_path / "train.py").touch()
     done = vramtop("estimate", "--json", "--", "python", str(tmp_path / "train.py"), *line)
     assert json.loads(done.out)["method"] == "traced"
