@@ -191,9 +191,7 @@ class Rehearsal:
                 program()
             except SystemExit as end:
                 if end.code not in (None, 0):
-                    sys.stderr.write(end.code if isinstance(end.code, str) else f"exit code {end.code}\n")
-                    self._exit_line = _last_line(end)
-                    self._finish("exit", code=end.code if isinstance(end.code, int) else 1)
+                    self._exit(end)
             except BaseException as error:  # noqa: BLE001 - the program's own failure, which is told
                 traceback.print_exception(type(error), error, _own_part(error.__traceback__))
                 self._finish("error", error, code=1)
@@ -459,6 +457,14 @@ class Rehearsal:
         self._own_sizes = {id(each): self._sizes[id(each)] for each in own if id(each) in self._sizes}
         self.gpus.keep_component("weights", own, "other_models")
         self.gpus.count_copies_of_weights()
+
+    def _exit(self, end: SystemExit) -> None:
+        """End with the exit code of a program that failed, or with the error that it has told before, as Hydra does."""
+        if isinstance(end.__context__, Exception):
+            self._finish("error", end.__context__, code=1)
+        sys.stderr.write(end.code if isinstance(end.code, str) else f"exit code {end.code}\n")
+        self._exit_line = _last_line(end)
+        self._finish("exit", code=end.code if isinstance(end.code, int) else 1)
 
     def _finish(self, ended: str, error: BaseException | None = None, code: int = 0) -> None:
         """Write the answer and end the process, which other threads and cleaning up must not delay."""

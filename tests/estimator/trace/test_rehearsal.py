@@ -382,6 +382,10 @@ def test_what_a_program_writes_is_thrown_away(program, monkeypatch: pytest.Monke
                 "next(iter(torch.utils.data.DataLoader(Data([1]), num_workers=1)))",
                 r"OSError: Caught OSError in DataLoader worker process 0\. no file$",
             ),
+            (
+                "try:\n  {}['key']\nexcept KeyError:\n  raise SystemExit(1)",
+                r"failed during the rehearsal, at train\.py:2: KeyError: 'key'$",
+            ),
             ("raise SystemExit('usage: train.py')", "ended with exit code 1 before an optimizer stepped"),
             (
                 "import torch\nnet = torch.nn.Linear(8, 8).cuda()\ntorch.optim.SGD(net.parameters())\n"
