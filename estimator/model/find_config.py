@@ -88,8 +88,8 @@ def similar_names(text: str, names: Iterable[str], *, most: int) -> tuple[str, .
     return tuple(sorted(found, key=lambda name: _distance(keys[name], wanted))[:most])
 
 
-def _distance(key: str, wanted: str) -> tuple[bool, bool, int, str]:
-    return key != wanted, not key.startswith(wanted), len(key), key
+def _distance(key: str, wanted: str) -> tuple[bool, bool, int]:
+    return key != wanted, not key.startswith(wanted), len(key)
 
 
 def _key(name: str) -> str:

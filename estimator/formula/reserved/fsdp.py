@@ -6,8 +6,9 @@ reduce-scatter, the reducing stream its output, of which the sharded gradients a
 buffer stays until the next unit's parameters exist; in the backward pass the next unit is gathered ahead.
 
 FSDP1 (``distributed/fsdp/_runtime_utils.py``, ``_flat_param.py``) is taken to do the same, but that its parameters are
-views of the flat buffer, whose block returns to its pool when the GPU is done with it (``record_stream``), and that
-each unit is put together on the GPU when the model is wrapped. Units inside of blocks are taken as part of them.
+views of the flat buffer, whose block, as that of a reduction's input, returns to its pool when the GPU is done with it
+(``record_stream``), and that each unit is put together on the GPU when the model is wrapped. Units inside of blocks are
+taken as part of them.
 """
 
 from collections import deque
@@ -24,6 +25,12 @@ _GATHERING, _REDUCING = 1, 2
 _EMBEDDING, _AFTER = -1, -2
 _IN_FLIGHT = 2
 """Freed flat parameters for which the CPU does not wait (FSDP1's ``_FreeEventQueue``)."""
+_REDUCTIONS_IN_FLIGHT = 3
+"""Freed inputs of reductions that are not known to be done when the CPU has waited for that.
+
+Collectives of a group run one after another: that the GPU is done with a unit which was gathered after a reduction
+tells of the reduction, three of which are issued in the meantime.
+"""
 
 
 class _Unit:
@@ -57,6 +64,8 @@ class Units(Communication):
         """Parameters are views of the flat buffer."""
         self._in_use: deque[int] = deque()
         """Freed buffers that the GPU still computes with."""
+        self._reduced: deque[int] = deque()
+        """Freed buffers that the GPU still reduces."""
         width = job.widths.compute if self._casts else 0
         by_block: dict[int, list[StoredParameter]] = {}
         for parameter in parameters:
@@ -197,8 +206,9 @@ class Units(Communication):
 
     def _wait(self, left: int) -> None:
         """Have the GPU compute until so many freed buffers are left that it still needs."""
-        while len(self._in_use) > left:
-            self.machine.allocator.free(self._in_use.popleft(), RETURNED)
+        for held, most in ((self._in_use, left), (self._reduced, _REDUCTIONS_IN_FLIGHT if left else 0)):
+            while len(held) > most:
+                self.machine.allocator.free(held.popleft(), RETURNED)
 
     def _prefetch(self, at: int) -> None:
         if at >= 0:
@@ -231,9 +241,12 @@ class Units(Communication):
             narrow = machine.take(unit.reduced * widths.weight, _REDUCING)
             machine.release([output])
             output = narrow
-        self._reducing = [] if own_pool else flat
+        self._reducing = [] if own_pool or self._views else flat
         if own_pool:  # work of the same stream may take its place at once
             machine.release(flat)
+        elif self._views:
+            machine.release(flat, USED_ELSEWHERE)
+            self._reduced += flat
         if self.rank.job.offloads_weights:
             machine.release([output])  # copied to the host
             return []

@@ -181,7 +181,7 @@ def test_a_process_opens_the_dashboard_on_a_terminal(monkeypatch: pytest.MonkeyP
         (["rehearse", "gpt2"], "gpt2 is not a program; vramtop estimate gpt2 --method traced traces a step of a model"),
         (["fit", "gpt2", "batch_size=4"], "batch_size=4: write --batch-size 4"),
         (["fit", "gpt2", "training.loss=full"], "training.loss=full: write --set training.loss=full"),
-        (["fit", "llama3"], "did you mean llama-3-8b, llama-3.1-8b"),
+        (["fit", "llama3"], "did you mean llama-3-8b, llama-30b, llama-3.1-8b"),
         (["estimte", "gpt2"], "there is no command 'estimte'; did you mean vramtop estimate?"),
         (["2147483646"], "there is no process 2147483646 on this machine"),
         (["torchrun", "train.py"], "vramtop fit -- torchrun ... checks a launch line"),
