@@ -1,8 +1,4 @@
-"""The optimizer, from TrainingArguments, DeepSpeed's configuration and the classes of a script.
-
-Tools built on the Trainer switch low-rank optimizers on by names of their own (``use_galore``, ``galore_rank``: those
-of LLaMA-Factory and ms-swift), which no other program has.
-"""
+"""The optimizer, from TrainingArguments, DeepSpeed's configuration and the classes of a script."""
 
 import re
 from collections.abc import Mapping
@@ -10,13 +6,11 @@ from typing import Any
 
 from ...job.rules.optimizers.by_name import OptimizerChoice, optimizer_by_trainer_name
 from ..source.evidence import FindingCollector
-from ..source.settings import LayeredSettings, Setting, as_int, as_word
+from ..source.settings import LayeredSettings, Setting
 from .trainer_inputs import TrainerInputs
 
-_LOW_RANK = ("galore", "apollo")
-"""Optimizers that ``use_NAME`` switches on."""
-_READ_WITHOUT_EFFECT = ("update_interval", "update_proj_gap", "scale", "proj_type", "proj", "scale_type", "scale_front")
-"""Ends of the names of their settings that change no bytes which count."""
+_SWITCHED = ("galore", "apollo", "adam_mini")
+"""Optimizers that ``use_NAME`` of LLaMA-Factory and ms-swift switches on; the ranks of low-rank ones are not read."""
 _ALL = {"all-linear": "all-linear", "all_linear": "all-linear", "all": "blocks"}
 _WORD = re.compile(r"[\w.]+")
 
@@ -32,13 +26,10 @@ def read_optimizer(inputs: TrainerInputs, findings: FindingCollector) -> None:
         setting = settings.find("optim", "optimizer")
     if inputs.deepspeed is not None:  # which transformers takes in place of the Trainer's (``deepspeed_optim_sched``)
         setting = inputs.deepspeed.find("optimizer") or setting
-    for name in _LOW_RANK:
+    for name in _SWITCHED:
         if (switch := settings.find_true(f"use_{name}")) is not None:
-            findings.record_optimizer(switch, _low_rank(name, settings, setting))
-            return
-    if (switch := settings.find_true("use_adam_mini")) is not None:
-        findings.record_optimizer(switch, optimizer_by_trainer_name("adam_mini"))
-    elif setting is not None and isinstance(setting.value, OptimizerChoice):  # a class of a script, or DeepSpeed's
+            findings.record_optimizer(switch, optimizer_by_trainer_name(name))
+    if setting is not None and isinstance(setting.value, OptimizerChoice):  # a class of a script, or DeepSpeed's
         findings.record_optimizer(setting, setting.value)
     elif setting is not None:
         choice = optimizer_by_trainer_name(str(setting.value), _arguments(settings, findings))
@@ -66,20 +57,6 @@ def _arguments(settings: LayeredSettings, findings: FindingCollector) -> dict[st
             findings.mark_uncertain("training.optimizer", sentence, direction="more")
         found["targets"] = words or "blocks"
     return found
-
-
-def _low_rank(name: str, settings: LayeredSettings, optim: Setting | None) -> OptimizerChoice:
-    """Return the low-rank form of the optimizer that ``optim`` names."""
-    word = (as_word(optim) or "") if optim is not None and isinstance(optim.value, str) else ""
-    kind = "adafactor" if word == "adafactor" else "adamw_8bit" if "8bit" in word else "adamw"
-    settings.find(*(f"{name}_{end}" for end in _READ_WITHOUT_EFFECT))
-    rank = as_int(settings.find(f"{name}_rank"))
-    targets = settings.find(f"{name}_target", f"{name}_target_modules")
-    arguments: dict[str, Any] = {"rank": rank} if rank else {}
-    arguments["targets"] = (_target_words(targets) if targets is not None else None) or "blocks"
-    layerwise = settings.is_true(f"{name}_layerwise") or settings.is_true(f"{name}_optim_per_parameter")
-    row = f"{name}_{kind if name == 'galore' else 'adamw'}{'_layerwise' if layerwise else ''}"
-    return optimizer_by_trainer_name(row, arguments)
 
 
 def _target_words(setting: Setting) -> str | list[str] | None:

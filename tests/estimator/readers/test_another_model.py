@@ -58,16 +58,16 @@ def test_what_a_running_model_reports_is_left_out(tmp_path: Path) -> None:
 
 
 def test_the_trained_parameters_of_another_model_are_left_out(tmp_path: Path) -> None:
-    line = ["litgpt", "finetune_adapter", LLAMA, "--train.max_seq_length", "64"]
-    assert read_launch(line, environ={}, cwd=tmp_path).value("training.trainable") == ["!*"]
+    line = ["swift", "sft", "--model", LLAMA, "--tuner_type", "full", "--freeze_parameters", "model.embed"]
+    assert read_launch(line, environ={}, cwd=tmp_path).value("training.trainable") == ["!model.embed*"]
     given = {"model.id": "gpt2", "training.trainable": ["lm_head"]}
     reading = read_launch(line, environ={}, cwd=tmp_path, given={"model.id": "gpt2"})
     assert reading.value("training.trainable") is None
     assert (
         "The trained parameters were read for another model: all parameters of this one are counted."
     ) in reading.warnings
-    assert reading.job({"model.id": "gpt2"}).unsure.optimizer == "either"  # less, and more by the method's own
-    assert reading.job(given).unsure.optimizer == "more"
+    assert reading.job({"model.id": "gpt2"}).unsure.optimizer == "less"
+    assert reading.job(given).unsure.optimizer == "no"
 
 
 def test_an_unknown_old_model_is_neither_missing_nor_a_warning(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """Ranks and dtypes of an Automodel recipe, from its ``distributed`` section.
 
-Sources: ``DistributedSetup``, ``FSDP2Manager``, ``MegatronFSDPManager``, ``DDPManager`` and ``parallelizer.py`` of
-Automodel's components/distributed; ``fully_shard_model`` and ``MegatronFSDP`` of Megatron-LM's megatron_fsdp.
+Sources: ``DistributedSetup``, ``FSDP2Manager``, ``DDPManager`` and ``parallelizer.py`` of Automodel's
+components/distributed. Megatron-FSDP, whose buffers differ, is counted as FSDP2 with a doubt.
 """
 
 from functools import partial
@@ -59,12 +59,6 @@ def read_precision(program: Program, settings: LayeredSettings) -> None:
     autocast = settings.find("distributed.autocast_dtype")
     if strategy is not None and strategy.fsdp2:
         _read_policy(program, settings, weights, kept)
-    elif (
-        strategy is not None
-        and strategy.megatron_fsdp
-        and (preserved := settings.find_true("distributed.preserve_fp32_weights"))
-    ):
-        findings.record_from(preserved, "training.precision", "bf16-mixed")
     elif strategy is None and _casts_one_gpu(program, settings):
         origin = f"{weights.origin}; Automodel casts the model to bf16 on a single GPU"
         findings.record("training.precision", "bf16", origin, written=weights.written)
@@ -100,38 +94,11 @@ def _read_policy(program: Program, settings: LayeredSettings, weights: Setting, 
     findings.infer("parallel.reduce_dtype", "fp32", origin)
 
 
-_UNIT_NAMES = ("distributed.nvfsdp_unit_modules", "distributed.megatron_fsdp_unit_modules")
-
-
-def read_megatron_fsdp(program: Program, settings: LayeredSettings) -> None:
-    """Record how Megatron-FSDP, once nvFSDP, shards, in which units, and what its buffers keep.
-
-    It turns both overlaps on where it shards what they move, builds double buffers for user buffers of NCCL, and
-    refuses a strategy that it does not know (megatron_fsdp.py, fully_shard.py, param_and_grad_buffer.py of core 0.16).
-    """
-    findings = program.findings
-    _read_units(settings, findings)
-    record_arguments(_TABLE(), "megatron_fsdp", settings, findings)
-    doubt_arguments(_TABLE(), "megatron_fsdp", settings, findings)
-    if (sharding := findings.get("parallel.sharding")) is None or sharding.value != "optim_grads_params":
-        doubt_arguments(_TABLE(), "not_all_sharded", settings, findings)
-    settings.find("distributed.overlap_grad_reduce", "distributed.overlap_param_gather")
-
-
-def _read_units(settings: LayeredSettings, findings: FindingCollector) -> None:
-    """Doubt the units that a recipe names itself; by default they are the classes that the model does not split."""
-    named = settings.find(*_UNIT_NAMES) or settings.find_unset(*_UNIT_NAMES)
-    if named is not None:
-        sentence = f"{named.origin}: Megatron-FSDP's units are not read; blocks are assumed."
-        findings.mark_uncertain("parallel.fsdp_units", sentence, direction="more")
-
-
 def read_parallel(program: Program, settings: LayeredSettings) -> None:
     """Record the strategy, the ranks of every dimension, and the strategy's own settings."""
     findings, strategy = program.findings, strategy_of(program, settings)
     named = named_strategy(settings)
-    if strategy is None or not strategy.megatron_fsdp:
-        record_arguments(_TABLE(), "checkpointing", settings, findings)
+    record_arguments(_TABLE(), "checkpointing", settings, findings)
     if named is None or strategy is None:
         return
     if (as_word(named) or "") not in _TABLE().words["strategy"]:
@@ -149,10 +116,7 @@ def read_parallel(program: Program, settings: LayeredSettings) -> None:
         return
     record_ranks(program, world, settings, _TABLE(), _data_shards(settings))
     doubt_arguments(_TABLE(), "plan", settings, findings)
-    if strategy.megatron_fsdp:
-        read_megatron_fsdp(program, settings)
-    else:
-        _read_fsdp2(settings, findings)
+    _read_fsdp2(settings, findings)
 
 
 def _read_fsdp2(settings: LayeredSettings, findings: FindingCollector) -> None:

@@ -8,7 +8,7 @@ from pathlib import PurePath
 
 from ....common.library_versions import older
 from ....common.records import replace
-from ...arguments.table import doubt_arguments, library, record_arguments
+from ...arguments.table import library, record_arguments
 from ...program.program import Program
 from ...program.world_size import checked_ranks, visible_gpus
 from ...source.evidence import FindingCollector, JobReading
@@ -19,20 +19,6 @@ from ..shared.own_loop import record_optimizer
 from ..shared.settings_files import CONFIG_SUFFIXES, tool_layers
 from ..shared.tool import has_any, known_tool
 from .model import read_litgpt_model
-
-
-def read_adapter_method(program: Program, settings: LayeredSettings, *, second: bool) -> None:
-    """Record the parameters of the model that train: none, in version 2 the norms; the method's own are a doubt.
-
-    The methods are LLaMA-Adapter and its second version (``adapter.py``, ``adapter_v2.py`` of LitGPT 0.5.13).
-    """
-    findings = program.findings
-    origin = f"LitGPT's adapter method{' v2' if second else ''}"
-    findings.infer("training.trainable", ["*norm*", "*ln_*"] if second else ["!*"], origin)
-    sentence = f"{origin}: its own parameters (some millions) are not counted."
-    findings.doubt(sentence, "more", "gradients", "optimizer", unless="training.trainable_parameters")
-    doubt_arguments(library("litgpt"), "adapter", settings, findings)
-
 
 LORA_RECIPES = ("lora", "finetune", "finetune_lora")
 
@@ -115,8 +101,6 @@ def _record_targets(settings: LayeredSettings, findings: FindingCollector) -> No
 def read(program: Program) -> JobReading:
     """Return the job of a LitGPT command."""
     words, flags = _split_words(program.launch.arguments)
-    if words[:1] == ["finetune"] and words[1:2] and words[1] in ("lora", "full", "adapter", "adapter_v2"):  # before 0.4
-        words = [f"finetune_{words[1]}", *words[2:]]
     program = replace(program, launch=replace(program.launch, arguments=(*words, *flags)))
     findings, layers = program.findings, tool_layers(program, "config")
     settings = LayeredSettings(spell_out(layers[0], library("litgpt").aliases["options"])[0], *layers[1:])
@@ -139,7 +123,8 @@ def read(program: Program) -> JobReading:
         _record_targets(settings, findings)
         findings.record_dropout(settings.find("lora_dropout"))
     elif recipe.startswith(("adapter", "finetune_adapter")):
-        read_adapter_method(program, settings, second=recipe.endswith("v2"))
+        sentence = "LitGPT's adapter methods are not read; all parameters are counted as trained."
+        findings.doubt(sentence, "less", "gradients", "optimizer", "activations", unless="training.trainable")
     read_devices(program, settings, recipe=recipe)
     warn_of_unread(settings, findings)
     return findings.build()

@@ -129,65 +129,11 @@ def test_direction_of_doubt_of_fsdp2(
     assert bool(reading.warnings) == (direction != "no")
 
 
-NVFSDP = "nemo_automodel.components.distributed.nvfsdp.NVFSDPManager"
-
-
-@pytest.mark.parametrize(
-    ("settings", "key", "value"),
-    [
-        ({"zero_dp_strategy": 0}, "sharding", "none"),
-        ({"data_parallel_sharding_strategy": "optim_grads"}, "sharding", "optim_grads"),
-        ({"data_parallel_sharding_strategy": "grads_params"}, "sharding", None),
-        ({"nccl_ub": True}, "double_buffer", True),
-        ({"fsdp_double_buffer": True}, "double_buffer", True),
-        ({"preserve_fp32_weights": True}, "main_weights", True),
-        ({}, "main_weights", False),
-        ({"grad_reduce_in_fp32": True}, "reduce_dtype", "fp32"),
-        ({}, "fsdp_units", None),
-    ],
-)
-def test_settings_of_megatron_fsdp(read: ReadRecipe, settings: dict[str, Any], key: str, value: Any) -> None:
-    reading = read(distributed={"strategy": "megatron_fsdp"} | settings)
-    assert values(reading, f"parallel.{key}") == (value,)
-
-
-@pytest.mark.parametrize("units", [None, ["transformers.models.qwen2.modeling_qwen2.Qwen2DecoderLayer"]])
-def test_units_that_a_recipe_names_are_in_doubt(read: ReadRecipe, units: Any) -> None:
-    plain = read(distributed={"strategy": "megatron_fsdp"})
-    assert plain.job().unsure.communication == "no"
-    named = read(distributed={"strategy": "megatron_fsdp", "megatron_fsdp_unit_modules": units})
-    assert any(each.unless == "parallel.fsdp_units" for each in named.uncertainties)
-
-
-@pytest.mark.parametrize(
-    ("settings", "component", "direction"),
-    [
-        ({"keep_fp8_transpose_cache": True}, "weights", "more"),
-        ({"keep_fp8_transpose_cache_when_using_custom_fsdp": True}, "weights", "more"),
-        ({"keep_fp8_transpose_cache": False}, "weights", "no"),
-        ({"disable_bucketing": True}, "communication", "more"),
-        ({"nccl_ub": True}, "communication", "more"),
-        ({"overlap_grad_reduce": False}, "communication", "no"),
-        ({"overlap_grad_reduce": False, "zero_dp_strategy": 1}, "communication", "more"),
-        ({"overlap_param_gather": False, "zero_dp_strategy": 2}, "communication", "more"),
-        ({"overlap_param_gather": False}, "communication", "no"),
-        ({"data_parallel_sharding_strategy": "params"}, "gradients", "either"),
-        ({"init_nvfsdp_with_meta_device": True}, "weights", "no"),
-        ({"check_for_nan_in_grad": True, "average_in_collective": True}, "gradients", "no"),
-        ({"report_nan_in_param_grad": True}, "gradients", "more"),
-    ],
-)
-def test_direction_of_doubt_of_megatron_fsdp(
-    read: ReadRecipe, settings: dict[str, Any], component: str, direction: str
-) -> None:
-    reading = read(distributed={"_target_": NVFSDP} | settings)
-    assert getattr(reading.job().unsure, component) == direction
-
-
-def test_megatron_fsdp_skips_checkpointing_and_sequence_parallelism(read: ReadRecipe) -> None:
-    settings = {"strategy": "megatron_fsdp", "tp_size": 2, "sequence_parallel": True, "activation_checkpointing": True}
-    reading = read(distributed=settings)
-    assert values(reading, "training.activation_checkpointing", "parallel.sequence_parallel") == (None, None)
+@pytest.mark.parametrize("strategy", [{"strategy": "megatron_fsdp"}, {"_target_": "distributed.nvfsdp.NVFSDPManager"}])
+def test_megatron_fsdp_is_counted_as_fsdp2_with_a_doubt(read: ReadRecipe, strategy: dict[str, Any]) -> None:
+    reading = read(distributed=strategy)
+    assert values(reading, "parallel.strategy") == ("fsdp2",)
+    assert reading.job().unsure.weights == "more"
 
 
 def test_ddp_with_gradients_in_its_buckets(read: ReadRecipe) -> None:

@@ -220,13 +220,6 @@ def test_automodel_with_experts_and_copies(read: Read) -> None:
 @pytest.mark.parametrize(
     ("distributed", "expected"),
     [
-        ("{strategy: megatron_fsdp}", ("megatron-fsdp", "optim_grads_params", "bf16", "bf16")),
-        ("{strategy: mfsdp, grad_reduce_in_fp32: true}", ("megatron-fsdp", "optim_grads_params", "fp32", "bf16")),
-        (
-            "{strategy: megatron_fsdp, zero_dp_strategy: 1, preserve_fp32_weights: true}",
-            ("megatron-fsdp", "optim", "bf16", "bf16-mixed"),
-        ),
-        ("{_target_: a.nvfsdp.NVFSDPManager, dp_size: none}", ("megatron-fsdp", "optim_grads_params", "bf16", "bf16")),
         ("{dp_size: none, tp_size: 1}", ("fsdp2", None, "fp32", "bf16")),
     ],
 )

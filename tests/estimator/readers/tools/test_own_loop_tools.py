@@ -155,11 +155,9 @@ peft:
   target_modules: ['*.q_proj', '*.v_proj']
   dim: 24
 distributed:
-  strategy: megatron_fsdp
+  strategy: fsdp2
   dp_size: none
   tp_size: 2
-  zero_dp_strategy: 2
-  fsdp_double_buffer: true
   activation_checkpointing: true
 loss_fn:
   _target_: nemo_automodel.components.loss.linear_ce.FusedLinearCrossEntropy
@@ -182,9 +180,8 @@ def test_automodel(read: Read, tmp_path: Path, line: str, environ: dict[str, str
     job = read(line, **environ).job()
     assert (job.training.micro_batch, job.training.sequence_length, job.training.gradient_accumulation) == (2, 3000, 8)
     parallel = job.parallel
-    assert (parallel.strategy, parallel.data_shard, parallel.tensor) == ("megatron-fsdp", 4, 2)
-    assert (parallel.sharding, parallel.double_buffer) == ("optim_grads", True)
-    assert (job.training.loss, job.training.activation_checkpointing) == ("fused-linear", "none")  # Automodel skips it
+    assert (parallel.strategy, parallel.data_shard, parallel.tensor) == ("fsdp2", 4, 2)
+    assert (job.training.loss, job.training.activation_checkpointing) == ("fused-linear", "full")
     assert job.lora is not None
     assert (job.lora.rank, job.lora.targets) == (24, ["q_proj", "v_proj"])
 
