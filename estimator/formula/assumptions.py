@@ -274,7 +274,11 @@ def _warnings(
         yield from _shape_warnings(job, arch, inventory, fused_recurrence)
     if inventory is not None and (unmatched := unmatched_targets(inventory, job)):
         names = ", ".join(unmatched)
-        yield f"lora.targets: this model has no layer named {names}; peft ignores the name and adapts the others."
+        yield (
+            f"The layers' names are not known, {names} among them: adapters are counted on all linear layers."
+            if inventory.count == "approximate"
+            else f"lora.targets: this model has no layer named {names}; peft ignores the name and adapts the others."
+        )
     if training.compile:
         yield (
             "torch.compile: blocks are assumed to be partitioned like those of Llama and Qwen; the range allows for "

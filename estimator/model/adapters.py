@@ -10,7 +10,7 @@ from typing import Literal
 
 import msgspec
 
-from ..common.errors import CannotTellError, InputError
+from ..common.errors import InputError
 from ..common.records import replace
 from ..job.resolved_job import ResolvedJob
 from ..job.rules.dtype_widths import BITSANDBYTES, quantized_bytes
@@ -50,6 +50,8 @@ def adapter_elements(inventory: Inventory, job: ResolvedJob) -> int:
 def adapter_groups_by_rule(inventory: Inventory, lora: Lora, *, fused_qkv: bool = False) -> Iterator[ParameterGroup]:
     """Yield A (r, in) and B (out, r) for each adapted linear layer; fused experts have rank r for each expert.
 
+    Of a family whose layers' names are not known, these are all its linear layers if a target has none of the names.
+
     Args:
         inventory: the model's parameters.
         lora: rank and targets.
@@ -58,8 +60,10 @@ def adapter_groups_by_rule(inventory: Inventory, lora: Lora, *, fused_qkv: bool 
     Raises:
         InputError: no layer of the model matches the targets, or peft refuses them.
     """
-    every = lora.targets == "all-linear"
     linear = [g for g in inventory.groups if g.linear and len(g.shape) == 2]
+    every = lora.targets == "all-linear" or (
+        inventory.count == "approximate" and not all(any(_matches(g, [t]) for g in linear) for t in lora.targets)
+    )
     if every:
         names: Collection[str] = {module_name(g) for g in linear if not _is_output_layer(g, inventory)}
     else:
@@ -71,11 +75,6 @@ def adapter_groups_by_rule(inventory: Inventory, lora: Lora, *, fused_qkv: bool 
     if every:
         wanted = [g for g in wanted if not _is_output_layer(g, inventory)]
     if not wanted and not fused:
-        if inventory.count == "approximate":
-            raise CannotTellError(
-                f"the layers' names of model type {inventory.family!r} are not known, so adapters on "
-                f"{', '.join(sorted(names))} cannot be counted from its config"
-            )
         known = ", ".join(sorted({module_name(g) for g in candidates if g.role != "head"}))
         raise InputError(f"lora.targets = {lora.targets!r} names no linear layer of this model; it has {known}")
     for group in wanted:

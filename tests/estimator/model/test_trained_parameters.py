@@ -6,7 +6,6 @@ import pytest
 import torch
 import transformers
 
-from vramtop.estimator.common.errors import CannotTellError
 from vramtop.estimator.job.settings import Lora
 from vramtop.estimator.job.trainable import trainable_rules
 from vramtop.estimator.model.adapters import adapter_groups_by_rule
@@ -139,10 +138,9 @@ def test_parameters_beside_a_frozen_model_are_those_of_the_programs_own_layers()
     assert (beside_adapters.count, beside_adapters.outside) == (0, 999)
 
 
-def test_adapters_on_layers_of_a_family_that_is_not_known_cannot_be_counted() -> None:
+def test_adapters_on_layers_of_a_family_whose_names_are_not_known_are_on_all_linear_layers() -> None:
     inventory = count_parameters(read_architecture(LLAMA | {"model_type": "own"}, "causal-lm"))
-    assert list(adapter_groups_by_rule(inventory, Lora(rank=8, targets="all-linear")))
-    with pytest.raises(
-        CannotTellError, match="layers' names of model type 'own' are not known, so adapters on c_attn, w1"
-    ):
-        list(adapter_groups_by_rule(inventory, Lora(rank=8, targets=("w1", "c_attn"))))
+    every = list(adapter_groups_by_rule(inventory, Lora(rank=8, targets="all-linear")))
+    assert list(adapter_groups_by_rule(inventory, Lora(rank=8, targets=["w1", "c_attn"]))) == every
+    assert list(adapter_groups_by_rule(inventory, Lora(rank=8, targets=["w1", "q_proj"]))) == every
+    assert list(adapter_groups_by_rule(inventory, Lora(rank=8, targets=["q_proj"]))) != every
