@@ -19,7 +19,7 @@ from .source.filesystem_view import FilesystemView
 from .source.settings import Setting
 from .source.versions import transformers_defaults
 from .tools.shared.tool import ConfigTable, Tool, has_any
-from .tools.tool_registry import TRAINER_LIBRARIES, all_tools, table_of_tool
+from .tools.tool_registry import all_tools
 from .trainer.trainer_program import read_trainer
 from .trl.defaults import model_config_defaults, trl_defaults
 from .trl.methods import TABLE
@@ -47,7 +47,7 @@ def tool_of_table(table: ConfigTable, path: Path) -> Tool | Library:
         raise InputError(f"{path}: {unread.sentence}")
     found = _library(table, path)
     if found is None:
-        raise InputError(f"{path}: not a known configuration of a training tool{_likeness(table)}; {HINT}")
+        raise InputError(f"{path}: not a known configuration of a training tool; {HINT}")
     return found
 
 
@@ -71,17 +71,6 @@ def _library(table: ConfigTable, path: Path) -> Library | None:
     if "per_device_train_batch_size" in table:
         return "transformers"
     return "TRL" if _MODEL in table and has_any(table, "output_dir", "gradient_checkpointing") else None
-
-
-def _likeness(table: ConfigTable) -> str:
-    """Return the tools with which a file shares names, as a part of a sentence; empty if it shares none."""
-    names = (*TRAINER_LIBRARIES, *(tool.name for tool in all_tools()))
-    shared = {
-        name: sorted({each.partition(".")[0] for each in table_of_tool(name).names} & table.keys()) for name in names
-    }
-    best = sorted((name for name in shared if shared[name]), key=lambda name: -len(shared[name]))[:3]
-    parts = [f"{name} ({', '.join(shared[name][:3])})" for name in best]
-    return f" (it shares names with {', '.join(parts)})" if parts else ""
 
 
 _PATH_VARIABLES = ("HOME", "HF_HOME", "HF_HUB_CACHE", "XDG_CACHE_HOME")

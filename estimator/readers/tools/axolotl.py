@@ -12,7 +12,6 @@ from ..source.settings import LayeredSettings, Setting, SettingsLayer, as_bool, 
 from ..source.versions import transformers_defaults
 from ..trainer.trainer_program import read_trainer
 from ..trl.defaults import trl_defaults
-from .shared.own_loop import world_of_tool
 from .shared.settings_files import tool_layers, uses_deepspeed
 from .shared.tool import known_tool
 from .shared.trained_names import PROJECTOR, VISION_TOWER
@@ -62,12 +61,6 @@ def read(program: Program) -> JobReading:
     )
 
 
-_SEVERAL_GPUS = (
-    "axolotl spreads the layers of one process over the {gpus} GPUs that it finds, which accelerate refuses under "
-    "torchrun; one GPU is counted, and CUDA_VISIBLE_DEVICES=0 leaves one."
-)
-
-
 _ONE_PER_GPU = "axolotl starts accelerate, which starts one process per GPU unless --num-processes is given"
 
 
@@ -78,8 +71,6 @@ def _device_map(program: Program, settings: LayeredSettings) -> tuple[dict[str, 
     """
     launchers = program.launcher.launchers
     by_itself = as_word(settings.find("launcher")) == "python" or settings.find("no_accelerate") is not None
-    if launchers == ("torchrun",) and as_int(world_of_tool(program).ranks) == 1:
-        program.findings.more_gpus = _SEVERAL_GPUS
     if program.config_file is not None:
         return {}, {}
     if launchers and not by_itself:

@@ -4,7 +4,6 @@ Names and meanings: ``src/llamafactory/hparams`` of LLaMA-Factory 0.9. It trains
 """
 
 import re
-from collections.abc import Mapping
 
 from ...common.errors import CannotTellError
 from ...common.untrusted_files import MAX_SETTINGS_BYTES, read_file
@@ -18,7 +17,7 @@ from ..source.versions import transformers_defaults
 from ..trainer.trainer_program import read_trainer
 from .shared.own_loop import bits_of_weights, config_of_model
 from .shared.settings_files import tool_layers, uses_deepspeed
-from .shared.tool import ConfigTable, has_any, known_tool
+from .shared.tool import has_any, known_tool
 from .shared.trained_names import doubt_encoders, frozen_parts, whole_model
 
 _PARTS = ("freeze_vision_tower", "freeze_multi_modal_projector", "freeze_language_model")
@@ -39,26 +38,7 @@ def _read_parts(findings: FindingCollector, settings: LayeredSettings, method: s
     return whole_model("LLaMA-Factory")
 
 
-_PLUGINS = ("peft_config", "dist_config", "quant_config", "optim_config", "kernel_config", "init_config")
-_OWN_NAMES = ("micro_batch_size", "model_class", "batching_strategy", "cp_mode", "mp_shard_size", "dp_size")
-
-
-def _is_version1(table: ConfigTable) -> bool:
-    """Return True for a configuration of version 1 (``USE_V1=1``), which has a training loop of its own: not read."""
-    if "model_name_or_path" in table or not isinstance(table.get("model", ""), str):
-        return False
-    plugins = [table[name] for name in _PLUGINS if name in table]
-    named = any(plugin is None or (isinstance(plugin, Mapping) and "name" in plugin) for plugin in plugins)
-    return (named and "model" in table) or (has_any(table, *_OWN_NAMES) and "cutoff_len" in table)
-
-
-def _runs_version1(program: Program, settings: LayeredSettings) -> bool:
-    """Return True if the environment, the program's own name or its settings ask for version 1."""
-    name, flag = program.launch.module or program.launch.script or "", program.environ.get("USE_V1")
-    by_flag = flag is not None and bool(as_bool(Setting(value=flag, origin="USE_V1")))
-    by_name = by_flag or "llamafactory.v1." in name or "llamafactory/v1/" in name
-    own = settings.find(*_OWN_NAMES) is not None or any(settings.names(name) for name in _PLUGINS)
-    return settings.find("model_name_or_path") is None and (by_name or (own and settings.find("model") is not None))
+_OF_VERSION_1 = ("model_class", "dist_config", "kernel_config", "quant_config")
 
 
 _FUSED_LOSS = "fused_linear_cross_entropy"
@@ -70,7 +50,7 @@ def read(program: Program) -> JobReading:
     """Return the job of a LLaMA-Factory configuration."""
     findings, layers = program.findings, tool_layers(program, "config")
     settings = LayeredSettings(*layers)
-    if _runs_version1(program, settings):
+    if settings.find("model_name_or_path") is None and settings.find("model") is not None:
         raise CannotTellError(
             "LLaMA-Factory's version 1 is not read: rehearse it without a GPU (vramtop rehearse -- COMMAND)"
         )
@@ -181,6 +161,6 @@ TOOL = known_tool(
     read,
     is_own=lambda table: (
         ("model_name_or_path" in table and has_any(table, "finetuning_type", "cutoff_len", "stage", "template"))
-        or _is_version1(table)
+        or (isinstance(table.get("model"), str) and has_any(table, *_OF_VERSION_1))
     ),
 )

@@ -9,7 +9,7 @@ from typing import Any
 from ..arguments.table import Library, doubt_arguments, library, translate
 from ..program.accelerate import accelerate_layers
 from ..program.program import Program
-from ..program.world_size import processes_per_node, read_world_size, visible_gpus
+from ..program.world_size import processes_per_node, read_world_size
 from ..source.evidence import MODEL_STATES, FindingCollector, JobReading
 from ..source.settings import (
     LayeredSettings,
@@ -22,7 +22,7 @@ from ..source.settings import (
     default_layer,
     words_of,
 )
-from ..source.versions import transformers_defaults, version_tuple
+from ..source.versions import transformers_defaults
 from ..trainer.trainer_program import read_trainer
 from ..trl.trainer import sum_of_lengths
 from .shared.own_loop import bits_of_weights, config_of_model
@@ -31,24 +31,6 @@ from .shared.tool import has_any, known_tool
 from .shared.trained_names import doubt_encoders, frozen_parts, whole_model
 
 _ALL_LINEAR = "all-linear"
-_KEEPS_DTYPE = (4, 5)
-"""Version since which ``lora_dtype`` is the adapters' type (swift/tuners/peft.py, pull request 9832)."""
-
-
-def _adapters(program: Program, settings: LayeredSettings, *, has_encoders: bool) -> dict[str, Setting]:
-    """Return rank, layers and type of adapters under the trainer's names, where ms-swift has its own words for them.
-
-    Before 4.5 peft made them fp32 after ``lora_dtype`` had been applied. Read from ``swift/pipelines/train/tuner.py``
-    and ``swift/arguments/tuner_args.py`` of ms-swift 4.6.
-    """
-    found = _targets(program.findings, settings, has_encoders=has_encoders)
-    if as_word(settings.find("tuner_type", "train_type")) == "adalora":
-        default = Setting.default(12, "ms-swift's default adalora_init_r")
-        found["lora_r"] = settings.find("adalora_init_r") or default
-    dtype, version = settings.find("lora_dtype"), program.versions.get("ms_swift") or program.versions.get("ms-swift")
-    if dtype is not None and (version_tuple(version) or _KEEPS_DTYPE) >= _KEEPS_DTYPE:
-        found["lora_adapter_dtype"] = dtype
-    return found
 
 
 def _targets(findings: FindingCollector, settings: LayeredSettings, *, has_encoders: bool) -> dict[str, Setting]:
@@ -111,7 +93,7 @@ def read(program: Program) -> JobReading:
         doubt_arguments(table, group, settings, findings)
     config = config_of_model(program, settings.find("model"))
     has_encoders = "vision_config" in (config or {})
-    own = _adapters(program, settings, has_encoders=has_encoders) if lora else {}
+    own = _targets(findings, settings, has_encoders=has_encoders) if lora else {}
     if (length := settings.find("packing_length")) is not None and settings.is_true("packing"):
         own["max_length"] = length
     if _method(settings) in _OF_PROMPTS:
@@ -132,7 +114,7 @@ def read(program: Program) -> JobReading:
         "use_peft": (tuner or default_tuner).with_value(lora),
         **(whole_model("ms-swift") if has_encoders else {}),
         **_precision(settings, config, lora=lora),
-        **_device_map(program, settings, launched),
+        **_device_map(program, launched),
     }
     shipped = [_shipped(settings, name) for name in ("deepspeed", "fsdp")]
     translated = [_translate(layer, table) for layer in layers]
@@ -177,34 +159,13 @@ def _processes(program: Program) -> dict[str, Setting]:
     return processes_per_node(program.environ) or alone
 
 
-_SEVERAL_GPUS = (
-    "ms-swift's device_map spreads the layers of each process over its share of the {gpus} GPUs, and one GPU for each "
-    "is counted; CUDA_VISIBLE_DEVICES leaves as many GPUs as processes."
-)
-_NOT_SHARDED = (
-    "With DeepSpeed or FSDP, ms-swift stops where it finds more GPUs than processes, and it finds {gpus}; "
-    "CUDA_VISIBLE_DEVICES leaves as many GPUs as processes."
-)
-
-
-def _device_map(program: Program, settings: LayeredSettings, launched: Sequence[SettingsLayer]) -> dict[str, Setting]:
-    """Return how one process spreads the layers over the GPUs that it sees; of several, note what it means.
-
-    Sources: ``get_default_device_map`` and ``is_mp`` of ms-swift 3 and 4, and ``patch_mp_ddp`` for several processes.
-    """
-    findings, environ = program.findings, program.environ
+def _device_map(program: Program, launched: Sequence[SettingsLayer]) -> dict[str, Setting]:
+    """Return how one process spreads the layers over the GPUs that it sees (``get_default_device_map``)."""
+    environ = program.environ
     if program.config_file is not None or "RANK" in environ or environ.get("SWIFT_SINGLE_DEVICE_MODE") == "1":
         return {}
     world = read_world_size(program.launcher, LayeredSettings(*launched), environ)
-    sharded = settings.find("deepspeed", "fsdp") is not None
     alone = as_int(world.ranks) == 1 and world.one_per_gpu is None
-    more = _NOT_SHARDED if sharded else _SEVERAL_GPUS if not alone else None
-    visible = as_int(visible_gpus(environ))
-    if visible is None:
-        findings.more_gpus = more
-    elif more is not None and world.per_node is not None and visible > world.per_node:
-        components = () if sharded else (*MODEL_STATES, "activations")
-        findings.doubt(more.format(gpus=visible), "less", *components)
     return {"device_map": Setting.default("auto", "ms-swift's device_map in one process")} if alone else {}
 
 

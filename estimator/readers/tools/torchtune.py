@@ -105,14 +105,8 @@ def _read_other_models(program: Program, settings: LayeredSettings) -> None:
         findings.infer("training.reference_pass", True, "a pass of the reference precedes the backward pass")
         findings.record_from(reference, "other_models", [{"role": "reference", "sharded": sharded}])
     elif teacher is not None:
-        known = _model_id(str(teacher.value))
-        if known is not None:
-            findings.record("other_models", [{"role": "teacher", "id": known, "sharded": sharded}], teacher.origin)
-        else:
-            findings.warn(f"{teacher.origin}: the builder {teacher.value} is not supported and is not counted.")
-            findings.add_uncertainty("more", "weights", unless="other_models")
-        findings.infer("training.reference_pass", True, "the teacher's pass precedes the backward pass")
-        findings.add_uncertainty("more", "logits")  # those of the teacher
+        sentence = f"{teacher.origin}: the teacher is not counted."
+        findings.doubt(sentence, "more", "weights", "activations", "logits", unless="other_models")
 
 
 def _read_adapters(settings: LayeredSettings, findings: FindingCollector) -> None:

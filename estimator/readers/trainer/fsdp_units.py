@@ -1,4 +1,4 @@
-"""The units that FSDP wraps: blocks, modules of other classes, modules of some size, or the model alone.
+"""The units that FSDP wraps: blocks, modules of other classes, or the model alone.
 
 Sources: accelerate 1.15 (``FullyShardedDataParallelPlugin``, ``fsdp2_prepare_model``), transformers 5.23
 (``update_fsdp_plugin_peft``, ``_fsdp_qlora_plugin_updates`` before), peft 0.21 (``fsdp_auto_wrap_policy``).
@@ -7,7 +7,7 @@ Sources: accelerate 1.15 (``FullyShardedDataParallelPlugin``, ``fsdp2_prepare_mo
 import re
 
 from ..source.evidence import FindingCollector
-from ..source.settings import LayeredSettings, as_int, as_word
+from ..source.settings import LayeredSettings, as_word
 
 _BLOCK_CLASS = re.compile(r"(?!.*(?:Moe|MoE|MLP|Attention))\w*(?:Block|Layer)")
 """Names of the classes of a model's blocks, not of parts of them such as MixtralSparseMoeBlock."""
@@ -17,7 +17,7 @@ _KEY = "parallel.fsdp_units"
 
 
 def read_units(fsdp: LayeredSettings, findings: FindingCollector, *, first_version: bool, by_trainer: bool) -> None:
-    """Record what FSDP wraps: blocks, modules of other classes, modules of some size, or the model alone.
+    """Record what FSDP wraps: blocks, modules of other classes, or the model alone.
 
     Args:
         fsdp: FSDP's settings.
@@ -25,17 +25,12 @@ def read_units(fsdp: LayeredSettings, findings: FindingCollector, *, first_versi
         first_version: it is FSDP 1.
         by_trainer: transformers' Trainer prepares the model.
     """
-    wrap, smallest = fsdp.find("fsdp_auto_wrap_policy"), fsdp.find("fsdp_min_num_params")
-    word, count = as_word(wrap) or "", as_int(smallest) or 0
+    wrap = fsdp.find("fsdp_auto_wrap_policy")
+    word = as_word(wrap) or ""
     if by_trainer and findings.get("lora.rank") is not None:
         word = _with_adapters(findings, first_version=first_version)
     elif wrap is None:  # FSDP_AUTO_WRAP_POLICY is NO_WRAP where nothing sets it
         findings.infer(_KEY, "model", "accelerate's default fsdp_auto_wrap_policy, which wraps nothing")
-    elif first_version and word == "size_based_wrap":
-        if count > 0 and smallest is not None:
-            findings.record("parallel.fsdp_min_unit_parameters", count, smallest.origin)
-        else:  # accelerate's default is 0, with which it wraps nothing
-            findings.record_from(wrap, _KEY, "model")
     elif word in _UNITS:
         findings.record_from(wrap, _KEY, _UNITS[word])
     elif word in ("size_based_wrap", "other_wrap"):

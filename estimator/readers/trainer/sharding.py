@@ -8,7 +8,7 @@ from ...common.errors import InputError
 from ..arguments.table import doubt_arguments, library, record_arguments
 from ..program.deepspeed import deepspeed_layer, partly_offloaded
 from ..program.world_size import WorldSize, visible_gpus
-from ..source.data_files import layer_of_setting, table_of_setting
+from ..source.data_files import table_of_setting
 from ..source.evidence import MODEL_STATES, FindingCollector
 from ..source.settings import LayeredSettings, Setting, as_bool, as_int, as_word, is_open, parse_digits
 from .fsdp import FSDP1_NAMES
@@ -65,7 +65,6 @@ def read_parallel(inputs: TrainerInputs, findings: FindingCollector) -> None:
         _record_ranks("parallel.data_shard", data, inputs.world, findings)
     else:
         _read_ddp(inputs, data, findings)
-    _read_synchronisation(inputs, findings)
 
 
 def read_device_map(inputs: TrainerInputs, environ: Mapping[str, str], findings: FindingCollector) -> None:
@@ -249,16 +248,6 @@ def _read_ddp(inputs: TrainerInputs, data: int | None, findings: FindingCollecto
     record_arguments(library("accelerate"), "ddp", accelerate, findings)
     for each in (settings, accelerate):
         doubt_arguments(library("accelerate"), "ddp", each, findings)
-
-
-def _read_synchronisation(inputs: TrainerInputs, findings: FindingCollector) -> None:
-    """Record whether gradients are reduced after every micro-batch (accelerate's ``sync_each_batch``)."""
-    setting, config = inputs.accelerate.find("sync_each_batch"), inputs.settings.find("accelerator_config")
-    layer = layer_of_setting(config, inputs.filesystem, findings, key="parallel.sync_every_micro_batch")
-    given = layer.get("gradient_accumulation_kwargs")
-    if given is not None and isinstance(given.value, dict) and "sync_each_batch" in given.value:
-        setting = given.with_value(given.value["sync_each_batch"])
-    findings.record_from(setting, "parallel.sync_every_micro_batch", as_bool(setting))
 
 
 def _is_zero(setting: Setting) -> bool:

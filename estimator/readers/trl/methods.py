@@ -54,8 +54,6 @@ class Method(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     upcasts_quantized_until: Since = None
     """Since then it leaves what is not quantized of a quantized model in 16 bits; until then peft's
     ``prepare_model_for_kbit_training`` casts it to fp32. None: it never did."""
-    casts_adapters_since: tuple[int, int, int] | None = None
-    """Since then, and until 0.9, bf16 makes the adapters over 4 bits bf16 (``peft_module_casting_to_bf16``)."""
     trains_value_model: bool = False
     """It trains a second model, the value model, besides."""
     partly_known: bool = False

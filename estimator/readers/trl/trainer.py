@@ -3,7 +3,6 @@
 Read from TRL's sources of versions 0.9 to 1.16 (``trl/trainer/*_trainer.py``, ``trl/experimental``).
 """
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
@@ -25,8 +24,6 @@ _PREPARED = ("reference", "teacher")
 """Frozen models that all trainers give to DeepSpeed's engine (``prepare_deepspeed``)."""
 LENGTH, _LOSS = "training.sequence_length", "training.loss"
 _LOSS_OF_SCORES = {"log-probs": "log-probs", "divergence": "divergence"}
-_ADAPTERS_STAY = (0, 9)
-"""Since then no trainer casts adapters to bf16 (pull request 1644)."""
 _CHUNKED_LIGER = (1, 14)
 """Since then ``use_liger_kernel`` of the preference and policy trainers is TRL's own chunked loss."""
 
@@ -198,8 +195,6 @@ class TrlTrainer(msgspec.Struct, frozen=True, kw_only=True):
             origin = f"{self.trl} prepares a quantized model for {method.name} (prepare_model_for_kbit_training)"
             findings.infer("lora.kbit_preparation", True, origin)
             self._doubt_casts()
-            if self._casts_adapters():
-                findings.infer("lora.adapter_dtype", "bf16", f"{self.trl} casts adapters over 4 bits to bf16")
         doubt_arguments(TABLE, "casts", settings, findings)
 
     def _quantize(self, models: Iterator[dict[str, Any]]) -> None:
@@ -218,14 +213,6 @@ class TrlTrainer(msgspec.Struct, frozen=True, kw_only=True):
         if counted and not settings.is_true("bf16") and (not by_default or settings.is_true("fp16")):
             sentence = f"{self.trl} leaves the embedding and the head in fp32 where bf16 is off; 16 bits are counted."
             self.findings.doubt(sentence, "more", "weights")
-
-    def _casts_adapters(self) -> bool:
-        """Return True if the trainer adds the adapters itself, and makes them bf16."""
-        since, settings, added = self.method.casts_adapters_since, self.settings, self.settings.find("use_peft")
-        by_trainer = added is not None and "get_peft_model" not in added.origin
-        asked = by_trainer and settings.is_true("bf16") and settings.is_true("load_in_4bit")
-        version = tuple(int(part) for part in re.findall(r"\d+", self.versions.get("trl", ""))[:3])
-        return asked and since is not None and since <= version < _ADAPTERS_STAY
 
     def _reference(self, setup: Setup) -> Iterator[tuple[dict[str, Any], str]]:
         """Yield the frozen copy of the model, where the trainer makes or is given one."""

@@ -18,11 +18,6 @@ def test_names_of_several_tools_are_no_guess(tmp_path: Path) -> None:
         of(tmp_path, "base_model: a/b\nmodel_name_or_path: a/b\ncutoff_len: 12\n")
 
 
-def test_names_of_no_tool_in_particular_are_listed(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"shares names with .*LLaMA-Factory \(cutoff_len\)"):
-        of(tmp_path, "model_path: a/b\ncutoff_len: 12\n")
-
-
 @pytest.mark.parametrize(
     ("text", "command"),
     [

@@ -4,13 +4,9 @@ Read from ``config.py`` (defaults), ``model.py`` and ``utils.py`` (``extend_chec
 """
 
 import os
-from collections.abc import Mapping
 from pathlib import Path, PurePath
-from typing import Any
 
-from ....common.errors import InputError
 from ...program.program import Program
-from ...source.data_files import read_table
 from ...source.settings import LayeredSettings, Setting
 from ..shared.own_loop import config_of_model, folder_id
 
@@ -35,13 +31,9 @@ def read_litgpt_model(program: Program, settings: LayeredSettings, *, positional
         return
     text = str(setting.value).rstrip("/")
     folder = _checkpoint_folder(program, text)
-    stored = _stored_config(folder / _CONFIG_FILE, program) if folder is not None else {}
-    hub = stored.get("hf_config")
     if folder is not None and (found := folder_id(program.filesystem, setting.with_value(folder))) is not None:
         name = found
-    elif isinstance(hub, Mapping) and hub.get("org") and hub.get("name"):
-        name = f"{hub['org']}/{hub['name']}"
-    elif stored:
+    elif folder is not None:
         _warn_of_config(program, f"{setting.origin}: {_CONFIG_FILE}")
         return
     else:
@@ -62,14 +54,6 @@ def _checkpoint_folder(program: Program, text: str) -> Path | None:
         if os.access(folder / _CONFIG_FILE, os.R_OK) or os.access(folder / "config.json", os.R_OK):
             return folder
     return None
-
-
-def _stored_config(path: Path, program: Program) -> Mapping[str, Any]:
-    try:
-        return read_table(path) if os.access(path, os.R_OK) else {}
-    except InputError as error:
-        program.findings.warn(f"Could not read the model's own configuration: {error.message}", unless="model.id")
-        return {}
 
 
 def _untie(program: Program, settings: LayeredSettings, model: Setting) -> None:

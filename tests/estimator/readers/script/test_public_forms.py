@@ -221,26 +221,6 @@ GRPOTrainer(model=model, reward_funcs=[lambda each: 0.0], args=args).train()
 
 
 @pytest.mark.parametrize(
-    ("version", "how", "dtype"),
-    [
-        ("0.7.4", "peft_config=lora", None),
-        ("0.7.5", "peft_config=lora", "bf16"),
-        ("0.8.6", "peft_config=lora", "bf16"),
-        ("0.9.4", "peft_config=lora", None),
-    ],
-)
-def test_adapters_that_trl_casts_to_bf16(tmp_path: Path, version: str, how: str, dtype: str | None) -> None:
-    text = LOAD.replace('"gpt2")\ntok', '"gpt2", load_in_4bit=True)\ntok') + ARGUMENTS.replace("2)", "2, bf16=True)")
-    text += f"lora = LoraConfig(r=4, target_modules=['c_attn'])\nSFTTrainer(model, args=args, {how}).train()\n"
-    versions = {"transformers": "4.40", "trl": version, "torch": "2.8"}
-    assert read(tmp_path, text, versions=versions).value("lora.adapter_dtype") == dtype
-    own = text.replace(
-        "SFTTrainer(", "from peft import get_peft_model\nmodel = get_peft_model(model, lora)\nSFTTrainer("
-    )
-    assert read(tmp_path, own, versions=versions).value("lora.adapter_dtype") is None
-
-
-@pytest.mark.parametrize(
     ("dtype", "mixed", "precision", "doubted"),
     [
         ("float16", ", fp16=True", "fp16", False),

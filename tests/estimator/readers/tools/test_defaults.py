@@ -138,17 +138,6 @@ def test_swifts_own_fsdp_and_one_process_for_several_gpus(read: Read) -> None:
     assert read(SWIFT, SWIFT_SINGLE_DEVICE_MODE="1", CUDA_VISIBLE_DEVICES="0,1").value("parallel.device_map") is None
 
 
-def test_swift_doubts_more_gpus_than_processes(read: Read) -> None:
-    sentence, sharded = "over its share of the 4 GPUs", "ms-swift stops where it finds more GPUs than processes"
-    four = {"CUDA_VISIBLE_DEVICES": "0,1,2,3"}
-    assert sentence in str(read(SWIFT, NPROC_PER_NODE="2", **four).warnings)
-    assert "GPUs" not in str(read(SWIFT, NPROC_PER_NODE="4", **four).warnings)
-    assert sharded in str(read(f"{SWIFT} --deepspeed zero2", NPROC_PER_NODE="2", **four).warnings)
-    assert sharded in str(read(f"{SWIFT} --deepspeed zero2").more_gpus)
-    assert "{gpus}" in str(read(SWIFT, NPROC_PER_NODE="2").more_gpus)
-    assert read(SWIFT).more_gpus is None
-
-
 @pytest.mark.parametrize(
     ("flags", "length"),
     [("--rlhf_type dpo", 64), ("--rlhf_type grpo", 576), ("--rlhf_type grpo --max_completion_length 36", 100)],
@@ -388,9 +377,3 @@ def test_axolotl_adds_all_linear_layers_to_those_that_are_named(read: Read) -> N
 def test_axolotl_evaluates_as_many_sequences_as_it_trains(read: Read) -> None:
     reading = read("axolotl train x.yaml", f"{AXOLOTL}val_set_size: 0.1\n")
     assert found(reading, "training.micro_batch", "training.evaluation_batch") == (2, 2)
-
-
-def test_axolotl_alone_under_torchrun_doubts_further_gpus(read: Read) -> None:
-    line = "torchrun --nproc_per_node {} -m axolotl.cli.train x.yaml"
-    assert "which accelerate refuses" in str(read(line.format(1), AXOLOTL).more_gpus)
-    assert read(line.format(2), AXOLOTL).more_gpus is None

@@ -143,10 +143,3 @@ def test_model_that_is_written_out_is_asked_for(read: Read, tmp_path: Path) -> N
     assert any("--model_config.n_layer" in each and "give model.config" in each for each in reading.warnings)
     (tmp_path / "model_config.yaml").write_text("n_layer: 12\n")
     assert "model.id" in read(f"litgpt finetune_full {tmp_path} {LENGTH}").missing
-
-
-def test_folder_that_litgpt_wrote_names_its_model(read: Read, tmp_path: Path) -> None:
-    folder = tmp_path / "out" / "finetune" / "lora" / "final"
-    folder.mkdir(parents=True)
-    (folder / "model_config.yaml").write_text("name: Llama-3.2-1B\nhf_config: {org: meta-llama, name: Llama-3.2-1B}\n")
-    assert read(f"litgpt finetune_full out/finetune/lora/final {LENGTH}").value("model.id") == LLAMA
