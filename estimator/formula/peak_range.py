@@ -141,16 +141,21 @@ def _slack_bytes(rank: RankMemory, phase: Phase, *, reserved: ReservedMemory, co
 
 
 def _largest_piece(rank: RankMemory) -> int:
-    """Return the bytes of the largest tensor around blocks that are not replayed in their exact order; 0 if all are.
+    """Return the bytes of the largest tensor of what is not replayed in its exact order; 0 if there is none.
 
-    That is the input of the reduction of a whole model, and fp32 logits where they are capped, or where a model is not
-    a decoder. Whether the second step finds the first one's block whole depends on a few small tensors.
+    That is the input of a reduction of units by size, or of a whole model, and fp32 logits where they are capped, or
+    where a model is not a decoder. Whether the second step finds the first one's block whole depends on a few small
+    tensors.
     """
-    if not rank.job.trains or (rank.arch.causal and not rank.arch.logit_softcap):
+    job, arch = rank.job, rank.arch
+    if not job.trains:
         return 0
-    one_unit = rank.job.parallel.fsdp_units == "model" and rank.job.strategy.fsdp2
-    logits = 4 * rank.job.scored_tokens * rank.arch.vocab if rank.stage.last and rank.arch.has_vocab_head else 0
-    return max(rank.buffers.largest_reduction if one_unit else 0, min(logits, rank.loss.forward_bytes))
+    is_exact = arch.causal and not arch.logit_softcap
+    one_unit = job.parallel.fsdp_units == "model" and job.strategy.fsdp2 and not is_exact
+    reduced = rank.buffers.largest_reduction if one_unit or job.parallel.fsdp_min_unit_parameters else 0
+    if is_exact or not (rank.stage.last and arch.has_vocab_head):
+        return reduced
+    return max(reduced, min(4 * job.scored_tokens * arch.vocab, rank.loss.forward_bytes))
 
 
 def _slack_with(rank: RankMemory, phase: Phase, more: int, *, reserved: ReservedMemory, conf: str | None) -> int:

@@ -20,9 +20,6 @@ from vramtop.estimator.trace.worker_pool import keep_idle_workers
 CLOSE = 0.03
 """Maximum relative error of the allocated bytes, in every phase."""
 
-RESERVED_CLOSE = 0.08
-"""Maximum relative error of the reserved bytes, which both replay, the trace the real step's allocations."""
-
 PART = {
     "llama": (
         "mixed fsdp1",
@@ -77,8 +74,6 @@ QUICK = (
 DIFFERENT = {
     "deepseek_v2, mixed checkpointed": "the closed form has its peak earlier in the backward pass (+1.5 %)",
     "llama, bf16 fsdp1 offloaded": "42 MiB are communication in the one and temporary in the other; the sum is equal",
-    "llama, bf16 fsdp1 adapters checkpointed": "9 % less is reserved, the same is allocated",
-    "llama, bf16 adafactor": "the fp32 copies of the parameter before the largest one are not counted (-1.9 %)",
 }
 """Cells of which a figure lies further off, though inside the stated range, and why."""
 
@@ -99,7 +94,9 @@ def test_closed_form_and_trace_agree(name: str, tmp_path: Path, monkeypatch: pyt
     formula, trace = estimate(CELLS[name]), estimate(CELLS[name], method="traced", python=sys.executable)
     assert formula.peak.allocated_bytes == pytest.approx(trace.peak.allocated_bytes, rel=CLOSE)
     assert formula.peak.low_bytes <= trace.peak.device_bytes <= formula.peak.high_bytes
-    assert formula.peak.reserved_bytes == pytest.approx(trace.peak.reserved_bytes, rel=RESERVED_CLOSE)
+    assert formula.peak.reserved_range is not None
+    low, high = formula.peak.reserved_range.low_bytes, formula.peak.reserved_range.high_bytes
+    assert (1 - CLOSE) * low <= trace.peak.reserved_bytes <= (1 + CLOSE) * high
     for component, error in _errors(formula, trace).items():
         assert abs(error) <= CLOSE, component  # two errors that cancel are errors
 
