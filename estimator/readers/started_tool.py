@@ -13,7 +13,6 @@ from ..common.errors import InputError
 from ..common.records import replace
 from .program.launch import Launch
 from .script.entry_call import find_entry
-from .script.follow import BudgetSpentError
 from .script.script_settings import open_script
 from .source.data_files import read_table
 from .source.filesystem_view import FilesystemView
@@ -46,7 +45,7 @@ def find_started_tool(launch: Launch, filesystem: FilesystemView) -> StartedTool
         commands.update(tool.entries)
     try:
         entry = find_entry(open_script(path), re.compile("|".join(f"({name})" for name in commands)))
-    except (InputError, BudgetSpentError, RecursionError):  # the reader of scripts says what is wrong with it
+    except (InputError, RecursionError):  # the reader of scripts says what is wrong with it
         return None
     if entry is None:
         return None

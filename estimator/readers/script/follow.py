@@ -164,13 +164,10 @@ class Reader:
         """Return the file and line of a node: ``train.py line 12``."""
         return f"{self._files.get(id(node), self.name)} line {getattr(node, 'lineno', '?')}"
 
-    def library(self, call: Call) -> Any:
-        """Return the result of a library's function."""
-        return call_library(call)
-
-    def own_method(self, instance: Instance, call: Call) -> Any:
-        """Return the result of a method of an object of the script's."""
-        return own_method(instance, call)
+    library = staticmethod(call_library)
+    """Return the result of a library's function."""
+    own_method = staticmethod(own_method)
+    """Return the result of a method of an object of the script's."""
 
     def _not_followed(self, nodes: Sequence[ast.AST], why: str, at: ast.AST) -> None:
         not_followed(nodes, why, self.location(at), self.notes)
