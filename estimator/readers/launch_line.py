@@ -32,7 +32,7 @@ from .source.evidence import (
     decided_parts,
 )
 from .source.filesystem_view import FilesystemView
-from .source.flags import parse_flags, spell_out
+from .source.flags import abbreviations, parse_flags
 from .source.notebooks import NotebookCode
 from .source.old_calls import assumed_versions
 from .source.settings import UNKNOWN_TABLE, LayeredSettings, Setting, SettingsLayer, as_int
@@ -271,9 +271,7 @@ def _read_own_script(program: Program) -> JobReading:
     if script.options_file is not None and not files:
         files = _table_layer(program, script.options_file)
         script = read()
-    if (spelled := _spell_out(program, flags, script)) != flags:
-        flags = spelled
-        script = read()
+    _doubt_abbreviations(program, flags, script)
     if unread := _unread_flags(flags, script):
         _warn_of_unread_flags(program, unread)
         flags = {name: setting for name, setting in flags.items() if name not in unread}
@@ -411,22 +409,10 @@ def _warn_of_unread_files(program: Program, opened: Collection[str | None]) -> N
             program.findings.doubt(sentence, "either", *_PARTS)
 
 
-def _spell_out(program: Program, flags: SettingsLayer, script: ScriptSettings) -> dict[str, Setting]:
-    """Return flags under the names that their abbreviations stand for; warn of those that cannot be told."""
-    known = script.option_names or (MEMORY_ARGUMENTS if program.launch.trl_command else frozenset())
-    found, ambiguous = spell_out(flags, known)
-    if not known:  # only that they may be abbreviations
-        ambiguous = {
-            name: meant
-            for name in flags
-            if ("_" in name and name not in MODEL_NAMES)
-            and (meant := [each for each in MEMORY_ARGUMENTS if each.startswith(name) and each != name])
-        }
-    for name, meant in ambiguous.items():
-        if not MEMORY_ARGUMENTS.isdisjoint(meant):
-            names = " or ".join(f"--{each}" for each in meant[:_MAX_NAMES])
-            program.findings.doubt(f"{flags[name].origin} may stand for {names}; it is not counted.", "either", *_PARTS)
-    return found
+def _doubt_abbreviations(program: Program, flags: SettingsLayer, script: ScriptSettings) -> None:
+    for name, sentence in abbreviations(flags, script.option_names or MEMORY_ARGUMENTS):
+        if script.option_names or ("_" in name and name not in MODEL_NAMES):
+            program.findings.doubt(sentence, "either", *_PARTS)
 
 
 def _read_notebook(program: Program) -> NotebookCode | None:

@@ -314,17 +314,6 @@ def _compile(call: Call) -> Any:
     return value
 
 
-def _checkpoint_layers(call: Call) -> Any:
-    """Follow ``apply_activation_checkpointing(model)``."""
-    value = call.value(0, "model")
-    if "context_fn" in call.kwargs or "check_fn" in call.kwargs:
-        sentence = f"{call.name}(...) keeps some activations by its policy; none of them are counted."
-        call.doubt(sentence, key="training.activation_checkpointing")
-    for model in models_in(value):
-        model.put("activation_checkpointing", True, call, f"{call.name}(...)")
-    return value if call.name == "checkpoint_wrapper" else None
-
-
 def _device(call: Call) -> Any:
     value = call.value(0, "type")
     return value if isinstance(value, str) else UNKNOWN
@@ -392,7 +381,6 @@ _BY_NAME: Mapping[str, Callable[[Call], Any]] = {
     **dict.fromkeys(("add_argument", "parse_args", "parse_known_args"), lambda call: Parser(call).method(call)),
     **dict.fromkeys(("set_default_dtype", "set_default_tensor_type"), _not_read),
     "add_tokens": _add_tokens,
-    **dict.fromkeys(("apply_activation_checkpointing", "checkpoint_wrapper"), _checkpoint_layers),
 }
 _CALLS: Mapping[str, Callable[[Call], Any]] = {
     **{f"*.{name}": handler for name, handler in _BY_NAME.items()},

@@ -1,9 +1,8 @@
 """Command-line flags as argparse and transformers' HfArgumentParser understand them."""
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
-from ...common.records import replace
 from .settings import Setting
 
 _FLAG = re.compile(r"--?[A-Za-z_]")
@@ -47,22 +46,15 @@ def parse_flags(tokens: Sequence[str], *, where: str = "on the command line") ->
     return flags, words
 
 
-def spell_out(flags: Mapping[str, Setting], known: Collection[str]) -> tuple[dict[str, Setting], dict[str, list[str]]]:
-    """Return flags under the names that their abbreviations stand for, as argparse takes them, and the ambiguous ones.
+def abbreviations(flags: Mapping[str, Setting], known: Collection[str]) -> Iterator[tuple[str, str]]:
+    """Yield flags that argparse may take for abbreviations of options, which are not spelled out, with a sentence.
 
     Args:
         flags: flags by name.
-        known: all names that the program takes; it abbreviates none if there are none.
+        known: the names of the options.
     """
-    found: dict[str, Setting] = {}
-    ambiguous: dict[str, list[str]] = {}
     for name, setting in flags.items():
         meant = [] if name in known else sorted(each for each in known if each.startswith(name))
-        if len(meant) == 1 and setting.origin.startswith("--"):
-            flag, _, where = setting.origin.partition(" ")
-            found[meant[0]] = replace(setting, origin=f"{flag} (--{meant[0]}) {where}")
-        else:
-            found[name] = setting
-        if len(meant) > 1:
-            ambiguous[name] = meant
-    return found, ambiguous
+        if meant and setting.origin.startswith("--"):
+            options = " or ".join(f"--{each}" for each in meant[:3])
+            yield name, f"{setting.origin} may stand for {options}; it is not counted."

@@ -8,17 +8,6 @@ from msgspec import Struct, toml
 from ...common.library_versions import older
 from .versions import AssumedVersion, version_tuple
 
-_NEWEST_TRL = {
-    (4, 40): "0.9",
-    (4, 46): "0.11",
-    (4, 50): "0.17",
-    (4, 51): "0.18",
-    (4, 53): "0.19",
-    (4, 55): "0.20",
-    (4, 56): "0.22",
-}
-"""The newest TRL that can be installed beside a transformers older than the version (Requires-Dist of its wheels)."""
-
 
 class OldCall(Struct, frozen=True, kw_only=True):
     """Something that a library took until a version."""
@@ -38,10 +27,13 @@ class OldCall(Struct, frozen=True, kw_only=True):
 class _File(Struct, frozen=True, forbid_unknown_fields=True):
     """The file ``old_calls.toml``."""
 
+    newest_trl: Mapping[str, str]
+    """The newest TRL that can be installed beside a transformers older than the version."""
     old: tuple[OldCall, ...]
 
 
-OLD_CALLS = toml.decode(Path(__file__).with_name("old_calls.toml").read_bytes(), type=_File).old
+_TABLE = toml.decode(Path(__file__).with_name("old_calls.toml").read_bytes(), type=_File)
+OLD_CALLS = _TABLE.old
 
 
 def old_names(path: str) -> Iterator[tuple[OldCall, str]]:
@@ -93,7 +85,8 @@ def assumed_versions(
             if before is None or limit < before:
                 assumed[library] = AssumedVersion(last, why)
     transformers = {**versions, **assumed}.get("transformers")
-    newest = next((last for than, last in _NEWEST_TRL.items() if older(transformers, *than)), None)
+    rows = ((version_tuple(than) or (), last) for than, last in _TABLE.newest_trl.items())
+    newest = next((last for than, last in rows if older(transformers, *than)), None)
     assumed_trl = version_tuple(assumed.get("trl")) or (1, 0)
     if uses_trl and "trl" not in versions and newest is not None and older(newest, *assumed_trl):
         assumed["trl"] = AssumedVersion(newest, f"the newest beside transformers {transformers}")

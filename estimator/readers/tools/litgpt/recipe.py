@@ -11,8 +11,8 @@ from ....common.records import replace
 from ...arguments.table import library, record_arguments
 from ...program.program import Program
 from ...program.world_size import checked_ranks, visible_gpus
-from ...source.evidence import FindingCollector, JobReading
-from ...source.flags import spell_out
+from ...source.evidence import MODEL_STATES, FindingCollector, JobReading
+from ...source.flags import abbreviations
 from ...source.settings import LayeredSettings, Setting, as_bool, as_int, as_word, is_open, parse_digits, refusal
 from ...trainer.unread_settings import warn_of_unread
 from ..shared.own_loop import record_optimizer
@@ -103,7 +103,9 @@ def read(program: Program) -> JobReading:
     words, flags = _split_words(program.launch.arguments)
     program = replace(program, launch=replace(program.launch, arguments=(*words, *flags)))
     findings, layers = program.findings, tool_layers(program, "config")
-    settings = LayeredSettings(spell_out(layers[0], library("litgpt").aliases["options"])[0], *layers[1:])
+    settings = LayeredSettings(*layers)
+    for _, sentence in abbreviations(layers[0], library("litgpt").aliases["options"]):
+        findings.doubt(sentence, "either", *MODEL_STATES, "activations")
     recipe = _recipe(program, settings, words)
     pretrains = recipe == "pretrain"
     findings.record("training.framework", "litgpt", "the program is LitGPT")

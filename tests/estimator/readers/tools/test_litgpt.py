@@ -68,10 +68,10 @@ def test_the_models_name_is_no_value_of_a_flag(read: Read, place: str) -> None:
     assert values(reading, "model.id", "lora.rank") == (LLAMA, 32)
 
 
-def test_shortened_names_of_options(read: Read) -> None:
-    reading = read(f"litgpt finetune_full {LLAMA} --train.micro_batch 3 --train.max_seq 64 --train.max_t 9 --dev 2")
-    keys = ("training.micro_batch", "training.sequence_length", "parallel.data_shard")
-    assert values(reading, *keys) == (3, 64, 2)
+def test_shortened_names_of_options_are_a_doubt(read: Read) -> None:
+    reading = read(f"litgpt finetune_full {LLAMA} {LENGTH} --dev 2")
+    assert "--dev on the command line may stand for --devices; it is not counted." in reading.warnings
+    assert reading.job().unsure.weights == "either"
 
 
 @pytest.mark.parametrize(
