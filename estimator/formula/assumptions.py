@@ -274,11 +274,7 @@ def _warnings(
         yield from _shape_warnings(job, arch, inventory, fused_recurrence)
     if inventory is not None and (unmatched := unmatched_targets(inventory, job)):
         names = ", ".join(unmatched)
-        yield (
-            f"The layers' names are not known, {names} among them: adapters are counted on all linear layers."
-            if inventory.count == "approximate"
-            else f"lora.targets: this model has no layer named {names}; peft ignores the name and adapts the others."
-        )
+        yield f"lora.targets: this model has no layer named {names}; peft ignores the name and adapts the others."
     if training.compile:
         yield (
             "torch.compile: blocks are assumed to be partitioned like those of Llama and Qwen; the range allows for "
@@ -326,7 +322,8 @@ def _shape_warnings(
     if inventory and job.model.task != arch.task and not parts:
         yield f"The formula has no rule for the {job.model.task} head and uses that of {arch.task}."
     if inventory and approximate:
-        yield f"The parameter count is approximate: {inventory.source}.{_known_error(arch)}"
+        what = "counts of parameters and adapters are" if job.lora else "parameter count is"
+        yield f"The {what} approximate: {inventory.source}.{_known_error(arch)}"
     if approximate and parts:
         size = f"about {arch.uncounted_parameters / 1e6:,.0f} million" if arch.uncounted_parameters else "unknown"
         yield f"Only the language model is counted, not {parts} (parameters: {size})."

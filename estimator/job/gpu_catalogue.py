@@ -10,7 +10,7 @@ import msgspec
 from ..common.errors import InputError
 from ..common.sizes import MIB
 
-_VENDOR_WORDS = re.compile(r"\b(nvidia|geforce|tesla|quadro)\b")
+_VENDOR_WORDS = re.compile(r"\b(nvidia|geforce|tesla|quadro|colab|kaggle)\b")
 _OTHER_VENDORS = {
     "AMD": re.compile(
         r"(amd|radeon|instinct)\w*|mi\d{2,3}[a-z]?|rx\d{4}(xtx?|gre)?|(pro)?w[67]\d00|gfx\d+\w*|strixhalo|vega\w*"
@@ -102,8 +102,7 @@ def find_gpu(name: str) -> Gpu:
         InputError: there is none; the nearest names are given.
     """
     index = _index()
-    found = index.get(_key(name)) or index.get(f"{_key(name).removesuffix('g')}gb")
-    if found is not None:
+    if found := index.get(_key(name)) or index.get(f"{_key(name).removesuffix('g')}gb"):
         return found
     other = next((vendor for vendor, pattern in _OTHER_VENDORS.items() if pattern.fullmatch(_key(name))), None)
     if other is not None:

@@ -61,27 +61,24 @@ def adapter_groups_by_rule(inventory: Inventory, lora: Lora, *, fused_qkv: bool 
         InputError: no layer of the model matches the targets, or peft refuses them.
     """
     linear = [g for g in inventory.groups if g.linear and len(g.shape) == 2]
-    every = lora.targets == "all-linear" or (
-        inventory.count == "approximate" and not all(any(_matches(g, [t]) for g in linear) for t in lora.targets)
-    )
+    named = inventory.count == "exact" or all(any(_matches(g, [t]) for g in linear) for t in lora.targets)
+    every = lora.targets == "all-linear" or not named
     if every:
-        names: Collection[str] = {module_name(g) for g in linear if not _is_output_layer(g, inventory)}
+        candidates = [g for g in linear if not _is_output_layer(g, inventory)]
+        names: Collection[str] = {module_name(g) for g in candidates}
     else:
+        candidates = [*linear, *_tied_head(inventory)]
         names = set(lora.targets) | (_FUSED_QKV if fused_qkv and _QKV_PARTS & set(lora.targets) else set())
     fused = list(_fused_groups(inventory, names, every=every))
     renamed = set(_old_names(inventory)) if fused else set()  # these then mean only the fused tensors
-    candidates = linear if every else [*linear, *_tied_head(inventory)]
     wanted = [g for g in candidates if _matches(g, names) and not _matches(g, renamed)]
-    if every:
-        wanted = [g for g in wanted if not _is_output_layer(g, inventory)]
     if not wanted and not fused:
         known = ", ".join(sorted({module_name(g) for g in candidates if g.role != "head"}))
         raise InputError(f"lora.targets = {lora.targets!r} names no linear layer of this model; it has {known}")
     for group in wanted:
-        halved = fused_qkv and module_name(group) == _FUSED_GATE
-        layer = (
-            replace(group, shape=(group.shape[0] // 2, group.shape[1]), repeat=2 * group.repeat) if halved else group
-        )
+        layer = group
+        if fused_qkv and module_name(group) == _FUSED_GATE:
+            layer = replace(group, shape=(group.shape[0] // 2, group.shape[1]), repeat=2 * group.repeat)
         columns, rows = layer.shape if layer.transposed else reversed(layer.shape)
         yield from _matrix_pair(layer, lora.rank, rows, columns)
     for group, times in fused:
@@ -92,7 +89,8 @@ def adapter_groups_by_rule(inventory: Inventory, lora: Lora, *, fused_qkv: bool 
 
 def unmatched_targets(inventory: Inventory, job: ResolvedJob) -> tuple[str, ...]:
     """Return the targets that name no module of the model, which peft passes over as long as others do."""
-    if job.lora is None or isinstance(job.lora.targets, str) or job.framework.own_adapters:
+    unknown = job.framework.own_adapters or inventory.count == "approximate"
+    if job.lora is None or isinstance(job.lora.targets, str) or unknown:
         return ()
     modules = [*inventory.groups, *_tied_head(inventory)]
     known = {part for group in modules for part in _path(group).split(".")} | set(_old_names(inventory))
@@ -119,6 +117,8 @@ class QuantizedLayers(msgspec.Struct, frozen=True):
     """The head too."""
     experts: bool
     """Experts are linear layers of their own, which are quantized, not two tensors."""
+    linear: bool | None = None
+    """Linear layers, apart from the head; None: those that the built model shows."""
 
     @classmethod
     def of(cls, job: ResolvedJob, inventory: Inventory) -> "QuantizedLayers":
@@ -126,7 +126,9 @@ class QuantizedLayers(msgspec.Struct, frozen=True):
 
         Lightning's plugin replaces the head too (``BitsandbytesPrecision``; LitGPT passes no exceptions).
         """
-        return cls(job.quantization, job.framework.quantizes_head, separates_experts(job, inventory.family))
+        own = inventory.family == "falcon" and job.framework.transformers_models  # FalconLinear, a subclass of Linear
+        linear = not job.versions.skips_own_linear if own else None
+        return cls(job.quantization, job.framework.quantizes_head, separates_experts(job, inventory.family), linear)
 
     def __contains__(self, group: ParameterGroup) -> bool:
         """Return True if a group is quantized: linear layers without the head; fused experts not by bitsandbytes.
@@ -143,7 +145,9 @@ class QuantizedLayers(msgspec.Struct, frozen=True):
             return group.linear
         if self.experts and group.role in ("expert", "router") and len(group.shape) > 1:
             return True
-        return group.linear and group.role != "head" if group.quantized is None else group.quantized
+        if self.linear is None and group.quantized is not None:
+            return group.quantized
+        return self.linear is not False and group.linear and group.role != "head"
 
     def stored_bytes(self, group: ParameterGroup, elements: int) -> int | None:
         """Return the bytes that so many elements of a group are stored in; None: they are not quantized."""

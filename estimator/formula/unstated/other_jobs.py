@@ -113,7 +113,7 @@ class _Change(Struct, frozen=True, kw_only=True):
         training = job.training
         if self.library == "transformers":
             if self.since == "5.0":
-                return bool(arch.moe_layers)
+                return bool(arch.moe_layers) or arch.family == "falcon"  # its quantized layers, until 5.5
             if self.since == "4.52":
                 return job.strategy.flat_parameters and job.lora is not None and job.recomputes
             return training.loss == "full" and arch.has_vocab_head and job.framework.loss_in_forward

@@ -116,6 +116,8 @@ class VersionRules:
 
     Each is called with its own tokens, and bitsandbytes quantizes linear layers only.
     """
+    skips_own_linear = _since("transformers", 5, 5)
+    """bitsandbytes quantizes no subclass of ``nn.Linear`` (transformers since 5.5, ``replace_with_bnb_linear``)."""
     caches_latents = _since("transformers", 5, 15)
     """Latent attention's cache holds the compressed latents, not every head's keys and values (transformers since 5.15:
     ``expand_kv`` in models/deepseek_v3/modeling_deepseek_v3.py comes after the cache; before 5.15 before it)."""

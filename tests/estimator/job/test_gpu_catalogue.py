@@ -19,6 +19,7 @@ from vramtop.estimator.job.gpu_catalogue import catalogue, find_gpu, match_nvml_
         ("RTX 4090", "rtx-4090", 24564),
         ("NVIDIA GeForce RTX 5090", "rtx-5090", 32607),
         ("Tesla T4", "t4", 15360),
+        ("colab T4", "t4", 15360),
         ("a100-80", "a100-80gb", 81920),
         ("H100 80G", "h100-80gb", 81559),
         ("b200", "b200", 183359),

@@ -18,6 +18,7 @@ LLAMA: dict[str, Any] = {
     "vocab_size": 32000,
 }
 MIXTRAL = LLAMA | {"model_type": "mixtral", "num_local_experts": 8, "num_experts_per_tok": 2}
+FALCON = LLAMA | {"model_type": "falcon"}
 STATED = {"torch": "2.13.0", "transformers": "5.23.0", "trl": "1.16.0", "bitsandbytes": "0.49.0"}
 FSDP2 = {"strategy": "fsdp2", "data_shard": 8}
 DEEP = LLAMA | {"num_hidden_layers": 48}
@@ -47,6 +48,7 @@ def about(found: Budget, *words: str) -> list[str]:
         ("transformers", "4.48.0", {"lora": LORA, "training": {"activation_checkpointing": "full"}}),
         ("transformers", "4.45.0", {"lora": LORA, "training": {"activation_checkpointing": "full"}}),
         ("transformers", "4.57.0", {"lora": LORA | {"quantization": "nf4"}, "config": MIXTRAL}),
+        ("transformers", "4.57.0", {"lora": LORA | {"quantization": "nf4"}, "config": FALCON}),
         ("trl", "0.14.0", {"lora": LORA, "training": {"loss": "log-probs"}}),
         (
             "torchtitan",
