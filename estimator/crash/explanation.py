@@ -14,7 +14,6 @@ from ..model.find_config import built_in_models, resolve_model
 from .records import Failure, FailureJson, OutOfMemory
 from .snapshot.records import MemorySnapshot, MemorySnapshotJson
 
-ALLOCATOR_SETTING = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
 _MAX_OTHERS = 4
 _LARGEST_CONTEXT = 5 * GIB // 2
 """A CUDA context with NCCL's buffers takes less."""
@@ -199,7 +198,8 @@ def _fragmentation(memory: OutOfMemory, snapshot: MemorySnapshot | None) -> Iter
     unused, tried, free = memory.unallocated_bytes, memory.tried_bytes, memory.free_bytes
     if unused is None or tried is None or unused < max(64 * MIB, tried // 4):
         return
-    pieces, remedy = "", f"Set {ALLOCATOR_SETTING}."
+    platform = "HIP" if memory.backend == "HIP" else "CUDA"
+    pieces, remedy = "", f"Set PYTORCH_{platform}_ALLOC_CONF=expandable_segments:True."
     if snapshot is not None:
         largest = size_text(snapshot.largest_free_bytes)
         pieces = f", in {snapshot.free_blocks:,} free blocks, the largest of {largest}"

@@ -17,8 +17,14 @@ GIB = 2**30
 
 
 def failure(phase: PhaseName | None = "backward", **figures: object) -> Failure:
-    known = {"tried_bytes": 2 * GIB, "total_bytes": 24 * GIB, "free_bytes": GIB, "allocated_bytes": 21 * GIB}
-    memory = OutOfMemory(backend="CUDA", gpu=0, **{"unallocated_bytes": GIB // 8, **known, **figures})  # type: ignore[arg-type]
+    known = {
+        "backend": "CUDA",
+        "tried_bytes": 2 * GIB,
+        "total_bytes": 24 * GIB,
+        "free_bytes": GIB,
+        "allocated_bytes": 21 * GIB,
+    }
+    memory = OutOfMemory(gpu=0, **{"unallocated_bytes": GIB // 8, **known, **figures})  # type: ignore[arg-type]
     return Failure(kind="gpu", line=1, text="", memory=memory, phase=phase)
 
 
@@ -64,7 +70,8 @@ def test_other_processes_are_the_cause_only_if_they_hold_enough() -> None:
 def test_fragmentation_is_the_cause_only_if_enough_is_unused() -> None:
     enough = said(failure(unallocated_bytes=5 * GIB, allocated_bytes=17 * GIB))
     assert "Fragmentation: 5.00 GiB are reserved and unused, more than the 2.00 GiB requested" in enough
-    assert "expandable_segments:True" in enough
+    assert "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True" in enough
+    assert "PYTORCH_HIP_ALLOC_CONF=" in said(failure(unallocated_bytes=5 * GIB, backend="HIP"))
     assert "Fragmentation adds to it" in said(failure(unallocated_bytes=3 * GIB // 2))
     assert "Fragmentation" not in said(failure(unallocated_bytes=GIB // 4))
 
