@@ -49,8 +49,7 @@ def program_of_script(words: Sequence[str]) -> LoadedJob | None:
 
     if (script := in_shell_script(words)) is None:
         return None
-    for path in script.scripts:
-        require_own_script(path)
+    require_own_script(script.script)
     assigned = ["env"] if "=" in script.words[0] else []
     return program_job([*assigned, *script.words], folder=str(script.folder))
 
