@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 
 COMMAND_LINE = "command line"
-_OF_LAYERS = ("unsure.weights", "unsure.gradients", "unsure.optimizer", "unsure.activations")
 
 
 class LoadedJob(msgspec.Struct, frozen=True, kw_only=True):
@@ -135,9 +134,7 @@ class LoadedJob(msgspec.Struct, frozen=True, kw_only=True):
             return self
         reading, ranks = self.reading, self.job.parallel.world_size
         rule = reading.spreads_layers if reading is not None else None
-        sharded = self.job.parallel.strategy not in ("none", "ddp")
         if reading is not None and reading.more_gpus is not None and ranks < count:
-            found["job"] = self.job if sharded else with_changes(self.job, dict.fromkeys(_OF_LAYERS, "less"))
             notes = dict.fromkeys([*self.notes, reading.more_gpus.format(gpus=count)])
             return msgspec.structs.replace(self, **found, notes=tuple(notes))
         if rule is not None and ranks == 1:

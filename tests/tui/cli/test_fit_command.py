@@ -161,23 +161,12 @@ def test_a_device_map_spreads_a_model_over_the_gpus_that_its_process_finds(run_f
         assert not any("nn.DataParallel" in each for each in said["budget"]["warnings"])
 
 
-def test_fewer_processes_of_swift_than_gpus_are_doubted(run_fit: Answer) -> None:
-    line = [
-        "swift",
-        "sft",
-        "--model",
-        "gpt2",
-        "--train_type",
-        "full",
-        "--torch_dtype",
-        "bfloat16",
-        "--max_length",
-        "512",
-    ]
-    for processes, gpus, doubted in ((2, "4xh100", True), (4, "4xh100", False)):
-        _, said, _ = run_fit("--gpu-type", gpus, "--", "env", f"NPROC_PER_NODE={processes}", *line)
-        assert any("over its share of the 4 GPUs" in each for each in said["notes"]) == doubted
-        assert (said["budget"]["job"].get("unsure", {}).get("weights") == "less") == doubted
+def test_a_tool_that_stops_with_more_gpus_than_processes_is_noted(run_fit, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "x.yaml").write_text("model_name_or_path: gpt2\nstage: sft\nbf16: true\ncutoff_len: 512\n")
+    for gpus, stops in (("4xh100", True), ("1xh100", False)):
+        _, said, _ = run_fit("--gpu-type", gpus, "--", "python", "src/train.py", "x.yaml")
+        assert any("stops where one process finds 4 GPUs" in each for each in said["notes"]) == stops
 
 
 def test_a_tool_that_starts_one_process_per_gpu_is_counted_on_all(run_fit, tmp_path, monkeypatch) -> None:
