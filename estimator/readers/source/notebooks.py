@@ -1,6 +1,6 @@
 """Jupyter notebooks as scripts: the cells that ran, without what only IPython understands.
 
-Format: nbformat's ``notebook_format`` (version 4, and 3's worksheets). Nothing is run.
+Format: nbformat's ``notebook_format`` (version 4). Nothing is run.
 """
 
 import ast
@@ -133,7 +133,7 @@ def _table(path: Path) -> Mapping[str, Any]:
         raise InputError(f"{path}: cannot be read: {error.strerror or error}") from None
     except (ValueError, RecursionError) as error:
         raise InputError(f"{path}: not a notebook: {error}") from None
-    if not isinstance(table, dict) or not isinstance(table.get("cells", table.get("worksheets")), list):
+    if not isinstance(table, dict) or not isinstance(table.get("cells"), list):
         raise InputError(f"{path}: not a notebook: it has no cells")
     return table
 
@@ -143,15 +143,11 @@ def _code_cells(table: Mapping[str, Any], path: Path) -> Iterator[_Cell]:
     language = kernel.get("language") or described.get("name")
     if isinstance(language, str) and not language.lower().startswith(("python", "ipython")):
         raise InputError(f"{path}: a notebook in {language[:40]}; expected Python")
-    sheets = table["worksheets"] if "cells" not in table else [table]
-    found = itertools.chain.from_iterable(
-        sheet["cells"] for sheet in sheets if isinstance(sheet, dict) and isinstance(sheet.get("cells"), list)
-    )
-    for number, cell in enumerate(found, start=1):
+    for number, cell in enumerate(table["cells"], start=1):
         if isinstance(cell, dict) and cell.get("cell_type") == "code":
-            source = cell.get("source", cell.get("input", ""))
+            source = cell.get("source", "")
             text = "".join(map(str, source)) if isinstance(source, list) else str(source)
-            count = cell.get("execution_count", cell.get("prompt_number"))
+            count = cell.get("execution_count")
             tags = _inner(cell, "metadata").get("tags")
             is_parameters = isinstance(tags, list) and "parameters" in tags
             yield _Cell(number, text.splitlines(), count if type(count) is int else None, is_parameters)

@@ -24,15 +24,12 @@ def read(program: Program) -> JobReading:
     """Return the job of a Megatron-LM command line."""
     findings, settings = program.findings, tool_settings(program, "yaml_cfg")
     findings.record("training.framework", "megatron", "the program is Megatron-LM")
-    if settings.is_true("use_checkpoint_args"):
-        sentence = "--use-checkpoint-args takes the model's shape from a checkpoint, which vramtop does not read."
-        findings.warn(sentence, unless="model.id")
     _read_model(settings, findings)
     record_arguments(library("megatron"), "step", settings, findings)
     doubt_arguments(library("megatron"), "all", settings, findings)
     _read_optimizer(program, settings)
     _read_precision(settings, findings)
-    _read_recompute(settings, findings)
+    record_arguments(library("megatron"), "checkpointing", settings, findings)
     _read_parallel(program, settings)
     findings.record_global_batch(settings.find("global_batch_size"))
     warn_of_unread(settings, findings)
@@ -134,15 +131,6 @@ def _padded_vocabulary(settings: LayeredSettings) -> int | None:
     divisor, tensor = settings.find("make_vocab_size_divisible_by"), settings.find("tensor_model_parallel_size")
     multiple = (as_int(divisor) or 128) * (as_int(tensor) or 1)
     return -(-size // multiple) * multiple
-
-
-def _read_recompute(settings: LayeredSettings, findings: FindingCollector) -> None:
-    granularity = settings.find("recompute_granularity")
-    record_arguments(library("megatron"), "checkpointing", settings, findings)
-    layers = as_int(settings.find("recompute_num_layers"))
-    if as_word(granularity) == "full" and layers and layers > 1:
-        sentence = "--recompute-num-layers: the figure assumes that each layer is recomputed by itself."
-        findings.mark_uncertain("training.activation_checkpointing", sentence)
 
 
 def _read_parallel(program: Program, settings: LayeredSettings) -> None:

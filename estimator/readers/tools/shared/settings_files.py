@@ -15,8 +15,8 @@ from ...source.settings import LayeredSettings, Setting, SettingsLayer
 CONFIG_SUFFIXES = (".yaml", ".yml", ".json", ".toml")
 _RESOLVED_CONFIG_MARK = "config:"
 """Text before the resolved configuration in axolotl's log."""
-_NULL_IS_A_VALUE = ("bf16", "nvfsdp_unit_modules", "megatron_fsdp_unit_modules")
-"""Settings whose null is not their default: axolotl's precision, Automodel's units."""
+_NULL_IS_A_VALUE = ("bf16",)
+"""Settings whose null is not their default: axolotl's precision."""
 _REFERENCE = re.compile(r"\$\{([\w.]+)\}")
 _OVERRIDE = re.compile(r"[A-Za-z_][\w.]*=")
 

@@ -93,12 +93,9 @@ def test_other_files_are_no_notebooks(tmp_path: Path, text: str) -> None:
 
 
 def test_notebooks_with_odd_contents(tmp_path: Path) -> None:
-    """Values of other types than the format has, worksheets of version 3, and another language."""
+    """Values of other types than the format has, and another language."""
     odd = [None, 3, {"cell_type": "code"}, {"cell_type": "code", "source": [1, "x"], "metadata": 2}]
     (tmp_path / "a.ipynb").write_text(json.dumps({"cells": odd, "metadata": []}))
     assert read_notebook(tmp_path / "a.ipynb").text == ""
-    old = {"worksheets": [{"cells": [{"cell_type": "code", "input": ["a = 1\n", "b = 2"], "prompt_number": 1}]}, 4]}
-    (tmp_path / "b.ipynb").write_text(json.dumps(old))
-    assert read_notebook(tmp_path / "b.ipynb").text == "a = 1\nb = 2"
     with pytest.raises(InputError, match="a notebook in julia"):
         read_notebook(write(tmp_path / "c.ipynb", kernelspec={"language": "julia"}))
