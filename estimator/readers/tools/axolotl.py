@@ -33,7 +33,8 @@ def read(program: Program) -> JobReading:
     settings = LayeredSettings(*layers)
     translated = [_translate(layer, table) for layer in layers]
     doubt_arguments(table, "all", settings, findings)
-    _read_frozen(program, settings)
+    frozen = [f"!*{part}*" for part in (*VISION_TOWER, *PROJECTOR)]
+    findings.record_from(settings.find_true("freeze_mm_modules"), "training.trainable", frozen)
     _doubt_kernels(program, settings)
     spread, processes = _device_map(program, settings)
     defaults = {
@@ -77,19 +78,6 @@ def _device_map(program: Program, settings: LayeredSettings) -> tuple[dict[str, 
         return {}, {"tool_one_per_gpu": Setting.default(True, _ONE_PER_GPU)}
     one = Setting.default(1, "axolotl trains in its own process")
     return {"device_map": Setting.default("auto", "axolotl's device_map in one process")}, {"num_processes": one}
-
-
-def _read_frozen(program: Program, settings: LayeredSettings) -> None:
-    """Record the parameters that train (``utils/freeze.py``; ``unfrozen_parameters`` works without an adapter only)."""
-    findings = program.findings
-    unfrozen, adapter = settings.find("unfrozen_parameters"), settings.find("adapter")
-    if settings.find("spectrum_top_fraction") is not None:
-        return
-    if unfrozen is not None and unfrozen.value and adapter is None:
-        sentence = f"{unfrozen.origin}: vramtop does not read what it trains; all parameters are counted."
-        findings.doubt(sentence, "less", "gradients", "optimizer", unless="training.trainable")
-    elif (frozen := settings.find_true("freeze_mm_modules")) is not None:
-        findings.record_from(frozen, "training.trainable", [f"!*{part}*" for part in (*VISION_TOWER, *PROJECTOR)])
 
 
 def _doubt_kernels(program: Program, settings: LayeredSettings) -> None:

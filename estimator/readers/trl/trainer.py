@@ -13,7 +13,7 @@ from ..arguments.table import doubt_arguments, record_arguments
 from ..source.data_files import layer_of_setting
 from ..source.evidence import MODEL_STATES, FindingCollector
 from ..source.filesystem_view import FilesystemView
-from ..source.settings import LayeredSettings, Setting, as_bool, as_float, as_int, as_word, parse_digits, words_of
+from ..source.settings import LayeredSettings, Setting, as_float, as_int, as_word, parse_digits, words_of
 from ..source.versions import framework_with_version, is_at_least
 from ..source.written_places import origin_of_bound
 from .liger import read_liger
@@ -294,9 +294,7 @@ class TrlTrainer(msgspec.Struct, frozen=True, kw_only=True):
         if steps is not None and (number := as_int(steps)) is not None and number > 1:
             findings.record_from(steps, "rollout.micro_batches", number)
         findings.record_from(prompt, "rollout.prompt_length", as_int(prompt))
-        gather = settings.find("ds3_gather_for_generation")
-        if gather is not None and as_bool(gather) is False:
-            findings.record_from(gather, "rollout.gather_weights", False)
+        record_arguments(TABLE, "generation", settings, findings)
         doubt_arguments(TABLE, "generation", settings, findings)
 
     def _steps_per_generation(self, ranks: int | None) -> Setting | None:

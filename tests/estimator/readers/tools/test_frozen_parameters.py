@@ -45,8 +45,6 @@ def test_axolotl_patterns_of_what_trains_are_a_doubt(read: Read, tmp_path: Path)
         assert reading.value("training.trainable") is None
         assert reading.job().unsure.optimizer == "less"
         assert reading.job({"training.trainable": ["lm_head"]}).unsure.optimizer == "no"
-    beside = axolotl(read, tmp_path, "unfrozen_parameters:\n- lm_head\nadapter: lora\nlora_r: 8\n")
-    assert not any("unfrozen_parameters" in each for each in beside.warnings)
 
 
 def test_axolotl_freezes_encoders(read: Read, tmp_path: Path) -> None:
