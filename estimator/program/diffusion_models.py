@@ -138,8 +138,8 @@ def diffusion_models() -> tuple[DiffusionModel, ...]:
 
 
 def find_diffusion_model(name: str) -> DiffusionModel | None:
-    """Return the model for a name: hub id, its last part, or another name of it, in upper or lower case."""
-    return _by_name().get(name.rstrip("/").casefold())
+    """Return the model for a name: hub id, its last part, or another name of it, in any case, blanks for dashes."""
+    return _by_name().get(name.rstrip("/").casefold().replace(" ", "-"))
 
 
 @functools.cache

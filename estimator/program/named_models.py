@@ -93,9 +93,8 @@ def named_models() -> tuple[NamedModel, ...]:
 
 
 def find_named_model(name: str) -> NamedModel | None:
-    """Return the model for a name: hub id, its last part, or another name of it, in upper or lower case."""
-    word = name.rstrip("/").casefold()
-    return _by_name().get(word)
+    """Return the model for a name: hub id, its last part, or another name of it, in any case, blanks for dashes."""
+    return _by_name().get(name.rstrip("/").casefold().replace(" ", "-"))
 
 
 def named_by_config(model: ResolvedModel) -> NamedModel | None:

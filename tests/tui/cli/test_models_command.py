@@ -16,8 +16,9 @@ def test_every_model_is_listed_by_a_name_that_finds_it() -> None:
     head, *rows = out.splitlines()
     assert (code, err) == (0, "")
     assert head.split() == ["NAME", "PARAMETERS", "WEIGHTS", "DTYPE", "FAMILY", "ID"]
-    found = [find_built_in(name) or find_named_model(name) or find_diffusion_model(name) for name in names(rows)]
-    assert found == [*built_in_models(), *named_models(), *diffusion_models()]
+    for spelled in (names(rows), [name.replace("-", " ") for name in names(rows)]):
+        found = [find_built_in(name) or find_named_model(name) or find_diffusion_model(name) for name in spelled]
+        assert found == [*built_in_models(), *named_models(), *diffusion_models()]
     assert not [row for row in rows if re.split(r" {2,}", row)[1] == "0 M"]
 
 
