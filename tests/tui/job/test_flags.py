@@ -42,6 +42,7 @@ def job(line: str, *, gpus: int | None = None) -> Job:
         ("--per_device_train_batch_size=4", {"training.micro_batch": 4}),
         ("--gradient-accumulation-steps 8", {"training.gradient_accumulation": 8}),
         ("--seq-len 4k", {"training.sequence_length": 4096}),
+        ("--max_len 4k", {"training.sequence_length": 4096}),
         ("--max_seq_length 2,048", {"training.sequence_length": 2048}),
         ("--seq 128k", {"training.sequence_length": 131072}),
         ("--ctx 8192", {"training.sequence_length": 8192}),

@@ -143,7 +143,7 @@ FAMILIAR_FLAGS: tuple[FamiliarFlag, ...] = (
           "training.evaluation_batch", "The same as --evaluation-batch."),
     _flag("--seq-len --max-length --max-seq-length --max-seq-len --sequence-len --seq-length --cutoff-len "
           "--context-length --block-size --model-max-length --seq --seqlen --max-seqlen --length --ctx --ctx-len "
-          "--ctx-size --n-ctx --num-ctx --context-len --context-size --context-window", "N", tokens,
+          "--ctx-size --n-ctx --num-ctx --context-len --context-size --context-window --max-len", "N", tokens,
           "Tokens per sequence, such as 4096 or 4k; the same as --sequence-length."),
     _flag("--images", "SIZE", of_input("images"),
           "Images of an example, of a model that reads images: 2x1024x768 (number x height x width), 1024x768 or 2."),
