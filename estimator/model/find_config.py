@@ -79,17 +79,17 @@ def similar_names(text: str, names: Iterable[str], *, most: int) -> tuple[str, .
     """
     keys = {name: _key(name) for name in names}
     wanted, parts = _key(text), [_key(part) for part in _PARTS.findall(text.casefold())]
-    if not parts:
-        return ()
-    found = [name for name, key in keys.items() if wanted in key or all(part in key for part in parts)]
+    found = [name for name, key in keys.items() if parts and (wanted in key or all(part in key for part in parts))]
     if not found:
         near = difflib.get_close_matches(wanted, list(keys.values()), n=most, cutoff=0.6)
         return tuple([name for key in near for name in keys if keys[name] == key][:most])
-    return tuple(sorted(found, key=lambda name: _distance(keys[name], wanted))[:most])
+    return tuple(sorted(found, key=lambda name: _distance(name, wanted))[:most])
 
 
-def _distance(key: str, wanted: str) -> tuple[bool, bool, int]:
-    return key != wanted, not key.startswith(wanted), len(key)
+def _distance(name: str, wanted: str) -> tuple[bool, bool, int, str]:
+    """Return how far a name is from a text: ``llama3`` begins llama-3-8b, not llama-30b."""
+    key, begins = _key(name), re.match(r"[\W_]*".join(wanted) + r"(?!\d)", name.casefold())
+    return key != wanted, not begins, len(key), key
 
 
 def _key(name: str) -> str:
