@@ -49,7 +49,8 @@ def program_of_script(words: Sequence[str]) -> LoadedJob | None:
 
     if (script := in_shell_script(words)) is None:
         return None
-    require_own_script(script.script)
+    for path in script.scripts:
+        require_own_script(path)
     assigned = ["env"] if "=" in script.words[0] else []
     return program_job([*assigned, *script.words], folder=str(script.folder))
 

@@ -9,17 +9,21 @@ import operator
 import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path, PurePath
 
 import msgspec
 
 from ...common.errors import InputError
+from ...common.records import replace
 from ...common.untrusted_files import read_file
 
 SUFFIXES = (".sh", ".bash", ".zsh", ".sbatch", ".slurm")
 _SHELLS = ("sh", "bash", "zsh", "dash", "sbatch", "source", ".")
 _SHEBANG = re.compile(rb"#!\s*\S*?\b(ba|z|da)?sh\b")
 _MAX_FILLED_IN = 2**20
+_MAX_NESTING = 4
+"""Scripts that one script calls in turn."""
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\+?)=(.*)", re.DOTALL)
 _ARRAY = re.compile(
     r"^[ \t]*(?:(?:export|declare|local|readonly)\s+(?:-\w+\s+)*)?(\w+)(\+?)=\(([^()]*)\)", re.MULTILINE
@@ -49,6 +53,7 @@ _BEFORE_COMMANDS = ("then", "else", "elif", "do", "time", "exec", "!", "{", "}",
 _TESTS = ("[", "[[", "test", "echo", "printf")
 """Commands that may name a program and start none."""
 _LAUNCHERS = ("torchrun", "accelerate", "deepspeed", "srun", "mpirun")
+_SLURM = re.compile(r"#SBATCH\s+(?P<words>[^#]*)")
 _IGNORED = re.compile(
     r"-*(output_?dir|run_?name|logging_?dir|report_?to|master_?(addr|port)|rdzv\w*|node_?rank|machine_?rank|seed|"
     r"main_?process_?(ip|port)|(wandb|hub|log|exp|project|save|ckpt|checkpoint)\w*|learning_?rate|lr|warmup\w*|data\w*|"
@@ -69,7 +74,8 @@ class ScriptLaunch(msgspec.Struct, frozen=True, kw_only=True):
     """The script and the line's number."""
     others: tuple[int, ...]
     """Lines that start other programs."""
-    script: Path
+    scripts: tuple[Path, ...]
+    """The scripts that were read on the way to it: they decide what is started."""
 
     @property
     def note(self) -> str:
@@ -97,7 +103,7 @@ def shell_script_in(line: Sequence[str], folder: Path) -> int | None:
 
 
 def read_shell_script(
-    line: Sequence[str], *, folder: Path, environ: Mapping[str, str], starts_program: StartsProgram
+    line: Sequence[str], *, folder: Path, environ: Mapping[str, str], starts_program: StartsProgram, depth: int = 0
 ) -> ScriptLaunch | None:
     """Return the launch line that a shell script runs; None: the command line runs no shell script.
 
@@ -106,9 +112,10 @@ def read_shell_script(
         folder: in which it is started.
         environ: variables that are set already.
         starts_program: tells a command that starts a training program.
+        depth: number of scripts that lead to this one.
 
     Raises:
-        InputError: it cannot be read, starts nothing, several programs or another script, or uses what is not known.
+        InputError: it cannot be read, starts nothing or several programs, or uses what is not known.
     """
     at = shell_script_in(line, folder)
     if at is None:
@@ -121,20 +128,26 @@ def read_shell_script(
     found = [each for each in script.commands() if starts_program(each.words) or _calls_script(each)]
     chosen = _only_one(found, Path(line[at]))
     if not starts_program(chosen.words):
+        if depth >= _MAX_NESTING:
+            raise InputError(f"{path}: scripts call other scripts {depth} levels deep; give the launch line after --")
         exported = [f"{name}={value}" for name, value in {**set_before, **script.exported}.items()]
-        called = shlex.join([*exported, *chosen.words])[:120]
-        raise InputError(f"{line[at]}, line {chosen.line} runs another script; give that: vramtop fit -- {called}")
+        called, folder = [*exported, *chosen.words], chosen.folder
+        nested = read_shell_script(
+            called, folder=folder, environ=environ, starts_program=starts_program, depth=depth + 1
+        )
+        if nested is not None:
+            return replace(nested, scripts=(path, *nested.scripts))
     words = _known_words(chosen, Path(line[at]))
     exported = [
         f"{name}={value}" for name, value in {**set_before, **script.exported}.items() if not _OPEN.search(value)
     ]
     own = sorted(_without_ignored(chosen.words))
     return ScriptLaunch(
-        words=(*exported, *words),
+        words=(*exported, *script.of_slurm(words)),
         folder=chosen.folder,
         place=f"{path.name}, line {chosen.line}",
         others=tuple(each.line for each in found if sorted(_without_ignored(each.words)) != own),
-        script=path,
+        scripts=(path,),
     )
 
 
@@ -214,6 +227,7 @@ class _Script(msgspec.Struct):
     folder: Path
     variables: dict[str, str]
     exported: dict[str, str] = msgspec.field(default_factory=dict)
+    _slurm: list[str] = msgspec.field(default_factory=list)
     _filled_in: int = 0
     """Characters of variables that were filled in so far."""
     _depth: int = 0
@@ -231,6 +245,7 @@ class _Script(msgspec.Struct):
             text = read_file(self.path).decode(errors="replace")
         except OSError as error:
             raise InputError(f"{self.path}: cannot be read: {error.strerror}") from None
+        self._read_slurm(text)
         for number, line in _lines(text):
             if (array := _ARRAY.match(line)) is not None:
                 before = f"{self.variables.get(array[1], '')} " if array[2] else ""
@@ -239,6 +254,23 @@ class _Script(msgspec.Struct):
             for part in _commands_of(line):
                 if command := self._take(_words(self._expand(part))):
                     yield _Command(words=tuple(command), line=number, folder=self.folder)
+
+    def of_slurm(self, words: Sequence[str]) -> Sequence[str]:
+        """Return the words with the options of ``#SBATCH`` behind ``srun``, which has them too."""
+        at = next((at for at, word in enumerate(words) if PurePath(word).name == "srun"), None)
+        return words if at is None else (*words[: at + 1], *self._slurm, *words[at + 1 :])
+
+    def _read_slurm(self, text: str) -> None:
+        names = {"--nodes": "SLURM_NNODES", "-N": "SLURM_NNODES", "--ntasks": "SLURM_NTASKS", "-n": "SLURM_NTASKS"}
+        names |= {"--gpus-per-node": "SLURM_GPUS_ON_NODE", "--gres": "SLURM_GPUS_ON_NODE"}
+        for found in _SLURM.finditer(text):
+            self._slurm += found["words"].split()
+        words = [part for word in self._slurm for part in word.split("=", 1)]
+        for flag, value in pairwise(words):
+            if flag in names and (digits := value.rpartition(":")[2]).isdecimal():
+                self.variables.setdefault(names[flag], digits)
+        if "SLURM_NNODES" in self.variables:
+            self.variables.setdefault("SLURM_JOB_NUM_NODES", self.variables["SLURM_NNODES"])
 
     def _take(self, words: list[str]) -> list[str]:
         """Take what a command sets, and return what it starts; empty: nothing."""
