@@ -11,7 +11,7 @@ from ..snapshot.gpu_list import gpu_list
 from ..snapshot.snapshot import GpuReading
 from .gpu_assignment import visible_gpus, visible_mig_devices
 from .gpu_environment import GpuEnvironment, nvml_mig_parent
-from .visible_devices import parse_visible_devices
+from .visible_devices import find_device, parse_visible_devices
 
 _VARIABLE = "CUDA_VISIBLE_DEVICES"
 
@@ -85,6 +85,12 @@ def _find(
     variables = {name: value for name, value in variables.items() if value is not None}
     environment = GpuEnvironment.from_environ(variables, local_rank=None, mig_parent=nvml_mig_parent)
     order: Sequence[int | None] = [gpu.index for gpu in gpus]
+    if choice.container is not None:
+        parts = (part.partition(":")[0] for part in choice.container.split(","))
+        given = {find_device(part, order, gpus, environment.mig_parents) for part in parts}
+        order = sorted(index for index in given if index is not None)
+        visible = order if choice.visible is None else parse_visible_devices(choice.visible, order, gpus, {})
+        return tuple(index for index in visible if index is not None), None
     if choice.excluded is not None:
         hidden = parse_visible_devices(choice.excluded, order, gpus, {})
         return tuple(index for index in order if index is not None and index not in hidden), None

@@ -13,7 +13,10 @@ from ..source.settings import Setting, SettingsLayer, parse_digits
 _VARIABLE = "CUDA_VISIBLE_DEVICES"
 _ASSIGNED = re.compile(rf"(?:.*[=,])?{_VARIABLE}=(.*)")
 """A word in front of a program: ``CUDA_VISIBLE_DEVICES=0``, ``--export=ALL,CUDA_VISIBLE_DEVICES=0``."""
+_CONTAINER = re.compile(r"(?:.*=)?NVIDIA_VISIBLE_DEVICES=(.*)")
 _OF_SLURM = ("gpus", "G", "gpus_per_node", "gpus_per_task", "gpus_per_socket", "gres", "tres_per_task")
+_DOCKER_DEVICES = re.compile(r"device=([^\"=]*)(?:\"|$)")
+_DOCKER_COUNT = re.compile(r"(?:count=)?(\d{1,4})")
 _ALL = ("all", "", "none", "-1")
 
 
@@ -28,7 +31,11 @@ def choice_of_line(
         options: their settings, the layer that wins first.
     """
     found = {name: setting for layer in reversed(list(options)) for name, setting in layer.items()}
-    return _container(wrappers) or _by_launcher(launchers, found) or _by_wrappers(wrappers)
+    container = _container(wrappers)
+    inner = _by_launcher(launchers, found) or _by_wrappers(wrappers)
+    if container is None or inner is None:
+        return inner or container
+    return replace(inner, container=container.container)
 
 
 def choice_of_script(
@@ -46,7 +53,8 @@ def choice_of_script(
     if visible is not None:
         text = visible.value if isinstance(visible.value, str) else None
         known = text if text is None or text.count(",") + 1 >= ranks else None
-        found = DeviceChoice(origin=visible.origin, text=text or _VARIABLE, visible=known)
+        container = around.container if around is not None else None
+        found = DeviceChoice(origin=visible.origin, text=text or _VARIABLE, visible=known, container=container)
     if device is None or ranks > 1 or (found is not None and not found.is_known):
         return found
     chosen = DeviceChoice(origin=device.origin, text=f"cuda:{device.value}", index=device.value)
@@ -90,13 +98,25 @@ def _by_wrappers(wrappers: Sequence[str]) -> DeviceChoice | None:
 
 
 def _container(wrappers: Sequence[str]) -> DeviceChoice | None:
-    """Return that a container is given GPUs, which are not read; None: there is none, or it is given all."""
+    """Return the GPUs that docker's flags give a container; those of a compose file are not known."""
     names = [PurePath(word).name for word in wrappers]
     at = next((index for index, name in enumerate(names) if name in ("docker", "podman", "docker-compose")), None)
-    gpus = parse_flags(wrappers[at + 1 :])[0].get("gpus") if at is not None else None
-    if at is None or (gpus is not None and _word(gpus) == "all"):
+    if at is None:
         return None
-    return DeviceChoice(origin=f"{names[at]} in the launch line", text="the container's GPUs")
+    words = wrappers[at + 1 :]
+    if names[at] == "docker-compose" or "compose" in words:
+        return DeviceChoice(origin="docker compose in the launch line", text="the service's GPUs")
+    flags, _ = parse_flags(words, where=f"of {names[at]}")
+    for word in words:
+        if match := _CONTAINER.fullmatch(word):
+            return _given(match[1], "NVIDIA_VISIBLE_DEVICES in the launch line")
+    if (gpus := flags.get("gpus")) is not None:
+        text = _word(gpus)
+        devices, count = _DOCKER_DEVICES.search(text), _DOCKER_COUNT.fullmatch(text)
+        return _given(devices[1] if devices else _first(int(count[1])) if count else "all", gpus.origin)
+    device = flags.get("device")
+    named = re.fullmatch(r"nvidia\.com/gpu=(.*)", _word(device)) if device is not None else None
+    return _given(named[1], device.origin) if device is not None and named else None
 
 
 def _word(setting: Setting) -> str:
@@ -104,6 +124,11 @@ def _word(setting: Setting) -> str:
     return str(setting.value[0] if isinstance(setting.value, list) else setting.value)
 
 
+def _given(text: str, origin: str) -> DeviceChoice | None:
+    text = text.strip().strip("\"'")
+    return None if text.lower() in (*_ALL, "void") else DeviceChoice(origin=origin, text=text, container=text)
+
+
 def _first(count: int) -> str:
-    """Return the indices of the first GPUs, which launchers take for a number."""
+    """Return the indices of the first GPUs, which launchers and docker take for a number."""
     return ",".join(map(str, range(min(count, 1024))))

@@ -103,13 +103,15 @@ class DeviceChoice(msgspec.Struct, frozen=True, kw_only=True):
     """What CUDA_VISIBLE_DEVICES is for the program; None: nothing sets it, or the value is not known."""
     excluded: str | None = None
     """The GPUs that the program does not get, of all."""
+    container: str | None = None
+    """The GPUs that its container is given, as NVIDIA_VISIBLE_DEVICES names them; CUDA numbers these from 0."""
     index: int | None = None
     """The position of the GPU that the program uses among those that it sees; None: any."""
 
     @property
     def is_known(self) -> bool:
         """False if only the start of the job decides which GPUs these are."""
-        return any(each is not None for each in (self.visible, self.excluded, self.index))
+        return any(each is not None for each in (self.visible, self.excluded, self.container, self.index))
 
 
 class JobReading(msgspec.Struct, frozen=True, kw_only=True):

@@ -53,7 +53,7 @@ _BEFORE_COMMANDS = ("then", "else", "elif", "do", "time", "exec", "!", "{", "}",
 _TESTS = ("[", "[[", "test", "echo", "printf")
 """Commands that may name a program and start none."""
 _LAUNCHERS = ("torchrun", "accelerate", "deepspeed", "srun", "mpirun")
-_SLURM = re.compile(r"#SBATCH\s+(?P<words>[^#]*)")
+_SLURM = re.compile(r"#SBATCH[ \t]+(?P<words>[^#\n]*)")
 _IGNORED = re.compile(
     r"-*(output_?dir|run_?name|logging_?dir|report_?to|master_?(addr|port)|rdzv\w*|node_?rank|machine_?rank|seed|"
     r"main_?process_?(ip|port)|(wandb|hub|log|exp|project|save|ckpt|checkpoint)\w*|learning_?rate|lr|warmup\w*|data\w*|"

@@ -21,6 +21,8 @@ def chosen(environ: dict[str, str] | None = None, **choice: Any) -> ChosenDevice
         ({"visible": "2,0"}, (2, 0)),
         ({"visible": "GPU-00000003"}, (3,)),
         ({"excluded": "0,2"}, (1, 3)),
+        ({"container": "3,1"}, (1, 3)),
+        ({"container": "1,3", "visible": "1"}, (3,)),
         ({"visible": "3,2,1", "index": 1}, (2,)),
     ],
 )
@@ -52,7 +54,7 @@ def test_a_choice_that_is_not_known_is_a_note() -> None:
     assert found.notes == ("--gpus of srun is '1': the job's GPUs are not known before it starts.",)
 
 
-@pytest.mark.parametrize("choice", [{"visible": "9"}, {"excluded": "0,1,2,3"}])
+@pytest.mark.parametrize("choice", [{"visible": "9"}, {"container": "9"}, {"excluded": "0,1,2,3"}])
 def test_a_choice_of_no_gpu_is_an_error(choice: dict[str, str]) -> None:
     with pytest.raises(InputError, match="--flag of it is 'x', which names no GPU here; correct it, or give --gpu"):
         chosen(**choice)

@@ -61,6 +61,7 @@ Trainer(model=model, args=args, train_dataset=data).train()
         "python own.py",
         "accelerate launch --gpu_ids 0 plain.py",
         "deepspeed --include localhost:0 plain.py",
+        "docker run --gpus device=0 image python plain.py",
     ],
 )
 def test_the_job_is_judged_on_the_gpus_that_it_chooses(run_fit, tmp_path, monkeypatch, line) -> None:

@@ -44,6 +44,23 @@ def test_choices_of_lines_and_launchers(tmp_path: Path, line: str | list[str], v
     assert (found.visible, found.origin, found.is_known) == (visible, origin, True)
 
 
+@pytest.mark.parametrize(
+    ("line", "container"),
+    [
+        ("""docker run --rm --gpus '"device=1,3"' image python t.py""", "1,3"),
+        ("docker run --gpus device=1 image python t.py", "1"),
+        ("docker run --gpus=2 image python t.py", "0,1"),
+        ("podman run --device nvidia.com/gpu=2 image python t.py", "2"),
+        ("docker run -e NVIDIA_VISIBLE_DEVICES=3 image python t.py", "3"),
+        ("docker run --gpus device=2,3 -e CUDA_VISIBLE_DEVICES=1 image python t.py", "2,3"),
+    ],
+)
+def test_gpus_of_containers(tmp_path: Path, line: str, container: str) -> None:
+    found = choice(tmp_path, line)
+    assert found is not None
+    assert (found.container, found.visible) == (container, "1" if "CUDA_" in line else None)
+
+
 def test_deepspeed_leaves_gpus_out(tmp_path: Path) -> None:
     found = choice(tmp_path, "deepspeed --exclude localhost:0 t.py")
     assert found is not None
@@ -69,8 +86,7 @@ def test_lines_without_a_choice(tmp_path: Path, line: str) -> None:
     [
         ("srun --gpus=1 python t.py", "--gpus of srun"),
         ("env CUDA_VISIBLE_DEVICES=0 srun --gres gpu:1 python t.py", "--gres of srun"),
-        ("docker compose run by_id python t.py", "docker in the launch line"),
-        ("docker run --gpus device=1 image env CUDA_VISIBLE_DEVICES=1 python t.py", "docker in the launch line"),
+        ("docker compose run by_id python t.py", "docker compose in the launch line"),
         ("deepspeed --include a:0@b:1 t.py", "--include of deepspeed"),
         (["CUDA_VISIBLE_DEVICES=$GPU python t.py"], "CUDA_VISIBLE_DEVICES in the launch line"),
     ],
