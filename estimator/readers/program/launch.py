@@ -16,7 +16,7 @@ from ...common.limits import decode_json
 from ...common.records import replace
 from ..arguments.table import read_file
 from ..source.flags import flag_name, is_flag, parse_flags
-from ..source.settings import Setting
+from ..source.settings import Setting, parse_digits
 
 _PYTHON = re.compile(r"python[0-9.]*[a-z]?|pypy[0-9.]*")
 _ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
@@ -243,10 +243,13 @@ def _started_by_slurm(wrappers: Sequence[str], launch: Launch) -> Launch:
     if at is None:
         return launch
     options, _ = parse_flags(wrappers[at + 1 :], where="of srun")
-    for name in ("ntasks", "n"):
-        if name in options:
-            return replace(launch, launchers=("srun",), options={"num_processes": options[name]})
-    return replace(launch, launchers=("srun",))
+    tasks, per_node = (options.get(name) for name in ("ntasks", "ntasks_per_node"))
+    nodes = options.get("nodes") or options.get("N")
+    tasks = tasks or options.get("n")
+    each, times = (None if given is None else parse_digits(str(given.value)) for given in (per_node, nodes))
+    if tasks is None and each and (nodes is None or times):
+        tasks = Setting(value=each * (times or 1), origin="--ntasks-per-node times --nodes of srun")
+    return replace(launch, launchers=("srun",), options={} if tasks is None else {"num_processes": tasks})
 
 
 def count_world_info_ranks(world_info: str) -> int | None:

@@ -47,3 +47,19 @@ def test_the_command_of_a_shell_is_read() -> None:
     assert split_launch_line(["bash", "-lc", "python t.py --a 1; echo"]) == ["python", "t.py", "--a", "1"]
     assert split_launch_line(["bash", "run.sh"]) == ["bash", "run.sh"]
     assert split_launch_line(["python", "t.py", "--sep", "a;b"]) == ["python", "t.py", "--sep", "a;b"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "ranks"),
+    [
+        ("-n 3", 3),
+        ("--ntasks=3 --ntasks-per-node=8", 3),
+        ("--nodes=2 --ntasks-per-node=4", 8),
+        ("-N 2 --ntasks-per-node 4", 8),
+        ("--ntasks-per-node=4", 4),
+        ("--nodes=$N --ntasks-per-node=4", None),
+    ],
+)
+def test_tasks_of_slurm_are_ranks(flags: str, ranks: int | None) -> None:
+    found = parse_launch(f"srun {flags} python train.py".split()).options.get("num_processes")
+    assert (None if found is None else int(found.value)) == ranks
