@@ -171,13 +171,16 @@ def many_ranks(gpus: FakeGpus) -> Iterator[tuple[Any, str, Any]]:
         kwargs.pop("device_id", None)
         open_groups(*args, **kwargs)
 
-    def group(size: int, rank: int, ranks: Any, backend: Any, *args: Any, **kwargs: Any) -> Any:
+    def group(
+        group_size: int, group_rank: int, global_ranks_in_group: Any, backend: Any, *args: Any, **kwargs: Any
+    ) -> Any:
+        ranks = global_ranks_in_group
         if not ranks:
-            gpus.ranks = size
+            gpus.ranks = group_size
         if str(backend) not in ("gloo", "mpi") and (not ranks or dist.get_rank() in ranks):
-            gpus.groups.append(size)
+            gpus.groups.append(group_size)
         kwargs.pop("backend_options", None)
-        return make_group(size, rank, ranks, "fake", *args, **kwargs)
+        return make_group(group_size, group_rank, ranks, "fake", *args, **kwargs)
 
     def nothing(*_: Any, **__: Any) -> None:
         return None

@@ -255,7 +255,8 @@ def test_tasks_of_slurm_are_ranks(tmp_path: Path) -> None:
         return reading.value("parallel.data_replicate") or reading.missing
 
     assert ranks("-p", "x", "--ntasks=8") == 8
-    assert "parallel.data_replicate" in ranks("--nodes", "2", "--ntasks-per-node", "4")
+    assert ranks("--nodes", "2", "--ntasks-per-node", "4") == 8
+    assert "parallel.data_replicate" in ranks("--nodes", "$N", "--ntasks-per-node", "4")
 
 
 def test_a_configuration_that_is_not_opened_is_named(tmp_path: Path) -> None:
