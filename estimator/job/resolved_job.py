@@ -179,7 +179,7 @@ class ResolvedJob(Struct, frozen=True, kw_only=True, eq=False):
     keeps_outputs: bool
     """A variable of the loop holds logits through the backward pass."""
     clones_outputs: bool
-    """DistributedDataParallel copies the model's outputs, because the Trainer has it look for unused parameters."""
+    """DistributedDataParallel clones the model's outputs, since the Trainer sets ``find_unused_parameters``."""
     keeps_between_steps: bool
     """The variable that holds the logits is only overwritten by the next forward pass's outputs."""
     last_block_stays: bool

@@ -95,7 +95,7 @@ def read_architecture(
 
 
 def _unruled(name: str, config: Mapping[str, Any]) -> str | None:
-    """Return what the blocks of a model have for which there is no rule; None: nothing that is known."""
+    """Return why the formula has no rule for a model's blocks, as a relative clause; None: it may have one."""
     if name not in FAMILIES and (config.get("is_encoder_decoder") or _TWO_STACKS & config.keys()):
         return "of an encoder and a decoder"
     if "num_hidden_groups" in config:

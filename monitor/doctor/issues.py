@@ -23,7 +23,7 @@ _SEVERITY_OF_FIELDS: Mapping[str | None, Severity] = {
 _SLOW_SECONDS = 0.2
 """A GPU that takes longer to read is noticeable: the screen is drawn once a second."""
 _LARGEST_UNSEEN = 2 * GIB
-"""What a driver, a display and helpers hold at most where no program uses the GPU."""
+"""Most memory that the driver, a display and helper processes hold on a GPU that no program uses."""
 _SYSTEM_FOLDERS = ("/usr/", "/lib", "/run/opengl-driver", "/nix/")
 
 

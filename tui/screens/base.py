@@ -50,7 +50,7 @@ class ShowsFeed(Protocol):
     """A screen that says how old its figures are."""
 
     def show_feed(self) -> None:
-        """Show the state of the readings; called once a second, even if none arrive."""
+        """Show how old the readings are; called every second, even when none arrive."""
 
 
 @runtime_checkable

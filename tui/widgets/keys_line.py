@@ -105,7 +105,7 @@ class KeysLine(Widget):
         return focused is not None and focused.check_consume_key(key, character_of(key))
 
     def _fitting(self) -> list[_Shown]:
-        """Return the keys for which there is room, from the left; that of the help, which lists all, is one of them."""
+        """Return the keys that fit on the line, from the left; the help key, which lists them all, always fits."""
         keys = sorted(self._keys, key=lambda shown: shown[0][0].action != "help")
         ends = accumulate(self._key_text(*shown).cell_length + _GAP for shown in keys)
         fitting = [shown for shown, end in zip(keys, ends, strict=True) if end - _GAP <= self.size.width]

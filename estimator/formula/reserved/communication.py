@@ -207,7 +207,7 @@ class GatheredWeights(ConstantBuffers):
     """Blocks whose forward pass the CPU has launched and the GPU has not run: a Llama block has 40 kernels, beside what
     DeepSpeed's hooks give the stream to wait for."""
     _BUCKETS_AHEAD = 3
-    """Buckets in flight: two for which the CPU does not wait (``max_param_reduce_events``), and the one that fills."""
+    """Buckets that exist at once: two for which the CPU does not wait (``max_param_reduce_events``), and the next."""
 
     def __init__(self, machine: Machine, rank: RankMemory, parameters: Sequence[StoredParameter]) -> None:
         super().__init__(machine, rank, parameters)

@@ -24,7 +24,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def find_entry(tree: ast.Module, function: re.Pattern[str]) -> Entry | None:
-    """Return the first entry function that a script names; None: it names none.
+    """Return the first function of a training tool that a script names; None: it names none.
 
     Args:
         tree: the script.

@@ -161,7 +161,7 @@ class Reader:
         return found
 
     def location(self, node: ast.AST) -> str:
-        """Return the file and line of a node: ``train.py line 12``."""
+        """Return the place of a syntax node in words: ``train.py line 12``."""
         return f"{self._files.get(id(node), self.name)} line {getattr(node, 'lineno', '?')}"
 
     library = staticmethod(call_library)
@@ -419,7 +419,7 @@ class Reader:
     _importfrom = _import
 
     def _namespace(self, root: str, scope: Scope) -> Module:
-        """Return a folder of folders of modules."""
+        """Return a package without a file of its own, whose modules are followed when the script names them."""
         return Module(lambda name: self._load(f"{root}.{name}", 0, scope))
 
     def _find(self, module: str, level: int, scope: Scope) -> Path | None:

@@ -1,4 +1,4 @@
-"""The units that FSDP wraps: blocks, modules of other classes, or the model alone.
+"""FSDP's units as the settings choose them: blocks, modules of other classes, or the whole model.
 
 Sources: accelerate 1.15 (``FullyShardedDataParallelPlugin``, ``fsdp2_prepare_model``), transformers 5.23
 (``update_fsdp_plugin_peft``, ``_fsdp_qlora_plugin_updates`` before), peft 0.21 (``fsdp_auto_wrap_policy``).

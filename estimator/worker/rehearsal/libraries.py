@@ -70,7 +70,7 @@ def build_without_weights(doubt: Callable[[str], None]) -> None:
 
 
 def trust_tokenizers(module: ModuleType) -> None:
-    """Let tokenizers have the class that their files name: Qwen2's own (transformers 5) drops words of a stand-in."""
+    """Give tokenizers the class that their files name: the Qwen2 class of transformers 5 drops a stand-in's words."""
     getattr(module, "MODELS_WITH_INCORRECT_HUB_TOKENIZER_CLASS", set()).clear()
 
 

@@ -199,12 +199,23 @@ class _Generator(torch._C.Generator):  # type: ignore[misc] # torch is not type-
 
 def _cuda(gpus: FakeGpus, card: Card) -> Iterator[tuple[Any, str, Any]]:
     properties = SimpleNamespace(
-        name=card.name, total_memory=card.total_memory, major=card.capability[0], minor=card.capability[1],
-        multi_processor_count=132, warp_size=32, gcnArchName="", L2_cache_size=50 << 20, is_integrated=0,
-        is_multi_gpu_board=0, max_threads_per_multi_processor=2048, regs_per_multiprocessor=65536,
-        shared_memory_per_block=49152, shared_memory_per_block_optin=232448, shared_memory_per_multiprocessor=233472,
+        name=card.name,
+        total_memory=card.total_memory,
+        major=card.capability[0],
+        minor=card.capability[1],
+        multi_processor_count=132,
+        warp_size=32,
+        gcnArchName="",
+        L2_cache_size=50 << 20,
+        is_integrated=0,
+        is_multi_gpu_board=0,
+        max_threads_per_multi_processor=2048,
+        regs_per_multiprocessor=65536,
+        shared_memory_per_block=49152,
+        shared_memory_per_block_optin=232448,
+        shared_memory_per_multiprocessor=233472,
         uuid="",
-    )  # fmt: skip
+    )
     state = torch.zeros(16, dtype=torch.uint8)
 
     def device_index(device: Any) -> int:
@@ -233,15 +244,15 @@ def _cuda(gpus: FakeGpus, card: Card) -> Iterator[tuple[Any, str, Any]]:
 
     def stats(device: Any = None) -> dict[str, int]:
         held = memory(device)
-        allocated = held.allocator.allocated, held.peak_allocated
-        kinds = {"allocated": allocated, "active": allocated, "reserved": (held.allocator.reserved, held.peak_reserved)}
-        return Counter(  # torch has further ones: a program that prints them finds 0
-            {
-                f"{kind}_bytes.all.{when}": size
-                for kind, sizes in kinds.items()
-                for when, size in zip(("current", "peak"), sizes)  # noqa: B905 - not in Python 3.9
-            }
-        )
+        found = {
+            "allocated_bytes.all.current": held.allocator.allocated,
+            "allocated_bytes.all.peak": held.peak_allocated,
+            "active_bytes.all.current": held.allocator.allocated,
+            "active_bytes.all.peak": held.peak_allocated,
+            "reserved_bytes.all.current": held.allocator.reserved,
+            "reserved_bytes.all.peak": held.peak_reserved,
+        }
+        return Counter(found)  # torch has further ones: a program that prints them finds 0
 
     def stat(name: str) -> Callable[..., int]:
         return lambda device=None: stats(device)[name]
@@ -274,11 +285,12 @@ def _cuda(gpus: FakeGpus, card: Card) -> Iterator[tuple[Any, str, Any]]:
         "mem_get_info": info,
         "utilization": lambda device=None: 100,
         "empty_cache": gpus.empty_cache,
-        **{
-            f"{most}memory_{name}": stat(f"{kind}_bytes.all.{when}")
-            for most, when in (("", "current"), ("max_", "peak"))
-            for name, kind in (("allocated", "allocated"), ("reserved", "reserved"), ("cached", "reserved"))
-        },
+        "memory_allocated": stat("allocated_bytes.all.current"),
+        "max_memory_allocated": stat("allocated_bytes.all.peak"),
+        "memory_reserved": stat("reserved_bytes.all.current"),
+        "max_memory_reserved": stat("reserved_bytes.all.peak"),
+        "memory_cached": stat("reserved_bytes.all.current"),
+        "max_memory_cached": stat("reserved_bytes.all.peak"),
         "memory_stats": stats,
         "memory_summary": lambda *_, **__: "",
         "reset_peak_memory_stats": lambda device=None: memory(device).reset_peak(),
@@ -321,8 +333,12 @@ def _accelerator(answers: dict[str, Any]) -> Iterator[tuple[Any, str, Any]]:
     accelerator = getattr(torch, "accelerator", None)
     if accelerator is None:
         return
-    names = {f"{name}_index": name for name in ("current_device", "device", "set_device")}
-    names["get_memory_info"] = "mem_get_info"
+    names = {
+        "current_device_index": "current_device",
+        "device_index": "device",
+        "set_device_index": "set_device",
+        "get_memory_info": "mem_get_info",
+    }
     for name in accelerator.__all__:
         answer = answers.get(names.get(name, name))
         if name == "current_accelerator":

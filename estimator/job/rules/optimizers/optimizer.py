@@ -83,7 +83,7 @@ class Quantized(Full, frozen=True, kw_only=True):
     small_width: float = 4
     """Bytes per element where they are not quantized."""
     own_width: bool = False
-    """They have those of the parameter there."""
+    """Parameters that are not quantized have states in the parameter's own type."""
     whole_blocks: bool = False
     """Parameters that are not a multiple of the block are not quantized either."""
 
