@@ -198,7 +198,7 @@ def _fragmentation(memory: OutOfMemory, snapshot: MemorySnapshot | None) -> Iter
     unused, tried, free = memory.unallocated_bytes, memory.tried_bytes, memory.free_bytes
     if unused is None or tried is None or unused < max(64 * MIB, tried // 4):
         return
-    platform = "HIP" if memory.backend == "HIP" else "CUDA"
+    platform = memory.backend if memory.backend in ("HIP", "NPU") else "CUDA"
     pieces, remedy = "", f"Set PYTORCH_{platform}_ALLOC_CONF=expandable_segments:True."
     if snapshot is not None:
         largest = size_text(snapshot.largest_free_bytes)

@@ -71,9 +71,10 @@ def test_fragmentation_is_the_cause_only_if_enough_is_unused() -> None:
     enough = said(failure(unallocated_bytes=5 * GIB, allocated_bytes=17 * GIB))
     assert "Fragmentation: 5.00 GiB are reserved and unused, more than the 2.00 GiB requested" in enough
     assert "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True" in enough
-    assert "PYTORCH_HIP_ALLOC_CONF=" in said(
-        failure(unallocated_bytes=5 * GIB, allocated_bytes=17 * GIB, backend="HIP")
-    )
+    for backend in ("HIP", "NPU"):
+        assert f"PYTORCH_{backend}_ALLOC_CONF=" in said(
+            failure(unallocated_bytes=5 * GIB, allocated_bytes=17 * GIB, backend=backend)
+        )
     assert "Fragmentation adds to it" in said(failure(unallocated_bytes=3 * GIB // 2))
     assert "Fragmentation" not in said(failure(unallocated_bytes=GIB // 4))
 
