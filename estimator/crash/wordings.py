@@ -160,7 +160,8 @@ _ROOTS = {
         "cu": "cublas cudnn cusolver cusparse executablebatch",
         "": "enomem exhausted unexpectedly findanengine outofres dsttensoris maxseq objectstorefull pagingfile "
         "winerror ]error buserror spaceleft dispatchedonthecpu allavailableram insufficientspace swapspace "
-        "onhost largeenoughto workersdied offloadedtothedisk buffersize: abruptly 1eb nvmapmem nvrmmem onresource:memory memlimit "
+        "onhost largeenoughto workersdied offloadedtothedisk buffersize: abruptly 1eb nvmapmem nvrmmem "
+        "onresource:memory memlimit "
         "hvmem el0004 devicesideassert illegalmemory launchfailure 已杀死 已砍掉 強制終了 getötet processusarrêté "
         "terminado(killed) Убито ucciso [errno] 无法分配内存 存不足 выделитьпамять allouerdelam メモリを確保できません",
     }.items()
