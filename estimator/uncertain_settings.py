@@ -30,8 +30,8 @@ def widen_for_uncertainty(budget: Budget) -> Budget:
     An uncertain component may be missing at the peak, or exist twice: a setting without a rule can shard, offload or
     shrink its subject, or keep a second copy of it. What is certain of any phase is needed all the same.
     """
-    directions = {name: each for name, each in msgspec.structs.asdict(budget.job.unsure).items() if name != "older"}
-    uncertain = [(name, direction) for name, direction in directions.items() if direction != "no"]
+    directions = msgspec.structs.asdict(budget.job.unsure)
+    uncertain = [(name, each) for name, each in directions.items() if isinstance(each, str) and each != "no"]
     if not uncertain:
         return budget
     less = _doubted_bytes(budget.peak, uncertain)

@@ -217,6 +217,8 @@ class Uncertainties(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """Possible error of the communication buffers."""
     older: dict[str, Any] = field(default_factory=dict)
     """Settings that differ with older libraries, where the versions are not known: the range holds both jobs."""
+    between: dict[str, list[int]] = field(default_factory=dict)
+    """Other sizes that settings may have which nothing states: the range holds the job at each."""
 
 
 class Target(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):

@@ -88,13 +88,16 @@ def adapter_groups_by_rule(inventory: Inventory, lora: Lora, *, fused_qkv: bool 
 
 
 def unmatched_targets(inventory: Inventory, job: ResolvedJob) -> tuple[str, ...]:
-    """Return the targets that name no module of the model, which peft passes over as long as others do."""
+    """Return the targets that name no module of the model, which peft passes over as long as others do.
+
+    Those with their place in a block come from a pattern, which stands for the names of every family.
+    """
     unknown = job.framework.own_adapters or inventory.count == "approximate"
     if job.lora is None or isinstance(job.lora.targets, str) or unknown:
         return ()
     modules = [*inventory.groups, *_tied_head(inventory)]
     known = {part for group in modules for part in _path(group).split(".")} | set(_old_names(inventory))
-    return tuple(name for name in job.lora.targets if name.rpartition(".")[2] not in known)
+    return tuple(name for name in job.lora.targets if "." not in name and name not in known)
 
 
 def module_name(group: ParameterGroup) -> str:

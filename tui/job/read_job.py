@@ -14,7 +14,7 @@ from vramtop.estimator.common.records import replace
 from vramtop.estimator.job.job import Job
 from vramtop.estimator.job.job_file.changes import with_changes, with_old_model_removed
 from vramtop.estimator.job.job_file.load_and_save import load_job, names_user_code, written_keys
-from vramtop.estimator.job.settings import ModelSpec
+from vramtop.estimator.job.settings import ModelSpec, Training
 from vramtop.estimator.model.find_config import read_config, resolve_model
 from vramtop.estimator.model.read_architecture import read_architecture, usual_task
 
@@ -203,7 +203,8 @@ def require_complete(loaded: LoadedJob, source: str, where: str) -> LoadedJob:
             f"{source} trains {loaded.job.model.id} for {kind}, whose inputs are not read from "
             "a script; --rehearse runs it without a GPU"
         )
-    if loaded.missing:
+    assumed = _assumed_sizes(loaded)
+    if loaded.missing and not assumed:
         refused = loaded.reading.refused if loaded.reading else {}
         wrong = [key for key in loaded.missing if key in refused]
         first = (*wrong, *loaded.missing)[0]
@@ -230,12 +231,44 @@ def require_complete(loaded: LoadedJob, source: str, where: str) -> LoadedJob:
                 length = {LENGTH: usual_length(loaded.job.model)} if LENGTH in loaded.missing else {}
                 error.at_usual_sizes = with_changes(loaded.job, length)
         raise error
+    if assumed:
+        changes = {"unsure.between": {key: others for key, (_, *others) in assumed.items()}}
+        job = with_changes(loaded.job, {key: usual for key, (usual, *_) in assumed.items()} | changes)
+        loaded = replace(loaded, job=job, missing=())
     findings = loaded.reading.findings if loaded.reading else ()
-    guessed = [f"{f.key} = {f.value_text} ({f.origin})" for f in findings if not f.written]
+    guessed = [f"{key} = {usual:,}" for key, (usual, *_) in assumed.items()]
+    guessed += [f"{f.key} = {f.value_text} ({f.origin})" for f in findings if not f.written]
     if not guessed:
         return loaded
     note = f"Assumed (the job does not set these): {'; '.join(guessed)}."
     return replace(loaded, notes=(*loaded.notes, note))
+
+
+_RANKS = ("parallel.data_shard", "parallel.data_replicate")
+_USUAL_RANKS, _FEW_RANKS = 8, 2
+_SHORT, _LONG = 512, 8192
+"""Tokens of short and of long examples of the data sets that people fine-tune on."""
+
+
+def _assumed_sizes(loaded: LoadedJob) -> dict[str, list[int]]:
+    """Return the usual length and number of GPUs of a job that lacks nothing but these, and others for its range.
+
+    A script of the user's own decides its length itself, which a rehearsal tells.
+
+    Raises:
+        InputError: the model is not found.
+    """
+    own_script = loaded.is_launch_line and loaded.tool in (None, "transformers")
+    may_be_assumed = {*_RANKS, *(() if own_script or loaded.job.training.mode != "train" else (LENGTH,))}
+    refused = loaded.reading.refused if loaded.reading else {}
+    if not may_be_assumed.issuperset(loaded.missing) or refused.keys() & {*loaded.missing}:
+        return {}
+    parallel = loaded.job.parallel
+    within = parallel.tensor * parallel.pipeline * parallel.context
+    sizes = {key: [max(1, ranks // within) for ranks in (_USUAL_RANKS, _FEW_RANKS)] for key in _RANKS}
+    if LENGTH in loaded.missing:
+        sizes[LENGTH] = [usual_length(loaded.job.model, most) for most in (Training().sequence_length, _SHORT, _LONG)]
+    return {key: sizes[key] for key in loaded.missing}
 
 
 def _other_input(spec: ModelSpec) -> str | None:

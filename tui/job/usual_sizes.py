@@ -40,8 +40,12 @@ def usual_sizes(job: Job) -> dict[str, Any]:
 LENGTH = "training.sequence_length"
 
 
-def usual_length(model: ModelSpec) -> int:
-    """Return the tokens of a sequence where nothing states them: the default, or the longest that the model takes."""
+def usual_length(model: ModelSpec, usual: int = Training().sequence_length) -> int:
+    """Return the tokens of a sequence where nothing states them, no more than the model takes.
+
+    Args:
+        model: the model.
+        usual: tokens that are usual, by default those of a job that states none.
+    """
     most = None if names_user_code(model.id) else max_positions(resolve_model(model).config)
-    default = Training().sequence_length
-    return min(default, most or default)
+    return min(usual, most or usual)

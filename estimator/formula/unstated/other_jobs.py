@@ -191,6 +191,22 @@ def older_libraries(job: ResolvedJob) -> Iterator[Side]:
         )
 
 
+def other_sizes(job: ResolvedJob) -> Iterator[Side]:
+    """Yield the job at the other sizes of settings that nothing states, such as the length of sequences."""
+    for key, sizes in job.job.unsure.between.items():
+        table, _, name = key.partition(".")
+        assumed = getattr(getattr(job.job, table), name)
+        for size in sizes:
+            yield Side(
+                source=key,
+                job=with_changes(replace(job.job, unsure=Uncertainties()), {key: size}),
+                sentence=(
+                    f"{key} is not set, so {assumed:,} is assumed (--set {key}=N); with {size:,} the step {{change}}"
+                ),
+                is_warning=True,
+            )
+
+
 def _setting(key: str, value: Any) -> str:
     """Return a setting as people read it."""
     if value is None:

@@ -1,4 +1,4 @@
-"""Settings that a job leaves open and memory depends on: versions of libraries, units of FSDP, lengths of batches."""
+"""Settings that a job leaves open and memory depends on: versions of libraries, sizes, units of FSDP, batch lengths."""
 
 from collections.abc import Sequence
 
@@ -17,7 +17,7 @@ from ...model.find_config import resolve_model
 from ...model.read_architecture import read_architecture
 from ..closed_form import closed_form
 from ..other_models import find_held_models, with_other_models
-from .other_jobs import Side, older_libraries, other_units, other_versions, unsharded_weights
+from .other_jobs import Side, older_libraries, other_sizes, other_units, other_versions, unsharded_weights
 
 _SMALL = 0.01
 """Share of the reserved bytes below which it does not matter whether lengths differ."""
@@ -108,6 +108,7 @@ def unstated_changes(job: Job, arch: Architecture | CannotTellError, gpu: Gpu | 
     resolved = resolve_job(job)
     sides = [
         *older_libraries(resolved),
+        *other_sizes(resolved),
         *other_versions(resolved, arch),
         *other_units(resolved),
         *unsharded_weights(resolved),

@@ -83,15 +83,16 @@ _LISTS_OF_WORDS = ("training.trainable",)
 def with_changes(job: Job, changes: Mapping[str, Any], *, where: str = "changes") -> Job:
     """Return the job with dotted keys set, such as ``{"training.micro_batch": 4}``; a table set to None is removed.
 
-    What is set to another value holds whatever the versions of libraries (``unsure.older``).
+    What is set to another value is certain (``unsure.older``, ``unsure.between``).
 
     Raises:
         InputError: an unknown key or a wrong value.
     """
-    older = job.unsure.older
-    kept = {key: older[key] for key in older if key not in changes or changes[key] == _value(job, key)}
-    if kept != older:
-        job = msgspec.structs.replace(job, unsure=msgspec.structs.replace(job.unsure, older=kept))
+    for name in ("older", "between"):
+        others = getattr(job.unsure, name)
+        kept = {key: others[key] for key in others if key not in changes or changes[key] == _value(job, key)}
+        if kept != others:
+            job = msgspec.structs.replace(job, unsure=msgspec.structs.replace(job.unsure, **{name: kept}))
     try:
         return _with_tables(job, changes)
     except (msgspec.ValidationError, KeyError, ValueError):  # explained below, with the key

@@ -47,6 +47,35 @@ def test_settings_absent_from_a_configuration_are_missing_and_no_error(folder):
     assert set(found.missing) <= {"training.sequence_length"}
 
 
+TORCHTUNE = "{model: {_component_: torchtune.models.qwen2_5.qwen2_5_0_5b}, batch_size: 2}"
+AXOLOTL = "{base_model: Qwen/Qwen2.5-0.5B, micro_batch_size: 1, sequence_len: 512, fsdp: [full_shard, auto_wrap]}"
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "usual", "others"),
+    [
+        (TORCHTUNE, "training.sequence_length", 2048, (512, 8192)),
+        (AXOLOTL, "parallel.data_shard", 8, (2,)),
+    ],
+)
+def test_a_size_that_a_configuration_leaves_out_is_the_usual_one_with_a_wide_range(folder, text, key, usual, others):
+    (folder / "tool.yaml").write_text(text)
+
+    def budget(*more):
+        out = vramtop("estimate", "tool.yaml", "--gpu-type", "4090", "--method", "formula", "--json", *more).out
+        return json.loads(out)
+
+    found = budget()
+    table, _, name = key.partition(".")
+    assert (found["job"][table][name], found["job"]["unsure"]["between"]) == (usual, {key: list(others)})
+    assert any(each.startswith(f"{key} is not set, so {usual:,} is assumed") for each in found["warnings"])
+    for size in (usual, *others):
+        sure = budget("--set", f"{key}={size}")
+        assert "unsure" not in sure["job"]
+        assert found["peak"]["low_bytes"] <= sure["peak"]["low_bytes"]
+        assert found["peak"]["high_bytes"] >= sure["peak"]["device_bytes"]
+
+
 def test_a_model_name_is_loaded_as_a_job_with_its_usual_task():
     assert load_from_text("bert-base-uncased").job.model.task == "masked-lm"
 

@@ -3,6 +3,7 @@
 Names and meanings: ``nemo_automodel/recipes``, ``_transformers`` and ``components`` of Automodel 0.5.
 """
 
+import re
 from functools import partial
 
 from ....common.errors import CannotTellError
@@ -96,10 +97,14 @@ def _read_adapters(settings: LayeredSettings, findings: FindingCollector) -> Non
     modules, all_linear = settings.find("peft.target_modules"), settings.find_true("peft.match_all_linear")
     if all_linear is not None:
         findings.record_from(all_linear, "lora.targets", "all-linear")
-    elif modules is not None:  # patterns: ``*_proj`` is every projection of a block, ``*.q_proj`` the one named so
-        patterns = modules.value if isinstance(modules.value, list) else [modules.value]
-        names = [str(pattern).rpartition(".")[2] for pattern in patterns]
-        read_targets(modules.with_value("all-linear" if names == ["*_proj"] else names), None, findings)
+    elif modules is not None:  # ``*`` stands for any text (0.5, _peft/module_matcher.py)
+        patterns = [str(each) for each in (modules.value if isinstance(modules.value, list) else [modules.value])]
+        names = [pattern.rpartition(".")[2] for pattern in patterns]
+        if {"*", "*_proj"} & {*patterns}:
+            names = "all-linear"
+        elif any("*" in name for name in names):
+            names = [re.sub(r"(?<!\.)\*", ".*", pattern) for pattern in patterns]
+        read_targets(modules.with_value(names), None, findings)
     dropout = settings.find("peft.dropout") or Setting.default(0.0, "Automodel's default peft.dropout")
     findings.record_dropout(dropout)  # of the input or of the output, as dropout_position says
     four, eight = settings.find_true("quantization.load_in_4bit"), settings.find_true("quantization.load_in_8bit")

@@ -343,9 +343,9 @@ model = get_peft_model(model, LoraConfig(r=4, target_modules=names))
     assert targets is None or reading.value("lora.targets") == targets
 
 
-def test_a_pattern_of_layers_is_asked_for_with_its_reason(tmp_path: Path) -> None:
+def test_a_pattern_of_layers_is_read(tmp_path: Path) -> None:
     text = f"{LOAD}lora = LoraConfig(r=4, target_modules='.*c_attn')\nmodel.add_adapter(lora)\n{ARGUMENTS}{TRAIN}"
-    assert "understands no patterns" in read(tmp_path, text).refused["lora.targets"]
+    assert read(tmp_path, text).value("lora.targets") == ["attn.c_attn"]
 
 
 def test_an_option_that_nothing_reads_is_no_doubt_beside_the_length_that_cuts(tmp_path: Path) -> None:
