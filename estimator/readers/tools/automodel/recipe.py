@@ -99,7 +99,7 @@ def _read_adapters(settings: LayeredSettings, findings: FindingCollector) -> Non
         findings.record_from(all_linear, "lora.targets", "all-linear")
     elif modules is not None:  # ``*`` stands for any text (0.5, _peft/module_matcher.py)
         patterns = [str(each) for each in (modules.value if isinstance(modules.value, list) else [modules.value])]
-        names = [pattern.rpartition(".")[2] for pattern in patterns]
+        names: list[str] | str = [pattern.rpartition(".")[2] for pattern in patterns]
         if {"*", "*_proj"} & {*patterns}:
             names = "all-linear"
         elif any("*" in name for name in names):
