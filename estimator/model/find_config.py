@@ -120,6 +120,10 @@ _BASE_SUFFIX_PREFIXES = ("qwen", "deepseek")
 """Models whose pretrained variant has the suffix ``-base``."""
 
 
+class UnknownModelError(InputError):
+    """A model without a config here; a program that loads it may be rehearsed all the same."""
+
+
 class ResolvedModel(msgspec.Struct, frozen=True, kw_only=True):
     """A model and its config."""
 
@@ -281,7 +285,9 @@ def _read_folder(name: str, path: Path) -> ResolvedModel | None:
     is_path = name.startswith((".", "/", "~")) or name.endswith(".json")
     if not path.is_dir():
         if is_path:
-            raise InputError(f"{name}: no such folder or file; model.id must be a model or a folder with a config.json")
+            raise UnknownModelError(
+                f"{name}: no such folder or file; model.id must be a model or a folder with a config.json"
+            )
         return None
     file = path / "config.json"
     if file.is_file():
@@ -340,11 +346,11 @@ def _from_built_in(name: str, environ: Mapping[str, str]) -> ResolvedModel:
         config = {**found.config, "quantization_config": quantized} if quantized else found.config
         return ResolvedModel(config=config, source="built-in", where=found.id, label=name.rpartition("/")[2])
     if (sentence := instead_of_model(name)) is not None:
-        raise InputError(sentence)
+        raise UnknownModelError(sentence)
     near = search_models(_lookup_keys(name)[-1])
     examples = ", ".join(model.id for model in built_in_models()[:4])
     hint = f"did you mean {', '.join(near)}?" if near else f"built-in models include {examples}"
-    raise InputError(
+    raise UnknownModelError(
         f"no model {name!r}: not a folder with a config.json, not in the Hugging Face cache ({hub_cache(environ)}), "
         f"not built in; {hint}"
     )

@@ -17,7 +17,7 @@ from vramtop.estimator.job.job_file.changes import job_differences, parse_assign
 from vramtop.estimator.job.settings import ModelSpec, Program
 from vramtop.estimator.job.settled import preparation
 from vramtop.estimator.model.checkpoint import job_of_model
-from vramtop.estimator.model.find_config import looks_like_hub_id, resolve_model
+from vramtop.estimator.model.find_config import UnknownModelError, looks_like_hub_id, resolve_model
 from vramtop.estimator.model.read_architecture import read_architecture
 
 from .flags.job_flags import flags_by_key
@@ -67,7 +67,7 @@ def load_from_options(options: argparse.Namespace, launch: Sequence[str] | None)
     of_job = [text for text in options.set if not text.startswith(_OF_PROGRAMS)]
     try:
         loaded = _load_as_asked(options, launch)
-    except (CannotTellError, NotStatedError) as error:
+    except (CannotTellError, NotStatedError, UnknownModelError) as error:
         program = _as_program(options, launch) if launch is not None or is_read(str(options.job)) else None
         if program is None:
             raise
@@ -327,7 +327,7 @@ def _download(name: str, *, may_ask: bool, config: Mapping[str, Any] | None = No
 
         found = download_config(name, os.environ)
         if isinstance(found, Refusal):
-            raise InputError(f"{error.message}; {found.message}") from None
+            raise type(error)(f"{error.message}; {found.message}") from None
         return f"The config.json of {name} was downloaded from {found} (estimates.download turns this off)."
     return None
 

@@ -210,6 +210,17 @@ def test_preflight_names_the_command(folder: Path, capsys: pytest.CaptureFixture
     assert f"vramtop preflight --rehearse --gpu-memory 24GiB -- {folder}/python train.py rehearses it" in said
 
 
+@pytest.mark.parametrize("model", ["suno/bark", "nobody/whisper-hindi", "nobody/unheard-of", "./missing"])
+def test_a_model_that_is_not_known_is_no_reason_not_to_rehearse(model, folder, runs, capsys) -> None:
+    (folder / "open.py").write_text(OPEN.replace("gpt2", model))
+    assert main(["estimate", "--gpu-type", "4090", "--", str(folder / "python"), "open.py"]) == 3
+    said, offered = capsys.readouterr().err.strip().rsplit("\n", 1)
+    assert model.removeprefix("./") in said
+    command = f"vramtop estimate --rehearse --gpu-type 4090 -- {folder}/python open.py"
+    assert offered == f"vramtop: not rehearsed: {command} runs the program without a GPU"
+    assert runs() == 0
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("runs")
 def test_preflight_asks_once_and_runs_it(folder, answer, capsys) -> None:
