@@ -40,6 +40,8 @@ _IMAGES = ("image", "images", "img", "conditioning_image", "original_image", "ed
 _OTHERS = ("messages", "conversations", "answers", "label", "fine_label", "score", "tokens", "ner_tags", "idx", "audio",
            *_IMAGES)  # fmt: skip
 _PREFERENCES = ("prompt", "chosen", "rejected")
+_TURN = "Human:"
+"""What begins a turn in the texts of Anthropic's hh-rlhf and those made like it."""
 _OF_TRAINERS = {
     **dict.fromkeys(("DPOTrainer", "ORPOTrainer", "CPOTrainer", "RewardTrainer"), _PREFERENCES),
     **dict.fromkeys(("GRPOTrainer", "RLOOTrainer", "PPOTrainer", "OnlineDPOTrainer"), ("prompt",)),
@@ -157,7 +159,8 @@ class MissingData:
         strings, used, marks = _words_of_program()
         names = sizes["columns"] or _OF_BUILDERS.get(name) or [each for each in _TEXTS + _OTHERS if each in strings]
         names = names or next((own for trainer, own in _OF_TRAINERS.items() if trainer in used), ("text",))
-        columns = {each: _column(each, sizes, marks) for each in names}
+        turns = any(_TURN in each for each in strings)
+        columns = {each: _column(each, sizes, marks, turns and each in _PREFERENCES) for each in names}
         sound = sum(
             len(value["bytes"]) for value, _ in columns.values() if isinstance(value, dict) and "bytes" in value
         )
@@ -378,7 +381,7 @@ def _is_text(name: str) -> bool:
     return name not in _OTHERS or name in ("messages", "conversations", "tokens")
 
 
-def _column(name: str, sizes: dict[str, Any], marks: Sequence[str]) -> tuple[Any, Any]:
+def _column(name: str, sizes: dict[str, Any], marks: Sequence[str], in_turns: bool) -> tuple[Any, Any]:
     """Return the value of a column in each item, and its feature; None: that of the value."""
     import datasets
 
@@ -409,6 +412,9 @@ def _column(name: str, sizes: dict[str, Any], marks: Sequence[str]) -> tuple[Any
         return (picture, datasets.Image()) if name != "images" else ([picture], datasets.Sequence(datasets.Image()))
     if name == "audio":
         return {"bytes": _wav(sizes["seconds"]), "path": None}, datasets.Audio(_SAMPLES_PER_SECOND)
+    if in_turns:
+        words.insert(len(words) // 2, "\n\nAssistant:")
+        words.insert(0, "\n\nHuman:")
     return " ".join((*words, *(f"{each} 7" for each in marks))), None
 
 

@@ -111,6 +111,16 @@ net = """,
 
 
 @pytest.mark.usefixtures("library")
+def test_preferred_texts_have_the_turns_that_the_program_looks_for(program):
+    turns = """import re
+_, human, asked, assistant, said, *_ = re.split(r"\\n\\n(Human:|Assistant:) ", rows[0]["chosen"])
+assert min(len(asked.split()), len(said.split())) == 25
+net = """
+    text = PROGRAM.format("'Anthropic/hh-rlhf', split='train'", "").replace("net = ", turns)
+    assert rehearsed(program(text.replace('row["text"]', 'row["chosen"]')), "synthetic,words=50").allocated_bytes
+
+
+@pytest.mark.usefixtures("library")
 def test_recordings_are_as_many_as_the_host_has_room_for(program):
     file = program(PROGRAM.format("'a/b', split='train'", "").replace('row["text"].split()', '["word"]'))
     found = rehearsed(file, "synthetic,seconds=2000,columns=audio")
