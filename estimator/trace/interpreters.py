@@ -10,8 +10,8 @@ import msgspec
 from ..common.errors import CannotTellError, InputError
 from ..common.paths import expand_user, is_file, is_folder
 from ..common.process_limit import ProcessLimitError
+from .installed_packages import installed_packages
 from .start_python import left_out_folders
-from .worker_process import Worker, convert_answer
 
 PROBE_TIMEOUT_SECONDS = 20
 
@@ -78,8 +78,9 @@ def probe_interpreter(path: Path, environ: Mapping[str, str] | None = None) -> I
         ProcessLimitError: no process can be started.
     """
     try:
-        with Worker(path, environ=environ) as worker:
-            found = convert_answer(worker.request({"op": "frameworks"}, PROBE_TIMEOUT_SECONDS), _Frameworks).versions
+        found = installed_packages(
+            path, distributions=("torch", "transformers", "peft"), environ=environ, timeout=PROBE_TIMEOUT_SECONDS
+        ).versions
     except ProcessLimitError:
         raise
     except CannotTellError:
@@ -87,12 +88,6 @@ def probe_interpreter(path: Path, environ: Mapping[str, str] | None = None) -> I
     if not {"torch", "transformers"} <= found.keys():
         return None
     return Interpreter(path=path, torch=found["torch"], transformers=found["transformers"], peft=found.get("peft"))
-
-
-class _Frameworks(msgspec.Struct, frozen=True):
-    """A worker's answer to the request ``frameworks``."""
-
-    versions: dict[str, str]
 
 
 def _candidates(environ: Mapping[str, str]) -> Iterator[Path]:

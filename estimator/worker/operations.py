@@ -1,8 +1,5 @@
 """Operations of the worker: what a request can ask for. Each imports the libraries that it needs when it is called.
 
-    {"op": "ping"}
-        -> {"versions": {"python", "torch", "transformers"}, "transformers_has_torch": false if torch is too old for it}
-    {"op": "frameworks"} -> {"versions": {"torch": ..., "transformers": ..., "peft": ...}}, those that are installed
     {"op": "builder", "name": "resnet50"} -> {"name": as the library takes it, "module": that defines it, or null}
     {"op": "packages", "distributions": [name, ...], "modules": [name, ...], "requirements_of": [name, ...]}
         -> {"python": ..., "executable": ..., "versions": {distribution: version},
@@ -38,7 +35,6 @@ names it.
 from __future__ import annotations
 
 import gc
-import os
 import platform
 import sys
 import time
@@ -46,26 +42,8 @@ from typing import Any
 
 from .request.protocol import RefusedError, UnsupportedError, library_versions
 
-_FRAMEWORKS = ("torch", "transformers", "peft")
 _QUANTIZED_SHARE = 0.9
 """bitsandbytes' quantizers leave a tenth of every device free (``adjust_max_memory``)."""
-
-
-def ping(_request: dict[str, Any]) -> dict[str, Any]:
-    """Import torch and transformers, and return their versions."""
-    import transformers
-
-    has_torch = getattr(transformers, "is_torch_available", lambda: True)()
-    return {"versions": library_versions(), "transformers_has_torch": bool(has_torch)}
-
-
-def frameworks(_request: dict[str, Any]) -> dict[str, Any]:
-    """Return the versions of the installed frameworks; imports none of them.
-
-    Reads versions from folder names, in half of the time that importing ``importlib.metadata`` takes.
-    """
-    found = {name: _version_by_folder(name) or _version_by_metadata(name) for name in _FRAMEWORKS}
-    return {"versions": {name: version for name, version in found.items() if version}}
 
 
 def packages(request: dict[str, Any]) -> dict[str, Any]:
@@ -115,22 +93,6 @@ def torch_build(_request: dict[str, Any]) -> dict[str, Any]:
         "architectures": flags.split() if flags else None,
         "problem": None,
     }
-
-
-def _version_by_folder(name: str) -> str | None:
-    for entry in sys.path:
-        try:
-            there = os.listdir(entry)  # noqa: PTH208 - pathlib takes four times as long
-        except OSError:  # an archive, or absent
-            continue
-        if name in there:
-            found = [each for each in there if each.startswith(f"{name}-") and each.endswith(".dist-info")]
-            return found[0][len(name) + 1 : -len(".dist-info")] if len(found) == 1 else None
-    return None
-
-
-def _version_by_metadata(name: str) -> str | None:
-    return _version(name) if _is_importable(name) else None
 
 
 def _version(name: str) -> str | None:
@@ -299,8 +261,6 @@ def trace(message: dict[str, Any]) -> dict[str, Any]:
 
 
 OPERATIONS = {
-    "ping": ping,
-    "frameworks": frameworks,
     "builder": builder,
     "packages": packages,
     "torch": torch_build,

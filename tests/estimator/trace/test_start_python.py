@@ -119,14 +119,14 @@ def test_user_packages_stay_unless_another_user_may_write_there(tmp_path: Path) 
     packages["open below"].chmod(0o777)
     for home in homes.values():
         with Worker(BASE_PYTHON, environ={"HOME": str(home)}) as worker:
-            worker.request({"op": "frameworks"}, 30)
+            worker.request({"op": "packages"}, 30)
     assert [name for name, home in homes.items() if (home / "ran").exists()] == ["own"]
 
 
 def test_an_interpreter_works_in_a_folder_of_roots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with Worker(PYTHON) as worker:
-        worker.request({"op": "frameworks"}, 30)
+        worker.request({"op": "packages"}, 30)
         assert Path(f"/proc/{worker.pid}/cwd").readlink() == Path("/")
         environ = Path(f"/proc/{worker.pid}/environ").read_bytes().split(b"\0")
     assert b"PYTHONSAFEPATH=1" in environ
