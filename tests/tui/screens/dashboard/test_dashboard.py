@@ -2,6 +2,7 @@ import gc
 import threading
 import time
 from collections.abc import Sequence
+from itertools import chain, repeat
 from typing import Any
 
 import pytest
@@ -218,15 +219,14 @@ async def test_pending_job_that_does_not_fit_is_marked_by_a_word():
 
 async def test_figures_are_marked_as_old_when_updates_stop():
     now = [100.0]
-    app = open_app([make_snapshot([make_gpu(0)])], interval=1.0, clock=lambda: now[0])
+    app = open_app([], interval=1.0, clock=lambda: now[0])
+    app.source_for_test.read = chain([make_snapshot([make_gpu(0)])], repeat(None)).__next__
     async with on_first_board(app, (120, 30)) as pilot:
         assert "old" not in screen_text(app)
-        app.source_for_test.read_allowed.clear()
         now[0] += 12.0
         await until_shown(pilot, lambda: "! figures are 12 s old" in screen_lines(app)[0])
         lines = screen_lines(app)
         assert any(line.startswith("── 0") and "! 12 s old" in line for line in lines)
-        app.source_for_test.read_allowed.set()
 
 
 async def test_gpu_with_an_old_reading_is_marked():

@@ -2,6 +2,7 @@
 
 import os
 import re
+from itertools import chain, repeat
 
 import pytest
 from builders import ScriptedSource, make_gpu, make_process, make_run, make_snapshot, make_watchlist
@@ -137,11 +138,12 @@ async def test_without_a_process_under_the_cursor_there_is_a_sentence():
         assert [notice.message for notice in app._notifications] == ["There is no process under the cursor."]
 
 
-async def test_the_attach_screen_leads_to_the_process_of_its_run(monkeypatch):
+async def test_the_attach_screen_leads_to_the_process_of_its_run():
     watchlist = make_watchlist(make_run(Job(name="tune", model=ModelSpec(id="m")), 2**22 - 5), device=30.0)
     snapshot = make_snapshot([make_gpu(0, [make_process(2**22 - 5, 60)])])
-    now = [100.0]
-    app = VramtopApp(ScriptedSource([snapshot]), watchlist, AppOptions(interval=0.05, clock=lambda: now[0]))
+    source, now = ScriptedSource([]), [100.0]
+    source.read = chain([snapshot], repeat(None)).__next__  # nothing new that arrives after the clock has moved
+    app = VramtopApp(source, watchlist, AppOptions(interval=0.05, clock=lambda: now[0]))
     async with on_first_board(app) as pilot:
         await pilot.press("a")
         await until_shown(pilot, lambda: isinstance(app.screen, AttachScreen) and "tune" in screen_text(app))
