@@ -251,22 +251,6 @@ def test_torchtune_distributed_recipe(run: Run, site: Site) -> None:
     assert found(attachment, "training.micro_batch", "parallel.strategy", "parallel.data_shard") == [6, "fsdp2", 2]
 
 
-def test_torchtitan(run: Run, site: Site) -> None:
-    site.program("torchtitan/train.py")
-    flags = ["--module", "llama3", "--config", "llama3_8b", "--training.max_context_length", "4096"]
-    flags += ["--training.num-tokens-per-microbatch-per-dp-rank=8192", "activation-checkpoint:full"]
-    children = torchrun_workers(
-        [*PYTHON, "-m", "torchtitan.train", *flags], 2, PYTORCH_ALLOC_CONF="expandable_segments:True"
-    )
-    torchrun = site.command("torchrun", children=children)
-    line = [*torchrun, "--nproc_per_node=2", "--rdzv_backend", "c10d", "--rdzv_endpoint=localhost:0"]
-    line += ["--local-ranks-filter", "0", "--role", "rank", "--tee", "3", "-m", "torchtitan.train", *flags]
-    attachment = attach_from_every_process(run(line, ready=2), ranks=2)
-    keys = ("model.id", "training.micro_batch", "training.sequence_length", "training.activation_checkpointing")
-    assert found(attachment, *keys) == ["meta-llama/Llama-3.1-8B", 2, 4096, "full"]
-    assert found(attachment, "parallel.strategy", "parallel.data_shard") == ["fsdp2", 2]
-
-
 AUTOMODEL = """
 recipe: TrainFinetuneRecipeForNextTokenPrediction
 step_scheduler: {local_batch_size: 1, global_batch_size: 16}
@@ -295,53 +279,6 @@ def test_litgpt_with_ranks_started_by_the_first_rank(run: Run, site: Site) -> No
     keys = ("model.id", "training.sequence_length", "parallel.strategy", "parallel.data_shard", "training.precision")
     assert found(attachment, *keys) == ["org/model", 128, "fsdp2", 2, "bf16"]
     assert found(attachment, "training.activation_checkpointing", "training.gradient_accumulation") == ["full", 8]
-
-
-def test_lightning_script(run: Run, site: Site) -> None:
-    (site.root / "train.py").write_text(COPIES_ITSELF)
-    pid = run([sys.executable, "train.py", "--batch_size", "3", "--model_name_or_path", "gpt2"], ready=2)
-    attachment = attach_from_every_process(pid, ranks=2)
-    assert found(attachment, "model.id") == ["gpt2"]
-    assert [rank.pid for rank in attachment.ranks] == run_processes(pid)
-
-
-def test_megatron(run: Run, site: Site) -> None:
-    script = site.starts(site.root / "pretrain_gpt.py")
-    flags = "--num-layers 12 --hidden-size 512 --num-attention-heads 8 --seq-length 1024 --max-position-embeddings 1024"
-    flags += " --micro-batch-size 4 --global-batch-size 16 --bf16 --vocab-size 50257 --tensor-model-parallel-size 2"
-    flags += " --use-distributed-optimizer --recompute-granularity full --recompute-method uniform"
-    children = torchrun_workers([*PYTHON, script, *flags.split()], 2, CUDA_DEVICE_MAX_CONNECTIONS="1")
-    torchrun = site.command("torchrun", children=children)
-    attachment = attach_from_every_process(
-        run([*torchrun, "--nproc_per_node", "2", script, *flags.split()], ready=2), ranks=2
-    )
-    keys = ("training.micro_batch", "training.gradient_accumulation", "parallel.tensor", "parallel.data_shard")
-    assert found(attachment, *keys) == [4, 4, 2, 1]
-    assert attachment.reading.missing == ()
-
-
-UNSLOTH = """\
-import sys, time
-def main():
-    model, tokenizer = FastLanguageModel.from_pretrained(model_name="unsloth/Qwen3-8B", max_seq_length=512)
-    model = FastLanguageModel.get_peft_model(model, r=32, use_gradient_checkpointing="unsloth")
-    SFTTrainer(model=model, args=SFTConfig(per_device_train_batch_size=3, optim="adamw_8bit", bf16=True)).train()
-"""
-
-
-def test_unsloth_script(run: Run, site: Site) -> None:
-    (site.root / "train.py").write_text(UNSLOTH + SLEEPS)
-    attachment = read_run(run([sys.executable, "train.py"]))
-    keys = ("model.id", "training.micro_batch", "training.sequence_length", "training.optimizer", "lora.rank")
-    assert found(attachment, *keys) == ["unsloth/Qwen3-8B", 3, 512, "adamw-8bit", 32]
-    assert attachment.reading.evidence()["training.micro_batch"].startswith("train.py line 5: SFTConfig(")
-
-
-def test_unsloth_command(run: Run, site: Site) -> None:
-    (site.root / "u.yaml").write_text("model: unsloth/Qwen3-8B\ntraining: {batch_size: 1, max_seq_length: 512}\n")
-    attachment = read_run(run([*site.command("unsloth"), "train", "--config", "u.yaml", "--batch-size", "7"]))
-    keys = ("model.id", "training.micro_batch", "training.sequence_length", "lora.rank", "lora.quantization")
-    assert found(attachment, *keys) == ["unsloth/Qwen3-8B", 7, 512, 64, "nf4-double"]
 
 
 def test_deepspeed_launcher(run: Run, site: Site) -> None:

@@ -1,7 +1,4 @@
 import os
-import stat
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -36,6 +33,7 @@ def test_answers_for_a_command_line_are_loaded_the_next_time(answers, attachment
     run = run_key(attachment)
     answers.save(run, {"training.sequence_length": 4096})
     answers.save(run, {"training.compile": True})
+    assert "train.py" not in answers.path.read_text()
     again = with_saved_answers(attachment, SavedAnswers(answers.path))
     assert again.reading.missing == ()
     assert again.reading.job().training.sequence_length == 4096
@@ -81,13 +79,6 @@ def test_forgotten_answers_are_deleted(answers, attachment):
     answers.delete(run)
     assert answers.load(run) == {}
     answers.delete("never seen")
-
-
-def test_only_the_user_may_read_the_file_and_it_holds_no_command_line(answers, attachment):
-    answers.save(run_key(attachment), {"training.sequence_length": 4096})
-    assert stat.S_IMODE(answers.path.stat().st_mode) == 0o600
-    assert "train.py" not in answers.path.read_text()
-    assert sorted(path.name for path in answers.path.parent.iterdir()) == ["answers.json", "answers.lock"]
 
 
 def test_answers_are_saved_in_the_data_folder(tmp_path, monkeypatch):
@@ -147,18 +138,6 @@ def test_the_oldest_runs_are_deleted_first(tmp_path):
     assert SavedAnswers(path).load("run-599")
     assert not SavedAnswers(path).load("run-0")
     assert len(msgspec.json.decode(path.read_bytes())["content"]) == 500
-
-
-def test_two_dashboards_at_once_lose_no_answers(answers):
-    program = (
-        "import sys, pathlib\n"
-        "from vramtop.monitor.attach.saved_answers import SavedAnswers\n"
-        "for at in range(25):\n"
-        "    SavedAnswers(pathlib.Path(sys.argv[1])).save('run', {f'{sys.argv[2]}.{at}': at})\n"
-    )
-    writers = [subprocess.Popen([sys.executable, "-c", program, str(answers.path), name]) for name in "ab"]
-    assert [writer.wait(timeout=60) for writer in writers] == [0, 0]
-    assert answers.load("run").keys() == {f"{name}.{at}" for name in "ab" for at in range(25)}
 
 
 def test_another_model_has_the_run_read_again(answers, attachment):

@@ -1,7 +1,6 @@
 from builders import make_budget
 
 from vramtop.estimator.budget import Budget
-from vramtop.estimator.common.errors import InputError
 from vramtop.estimator.job.job import Job, ModelSpec
 from vramtop.estimator.job.settled import settled
 from vramtop.monitor.board.budget_cache import MAX_BUDGETS, BudgetCache
@@ -9,43 +8,6 @@ from vramtop.monitor.board.budget_cache import MAX_BUDGETS, BudgetCache
 
 def job(number: int) -> Job:
     return Job(name=f"job {number}", model=ModelSpec(id="gpt2"))
-
-
-def test_each_job_is_estimated_once_even_if_it_has_no_budget() -> None:
-    estimated: list[str] = []
-
-    def estimate(asked: Job) -> Budget:
-        estimated.append(asked.label)
-        raise InputError("no such model")
-
-    cache = BudgetCache(estimate)
-    assert cache.budget_of(job(1)) == cache.budget_of(job(1)) == "no such model"
-    assert estimated == ["job 1"]
-
-
-def test_a_better_budget_replaces_the_estimate() -> None:
-    cache = BudgetCache(make_budget)
-    cache.budget_of(job(1))
-    better = make_budget(job(1), device=7)
-    cache.set_budget(better)
-    assert cache.budget_of(job(1)) is better
-
-
-def test_the_oldest_unused_budgets_are_discarded() -> None:
-    estimated: list[str] = []
-
-    def estimate(asked: Job) -> Budget:
-        estimated.append(asked.label)
-        return make_budget(asked)
-
-    cache = BudgetCache(estimate)
-    for number in range(MAX_BUDGETS + 2):
-        cache.budget_of(job(number))
-    cache.discard_unused([job(0)])
-    estimated.clear()
-    for number in (0, 1, 2, 3):
-        cache.budget_of(job(number))
-    assert estimated == ["job 1", "job 2"]
 
 
 def test_a_budget_counts_for_the_job_whose_open_settings_it_has_settled() -> None:

@@ -143,20 +143,6 @@ def test_vramtop_and_its_ancestors_are_never_ended():
             ProcessTermination(make_reading(pid))
 
 
-def test_the_first_process_is_never_ended():
-    with pytest.raises(NotTerminatedError, match="parent of all others"):
-        ProcessTermination(make_reading(1))
-
-
-def test_a_process_of_unknown_identity_is_not_ended(start):
-    process = start(SLEEPY)
-    with pytest.raises(
-        NotTerminatedError, match=r"cannot be told from another one with the same pid \(not visible from here\)"
-    ):
-        ProcessTermination(make_reading(process.pid, start_time=None, note="not visible from here"))
-    assert process.poll() is None
-
-
 def test_missing_permission_is_reported_in_a_sentence(signal_method, start, monkeypatch):
     def refuse(*_: object) -> None:
         raise PermissionError(1, "Operation not permitted")

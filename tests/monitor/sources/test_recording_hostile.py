@@ -4,8 +4,6 @@ import gzip
 import json
 import os
 import random
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -134,40 +132,6 @@ def test_code_of_a_recorded_job_is_never_run(tmp_path: Path) -> None:
     assert job.model.id == "/models/x"
     assert not job.model.trust_remote_code
     assert job.parallel.tensor_plan is None
-
-
-def test_a_full_disk_ends_the_recording_with_a_message() -> None:
-    words = "ends here: No space left on device; nothing was written"
-    with RecordingWriter(Path("/dev/full"), overwrite=True) as writer, pytest.raises(VramtopError, match=words):
-        writer.write(Snapshot(time=1.0, source=Source(kind="nvml"), gpus=()))
-
-
-LIMITED = """
-import resource, sys, time
-from pathlib import Path
-from vramtop.monitor.snapshot.snapshot import Snapshot, Source
-from vramtop.tui.background.recorder import Recorder
-import os
-resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
-said = []
-recorder = Recorder(Path(sys.argv[1]), said.append)
-for number in range(500):
-    recorder.add(Snapshot(time=float(number), source=Source(kind="nvml", host=os.urandom(200).hex()), gpus=()))
-    time.sleep(0.002)
-    if said:
-        break
-recorder.stop()
-print(said[0].message)
-"""
-
-
-def test_what_was_written_before_the_disk_was_full_can_be_played(tmp_path: Path) -> None:
-    path = tmp_path / "x.gz"
-    told = subprocess.run([sys.executable, "-c", LIMITED, path], capture_output=True, text=True, check=True).stdout
-    read = list(read_recording(path))
-    assert f"the {len(read)} snapshots before can be played" in told
-    assert len(read) > 3
-    assert read[-1].faults[-1].code == TRUNCATED_CODE
 
 
 WRITES = """
