@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from .budget import Budget
+from .common.allocator_variables import VARIABLES, allocator_settings
 from .common.errors import CannotTellError, InputError, VramtopError
 from .common.records import replace
 from .common.reserved_memory import estimates_only_figures, how_reserved_memory_is_found
@@ -31,7 +32,6 @@ from .model.placement import placing_request
 from .model.rank_share import model_trained_parameters
 from .model.read_architecture import read_architecture
 from .model.trained_parameters import near_names
-from .trace.allocator_report import allocator_settings
 from .uncertain_settings import widen_for_uncertainty
 
 if TYPE_CHECKING:
@@ -89,6 +89,8 @@ def estimate(
         raise CannotTellError(
             f"vramtop cannot trace {job.engine_name}'s model code; leave out --method traced to use the formula"
         )
+    if job.software.allocator_conf is not None:
+        environ = {**(os.environ if environ is None else environ), VARIABLES[0]: job.software.allocator_conf}
     variable, conf = allocator_settings(os.environ if environ is None else environ) or (None, None)
     remarks: list[str] = []
     failing: str | None = None

@@ -25,6 +25,7 @@ _PLACEHOLDERS = {
     "parallel.max_memory": "TABLE",
     "target.gpu": "GPU",
     "software.cublas_workspace": "SIZES",
+    "software.allocator_conf": "SETTINGS",
     "run.output_dir": "FOLDER",
     "run.logging_dir": "FOLDER",
     "run.inference_endpoint": "URL",

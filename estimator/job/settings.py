@@ -169,6 +169,10 @@ class OtherModel(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, 
 UncertaintyDirection = Literal["no", "less", "more", "either"]
 
 
+MAX_CONF = 500
+"""Characters of the longest settings of torch's allocator that are read."""
+
+
 class Software(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """Versions of libraries on which memory depends; absent: the latest."""
 
@@ -198,6 +202,8 @@ class Software(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
     """When CUDA loads kernels (``CUDA_MODULE_LOADING``); absent: the versions' default."""
     cublas_workspace: Annotated[str, Meta(pattern=r"^(:[0-9]{1,9}:[0-9]{1,9}){1,9}$")] | None = None
     """cuBLAS workspace (``CUBLAS_WORKSPACE_CONFIG``), such as ``:4096:8``; absent: the GPU's default."""
+    allocator_conf: Annotated[str, Meta(max_length=MAX_CONF)] | None = None
+    """Settings of torch's allocator (``PYTORCH_CUDA_ALLOC_CONF``); absent: those in vramtop's own environment."""
 
 
 class Uncertainties(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):

@@ -8,10 +8,11 @@ from functools import partial
 from pathlib import Path, PurePath
 from typing import Any, get_args
 
+from ..common.allocator_variables import allocator_settings
 from ..common.errors import CannotTellError, InputError
 from ..common.paths import working_folder
 from ..common.records import replace
-from ..job.settings import Software
+from ..job.settings import MAX_CONF, Software
 from .notebook import notebook_of_program, with_cells
 from .program.accelerate import accelerate_layers
 from .program.device_choice import choice_of_line, choice_of_script
@@ -250,6 +251,9 @@ def _read_software(program: Program) -> None:
     workspace = program.environ.get("CUBLAS_WORKSPACE_CONFIG", "")
     if _CUBLAS_WORKSPACE.fullmatch(workspace):
         program.findings.record("software.cublas_workspace", workspace, "CUBLAS_WORKSPACE_CONFIG in the environment")
+    allocator = allocator_settings(program.launch.assignments)
+    if allocator is not None and len(allocator[1]) <= MAX_CONF:
+        program.findings.record("software.allocator_conf", allocator[1], f"{allocator[0]} in the launch line")
 
 
 def _read_own_script(program: Program) -> JobReading:

@@ -1,15 +1,12 @@
 """torch's caching allocator in a traced estimate: its settings, its capacity on a GPU, and sentences about both."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
 
 from ..common.sizes import format_gib
 from ..job.gpu_catalogue import Gpu
-
-VARIABLES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
-"""In the order in which torch reads them (c10/cuda/CUDAAllocatorConfig.h, 2.13); the first one that is set counts."""
 
 
 class ReservedMemory(msgspec.Struct, frozen=True):
@@ -46,11 +43,6 @@ class AllocatorCapacity(msgspec.Struct, frozen=True, kw_only=True):
     """Total memory of the GPU."""
     capacity_bytes: int
     """Memory that torch can allocate: without the driver's, and without that of the process outside of torch."""
-
-
-def allocator_settings(environ: Mapping[str, str]) -> tuple[str, str] | None:
-    """Return the variable that configures the allocator, and its text; None if none is set."""
-    return next(((name, environ[name]) for name in VARIABLES if name in environ), None)
 
 
 def capacity_on(gpu: Gpu | None, memory_bytes: int | None, taken_bytes: int) -> AllocatorCapacity | None:

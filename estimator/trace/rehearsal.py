@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from ..budget import Budget, ModelFacts, Peak, Phase, RankPeak, RehearsalFacts
+from ..common.allocator_variables import allocator_settings
 from ..common.errors import CannotTellError, InputError
 from ..common.records import replace
 from ..common.secrets import displayed
@@ -35,7 +36,6 @@ from ..readers.notebook import papermill_parameters
 from ..readers.program.pinned_versions import pinned_versions, repository_folders
 from ..readers.source.notebooks import UNKNOWN_VALUE, read_notebook
 from . import kept_rehearsals
-from .allocator_report import allocator_settings
 from .isolated_run import IsolatedRun
 from .kept_rehearsals import ConvolutionFacts, KeptRehearsal, RehearsalAnswer
 from .launch_wrappers import without_wrappers

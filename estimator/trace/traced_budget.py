@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import msgspec
 
 from ..budget import Budget, Components, ModelFacts, Peak, Phase, PhaseMark, PhaseName, Span, Timeline
+from ..common.allocator_variables import allocator_settings
 from ..common.errors import CannotTellError
 from ..common.records import replace
 from ..formula.assumptions import assumptions, warnings
@@ -28,7 +29,6 @@ from .allocator_report import (
     AllocatorCapacity,
     ReservedMemory,
     allocator_assumptions,
-    allocator_settings,
     allocator_warnings,
     capacity_on,
     replay_allocations,

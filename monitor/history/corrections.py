@@ -60,10 +60,10 @@ class Corrections(msgspec.Struct):
                 run yet, and would start in this one. A run is never corrected by what was seen of itself: of those
                 measured, only runs that have ended count for it.
         """
+        from vramtop.estimator.common.allocator_variables import allocator_settings
         from vramtop.estimator.learning.correction import corrected
         from vramtop.estimator.learning.subject import Subject
         from vramtop.estimator.model.find_config import resolve_model
-        from vramtop.estimator.trace.allocator_report import allocator_settings
 
         from .new_measurement import machine_digest
 

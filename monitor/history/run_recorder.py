@@ -131,7 +131,7 @@ class RunRecorder(msgspec.Struct):
         driver = board.snapshot.source.driver_version
 
         def keep() -> None:
-            from vramtop.estimator.trace.allocator_report import allocator_settings
+            from vramtop.estimator.common.allocator_variables import allocator_settings
 
             from .new_measurement import new_measurement
 

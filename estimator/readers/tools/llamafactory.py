@@ -40,7 +40,8 @@ def _read_parts(findings: FindingCollector, settings: LayeredSettings, method: s
 
 _OF_VERSION_1 = ("model_class", "dist_config", "kernel_config", "quant_config")
 
-
+_OF_OTHER_COMMANDS = ("infer_backend", "export_dir", "n_shot")
+"""Settings of its commands chat, export and eval."""
 _FUSED_LOSS = "fused_linear_cross_entropy"
 _COPIES = ("src/llamafactory", "src/llmtuner", "llamafactory", "llmtuner")
 _LENGTHS = re.compile(r"(cutoff_len|max_source_length|max_target_length): [^=\n]*=\s*(?:field\(\s*default=)?(\d{1,7})")
@@ -54,6 +55,9 @@ def read(program: Program) -> JobReading:
         raise CannotTellError(
             "LLaMA-Factory's version 1 is not read: rehearse it without a GPU (vramtop rehearse -- COMMAND)"
         )
+    other = settings.find_true("do_predict") or settings.find(*_OF_OTHER_COMMANDS)
+    if other is not None and not settings.is_true("do_train"):
+        raise CannotTellError(f"{other.origin} trains nothing; to generate text: vramtop fit MODEL --inference")
     finetuning = settings.find("finetuning_type")
     lora = finetuning is None or as_word(finetuning) == "lora"
     table, default = library("llamafactory"), "LLaMA-Factory's default"

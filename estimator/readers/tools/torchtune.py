@@ -8,6 +8,7 @@ import os
 import re
 from pathlib import Path, PurePath
 
+from ...common.errors import CannotTellError
 from ...common.trust import look_up_program
 from ..arguments.table import doubt_arguments, library, record_arguments
 from ..program.program import Program
@@ -35,6 +36,8 @@ def read(program: Program) -> JobReading:
     packed = settings.find("dataset.packed", "packed") or Setting.default(False, "torchtune's default packed")
     findings.record_from(packed, "training.varying_lengths", not as_bool(packed))
     optimizer = settings.find("optimizer._component_", "optimizer")
+    if optimizer is None and (other := settings.find("tasks", "max_new_tokens")) is not None:
+        raise CannotTellError(f"{other.origin} trains nothing; to generate text: vramtop fit MODEL --inference")
     record_optimizer(program, settings, optimizer, "optimizer.")
     _read_other_models(program, settings)
     loss = settings.find("loss._component_", "loss")

@@ -13,13 +13,13 @@ from typing import IO, Any
 
 import msgspec
 
+from ...common.allocator_variables import VARIABLES
 from ...common.cancellation import current_token
 from ...common.errors import CannotTellError
 from ...job.job import Job
 from ...model.find_config import ResolvedModel
 from ...program.text_script import training_script
 from ...program.training_script import How
-from ..allocator_report import VARIABLES
 from ..interpreters import Interpreter, choose_interpreter
 from ..start_python import start_python
 from ..worker_process import WORKER_PROGRAM

@@ -2,12 +2,12 @@
 
 import pytest
 
+from vramtop.estimator.common.allocator_variables import allocator_settings
 from vramtop.estimator.common.sizes import GIB, MIB
 from vramtop.estimator.job.gpu_catalogue import find_gpu
 from vramtop.estimator.trace.allocator_report import (
     ReservedMemory,
     allocator_assumptions,
-    allocator_settings,
     allocator_warnings,
     capacity_on,
     replay_allocations,

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from vramtop.estimator.budget import Budget
+from vramtop.estimator.common.allocator_variables import allocator_settings
 from vramtop.estimator.common.errors import CannotTellError, ExitCode, InputError
 from vramtop.estimator.common.records import replace
 from vramtop.estimator.estimation import MethodChoice, estimate, quick_estimator
@@ -15,7 +16,6 @@ from vramtop.estimator.job.job import Job
 from vramtop.estimator.learning.measurement import Observed
 from vramtop.estimator.model.checkpoint import job_of_model
 from vramtop.estimator.model.find_config import ResolvedModel, resolve_model
-from vramtop.estimator.trace.allocator_report import allocator_settings
 from vramtop.estimator.trace.measure.batch_search import BatchSearch, find_largest_batch
 from vramtop.estimator.trace.measure.measured_step import MeasuredStep
 from vramtop.estimator.trace.measure.real_step import Place, rank_count, run_real_step

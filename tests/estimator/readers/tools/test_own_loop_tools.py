@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from vramtop.estimator.common.errors import CannotTellError
 from vramtop.estimator.readers.config_file import read_config_file
 from vramtop.estimator.readers.source.evidence import JobReading
 
@@ -69,6 +70,13 @@ def test_distributed_recipes_of_torchtune_shard(read: Read, tmp_path: Path, line
 def test_the_qlora_builder_of_torchtune_quantizes(tmp_path: Path) -> None:
     (tmp_path / "r.yaml").write_text(TUNE.replace("lora_llama3", "qlora_llama3"))
     assert values(read_config_file(tmp_path / "r.yaml", environ={}), "lora.quantization") == ("nf4-double",)
+
+
+@pytest.mark.parametrize("key", ["tasks: [truthfulqa_mc2]", "max_new_tokens: 300"])
+def test_recipes_of_torchtune_that_evaluate_or_generate_train_nothing(tmp_path: Path, key: str) -> None:
+    (tmp_path / "r.yaml").write_text(TUNE.partition("optimizer:")[0] + key)
+    with pytest.raises(CannotTellError, match="trains nothing"):
+        read_config_file(tmp_path / "r.yaml", environ={})
 
 
 TITAN = """

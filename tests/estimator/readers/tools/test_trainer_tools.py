@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from vramtop.estimator.common.errors import CannotTellError
 from vramtop.estimator.readers.config_file import read_config_file
 from vramtop.estimator.readers.launch_line import read_launch
 from vramtop.estimator.readers.source.evidence import JobReading
@@ -221,6 +222,28 @@ def test_flags_of_swift_2(read: Read, flags: str, wanted: tuple[Any, ...]) -> No
     reading = read(f"swift sft --model_id_or_path org/model --dtype AUTO {flags}")
     keys = ("lora.rank", "lora.targets", "lora.quantization", "training.precision", "training.sequence_length")
     assert (*values(reading, *keys), reading.job().unsure.gradients) == wanted
+
+
+def test_swift_splits_sequences_over_ranks(read: Read) -> None:
+    reading = read("swift sft --model org/model --max_length 800 --sequence_parallel_size 2", NPROC_PER_NODE="4")
+    assert values(reading, "parallel.context", "parallel.data_replicate") == (2, 2)
+    assert reading.job().unsure.logits == "less"
+
+
+def test_settings_of_the_allocator_in_a_launch_line_are_the_jobs(read: Read) -> None:
+    words = "swift sft --model org/model --max_length 800"
+    key = "software.allocator_conf"
+    assert read(f"PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True {words}").value(key) == "expandable_segments:True"
+    assert read(f"env PYTORCH_ALLOC_CONF=max_split_size_mb:64 {words}").value(key) == "max_split_size_mb:64"
+    assert read(words).value(key) is None
+
+
+@pytest.mark.parametrize("key", ["do_predict: true", "infer_backend: vllm", "export_dir: merged", "n_shot: 5"])
+def test_llamafactory_trains_nothing_in_its_other_commands(read: Read, tmp_path: Path, key: str) -> None:
+    (tmp_path / "other.yaml").write_text(f"model_name_or_path: org/model\nfinetuning_type: lora\n{key}\n")
+    with pytest.raises(CannotTellError, match="trains nothing"):
+        read("llamafactory-cli train other.yaml")
+    assert read("llamafactory-cli train other.yaml do_train=true").value("lora.rank") == 8
 
 
 def test_swift_names_groups_of_adapted_layers(read: Read) -> None:
