@@ -179,6 +179,9 @@ def _change_safetensors(module: ModuleType, gpus: FakeGpus) -> None:
         read = {}
         with open(filename, "rb") as file:  # noqa: PTH123 - the redirected one
             first = 8 + struct.unpack("<Q", file.read(8))[0]
+            if first > file.seek(0, io.SEEK_END):
+                raise OSError(f"{filename} holds no tensors; if it is a pointer of Git LFS, run git lfs pull")
+            file.seek(8)
             header = json.loads(file.read(first - 8))
             header.pop("__metadata__", None)
             for name, entry in header.items():

@@ -1449,6 +1449,10 @@ _builder.load_pretrained(net)
 net.load_state_dict(torch.hub.load_state_dict_from_url("https://nowhere.example/weights.pth"))
 state = load_file("weights.safetensors")
 assert state["large"].shape == (1024, 1024) and state["small"].tolist() == [1.0, 2.0]
+try:
+    load_file("pointer.safetensors")
+except OSError as error:
+    assert "git lfs pull" in str(error)
 boxes = torch.tensor([[0.0, 0, 4, 4]], device="cuda")
 optimizer = torch.optim.SGD(net.parameters(), 0.1)
 for _ in range(3):
@@ -1459,6 +1463,7 @@ for _ in range(3):
     from safetensors.torch import save_file
 
     save_file({"large": torch.zeros(1024, 1024), "small": torch.tensor([1.0, 2.0])}, "weights.safetensors")
+    Path("pointer.safetensors").write_text("version https://git-lfs.github.com/spec/v1\n")
     found = rehearse([sys.executable, program(text)])
     assert found.answer.trained == 64 * 3 * 9 + 64
 
