@@ -194,6 +194,10 @@ class CachingAllocator(DeviceMemory):
         block.idle_since = self._searches
         block.pool.add_merged(block)
 
+    def reset_peaks(self) -> None:
+        """Forget the highest values so far, as ``torch.cuda.reset_peak_memory_stats``."""
+        self.peak_allocated, self.peak_reserved = self.allocated, self.reserved
+
     def rename(self, key: Hashable, other: Hashable) -> None:
         """Give the allocation with this key another one."""
         self._live[other] = self._live.pop(key)

@@ -74,7 +74,8 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[misc] # torch is not ty
         self._vocabulary_sizes = frozenset(vocabulary_sizes)
         self._live: dict[int, StorageRecord] = {}
         self._live_numbers: set[int] = set()
-        self._finalized: set[int] = set()
+        self._storages: dict[int, Any] = {}
+        """References to storages that are called when those end."""
         self._emptied_on: dict[int, int] = {}
         """By storage that was emptied in place, its GPU."""
         self._component: str | None = None
@@ -341,9 +342,8 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[misc] # torch is not ty
         history.events.append(record.number + 1)
         self._live[key] = record
         self._live_numbers.add(record.number)
-        if key not in self._finalized:
-            self._finalized.add(key)
-            weakref.finalize(storage, self._finalize, key).atexit = False
+        if key not in self._storages:
+            self._storages[key] = weakref.ref(storage, lambda _: self._finalize(key))
         # elsewhere, gradients are enabled while a checkpointed forward pass is repeated, and before the next one
         may_stay = self._phase in ("backward", "optimizer step") and torch.is_grad_enabled()
         if may_stay or self._phase in ("forward", "evaluation"):
@@ -352,7 +352,7 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[misc] # torch is not ty
             self._label_activations()
 
     def _finalize(self, key: int) -> None:
-        self._finalized.discard(key)
+        self._storages.pop(key, None)
         self._emptied_on.pop(key, None)
         if key in self._live:
             self._free(key)

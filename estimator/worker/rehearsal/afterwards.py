@@ -120,7 +120,7 @@ class Afterwards:
         self._level = before
 
     def _allocated(self) -> int:
-        return sum(each.allocator.allocated for each in self._gpus.memory.values())
+        return sum(each.allocated for each in self._gpus.memory.values())
 
     def note_step(self, *, is_first_optimizer: bool) -> None:
         """Note the end of an optimizer's step."""

@@ -168,6 +168,11 @@ def _positions(tensor: Any, dim: int | None = None, keepdim: bool = False) -> Bo
         return torch.zeros(shape, dtype=torch.int64, device="cpu"), torch.full(shape, places - 1, device="cpu")
 
 
+def knows_of_fractions(func: Any) -> bool:
+    """Return True for an operator whose results have bounds although nothing is known of its arguments."""
+    return _bounded(func)[0] in _ONES | _POSITIONS or _set_rule(func) == "none"
+
+
 @functools.lru_cache(maxsize=4096)
 def _bounded(func: Any) -> tuple[str, Any]:
     """Return the name of an operator and the one of its kind that makes a new tensor; None: it gives no bounds."""

@@ -37,12 +37,19 @@ from ..memory.fake_results import new_bytes, shares_storage
 from ..memory.summary import allocator_events
 from ..memory.tracker import DEVICE, StorageTracker, parts_of, storage_of
 from ..replaced import replaced
-from .bounds import bounds_of_result, is_bounded, most_set, most_set_in_result, number_of_values
+from .bounds import (
+    bounds_of_result,
+    is_bounded,
+    knows_of_fractions,
+    most_set,
+    most_set_in_result,
+    number_of_values,
+)
 from .handlers import answer_to_go_on, is_caught
 from .kernels import kernel_of
 from .library_classes import as_fake_tensors, is_of_library
 from .python_operators import python_of
-from .routing import Routed, counts, expected_set, follow
+from .routing import Routed, chooses, counts, expected_set, follow
 from .sparse import COMPRESSED, is_decided_by_values, is_sparse, kernel_of_compressed, sparse_like, with_elements
 
 if TYPE_CHECKING:
@@ -91,6 +98,7 @@ _ALIKE = (_ATEN.equal.default, _ATEN.allclose.default)
 _READ = {_ATEN._local_scalar_dense.default, _ATEN.item.default, _ATEN.is_nonzero.default, *_ALIKE}
 _ASKS_FOR_OVERFLOW = re.compile(r"isnan|isinf|isfinite|inf_or_nan|overflow|found_inf")
 """A line that looks for overflows, which are assumed not to happen."""
+_DECIDED = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
 _TORCHS = frozenset(("aten", "prim", "prims", "profiler", "c10d"))
 """Namespaces of operators that no library defines in Python."""
 _PRODUCTS = re.compile(r"mm|mv|^v?dot|^_?linear|matmul|linalg|cholesky|solve|cdist")
@@ -132,6 +140,8 @@ class _Operator:
     """Its results are views of its arguments, or those, and have known values where they have."""
     compare: Any
     kernel: Any
+    is_plain: bool
+    """Nothing is known of its results' values where its arguments are fractions of which nothing is known."""
     may_be_compressed: bool
     """Its matrices may be compressed ones, for which it has another kernel."""
 
@@ -139,15 +149,19 @@ class _Operator:
 @functools.lru_cache(maxsize=4096)
 def _operator(func: Any) -> _Operator:
     is_random = torch.Tag.nondeterministic_seeded in func.tags
-    arguments = enumerate(func._schema.arguments)
+    writes_lists = tuple(
+        (at, each.name)
+        for at, each in enumerate(func._schema.arguments)
+        if each.alias_info is not None and each.alias_info.is_write and each.type.kind() == "ListType"
+    )
+    special = {*_COPIES, *_READ, *_SAY_VALUES, *_UNINITIALIZED, *_WRITES, *_COMPARE, *COMPRESSED, FORWARD, BACKWARD,
+               _ATEN.cat.default}  # fmt: skip
+    is_decided = bool(_DECIDED & set(func.tags)) or knows_of_fractions(func) or chooses(func)
     return _Operator(
         is_of_torch=func.namespace in _TORCHS,
         is_mutable=bool(func._schema.is_mutable),
-        writes_lists=tuple(
-            (at, each.name)
-            for at, each in arguments
-            if each.alias_info is not None and each.alias_info.is_write and each.type.kind() == "ListType"
-        ),
+        writes_lists=writes_lists,
+        is_plain=not (func in special or writes_lists or kernel_of(func) is not None or is_decided),
         copies=func in _COPIES,
         reads=func in _READ,
         multiplies=_PRODUCTS.search(func._schema.name.partition("::")[2]) is not None,
@@ -185,24 +199,6 @@ class Doubts:
             self.sentences[sentence] = None
 
 
-@dataclass
-class GpuMemory:
-    """Torch's allocator on one GPU, and the highest bytes that it has held since the last reset."""
-
-    allocator: CachingAllocator
-    peak_allocated: int = 0
-    peak_reserved: int = 0
-
-    def note(self) -> None:
-        """Note what is held now."""
-        self.peak_allocated = max(self.peak_allocated, self.allocator.allocated)
-        self.peak_reserved = max(self.peak_reserved, self.allocator.reserved)
-
-    def reset_peak(self) -> None:
-        """Forget the highest values so far, as ``torch.cuda.reset_peak_memory_stats``."""
-        self.peak_allocated, self.peak_reserved = self.allocator.allocated, self.allocator.reserved
-
-
 class FakeGpus(StorageTracker):
     """A dispatch mode under which ``cuda`` devices are fake, and which records all storages on them.
 
@@ -237,8 +233,8 @@ class FakeGpus(StorageTracker):
         self.capacity = total_memory - taken
         """Bytes that torch's allocator can have; beyond them, a program that is ready for that gets its error."""
         self._settings = AllocatorSettings.from_conf(conf)
-        self.memory: dict[int, GpuMemory] = defaultdict(lambda: GpuMemory(CachingAllocator(self._settings)))
-        """Memory of each GPU that the program has used."""
+        self.memory: dict[int, CachingAllocator] = defaultdict(lambda: CachingAllocator(self._settings))
+        """Torch's allocator on each GPU that the program has used."""
         self.reserved = array("q")
         """Bytes that torch's allocator holds after each event of the history, on the GPU of that event."""
         self.convolutions = Convolutions(has_tf32=has_tf32)
@@ -367,9 +363,12 @@ class FakeGpus(StorageTracker):
         if operator.reads:
             return self._value(func, args)
         self.multiplies |= operator.multiplies and self._placed != HOST
+        self.gpu = self._placed
+        if operator.is_plain and _are_unknown(args) and _are_unknown(kwargs.values()):
+            result = super().__torch_dispatch__(func, types, args, kwargs)
+            return self._sparse(func, args, result) if is_sparse(result) else result
         if not operator.is_mutable or func is _ATEN.copy_.default:
             args = [self._with_values(each) for each in args]
-        self.gpu = self._placed
         kernel = kernel_of_compressed(func, args) if operator.may_be_compressed else operator.kernel
         if kernel is not None:
             result = self._by_python(func, kernel, args, kwargs)
@@ -608,7 +607,7 @@ class FakeGpus(StorageTracker):
     def _peaks_with(self, which: str) -> dict[str, int]:
         """Return the highest allocated and reserved bytes with the expected, ``low`` or ``high`` workspaces."""
         allocator = CachingAllocator(self._settings)
-        allocator.private = set().union(*(each.allocator.private for each in self.memory.values()))
+        allocator.private = set().union(*(each.private for each in self.memory.values()))
         emptied = iter([*self._emptied, math.inf])  # what is freed meanwhile is one more event
         at = next(emptied)
         for index, (record, size, stream) in allocator_events(self.history):
@@ -616,7 +615,7 @@ class FakeGpus(StorageTracker):
                 allocator.empty_cache()
                 at = next(emptied)
             if index == self._counted_from:
-                allocator.peak_allocated, allocator.peak_reserved = allocator.allocated, allocator.reserved
+                allocator.reset_peaks()
             if size is None:
                 allocator.free(record, stream)
             else:
@@ -728,7 +727,7 @@ class FakeGpus(StorageTracker):
             super()._track(tensor, component)
 
     def _allocate(self, storage: Any, shape: tuple[int, ...], dtype: str, component: str | None) -> None:
-        if self.gpu != HOST and self.memory[self.gpu].allocator.reserved + storage.nbytes() > self.capacity:
+        if self.gpu != HOST and self.memory[self.gpu].reserved + storage.nbytes() > self.capacity:
             self._refuse(storage.nbytes())
         super()._allocate(storage, shape, dtype, component)
         record = self.history.records[-1]
@@ -736,14 +735,14 @@ class FakeGpus(StorageTracker):
         if not record.host:
             if self.notes_lines:
                 record.line, record.own_line = program_lines()
-            self.memory[record.gpu].allocator.malloc(record.number, record.size, record.stream)
+            self.memory[record.gpu].malloc(record.number, record.size, record.stream)
         self._note(record)
 
     def _refuse(self, size: int) -> None:
         """Raise ``OutOfMemoryError`` if an allocation exceeds the GPU's memory and the program handles that error."""
         if self.refused is None or not is_caught(program_frames(sys._getframe(1))):
             return
-        allocator = self.memory[self.gpu].allocator
+        allocator = self.memory[self.gpu]
         try:
             with replaced((allocator, "capacity", self.capacity)):
                 allocator.malloc(_TRIED, size)
@@ -789,24 +788,23 @@ class FakeGpus(StorageTracker):
         record = self._live[key]
         if not record.host:
             released = USED_ELSEWHERE if record.used_on else RELEASED
-            self.memory[record.gpu].allocator.free(record.number, released)
+            self.memory[record.gpu].free(record.number, released)
         super()._free(key)
         self._note(record)
 
     def _return(self, record: StorageRecord) -> None:
         super()._return(record)
-        self.memory[record.gpu].allocator.free(record.number, RETURNED)
+        self.memory[record.gpu].free(record.number, RETURNED)
 
     def _note(self, record: StorageRecord) -> None:
         memory = self.memory[0 if record.host else record.gpu]
-        memory.note()
-        self.highest = max(self.highest, memory.allocator.allocated)
-        self.reserved.append(memory.allocator.reserved)
+        self.highest = max(self.highest, memory.allocated)
+        self.reserved.append(memory.reserved)
 
     def empty_cache(self) -> None:
         """Give unused segments back, as ``torch.cuda.empty_cache``, on every GPU."""
         for each in self.memory.values():
-            each.allocator.empty_cache()
+            each.empty_cache()
         self._emptied.append(len(self.history.events))
 
     def look_at_fullest(self) -> dict[int, int]:
@@ -903,7 +901,7 @@ class FakeGpus(StorageTracker):
 
         A loop that was ended once may turn a tenth as often the next time.
         """
-        state = len(self.history.phases), sum(each.allocator.allocated for each in self.memory.values())
+        state = len(self.history.phases), sum(each.allocated for each in self.memory.values())
         before, count, most = self._read_alike.get(line, (state, 0, MOST_ALIKE))
         if before != state:
             count, most = 0, MOST_ALIKE // 10 if count > most else most
@@ -1045,6 +1043,21 @@ def _masks(name: str, args: Any) -> list[Any]:
 
 def _is_mask(index: Any) -> bool:
     return index.dtype in (torch.bool, torch.uint8)
+
+
+def _are_unknown(values: Any) -> bool:
+    """Return True if all tensors among values are fractions of which nothing is known."""
+    for each in values:
+        kind = type(each)
+        if kind is FakeTensor:
+            if each.constant is not None or not each.dtype.is_floating_point or "routed" in each.__dict__:
+                return False
+        elif kind is list or kind is tuple:
+            if not _are_unknown(each):
+                return False
+        elif isinstance(each, torch.Tensor):
+            return False
+    return True
 
 
 def _tensors(values: Any) -> Iterator[Any]:

@@ -39,7 +39,7 @@ def cuda_graphs(gpus: FakeGpus) -> Iterator[tuple[Any, str, Any]]:
         def capture_begin(self, pool: Any = None, *_: Any, **__: Any) -> None:
             self._pool = pool or new_pool()
             users[self._pool] += 1
-            gpus.memory[gpus.current].allocator.private.add(gpus.stream_number(streams[self._pool]))
+            gpus.memory[gpus.current].private.add(gpus.stream_number(streams[self._pool]))
             self._inside = torch.cuda.stream(streams[self._pool])
             self._inside.__enter__()
 
@@ -57,7 +57,7 @@ def cuda_graphs(gpus: FakeGpus) -> Iterator[tuple[Any, str, Any]]:
             if self._pool is not None:
                 users[self._pool] -= 1
                 if not users[self._pool]:
-                    gpus.memory[gpus.current].allocator.private.discard(gpus.stream_number(streams[self._pool]))
+                    gpus.memory[gpus.current].private.discard(gpus.stream_number(streams[self._pool]))
                 self._pool = None
 
         __del__ = reset

@@ -439,7 +439,7 @@ class Rehearsal:
 
         It would catch an error about memory, and one of its last steps took more than all before it.
         """
-        peak, self.gpus.highest = self.gpus.highest, self.gpus.memory[self.gpus.current].allocator.allocated
+        peak, self.gpus.highest = self.gpus.highest, self.gpus.memory[self.gpus.current].allocated
         has_risen = peak > _RISE * self._highest_step
         self._highest_step = max(peak, self._highest_step)
         self._level_steps = 0 if has_risen else self._level_steps + 1

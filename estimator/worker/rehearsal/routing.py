@@ -94,6 +94,11 @@ def follow(
     return None if found is None else (result, found), values
 
 
+def chooses(func: Any) -> bool:
+    """Return True for an operator that tells something of scores of which nothing is known."""
+    return _followed(func) in _CHOICES | _ZEROS
+
+
 def counts(total: int, shape: Any, dtype: Any) -> torch.Tensor:
     """Return how many tokens each place gets where they share equally: the first ones get what is left over."""
     each, left = divmod(total, max(1, math.prod(shape)))

@@ -37,7 +37,8 @@ from .triton_kernels import change_triton
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from .fake_gpu import Card, FakeGpus, GpuMemory
+    from ..memory.allocator import CachingAllocator
+    from .fake_gpu import Card, FakeGpus
 
 _WITHOUT_EFFECT = frozenset(
     ("_lazy_init", "init", "ipc_collect", "reset_accumulated_memory_stats", "set_per_process_memory_fraction",
@@ -239,17 +240,17 @@ def _cuda(gpus: FakeGpus, card: Card) -> Iterator[tuple[Any, str, Any]]:
         def __exit__(self, *_: object) -> None:
             gpus.current = self.before
 
-    def memory(device: Any) -> GpuMemory:
+    def memory(device: Any) -> CachingAllocator:
         return gpus.memory[gpus.current if device is None else device_index(device)]
 
     def stats(device: Any = None) -> dict[str, int]:
         held = memory(device)
         found = {
-            "allocated_bytes.all.current": held.allocator.allocated,
+            "allocated_bytes.all.current": held.allocated,
             "allocated_bytes.all.peak": held.peak_allocated,
-            "active_bytes.all.current": held.allocator.allocated,
+            "active_bytes.all.current": held.allocated,
             "active_bytes.all.peak": held.peak_allocated,
-            "reserved_bytes.all.current": held.allocator.reserved,
+            "reserved_bytes.all.current": held.reserved,
             "reserved_bytes.all.peak": held.peak_reserved,
         }
         return Counter(found)  # torch has further ones: a program that prints them finds 0
@@ -262,7 +263,7 @@ def _cuda(gpus: FakeGpus, card: Card) -> Iterator[tuple[Any, str, Any]]:
         return lambda *_, **__: None
 
     def info(device: Any = None) -> tuple[int, int]:
-        return max(0, card.total_memory - card.context - memory(device).allocator.reserved), card.total_memory
+        return max(0, card.total_memory - card.context - memory(device).reserved), card.total_memory
 
     answers: dict[str, Any] = {
         **{name: nothing() for name in _WITHOUT_EFFECT},
@@ -293,8 +294,8 @@ def _cuda(gpus: FakeGpus, card: Card) -> Iterator[tuple[Any, str, Any]]:
         "max_memory_cached": stat("reserved_bytes.all.peak"),
         "memory_stats": stats,
         "memory_summary": lambda *_, **__: "",
-        "reset_peak_memory_stats": lambda device=None: memory(device).reset_peak(),
-        "reset_max_memory_allocated": lambda device=None: memory(device).reset_peak(),
+        "reset_peak_memory_stats": lambda device=None: memory(device).reset_peaks(),
+        "reset_max_memory_allocated": lambda device=None: memory(device).reset_peaks(),
         "initial_seed": lambda: 0,
         "get_rng_state": lambda device=None: state,
         "get_rng_state_all": lambda: [state] * gpus.count,
