@@ -17,22 +17,12 @@ class ReservedMemory(msgspec.Struct, frozen=True):
     """Number of times that it freed its cache because the GPU was full."""
     out_of_memory: str | None
     """Its error message, if memory was too small even so."""
-    timeline: tuple[tuple[int, int], ...]
-    """(event, bytes), ascending."""
+    at: tuple[int, ...]
+    """Bytes after each event that was asked for; after the end of the replay, the last ones."""
     followed: tuple[str, ...]
     """Settings that were applied."""
     notes: tuple[str, ...]
     """Settings that could not be applied, and why."""
-
-    def at(self, events: Sequence[int]) -> tuple[int, ...]:
-        """Return the bytes after each of these ascending events; after the end of the replay, the last ones."""
-        found, last, position = [], 0, 0
-        for event in events:
-            while position < len(self.timeline) and self.timeline[position][0] <= event:
-                last = self.timeline[position][1]
-                position += 1
-            found.append(last)
-        return tuple(found)
 
 
 class AllocatorCapacity(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,7 +58,7 @@ def replay_allocations(
 
     Args:
         allocations: as the worker packed them.
-        marks: events whose figures must be kept.
+        marks: events after which the bytes are wanted, too.
         conf: the allocator's settings.
         capacity: its capacity.
 

@@ -109,7 +109,7 @@ def traced_budget(
     less, more = preparation_doubt(resolved, arch) if arch else (0, 0)
     other = less + longest_first_doubt(resolved, highest.components), more
     peak = peak_of(phases, highest, reserved.peak + overhead.workspace, doubts, other)
-    sizes = [size + overhead.workspace for size in reserved.at(trace.events)]
+    sizes = [size + overhead.workspace for size in reserved.at]
     versions = ", ".join(f"{name} {number}" for name, number in trace.versions.items())
     parameters = trace.parameters - (trace.trainable if job.lora else 0)  # peft's adapters are among them
     return Budget(

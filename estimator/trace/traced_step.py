@@ -20,7 +20,7 @@ from .answer_cache import cache_file, cached_request
 from .interpreters import choose_interpreter
 from .worker_process import WORKER_PROGRAM
 
-_CACHE_VERSION = 4
+_CACHE_VERSION = 5
 _STEPS = 3
 """Optimizer steps of a script of which the second one is traced."""
 _CARD = {"name": "NVIDIA H100 80GB HBM3", "total_memory": 1 << 50, "capability": [9, 0], "context": 0, "workspace": 0}

@@ -20,28 +20,26 @@ if TYPE_CHECKING:
 
 Allocation = tuple[int, tuple[int, "int | None", int]]
 """Index of the event, and ``(record, bytes, stream)``, or ``(record, None, what)`` for its release."""
-MAX_TIMELINE_POINTS = 500
 WORDS_PER_ALLOCATION = 4
 
 
 def replay_reserved(
     allocations: Sequence[Allocation], marks: Sequence[int], options: dict[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Return the peak and the timeline of reserved bytes over two steps; the second reuses the cache of the first.
+    """Return the peak of reserved bytes over two steps, of which the second reuses the cache of the first.
 
-    An allocation that fails ends the replay. The timeline has at most ``MAX_TIMELINE_POINTS`` events, the lowest and
-    the highest allocation of every stretch and both peaks among them, and those that are asked for.
+    An allocation that fails ends the replay.
 
     Args:
         allocations: in order.
-        marks: indices of events whose reserved bytes the timeline has to contain.
+        marks: indices of events after which the reserved bytes are wanted, too (``at``).
         options: ``conf``: the allocator's settings as in its environment variable; ``capacity_bytes``: GPU memory that
             torch can get, and ``device_bytes``: the GPU's whole memory; unlimited by default.
     """
     options = options or {}
     settings = AllocatorSettings.from_conf(options.get("conf"))
     allocator = CachingAllocator(settings, options.get("capacity_bytes"), device_bytes=options.get("device_bytes"))
-    allocated, reserved = array("q"), array("q")
+    reserved = array("q", [0])
     failure: str | None = None
     malloc, free = allocator.malloc, allocator.free
     for _, (key, size, stream) in allocations:
@@ -53,35 +51,16 @@ def replay_reserved(
             except MemoryError as error:
                 failure = str(error)
                 break
-        allocated.append(allocator.allocated)
         reserved.append(allocator.reserved)
-    indices = [index for index, _ in allocations]
-    kept = _selected_events(allocated, MAX_TIMELINE_POINTS - 2)
-    kept.update(values.index(max(values)) for values in (allocated, reserved) if values)
-    kept.update(at for at in (bisect_right(indices, mark) - 1 for mark in marks) if 0 <= at < len(allocated))
+    indices = [index for index, _ in allocations[: len(reserved) - 1]]
     return {
-        "peak": max(reserved, default=0),
+        "peak": max(reserved),
+        "at": [reserved[bisect_right(indices, mark)] for mark in marks],
         "retries": allocator.retries,
         "out_of_memory": failure,
-        "timeline": [[indices[at], reserved[at]] for at in sorted(kept)],
         "followed": list(settings.followed),
         "notes": list(settings.notes),
     }
-
-
-def _selected_events(allocated: Sequence[int], max_points: int) -> set[int]:
-    """Return all events, or both ends and the lowest and highest event of stretches of equal length."""
-    total = len(allocated)
-    if total <= max_points:
-        return set(range(total))
-    stretches = (max_points - 2) // 2
-    kept = {0, total - 1}
-    for number in range(stretches):
-        start = total * number // stretches
-        stretch = allocated[start : total * (number + 1) // stretches]
-        kept.add(start + stretch.index(min(stretch)))
-        kept.add(start + stretch.index(max(stretch)))
-    return kept
 
 
 def pack_allocations(allocations: Sequence[Allocation]) -> str:

@@ -343,7 +343,9 @@ class FakeGpus(StorageTracker):
                 stored = [each for each in given if each.numel()] or given  # where an empty one is says less
                 self._placed = max(map(self._gpu_of, stored), default=HOST)
             if func is _ATEN._to_copy.default:
-                return self._copy(func, args, kwargs)
+                if type(args[0]) is not FakeTensor:
+                    return self._upload(args[0], kwargs.get("dtype"))
+                kwargs = {name: each for name, each in kwargs.items() if name not in ("device", "pin_memory")}
             function = None if operator.is_of_torch else python_of(func)
             if function is not None:
                 return self._by_python(func, function, args, kwargs)
@@ -656,23 +658,9 @@ class FakeGpus(StorageTracker):
         is_here = self._makes_buckets == threading.get_ident()
         return is_here and func in _EMPTY and kwargs["dtype"].is_floating_point
 
-    def _copy(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """Copy a tensor to another device or dtype."""
-        source = args[0]
+    def _upload(self, real: Any, dtype: Any) -> Any:
         self.gpu = self._placed
-        if type(source) is FakeTensor:
-            kwargs.pop("pin_memory", None)
-            kwargs.pop("device", None)
-            bounds = bounds_of_result(func, args, kwargs, self.bounds_of)
-            made = super().__torch_dispatch__(func, (FakeTensor,), args, kwargs)
-            if is_sparse(made):
-                return self._sparse(func, args, made)
-            self._know_bounds(made, bounds, most_set_in_result(func, args, self._most_set))
-            self._follow(func, _operator(func), args, made)
-            if not self.in_module and self._is_weight(source):
-                self._note_copy(made)
-            return made
-        fake = self.fake_of(source, kwargs.get("dtype") or source.dtype)
+        fake = self.fake_of(real, dtype)
         self._track(fake, "inputs")
         return fake
 

@@ -9,25 +9,29 @@ result.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from itertools import islice
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
 
 from ..memory.history import AllocationHistory, Phase, StorageRecord, block_bytes
 from .loops import Loop, find_loops, unroll
-from .tokens import ACTIONS, ALLOCATE, FREE, Sequence, Vocabulary, read_tokens
+from .tokens import ALLOCATE, FREE, Kind, Sequence, Symbol, count_numbers, read_tokens
 
-Numbers = tuple[int, ...]
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 SAMPLES = 3
 """Histories that are needed."""
 
 
-@dataclass(frozen=True)
-class _Stretch:
+class _Stretch(NamedTuple):
     """Tokens that occur once, or once in every round of a loop, with their numbers as linear functions."""
 
     tokens: list[int]
-    constant: list[Numbers]
-    per_depth: list[Numbers]
-    per_round: list[Numbers] | None
+    constant: torch.Tensor
+    per_depth: torch.Tensor
+    per_round: torch.Tensor | None = None
     """None: they occur once."""
 
 
@@ -39,13 +43,13 @@ def extrapolate(histories: list[AllocationHistory], gradients: list[int], rounds
         gradients: number of trained parameters of each of these models.
         rounds: by which the model is deeper than the shallowest of them.
     """
-    vocabulary = Vocabulary()
-    sequences = [read_tokens(history, vocabulary, count) for history, count in zip(histories, gradients)]  # noqa: B905 - not in Python 3.9
+    symbols: dict[Symbol, int] = {}
+    sequences = [read_tokens(history, symbols, count) for history, count in zip(histories, gradients)]  # noqa: B905 - not in Python 3.9
     loops = find_loops(sequences[0].tokens, sequences[1].tokens)
     if loops is None or unroll(sequences[0].tokens, loops, 2) != sequences[2].tokens:
         return None
     stretches = _fit(sequences, loops)
-    return None if stretches is None else _Builder(vocabulary).build(stretches, rounds)
+    return None if stretches is None else _build(list(symbols), stretches, rounds)
 
 
 def _fit(sequences: list[Sequence], loops: list[Loop]) -> list[_Stretch] | None:
@@ -54,7 +58,7 @@ def _fit(sequences: list[Sequence], loops: list[Loop]) -> list[_Stretch] | None:
     A round may be inserted before any of those that it repeats. Where the first or the last of a loop's rounds is not
     like the others, only some of these places give linear functions.
     """
-    tokens, numbers = sequences[0].tokens, [sequence.numbers for sequence in sequences]
+    tokens = sequences[0].tokens
     stretches: list[_Stretch] = []
     start, inserted = 0, 0
     for loop in loops:
@@ -62,133 +66,91 @@ def _fit(sequences: list[Sequence], loops: list[Loop]) -> list[_Stretch] | None:
         for at in range(loop.at, max(start, length) - 1, -length):
             if at < loop.at and tuple(tokens[at : at + length]) != loop.tokens:
                 return None
-            before = _fit_once(_columns(numbers, start, at, inserted))
-            repeated = _fit_repeated(numbers, at, inserted, length) if before else None
-            if before and repeated and _fit_once(_columns(numbers, at, loop.at, inserted + length)):
+            before = _fit_once(sequences, start, at, inserted)
+            repeated = _fit_repeated(sequences, at, inserted, length) if before else None
+            if before and repeated and _fit_once(sequences, at, loop.at, inserted + length):
                 break
         else:
             return None
-        stretches += [_Stretch(tokens[start:at], *before, None), _Stretch(list(loop.tokens), *repeated)]
+        stretches += [before, repeated]
         start, inserted = at, inserted + length
-    rest = _fit_once(_columns(numbers, start, len(tokens), inserted))
-    return None if rest is None else [*stretches, _Stretch(tokens[start:], *rest, None)]
+    rest = _fit_once(sequences, start, len(tokens), inserted)
+    return None if rest is None else [*stretches, rest]
 
 
-def _columns(numbers: list[list[Numbers]], start: int, end: int, inserted: int) -> list[list[Numbers]]:
-    """Return the numbers of a stretch of the shallowest sequence, in each sequence.
+def _fit_once(sequences: list[Sequence], start: int, end: int, inserted: int) -> _Stretch | None:
+    """Return the stretch of the shallowest sequence between two places; None: a number is no linear function.
 
     ``inserted`` tokens are in front of it for every step in depth.
     """
-    return [each[start + depth * inserted : end + depth * inserted] for depth, each in enumerate(numbers)]
+    places = (depth * inserted for depth in range(SAMPLES))
+    zero, one, two = (each.numbers_of(start + at, end + at) for each, at in zip(sequences, places))  # noqa: B905 - 3.9
+    found = _Stretch(sequences[0].tokens[start:end], zero, one - zero)
+    return found if torch.equal(two - one, one - zero) else None
 
 
-def _fit_once(columns: list[list[Numbers]]) -> tuple[list[Numbers], list[Numbers]] | None:
-    """Return the constant and the increase per depth of each token's numbers."""
-    slopes = []
-    for zero, one, two in zip(*columns):  # noqa: B905 - not in Python 3.9
-        slope = tuple([b - a for a, b in zip(zero, one)])  # noqa: B905 - not in Python 3.9
-        if any(c - b != each for b, c, each in zip(one, two, slope)):  # noqa: B905 - not in Python 3.9
-            return None
-        slopes.append(slope)
-    return columns[0], slopes
-
-
-def _fit_repeated(
-    numbers: list[list[Numbers]], at: int, inserted: int, length: int
-) -> tuple[list[Numbers], list[Numbers], list[Numbers]] | None:
-    """Return constant, increase per depth and increase per round of each token's numbers.
+def _fit_repeated(sequences: list[Sequence], at: int, inserted: int, length: int) -> _Stretch | None:
+    """Return the stretch of a loop's rounds; None: a number is no linear function.
 
     Args:
-        numbers: of each sequence.
+        sequences: from the shallowest on.
         at: index in the shallowest sequence before which rounds are inserted: none, one and two.
         inserted: tokens in front of it for every step in depth.
         length: tokens of a round.
     """
-    places = [at + depth * inserted for depth in range(SAMPLES)]
-    constant, per_depth, per_round = [], [], []
-    for offset in range(length):
-        before = [each[place - length + offset] for each, place in zip(numbers, places)]  # noqa: B905 - Python 3.9
-        one = numbers[1][places[1] + offset]
-        two, last = (numbers[2][places[2] + offset + round_ * length] for round_ in range(2))
-        rounds = tuple([b - a for a, b in zip(two, last)])  # noqa: B905 - not in Python 3.9
-        depths = tuple([b - a for a, b in zip(one, two)])  # noqa: B905 - not in Python 3.9
-        base = tuple([a - b for a, b in zip(one, depths)])  # noqa: B905 - not in Python 3.9
-        for depth, found in enumerate(before):  # the round in front of the inserted ones
-            if any(a + depth * b - c != each for a, b, c, each in zip(base, depths, rounds, found)):  # noqa: B905
+
+    def numbers(depth: int, round_: int) -> torch.Tensor:
+        place = at + depth * inserted + round_ * length
+        return sequences[depth].numbers_of(place, place + length)
+
+    per_depth, per_round = numbers(2, 0) - numbers(1, 0), numbers(2, 1) - numbers(2, 0)
+    constant = numbers(1, 0) - per_depth
+    for depth in range(SAMPLES):  # the round in front of the inserted ones
+        if not torch.equal(constant + depth * per_depth - per_round, numbers(depth, -1)):
+            return None
+    place = at + inserted
+    return _Stretch(sequences[1].tokens[place : place + length], constant, per_depth, per_round)
+
+
+def _build(symbols: list[Symbol], stretches: list[_Stretch], rounds: int) -> AllocationHistory | None:
+    """Return the history with so many rounds; None: it frees what it does not hold."""
+    history = AllocationHistory()
+    last: list[Symbol] = []
+    """The last symbol of each record."""
+    counts = list(map(count_numbers, symbols))
+    for token, numbers in _unrolled(stretches, rounds, counts):
+        what, kind = symbols[token]
+        if isinstance(kind, str):
+            history.phases.append(Phase(what, kind, len(history.events)))
+        elif what == ALLOCATE:
+            history.records.append(_record(len(last), kind, numbers))
+            last.append((what, kind))
+            history.events.append(len(last))
+        else:
+            (record,) = numbers
+            if not 0 <= record < len(last) or last[record] != (what - 1, kind):  # not the action before this one
                 return None
-        constant.append(base)
-        per_depth.append(depths)
-        per_round.append(rounds)
-    return constant, per_depth, per_round
-
-
-class _Builder:
-    """Makes a history of tokens and their numbers."""
-
-    def __init__(self, vocabulary: Vocabulary) -> None:
-        self._vocabulary = vocabulary
-        self._history = AllocationHistory()
-        self._states: list[int] = []
-        """The last token of each record."""
-        self._names: dict[tuple[str, Numbers], str] = {}
-
-    def build(self, stretches: list[_Stretch], rounds: int) -> AllocationHistory | None:
-        """Return the history with so many rounds; None: it frees what it does not hold."""
-        for stretch in stretches:
-            base = [
-                tuple([a + rounds * b for a, b in zip(*each)])  # noqa: B905 - not in Python 3.9
-                for each in zip(stretch.constant, stretch.per_depth)  # noqa: B905 - not in Python 3.9
-            ]
-            if stretch.per_round is None:
-                if not self._add(stretch.tokens, base):
-                    return None
-                continue
-            for _ in range(rounds):
-                if not self._add(stretch.tokens, base):
-                    return None
-                base = [
-                    tuple([a + b for a, b in zip(*each)])  # noqa: B905 - not in Python 3.9
-                    for each in zip(base, stretch.per_round)  # noqa: B905 - not in Python 3.9
-                ]
-        return self._history
-
-    def _add(self, tokens: list[int], numbers: list[Numbers]) -> bool:
-        history, states = self._history, self._states
-        events = history.events
-        for token, own in zip(tokens, numbers):  # noqa: B905 - not in Python 3.9
-            if token < 0:
-                history.phases.append(Phase(*self._vocabulary.phases[-1 - token], len(events)))
-                continue
-            action = token % len(ACTIONS)
-            if action == ALLOCATE:
-                self._allocate(token, own)
-                continue
-            record = own[0]
-            if not 0 <= record < len(states) or states[record] != token - 1:  # not the action before this one
-                return False
-            states[record] = token
-            if action == FREE:
-                events.append(-1 - record)
+            last[record] = what, kind
+            if what == FREE:
+                history.events.append(-1 - record)
             else:
-                history.returns.append((len(events), record))
-        return True
+                history.returns.append((len(history.events), record))
+    return history
 
-    def _allocate(self, token: int, numbers: Numbers) -> None:
-        kind, history = self._vocabulary.kinds[token // len(ACTIONS)], self._history
-        nbytes, shape, module = kind.nbytes, kind.shape, kind.module
-        if nbytes < 0:
-            gradients, nbytes = numbers
-            shape = (gradients,)
-        elif numbers:
-            module = self._names.get((module, numbers)) or self._names.setdefault(
-                (module, numbers), module.format(*numbers)
-            )
-        number = len(self._states)
-        size, stream, component = block_bytes(nbytes), kind.stream, kind.component
-        history.records.append(
-            StorageRecord(
-                number, size, nbytes, shape, kind.dtype, module, stream, component, kind.host, kind.used_on, kind.gpu
-            )
-        )
-        self._states.append(token)
-        history.events.append(number + 1)
+
+def _unrolled(stretches: list[_Stretch], rounds: int, counts: list[int]) -> Iterator[tuple[int, tuple[int, ...]]]:
+    """Yield all tokens with their numbers."""
+    for tokens, constant, per_depth, per_round in stretches:
+        base = constant + rounds * per_depth
+        for round_ in range(1 if per_round is None else rounds):
+            numbers = iter((base if per_round is None else base + round_ * per_round).tolist())
+            for token in tokens:
+                yield token, tuple(islice(numbers, counts[token]))
+
+
+def _record(number: int, kind: Kind, numbers: tuple[int, ...]) -> StorageRecord:
+    nbytes, shape, dtype, module, *used = kind
+    if nbytes < 0:
+        gradients, nbytes = numbers
+        shape = (gradients,)
+    return StorageRecord(number, block_bytes(nbytes), nbytes, shape, dtype, module.format(*numbers), *used)

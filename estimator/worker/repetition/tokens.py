@@ -8,60 +8,23 @@ stacks).
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any
+
+import torch
 
 if TYPE_CHECKING:
     from ..memory.history import AllocationHistory, StorageRecord
 
 _NUMBER = re.compile(r"\d+")
-
-
-@dataclass(frozen=True)
-class Allocation:
-    """What alike storages share."""
-
-    nbytes: int
-    """-1: of a vector with one element for each gradient."""
-    shape: tuple[int, ...]
-    dtype: str
-    module: str
-    """Path of the module with ``{}`` for numbers."""
-    stream: int
-    component: str | None
-    host: bool
-    used_on: tuple[int, ...]
-    gpu: int
-
-
-ACTIONS = ALLOCATE, FREE, RETURN = range(3)
+ALLOCATE, FREE, RETURN = range(3)
 """A storage is allocated, freed, or the block of a freed one returns to its pool."""
-
-
-@dataclass
-class Vocabulary:
-    """Numbers of tokens, the same for all histories that are compared.
-
-    A token is the number of a kind of storage times three, plus the action. Negative tokens begin phases.
-    """
-
-    kinds: list[Allocation] = field(default_factory=list)
-    phases: list[tuple[int, str]] = field(default_factory=list)
-    _numbers: dict[Allocation, int] = field(default_factory=dict)
-
-    def kind(self, allocation: Allocation) -> int:
-        """Return the number of a kind of storage."""
-        number = self._numbers.get(allocation)
-        if number is None:
-            number = self._numbers[allocation] = len(self.kinds)
-            self.kinds.append(allocation)
-        return number
-
-    def phase(self, phase: tuple[int, str]) -> int:
-        """Return the token that begins a phase."""
-        if phase not in self.phases:
-            self.phases.append(phase)
-        return -1 - self.phases.index(phase)
+Kind = tuple[Any, ...]
+"""What alike storages share: fields of ``StorageRecord`` from ``nbytes`` on, with ``{}`` for numbers in ``module``; -1
+bytes are those of a vector with one element for each gradient."""
+Symbol = tuple[Any, Any]
+"""An action and the kind of its storage, or the step and the name of a phase that begins."""
 
 
 @dataclass(frozen=True)
@@ -69,41 +32,55 @@ class Sequence:
     """A history as tokens."""
 
     tokens: list[int]
-    numbers: list[tuple[int, ...]]
-    """Numbers of each token: those in the module's name, or that of the record that it frees or returns."""
+    """Numbers of symbols."""
+    numbers: torch.Tensor
+    """Numbers of all tokens: those in the module's name, or that of the record that a token frees or returns."""
+    starts: list[int]
+    """Where the numbers of each token begin, and the last ones end."""
+
+    def numbers_of(self, start: int, end: int) -> torch.Tensor:
+        """Return the numbers of a stretch of tokens."""
+        return self.numbers[self.starts[start] : self.starts[end]]
 
 
-def read_tokens(history: AllocationHistory, vocabulary: Vocabulary, gradients: int) -> Sequence:
-    """Return the tokens of a history in which so many parameters have gradients."""
-    kinds, names = [], []
-    for each in history.records:
-        kind, name = _split(each, gradients)
-        kinds.append(vocabulary.kind(kind))
-        names.append(name)
-    tokens: list[int] = []
-    numbers: list[tuple[int, ...]] = []
-    starts: dict[int, list[int]] = {}
+def read_tokens(history: AllocationHistory, symbols: dict[Symbol, int], gradients: int) -> Sequence:
+    """Return the tokens of a history in which so many parameters have gradients.
+
+    Args:
+        history: with its records, events, phases and returns.
+        symbols: number of each symbol; new ones are added.
+        gradients: the number of parameters that have one.
+    """
+    kinds = [_split(each, gradients) for each in history.records]
+    begun: dict[int, list[tuple[Symbol, tuple[int, ...]]]] = {}
     for phase in history.phases:
-        starts.setdefault(phase.start, []).append(vocabulary.phase((phase.step, phase.name)))
-    returns: dict[int, list[int]] = {}
+        begun.setdefault(phase.start, []).append(((phase.step, phase.name), ()))
     for index, record in history.returns:
-        returns.setdefault(index, []).append(record)
-    for index in range(len(history.events) + 1):
-        for token in starts.get(index, ()):
-            tokens.append(token)
-            numbers.append(())
-        for record in returns.get(index, ()):
-            tokens.append(len(ACTIONS) * kinds[record] + RETURN)
-            numbers.append((record,))
-        if index < len(history.events):
-            event = history.events[index]
-            record = abs(event) - 1
-            tokens.append(len(ACTIONS) * kinds[record] + (ALLOCATE if event > 0 else FREE))
-            numbers.append(names[record] if event > 0 else (record,))
-    return Sequence(tokens, numbers)
+        begun.setdefault(index, []).append(((RETURN, kinds[record][0]), (record,)))
+    found: list[tuple[Symbol, tuple[int, ...]]] = []
+    for index, event in enumerate(history.events):
+        found += begun.get(index, ())
+        kind, name = kinds[abs(event) - 1]
+        found.append(((ALLOCATE, kind), name) if event > 0 else ((FREE, kind), (-event - 1,)))
+    found += begun.get(len(history.events), ())
+    return Sequence(
+        [symbols.setdefault(symbol, len(symbols)) for symbol, _ in found],
+        torch.tensor([number for _, own in found for number in own], dtype=torch.int64),
+        [0, *accumulate(len(own) for _, own in found)],
+    )
 
 
-def _split(record: StorageRecord, gradients: int) -> tuple[Allocation, tuple[int, ...]]:
+def count_numbers(symbol: Symbol) -> int:
+    """Return how many numbers a token of this symbol has."""
+    action, kind = symbol
+    if isinstance(kind, str):
+        return 0
+    if action != ALLOCATE:
+        return 1
+    return 2 if kind[0] < 0 else int(kind[3].count("{}"))
+
+
+def _split(record: StorageRecord, gradients: int) -> tuple[Kind, tuple[int, ...]]:
     """Return what a record shares with alike ones, and the numbers in which they differ."""
     module, nbytes, shape = record.module, record.nbytes, record.shape
     numbers = tuple(map(int, _NUMBER.findall(module)))
@@ -111,7 +88,5 @@ def _split(record: StorageRecord, gradients: int) -> tuple[Allocation, tuple[int
         module = _NUMBER.sub("{}", module)
     elif shape == (gradients,):
         numbers, nbytes, shape = (gradients, nbytes), -1, ()
-    kind = Allocation(
-        nbytes, shape, record.dtype, module, record.stream, record.component, record.host, record.used_on, record.gpu
-    )
-    return kind, numbers
+    used = record.stream, record.component, record.host, record.used_on, record.gpu
+    return (nbytes, shape, record.dtype, module, *used), numbers
