@@ -13,6 +13,7 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils._pytree import tree_leaves
 
+from ..memory.tracker import tensors_behind
 from ..replaced import replaced
 from ..request.protocol import RefusedError, library_versions
 from .counters import CpuCounter, CudaCounter, OutOfMemoryError
@@ -117,7 +118,11 @@ class _Steps:
             return
         self._runs_forward = True
         if self._parts["weights"] is None:
-            tensors = [*module.parameters(), *module.buffers(), *_quantization_states(module)]
+            tensors = [
+                *module.parameters(),
+                *module.buffers(),
+                *(each for parameter in module.parameters() for each in tensors_behind(parameter)),
+            ]
             self._parts["weights"] = _bytes_of(tensors, self._device)
         self._counter.begin_phase(self.taken + 1, "forward")
 
@@ -203,15 +208,3 @@ def _bytes_of(tensors: Iterable[Any], device: str) -> int:
             storage = local.untyped_storage()
             sizes[storage._cdata] = storage.nbytes()
     return sum(sizes.values())
-
-
-def _quantization_states(model: Any) -> Iterator[Any]:
-    """Yield the constants with which bitsandbytes' weights are scaled back."""
-    for parameter in model.parameters():
-        state = getattr(parameter, "quant_state", None)
-        while state is not None:
-            yield from (each for each in vars(state).values() if isinstance(each, torch.Tensor))
-            state = getattr(state, "state2", None)
-        for name in ("CB", "SCB"):
-            if isinstance(getattr(parameter, name, None), torch.Tensor):
-                yield getattr(parameter, name)

@@ -107,9 +107,7 @@ class CachingAllocator(DeviceMemory):
         self._expandable = ExpandableSegments(self, whole) if settings.expandable_segments else None
         self._max_split = settings.max_split_bytes or UNLIMITED_BYTES
         self._allowed = int(settings.memory_fraction * (whole or 0)) if limited else UNLIMITED_BYTES
-        self._collect_above = int(settings.collection_threshold * self._allowed) if limited else 0
-        self._plain = not (self._expandable or settings.max_split_bytes or self._collect_above)
-        self._searches = 0
+        self._plain = not (self._expandable or settings.max_split_bytes)
         self._live: dict[Hashable, Block | None] = {}
         self._waiting: dict[Hashable, Block] = {}
         """Released blocks that another stream uses."""
@@ -191,7 +189,6 @@ class CachingAllocator(DeviceMemory):
     def _return(self, block: Block) -> None:
         self.active -= 1
         block.state = FREE
-        block.idle_since = self._searches
         block.pool.add_merged(block)
 
     def reset_peaks(self) -> None:
@@ -239,8 +236,6 @@ class CachingAllocator(DeviceMemory):
 
     def _best_fit(self, pool: Pool, size: int) -> Block | None:
         """Remove and return a free block under settings that let blocks grow or forbid to split them."""
-        if not pool.small:
-            self._searches += 1
         keys = pool.keys
         at = bisect_left(keys, size << ADDRESS_BITS)
         if at == len(keys):
@@ -261,8 +256,6 @@ class CachingAllocator(DeviceMemory):
     def _new_block(self, pool: Pool, size: int) -> Block:
         """Return a block of new memory, after giving cached memory back if that is necessary."""
         segment = self._segment_bytes(size)
-        if self._collect_above and self.reserved > self._collect_above:
-            self._collect_garbage()
         block = self._take_from_device(pool, size, segment)
         if block is None and self._release_oversize(pool, size):
             block = self._take_from_device(pool, size, segment)
@@ -320,22 +313,3 @@ class CachingAllocator(DeviceMemory):
             released += block.size
             self._release_segment(block)
         return released >= wanted
-
-    def _collect_garbage(self) -> None:
-        """Release the whole segments of the large pools that were idle longest, until below the threshold."""
-        idle = [
-            block
-            for _, pool in sorted(self._large.items())
-            for block in map(pool.blocks.__getitem__, pool.keys)
-            if block.prev is None and block.next is None
-        ]
-        excess = self.reserved - self._collect_above
-        age = sum(self._searches - block.idle_since for block in idle)
-        while idle and excess > 0:
-            threshold = age / len(idle)
-            old = [block for block in idle if self._searches - block.idle_since >= threshold]
-            idle = [block for block in idle if self._searches - block.idle_since < threshold]
-            for block in old:
-                excess -= block.size
-                age -= self._searches - block.idle_since
-                self._release_segment(block)

@@ -19,7 +19,7 @@ RELEASED, USED_ELSEWHERE, RETURNED = range(3)
 class Block:
     """A stretch of a segment: free, in use, or addresses without memory behind them."""
 
-    __slots__ = ("address", "base", "idle_since", "next", "pool", "prev", "size", "state")
+    __slots__ = ("address", "base", "next", "pool", "prev", "size", "state")
 
     def __init__(self, address: int, size: int, state: int, pool: Pool, base: int = 0) -> None:
         self.address = address
@@ -31,8 +31,6 @@ class Block:
         self.prev: Block | None = None
         """Neighbours in the same segment."""
         self.next: Block | None = None
-        self.idle_since = 0
-        """Number of searches of the large pools when it became free (garbage collection)."""
 
     def split(self, size: int) -> Block:
         """Cut off the first `size` bytes and return them; this block becomes the remainder."""

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
 
 
 MIB = 1 << 20
-MAX_COLLECTION_THRESHOLD = 1 - 2**-53
 INTERVALS = 16
 """Intervals of sizes, one per power of two from 1 MiB; smaller and larger sizes belong to the first and the last."""
 OPTIONS_WITHOUT_EFFECT = {  # on allocated or reserved device memory
@@ -36,9 +35,6 @@ class AllocatorSettings:
     """Segment for requests of 1 to 10 MiB, and the step by which expandable segments of the large pool grow."""
     roundup_divisions: tuple[int, ...] = ()
     """Steps between powers of two to which sizes are rounded up, per interval of sizes; empty: 512-byte steps."""
-    collection_threshold: float = 0.0
-    """Share of the process's allowed memory above which idle segments are released; 0: never. Torch ignores it unless
-    `memory_fraction` is below 1."""
     memory_fraction: float = 1.0
     """Limit of the process as a share of the device (`torch.cuda.set_per_process_memory_fraction`)."""
     notes: tuple[str, ...] = ()
@@ -74,10 +70,7 @@ class AllocatorSettings:
                 continue
             if replace(cls(), **fields) != before:
                 followed.append(f"{name}:{value}")
-        settings = replace(cls(), **fields)
-        if settings.collection_threshold and settings.memory_fraction >= 1:
-            notes.append("garbage_collection_threshold has an effect only where the process's memory is limited")
-        return replace(settings, notes=tuple(notes), followed=tuple(followed))
+        return replace(cls(), **fields, notes=tuple(notes), followed=tuple(followed))
 
     def divisions(self, size: int) -> int:
         """Return the steps between powers of two for a request of `size` bytes; 0 or 1: no such rounding."""
@@ -114,12 +107,12 @@ def _mebibytes(value: str, minimum: int) -> int:
     return int(value) * MIB
 
 
-def _fraction(value: str, maximum: float) -> float:
+def _fraction(value: str) -> float:
     try:
         fraction = float(value)
     except ValueError:
         fraction = -1.0
-    if not 0 < fraction <= maximum:
+    if not 0 < fraction <= 1:
         raise ValueError("torch accepts a share between 0 and 1")
     return fraction
 
@@ -169,11 +162,12 @@ _READERS: dict[str, Callable[[str, dict[str, Any]], None]] = {
     "max_non_split_rounding_mb": lambda v, f: f.update(non_split_rounding_bytes=_mebibytes(v, _large_segment_mib(f))),
     "large_segment_size_mb": lambda v, f: f.update(large_segment_bytes=_mebibytes(v, 11)),
     "roundup_power2_divisions": lambda v, f: f.update(roundup_divisions=_divisions(v)),
-    "garbage_collection_threshold": lambda v, f: f.update(collection_threshold=_fraction(v, MAX_COLLECTION_THRESHOLD)),
-    "per_process_memory_fraction": lambda v, f: f.update(memory_fraction=_fraction(v, 1.0)),
+    "per_process_memory_fraction": lambda v, f: f.update(memory_fraction=_fraction(v)),
     "backend": lambda v, _: _check_native(v),
 }
 _UNMODELLED = {
+    "garbage_collection_threshold": "garbage_collection_threshold is not modelled: torch heeds it only where the "
+    "process's memory is limited, and reserves less then",
     "throw_on_cudamalloc_oom": "throw_on_cudamalloc_oom is not modelled: the flush before giving up is still assumed",
     "graph_capture_record_stream_reuse": "CUDA graphs are not modelled, nor graph_capture_record_stream_reuse",
 }

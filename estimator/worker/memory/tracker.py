@@ -445,6 +445,26 @@ def storage_of(tensor: Any) -> Any:
     return (tensor if tensor.layout is torch.strided else parts_of(tensor)[-1]).untyped_storage()
 
 
+def tensors_behind(parameter: Any) -> Iterator[Any]:
+    """Yield the other tensors that hold a parameter's values.
+
+    They are bitsandbytes' ``QuantState`` and ``SCB``, the parts of a torchao tensor, and the shard under DeepSpeed's
+    ZeRO 3 (``partition_parameters.py``).
+    """
+    if isinstance(getattr(parameter, "ds_tensor", None), torch.Tensor):
+        yield parameter.ds_tensor
+    state = getattr(parameter, "quant_state", None)
+    while state is not None:
+        yield from (each for each in vars(state).values() if isinstance(each, torch.Tensor))
+        state = getattr(state, "state2", None)
+    if isinstance(getattr(parameter, "SCB", None), torch.Tensor):
+        yield parameter.SCB
+    if hasattr(parameter, "__tensor_flatten__") and not isinstance(parameter, FakeTensor):
+        parts = [getattr(parameter, name) for name in parameter.__tensor_flatten__()[0]]
+        for part in parts:
+            yield from (part,) if isinstance(part, FakeTensor) else tensors_behind(part)
+
+
 def _references(tensor: Any) -> int:
     """Return the number of references to a tensor's storage."""
     return int(torch._C._storage_Use_Count(tensor.untyped_storage()._cdata))

@@ -43,24 +43,14 @@ def flash_attn_varlen_func(q: Any, k: Any, v: Any, *settings: Any, **named: Any)
     return (found[0][0], found[1][0], None) if isinstance(found, tuple) else found[0]
 
 
-def flash_attn_qkvpacked_func(qkv: Any, *settings: Any, **named: Any) -> Any:
-    """Attention with query, key and value in one tensor."""
-    return flash_attn_func(*qkv.unbind(2), *settings, **named)
+def _packed(function: Any, dim: int, *, has_query: bool = False) -> Any:
+    """Return a kernel that takes key and value, or query, key and value, in one tensor."""
 
+    def run(*args: Any, **named: Any) -> Any:
+        at = int(has_query)
+        return function(*args[:at], *args[at].unbind(dim), *args[at + 1 :], **named)
 
-def flash_attn_kvpacked_func(q: Any, kv: Any, *settings: Any, **named: Any) -> Any:
-    """Attention with key and value in one tensor."""
-    return flash_attn_func(q, *kv.unbind(2), *settings, **named)
-
-
-def flash_attn_varlen_qkvpacked_func(qkv: Any, *settings: Any, **named: Any) -> Any:
-    """Attention over packed sequences, with query, key and value in one tensor."""
-    return flash_attn_varlen_func(*qkv.unbind(1), *settings, **named)
-
-
-def flash_attn_varlen_kvpacked_func(q: Any, kv: Any, *settings: Any, **named: Any) -> Any:
-    """Attention over packed sequences, with key and value in one tensor."""
-    return flash_attn_varlen_func(q, *kv.unbind(1), *settings, **named)
+    return run
 
 
 def index_first_axis(tokens: Any, indices: Any) -> Any:
@@ -83,7 +73,14 @@ def unpad_input(padded: Any, mask: Any, *_: Any) -> tuple[Any, ...]:
     return padded.flatten(0, 1)[indices], indices, before, int(lengths.max())
 
 
-_FUNCTIONS = {name: each for name, each in list(globals().items()) if name.startswith("flash_attn_")}
+_FUNCTIONS = {
+    "flash_attn_func": flash_attn_func,
+    "flash_attn_varlen_func": flash_attn_varlen_func,
+    "flash_attn_qkvpacked_func": _packed(flash_attn_func, 2),
+    "flash_attn_kvpacked_func": _packed(flash_attn_func, 2, has_query=True),
+    "flash_attn_varlen_qkvpacked_func": _packed(flash_attn_varlen_func, 1),
+    "flash_attn_varlen_kvpacked_func": _packed(flash_attn_varlen_func, 1, has_query=True),
+}
 _PADDING = {each.__name__: each for each in (index_first_axis, pad_input, unpad_input)}
 
 

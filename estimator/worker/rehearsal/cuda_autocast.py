@@ -103,29 +103,27 @@ def _operation(name: str) -> Any:
     return getattr(getattr(torch.ops.aten, packet), overload or "default")
 
 
-def _to_low_precision(operation: Any) -> Callable[..., Any]:
-    def run(*args: Any, **kwargs: Any) -> Any:
-        return _call_with_cast(
-            operation, torch.get_autocast_dtype("cpu"), (torch.float32, *LOW_PRECISION), args, kwargs
-        )
+def _casting(types: Callable[[list[Any]], tuple[Any, Any]]) -> Callable[[Any], Callable[..., Any]]:
+    """Return what makes an operation cast its inputs to a dtype from others, which are told from all of them."""
 
-    return run
+    def make(operation: Any) -> Callable[..., Any]:
+        def run(*args: Any, **kwargs: Any) -> Any:
+            given = [leaf for arg in (*args, *kwargs.values()) for leaf in (arg if isinstance(arg, list) else [arg])]
+            return _call_with_cast(operation, *types(given), args, kwargs)
 
+        return run
 
-def _to_fp32(operation: Any) -> Callable[..., Any]:
-    def run(*args: Any, **kwargs: Any) -> Any:
-        return _call_with_cast(operation, torch.float32, LOW_PRECISION, args, kwargs)
-
-    return run
+    return make
 
 
-def _to_widest(operation: Any) -> Callable[..., Any]:
-    def run(*args: Any, **kwargs: Any) -> Any:
-        given = [leaf for arg in (*args, *kwargs.values()) for leaf in (arg if isinstance(arg, list) else [arg])]
-        wide = any(isinstance(leaf, torch.Tensor) and leaf.dtype == torch.float32 for leaf in given)
-        return _call_with_cast(operation, torch.float32, LOW_PRECISION if wide else (), args, kwargs)
+def _widest(given: list[Any]) -> tuple[Any, Any]:
+    is_wide = any(isinstance(leaf, torch.Tensor) and leaf.dtype == torch.float32 for leaf in given)
+    return torch.float32, LOW_PRECISION if is_wide else ()
 
-    return run
+
+_to_low_precision = _casting(lambda _: (torch.get_autocast_dtype("cpu"), (torch.float32, *LOW_PRECISION)))
+_to_fp32 = _casting(lambda _: (torch.float32, LOW_PRECISION))
+_to_widest = _casting(_widest)
 
 
 def _fp32_result(operation: Any) -> Callable[..., Any]:

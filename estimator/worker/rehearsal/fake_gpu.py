@@ -18,7 +18,6 @@ import sys
 import threading
 from array import array
 from collections import defaultdict
-from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -119,61 +118,42 @@ Card = SimpleNamespace
 (major, minor)."""
 
 
-@dataclass(frozen=True)
 class _Operator:
     """What an operator does that its fake results do not show."""
 
-    is_of_torch: bool
-    is_mutable: bool
-    writes_lists: tuple[tuple[int, str], ...]
-    """Positions and names of the lists of tensors that it writes into, of which FakeTensorMode takes no note."""
-    copies: bool
-    reads: bool
-    """It returns a number, or true or false, to the program."""
-    multiplies: bool
-    """cuBLAS, or a library that needs its handle, runs it."""
-    convolves: bool
-    says_values: bool
-    leaves_uninitialized: bool
-    overwrites: bool
-    is_decided: bool
-    """Its results are views of its arguments, or those, and have known values where they have."""
-    compare: Any
-    kernel: Any
-    is_plain: bool
-    """Nothing is known of its results' values where its arguments are fractions of which nothing is known."""
-    may_be_compressed: bool
-    """Its matrices may be compressed ones, for which it has another kernel."""
+    def __init__(self, func: Any) -> None:
+        self.is_of_torch = func.namespace in _TORCHS
+        self.is_mutable = bool(func._schema.is_mutable)
+        self.writes_lists = tuple(
+            (at, each.name)
+            for at, each in enumerate(func._schema.arguments)
+            if each.alias_info is not None and each.alias_info.is_write and each.type.kind() == "ListType"
+        )
+        """Positions and names of the lists of tensors that it writes into, of which FakeTensorMode takes no note."""
+        self.copies = func in _COPIES
+        self.reads = func in _READ
+        """It returns a number, or true or false, to the program."""
+        self.multiplies = _PRODUCTS.search(func._schema.name.partition("::")[2]) is not None
+        """cuBLAS, or a library that needs its handle, runs it."""
+        self.convolves = func in (FORWARD, BACKWARD)
+        self.says_values = func in _SAY_VALUES
+        self.leaves_uninitialized = func in _UNINITIALIZED
+        self.overwrites = func in _WRITES
+        is_random = torch.Tag.nondeterministic_seeded in func.tags
+        self.is_decided = shares_storage(func) and not is_random and not self.leaves_uninitialized
+        """Its results are views of its arguments, or those, and have known values where they have."""
+        self.compare = _COMPARE.get(func)
+        self.kernel = kernel_of(func)
+        self.may_be_compressed = func in COMPRESSED
+        """Its matrices may be compressed ones, for which it has another kernel."""
+        tells = _DECIDED & set(func.tags) or knows_of_fractions(func) or chooses(func)
+        is_special = self.copies or self.reads or self.convolves or self.says_values or self.leaves_uninitialized
+        is_special = is_special or self.overwrites or self.may_be_compressed or func is _ATEN.cat.default
+        self.is_plain = not (tells or is_special or self.writes_lists or self.compare or self.kernel)
+        """Nothing is known of its results' values where its arguments are fractions of which nothing is known."""
 
 
-@functools.lru_cache(maxsize=4096)
-def _operator(func: Any) -> _Operator:
-    is_random = torch.Tag.nondeterministic_seeded in func.tags
-    writes_lists = tuple(
-        (at, each.name)
-        for at, each in enumerate(func._schema.arguments)
-        if each.alias_info is not None and each.alias_info.is_write and each.type.kind() == "ListType"
-    )
-    special = {*_COPIES, *_READ, *_SAY_VALUES, *_UNINITIALIZED, *_WRITES, *_COMPARE, *COMPRESSED, FORWARD, BACKWARD,
-               _ATEN.cat.default}  # fmt: skip
-    is_decided = bool(_DECIDED & set(func.tags)) or knows_of_fractions(func) or chooses(func)
-    return _Operator(
-        is_of_torch=func.namespace in _TORCHS,
-        is_mutable=bool(func._schema.is_mutable),
-        writes_lists=writes_lists,
-        is_plain=not (func in special or writes_lists or kernel_of(func) is not None or is_decided),
-        copies=func in _COPIES,
-        reads=func in _READ,
-        multiplies=_PRODUCTS.search(func._schema.name.partition("::")[2]) is not None,
-        convolves=func in (FORWARD, BACKWARD),
-        says_values=func in _SAY_VALUES,
-        leaves_uninitialized=func in _UNINITIALIZED,
-        overwrites=func in _WRITES,
-        is_decided=shares_storage(func) and not is_random and func not in _UNINITIALIZED,
-        compare=_COMPARE.get(func),
-        kernel=kernel_of(func),
-        may_be_compressed=func in COMPRESSED,
-    )
+_operator = functools.lru_cache(maxsize=4096)(_Operator)
 
 
 class Doubts:

@@ -27,6 +27,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from ..memory.history import phase_spans
 from ..memory.summary import held_at, made_at, summarize
+from ..memory.tracker import tensors_behind
 from ..replaced import replaced
 from .afterwards import Afterwards, EpochEnds
 from .fake_gpu import Card, FakeGpus, is_own, program_frames, program_line
@@ -34,7 +35,7 @@ from .handlers import is_caught
 from .imports import after_import
 from .libraries import build_without_weights, name_classes, trust_tokenizers
 from .missing_data import MissingData, causes
-from .quantized import buffers_of, elements, keep_libraries_python, packed_sizes, tensors_behind
+from .quantized import buffers_of, elements, keep_libraries_python, packed_sizes
 from .ranks import parallel_of
 from .sharding import whole_sizes
 from .stand_ins import cuda_without_gpu

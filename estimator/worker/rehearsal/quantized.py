@@ -33,26 +33,6 @@ def elements(parameter: Any) -> int:
     return math.prod(shape) if shape is not None else int(parameter.numel())
 
 
-def tensors_behind(parameter: Any) -> Iterator[Any]:
-    """Yield the other tensors that hold a parameter's values.
-
-    They are bitsandbytes' ``QuantState`` and ``SCB``, the parts of a torchao tensor, and the shard under DeepSpeed's
-    ZeRO 3 (``partition_parameters.py``).
-    """
-    if isinstance(getattr(parameter, "ds_tensor", None), FakeTensor):
-        yield parameter.ds_tensor
-    state = getattr(parameter, "quant_state", None)
-    while state is not None:
-        yield from (each for each in vars(state).values() if isinstance(each, FakeTensor))
-        state = getattr(state, "state2", None)
-    if isinstance(getattr(parameter, "SCB", None), FakeTensor):
-        yield parameter.SCB
-    if hasattr(parameter, "__tensor_flatten__") and not isinstance(parameter, FakeTensor):
-        parts = [getattr(parameter, name) for name in parameter.__tensor_flatten__()[0]]
-        for part in parts:
-            yield from (part,) if isinstance(part, FakeTensor) else tensors_behind(part)
-
-
 def buffers_of(module: Any) -> Iterator[tuple[str, Any]]:
     """Yield names and tensors of a module's buffers, and of scales and zero points, which HQQ keeps in a dict."""
     yield from module.named_buffers()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import islice
 
 
 @dataclass(frozen=True)
@@ -56,14 +57,5 @@ def unroll(tokens: list[int], loops: list[Loop], rounds: int) -> list[int]:
 
 def _common_length(one: list[int], i: int, other: list[int], j: int) -> int:
     """Return how many tokens from these places on are equal."""
-    length = min(len(one) - i, len(other) - j)
-    low, step = 0, 64
-    while low < length:
-        high = min(low + step, length)
-        if one[i + low : i + high] == other[j + low : j + high]:
-            low, step = high, step * 2
-        elif high - low == 1:
-            return low
-        else:
-            step = max(1, (high - low) // 2)
-    return low
+    pairs = zip(islice(one, i, None), islice(other, j, None))  # noqa: B905 - not in Python 3.9
+    return next((at for at, (a, b) in enumerate(pairs) if a != b), min(len(one) - i, len(other) - j))

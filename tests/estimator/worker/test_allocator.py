@@ -31,7 +31,6 @@ def layout(allocator):
 
 
 EXPANDABLE = "expandable_segments:True"
-COLLECTING = "garbage_collection_threshold:0.5,per_process_memory_fraction:0.5"
 HALF = "per_process_memory_fraction:0.5"
 
 
@@ -102,12 +101,6 @@ def run(allocator, script):
         # torch's test_cuda.py, test_max_split_expandable: of 120 allowed three of 40 fit, then one of 120
         (f"max_split_size_mb:40,{HALF}", (240,), "a40 b40 c40 d40? -a -b -c e120", 120, 1),
         (f"{EXPANDABLE},max_split_size_mb:40,{HALF}", (240,), "a40 b40 c40 d40? -a -b -c e120", 120, 1),
-        # above the threshold what was idle longest is released: 200 allowed, collected above 100
-        (COLLECTING, (400,), "a20 b30 c40 -a d22 -b e35", 128, 0),
-        ("garbage_collection_threshold:0.5", (400,), "a20 b30 c40 -a d22 -b e35", 148, 0),
-        (COLLECTING, (400,), "a20 b90 -a c24", 114, 0),
-        (COLLECTING, (400,), "s0+512 a20 b20 c70 -a t0+512 u0+512 v0+512 -b d24", 96, 0),
-        (COLLECTING, (400,), "a3 b100 c24", 144, 0),
         ("large_segment_size_mb:32", (), "a3", 32, 0),
         (f"{EXPANDABLE},large_segment_size_mb:32", (), "a3", 32, 0),
         # a memory fraction is of the whole device, and compares whole segments
@@ -293,7 +286,7 @@ CONFS = [
     "max_split_size_mb:20",
     "expandable_segments:True,max_split_size_mb:24",
     "roundup_power2_divisions:[1:2,8:4,>:8]",
-    "garbage_collection_threshold:0.4,per_process_memory_fraction:0.8",
+    "per_process_memory_fraction:0.8",
 ]
 
 

@@ -13,13 +13,12 @@ def test_an_empty_setting_is_torchs_default(text):
 def test_every_modelled_option():
     settings = AllocatorSettings.from_conf(
         "expandable_segments:True, max_split_size_mb:128,max_non_split_rounding_mb:40,"
-        "garbage_collection_threshold:0.8,per_process_memory_fraction:0.9,backend:native"
+        "per_process_memory_fraction:0.9,backend:native"
     )
     assert settings == AllocatorSettings(
         expandable_segments=True,
         max_split_bytes=128 * MIB,
         non_split_rounding_bytes=40 * MIB,
-        collection_threshold=0.8,
         memory_fraction=0.9,
     )
 
@@ -69,16 +68,15 @@ def test_a_larger_large_segment_raises_the_minimum_split_size_in_any_order():
         ("max_split_size_mb:2", "at least 20"),
         ("max_split_size_mb:lots", "at least 20"),
         ("large_segment_size_mb:10", "at least 11"),
-        ("garbage_collection_threshold:1.2,per_process_memory_fraction:0.5", "between 0 and 1"),
-        ("garbage_collection_threshold:1.0", "between 0 and 1"),
-        ("garbage_collection_threshold:", "between 0 and 1"),
+        ("per_process_memory_fraction:1.2", "between 0 and 1"),
+        ("per_process_memory_fraction:", "between 0 and 1"),
         ("expandable_segments:true", "True or False"),
         ("expandable_segments", "True or False"),
         ("roundup_power2_divisions:3", "powers of two"),
         ("roundup_power2_divisions:[256:3]", "powers of two"),
         ("roundup_power2_divisions:[256:4", "bracket"),
         ("backend:cudaMallocAsync", "native"),
-        ("garbage_collection_threshold:0.8", "limited"),
+        ("garbage_collection_threshold:0.8", "not modelled"),
         ("throw_on_cudamalloc_oom:True", "throw_on_cudamalloc_oom"),
     ],
 )
