@@ -17,8 +17,9 @@ class StorageCounter(TorchDispatchMode):
     The dispatch mode sees every new storage, a finalizer its release. Works with real and fake tensors.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, block: int = 512) -> None:
         super().__init__()
+        self._block = block
         self.live = self.peak = 0
         self._seen: set[int] = set()
 
@@ -33,10 +34,14 @@ class StorageCounter(TorchDispatchMode):
         """Set the peak to the current bytes."""
         self.peak = self.live
 
+    def ignore(self, tensor: torch.Tensor) -> None:
+        """Do not count the storage of a tensor."""
+        self._seen.add(tensor.untyped_storage()._cdata)
+
     def count(self, tensor: torch.Tensor) -> None:
         """Count the storage of a tensor, once; call it for tensors that existed before this mode was entered."""
         storage = tensor.untyped_storage()
-        key, size = storage._cdata, -(-storage.nbytes() // 512) * 512
+        key, size = storage._cdata, -(-storage.nbytes() // self._block) * self._block
         if key in self._seen:
             return
         self._seen.add(key)

@@ -135,61 +135,29 @@ def _is_plain(kind: Any) -> bool:
     return kind is FakeTensor or kind.__torch_dispatch__ == torch.Tensor.__torch_dispatch__
 
 
-class LiveBytes(TorchDispatchMode):  # type: ignore[misc] # torch is not type-checked
+class _CpuStorages(TorchDispatchMode):  # type: ignore[misc] # torch is not type-checked
     """Counts the storages that appear while the mode is active, until they are released."""
 
-    def __init__(self) -> None:
+    def __init__(self, capacity: int | None) -> None:
         super().__init__()
         self.live = self.peak = 0
-        self._seen: set[int] = set()
+        self._capacity = capacity
+        self._sizes: dict[int, int] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if not all(map(_is_plain, types)):
             return NotImplemented  # a subclass's operation comes back as operations of its inner tensors
         result = func(*args, **(kwargs or {}))
         for leaf in tree_leaves(result):
-            if isinstance(leaf, torch.Tensor):
-                self._count(leaf)
+            if isinstance(leaf, torch.Tensor) and leaf.device.type == "cpu":
+                storage = leaf.untyped_storage()
+                if storage._cdata not in self._sizes:
+                    weakref.finalize(storage, self._release, storage._cdata).atexit = False
+                    self._set(storage._cdata, block_bytes(storage.nbytes()))
         return result
 
-    def ignore(self, tensor: Any) -> None:
-        """Do not count the storage of a tensor."""
-        self._seen.add(tensor.untyped_storage()._cdata)
-
-    def _count(self, tensor: Any) -> None:
-        storage = tensor.untyped_storage()
-        key, size = storage._cdata, storage.nbytes()
-        if key in self._seen:
-            return
-        self._seen.add(key)
-        self.live += size
-        self.peak = max(self.peak, self.live)
-        weakref.finalize(storage, self._release, key, size)
-
-    def _release(self, key: int, size: int) -> None:
-        self._seen.discard(key)
-        self.live -= size
-
-
-class _CpuStorages(LiveBytes):
-    def __init__(self, capacity: int | None) -> None:
-        super().__init__()
-        self._capacity = capacity
-        self._sizes: dict[int, int] = {}
-
-    def _count(self, tensor: Any) -> None:
-        if tensor.device.type != "cpu":
-            return
-        storage = tensor.untyped_storage()
-        key = storage._cdata
-        if key not in self._seen:
-            self._seen.add(key)
-            weakref.finalize(storage, self._release, key, 0).atexit = False
-            self._set(key, block_bytes(storage.nbytes()))
-
-    def _release(self, key: int, size: int) -> None:
-        self._seen.discard(key)
-        self.live -= self._sizes.pop(key, size)
+    def _release(self, key: int) -> None:
+        self.live -= self._sizes.pop(key)
 
     def _set(self, key: int, size: int) -> None:
         live = self.live + size - self._sizes.get(key, 0)
@@ -207,7 +175,7 @@ class _CpuStorages(LiveBytes):
 
         def resize(storage: Any, size: int) -> Any:
             result = original(storage, size)
-            if storage._cdata in self._seen:
+            if storage._cdata in self._sizes:
                 self._set(storage._cdata, block_bytes(size))
             return result
 

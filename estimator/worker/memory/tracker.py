@@ -48,30 +48,20 @@ WAIT = _COLLECTIVES.wait_tensor.default if hasattr(_COLLECTIVES, "wait_tensor") 
 
 
 class StorageTracker(TorchDispatchMode):  # type: ignore[misc] # torch is not type-checked
-    """Records the storages of everything that runs inside of it.
+    """Records the storages of everything that runs inside of it, on fake tensors."""
 
-    Args:
-        vocabulary_sizes: sizes of a last dimension that only logits have.
-        sums_in_place: add contributions to a gradient in the first one's memory, as autograd does where no dispatch
-            mode is active (``can_accumulate_inplace`` in ``torch/csrc/autograd/input_buffer.cpp``).
-    """
-
-    def __init__(self, vocabulary_sizes: Iterable[int] = (), *, sums_in_place: bool = True) -> None:
+    def __init__(self) -> None:
         super().__init__()
         self.history = AllocationHistory()
-        self._sums_in_place = sums_in_place
         self._min_references = _references(torch.empty(1, device="meta"))
         self.order = StreamOrder()
         self.gpu = 0
         """GPU on which storages are allocated."""
-        self.gpus_of_results: Callable[[Any, list[Any]], list[int]] | None = None
-        """Returns the GPUs of results from the arguments; None: there is one GPU."""
-        self.has_streams = False
-        """Operations run on several streams."""
         self._streams: dict[Any, int] = {torch.cpu.current_stream(): 0}
         self._waiting: list[tuple[StorageRecord, list[tuple[int, dict[int, int]]]]] = []
         """Freed records whose other streams are not known to be done, with the events that tell."""
-        self._vocabulary_sizes = frozenset(vocabulary_sizes)
+        self._vocabulary_sizes: set[int] = set()
+        """Sizes of a last dimension that only logits have."""
         self._live: dict[int, StorageRecord] = {}
         self._live_numbers: set[int] = set()
         self._storages: dict[int, Any] = {}
@@ -79,7 +69,6 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[misc] # torch is not ty
         self._emptied_on: dict[int, int] = {}
         """By storage that was emptied in place, its GPU."""
         self._component: str | None = None
-        self._paused = False
         self._modules: list[str] = []
         self._backward_module = ""
         self._phase = ""
@@ -92,26 +81,14 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[misc] # torch is not ty
         return False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if any(kind is not FakeTensor for kind in types):
-            return NotImplemented  # a DTensor's operation comes back as operations of its local tensors
-        if func is DEVICE:  # two of three calls: answered here, they need not reach the fake mode
-            return args[0].fake_device
         if func is WAIT:
             return args[0]
         if func is SUM and self._phase == "backward" and self._can_sum_in_place(*args, **(kwargs or {})):
             return args[0]
-        if self.has_streams and _launches(func):
+        if _launches(func):
             self._issue()
         result = run(func, args, kwargs or {})
-        if self._paused:
-            return result
         component = "temporary" if func is CAST and self._is_weight(args[0]) else None
-        if self.gpus_of_results is not None:
-            leaves = [leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
-            for leaf, gpu in zip(leaves, self.gpus_of_results(args, leaves)):  # noqa: B905 - not in Python 3.9
-                self.gpu = gpu
-                self._track(leaf, component)
-            return result
         if isinstance(result, torch.Tensor):
             self._track(result, component)
         elif result is not None:
@@ -199,9 +176,8 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[misc] # torch is not ty
             self.synchronize(self.order.record(number))
 
     def begin_streams(self, first: Any) -> None:
-        """Take a stream for the compute stream, and follow the order of all."""
+        """Take a stream for the compute stream."""
         self._streams = {first: 0}
-        self.has_streams = True
 
     def labelling(self, component: str) -> contextlib.AbstractContextManager[None]:
         """Give storages that are allocated inside this component."""
@@ -216,10 +192,6 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[misc] # torch is not ty
 
         return run
 
-    def paused(self) -> contextlib.AbstractContextManager[None]:
-        """Do not record storages that are allocated inside."""
-        return replaced((self, "_paused", True))
-
     @property
     def in_module(self) -> bool:
         """True while a module's forward pass runs."""
@@ -227,35 +199,26 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[misc] # torch is not ty
 
     def add_vocabulary(self, size: int) -> None:
         """Take a last dimension of this size for logits."""
-        self._vocabulary_sizes |= {size}
+        self._vocabulary_sizes.add(size)
 
     @contextlib.contextmanager
-    def naming_modules(self, model: Any = None) -> Iterator[None]:
+    def naming_modules(self) -> Iterator[None]:
         """Record the module whose forward or backward pass allocates a storage.
 
-        Args:
-            model: names its modules; None: each module that is called by no other one names its own.
+        Each module that is called by no other one names its own.
         """
         names: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()  # a program may delete its modules
         leaves: weakref.WeakSet[Any] = weakref.WeakSet()
 
-        def name_modules(root: Any) -> None:
-            for name, module in root.named_modules():
+        def enter(root: Any, _args: Any) -> None:
+            for name, module in root.named_modules() if root not in names else ():
                 names[module] = ".".join(part for part in name.split(".") if part != _FSDP1_PART)
                 if not any(True for _ in module.children()):
                     leaves.add(module)
-
-        if model is not None:
-            name_modules(model)
-
-        def enter(module: Any, _args: Any) -> None:
-            if model is None and module not in names:
-                name_modules(module)
-            if module in names:
-                self._modules.append(names[module])
+            self._modules.append(names[root])
 
         def leave(module: Any, _args: Any, output: Any) -> None:
-            if module in names and self._modules:
+            if self._modules:
                 self._modules.pop()
             if module in leaves and isinstance(output, torch.Tensor) and output.requires_grad:
                 output.register_hook(lambda _gradient: self.enter_backward(names[module]))
@@ -291,10 +254,13 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[misc] # torch is not ty
             yield
 
     def _can_sum_in_place(self, first: Any, second: Any, alpha: float = 1) -> bool:
-        """Return True if autograd adds these two and nothing else uses the first one's storage."""
+        """Return True if autograd adds these two in place, as nothing else uses the first one's storage.
+
+        It does so where no dispatch mode is active (``can_accumulate_inplace`` in
+        ``torch/csrc/autograd/input_buffer.cpp``).
+        """
         return bool(
-            self._sums_in_place
-            and alpha == 1
+            alpha == 1
             and not torch.is_grad_enabled()
             and isinstance(second, torch.Tensor)
             and first.layout is torch.strided

@@ -7,11 +7,11 @@ from typing import Any
 import msgspec
 import pytest
 import torch
+from storage_counter import StorageCounter
 
 from vramtop.estimator.job.rules.optimizers.by_name import optimizer_by_class
 from vramtop.estimator.job.rules.optimizers.optimizer import Optimizer
 from vramtop.estimator.job.rules.optimizers.table import OPTIMIZERS
-from vramtop.estimator.worker.measure.counters import LiveBytes
 
 MEASURED = json.loads((Path(__file__).parents[3] / "accuracy" / "optimizer_states.json").read_text())
 SHAPES = ((256, 512), (512, 256), (1024, 1024), (512,), (8192,))
@@ -56,7 +56,7 @@ def bytes_after_steps(kind: Any, options: dict[str, Any], shape: tuple[int, ...]
     """All that exists after three steps beside the parameter and its gradient."""
     parameter = torch.nn.Parameter(torch.randn(shape).to(dtype))
     parameter.grad = torch.randn(shape).to(dtype)
-    counter = LiveBytes()
+    counter = StorageCounter(block=1)
     counter.ignore(parameter)
     counter.ignore(parameter.grad)
     with counter:
@@ -100,7 +100,7 @@ def test_every_class_of_torch_is_known_and_stepped() -> None:
 def test_lbfgs_with_its_whole_history(search: str | None, copies: int) -> None:
     size, parameter, curve = 5000, torch.nn.Parameter(torch.randn(5000)), torch.linspace(0.1, 10, 5000)
     parameter.grad = torch.zeros(size)
-    counter = LiveBytes()
+    counter = StorageCounter(block=1)
     for each in (parameter, parameter.grad, curve):
         counter.ignore(each)
 
@@ -169,7 +169,7 @@ FOREACH = {
 )
 def test_copies_of_a_foreach_step(name: str, weight_decay: float) -> None:
     parameters = [torch.nn.Parameter(torch.randn(64, 64)) for _ in range(40)]
-    counter = LiveBytes()
+    counter = StorageCounter(block=1)
     for each in parameters:
         each.grad = torch.randn(64, 64)
         counter.ignore(each)
