@@ -38,7 +38,7 @@ def mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
-def test_files_and_folders_are_private_whatever_the_umask(tmp_path: Path) -> None:
+def test_files_and_folders_are_private(tmp_path: Path) -> None:
     before = os.umask(0)
     try:
         assert keep(tmp_path / "own" / "vramtop" / "pending.json") == []

@@ -11,7 +11,6 @@ from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.tui.app import user_signals
 from vramtop.tui.app.app import VramtopApp
 from vramtop.tui.app.options import AppOptions
-from vramtop.tui.app.view_only_app import ViewOnlyApp
 from vramtop.tui.screens.alerts import AlertsScreen
 from vramtop.tui.widgets.static_lines import StaticLines
 
@@ -129,15 +128,6 @@ async def test_readings_that_cease_are_an_alert_and_a_pause_is_none(make_app, cl
             app._watch_feed()
         sentence = "there is no recent reading of the GPUs: the driver hangs"
         await until_shown(pilot, lambda: notices(app) == [sentence])
-
-
-@pytest.mark.slow
-async def test_view_only_lists_alerts(make_app: Callable[..., VramtopApp], clock: FakeClock) -> None:
-    app = make_app(ViewOnlyApp)
-    async with app.run_test() as pilot:
-        await fires(pilot, app, clock)
-        await pilot.press("w")
-        await until_shown(pilot, lambda: isinstance(app.screen, AlertsScreen) and "firing" in shown(app, "#title"))
 
 
 @pytest.mark.slow

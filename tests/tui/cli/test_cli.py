@@ -163,17 +163,6 @@ def test_fit_gives_a_verdict_for_a_described_machine(here: Vramtop, bound: str |
     assert bool(found["suggestions"]) == (verdict != "fits")
 
 
-@pytest.mark.slow
-def test_fit_uses_as_many_gpus_as_the_job_has_ranks(vramtop: Vramtop) -> None:
-    words = ("fit", "job.toml", "--json", "--gpu-type", "rtx-4090", "--strategy", "fsdp2", "--data-shard", "4")
-    found = valid_json("fit", vramtop(*words, "--method", "formula").stdout)
-    assert found["placement"] == [0, 1, 2, 3]
-    assert {"4090" in gpu["name"] for gpu in found["gpus"]} == {True}
-    few = vramtop(*words, "--gpus", "2", "--method", "formula")
-    assert few.returncode == 1
-    assert "needs 4 GPUs" in valid_json("fit", few.stdout)["sentence"]
-
-
 def test_several_gpus_are_named_with_their_type(here: Vramtop) -> None:
     words = ("fit", "job.toml", "--zero", "3", "--gpu-type", "4x4090", "--json", "--method", "formula")
     found = valid_json("fit", here(*words).stdout)

@@ -162,16 +162,10 @@ def test_the_launch_line_of_the_log_is_the_job_if_it_can_be_read(tmp_path, monke
             "GPU memory ran out (JAX/XLA, line 1): 3.00 GiB requested",
         ),
         (
-            "Allocator (GPU_0_bfc) ran out of memory trying to allocate 2.25GiB (rounded to 2415919104)requested by op "
-            "model/conv/Conv2D\n",
-            "The op was model/conv/Conv2D.",
-        ),
-        (
             "ValueError: Free memory on device (30.00/40.00 GiB) on startup is less than desired GPU memory "
             "utilization (0.9, 36.00 GiB).\n",
             "start with --gpu-memory-utilization 0.75 or less",
         ),
-        ("torch.OutOfMemoryError: Allocation on device \n", "GPU memory ran out (PyTorch's cudaMallocAsync backend)"),
         ("RuntimeError: Unable to find a valid cuDNN algorithm\n", "Possible: GPU memory may have run out (cuDNN)"),
         (
             MESSAGE.removeprefix("[rank1]: ") + "WARNING attempting to recover from OOM in forward/backward pass\n",

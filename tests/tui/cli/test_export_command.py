@@ -98,15 +98,6 @@ def test_a_driver_that_goes_and_comes_back(export) -> None:
 
 
 @pytest.mark.slow
-def test_a_machine_without_a_driver_says_so(export) -> None:
-    exporter = export("--listen", "0", "--json")
-    exporter.show(None)
-    exporter.started()
-    until(lambda: samples(exporter.scrape(), "vramtop_host_fault") == [({"reason": "NO_DRIVER"}, 1)])
-    assert samples(exporter.scrape(), "vramtop_sampler_up") == [({}, 0)]
-
-
-@pytest.mark.slow
 def test_the_file_for_node_exporter_is_whole_and_goes_with_the_exporter(export, tmp_path: Path) -> None:
     path = tmp_path / "vramtop.prom"
     exporter = export("--textfile", str(path), "--no-attach", "--interval", "0.1")

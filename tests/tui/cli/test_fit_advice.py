@@ -1,4 +1,3 @@
-import json
 import shutil
 import subprocess
 import sys
@@ -36,26 +35,6 @@ def fit(tmp_path: Path) -> Fit:
 def found(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
     assert not done.stderr
     return valid_json("fit", done.stdout)
-
-
-@pytest.mark.slow
-def test_each_suggestion_leads_to_its_stated_verdict(fit: Fit) -> None:
-    asked = ("--gpu-memory", "24GiB", "--json")
-    answer = found(fit("job.toml", *asked))
-    assert answer["verdict"] == "does_not_fit"
-    assert answer["suggestions"][0]["verdict"] == "fits"
-    for suggestion in answer["suggestions"][:3]:
-        sets = [
-            word for key, value in suggestion["changes"].items() for word in ("--set", f"{key}={json.dumps(value)}")
-        ]
-        again = found(fit("job.toml", *asked, *sets))
-        assert (again["verdict"], again["budget"]["peak"]["device_bytes"]) == (
-            suggestion["verdict"],
-            suggestion["device_bytes"],
-        )
-        assert {edit["key"] for edit in suggestion["edits"]} == set(suggestion["changes"])
-        flags = [word for edit in suggestion["edits"] for word in edit["words"].split()]
-        assert found(fit("job.toml", *asked, *flags))["verdict"] == suggestion["verdict"]
 
 
 @pytest.mark.slow
@@ -114,18 +93,8 @@ def test_the_effective_batch_is_shown_as_a_product(fit: Fit) -> None:
 
 @pytest.mark.slow
 def test_host_memory_affects_the_verdict(fit: Fit) -> None:
-    words = (
-        "job.toml",
-        "--gpu-memory",
-        "80GiB",
-        "--strategy",
-        "fsdp2",
-        "--data-shard",
-        "8",
-        "--precision",
-        "bf16-mixed",
-        "--json",
-    )
+    shards = ("--strategy", "fsdp2", "--data-shard", "8", "--precision", "bf16-mixed", "--json")
+    words = ("job.toml", "--gpu-memory", "80GiB", *shards)
     assert "host" not in found(fit(*words))
     done = fit(*words, "--host-memory", "20GiB")
     answer = found(done)
@@ -133,7 +102,7 @@ def test_host_memory_affects_the_verdict(fit: Fit) -> None:
     assert "8 processes need" in answer["sentence"]
     assert "parallel.load_on_rank_zero" in answer["suggestions"][0]["changes"]
     assert found(fit(*words, "--host-memory", "256GiB"))["verdict"] == "fits"
-    both = found(fit(*words[:2], "20GiB", *words[3:], "--host-memory", "20GiB"))
+    both = found(fit("job.toml", "--gpu-memory", "20GiB", *shards, "--host-memory", "20GiB"))
     assert both["suggestions"][0]["verdict"] == "fits"
     assert any("parallel.load_on_rank_zero" in each["changes"] for each in both["suggestions"])
 

@@ -123,19 +123,11 @@ def test_each_mig_device_has_its_line(monkeypatch: pytest.MonkeyPatch) -> None:
     assert any(line.startswith(" GPU 1 NVIDIA H100 80GB HBM3 is in MIG mode and has no MIG device") for line in lines)
 
 
-TRAINER = """
-from transformers import AutoModelForCausalLM, Trainer, TrainingArguments
-model = AutoModelForCausalLM.from_pretrained("gpt2")
-args = TrainingArguments(output_dir="o", per_device_train_batch_size=1)
-Trainer(model=model, args=args, train_dataset=data).train()
-"""
-
-
 @pytest.mark.parametrize(
     ("visible", "launcher", "splits"), [(None, ["python"], True), ("1", ["python"], False), (None, ["torchrun"], False)]
 )
 def test_a_trainer_in_one_process_may_gather_the_logits_of_all_gpus(run_fit, tmp_path, visible, launcher, splits):
-    (tmp_path / "train.py").write_text(TRAINER)
+    (tmp_path / "train.py").write_text(SCRIPT)
     _, said, _ = run_fit("--seq", "512", "--", *launcher, str(tmp_path / "train.py"), visible=visible)
     assert any("One process finds 3 GPUs" in each for each in said["budget"]["warnings"]) == splits
     _, of_one, _ = run_fit("--seq", "512", "--", "python", str(tmp_path / "train.py"), visible="1")
@@ -152,7 +144,7 @@ def test_a_program_finds_the_gpus_that_the_job_gets(run_fit: Answer, tmp_path: P
 
 
 def test_a_device_map_spreads_a_model_over_the_gpus_that_its_process_finds(run_fit: Answer, tmp_path: Path) -> None:
-    text = TRAINER.replace('("gpt2")', '("gpt2", device_map="auto")')
+    text = SCRIPT.replace('("gpt2")', '("gpt2", device_map="auto")')
     (tmp_path / "train.py").write_text(text)
     line = ("--seq", "512", "--", "python", str(tmp_path / "train.py"))
     for visible, flags, count in ((None, (), 3), ("1", (), 1), (None, ("--gpu-type", "2xh100"), 2)):

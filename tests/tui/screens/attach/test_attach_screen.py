@@ -93,18 +93,6 @@ async def test_filling_in_the_missing_field_shows_the_budget_and_watches_the_job
     assert row.budget is not None
 
 
-@pytest.mark.slow
-async def test_a_value_that_was_read_can_be_corrected(attached, training, watchlist):
-    async with attached(pid=training.pid) as (screen, pilot):
-        await until_shown(pilot, lambda: bool(screen.query("JobForm Input:focus")))
-        await pilot.press(*"512")
-        await until_shown(pilot, lambda: [w.job.training.sequence_length for w in watchlist.runs()] == [512])
-        screen.query_one("#row-training-micro_batch Input", Input).focus()
-        await pilot.press("end", "ctrl+u", "7")
-        await until_shown(pilot, lambda: watchlist.runs()[0].job.training.micro_batch == 7)
-        assert len(watchlist.runs()) == 1
-
-
 async def test_answers_are_saved_for_the_command_line(training):
     async with opened(AttachScreen(Watchlist(estimate_forty), estimate=estimate_forty, pid=training.pid)) as (
         screen,
@@ -185,7 +173,7 @@ async def test_all_ranks_are_listed_and_the_cursor_chooses_one(attached, two_run
     async with attached(board=two_runs(40, 61, 41), pid=999_999_000) as (screen, pilot):
         await until_shown(pilot, lambda: "no process 999999000" in text_of(screen, "#problem"))
         assert len(screen.query_one(RankTable).rows) == 2
-        assert text_of(screen, "#title") == "other"
+        assert text_of(screen, "#title").split() == ["other"]
         assert "61.0 of 80.0 GiB" in text_of(screen, "#bars")  # the rank over its budget
         await pilot.press("up")
         await until_shown(pilot, lambda: "40.0 of 80.0 GiB" in text_of(screen, "#bars"))

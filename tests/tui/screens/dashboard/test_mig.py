@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -22,7 +21,6 @@ from vramtop.estimator.job.settings import ModelSpec
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.snapshot.faults import Fault
 from vramtop.monitor.snapshot.snapshot import GpuReading, MigReading, Snapshot
-from vramtop.monitor.sources.recording import RecordingWriter, read_recording
 from vramtop.tui.app.app import VramtopApp
 from vramtop.tui.app.options import AppOptions
 from vramtop.tui.cli.commands import attach, once
@@ -236,17 +234,6 @@ def test_once_prints_a_line_for_each_device_and_json_has_an_array(monkeypatch: p
         (1, 3, 0),
         (2, 3, 1),
         (3, 9, 0),
-    ]
-
-
-def test_a_recording_keeps_the_memory_of_the_devices(tmp_path: Path) -> None:
-    snapshot = make_snapshot([mig_gpu()])
-    with RecordingWriter(tmp_path / "mig.rec") as writer:
-        writer.write(snapshot)
-    (again,) = read_recording(tmp_path / "mig.rec")
-    assert again == snapshot
-    assert [row.reading for row in tuned().update(again).displayed_gpus[1:]] == [
-        row.reading for row in tuned().update(snapshot).displayed_gpus[1:]
     ]
 
 

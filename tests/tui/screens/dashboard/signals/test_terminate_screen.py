@@ -238,24 +238,6 @@ async def test_sigkill_is_offered_for_a_process_that_does_not_end(start, choices
 
 
 @pytest.mark.slow
-async def test_after_closing_the_dialog_a_surviving_process_is_reported_and_can_be_killed(
-    start, choices_enabled_at_once, monkeypatch
-):
-    monkeypatch.setattr(GRACE, 0.0)
-    process = start(STUBBORN)
-    app = open_app([make_reading(process)])
-    async with asked(app) as pilot:
-        await pilot.press("y", "escape")
-        await until_shown(pilot, lambda: f"Process {process.pid}: ! Still there" in notice_text(app))
-        await open_dialog(pilot)
-        assert "Still there" in screen_text(app)
-        assert not app.screen.query_one("#terminate").display
-        await pilot.press("K")
-        await until_shown(pilot, lambda: "s after SIGKILL" in screen_text(app))
-    assert process.wait() == -signal.SIGKILL
-
-
-@pytest.mark.slow
 async def test_after_closing_the_dialog_a_late_end_is_reported(start, choices_enabled_at_once):
     process = start(SLOW)
     app = open_app([make_reading(process)])
