@@ -89,13 +89,6 @@ def test_torch_data_loader_workers_are_recognised_by_name(driver: Any, start: An
     assert "hold GPU memory each: 6.0 GiB" in found.sentence
 
 
-def test_busy_multiprocessing_children_are_not_reported(driver: Any, start: Any) -> None:
-    parent, children = start(CHILDREN, "spawn")
-    rows = [FakeProcess(parent, GIB // 2), *(FakeProcess(pid, 9 * GIB) for pid in children)]
-    driver.gpus = [FakeGpu(processes=rows, used_bytes=37 * GIB // 2)]
-    assert scan() == ()
-
-
 def test_two_ranks_on_one_gpu_and_a_stray_context_are_reported(driver: Any, start: Any) -> None:
     _, (first, second) = start(LAUNCHER)
     driver.gpus = [

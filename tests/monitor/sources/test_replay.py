@@ -55,15 +55,11 @@ def test_snapshots_are_replayed_at_the_recorded_pace_until_the_end(play, clock):
         source.read()
 
 
-def test_the_clock_starts_with_the_first_read(play, clock):
+def test_the_clock_starts_with_the_first_read_and_snapshots_due_in_between_are_skipped(play, clock):
     source = play()
     clock.advance(100)
-    assert source.read().time == 2000
-
-
-def test_snapshots_due_in_between_are_skipped(play, clock):
-    source = play()
-    source.read()
+    first = source.read()
+    assert (first.time, first.watched[0].pids[0]) == (2000, (4711, 1000.0))
     clock.advance(2.5)
     assert source.read().time == 2002
 
@@ -102,12 +98,6 @@ def test_times_of_a_fast_rebased_loop_never_decrease(play, clock):
     found = [time for time in times(source, clock, 5) if time]
     assert len(found) > 3
     assert found == sorted(found)
-
-
-def test_without_rebase_times_are_unchanged(play):
-    snapshot = play().read()
-    assert snapshot.time == 2000
-    assert snapshot.watched[0].pids[0] == (4711, 1000.0)
 
 
 def test_the_source_is_named(play, recorded):

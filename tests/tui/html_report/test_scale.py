@@ -5,7 +5,7 @@ from itertools import pairwise
 import pytest
 from hypothesis import given, strategies as st
 
-from vramtop.tui.html_report.plots import memory_ticks, time_ticks
+from vramtop.tui.html_report.plots import clock_text, memory_ticks, time_ticks
 
 
 @given(st.integers(1, 2**50))
@@ -27,7 +27,11 @@ def test_steps_are_round() -> None:
     assert [label for _, label in memory_ticks(80 * 2**30)] == ["0 GiB", "20 GiB", "40 GiB", "60 GiB", "80 GiB"]
 
 
-@pytest.mark.parametrize(("span", "step"), [(179, 30), (3600, 600), (86_400, 10_800)])
-def test_times_are_whole_steps_of_the_clock(span: int, step: int) -> None:
-    times = [time for time, _ in time_ticks(1_790_000_000, 1_790_000_000 + span)]
+@pytest.mark.parametrize(("span", "step", "colons"), [(179, 30, 2), (3600, 600, 1), (86_400, 10_800, 1)])
+def test_times_are_whole_steps_of_the_clock_up_to_the_end(span: int, step: int, colons: int) -> None:
+    times, labels = zip(*time_ticks(1_790_000_000, 1_790_000_000 + span), strict=True)
     assert {round(b - a) for a, b in pairwise(times)} == {step}
+    assert times[-1] + step > 1_790_000_000 + span
+    assert {label.count(":") for label in labels} == {colons}
+    assert clock_text(times[0]).startswith(labels[0])
+    assert clock_text(times[0], date=True).endswith(f" {clock_text(times[0])}")

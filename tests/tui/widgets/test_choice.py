@@ -54,16 +54,7 @@ async def test_enter_toggles_between_two_values():
         assert app.heard == ["yes", "no", "yes"]
 
 
-async def test_the_mouse_selects_a_value():
-    app = Host()
-    async with app.run_test(size=(40, 12)) as pilot:
-        await pilot.click("#first")
-        await pilot.click("OptionList", offset=(2, 2))
-        await pilot.pause()
-        assert app.heard == ["selective"]
-
-
-async def test_a_click_beside_the_list_changes_nothing():
+async def test_the_mouse_selects_a_value_and_a_click_beside_the_list_changes_nothing():
     app = Host()
     async with app.run_test(size=(60, 20)) as pilot:
         await pilot.click("#first")
@@ -71,6 +62,10 @@ async def test_a_click_beside_the_list_changes_nothing():
         await pilot.pause()
         assert len(app.screen_stack) == 1
         assert app.heard == []
+        await pilot.click("#first")
+        await pilot.click("OptionList", offset=(2, 2))
+        await pilot.pause()
+        assert app.heard == ["selective"]
 
 
 async def test_a_list_at_the_edge_of_the_screen_stays_on_it():

@@ -70,19 +70,13 @@ def test_the_curve_is_at_least_half_a_row_thick():
     assert thin[4][0] == Cell("█", "#189746")
 
 
-def test_a_level_line_crosses_the_whole_graph_and_leaves_the_curve_as_it_is():
+def test_a_level_line_crosses_the_whole_graph_below_its_top_and_leaves_the_curve_as_it_is():
     line = LevelLine(GPU_TOTAL // 2, EXPECTED)
     assert patterns(picture(lines=[line]))[3] == EXPECTED * 20
     assert patterns(picture(steady(70 * GIB), lines=[line]))[3] == EXPECTED * 20
     assert patterns(picture(steady(45 * GIB), lines=[line]))[3] == "▄" * 20
-
-
-def test_of_two_lines_in_one_row_the_last_one_is_drawn():
-    assert patterns(picture(lines=[LevelLine(GPU_TOTAL // 2, "-"), LevelLine(GPU_TOTAL // 2 + 1, "=")]))[3] == "=" * 20
-
-
-def test_a_line_beyond_the_top_is_drawn_at_the_top():
     assert patterns(picture(lines=[LevelLine(2 * GPU_TOTAL, "-")]))[0] == "-" * 20
+    assert patterns(picture(lines=[line, LevelLine(GPU_TOTAL // 2 + 1, "=")]))[3] == "=" * 20  # the last one
 
 
 def test_marks_are_drawn_above_the_curve_and_on_the_axis():
@@ -169,7 +163,7 @@ class GraphApp(App[None]):
         yield RunGraph(id="graph")
 
 
-async def test_the_widget_draws_its_scales_and_repaints_only_changed_regions():
+async def test_the_widget_draws_its_scales_at_every_size_and_repaints_only_changed_regions():
     app = GraphApp()
     async with app.run_test(size=(24, 10)) as pilot:
         graph = app.query_one(RunGraph)
@@ -184,12 +178,7 @@ async def test_the_widget_draws_its_scales_and_repaints_only_changed_regions():
         assert repaints == []
         graph.show(picture(steady(GPU_TOTAL), now=19.5))
         assert len(repaints) == 1
-
-
-async def test_the_widget_redraws_when_the_terminal_is_resized():
-    app = GraphApp()
-    async with app.run_test(size=(24, 10)) as pilot:
-        graph = app.query_one(RunGraph)
+        del graph.refresh
         graph.show(picture(steady(GPU_TOTAL)))
         await pilot.resize_terminal(44, 8)
         await pilot.pause()

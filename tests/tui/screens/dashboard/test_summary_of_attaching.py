@@ -16,6 +16,7 @@ from vramtop.tui.screens.dashboard.summary_line import _COUNTED, summary_line
     [
         (None, (), "no budgets yet: press a to attach to a running job, f to check a new one"),
         (AttachProgress(2, 16), ("reading…",), "reading 3 of 16 runs"),
+        (AttachProgress(0, 2), ("reading…",), "reading 1 of 2 runs"),
         (AttachProgress(0, 1), ("reading…",), "reading a run"),
         (AttachProgress(0, 0), ("reading…",), "reading the runs"),
         (AttachProgress(0, 0), (), "no processes on these GPUs: press f to check whether a job fits"),
