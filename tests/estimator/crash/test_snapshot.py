@@ -210,17 +210,6 @@ def test_recomputed_and_gathered_tensors() -> None:
     assert read(run.snapshot()).components == {"activations": 12 * MIB, "communication": 5 * MIB}
 
 
-def test_without_a_history_nothing_is_claimed() -> None:
-    data = training_crash()
-    data["device_traces"] = [[]]
-    for segment in data["segments"]:
-        for block in segment["blocks"]:
-            block["frames"] = []
-    found = read(data)
-    assert (found.has_stacks, found.timeline, found.failed) == (False, None, None)
-    assert found.components == {"unknown": 2090 * MIB}
-
-
 def test_the_stack_of_torch_1_13_and_segments_alone() -> None:
     data = training_crash()
     for segment in data["segments"]:

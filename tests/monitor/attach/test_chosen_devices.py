@@ -46,14 +46,6 @@ def test_a_position_counts_among_the_gpus_that_are_visible() -> None:
         chosen({"CUDA_VISIBLE_DEVICES": "3"}, index=1)
 
 
-def test_a_choice_that_is_not_known_is_a_note() -> None:
-    found = chosen_devices(
-        DeviceChoice(origin="--gpus of srun", text="1"), {"CUDA_VISIBLE_DEVICES": "0"}, [make_gpu(0)]
-    )
-    assert (found.selection, found.is_unknown) == (None, True)
-    assert found.notes == ("--gpus of srun is '1': the job's GPUs are not known before it starts.",)
-
-
 @pytest.mark.parametrize("choice", [{"visible": "9"}, {"container": "9"}, {"excluded": "0,1,2,3"}])
 def test_a_choice_of_no_gpu_is_an_error(choice: dict[str, str]) -> None:
     with pytest.raises(InputError, match="--flag of it is 'x', which names no GPU here; correct it, or give --gpu"):

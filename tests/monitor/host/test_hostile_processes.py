@@ -62,12 +62,18 @@ def test_any_content_of_a_probe_file_is_read_without_an_error(data: bytes, value
 
 @pytest.mark.parametrize(
     "absurd",
-    [{"start_time": 1e308}, {"pid": 10**30}, {"pid": -1}, {"gpus": {"u": -5}}, {"gpus": {"u": 10**30}}, {"until": -1}],
+    [
+        *({"start_time": 1e308}, {"pid": 10**30}, {"pid": -1}, {"until": -1}, {"until": 1e18}),
+        *({"gpus": {"u": -5}}, {"gpus": {"u": 2**63}}, {"gpus": {"u": 10**30}}),
+    ],
 )
 def test_an_impossible_reservation_is_ignored(tmp_path: Path, absurd: dict[str, object]) -> None:
-    promise = {"pid": os.getpid(), "start_time": 1.0, "job": "x", "gpus": {"u": 5}, **absurd}
-    (tmp_path / f"{promise['pid']}-1000.json").write_text(json.dumps(promise))
-    assert Reservations(folder=tmp_path, is_running=lambda key: True).active() == ()
+    promise = {"pid": os.getpid(), "start_time": 1.0, "job": "x", "gpus": {"u": 5}}
+    for more, count in (({}, 1), (absurd, 0)):
+        folder, told = tmp_path / str(count), promise | more
+        folder.mkdir()
+        (folder / f"{told['pid']}-1000.json").write_text(json.dumps(told))
+        assert len(Reservations(folder=folder, is_running=lambda key: True).active()) == count
 
 
 def test_an_output_folder_is_searched_only_to_a_limit(tmp_path: Path) -> None:

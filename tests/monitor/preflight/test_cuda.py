@@ -64,14 +64,6 @@ def test_the_local_machine_is_read_through_nvml(driver: Any) -> None:
     assert driver.initialised == 0
 
 
-def test_a_machine_without_a_driver_states_the_reason(monkeypatch: pytest.MonkeyPatch, driver: Any) -> None:
-    driver.fail("nvmlInitWithFlags", 9)
-    machine = this_machine()
-    assert machine.devices == ()
-    assert "driver" in (machine.unavailable_reason or "")
-    assert not machine.is_described
-
-
 def test_a_hanging_driver_is_not_waited_for(monkeypatch: pytest.MonkeyPatch, driver: Any) -> None:
     monkeypatch.setattr(type(driver), "_nvmlInitWithFlags", lambda *_: time.sleep(600))
     assert (this_machine(timeout_seconds=0.1).unavailable_reason or "").startswith("the NVIDIA driver hangs: nvmlInit")
