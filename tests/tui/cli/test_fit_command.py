@@ -136,6 +136,7 @@ def test_a_trainer_in_one_process_may_gather_the_logits_of_all_gpus(run_fit, tmp
     assert more > 3 * forward["components"]["logits"] if splits else not more
 
 
+@pytest.mark.usefixtures("quick_rehearsals")
 def test_a_program_finds_the_gpus_that_the_job_gets(run_fit: Answer, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("import torch\nraise SystemExit(f'finds {torch.cuda.device_count()}')\n")
     for visible, flags, count in ((None, (), 3), ("2,0", (), 2), (None, ("--gpu", "1"), 1)):
