@@ -103,6 +103,7 @@ def test_without_a_terminal_nothing_runs_and_the_last_line_is_the_command(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setenv("VRAMTOP_ESTIMATES_REHEARSE", setting)
+    monkeypatch.setattr(sys, "stdin", Terminal("y\n"))  # a pipe takes what it prints
     assert main(line(folder, script=script)) == 3
     said = capsys.readouterr()
     memory = "8GiB" if script == "open.py" else "24GiB"
