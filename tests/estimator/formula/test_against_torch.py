@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from model_configs import llama_config
 from slow_cases import quick_every
 from storage_counter import StorageCounter
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -23,14 +24,7 @@ from vramtop.estimator.job.gpu_catalogue import generation_of
 
 SMALL = {"vocab_size": 4000, "num_hidden_layers": 4}
 DROPLESS = {"attention_dropout": 0.0, "hidden_dropout": 0.0}
-LLAMA = {
-    "model_type": "llama",
-    "hidden_size": 512,
-    "intermediate_size": 1408,
-    "num_attention_heads": 8,
-    "num_key_value_heads": 2,
-    **SMALL,
-}
+LLAMA = llama_config(hidden=512, mlp=1408, heads=8, kv_heads=2, **SMALL)
 CONFIGS: dict[str, dict[str, Any]] = {
     "llama": LLAMA,
     "qwen3": LLAMA | {"model_type": "qwen3", "head_dim": 64},

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from hypothesis import given, settings, strategies as st
+from model_configs import llama_config
 
 from vramtop.estimator.budget import Budget
 from vramtop.estimator.common.errors import InputError
@@ -249,14 +250,7 @@ def test_bytes_of_a_large_vocabulary(llama_budget: Estimate) -> None:
     assert 2 * matrix < before < 4 * logits + 2 * matrix
 
 
-SMALL: dict[str, Any] = {
-    "model_type": "llama",
-    "vocab_size": 2000,
-    "hidden_size": 512,
-    "intermediate_size": 1408,
-    "num_hidden_layers": 4,
-    "num_attention_heads": 8,
-}
+SMALL = llama_config(hidden=512, mlp=1408, layers=4, heads=8, vocab=2000)
 CHOICES = {
     "training.precision": ["fp32", "bf16-mixed", "bf16", "fp16-mixed"],
     "training.optimizer": ["adamw", "adamw-fused", "adamw-8bit", "adafactor", "sgd", "lion", "muon", "none"],

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from model_configs import llama_config
 from slow_cases import quick_every
 from storage_counter import StorageCounter
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -20,16 +21,7 @@ from vramtop.estimator.budget import Budget
 from vramtop.estimator.formula.process_memory import workspace_bytes
 from vramtop.estimator.job.gpu_catalogue import generation_of
 
-LLAMA: dict[str, Any] = {
-    "model_type": "llama",
-    "vocab_size": 4000,
-    "hidden_size": 512,
-    "intermediate_size": 1408,
-    "num_hidden_layers": 4,
-    "num_attention_heads": 8,
-    "num_key_value_heads": 2,
-    "tie_word_embeddings": False,
-}
+LLAMA = llama_config(hidden=512, mlp=1408, layers=4, heads=8, kv_heads=2, vocab=4000, tie_word_embeddings=False)
 CONFIGS: dict[str, dict[str, Any]] = {
     "llama": LLAMA,
     "neox": LLAMA

@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from model_configs import llama_config
 
 from vramtop.estimator.budget import Budget
 from vramtop.estimator.common.sizes import GIB
@@ -10,15 +11,7 @@ from vramtop.estimator.estimation import estimate
 from vramtop.estimator.job.job_file.changes import job_from_mapping
 
 LAYERS, HIDDEN, TOKENS = 32, 1024, 2 * 1024
-LLAMA: dict[str, Any] = {
-    "model_type": "llama",
-    "vocab_size": 500,
-    "hidden_size": HIDDEN,
-    "intermediate_size": 2816,
-    "num_hidden_layers": LAYERS,
-    "num_attention_heads": 16,
-    "num_key_value_heads": 4,
-}
+LLAMA = llama_config(hidden=HIDDEN, mlp=2816, layers=LAYERS, heads=16, kv_heads=4, vocab=500)
 BLOCK = 2 * HIDDEN * HIDDEN + 2 * HIDDEN * HIDDEN // 4 + 3 * HIDDEN * 2816 + 2 * HIDDEN
 AROUND = 2 * 500 * HIDDEN + HIDDEN
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from model_configs import llama_config
 from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -18,16 +19,7 @@ from vramtop.estimator.job.settings import Training
 
 ROWS, LENGTH, VOCABULARY, HIDDEN = 4, 128, 2048, 16
 LOGITS = ROWS * LENGTH * VOCABULARY
-LLAMA = {
-    "model_type": "llama",
-    "hidden_size": 512,
-    "intermediate_size": 1024,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 8,
-    "num_key_value_heads": 8,
-    "vocab_size": 128_256,
-    "tie_word_embeddings": False,
-}
+LLAMA = llama_config(hidden=512, mlp=1024, layers=2, heads=8, kv_heads=8, vocab=128_256, tie_word_embeddings=False)
 JOB = {
     "model.config": LLAMA,
     "training.micro_batch": 4,

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from model_configs import llama_config
 
 from vramtop.estimator.budget import Budget
 from vramtop.estimator.common.errors import CannotTellError
@@ -85,16 +86,7 @@ def of_config(config: dict[str, Any], **tables: Any) -> Budget:
 
 def test_one_sequence_of_full_length_needs_what_vllm_reports() -> None:
     """MiniMax M2's attention over two ranks: 23.25 GiB for 196,608 tokens (eugr/spark-vllm-docker#396)."""
-    config = {
-        "model_type": "llama",
-        "hidden_size": 3072,
-        "num_hidden_layers": 62,
-        "num_attention_heads": 48,
-        "num_key_value_heads": 8,
-        "head_dim": 128,
-        "intermediate_size": 1536,
-        "vocab_size": 200064,
-    }
+    config = llama_config(hidden=3072, mlp=1536, layers=62, heads=48, kv_heads=8, vocab=200064, head_dim=128)
     need = of_config(config, training={"sequence_length": 196608}, parallel={"tensor": 2}).serving
     assert need is not None
     assert need.sequence_bytes == 23.25 * GIB

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+from model_configs import llama_config
 
 from vramtop.estimator.budget import Budget, Components
 from vramtop.estimator.estimation import estimate
@@ -15,16 +16,9 @@ from vramtop.estimator.model.find_config import resolve_model
 from vramtop.estimator.model.read_architecture import read_architecture
 
 HIDDEN, LAYERS, RANKS = 1024, 8, 4
-CONFIG = {
-    "model_type": "llama",
-    "vocab_size": 8000,
-    "hidden_size": HIDDEN,
-    "intermediate_size": 2816,
-    "num_hidden_layers": LAYERS,
-    "num_attention_heads": 16,
-    "num_key_value_heads": 16,
-    "tie_word_embeddings": False,
-}
+CONFIG = llama_config(
+    hidden=HIDDEN, mlp=2816, layers=LAYERS, heads=16, kv_heads=16, vocab=8000, tie_word_embeddings=False
+)
 BLOCK = 4 * HIDDEN**2 + 3 * HIDDEN * 2816 + 2 * HIDDEN
 PARAMETERS = LAYERS * BLOCK + 2 * 8000 * HIDDEN + HIDDEN
 

@@ -7,6 +7,7 @@ import pytest
 import torch
 import torch.distributed as dist
 import transformers
+from model_configs import llama_config
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.testing._internal.distributed.fake_pg import FakeStore
@@ -14,15 +15,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from vramtop.estimator.budget import Budget, Components
 
 RANKS = 4
-CONFIG: dict[str, Any] = {
-    "model_type": "llama",
-    "vocab_size": 4096,
-    "hidden_size": 256,
-    "intermediate_size": 1024,
-    "num_hidden_layers": 8,
-    "num_attention_heads": 4,
-    "tie_word_embeddings": False,
-}
+CONFIG = llama_config(hidden=256, mlp=1024, layers=8, heads=4, vocab=4096, tie_word_embeddings=False)
 SETTINGS = {
     "training.framework": "torchtune",
     "training.precision": "fp32",

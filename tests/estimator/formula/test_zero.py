@@ -4,21 +4,13 @@ import sys
 from typing import Any
 
 import pytest
+from model_configs import llama_config
 
 from vramtop.estimator.budget import Budget
 from vramtop.estimator.estimation import estimate
 from vramtop.estimator.job.job_file.changes import job_from_mapping
 
-CONFIG = {
-    "model_type": "llama",
-    "vocab_size": 8000,
-    "hidden_size": 1024,
-    "intermediate_size": 2816,
-    "num_hidden_layers": 8,
-    "num_attention_heads": 16,
-    "num_key_value_heads": 8,
-    "tie_word_embeddings": False,
-}
+CONFIG = llama_config(hidden=1024, mlp=2816, layers=8, heads=16, kv_heads=8, vocab=8000, tie_word_embeddings=False)
 SMALL = {
     "reduce_bucket": 10_000_000,
     "prefetch_bucket": 5_000_000,

@@ -5,6 +5,7 @@ from itertools import combinations, product
 from typing import Any
 
 import pytest
+from model_configs import llama_config
 from msgspec import inspect
 from slow_cases import quick_every
 
@@ -16,15 +17,7 @@ from vramtop.estimator.job.job import Job
 from vramtop.estimator.job.job_file.changes import job_from_mapping, with_changes
 from vramtop.estimator.job.settings import MAX_GPUS
 
-CONFIG = {
-    "model_type": "llama",
-    "hidden_size": 64,
-    "intermediate_size": 128,
-    "num_hidden_layers": 8,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "vocab_size": 1000,
-}
+CONFIG = llama_config(hidden=64, mlp=128, layers=8, heads=4, kv_heads=2, vocab=1000)
 VALUES = (1, 2, 7, 2**16, 2**31 - 1)
 
 

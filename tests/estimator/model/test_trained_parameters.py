@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from model_configs import llama_config
 
 from vramtop.estimator.job.settings import Lora
 from vramtop.estimator.job.trainable import trainable_rules
@@ -18,16 +19,7 @@ from vramtop.estimator.model.trained_parameters import (
     trained_parameters,
 )
 
-LLAMA: dict[str, Any] = {
-    "model_type": "llama",
-    "vocab_size": 100,
-    "hidden_size": 64,
-    "intermediate_size": 160,
-    "num_hidden_layers": 12,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "tie_word_embeddings": False,
-}
+LLAMA = llama_config(hidden=64, mlp=160, layers=12, heads=4, kv_heads=2, vocab=100, tie_word_embeddings=False)
 CONFIGS: dict[str, dict[str, Any]] = {
     "llama": LLAMA,
     "tied": LLAMA | {"tie_word_embeddings": True},

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from model_configs import llama_config
 
 from vramtop.estimator.common.errors import CannotTellError
 from vramtop.estimator.estimation import estimate
@@ -18,15 +19,7 @@ from vramtop.estimator.program.text_script import training_script
 from vramtop.estimator.program.training_script import How, start_command
 from vramtop.estimator.trace.rehearsal import rehearse
 
-LLAMA = {
-    "model_type": "llama",
-    "hidden_size": 256,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "intermediate_size": 512,
-    "vocab_size": 4096,
-}
+LLAMA = llama_config(hidden=256, mlp=512, layers=3, heads=4, kv_heads=2, vocab=4096)
 BATCH = {"micro_batch": 2, "sequence_length": 128}
 FSDP = {"strategy": "fsdp2", "data_shard": 4}
 CHECKPOINTED = {"activation_checkpointing": "full", "gradient_accumulation": 2}

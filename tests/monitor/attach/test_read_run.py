@@ -6,6 +6,7 @@ from pathlib import Path
 import psutil
 import pytest
 from builders import make_gpu, make_process
+from model_configs import llama_config
 from waiting import until
 
 from vramtop.estimator.common.errors import CannotTellError
@@ -190,15 +191,7 @@ model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained("tiny"), dty
 ones = torch.ones(BLOCK_SIZE, dtype=torch.long)
 Trainer(model, arguments, train_dataset=[{"input_ids": ones, "labels": ones}] * 64, callbacks=[WritesFacts()]).train()
 """
-TINY = {
-    "model_type": "llama",
-    "vocab_size": 64,
-    "hidden_size": 16,
-    "intermediate_size": 32,
-    "num_hidden_layers": 1,
-    "num_attention_heads": 2,
-    "dtype": "bfloat16",
-}
+TINY = llama_config(hidden=16, mlp=32, layers=1, heads=2, vocab=64, dtype="bfloat16")
 WRITTEN = """\
 output_dir: out
 per_device_train_batch_size: 3

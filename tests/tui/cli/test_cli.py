@@ -225,7 +225,6 @@ def test_fit_prints_verdict_gpus_ways_budget_and_the_number_of_assumptions(here:
     ("words", "code", "hint"),
     [
         (("estimate",), 2, "no job"),
-        (("estimate", "absent.toml"), 2, "absent.toml: no such file"),
         (("estimate", "no-such/model"), 2, "no-such/model"),
         (("estimate", "zero3.json"), 2, "zero3.json does not set model.id"),
         (("estimate", "sft.yaml"), 2, "sft.yaml: no such file"),
@@ -245,13 +244,11 @@ def test_fit_prints_verdict_gpus_ways_budget_and_the_number_of_assumptions(here:
             marks=needs_torch,
         ),
         (("fit", "job.toml", "--gpu-memory", "much"), 2, "size 'much'"),
-        (("fit", "job.toml", "--gpu-type", "h1000"), 2, "h100"),
         (("fit", "job.toml", "--gpu-type", "h100-80gb", "--gpu-memory", "1GiB"), 2, "not allowed with"),
         (("fit", "job.toml", "--", "torchrun", "train.py"), 2, "give one"),
         (("attach", "999999999"), 2, "999999999"),
         (("attach", "one"), 2, "one is not a valid pid"),
         (("attach", "-5"), 2, "-5 is not a valid pid"),
-        (("attach", "0"), 2, "0 is not a valid pid"),
         (("--pid", "99999999999", "--once"), 2, "99999999999 is not a valid pid"),
         (("--interval", "soon"), 2, "soon is not between"),
         (("fit", "job.toml", "--gpus", "some"), 2, "some is not a valid number of GPUs"),
@@ -265,7 +262,6 @@ def test_fit_prints_verdict_gpus_ways_budget_and_the_number_of_assumptions(here:
         (("--replay", "absent.jsonl.gz"), 2, "absent.jsonl.gz"),
         (("--demo",), 2, "--once"),  # no terminal here
         (("record", "run.jsonl.gz"), 3, "NVIDIA"),
-        (("nonsense",), 2, "nonsense"),
         (("--interval", "0", "--once"), 2, "0.1"),
     ],
 )
@@ -275,11 +271,6 @@ def test_every_usage_error_is_one_sentence_on_standard_error(here, words, code, 
     assert hint in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
     assert done.stdout == ""
-
-
-def test_a_failed_recording_leaves_no_file_behind(vramtop: Vramtop, tmp_path: Path) -> None:
-    vramtop("record", "run.jsonl.gz")
-    assert not (tmp_path / "run.jsonl.gz").exists()
 
 
 def test_each_key_of_the_job_file_has_a_flag(here: Vramtop) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from model_configs import llama_config
 from torch.nn import functional
 
 from vramtop.estimator.estimation import estimate
@@ -32,16 +33,9 @@ def job(
     quantization: str = "none",
     **training: Any,
 ) -> Job:
-    config = {
-        "model_type": "llama",
-        "vocab_size": VOCAB,
-        "hidden_size": HIDDEN,
-        "intermediate_size": MLP,
-        "num_hidden_layers": 2,
-        "num_attention_heads": HEADS,
-        "num_key_value_heads": kv_heads,
-        "tie_word_embeddings": False,
-    }
+    config = llama_config(
+        hidden=HIDDEN, mlp=MLP, layers=2, heads=HEADS, kv_heads=kv_heads, vocab=VOCAB, tie_word_embeddings=False
+    )
     lora = {"lora": {"rank": RANK, "targets": targets, "quantization": quantization}} if targets else {}
     return job_from_mapping(
         {

@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from model_configs import llama_config
 
 from vramtop.estimator.formula.activations.block import norm_per_token
 from vramtop.estimator.formula.activations.layer_context import layer_context
@@ -14,15 +15,7 @@ from vramtop.estimator.model.read_architecture import read_architecture
 
 torch = pytest.importorskip("torch")
 TOKENS, HIDDEN = 64, 256
-CONFIG = {
-    "model_type": "llama",
-    "vocab_size": 300,
-    "hidden_size": HIDDEN,
-    "intermediate_size": 704,
-    "num_attention_heads": 8,
-    "num_key_value_heads": 8,
-    "num_hidden_layers": 2,
-}
+CONFIG = llama_config(hidden=HIDDEN, mlp=704, layers=2, heads=8, kv_heads=8, vocab=300)
 
 
 class ChainedNorm(torch.nn.Module):

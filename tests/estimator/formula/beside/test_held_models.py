@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from model_configs import llama_config
 from storage_counter import StorageCounter
 from torch._subclasses.fake_tensor import FakeTensorMode
 from transformers import masking_utils
@@ -18,16 +19,7 @@ from vramtop.estimator.job.gpu_catalogue import generation_of
 from vramtop.estimator.job.job import Job
 from vramtop.estimator.job.job_file.changes import job_from_mapping, with_changes
 
-STUDENT: dict[str, Any] = {
-    "model_type": "llama",
-    "vocab_size": 4000,
-    "hidden_size": 256,
-    "intermediate_size": 704,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "tie_word_embeddings": False,
-}
+STUDENT = llama_config(hidden=256, mlp=704, layers=3, heads=4, kv_heads=2, vocab=4000, tie_word_embeddings=False)
 TEACHER = STUDENT | {"hidden_size": 1024, "intermediate_size": 2816, "num_hidden_layers": 8}
 BATCH, LENGTH = 2, 1024
 WORKSPACE = workspace_bytes(generation_of(None))

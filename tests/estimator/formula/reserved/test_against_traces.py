@@ -4,21 +4,14 @@ import sys
 from typing import Any
 
 import pytest
+from model_configs import llama_config
 
 from vramtop.estimator.estimation import estimate
 from vramtop.estimator.job.job_file.changes import job_from_mapping
 
 pytest.importorskip("torch")
 pytest.importorskip("peft")
-LLAMA = {
-    "model_type": "llama",
-    "hidden_size": 1024,
-    "num_hidden_layers": 4,
-    "num_attention_heads": 8,
-    "num_key_value_heads": 2,
-    "intermediate_size": 3584,
-    "vocab_size": 32000,
-}
+LLAMA = llama_config(hidden=1024, mlp=3584, layers=4, heads=8, kv_heads=2, vocab=32000)
 QLORA = {"targets": ["q_proj", "v_proj"], "quantization": "nf4"}
 TRAINING = {"precision": "bf16", "activation_checkpointing": "full", "micro_batch": 8, "sequence_length": 2048}
 

@@ -4,6 +4,7 @@ import itertools
 from typing import Any
 
 import pytest
+from model_configs import llama_config
 
 from tests.estimator.formula.test_closed_form_matrix import CELLS
 from vramtop.estimator.budget import Budget
@@ -19,15 +20,7 @@ from vramtop.estimator.model.count_parameters import count_parameters
 from vramtop.estimator.model.read_architecture import read_architecture
 from vramtop.estimator.worker.memory.allocator_settings import AllocatorSettings
 
-LLAMA = {
-    "model_type": "llama",
-    "hidden_size": 1024,
-    "num_hidden_layers": 6,
-    "num_attention_heads": 8,
-    "num_key_value_heads": 2,
-    "intermediate_size": 2816,
-    "vocab_size": 32000,
-}
+LLAMA = llama_config(hidden=1024, mlp=2816, layers=6, heads=8, kv_heads=2, vocab=32000)
 
 
 def rank_of(config: dict[str, Any], task: str = "causal-lm", **tables: Any) -> RankMemory:
@@ -189,15 +182,7 @@ def test_a_variable_of_the_loop_holds_the_outputs_until_the_next_ones_exist() ->
 @pytest.mark.parametrize("precision", ["bf16-mixed", "fp16-mixed", "bf16"])
 @pytest.mark.parametrize("hidden", [8, 64, 512])
 def test_models_whose_tensors_are_too_small_to_count_have_an_estimate(hidden: int, precision: str) -> None:
-    config = {
-        "model_type": "mistral",
-        "hidden_size": hidden,
-        "intermediate_size": 96,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "vocab_size": 256,
-    }
+    config = llama_config(hidden=hidden, mlp=96, layers=2, heads=4, kv_heads=2, vocab=256, model_type="mistral")
     training = {"sequence_length": 32, "precision": precision, "activation_checkpointing": "full"}
     budget = estimate(job_from_mapping({"model": {"config": config}, "training": training}, where="the test"))
     assert budget.peak.reserved_bytes >= budget.peak.allocated_bytes

@@ -3,20 +3,13 @@
 from typing import Any
 
 import pytest
+from model_configs import llama_config
 
 from vramtop.estimator.budget import Budget
 from vramtop.estimator.estimation import estimate
 from vramtop.estimator.job.job_file.changes import job_from_mapping
 
-LLAMA: dict[str, Any] = {
-    "model_type": "llama",
-    "hidden_size": 1024,
-    "intermediate_size": 2816,
-    "num_hidden_layers": 8,
-    "num_attention_heads": 8,
-    "num_key_value_heads": 8,
-    "vocab_size": 32000,
-}
+LLAMA = llama_config(hidden=1024, mlp=2816, layers=8, heads=8, kv_heads=8, vocab=32000)
 MIXTRAL = LLAMA | {"model_type": "mixtral", "num_local_experts": 8, "num_experts_per_tok": 2}
 FALCON = LLAMA | {"model_type": "falcon"}
 STATED = {"torch": "2.13.0", "transformers": "5.23.0", "trl": "1.16.0", "bitsandbytes": "0.49.0"}

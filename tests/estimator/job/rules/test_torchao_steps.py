@@ -4,20 +4,13 @@ import re
 from typing import Any
 
 import pytest
+from model_configs import llama_config
 
 from vramtop.estimator.estimation import estimate
 from vramtop.estimator.job.job_file.changes import job_from_mapping
 from vramtop.estimator.job.rules.optimizers.table import OPTIMIZERS
 
-CONFIG = {
-    "model_type": "llama",
-    "vocab_size": 64000,
-    "hidden_size": 512,
-    "intermediate_size": 1024,
-    "num_hidden_layers": 8,
-    "num_attention_heads": 8,
-    "tie_word_embeddings": False,
-}
+CONFIG = llama_config(hidden=512, mlp=1024, layers=8, heads=8, vocab=64000, tie_word_embeddings=False)
 WIDTHS = {"float32": 4, "int64": 8, "uint8": 1}
 
 

@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from model_configs import llama_config
 
 from vramtop.estimator.common.errors import InputError
 from vramtop.estimator.common.library_versions import older
@@ -13,14 +14,7 @@ from vramtop.estimator.job.gpu_catalogue import find_gpu, generation_of
 from vramtop.estimator.job.job_file.changes import job_from_mapping, job_to_mapping, with_changes
 from vramtop.estimator.job.rules.version_rules import VersionRules, steps_take_same_memory, version_rules
 
-SIZES: dict[str, Any] = {
-    "model_type": "llama",
-    "vocab_size": 32000,
-    "hidden_size": 1024,
-    "intermediate_size": 2816,
-    "num_hidden_layers": 4,
-    "num_attention_heads": 8,
-}
+SIZES = llama_config(hidden=1024, mlp=2816, layers=4, heads=8, vocab=32000)
 TOKENS = 2048
 
 

@@ -131,6 +131,13 @@ def test_memory_that_is_not_growing(held: list[float]) -> None:
     assert judge(make_budget(device=40, low=38, high=50), readings(*held)).status == "on_budget"
 
 
+def test_a_job_over_its_budget_is_on_budget_again_only_clearly_below_it() -> None:
+    budget = make_budget(device=40, low=38, high=44)
+    assert judge(budget, readings(43.9), previous="over").status == "over"
+    assert judge(budget, readings(43.9), previous="on_budget").status == "on_budget"
+    assert judge(budget, readings(43.0), previous="over").status == "on_budget"
+
+
 def test_growth_does_not_flicker() -> None:
     budget = make_budget(device=40, low=38, high=50)
     held = readings(*[40 + (n // 25) * 0.1 + (0.5 if n % 75 < 25 else 0) for n in range(300)])

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 from builders import ScriptedSource, make_budget, make_gpu, make_snapshot
+from model_configs import llama_config
 from screen_host import ScreenHost, opened, screen_lines
 from textual.app import App, ComposeResult
 from textual.screen import Screen
@@ -39,14 +40,7 @@ from vramtop.tui.screens.fit.screen import FitCheckScreen
 from vramtop.tui.screens.preflight.mark import PreflightMark, mark_line
 from vramtop.tui.screens.preflight.screen import PreflightScreen
 
-LLAMA = {
-    "model_type": "llama",
-    "hidden_size": 64,
-    "intermediate_size": 128,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "vocab_size": 256,
-}
+LLAMA = llama_config(hidden=64, mlp=128, layers=2, heads=4, vocab=256)
 JOB = Job(name="check-me", model=ModelSpec(config=LLAMA), target=Target(gpu="h100-80gb"))
 ROOMS = (DeviceCapacity(index=0, uuid=None, name="H100 80GB", total_bytes=80 * GIB, free_bytes=79 * GIB),)
 
