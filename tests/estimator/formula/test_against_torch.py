@@ -4,23 +4,15 @@ The count is independent of the closed form: a dispatch mode sees each new stora
 step, and a finalizer sees it go. No memory is used, so the models can be of a size at which the shares matter.
 """
 
-import contextlib
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Any
 
 import pytest
-import torch
-import transformers
+from fake_steps import BATCH, LENGTH, check_phases, take_steps
 from model_configs import llama_config
 from slow_cases import quick_every
-from storage_counter import StorageCounter
-from torch._subclasses.fake_tensor import FakeTensorMode
-from transformers import masking_utils
 
 from vramtop.estimator.budget import Budget
-from vramtop.estimator.formula.process_memory import workspace_bytes
-from vramtop.estimator.job.gpu_catalogue import generation_of
 
 SMALL = {"vocab_size": 4000, "num_hidden_layers": 4}
 DROPLESS = {"attention_dropout": 0.0, "hidden_dropout": 0.0}
@@ -52,70 +44,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
         **SMALL,
     },
 }
-MODELS = {
-    "causal-lm": transformers.AutoModelForCausalLM,
-    "masked-lm": transformers.AutoModelForMaskedLM,
-    "sequence-classification": transformers.AutoModelForSequenceClassification,
-}
-DTYPES = {"bf16": torch.bfloat16}
-BATCH, LENGTH = 2, 1024
-
-
-@dataclass
-class Step:
-    """Peaks of the second step, in bytes."""
-
-    forward: int = 0
-    backward: int = 0
-    optimizer_step: int = 0
-
-
-def take_steps(config: dict[str, Any], settings: dict[str, Any]) -> Step:
-    """Run two training steps of the real model in a plain loop."""
-    fields = dict(config)
-    made = transformers.AutoConfig.for_model(fields.pop("model_type"), **fields)
-    made.use_cache = False
-    task = settings.get("model.task", "causal-lm")
-    precision = settings["training.precision"]
-    step = Step()
-    with FakeTensorMode(allow_non_fake_inputs=True), StorageCounter() as counter:
-        model = MODELS[task].from_config(
-            made,
-            attn_implementation=settings.get("model.attention", "sdpa"),
-            dtype=DTYPES.get(precision, torch.float32),
-        )
-        model.train()
-        if settings.get("training.activation_checkpointing") == "full":
-            model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-        optimizer = torch.optim.AdamW(model.parameters(), foreach=True)
-        for _ in range(2):
-            for _ in range(settings.get("training.gradient_accumulation", 1)):
-                ids = torch.randint(0, made.vocab_size, (BATCH, LENGTH))
-                labels = torch.zeros(BATCH, dtype=torch.long) if "classification" in task else ids
-                mixed = precision.endswith("-mixed")
-                counter.reset_peak()
-                with torch.autocast("cpu", dtype=torch.bfloat16) if mixed else contextlib.nullcontext():
-                    loss = model(input_ids=ids, labels=labels).loss
-                step.forward = counter.peak
-                counter.reset_peak()
-                loss.backward()
-                del loss
-                step.backward = counter.peak
-            counter.reset_peak()
-            optimizer.step()
-            step.optimizer_step = counter.peak
-            optimizer.zero_grad()
-    return step
-
-
-@pytest.fixture(autouse=True)
-def _no_padding_mask(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Report that no mask is needed, as transformers finds on real tensors without padding; fakes hold no values."""
-    monkeypatch.setattr(masking_utils, "is_tracing", lambda *_: False)
-    monkeypatch.setattr(masking_utils, "find_packed_sequence_indices", lambda *_: None)
-    yield
-    torch.set_default_dtype(torch.float32)
-
+pytestmark = pytest.mark.usefixtures("no_padding_mask")
 
 CASES = [
     *[(family, {"training.precision": "bf16"}) for family in CONFIGS if family not in ("bert", "gemma2")],
@@ -138,10 +67,6 @@ CASES = [
 def test_each_phase_lies_within_three_per_cent_of_what_torch_allocates(
     budget_of: Callable[..., Budget], family: str, settings: dict[str, Any]
 ) -> None:
-    counted = take_steps(CONFIGS[family], settings)
+    peaks, _ = take_steps(CONFIGS[family], settings)
     shape = {"training.micro_batch": BATCH, "training.sequence_length": LENGTH, "training.optimizer": "adamw"}
-    budget = budget_of(CONFIGS[family], shape | settings)
-    expected = {"forward": counted.forward, "backward": counted.backward, "optimizer step": counted.optimizer_step}
-    for phase in budget.phases[1:]:
-        predicted = phase.allocated_bytes - workspace_bytes(generation_of(None))
-        assert predicted == pytest.approx(expected[phase.name], rel=0.03), phase.name
+    check_phases(budget_of(CONFIGS[family], shape | settings), peaks)

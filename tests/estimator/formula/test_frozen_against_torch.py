@@ -1,25 +1,19 @@
 """Jobs that train a part of the model, compared with torch: parameters are frozen as scripts freeze them.
 
-``StorageCounter`` counts every allocation of two real training steps on fake tensors; neither the patterns nor the
-closed form have a part in it.
+Neither the patterns nor the closed form have a part in what is counted.
 """
 
-import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 import transformers
+from fake_steps import BATCH, LENGTH, check_phases, take_steps
 from model_configs import llama_config
 from slow_cases import quick_every
-from storage_counter import StorageCounter
-from torch._subclasses.fake_tensor import FakeTensorMode
-from transformers import masking_utils
 
 from vramtop.estimator.budget import Budget
-from vramtop.estimator.formula.process_memory import workspace_bytes
-from vramtop.estimator.job.gpu_catalogue import generation_of
 
 LLAMA = llama_config(hidden=512, mlp=1408, layers=4, heads=8, kv_heads=2, vocab=4000, tie_word_embeddings=False)
 CONFIGS: dict[str, dict[str, Any]] = {
@@ -30,22 +24,8 @@ CONFIGS: dict[str, dict[str, Any]] = {
     | {"model_type": "bert", "max_position_embeddings": 1024, "intermediate_size": 2048, "tie_word_embeddings": True}
     | {"attention_probs_dropout_prob": 0.0, "hidden_dropout_prob": 0.0},
 }
-CLASSES = {
-    "causal-lm": transformers.AutoModelForCausalLM,
-    "masked-lm": transformers.AutoModelForMaskedLM,
-    "sequence-classification": transformers.AutoModelForSequenceClassification,
-}
-BATCH, LENGTH = 2, 1024
 Freeze = Callable[[Any], None]
-
-
-@pytest.fixture(autouse=True)
-def _no_padding_mask(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Report that no mask is needed, as transformers finds on real tensors without padding; fakes hold no values."""
-    monkeypatch.setattr(masking_utils, "is_tracing", lambda *_: False)
-    monkeypatch.setattr(masking_utils, "find_packed_sequence_indices", lambda *_: None)
-    yield
-    torch.set_default_dtype(torch.float32)
+pytestmark = pytest.mark.usefixtures("no_padding_mask")
 
 
 def head_only(model: Any) -> None:
@@ -95,45 +75,6 @@ CASES: list[tuple[str, Freeze, list[str], dict[str, Any]]] = [
 ]
 
 
-def take_steps(config: dict[str, Any], freeze: Freeze, settings: dict[str, Any]) -> tuple[dict[str, int], int]:
-    """Run two training steps in a plain loop; return each phase's peak in the second, and the trained parameters."""
-    fields = dict(config)
-    made = transformers.AutoConfig.for_model(fields.pop("model_type"), **fields)
-    made.use_cache, made.pad_token_id = False, 0
-    task, precision = settings.get("model.task", "causal-lm"), settings["training.precision"]
-    peaks: dict[str, int] = {}
-    with FakeTensorMode(allow_non_fake_inputs=True), StorageCounter() as counter:
-        model = CLASSES[task].from_config(
-            made,
-            attn_implementation=settings.get("model.attention", "sdpa"),
-            dtype=torch.bfloat16 if precision == "bf16" else torch.float32,
-        )
-        model.train()
-        freeze(model)
-        if settings.get("training.activation_checkpointing") == "full":
-            model.activation_checkpointing_enable()
-        trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        optimizer = torch.optim.AdamW(trained, foreach=True)
-        for _ in range(2):
-            for _ in range(settings.get("training.gradient_accumulation", 1)):
-                ids = torch.randint(0, made.vocab_size, (BATCH, LENGTH))
-                labels = torch.zeros(BATCH, dtype=torch.long) if "classification" in task else ids
-                mixed = precision.endswith("-mixed")
-                counter.reset_peak()
-                with torch.autocast("cpu", dtype=torch.bfloat16) if mixed else contextlib.nullcontext():
-                    loss = model(input_ids=ids, labels=labels).loss
-                peaks["forward"] = counter.peak
-                counter.reset_peak()
-                loss.backward()
-                del loss
-                peaks["backward"] = counter.peak
-            counter.reset_peak()
-            optimizer.step()
-            peaks["optimizer step"] = counter.peak
-            optimizer.zero_grad()
-    return peaks, sum(parameter.numel() for parameter in trained)
-
-
 @pytest.mark.parametrize(
     ("name", "freeze", "patterns", "settings"),
     quick_every(2, CASES),
@@ -143,13 +84,11 @@ def test_each_phase_lies_within_three_per_cent_of_what_torch_allocates(
     budget_of: Callable[..., Budget], name: str, freeze: Freeze, patterns: list[str], settings: dict[str, Any]
 ) -> None:
     settings = {"training.precision": "bf16", "training.optimizer": "adamw"} | settings
-    counted, trained = take_steps(CONFIGS[name], freeze, settings)
+    counted, trained = take_steps(CONFIGS[name], settings, freeze)
     shape = {"training.micro_batch": BATCH, "training.sequence_length": LENGTH, "training.trainable": patterns}
     budget = budget_of(CONFIGS[name], shape | settings)
     assert budget.model.trainable_parameters == trained
-    for phase in budget.phases[1:]:
-        predicted = phase.allocated_bytes - workspace_bytes(generation_of(None))
-        assert predicted == pytest.approx(counted[phase.name], rel=0.03), phase.name
+    check_phases(budget, counted)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """Models beside the trained one, compared with what torch allocates in a real loop with both."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -9,7 +9,6 @@ import transformers
 from model_configs import llama_config
 from storage_counter import StorageCounter
 from torch._subclasses.fake_tensor import FakeTensorMode
-from transformers import masking_utils
 
 from vramtop.estimator.budget import Budget
 from vramtop.estimator.common.errors import CannotTellError
@@ -25,11 +24,7 @@ BATCH, LENGTH = 2, 1024
 WORKSPACE = workspace_bytes(generation_of(None))
 
 
-@pytest.fixture(autouse=True)
-def _no_padding_mask(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Report that no mask is needed, as transformers finds on real tensors without padding; fakes hold no values."""
-    monkeypatch.setattr(masking_utils, "is_tracing", lambda *_: False)
-    monkeypatch.setattr(masking_utils, "find_packed_sequence_indices", lambda *_: None)
+pytestmark = pytest.mark.usefixtures("no_padding_mask")
 
 
 def job(*others: dict[str, Any], **settings: Any) -> Job:
