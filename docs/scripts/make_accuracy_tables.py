@@ -35,6 +35,7 @@ _SOURCES = {
     "automodel": "NeMo AutoModel, one model",
     "bert_trainer": "transformers' Trainer, BERT",
     "components": "CUDA context, NCCL, logits and loss, each alone",
+    "ms_swift": "ms-swift under ZeRO-3, packed sequences",
     "fms_acceleration": "TRL with fms-acceleration, full and adapters",
     "fsdp_qlora": "FSDP1 with 4-bit weights",
     "litgpt": "LitGPT",

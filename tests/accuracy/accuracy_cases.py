@@ -114,6 +114,7 @@ class _Row(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     lora: dict[str, Any] | None = None
     parallel: dict[str, Any] = {}
     software: dict[str, str] = {}
+    zero: dict[str, Any] = {}
     card: str | None = None
     source: str | None = None
     versions: str | None = None
@@ -222,6 +223,7 @@ def _job(file: _File, row: _Row, card: str | None) -> Job:
         "parallel": row.parallel,
         "lora": row.lora,
         "software": row.software,
+        "zero": row.zero,
     }
     for table, values in row_tables.items():
         merged = {**file.job.get(table, {}), **(values or {})}

@@ -11,6 +11,7 @@ import functools
 import os
 import platform
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -44,8 +45,7 @@ from vramtop.estimator.model.find_config import resolve_model
 from vramtop.estimator.trace.installed_packages import installed_packages, torch_build
 from vramtop.estimator.trace.interpreters import Interpreter, choose_interpreter
 from vramtop.estimator.trace.measure.tiny_job import tiny_job
-from vramtop.estimator.trace.worker_pool import POOL, keep_idle_workers
-from vramtop.estimator.trace.worker_process import convert_answer
+from vramtop.estimator.trace.worker_pool import keep_idle_workers
 from vramtop.tui.cli.json_text import json_text
 from vramtop.tui.cli.measuring.free_gpus import FreeGpus, NoFreeGpus, OpenGpus
 from vramtop.tui.cli.measuring.measure_job import MeasuredJob, Measuring, measure_job, predicted
@@ -437,7 +437,7 @@ def open_suite(
         raise CannotTellError(
             f"torch {torch.version} of {interpreter.path} was built without CUDA, so it cannot run anything"
         )
-    works = _Libraries.of(interpreter).transformers_has_torch
+    works = transformers_has_torch(interpreter)
     cuda = {"cuda": torch.cuda} if torch.cuda else {}
     results = SuiteResults(
         card=gpus.name if gpus else None,
@@ -484,19 +484,20 @@ def _usual_file(folder: Path, results: SuiteResults) -> Path | None:
     return begun if begun.exists() and not new.exists() else new
 
 
-class _Libraries(msgspec.Struct, frozen=True):
-    """A worker's answer to the request ``ping``."""
+def transformers_has_torch(interpreter: Interpreter) -> bool:
+    """Have an interpreter import transformers, which leaves a torch out that is too old for it.
 
-    transformers_has_torch: bool
-
-    @classmethod
-    def of(cls, interpreter: Interpreter) -> "_Libraries":
-        """Have an interpreter import its libraries.
-
-        Raises:
-            CannotTellError: they cannot be imported.
-        """
-        return convert_answer(POOL.request(interpreter, {"op": "ping"}, _IMPORT_SECONDS), cls)
+    Raises:
+        CannotTellError: it cannot be imported.
+    """
+    ask = "import transformers; print(transformers.is_torch_available())"
+    try:
+        found = subprocess.run(
+            [interpreter.path, "-u", "-c", ask], capture_output=True, text=True, timeout=_IMPORT_SECONDS, check=True
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        raise CannotTellError(f"transformers cannot be imported by {interpreter.path}: {error}") from None
+    return found.stdout.split()[-1:] == ["True"]
 
 
 def _try_gpu(how: Measuring) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 from builders import make_gpu, make_process, make_snapshot
-from suite import _Libraries, _try_gpu, chosen_parts, main, read_suite
+from suite import _try_gpu, chosen_parts, main, read_suite
 from waiting import until
 
 from vramtop.estimator.common.errors import CannotTellError, InputError
@@ -282,7 +282,7 @@ def one_gpu(monkeypatch: pytest.MonkeyPatch) -> OneGpu:
     monkeypatch.setattr(f"{suite}.choose_interpreter", lambda *_: interpreter)
     monkeypatch.setattr(f"{suite}.installed_packages", lambda *_, **__: found)
     monkeypatch.setattr(f"{suite}.torch_build", lambda *_: TorchBuild(version="2.11.0", cuda="13.0"))
-    monkeypatch.setattr(f"{suite}._Libraries.of", lambda _: _Libraries(transformers_has_torch=True))
+    monkeypatch.setattr(f"{suite}.transformers_has_torch", lambda _: True)
     monkeypatch.setattr(f"{suite}._try_gpu", lambda _: None)
     return source
 
@@ -375,8 +375,7 @@ def test_a_gpu_that_torch_cannot_use_is_said_once(
 def test_a_transformers_that_does_not_work_with_the_torch_is_said_and_needed(
     one_gpu: OneGpu, measured: Suite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found_apart = _Libraries(transformers_has_torch=False)
-    monkeypatch.setattr("suite._Libraries.of", lambda _: found_apart)
+    monkeypatch.setattr("suite.transformers_has_torch", lambda _: False)
     _, found, progress = measured("--part", "steps")
     assert "not installed: a transformers for torch 2.11.0+cu130 (needed by 2 jobs)" in progress
     assert {row["error"] for row in found["rows"]} == {"needs a transformers for torch 2.11.0+cu130"}
