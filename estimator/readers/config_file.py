@@ -19,11 +19,11 @@ from .source.filesystem_view import FilesystemView
 from .source.settings import Setting
 from .source.versions import transformers_defaults
 from .tools.shared.tool import ConfigTable, Tool, has_any
+from .tools.shared.unread_tools import unread_tool_of_table
 from .tools.tool_registry import all_tools
 from .trainer.trainer_program import read_trainer
 from .trl.defaults import model_config_defaults, trl_defaults
 from .trl.methods import TABLE
-from .unread_tools import unread_tool_of_table
 
 Library = Literal["accelerate", "DeepSpeed", "TRL", "transformers"]
 """Libraries whose files are read without a ``Tool``."""

@@ -40,11 +40,11 @@ from .source.settings import UNKNOWN_TABLE, LayeredSettings, Setting, SettingsLa
 from .source.shell_script import ScriptLaunch, read_shell_script
 from .source.versions import AssumedVersion, is_at_least, older_versions, transformers_defaults, version_tuple
 from .started_tool import find_started_tool
+from .tools.shared.unread_tools import unread_tool_of_launch
 from .tools.tool_registry import find_tool_by_launch, parse_launch, split_launch_line
 from .trainer.trained_model import MODEL_NAMES, base_of_adapters, known_config
 from .trainer.trainer_program import read_trainer
 from .trl.defaults import model_config_defaults, trl_defaults
-from .unread_tools import unread_tool_of_launch
 
 _CUBLAS_WORKSPACE = re.compile(r"(:\d+:\d+)+")
 _VERSION = re.compile(r"v?\d")

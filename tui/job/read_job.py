@@ -65,8 +65,8 @@ def written_job(path: Path) -> Job | None:
         return load_job(path)
     except InputError:
         from vramtop.estimator.readers.source.data_files import read_table
+        from vramtop.estimator.readers.tools.shared.unread_tools import unread_tool_of_table
         from vramtop.estimator.readers.tools.tool_registry import find_tool_by_config
-        from vramtop.estimator.readers.unread_tools import unread_tool_of_table
 
         with contextlib.suppress(InputError):
             table = read_table(path)

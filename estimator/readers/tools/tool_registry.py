@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
 from importlib import import_module
+from itertools import chain
 from pathlib import PurePath
 
 from .. import tools
@@ -16,6 +17,7 @@ from ..arguments.table import Library, library
 from ..program.launch import Launch, LaunchParser
 from ..trl.methods import TABLE
 from .shared.tool import ConfigTable, Tool
+from .shared.unread_tools import UNREAD_TOOLS
 
 TRAINER_LIBRARIES: Mapping[str, Callable[[], Library]] = {
     "TRL": lambda: TABLE,
@@ -72,4 +74,5 @@ def find_program_index(argv: Sequence[str]) -> int | None:
 
 
 def _launch_parser() -> LaunchParser:
-    return LaunchParser(command for tool in all_tools() for command in tool.commands)
+    commands = [tool.commands for tool in all_tools()] + [tool.commands for tool in UNREAD_TOOLS]
+    return LaunchParser(chain.from_iterable(commands))

@@ -7,7 +7,7 @@ import pytest
 from vramtop.estimator.common.errors import InputError
 from vramtop.estimator.readers.config_file import read_config_file
 from vramtop.estimator.readers.launch_line import read_launch
-from vramtop.estimator.readers.unread_tools import UNREAD_TOOLS
+from vramtop.estimator.readers.tools.shared.unread_tools import UNREAD_TOOLS
 from vramtop.tui.cli.main import main
 
 GRPO = "as in vramtop fit MODEL --grpo"
@@ -20,6 +20,7 @@ GRPO = "as in vramtop fit MODEL --grpo"
         ("torchrun -m verl.trainer.fsdp_sft_trainer model.x=y", ("verl's SFT trainer is not read", "fit MODEL --fsdp")),
         ("deepspeed --module openrlhf.cli.train_sft --pretrain gpt2", ("OpenRLHF is not read", "fit MODEL --lora")),
         ("python3 -m openrlhf.cli.train_ppo_ray --pretrain gpt2", ("OpenRLHF is not read", GRPO)),
+        ("NPROC_PER_NODE=2 megatron sft --model gpt2", ("Megatron-SWIFT is not read", "fit MODEL --lora")),
         ("accelerate launch sdxl_train_network.py --network_dim 8", ("sd-scripts is not read", "vramtop rehearse --")),
     ],
 )

@@ -9,9 +9,9 @@ from typing import Any
 
 import msgspec
 
-from .arguments.table import read_file
-from .program.launch import Launch
-from .tools.shared.tool import has_paths
+from ...arguments.table import read_file
+from ...program.launch import Launch, ToolCommand
+from .tool import has_paths
 
 
 class UnreadTool(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -22,6 +22,8 @@ class UnreadTool(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """What to do, as the end of a sentence, or one of the file's sentences for it."""
     programs: str = "(?!)"
     """Regular expression of its modules and scripts."""
+    commands: tuple[ToolCommand, ...] = ()
+    """Its own commands."""
     keys: tuple[tuple[str, ...], ...] = ()
     """Dotted settings; a file that has all of one row is the tool's."""
 
