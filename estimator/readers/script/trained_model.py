@@ -105,6 +105,9 @@ def read_trainer_adapters(notes: Notes, layers: Layers) -> None:
             origin = f"{trainer.where}: {trainer.name}(peft_config=...)"
             adapters = {"use_peft": Setting(value=True, origin=origin), **trainer.adapters.counted()}
             layers.written = {**adapters, **layers.written}
+        elif trainer.adapters is None and isinstance(trainer.model, str | None) and method_of_class(trainer.name):
+            origin = f"{trainer.where}: {trainer.name}(...) is given no adapters"
+            layers.assigned["use_peft"] = Setting(value=False, origin=origin)
 
 
 def read_model(model: Model, notes: Notes, layers: Layers, *, certain: bool) -> set[str]:

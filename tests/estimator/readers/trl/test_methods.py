@@ -254,6 +254,29 @@ trainer.train()
 """
 
 
+OWN_ADAPTERS = """\
+from dataclasses import dataclass
+from trl import SFTConfig, SFTTrainer, TrlParser
+@dataclass
+class Choice:
+    model_name_or_path: str = None
+    use_peft: bool = False
+    use_lora: bool = False
+    lora_r: int = 16
+def adapters(choice):
+    return LoraConfig(r=choice.lora_r) if choice.use_lora else None
+training_args, choice = TrlParser((SFTConfig, Choice)).parse_args_and_config()
+SFTTrainer(choice.model_name_or_path, args=training_args, peft_config=adapters(choice)).train()
+"""
+
+
+@pytest.mark.parametrize(("flag", "rank"), [("--use_lora", 8), ("--use_peft", None)])
+def test_a_scripts_own_choice_of_adapters_counts_whatever_a_flag_is_called(read: Read, tmp_path, flag, rank) -> None:
+    (tmp_path / "sft.py").write_text(OWN_ADAPTERS)
+    job = read(f"python sft.py --model_name_or_path gpt2 --max_length 512 {flag} --lora_r 8").job()
+    assert (job.lora.rank if job.lora is not None else None) == rank
+
+
 @pytest.mark.parametrize(
     ("dtype", "flags", "precision", "rank"),
     [
