@@ -285,6 +285,9 @@ def _read_own_script(program: Program) -> JobReading:
     if assumed := assumed_versions(script.old_calls, program.versions, program.beside_python, uses_trl=uses_trl):
         program = _with_assumed(program, assumed)
         script = read()
+    if script.framework is not None and program.pid is None:
+        name = program.launch.program_name
+        raise InputError(f"{name} trains with {script.framework}; vramtop predicts and rehearses programs of torch")
     if script.makes_images:
         raise CannotTellError(
             f"{program.launch.program_name} trains a diffusion model, which vramtop cannot estimate from source: "

@@ -198,7 +198,9 @@ def _is_part(node: ast.AST) -> bool:
 
 
 def imported_names(tree: ast.Module) -> Iterator[tuple[str, str]]:
-    """Yield the libraries that names are imported from, with the names."""
+    """Yield the libraries that names are imported from, with the names; without one where all of it is imported."""
     for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and not node.level:
+        if isinstance(node, ast.Import):
+            yield from ((alias.name.partition(".")[0], "") for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and not node.level:
             yield from (((node.module or "").partition(".")[0], alias.name) for alias in node.names)

@@ -3,7 +3,7 @@
 import ast
 import sys
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from functools import cache, partial
 from itertools import islice
 from pathlib import Path
@@ -52,6 +52,7 @@ _MAX_BYTES = 3 * 2**16
 """A script of this size is read within a second, whatever it contains."""
 _MAX_ENTRIES = 10_000
 """Files that are looked at to tell a folder of modules from one of data."""
+_OTHER_FRAMEWORKS = ("jax", "tensorflow", "keras", "paddle", "mxnet")
 _TRAINERS = ("transformers", "trl", "unsloth", "optimum")
 """Libraries whose trainers, and classes of their arguments, are known by name."""
 
@@ -89,6 +90,8 @@ class ScriptSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The file that its parser takes the options from."""
     unresolved: Mapping[str, str] = msgspec.field(default_factory=dict)
     """Arguments whose values are known only when the script runs, each with a sentence."""
+    framework: str | None = None
+    """What it trains with in place of torch; None: it does not."""
     unknown_trainer: str | None = None
     """A trainer of TRL's that is not known here, as a method's name would be."""
     doubts: tuple[Doubt, ...] = ()
@@ -211,7 +214,7 @@ def read_script(
     except Exception as error:  # noqa: BLE001 - a script may do anything; what was found so far counts
         kind = type(error).__name__
         notes.doubt(f"{path.name}: vramtop could not follow a part ({kind}); this is a bug in vramtop.")
-    return _settings(reader)
+    return _settings(reader, {root for root, _ in imported_names(tree)})
 
 
 def _find_module(folders: Sequence[Path], module: str, level: int, importer: str) -> Path | None:
@@ -237,8 +240,8 @@ def _open_module(path: Path) -> ast.Module | None:
         return None
 
 
-def _settings(reader: Reader) -> ScriptSettings:
-    """Return what a reading comes to."""
+def _settings(reader: Reader, libraries: Set[str]) -> ScriptSettings:
+    """Return what a reading comes to of a script that imports these libraries itself."""
     tree, notes, options = reader.tree, reader.notes, reader.notes.options
     trained = find_trained(notes)
     model, has_optimizer = trained.model, bool(notes.trainers or notes.optimizers)
@@ -275,6 +278,7 @@ def _settings(reader: Reader) -> ScriptSettings:
         layers.written.pop("model_name_or_path", None)
         layers.assigned.pop("model_name_or_path", None)
     imported = [*imported_names(tree)]
+    others = () if has_optimizer or "torch" in libraries else (each for each in _OTHER_FRAMEWORKS if each in libraries)
     if trained.certain:
         infer_no_preparation(tree, model, notes, layers)
     known = {name for root, name in imported if root in _TRAINERS}
@@ -301,6 +305,7 @@ def _settings(reader: Reader) -> ScriptSettings:
         option_names=frozenset(options.names) if options.abbreviates else frozenset(),
         read_options=None if is_open else frozenset({*options.names, *options.declared, *options.used}),
         unresolved={key: text for key, text in unresolved.items() if key not in options.given.keys() - computed},
+        framework=next(iter(others), None),
         unknown_trainer=unknown.removesuffix("Trainer").lower() if unknown is not None else None,
         doubts=tuple(doubts),
         visible_devices=notes.visible_devices,

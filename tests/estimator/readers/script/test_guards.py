@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from vramtop.estimator.common.errors import CannotTellError
+from vramtop.estimator.common.errors import CannotTellError, InputError
 from vramtop.estimator.readers.launch_line import read_launch
 from vramtop.estimator.readers.source.evidence import JobReading
 
@@ -245,6 +245,13 @@ def test_a_diffusion_model_is_refused_in_a_sentence(tmp_path: Path) -> None:
     text = "from diffusers import UNet2DConditionModel\nunet = UNet2DConditionModel.from_pretrained('a/b')\n"
     with pytest.raises(CannotTellError, match=r"train.py trains a diffusion model.*build_model --method traced"):
         read(tmp_path, text + "import torch\nopt = torch.optim.AdamW(unet.parameters())\n")
+
+
+def test_a_program_without_torch_is_refused_in_a_sentence(tmp_path: Path) -> None:
+    text = "import jax\nimport optax\nstate = optax.adamw(1e-4).init(jax.numpy.ones(4))\n"
+    with pytest.raises(InputError, match=r"train.py trains with jax; vramtop predicts and rehearses programs of torch"):
+        read(tmp_path, text)
+    assert read(tmp_path, "import jax\n" + HEAD + LOAD + TRAIN).findings
 
 
 def test_tasks_of_slurm_are_ranks(tmp_path: Path) -> None:
