@@ -59,7 +59,7 @@ _EXITS = ("sys.exit", "exit", "quit", "os._exit")
 _TEXT_METHODS = ("lower", "upper", "strip", "split", "startswith", "endswith")
 _OF_PATHS = ("resolve", "absolute", "expanduser", "as_posix", "open", "read", "read_text")
 """Methods of a path, or of the file that a text stands for, whose result stands for the same file."""
-_OTHER_LENGTHS = re.compile(r"(?i)eval|test|gener|infer|predict|sample|chat|prompt|plot|print|valid")
+OTHER_LENGTHS = re.compile(r"(?i)eval|test|gener|infer|predict|sample|chat|prompt|plot|print|valid")
 """Functions whose lengths say nothing about those of the training, by their names."""
 _ROLES = ("staticmethod", "classmethod", "property")
 _ENDS = {ast.Raise: "exit", ast.Break: "break", ast.Continue: "continue"}
@@ -629,7 +629,7 @@ class Reader:
             return self._make(function, call)
         if isinstance(function, Name):
             call.path = function.path
-            builtin = BUILTINS.get(function.path)
+            builtin = BUILTINS.get(function.path.removeprefix("omegaconf."))
             return builtin(call) if builtin is not None else self.library(call)
         if isinstance(function, Attribute):
             call.receiver, call.path = function.receiver, function.name
@@ -702,7 +702,7 @@ class Reader:
             default = (function.options or function.defaults).get(name, UNKNOWN)
             is_positional = at < len(named) and at < len(call.args)
             scope.names[name] = call.kwargs.get(name, call.args[at] if is_positional else default)
-            if name in LENGTH_ARGUMENTS and type(scope.names[name]) is int and not _OTHER_LENGTHS.search(call.path):
+            if name in LENGTH_ARGUMENTS and type(scope.names[name]) is int and not OTHER_LENGTHS.search(call.path):
                 found = Setting(
                     value=scope.names[name], origin=f"{call.where}: {call.path}({name}={scope.names[name]})"
                 )

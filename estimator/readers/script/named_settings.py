@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from ..arguments.table import scripts
 from ..source.settings import Setting
 from .configs import LENGTH_ARGUMENTS
-from .follow import Reader
+from .follow import OTHER_LENGTHS, Reader
 from .models import Model
 from .notes import Notes
 from .values import UNKNOWN, short_text
@@ -47,8 +47,10 @@ def named_settings(tree: ast.Module, reader: Reader) -> dict[str, Setting]:
         name = next((name for name in aliases if type(module.names.get(name)) is int), "")
         value = module.names.get(name)
         found |= {setting: Setting(value=value, origin=f"{reader.name}: {name} = {value}")} if name else {}
+    functions = (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef))
+    elsewhere = {id(each) for node in functions if OTHER_LENGTHS.search(node.name) for each in ast.walk(node)}
     for node in ast.walk(tree):
-        if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
+        if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None and id(node) not in elsewhere:
             name = getattr(node.targets[0] if isinstance(node, ast.Assign) else node.target, "id", "")
             value = module.names.get(name, getattr(node.value, "value", UNKNOWN))
             if name.lower() in LENGTH_ARGUMENTS and type(value) is int:

@@ -97,6 +97,7 @@ BUILTINS: Mapping[str, Callable[[Call], Any]] = {
     **{kind.__name__: _convert(kind) for kind in (int, float, str, bool)},
     **dict.fromkeys(("list", "tuple", "set", "iter", "sorted"), _items),
     "filter": lambda call: call.value(1, default=UNKNOWN),
+    "OmegaConf.to_container": lambda call: call.value(0, default=UNKNOWN),
     **dict.fromkeys(("dict", "SimpleNamespace", "types.SimpleNamespace", "OmegaConf.create"), _dict_of),
     **dict.fromkeys(("vars", "asdict", "dataclasses.asdict"), lambda call: call.value(0, default=UNKNOWN)),
     "getattr": _getattr,

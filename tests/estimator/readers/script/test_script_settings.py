@@ -99,6 +99,7 @@ def test_a_file_of_settings_that_the_script_opens(tmp_path: Path, loader: str, w
         "yaml.safe_load((Path(__file__).resolve().parent / 'conf' / 'x.yaml').read_text())",
         "yaml.safe_load(open(Path(__file__).parents[0] / 'conf/x.yaml'))",
         "json.load(open(os.path.join(os.path.dirname(os.path.abspath(__file__)), 'conf', 'x.yaml')))",
+        "OmegaConf.to_container(OmegaConf.load('conf/x.yaml'))",
         "OmegaConf.load('conf/x.yaml' if os.path.exists('conf/x.yaml') else 'other.yaml')",
     ],
 )
@@ -106,9 +107,17 @@ def test_a_file_of_settings_beside_the_script(tmp_path: Path, opened: str) -> No
     (tmp_path / "conf").mkdir()
     (tmp_path / "conf" / "x.yaml").write_text(IN_JSON)
     script = NESTED.replace("load(parser.parse_args().config)", opened).replace('config["model"]["name"]', "NAME")
+    script = f"from omegaconf import OmegaConf\n{script}" if "OmegaConf" in opened else script
     name = "config.model.name" if "OmegaConf" in opened else 'config["model"]["name"]'
     reading = read(tmp_path, script.replace("NAME", name))
     assert [reading.value(key) for key in ("model.id", "lora.rank", "training.micro_batch")] == ["gpt2", 4, 3]
+
+
+def test_the_length_of_generated_text_is_none_of_the_training(tmp_path: Path) -> None:
+    train = 'Trainer(AutoModelForCausalLM.from_pretrained("gpt2"), TrainingArguments()).train()\n'
+    sample = "def sample(model):\n    max_length = 32\n    return model\n"
+    assert read(tmp_path, f"max_length = 512\n{train}{sample}").value("training.sequence_length") == 512
+    assert "training.sequence_length" in read(tmp_path, train + sample).missing
 
 
 def test_a_script_with_trl_has_the_defaults_of_trl(tmp_path: Path) -> None:
