@@ -1,5 +1,6 @@
 """Operations of the worker: what a request can ask for. Each imports the libraries that it needs when it is called.
 
+    {"op": "ping"} -> {"versions": {...}, "transformers_has_torch": false if torch is too old for it}
     {"op": "builder", "name": "resnet50"} -> {"name": as the library takes it, "module": that defines it, or null}
     {"op": "packages", "distributions": [name, ...], "modules": [name, ...], "requirements_of": [name, ...]}
         -> {"python": ..., "executable": ..., "versions": {distribution: version},
@@ -23,8 +24,7 @@
         -> {"parameters": ..., "trainable": ..., "doubts": [sentence, ...],
             "phases": {"forward": {"allocated": ..., "components": {...}}, ...}, "peak_tensors": [...],
             "timeline": [[event, bytes], ...], "timeline_components": {"weights": [bytes, ...], ...},
-            "timeline_phases": [[phase, event], ...], "reserved": {...}, "allocations": "...", "versions": {...},
-            "seconds": ...}
+            "timeline_phases": [[phase, event], ...], "reserved": {...}, "allocations": "...", "versions": {...}}
         -> {"unsupported": "why this job cannot be traced"}
 
 ``inventory`` and ``trace`` need torch (2.4 or newer) and transformers (4.45 or newer), and peft for adapters. No
@@ -37,13 +37,20 @@ from __future__ import annotations
 import gc
 import platform
 import sys
-import time
 from typing import Any
 
-from .request.protocol import RefusedError, UnsupportedError, library_versions
+from .request.protocol import RefusedError, UnsupportedError, loaded_versions
 
 _QUANTIZED_SHARE = 0.9
 """bitsandbytes' quantizers leave a tenth of every device free (``adjust_max_memory``)."""
+
+
+def ping(_request: dict[str, Any]) -> dict[str, Any]:
+    """Import torch and transformers, and return their versions."""
+    import transformers
+
+    has_torch = getattr(transformers, "is_torch_available", lambda: True)()
+    return {"versions": loaded_versions(), "transformers_has_torch": bool(has_torch)}
 
 
 def packages(request: dict[str, Any]) -> dict[str, Any]:
@@ -148,7 +155,7 @@ def inventory(request: dict[str, Any]) -> dict[str, Any]:
         if request.get("lora"):
             adapted = contents.add_lora_adapters(model, request["lora"]["rank"], request["lora"]["targets"])
             answer["adapters"] = contents.adapter_groups(adapted)
-    return {**answer, "versions": library_versions()}
+    return {**answer, "versions": loaded_versions()}
 
 
 def empty_weights() -> Any:
@@ -226,7 +233,6 @@ def trace(message: dict[str, Any]) -> dict[str, Any]:
     from .memory.summary import MEASURED_STEP, allocator_events, summarize
     from .repetition.repeated_trace import trace_repeated
 
-    start = time.monotonic()
     script = message["script"]
     try:
         import_libraries(script["text"])
@@ -256,11 +262,11 @@ def trace(message: dict[str, Any]) -> dict[str, Any]:
         "reserved": replay_reserved(allocations, timeline_events, message.get("allocator")),
         "allocations": pack_allocations(allocations),
         "versions": traced.versions,
-        "seconds": round(time.monotonic() - start, 3),
     }
 
 
 OPERATIONS = {
+    "ping": ping,
     "builder": builder,
     "packages": packages,
     "torch": torch_build,

@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_leaves
 
 from ..memory.tracker import tensors_behind
 from ..replaced import replaced
-from ..request.protocol import RefusedError, library_versions
+from ..request.protocol import RefusedError, loaded_versions
 from .counters import CpuCounter, CudaCounter, OutOfMemoryError
 
 if TYPE_CHECKING:
@@ -28,7 +28,6 @@ SCRIPT = "train.py"
 """Its name in the caller's folder."""
 _OUT_OF_MEMORY = ("out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED")
 """In errors of CUDA's libraries and NCCL, which allocate outside of torch."""
-_LIBRARIES = ("transformers", "accelerate", "peft", "trl", "bitsandbytes", "deepspeed", "flash_attn", "liger_kernel")
 
 
 def run_script(plan: dict[str, Any], stages: Stages) -> dict[str, Any]:
@@ -147,8 +146,10 @@ class _Steps:
         """Return the figures, once memory was read from outside."""
         self._counter.begin_phase(self.taken, "end")
         figures = self.figures()
+        cuda = getattr(torch.version, "cuda", None)
+        versions = {**loaded_versions(), **({"cuda": str(cuda)} if cuda else {})}
         self._stages.wait("steady", figures)
-        return {**figures, "versions": versions()}
+        return {**figures, "versions": versions}
 
     def figures(self) -> dict[str, Any]:
         """Return what was counted."""
@@ -162,13 +163,6 @@ class _Steps:
             "retries": self._counter.retries(),
             "allocator": self._counter.allocator(),
         }
-
-
-def versions() -> dict[str, str]:
-    """Return the versions of what has taken part."""
-    found = {name: getattr(sys.modules.get(name), "__version__", None) for name in _LIBRARIES}
-    found["cuda"] = getattr(getattr(torch, "version", None), "cuda", None)
-    return {**library_versions(), **{name: str(version) for name, version in found.items() if version}}
 
 
 def _start_counting(plan: dict[str, Any], rank: int, stages: Stages) -> PhaseCounter:

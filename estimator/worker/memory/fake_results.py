@@ -22,11 +22,6 @@ _CPU, _STRIDED = torch.device("cpu"), torch.strided
 _TAGS = torch.Tag
 _UNSURE_TAGS = {_TAGS.data_dependent_output, _TAGS.dynamic_output_shape, _TAGS.inplace_view}
 _FRESH, _VIEW, _WRITTEN, _UNTOUCHED, _UNKNOWN = range(5)
-_OF_META = {
-    torch.ops.aten.native_batch_norm.default: 5,
-    torch.ops.aten.native_batch_norm_backward.default: 7,
-}
-"""Operations with meta kernels for training, and which argument says that it is."""
 _KINDS: dict[Any, int] = {}
 """Kind of each operation: how its results relate to its arguments."""
 _ENTRIES: dict[tuple[Any, ...], Any] = {}
@@ -50,9 +45,10 @@ def run(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     mode = torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE)
     if mode is None:  # the arguments are fake, and what else runs is not
         mode = _mode_of(args) or _mode_of(kwargs.values())
-    if entry is None and mode is not None and _is_of_meta(func, args):
-        with in_kernel_invocation_manager(mode):
-            entry = _of_meta(func(*args, **kwargs))
+    if entry is None and mode is not None and func._schema.name.startswith("aten::_foreach_"):
+        with in_kernel_invocation_manager(mode):  # torch's meta kernel knows the shapes, without many operations
+            made = func(*args, **kwargs)
+        entry = _NOTHING if made is None else (type(made), _layouts(made))
         _keep(key, entry)
     if entry is None:
         result = func(*args, **kwargs)
@@ -74,19 +70,6 @@ def _keep(key: tuple[Any, ...], entry: Any) -> None:
     if len(_ENTRIES) >= MAX_ENTRIES:
         _ENTRIES.clear()
     _ENTRIES[key] = entry
-
-
-def _is_of_meta(func: Any, args: tuple[Any, ...]) -> bool:
-    """Return True if torch's meta kernel gives the shapes that fake tensors find only by many operations."""
-    at = _OF_META.get(func)
-    return args[at] is True if at is not None else func._schema.name.startswith("aten::_foreach_")
-
-
-def _of_meta(result: Any) -> Any:
-    if result is None:
-        return _NOTHING
-    many = type(result) if isinstance(result, (list, tuple)) else None
-    return many, _layouts(result if many else [result])
 
 
 def _layouts(results: Iterable[Any]) -> list[Any]:

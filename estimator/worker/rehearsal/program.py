@@ -29,6 +29,7 @@ from ..memory.history import phase_spans
 from ..memory.summary import held_at, made_at, summarize
 from ..memory.tracker import tensors_behind
 from ..replaced import replaced
+from ..request.protocol import loaded_versions
 from .afterwards import Afterwards, EpochEnds
 from .fake_gpu import Card, FakeGpus, is_own, program_frames, program_line
 from .handlers import is_caught
@@ -57,8 +58,6 @@ _LEAST_AFTERWARDS = 10.0
 """Seconds since the start that a program has at least for what follows its steps; else twice what it took for them."""
 _FOLDER = str(Path(__file__).parent)
 _NOT_GIVEN = ("LocalEntryNotFoundError", "OfflineModeIsEnabled", "GatedRepoError", "RepositoryNotFoundError")
-_TOLD_VERSIONS = ("transformers", "peft", "accelerate", "trl", "diffusers", "timm", "lightning", "deepspeed",
-                  "mamba_ssm")  # fmt: skip
 _HOOKED = "_vramtop_labels_gradient"
 
 
@@ -518,7 +517,6 @@ class Rehearsal:
             "parallel": parallel_of(self._called, gpus.ranks),
             "groups": gpus.groups,
             "multiplies": gpus.multiplies,
-            "events": len(history.events),
         }
         answer["gpus"] = list(gpus.look_at_fullest().items())
         spans = phase_spans(history)
@@ -601,19 +599,6 @@ def _last_line(error: BaseException) -> str:
     own = [frame for frame in here if is_own(frame.filename, sys.argv[0])]
     lines = dict.fromkeys(f"{each[-1].filename}:{each[-1].lineno}" for each in (own, here) if each)
     return ", in ".join(lines)
-
-
-def loaded_versions() -> dict[str, str]:
-    """Return the versions of the libraries that the program has loaded."""
-    import platform
-    from importlib.metadata import PackageNotFoundError, version
-
-    found = {"python": platform.python_version(), "torch": str(torch.__version__)}
-    for name in _TOLD_VERSIONS:
-        if name in sys.modules:
-            with contextlib.suppress(PackageNotFoundError):
-                found[name] = version(name)
-    return found
 
 
 def _is_zero(parameter: Any) -> bool:

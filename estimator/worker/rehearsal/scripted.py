@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..memory.history import Phase, settled
-from .program import Rehearsal, loaded_versions
+from ..request.protocol import loaded_versions
+from .program import Rehearsal
 
 if TYPE_CHECKING:
     from collections.abc import Callable

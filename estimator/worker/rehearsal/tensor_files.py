@@ -98,8 +98,7 @@ def files_of_tensors(gpus: FakeGpus) -> Iterator[tuple[Any, str, Any]]:
     yield FakeTensor, "__reduce_ex__", described
     yield torch.UntypedStorage, "data_ptr", lambda self: self._cdata if self.device.type == "meta" else address(self)
     yield FakeTensor, "data_ptr", address_of
-    if hasattr(torch.serialization, "add_safe_globals"):  # torch 2.4
-        torch.serialization.add_safe_globals([restored])
+    torch.serialization.add_safe_globals([restored])
     after_import("safetensors.torch", lambda module: _change_safetensors(module, gpus))
 
 

@@ -30,6 +30,8 @@ class UnsupportedError(Exception):
     """The trace does not cover this job; answered as ``unsupported``."""
 
 
+_TOLD_VERSIONS = ("transformers", "peft", "accelerate", "trl", "diffusers", "timm", "lightning", "deepspeed",
+                  "mamba_ssm", "bitsandbytes", "flash_attn", "liger_kernel")  # fmt: skip
 _PR_SET_PDEATHSIG = 1
 PARENT_CHECK_SECONDS = 0.5
 """Interval at which the worker checks that the process which started it still runs."""
@@ -73,16 +75,18 @@ def answer_request(operations: dict[str, Operation], line: str) -> dict[str, Any
     return {"id": number, **result}
 
 
-def library_versions() -> dict[str, str]:
-    """Return the versions of Python, torch and transformers."""
-    import torch
-    import transformers
+def loaded_versions() -> dict[str, str]:
+    """Return the versions of Python, torch and other libraries that have been imported."""
+    from importlib.metadata import PackageNotFoundError, version
 
-    return {
-        "python": platform.python_version(),
-        "torch": str(torch.__version__),
-        "transformers": str(transformers.__version__),
-    }
+    import torch
+
+    found = {"python": platform.python_version(), "torch": str(torch.__version__)}
+    for name in _TOLD_VERSIONS:
+        if name in sys.modules:
+            with contextlib.suppress(PackageNotFoundError):
+                found[name] = version(name)
+    return found
 
 
 def die_with_parent() -> None:

@@ -92,22 +92,11 @@ ATEN = torch.ops.aten
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
-def test_results_of_meta_kernels_are_those_of_the_mode(dtype: torch.dtype, layout: torch.memory_format) -> None:
+def test_results_of_meta_kernels_are_those_of_the_mode(dtype: torch.dtype) -> None:
     with FakeTensorMode():
-        image = torch.empty(2, 3, 4, 4, dtype=dtype, memory_format=layout)
-        scale, wide = torch.empty(3), [torch.empty(3, 4), torch.empty((), dtype=dtype)]
+        wide = [torch.empty(3, 4), torch.empty((), dtype=dtype)]
         lists = [torch.empty(3, 4, dtype=dtype), torch.empty(2, 1, dtype=dtype)], [torch.empty(3, 4), torch.empty(2, 5)]
         calls = [
-            *(
-                call
-                for trains in (True, False)
-                for call in (
-                    (ATEN.native_batch_norm.default, image, scale, scale, scale, scale, trains, 0.1, 1e-5),
-                    (ATEN.native_batch_norm_backward.default, image, image, scale, scale, scale, scale, scale, trains,
-                     1e-5, [True, True, True]),
-                )
-            ),
             (ATEN._foreach_add.List, *lists),
             (ATEN._foreach_mul.Scalar, lists[0], 2.0),
             (ATEN._foreach_addcdiv.ScalarList, wide, wide, wide, [1.0, 2.0]),
@@ -118,9 +107,6 @@ def test_results_of_meta_kernels_are_those_of_the_mode(dtype: torch.dtype, layou
         for func, *args in calls:
             own = func(*args)
             for made in (fake_results.run(func, tuple(args), {}) for _ in range(2)):
-                if func is ATEN.native_batch_norm.default and made[1].numel():
-                    assert {each.dtype for each in made[1:]} == {torch.float32}  # on a GPU; on a CPU that of the image
-                    own = own[0], *made[1:]
                 assert described(tuple(made)) == described(tuple(own)) if own else made is None, func
 
 
