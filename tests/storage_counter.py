@@ -4,9 +4,11 @@
 """
 
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.profiler import ProfilerActivity, profile
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -52,3 +54,16 @@ class StorageCounter(TorchDispatchMode):
     def _free(self, key: int, size: int) -> None:
         self._seen.discard(key)
         self.live -= size
+
+
+def allocated_by(function: Callable[[], Any]) -> tuple[int, int]:
+    """Return the most bytes that a function holds at once, and those that its result holds, as torch counts them."""
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
+        result = function()
+    events = [event for event in profiled.profiler.kineto_results.events() if event.name() == "[memory]"]
+    held = peak = 0
+    for event in sorted(events, key=lambda event: event.start_ns()):
+        held += event.nbytes()
+        peak = max(peak, held)
+    del result
+    return peak, held

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch.profiler import ProfilerActivity, profile
+from storage_counter import allocated_by
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from vramtop.estimator.budget import Budget
@@ -19,14 +19,8 @@ def allocated_in_evaluation(config: dict[str, Any], sequences: int) -> int:
     """Return the most bytes that torch allocates at once for a forward pass with its loss, beside the weights."""
     model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**config), dtype=torch.float32).eval()
     tokens = torch.zeros(sequences, SIZES["training.sequence_length"], dtype=torch.int64)
-    with torch.no_grad(), profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
-        model(input_ids=tokens, labels=tokens, use_cache=False)
-    events = [event for event in profiled.profiler.kineto_results.events() if event.name() == "[memory]"]
-    held = peak = 0
-    for event in sorted(events, key=lambda event: event.start_ns()):
-        held += event.nbytes()
-        peak = max(peak, held)
-    return peak
+    with torch.no_grad():
+        return allocated_by(lambda: model(input_ids=tokens, labels=tokens, use_cache=False))[0]
 
 
 @pytest.mark.parametrize("vocabulary", [128, 32_000])

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from storage_counter import allocated_by
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict, get_optimizer_state_dict
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
-from torch.profiler import ProfilerActivity, profile
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -29,19 +29,6 @@ def ranks() -> Iterator[Any]:
     dist.init_process_group("fake", store=FakeStore(), rank=1, world_size=RANKS)
     yield init_device_mesh("cpu", (RANKS,))
     dist.destroy_process_group()
-
-
-def allocated_by(function: Callable[[], Any]) -> tuple[int, int]:
-    """Return the most bytes that a function holds at once, and those that its result holds, as torch counts them."""
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
-        result = function()
-    events = [event for event in profiled.profiler.kineto_results.events() if event.name() == "[memory]"]
-    held = peak = 0
-    for event in sorted(events, key=lambda event: event.start_ns()):
-        held += event.nbytes()
-        peak = max(peak, held)
-    del result
-    return peak, held
 
 
 def sharded_llama(config: dict[str, Any], mesh: Any) -> Any:

@@ -1,3 +1,5 @@
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -31,23 +33,24 @@ def cells(strip: Any) -> list[tuple[str, str, str, bool, bool, bool]]:
     ]
 
 
-async def test_lines_look_like_those_drawn_by_textual():
-    app = LinesApp()
-    async with app.run_test(size=(40, 10)) as pilot:
-        lines = app.query_one(ContentLines)
+@asynccontextmanager
+async def shown() -> AsyncIterator[tuple[ContentLines, Any]]:
+    async with LinesApp().run_test(size=(40, 10)) as pilot:
+        lines = pilot.app.query_one(ContentLines)
         lines.show_lines(LINES)
         await pilot.pause()
+        yield lines, pilot
+
+
+async def test_lines_look_like_those_drawn_by_textual():
+    async with shown() as (lines, _):
         for y, line in enumerate(LINES):
             (drawn,) = Visual.to_strips(lines, line, 40, 1, lines.visual_style, pad=True)
             assert cells(lines.render_line(y)) == cells(drawn)
 
 
 async def test_only_lines_that_changed_are_painted(monkeypatch: pytest.MonkeyPatch):
-    app = LinesApp()
-    async with app.run_test(size=(40, 10)) as pilot:
-        lines = app.query_one(ContentLines)
-        lines.show_lines(LINES)
-        await pilot.pause()
+    async with shown() as (lines, _):
         before = [lines.render_line(y) for y in range(5)]
         painted: list[Any] = []
         monkeypatch.setattr(lines, "refresh", lambda *regions, **_: painted.extend(regions))
@@ -60,13 +63,9 @@ async def test_only_lines_that_changed_are_painted(monkeypatch: pytest.MonkeyPat
 
 
 async def test_lines_follow_the_theme_and_the_width():
-    app = LinesApp()
-    async with app.run_test(size=(40, 10)) as pilot:
-        lines = app.query_one(ContentLines)
-        lines.show_lines(LINES)
-        await pilot.pause()
+    async with shown() as (lines, pilot):
         dark = lines.render_line(0)
-        app.theme = "textual-light"
+        pilot.app.theme = "textual-light"
         await pilot.pause()
         light = lines.render_line(0)
         assert dark.text == light.text

@@ -2,6 +2,9 @@
 
 import subprocess
 import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
 
 import psutil
 import pytest
@@ -45,6 +48,19 @@ def estimate(job: Job, **_: object) -> Budget:
     return make_budget(job, device=40)
 
 
+@asynccontextmanager
+async def attached(
+    training: subprocess.Popen[str], **options: Any
+) -> AsyncIterator[tuple[Watchlist, AttachScreen, Any]]:
+    """Open the screen on the process, and fill in what its script leaves open, so that the run is followed."""
+    watchlist = Watchlist(estimate=estimate)
+    async with opened(AttachScreen(watchlist, estimate=estimate, pid=training.pid, **options)) as (screen, pilot):
+        await until_shown(pilot, lambda: bool(screen.query("FieldRow Input")))
+        await retype(pilot, screen, "training.sequence_length", "512")
+        await until_shown(pilot, lambda: len(watchlist.runs()) == 1)
+        yield watchlist, screen, pilot
+
+
 def remarks(screen: AttachScreen) -> str:
     return "\n".join(str(line.render()) for line in screen.query(".remark") if line.display)
 
@@ -55,12 +71,9 @@ def problem(screen: AttachScreen) -> str:
 
 @pytest.mark.slow
 async def test_what_follows_from_another_model_is_shown_at_once_and_edits_stay(training):
-    watchlist = Watchlist(estimate=estimate)
-    async with opened(AttachScreen(watchlist, estimate=estimate, pid=training.pid)) as (screen, pilot):
-        await until_shown(pilot, lambda: bool(screen.query("FieldRow Input")))
-        await retype(pilot, screen, "training.sequence_length", "512")
-        await until_shown(pilot, lambda: [run.job.model.id for run in watchlist.runs()] == [OLD])
+    async with attached(training) as (watchlist, screen, pilot):
         old = watchlist.runs()[0].job
+        assert old.model.id == OLD
         assert old.model.config is not None
         await retype(pilot, screen, "lora.rank", "16")
         await retype(pilot, screen, "model.id", "gpt2")
@@ -82,7 +95,7 @@ async def test_what_follows_from_another_model_is_shown_at_once_and_edits_stay(t
 
 @pytest.mark.slow
 async def test_until_the_run_is_read_again_nothing_of_the_old_model_is_shown_beside_the_new_one(training):
-    watchlist, free, started = Watchlist(estimate=estimate), threading.Event(), threading.Event()
+    free, started = threading.Event(), threading.Event()
 
     def attach(pid, *, given=None, **options):
         if given:
@@ -90,10 +103,7 @@ async def test_until_the_run_is_read_again_nothing_of_the_old_model_is_shown_bes
             free.wait(60)
         return read_run(pid, given=given, **options)
 
-    async with opened(AttachScreen(watchlist, attach=attach, estimate=estimate, pid=training.pid)) as (screen, pilot):
-        await until_shown(pilot, lambda: bool(screen.query("FieldRow Input")))
-        await retype(pilot, screen, "training.sequence_length", "512")
-        await until_shown(pilot, lambda: len(watchlist.runs()) == 1)
+    async with attached(training, attach=attach) as (watchlist, screen, pilot):
         await retype(pilot, screen, "model.id", "gpt2")
         await until_shown(pilot, started.is_set)
         assert remarks(screen) == ""
@@ -113,11 +123,7 @@ async def test_until_the_run_is_read_again_nothing_of_the_old_model_is_shown_bes
 
 @pytest.mark.slow
 async def test_an_ended_process_cannot_be_read_again_and_that_is_said(training):
-    watchlist = Watchlist(estimate=estimate)
-    async with opened(AttachScreen(watchlist, estimate=estimate, pid=training.pid)) as (screen, pilot):
-        await until_shown(pilot, lambda: bool(screen.query("FieldRow Input")))
-        await retype(pilot, screen, "training.sequence_length", "512")
-        await until_shown(pilot, lambda: len(watchlist.runs()) == 1)
+    async with attached(training) as (watchlist, screen, pilot):
         process = psutil.Process(training.pid)
         training.kill()
         training.wait()
@@ -131,11 +137,7 @@ async def test_an_ended_process_cannot_be_read_again_and_that_is_said(training):
 
 @pytest.mark.slow
 async def test_half_a_name_is_reported_and_its_reading_leaves_nothing_behind(training):
-    watchlist = Watchlist(estimate=estimate)
-    async with opened(AttachScreen(watchlist, estimate=estimate, pid=training.pid)) as (screen, pilot):
-        await until_shown(pilot, lambda: bool(screen.query("FieldRow Input")))
-        await retype(pilot, screen, "training.sequence_length", "512")
-        await until_shown(pilot, lambda: len(watchlist.runs()) == 1)
+    async with attached(training) as (watchlist, screen, pilot):
         await retype(pilot, screen, "model.id", "gpt")
         await until_shown(pilot, lambda: "'gpt' is not known" in problem(screen))
         await pilot.press("2")
