@@ -25,5 +25,6 @@ async def test_all_words_are_listed_again_when_what_was_typed_is_deleted():
         await until_shown(pilot, lambda: highlighted() == "H100")
         await pilot.press("backspace")
         await until_shown(pilot, lambda: app.screen.query_one(Input).value == "" and highlighted() == "L40S")
+        assert str(app.screen.query_one(MatchList).render()).split() == " ".join(WORDS).split()  # those above it too
         await pilot.press("down", "enter")
         await until_shown(pilot, lambda: app.query_one(SearchChoice).value == "RTX 4090")
