@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vramtop.monitor.board.watchlist import Watchlist
@@ -95,13 +94,13 @@ def pending_jobs(options: argparse.Namespace) -> list[Job]:
     """Load the jobs of ``--job FILE``.
 
     Raises:
-        InputError: a file is no job file.
+        InputError: a file is none, or lacks a setting.
     """
     if not options.job:
         return []
-    from vramtop.estimator.job.job_file.load_and_save import load_job  # only if there is a job
+    from ..job.read_job import pending_job  # only if there is a job
 
-    return [load_job(Path(path)) for path in options.job]
+    return [pending_job(path) for path in options.job]
 
 
 def _reserved_bytes(snapshot: Snapshot) -> Mapping[DeviceIndex, int]:

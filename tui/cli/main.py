@@ -214,7 +214,7 @@ def _add_dashboard_arguments(parser: argparse.ArgumentParser) -> None:
     jobs.add_argument("--pid", type=process_id, help="attach to this process")
     text = "attach to training processes automatically (default), or not"
     jobs.add_argument("--attach", action=switch, default=None, help=text)
-    text = "job file of a pending job (repeatable)"
+    text = "job file of a pending job, or another tool's configuration (repeatable)"
     jobs.add_argument("--job", action="append", default=[], metavar="FILE", help=text)
     text = "signal that a pending job fits now or no longer fits (default: none)"
     jobs.add_argument("--signal-fit", choices=("none", "bell", "desktop"), help=text)

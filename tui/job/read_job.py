@@ -55,6 +55,16 @@ def from_file(path: Path, changes: Mapping[str, Any]) -> LoadedJob:
     return _from_reading(read_config_file(path, given=changes), changes, tool=tool_of_file(path), place=path.name)
 
 
+def pending_job(path: str) -> Job:
+    """Return the job of a job file or of another tool's configuration, as ``--job`` names it.
+
+    Raises:
+        InputError: it is neither, or lacks a setting.
+    """
+    where = f"there, or check it by vramtop fit {path}"
+    return require_complete(from_file(Path(path), {}), path, where).job
+
+
 def written_job(path: Path) -> Job | None:
     """Return the job of a job file; None for a file that is another tool's, whose keys no job has.
 

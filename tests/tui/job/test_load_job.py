@@ -9,6 +9,7 @@ from vramtop.estimator.job.job_file.changes import with_changes
 from vramtop.estimator.job.settings import ModelSpec, Training
 from vramtop.estimator.program.named_models import find_named_model
 from vramtop.tui.job.changed_settings import changed_settings_text
+from vramtop.tui.job.read_job import pending_job
 from vramtop.tui.job.typed_job import load_from_text
 
 LINE = (
@@ -74,6 +75,16 @@ def test_a_size_that_a_configuration_leaves_out_is_the_usual_one_with_a_wide_ran
         assert "unsure" not in sure["job"]
         assert found["peak"]["low_bytes"] <= sure["peak"]["low_bytes"]
         assert found["peak"]["high_bytes"] >= sure["peak"]["device_bytes"]
+
+
+def test_a_pending_job_may_be_another_tools_configuration(folder):
+    (folder / "tool.yaml").write_text(TORCHTUNE)
+    assert pending_job("tool.yaml").training.sequence_length == 2048
+    (folder / "tool.yaml").write_text(TORCHTUNE.replace(", batch_size: 2", ""))
+    with pytest.raises(
+        InputError, match="add it there, or check it by vramtop fit tool.yaml --set training.micro_batch=1"
+    ):
+        pending_job("tool.yaml")
 
 
 def test_a_model_name_is_loaded_as_a_job_with_its_usual_task():

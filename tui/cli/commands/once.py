@@ -1,7 +1,6 @@
 """``vramtop --once``: print the GPUs as they are now, as text or JSON."""
 
 import argparse
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vramtop.estimator.common.errors import InputError
@@ -52,10 +51,10 @@ def _read(options: argparse.Namespace) -> Board:
     chosen = display_filter(options)
     watchlist = Watchlist(quick, anomaly_detector=AnomalyDetector(min_duration_seconds=0), display_filter=chosen)
     if options.job:
-        from vramtop.estimator.job.job_file.load_and_save import load_job
+        from ..estimators import pending_jobs
 
-        for path in options.job:
-            watchlist.add_pending(load_job(Path(path)))
+        for job in pending_jobs(options):
+            watchlist.add_pending(job)
     source = NvmlSource(demand=CurrentDemand(always=chosen.figures) if chosen else None)
     source.open()
     try:

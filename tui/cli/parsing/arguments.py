@@ -89,7 +89,7 @@ def add_export_arguments(parser: "Parser") -> None:
     text = "Require this name and the password of --password-file or VRAMTOP_EXPORT_PASSWORD."
     parser.add_argument("--auth-user", metavar="NAME", help=text)
     parser.add_argument("--password-file", metavar="FILE", help="File whose first line is the password.")
-    text = "Job file of a pending job; exports its verdict (repeatable)."
+    text = "Job file of a pending job, or another tool's configuration; exports its verdict (repeatable)."
     parser.add_argument("--job", action="append", default=argparse.SUPPRESS, metavar="FILE", help=text)
     add_reading_arguments(parser, interval=argparse.SUPPRESS)
     add_alert_arguments(parser, after_command=True)
