@@ -40,8 +40,6 @@ _FSDP1_PART = "_fsdp_wrapped_module"
 """In a path, the module inside of one that FSDP1 has wrapped."""
 CAST, SUM = torch.ops.aten._to_copy.default, torch.ops.aten.add.Tensor
 DEVICE = torch.ops.prim.device.default
-_MOST_QUERIES = 2
-"""Times that an event is said not to have passed; DeepSpeed keeps as many before it waits (``stage3.py``)."""
 _COLLECTIVES = torch.ops._c10d_functional
 WAIT = _COLLECTIVES.wait_tensor.default if hasattr(_COLLECTIVES, "wait_tensor") else None
 """Returns its argument (torch 2.13, ``csrc/distributed/c10d/Functional.cpp``); of fake tensors torch makes a copy."""
@@ -340,50 +338,6 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[misc] # torch is not ty
                 if record.number in self._live_numbers:
                     _claim(record, "activations")
             self._unlabelled = []
-
-
-def streams_of(tracker: StorageTracker) -> Iterator[tuple[Any, str, Any]]:
-    """Yield what reports the waits and events of the CPU's streams, which do nothing, to the tracker."""
-    streams, events = torch.cpu.Stream, torch.cpu.Event
-    order, number = tracker.order, tracker.stream_number
-
-    def current() -> int:
-        return number(torch.cpu.current_stream())
-
-    def wait_stream(self: Any, stream: Any) -> None:
-        order.wait(number(self), order.record(number(stream)))
-
-    def record_event(self: Any, event: Any = None) -> Any:
-        made = events() if event is None else event
-        made._reach = order.record(number(self))
-        return made
-
-    def wait_event(self: Any, event: Any) -> None:
-        order.wait(number(self), getattr(event, "_reach", {}))
-
-    def record(self: Any, stream: Any = None) -> None:
-        self._reach, self._asked = order.record(current() if stream is None else number(stream)), 0
-
-    def synchronize(self: Any) -> None:
-        tracker.synchronize(getattr(self, "_reach", {}))
-
-    def query(self: Any) -> bool:
-        """Return False twice, as the GPU is behind: a program that asks again and again would never end."""
-        self._asked = getattr(self, "_asked", 0) + 1
-        if self._asked > _MOST_QUERIES:
-            tracker.synchronize(getattr(self, "_reach", {}))
-        return bool(self._asked > _MOST_QUERIES)
-
-    def wait(self: Any, stream: Any = None) -> None:
-        order.wait(current() if stream is None else number(stream), getattr(self, "_reach", {}))
-
-    yield streams, "wait_stream", wait_stream
-    yield streams, "record_event", record_event
-    yield streams, "wait_event", wait_event
-    yield events, "record", record
-    yield events, "synchronize", synchronize
-    yield events, "query", query
-    yield events, "wait", wait
 
 
 @cache

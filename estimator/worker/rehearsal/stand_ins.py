@@ -17,7 +17,6 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd import forward_ad
 from torch.nn.parameter import UninitializedTensorMixin  # type: ignore[attr-defined]
 
-from ..memory.tracker import streams_of
 from ..replaced import replaced
 from .attention import change_attention
 from .cuda_autocast import cuda_autocast
@@ -45,6 +44,8 @@ _WITHOUT_EFFECT = frozenset(
      "manual_seed", "manual_seed_all", "seed", "seed_all", "set_rng_state", "set_rng_state_all")
 )  # fmt: skip
 """Functions of ``torch.cuda`` that change nothing here."""
+_MOST_QUERIES = 2
+"""Times that an event is said not to have passed; DeepSpeed keeps as many before it waits (``stage3.py``)."""
 _RAGGED = itertools.count(2**40)
 """Numbers of ragged dimensions; torch numbers those of real tensors from 0."""
 
@@ -123,6 +124,10 @@ def _nested_tensors() -> Iterator[tuple[Any, str, Any]]:
 
 def _streams(gpus: FakeGpus) -> Iterator[tuple[Any, str, Any]]:
     """Yield CUDA's streams and events, which are the CPU's in an order that decides what may be used again."""
+    order, number = gpus.order, gpus.stream_number
+
+    def current() -> int:
+        return number(torch.cpu.current_stream())
 
     class Stream(torch.cpu.Stream):  # type: ignore[misc] # torch is not type-checked
         """A CUDA stream."""
@@ -130,7 +135,7 @@ def _streams(gpus: FakeGpus) -> Iterator[tuple[Any, str, Any]]:
         def __init__(self, device: Any = None, priority: int = 0, **_: Any) -> None:
             super().__init__()
             self.device = torch.device("cuda", gpus.current)
-            self.stream_id = self.cuda_stream = gpus.stream_number(self)
+            self.stream_id = self.cuda_stream = number(self)
 
         def __enter__(self) -> Stream:
             self._context = torch.cpu.stream(self)
@@ -148,13 +153,42 @@ def _streams(gpus: FakeGpus) -> Iterator[tuple[Any, str, Any]]:
             return False
 
         def synchronize(self) -> None:
-            gpus.synchronize(gpus.order.record(gpus.stream_number(self)))
+            gpus.synchronize(order.record(number(self)))
+
+        def wait_stream(self, stream: Any) -> None:
+            order.wait(number(self), order.record(number(stream)))
+
+        def record_event(self, event: Any = None) -> Any:
+            made = Event() if event is None else event
+            made.reach = order.record(number(self))
+            return made
+
+        def wait_event(self, event: Any) -> None:
+            event.wait(self)
 
     class Event(torch.cpu.Event):  # type: ignore[misc] # torch is not type-checked
-        """A CUDA event, which has passed; an elapsed time is one millisecond."""
+        """A CUDA event; an elapsed time is one millisecond."""
 
         def __init__(self, *_: Any, **__: Any) -> None:
             super().__init__()
+            self.reach: dict[int, int] = {}
+            self.asked = 0
+
+        def record(self, stream: Any = None) -> None:
+            self.reach, self.asked = order.record(current() if stream is None else number(stream)), 0
+
+        def synchronize(self) -> None:
+            gpus.synchronize(self.reach)
+
+        def query(self) -> bool:
+            """Return False twice, as the GPU is behind: a program that asks again and again would never end."""
+            self.asked += 1
+            if self.asked > _MOST_QUERIES:
+                gpus.synchronize(self.reach)
+            return self.asked > _MOST_QUERIES
+
+        def wait(self, stream: Any = None) -> None:
+            order.wait(current() if stream is None else number(stream), self.reach)
 
         def elapsed_time(self, _: Any) -> float:
             return 1.0
@@ -181,7 +215,6 @@ def _streams(gpus: FakeGpus) -> Iterator[tuple[Any, str, Any]]:
         yield torch.cuda, name, answer
         if hasattr(accelerator, name):
             yield accelerator, name, answer
-    yield from streams_of(gpus)
     yield torch.Tensor, "record_stream", record_stream
 
 
