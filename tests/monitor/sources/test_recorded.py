@@ -104,6 +104,14 @@ def test_a_run_that_was_running_before_has_no_start(recorded: Recorded) -> None:
     assert not [event for event in recorded.events if event.run == program.key]
 
 
+def test_a_run_that_ends_without_an_error_is_no_failure(tmp_path: Path) -> None:
+    path = write_recording(tmp_path / "run.jsonl", held_gib=23.0)
+    path.write_text(path.read_text().replace('"OutOfMemoryError"', "null"))
+    found = read_recorded(path, estimate)
+    own = [event for event in found.events if event.run == found.runs[0].key]
+    assert [(event.kind, event.time - BEGIN) for event in own] == [("started", STARTED), ("ended", DIED)]
+
+
 def test_a_recording_that_is_cut_off_says_so(tmp_path: Path) -> None:
     path = write_recording(tmp_path / "cut.jsonl", held_gib=23.0)
     text = path.read_bytes()

@@ -1,6 +1,7 @@
 """Hosts over a stand-in for ssh: merged, gone, back again, silent, and ended."""
 
 import json
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,8 @@ from waiting import until
 
 from vramtop.estimator.common.limits import Limit
 from vramtop.estimator.common.sizes import GIB
-from vramtop.monitor.fleet.remote import MAX_CONNECTING
+from vramtop.monitor.fleet.remote import MAX_CONNECTING, RemoteFleet
+from vramtop.monitor.fleet.ssh_command import SshCommand
 from vramtop.monitor.fleet.stream_line import stream_line
 
 
@@ -46,6 +48,19 @@ def test_a_host_that_is_gone_says_so_with_its_age_and_comes_back(ssh, make_hosts
     hosts.time += 60
     fleet = hosts.read_until(lambda fleet: fleet.hosts[1].is_live)
     assert fleet.hosts[1].reason is None
+
+
+def test_only_a_host_that_is_not_heard_is_asked_less_and_less_often(ssh, monkeypatch):
+    monkeypatch.setattr("vramtop.monitor.fleet.remote.BACKOFF_SECONDS", (0.0, 0.0, 600.0))
+    ssh.does("c", f"echo >>{ssh.folder}/c.tries; exit 255")
+    ssh.sends("b", stream_line(make_host("b")))
+    ssh.does("b", f"echo >>{ssh.folder}/b.tries; cat {ssh.folder}/b.out; exit 255")
+    tries = {host: ssh.folder / f"{host}.tries" for host in "bc"}
+    with closing(RemoteFleet(("b", "c"), SshCommand(interval=1.0))) as fleet:
+        fleet.read()
+        until(lambda: [path.exists() and len(path.read_text()) > 2 for path in tries.values()] == [True, True])
+        until(lambda: len(tries["b"].read_text()) > 6)
+        assert len(tries["c"].read_text()) == 3
 
 
 def test_the_others_can_be_read_while_a_process_is_waited_for(ssh, make_hosts):
