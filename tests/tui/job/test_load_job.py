@@ -82,7 +82,7 @@ def test_a_pending_job_may_be_another_tools_configuration(folder):
     assert pending_job("tool.yaml").training.sequence_length == 2048
     (folder / "tool.yaml").write_text(TORCHTUNE.replace(", batch_size: 2", ""))
     with pytest.raises(
-        InputError, match="add it there, or check it by vramtop fit tool.yaml --set training.micro_batch=1"
+        InputError, match=r"there, or check it by vramtop fit tool\.yaml --set training\.micro_batch=1$"
     ):
         pending_job("tool.yaml")
 
