@@ -51,9 +51,10 @@ def tool_of_table(table: ConfigTable, path: Path) -> Tool | Library:
     return found
 
 
-def is_surely_sft(table: ConfigTable) -> bool:
-    """Return True if a file of TRL has names that only its SFT has."""
-    return has_any(table, *TABLE.aliases["sft"])
+def trl_command(table: ConfigTable) -> str | None:
+    """Return the command of TRL that a file is for, by names that only one has; None: no name tells."""
+    surely = {"sft": TABLE.aliases["sft"], "kto": TABLE.aliases["kto"], "grpo": ("num_generations", "reward_funcs")}
+    return next((name for name, own in surely.items() if has_any(table, *own)), None)
 
 
 def _library(table: ConfigTable, path: Path) -> Library | None:
@@ -64,7 +65,7 @@ def _library(table: ConfigTable, path: Path) -> Library | None:
         return "DeepSpeed"
     if _MODEL in table and has_any(table, *names["data"], *TABLE.aliases["sft"]):
         other = next((name for name in ("kto", "grpo", "dpo") if has_any(table, *TABLE.aliases[name])), None)
-        if other is not None and not is_surely_sft(table):
+        if other is not None and trl_command(table) is None:
             example = f"-- trl {other} --config {path.name}"
             raise InputError(f"{path}: may belong to several TRL commands; give the launch line, such as {example}")
         return "TRL"
@@ -144,11 +145,12 @@ def _read_library_file(program: Program, table: ConfigTable, path: Path, library
     settings, defaults = layer_from_table(table, source=path.name), transformers_defaults(program.versions)
     if library == "transformers":
         return read_trainer(program, [settings, defaults], [{}], method=None)
-    program.findings.warn("The file is read as a configuration of trl sft.")
-    if not is_surely_sft(table):
+    command = trl_command(table) or "sft"
+    program.findings.warn(f"The file is read as a configuration of trl {command}.")
+    if trl_command(table) is None:
         sentence = (
             "Other TRL commands may hold a second model and two sequences per example; give the launch line to decide."
         )
         program.findings.doubt(sentence, "more", "weights", "activations", "logits")
-    trl = {**trl_defaults("sft", program.versions), **model_config_defaults(program.versions)}
-    return read_trainer(program, [settings, trl, defaults], [{}], method="sft")
+    trl = {**trl_defaults(command, program.versions), **model_config_defaults(program.versions)}
+    return read_trainer(program, [settings, trl, defaults], [{}], method=command)

@@ -18,17 +18,26 @@ def test_names_of_several_tools_are_no_guess(tmp_path: Path) -> None:
         of(tmp_path, "base_model: a/b\nmodel_name_or_path: a/b\ncutoff_len: 12\n")
 
 
+def test_preference_training_by_trl_is_asked_for(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="such as -- trl dpo --config x.yaml"):
+        of(tmp_path, "model_name_or_path: a/b\ndataset_name: d\nbeta: 0.1\n")
+
+
 @pytest.mark.parametrize(
-    ("text", "command"),
+    ("line", "reference", "generates"),
     [
-        ("model_name_or_path: a/b\ndataset_name: d\nnum_generations: 4\n", "trl grpo"),
-        ("model_name_or_path: a/b\ndataset_name: d\nbeta: 0.1\n", "trl dpo"),
-        ("model_name_or_path: a/b\ndataset_name: d\ndesirable_weight: 1.0\n", "trl kto"),
+        ("num_generations: 4\nbeta: 0.1", True, True),
+        ("desirable_weight: 1.0", True, False),
+        ("packing: true", False, False),
     ],
 )
-def test_other_commands_of_trl_are_asked_for(tmp_path: Path, text: str, command: str) -> None:
-    with pytest.raises(InputError, match=f"such as -- {command} --config x.yaml"):
-        of(tmp_path, text)
+def test_names_that_only_one_command_of_trl_has_tell_it(
+    tmp_path: Path, line: str, reference: bool, generates: bool
+) -> None:
+    text = "model_name_or_path: gpt2\ndataset_name: d\nmax_length: 64\nmax_completion_length: 64\n"
+    assert of(tmp_path, f"{text}{line}\n") == "TRL"
+    job = read_config_file(tmp_path / "x.yaml", environ={}).job()
+    assert (bool(job.other_models), job.rollout is not None) == (reference, generates)
 
 
 def test_what_may_be_any_command_of_trl_widens_the_range(tmp_path: Path) -> None:
