@@ -257,7 +257,7 @@ def _settings(reader: Reader, libraries: Set[str]) -> ScriptSettings:
         doubt_model(reader)
     passed_over, elsewhere = decided_by_script(trained, notes, layers)
     unused |= elsewhere
-    given = options.given.get("model")
+    given = options.find("model", uses=False)
     if given is not None and model is None and not notes.models and notes.find_config(str(given.value)) is None:
         unused.add("model")  # no library loads one by name, and none has the name: it is the script's
     read_trainer_adapters(notes, layers)

@@ -120,6 +120,14 @@ def test_the_length_of_generated_text_is_none_of_the_training(tmp_path: Path) ->
     assert "training.sequence_length" in read(tmp_path, train + sample).missing
 
 
+@pytest.mark.parametrize("flags", [(), ("--model", "modern")])
+def test_a_choice_among_a_scripts_own_models_is_no_model_of_the_hub(tmp_path: Path, flags: tuple[str, ...]) -> None:
+    own = "parser = argparse.ArgumentParser()\nparser.add_argument('--model', default='modern')\n"
+    own += "args = parser.parse_args()\nnet = BUILDERS[args.model]().cuda()\n"
+    reading = read(tmp_path, f"{own}optimizer = torch.optim.AdamW(net.parameters())\n", *flags)
+    assert reading.value("model.id") is None
+
+
 def test_a_script_with_trl_has_the_defaults_of_trl(tmp_path: Path) -> None:
     reading = read(tmp_path, 'SFTTrainer(model="gpt2", args=SFTConfig(max_length=256, use_liger_kernel=True))')
     job = reading.job()
