@@ -120,7 +120,8 @@ class MissingData:
         if self.sizes is not None and (self._has_dropped_all or (self._has_stood_in and "num_samples=0" in str(error))):
             words = max(1, self.sizes["words"] // 8)
             return f"; it dropped all synthetic items, perhaps as too long: try fewer words, as in words={words}"
-        if self._has_stood_in and isinstance(error, (LookupError, ValueError, AssertionError)):
+        of_items = isinstance(error, (LookupError, ValueError, TypeError, AssertionError))
+        if self._has_stood_in and of_items and "keyword argument" not in str(error):  # those are of other versions
             return "; synthetic items may lack what it looks for: name their columns, or give it some real items"
         return ""
 

@@ -106,8 +106,9 @@ net = """,
         .replace('row["text"]', 'row["answer"]')
     )
     assert rehearsed(program(text), "synthetic,words=50").allocated_bytes
-    with pytest.raises(CannotTellError, match=r"; synthetic items may lack what it looks for: name their columns, or"):
-        rehearsed(program(text.replace("net = ", "assert rows[0]['id']\nnet = ", 1)), "synthetic")
+    for wrong in ("assert rows[0]['id']", "' '.join(rows)"):
+        with pytest.raises(CannotTellError, match=r"; synthetic items may lack what it looks for: name their columns,"):
+            rehearsed(program(text.replace("net = ", f"{wrong}\nnet = ", 1)), "synthetic")
 
 
 @pytest.mark.usefixtures("library")
