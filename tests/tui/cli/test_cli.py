@@ -131,8 +131,10 @@ def test_estimate_prints_a_table_and_a_labelled_bar(vramtop: Vramtop) -> None:
     assert "\x1b" not in done.stdout
 
 
-def test_ascii_output_is_ascii(vramtop: Vramtop) -> None:
-    assert vramtop("fit", "job.toml", "--ascii", "--gpu-memory", "80GiB", "--method", "formula").stdout.isascii()
+def test_ascii_output_is_ascii_and_marks_the_range(vramtop: Vramtop) -> None:
+    text = vramtop("fit", "job.toml", "--ascii", "--gpu-memory", "24GiB", "--method", "formula").stdout
+    assert text.isascii()
+    assert "|logits|[-" in text  # the range, behind the peak
     plain = vramtop("estimate", "job.toml", "--method", "formula", PYTHONUTF8="0", PYTHONIOENCODING="ascii")
     assert (plain.returncode, plain.stdout.isascii()) == (0, True)
 

@@ -45,7 +45,7 @@ async def test_h_switches_the_line_and_its_readings_on_and_off() -> None:
     options = AppOptions(interval=0.05, demand=demand, save_setting=saved.__setitem__)
     source = ScriptedSource([make_snapshot([make_gpu()], host=LOAD)])
     app = VramtopApp(source, Watchlist(lambda _: None), options)
-    async with app.run_test(size=(120, 40)) as pilot:
+    async with app.run_test(size=(120, 30)) as pilot:
         await until_shown(pilot, lambda: demand.value.host)
         await until_shown(pilot, lambda: screen_lines(app)[1].strip() == WORDS)
         await pilot.press("H")
