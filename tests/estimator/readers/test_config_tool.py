@@ -19,7 +19,7 @@ def test_names_of_several_tools_are_no_guess(tmp_path: Path) -> None:
 
 
 def test_preference_training_by_trl_is_asked_for(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="such as -- trl dpo --config x.yaml"):
+    with pytest.raises(InputError, match=r"such as -- trl dpo --config x\.yaml"):
         of(tmp_path, "model_name_or_path: a/b\ndataset_name: d\nbeta: 0.1\n")
 
 
