@@ -19,6 +19,7 @@ from .program.device_choice import choice_of_line, choice_of_script
 from .program.pinned_versions import pinned_versions, repository_folders
 from .program.program import Program
 from .program.world_size import read_world_size
+from .script.libraries import DIFFUSION
 from .script.options import MEMORY_ARGUMENTS
 from .script.script_settings import ScriptSettings, read_script
 from .script.training import SIZE_ARGUMENTS
@@ -288,7 +289,7 @@ def _read_own_script(program: Program) -> JobReading:
     if script.framework is not None and program.pid is None:
         name = program.launch.program_name
         raise InputError(f"{name} trains with {script.framework}; vramtop predicts and rehearses programs of torch")
-    if script.makes_images:
+    if DIFFUSION in script.called and not uses_trl:
         raise CannotTellError(
             f"{program.launch.program_name} trains a diffusion model, which vramtop cannot estimate from source: "
             "rehearse it without a GPU (vramtop rehearse -- COMMAND), or give a function that builds it, such as "
@@ -317,7 +318,7 @@ def _read_with_script(
     # accelerate's own order (state.py, accelerator.py): the script's precision, but the launcher's accumulation
     precision = {name: setting for name, setting in script.accelerate.items() if name == "mixed_precision"}
     accelerate = [precision, *launched, script.accelerate]
-    if script.has_own_loop and method is None:
+    if script.called and not script.trains_with_trainer and method is None:
         accelerate.append({"script_own_loop": Setting.default(True, "the script has its own training loop")})
     if "deepspeed" in script.written and isinstance(getattr(flags.get("deepspeed"), "value", None), bool):
         flags = {name: setting for name, setting in flags.items() if name != "deepspeed"}  # a switch, not a file

@@ -76,11 +76,11 @@ def written_job(path: Path) -> Job | None:
     except InputError:
         from vramtop.estimator.readers.source.data_files import read_table
         from vramtop.estimator.readers.tools.shared.unread_tools import unread_tool_of_table
-        from vramtop.estimator.readers.tools.tool_registry import find_tool_by_config
+        from vramtop.estimator.readers.tools.tool_registry import all_tools
 
         with contextlib.suppress(InputError):
             table = read_table(path)
-            if find_tool_by_config(table) is not None or unread_tool_of_table(table) is not None:
+            if any(tool.is_config(table) for tool in all_tools()) or unread_tool_of_table(table) is not None:
                 return None
         raise
 

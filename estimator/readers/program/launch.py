@@ -33,15 +33,11 @@ class _Names(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     kernels: frozenset[str]
     runners: frozenset[str]
     name_options: frozenset[str]
+    accelerate_flags: str
     without_value: Mapping[str, frozenset[str]]
 
 
 _NAMES = read_file("launchers", _Names)
-_ACCELERATE_FLAG_OF_TRL = re.compile(
-    r"accelerate_config|config_file|num_processes|num_machines|machine_rank|mixed_precision|multi_gpu|gpu_ids|cpu|"
-    r"use_fsdp|use_deepspeed|use_parallelism_config|fsdp_(?!config$)\w+|zero\w+|deepspeed_\w+|offload_\w+_device|"
-    r"parallelism_config_\w+|dynamo_\w+"
-)
 
 
 class ToolCommand(msgspec.Struct, frozen=True, kw_only=True):
@@ -288,7 +284,7 @@ def _trl(tokens: list[str], found: Launch) -> Launch:
     if not tokens or tokens[0] not in _NAMES.trl_commands:
         return found
     options, _ = parse_flags(tokens[1:], where="of trl")
-    own = {name: option for name, option in options.items() if _ACCELERATE_FLAG_OF_TRL.fullmatch(name)}
+    own = {name: option for name, option in options.items() if re.fullmatch(_NAMES.accelerate_flags, name)}
     return replace(
         found,
         launchers=(*found.launchers, "trl"),

@@ -29,11 +29,7 @@ _TRUSTED = scripts().names["trusted_libraries"]
 """Libraries whose functions do what their names say."""
 _NEVER_TRAIN = scripts().names["libraries_without_a_loop"]
 """Libraries without a training loop, beside those that are trusted."""
-_HARMLESS = re.compile(
-    r"(?i).*(policy|evaluat|print|count|summar|log|save|load_state|plot|test|valid|num_|size|generate|pipeline|clip_grad|watch"
-    r"|scheduler|collator|seed|show|descri|inspect|type|len|unwrap|metric|mask|rotary|callback|allow|proctitle).*"
-    r"|is_.*|debug|info|warning|error|critical"
-)
+_HARMLESS = re.compile(rf"(?i).*({'|'.join(scripts().names['harmless'])}).*|is_.*|debug|info|warning|error|critical")
 """Functions on which no memory of a step depends, by their names."""
 _OF_DATA = re.compile(
     r"(?i)data|example|token|chat|template|prompt|text|batch|sample|input|label|feature|message|image|path|str"

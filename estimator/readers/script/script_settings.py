@@ -19,7 +19,6 @@ from ..source.settings import Setting, SettingsLayer
 from ..trl.methods import method_of_class
 from .follow import BudgetSpentError, Reader
 from .layers import DECISIVE, Layers
-from .libraries import DIFFUSION
 from .models import Model, Part, models_in
 from .named_settings import (
     doubt_inputs,
@@ -102,11 +101,6 @@ class ScriptSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The position among the GPUs that it sees of the one that it uses, if that is not the first: ``cuda:1``."""
 
     @property
-    def makes_images(self) -> bool:
-        """True if it trains a model of diffusers."""
-        return DIFFUSION in self.called and self.trl_method is None
-
-    @property
     def trl_method(self) -> str | None:
         """``sft``, ``dpo``, ... where the script uses one of TRL's trainers."""
         if self.mixed_config is not None:
@@ -131,11 +125,6 @@ class ScriptSettings(msgspec.Struct, frozen=True, kw_only=True):
     def trains_with_trainer(self) -> bool:
         """True if it uses a Trainer, TrainingArguments or a class derived from them."""
         return any(TRAINING_CONFIG.fullmatch(name) or name.endswith("Trainer") for name in self.called)
-
-    @property
-    def has_own_loop(self) -> bool:
-        """True if it was read, and uses no Trainer."""
-        return bool(self.called) and not self.trains_with_trainer
 
 
 def open_script(path: Path, *, text: str | None = None) -> ast.Module:

@@ -16,7 +16,7 @@ from .. import tools
 from ..arguments.table import Library, library
 from ..program.launch import Launch, LaunchParser
 from ..trl.methods import TABLE
-from .shared.tool import ConfigTable, Tool
+from .shared.tool import Tool
 from .shared.unread_tools import UNREAD_TOOLS
 
 TRAINER_LIBRARIES: Mapping[str, Callable[[], Library]] = {
@@ -45,11 +45,6 @@ def find_tool_by_launch(launch: Launch) -> Tool | None:
     by_program = (tool for tool in all_tools() if re.fullmatch(tool.programs, program))
     by_flags = (tool for tool in all_tools() if tool.flags and tool.flags <= flags)
     return next(by_program, None) or next(by_flags, None)
-
-
-def find_tool_by_config(table: ConfigTable) -> Tool | None:
-    """Return the tool whose configuration file a table is from."""
-    return next((tool for tool in all_tools() if tool.is_config(table)), None)
 
 
 def table_of_tool(name: str | None) -> Library:
