@@ -73,6 +73,14 @@ class Job(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_de
         return self.label != "job"
 
     @property
+    def assumed_sizes(self) -> tuple[str, ...]:
+        """The sizes that nothing states, such as ``sequence length 2,048``; the range of a budget holds others."""
+        return tuple(
+            f"{name.replace('_', ' ')} {getattr(getattr(self, table), name):,}"
+            for table, _, name in (key.partition(".") for key in self.unsure.between)
+        )
+
+    @property
     def engine_name(self) -> str | None:
         """Name of the engine that serves the model with as much cache as the GPU has room for; None: none does."""
         if self.training.mode != "inference" or self.inference is None:

@@ -180,6 +180,13 @@ class PendingRow(msgspec.Struct, frozen=True, kw_only=True):
     fits_changed_at: float | None = None
     """Unix seconds when ``fits`` last changed; None: not since the job was first seen as pending."""
 
+    @property
+    def sentence(self) -> str | None:
+        """The verdict's reason, with what is assumed of the job; or why there is none."""
+        if self.fit is None or not self.job.assumed_sizes:
+            return self.problem if self.fit is None else self.fit.sentence
+        return f"{self.fit.sentence}; assumes {' and '.join(self.job.assumed_sizes)}"
+
 
 class AttachProgress(msgspec.Struct, frozen=True):
     """How far the automatic attaching is."""

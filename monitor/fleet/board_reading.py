@@ -124,10 +124,9 @@ def _process(row: ProcessRow, run: int | None, facts: RankFacts | None) -> Fleet
 
 
 def _pending(row: PendingRow) -> FleetPending:
-    sentence = row.fit.sentence if row.fit else row.problem
     return FleetPending(
         job=displayed(row.job.label),
         verdict=row.fit.verdict if row.fit else "unknown",
         device_bytes=row.budget.peak.device_bytes if row.budget else None,
-        sentence=displayed(sentence) if sentence else None,
+        sentence=displayed(row.sentence) if row.sentence else None,
     )

@@ -53,12 +53,11 @@ def _run_json(run: RunRow) -> "RunJson":
 
 
 def _pending_json(row: PendingRow) -> "PendingJson":
-    sentence = row.fit.sentence if row.fit else row.problem
     return {
         "job": displayed(row.job.label),
         "verdict": row.fit.verdict if row.fit else "unknown",
         "device_bytes": row.budget.peak.device_bytes if row.budget else None,
-        "sentence": sentence and displayed(sentence),
+        "sentence": row.sentence and displayed(row.sentence),
     }
 
 

@@ -34,7 +34,7 @@ def board_lines(board: Board, output: TextOutput) -> Iterator[str]:
     yield from _process_lines(board, output)
     for row in board.pending:
         word = VERDICTS[row.fit.verdict if row.fit else "unknown"].word
-        yield output.text(f"pending {row.job.label}: {word}: {row.fit.sentence if row.fit else row.problem or ''}")
+        yield output.text(f"pending {row.job.label}: {word}: {row.sentence or ''}")
     yield from (output.text(fault.message) for fault in board.snapshot.faults)
     for gpu in board.gpus:
         labels: dict[str, str] = {}

@@ -49,12 +49,12 @@ def pending_line(row: PendingRow, width: int, now: float, *, asks: bool = True) 
         asks: the fit check can be opened, which asks whether to rehearse a program.
     """
     if row.fit is None:
-        verdict, reason = badge(VERDICTS["unknown"], "unknown"), row.problem or "no budget"
+        verdict, reason = badge(VERDICTS["unknown"], "unknown"), row.sentence or "no budget"
         if asks and reason.startswith(NOT_REHEARSED):
             keys = shown_key("dashboard.fit_check"), shown_key("fit.rehearse")
             reason = f"{NOT_REHEARSED}press {keys[0]}, then {keys[1]} to run it"
     else:
-        verdict, reason = badge(VERDICTS[row.fit.verdict], row.fit.verdict), row.fit.sentence
+        verdict, reason = badge(VERDICTS[row.fit.verdict], row.fit.verdict), row.sentence or ""
         if row.budget is not None and row.budget.learned is not None:
             reason = f"{reason} · corrected, was {format_gib(row.budget.learned.uncorrected.device_bytes)}"
     is_new = row.fits_changed_at is not None and now - row.fits_changed_at < _HIGHLIGHT_SECONDS

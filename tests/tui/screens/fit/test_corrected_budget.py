@@ -8,7 +8,7 @@ from vramtop.estimator.budget import Budget, Learned
 from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.job.job import Job
-from vramtop.estimator.job.settings import ModelSpec
+from vramtop.estimator.job.settings import ModelSpec, Uncertainties
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.tui.screens.dashboard.gpu_panel import panel_lines
 from vramtop.tui.screens.dashboard.panel_shape import PanelShape
@@ -39,6 +39,14 @@ def test_the_dashboard_says_so_of_running_and_of_pending_jobs() -> None:
     assert "52.0 GiB" in budget
     assert "corrected, was 40.0" in budget
     assert "corrected, was 40.0" in pending_line(board.pending[0], 120, now=0.0).plain
+
+
+def test_a_pending_job_says_which_sizes_are_assumed() -> None:
+    watchlist = Watchlist(estimate=make_budget)
+    unsure = Uncertainties(between={"training.sequence_length": [512], "parallel.data_shard": [2]})
+    watchlist.add_pending(Job(name="next", model=ModelSpec(id="gpt2"), unsure=unsure))
+    board = watchlist.update(make_snapshot([make_gpu(0)]))
+    assert "; assumes sequence length 2,048 and data shard 1" in pending_line(board.pending[0], 160, now=0.0).plain
 
 
 def test_a_budget_that_was_not_corrected_says_nothing() -> None:
