@@ -316,7 +316,7 @@ def _step(rank: RankMemory) -> _Moment:
 def _evaluation(rank: RankMemory, sequences: int) -> _Moment:
     """Return the last block or the head of a forward pass of evaluation, which saves nothing for a backward pass.
 
-    Its loss is that of training. Optimizer states exist, gradients are freed unless they are zeroed. transformers
+    Optimizer states exist, gradients are freed unless they are zeroed. transformers
     before 5.0 keeps keys and values (``Trainer`` of 5.0 sets ``use_cache`` to False).
 
     Args:
@@ -324,7 +324,7 @@ def _evaluation(rank: RankMemory, sequences: int) -> _Moment:
         sequences: examples in one forward pass.
     """
     job, stage = rank.job, rank.stage
-    logits = max(rank.loss.most_forward_bytes, rank.returned_logits) if stage.last else 0
+    logits = max(rank.evaluation_loss.most_forward_bytes, rank.returned_logits) if stage.last else 0
     block = forward_pass_bytes(job, rank.arch, stage) if stage.layers else 0
     at_head = logits > block
     share = sequences / job.training.micro_batch

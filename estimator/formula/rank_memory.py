@@ -41,6 +41,7 @@ class RankMemory(Struct, frozen=True, eq=False, kw_only=True):
     states: ModelStates
     saved: SavedActivations
     loss: LossBytes
+    evaluation_loss: LossBytes
     buffers: Buffers
     nccl: int
     """NCCL's own buffers, outside of torch's allocator."""
@@ -207,6 +208,7 @@ def rank_memory(plan: Plan, stage: Stage) -> RankMemory:
         states=states,
         saved=saved_activations(job, arch, stage),
         loss=loss_bytes(job, arch, stage),
+        evaluation_loss=_evaluation_loss(job, arch, stage),
         buffers=buffers,
         nccl=nccl_bytes(job.parallel),
         kv_cache=key_value_cache_bytes(job, arch, stage),
@@ -233,6 +235,16 @@ def rank_memory(plan: Plan, stage: Stage) -> RankMemory:
     )
 
 
+def _evaluation_loss(job: ResolvedJob, arch: Architecture, stage: Stage) -> LossBytes:
+    """Return the loss of evaluation, for a micro-batch of training.
+
+    Liger-Kernel leaves the logits out in training only (0.8, ``skip_logits`` in ``transformers/model/``).
+    """
+    if job.training.evaluation_loss == "full":
+        job = replace(job, training=replace(job.training, loss="full"))
+    return loss_bytes(job, arch, stage)
+
+
 def with_sizes_of(rank: RankMemory, plan: Plan) -> RankMemory:
     """Return a rank with the micro-batch and the sequence length of a plan that differs in nothing else."""
     job, before, stage, arch = plan.job, rank.job, rank.stage, rank.arch
@@ -242,6 +254,7 @@ def with_sizes_of(rank: RankMemory, plan: Plan) -> RankMemory:
         job=job,
         saved=saved_activations(job, arch, stage),
         loss=loss_bytes(job, arch, stage),
+        evaluation_loss=_evaluation_loss(job, arch, stage),
         kv_cache=key_value_cache_bytes(job, arch, stage),
         generation_cache=generation_cache_bytes(job, arch, stage),
         workspace=rank.workspace + gathered,

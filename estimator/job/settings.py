@@ -475,6 +475,8 @@ class Training(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
     """Forward and backward passes per optimizer step."""
     evaluation_batch: Positive | None = None
     """Sequences per GPU and forward pass of evaluation; absent: evaluation is not counted."""
+    evaluation_loss: Literal["training", "full"] = "training"
+    """Computation of the loss in evaluation: as in training, or from all logits, as Liger-Kernel does by default."""
     precision: PrecisionName = AUTO
     """Type of weights and computation; ``auto``: as the framework does; ``*-mixed``: fp32 weights under autocast.
 

@@ -143,6 +143,7 @@ def _translate_loss(trainer: dict[str, Setting]) -> None:
         return
     trainer.setdefault("use_liger_kernel", first.with_value(wanted))
     trainer.setdefault("liger_kernel_config", first.with_value(config))
+    trainer["fused_in_evaluation"] = first.with_value(cut)  # cut cross-entropy makes no logits there either
 
 
 def _precision(settings: LayeredSettings) -> dict[str, Setting]:

@@ -43,23 +43,24 @@ def read_step(inputs: TrainerInputs, findings: FindingCollector) -> None:
         trainer.read_loss(own_loss=inputs.own_loss)
     elif (liger := read_liger(inputs.settings, findings)) is not None:
         findings.record_from(liger, "training.loss", "fused-linear")
-    _doubt_logits_of_evaluation(inputs, findings)
+    _read_loss_of_evaluation(inputs, findings)
     if inputs.method is not None and inputs.trl is None:
         findings.warn(f"TRL's method {inputs.method} is not supported: its additional models are not counted.")
         findings.add_uncertainty("more", "weights", "activations", "logits")
 
 
-def _doubt_logits_of_evaluation(inputs: TrainerInputs, findings: FindingCollector) -> None:
-    """Doubt an evaluation with Liger-Kernel, whose forward pass leaves out the logits in training only.
+def _read_loss_of_evaluation(inputs: TrainerInputs, findings: FindingCollector) -> None:
+    """Record an evaluation with Liger-Kernel, whose forward pass leaves out the logits in training only.
 
     TRL's SFTTrainer asks it to do so in evaluation too since 0.29; unsloth, which uses it unasked, has its own loss.
     """
     loss, liger = findings.get("training.loss"), inputs.settings.find_true("use_liger_kernel", "use_liger")
     asks = inputs.method == "sft" and is_at_least("trl", (0, 29), inputs.versions)
     fused = loss is not None and loss.value == "fused-linear" and liger is not None and liger.written
+    asks = asks or inputs.settings.is_true("fused_in_evaluation")
     if liger is not None and fused and not asks and findings.get("training.evaluation_batch") is not None:
-        sentence = f"{liger.origin}: Liger-Kernel computes all logits in evaluation, which are not counted."
-        findings.doubt(sentence, "more", "logits", unless="training.evaluation_batch")
+        origin = f"{liger.origin}: Liger-Kernel computes all logits in evaluation"
+        findings.infer("training.evaluation_loss", "full", origin)
 
 
 def _accumulation(inputs: TrainerInputs) -> Setting | None:

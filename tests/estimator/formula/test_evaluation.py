@@ -58,3 +58,13 @@ def test_a_run_that_has_not_evaluated_yet_is_not_below_its_budget(
     budget = budget_of(config, SIZES | {"training.evaluation_batch": 512})
     assert budget.peak.low_bytes > 2 * training
     assert reaches_budget(budget, training)
+
+
+def test_the_loss_of_evaluation_may_be_another(budget_of: BudgetOf, tiny_llama: dict[str, Any]) -> None:
+    def logits(loss: str, evaluation: str) -> int:
+        more = {"training.loss": loss, "training.evaluation_loss": evaluation, "training.evaluation_batch": 64}
+        found = budget_of(tiny_llama, SIZES | more).phase("evaluation")
+        return found.components.logits if found is not None else 0
+
+    assert logits("full", "training") == logits("fused-linear", "full") > 0
+    assert logits("fused-linear", "training") != logits("fused-linear", "full")

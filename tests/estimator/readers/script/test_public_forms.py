@@ -295,11 +295,11 @@ def test_unsloth_fuses_the_mlp_beside_plain_adapters(tmp_path: Path, arguments: 
 
 
 @pytest.mark.parametrize(
-    ("more", "doubted"), [("", False), (", eval_strategy='steps'", True), (", eval_strategy='no'", False)]
+    ("more", "loss"), [("", None), (", eval_strategy='steps'", "full"), (", eval_strategy='no'", None)]
 )
-def test_evaluation_with_liger_is_doubted(tmp_path: Path, more: str, doubted: bool) -> None:
+def test_evaluation_with_liger_makes_all_logits(tmp_path: Path, more: str, loss: str | None) -> None:
     text = LOAD + ARGUMENTS.replace("2)", f"2, use_liger_kernel=True{more})") + TRAIN
-    assert any("all logits in evaluation" in each for each in read(tmp_path, text).warnings) == doubted
+    assert read(tmp_path, text).value("training.evaluation_loss") == loss
 
 
 def test_a_list_that_fire_takes_is_one(tmp_path: Path) -> None:

@@ -115,6 +115,21 @@ def test_the_command_line_of_axolotl_takes_precedence_over_its_file(read: Read, 
     assert reading.evidence()["training.micro_batch"] == "--micro-batch-size on the command line"
 
 
+@pytest.mark.parametrize(
+    ("plugin", "loss"),
+    [
+        ("cut_cross_entropy.CutCrossEntropyPlugin", None),
+        ("liger.LigerPlugin]\nliger_fused_linear_cross_entropy: true\nmore: [x", "full"),
+    ],
+)
+def test_evaluation_with_liger_makes_all_logits_but_not_with_cut_cross_entropy(
+    read: Read, tmp_path: Path, plugin: str, loss: str | None
+) -> None:
+    (tmp_path / "cfg.yml").write_text(f"{AXOLOTL}val_set_size: 0.1\nplugins: [axolotl.integrations.{plugin}]\n")
+    reading = read("axolotl train cfg.yml")
+    assert values(reading, "training.loss", "training.evaluation_loss") == ("fused-linear", loss)
+
+
 def test_sharded_axolotl_lacks_the_ranks_unless_read_from_a_worker(read: Read, tmp_path: Path) -> None:
     (tmp_path / "cfg.yml").write_text(
         "base_model: org/model\nmicro_batch_size: 1\nsequence_len: 512\nbf16: true\nfsdp_version: 2\n"
