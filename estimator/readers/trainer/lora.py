@@ -35,7 +35,8 @@ _LAYERS = tuple(
     for name in names.split()
 )
 """The linear layers of a block, in the families that people adapt."""
-_MAX_PATTERN, _MAX_REPEATS = 500, 4
+_MAX_PATTERN, _MAX_REPEATS = 500, 3
+"""Characters of a pattern, and repetitions in it, with which a thousand short names are matched within a second."""
 _REPEATS = re.compile(r"[*+]|\{\d*,")
 
 
