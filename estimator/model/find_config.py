@@ -121,7 +121,7 @@ _BASE_SUFFIX_PREFIXES = ("qwen", "deepseek")
 
 
 class UnknownModelError(InputError):
-    """A model without a config here; a program that loads it may be rehearsed all the same."""
+    """The model's config is not on this machine; a program that loads it can still be rehearsed."""
 
 
 class ResolvedModel(msgspec.Struct, frozen=True, kw_only=True):

@@ -145,9 +145,10 @@ def _read_library_file(program: Program, table: ConfigTable, path: Path, library
     settings, defaults = layer_from_table(table, source=path.name), transformers_defaults(program.versions)
     if library == "transformers":
         return read_trainer(program, [settings, defaults], [{}], method=None)
-    command = trl_command(table) or "sft"
+    known = trl_command(table)
+    command = known or "sft"
     program.findings.warn(f"The file is read as a configuration of trl {command}.")
-    if trl_command(table) is None:
+    if known is None:
         sentence = (
             "Other TRL commands may hold a second model and two sequences per example; give the launch line to decide."
         )

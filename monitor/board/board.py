@@ -182,7 +182,7 @@ class PendingRow(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def sentence(self) -> str | None:
-        """The verdict's reason, with what is assumed of the job; or why there is none."""
+        """Reason for the verdict and the sizes it assumes; without a verdict, why there is none."""
         if self.fit is None or not self.job.assumed_sizes:
             return self.problem if self.fit is None else self.fit.sentence
         return f"{self.fit.sentence}; assumes {' and '.join(self.job.assumed_sizes)}"

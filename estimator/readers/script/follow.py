@@ -60,7 +60,7 @@ _TEXT_METHODS = ("lower", "upper", "strip", "split", "startswith", "endswith")
 _OF_PATHS = ("resolve", "absolute", "expanduser", "as_posix", "open", "read", "read_text")
 """Methods of a path, or of the file that a text stands for, whose result stands for the same file."""
 OTHER_LENGTHS = re.compile(r"(?i)eval|test|gener|infer|predict|sample|chat|prompt|plot|print|valid")
-"""Functions whose lengths say nothing about those of the training, by their names."""
+"""Names of functions that evaluate, generate or print; a length in them is not that of the training."""
 _ROLES = ("staticmethod", "classmethod", "property")
 _ENDS = {ast.Raise: "exit", ast.Break: "break", ast.Continue: "continue"}
 

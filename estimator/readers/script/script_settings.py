@@ -230,7 +230,7 @@ def _open_module(path: Path) -> ast.Module | None:
 
 
 def _settings(reader: Reader, libraries: Set[str]) -> ScriptSettings:
-    """Return what a reading comes to of a script that imports these libraries itself."""
+    """Return the settings of a script that was read; ``libraries``: those that it imports itself."""
     tree, notes, options = reader.tree, reader.notes, reader.notes.options
     trained = find_trained(notes)
     model, has_optimizer = trained.model, bool(notes.trainers or notes.optimizers)

@@ -114,12 +114,9 @@ def _stage_from_file_name(config: Setting, findings: FindingCollector) -> Settin
 
 def _read_dimensions(inputs: TrainerInputs, findings: FindingCollector) -> int:
     """Record the tensor, context and expert ranks. Return how many ranks process the same data."""
-    names = library("accelerate").words["dimension"]
-    shorts = {key: [short for short in names if names[short] == key] for key in names.values()}
-    found = {
-        key: inputs.accelerate.find(*(f"parallelism_config_{short}_size" for short in those))
-        for key, those in shorts.items()
-    }
+    found: dict[str, Setting | None] = {}
+    for short, key in library("accelerate").words["dimension"].items():
+        found[key] = found.get(key) or inputs.accelerate.find(f"parallelism_config_{short}_size")
     if inputs.deepspeed is not None:
         found["tensor"] = found["tensor"] or inputs.deepspeed.find("tensor")
     doubt_arguments(library("accelerate"), "megatron", inputs.accelerate, findings)

@@ -459,7 +459,7 @@ class Rehearsal:
         self.gpus.count_copies_of_weights()
 
     def _exit(self, end: SystemExit) -> None:
-        """End with the exit code of a program that failed, or with the error that it has told before, as Hydra does."""
+        """Record how a program exited; Hydra prints an error and exits, so that error is the reason."""
         if isinstance(end.__context__, Exception):
             self._finish("error", end.__context__, code=1)
         sys.stderr.write(end.code if isinstance(end.code, str) else f"exit code {end.code}\n")

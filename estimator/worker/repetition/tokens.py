@@ -39,7 +39,7 @@ class Sequence:
     """Where the numbers of each token begin, and the last ones end."""
 
     def numbers_of(self, start: int, end: int) -> torch.Tensor:
-        """Return the numbers of a stretch of tokens."""
+        """Return the numbers of the tokens from ``start`` up to ``end``."""
         return self.numbers[self.starts[start] : self.starts[end]]
 
 

@@ -23,7 +23,7 @@ class UnreadTool(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     programs: str = "(?!)"
     """Regular expression of its modules and scripts."""
     commands: tuple[ToolCommand, ...] = ()
-    """Its own commands."""
+    """Commands that start it, such as ``megatron sft``."""
     keys: tuple[tuple[str, ...], ...] = ()
     """Dotted settings; a file that has all of one row is the tool's."""
 
