@@ -129,19 +129,14 @@ def trace_request(job: Job, model: ResolvedModel, allocator_conf: str | None = N
 def _least_rounds(job: Job, model: ResolvedModel) -> int | None:
     """Return the fewest rounds of layers that show how more of them repeat; None: all layers have to be traced.
 
-    FSDP gathers a unit ahead; FSDP1 has up to two unsharded ones wait for the GPU besides, and where it reduces each
-    block's gradient, each of three streams has blocks that wait. Buckets (DDP's, DeepSpeed's) fill across layers.
+    FSDP2 gathers a unit ahead. FSDP1's blocks wait for the GPU until a queue of a fixed length is full, and buckets
+    (DDP's, DeepSpeed's) fill across layers.
     """
     resolved, parallel = resolve_job(job), job.parallel
     targets = () if job.lora is None or isinstance(job.lora.targets, str) else job.lora.targets
     own_layers = resolved.trainable is not None or any(part.isdigit() for each in targets for part in each.split("."))
     if model.code is not None or own_layers or parallel.fsdp_units == "model" or parallel.fsdp_min_unit_parameters:
         return None
-    strategy = resolved.strategy
     if parallel.world_size == 1:
         return 2
-    if strategy.fsdp2:
-        return 3
-    if strategy.flat_parameters:
-        return 7 if job.lora is None else 4
-    return None
+    return 3 if resolved.strategy.fsdp2 else None

@@ -21,7 +21,7 @@ _VALUES = (int, float, bool, str, type(None), torch.dtype, torch.device, torch.l
 _CPU, _STRIDED = torch.device("cpu"), torch.strided
 _TAGS = torch.Tag
 _UNSURE_TAGS = {_TAGS.data_dependent_output, _TAGS.dynamic_output_shape, _TAGS.inplace_view}
-_FRESH, _VIEW, _WRITTEN, _UNTOUCHED, _UNKNOWN = range(5)
+_FRESH, _VIEW, _WRITTEN, _UNTOUCHED, _SILENT, _UNKNOWN = range(6)
 _KINDS: dict[Any, int] = {}
 """Kind of each operation: how its results relate to its arguments."""
 _ENTRIES: dict[tuple[Any, ...], Any] = {}
@@ -36,6 +36,8 @@ def run(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if kind == _UNTOUCHED:
         with torch._C._DisableTorchDispatch():
             return func(*args, **kwargs)
+    if kind == _SILENT:
+        return None
     parts: list[Any] = [func, torch.get_default_dtype()]
     ignores_values = kind == _FRESH and any(map(_hides_values, args))
     if not (_describe(args, parts, kind == _VIEW, ignores_values) and (not kwargs or _describe_named(kwargs, parts))):
@@ -48,7 +50,7 @@ def run(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if entry is None and mode is not None and func._schema.name.startswith("aten::_foreach_"):
         with in_kernel_invocation_manager(mode):  # torch's meta kernel knows the shapes, without many operations
             made = func(*args, **kwargs)
-        entry = _NOTHING if made is None else (type(made), _layouts(made))
+        entry = type(made), _layouts(made)
         _keep(key, entry)
     if entry is None:
         result = func(*args, **kwargs)
@@ -56,14 +58,14 @@ def run(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             _keep(key, _entry(kind, args, result))
         return result
     if kind == _WRITTEN:
-        return args[0] if entry is _SELF else None
+        return args[0]
     storage = args[0].untyped_storage() if kind == _VIEW else None
     many, described = entry
     made = [None if each is None else _make(mode, each, storage) for each in described]
     return many(made) if many else made[0]
 
 
-_SELF, _NOTHING = object(), object()
+_SELF = object()
 
 
 def _keep(key: tuple[Any, ...], entry: Any) -> None:
@@ -98,8 +100,8 @@ def _kind(func: Any) -> int:
         return _UNKNOWN
     if func.namespace == "profiler":  # reads and writes no tensor
         return _UNTOUCHED
-    if func.namespace == "fsdp" and not schema.returns:  # copies into tensors that it is given
-        return _WRITTEN
+    if func.namespace in ("aten", "prims", "fsdp") and not schema.returns:  # it writes into what it is given
+        return _SILENT
     if func.namespace not in ("aten", "prims"):
         return _UNKNOWN
     if func is torch.ops.aten._unsafe_view.default:  # a view, though its schema does not say so
@@ -108,7 +110,7 @@ def _kind(func: Any) -> int:
     returned = [each.alias_info for each in schema.returns if each.alias_info is not None]
     first = schema.arguments[0].alias_info if schema.arguments else None
     if not written and not returned:
-        return _FRESH if schema.returns else _UNKNOWN
+        return _FRESH
     if len(written) != 1 or first is None:
         return _UNKNOWN
     if first.is_write:
@@ -151,7 +153,7 @@ def _describe_named(values: dict[str, Any], parts: list[Any]) -> bool:
 def _entry(kind: int, args: tuple[Any, ...], result: Any) -> Any:
     """Return what is needed to make a result again; None: it cannot be."""
     if kind == _WRITTEN:
-        return _NOTHING if result is None else _SELF if result is args[0] else None
+        return _SELF if result is args[0] else None
     many = type(result) if isinstance(result, (list, tuple)) else None
     whole = list(result) if many else [result]
     results = [each for each in whole if each is not None]  # a gradient that nobody asks for is None

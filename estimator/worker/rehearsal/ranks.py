@@ -350,8 +350,7 @@ def _shards(gpus: FakeGpus) -> Iterator[tuple[Any, str, Any]]:
     yield from _gathered_states(gpus)
     try:
         from torch.distributed._functional_collectives import AsyncCollectiveTensor
-        from torch.distributed.tensor import DTensor, _op_schema, _random
-        from torch.distributed.tensor._sharding_prop import ShardingPropagator
+        from torch.distributed.tensor import DTensor, _op_schema, _random, _sharding_prop
     except ImportError:  # before torch 2.6
         return
     if not hasattr(_op_schema, "_rebuild_tensor_from_dtensor_meta"):
@@ -362,9 +361,12 @@ def _shards(gpus: FakeGpus) -> Iterator[tuple[Any, str, Any]]:
         found = arg.tensor_meta
         return torch.empty_strided(found.shape, found.stride, dtype=found.dtype)
 
-    name = "_propagate_tensor_meta_non_cached"
+    propagator, name = _sharding_prop.ShardingPropagator, "_propagate_tensor_meta_non_cached"
     yield _op_schema, "_rebuild_tensor_from_dtensor_meta", on_cpu
-    yield ShardingPropagator, name, gpus.unseen(getattr(ShardingPropagator, name))
+    ask = gpus.unseen(getattr(propagator, name))
+    yield propagator, name, lambda self, op_schema: ask(self, op_schema) if op_schema.op._schema.returns else None
+    if hasattr(_sharding_prop, _STRIDED):
+        yield _sharding_prop, _STRIDED, _where_strided(getattr(_sharding_prop, _STRIDED))
     yield _random, "_rng_tracker", _Generators()
     yield AsyncCollectiveTensor, "__new__", staticmethod(gpus.unseen(AsyncCollectiveTensor.__new__))
     for kind in (DTensor, AsyncCollectiveTensor):
@@ -373,6 +375,23 @@ def _shards(gpus: FakeGpus) -> Iterator[tuple[Any, str, Any]]:
         yield kind, "is_cpu", property(lambda self: self.device.type == "cpu")
     with contextlib.suppress(ImportError):  # torch has no ``fully_shard`` before 2.6
         yield from labels_of_fsdp2(gpus)
+
+
+_STRIDED = "_propagate_use_strided_shard_flag"
+
+
+def _where_strided(propagate: Any) -> Any:
+    """Return torch's function without its look at all tensors of a list for each of them, which takes half a trace."""
+    looked_at: list[Any] = [None, False]
+
+    def propagate_where_strided(op_strategy: Any, op_schema: Any) -> None:
+        if looked_at[0] is not op_schema:
+            placements = (each for spec in op_schema.args_spec for each in spec.placements)
+            looked_at[:] = op_schema, any(type(each).__name__ == "_StridedShard" for each in placements)
+        if looked_at[1]:
+            propagate(op_strategy, op_schema)
+
+    return propagate_where_strided
 
 
 def _reduced(_state: Any, bucket: Any) -> Any:
