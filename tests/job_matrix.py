@@ -116,10 +116,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "mixed fsdp2 kept": {"training": _MIXED, "parallel": _FSDP | {"reshard_after_forward": False}},
     "mixed fsdp2 checkpointed": {"training": _MIXED | _CHECKPOINTED, "parallel": _FSDP},
     "mixed fsdp2 accumulated": {"training": _MIXED | {"gradient_accumulation": 4}, "parallel": _FSDP},
-    "fp32 fsdp2 accumulated": {
-        "training": _FP32 | {"gradient_accumulation": 4},
-        "parallel": _FSDP,
-    },
+    "fp32 fsdp2 accumulated": {"training": _FP32 | {"gradient_accumulation": 4}, "parallel": _FSDP},
     "mixed fsdp2 offloaded": {"training": _MIXED, "parallel": _FSDP | {"cpu_offload": "all"}},
     "mixed fsdp2 adapters": {"training": _MIXED, "parallel": _FSDP, "lora": _ADAPTERS},
     "bf16 fsdp2 one unit": {"training": _BF16, "parallel": _FSDP | {"fsdp_units": "model"}},

@@ -257,11 +257,7 @@ def test_the_smallest_sufficient_utilization_is_suggested() -> None:
     [
         ({"tensor": 8, "pipeline": 2}, 8, [{"parallel.pipeline": 1}, {"parallel.tensor": 4}]),
         ({"tensor": 8, "pipeline": 8}, 4, [{"parallel.pipeline": 1, "parallel.tensor": 4}]),
-        (
-            {"strategy": "zero3", "data_shard": 16},
-            4,
-            [{"parallel.data_shard": 4, "training.gradient_accumulation": 4}],
-        ),
+        ({"strategy": "zero3", "data_shard": 16}, 4, [{"parallel.data_shard": 4, "training.gradient_accumulation": 4}]),
         ({"strategy": "fsdp2", "data_shard": 8}, 8, []),
     ],
 )

@@ -104,12 +104,7 @@ def test_arguments_that_are_a_secret_together_are_masked(words: list[str]) -> No
 def test_lists_in_data_are_masked_as_command_lines_and_by_their_name() -> None:
     assert mask_strings([["--hub_token", "hunter"], 3]) == [["--hub_token", MASK], 3]
     data = {"argv": ["x", "--hub_token", "hunter"], "api_keys": ["hunter"], "token": "x", "names": ["a"]}
-    assert mask_strings(data) == {
-        "argv": ["x", "--hub_token", MASK],
-        "api_keys": [MASK],
-        "token": MASK,
-        "names": ["a"],
-    }
+    assert mask_strings(data) == {"argv": ["x", "--hub_token", MASK], "api_keys": [MASK], "token": MASK, "names": ["a"]}
 
 
 @pytest.mark.parametrize(

@@ -71,10 +71,7 @@ def test_others_and_pools_of_graphs_wrapped_over_lines() -> None:
         private pools (e.g., CUDA Graphs), and 1.50 GiB is reserved by PyTorch but unallocated."""
     )
     assert found is not None
-    assert found.others == (
-        OtherProcess(pid=611, used_bytes=8 * GIB),
-        OtherProcess(pid=7, used_bytes=512 * MIB),
-    )
+    assert found.others == (OtherProcess(pid=611, used_bytes=8 * GIB), OtherProcess(pid=7, used_bytes=512 * MIB))
     assert (found.private_pool_bytes, found.outside_bytes) == (1.25 * GIB, GIB)
 
 

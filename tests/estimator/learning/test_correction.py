@@ -59,8 +59,7 @@ def test_the_figures_stay_those_of_one_process(machine: Machine, known: str) -> 
 
 
 @pytest.mark.parametrize(
-    "change",
-    [{"micro_batch": 4}, {"length": 1024}, {"optimizer": "adamw-8bit"}, {"activation_checkpointing": "full"}],
+    "change", [{"micro_batch": 4}, {"length": 1024}, {"optimizer": "adamw-8bit"}, {"activation_checkpointing": "full"}]
 )
 def test_another_job_says_nothing(change: dict[str, object]) -> None:
     run = Machine(tokens=0.25).run(job(**{"micro_batch": 8, **change}))  # type: ignore[arg-type]

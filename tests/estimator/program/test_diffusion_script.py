@@ -33,11 +33,7 @@ UNET = {
     "up_block_types": ["UpBlock2D", "CrossAttnUpBlock2D"],
     "attention_head_dim": 4,
 }
-SDXL = {
-    "addition_embed_type": "text_time",
-    "addition_time_embed_dim": 8,
-    "projection_class_embeddings_input_dim": 56,
-}
+SDXL = {"addition_embed_type": "text_time", "addition_time_embed_dim": 8, "projection_class_embeddings_input_dim": 56}
 HEADS = {"num_attention_heads": 2, "attention_head_dim": 16, "num_layers": 2}
 SHRUNKEN: dict[str, dict[str, Any]] = {
     "sd1.5": {**UNET, "cross_attention_dim": 8},

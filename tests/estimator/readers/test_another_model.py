@@ -49,9 +49,7 @@ def test_a_script_is_read_as_if_it_named_the_other_model(tmp_path: Path) -> None
 
 def test_what_a_running_model_reports_is_left_out(tmp_path: Path) -> None:
     (tmp_path / "old.py").write_text(SCRIPT.format(model=LLAMA, change=""))
-    reported = {
-        "running_model_config": Setting(value={"model_type": "llama", "hidden_size": 64}, origin="the probe"),
-    }
+    reported = {"running_model_config": Setting(value={"model_type": "llama", "hidden_size": 64}, origin="the probe")}
     line = ["python", "old.py"]
     reading = read_launch(line, environ={}, cwd=tmp_path, reported=reported, given={"model.id": "gpt2"})
     assert reading.value("model.config") is None

@@ -52,8 +52,7 @@ def test_missing_settings_have_the_default_of_the_version(read: Read) -> None:
 
 
 @pytest.mark.parametrize(
-    ("versions", "precision"),
-    [({"transformers": "5.2.0"}, "bf16"), ({"transformers": "4.57.1"}, "fp32")],
+    ("versions", "precision"), [({"transformers": "5.2.0"}, "bf16"), ({"transformers": "4.57.1"}, "fp32")]
 )
 def test_weights_load_as_stored_since_transformers_5(read: Read, versions: dict[str, str], precision: str) -> None:
     reading = read("python run.py --model_name_or_path no/such-model --output_dir out", versions=versions)

@@ -41,11 +41,7 @@ def found(reading: JobReading) -> tuple[Any, Any]:
             "galore-adamw",
             {"rank": 64, "targets": "all-linear"},
         ),
-        (
-            "--optim galore_adamw --optim_target_modules attn mlp",
-            "galore-adamw",
-            None,
-        ),
+        ("--optim galore_adamw --optim_target_modules attn mlp", "galore-adamw", None),
         ("--optim apollo_adamw --optim_target_modules .*attn.*", "apollo-adamw", {"targets": ["attn"]}),
     ],
 )

@@ -31,11 +31,7 @@ Trainer(model=model, args=args).train()
             ("full", True),
         ),
         ("--deepspeed ds.json", {"stage": 3}, ("sharded", True)),
-        (
-            "--deepspeed ds.json",
-            {"stage": 3, "stage3_gather_16bit_weights_on_model_save": True},
-            ("full", True),
-        ),
+        ("--deepspeed ds.json", {"stage": 3, "stage3_gather_16bit_weights_on_model_save": True}, ("full", True)),
         ("--deepspeed ds.json", {"stage": 2}, (None, None)),
         ("", None, (None, None)),
     ],

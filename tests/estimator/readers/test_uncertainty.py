@@ -192,11 +192,7 @@ MEGATRON = (
         ("--fp16 --accumulate-allreduce-grads-in-fp32", Uncertainties(), None),
         ("--bf16 --fp8-format hybrid", Uncertainties(weights="less", activations="less"), None),
         ("--bf16 --cross-entropy-loss-fusion", Uncertainties(activations="less", logits="less"), None),
-        (
-            "--bf16 --recompute-granularity full --recompute-num-layers 4",
-            Uncertainties(activations="either"),
-            None,
-        ),
+        ("--bf16 --recompute-granularity full --recompute-num-layers 4", Uncertainties(activations="either"), None),
     ],
 )
 def test_uncertain_flags_of_megatron(read: Read, flags: str, unsure: Uncertainties, reduce: str | None) -> None:

@@ -202,13 +202,7 @@ def test_visible_gpus_follow_the_environment(environ: dict[str, str], indices: t
 
 
 @pytest.mark.parametrize(
-    ("visible", "uuids"),
-    [
-        ("MIG-0-9-0", ("MIG-0-9-0",)),
-        ("MIG-elsewhere", ()),
-        ("0", ()),
-        (None, ()),
-    ],
+    ("visible", "uuids"), [("MIG-0-9-0", ("MIG-0-9-0",)), ("MIG-elsewhere", ()), ("0", ()), (None, ())]
 )
 def test_visible_mig_devices_are_those_named_in_the_environment(visible: str | None, uuids: tuple[str, ...]) -> None:
     environ = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}

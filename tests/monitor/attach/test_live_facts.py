@@ -19,15 +19,7 @@ def reading(**found: Any) -> JobReading:
 
 def sample(**facts: Any) -> ProbeSample:
     return ProbeSample(
-        **{
-            "pid": 1,
-            "time": 0.0,
-            "devices": (),
-            "steps": 0,
-            "step_began": None,
-            "step_seconds": None,
-            **facts,
-        }
+        **{"pid": 1, "time": 0.0, "devices": (), "steps": 0, "step_began": None, "step_seconds": None, **facts}
     )
 
 

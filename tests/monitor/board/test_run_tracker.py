@@ -14,12 +14,7 @@ from vramtop.monitor.board.run_tracker import RunTracker
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.host.process_stat import is_running
 from vramtop.monitor.snapshot.faults import NO_ANSWER, Fault
-from vramtop.monitor.snapshot.snapshot import (
-    FinalCounters,
-    ProcessCounters,
-    ProcessKey,
-    WatchedJob,
-)
+from vramtop.monitor.snapshot.snapshot import FinalCounters, ProcessCounters, ProcessKey, WatchedJob
 
 JOB = Job(name="sft", model=ModelSpec(id="gpt2"))
 KEY: ProcessKey = (7, 1_000.0)

@@ -133,10 +133,7 @@ def test_rules_fire_and_grafanas_queries_have_answers(export, prometheus, traini
     until(lambda: ("VramtopJobOverBudget", names[0]) in server.firing())
     until(is_growing, seconds=180)
     until(lambda: ranks() == {(str(over),) * 2, (str(growing),) * 2})
-    fire = {
-        ("VramtopUnattributedMemory", names[1]),
-        ("VramtopGpuLost", names[1]),
-    }
+    fire = {("VramtopUnattributedMemory", names[1]), ("VramtopGpuLost", names[1])}
     until(lambda: fire <= server.firing())
     until(lambda: not any(instance == names[2] for _, instance in server.firing()))
     idle.show(None)

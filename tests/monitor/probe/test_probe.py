@@ -290,8 +290,7 @@ def test_a_program_keeps_the_path_that_it_would_have(tmp_path: Path, path: str |
 
 
 @pytest.mark.parametrize(
-    "value",
-    [None, True, 3, -2.5, 'a"b\\c\n\x7f\x1b é 😀 \ud800', [1, (2,), {"a": None}], {1: 2, None: 3, 2.5: 4}, {}],
+    "value", [None, True, 3, -2.5, 'a"b\\c\n\x7f\x1b é 😀 \ud800', [1, (2,), {"a": None}], {1: 2, None: 3, 2.5: 4}, {}]
 )
 def test_the_probes_json_is_that_of_the_standard_library(value: object) -> None:
     assert json.loads(encode_json(value)) == json.loads(json.dumps(value))

@@ -12,11 +12,7 @@ def test_samples_are_oldest_first_and_the_oldest_are_dropped():
     for second in range(5):
         process = make_process(used=second)
         history.add(make_snapshot([make_gpu(0, [process])], time=2000.0 + second))
-    assert history.gpu("GPU-00000000") == [
-        (2002.0, 3 * GIB),
-        (2003.0, 4 * GIB),
-        (2004.0, 5 * GIB),
-    ]
+    assert history.gpu("GPU-00000000") == [(2002.0, 3 * GIB), (2003.0, 4 * GIB), (2004.0, 5 * GIB)]
     assert history.process(("GPU-00000000", 4711, 1000.0)) == [(2002.0, 2 * GIB), (2003.0, 3 * GIB), (2004.0, 4 * GIB)]
 
 

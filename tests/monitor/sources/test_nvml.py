@@ -370,8 +370,7 @@ def mismatch(driver, monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("kernel", "sentence"),
-    [(OLDER, r"575\.57\.08\); reboot"), (NEWER, r"580\.95\.05\); start the container again")],
+    ("kernel", "sentence"), [(OLDER, r"575\.57\.08\); reboot"), (NEWER, r"580\.95\.05\); start the container again")]
 )
 def test_a_version_mismatch_names_both_versions_and_the_remedy(mismatch, source, kernel, sentence):
     mismatch(kernel)
@@ -460,13 +459,7 @@ def test_peaks_come_from_the_driver_if_accounting_is_on(driver, source):
     ]
     driver.gpus = [FakeGpu(processes=rows, accounting=True)]
     peaks = {row.pid: row.peak_bytes for row in read_one(source).processes}
-    assert peaks == {
-        ME: 30 * GIB,
-        4_000_000: 8 * GIB,
-        4_000_001: None,
-        4_000_002: None,
-        4_000_003: None,
-    }
+    assert peaks == {ME: 30 * GIB, 4_000_000: 8 * GIB, 4_000_001: None, 4_000_002: None, 4_000_003: None}
 
 
 def test_processes_are_not_queried_if_accounting_is_off(driver, source):

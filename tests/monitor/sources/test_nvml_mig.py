@@ -13,11 +13,7 @@ from vramtop.monitor.sources.recording import RecordingWriter, read_recording
 
 GIB = 2**30
 ME = os.getpid()
-MIG_CALLS = (
-    "nvmlDeviceGetMaxMigDeviceCount",
-    "nvmlDeviceGetMigDeviceHandleByIndex",
-    "nvmlDeviceGetGpuInstanceId",
-)
+MIG_CALLS = ("nvmlDeviceGetMaxMigDeviceCount", "nvmlDeviceGetMigDeviceHandleByIndex", "nvmlDeviceGetGpuInstanceId")
 
 
 @pytest.fixture

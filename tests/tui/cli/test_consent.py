@@ -95,8 +95,7 @@ def test_no_command_runs_the_program_of_a_job_file(command: str, folder: Path, r
 
 
 @pytest.mark.parametrize(
-    "line",
-    ["fit JOB --gpu-type 4090", "estimate JOB --gpu-type 4090", "JOB --gpu-type 4090", "explain LOG --job JOB"],
+    "line", ["fit JOB --gpu-type 4090", "estimate JOB --gpu-type 4090", "JOB --gpu-type 4090", "explain LOG --job JOB"]
 )
 def test_the_answer_is_the_command_to_type(line: str, folder: Path, runs: Callable[[], int]) -> None:
     words = line.replace("JOB", "job.toml").replace("LOG", "log").split()

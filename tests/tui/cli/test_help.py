@@ -148,10 +148,7 @@ def test_a_process_opens_the_dashboard_on_a_terminal(monkeypatch: pytest.MonkeyP
         (["gpt2", "--gpu-type", "h10"], "no GPU 'h10' in the catalogue; similar: h100-80gb"),
         (["gpt2", "--gpu-type", "mi300x"], "mi300x: AMD is not supported; vramtop predicts the memory of NVIDIA GPUs"),
         (["gpt2", "--gpus", "8xMI250"], "MI250: AMD is not supported"),
-        (
-            ["fit", "suno/bark"],
-            "is a speech model that is not known by name; vramtop rehearse -- python",
-        ),
+        (["fit", "suno/bark"], "is a speech model that is not known by name; vramtop rehearse -- python"),
         (["gpt2", "--gpu", "foo"], "or indices of GPUs here, like 0,1"),
         (["gpt2", "--gpu", "0xh100"], "vramtop fit: --gpu: 0 is not a valid number of GPUs"),
         (["wait", "gpt2", "--gpu", "h100"], "leave out --gpu-type, --gpu with a card, --gpu-memory"),

@@ -180,14 +180,7 @@ def test_a_recording(machine: Snapshot, monkeypatch: pytest.MonkeyPatch, tmp_pat
 
 def test_a_run_with_the_probe_that_is_over_its_budget(monkeypatch: pytest.MonkeyPatch, start_script) -> None:
     device = DeviceCounters(index=0, uuid="a", allocated_bytes=2**30, reserved_bytes=2**31, retries=0)
-    sample = ProbeSample(
-        pid=1,
-        time=2_000.0,
-        devices=(device,),
-        steps=7,
-        step_began=None,
-        step_seconds=0.5,
-    )
+    sample = ProbeSample(pid=1, time=2_000.0, devices=(device,), steps=7, step_began=None, step_seconds=0.5)
     read = attach.read_run
     monkeypatch.setattr(attach, "read_run", lambda *args, **more: replace(read(*args, **more), probe=sample))
     flags = ("--model_name_or_path", "gpt2", "--per_device_train_batch_size", "4", "--bf16", "--max_length", "512")

@@ -60,10 +60,7 @@ def job(line: str, *, gpus: int | None = None) -> Job:
         ("--lora llama-3.1-8b", {"lora.rank": 16}),
         ("--lora 64", {"lora.rank": 64}),
         ("--lora --lora-r 8", {"lora.rank": 8}),
-        (
-            "--qlora llama-3.1-8b",
-            {"lora.rank": 16, "lora.quantization": "nf4-double", "lora.targets": "all-linear"},
-        ),
+        ("--qlora llama-3.1-8b", {"lora.rank": 16, "lora.quantization": "nf4-double", "lora.targets": "all-linear"}),
         ("--load-in-8bit", {"lora.quantization": "int8"}),
         ("--use_peft --lora_target_modules all-linear", {"lora.rank": 16, "lora.targets": "all-linear"}),
         ("--full-finetune", {"lora": None}),

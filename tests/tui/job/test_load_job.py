@@ -54,10 +54,7 @@ AXOLOTL = "{base_model: Qwen/Qwen2.5-0.5B, micro_batch_size: 1, sequence_len: 51
 
 @pytest.mark.parametrize(
     ("text", "key", "usual", "others"),
-    [
-        (TORCHTUNE, "training.sequence_length", 2048, (512, 8192)),
-        (AXOLOTL, "parallel.data_shard", 8, (2,)),
-    ],
+    [(TORCHTUNE, "training.sequence_length", 2048, (512, 8192)), (AXOLOTL, "parallel.data_shard", 8, (2,))],
 )
 def test_a_size_that_a_configuration_leaves_out_is_the_usual_one_with_a_wide_range(folder, text, key, usual, others):
     (folder / "tool.yaml").write_text(text)

@@ -18,13 +18,7 @@ from vramtop.tui.screens.base import BoardApp
 from vramtop.tui.screens.dashboard.screen import DashboardScreen
 from vramtop.tui.screens.registry import SCREENS, ScreenSpec, preload_screens, screen_bindings
 
-MADE_UP = ScreenSpec(
-    name="made_up",
-    label="Made up",
-    title="Made-up",
-    open="made_up:open_made_up",
-    keys="made_up:KEYS",
-)
+MADE_UP = ScreenSpec(name="made_up", label="Made up", title="Made-up", open="made_up:open_made_up", keys="made_up:KEYS")
 
 
 class MadeUpScreen(Screen[None]):

@@ -113,10 +113,7 @@ def test_a_collator_is_no_model(tmp_path: Path) -> None:
     [
         ("import lightning as L\nL.Trainer(precision='bf16-mixed').fit(model)", "Trainer"),
         ("from lightning.fabric import Fabric\nfabric = Fabric(precision='bf16-true')\nfabric.setup(model)", "Fabric"),
-        (
-            "from sentence_transformers import CrossEncoder\nCrossEncoder('a').fit(data)",
-            "CrossEncoder",
-        ),
+        ("from sentence_transformers import CrossEncoder\nCrossEncoder('a').fit(data)", "CrossEncoder"),
     ],
 )
 def test_what_only_a_rehearsal_reads_is_named(tmp_path: Path, made: str, name: str) -> None:

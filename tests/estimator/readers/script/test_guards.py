@@ -100,8 +100,7 @@ def test_what_is_in_a_function_that_nothing_calls_is_named_unless_nothing_names_
 
 
 @pytest.mark.parametrize(
-    ("line", "splits"),
-    [("0,1,2 python", True), ("1 python", False), ("0,1 torchrun --nproc_per_node 2", False)],
+    ("line", "splits"), [("0,1,2 python", True), ("1 python", False), ("0,1 torchrun --nproc_per_node 2", False)]
 )
 @pytest.mark.parametrize("load", [LOAD, LOAD.replace("')", "', device_map='auto')")])
 def test_one_process_that_sees_several_gpus_splits_its_batches(
@@ -227,10 +226,7 @@ def test_deepspeed_gathers_runs_and_steps(tmp_path: Path) -> None:
     [
         ("model.wrap_llm_lora(r=8)\n", "wrap_llm_lora(...) may change the model"),
         ("model.get_model().initialize_vision_modules(1)\n", "initialize_vision_modules(...) may change"),
-        (
-            "def add_lora(m):\n    m.change(1)\nadd_lora(model)\n",
-            "change(...) may change the model",
-        ),
+        ("def add_lora(m):\n    m.change(1)\nadd_lora(model)\n", "change(...) may change the model"),
         ("model.requires_grad_(False)\n", "which parameters train is not read; all are counted"),
     ],
 )

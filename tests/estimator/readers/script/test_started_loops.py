@@ -65,8 +65,7 @@ def test_what_a_script_sets_on_a_model_counts_or_is_in_doubt(
 
 
 @pytest.mark.parametrize(
-    ("loading", "precision", "checkpointing"),
-    [("", "fp32", None), (", load_in_8bit=True", "bf16", "full")],
+    ("loading", "precision", "checkpointing"), [("", "fp32", None), (", load_in_8bit=True", "bf16", "full")]
 )
 def test_kbit_preparation_checkpoints_only_a_quantized_model_and_casts_another_to_fp32(
     tmp_path: Path, loading: str, precision: str, checkpointing: str | None

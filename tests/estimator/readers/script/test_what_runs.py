@@ -188,12 +188,7 @@ transformers.models.llama.modeling_llama.{replaced} = forward
             "the script replaces",
             "either",
         ),
-        (
-            "LlamaDecoderLayer.forward",
-            "torch.add",
-            "LlamaDecoderLayer.forward; the library",
-            "either",
-        ),
+        ("LlamaDecoderLayer.forward", "torch.add", "LlamaDecoderLayer.forward; the library", "either"),
         ("LlamaModel._update_causal_mask", "torch.add", None, None),
     ],
 )

@@ -83,8 +83,7 @@ def test_places_are_cells(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "text",
-    ["", "[]", "{", '{"cells": 3}', '{"nbformat": 4}', "\x00", '{"cells": [' + "[" * 5000 + "]" * 5000 + "]}"],
+    "text", ["", "[]", "{", '{"cells": 3}', '{"nbformat": 4}', "\x00", '{"cells": [' + "[" * 5000 + "]" * 5000 + "]}"]
 )
 def test_other_files_are_no_notebooks(tmp_path: Path, text: str) -> None:
     (tmp_path / "a.ipynb").write_text(text)

@@ -77,10 +77,7 @@ def test_other_programs_are_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        (
-            "python train.py --model $MODEL",
-            "run.sh, line 1: the value of $MODEL is not known; give MODEL=VALUE before",
-        ),
+        ("python train.py --model $MODEL", "run.sh, line 1: the value of $MODEL is not known; give MODEL=VALUE before"),
         ("python train.py --model $1", "give its arguments after it, as in vramtop fit -- bash run.sh VALUE"),
         ("N=$(nvidia-smi -L | wc -l)\ntorchrun --nproc_per_node $N train.py", "the value of $N is not known"),
         ("B=$((8 / ($A * 2)))\npython train.py --b $B", "run.sh, line 2: the value of $B is not known"),

@@ -47,10 +47,7 @@ def values(reading: JobReading, *keys: str) -> tuple[Any, ...]:
 
 @pytest.mark.parametrize(
     ("dtype", "policy", "precision", "gathered", "reduced"),
-    [
-        ("bfloat16", None, "bf16", None, "fp32"),
-        ("float32", None, "bf16-mixed", None, "fp32"),
-    ],
+    [("bfloat16", None, "bf16", None, "fp32"), ("float32", None, "bf16-mixed", None, "fp32")],
 )
 def test_mixed_precision_policy_of_fsdp2(
     read: ReadRecipe, dtype: str, policy: Any, precision: str, gathered: str | None, reduced: str

@@ -191,8 +191,7 @@ def test_automodel_checkpoints_on_one_gpu_and_under_ddp_too(read: Read, distribu
 
 
 @pytest.mark.parametrize(
-    ("dtype", "gpus", "precision"),
-    [("float32", 4, "bf16-mixed"), ("float32", 1, "fp32"), ("bfloat16", 4, "bf16")],
+    ("dtype", "gpus", "precision"), [("float32", 4, "bf16-mixed"), ("float32", 1, "fp32"), ("bfloat16", 4, "bf16")]
 )
 def test_automodel_gathers_in_bf16(read: Read, dtype: str, gpus: int, precision: str) -> None:
     text = AUTOMODEL.replace("DTYPE", dtype) + "distributed: {strategy: fsdp2}\n"
@@ -207,10 +206,7 @@ def test_automodel_with_experts_and_copies(read: Read) -> None:
 
 
 @pytest.mark.parametrize(
-    ("distributed", "expected"),
-    [
-        ("{dp_size: none, tp_size: 1}", ("fsdp2", None, "fp32", "bf16")),
-    ],
+    ("distributed", "expected"), [("{dp_size: none, tp_size: 1}", ("fsdp2", None, "fp32", "bf16"))]
 )
 def test_sharding_strategies_of_automodel(read: Read, distributed: str, expected: tuple[str | None, ...]) -> None:
     text = AUTOMODEL.replace("DTYPE", "bfloat16") + f"distributed: {distributed}\n"

@@ -76,10 +76,7 @@ def test_shortened_names_of_options_are_a_doubt(read: Read) -> None:
 
 @pytest.mark.parametrize(
     ("recipe", "parameters", "trained"),
-    [
-        ("finetune_full", 1_498_482_688, 1_498_482_688),
-        ("finetune_lora", 1_498_482_688, 851_968),
-    ],
+    [("finetune_full", 1_498_482_688, 1_498_482_688), ("finetune_lora", 1_498_482_688, 851_968)],
 )
 def test_head_is_not_tied(read: Read, recipe: str, parameters: int, trained: int) -> None:
     """Figures: parameters that LitGPT's own modules have on the meta device, adapters not among the model's."""

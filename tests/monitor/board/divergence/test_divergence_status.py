@@ -37,8 +37,7 @@ def judge(
 
 
 @pytest.mark.parametrize(
-    ("held", "status"),
-    [(5, "loading"), (20, "warming_up"), (39, "on_budget"), (42, "on_budget"), (46, "over")],
+    ("held", "status"), [(5, "loading"), (20, "warming_up"), (39, "on_budget"), (42, "on_budget"), (46, "over")]
 )
 def test_status_follows_the_current_memory(held: float, status: str) -> None:
     budget = make_budget(device=37.65, low=38, high=44)  # loading ends at 4/16 of 37.65 GiB

@@ -42,12 +42,7 @@ def test_committing_later_gives_the_same_capacities_as_from_the_start() -> None:
 
 @pytest.mark.parametrize(
     ("only", "labels"),
-    [
-        ([0], ["MIG-0-3-0", "MIG-0-3-1", "MIG-0-9-0"]),
-        (["MIG-0-9-0"], ["MIG-0-9-0"]),
-        ([1], ["GPU-00000001"]),
-        ([], []),
-    ],
+    [([0], ["MIG-0-3-0", "MIG-0-3-1", "MIG-0-9-0"]), (["MIG-0-9-0"], ["MIG-0-9-0"]), ([1], ["GPU-00000001"]), ([], [])],
 )
 def test_devices_are_chosen_by_gpu_and_by_device(only: list[int | str], labels: list[str]) -> None:
     devices = device_capacities(make_snapshot([make_mig_gpu(0), make_gpu(1)]), {}, only)

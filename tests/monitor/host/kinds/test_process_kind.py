@@ -58,14 +58,7 @@ def test_a_process_known_only_by_its_name_or_type() -> None:
 
 
 def test_only_some_kinds_may_have_a_job() -> None:
-    commands = (
-        "python train.py",
-        None,
-        "VLLM::EngineCore",
-        "python -m ipykernel_launcher",
-        "tritonserver",
-        "Xorg",
-    )
+    commands = ("python train.py", None, "VLLM::EngineCore", "python -m ipykernel_launcher", "tritonserver", "Xorg")
     assert [identify(None, command).may_have_job for command in commands] == [True, True, True, False, False, False]
 
 

@@ -185,12 +185,7 @@ def test_a_setting_that_there_is_not_is_named_and_stays_in_the_file(folders: Pat
     assert file.read_text() == "[history]\nmax_runs = 5\n"
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "todo"),
-    [
-        ("hosts.ssh", "c", 'write into it yourself: hosts.ssh = "c".'),
-    ],
-)
+@pytest.mark.parametrize(("name", "value", "todo"), [("hosts.ssh", "c", 'write into it yourself: hosts.ssh = "c".')])
 def test_a_file_that_a_change_would_damage_stays_and_the_sentence_says_what_to_do(folders, name, value, todo) -> None:
     text = "hosts = 3\n"
     file = write(text)

@@ -63,12 +63,7 @@ def line_of(app: HostsApp, name: str) -> str:
 def test_gpus_are_grouped_by_host_below_sums_over_live_hosts(size) -> None:
     async def check(app, pilot, source):
         text = screen_text(app)
-        for words in (
-            "1 of 5 silent (node4)",
-            "1 of 7 processes diverging",
-            "free 374.0 of 800.0 GiB",
-            "HOST    GPU",
-        ):
+        for words in ("1 of 5 silent (node4)", "1 of 7 processes diverging", "free 374.0 of 800.0 GiB", "HOST    GPU"):
             assert words in text
         assert "node4: last read" not in text  # the row of the host says it
         assert "OVER" in line_of(app, "node2     1")

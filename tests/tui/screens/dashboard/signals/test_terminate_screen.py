@@ -173,14 +173,7 @@ async def test_only_the_confirmation_key_ends_a_process(start, choices_enabled_a
     monkeypatch.setattr(ProcessTermination, "send", lambda _, number: signals.append(number))
     app = open_app([make_reading(start())])
     async with app.run_test(size=(100, 30)) as pilot:
-        for keys in (
-            ["enter"],
-            ["escape"],
-            ["k", "k", "k", "escape"],
-            ["q"],
-            ["n"],
-            ["space", "s", "x", "escape"],
-        ):
+        for keys in (["enter"], ["escape"], ["k", "k", "k", "escape"], ["q"], ["n"], ["space", "s", "x", "escape"]):
             await open_dialog(pilot)
             await pilot.press(*keys)
             await until_shown(pilot, lambda: isinstance(app.screen, DashboardScreen))
