@@ -1,6 +1,7 @@
 """A fake libnvidia-ml, so that pynvml's own calling code runs without a GPU."""
 
 import ctypes
+import re
 import threading
 from collections import Counter
 from collections.abc import Callable
@@ -11,20 +12,49 @@ import pynvml
 
 SUCCESS = 0
 GIB = 2**30
-_PLAIN_FIGURES = {
+_FIGURES: dict[str, Any] = {
+    "SystemGetDriverVersion": b"580.65.06",
+    "SystemGetNVMLVersion": b"13.580.65.06",
+    "SystemGetCudaDriverVersion": 13000,
+    "Name": lambda gpu, *_: gpu.name.encode(),
+    "UUID": lambda gpu, *_: gpu.uuid.encode(),
+    "VbiosVersion": b"92.00.45.00.00",
+    "UtilizationRates": lambda gpu, *_: {"gpu": gpu.utilisation, "memory": gpu.memory_utilisation},
+    "EncoderUtilization": (5, 0),
+    "DecoderUtilization": (6, 0),
+    "Temperature": lambda gpu, *_: gpu.temperature,
+    "TemperatureV": lambda gpu, *_: {"temperature": gpu.temperature},
+    "TemperatureThreshold": lambda _, kind, __: (90, 87)[kind],
+    "MarginTemperature": {"marginTemperature": 24},
+    "PowerUsage": lambda gpu, *_: gpu.milliwatts,
+    "EnforcedPowerLimit": lambda gpu, *_: gpu.limit_milliwatts,
+    "PowerManagementDefaultLimit": 400_000,
+    "PowerManagementLimitConstraints": (100_000, 500_000),
+    "CurrentClocksEventReasons": lambda gpu, *_: gpu.clock_reasons,
+    "CurrentClocksThrottleReasons": lambda gpu, *_: gpu.clock_reasons,
+    "ClockInfo": lambda _, clock, __: {1: 1200, 2: 1215}[clock],
+    "MaxClockInfo": lambda _, clock, __: {1: 1410, 2: 1593}[clock],
     "NumFans": 2,
+    "FanSpeed": lambda gpu, *fan_and_pointer: gpu.fans[fan_and_pointer[0] if len(fan_and_pointer) > 1 else 0],
     "PerformanceState": 0,
     "PersistenceMode": 1,
-    "PowerManagementDefaultLimit": 400_000,
+    "ComputeMode": lambda gpu, *_: gpu.compute_mode,
+    "AccountingMode": lambda gpu, *_: gpu.accounting,
+    "EccMode": (1, 1),
+    "TotalEccErrors": lambda _, kind, counter, __: {(0, 0): 3, (1, 0): 0, (0, 1): 10, (1, 1): 1}[kind, counter],
+    "RemappedRows": (1, 2, 1, 0),
+    "BAR1MemoryInfo": {"bar1Total": 2**36, "bar1Used": 2**21},
     "CurrPcieLinkGeneration": 1,
     "MaxPcieLinkGeneration": 4,
     "CurrPcieLinkWidth": 8,
     "MaxPcieLinkWidth": 16,
     "PcieReplayCounter": 7,
+    "PcieThroughput": lambda _, counter, __: (200_000, 400_000)[counter],
     "NvLinkVersion": 3,
     "NvLinkRemoteDeviceType": 2,
+    "NvLinkState": lambda _, link, __: int(link != 1),  # the second link is down
 }
-"""Answers of functions that give one figure, by the rest of their name."""
+"""What functions answer that give figures, by their name: one for all, or that of a GPU (or MIG device)."""
 _MIG_HANDLE_STEP = 1000
 """Handle number of a MIG device: this times (slot + 1), plus the index of its GPU."""
 
@@ -92,6 +122,7 @@ class FakeDriver:
 
     def __init__(self) -> None:
         self.gpus: list[FakeGpu] = []
+        self.figures = dict(_FIGURES)
         self.errors: dict[tuple[str, int | None], int] = {}
         """(function, GPU or None for all) -> code."""
         self.whole_gpu_errors: dict[str, int] = {}
@@ -141,8 +172,9 @@ class FakeDriver:
         if name in self.missing or not name.startswith("nvml"):
             raise AttributeError(name)
         simple = name.removesuffix("_v3").removesuffix("_v2")
-        plain = simple.removeprefix("nvmlDeviceGet") in _PLAIN_FIGURES
-        answer: Callable[..., int] = getattr(type(self), "_plain_figure" if plain else "_" + simple)
+        of_a_table = simple.removeprefix("nvml").removeprefix("DeviceGet") in self.figures
+        method = "_figure" if of_a_table else "_processes" if simple.endswith("RunningProcesses") else f"_{simple}"
+        answer: Callable[..., int] = getattr(type(self), method)
 
         def function(*args: Any) -> int:
             if threading.current_thread() in self._others:
@@ -192,18 +224,6 @@ class FakeDriver:
         self.initialised -= 1
         return SUCCESS
 
-    def _nvmlSystemGetDriverVersion(self, name: str, text: Any, size: Any) -> int:  # noqa: N802
-        text.value = b"580.65.06"
-        return SUCCESS
-
-    def _nvmlSystemGetNVMLVersion(self, name: str, text: Any, size: Any) -> int:  # noqa: N802
-        text.value = b"13.580.65.06"
-        return SUCCESS
-
-    def _nvmlSystemGetCudaDriverVersion(self, name: str, number: Any) -> int:  # noqa: N802
-        number._obj.value = 13000
-        return SUCCESS
-
     def _nvmlDeviceGetCount(self, name: str, number: Any) -> int:  # noqa: N802
         number._obj.value = len(self.gpus)
         return SUCCESS
@@ -224,14 +244,6 @@ class FakeDriver:
 
     def _nvmlDeviceGetPciInfo(self, name: str, handle: Any, info: Any) -> int:  # noqa: N802
         info._obj.busId = f"0000000A:{handle_number(handle) + 1:02X}:00.0".encode()
-        return SUCCESS
-
-    def _nvmlDeviceGetName(self, name: str, handle: Any, text: Any, size: Any) -> int:  # noqa: N802
-        text.value = (self._mig_of(handle) or self.gpus[handle_number(handle)]).name.encode()
-        return SUCCESS
-
-    def _nvmlDeviceGetUUID(self, name: str, handle: Any, text: Any, size: Any) -> int:  # noqa: N802
-        text.value = (self._mig_of(handle) or self.gpus[handle_number(handle)]).uuid.encode()
         return SUCCESS
 
     def _mig_of(self, handle: Any) -> FakeMig | None:
@@ -286,97 +298,6 @@ class FakeDriver:
             answer.used = gpu.used_bytes + gpu.reserved_bytes
         return SUCCESS
 
-    def _nvmlDeviceGetUtilizationRates(self, name: str, handle: Any, rates: Any) -> int:  # noqa: N802
-        gpu = self.gpus[handle_number(handle)]
-        rates._obj.gpu, rates._obj.memory = gpu.utilisation, gpu.memory_utilisation
-        return SUCCESS
-
-    def _nvmlDeviceGetTemperature(self, name: str, handle: Any, sensor: Any, number: Any) -> int:  # noqa: N802
-        number._obj.value = self.gpus[handle_number(handle)].temperature
-        return SUCCESS
-
-    def _nvmlDeviceGetTemperatureV(self, name: str, handle: Any, reading: Any) -> int:  # noqa: N802
-        reading._obj.temperature = self.gpus[handle_number(handle)].temperature
-        return SUCCESS
-
-    def _nvmlDeviceGetPowerUsage(self, name: str, handle: Any, number: Any) -> int:  # noqa: N802
-        number._obj.value = self.gpus[handle_number(handle)].milliwatts
-        return SUCCESS
-
-    def _nvmlDeviceGetEnforcedPowerLimit(self, name: str, handle: Any, number: Any) -> int:  # noqa: N802
-        number._obj.value = self.gpus[handle_number(handle)].limit_milliwatts
-        return SUCCESS
-
-    def _nvmlDeviceGetCurrentClocksEventReasons(self, name: str, handle: Any, bits: Any) -> int:  # noqa: N802
-        bits._obj.value = self.gpus[handle_number(handle)].clock_reasons
-        return SUCCESS
-
-    _nvmlDeviceGetCurrentClocksThrottleReasons = _nvmlDeviceGetCurrentClocksEventReasons  # noqa: N815
-
-    def _nvmlDeviceGetFanSpeed(self, name: str, handle: Any, *args: Any) -> int:  # noqa: N802
-        *fan, number = args
-        number._obj.value = self.gpus[handle_number(handle)].fans[fan[0] if fan else 0]
-        return SUCCESS
-
-    def _nvmlDeviceGetClockInfo(self, name: str, handle: Any, clock: Any, number: Any) -> int:  # noqa: N802
-        number._obj.value = {1: 1200, 2: 1215}[clock.value]
-        return SUCCESS
-
-    def _nvmlDeviceGetMaxClockInfo(self, name: str, handle: Any, clock: Any, number: Any) -> int:  # noqa: N802
-        number._obj.value = {1: 1410, 2: 1593}[clock.value]
-        return SUCCESS
-
-    def _nvmlDeviceGetTemperatureThreshold(self, name: str, handle: Any, kind: Any, number: Any) -> int:  # noqa: N802
-        number._obj.value = (90, 87)[kind.value]
-        return SUCCESS
-
-    def _nvmlDeviceGetMarginTemperature(self, name: str, handle: Any, reading: Any) -> int:  # noqa: N802
-        reading._obj.marginTemperature = 24
-        return SUCCESS
-
-    def _nvmlDeviceGetPowerManagementLimitConstraints(  # noqa: N802
-        self, name: str, handle: Any, low: Any, high: Any
-    ) -> int:
-        low._obj.value, high._obj.value = 100_000, 500_000
-        return SUCCESS
-
-    def _nvmlDeviceGetVbiosVersion(self, name: str, handle: Any, text: Any, size: Any) -> int:  # noqa: N802
-        text.value = b"92.00.45.00.00"
-        return SUCCESS
-
-    def _nvmlDeviceGetEncoderUtilization(self, name: str, handle: Any, number: Any, period: Any) -> int:  # noqa: N802
-        number._obj.value = 5 if name == "nvmlDeviceGetEncoderUtilization" else 6
-        return SUCCESS
-
-    _nvmlDeviceGetDecoderUtilization = _nvmlDeviceGetEncoderUtilization  # noqa: N815
-
-    def _nvmlDeviceGetEccMode(self, name: str, handle: Any, now: Any, pending: Any) -> int:  # noqa: N802
-        now._obj.value = pending._obj.value = 1
-        return SUCCESS
-
-    def _nvmlDeviceGetTotalEccErrors(  # noqa: N802
-        self, name: str, handle: Any, kind: Any, counter: Any, number: Any
-    ) -> int:
-        number._obj.value = {(0, 0): 3, (1, 0): 0, (0, 1): 10, (1, 1): 1}[kind.value, counter.value]
-        return SUCCESS
-
-    def _nvmlDeviceGetRemappedRows(self, name: str, handle: Any, *numbers: Any) -> int:  # noqa: N802
-        for number, value in zip(numbers, (1, 2, 1, 0), strict=True):
-            number._obj.value = value
-        return SUCCESS
-
-    def _nvmlDeviceGetBAR1MemoryInfo(self, name: str, handle: Any, info: Any) -> int:  # noqa: N802
-        info._obj.bar1Total, info._obj.bar1Used = 2**36, 2**21
-        return SUCCESS
-
-    def _nvmlDeviceGetPcieThroughput(self, name: str, handle: Any, counter: Any, number: Any) -> int:  # noqa: N802
-        number._obj.value = (200_000, 400_000)[counter.value]
-        return SUCCESS
-
-    def _nvmlDeviceGetNvLinkState(self, name: str, handle: Any, link: Any, number: Any) -> int:  # noqa: N802
-        number._obj.value = int(getattr(link, "value", link) != 1)  # the second link is down
-        return SUCCESS
-
     def _nvmlDeviceGetFieldValues(self, name: str, handle: Any, count: Any, values: Any) -> int:  # noqa: N802
         self.field_reads += 1
         known = {82: 61, 90: 25_000, 91: 4, 138: 1000 * self.field_reads, 139: 500 * self.field_reads}
@@ -386,26 +307,22 @@ class FakeDriver:
             value.value.ullVal = known.get(value.fieldId, 0)
         return SUCCESS
 
-    def _plain_figure(self, name: str, handle: Any, *args: Any) -> int:
-        """Answer a function with one figure that is the same for all GPUs."""
-        args[-1]._obj.value = _PLAIN_FIGURES[name.removeprefix("nvmlDeviceGet")]
-        return SUCCESS
-
-    def _nvmlDeviceGetComputeMode(self, name: str, handle: Any, number: Any) -> int:  # noqa: N802
-        number._obj.value = self.gpus[handle_number(handle)].compute_mode
-        return SUCCESS
-
-    def _nvmlDeviceGetComputeRunningProcesses(self, name: str, *args: Any) -> int:  # noqa: N802
-        return self._processes("Compute", *args)
-
-    def _nvmlDeviceGetGraphicsRunningProcesses(self, name: str, *args: Any) -> int:  # noqa: N802
-        return self._processes("Graphics", *args)
-
-    def _nvmlDeviceGetMPSComputeRunningProcesses(self, name: str, *args: Any) -> int:  # noqa: N802
-        return self._processes("MPSCompute", *args)
-
-    def _nvmlDeviceGetAccountingMode(self, name: str, handle: Any, mode: Any) -> int:  # noqa: N802
-        mode._obj.value = self.gpus[handle_number(handle)].accounting
+    def _figure(self, name: str, *args: Any) -> int:
+        """Write a figure through the last pointers, or into fields of what the last one points to."""
+        simple = name.removesuffix("_v3").removesuffix("_v2").removeprefix("nvml").removeprefix("DeviceGet")
+        figure = self.figures[simple]
+        if callable(figure):
+            of = self._mig_of(args[0]) or self.gpus[handle_number(args[0])]
+            figure = figure(of, *(getattr(each, "value", each) for each in args[1:]))
+        if isinstance(figure, bytes):
+            args[-2].value = figure
+        elif isinstance(figure, dict):
+            for field_, value in figure.items():
+                setattr(args[-1]._obj, field_, value)
+        else:
+            values = figure if isinstance(figure, tuple) else (figure,)
+            for pointer, value in zip(args[-len(values) :], values, strict=True):
+                pointer._obj.value = value
         return SUCCESS
 
     def _nvmlDeviceGetAccountingStats(self, name: str, handle: Any, pid: Any, stats: Any) -> int:  # noqa: N802
@@ -433,7 +350,9 @@ class FakeDriver:
             row.pid, row.smUtil, row.memUtil, row.timeStamp = pid, sm, memory, since.value + 1
         return SUCCESS
 
-    def _processes(self, which: str, handle: Any, count: Any, rows: Any) -> int:
+    def _processes(self, name: str, handle: Any, count: Any, rows: Any) -> int:
+        """Answer the functions that list processes: of one kind each."""
+        which = re.sub(r"nvmlDeviceGet(\w+)RunningProcesses.*", r"\1", name)
         gpu, device = self.gpus[handle_number(handle) % _MIG_HANDLE_STEP], self._mig_of(handle)
         listed = [
             process

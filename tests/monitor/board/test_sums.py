@@ -160,13 +160,13 @@ def test_a_recording_reads_back_unchanged(driver, clock, tmp_path, story):
 
 def test_processes_that_grow_between_two_calls_are_not_implausible(driver, clock, monkeypatch):
     (gpu,) = driver.gpus = [FakeGpu(used_bytes=20 * GIB, processes=[FakeProcess(PIDS[0], 20 * GIB + 4096)])]
-    answer = type(driver)._nvmlDeviceGetComputeRunningProcesses
+    answer = type(driver)._processes
 
     def grow(self: Any, name: str, *args: Any) -> int:
         gpu.used_bytes = 21 * GIB
         return answer(self, name, *args)
 
-    monkeypatch.setattr(type(driver), "_nvmlDeviceGetComputeRunningProcesses", grow)
+    monkeypatch.setattr(type(driver), "_processes", grow)
     reading = read_one(clock)
     assert reading.used_bytes == 21 * GIB
     assert reading.unattributed_bytes == GIB - 4096

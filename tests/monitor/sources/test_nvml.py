@@ -509,19 +509,9 @@ def test_the_compute_mode_is_read_at_intervals(driver, source, clock, mode, word
     assert (gpu.compute_mode, gpu.faults) == (None, ())
 
 
-def test_invalid_utf_8_in_a_name_is_replaced(driver, source, monkeypatch):
+def test_invalid_utf_8_in_a_name_is_replaced(driver, source):
     driver.gpus = [FakeGpu()]
-
-    def name(fake, function, handle, text, size):
-        text.value = b"NVIDIA \x1b]0;t\x07H100\xff80GB"
-        return 0
-
-    def version(fake, function, text, size):
-        text.value = b"580\xff"
-        return 0
-
-    monkeypatch.setattr(type(driver), "_nvmlDeviceGetName", name)
-    monkeypatch.setattr(type(driver), "_nvmlSystemGetDriverVersion", version)
+    driver.figures |= {"Name": b"NVIDIA \x1b]0;t\x07H100\xff80GB", "SystemGetDriverVersion": b"580\xff"}
     assert read_one(source).name == "NVIDIA H100\ufffd80GB"
     assert source.read().source.driver_version == "580\ufffd"
 
