@@ -96,9 +96,3 @@ def addresses(folder: Path, command: str) -> list[str]:
 def test_processes_that_a_command_starts_open_none_either(command: str, folder: Path) -> None:
     """With the worker that imports torch and transformers."""
     assert addresses(folder, command) == []
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not may_trace(), reason="needs strace")
-def test_the_kernels_view_has_a_connection(folder: Path) -> None:
-    assert addresses(folder, "--prometheus http://127.0.0.1:9 --once")

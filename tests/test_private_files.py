@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from builders import make_gpu, make_snapshot
 from test_rooms import PACKAGES, ROOT
-from waiting import until_shown
 
 from vramtop.estimator.common.private_files import open_private, write_private
 from vramtop.estimator.job.job import Job
@@ -19,7 +18,6 @@ from vramtop.estimator.job.job_file.load_and_save import save_job
 from vramtop.monitor.sources.recording import RecordingWriter
 from vramtop.tui.cli.crash_report import save_fault
 from vramtop.tui.cli.main import main
-from vramtop.tui.tty.terminal_app import TerminalApp
 
 OTHER_WRITERS = {
     "estimator/common/private_files.py": "the one that writes private files",
@@ -105,17 +103,6 @@ def test_no_file_that_vramtop_writes_can_be_read_by_others(
         assert fault is not None
         written += [tmp_path / "job.toml", fault]
     assert {path.name: oct(mode(path)) for path in written} == {path.name: "0o600" for path in written}
-
-
-async def test_a_picture_of_the_screen_can_be_read_by_nobody_else(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    app = TerminalApp(colours="true", ascii_only=False)
-    async with app.run_test(size=(80, 24)) as pilot:
-        app.deliver_screenshot()
-        await until_shown(pilot, lambda: any("</svg>" in path.read_text() for path in tmp_path.iterdir()))
-    assert [mode(path) for path in tmp_path.iterdir()] == [0o600]
 
 
 def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

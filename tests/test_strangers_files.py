@@ -3,8 +3,6 @@
 import json
 import os
 import pickle
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -75,27 +73,6 @@ def mark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "HF_HOME"):
         monkeypatch.setenv(name, str(tmp_path / name))
     return mark
-
-
-def run(program: str) -> None:
-    subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=60, check=False)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "program",
-    [
-        "import sys; sys.path.insert(0, '.'); exec(open('train.py').read().partition('from transformers')[0])",
-        "import pickle; pickle.load(open('snapshot.pickle', 'rb'))",
-        "import yaml; yaml.unsafe_load(open('config.yaml'))",
-        "import runpy; runpy.run_path('model/code.py')",
-        "import sys; sys.path.insert(0, '.'); import helper",
-    ],
-)
-def test_who_runs_such_a_file_finds_the_mark(program: str, mark: Path) -> None:
-    assert not mark.exists()
-    run(program)
-    assert mark.exists()
 
 
 @pytest.mark.parametrize(

@@ -7,17 +7,14 @@ import sys
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import pytest
 from json_schemas import valid_json
 from slow_cases import quick_every
 
-from vramtop.estimator.job.job import Job
 from vramtop.monitor.attach.read_run import read_run
 from vramtop.monitor.attach.saved_answers import SavedAnswers, run_key
 from vramtop.tui.cli.main import main
-from vramtop.tui.job.flags.job_flags import job_flags
 
 JOB = """
 name = "check"
@@ -70,7 +67,7 @@ def here(
     return run
 
 
-def test_estimate_prints_the_documented_json(vramtop: Vramtop) -> None:
+def test_estimate_prints_the_documented_json_and_a_table_with_a_labelled_bar(vramtop: Vramtop) -> None:
     done = vramtop("estimate", "job.toml", "--json", "--method", "formula")
     assert (done.returncode, done.stderr) == (0, "")
     budget = valid_json("estimate", done.stdout)
@@ -81,6 +78,14 @@ def test_estimate_prints_the_documented_json(vramtop: Vramtop) -> None:
     assert all(set(phase["components"]) == COMPONENTS for phase in budget["phases"])
     assert budget["peak"]["allocated_bytes"] < budget["peak"]["reserved_bytes"] < budget["peak"]["device_bytes"]
     assert budget["job"]["training"]["micro_batch"] == 2
+    done = vramtop("estimate", "job.toml", "--method", "formula")
+    assert done.returncode == 0
+    assert "494,032,768 parameters" in done.stdout
+    assert " GiB on the device in the " in done.stdout
+    bar = next(line for line in done.stdout.splitlines() if line.startswith("│weights"))
+    assert "│optim" in bar
+    assert "├" in bar
+    assert "\x1b" not in done.stdout
 
 
 @pytest.mark.parametrize(
@@ -118,17 +123,6 @@ def test_a_traced_step_names_its_largest_tensors_and_its_timeline_is_in_the_json
     written = valid_json("estimate", vramtop("estimate", "job.toml", "--method", "traced", "--json", **environ).stdout)
     assert [mark["name"] for mark in written["timeline"]["phases"]] == ["forward", "backward", "optimizer step"]
     assert len(written["timeline"]["reserved_bytes"]) == len(written["timeline"]["events"])
-
-
-def test_estimate_prints_a_table_and_a_labelled_bar(vramtop: Vramtop) -> None:
-    done = vramtop("estimate", "job.toml", "--method", "formula")
-    assert done.returncode == 0
-    assert "494,032,768 parameters" in done.stdout
-    assert " GiB on the device in the " in done.stdout
-    bar = next(line for line in done.stdout.splitlines() if line.startswith("│weights"))
-    assert "│optim" in bar
-    assert "├" in bar
-    assert "\x1b" not in done.stdout
 
 
 def test_ascii_output_is_ascii_and_marks_the_range(vramtop: Vramtop) -> None:
@@ -275,15 +269,6 @@ def test_every_usage_error_is_one_sentence_on_standard_error(here, words, code, 
     assert done.stdout == ""
 
 
-def test_each_key_of_the_job_file_has_a_flag(here: Vramtop) -> None:
-    flags = job_flags()
-    assert flags["--micro-batch"] == "training.micro_batch"
-    assert flags["--lora-rank"] == "lora.rank"
-    assert len(set(flags)) == len(flags.values())
-    help_text = here("estimate", "--help-all").stdout
-    assert all(flag in help_text for flag in flags)
-
-
 def test_the_version_and_a_file_named_like_a_command(vramtop: Vramtop, tmp_path: Path) -> None:
     assert vramtop("--version").stdout.startswith("vramtop 0")
     (tmp_path / "fit").write_text(JOB)
@@ -381,19 +366,6 @@ def test_a_closed_pipe_is_no_error(vramtop: Vramtop, tmp_path: Path) -> None:
     done = subprocess.run(["bash", "-c", line], cwd=tmp_path, capture_output=True, text=True, check=False)  # noqa: S607
     assert done.stdout.startswith("check:")
     assert done.stderr == ""
-
-
-def test_the_command_line_does_not_repeat_job_defaults() -> None:
-    """An omitted flag changes nothing: defaults are defined only in the job."""
-    import argparse
-
-    from vramtop.tui.job.flags.job_flags import add_job_arguments
-
-    parser = argparse.ArgumentParser()
-    add_job_arguments(parser)
-    options: dict[str, Any] = vars(parser.parse_args(["x"]))
-    assert (options["flags"], options["set"]) == ([], [])
-    assert Job().training.sequence_length == 2048
 
 
 def test_code_is_trusted_only_with_the_flag(vramtop: Vramtop) -> None:

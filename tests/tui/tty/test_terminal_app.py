@@ -23,4 +23,5 @@ async def test_a_picture_is_saved_where_the_dashboard_was_started_or_in_download
         app.deliver_screenshot("picture.svg")
         saved = home / "Downloads" / "picture.svg" if removed else folder / "picture.svg"
         await until_shown(pilot, lambda: saved.is_file() and "</svg>" in saved.read_text())
+        assert removed or saved.stat().st_mode & 0o777 == 0o600
     assert app.crash is None
