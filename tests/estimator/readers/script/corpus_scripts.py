@@ -1,4 +1,7 @@
-"""Small training scripts with what really trains in them: texts in ``corpus/``, truths recorded by running them."""
+"""Small training scripts with what really trains in them: texts in ``corpus/``, truths recorded by running them.
+
+After ``###`` stand the name and the arguments; ``?`` before them: the script leaves something open.
+"""
 
 import json
 import re
@@ -42,6 +45,8 @@ class Example:
     name: str
     arguments: list[str]
     text: str
+    is_open: bool
+    """It leaves something open, or does what a job file cannot say; all others must be right."""
 
 
 def examples() -> list[Example]:
@@ -49,8 +54,8 @@ def examples() -> list[Example]:
     for path in sorted(FOLDER.glob("*.txt")):
         for part in re.split(r"^### ", path.read_text(), flags=re.MULTILINE)[1:]:
             title, _, text = part.partition("\n")
-            name, _, arguments = title.partition(" | ")
-            found.append(Example(name.strip(), shlex.split(arguments), text))
+            name, _, arguments = title.removeprefix("? ").partition(" | ")
+            found.append(Example(name.strip(), shlex.split(arguments), text, title.startswith("? ")))
     return found
 
 

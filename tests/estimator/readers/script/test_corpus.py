@@ -26,65 +26,6 @@ from vramtop.estimator.readers.source.evidence import JobReading
 TRUTH = truths()
 SMALL = 0.02
 """Share of a count that a head of a few labels may be off by."""
-OPEN = {
-    "a Trainer that distils",
-    "a teacher that is deleted",
-    "fewer layers by the config",
-    "the default dtype",
-    "LoRA with the embeddings trained besides",
-    "T5 with the encoder frozen",
-    "a base model frozen",
-    "a classifier of its own",
-    "a flag that is off",
-    "a factory with keywords",
-    "a helper with a list",
-    "a new head",
-    "biases only",
-    "by modules",
-    "children",
-    "click",
-    "dataclass arguments",
-    "frozen by layer number",
-    "head only, by name",
-    "last block of BERT",
-    "last two blocks and the norm",
-    "layers cut off",
-    "negative slice in GPT-2",
-    "unfrozen again",
-    "a choice that only the run knows",
-    "a fallback by exception",
-    "a head of another size",
-    "an optimizer of its own",
-    "an optimizer of the head alone",
-    "layers drawn at random",
-    "prompt tuning",
-    "shadow weights in a dictionary",
-    "two towers, both trained",
-    "frozen by an index over range",
-    "unfrozen in a later epoch",
-    "a classifier that trains all",
-    "setattr on the config",
-    "slices of layers",
-    "match",
-    "all parameters of a distiller",
-    "distillation in a class",
-    "policy, reference and reward",
-    "Trainer with a frozen body",
-    "Trainer that makes its model",
-    "LoRA merged before training",
-    "accelerate",
-    "accelerate with a frozen teacher",
-    "typer",
-    "the environment decides",
-    "functools and closures",
-    "mode by name",
-    "teacher and student",
-    "the student first",
-    "an average of weights",
-    "torch's average",
-    "a model that is replaced",
-}
-"""Scripts that leave something open, or do what a job file cannot say; all others must be right."""
 DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 
 
@@ -178,7 +119,7 @@ def test_a_script_is_read_as_it_trains_or_doubted(folder: Path, example: Example
     truth = TRUTH[example.name]
     reading = read(folder, example)
     trained = max(truth["models"], key=lambda model: (model["optimized"] > 0, model["trainable"], model["optimized"]))
-    assert bool(reading.warnings) is (example.name in OPEN)
+    assert bool(reading.warnings) is example.is_open
     if "model.id" in reading.missing:
         assert doubted(reading, "weights")
         return
