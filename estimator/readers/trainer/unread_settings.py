@@ -11,8 +11,10 @@ _OTHER_SIZES = re.compile(
     r"eval|valid|test|infer|predict|gen|new_tok|global|total|map|preproc|write|buffer|image|shard|vocab|grad_norm|shuffle|min_"
 )
 """In the names of sizes that are none of a training step's."""
-_ABOUT_FILES = re.compile(r"(no_)?(ckpt|checkpoint|dist_ckpt|save|load|dataset|tokenizer|data)[._]")
-"""Beginnings of names that concern files on disk."""
+_ABOUT_FILES = re.compile(
+    r"(no_)?(ckpt|checkpoint|dist_ckpt|save|load|(validation_)?dataset|tokenizer|processor|data)[._]|ci\."
+)
+"""Beginnings of names that concern files on disk, or tests of a recipe."""
 _OFF: tuple[object, ...] = ([], {}, 0, "0")
 
 

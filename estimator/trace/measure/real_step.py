@@ -89,6 +89,7 @@ def run_real_step(
             "folder": folder,
             "device": device,
             "steps": steps,
+            "trains": job.training.mode == "train",
             "limits": [place.limit_bytes for place in places],
             "keeps": [place.keep_bytes for place in places],
         }
@@ -110,10 +111,8 @@ def _script(job: Job, model: ResolvedModel, steps: int, device: Device) -> str:
     """Return the job's script, for as many ranks as are run.
 
     Raises:
-        CannotTellError: none stands for the job, or it needs several nodes, or trains nothing.
+        CannotTellError: none stands for the job, or it needs several nodes.
     """
-    if job.training.mode == "inference":
-        raise CannotTellError("training steps are measured, and inference has none; vramtop program prints its script")
     copies = min(2, job.parallel.data_replicate)
     if device == "cpu" and job.parallel.data_shard > 1:
         raise CannotTellError(f"{job.parallel.strategy} shards over GPUs alone; without --cpu it can be measured")

@@ -36,8 +36,8 @@ def run_script(plan: dict[str, Any], stages: Stages) -> dict[str, Any]:
     The process ends in it, once they are reported.
 
     Args:
-        plan: ``folder``, ``device``, ``steps``, and by rank ``limits``, the bytes that it may allocate, and ``keeps``,
-            the bytes of its GPU that it must leave free; None: none.
+        plan: ``folder``, ``device``, ``steps``, whether it ``trains``, and by rank ``limits``, the bytes that it may
+            allocate, and ``keeps``, the bytes of its GPU that it must leave free; None: none.
         stages: where they are reported.
 
     Raises:
@@ -64,8 +64,10 @@ def run_script(plan: dict[str, Any], stages: Stages) -> dict[str, Any]:
         counter.begin_phase(step, "end")
         levels = {"allocated_bytes": allocated, "reserved_bytes": reserved}
         return {"out_of_memory": {**failed, **levels}, **steps.figures()}
-    if not steps.taken:
+    if plan["trains"] and not steps.taken:
         raise RefusedError("the job's program ended before an optimizer had stepped")
+    if not plan["trains"]:  # its forward passes are one step
+        stages.wait("first step", {})
     return steps.end()
 
 
@@ -81,6 +83,7 @@ class _Steps:
     def __init__(self, plan: dict[str, Any], counter: PhaseCounter, stages: Stages) -> None:
         self.taken = 0
         self._wanted = plan["steps"]
+        self._trains = plan["trains"]
         self._device = plan["device"]
         self._counter = counter
         self._stages = stages
@@ -113,7 +116,7 @@ class _Steps:
                 hook.remove()
 
     def _before_forward(self, module: Any, _args: Any) -> None:
-        if self._runs_forward or not torch.is_grad_enabled():
+        if self._runs_forward or torch.is_grad_enabled() is not self._trains:
             return
         self._runs_forward = True
         if self._parts["weights"] is None:

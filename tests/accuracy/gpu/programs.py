@@ -20,7 +20,7 @@ import pynvml
 HERE = Path(__file__).resolve().parent
 TESTS = HERE.parents[1]
 SIMULATED_GIB = 80
-VRAMTOP = (sys.executable, "-m", "vramtop.tui.cli")
+VRAMTOP = (str(Path(sys.executable).with_name("vramtop")),)
 _ENDLESS = 1_000_000_000
 _START_SECONDS, _STOP_SECONDS = 180.0, 10.0
 _PR_SET_PDEATHSIG = 1

@@ -62,6 +62,9 @@ def _environment(with_torch: str | None) -> Path:
     folders = [str(ENVIRONMENT / "checkout"), *(_output([with_torch, "-c", _SITE]) if with_torch else [])]
     site = Path(_output([str(python), "-c", _SITE])[0])
     (site / "gpu_suite.pth").write_text("".join(f"{folder}\n" for folder in dict.fromkeys(folders)), encoding="utf-8")
+    command = python.with_name("vramtop")  # with -m, the checkout's own vramtop/ would be found first
+    command.write_text(f"#!{python}\nfrom vramtop.tui.cli import main\nraise SystemExit(main())\n", encoding="utf-8")
+    command.chmod(0o755)
     return python
 
 

@@ -107,8 +107,12 @@ template: default
 @pytest.mark.parametrize(
     ("text", "row", "options"),
     [
-        ("use_galore: true\ngalore_rank: 64\ngalore_target: q_proj,mlp\n", "unknown", None),
-        ("use_apollo: true\napollo_rank: 1\n", "unknown", None),
+        (
+            "use_galore: true\ngalore_rank: 64\ngalore_target: q_proj,mlp\noptim: adamw_8bit\n",
+            "galore-adamw-8bit",
+            {"rank": 64, "targets": ["q_proj", "mlp"]},
+        ),
+        ("use_apollo: true\napollo_layerwise: true\n", "apollo-adamw", {"rank": 16, "targets": "blocks"}),
         ("use_adam_mini: true\n", "adam-mini", None),
         ("use_muon: true\n", "muon", None),
     ],
@@ -117,7 +121,7 @@ def test_llama_factorys_switches(tmp_path: Path, text: str, row: str, options: d
     (tmp_path / "a.yaml").write_text(LLAMA_FACTORY + text)
     reading = read_config_file(tmp_path / "a.yaml", environ={})
     assert found(reading) == (row, options)
-    assert reading.job().unsure.optimizer == ("less" if row == "unknown" else "no")
+    assert (reading.job().unsure.optimizer, reading.job().training.optimizer_in_backward) == ("no", "layerwise" in text)
 
 
 def test_badam_is_a_doubt(tmp_path: Path) -> None:

@@ -92,7 +92,7 @@ def test_a_rank_out_of_memory_reports(error: str, card: Card, monkeypatch: pytes
     monkeypatch.setattr("sys.argv", ["test"])
     (tmp_path / run_script.SCRIPT).write_text(f"import torch\nraise {error}\n")
     card.peak = 9 * GIB
-    plan = {"folder": str(tmp_path), "device": "cuda", "limits": [None], "keeps": [None], "steps": 1}
+    plan = {"folder": str(tmp_path), "device": "cuda", "limits": [None], "keeps": [None], "steps": 1, "trains": True}
     found = run_script.run_script(plan, Stages())  # type: ignore[arg-type]
     assert found["out_of_memory"]["phase"] == "loading"
     assert found["out_of_memory"]["allocated_bytes"] == 7 * GIB

@@ -214,9 +214,11 @@ def test_a_model_that_prints_much_does_not_hang(own_model: Callable[..., Job]) -
     assert measure(own_model("print('x' * (1 << 20))"), steps=1).highest.allocated_bytes
 
 
-def test_what_trains_nothing_is_not_measured() -> None:
-    with pytest.raises(CannotTellError, match="inference has none"):
-        measure(job_of(training={"mode": "inference"}))
+def test_inference_is_one_step_of_forward_passes() -> None:
+    rank = measure(job_of(training={"mode": "inference", "precision": "bf16"})).highest
+    assert list(rank.phases) == ["loading", "forward"]
+    assert rank.components["weights"]
+    assert (rank.components["gradients"], rank.components["optimizer"]) == (None, None)
 
 
 @pytest.mark.slow
