@@ -833,8 +833,9 @@ class FakeGpus(StorageTracker):
         if constant is not None:
             return func(self.values_of(args[0]))
         line, dtype = program_line(), args[0].dtype
-        detects_anomalies = _is_by_engine(sys._getframe(1))  # the engine reads no values otherwise
-        asks_for_overflow = not dtype.is_floating_point and (detects_anomalies or _asks_for_overflow(line))
+        # the engine reads values where it detects anomalies, and a scaler's state has the steps without an overflow
+        by_torch = _is_by_engine(sys._getframe(1)) or _is_read_by("_get_growth_tracker", sys._getframe(1))
+        asks_for_overflow = not dtype.is_floating_point and (by_torch or _asks_for_overflow(line))
         many = 0 if asks_for_overflow else self._count_alike(line)
         if many and self._is_told(args[0]):
             self.doubts.add(f"{line} reads values in a loop that only they end; after {MOST_ALIKE:,} turns it is ended")
@@ -845,7 +846,7 @@ class FakeGpus(StorageTracker):
             goes_on = next(map(answer_to_go_on, program_frames(sys._getframe(1))), None)
             if goes_on is not None:  # a program that its author publishes does not fail
                 return goes_on
-            if _is_checked(sys._getframe(1)):
+            if _is_read_by("_check_tensor_all_with", sys._getframe(1)):  # which fails where it is false
                 return True
             assumed = getattr(args[0], "assumed", False)
             takes_most = not assumed and line.rpartition(":")[0].endswith(_MOST_WITH_NO)
@@ -1054,10 +1055,10 @@ def _is_by_engine(frame: Any) -> bool:
     return code is not None and code.co_name in _ENGINE and code.co_filename.startswith(_AUTOGRAD)
 
 
-def _is_checked(frame: Any) -> bool:
-    """Return True if torch itself reads a value for a program, and fails where it is false (``torch._check...``)."""
+def _is_read_by(function: str, frame: Any) -> bool:
+    """Return True if this function of torch's own reads a value for a program."""
     while frame is not None and not _is_of_program(frame.f_code.co_filename):
-        if frame.f_code.co_name == "_check_tensor_all_with":
+        if frame.f_code.co_name == function:
             return True
         frame = frame.f_back
     return False

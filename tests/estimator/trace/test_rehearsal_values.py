@@ -325,18 +325,20 @@ _, width = os.popen("stty size", "r").read().split()
 columns = os.get_terminal_size().columns - int(width)
 dev = torch.device(sys.argv[1])
 model = torch.nn.Linear(256, 10).to(dev)
-optimizer = torch.optim.SGD(model.parameters(), 0.1)
+optimizer, scaler = torch.optim.SGD(model.parameters(), 0.1), torch.amp.GradScaler(dev.type)
 right = columns
 for _ in range(3):
     labels = torch.randint(0, 10, (64,)).to(dev)
     logits = model(torch.randn(64, 256).to(dev))
-    torch.nn.functional.cross_entropy(logits, labels).backward()
-    optimizer.step()
+    scaler.scale(torch.nn.functional.cross_entropy(logits, labels)).backward()
+    scaler.step(optimizer)
+    scaler.update()
+    torch.save(scaler.state_dict(), "scaler.pt")
     right += logits.max(1)[1].eq(labels).sum().item() + (logits.argmax(1) == labels).sum().item()
 """
 
 
-def test_right_answers_are_counted_without_a_doubt_also_beside_a_bar_as_wide_as_the_terminal(program) -> None:
+def test_right_answers_and_steps_are_counted_without_a_doubt_also_beside_a_bar_as_wide_as_the_terminal(program) -> None:
     assert rehearse([sys.executable, program(ANSWERS), "cuda"]).answer.doubts == []
 
 
