@@ -33,6 +33,7 @@ _OWN_FOLDER = re.compile(r"\$\(\s*dirname\s+(?:--\s+)?\"?(?:\$0|\$\{?BASH_SOURCE
 _QUOTED_LIST = re.compile(r'"(\$(?:@|\{\w+\[@\]\}))"')
 """Each element is a word of its own, in quotes or not."""
 _ARITHMETIC = re.compile(r"\$\(\(((?:[^()]|\([^()]*\))*)\)\)")
+_EXPR = re.compile(r"(?:\$\(|(`))\s*expr\s+([^()`]*)(?(1)`|\))")
 _NAME = re.compile(r"\$?\{?\b([A-Za-z_]\w*)\}?")
 _LONGEST_SUM = 200
 _OPERATORS: Mapping[type[ast.AST], Callable[[int, int], int]] = {
@@ -333,6 +334,7 @@ class _Script(msgspec.Struct):
             return known if known else found["default"] if found["default"] is not None else known or found[0]
 
         text = _OWN_FOLDER.sub(lambda _: str(self.path.parent.absolute()), text)
+        text = _EXPR.sub(lambda found: "$((" + found[2].replace("\\", "") + "))", text)
         text = _QUOTED_LIST.sub(r"\1", _ARITHMETIC.sub(self._computed, text))
         text = _SUBSTITUTION.sub("$(...)", text)
         parts = re.split(r"('[^']*')", text)

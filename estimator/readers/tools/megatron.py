@@ -8,7 +8,7 @@ from typing import Any
 from ..arguments.table import doubt_arguments, library, record_arguments
 from ..program.program import Program
 from ..program.world_size import WorldSize
-from ..source.evidence import FindingCollector, JobReading
+from ..source.evidence import MODEL_STATES, FindingCollector, JobReading
 from ..source.settings import LayeredSettings, Setting, as_float, as_int, as_word
 from ..trainer.unread_settings import warn_of_unread
 from .shared.own_loop import record_optimizer, record_ranks, world_of_tool
@@ -79,7 +79,9 @@ def _read_model(settings: LayeredSettings, findings: FindingCollector) -> None:
         "max_position_embeddings": as_int(find("max_position_embeddings")) or as_int(find("seq_length")) or 1024,
         "tie_word_embeddings": not settings.is_true("untie_embeddings_and_output_weights"),
     }
-    config = _as_llama(config, settings) if gated else _as_gpt2(config, settings)
+    groups = as_int(find("num_query_groups")) if settings.is_true("group_query_attention") else None
+    config["num_key_value_heads"] = groups or heads
+    config = _as_llama(config, settings) if gated else _as_gpt2(config, settings, findings)
     findings.record("model.config", config, "--num-layers, --hidden-size and the other flags of the model's shape")
     record_arguments(library("megatron"), "attention", settings, findings)
     if findings.get("model.attention") is None:
@@ -90,10 +92,9 @@ def _read_model(settings: LayeredSettings, findings: FindingCollector) -> None:
 
 def _as_llama(config: dict[str, Any], settings: LayeredSettings) -> dict[str, Any]:
     """Return the config of a Llama, or of a Mixtral if there are experts."""
-    find, heads = settings.find, config["num_attention_heads"]
-    groups = as_int(find("num_query_groups")) if settings.is_true("group_query_attention") else None
-    head = as_int(find("kv_channels")) or config["hidden_size"] // heads
-    config |= {"model_type": "llama", "num_key_value_heads": groups or heads, "head_dim": head}
+    find = settings.find
+    head = as_int(find("kv_channels")) or config["hidden_size"] // config["num_attention_heads"]
+    config |= {"model_type": "llama", "head_dim": head}
     if experts := as_int(find("num_experts")):
         config |= {
             "model_type": "mixtral",
@@ -104,14 +105,19 @@ def _as_llama(config: dict[str, Any], settings: LayeredSettings) -> dict[str, An
     return config
 
 
-def _as_gpt2(config: dict[str, Any], settings: LayeredSettings) -> dict[str, Any]:
+def _as_gpt2(config: dict[str, Any], settings: LayeredSettings, findings: FindingCollector) -> dict[str, Any]:
     """Return the config of a GPT-2 with Megatron's dropouts."""
+    if (experts := settings.find("num_experts")) is not None:
+        sentence = f"{experts.origin}: experts without --swiglu are not counted."
+        findings.doubt(sentence, "more", *MODEL_STATES, "activations", unless="model.config")
     rates = [as_float(settings.find(f"{part}_dropout")) for part in ("attention", "hidden")]
     attention, hidden = (0.1 if rate is None else rate for rate in rates)
     return {
         **{library("megatron").words["gpt2"].get(name, name): value for name, value in config.items()},
-        "model_type": "gpt2",
+        "model_type": "gpt2" if config["num_key_value_heads"] == config["num_attention_heads"] else "plain-gpt",
         "activation_function": "gelu",
+        "attention_bias": True,
+        "mlp_bias": True,
         "attn_pdrop": attention,
         "resid_pdrop": hidden,
         "embd_pdrop": hidden,
@@ -124,7 +130,8 @@ def _padded_vocabulary(settings: LayeredSettings) -> int | None:
     if padded:
         return padded
     size = as_int(settings.find("vocab_size"))
-    if size is None and "gpt2bpe" in str(as_word(settings.find("tokenizer_type"))):
+    tokenizer = as_word(settings.find("tokenizer_type")) or ("gpt2bpe" if settings.find("merge_file") else "")
+    if size is None and "gpt2bpe" in tokenizer:
         size = _GPT2_BPE_VOCABULARY
     if size is None:
         return None

@@ -51,6 +51,7 @@ accelerate launch train.py "${ARGS[@]}" \\
             "accelerate launch train.py --model_name_or_path gpt2 --bf16 --max_length 512 --output_dir 'out/$(...)'",
         ),
         ("A=4\nB=$((32/$A/2))\nC=$(((B + 1) * ${A} % 7))\npython x.py --b $B --c $C", "python x.py --b 4 --c 6"),
+        ("A=4\npython x.py --b $(expr 32 / $A) --c `expr $A \\* 2`", "python x.py --b 8 --c 8"),
         (SLURM, "srun --nodes=2 --ntasks-per-node=4 python train.py --nodes 2"),
     ],
 )

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from vramtop.estimator.common.errors import CannotTellError
+from vramtop.estimator.job.settings import Uncertainties
 from vramtop.estimator.readers.config_file import read_config_file
 from vramtop.estimator.readers.source.evidence import JobReading
 
@@ -268,6 +269,17 @@ def test_megatron_with_experts_and_its_own_fsdp(read: Read) -> None:
     assert (parallel.double_buffer, parallel.outer_sharding, parallel.communication_unit) == (True, "optim", 2 * 10**8)
     assert (parallel.main_weights, parallel.gradient_dtype, parallel.reduce_dtype) == (False, "bf16", None)
     assert job.unsure.weights == "more"  # FP8's transposed copies
+
+
+def test_megatron_without_gates(read: Read) -> None:
+    sizes = "pretrain_gpt.py --num-layers 2 --hidden-size 512 --num-attention-heads 8 --merge-file m.txt --seq-length 64"
+    grouped = read(f"{sizes} --micro-batch-size 1 --group-query-attention --num-query-groups 2 --log-num-zeros-in-grad")
+    config = grouped.job().model.config
+    assert config is not None
+    assert (config["model_type"], config["num_key_value_heads"], config["vocab_size"]) == ("plain-gpt", 2, 50304)
+    assert grouped.job().unsure == Uncertainties()
+    for flag in ("--num-experts 4", "--multi-latent-attention"):
+        assert read(f"{sizes} --micro-batch-size 1 {flag}").job().unsure.activations != "no"
 
 
 DPO = """
