@@ -210,6 +210,11 @@ def _loss_assumptions(job: ResolvedJob) -> Iterator[str]:
             "LitGPT: Fabric casts the logits to fp32 and keeps them beyond the loss; with adapters, the head runs in "
             "chunks."
         )
+    elif job.training.loss == "unsloth":
+        yield (
+            "Unsloth's loss makes as many logits at a time as 4 GiB hold in fp32 (half of the free memory, if that is "
+            "less; until June 2026, half of the free memory, whatever it is)."
+        )
     elif job.training.loss == "chunked" and job.framework.chunked_loss == "without-logits":
         how = "in tiles (TRL 1.15 or newer)" if job.versions.tiles_head else "256 tokens at a time (TRL before 1.15)"
         yield f"The head runs {how}, so the full logits never exist at once."

@@ -16,6 +16,8 @@ from .trl_losses import divergence, log_probabilities, one_example_at_a_time, wi
 
 _LOSS_CHUNKS = 8
 """Number of chunks into which torchtune and torchtitan cut a sequence for their chunked losses."""
+_UNSLOTH_LOGITS = 2**30
+"""Logits that Unsloth's loss takes at a time: as many as 4 GiB hold in fp32."""
 _LOSSES_OF_WHOLE_LOGITS = ("full", "log-probs", "divergence")
 """Losses of logits that the model returns."""
 
@@ -116,7 +118,7 @@ def _loss_bytes(job: ResolvedJob, arch: Architecture, stage: Stage) -> LossBytes
             if framework.chunked_loss == "without-logits":
                 return without_logits(job, arch, tokens=tokens, trains_head=logits.head_bytes > 0)
             return _chunks_one_by_one(logits)
-        case "fused-linear":
+        case "fused-linear" | "unsloth":
             return _fused_linear_loss(job, logits)
 
 
@@ -254,12 +256,23 @@ def _fused_linear_loss(job: ResolvedJob, logits: _Logits) -> LossBytes:
     if job.framework.backward_fused_loss:  # everything that is as large as the head or its input is made in backward
         return LossBytes(forward_bytes=0, backward_bytes=hidden + logits.head_bytes)
     chunk = min(logits.elements, logits.hidden_elements)
-    if job.versions.adds_head_gradient_in_fp32:
+    if job.training.loss == "unsloth":
+        largest = 2 * c * _unsloth_chunk(logits.elements) + logits.head_bytes
+    elif job.versions.adds_head_gradient_in_fp32:
         added = logits.head_bytes // c * (c + 4) if c != 4 else logits.head_bytes
         largest = max(2 * c * chunk, c * chunk + added)
     else:
         largest = (c + 8) * chunk
     return LossBytes(forward_bytes=largest + hidden + logits.head_bytes, backward_bytes=2 * hidden)
+
+
+def _unsloth_chunk(logits: int) -> int:
+    """Return the logits that Unsloth's compiled loss takes at a time: all, or a part of four, eight, ... equal ones.
+
+    Source: ``get_chunk_size`` in unsloth_zoo's ``fused_losses/cross_entropy_loss.py`` of August 2026.
+    """
+    parts = 1 if logits <= _UNSLOTH_LOGITS else 4 * -(-logits // (4 * _UNSLOTH_LOGITS))
+    return -(-logits // parts)
 
 
 def _chunks_one_by_one(logits: _Logits) -> LossBytes:

@@ -326,7 +326,7 @@ def _fused_kernels(training: Training, framework: Framework) -> frozenset[str]:
     """
     if training.fused_kernels is not None:
         return frozenset(training.fused_kernels)
-    if framework.trainer and training.loss in ("fused-linear", "fused-log-probs"):
+    if framework.trainer and training.loss in ("fused-linear", "unsloth", "fused-log-probs"):
         return LIGER_KERNELS
     return framework.fused_kernels
 

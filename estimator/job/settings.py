@@ -498,12 +498,13 @@ class Training(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
     """Apply and free each gradient as soon as it is computed."""
     compile: bool = False
     """The model runs under torch.compile."""
-    loss: Literal["full", "chunked", "fused-linear", "log-probs", "fused-log-probs", "divergence"] = "full"
+    loss: Literal["full", "chunked", "fused-linear", "unsloth", "log-probs", "fused-log-probs", "divergence"] = "full"
     """Computation of the loss from the logits.
 
     ``full``: from all logits at once; ``chunked``: from a part at a time; ``fused-linear``: without storing them
-    (Liger-Kernel); ``log-probs``: log-probabilities of the given tokens (DPO, GRPO); ``fused-log-probs``: of one
-    example at a time (Liger-Kernel); ``divergence``: between student and teacher (GKD).
+    (Liger-Kernel); ``unsloth``: from as many as 4 GiB hold in fp32; ``log-probs``: log-probabilities of the given
+    tokens (DPO, GRPO); ``fused-log-probs``: of one example at a time (Liger-Kernel); ``divergence``: between student
+    and teacher (GKD).
     """
     fused_kernels: list[FusedKernel] | None = None
     """Parts with fused kernels (Liger-Kernel, Unsloth), which save less; absent: the framework's.

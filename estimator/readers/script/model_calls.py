@@ -67,7 +67,7 @@ def _mlp_kernels(on: bool) -> dict[str, bool]:
 
 
 def _hint_unsloth_loading(model: Model, call: Call) -> None:
-    """Assume 4 bits unless set otherwise, and a loss that makes no logits (unsloth's ``loader.py``)."""
+    """Assume 4 bits unless set otherwise, and its own loss, named as Liger-Kernel's (unsloth's ``loader.py``)."""
     hints: dict[str, Any] = {"use_liger_kernel": True, "bnb_4bit_use_double_quant": True, "kbit_preparation": False}
     hints["liger_kernel_config"] = _mlp_kernels(False)
     if call.value(None, "dtype") is None:

@@ -42,7 +42,7 @@ def read_step(inputs: TrainerInputs, findings: FindingCollector) -> None:
     if trainer is not None:
         trainer.read_loss(own_loss=inputs.own_loss)
     elif (liger := read_liger(inputs.settings, findings)) is not None:
-        findings.record_from(liger, "training.loss", "fused-linear")
+        findings.record_from(liger, "training.loss", "fused-linear" if liger.written else "unsloth")
     _read_loss_of_evaluation(inputs, findings)
     if inputs.method is not None and inputs.trl is None:
         findings.warn(f"TRL's method {inputs.method} is not supported: its additional models are not counted.")

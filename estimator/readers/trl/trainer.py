@@ -145,7 +145,7 @@ class TrlTrainer(msgspec.Struct, frozen=True, kw_only=True):
             origin = f"{self.trl} computes the loss of {method.name} without the logits"
             findings.infer(_LOSS, "chunked", origin)
         elif method.scores == "likelihood" and liger is not None:
-            findings.record_from(liger, _LOSS, "fused-linear")
+            findings.record_from(liger, _LOSS, "unsloth" if replaced else "fused-linear")
         elif method.scores == "likelihood" and loss is not None and as_word(loss) == "chunked_nll":
             findings.record_from(loss, _LOSS, "chunked")
         elif method.scores == "likelihood" and loss is not None and as_word(loss) == "dft":

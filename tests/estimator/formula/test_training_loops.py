@@ -47,6 +47,13 @@ def test_a_fused_linear_loss_is_assumed_to_come_with_the_other_kernels(llama_bud
     assert not any("fused kernels" in sentence for sentence in stated.assumptions)
 
 
+@pytest.mark.parametrize(("batch", "parts"), [(1, 1), (1024, 4)])
+def test_unsloths_loss_takes_parts_of_at_most_a_billion_logits(llama_budget: Estimate, batch: int, parts: int) -> None:
+    loss = BF16 | {"training.loss": "unsloth", "training.micro_batch": batch}
+    beside = 2 * HIDDEN * batch * TOKENS + 2 * 2 * HIDDEN * VOCABULARY  # of the input, of the head, of a part
+    assert phase(llama_budget(loss), "forward").logits == 2 * 2 * batch * LOGITS // parts + beside
+
+
 def test_a_cross_entropy_in_place_keeps_one_copy_of_the_logits(llama_budget: Estimate) -> None:
     fused = llama_budget(BF16 | {"training.fused_kernels": ["cross-entropy"]})
     assert phase(fused, "forward").logits == (2 + 4) * LOGITS

@@ -82,14 +82,14 @@ def job(line: str, *, gpus: int | None = None) -> Job:
         (
             "--unsloth",
             {
-                "training.loss": "fused-linear",
+                "training.loss": "unsloth",
                 "training.activation_checkpointing": "full",
                 "training.activation_offload": True,
             },
         ),
         (
             "--unsloth --gradient-checkpointing false",
-            {"training.loss": "fused-linear", "training.activation_checkpointing": "none"},
+            {"training.loss": "unsloth", "training.activation_checkpointing": "none"},
         ),
         ("--optim paged_adamw_8bit", {"training.optimizer": "paged-adamw-8bit"}),
         ("--optimizer adamw_torch_fused", {"training.optimizer": "adamw-fused"}),

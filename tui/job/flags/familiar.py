@@ -225,11 +225,11 @@ FAMILIAR_FLAGS: tuple[FamiliarFlag, ...] = (
     _switch("--liger --use-liger-kernel --use-liger --enable-liger-kernel",
             "Liger-Kernel's loss, which does not store the logits (--loss fused-linear).",
             {"training.loss": "fused-linear"}, {"training.loss": "full"}),
-    _flag("--unsloth", "", {f"{SOFT}training.loss": "fused-linear", f"{SOFT}{CHECKPOINTING}": "full",
+    _flag("--unsloth", "", {f"{SOFT}training.loss": "unsloth", f"{SOFT}{CHECKPOINTING}": "full",
                             f"{SOFT}{OFFLOAD}": True},
-          "Unsloth's defaults: a loss without logits, and --gradient-checkpointing unsloth.",
+          "Unsloth's defaults: its loss (--loss unsloth), and --gradient-checkpointing unsloth.",
           remark=(
-              "a loss without logits, and checkpointing that offloads to CPU RAM, as in its CLI; adapters and 4-bit "
+              "its loss, and checkpointing that offloads to CPU RAM, as in its CLI; adapters and 4-bit "
               "weights come from --lora, --qlora."
           )),
     _switch("--torch-compile", "The same as --compile.", {"training.compile": True}, {"training.compile": False}),

@@ -32,7 +32,7 @@ STRATEGIES: list[dict[str, Any]] = [
     {"strategy": "fsdp1", "data_shard": 4, "cpu_offload": "all", "original_parameters": False},
     {"strategy": "zero3", "data_shard": 4},
 ]
-LOSSES = ("full", "chunked", "fused-linear", "log-probs", "fused-log-probs", "divergence")
+LOSSES = ("full", "chunked", "fused-linear", "unsloth", "log-probs", "fused-log-probs", "divergence")
 CHECKPOINTING = ("none", "full", "selective")
 
 

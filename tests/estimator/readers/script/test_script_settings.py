@@ -202,7 +202,7 @@ SFTTrainer(model=model, args=SFTConfig(per_device_train_batch_size=2, output_dir
 """
     reading = read(tmp_path, script)
     job = reading.job()
-    assert (job.training.loss, job.training.activation_checkpointing) == ("fused-linear", "full")
+    assert (job.training.loss, job.training.activation_checkpointing) == ("unsloth", "full")
     assert job.training.activation_offload
     assert job.lora is not None
     assert (job.lora.rank, job.lora.targets, job.lora.quantization) == (16, "all-linear", "nf4-double")

@@ -272,7 +272,7 @@ def test_megatron_with_experts_and_its_own_fsdp(read: Read) -> None:
 
 
 def test_megatron_without_gates(read: Read) -> None:
-    sizes = "pretrain_gpt.py --num-layers 2 --hidden-size 512 --num-attention-heads 8 --merge-file m.txt --seq-length 64"
+    sizes = "pretrain_gpt.py --num-layers 2 --hidden-size 512 --num-attention-heads 8 --merge-file m --seq-length 64"
     grouped = read(f"{sizes} --micro-batch-size 1 --group-query-attention --num-query-groups 2 --log-num-zeros-in-grad")
     config = grouped.job().model.config
     assert config is not None
