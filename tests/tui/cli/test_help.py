@@ -169,6 +169,7 @@ def test_a_process_opens_the_dashboard_on_a_terminal(monkeypatch: pytest.MonkeyP
         (["fit", "gpt2", "--ppo"], "no flag describes this method; give the launch line"),
         (["fit", "gpt2", "--dora"], "no flag describes this method; give the launch line"),
         (["fit", "gpt2", "--fa3"], "write --flash-attention 3"),
+        (["fit", "gpt2", "--galore"], "write --optimizer galore-adamw"),
         (["fit", "gpt2", "--resume_from_checkpoint", "x"], "a run that is resumed needs the same memory"),
         (["fit", "gpt2", "--act-ckpt"], "there is no flag --act-ckpt; did you mean --grad-ckpt?"),
         (["fit", "gpt2", "--grad-ckp"], "there is no flag --grad-ckp; did you mean --grad-ckpt?"),

@@ -11,11 +11,13 @@ _HINTS = {
         "choose --cpu-offload optimizer, --cpu-offload all (weights too), or --activation-offload",
     ),
     **dict.fromkeys(
-        ("--ppo", "--gkd", "--online-dpo", "--prm", "--cpo", "--bco", "--dora", "--ia3", "--prompt-tuning", "--galore"),
+        ("--ppo", "--gkd", "--online-dpo", "--prm", "--cpo", "--bco", "--dora", "--ia3", "--prompt-tuning"),
         "no flag describes this method; give the launch line, as in vramtop fit -- python train.py",
     ),
     **dict.fromkeys(("--fa", "--fa2"), "write --flash-attention"),
     "--fa3": "write --flash-attention 3",
+    "--galore": "write --optimizer galore-adamw",
+    "--apollo": "write --optimizer apollo-adamw",
     **dict.fromkeys(
         ("--resume", "--resume-training", "--resume-from-checkpoint"),
         "leave it out: a run that is resumed needs the same memory",
