@@ -1,8 +1,6 @@
 """What vramtop writes holds command lines, users and jobs: only the user may read it."""
 
-import ast
 import os
-import re
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +8,6 @@ from typing import Any
 
 import pytest
 from builders import make_gpu, make_snapshot
-from test_rooms import PACKAGES, ROOT
 
 from vramtop.estimator.common.private_files import open_private, write_private
 from vramtop.estimator.job.job import Job
@@ -18,35 +15,6 @@ from vramtop.estimator.job.job_file.load_and_save import save_job
 from vramtop.monitor.sources.recording import RecordingWriter
 from vramtop.tui.cli.crash_report import save_fault
 from vramtop.tui.cli.main import main
-
-OTHER_WRITERS = {
-    "estimator/common/private_files.py": "the one that writes private files",
-    "estimator/model/hub.py": "the cache of huggingface_hub, which users share",
-    "estimator/isolation/keeper.py": "in a temporary folder, which is private",
-    "estimator/isolation/overlay.py": "in a view that ends with its program",
-    "estimator/isolation/watch.py": "nothing: it answers what a program asks to open",
-    "estimator/trace/isolated_run.py": "settings of its own child, in /proc",
-    "estimator/trace/rehearsal.py": "in a temporary folder, which is private",
-    "estimator/trace/answer_cache.py": "a temporary file is private",
-    "estimator/trace/measure/real_step.py": "in a temporary folder, which is private",
-    "estimator/worker/described.py": "in a temporary folder, which is private",
-    "estimator/worker/measure/run_script.py": "in a temporary folder, which is private",
-    "estimator/worker/measure/stages.py": "in a temporary folder, which is private",
-    "estimator/worker/measure/__main__.py": "in a temporary folder, which is private",
-    "estimator/worker/rehearsal/program.py": "in a temporary folder, which is private",
-    "estimator/worker/rehearsal/scripted.py": "in a temporary folder, which is private",
-    "estimator/worker/rehearsal/scratch.py": "in a temporary folder, which is private",
-    "estimator/trace/stand_in_models.py": "in a temporary folder, which is private",
-    "estimator/worker/rehearsal/stand_ins.py": "in a temporary folder, which is private",
-    "estimator/worker/rehearsal/tensor_files.py": "the program's own, in its view",
-    "estimator/worker/request/protocol.py": "a pipe",
-    "monitor/attach/automatic/read_program.py": "a pipe",
-    "monitor/history/history.py": "SQLite writes it; created with 0600",
-    "monitor/probe/snapshots.py": "runs in the user's program, without vramtop; created with 0600",
-    "monitor/storage/reservations.py": "other users read it",
-    "monitor/storage/file_lock.py": "a lock, created with 0600",
-    "tui/cli/standard_streams.py": "standard output",
-}
 
 
 @pytest.fixture(autouse=True)
@@ -58,27 +26,6 @@ def usual_umask() -> Iterator[None]:
 
 def mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
-
-
-WORTH_PARSING = re.compile(r'write_text|write_bytes|O_CREAT|mkstemp|"(?:w|wb|x|xb|a|ab|r\+b)"')
-
-
-def writes(source: str) -> bool:
-    """Return True if a module opens a file to write it."""
-    for node in ast.walk(ast.parse(source)) if WORTH_PARSING.search(source) else ():
-        if isinstance(node, ast.Attribute) and node.attr in ("write_text", "write_bytes", "O_CREAT", "mkstemp"):
-            return True
-        called = node.func if isinstance(node, ast.Call) else None
-        if getattr(called, "id", getattr(called, "attr", "")) in ("open", "fdopen"):
-            words = [each.value for each in ast.walk(node) if isinstance(each, ast.Constant)]
-            if any(isinstance(word, str) and word in ("w", "wb", "x", "xb", "a", "ab", "r+b") for word in words):
-                return True
-    return False
-
-
-def test_only_known_modules_write_files_in_another_way() -> None:
-    files = [path for package in PACKAGES for path in (ROOT / package).rglob("*.py")]
-    assert {str(path.relative_to(ROOT)) for path in files if writes(path.read_text())} <= set(OTHER_WRITERS)
 
 
 @pytest.mark.parametrize("existed", [False, True])

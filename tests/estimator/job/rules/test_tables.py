@@ -1,12 +1,9 @@
 """The tables of frameworks, optimizers and strategies name only what exists, and the job file takes their rows."""
 
-import re
-from pathlib import Path
 from typing import get_args
 
 import pytest
 
-from vramtop import estimator
 from vramtop.estimator.common.errors import InputError
 from vramtop.estimator.job.job_file.changes import job_from_mapping
 from vramtop.estimator.job.job_file.table_fields import choices_of
@@ -38,20 +35,3 @@ def test_a_library_name_maps_to_one_optimizer() -> None:
         every = [name for each in names for name in each]
         assert len(every) == len(set(every))
         assert all(name.islower() or "." in name for name in every)
-
-
-@pytest.mark.parametrize("package", ["formula", "model", "trace"])
-def test_no_formula_compares_the_name_of_a_row(package: str) -> None:
-    """Otherwise a new row would need more than one change."""
-    compared = re.compile(r"(framework|optimizer|strategy|precision)(\.name)? *(==|!=|in|not in) *[\"(]")
-    folder = Path(estimator.__file__).parent / package
-    lines = [line for file in folder.rglob("*.py") for line in file.read_text().splitlines()]
-    assert [line for line in lines if compared.search(line)] == []
-
-
-def test_the_documentation_lists_every_optimizer_and_option() -> None:
-    text = (Path(__file__).parents[4] / "docs" / "reference" / "optimizers.md").read_text()
-    assert not [name for name in OPTIMIZERS if f"`{name}`" not in text], "run `make reference`"
-    rows = re.findall(r"^(?:\| .*? \||- .*?: )", text, re.MULTILINE)
-    listed = {name for row in rows for name in re.findall(r"`(.*?)`", row)}
-    assert listed - OPTIMIZERS.keys() == {"module:Class"}

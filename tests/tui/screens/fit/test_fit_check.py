@@ -360,7 +360,6 @@ async def test_the_macos_character_of_alt_and_a_digit_applies_a_suggestion_in_a_
         await until_shown(pilot, lambda: screen.job == first.budget.job)
 
 
-@pytest.mark.slow
 async def test_typing_is_undone_field_by_field(fit):
     async with fit() as (screen, pilot):
         await pilot.pause()
