@@ -357,7 +357,8 @@ class FakeGpus(StorageTracker):
             self._follow(func, operator, args, result)
             return result
         bounds = bounds_of_result(func, args, kwargs, self.bounds_of)
-        most = most_set_in_result(func, args, self._most_set)
+        is_known = all(each.constant is not None for each in _tensors(args))
+        most = None if is_known else most_set_in_result(func, args, self._most_set)
         try:
             result = self._shaped(func, operator, types, args, kwargs)
         except (fake_tensor.DynamicOutputShapeException, fake_tensor.DataDependentOutputException):
