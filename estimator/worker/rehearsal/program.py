@@ -596,6 +596,8 @@ def _last_line(error: BaseException) -> str:
     """Return the innermost line of the program's own files and, where a library failed, that of the library."""
     frames = traceback.extract_tb(error.__traceback__)
     here = [frame for frame in frames if not frame.filename.startswith((_FOLDER, "<"))]
+    if isinstance(error, SyntaxError) and not here:  # the script itself is of another Python
+        return f"{error.filename}:{error.lineno}"
     own = [frame for frame in here if is_own(frame.filename, sys.argv[0])]
     lines = dict.fromkeys(f"{each[-1].filename}:{each[-1].lineno}" for each in (own, here) if each)
     return ", in ".join(lines)

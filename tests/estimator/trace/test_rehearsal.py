@@ -340,6 +340,7 @@ def test_what_a_program_writes_is_thrown_away(program, monkeypatch: pytest.Monke
                 r"failed during the rehearsal, at train\.py:1: ValueError: no data$",
             ),
             ("import torch", "ended without calling a model on a GPU"),
+            ("import torch\nprint 'loss'", r"failed during the rehearsal, at train\.py:2: SyntaxError: "),
             (
                 "import ctypes, torch\ndef read():\n  ctypes.string_at(0)\nread()",
                 r"ended without a result \(.+\), at train\.py:3: Segmentation fault$",
