@@ -63,7 +63,9 @@ _STOOD_IN = (
     "that makes one token of each word"
 )
 _LAUNCHED = re.compile(r"KeyError: '(?:(?:LOCAL_)?(?:RANK|WORLD_SIZE)|MASTER_\w+)'")
-_NO_NETWORK = re.compile("Name or service not known|failure in name resolution|Network is unreachable")
+_NO_NETWORK = re.compile(
+    "Name or service not known|failure in name resolution|Network is unreachable|doesn't exist on the Hugging Face Hub"
+)
 _LINE = re.compile(r":\d+$")
 _ASSUMED_ONE, _MORE_THAN_ONE = re.compile("; 1 is assumed$").search, 100
 _OTHER_VERSION = re.compile(r"(ImportError|ModuleNotFoundError|AttributeError|TypeError|AssertionError): ")
@@ -602,6 +604,8 @@ def _reason(answer: RehearsalAnswer, start: _Start) -> str:
     if _NO_NETWORK.search(error):
         why = "--offline turned it off" if start.program.offline else "which it does not reach"
         return f"; it wants to download something from the network, {why}: give it the file first"
+    if error.startswith("EOFError: EOF when reading a line"):
+        return "; it asks for input, and a rehearsal types none: give its answers as arguments, or in the script"
     if _LAUNCHED.match(error):
         return "; a launcher sets it: give the whole launch line, such as torchrun --nproc-per-node 2 train.py"
     if "cpp_extension" in answer.line:

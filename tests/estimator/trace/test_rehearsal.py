@@ -363,6 +363,10 @@ def test_what_a_program_writes_is_thrown_away(program, monkeypatch: pytest.Monke
                 r"download it first: hf download no/model",
             ),
             ("import json\njson.loads('{')", r"at train\.py:2, in /.*/json/decoder\.py:\d+: JSONDecodeError"),
+            (
+                "input('size: ')",
+                "; it asks for input, and a rehearsal types none: give its answers as arguments, or in",
+            ),
             ("import os\nos.environ['LOCAL_RANK']", r"'LOCAL_RANK'; a launcher sets it: give the whole launch line"),
             (
                 "from torch.utils.cpp_extension import load\nload('mine', ['no_file.cu'])",
