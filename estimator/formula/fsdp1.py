@@ -188,7 +188,21 @@ def _elements(parts: Iterable[Part]) -> float:
     return sum(held.elements * share for held, share in parts)
 
 
-Prefetch = Literal["pre", "post", "none"]
+Prefetch = Literal["pre", "late", "post", "none"]
+
+
+def prefetch(job: ResolvedJob, stage: Stage) -> Prefetch:
+    """Return when the backward pass gathers the next block: before this one runs, at its end, after it, or not at all.
+
+    A unit's hook gathers the one that ran before it, if its output has a hook too (``_get_handle_to_prefetch``): not
+    so in a reentrant checkpoint, which has run without a graph. Before the first adapter of a block ran the block
+    before, so that attention runs backward until then.
+    """
+    if job.checkpoints_units:
+        return "none"
+    stated = job.parallel.fsdp_backward_prefetch or "pre"
+    adapted = job.adapter_units and any(held.adapter and "attn" in held.group.name for held, _ in largest_block(stage))
+    return "late" if stated == "pre" and adapted else stated
 
 
 @lru_cache(maxsize=256)
@@ -201,7 +215,7 @@ def flat_buffers(
     shards: int,
     tied: bool,
     keeps: bool,
-    prefetch: Prefetch,
+    ahead_of: Prefetch,
     loss_in_forward: bool = True,
 ) -> Buffers:
     """Return the buffers of FSDP1.
@@ -221,14 +235,14 @@ def flat_buffers(
         shards: ranks over which it is sharded.
         tied: the stage's head is its embedding, whose gradient autograd holds from the head to the embedding.
         keeps: units stay gathered after the forward pass.
-        prefetch: when the backward pass gathers the next unit.
+        ahead_of: when the backward pass gathers the next unit.
         loss_in_forward: the root computes the loss, so that its hook gathers before the loss runs backward.
     """
     units, layers = flat_units(stage, rule), stage.layers
     reduce = 0 if shards == 1 and widths.reduce == widths.compute else widths.reduce  # 0: in place
     flat = partial(_flat, widths=widths, share=share, reduce=reduce)
     root, around, left = (flat(parts) for parts in (units.root, units.around, units.left))
-    embedding, head, block = flat(units.embedding), flat(units.head), flat(units.block)
+    embedding, head, own = flat(units.embedding), flat(units.head), flat(units.block)
     inner = [flat(parts) for parts in (*units.inner, units.block) if parts]
     in_blocks = _times(left, layers)  # part of the unit around the blocks, or of the root's
     if units.around:
@@ -236,13 +250,13 @@ def flat_buffers(
     else:
         root = _plus(root, in_blocks)
     largest = max(inner, key=lambda unit: unit.whole, default=flat(()))
-    inside = block.whole + max((unit.whole for unit in inner if unit is not inner[-1] or not block.whole), default=0)
+    inside = own.whole + max((unit.whole for unit in inner if unit is not inner[-1] or not own.whole), default=0)
     kept = layers * sum(unit.whole for unit in inner) if keeps else 0
     always = root.whole + (around.whole + embedding.whole + head.whole if keeps else 0)
-    ahead = largest.whole if prefetch == "pre" and not keeps else 0
+    ahead = largest.whole if ahead_of in ("pre", "late") and not keeps else 0
     first = (around.whole or largest.whole) if ahead else 0  # what is gathered before the head runs backward
     early = (head.whole or first) if ahead else 0  # by the root's hook, if it has parameters
-    behind = largest.whole if prefetch != "none" and not keeps else 0
+    behind = largest.whole if ahead_of != "none" and not keeps else 0
     running = kept or inside
     over = 0 if keeps else around.whole
     own_head = 0 if keeps else head.whole
@@ -257,18 +271,19 @@ def flat_buffers(
     apart = [(held, share) for held, share in largest_block(stage) if held.adapter and rule.adapters_apart]
     adapters = unit_of(apart, widths)
     computed, sharded = largest.gradients + adapters.gradients, widths.gradient / widths.compute / shards
-    running += over + ahead
+    running += over
+    block = always + running + late + (ahead if ahead_of == "pre" else 0)
     return Buffers(
         forward=always + max(over + (kept or inside), embedding.whole),
         head_forward=always + kept,
         loss_backward=always + kept + (early if root.whole and loss_in_forward else 0),
         head_backward=always + kept + own_head + first + gradients,
         after_head=always + (kept or first) + gradients + (own_head + head.gradients if head.whole else 0),
-        first_block=always + running + late,
-        block=always + running + late,
+        first_block=block,
+        block=block,
         block_end=late
         + max(
-            always + running + 2 * computed - round(computed * sharded),  # the parameters' gradients, and the flat one
+            always + running + ahead + 2 * computed - round(computed * sharded),  # of parameters, the flat one
             always + over + (kept or behind) + computed + largest.reduced,
         ),
         kept=kept,

@@ -13,7 +13,7 @@ from .activations.litgpt import head_passes
 from .activations.saved_activations import SavedActivations, saved_activations
 from .buffers import Buffers, root_buffers, unit_buffers, whole_model_buffers
 from .doubts import preparation_doubt
-from .fsdp1 import flat_buffers, gathered_share, unit_rule
+from .fsdp1 import flat_buffers, gathered_share, prefetch, unit_rule
 from .key_value_cache import generation_cache_bytes, key_value_cache_bytes
 from .logits_and_loss import loss_bytes
 from .loss_bytes import LossBytes
@@ -300,7 +300,7 @@ def _communication_buffers(job: ResolvedJob, stage: Stage, *, tied: bool) -> Buf
             shards=shards.weights,
             tied=tied,
             keeps=keeps,
-            prefetch=parallel.fsdp_backward_prefetch or "pre",
+            ahead_of=prefetch(job, stage),
             loss_in_forward=job.framework.loss_in_forward,
         )
     if parallel.fsdp_units == "model":

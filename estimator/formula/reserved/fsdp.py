@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Sequence
 
 from ...worker.memory.allocator_blocks import RETURNED, USED_ELSEWHERE
-from ..fsdp1 import unit_rule
+from ..fsdp1 import prefetch, unit_rule
 from ..rank_memory import RankMemory
 from .communication import Communication
 from .machine import Machine
@@ -62,6 +62,8 @@ class Units(Communication):
         self._casts = job.widths.casts
         self._views = job.strategy.flat_parameters
         """Parameters are views of the flat buffer."""
+        self._ahead_of = prefetch(job, stage) if self._views else "pre"
+        """When the backward pass gathers the next block."""
         self._in_use: deque[int] = deque()
         """Freed buffers that the GPU still computes with."""
         self._reduced: deque[int] = deque()
@@ -129,7 +131,8 @@ class Units(Communication):
 
     def begin_backward(self) -> None:
         """Gather the last block ahead."""
-        self._prefetch(len(self._order) - 1)
+        if self._ahead_of in ("pre", "late"):
+            self._prefetch(len(self._order) - 1)
 
     def after_head_backward(self, gradients: list[int]) -> list[int]:
         """Reduce the head's gradients, unless they wait for the embedding's."""
@@ -145,9 +148,13 @@ class Units(Communication):
         if unit is None:
             return
         self._copy_out(unit)
+        if self.rank.job.checkpoints_units:  # freed after it is recomputed, and gathered again
+            self._reshard(unit)
+            self._copy_out(unit)
         self.machine.release(unit.flat)
         unit.flat = []
-        self._prefetch(self._order.index(block) - 1)
+        if self._ahead_of == "pre":
+            self._prefetch(self._order.index(block) - 1)
 
     def after_block_backward(self, block: int, gradients: list[int]) -> list[int]:
         """Reduce the block's gradients."""
@@ -155,6 +162,8 @@ class Units(Communication):
         if unit is None:
             self.waiting += gradients
             return []
+        if self._ahead_of in ("late", "post"):
+            self._prefetch(self._order.index(block) - 1)
         self._reshard(unit)
         return self._reduce(block, unit, gradients)
 

@@ -151,3 +151,19 @@ def test_inputs_of_reductions_stay_reserved_until_the_gpu_is_known_to_be_done(
     training["activation_checkpointing"] = "full"
     found = budget({"data_shard": ranks}, model={"id": model}, training=training)
     assert found.peak.reserved_bytes == pytest.approx(rehearsed * GIB, rel=0.02)
+
+
+def test_a_block_is_gathered_ahead_while_the_attention_of_the_next_one_runs_backward() -> None:
+    """By the first adapter that ran in a block; not ahead at all by units in reentrant checkpoints."""
+    wide = LLAMA | {"intermediate_size": 32 * HIDDEN}
+    block = BLOCK + 3 * HIDDEN * (32 * HIDDEN - 2816)
+    found = []
+    for targets, version in ((["down_proj"], "5.0"), (["q_proj"], "5.0"), (["down_proj"], "4.51")):
+        lora = {"rank": 8, "targets": targets}
+        training = {"activation_checkpointing": "full", "micro_batch": 8}
+        whole = budget(model={"config": wide}, training=training, lora=lora, software={"transformers": version})
+        backward = whole.phase("backward")
+        assert backward is not None
+        found.append(backward.components.communication)
+    assert found[0] - found[1] == pytest.approx(2 * block, rel=0.01)
+    assert found[1] == found[2]
