@@ -192,7 +192,7 @@ def measured_lines(found: MeasuredJob, output: TextOutput, search: BatchSearch |
     if step is not None and step.device == "cpu":
         notes.append(
             "both figures are for the CPU, without CUDA context, cuBLAS workspaces and allocator cache; vramtop "
-            "estimate includes these"
+            "estimate includes these; a model with dropout takes more on a CPU, whose masks are as large as their input"
         )
     if step is not None and step.device == "cpu" and found.job.parallel.cpu_offload != "none":
         notes.append("on a CPU, memory offloaded to the host is included")
