@@ -13,7 +13,7 @@ from vramtop.estimator.job import gpu_catalogue
 from vramtop.estimator.job.gpu_catalogue import find_gpu
 from vramtop.estimator.job.job import Job
 from vramtop.estimator.job.rules.frameworks import FRAMEWORKS, Framework
-from vramtop.estimator.job.rules.optimizers.optimizer import Full, Optimizer, Quantized
+from vramtop.estimator.job.rules.optimizers.optimizer import Full, Optimizer
 from vramtop.estimator.job.rules.optimizers.table import OPTIMIZERS
 from vramtop.estimator.job.rules.strategies import STRATEGIES, Strategy
 from vramtop.estimator.job.settings import ModelSpec, Parallel, Target, Training
@@ -43,16 +43,6 @@ def test_an_optimizer(monkeypatch: pytest.MonkeyPatch) -> None:
     budget = estimate(Job(model=GPT2, training=Training(precision="bf16", optimizer="triple")))
     assert budget.peak.components.optimizer == 3 * 2 * PARAMETERS
     assert checkpoint_bytes(budget) == (1 + 3) * 2 * PARAMETERS
-
-
-def test_an_eight_bit_optimizer_on_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
-    row = Optimizer(name="single", description="Single", states=(Quantized(),), paged=True)
-    monkeypatch.setitem(OPTIMIZERS, "single", row)
-    budget = estimate(Job(model=GPT2, training=Training(optimizer="single")))
-    assert budget.peak.components.optimizer == 0
-    assert budget.host is not None
-    embeddings = (50257 + 1024) * 768  # in fp32
-    assert budget.host.optimizer == pytest.approx((PARAMETERS - embeddings) * (1 + 4 / 256) + 4 * embeddings, rel=0.01)
 
 
 def test_a_framework(monkeypatch: pytest.MonkeyPatch) -> None:

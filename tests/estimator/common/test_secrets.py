@@ -1,6 +1,5 @@
 """Secrets on command lines are masked, and nothing else is."""
 
-import json
 import shlex
 import string
 from collections.abc import Iterator
@@ -48,28 +47,6 @@ def masked() -> Iterator[None]:
 def masked_both_ways(arguments: list[str]) -> str:
     """Return the masked command line; by its arguments and by its text, the secrets are the same."""
     return " ".join(mask_arguments(arguments)) + "\n" + mask_line(shlex.join(arguments))
-
-
-@pytest.mark.parametrize("value", ["q9XyZ-secret.1", "0a1b2c3d4e5f60718293a4b5c6d7e8f901234567"])
-def test_values_of_options_with_secret_names_are_masked(value: str) -> None:
-    for name in NAMES_OF_SECRETS.split():
-        for arguments in (
-            ["python", "train.py", f"--{name}", value, "--lr", "1e-4"],
-            ["python", "train.py", f"--{name}={value}", "--lr", "1e-4"],
-            ["python", "train.py", f"{name}={value}", "--lr", "1e-4"],
-            ["env", f"{name}={value}", "python", "train.py", "--lr", "1e-4"],
-            ["python", "train.py", f"+{name}={value}", "--lr", "1e-4"],
-            ["docker", "run", f"--env={name}={value}", "image", "--lr", "1e-4"],
-            ["python", "train.py", "--config", json.dumps({name: value, "n": 1}), "--lr", "1e-4"],
-            ["bash", "-c", f"{name}={value} exec python train.py --{name} {value} --lr 1e-4"],
-            ["curl", f"https://host/path?{name}={value}&lr=1", "--lr", "1e-4"],
-        ):
-            masked = masked_both_ways(arguments)
-            assert value not in masked, arguments
-            assert name in masked
-            assert masked.count("***") >= 2
-            assert "--lr 1e-4" in masked
-            assert mask_line(masked) == masked
 
 
 @pytest.mark.parametrize("secret", OF_A_FORM, ids=lambda form: form[:10])

@@ -8,7 +8,7 @@ import pytest
 from builders import make_gpu, make_mig_gpu, make_process
 from fake_driver import FakeGpu
 
-from vramtop.monitor.attach.gpu_assignment import GpuAssignment, assign_gpu, visible_gpus, visible_mig_devices
+from vramtop.monitor.attach.gpu_assignment import GpuAssignment, assign_gpu, visible_mig_devices
 from vramtop.monitor.attach.gpu_environment import GpuEnvironment, has_own_gpu_numbering, nvml_mig_parent
 from vramtop.monitor.snapshot.snapshot import GpuReading
 
@@ -179,26 +179,6 @@ def test_the_gpu_of_a_mig_device_is_queried_from_the_driver(driver: Any) -> None
     assert driver.initialised == 0
     driver.fail("nvmlInitWithFlags", 9)
     assert nvml_mig_parent("MIG-1234") is None
-
-
-@pytest.mark.parametrize(
-    ("environ", "indices", "doubtful"),
-    [
-        ({}, (0, 1, 2), False),
-        ({"CUDA_VISIBLE_DEVICES": "2,0"}, (2, 0), False),
-        ({"CUDA_VISIBLE_DEVICES": "1,7,2"}, (1,), False),
-        ({"CUDA_VISIBLE_DEVICES": ""}, (), False),
-        ({"CUDA_VISIBLE_DEVICES": "GPU-00000001"}, (1,), False),
-    ],
-)
-def test_visible_gpus_follow_the_environment(environ: dict[str, str], indices: tuple[int, ...], doubtful: bool) -> None:
-    choice = GpuEnvironment.from_environ(environ, local_rank=None)
-    equal = [make_gpu(n) for n in range(3)]
-    assert visible_gpus(choice, equal) == (indices, None)
-    unequal = [make_gpu(n, name=f"card {n}") for n in range(3)]
-    found, doubt = visible_gpus(choice, unequal)
-    by_index = environ.get("CUDA_VISIBLE_DEVICES", "GPU")[:3] != "GPU"
-    assert (found, doubt is not None) == (indices, by_index)
 
 
 @pytest.mark.parametrize(

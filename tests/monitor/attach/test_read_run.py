@@ -224,30 +224,6 @@ def test_settings_that_are_read_match_those_of_a_real_trainer(start, tmp_path: P
     assert (job.model.id, job.training.sequence_length) == (str(tmp_path / "tiny"), 24)
 
 
-@pytest.mark.parametrize(
-    ("program", "arguments", "text", "expected"),
-    [
-        ("llamafactory-cli", ["train", "x.yaml"], "model_name_or_path: gpt2\nstage: sft\ncutoff_len: 300\n", 300),
-        ("axolotl", ["train", "x.yaml"], "base_model: gpt2\nsequence_len: 400\n", 400),
-        ("swift", ["sft", "--model", "gpt2", "--max_length", "500"], "", 500),
-        (
-            "tune",
-            ["run", "full_finetune_single_device", "--config", "x.yaml"],
-            "model:\n  _component_: torchtune.models.llama3_2.llama3_2_1b\nbatch_size: 1\n"
-            "tokenizer:\n  max_seq_len: 600\n",
-            600,
-        ),
-        ("automodel", ["x.yaml"], "dataset: {_target_: a.b, seq_length: 700}\nrecipe: r\n", 700),
-        ("litgpt", ["finetune_lora", "org/model", "--train.max_seq_length", "800"], "", 800),
-    ],
-)
-def test_a_tool_command_that_trains_in_its_own_process(start, tmp_path, program, arguments, text, expected) -> None:
-    (tmp_path / program).write_text(SLEEPS)
-    (tmp_path / "x.yaml").write_text(text)
-    attachment = read_run(start([sys.executable, program, *arguments]))
-    assert attachment.reading.value("training.sequence_length") == expected
-
-
 OWN_LAUNCHER = """\
 import subprocess, sys
 ranks = []

@@ -11,7 +11,6 @@ from vramtop.monitor.preflight.checks.libraries import (
     DISTRIBUTIONS,
     check_libraries,
     required_libraries,
-    satisfies_bounds,
 )
 from vramtop.monitor.preflight.job_launch import JobInterpreter
 
@@ -100,20 +99,3 @@ def test_versions_that_differ_from_the_job_are_a_warning(make_context) -> None:
     found = found_in(make_context, job(software=Software(torch="2.4")), TRAINER)
     assert (found.status, "the job is for torch 2.4, and 2.13.0+cu128 is installed" in found.found) == ("warning", True)
     assert found_in(make_context, job(software=Software(torch="2.13")), TRAINER).status == "pass"
-
-
-@pytest.mark.parametrize(
-    ("version", "bounds", "holds"),
-    [
-        ("1.1.0", ">=1.1.0", True),
-        ("1.1", ">=1.1.0", True),
-        ("1.10.0", ">=1.9", True),
-        ("0.19.0", "<0.19,>=0.18.2", False),
-        ("0.18.3", "<0.19,>=0.18.2", True),
-        ("5.1.0", "!=5.1.0", False),
-        ("2.0.0.dev1", ">=2", True),
-        ("3", "", True),
-    ],
-)
-def test_version_bounds(version: str, bounds: str, holds: bool) -> None:
-    assert satisfies_bounds(version, bounds) is holds

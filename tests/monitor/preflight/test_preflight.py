@@ -16,7 +16,7 @@ from vramtop.monitor.preflight.checks import CHECKS
 from vramtop.monitor.preflight.context import CheckContext
 from vramtop.monitor.preflight.job_launch import JobInterpreter
 from vramtop.monitor.preflight.machine import Machine
-from vramtop.monitor.preflight.prepare import LazyValue, prepare
+from vramtop.monitor.preflight.prepare import prepare
 from vramtop.monitor.preflight.run_checks import exit_code, run_checks
 
 
@@ -124,34 +124,6 @@ def test_secret_values_are_removed_from_messages_of_libraries(make_context) -> N
     leak = CannotTellError("GET http://x/?k=sesame-open failed; /home/ana/token was read, yes")
     (found,) = run_checks(context, [failing_check(leak)])
     assert found.found == "GET http://x/?k=(not shown) failed; /home/ana/token was read, yes"
-
-
-def test_a_shared_value_is_computed_once_for_all_checks() -> None:
-    asked, everybody_asks = [], threading.Event()
-
-    def ask() -> int:
-        asked.append(1)
-        everybody_asks.wait(60)
-        return 7
-
-    once, answers = LazyValue(ask), []
-    threads = [threading.Thread(target=lambda: answers.append(once())) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    everybody_asks.set()
-    for thread in threads:
-        thread.join()
-    assert (answers, len(asked)) == ([7] * 4, 1)
-
-    def fail() -> int:
-        asked.append(1)
-        raise CannotTellError("no")
-
-    refused = LazyValue(fail)
-    for _ in range(2):
-        with pytest.raises(CannotTellError):
-            refused()
-    assert len(asked) == 2
 
 
 def test_all_checks_give_a_result_for_a_plain_job(make_context) -> None:

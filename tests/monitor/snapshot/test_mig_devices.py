@@ -1,11 +1,9 @@
 """MIG devices as readings of their own: memory, processes, identity."""
 
-from builders import make_budget, make_gpu, make_mig_gpu, make_process, make_run, make_snapshot, make_watchlist
+from builders import make_gpu, make_mig_gpu, make_process, make_run, make_snapshot, make_watchlist
 
 from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import GIB
-from vramtop.estimator.job.job import Job, ModelSpec
-from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.snapshot.faults import Fault
 from vramtop.monitor.snapshot.memory_history import MemoryHistory
 from vramtop.monitor.snapshot.mig_devices import device_of, mig_devices
@@ -63,26 +61,6 @@ def test_another_profile_under_the_same_uuid_is_another_device():
     gpu = make_mig_gpu(0)
     other = replace(gpu, mig=tuple(replace(device, profile="1g.10gb") for device in gpu.mig))
     assert {device.key for device in mig_devices(gpu)}.isdisjoint(device.key for device in mig_devices(other))
-
-
-def test_a_job_is_compared_with_the_memory_of_its_mig_device():
-    watchlist = Watchlist(estimate=lambda job: make_budget(job, device=18))
-    job = Job(name="tune", model=ModelSpec(id="gpt2"))
-    watchlist.add_run(make_run(job, 3))
-    board = watchlist.update(make_snapshot([make_mig_gpu(0, [make_process(3, 18, gpu_instance=9)], free=(39, 2))]))
-    (gpu,) = board.gpus
-    assert [device.reading.label for device in gpu.devices] == ["0:3:0", "0:3:1", "0:9"]
-    (row,) = gpu.devices[2].rows
-    assert (row.gpu.label, row.gpu.total_bytes, row.comparison.status) == ("0:9", 20 * GIB, "on_budget")
-    assert [each.rows for each in gpu.devices[:2]] == [(), ()]
-    assert [(each.reading.label, each.expected_bytes) for each in board.displayed_gpus] == [
-        ("0", None),
-        ("0:3:0", None),
-        ("0:3:1", None),
-        ("0:9", 18 * GIB),
-    ]
-    assert board.processes[0].budget is not None
-    assert board.runs[0].rows[0].gpu.label == "0:9"
 
 
 def test_the_run_of_a_mig_job_ends_when_its_device_is_removed():

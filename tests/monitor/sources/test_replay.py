@@ -7,7 +7,7 @@ from builders import make_gpu, make_process, make_snapshot
 
 from vramtop.estimator.job.job import Job
 from vramtop.monitor.snapshot.snapshot import WatchedJob
-from vramtop.monitor.sources.recording import TRUNCATED_CODE, RecordingWriter
+from vramtop.monitor.sources.recording import RecordingWriter
 from vramtop.monitor.sources.replay import ReplaySource
 from vramtop.monitor.sources.sampler import EndOfRecording, Sampler
 
@@ -103,21 +103,6 @@ def test_times_of_a_fast_rebased_loop_never_decrease(play, clock):
 def test_the_source_is_named(play, recorded):
     source = play(kind="demo").read().source
     assert (source.kind, source.path, source.host) == ("demo", str(recorded), "gpubox-3")
-
-
-def test_a_truncated_recording_has_a_fault_at_its_end(recorded, clock, tmp_path):
-    cut = tmp_path / "cut.jsonl.gz"
-    cut.write_bytes(recorded.read_bytes()[:-12])
-    source = ReplaySource(cut, clock=clock)
-    source.open()
-    codes = []
-    for _ in range(6):
-        snapshot = source.read()
-        codes += [fault.code for fault in snapshot.faults] if snapshot else []
-        clock.advance(1)
-    assert codes == [TRUNCATED_CODE]
-    with pytest.raises(EndOfRecording):
-        source.read()
 
 
 def test_the_sampler_plays_a_recording_to_its_end(recorded):

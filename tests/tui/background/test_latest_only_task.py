@@ -6,7 +6,7 @@ import pytest
 from waiting import until
 
 from vramtop.estimator.common.cancellation import current_token
-from vramtop.estimator.common.errors import CancelledError, CannotTellError, InputError
+from vramtop.estimator.common.errors import CancelledError, CannotTellError
 from vramtop.tui.background.latest_only_task import LatestOnlyTask, TaskThread
 
 _SECONDS = 60
@@ -52,21 +52,6 @@ def task(ui: UiThread) -> LatestOnlyTask[str]:
     return LatestOnlyTask("test", ui.call_later, ui.shown.append, lambda sentence: ui.shown.append(f"✗ {sentence}"))
 
 
-def test_a_request_runs_on_a_daemon_thread_and_its_result_is_shown_on_the_ui_thread(ui, task) -> None:
-    threads: list[threading.Thread] = []
-
-    def request() -> str:
-        threads.append(threading.current_thread())
-        return "result"
-
-    task.submit(request)
-    until(lambda: ui.calls)
-    assert ui.shown == []
-    assert ui.run() == ["result"]
-    assert threads[0] is not threading.current_thread()
-    assert threads[0].daemon
-
-
 def test_only_the_latest_request_runs_and_earlier_results_are_discarded(ui, task) -> None:
     first, ran = Gate("first"), []
     task.submit(first)
@@ -92,21 +77,6 @@ def test_after_a_cancel_nothing_is_shown(ui: UiThread, task: LatestOnlyTask[str]
     until(lambda: ui.calls)
     task.cancel()
     assert ui.run() == []
-
-
-def test_a_request_may_report_several_results(ui: UiThread, task: LatestOnlyTask[str]) -> None:
-    task.submit_with_progress(lambda report: [report(f"{done} of 2") for done in (1, 2)] and None)
-    until(lambda: len(ui.calls) == 2)
-    assert ui.run() == ["1 of 2", "2 of 2"]
-
-
-def test_an_error_is_shown_as_its_sentence(ui: UiThread, task: LatestOnlyTask[str]) -> None:
-    def request() -> str:
-        raise InputError("no such model")
-
-    task.submit(request)
-    until(lambda: ui.calls)
-    assert ui.run() == ["✗ no such model"]
 
 
 def test_a_bug_goes_to_the_excepthook_and_the_next_request_runs(ui, task, monkeypatch) -> None:

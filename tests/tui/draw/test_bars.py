@@ -2,7 +2,7 @@ from hypothesis import given, strategies as st
 
 from vramtop.estimator.budget import Components
 from vramtop.estimator.common.sizes import GIB
-from vramtop.tui.draw.bars import HATCHED, BarRange, BarSegment, cell_runs, component_segments, draw_bar, split_beyond
+from vramtop.tui.draw.bars import HATCHED, BarRange, BarSegment, component_segments, draw_bar, split_beyond
 from vramtop.tui.draw.palette import COMPONENTS, colour_of, ink_on
 from vramtop.tui.draw.text_output import TextOutput
 
@@ -31,12 +31,6 @@ def test_segments_end_at_their_sum_on_the_scale() -> None:
     assert drawn(filled(25, "a"), filled(50, "b")) == "a" * 5 + "b" * 10 + " " * 5
     assert drawn(filled(100, "a"), filled(50, "b")) == "a" * 20
     assert drawn(filled(0, "a"), filled(50, "b")) == "b" * 10 + " " * 10
-
-
-def test_small_segments_keep_one_cell_only_on_request() -> None:
-    assert drawn(filled(1, "a"), filled(1, "b"), filled(1, "c"), filled(2, "d")) == "c" + " " * 19
-    kept = [filled(1, char, min_one_cell=True) for char in "abc"]
-    assert drawn(*kept, filled(37, "d")) == "abc" + "d" * 5 + " " * 12
 
 
 @given(
@@ -116,12 +110,6 @@ def test_what_is_beyond_the_limit_is_one_red_segment_with_the_difference_at_its_
     assert split_beyond(component_segments(FULL), 60 * GIB) == component_segments(FULL)
 
 
-def test_runs_join_neighbours_of_the_same_colours() -> None:
-    parts = [filled(50, " ", colour="#207346"), filled(50, "G", colour="#cb1a16")]
-    cells = draw_bar(parts, scale_bytes=100, width=4)
-    assert cell_runs(cells) == [("  ", "#ffffff", "#207346"), ("GG", "#cb1a16", None)]
-
-
 def test_a_bar_is_written_in_the_colours_of_the_output() -> None:
     cells = draw_bar(component_segments(FULL), scale_bytes=80 * GIB, width=16)
     bars = {
@@ -130,8 +118,3 @@ def test_a_bar_is_written_in_the_colours_of_the_output() -> None:
     assert bars["none"] == text(cells).replace("▏", "|")
     assert bars["16"].startswith("\x1b[97;44m W")
     assert "48;2;62;134;241m W" in bars["true"]
-
-
-def test_a_bar_that_does_not_fit_its_scale_ends_in_an_arrow() -> None:
-    beyond = BarRange(low_bytes=90 * GIB, high_bytes=100 * GIB)
-    assert budget_bar(width=40, scale=50 * GIB, marked=beyond, outlined=True, ascii_only=True).endswith(">")

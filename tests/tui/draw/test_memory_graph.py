@@ -1,6 +1,5 @@
 from itertools import pairwise
 
-import pytest
 from hypothesis import given, strategies as st
 
 from vramtop.estimator.common.sizes import GIB
@@ -22,10 +21,6 @@ def steady(size_bytes: int | None, seconds: int = 20) -> list[tuple[float, int |
 def test_constant_ninety_percent_fills_nine_rows_of_ten():
     rows = draw(steady(CARD * 9 // 10))
     assert rows == [" " * 20, *["█" * 20] * 9]
-
-
-def test_half_a_row_is_drawn_as_half_a_block():
-    assert draw(steady(CARD // 16), height=8)[-1] == "▄" * 20
 
 
 def test_unknown_readings_leave_a_gap():
@@ -56,26 +51,10 @@ def test_a_small_scale_has_one_more_digit():
     assert axis_labels(4 * GIB, 5, ascii_only=True)[::4] == ["4.0 |", "0.0 |"]
 
 
-def test_a_reading_fills_the_columns_until_the_next_one():
-    assert draw([(0.0, CARD), (2.0, CARD), (4.0, CARD)], height=1, now=5.4, span_seconds=6.0, width=12) == [
-        " " + "█" * 11
-    ]
-
-
 def test_a_column_shows_the_highest_reading():
     history = steady(CARD // 10)
     history[7] = (7.0, CARD)
     assert draw(history, width=10, height=1)[0][3] == "█"
-
-
-def test_columns_do_not_change_within_the_time_of_one_column():
-    history = steady(CARD // 2)
-    assert draw(history, now=19.2) == draw(history, now=19.8)
-
-
-@pytest.mark.parametrize(("width", "height"), [(0, 5), (5, 0), (-1, 3)])
-def test_no_room_draws_nothing(width, height):
-    assert draw(steady(CARD), width=width, height=height) == []
 
 
 @given(

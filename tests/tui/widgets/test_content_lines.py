@@ -60,16 +60,3 @@ async def test_only_lines_that_changed_are_painted(monkeypatch: pytest.MonkeyPat
         painted.clear()
         lines.show_lines(LINES[:2])
         assert sorted(region.y for region in painted) == [2, 3, 4]
-
-
-async def test_lines_follow_the_theme_and_the_width():
-    async with shown() as (lines, pilot):
-        dark = lines.render_line(0)
-        pilot.app.theme = "textual-light"
-        await pilot.pause()
-        light = lines.render_line(0)
-        assert dark.text == light.text
-        assert cells(dark) != cells(light)
-        await pilot.resize_terminal(60, 10)
-        await pilot.pause()
-        assert lines.render_line(0).cell_length == 60

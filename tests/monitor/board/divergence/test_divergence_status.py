@@ -2,7 +2,6 @@ import pytest
 from builders import make_budget
 
 from vramtop.estimator.budget import Budget
-from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import GIB
 from vramtop.monitor.board.comparison import Comparison, Status, as_far_as_known, compare_with_budget
 from vramtop.monitor.board.run_phases import PhaseTracker
@@ -142,24 +141,6 @@ def test_growth_does_not_flicker() -> None:
     held = readings(*[40 + (n // 25) * 0.1 + (0.5 if n % 75 < 25 else 0) for n in range(300)])
     assert judge(budget, held).status == "on_budget"  # grows, but not significantly
     assert judge(budget, held, previous="growing").status == "growing"
-
-
-def test_the_peak_usage_names_its_source() -> None:
-    tracker = PhaseTracker(make_budget())
-    held = readings(20, 30, 25, every=2.0)
-    for time, size in held:
-        tracker.add(time, size)
-    process = GpuProcess(pid=1, start_time=None, used_bytes=25 * GIB, kinds=("compute",))
-    seen = compare_with_budget(tracker, held, process=process).peak_usage
-    assert (seen.size_bytes, seen.source, seen.interval_seconds) == (30 * GIB, "seen", 2.0)
-    accounted = compare_with_budget(tracker, held, process=replace(process, peak_bytes=33 * GIB)).peak_usage
-    assert (accounted.size_bytes, accounted.source) == (33 * GIB, "accounting")
-    counters = ProcessCounters(time=1_004, reserved_bytes=24 * GIB, reserved_peak_bytes=34 * GIB)
-    told = compare_with_budget(tracker, held, process=replace(process, counters=counters)).peak_usage
-    assert (told.size_bytes, told.source) == (35 * GIB, "probe")  # plus 1 GiB outside the allocator
-    unsure = ProcessCounters(time=1_004, reserved_bytes=24 * GIB)
-    still = compare_with_budget(tracker, held, process=replace(process, counters=unsure)).peak_usage
-    assert still.source == "seen"
 
 
 def test_the_moment_at_which_a_job_left_its_budget_is_known() -> None:

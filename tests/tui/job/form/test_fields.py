@@ -2,7 +2,6 @@ import pytest
 
 from vramtop.estimator.common.errors import InputError
 from vramtop.estimator.job.job import Job, Lora, ModelSpec, Parallel, Training
-from vramtop.estimator.job.job_file.table_fields import job_keys
 from vramtop.tui.job.form.fields import (
     FULL,
     LORA,
@@ -27,37 +26,6 @@ JOBS = [
 
 def field(key: str) -> JobField:
     return next(found for found in job_fields() if found.key == key)
-
-
-def test_every_key_of_the_job_file_has_a_field_with_known_exceptions():
-    without = set(job_keys()) - {found.key for found in job_fields()}
-    assert {
-        key
-        for key in without
-        if not key.startswith(
-            ("software.", "inference.", "rollout.", "saving.", "run.", "unsure.", "zero.", "program.")
-        )
-    } == {
-        "name",
-        "model.config",
-        "model.code_folder",
-        "training.trainable_parameters",
-        "training.optimizer_options",
-        "training.varying_lengths",
-        "training.keep_outputs",
-        "lora.autocast",
-        "lora.kbit_preparation",
-        "other_models",
-        "parallel.tensor_plan",
-        "parallel.device_map",
-        "parallel.max_memory",
-        "parallel.sync_every_micro_batch",
-        "parallel.main_weights",
-        "parallel.limit_all_gathers",
-        "parallel.original_parameters",
-        "target.gpu",
-        "target.devices",
-    }
 
 
 @pytest.mark.parametrize("job", JOBS)
@@ -102,13 +70,6 @@ def test_a_fraction_is_limited_to_its_bounds_and_an_empty_optional_field_is_none
     with pytest.raises(InputError, match=r"such as 0\.9"):
         parse_text(field("inference.gpu_memory_utilization"), "90")
     assert parse_text(field("inference.prefill_tokens"), "") is None
-
-
-def test_serving_settings_apply_only_to_inference():
-    values = {found.key: field_value(Job(), found.key) for found in job_fields()} | {"inference.engine": "vllm"}
-    assert build_job(Job(), values).inference is None
-    served = build_job(Job(), values | {"training.mode": "inference"})
-    assert served.inference.engine == "vllm"
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "1.5", "x", "", "9" * 5000])

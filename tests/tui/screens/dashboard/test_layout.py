@@ -59,11 +59,6 @@ def test_few_gpus_get_panels_with_graphs_and_many_get_rows() -> None:
     assert many.open_panel
 
 
-def test_sixteen_gpus_are_rows_at_80_x_24() -> None:
-    assert plan(["jobless"] * 16, (80, 21)).gpu_height == 16
-    assert plan(["jobless"] * 16, (80, 21)).panels is None
-
-
 def test_panels_stand_side_by_side_from_160_columns() -> None:
     assert {place.x for place in placed(["calm"] * 2, width=159, room=40)} == {0}
     assert {place.x for place in placed(["calm"] * 2, width=160, room=40)} == {0, 80}
