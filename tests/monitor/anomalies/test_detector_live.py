@@ -39,13 +39,6 @@ class Numbers(Dataset):
 if __name__ == "__main__":
     list(DataLoader(Numbers(), num_workers=2))
 """
-LAUNCHER = """\
-import os, subprocess, sys
-line = [sys.executable, "-c", "import os, time; os.write(1, str(os.getpid()).encode() + bytes([10])); time.sleep(60)"]
-for rank in range(2):
-    subprocess.Popen(line, env={**os.environ, "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2"})
-sys.stdin.read()
-"""
 
 
 @pytest.fixture
@@ -87,23 +80,3 @@ def test_torch_data_loader_workers_are_recognised_by_name(driver: Any, start: An
     (found,) = scan()
     assert found.sentence.startswith(f"2 data loader workers of process {parent} ")
     assert "hold GPU memory each: 6.0 GiB" in found.sentence
-
-
-def test_two_ranks_on_one_gpu_and_a_stray_context_are_reported(driver: Any, start: Any) -> None:
-    _, (first, second) = start(LAUNCHER)
-    driver.gpus = [
-        FakeGpu(uuid="GPU-0", used_bytes=18 * GIB, processes=[FakeProcess(pid, 9 * GIB) for pid in (first, second)])
-    ]
-    (shared,) = scan()
-    assert (shared.kind, shared.pids) == ("shared", (first, second))
-    driver.gpus = [
-        FakeGpu(uuid="GPU-0", processes=[FakeProcess(first, 19 * GIB), FakeProcess(second, 7 * GIB // 10)]),
-        FakeGpu(uuid="GPU-1", processes=[FakeProcess(second, 20 * GIB)]),
-    ]
-    (stray,) = scan()
-    assert (stray.kind, stray.gpu, stray.pids, stray.about) == ("strays", 0, (second,), (first,))
-    driver.gpus = [
-        FakeGpu(uuid="GPU-0", processes=[FakeProcess(first, 20 * GIB)]),
-        FakeGpu(uuid="GPU-1", processes=[FakeProcess(second, 20 * GIB)]),
-    ]
-    assert scan() == ()

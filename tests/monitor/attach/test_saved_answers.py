@@ -1,10 +1,8 @@
-import os
 from pathlib import Path
 
 import pytest
 from builders import make_attachment
 
-from vramtop.estimator.common.errors import CannotTellError
 from vramtop.estimator.common.records import replace
 from vramtop.estimator.readers.source.evidence import FindingCollector
 from vramtop.monitor.attach.attachment import Attachment
@@ -81,50 +79,11 @@ def test_forgotten_answers_are_deleted(answers, attachment):
     answers.delete("never seen")
 
 
-def test_answers_are_saved_in_the_data_folder(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
-    SavedAnswers().save("run", {"training.compile": True})
-    assert (tmp_path / "vramtop" / "answers.json").exists()
-
-
-@pytest.mark.parametrize("content", [b"{", b"\xff\xfe", b"[]", b'{"version":1,"runs":{"a":{"answers":{"b":3}}}}'])
-def test_a_damaged_file_is_reported_and_renamed_at_the_next_save(answers, attachment, content):
-    answers.path.parent.mkdir()
-    answers.path.write_bytes(content)
-    assert "is damaged" in with_saved_answers(attachment, answers).warnings[-1]
-    assert answers.path.read_bytes() == content
-    said = answers.save(run_key(attachment), {"training.sequence_length": 512})
-    aside = [path for path in answers.path.parent.iterdir() if ".damaged-" in path.name]
-    assert [path.read_bytes() for path in aside] == [content]
-    assert said is not None
-    assert aside[0].name in said
-    assert answers.load(run_key(attachment))["training.sequence_length"].value == 512
-
-
-def test_a_file_of_a_later_version_is_not_changed(answers):
-    answers.path.parent.mkdir()
-    newer = b'{"version": 2, "anything": []}'
-    answers.path.write_bytes(newer)
-    with pytest.raises(CannotTellError, match="another version"):
-        answers.save("run", {"training.compile": True})
-    assert answers.path.read_bytes() == newer
-
-
 def test_answers_that_no_longer_make_a_job_are_dropped_and_reported(answers, attachment):
     answers.save(run_key(attachment), {"training.no_such_key": 1})
     again = with_saved_answers(attachment, answers)
     assert again.reading == attachment.reading
     assert "are ignored" in again.warnings[-1]
-
-
-AS_ROOT = pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
-
-
-@pytest.mark.parametrize("make", [pytest.param(lambda folder: folder.parent.chmod(0o500), marks=AS_ROOT), Path.touch])
-def test_an_unwritable_folder_or_a_file_in_its_place_is_reported_in_one_sentence(tmp_path, make):
-    make(tmp_path / "data")
-    with pytest.raises(CannotTellError, match="cannot be written"):
-        SavedAnswers(tmp_path / "data" / "answers.json").save("run", {"training.compile": True})
 
 
 def test_the_oldest_runs_are_deleted_first(tmp_path):

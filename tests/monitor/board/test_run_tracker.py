@@ -63,15 +63,6 @@ def sentence(row: ProcessRow) -> str:
     return row.comparison.sentence
 
 
-def test_a_run_has_its_processes_with_phases_and_budget(machine: Machine) -> None:
-    run, row = only_run(machine.tick(41))
-    assert (run.job, run.pids, run.ended_at) == (JOB, (KEY,), None)
-    assert run.budget is row.budget is not None
-    assert [mark.phase for mark in row.phase_starts] == ["started"]
-    assert status(row) == "on_budget"
-    assert row.ended_at is None
-
-
 def test_a_process_observed_from_its_start_has_phase_starts_from_its_context_on(machine: Machine) -> None:
     board = machine.tick(None)
     assert board.runs[0].rows == ()

@@ -201,13 +201,6 @@ def test_a_server_is_compared_with_the_share_of_its_own_gpu() -> None:
     assert again.processes[0].budget is large_row.budget  # phases are tracked by budget
 
 
-def test_each_process_is_what_its_command_line_says() -> None:
-    commands = ("VLLM::Worker_TP0", "/usr/lib/xorg/Xorg :0", "python train.py")
-    processes = [replace(make_process(pid, 1), command=command) for pid, command in enumerate(commands, 1)]
-    rows = Watchlist(estimate).update(make_snapshot([make_gpu(0, processes)])).processes
-    assert [(row.kind, row.program_name) for row in rows] == [("server", "vLLM"), ("desktop", None), ("training", None)]
-
-
 def test_a_pending_job_is_judged_on_the_gpus_that_it_chooses(machine: Snapshot) -> None:
     watchlist = Watchlist(make_budget)
     chosen = machine.gpus[0]  # the other one has more room

@@ -4,7 +4,7 @@ from builders import make_gpu, make_process, make_snapshot
 
 from vramtop.estimator.common.sizes import GIB
 from vramtop.monitor.snapshot.faults import NO_ANSWER, Fault
-from vramtop.monitor.snapshot.memory_history import MemoryHistory, usual_interval
+from vramtop.monitor.snapshot.memory_history import MemoryHistory
 
 
 def test_samples_are_oldest_first_and_the_oldest_are_dropped():
@@ -43,19 +43,6 @@ def test_stale_figures_add_no_samples():
     assert history.process(key) == history.lifetime(key) == [(2000.0, 20 * GIB), (2001.0, None)]
 
 
-def test_unknown_figures_stay_none():
-    history = MemoryHistory()
-    history.add(make_snapshot([make_gpu(0, [make_process(used=None)], used_bytes=None)]))
-    assert history.gpu("GPU-00000000") == [(2000.0, None)]
-    assert history.process(("GPU-00000000", 4711, 1000.0)) == [(2000.0, None)]
-
-
-def test_sizes_are_exact_to_the_byte():
-    history = MemoryHistory()
-    history.add(make_snapshot([make_gpu(used_bytes=150_754_820_097)]))
-    assert history.gpu("GPU-00000000") == [(2000.0, 150_754_820_097)]
-
-
 def test_a_gpu_without_uuid_is_identified_by_its_index():
     history = MemoryHistory()
     gpu = make_gpu(3, uuid=None)
@@ -90,11 +77,6 @@ def test_histories_to_keep_are_not_forgotten():
     assert history.process(key) == history.lifetime(key) == [(2000.0, 30 * GIB)]
     history.add(make_snapshot([make_gpu(0)], time=3001.0))
     assert history.lifetime(key) == []
-
-
-def test_the_usual_interval_is_the_median():
-    assert usual_interval([(0.0, 1), (1.0, 1), (2.0, None), (9.0, 1)]) == 1.0
-    assert usual_interval([(0.0, 1)]) is None
 
 
 def test_utilisation_power_and_temperature_are_kept_for_each_gpu():

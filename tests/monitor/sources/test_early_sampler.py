@@ -7,7 +7,6 @@ import pytest
 from builders import make_snapshot
 from waiting import DEADLINE_SECONDS
 
-from vramtop.estimator.common.errors import CannotTellError
 from vramtop.monitor.sources.sampler import EarlySampler
 
 
@@ -77,14 +76,6 @@ def test_there_is_no_result_while_the_driver_hangs(begin):
     first = make_snapshot([])
     source.answers.put(first)
     assert taken.get(timeout=DEADLINE_SECONDS) is first
-
-
-def test_an_error_is_kept_too(begin):
-    head_start, source = begin()
-    source.answers.put(CannotTellError("no driver here"))
-    source.until_asked(2)  # it is closed after the failure has been reported
-    taken = queue.Queue()
-    assert str(head_start.subscribe(taken.put, taken.put)) == "no driver here"
 
 
 def test_subscribing_does_not_wait_for_an_estimate(begin):

@@ -4,16 +4,14 @@ import pytest
 from builders import make_budget
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from vramtop.estimator.budget import Budget, RankPeak, RankPeaks
+from vramtop.estimator.budget import Budget, RankPeak
 from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.job.job import Job, ModelSpec, Parallel
-from vramtop.estimator.serving_need import ServingNeed
 from vramtop.monitor.board import placement
 from vramtop.monitor.board.capacity import DeviceCapacity
 from vramtop.monitor.board.fit import check_fit
 from vramtop.monitor.board.fit_result import MAX_LISTED, DeviceVerdict
-from vramtop.monitor.board.serving_fit import check_serving_fit
 
 
 def alike(count: int, free: int = 80, *, index: int = 0) -> DeviceCapacity:
@@ -46,24 +44,6 @@ def test_alike_devices_give_the_result_of_single_ones(needs, shards, counts) -> 
     assert counted.to_json() == listed.to_json()
     if " are each " not in counted.sentence:  # one sentence for all of them
         assert counted.sentence == listed.sentence
-
-
-def test_serving_on_alike_devices_gives_the_result_of_single_ones() -> None:
-    need = ServingNeed(
-        utilization=0.9,
-        weights=40 * GIB,
-        activations=GIB,
-        libraries=GIB,
-        graphs=GIB,
-        sequence_bytes=GIB,
-        token_bytes=1024,
-        sequences=8,
-        length=1024,
-    )
-    for count in (1, 3, 4, 5):
-        ranks = RankPeaks(stages=(RankPeak(device_bytes=0, low_bytes=0, high_bytes=0),), ranks_per_stage=count)
-        counted, listed = (check_serving_fit(need, ranks, of) for of in ([alike(4)], singles(alike(4))))
-        assert (counted.to_json(), counted.sentence) == (listed.to_json(), listed.sentence)
 
 
 @pytest.mark.parametrize("stages", [1, 3])

@@ -92,13 +92,6 @@ def test_different_pipeline_stages_are_placed_by_their_needs(needs, free, verdic
     assert f"needs {min(needs)}.0 to {max(needs)}.0 GiB per GPU (uneven split)" in found.sentence
 
 
-def test_device_capacity_is_the_free_memory_of_nvml() -> None:
-    snapshot = make_snapshot([make_gpu(0), make_gpu(1, free_bytes=None)])
-    devices = device_capacities(snapshot, {0: GIB}, only=[0])
-    assert [(r.index, r.free_bytes, r.committed_bytes) for r in devices] == [(0, snapshot.gpus[0].free_bytes, GIB)]
-    assert device_capacities(snapshot, {})[1].available_bytes is None
-
-
 @pytest.mark.parametrize(
     ("mode", "kinds", "words"),
     [

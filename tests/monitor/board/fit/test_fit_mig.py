@@ -3,7 +3,6 @@
 import pytest
 from builders import make_budget, make_gpu, make_mig_gpu, make_process, make_snapshot
 
-from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.job.job import Job, ModelSpec, Parallel
 from vramtop.monitor.board.board import GpuRow, ProcessRow
@@ -91,14 +90,6 @@ def test_nothing_fits_on_a_gpu_in_mig_mode_without_devices(faults: tuple[Fault, 
     found = check_fit(make_budget(), device_capacities(make_snapshot([make_gpu(0, mig=(), faults=faults)]), {}))
     assert found.verdict == "does_not_fit"
     assert words in found.sentence
-
-
-def test_the_verdict_is_unknown_if_the_memory_is_unknown() -> None:
-    gpu = make_mig_gpu()
-    unread = tuple(replace(device, free_bytes=None, used_bytes=None, total_bytes=None) for device in gpu.mig or ())
-    assert (
-        check_fit(make_budget(), device_capacities(make_snapshot([replace(gpu, mig=unread)]), {})).verdict == "unknown"
-    )
 
 
 def test_a_running_job_is_committed_in_its_instance_if_that_is_known() -> None:
