@@ -28,7 +28,10 @@ _SAME = frozenset(
 _ZEROS = frozenset(("zeros", "zeros_like", "new_zeros", "isnan", "isinf"))
 """Operators whose results are zero: no number is assumed to overflow."""
 _SUMS = frozenset(("sum", "count_nonzero"))
-_FOLLOWED = _CHOICES | _SAME | _ZEROS | _SUMS | {"eq", "gt", "ne", "scatter", "any", "histc"}
+_COMPARES = frozenset(("eq", "ne"))
+_NOT = frozenset(("bitwise_not", "logical_not"))
+_OF_FLAGS = _NOT | {"all", "mul", "bitwise_and", "logical_and"}
+_FOLLOWED = _CHOICES | _SAME | _ZEROS | _SUMS | _COMPARES | _OF_FLAGS | {"gt", "scatter", "any", "histc"}
 
 
 @dataclass(frozen=True)
@@ -46,6 +49,8 @@ class Routed:
 
 
 NEVER_SET = Routed(share=0.0, are_flags=True)
+_ALL_SET = Routed(share=1.0, are_flags=True, are_answers=True)
+"""Whether numbers are finite, which all are assumed to be."""
 
 
 def follow(
@@ -67,8 +72,8 @@ def follow(
     if name is None or not args:
         return None, None
     source = args[0]
-    if name in _ZEROS:
-        return (result, NEVER_SET), None
+    if name in _ZEROS or (name in _COMPARES and _is_finite(name, source, args[1])):
+        return (result, NEVER_SET if name in _ZEROS else _ALL_SET), None
     given = routed_of(source)
     if name in _CHOICES:
         return _chosen(name, args, result, given), None
@@ -77,11 +82,13 @@ def follow(
     found, values = None, None
     if name in _SAME:
         found = given
+    elif name in _OF_FLAGS:
+        found, values = _of_flags(name, result, given, given if name == "all" else routed_of(args[-1]))
     elif name == "eq" and given.classes:
         found = _equal(given, source, args[1])
     elif name == "scatter" and given.share == 0:
         found = _scattered(result, args, routed_of(args[2]))
-    elif name in ("gt", "ne") and given.share and _is_zero(args[1]):
+    elif name in ("gt", "ne") and given.share and _is_number(args[1], 0):
         found = replace(given, are_flags=True)
     elif name == "any" and given.share is not None:
         share = min(1.0, given.share * source.numel() / max(1, result.numel()))
@@ -96,7 +103,7 @@ def follow(
 
 def chooses(func: Any) -> bool:
     """Return True for an operator that tells something of scores of which nothing is known."""
-    return _followed(func) in _CHOICES | _ZEROS
+    return _followed(func) in _CHOICES | _ZEROS | _COMPARES
 
 
 def counts(total: int, shape: Any, dtype: Any) -> torch.Tensor:
@@ -110,6 +117,20 @@ def counts(total: int, shape: Any, dtype: Any) -> torch.Tensor:
 def expected_set(given: Routed | None, size: int) -> int | None:
     """Return how many of so many elements differ from zero where shares are equal; None: they are no choice."""
     return None if given is None or given.share is None or given.are_answers else math.ceil(given.share * size - 1e-6)
+
+
+def _is_finite(name: str, numbers: Any, to: Any) -> bool:
+    """Return True for what torch compares to know whether numbers are finite: with themselves, and with infinity."""
+    return numbers.is_floating_point() and (to is numbers if name == "eq" else _is_number(to, math.inf))
+
+
+def _of_flags(name: str, result: Any, given: Routed, last: Any) -> tuple[Routed | None, torch.Tensor | None]:
+    """Return what an operation makes of flags that are all set, and its value where it has one."""
+    if given is not _ALL_SET or (name not in _NOT and last is not _ALL_SET):
+        return None, None
+    if name in _NOT:
+        return NEVER_SET, None
+    return _ALL_SET, torch.ones(result.shape, dtype=result.dtype, device="cpu") if result.numel() == 1 else None
 
 
 def _chosen(name: str, args: Any, result: Any, given: Routed | None) -> tuple[Any, Routed] | None:
@@ -140,8 +161,8 @@ def _scattered(result: Any, args: Any, chosen: Routed | None) -> Routed | None:
     return Routed(share=args[2].numel() / result.numel(), are_flags=are_flags)
 
 
-def _is_zero(value: Any) -> bool:
-    return not isinstance(value, torch.Tensor) and value == 0
+def _is_number(value: Any, number: float) -> bool:
+    return not isinstance(value, torch.Tensor) and value == number
 
 
 @functools.lru_cache(maxsize=4096)

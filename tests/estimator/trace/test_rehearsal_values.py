@@ -346,6 +346,8 @@ def test_shares_end_where_a_tensor_is_written_into_and_no_number_overflows(progr
     lines = (
         "scores = torch.rand(64, 8, device='cuda')",
         "assert not scores.isnan().any() and scores.isinf().sum() == 0",
+        "finite, loss = scores.isfinite(), scores.mean()",
+        "assert loss.isfinite() and finite.all() and not (~finite).any() and finite.sum() == 512",
         "chosen = torch.zeros(64, 8, device='cuda').scatter(1, scores.topk(2).indices, 1.0)",
         "assert (chosen > 0).nonzero().shape == (128, 2)",
         "chosen[:32] = torch.rand(32, 8, device='cuda')",
