@@ -20,6 +20,7 @@ _PYTHON_FLAGS_WITH_VALUE = frozenset({"-W", "-X"})
 _LAUNCHING_MODULES = {
     "torchrun": "torch.distributed.run",
     "accelerate": "accelerate.commands.accelerate_cli",
+    "accelerate-launch": "accelerate.commands.launch",
     "deepspeed": "deepspeed.launcher.runner",
 }
 _LAUNCHERS = ("horovodrun", "ray")

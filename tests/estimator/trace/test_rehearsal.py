@@ -1032,6 +1032,7 @@ def test_the_python_of_a_project_or_launcher_runs_the_program(tmp_path: Path, mo
         (".venv/bin/torchrun train.py", "python3"),
         ("uv run --no-sync torchrun train.py", "python3"),
         (f"{folder}/accelerate launch train.py", "python"),
+        (f"{folder}/accelerate-launch train.py", "python"),
         (f"conda run -p {tmp_path / '.venv'} --no-capture-output python train.py", "python"),
         ("mamba run -p .venv torchrun train.py", "python3"),
     ):
