@@ -148,7 +148,8 @@ class MissingData:
                     return load(*args, **kwargs)
             except Exception as error:
                 if self.sizes is None:
-                    self._note(error, name)
+                    if not Path(name).exists():  # else it is there, and of another version
+                        self._note(error, name)
                     raise
             return self._dataset(name, self.sizes, given.get("split"), is_streamed=bool(given.get("streaming")))
 
