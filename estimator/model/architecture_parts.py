@@ -167,9 +167,11 @@ def _attention(fields: ConfigFields, family: Family) -> dict[str, Any]:
 
 
 def _plain(fields: ConfigFields, family: Family, hidden: int, heads: int) -> dict[str, Any]:
-    kv_heads = fields.optional_size("num_key_value_heads")
+    kv_heads = fields.optional_size("num_key_value_heads", "num_kv_heads") or heads
+    if kv_heads == heads and fields.flag("multi_query", False):  # Falcon, StarCoder
+        kv_heads = 1
     head_dim = fields.optional_size("head_dim", "d_kv")
-    kv_heads = (kv_heads if family.reads_kv_heads else None) or heads
+    kv_heads = kv_heads if family.reads_kv_heads else heads
     head_dim = (head_dim if family.reads_head_dim else None) or hidden // heads
     if head_dim < 1:
         raise InputError(f"{fields.where}: {heads} attention heads do not fit into a hidden size of {hidden}")

@@ -14,7 +14,6 @@ from .models import STORED, AdapterConfig, Model, QuantizationConfig, add_adapte
 from .operators import truth
 from .values import UNKNOWN, Call, plain, short_text
 
-_QUANTIZATION_ARGUMENTS = ("load_in_4bit", "load_in_8bit", "bnb_4bit_quant_type", "bnb_4bit_use_double_quant")
 _UNSLOTH_CLASSES = ("FastLanguageModel", "FastModel", "FastVisionModel", "FastTextModel")
 _UNSLOTH_OTHER_PRECISIONS = ("load_in_8bit", "load_in_16bit", "load_in_fp8", "full_finetuning")
 _MLP = ("gate_proj", "up_proj", "down_proj")
@@ -284,8 +283,7 @@ def _read_loading(model: Model, call: Call) -> None:
         model.put("attn_implementation", "flash_attention_2", call, f"{label}(use_flash_attention_2=True)")
     config = call.value(None, "quantization_config")
     if isinstance(config, QuantizationConfig):
-        found = {name: config.settings[name] for name in _QUANTIZATION_ARGUMENTS if name in config.settings}
-        model.settings.update({name: setting for name, setting in found.items() if setting.value is not None})
+        model.settings.update(config.counted())
         model.put("bitsandbytes_config", True, call, "BitsAndBytesConfig(...)")
     elif config is not None:
         call.notes.doubt(call.setting("quantization_config", label).origin, key="lora.quantization")

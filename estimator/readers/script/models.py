@@ -336,10 +336,18 @@ class AdapterConfig(Record):
         return found
 
 
+_QUANTIZATION_ARGUMENTS = ("load_in_4bit", "load_in_8bit", "bnb_4bit_quant_type", "bnb_4bit_use_double_quant")
+
+
 class QuantizationConfig(Record):
     """``BitsAndBytesConfig(...)``."""
 
     decisive = MappingProxyType({"load_in_4bit": "lora.quantization"})
+
+    def counted(self) -> dict[str, Setting]:
+        """Return the settings that decide the format of the weights."""
+        found = {name: self.settings[name] for name in _QUANTIZATION_ARGUMENTS if name in self.settings}
+        return {name: setting for name, setting in found.items() if setting.value is not None}
 
 
 def is_adapter_config(path: str) -> bool:

@@ -14,7 +14,7 @@ from .configs import ModelConfig
 from .follow import Reader
 from .layers import Layers
 from .libraries import LOSSES, starts_training
-from .models import AdapterConfig, Model, models_in
+from .models import AdapterConfig, Model, QuantizationConfig, models_in
 from .notes import Notes
 from .training import Arguments
 from .values import UNKNOWN, Instance
@@ -99,8 +99,10 @@ def doubt_not_reached(tree: ast.Module, reader: Reader) -> None:
 
 
 def read_trainer_adapters(notes: Notes, layers: Layers) -> None:
-    """Take the adapters that a trainer adds to the model that it loads itself."""
+    """Take the adapters that a trainer adds to the model that it loads itself, and the format that it loads it in."""
     for trainer in notes.trainers:
+        if isinstance(trainer.quantization, QuantizationConfig) and not isinstance(trainer.model, Model):
+            layers.written = {**trainer.quantization.counted(), **layers.written}
         if isinstance(trainer.adapters, AdapterConfig) and not isinstance(trainer.model, Model):
             origin = f"{trainer.where}: {trainer.name}(peft_config=...)"
             adapters = {"use_peft": Setting(value=True, origin=origin), **trainer.adapters.counted()}

@@ -131,6 +131,8 @@ class TrainerObject(Thing):
         if not isinstance(self.arguments, Thing):
             self.arguments = next((each for each in call.args if isinstance(each, Arguments)), self.arguments)
         self.adapters = call.value(None, "peft_config")
+        self.quantization = call.value(None, "quantization_config")
+        """For the model that it loads itself (TRL since 1.8)."""
         self.ran = False
         self.others: list[Model] = []
         """Models besides the trained one that it is given, and that are known."""
@@ -155,6 +157,8 @@ class TrainerObject(Thing):
                 add_adapters(self.model, self.adapters, call, text=f"{call.name}(peft_config=...)")
         elif self.adapters is not None:
             call.doubt(f"{call.shown('peft_config')} is not known; no adapters are counted.", key="lora.rank")
+        if self.quantization is UNKNOWN:
+            call.doubt(f"{call.shown('quantization_config')} is not known.", key="lora.quantization")
         for name, setting in call.settings(*_SETTINGS_OF_OLD_TRAINERS).items():
             is_open = setting.value is UNKNOWN and "length" in name
             self._notes.written.setdefault("max_length" if is_open else name, setting)

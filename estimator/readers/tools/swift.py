@@ -22,7 +22,7 @@ from ..source.settings import (
     default_layer,
     words_of,
 )
-from ..source.versions import transformers_defaults
+from ..source.versions import older_versions, transformers_defaults
 from ..trainer.trainer_program import read_trainer
 from ..trl.trainer import sum_of_lengths
 from .shared.own_loop import bits_of_weights, config_of_model
@@ -85,6 +85,7 @@ _WRITTEN = ("args.json", "*/args.json")
 
 def read(program: Program) -> JobReading:
     """Return the job of an ms-swift command line or configuration."""
+    program.findings.older_versions = older_versions(program.versions, uses_trl=False)
     findings, layers = program.findings, _of_version_2(tool_layers(program, "config", written=_WRITTEN))
     settings = LayeredSettings(*layers)
     tuner, table = settings.find("tuner_type", "train_type"), library("swift")

@@ -58,6 +58,7 @@ def _with_adapters(findings: FindingCollector, *, first_version: bool) -> str:
     """
     if not first_version:
         origin = "the Trainer uses peft's wrap policy, which FSDP 2 under accelerate does not follow"
-        findings.warn(f"FSDP 2 with adapters: {origin}; the whole model is gathered at once.", unless=_KEY)
+        sentence = f"FSDP 2 with adapters: {origin}; the whole model is taken to be gathered at once."
+        findings.mark_uncertain(_KEY, sentence, direction="less")
         findings.infer(_KEY, "model", origin)
     return "transformer_based_wrap"

@@ -41,6 +41,12 @@ def test_grouped_query_attention() -> None:
     assert arch.sliding_window is None
 
 
+@pytest.mark.parametrize(("fields", "heads"), [({}, 8), ({"multi_query": True}, 1), ({"num_kv_heads": 2}, 2)])
+def test_key_value_heads_of_falcon(fields: dict[str, Any], heads: int) -> None:
+    config = {"model_type": "falcon", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 8}
+    assert read_architecture({**config, "vocab_size": 100, **fields}).kv_heads == heads
+
+
 def test_config_without_a_model_type_is_recognised_by_its_fields() -> None:
     arch = read_architecture(BERT_WITHOUT_TYPE, "masked-lm")
 

@@ -269,6 +269,20 @@ model = AutoModelForCausalLM.from_pretrained(own.model_name_or_path)
     assert any("gets its options" in each for each in absent.warnings)
 
 
+@pytest.mark.parametrize(
+    ("given", "quantization"), [("BitsAndBytesConfig(load_in_4bit=True)", "nf4"), ("load()", "none")]
+)
+def test_a_trainer_is_given_the_format_of_the_model_that_it_loads(
+    tmp_path: Path, given: str, quantization: str
+) -> None:
+    text = "from trl import *\nfrom peft import LoraConfig\nfrom transformers import BitsAndBytesConfig\n"
+    text += f"how, lora = {given}, LoraConfig()\n"
+    text += "SFTTrainer('gpt2', args=SFTConfig('out'), quantization_config=how, peft_config=lora).train()"
+    reading = read(tmp_path, text)
+    assert (reading.value("lora.quantization") or "none") == quantization
+    assert any("quantization_config" in each for each in reading.warnings) == (given == "load()")
+
+
 @pytest.mark.parametrize("how", ["apply_liger_kernel_to_gpt2()", "_apply_liger_kernel_to_instance(model=model)"])
 def test_liger_kernels_of_a_call(tmp_path: Path, how: str) -> None:
     text = f"{LOAD}from liger_kernel.transformers import *\nimport liger_kernel\n{ARGUMENTS}"

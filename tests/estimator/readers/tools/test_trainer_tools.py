@@ -130,6 +130,17 @@ def test_evaluation_with_liger_makes_all_logits_but_not_with_cut_cross_entropy(
     assert values(reading, "training.loss", "training.evaluation_loss") == ("fused-linear", loss)
 
 
+def test_swift_evaluates_a_part_of_its_data(read: Read) -> None:
+    line = "swift sft --model gpt2 --max_length 64 --split_dataset_ratio"
+    assert [read(f"{line} {part}").value("training.evaluation_batch") for part in ("0.01", "0")] == [1, None]
+
+
+def test_swift_may_run_with_older_libraries(tmp_path: Path) -> None:
+    line = "swift sft --model gpt2 --max_length 64"
+    older = read_launch(line.split(), environ={}, cwd=tmp_path).job().unsure.older
+    assert older["training.optimizer"] == "adamw"
+
+
 def test_sharded_axolotl_lacks_the_ranks_unless_read_from_a_worker(read: Read, tmp_path: Path) -> None:
     (tmp_path / "cfg.yml").write_text(
         "base_model: org/model\nmicro_batch_size: 1\nsequence_len: 512\nbf16: true\nfsdp_version: 2\n"
