@@ -126,6 +126,8 @@ class Lora(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_d
 
     ``int4`` is GPTQ or AWQ. With ``none``, a quantized checkpoint keeps its format.
     """
+    quantize_experts: bool = False
+    """Experts that are fused into one tensor are quantized too (axolotl's ``quantize_moe_experts``)."""
     dropout: Annotated[float, Meta(ge=0, lt=1)] | None = None
     """Dropout of the adapters' input (``lora_dropout``); absent: the framework's."""
     kbit_preparation: bool | None = None

@@ -120,6 +120,8 @@ class QuantizedLayers(msgspec.Struct, frozen=True):
     """The head too."""
     experts: bool
     """Experts are linear layers of their own, which are quantized, not two tensors."""
+    fused_experts: bool = False
+    """These two tensors are quantized as they are."""
     linear: bool | None = None
     """Linear layers, apart from the head; None: those that the built model shows."""
 
@@ -131,7 +133,13 @@ class QuantizedLayers(msgspec.Struct, frozen=True):
         """
         own = inventory.family == "falcon" and job.framework.transformers_models  # FalconLinear, a subclass of Linear
         linear = not job.versions.skips_own_linear if own else None
-        return cls(job.quantization, job.framework.quantizes_head, separates_experts(job, inventory.family), linear)
+        return cls(
+            job.quantization,
+            job.framework.quantizes_head,
+            separates_experts(job, inventory.family),
+            job.lora is not None and job.lora.quantize_experts,
+            linear,
+        )
 
     def __contains__(self, group: ParameterGroup) -> bool:
         """Return True if a group is quantized: linear layers without the head; fused experts not by bitsandbytes.
@@ -148,6 +156,8 @@ class QuantizedLayers(msgspec.Struct, frozen=True):
             return group.linear
         if self.experts and group.role in ("expert", "router") and len(group.shape) > 1:
             return True
+        if self.fused_experts and group.role == "expert":
+            return len(group.shape) > 2
         if self.linear is None and group.quantized is not None:
             return group.quantized
         return self.linear is not False and group.linear and group.role != "head"

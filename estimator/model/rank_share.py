@@ -162,7 +162,7 @@ class Stage:
         return {}
 
 
-def unpacked_bytes(parameters: Iterable[LocalParameters], *, width: int) -> int:
+def unpacked_bytes(parameters: Iterable[LocalParameters], *, width: int, experts: bool = False) -> int:
     """Bytes of the largest quantized weight among these, dequantized to the compute type for one product.
 
     Lightning dequantizes to fp16, the type before quantization, and then casts (``_Linear4bit.quantize``).
@@ -170,8 +170,11 @@ def unpacked_bytes(parameters: Iterable[LocalParameters], *, width: int) -> int:
     Args:
         parameters: the candidates.
         width: bytes per element while a weight is dequantized.
+        experts: those of a block together: the products keep them for their gradients.
     """
-    return max((width * -(-h.largest_tensor // h.layers_per_tensor) for h in parameters if h.quantized), default=0)
+    quantized = [each for each in parameters if each.quantized]
+    fused = sum(each.largest_tensor for each in quantized if experts and each.group.role == "expert")
+    return width * max([fused, *(-(-each.largest_tensor // each.layers_per_tensor) for each in quantized)])
 
 
 class _Partitioning(msgspec.Struct, frozen=True, kw_only=True):

@@ -99,11 +99,13 @@ def saved_activations(job: ResolvedJob, arch: Architecture, stage: Stage) -> Sav
         half = kept / 2 + recomputed - attention
     if offload:
         recomputed += 2 * kept  # one layer on its way out or in, one in use
-    unpacked = unpacked_bytes(stage.quantized_layers, width=context.framework.unpacked_width)
+    experts = job.lora is not None and job.lora.quantize_experts
+    unpacked = unpacked_bytes(stage.quantized_layers, width=context.framework.unpacked_width, experts=experts)
     all_layers = kept * stage.layers - _not_saved_before_adapters(context, stage)
+    weights = unpacked * stage.layers if experts and not job.recomputes else 0
     return SavedActivations(
         layer_bytes=round(layer.largest * tokens),
-        all_layers_bytes=0 if offload else round(all_layers * tokens),
+        all_layers_bytes=0 if offload else round(all_layers * tokens) + weights,
         outside_blocks_bytes=round(_outside_blocks_per_token(context, stage) * tokens),
         recomputed_bytes=round(recomputed * tokens),
         mlp_half_bytes=round(half * tokens) if context.framework.frees_mlp_first else 0,

@@ -57,7 +57,11 @@ class TrainingRun:
         tokens = rank.job.local_tokens
         wide = widths.compute * tokens * arch.mlp_size / rank.job.parallel.tensor
         self._stream = max(SMALLEST_BYTES, rank.residual_bytes)
-        self._unpacked = unpacked_bytes(rank.stage.quantized_layers, width=rank.job.framework.unpacked_width)
+        self._unpacked = unpacked_bytes(
+            rank.stage.quantized_layers,
+            width=rank.job.framework.unpacked_width,
+            experts=rank.job.lora is not None and rank.job.lora.quantize_experts,
+        )
         self._wide_stream = 4 * tokens * arch.hidden
         self._narrow = min(self._stream, max(SMALLEST_BYTES, widths.compute * tokens * arch.hidden))
         scores = widths.compute * tokens * scores_per_token(layer_context(rank.job, arch, rank.stage))

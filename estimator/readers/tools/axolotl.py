@@ -35,6 +35,7 @@ def read(program: Program) -> JobReading:
     doubt_arguments(table, "all", settings, findings)
     frozen = [f"!*{part}*" for part in (*VISION_TOWER, *PROJECTOR)]
     findings.record_from(settings.find_true("freeze_mm_modules"), "training.trainable", frozen)
+    findings.record_from(settings.find_true("quantize_moe_experts"), "lora.quantize_experts", True)
     _doubt_kernels(program, settings)
     spread, processes = _device_map(program, settings)
     defaults = {

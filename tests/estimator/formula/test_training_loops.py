@@ -155,3 +155,24 @@ def test_ddp_copies_the_outputs_of_the_trainer_s_model(
     for more, width in (({}, alone), (ddp, copied)):
         budget = estimate(with_changes(Job(), {**job, "training.sequence_length": 512, **more}))
         assert phase(budget, "forward").logits == width * 8 * 512 * vocabulary
+
+
+def test_fused_experts_are_quantized_where_asked_for_and_exist_in_16_bits_while_they_multiply(
+    budget_of: Estimate, tiny_llama: dict[str, Any]
+) -> None:
+    mixture = tiny_llama | {"model_type": "mixtral", "num_local_experts": 8, "num_experts_per_tok": 2}
+    lora = {"lora.rank": 8, "lora.quantization": "nf4", "training.activation_checkpointing": "full"}
+    plain, quantized, kept = (
+        budget_of(mixture, BF16 | lora | changes)
+        for changes in (
+            {},
+            {"lora.quantize_experts": True},
+            {"lora.quantize_experts": True, "training.activation_checkpointing": "none"},
+        )
+    )
+    experts = 8 * 3 * HIDDEN * 1408
+    saved = phase(plain, "backward").weights - phase(quantized, "backward").weights
+    assert saved == pytest.approx(LAYERS * experts * (2 - 0.5 - 4 / 64), rel=0.01)
+    assert phase(quantized, "backward").temporary - phase(plain, "backward").temporary > 1.9 * experts
+    assert phase(kept, "forward").activations > LAYERS * 2 * experts
+    assert any("quantize" in each for each in plain.warnings) > any("quantize" in each for each in quantized.warnings)

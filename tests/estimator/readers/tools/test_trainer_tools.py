@@ -130,6 +130,11 @@ def test_evaluation_with_liger_makes_all_logits_but_not_with_cut_cross_entropy(
     assert values(reading, "training.loss", "training.evaluation_loss") == ("fused-linear", loss)
 
 
+def test_axolotl_quantizes_experts(read: Read, tmp_path: Path) -> None:
+    (tmp_path / "cfg.yml").write_text(AXOLOTL + "quantize_moe_experts: true\n")
+    assert read("axolotl train cfg.yml").value("lora.quantize_experts") is True
+
+
 def test_swift_evaluates_a_part_of_its_data(read: Read) -> None:
     line = "swift sft --model gpt2 --max_length 64 --split_dataset_ratio"
     assert [read(f"{line} {part}").value("training.evaluation_batch") for part in ("0.01", "0")] == [1, None]
