@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from vramtop.estimator.common.version import DISTRIBUTION, version_number
+from vramtop.estimator.common.version import version_number
 
 ROOT = Path(__file__).parents[1]
 PROJECT = msgspec.toml.decode((ROOT / "pyproject.toml").read_bytes())["project"]
@@ -23,18 +23,6 @@ def test_the_command_and_the_manual_page_print_the_version_of_pyproject() -> Non
     assert run("-m", "vramtop.tui.cli", "--version") == f"vramtop {VERSION}\n"
     assert version_number() == VERSION
     assert f'"vramtop {VERSION}"' in (ROOT / "tui/cli/shell/vramtop.1").read_text().splitlines()[0]
-
-
-def test_the_package_is_named_once_in_the_program() -> None:
-    assert PROJECT["name"] == DISTRIBUTION
-    literal = re.compile(rf"""(['"]){re.escape(DISTRIBUTION)}\1""")
-    named = {
-        str(path.relative_to(ROOT))
-        for room in ("estimator", "monitor", "tui")
-        for path in (ROOT / room).rglob("*.py")
-        if literal.search(path.read_text())
-    }
-    assert named == {"estimator/common/version.py"}
 
 
 def test_the_newest_heading_of_the_changelog_is_the_version() -> None:

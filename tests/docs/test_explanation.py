@@ -124,14 +124,6 @@ def test_worked_examples_are_right_and_are_what_vramtop_estimates(page: str, vra
         assert f"{example.size / 2**30:.2f}" == example.gib, example
 
 
-def test_there_is_a_worked_example_for_every_component() -> None:
-    components = {
-        example.figure for page in PAGES for example in examples(page) if example.when not in ("host", "peak")
-    }
-    assert components >= {"weights", "gradients", "optimizer", "activations", "logits", "temporary", "communication"}
-    assert any(example.figure == "context" for page in PAGES for example in examples(page))
-
-
 def test_what_a_page_shows_of_the_terminal_is_what_the_command_prints(vramtop: Callable[[str], str]) -> None:
     shown = re.findall(
         r"```console\n\$ (vramtop estimate .*)\n([^$]*?)```", (FOLDER / "how-it-estimates.md").read_text()

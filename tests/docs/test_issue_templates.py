@@ -50,18 +50,6 @@ def test_a_form_has_the_structure_of_githubs_schema(path: Path) -> None:
     assert len(set(labels)) == len(labels), "GitHub refuses labels that are alike"
 
 
-@pytest.mark.parametrize("path", FORMS, ids=lambda path: path.stem)
-def test_choices_are_texts_and_each_is_there_once(path: Path) -> None:
-    for field in read(path)["body"]:
-        options = field["attributes"].get("options", [])
-        if field["type"] == "checkboxes":
-            assert all(set(option) <= {"label", "required"} for option in options)
-            options = [option["label"] for option in options]
-        assert all(isinstance(option, str) and option for option in options)  # "no" without quotes is no text
-        assert len(set(options)) == len(options)
-        assert "None" not in options, "a name that GitHub keeps for itself"
-
-
 def test_forms_ask_for_what_is_needed_to_find_the_cause() -> None:
     required = {
         path.stem: {field["id"] for field in read(path)["body"] if field.get("validations", {}).get("required")}
@@ -70,11 +58,3 @@ def test_forms_ask_for_what_is_needed_to_find_the_cause() -> None:
     assert required["bug"] == {"what", "doctor"}
     assert required["estimate"] == {"job", "predicted", "measured", "gpu", "versions", "method"}
     assert required["feature"] == {"problem", "kind"}
-
-
-def test_the_template_of_pull_requests_names_targets_that_exist() -> None:
-    text = (ROOT / ".github" / "PULL_REQUEST_TEMPLATE.md").read_text(encoding="utf-8")
-    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
-    for target in ("accuracy", "test", "check"):
-        assert f"`make {target}" in text
-        assert f"\n{target}:" in makefile

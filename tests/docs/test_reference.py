@@ -12,13 +12,11 @@ from vramtop.estimator.estimation import estimate
 from vramtop.estimator.job.gpu_catalogue import find_gpu
 from vramtop.estimator.job.job import Job
 from vramtop.estimator.job.job_file.load_and_save import load_job
-from vramtop.estimator.model.find_config import find_built_in
 from vramtop.monitor.storage.settings.in_force import settings_in_force
 from vramtop.monitor.storage.settings.schema import SETTINGS
 from vramtop.monitor.storage.settings.settings_file import read_toml
 from vramtop.tui.cli.main import COMMANDS, build_parser
 from vramtop.tui.cli.parsing.command_parser import subcommands
-from vramtop.tui.cli.parsing.flag_facts import flag_groups
 
 ROOT = Path(__file__).parents[2]
 REFERENCE = ROOT / "docs" / "reference"
@@ -85,16 +83,6 @@ def test_defaults_of_the_settings_change_nothing_when_they_are_written() -> None
     assert checked > 10
 
 
-@pytest.mark.parametrize("command", ["", *COMMANDS])
-def test_every_flag_of_the_help_is_on_the_page(command: str) -> None:
-    """But those that set a key of a job file, and other tools' names of these."""
-    parsers = {"": build_parser(), **{name: sub for name, _, sub in subcommands(build_parser())}}
-    flags = [flag for group in flag_groups(parsers[command]) for flag in group.flags]
-    own = {flag.names[0] for flag in flags if not hasattr(flag.action, "key") and not flag.is_familiar}
-    assert own - {"-h", "--help-all"} <= set(re.findall(r"`(--?[\w-]+)", page("commands.md")))
-    assert not command or f"## vramtop {command}\n" in page("commands.md")
-
-
 @pytest.mark.parametrize("command", COMMANDS)
 def test_examples_of_the_help_are_understood(command: str) -> None:
     """Each line is taken by the parser; what follows two spaces is a remark."""
@@ -124,8 +112,3 @@ def test_every_name_of_a_card_finds_it_with_the_memory_that_is_stated() -> None:
         gpu = find_gpu(name)
         assert gpu.total_bytes == int(mib) * MIB
         assert all(find_gpu(other) is gpu for other in re.findall(r"`(.*?)`", others))
-
-
-def test_every_name_of_a_built_in_model_finds_it() -> None:
-    (names,) = re.findall(r"^(?:`[^`]+`, ){30,}.*$", page("models.md"), re.MULTILINE)
-    assert not [name for name in re.findall(r"`(.*?)`", names) if find_built_in(name) is None]

@@ -6,7 +6,7 @@ from vramtop.estimator.job.job_file.changes import job_from_mapping
 from vramtop.estimator.job.resolved_job import resolve_job
 from vramtop.estimator.job.rules.frameworks import FRAMEWORKS
 from vramtop.estimator.job.rules.library_defaults import DEFAULTS
-from vramtop.estimator.job.settled import settled, trainer_precision
+from vramtop.estimator.job.settled import settled
 
 ZERO = {"strategy": "zero3", "data_shard": 2}
 INT8 = {"quantization": "int8"}
@@ -36,21 +36,6 @@ INT8 = {"quantization": "int8"}
 def test_what_is_not_set_is_what_the_library_does(tables, stored, expected) -> None:
     training = settled(job_from_mapping(tables, where="test"), stored).training
     assert (training.precision, training.optimizer) == expected
-
-
-@pytest.mark.parametrize(
-    ("weights", "mixed", "keeps_fp32", "precision"),
-    [
-        ("bf16", "bf16", False, "bf16"),
-        ("bf16", "bf16", True, "bf16-mixed"),
-        ("bf16", None, True, "bf16"),
-        ("fp32", "fp16", False, "fp16-mixed"),
-        ("fp32", None, False, "fp32"),
-        (None, "no", False, "fp32"),
-    ],
-)
-def test_mixed_precision_over_weights_of_a_type(weights, mixed, keeps_fp32, precision) -> None:
-    assert trainer_precision(weights, mixed, keeps_fp32=keeps_fp32) == precision
 
 
 def test_each_framework_has_a_default_of_each_kind_with_its_source() -> None:

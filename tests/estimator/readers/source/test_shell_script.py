@@ -90,7 +90,8 @@ def test_other_programs_are_named(tmp_path: Path) -> None:
         ("A=1234567890\n" + "A=$A$A\n" * 40 + "python train.py", "its variables are too long"),
     ],
 )
-def test_what_only_running_it_would_tell_is_refused(tmp_path: Path, text: str, sentence: str) -> None:
+def test_what_only_running_it_would_tell_is_refused(tmp_path: Path, monkeypatch, text: str, sentence: str) -> None:
+    monkeypatch.setattr("vramtop.estimator.readers.source.shell_script._MAX_FILLED_IN", 2**14)
     with pytest.raises(InputError) as failed:
         launched(tmp_path, text)
     assert sentence in failed.value.message
