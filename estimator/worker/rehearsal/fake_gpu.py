@@ -945,7 +945,11 @@ class FakeGpus(StorageTracker):
             else:
                 indices.append(index)
         with self.mode:
-            return self._tracked(func(args[0], indices))
+            made = self._tracked(func(args[0], indices))
+        choice, mask = self._routed(args[0]), self._routed(args[1][0]) if args[1][0] is not None else None
+        if choice is not None and choice.classes and mask is not None and mask.share:  # choices of an expert's tokens
+            made.routed = Routed(classes=max(1, round(choice.classes * mask.share))), self._writes_into(made)
+        return made
 
     def _packed(self, padded: Any, lengths: Any, _is_batch_first: bool) -> Any:
         """Pack sequences; how many of them go on at each step is told on the host."""
