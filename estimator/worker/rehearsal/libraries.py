@@ -337,7 +337,7 @@ def _say_precision(config: Any, dtype: Any) -> None:
     """Write the precision of the weights into the config, where models inside a model find theirs."""
     for part in (config, *(getattr(config, key, None) for key in getattr(config, "sub_configs", ()))):
         if part is not None:
-            setattr(part, "dtype" if hasattr(part, "dtype") else "torch_dtype", dtype)
+            setattr(part, "torch_dtype" if "torch_dtype" in vars(part) else "dtype", dtype)
 
 
 def _partition(model: Any) -> None:
