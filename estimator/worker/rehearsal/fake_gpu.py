@@ -48,7 +48,7 @@ from .handlers import answer_to_go_on, is_caught
 from .kernels import kernel_of
 from .library_classes import as_fake_tensors, is_of_library
 from .python_operators import python_of
-from .routing import Routed, chooses, counts, expected_set, follow
+from .routing import CAUSAL, Routed, chooses, counts, expected_set, follow, is_causal
 from .sparse import COMPRESSED, is_decided_by_values, is_sparse, kernel_of_compressed, sparse_like, with_elements
 
 if TYPE_CHECKING:
@@ -643,6 +643,9 @@ class FakeGpus(StorageTracker):
         self.gpu = self._placed
         fake = self.fake_of(real, dtype)
         self._track(fake, "inputs")
+        with torch._C._DisableTorchDispatch():
+            if is_causal(real):
+                fake.routed = CAUSAL, self._writes_into(fake)
         return fake
 
     def fake_of(self, real: Any, dtype: Any = None, *, is_parameter: bool = False) -> Any:

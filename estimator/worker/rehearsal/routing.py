@@ -31,7 +31,7 @@ _SUMS = frozenset(("sum", "count_nonzero"))
 _COMPARES = frozenset(("eq", "ne"))
 _NOT = frozenset(("bitwise_not", "logical_not"))
 _OF_FLAGS = _NOT | {"all", "mul", "bitwise_and", "logical_and"}
-_FOLLOWED = _CHOICES | _SAME | _ZEROS | _SUMS | _COMPARES | _OF_FLAGS | {"gt", "scatter", "any", "histc"}
+_FOLLOWED = _CHOICES | _SAME | _ZEROS | _SUMS | _COMPARES | _OF_FLAGS | {"gt", "scatter", "any", "histc", "triu"}
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,9 @@ class Routed:
 
 NEVER_SET = Routed(share=0.0, are_flags=True)
 _ALL_SET = Routed(share=1.0, are_flags=True, are_answers=True)
-"""Whether numbers are finite, which all are assumed to be."""
+"""Whether numbers are finite, which all are assumed to be, or two masks are equal."""
+CAUSAL = Routed()
+"""A mask that hides what is later, as ``torch.nn.Transformer`` makes it, which looks for it."""
 
 
 def follow(
@@ -72,8 +74,8 @@ def follow(
     if name is None or not args:
         return None, None
     source = args[0]
-    if name in _ZEROS or (name in _COMPARES and _is_finite(name, source, args[1])):
-        return (result, NEVER_SET if name in _ZEROS else _ALL_SET), None
+    if (told := _told(name, args, routed_of)) is not None:
+        return (result, told), None
     given = routed_of(source)
     if name in _CHOICES:
         return _chosen(name, args, result, given), None
@@ -103,7 +105,15 @@ def follow(
 
 def chooses(func: Any) -> bool:
     """Return True for an operator that tells something of scores of which nothing is known."""
-    return _followed(func) in _CHOICES | _ZEROS | _COMPARES
+    return _followed(func) in _CHOICES | _ZEROS | _COMPARES | {"triu"}
+
+
+def is_causal(mask: Any) -> bool:
+    """Return True for a mask on the host that hides what is later."""
+    is_square = type(mask) is torch.Tensor and mask.dim() == 2 and mask.shape[0] == mask.shape[1] > 0
+    if not is_square or not mask.is_floating_point() or mask[0, -1] != -math.inf:
+        return False
+    return bool(torch.equal(mask, torch.full_like(mask, -math.inf).triu(1)))
 
 
 def counts(total: int, shape: Any, dtype: Any) -> torch.Tensor:
@@ -119,9 +129,18 @@ def expected_set(given: Routed | None, size: int) -> int | None:
     return None if given is None or given.share is None or given.are_answers else math.ceil(given.share * size - 1e-6)
 
 
-def _is_finite(name: str, numbers: Any, to: Any) -> bool:
-    """Return True for what torch compares to know whether numbers are finite: with themselves, and with infinity."""
-    return numbers.is_floating_point() and (to is numbers if name == "eq" else _is_number(to, math.inf))
+def _told(name: str, args: Any, routed_of: Callable[[Any], Routed | None]) -> Routed | None:
+    """Return what an operation tells by itself, as do comparisons of numbers with themselves or with infinity."""
+    if name in _ZEROS:
+        return NEVER_SET
+    if name == "triu":
+        return CAUSAL if tuple(args[1:]) == (1,) else None
+    if name not in _COMPARES:
+        return None
+    first, second = args[0], args[1]
+    are_finite = first.is_floating_point() and (second is first if name == "eq" else _is_number(second, math.inf))
+    are_causal = name == "eq" and routed_of(first) is CAUSAL is routed_of(second)
+    return _ALL_SET if are_finite or are_causal else None
 
 
 def _of_flags(name: str, result: Any, given: Routed, last: Any) -> tuple[Routed | None, torch.Tensor | None]:

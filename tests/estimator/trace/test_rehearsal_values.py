@@ -362,12 +362,14 @@ def test_shares_end_where_a_tensor_is_written_into_and_no_number_overflows(progr
     rehearse([sys.executable, program(PARTLY_KNOWN.format("\n    ".join(lines))), "cuda"])
 
 
-def test_padded_sequences_are_evaluated_by_torchs_own_encoder(program) -> None:
+def test_torchs_own_encoder_evaluates_padded_sequences_and_knows_its_causal_mask(program) -> None:
     lines = (
         "layer = nn.TransformerEncoderLayer(64, 4, batch_first=True)",
         "encoder = nn.TransformerEncoder(layer, 2).cuda().eval()",
         "with torch.no_grad(): made = encoder(torch.randn(2, 8, 64).cuda(), src_key_padding_mask=unknown.expand(2, 8))",
         "assert made.shape == (2, 8, 64)",
+        "looks, hides = nn.modules.transformer._detect_is_causal_mask, nn.Transformer.generate_square_subsequent_mask",
+        "assert looks(hides(100).cuda()) and looks(hides(100, device='cuda'))",
         "window = torch.hann_window(64, device='cuda')",
         "waves = torch.stft(torch.randn(2, 640, device='cuda'), 64, 16, window=window, return_complex=True)",
         "assert torch.istft(waves, 64, 16, window=window).shape == (2, 640)",
