@@ -1,4 +1,4 @@
-"""The length of sequences and an engine's own sizes, where nothing states them."""
+"""The length of sequences, an engine's own sizes, and older libraries' attention, where nothing states them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from vramtop.estimator.common.records import replace
 from vramtop.estimator.job.job_file.changes import parse_assignment, with_changes
 from vramtop.estimator.job.job_file.load_and_save import names_user_code
-from vramtop.estimator.job.rules.library_defaults import LONGEST, serving_defaults
+from vramtop.estimator.job.rules.library_defaults import ATTENTION, LONGEST, serving_defaults, usual
 from vramtop.estimator.job.settings import ModelSpec, Training
 from vramtop.estimator.model.find_config import resolve_model
 from vramtop.estimator.model.read_architecture import max_positions
@@ -19,12 +19,16 @@ if TYPE_CHECKING:
 
 
 def with_sizes(loaded: LoadedJob) -> LoadedJob:
-    """Return the job with the length of its sequences, and its engine's own sizes, where nothing states them."""
+    """Return the job with what nothing states: sequences' length, its engine's own sizes, its versions' attention."""
     if loaded.reading is not None or loaded.job.program is not None:
         return loaded
-    wanted = usual_sizes(loaded.job) if loaded.is_typed else {LENGTH: usual_length(loaded.job.model)}
+    job, software = loaded.job, loaded.job.software
+    wanted: dict[str, Any] = usual_sizes(job) if loaded.is_typed else {LENGTH: usual_length(job.model)}
+    if job.training.framework == "transformers" and not job.is_served:
+        versions = {"transformers": software.transformers, "torch": software.torch}
+        wanted[ATTENTION] = usual("transformers", ATTENTION, versions)
     changes = {key: value for key, value in wanted.items() if key not in loaded.stated}
-    return replace(loaded, job=with_changes(loaded.job, changes))
+    return replace(loaded, job=with_changes(job, changes))
 
 
 def usual_sizes(job: Job) -> dict[str, Any]:

@@ -148,9 +148,6 @@ class Units(Communication):
         if unit is None:
             return
         self._copy_out(unit)
-        if self.rank.job.checkpoints_units:  # freed after it is recomputed, and gathered again
-            self._reshard(unit)
-            self._copy_out(unit)
         self.machine.release(unit.flat)
         unit.flat = []
         if self._ahead_of == "pre":

@@ -34,6 +34,15 @@ def test_settings_before_a_launch_line_are_not_taken_for_defaults() -> None:
     assert given.keys() == {"training.micro_batch", "training.sequence_length"}
 
 
+@pytest.mark.parametrize(
+    ("flags", "attention"), [("", "eager"), ("--sdpa ", "sdpa"), ("--set software.torch=2.4 ", "eager")]
+)
+def test_attention_is_that_of_the_stated_versions(flags: str, attention: str) -> None:
+    loaded = load_from_text(f"vramtop fit gpt2 {flags}--set software.transformers=4.35")
+    assert loaded.job.model.attention == attention
+    assert load_from_text(f"vramtop fit gpt2 {flags}--set software.transformers=4.36").job.model.attention == "sdpa"
+
+
 def test_a_job_file_with_a_space_in_its_name(tmp_path: Path) -> None:
     path = tmp_path / "my job.toml"
     path.write_text('[model]\nid = "gpt2"\n')
