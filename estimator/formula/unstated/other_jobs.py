@@ -82,6 +82,22 @@ def unsharded_weights(job: ResolvedJob) -> Iterator[Side]:
     yield Side(source="storage", job=replace(job.job, parallel=whole), sentence=sentence, is_warning=True)
 
 
+def reduced_gradients(job: ResolvedJob) -> Iterator[Side]:
+    """Yield the job whose gradients are reduced after each micro-batch.
+
+    accelerate keeps them unsharded under FSDP 2 since 1.11 (``Accelerator.no_sync``, its pull request 3762).
+    """
+    unknown = job.software.transformers is None and job.parallel.sync_every_micro_batch is None
+    if not (unknown and job.accumulates_unsharded and job.strategy.fsdp2 and job.framework.trainer):
+        return
+    parallel = replace(job.job.parallel, sync_every_micro_batch=True)
+    sentence = (
+        "accelerate is assumed to be 1.11 or newer. Before, FSDP 2 reduced gradients after each micro-batch "
+        "(parallel.sync_every_micro_batch = true); then the step {change}"
+    )
+    yield Side(source="reductions", job=replace(job.job, parallel=parallel), sentence=sentence)
+
+
 _LATEST = date(2026, 8, 1)
 """About the time of the newest versions whose sources the rules follow."""
 _IN_USE, _IN_USE_UNSTATED = timedelta(days=365), timedelta(days=2 * 365)

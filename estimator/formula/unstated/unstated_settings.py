@@ -17,7 +17,15 @@ from ...model.find_config import resolve_model
 from ...model.read_architecture import read_architecture
 from ..closed_form import closed_form
 from ..other_models import find_held_models, with_other_models
-from .other_jobs import Side, older_libraries, other_sizes, other_units, other_versions, unsharded_weights
+from .other_jobs import (
+    Side,
+    older_libraries,
+    other_sizes,
+    other_units,
+    other_versions,
+    reduced_gradients,
+    unsharded_weights,
+)
 
 _SMALL = 0.01
 """Share of the reserved bytes below which it does not matter whether lengths differ."""
@@ -112,6 +120,7 @@ def unstated_changes(job: Job, arch: Architecture | CannotTellError, gpu: Gpu | 
         *other_versions(resolved, arch),
         *other_units(resolved),
         *unsharded_weights(resolved),
+        *reduced_gradients(resolved),
     ]
     usual = _peak(job, arch, gpu) if sides else None
     if usual is None:

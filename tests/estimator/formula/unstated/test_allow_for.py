@@ -118,6 +118,18 @@ def test_four_bit_weights_under_fsdp2_may_stay_whole() -> None:
     assert not about(budget(parallel={"strategy": "fsdp1", "data_shard": 8}, **quantized), "quant_storage")
 
 
+def test_gradients_under_fsdp2_may_be_reduced_after_each_micro_batch() -> None:
+    training = SHORT | {"gradient_accumulation": 2}
+    found, reduced, stated = (
+        budget(config=DEEP, parallel=FSDP2 | more, training=training, software=software)
+        for more, software in (({}, {}), ({"sync_every_micro_batch": True}, {}), ({}, {"transformers": "5.20"}))
+    )
+    assert reduced.peak.device_bytes < found.peak.device_bytes
+    assert reduced.peak.device_bytes in found.peak.device_range
+    assert about(found, "accelerate", "1.11")
+    assert not about(stated, "accelerate", "1.11")
+
+
 def test_lengths_that_are_not_known_are_said_and_widen_nothing() -> None:
     unknown, fixed = budget(training={"varying_lengths": None}), budget(training={"varying_lengths": False})
     assert unknown.peak == fixed.peak
