@@ -344,6 +344,9 @@ def _from_built_in(name: str, environ: Mapping[str, str]) -> ResolvedModel:
         words = name.casefold()
         quantized = next((stated for pattern, stated in _QUANTIZED_NAMES if pattern.search(words)), None)
         config = {**found.config, "quantization_config": quantized} if quantized else found.config
+        fused = config.get("model_type") == "phi3" and config.get("partial_rotary_factor", 1.0) == 1.0
+        if fused and words.startswith("unsloth/"):  # whose copies of Phi-3 and Phi-4 have Llama's layers
+            config = {**config, "model_type": "llama"}
         return ResolvedModel(config=config, source="built-in", where=found.id, label=name.rpartition("/")[2])
     if (sentence := instead_of_model(name)) is not None:
         raise UnknownModelError(sentence)

@@ -19,6 +19,7 @@ MODEL_NAMES = (
     *("model_name_or_path", "config_name", "model_name", "model_id", "model_path", "base_model", "model", "pretrain"),
 )
 _TASKS = get_args(Task)
+_DYNAMIC = "-unsloth-bnb-4bit"
 
 
 def read_model(inputs: TrainerInputs, findings: FindingCollector) -> None:
@@ -41,6 +42,9 @@ def read_model(inputs: TrainerInputs, findings: FindingCollector) -> None:
             is_file or os.access(folder / "config.json", os.F_OK) or model.value.startswith(("/", "./", "../", "~"))
         )
         findings.record_from(model, "model.id", str(folder) if is_folder else model.value)
+        if model.value.lower().endswith(_DYNAMIC):
+            sentence = f"{model.origin}: Unsloth's {_DYNAMIC[1:]} copies keep some layers in 16 bits; 4 are counted."
+            findings.doubt(sentence, "more", "weights", unless="lora.quantization")
     _read_task(inputs, findings)
     _read_num_labels(inputs, findings)
     _read_attention(find("attn_implementation", "attention_implementation"), inputs.versions, findings)

@@ -26,6 +26,14 @@ def test_config_written_out_needs_no_file() -> None:
     assert (model.source, model.config, model.label) == ("inline", CONFIG, "llama model")
 
 
+@pytest.mark.parametrize(
+    ("name", "family"),
+    [("unsloth/Phi-4", "llama"), ("microsoft/phi-4", "phi3"), ("unsloth/Phi-4-mini-instruct", "phi3")],
+)
+def test_unsloths_copies_of_phi_have_llamas_layers(name: str, family: str) -> None:
+    assert resolve_model(ModelSpec(id=name), environ={}).config["model_type"] == family
+
+
 @pytest.mark.parametrize("end", ["", "config.json"])
 def test_folder_or_its_config(tmp_path: Path, end: str) -> None:
     folder = tmp_path / "my-model"

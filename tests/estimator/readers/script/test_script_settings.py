@@ -208,6 +208,8 @@ SFTTrainer(model=model, args=SFTConfig(per_device_train_batch_size=2, output_dir
     assert (job.lora.rank, job.lora.targets, job.lora.quantization) == (16, "all-linear", "nf4-double")
     unwritten = {finding.key for finding in reading.findings if not finding.written}
     assert {"lora.rank", "lora.targets", "lora.quantization", "training.loss"} <= unwritten
+    assert job.unsure.weights == "more"  # some layers of this copy have 16 bits
+    assert read(tmp_path, script.replace("-unsloth-bnb-4bit", "")).job().unsure.weights == "no"
     full = read(tmp_path, script.replace("max_seq_length=512", "max_seq_length=512, full_finetuning=True"))
     assert full.value("lora.quantization") is None
 
