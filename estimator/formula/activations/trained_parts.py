@@ -120,7 +120,7 @@ def linear_input_of(parameter: str) -> LinearInput | None:
     if last == "dense":
         if "intermediate" in parts:
             return "mlp_in"
-        return "attention_out" if "attention" in parts else "mlp_out"
+        return "attention_out" if any(part.endswith(("attention", "attn")) for part in parts) else "mlp_out"
     if last == "c_proj":
         return "mlp_out" if "mlp" in parts else "attention_out"
     return _INPUTS.get(last)
