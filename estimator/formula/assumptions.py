@@ -14,6 +14,7 @@ from ..model.families.registry import FAMILIES, family_of
 from ..model.inventory import Inventory
 from ..model.trained_parameters import TrainedParameters, near_names
 from .activations.layer_context import uses_eager_attention
+from .doubts import kept_cache_bytes
 
 _LONG_SEQUENCE = 4096
 """Eager attention deserves a warning from that length on."""
@@ -298,6 +299,8 @@ def _warnings(
             "Each rank has the whole quantized model on its GPU before FSDP shards it, as transformers 5 loads it; "
             'that memory stays reserved. device_map={"": "cpu"} loads it on the host.'
         )
+    if arch and kept_cache_bytes(job, arch):
+        yield "The outputs that the loop keeps hold keys and values unless use_cache is off; the range allows for it."
     if job.accumulates_unsharded:
         yield "Gradient accumulation under FSDP keeps unsharded gradients between micro-batches (no_sync)."
     if parallel.expert > 1:

@@ -94,3 +94,14 @@ def preparation_doubt(job: ResolvedJob, arch: Architecture) -> tuple[int, int]:
     if job.adapters.prepared != "none":
         return blocks, 0
     return 0, blocks + 2 * (1 if arch.tied else 2) * arch.vocab * arch.hidden
+
+
+def kept_cache_bytes(job: ResolvedJob, arch: Architecture) -> int:
+    """Return the keys and values among a model's outputs, if a loop keeps these; ``use_cache`` may be off.
+
+    transformers' own checkpointing turns it off, a wrapper's does not; without checkpointing autograd has saved them.
+    """
+    if not (job.training.keep_outputs and job.framework.transformers_models and job.recomputes):
+        return 0
+    split = job.parallel.pipeline * job.parallel.tensor
+    return job.widths.compute * (arch.key_size + arch.value_size) * arch.layers * job.local_tokens // split

@@ -10,7 +10,7 @@ from ..model.count_parameters import UNKNOWN_FAMILY_ERROR
 from ..model.families.registry import FAMILIES
 from ..model.inventory import Inventory
 from .calibration import APPROXIMATE_COUNT_SHARE, FORMULA
-from .doubts import doubts_of, longest_first_doubt
+from .doubts import doubts_of, kept_cache_bytes, longest_first_doubt
 from .peak_moments import highest_phase, phase_peaks
 from .process_memory import VLLM_GRAPHS_BYTES
 from .ranges import DoubtfulBytes, allocated_span, figure_ranges
@@ -68,6 +68,7 @@ def peak_with_range(
     if phase.name == "loading" and reserved != "least":
         kept_less = slack
     fewer, more = fewer + rank.preparation_doubt[0], more + rank.preparation_doubt[1]
+    more += kept_cache_bytes(rank.job, rank.arch) if phase.components.activations else 0
     fewer += longest_first_doubt(rank.job, phase.components)
     outgrown = rank.generation_cache if phase.name == "generation" else 0
     more += rank.saved.unfused_bytes if phase.components.activations else 0

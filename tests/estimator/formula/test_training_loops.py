@@ -69,6 +69,17 @@ def test_kept_outputs_are_there_until_the_next_ones_replace_them(llama_budget: E
     assert phase(fp32, "optimizer step").logits == 4 * LOGITS
 
 
+def test_kept_outputs_may_hold_keys_and_values_where_blocks_are_checkpointed(llama_budget: Estimate) -> None:
+    settings = BF16 | {"training.keep_outputs": True}
+    checkpointed = settings | {"training.activation_checkpointing": "full"}
+    saved, kept = llama_budget(settings), llama_budget(checkpointed)
+    plain = llama_budget(checkpointed | {"training.keep_outputs": False})
+    more = (kept.peak.high_bytes - kept.peak.device_bytes) - (plain.peak.high_bytes - plain.peak.device_bytes)
+    assert more == pytest.approx(2 * 2 * TOKENS * LAYERS * HIDDEN // 2, rel=0.05)  # 4 of the 8 heads have them
+    assert any("keys and values" in sentence for sentence in kept.warnings)
+    assert not any("keys and values" in sentence for sentence in saved.warnings)
+
+
 def test_automodel_keeps_its_outputs_until_the_optimizer_steps(llama_budget: Estimate) -> None:
     budget = llama_budget(BF16 | {"training.framework": "automodel"})
     assert phase(budget, "backward").logits == (3 * 4 + 2) * LOGITS
