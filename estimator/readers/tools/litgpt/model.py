@@ -57,10 +57,13 @@ def _checkpoint_folder(program: Program, text: str) -> Path | None:
 
 
 def _untie(program: Program, settings: LayeredSettings, model: Setting) -> None:
-    """Record a config without a tied head: LitGPT's ``GPT`` has a head of its own, whatever the checkpoint ties."""
+    """Record a config without a tied head: LitGPT's ``GPT`` has a head of its own, whatever the checkpoint ties.
+
+    A config that does not say so is of a model that transformers ties; Falcon's and Gemma's do not.
+    """
     if settings.is_true("train.tie_embeddings"):
         return
     config = config_of_model(program, model)
-    if config is not None and config.get("tie_word_embeddings"):
+    if config is not None and config.get("tie_word_embeddings", True):
         untied = {**config, "tie_word_embeddings": False}
         program.findings.infer("model.config", untied, f"{model.origin}; LitGPT unties the head")

@@ -1,5 +1,6 @@
 """LitGPT's commands as its own parser resolves them (jsonargparse, LitGPT 0.5.13), and the models that it builds."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -82,6 +83,13 @@ def test_head_is_not_tied(read: Read, recipe: str, parameters: int, trained: int
     """Figures: parameters that LitGPT's own modules have on the meta device, adapters not among the model's."""
     budget = estimate(read(f"litgpt {recipe} {LLAMA} {LENGTH}").job(), method="formula")
     assert (budget.model.parameters, budget.model.trainable_parameters) == (parameters, trained)
+
+
+def test_head_is_not_tied_where_the_config_leaves_it_to_transformers(read: Read, tmp_path: Path) -> None:
+    shape = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4}
+    (tmp_path / "gemma").mkdir()
+    (tmp_path / "gemma" / "config.json").write_text(json.dumps(shape | {"model_type": "gemma", "vocab_size": 1000}))
+    assert read(f"litgpt finetune_full ./gemma {LENGTH}").value("model.config")["tie_word_embeddings"] is False
 
 
 PYTHIA_14M = (
