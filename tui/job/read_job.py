@@ -176,8 +176,8 @@ def _from_reading(reading: JobReading, changes: Mapping[str, Any], *, tool: str 
 
 NO_MODEL = "{} names no model that vramtop knows"
 _SIZES = {"training.micro_batch", LENGTH}
-_UNREAD = "Could not read "
-"""Begins a note on a script or a configuration that could not be read."""
+_UNREAD = re.compile("Could not read |is not stated: ")
+"""In a note on a script or a configuration that could not be read, or on an option that the model's shape lacks."""
 _ABSENT = re.compile(r"Could not read the script: (.*?): .*No such file or directory")
 _EXAMPLE_VALUES = {
     "model.id": "meta-llama/Llama-3.1-8B",
@@ -221,7 +221,7 @@ def require_complete(loaded: LoadedJob, source: str, where: str) -> LoadedJob:
         example = f"{where} --set {first}={_EXAMPLE_VALUES.get(first, 1)}"
         if wrong:
             raise InputError(f"{refused[first]}; correct it, or give it {example}")
-        unread = next((f" ({each.rstrip('.')})" for each in loaded.notes if _UNREAD in each), "")
+        unread = next((f" ({each.rstrip('.')})" for each in loaded.notes if _UNREAD.search(each)), "")
         left_open = unread or _lines_left_open(loaded.reading)
         if absent := _ABSENT.search(unread):
             raise InputError(f"{absent[1]}: no such file")

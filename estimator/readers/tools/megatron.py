@@ -63,9 +63,7 @@ def _read_model(settings: LayeredSettings, findings: FindingCollector) -> None:
         return
     vocabulary = _padded_vocabulary(settings)
     if vocabulary is None:
-        findings.warn(
-            "The vocabulary size is missing (--vocab-size); give model.config or model.id.", unless="model.id"
-        )
+        findings.warn("The size of the vocabulary is not stated: --vocab-size is missing.", unless="model.id")
         return
     layers, hidden, heads = (size or 1 for size in sizes)
     gated = settings.is_true("swiglu")

@@ -230,6 +230,15 @@ def test_fit_prints_verdict_gpus_ways_budget_and_the_number_of_assumptions(here:
             "vision.py names no model that vramtop knows; give it with --set model.id=NAME: a hub",
         ),
         (("estimate", "--", "python", "nosuch.py"), 2, "nosuch.py: no such file"),
+        (
+            (
+                "estimate",
+                "--",
+                *["pretrain_gpt.py", "--num-layers", "2", "--hidden-size", "64", "--num-attention-heads", "4"],
+            ),
+            2,
+            "vramtop knows (The size of the vocabulary is not stated: --vocab-size is missing); give it before the --",
+        ),
         (("estimate", "job.toml", "--micro-batch", "-2"), 2, "--micro-batch: -2 is not a whole number of at least 1"),
         (("estimate", "job.toml", "--set", "training.micro_btach=1"), 2, "'training.micro_batch'"),
         (("estimate", "job.toml", "--precision", "bf17"), 2, "'bf16'"),
