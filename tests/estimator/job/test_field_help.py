@@ -1,4 +1,6 @@
-from vramtop.estimator.job.field_help import field_help
+import pytest
+
+from vramtop.estimator.job.field_help import field_help, is_switch
 from vramtop.estimator.job.job_file.table_fields import job_keys
 
 
@@ -30,3 +32,17 @@ def test_each_setting_is_explained_in_one_line_of_plain_text():
         if "." in key:
             assert sentence.endswith((".", "...")), key
             assert 10 < len(sentence) <= 115, key
+
+
+def test_an_unknown_key_is_an_error():
+    with pytest.raises(KeyError):
+        field_help("training.microbatch")
+
+
+def test_a_value_has_a_word_that_stands_for_it():
+    assert field_help("training.micro_batch").placeholder == "N"
+    assert field_help("inference.gpu_memory_utilization").placeholder == "SHARE"
+    assert field_help("lora.targets").placeholder == "NAMES"
+    assert field_help("run.output_dir").placeholder == "FOLDER"
+    assert is_switch("training.compile")
+    assert not is_switch("training.micro_batch")

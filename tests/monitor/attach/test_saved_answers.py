@@ -119,3 +119,17 @@ def test_another_model_has_the_run_read_again(answers, attachment):
     answers.save(run_key(attachment), {"model.id": "gpt2"})  # the model that was read
     assert with_saved_answers(attachment, answers, reread=reread).reading.value("lora.rank") == 8
     assert asked == ["llama-3.1-8b"]
+
+
+@pytest.mark.parametrize("content", [b"{", b"\xff\xfe", b"[]", b'{"version":1,"runs":{"a":{"answers":{"b":3}}}}'])
+def test_a_damaged_file_is_reported_and_renamed_at_the_next_save(answers, attachment, content):
+    answers.path.parent.mkdir()
+    answers.path.write_bytes(content)
+    assert "is damaged" in with_saved_answers(attachment, answers).warnings[-1]
+    assert answers.path.read_bytes() == content
+    said = answers.save(run_key(attachment), {"training.sequence_length": 512})
+    aside = [path for path in answers.path.parent.iterdir() if ".damaged-" in path.name]
+    assert [path.read_bytes() for path in aside] == [content]
+    assert said is not None
+    assert aside[0].name in said
+    assert answers.load(run_key(attachment))["training.sequence_length"].value == 512
