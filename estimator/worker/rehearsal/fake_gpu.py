@@ -48,7 +48,7 @@ from .handlers import answer_to_go_on, is_caught
 from .kernels import kernel_of
 from .library_classes import as_fake_tensors, is_of_library
 from .python_operators import python_of
-from .routing import CAUSAL, Routed, chooses, counts, expected_set, follow, is_causal
+from .routing import CAUSAL, SHARES, Routed, chooses, counts, expected_set, follow, is_causal
 from .sparse import COMPRESSED, is_decided_by_values, is_sparse, kernel_of_compressed, sparse_like, with_elements
 
 if TYPE_CHECKING:
@@ -94,7 +94,9 @@ _COMPARE = {
     _ATEN.le.Scalar: operator.le,
 }
 _ALIKE = (_ATEN.equal.default, _ATEN.allclose.default)
-_READ = {_ATEN._local_scalar_dense.default, _ATEN.item.default, _ATEN.is_nonzero.default, *_ALIKE}
+_UPDATE_SCALE = _ATEN._amp_update_scale_.default
+"""What leaves the scale of a ``GradScaler`` as it is where nothing overflows."""
+_READ = {_ATEN._local_scalar_dense.default, _ATEN.item.default, _ATEN.is_nonzero.default, *_ALIKE, _UPDATE_SCALE}
 _ASKS_FOR_OVERFLOW = re.compile(r"isnan|isinf|isfinite|inf_or_nan|overflow|found_inf")
 """A line that looks for overflows, which are assumed not to happen."""
 _DECIDED = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
@@ -343,7 +345,7 @@ class FakeGpus(StorageTracker):
 
     def _seen(self, func: Any, operator: _Operator, types: Any, args: Any, kwargs: Any) -> Any:
         if operator.reads:
-            return self._value(func, args)
+            return args[0] if func is _UPDATE_SCALE else self._value(func, args)
         self.multiplies |= operator.multiplies and self._placed != HOST
         self.gpu = self._placed
         if operator.is_plain and _are_unknown(args) and _are_unknown(kwargs.values()):
@@ -378,7 +380,7 @@ class FakeGpus(StorageTracker):
         if operator.convolves and self.gpu != HOST:
             self._take_workspaces(self.convolutions.workspaces(func, args, result))
         compare = operator.compare
-        if compare is not None and result.constant is None and args[0].is_floating_point() and args[1] > 0:
+        if compare is not None and result.constant is None and args[0].is_floating_point() and args[1] >= 0:
             result.assumed = compare(self._plausible, args[1])
         return result
 
@@ -826,7 +828,8 @@ class FakeGpus(StorageTracker):
             self.doubts.add(f"{program_line()} reads values that are only known in a real run")
         if (bounds := self.bounds_of(fake)) is not None:
             return bounds[1].clone()
-        return torch.ones(tuple(fake.shape), dtype=fake.dtype, device=_CPU)
+        assumed = 1 / fake.shape[-1] if fake.dim() and self._routed(fake) is SHARES else 1
+        return torch.full(tuple(fake.shape), assumed, dtype=fake.dtype, device=_CPU)
 
     def _value(self, func: Any, args: Any) -> Any:
         """Return a value that the program reads: the real one where the host made it, else a plausible one."""
@@ -837,9 +840,8 @@ class FakeGpus(StorageTracker):
         if constant is not None:
             return func(self.values_of(args[0]))
         line, dtype = program_line(), args[0].dtype
-        # the engine reads values where it detects anomalies, and a scaler's state has the steps without an overflow
-        by_torch = _is_by_engine(sys._getframe(1)) or _is_read_by("_get_growth_tracker", sys._getframe(1))
-        asks_for_overflow = not dtype.is_floating_point and (by_torch or _asks_for_overflow(line))
+        detects_anomalies = _is_by_engine(sys._getframe(1))  # the engine reads no values otherwise
+        asks_for_overflow = not dtype.is_floating_point and (detects_anomalies or _asks_for_overflow(line))
         many = 0 if asks_for_overflow else self._count_alike(line)
         if many and self._is_told(args[0]):
             self.doubts.add(f"{line} reads values in a loop that only they end; after {MOST_ALIKE:,} turns it is ended")
@@ -850,7 +852,7 @@ class FakeGpus(StorageTracker):
             goes_on = next(map(answer_to_go_on, program_frames(sys._getframe(1))), None)
             if goes_on is not None:  # a program that its author publishes does not fail
                 return goes_on
-            if _is_read_by("_check_tensor_all_with", sys._getframe(1)):  # which fails where it is false
+            if _is_checked(sys._getframe(1)):
                 return True
             assumed = getattr(args[0], "assumed", False)
             takes_most = not assumed and line.rpartition(":")[0].endswith(_MOST_WITH_NO)
@@ -1063,10 +1065,10 @@ def _is_by_engine(frame: Any) -> bool:
     return code is not None and code.co_name in _ENGINE and code.co_filename.startswith(_AUTOGRAD)
 
 
-def _is_read_by(function: str, frame: Any) -> bool:
-    """Return True if this function of torch's own reads a value for a program."""
+def _is_checked(frame: Any) -> bool:
+    """Return True if torch itself reads a value for a program, and fails where it is false (``torch._check...``)."""
     while frame is not None and not _is_of_program(frame.f_code.co_filename):
-        if frame.f_code.co_name == function:
+        if frame.f_code.co_name == "_check_tensor_all_with":
             return True
         frame = frame.f_back
     return False

@@ -21,6 +21,7 @@ _ALL = frozenset(("Exception", "BaseException"))
 _SAYS = re.compile(r"out.?of.?memory|(\b|_)oom(\b|_)|reduce_batch_size", re.IGNORECASE)
 _ENDS = frozenset(("exit", "_exit", "abort", "quit"))
 _ASKS = frozenset((importlib.util.__file__, "<frozen importlib.util>"))
+_ORDER = (ast.Lt, ast.LtE, ast.Gt, ast.GtE)
 _TRY = (ast.Try, getattr(ast, "TryStar", ast.Try))
 
 
@@ -62,7 +63,7 @@ def _answers(file: str) -> dict[int, bool]:
             continue
         for part in each.test.values if isinstance(each.test, ast.BoolOp) else [each.test]:
             is_denied = isinstance(part, ast.UnaryOp) and isinstance(part.op, ast.Not)
-            if not isinstance(part, ast.Compare):
+            if not isinstance(part, ast.Compare) or all(isinstance(each, _ORDER) for each in part.ops):
                 answers.update(dict.fromkeys(range(part.lineno, (part.end_lineno or 0) + 1), wanted != is_denied))
     return answers
 

@@ -31,7 +31,9 @@ _SUMS = frozenset(("sum", "count_nonzero"))
 _COMPARES = frozenset(("eq", "ne"))
 _NOT = frozenset(("bitwise_not", "logical_not"))
 _OF_FLAGS = _NOT | {"all", "mul", "bitwise_and", "logical_and"}
-_FOLLOWED = _CHOICES | _SAME | _ZEROS | _SUMS | _COMPARES | _OF_FLAGS | {"gt", "scatter", "any", "histc", "triu"}
+_ALONE = _ZEROS | _COMPARES | {"triu", "_softmax"}
+"""Operators that may tell something of fractions of which nothing is known."""
+_FOLLOWED = _CHOICES | _SAME | _SUMS | _OF_FLAGS | _ALONE | {"gt", "scatter", "any", "histc"}
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,9 @@ class Routed:
 NEVER_SET = Routed(share=0.0, are_flags=True)
 _ALL_SET = Routed(share=1.0, are_flags=True, are_answers=True)
 """Whether numbers are finite, which all are assumed to be, or two masks are equal."""
+SHARES = Routed()
+"""Probabilities, of which one row has the sum 1."""
+_MOST_SHARES = 1 << 12
 CAUSAL = Routed()
 """A mask that hides what is later, as ``torch.nn.Transformer`` makes it, which looks for it."""
 
@@ -105,7 +110,7 @@ def follow(
 
 def chooses(func: Any) -> bool:
     """Return True for an operator that tells something of scores of which nothing is known."""
-    return _followed(func) in _CHOICES | _ZEROS | _COMPARES | {"triu"}
+    return _followed(func) in _CHOICES | _ALONE
 
 
 def is_causal(mask: Any) -> bool:
@@ -135,6 +140,8 @@ def _told(name: str, args: Any, routed_of: Callable[[Any], Routed | None]) -> Ro
         return NEVER_SET
     if name == "triu":
         return CAUSAL if tuple(args[1:]) == (1,) else None
+    if name == "_softmax":
+        return SHARES if args[0].numel() <= _MOST_SHARES and args[1] in (-1, args[0].dim() - 1) else None
     if name not in _COMPARES:
         return None
     first, second = args[0], args[1]
@@ -156,7 +163,7 @@ def _chosen(name: str, args: Any, result: Any, given: Routed | None) -> tuple[An
     """Return the places of the highest scores among so many."""
     scores, at = args[0], 2 if name == "topk" else 1
     dim = args[at] if len(args) > at else -1
-    if name == "sort" and given is not None:
+    if name == "sort" and given is not None and given is not SHARES:
         return result[0], given
     if not isinstance(dim, int) or not scores.dim() or not scores.is_floating_point():
         return None

@@ -115,6 +115,7 @@ for step in range(3):
             "assert not (out[:, 2:] < out[:, :62]).any() and out.ndim == 2, 'no boxes'",
             "if not (out > 0).all(): raise ValueError('bad')",
             "if (out > 0).any() or (out < 0).any(): exit(1)",
+            "if out.min() < -1 or out.max() > 1: raise ValueError('no picture')",
             "torch._check_tensor_all_with(ValueError, out > 0)",
             "torch.autograd.set_detect_anomaly(True); assert torch.cuda.memory_stats()['segment.all.current'] >= 0",
             "if len(torch.unique(out.argmax(dim=1))) > 64: raise ValueError('more classes than there are')",
@@ -333,6 +334,7 @@ for _ in range(3):
     scaler.scale(torch.nn.functional.cross_entropy(logits, labels)).backward()
     scaler.step(optimizer)
     scaler.update()
+    assert scaler.get_scale() == 2.0**16
     torch.save(scaler.state_dict(), "scaler.pt")
     right += logits.max(1)[1].eq(labels).sum().item() + (logits.argmax(1) == labels).sum().item()
 """
@@ -348,6 +350,8 @@ def test_shares_end_where_a_tensor_is_written_into_and_no_number_overflows(progr
         "assert not scores.isnan().any() and scores.isinf().sum() == 0",
         "finite, loss = scores.isfinite(), scores.mean()",
         "assert loss.isfinite() and finite.all() and not (~finite).any() and finite.sum() == 512",
+        "chances = scores.softmax(-1)",
+        "assert chances[3].tolist() == [0.125] * 8 and chances[:, :4].max().cpu().numpy() > 0",
         "weights, experts = scores.topk(2)",
         "mine = (experts == 3).any(-1)",
         "assert weights[mine][experts[mine] == 3].shape == (16,)",
