@@ -386,6 +386,8 @@ class FakeGpus(StorageTracker):
 
     def _shaped(self, func: Any, operator: _Operator, types: Any, args: Any, kwargs: Any) -> Any:
         """Run an operation; of known values, views and what is written are no new tensors, as FakeTensorMode has it."""
+        if func is _ATEN._pack_padded_sequence.default:  # it counts on the host, also where all values are known
+            raise fake_tensor.DynamicOutputShapeException(func)
         for at, name in operator.writes_lists:
             for each in args[at] if at < len(args) else kwargs[name]:
                 self.forget_values(each)

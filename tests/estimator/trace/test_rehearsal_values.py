@@ -372,6 +372,8 @@ def test_torchs_own_encoder_evaluates_padded_sequences_and_knows_its_causal_mask
         "encoder = nn.TransformerEncoder(layer, 2).cuda().eval()",
         "with torch.no_grad(): made = encoder(torch.randn(2, 8, 64).cuda(), src_key_padding_mask=unknown.expand(2, 8))",
         "assert made.shape == (2, 8, 64)",
+        "packed = nn.utils.rnn.pack_padded_sequence(torch.ones(2, 8).long().cuda(), [8, 3], batch_first=True)",
+        "assert packed.data.shape == (11,) and packed.batch_sizes.tolist() == [2] * 3 + [1] * 5",
         "looks, hides = nn.modules.transformer._detect_is_causal_mask, nn.Transformer.generate_square_subsequent_mask",
         "assert looks(hides(100).cuda()) and looks(hides(100, device='cuda'))",
         "window = torch.hann_window(64, device='cuda')",
