@@ -380,7 +380,7 @@ class FakeGpus(StorageTracker):
         if operator.convolves and self.gpu != HOST:
             self._take_workspaces(self.convolutions.workspaces(func, args, result))
         compare = operator.compare
-        if compare is not None and result.constant is None and args[0].is_floating_point() and args[1] >= 0:
+        if compare is not None and result.constant is None and args[0].is_floating_point() and args[1] > 0:
             result.assumed = compare(self._plausible, args[1])
         return result
 
