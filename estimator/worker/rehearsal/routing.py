@@ -25,7 +25,8 @@ _SAME = frozenset(
     ("alias", "detach", "clone", "_to_copy", "view", "_unsafe_view", "_reshape_alias", "unsqueeze", "squeeze",
      "permute", "transpose", "t", "select", "slice", "expand", "index", "index_select")
 )  # fmt: skip
-_ZEROS = frozenset(("zeros", "zeros_like", "new_zeros", "isnan", "isinf"))
+_OVERFLOWS = frozenset(("isnan", "isinf"))
+_ZEROS = _OVERFLOWS | {"zeros", "zeros_like", "new_zeros"}
 """Operators whose results are zero: no number is assumed to overflow."""
 _SUMS = frozenset(("sum", "count_nonzero"))
 _COMPARES = frozenset(("eq", "ne"))
@@ -80,7 +81,8 @@ def follow(
         return None, None
     source = args[0]
     if (told := _told(name, args, routed_of)) is not None:
-        return (result, told), None
+        is_no = name in _OVERFLOWS and result.numel() == 1
+        return (result, told), torch.zeros(result.shape, dtype=result.dtype, device="cpu") if is_no else None
     given = routed_of(source)
     if name in _CHOICES:
         return _chosen(name, args, result, given), None
