@@ -426,9 +426,17 @@ class Rehearsal:
     def _begin_next_step(self) -> None:
         wanted = self.plan["steps"]
         waiting = any(self._steps.get(each, 0) < wanted for each in self._optimizers.values()) or self._is_trying()
-        if waiting and max(self._steps.values()) < MANY_STEPS * wanted:
-            self._step = min(max(self._steps.values()), wanted - 1) + 1
+        most = max(self._steps.values())
+        if waiting and most < MANY_STEPS * wanted:
+            self._step = min(most, wanted - 1) + 1
             return
+        for one, key in self._optimizers.items():
+            if key not in self._steps:
+                size = sum(elements(each) for group in one.param_groups for each in group["params"])
+                self.gpus.doubts.add(
+                    f"an optimizer ({key[1]} of {size:,} parameters) did not step while another did {most} times: "
+                    "what its steps take is not in the figure"
+                )
         self._step = wanted + 1
         self._after.begin(len(self._steps))
         now = time.monotonic() - self._start
