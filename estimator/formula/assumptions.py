@@ -10,7 +10,7 @@ from ..job.trainable import describe_trained
 from ..model.adapters import adapter_groups, unmatched_targets
 from ..model.architecture import Architecture
 from ..model.count_parameters import UNKNOWN_FAMILY_ERROR
-from ..model.families.registry import FAMILIES, family_of
+from ..model.families.registry import GENERIC, family_of
 from ..model.inventory import Inventory
 from ..model.trained_parameters import TrainedParameters, near_names
 from .activations.layer_context import uses_eager_attention
@@ -332,6 +332,7 @@ def _shape_warnings(
     if inventory and approximate:
         what = "counts of parameters and adapters are" if job.lora else "parameter count is"
         yield f"The {what} approximate: {inventory.source}.{_known_error(arch)}"
+        yield from _own_attention(job, arch)
     if approximate and parts:
         size = f"about {arch.uncounted_parameters / 1e6:,.0f} million" if arch.uncounted_parameters else "unknown"
         yield f"Only the language model is counted, not {parts} (parameters: {size})."
@@ -380,9 +381,17 @@ def _expert_warning(job: ResolvedJob, arch: Architecture) -> Iterator[str]:
     yield f"bitsandbytes does not quantize experts that are fused into one tensor; they are counted unquantized.{older}"
 
 
+def _own_attention(job: ResolvedJob, arch: Architecture) -> Iterator[str]:
+    if arch.own_code and job.model.attention == "sdpa":
+        yield (
+            "The model comes with its own code, and whether its attention runs in a fused kernel is not known: the "
+            "range allows for scores that are kept (--attention flash_attention_2 or eager says which)."
+        )
+
+
 def _known_error(arch: Architecture) -> str:
     """Return a sentence on the measured error of reading a family like Llama's."""
-    if arch.family in FAMILIES:
+    if family_of(arch.family) is not GENERIC:
         return ""
     low, high = UNKNOWN_FAMILY_ERROR
     return (

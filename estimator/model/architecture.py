@@ -128,6 +128,8 @@ class Architecture:
     num_labels: int
     """Outputs of a classification head."""
     rules: BlockRules
+    own_code: bool = False
+    """The model comes with its own code, which nobody has read."""
     recurrent: bool = False
     """Blocks are recurrent, all or some, which no rule describes: state spaces, linear attention, convolutions."""
 

@@ -2,7 +2,7 @@
 
 from .architecture import Architecture
 from .families.family import Family
-from .families.registry import family_of
+from .families.registry import FAMILIES, GENERIC, family_of
 from .families.task_heads import head_parameters
 from .inventory import Inventory
 from .parameter_roles import assign_roles
@@ -25,13 +25,14 @@ def count_parameters(arch: Architecture) -> Inventory:
     """
     family = family_of(arch.family)
     found = [*family.body(arch, family, _prefix(arch, family)), *head_parameters(arch, family.heads)]
+    read_as = "Llama's" if family is GENERIC else "a similar family's"
     return Inventory(
         groups=assign_roles(found),
         layers=arch.layers,
         tied_head=arch.tied and arch.has_vocab_head,
         family=arch.family,
         count="approximate" if arch.approximate else "exact",
-        source=f"the shape of a {arch.family} model" if not arch.approximate else "the shape, read as Llama's",
+        source=f"the shape of a {arch.family} model" if arch.family in FAMILIES else f"the shape, read as {read_as}",
     )
 
 

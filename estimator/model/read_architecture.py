@@ -81,6 +81,7 @@ def read_architecture(
         raise CannotTellError(f"the formula has no rule for models of type {name!r} ({error.message})") from None
     return Architecture(
         family=name,
+        own_code=name not in FAMILIES and bool(config.get("auto_map")),
         recurrent=name not in FAMILIES and has_recurrent_blocks(config),
         approximate=name not in FAMILIES
         or served != task

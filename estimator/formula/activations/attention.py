@@ -46,8 +46,9 @@ def _kernel_per_token(context: LayerContext) -> float:
         return c * grouped + arch.heads * context.length * (c + ((c + 1) if arch.attention_dropout else 0))
     if context.framework.fused_qkv and not context.eager_attention:
         return litgpt_attention_per_token(context)
-    if context.math_attention:
-        return c * (expanded + arch.attention_output_size) + 4 * arch.heads * context.length
+    if context.math_attention:  # in fp32; dropout keeps a mask and its result
+        scores = 4 + (5 if arch.attention_dropout else 0)
+        return 4 * expanded + c * arch.attention_output_size + scores * arch.heads * context.length
     if context.eager_attention:
         return c * expanded + _eager_scores_per_token(context)
     if context.repeats_keys:

@@ -177,7 +177,7 @@ def _linear_input_per_token(
     widths = context.widths
     if needing and not own and context.framework.adapter_dropout:
         return litgpt_linear_input_per_token(context, name, needing)
-    if not needing or already_saved:
+    if not needing:
         return 0.0
     if not own and context.drops_adapter_input:
         return context.dropped_input_per_token(size) * needing
@@ -185,10 +185,12 @@ def _linear_input_per_token(
         # an adapter casts its input to its own dtype: a copy each, unless they agree, or a compiler shares one
         copies = 1 if context.compiled else needing
         if widths.autocast:
-            apart = context.casts_adapter_inputs or widths.residual != widths.compute
-            return widths.compute * size * (copies if apart else 1)
-        apart = context.own_casts or context.adapter_width != widths.residual
-        return context.adapter_width * size * (copies if apart else 1)
+            apart, width = context.casts_adapter_inputs or widths.residual != widths.compute, widths.compute
+        else:
+            apart, width = context.own_casts or context.adapter_width != widths.residual, context.adapter_width
+        return width * size * (copies if apart else 0 if already_saved else 1)
+    if already_saved:
+        return 0.0
     if context.casts_per_linear and name in ("attention_in", "mlp_in"):
         return widths.compute * size * needing
     return widths.compute * size / context.input_ranks

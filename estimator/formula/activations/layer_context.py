@@ -275,6 +275,7 @@ _SDPA_SINCE = {
 ones have since 4.36; of 4.36, 4.40, 4.45, 4.48, 4.52, 4.57 and 5.23 the first that has it, and 5.0 for the last."""
 
 _WITHOUT_SDPA = {
+    *("bigbird_pegasus", "bloom", "cpmant", "fsmt", "led", "longt5", "mpt", "switch_transformers"),
     *("big_bird", "canine", "codegen", "convbert", "deberta", "deberta-v2", "flaubert", "funnel", "gpt_neo", "gptj"),
     *("gpt_neox_japanese", "ibert", "layoutlmv2", "layoutlmv3", "lilt", "luke", "markuplm", "megatron-bert", "mpnet"),
     *("mra", "mvp", "nystromformer", "openai-gpt", "prophetnet", "rembert", "roformer", "squeezebert", "trocr"),
@@ -297,11 +298,13 @@ def uses_eager_attention(job: ResolvedJob, arch: Architecture) -> bool:
 
 
 def _uses_math_attention(attention: str, arch: Architecture, widths: Widths) -> bool:
-    """Return True if sdpa has no fused kernel: grouped heads in fp32.
+    """Return True if sdpa has no fused kernel: grouped heads in fp32, or Falcon's one key for all heads.
 
-    torch's flash kernel takes 16-bit types only, and its memory-efficient one no grouped heads (sdp_utils.cpp).
+    torch's flash kernel takes 16-bit types only, and its memory-efficient one no grouped heads (sdp_utils.cpp). Falcon
+    leaves it to sdpa to broadcast its key, which no fused kernel does.
     """
-    return attention == "sdpa" and widths.compute == 4 and arch.kv_heads != arch.heads
+    broadcasts = arch.family == "falcon" and arch.kv_heads == 1
+    return attention == "sdpa" and arch.kv_heads != arch.heads and (widths.compute == 4 or broadcasts)
 
 
 def _masked_layers(job: ResolvedJob, arch: Architecture) -> float:

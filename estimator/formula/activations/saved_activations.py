@@ -7,6 +7,8 @@ Counted in traced steps of transformers 5's blocks, in autograd's order of opera
 traces of many families and settings. Other sources stand beside what is read there.
 """
 
+from typing import Any
+
 import msgspec
 from msgspec import Struct
 
@@ -132,9 +134,14 @@ def _checkpoint_per_token(job: ResolvedJob, context: LayerContext) -> float:
 
 def _unfused_bytes(job: ResolvedJob, context: LayerContext, stage: Stage, largest: float) -> int:
     """Return the bytes that a stage saves more without fused kernels that are assumed: of one layer if recomputed."""
-    if not job.assumes_fused_kernels or not context.fused or context.compiled:
+    without: dict[str, Any] = {}
+    if job.assumes_fused_kernels and context.fused and not context.compiled:
+        without["fused"] = frozenset()
+    if context.arch.own_code and context.asks_sdpa:
+        without |= {"eager_attention": True, "math_attention": False}
+    if not without:
         return 0
-    more = _layer_bytes(replace(context, fused=frozenset())).largest - largest
+    more = _layer_bytes(replace(context, **without)).largest - largest
     layers = 1 if job.recomputes or job.training.activation_offload else stage.layers
     return round(more * layers * context.tokens)
 

@@ -9,7 +9,7 @@ from types import MappingProxyType
 
 from ...common.records import replace
 from ..architecture import BlockRules
-from .decoders import DECODERS, LLAMA_LIKE, PLAIN_MODELS
+from .decoders import DECODERS, FOUR_NORMS, LLAMA_LIKE, PLAIN_MODELS
 from .encoders import ENCODERS
 from .family import DECODER_TASKS, Family
 from .mixtures import MIXTURES, WITH_EXPERT_NAMES
@@ -26,8 +26,11 @@ _RELATIVES: Mapping[str, Family] = MappingProxyType(
         **dict.fromkeys(("gemma", "olmo2", "gpt_oss"), replace(GENERIC, rules=BlockRules(fp32_norm_scale=True))),
         **dict.fromkeys(("xlm-roberta", "camembert"), ENCODERS["roberta"]),
         **dict.fromkeys(("electra", "esm"), ENCODERS["bert"]),
-        **dict.fromkeys(("biogpt", "bloom", "codegen", "falcon", "gpt_bigcode"), _UNGATED),
-        **dict.fromkeys(("gpt_neo", "gptj", "mpt", "opt", "starcoder2"), _UNGATED),
+        "glm4_moe": GENERIC,
+        "glm4": replace(GENERIC, block_norms=FOUR_NORMS),
+        **dict.fromkeys(("biogpt", "bloom", "falcon", "mpt", "opt", "starcoder2"), _UNGATED),
+        "gpt_bigcode": replace(_UNGATED, dropout=0.1),
+        **dict.fromkeys(("codegen", "gpt_neo", "gptj"), replace(_UNGATED, activation="gelu_new")),
     }
 )
 """Rules of unknown families by the beginning of their name: those of a known family that they resemble."""

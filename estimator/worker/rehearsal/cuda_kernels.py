@@ -258,8 +258,15 @@ def scaled_dot_product_attention(  # noqa: PLR0917 - torch's own signature
     if same_heads and query.shape[-1] % aligned == value.shape[-1] % aligned == 0:
         return _MemoryEfficientAttention.apply(query, key, value, _additive_mask(attn_mask, query.dtype))[0]
     # up to torch 2.13 no fused kernel supports grouped-query attention in fp32: the scores are written to memory
+    return _written_attention(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+
+
+def _written_attention(query: Any, key: Any, value: Any, *settings: Any) -> Any:
+    """Attention that writes its scores to memory; dropout keeps a byte for each, as CUDA's own does."""
+    mask, dropout_p, is_causal, scale, enable_gqa = settings
+    kept = query.new_ones((*query.shape[:-1], key.shape[-2]), dtype=torch.bool) if dropout_p else None
     return torch.ops.aten._scaled_dot_product_attention_math(
-        query, key, value, attn_mask, dropout_p, is_causal, None, scale=scale, enable_gqa=enable_gqa
+        query, key, value, mask, dropout_p, is_causal, kept, scale=scale, enable_gqa=enable_gqa
     )[0]
 
 
@@ -277,10 +284,7 @@ def _attention_of_other_ranks(query: Any, key: Any, value: Any, *settings: Any) 
     """Attention over other than four dimensions: only the kernel that writes the scores takes them (``sdp_utils``)."""
     if torch.is_autocast_enabled("cpu"):
         query, key, value = (each.to(torch.get_autocast_dtype("cpu")) for each in (query, key, value))
-    mask, dropout_p, is_causal, scale, enable_gqa = settings
-    return torch.ops.aten._scaled_dot_product_attention_math(
-        query, key, value, mask, dropout_p, is_causal, None, scale=scale, enable_gqa=enable_gqa
-    )[0]
+    return _written_attention(query, key, value, *settings)
 
 
 def register_flash_attention() -> None:

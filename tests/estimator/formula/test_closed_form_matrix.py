@@ -102,6 +102,36 @@ def test_closed_form_and_trace_agree(name: str, tmp_path: Path, monkeypatch: pyt
 
 
 ADAPTERS = {"lora": {"rank": 64, "targets": "all-linear"}}
+SIZES = {"vocab_size": 1000, "hidden_size": 256, "n_embd": 256, "d_model": 256, "intermediate_size": 1024}
+DEPTH = {"num_hidden_layers": 12, "n_layer": 12, "n_layers": 12, "num_attention_heads": 8, "n_head": 8, "n_heads": 8}
+POSITIONS = {"max_position_embeddings": 1024, "n_positions": 1024, "max_seq_len": 1024, "seq_length": 1024}
+
+
+@pytest.mark.parametrize(
+    ("fields", "tables"),
+    [
+        pytest.param({"model_type": "bloom"}, {}, id="bloom"),
+        pytest.param({"model_type": "falcon", "multi_query": True}, {}, id="falcon, one key for all heads"),
+        pytest.param({"model_type": "phi"}, ADAPTERS, id="phi, adapters of parallel halves"),
+        pytest.param({"model_type": "mpt"}, {}, marks=pytest.mark.slow, id="mpt"),
+        pytest.param({"model_type": "codegen", "rotary_dim": 16}, {}, marks=pytest.mark.slow, id="codegen"),
+        pytest.param(
+            {"model_type": "starcoder2", "num_key_value_heads": 2, "attention_dropout": 0.1},
+            {"training": {"precision": "fp32"}},
+            id="starcoder2, scores dropped out",
+        ),
+    ],
+)
+def test_families_that_attend_in_other_ways(
+    fields: dict[str, Any], tables: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    training = {"precision": "bf16", "micro_batch": 4, "sequence_length": 512, "optimizer": "sgd"}
+    config = {**SIZES, **DEPTH, **POSITIONS, **fields}
+    tables = {"model": {"config": config}, **tables, "training": training | tables.get("training", {})}
+    job = job_from_mapping(tables, where="test")
+    formula, trace = estimate(job), estimate(job, method="traced", python=sys.executable)
+    assert formula.peak.allocated_bytes == pytest.approx(trace.peak.allocated_bytes, rel=CLOSE)
 
 
 @pytest.mark.parametrize(

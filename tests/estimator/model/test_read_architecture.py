@@ -47,6 +47,11 @@ def test_key_value_heads_of_falcon(fields: dict[str, Any], heads: int) -> None:
     assert read_architecture({**config, "vocab_size": 100, **fields}).kv_heads == heads
 
 
+def test_code_that_comes_with_a_model_is_unknown() -> None:
+    code = {**LLAMA, "auto_map": {"AutoModelForCausalLM": "modeling.Model"}}
+    assert [read_architecture({**code, "model_type": name}).own_code for name in ("llama", "mystery")] == [False, True]
+
+
 def test_config_without_a_model_type_is_recognised_by_its_fields() -> None:
     arch = read_architecture(BERT_WITHOUT_TYPE, "masked-lm")
 
