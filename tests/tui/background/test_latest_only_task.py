@@ -52,6 +52,21 @@ def task(ui: UiThread) -> LatestOnlyTask[str]:
     return LatestOnlyTask("test", ui.call_later, ui.shown.append, lambda sentence: ui.shown.append(f"✗ {sentence}"))
 
 
+def test_a_request_runs_on_a_daemon_thread_and_its_result_is_shown_on_the_ui_thread(ui, task) -> None:
+    threads: list[threading.Thread] = []
+
+    def request() -> str:
+        threads.append(threading.current_thread())
+        return "result"
+
+    task.submit(request)
+    until(lambda: ui.calls)
+    assert ui.shown == []
+    assert ui.run() == ["result"]
+    assert threads[0] is not threading.current_thread()
+    assert threads[0].daemon
+
+
 def test_only_the_latest_request_runs_and_earlier_results_are_discarded(ui, task) -> None:
     first, ran = Gate("first"), []
     task.submit(first)

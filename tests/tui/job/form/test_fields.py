@@ -72,6 +72,13 @@ def test_a_fraction_is_limited_to_its_bounds_and_an_empty_optional_field_is_none
     assert parse_text(field("inference.prefill_tokens"), "") is None
 
 
+def test_serving_settings_apply_only_to_inference():
+    values = {found.key: field_value(Job(), found.key) for found in job_fields()} | {"inference.engine": "vllm"}
+    assert build_job(Job(), values).inference is None
+    served = build_job(Job(), values | {"training.mode": "inference"})
+    assert served.inference.engine == "vllm"
+
+
 @pytest.mark.parametrize("text", ["0", "-1", "1.5", "x", "", "9" * 5000])
 def test_invalid_numbers_are_reported_with_the_field_and_the_value(text):
     with pytest.raises(InputError, match="micro-batch must be a whole number"):
