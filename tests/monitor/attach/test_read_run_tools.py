@@ -205,18 +205,6 @@ def test_swift_on_one_gpu(run: Run, site: Site) -> None:
     assert later.reading.evidence()["training.micro_batch"] == "args.json of the run: per_device_train_batch_size"
 
 
-def test_swift_on_two_gpus(run: Run, site: Site) -> None:
-    program = site.program("swift/cli/sft.py")
-    children = torchrun_workers([*PYTHON, program, *SWIFT], 2, NPROC_PER_NODE="2")
-    inner = site.program("torch/distributed/run.py")  # started by its path, so that the real torch is not imported
-    site.starts(Path(inner), children=children)
-    launch = site.command("torchrun", children=children)
-    outer = site.command("swift", children=[([*launch, "--nproc_per_node", "2", program, *SWIFT], {})])
-    attachment = attach_from_every_process(run([*outer, "sft", *SWIFT], ready=2, NPROC_PER_NODE="2"), ranks=2)
-    assert found(attachment, "parallel.strategy", "parallel.data_replicate") == ["ddp", 2]
-    assert found(attachment, "training.gradient_accumulation") == [8]
-
-
 TUNE = """
 output_dir: OUT
 model: {_component_: torchtune.models.llama3_1.qlora_llama3_1_8b, lora_rank: 8, lora_attn_modules: [q_proj]}

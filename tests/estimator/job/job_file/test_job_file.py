@@ -126,22 +126,6 @@ def test_the_run_table_is_read(tmp_path: Path) -> None:
             load_job(write(tmp_path, f"{GOOD}[run]\n{wrong}\n"))
 
 
-def test_world_size_and_global_batch() -> None:
-    job = with_changes(
-        Job(),
-        {
-            "parallel.data_shard": 4,
-            "parallel.data_replicate": 2,
-            "parallel.tensor": 2,
-            "parallel.expert": 4,
-            "training.micro_batch": 3,
-            "training.gradient_accumulation": 5,
-        },
-    )
-    assert job.parallel.world_size == 16
-    assert job.global_batch == 3 * 5 * 8
-
-
 def test_user_code_is_looked_up_beside_the_job_file(tmp_path: Path) -> None:
     file = tmp_path / "job.toml"
     file.write_text('[model]\nid = "gpt2"\n[parallel]\ntensor = 2\ntensor_plan = "plans:attention"\n')

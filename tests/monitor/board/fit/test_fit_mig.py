@@ -48,20 +48,6 @@ def test_devices_are_chosen_by_gpu_and_by_device(only: list[int | str], labels: 
     assert [device.cuda_device for device in devices] == labels
 
 
-def test_a_single_rank_is_placed_on_the_device_with_the_most_available_memory() -> None:
-    found = check_fit(make_budget(device=16), device_capacities(make_snapshot([make_mig_gpu(2, free=(18, 19))]), {}))
-    assert (found.verdict, found.placement, found.cuda_devices) == ("fits", (2,), ("MIG-2-9-0",))
-    assert found.sentence.endswith("fits on GPU 2:9 (MIG 1g.20gb)")
-    assert [gpu.verdict for gpu in found.gpus] == ["fits", "fits", "fits"]
-    said = found.to_json()
-    assert (said["placement"], said["placement_uuids"]) == ([2], ["MIG-2-9-0"])
-    mig = {"profile": "1g.20gb", "gpu_instance": 9, "compute_instance": 0, "total_bytes": 20 * GIB}
-    assert said["gpus"][2]["mig"] == mig
-    assert [(device.cuda_device, size) for device, size in found.bytes_by_device] == [
-        ("MIG-2-9-0", found.gpus[2].need_bytes)
-    ]
-
-
 def test_free_memory_of_the_whole_gpu_is_not_available_to_a_mig_device() -> None:
     found = check_fit(make_budget(device=45), device_capacities(make_snapshot([make_mig_gpu()]), {}))
     assert found.verdict == "does_not_fit"
