@@ -18,6 +18,7 @@ from vramtop.estimator.job.gpu_catalogue import catalogue, find_gpu, match_nvml_
         ("4090", "rtx-4090", 24564),
         ("RTX 4090", "rtx-4090", 24564),
         ("NVIDIA GeForce RTX 5090", "rtx-5090", 32607),
+        ("NVIDIA RTX PRO 4500 Blackwell", "rtx-pro-4500", 32623),
         ("Tesla T4", "t4", 15360),
         ("colab T4", "t4", 15360),
         ("a100-80", "a100-80gb", 81920),
