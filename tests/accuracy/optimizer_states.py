@@ -1,10 +1,10 @@
 """Step optimizer classes of installed libraries, and record the bytes of their states beside the row of each.
 
-    python optimizer_states.py --out optimizer_states.json        with an interpreter that has the libraries
+    PYTHONPATH=tests python tests/accuracy/optimizer_states.py        with an interpreter that has the libraries
 
 Nothing needs a GPU: each class is stepped on fake tensors, or on real ones where it looks at values. Classes that
-cannot be stepped here are left out, with a line on stderr. ``tests/estimator/job/rules/test_optimizer_states.py``
-compares the file with the table of optimizers; measure again when a library changes.
+cannot be stepped here keep the record that they have, with a line on stderr. The table of optimizers is compared with
+the file by ``tests/estimator/job/rules/test_optimizer_states.py``; measure again when a library changes.
 """
 
 import argparse
@@ -20,9 +20,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from storage_counter import StorageCounter
 from torch._subclasses.fake_tensor import FakeTensorMode
-
-from vramtop.estimator.worker.measure.counters import LiveBytes
 
 STEPS = 3
 SHAPES = ((256, 512), (512, 256), (1024, 1024), (512,), (8192,))
@@ -62,6 +61,7 @@ def cases() -> Iterator[tuple[str, dict[str, Any], str, dict[str, Any]]]:
     yield "galore_torch:GaLoreAdafactor", {**GALORE, **relative}, "galore-adafactor", OF_GALORE
     yield "apollo_torch:APOLLOAdamW", {**APOLLO, "scale_type": "channel"}, "apollo-adamw", OF_GALORE
     yield "lion_pytorch:Lion", {}, "lion", {}
+    yield "pytorch_optimizer:Tiger", {}, "lion", {}
     yield "schedulefree:AdamWScheduleFree", {}, "schedule-free-adamw", {}
     yield "schedulefree:RAdamScheduleFree", {}, "schedule-free-radam", {}
     yield "schedulefree:SGDScheduleFree", {}, "schedule-free-sgd", {}
@@ -100,7 +100,7 @@ def step(kind: Any, options: dict[str, Any], shape: tuple[int, ...], dtype: torc
     """Step one parameter, and return the bytes of its states, and of temporary memory in a step."""
     parameter = torch.nn.Parameter(0.02 * torch.randn(shape).to(dtype))
     parameter.grad = 0.01 * torch.randn(shape).to(dtype)
-    counter = LiveBytes()
+    counter = StorageCounter(block=1)
     counter.ignore(parameter)
     counter.ignore(parameter.grad)
     with warnings.catch_warnings(), counter:
@@ -128,8 +128,8 @@ def steps(path: str, options: dict[str, Any]) -> list[tuple[int, int]]:
         return [step(kind, options, *case) for case in cases]
 
 
-def measure() -> Iterator[dict[str, Any]]:
-    """Yield a record per case that can be stepped."""
+def measure(known: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Yield a record per case that can be stepped, or is known."""
     # compiling takes minutes, and changes no state
     torch.compile = lambda model=None, **_options: (lambda each: each) if model is None else model
     for path, options, row, row_options in cases():
@@ -137,6 +137,7 @@ def measure() -> Iterator[dict[str, Any]]:
             found = steps(path, options)
         except Exception as error:  # noqa: BLE001 - a library that is not installed, or that needs a GPU
             sys.stderr.write(f"{path}: {error}\n")
+            yield from (each for each in known if (each["class"], each["options"]) == (path, options))
             continue
         package = path.partition(":")[0].partition(".")[0]
         distribution = packages_distributions().get(package, [package])[0]
@@ -156,7 +157,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path(__file__).with_suffix(".json"))
     options = parser.parse_args()
-    records = ",\n".join(json.dumps(record) for record in measure())
+    known = json.loads(options.out.read_text()) if options.out.exists() else []
+    records = ",\n".join(json.dumps(record) for record in measure(known))
     options.out.write_text(f"[\n{records}\n]\n")
     return 0
 

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 import torch
+from accuracy.optimizer_states import step
 from storage_counter import StorageCounter
 
 from vramtop.estimator.job.rules.optimizers.by_name import optimizer_by_class
@@ -150,6 +151,10 @@ def test_recorded_steps_of_other_libraries(record: dict[str, Any]) -> None:
     rules = OPTIMIZERS[record["row"]].with_options(record["row_options"])
     for real, rule in zip(record["states"], expected(rules), strict=True):
         assert real == pytest.approx(rule, rel=0.01, abs=SHARED + 64)
+
+
+def test_the_record_is_of_real_steps() -> None:
+    assert step(torch.optim.SGD, {"momentum": 0.9, "foreach": False}, (8, 8), torch.float32) == (256, 0)
 
 
 @pytest.mark.parametrize("record", MEASURED, ids=[each["class"] for each in MEASURED])
