@@ -6,7 +6,7 @@ REPORT = [
     *("NVIDIA driver", "CUDA runtime", "Compute capability", "Visible devices"),
     *("VRAM verdict", "Host memory"),
     *("Model files", "Model access", "Environment keys"),
-    *("Output folder", "Libraries", "Shared memory"),
+    *("Output folder", "Temporary folder", "Libraries", "Shared memory"),
 ]
 
 
