@@ -101,6 +101,8 @@ def _unruled(name: str, config: Mapping[str, Any]) -> str | None:
         return "of an encoder and a decoder"
     if "num_hidden_groups" in config:
         return "whose blocks share weights"
+    if "attention_window" in config:
+        return "whose attention runs over chunks"
     return "whose attention scores positions apart" if config.get("pos_att_type") else None
 
 

@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from vramtop.estimator.common.errors import InputError
+from vramtop.estimator.common.errors import CannotTellError, InputError
 from vramtop.estimator.model.read_architecture import complete_config, read_architecture, usual_task
 
 LLAMA: dict[str, Any] = {
@@ -50,6 +50,19 @@ def test_key_value_heads_of_falcon(fields: dict[str, Any], heads: int) -> None:
 def test_code_that_comes_with_a_model_is_unknown() -> None:
     code = {**LLAMA, "auto_map": {"AutoModelForCausalLM": "modeling.Model"}}
     assert [read_architecture({**code, "model_type": name}).own_code for name in ("llama", "mystery")] == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("field", "why"),
+    [
+        ({"num_hidden_groups": 1}, "whose blocks share weights"),
+        ({"attention_window": [512]}, "whose attention runs over chunks"),
+        ({"pos_att_type": ["p2c"]}, "whose attention scores positions apart"),
+    ],
+)
+def test_blocks_that_no_rule_describes_have_no_figure(field: dict[str, Any], why: str) -> None:
+    with pytest.raises(CannotTellError, match=why):
+        read_architecture({**LLAMA, **field, "model_type": "other"})
 
 
 def test_config_without_a_model_type_is_recognised_by_its_fields() -> None:
