@@ -21,7 +21,7 @@ from ...common.untrusted_files import read_file
 SUFFIXES = (".sh", ".bash", ".zsh", ".sbatch", ".slurm")
 _SHELLS = ("sh", "bash", "zsh", "dash", "sbatch", "source", ".")
 _SHEBANG = re.compile(rb"#!\s*\S*?\b(ba|z|da)?sh\b")
-_MAX_FILLED_IN = 2**20
+_MAX_FILLED_IN = 2**18
 _MAX_NESTING = 4
 """Scripts that one script calls in turn."""
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\+?)=(.*)", re.DOTALL)
