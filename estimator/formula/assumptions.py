@@ -352,7 +352,7 @@ def _shape_warnings(
         yield f"The sequence length {length} exceeds the model's {arch.max_positions} positions."
     if uses_eager_attention(job, arch) and length >= _LONG_SEQUENCE:
         yield "Eager attention stores all attention probabilities: memory grows with the square of the sequence length."
-    if job.quantization in BITSANDBYTES and arch.moe_layers and not (job.lora and job.lora.quantize_experts):
+    if job.quantization in BITSANDBYTES and arch.moe_layers and not job.quantizes_experts:
         yield from _expert_warning(job, arch)
     if inventory and arch.moe_layers and any(g.role == "expert" for g in adapter_groups(inventory, job)):
         yield (

@@ -215,7 +215,7 @@ def flat_buffers(
     shards: int,
     tied: bool,
     keeps: bool,
-    ahead_of: Prefetch,
+    prefetches: Prefetch,
     loss_in_forward: bool = True,
 ) -> Buffers:
     """Return the buffers of FSDP1.
@@ -235,7 +235,7 @@ def flat_buffers(
         shards: ranks over which it is sharded.
         tied: the stage's head is its embedding, whose gradient autograd holds from the head to the embedding.
         keeps: units stay gathered after the forward pass.
-        ahead_of: when the backward pass gathers the next unit.
+        prefetches: when the backward pass gathers the unit that it needs next.
         loss_in_forward: the root computes the loss, so that its hook gathers before the loss runs backward.
     """
     units, layers = flat_units(stage, rule), stage.layers
@@ -253,10 +253,10 @@ def flat_buffers(
     inside = own.whole + max((unit.whole for unit in inner if unit is not inner[-1] or not own.whole), default=0)
     kept = layers * sum(unit.whole for unit in inner) if keeps else 0
     always = root.whole + (around.whole + embedding.whole + head.whole if keeps else 0)
-    ahead = largest.whole if ahead_of in ("pre", "late") and not keeps else 0
+    ahead = largest.whole if prefetches in ("pre", "late") and not keeps else 0
     first = (around.whole or largest.whole) if ahead else 0  # what is gathered before the head runs backward
     early = (head.whole or first) if ahead else 0  # by the root's hook, if it has parameters
-    behind = largest.whole if ahead_of != "none" and not keeps else 0
+    behind = largest.whole if prefetches != "none" and not keeps else 0
     running = kept or inside
     over = 0 if keeps else around.whole
     own_head = 0 if keeps else head.whole
@@ -272,7 +272,7 @@ def flat_buffers(
     adapters = unit_of(apart, widths)
     computed, sharded = largest.gradients + adapters.gradients, widths.gradient / widths.compute / shards
     running += over
-    block = always + running + late + (ahead if ahead_of == "pre" else 0)
+    block = always + running + late + (ahead if prefetches == "pre" else 0)
     return Buffers(
         forward=always + max(over + (kept or inside), embedding.whole),
         head_forward=always + kept,

@@ -17,7 +17,7 @@ from .trl_losses import divergence, log_probabilities, one_example_at_a_time, wi
 _LOSS_CHUNKS = 8
 """Number of chunks into which torchtune and torchtitan cut a sequence for their chunked losses."""
 _UNSLOTH_LOGITS = 2**30
-"""Logits that Unsloth's loss takes at a time: as many as 4 GiB hold in fp32."""
+"""Logits in a chunk of Unsloth's loss: as many fp32 numbers as fit into 4 GiB."""
 _LOSSES_OF_WHOLE_LOGITS = ("full", "log-probs", "divergence")
 """Losses of logits that the model returns."""
 

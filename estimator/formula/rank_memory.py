@@ -300,7 +300,7 @@ def _communication_buffers(job: ResolvedJob, stage: Stage, *, tied: bool) -> Buf
             shards=shards.weights,
             tied=tied,
             keeps=keeps,
-            ahead_of=prefetch(job, stage),
+            prefetches=prefetch(job, stage),
             loss_in_forward=job.framework.loss_in_forward,
         )
     if parallel.fsdp_units == "model":

@@ -134,6 +134,8 @@ class ResolvedJob(Struct, frozen=True, kw_only=True, eq=False):
     recomputes_selectively: bool
     checkpoints_units: bool
     """Full checkpointing calls FSDP1's units; by default it is inside of them."""
+    quantizes_experts: bool
+    """Experts that are fused into one tensor are quantized too."""
     adapter_units: bool
     """FSDP1 makes a unit of each adapter's matrix, as peft's policy does under the Trainer (``fsdp_auto_wrap_policy``).
 
@@ -260,6 +262,7 @@ def resolve_job(job: Job) -> ResolvedJob:
         recomputes=training.activation_checkpointing != "none",
         recomputes_selectively=training.activation_checkpointing == "selective",
         checkpoints_units=(units := _checkpoints_units(training, framework, strategy, versions)),
+        quantizes_experts=job.lora is not None and job.lora.quantize_experts,
         adapter_units=job.lora is not None and strategy.flat_parameters and not framework.own_adapters,
         keeps_block_inputs=units and job.lora is not None and shards.weights > 1,
         checkpoints_with_gradient=training.activation_checkpointing != "none"

@@ -121,7 +121,7 @@ class QuantizedLayers(msgspec.Struct, frozen=True):
     experts: bool
     """Experts are linear layers of their own, which are quantized, not two tensors."""
     fused_experts: bool = False
-    """These two tensors are quantized as they are."""
+    """Experts that are fused into two tensors are quantized too."""
     linear: bool | None = None
     """Linear layers, apart from the head; None: those that the built model shows."""
 
@@ -137,7 +137,7 @@ class QuantizedLayers(msgspec.Struct, frozen=True):
             job.quantization,
             job.framework.quantizes_head,
             separates_experts(job, inventory.family),
-            job.lora is not None and job.lora.quantize_experts,
+            job.quantizes_experts,
             linear,
         )
 

@@ -153,7 +153,7 @@ def _refused(job: ResolvedJob, tasks: Collection[str], *, splits_layers: bool) -
         "parallel.gradient_as_bucket_view": parallel.gradient_as_bucket_view,
         "parallel.sync_every_micro_batch": parallel.sync_every_micro_batch,
         "parallel.load_on_rank_zero": parallel.load_on_rank_zero,
-        "lora.quantize_experts": job.lora is not None and job.lora.quantize_experts,
+        "lora.quantize_experts": job.quantizes_experts,
         "saving": job.job.saving,
     }
     split = parallel.pipeline * parallel.context * parallel.expert > 1 or (parallel.tensor > 1 and not splits_layers)

@@ -182,7 +182,7 @@ class PendingRow(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def sentence(self) -> str | None:
-        """Reason for the verdict and the sizes it assumes; without a verdict, why there is none."""
+        """Reason for the verdict, with the sizes that were assumed; if there is no verdict, the reason for that."""
         if self.fit is None or not self.job.assumed_sizes:
             return self.problem if self.fit is None else self.fit.sentence
         return f"{self.fit.sentence}; assumes {' and '.join(self.job.assumed_sizes)}"

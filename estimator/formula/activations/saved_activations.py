@@ -101,10 +101,11 @@ def saved_activations(job: ResolvedJob, arch: Architecture, stage: Stage) -> Sav
         half = kept / 2 + recomputed - attention
     if offload:
         recomputed += 2 * kept  # one layer on its way out or in, one in use
-    experts = job.lora is not None and job.lora.quantize_experts
-    unpacked = unpacked_bytes(stage.quantized_layers, width=context.framework.unpacked_width, experts=experts)
+    unpacked = unpacked_bytes(
+        stage.quantized_layers, width=context.framework.unpacked_width, experts=job.quantizes_experts
+    )
     all_layers = kept * stage.layers - _not_saved_before_adapters(context, stage)
-    weights = unpacked * stage.layers if experts and not job.recomputes else 0
+    weights = unpacked * stage.layers if job.quantizes_experts and not job.recomputes else 0
     return SavedActivations(
         layer_bytes=round(layer.largest * tokens),
         all_layers_bytes=0 if offload else round(all_layers * tokens) + weights,

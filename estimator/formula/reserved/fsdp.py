@@ -62,8 +62,8 @@ class Units(Communication):
         self._casts = job.widths.casts
         self._views = job.strategy.flat_parameters
         """Parameters are views of the flat buffer."""
-        self._ahead_of = prefetch(job, stage) if self._views else "pre"
-        """When the backward pass gathers the next block."""
+        self._prefetches = prefetch(job, stage) if self._views else "pre"
+        """When the backward pass gathers the block that it needs next."""
         self._in_use: deque[int] = deque()
         """Freed buffers that the GPU still computes with."""
         self._reduced: deque[int] = deque()
@@ -131,7 +131,7 @@ class Units(Communication):
 
     def begin_backward(self) -> None:
         """Gather the last block ahead."""
-        if self._ahead_of in ("pre", "late"):
+        if self._prefetches in ("pre", "late"):
             self._prefetch(len(self._order) - 1)
 
     def after_head_backward(self, gradients: list[int]) -> list[int]:
@@ -150,7 +150,7 @@ class Units(Communication):
         self._copy_out(unit)
         self.machine.release(unit.flat)
         unit.flat = []
-        if self._ahead_of == "pre":
+        if self._prefetches == "pre":
             self._prefetch(self._order.index(block) - 1)
 
     def after_block_backward(self, block: int, gradients: list[int]) -> list[int]:
@@ -159,7 +159,7 @@ class Units(Communication):
         if unit is None:
             self.waiting += gradients
             return []
-        if self._ahead_of in ("late", "post"):
+        if self._prefetches in ("late", "post"):
             self._prefetch(self._order.index(block) - 1)
         self._reshard(unit)
         return self._reduce(block, unit, gradients)

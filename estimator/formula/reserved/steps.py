@@ -60,7 +60,7 @@ class TrainingRun:
         self._unpacked = unpacked_bytes(
             rank.stage.quantized_layers,
             width=rank.job.framework.unpacked_width,
-            experts=rank.job.lora is not None and rank.job.lora.quantize_experts,
+            experts=rank.job.quantizes_experts,
         )
         self._wide_stream = 4 * tokens * arch.hidden
         self._narrow = min(self._stream, max(SMALLEST_BYTES, widths.compute * tokens * arch.hidden))

@@ -200,7 +200,7 @@ def _is_part(node: ast.AST) -> bool:
 
 
 def imported_names(tree: ast.Module) -> Iterator[tuple[str, str]]:
-    """Yield the libraries that names are imported from, with the names; without one where all of it is imported."""
+    """Yield each import as its library and the imported name, which is empty for ``import library``."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from ((alias.name.partition(".")[0], "") for alias in node.names)

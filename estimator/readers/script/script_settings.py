@@ -230,7 +230,12 @@ def _open_module(path: Path) -> ast.Module | None:
 
 
 def _settings(reader: Reader, libraries: Set[str]) -> ScriptSettings:
-    """Return the settings of a script that was read; ``libraries``: those that it imports itself."""
+    """Return what a script sets.
+
+    Args:
+        reader: has followed the script.
+        libraries: top-level packages that the script itself imports.
+    """
     tree, notes, options = reader.tree, reader.notes, reader.notes.options
     trained = find_trained(notes)
     model, has_optimizer = trained.model, bool(notes.trainers or notes.optimizers)

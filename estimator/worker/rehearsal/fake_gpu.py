@@ -95,7 +95,7 @@ _COMPARE = {
 }
 _ALIKE = (_ATEN.equal.default, _ATEN.allclose.default)
 _UPDATE_SCALE = _ATEN._amp_update_scale_.default
-"""What leaves the scale of a ``GradScaler`` as it is where nothing overflows."""
+"""``GradScaler.update``: the scale stays as it is, because no gradient is assumed to overflow."""
 _READ = {_ATEN._local_scalar_dense.default, _ATEN.item.default, _ATEN.is_nonzero.default, *_ALIKE, _UPDATE_SCALE}
 _ASKS_FOR_OVERFLOW = re.compile(r"isnan|isinf|isfinite|inf_or_nan|overflow|found_inf")
 """A line that looks for overflows, which are assumed not to happen."""

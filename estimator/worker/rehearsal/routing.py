@@ -116,7 +116,7 @@ def chooses(func: Any) -> bool:
 
 
 def is_causal(mask: Any) -> bool:
-    """Return True for a mask on the host that hides what is later."""
+    """Return True for a causal mask: a square host tensor with minus infinity above the diagonal."""
     is_square = type(mask) is torch.Tensor and mask.dim() == 2 and mask.shape[0] == mask.shape[1] > 0
     if not is_square or not mask.is_floating_point() or mask[0, -1] != -math.inf:
         return False

@@ -36,7 +36,7 @@ def check_temporary_folder(context: CheckContext) -> CheckResult:
 
 
 def _problem(path: Path) -> str | None:
-    """Return why no temporary file can be written there; None: one can."""
+    """Return why temporary files cannot be written to a folder; None: they can."""
     if not is_folder(path):
         return "is not a folder" if os.access(path, os.F_OK) else "does not exist"
     if write_error(path) is not None:
