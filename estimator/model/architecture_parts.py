@@ -168,7 +168,8 @@ def _attention(fields: ConfigFields, family: Family) -> dict[str, Any]:
 
 def _plain(fields: ConfigFields, family: Family, hidden: int, heads: int) -> dict[str, Any]:
     kv_heads = fields.optional_size("num_key_value_heads", "num_kv_heads") or heads
-    if kv_heads == heads and fields.flag("multi_query", False):  # Falcon, StarCoder
+    is_older = not fields.flag("new_decoder_architecture", False)  # than Falcon 40B
+    if kv_heads == heads and is_older and fields.flag("multi_query", family.multi_query):
         kv_heads = 1
     head_dim = fields.optional_size("head_dim", "d_kv")
     kv_heads = kv_heads if family.reads_kv_heads else heads

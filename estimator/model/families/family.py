@@ -71,6 +71,8 @@ class Family(msgspec.Struct, frozen=True, kw_only=True):
     mlp_bias: bool = False
     dropout: float = 0.0
     """Dropout of hidden states and attention probabilities unless a field states otherwise."""
+    multi_query: bool = False
+    """All heads share one key and value unless its config says otherwise."""
     reads_kv_heads: bool = True
     """The family's code reads ``num_key_value_heads``; otherwise every head has its own keys and values."""
     reads_head_dim: bool = True

@@ -28,8 +28,9 @@ _RELATIVES: Mapping[str, Family] = MappingProxyType(
         **dict.fromkeys(("electra", "esm"), ENCODERS["bert"]),
         "glm4_moe": GENERIC,
         "glm4": replace(GENERIC, block_norms=FOUR_NORMS),
-        **dict.fromkeys(("biogpt", "bloom", "falcon", "mpt", "opt", "starcoder2"), _UNGATED),
-        "gpt_bigcode": replace(_UNGATED, dropout=0.1),
+        **dict.fromkeys(("biogpt", "bloom", "mpt", "opt", "starcoder2"), _UNGATED),
+        "falcon": replace(_UNGATED, multi_query=True),
+        "gpt_bigcode": replace(_UNGATED, dropout=0.1, multi_query=True),
         **dict.fromkeys(("codegen", "gpt_neo", "gptj"), replace(_UNGATED, activation="gelu_new")),
     }
 )

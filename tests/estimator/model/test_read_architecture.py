@@ -41,7 +41,10 @@ def test_grouped_query_attention() -> None:
     assert arch.sliding_window is None
 
 
-@pytest.mark.parametrize(("fields", "heads"), [({}, 8), ({"multi_query": True}, 1), ({"num_kv_heads": 2}, 2)])
+@pytest.mark.parametrize(
+    ("fields", "heads"),
+    [({}, 1), ({"multi_query": False}, 8), ({"num_kv_heads": 2}, 2), ({"new_decoder_architecture": True}, 8)],
+)
 def test_key_value_heads_of_falcon(fields: dict[str, Any], heads: int) -> None:
     config = {"model_type": "falcon", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 8}
     assert read_architecture({**config, "vocab_size": 100, **fields}).kv_heads == heads
