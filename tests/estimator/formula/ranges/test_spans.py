@@ -190,5 +190,6 @@ def test_the_peak_is_no_lower_than_a_phase_that_is_certain() -> None:
 
 def test_recurrent_blocks_are_warned_of() -> None:
     config = {**SHAPE, **MAMBA, "vocab_size": 32000, "model_type": "brandnew"}
-    assert any("blocks are recurrent" in warning for warning in budget(model={"config": config}).warnings)
+    for model in ({"config": config}, {"id": "qwen3-next-80b-a3b"}):
+        assert any("blocks are recurrent" in warning for warning in budget(model=model).warnings)
     assert not any("recurrent" in warning for warning in budget().warnings)
