@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import io
+import os
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -16,7 +17,7 @@ from .imports import NoLibrary, after_import
 from .weights import put, quantizer_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
     from types import ModuleType
 
 
@@ -72,6 +73,21 @@ def build_without_weights(doubt: Callable[[str], None]) -> None:
 def trust_tokenizers(module: ModuleType) -> None:
     """Give tokenizers the class that their files name: the Qwen2 class of transformers 5 drops a stand-in's words."""
     getattr(module, "MODELS_WITH_INCORRECT_HUB_TOKENIZER_CLASS", set()).clear()
+
+
+def find_stand_ins(names: Collection[str], module: ModuleType) -> None:
+    """Let transformers find stand-ins in their own cache, whichever the program names."""
+    cache = os.environ["HF_HUB_CACHE"]
+
+    def change(find: Callable[..., Any]) -> Callable[..., Any]:
+        def find_in_cache(path_or_repo_id: Any, *args: Any, **given: Any) -> Any:
+            return find(path_or_repo_id, *args, **(given | {"cache_dir": cache} if path_or_repo_id in names else given))
+
+        return find_in_cache
+
+    for each in ("cached_file", "cached_files"):
+        if hasattr(module, each):
+            setattr(module, each, change(getattr(module, each)))
 
 
 def name_classes(module: ModuleType) -> None:

@@ -14,6 +14,7 @@ import threading
 import time
 import traceback
 import weakref
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,7 +35,7 @@ from .afterwards import Afterwards, EpochEnds
 from .fake_gpu import Card, FakeGpus, is_own, program_frames, program_line
 from .handlers import is_caught
 from .imports import after_import
-from .libraries import build_without_weights, name_classes, trust_tokenizers
+from .libraries import build_without_weights, find_stand_ins, name_classes, trust_tokenizers
 from .missing_data import MissingData, causes
 from .quantized import buffers_of, elements, keep_libraries_python, packed_sizes
 from .ranks import parallel_of
@@ -173,6 +174,7 @@ class Rehearsal:
         card = Card(**self.plan["card"])
         build_without_weights(self.gpus.doubts.add)
         if self.plan.get("stand_ins"):
+            after_import("transformers.utils.hub", partial(find_stand_ins, self.plan["stand_ins"]))
             after_import("transformers.models.auto.tokenization_auto", trust_tokenizers)
             after_import("transformers.models.auto.configuration_auto", name_classes)
         keep_libraries_python(self.gpus)

@@ -35,8 +35,9 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "hf" / "hub"
 
 
-def test_the_known_config_of_a_model_stands_in_for_it(program, own_cache: Path) -> None:
-    name = program(NAMED)
+@pytest.mark.parametrize("given", ["", ", cache_dir='of_my_own'"])
+def test_the_known_config_of_a_model_stands_in_for_it(program, own_cache: Path, given: str) -> None:
+    name = program(NAMED.replace("(name)", f"(name{given})"))
     found = rehearse([sys.executable, name])
     assert found.answer.parameters == 109_514_298  # with its head; of huggingface.co's model
     assert "google-bert/bert-base-uncased is not on this machine" in found.warnings[0]
