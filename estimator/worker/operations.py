@@ -34,9 +34,11 @@ names it.
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import platform
 import sys
+from types import SimpleNamespace
 from typing import Any
 
 from .request.protocol import RefusedError, UnsupportedError, loaded_versions
@@ -55,13 +57,21 @@ def ping(_request: dict[str, Any]) -> dict[str, Any]:
 
 def packages(request: dict[str, Any]) -> dict[str, Any]:
     """Return installed versions, the modules that can be found, and requirements; imports none of them."""
-    versions = {name: _version(name) for name in request.get("distributions") or ()}
+    from importlib.metadata import PackageNotFoundError, requires, version
+
+    versions, requirements = {}, []
+    for name in request.get("distributions") or ():
+        with contextlib.suppress(PackageNotFoundError):
+            versions[name] = version(name)
+    for name in request.get("requirements_of") or ():
+        with contextlib.suppress(PackageNotFoundError):
+            requirements += requires(name) or []
     return {
         "python": platform.python_version(),
         "executable": sys.executable,
-        "versions": {name: version for name, version in versions.items() if version is not None},
+        "versions": versions,
         "modules": [name for name in request.get("modules") or () if _is_importable(name)],
-        "requirements": [each for name in request.get("requirements_of") or () for each in _requirements(name)],
+        "requirements": requirements,
     }
 
 
@@ -100,24 +110,6 @@ def torch_build(_request: dict[str, Any]) -> dict[str, Any]:
         "architectures": flags.split() if flags else None,
         "problem": None,
     }
-
-
-def _version(name: str) -> str | None:
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return None
-
-
-def _requirements(name: str) -> list[str]:
-    from importlib.metadata import PackageNotFoundError, requires
-
-    try:
-        return requires(name) or []
-    except PackageNotFoundError:
-        return []
 
 
 def _is_importable(name: str) -> bool:
@@ -169,17 +161,6 @@ def empty_weights() -> Any:
     return init_empty_weights(include_buffers=True)
 
 
-class _Sizes:
-    """What transformers 5 asks a quantizer for: bytes per element of each parameter."""
-
-    def __init__(self, usual: int, special: dict[str, float]) -> None:
-        self._usual, self._special = usual, special
-
-    def param_element_size(self, *asked: Any) -> float:
-        """Return the bytes for a model, the name of a parameter, and the parameter."""
-        return self._special.get(asked[1], self._usual)
-
-
 def inferred_device_map(model: Any, placing: dict[str, Any]) -> dict[str, Any] | None:
     """Return the device of each module by accelerate, with the limits of ``from_pretrained``; None: not installed.
 
@@ -214,8 +195,11 @@ def inferred_device_map(model: Any, placing: dict[str, Any]) -> dict[str, Any] |
         try:
             from transformers.integrations import accelerate as own  # transformers 5
 
-            sizes = _Sizes(dtype.itemsize, dict.fromkeys(special, 1 if kind == "int8" else 0.5))
-            limits = own.get_balanced_memory(model, limits, whole, hf_quantizer=sizes, low_zero=is_low)
+            size = 1 if kind == "int8" else 0.5
+            quantizer = SimpleNamespace(
+                param_element_size=lambda _, name, *__: size if name in special else dtype.itemsize
+            )
+            limits = own.get_balanced_memory(model, limits, whole, hf_quantizer=quantizer, low_zero=is_low)
         except (ImportError, AttributeError):
             limits = get_balanced_memory(model, limits, low_zero=is_low, **options)
     if kind is not None:

@@ -25,7 +25,7 @@ if not __package__:  # run by its path: import the worker's folder as a package,
     del sys.path[0]
     __package__ = f"{folder.parent.name}.{folder.name}"
 
-from ..request.protocol import die_with_parent
+from ..request.protocol import RefusedError, die_with_parent
 from .stages import Stages
 
 PLAN = "plan.json"
@@ -62,23 +62,15 @@ def _start_ranks(plan: dict[str, object]) -> int:
 def _run_rank(folder: Path) -> int:
     stages = Stages(folder, int(os.environ.get("RANK", "0")))
     try:
-        from ..request.protocol import RefusedError
         from .run_script import run_script
 
-        try:
-            found = run_script(json.loads((folder / PLAN).read_text(encoding="utf-8")), stages)
-        except RefusedError as error:
-            stages.report("failed", {"error": str(error)})
-            return 1
+        found = run_script(json.loads((folder / PLAN).read_text(encoding="utf-8")), stages)
     except Exception as error:  # noqa: BLE001 - any failure has to reach the caller as a sentence
-        stages.report("failed", {"error": _sentence(error)})
+        text = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+        stages.report("failed", {"error": str(error) if isinstance(error, RefusedError) else text})
         return 1
     stages.report("done", found)
     return 1 if "out_of_memory" in found else 0
-
-
-def _sentence(error: BaseException) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
 
 
 def _end(code: int) -> None:

@@ -28,7 +28,7 @@ _COUNTERS = (
 
 
 class PhaseCounter:
-    """Peaks of the phases of each step. Subclasses read the memory."""
+    """Peaks of the phases of each step, as CUDA's caching allocator counts them."""
 
     def __init__(self) -> None:
         self.peaks: dict[tuple[int, str], tuple[int, int | None]] = {}
@@ -46,47 +46,20 @@ class PhaseCounter:
 
     def take_peaks(self) -> tuple[int, int | None]:
         """Return the allocated and reserved peaks since the last call, and start again."""
-        raise NotImplementedError
-
-    def levels(self) -> tuple[int, int | None]:
-        """Return the bytes that are allocated and reserved now."""
-        raise NotImplementedError
-
-    def retries(self) -> int | None:
-        """Return how often the allocator freed its cache because memory was full; None: it has no cache."""
-        return None
-
-    def allocator(self) -> dict[str, Any] | None:
-        """Return the allocator's name, settings and counters of now; None: it has none."""
-        return None
-
-    def counting(self) -> Any:
-        """Return the context in which memory is counted."""
-        raise NotImplementedError
-
-    def wait_for_stream(self) -> None:
-        """Wait until the device is done, as reading the loss does."""
-
-
-class CudaCounter(PhaseCounter):
-    """Counters of CUDA's caching allocator."""
-
-    def take_peaks(self) -> tuple[int, int | None]:
-        """Return the peaks, and reset torch's counters."""
         found = torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved()
         torch.cuda.reset_peak_memory_stats()
         return found
 
     def levels(self) -> tuple[int, int | None]:
-        """Return torch's counters."""
+        """Return the bytes that are allocated and reserved now."""
         return torch.cuda.memory_allocated(), torch.cuda.memory_reserved()
 
     def retries(self) -> int | None:
-        """Return torch's ``num_alloc_retries``."""
+        """Return how often the allocator freed its cache because memory was full; None: it has no cache."""
         return int(torch.cuda.memory_stats().get("num_alloc_retries", 0))
 
-    def allocator(self) -> dict[str, Any]:
-        """Return what torch says of its allocator."""
+    def allocator(self) -> dict[str, Any] | None:
+        """Return the allocator's name, settings and counters of now; None: it has none."""
         counters = torch.cuda.memory_stats()
         return {
             "backend": torch.cuda.get_allocator_backend(),
@@ -95,58 +68,67 @@ class CudaCounter(PhaseCounter):
         }
 
     def counting(self) -> Any:
-        """Return an empty context: the allocator always counts."""
+        """Return the context in which memory is counted: the allocator always counts."""
         return contextlib.nullcontext()
 
-    def wait_for_stream(self) -> None:
-        """Synchronize."""
+    def wait_for_device(self) -> None:
+        """Wait until the device is done, as reading the loss does."""
         torch.cuda.synchronize()
 
 
-class CpuCounter(PhaseCounter):
+class CpuCounter(PhaseCounter, TorchDispatchMode):  # type: ignore[misc] # torch is not type-checked
     """Counts the storages of CPU tensors in blocks of the allocator's size; there is no cache to count.
+
+    Those count that appear while the mode is active, until they are released.
 
     Args:
         capacity: bytes beyond which an allocation fails; None: those of the machine.
     """
 
     def __init__(self, capacity: int | None) -> None:
-        super().__init__()
-        self._live = _CpuStorages(capacity)
+        PhaseCounter.__init__(self)
+        TorchDispatchMode.__init__(self)
+        self._live = self._peak = 0
+        self._capacity = capacity
+        self._sizes: dict[int, int] = {}
 
     def take_peaks(self) -> tuple[int, int | None]:
         """Return the peak of the counted bytes."""
-        peak, self._live.peak = self._live.peak, self._live.live
+        peak, self._peak = self._peak, self._live
         return peak, None
 
     def levels(self) -> tuple[int, int | None]:
         """Return the counted bytes."""
-        return self._live.live, None
+        return self._live, None
+
+    def retries(self) -> int | None:
+        """Return None: there is no cache."""
+        return None
+
+    def allocator(self) -> dict[str, Any] | None:
+        """Return None: there is none."""
+        return None
 
     @contextlib.contextmanager
     def counting(self) -> Iterator[None]:
-        """Count the storages that are made inside."""
-        with self._live, self._live.counting_resize():
+        """Count the storages that are made inside, and follow those that FSDP empties and fills again in place."""
+        original = torch.UntypedStorage.resize_
+
+        def resize(storage: Any, size: int) -> Any:
+            result = original(storage, size)
+            if storage._cdata in self._sizes:
+                self._set(storage._cdata, block_bytes(size))
+            return result
+
+        with self, replaced((torch.UntypedStorage, "resize_", resize)):
             yield
 
-
-def _is_plain(kind: Any) -> bool:
-    """Return True if tensors of a class have a storage of their own: bitsandbytes' weights too, not a DTensor."""
-    return kind is FakeTensor or kind.__torch_dispatch__ == torch.Tensor.__torch_dispatch__
-
-
-class _CpuStorages(TorchDispatchMode):  # type: ignore[misc] # torch is not type-checked
-    """Counts the storages that appear while the mode is active, until they are released."""
-
-    def __init__(self, capacity: int | None) -> None:
-        super().__init__()
-        self.live = self.peak = 0
-        self._capacity = capacity
-        self._sizes: dict[int, int] = {}
+    def wait_for_device(self) -> None:
+        """Do nothing: a CPU is done when a call ends."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if not all(map(_is_plain, types)):
-            return NotImplemented  # a subclass's operation comes back as operations of its inner tensors
+        if not all(kind is FakeTensor or kind.__torch_dispatch__ == torch.Tensor.__torch_dispatch__ for kind in types):
+            return NotImplemented  # a DTensor's operation, not one of bitsandbytes' weights, comes back as those inside
         result = func(*args, **(kwargs or {}))
         for leaf in tree_leaves(result):
             if isinstance(leaf, torch.Tensor) and leaf.device.type == "cpu":
@@ -157,27 +139,13 @@ class _CpuStorages(TorchDispatchMode):  # type: ignore[misc] # torch is not type
         return result
 
     def _release(self, key: int) -> None:
-        self.live -= self._sizes.pop(key)
+        self._live -= self._sizes.pop(key)
 
     def _set(self, key: int, size: int) -> None:
-        live = self.live + size - self._sizes.get(key, 0)
+        live = self._live + size - self._sizes.get(key, 0)
         if self._capacity is not None and live > self._capacity:
             raise OutOfMemoryError(
-                f"Tried to allocate {size} bytes on the CPU; the limit is {self._capacity}, and {self.live} are in use"
+                f"Tried to allocate {size} bytes on the CPU; the limit is {self._capacity}, and {self._live} are in use"
             )
-        self.live, self._sizes[key] = live, size
-        self.peak = max(self.peak, live)
-
-    @contextlib.contextmanager
-    def counting_resize(self) -> Iterator[None]:
-        """Follow storages that FSDP empties and fills again in place."""
-        original = torch.UntypedStorage.resize_
-
-        def resize(storage: Any, size: int) -> Any:
-            result = original(storage, size)
-            if storage._cdata in self._sizes:
-                self._set(storage._cdata, block_bytes(size))
-            return result
-
-        with replaced((torch.UntypedStorage, "resize_", resize)):
-            yield
+        self._live, self._sizes[key] = live, size
+        self._peak = max(self._peak, live)

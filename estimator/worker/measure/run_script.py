@@ -16,12 +16,11 @@ from torch.utils._pytree import tree_leaves
 from ..memory.tracker import tensors_behind
 from ..replaced import replaced
 from ..request.protocol import RefusedError, loaded_versions
-from .counters import CpuCounter, CudaCounter, OutOfMemoryError
+from .counters import CpuCounter, OutOfMemoryError, PhaseCounter
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from .counters import PhaseCounter
     from .stages import Stages
 
 SCRIPT = "train.py"
@@ -134,7 +133,7 @@ class _Steps:
         self._counter.begin_phase(self.taken + 1, "optimizer step")
 
     def _after_step(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
-        self._counter.wait_for_stream()
+        self._counter.wait_for_device()
         states = (each for each in tree_leaves(list(optimizer.state.values())) if isinstance(each, torch.Tensor))
         self._parts["optimizer"] = _bytes_of(states, self._device)
         self._runs_forward = False
@@ -193,7 +192,7 @@ def _start_counting(plan: dict[str, Any], rank: int, stages: Stages) -> PhaseCou
     if allowed:
         torch.cuda.set_per_process_memory_fraction(min(1.0, min(allowed) / total))
     stages.wait("context", {})
-    return CudaCounter()
+    return PhaseCounter()
 
 
 def _bytes_of(tensors: Iterable[Any], device: str) -> int:

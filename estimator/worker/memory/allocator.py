@@ -98,8 +98,6 @@ class CachingAllocator(DeviceMemory):
         limited = settings.memory_fraction < 1 and whole is not None
         self.allocated = 0
         """Bytes in use, as `torch.cuda.memory_allocated`."""
-        self.active = 0
-        """Blocks in use, and released ones that another stream uses."""
         self.retries = 0
         """Number of requests that failed until the whole cache was given back (`num_alloc_retries`)."""
         self.peak_allocated = 0
@@ -115,11 +113,6 @@ class CachingAllocator(DeviceMemory):
         self._large: dict[int, Pool] = {}
         self.private: set[int] = set()
         """Streams whose pools keep their segments: those that stand for the private pools of CUDA graphs."""
-
-    @property
-    def waiting_bytes(self) -> int:
-        """Released blocks that another stream uses: torch's `active_bytes` less its `allocated_bytes`."""
-        return sum(block.size for block in self._waiting.values())
 
     def malloc(self, key: Hashable, size: int, stream: int = 0) -> None:
         """Allocate `size` bytes under a key of the caller's; size 0 takes no block.
@@ -156,7 +149,6 @@ class CachingAllocator(DeviceMemory):
             block = front
         block.state = USED
         self._live[key] = block
-        self.active += 1
         self.allocated = allocated = self.allocated + block.size
         if allocated > self.peak_allocated:  # noqa: PLR1730 - calling max here costs a tenth of the replay
             self.peak_allocated = allocated
@@ -187,7 +179,6 @@ class CachingAllocator(DeviceMemory):
             self._return(block)
 
     def _return(self, block: Block) -> None:
-        self.active -= 1
         block.state = FREE
         block.pool.add_merged(block)
 
@@ -288,13 +279,11 @@ class CachingAllocator(DeviceMemory):
             return self._expandable.expand(pool, size)
         if not self.reserve(segment):
             return None
-        self.segments += 1
         return Block(self.take_addresses(segment), segment, FREE, pool)
 
     def _release_segment(self, block: Block) -> None:
         block.pool.remove(block)
         self.reserved -= block.size
-        self.segments -= 1
 
     def _release_oversize(self, pool: Pool, size: int) -> bool:
         """With `max_split_size_mb`: give back one large enough segment, or as many of the largest as are needed."""

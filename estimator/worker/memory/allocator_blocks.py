@@ -118,8 +118,6 @@ class DeviceMemory:
         self.reserved = 0
         """Bytes taken from the device, as `torch.cuda.memory_reserved`."""
         self.peak_reserved = 0
-        self.segments = 0
-        """Number of segments; an expandable one counts once, however much of it is mapped."""
         self._next_address = SEGMENT_ALIGNMENT
 
     def reserve(self, size: int) -> bool:
@@ -188,9 +186,7 @@ class ExpandableSegments:
             if other is not None and other.state == UNMAPPED:
                 pool.unmapped.remove(other)
                 block.absorb(other)
-        if block.prev is None and block.next is None:
-            self._memory.segments -= 1
-        else:
+        if block.prev is not None or block.next is not None:
             pool.unmapped.append(block)
             pool.unmapped.sort(key=lambda block: block.address)
 
@@ -218,8 +214,6 @@ class ExpandableSegments:
         mapped = -(-size // pool.granule) * pool.granule  # unmapped blocks start and end with a granule
         if not self._memory.reserve(mapped):
             return False
-        if block.prev is None and block.next is None:
-            self._memory.segments += 1
         at = pool.unmapped.index(block)
         if mapped < block.size:
             rest = Block(block.address + mapped, block.size - mapped, UNMAPPED, pool, block.base)

@@ -7,6 +7,7 @@ storages of their own, views, and those that return nothing or what they write i
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -22,15 +23,13 @@ _CPU, _STRIDED = torch.device("cpu"), torch.strided
 _TAGS = torch.Tag
 _UNSURE_TAGS = {_TAGS.data_dependent_output, _TAGS.dynamic_output_shape, _TAGS.inplace_view}
 _FRESH, _VIEW, _WRITTEN, _UNTOUCHED, _SILENT, _UNKNOWN = range(6)
-_KINDS: dict[Any, int] = {}
-"""Kind of each operation: how its results relate to its arguments."""
 _ENTRIES: dict[tuple[Any, ...], Any] = {}
 """Shape, stride, dtype and offset of each result, by operation and arguments; None: not kept."""
 
 
 def run(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Run an operation on fake tensors, whose mode is active, below a dispatch mode."""
-    kind = _kind_of(func)
+    kind = _kind(func)
     if kind == _UNKNOWN or (kind == _VIEW and torch.is_inference_mode_enabled()):  # whose views follow their sources
         return func(*args, **kwargs)
     if kind == _UNTOUCHED:
@@ -40,7 +39,8 @@ def run(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return None
     parts: list[Any] = [func, torch.get_default_dtype()]
     ignores_values = kind == _FRESH and any(map(_hides_values, args))
-    if not (_describe(args, parts, kind == _VIEW, ignores_values) and (not kwargs or _describe_named(kwargs, parts))):
+    named = [each for name in sorted(kwargs) for each in (name, kwargs[name])]
+    if not (_describe(args, parts, kind == _VIEW, ignores_values) and _describe(named, parts, False)):
         return func(*args, **kwargs)
     key = tuple(parts)
     entry = _ENTRIES.get(key)
@@ -83,16 +83,10 @@ def _layouts(results: Iterable[Any]) -> list[Any]:
 
 def shares_storage(func: Any) -> bool:
     """Return True for an operation whose results are views of its first argument, or that argument, written into."""
-    return _kind_of(func) in (_VIEW, _WRITTEN)
+    return _kind(func) in (_VIEW, _WRITTEN)
 
 
-def _kind_of(func: Any) -> int:
-    kind = _KINDS.get(func)
-    if kind is None:
-        kind = _KINDS[func] = _kind(func)
-    return kind
-
-
+@cache
 def _kind(func: Any) -> int:
     """Return how an operation's results relate to its arguments, by its schema."""
     schema = getattr(func, "_schema", None)
@@ -143,11 +137,6 @@ def _describe(values: Any, parts: list[Any], offsets: bool, ignores_values: bool
         else:
             return False
     return True
-
-
-def _describe_named(values: dict[str, Any], parts: list[Any]) -> bool:
-    parts += sorted(values)
-    return _describe([values[name] for name in sorted(values)], parts, False)
 
 
 def _entry(kind: int, args: tuple[Any, ...], result: Any) -> Any:

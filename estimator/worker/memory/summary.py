@@ -50,7 +50,18 @@ def summarize(history: AllocationHistory, step: int = MEASURED_STEP) -> dict[str
         phases["loading"] = {"allocated": most, "components": parts}
     return {
         "phases": phases,
-        "peak_tensors": [_described(record) for record in held_at(history, peak_event)[:MAX_PEAK_TENSORS]],
+        "peak_tensors": [
+            {
+                "module": each.module,
+                "shape": each.shape,
+                "dtype": each.dtype,
+                "bytes": each.size,
+                "component": each.component or "temporary",
+                "line": each.line,
+                "own_line": each.own_line,
+            }
+            for each in held_at(history, peak_event)[:MAX_PEAK_TENSORS]
+        ],
         "peak_event": peak_event,
         "timeline": [(index, total) for index, total, _ in points],
         "timeline_components": {name: [parts[i] for _, _, parts in points] for i, name in enumerate(allocated)},
@@ -137,15 +148,3 @@ def held_at(history: AllocationHistory, index: int) -> list[StorageRecord]:
             live.discard(-event - 1)
     records = [history.records[number] for number in live if not history.records[number].host]
     return sorted(records, key=lambda record: (-record.size, record.number))
-
-
-def _described(record: StorageRecord) -> dict[str, Any]:
-    return {
-        "module": record.module,
-        "shape": record.shape,
-        "dtype": record.dtype,
-        "bytes": record.size,
-        "component": record.component or "temporary",
-        "line": record.line,
-        "own_line": record.own_line,
-    }

@@ -55,10 +55,11 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[misc] # torch is not ty
         self.order = StreamOrder()
         self.gpu = 0
         """GPU on which storages are allocated."""
-        self._streams: dict[Any, int] = {torch.cpu.current_stream(): 0}
+        self.streams: dict[Any, int] = {torch.cpu.current_stream(): 0}
+        """Numbers of the streams, of which the compute stream is the first."""
         self._waiting: list[tuple[StorageRecord, list[tuple[int, dict[int, int]]]]] = []
         """Freed records whose other streams are not known to be done, with the events that tell."""
-        self._vocabulary_sizes: set[int] = set()
+        self.vocabulary_sizes: set[int] = set()
         """Sizes of a last dimension that only logits have."""
         self._live: dict[int, StorageRecord] = {}
         self._live_numbers: set[int] = set()
@@ -83,8 +84,10 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[misc] # torch is not ty
             return args[0]
         if func is SUM and self._phase == "backward" and self._can_sum_in_place(*args, **(kwargs or {})):
             return args[0]
-        if _launches(func):
-            self._issue()
+        if _launches(func):  # the CPU may have to wait for the current stream
+            self.order.issue(self.stream_number(torch.cpu.current_stream()))
+            while self._waiting and all(self.order.has_passed(*each) for each in self._waiting[0][1]):
+                self._return(self._waiting.pop(0)[0])
         result = run(func, args, kwargs or {})
         component = "temporary" if func is CAST and self._is_weight(args[0]) else None
         if isinstance(result, torch.Tensor):
@@ -125,16 +128,16 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[misc] # torch is not ty
                 _claim(record, component)
                 record.module = name or record.module
 
-    def keep_component(self, component: str, tensors: Iterable[Any], other: str) -> None:
-        """Give what has a component and is none of these tensors another one."""
+    def keep_weights(self, tensors: Iterable[Any]) -> None:
+        """Count weights that are none of these tensors as those of other models."""
         kept = {storage_of(getattr(each, "_local_tensor", each))._cdata for each in tensors}
         for key, record in self._live.items():
-            if record.component == component and key not in kept:
-                record.component = other
+            if record.component == "weights" and key not in kept:
+                record.component = "other_models"
 
     def stream_number(self, stream: Any) -> int:
         """Return the number of a stream; streams are numbered in the order of their first use."""
-        return self._streams.setdefault(stream, len(self._streams))
+        return self.streams.setdefault(stream, len(self.streams))
 
     def record_stream(self, tensor: Any, stream: Any) -> None:
         """Record that another stream uses a tensor, as ``torch.Tensor.record_stream``."""
@@ -142,12 +145,6 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[misc] # torch is not ty
         number = self.stream_number(stream)
         if record is not None and number != record.stream and number not in record.used_on:
             record.used_on = (*record.used_on, number)
-
-    def _issue(self) -> None:
-        """Give the current stream some work, for which the CPU may have to wait."""
-        self.order.issue(self.stream_number(torch.cpu.current_stream()))
-        while self._waiting and all(self.order.has_passed(*each) for each in self._waiting[0][1]):
-            self._return(self._waiting.pop(0)[0])
 
     def synchronize(self, event: dict[int, int]) -> None:
         """Let the CPU wait for an event; blocks of other streams that are done return to their pools."""
@@ -170,12 +167,8 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[misc] # torch is not ty
 
     def wait_for_all(self) -> None:
         """Let the CPU wait for all streams."""
-        for number in list(self._streams.values()):
+        for number in list(self.streams.values()):
             self.synchronize(self.order.record(number))
-
-    def begin_streams(self, first: Any) -> None:
-        """Take a stream for the compute stream."""
-        self._streams = {first: 0}
 
     def labelling(self, component: str) -> contextlib.AbstractContextManager[None]:
         """Give storages that are allocated inside this component."""
@@ -194,10 +187,6 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[misc] # torch is not ty
     def in_module(self) -> bool:
         """True while a module's forward pass runs."""
         return bool(self._modules)
-
-    def add_vocabulary(self, size: int) -> None:
-        """Take a last dimension of this size for logits."""
-        self._vocabulary_sizes.add(size)
 
     @contextlib.contextmanager
     def naming_modules(self) -> Iterator[None]:
@@ -285,7 +274,7 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[misc] # torch is not ty
         if storage._cdata in self._live or not storage.nbytes():
             return
         shape = tuple(tensor.shape)
-        if component is None and len(shape) > 1 and shape[-1] in self._vocabulary_sizes:
+        if component is None and len(shape) > 1 and shape[-1] in self.vocabulary_sizes:
             component = "logits"
         self._allocate(storage, shape, str(tensor.dtype).replace("torch.", ""), component)
 

@@ -245,11 +245,12 @@ def scaled_dot_product_attention(  # noqa: PLR0917 - torch's own signature
     enable_gqa: bool = False,
 ) -> Any:
     """Attention with the memory of the kernel that CUDA would choose. Shapes (b, h, s, d); torch takes others too."""
-    if query.dim() != 4:
-        return _attention_of_other_ranks(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
     if torch.is_autocast_enabled("cpu"):
         dtype = torch.get_autocast_dtype("cpu")
         query, key, value = query.to(dtype), key.to(dtype), value.to(dtype)
+    settings = attn_mask, dropout_p, is_causal, scale, enable_gqa
+    if query.dim() != 4:  # only the kernel that writes the scores takes other shapes (``sdp_utils``)
+        return _written_attention(query, key, value, *settings)
     same_heads = query.shape[1] == key.shape[1]
     same_size = query.shape[-1] == value.shape[-1] <= MAX_FLASH_HEAD_DIM
     if query.dtype in LOW_PRECISION and attn_mask is None and same_size and (same_heads or enable_gqa):
@@ -258,7 +259,7 @@ def scaled_dot_product_attention(  # noqa: PLR0917 - torch's own signature
     if same_heads and query.shape[-1] % aligned == value.shape[-1] % aligned == 0:
         return _MemoryEfficientAttention.apply(query, key, value, _additive_mask(attn_mask, query.dtype))[0]
     # up to torch 2.13 no fused kernel supports grouped-query attention in fp32: the scores are written to memory
-    return _written_attention(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+    return _written_attention(query, key, value, *settings)
 
 
 def _written_attention(query: Any, key: Any, value: Any, *settings: Any) -> Any:
@@ -278,13 +279,6 @@ def jagged_attention(query: Any, key: Any, value: Any, *settings: Any, **named: 
     packed = (each.transpose(1, 2).values()[None].transpose(1, 2) for each in (query, key, value))
     output = scaled_dot_product_attention(*packed, *settings, **named)
     return torch.nested.nested_tensor_from_jagged(output.transpose(1, 2)[0], query.offsets()).transpose(1, 2)
-
-
-def _attention_of_other_ranks(query: Any, key: Any, value: Any, *settings: Any) -> Any:
-    """Attention over other than four dimensions: only the kernel that writes the scores takes them (``sdp_utils``)."""
-    if torch.is_autocast_enabled("cpu"):
-        query, key, value = (each.to(torch.get_autocast_dtype("cpu")) for each in (query, key, value))
-    return _written_attention(query, key, value, *settings)
 
 
 def register_flash_attention() -> None:
@@ -378,7 +372,8 @@ class _MemoryEfficientAttention(torch.autograd.Function):  # type: ignore[misc] 
         query, key, value, bias, output, _sums = ctx.saved_tensors
         b, h, s, d = query.shape
         dense = gradient.transpose(1, 2).contiguous()
-        result = [tensor.new_empty(_shape_heads_after_tokens(tensor)).transpose(1, 2) for tensor in (query, key, value)]
+        shapes = [[each.shape[at] for at in (0, 2, 1, 3)] for each in (query, key, value)]  # heads after tokens
+        result = [query.new_empty(shape).transpose(1, 2) for shape in shapes]
         of_bias = torch.empty_like(bias) if bias is not None and ctx.needs_input_grad[3] else None
         if query.dtype in LOW_PRECISION:
             delta = query.new_empty((b, h, s), dtype=torch.float32)
@@ -388,8 +383,3 @@ class _MemoryEfficientAttention(torch.autograd.Function):  # type: ignore[misc] 
         total = query.new_empty((b, h, -(-s // block) * block, -(-d // block) * block), dtype=torch.float32)
         del delta, total, dense
         return (*result, of_bias)
-
-
-def _shape_heads_after_tokens(tensor: Any) -> tuple[int, ...]:
-    b, h, s, d = tensor.shape
-    return b, s, h, d

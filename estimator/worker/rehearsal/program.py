@@ -303,7 +303,10 @@ class Rehearsal:
         self._roots.add(module)
         for each in module.modules():
             self._roots.add(each)
-        self._add_vocabularies(module)
+        tables = [each.num_embeddings for each in module.modules() if isinstance(each, torch.nn.Embedding)]
+        for size in tables:
+            if size >= _MIN_VOCABULARY and 2 * size > max(tables):  # those of positions are smaller
+                self.gpus.vocabulary_sizes.add(size)
         named = [(name, each) for name, each in module.named_parameters() if not is_lazy(each)]
         self._names.update((id(each), name) for name, each in named)
         self._sizes.update((id(each), elements(each)) for _, each in named)
@@ -315,13 +318,6 @@ class Rehearsal:
         for name, each in buffers_of(module):  # GPTQ and AWQ keep their packed weights in buffers
             if isinstance(each, FakeTensor):
                 self.gpus.label((each,), "weights", (name,))
-
-    def _add_vocabularies(self, module: Any) -> None:
-        """Take as vocabularies the largest tables of embeddings; those of positions are smaller."""
-        sizes = [each.num_embeddings for each in module.modules() if isinstance(each, torch.nn.Embedding)]
-        for size in sizes:
-            if size >= _MIN_VOCABULARY and 2 * size > max(sizes):
-                self.gpus.add_vocabulary(size)
 
     def _begin_steps(self) -> None:
         if not self._step:
@@ -465,7 +461,7 @@ class Rehearsal:
                 behind = (tensor for each in parameters for tensor in tensors_behind(each))
                 own += [*parameters, *(each for _, each in buffers_of(module)), *behind]
         self._own_sizes = {id(each): self._sizes[id(each)] for each in own if id(each) in self._sizes}
-        self.gpus.keep_component("weights", own, "other_models")
+        self.gpus.keep_weights(own)
         self.gpus.count_copies_of_weights()
 
     def _exit(self, end: SystemExit) -> None:

@@ -197,7 +197,7 @@ def _streams(gpus: FakeGpus) -> Iterator[tuple[Any, str, Any]]:
         gpus.record_stream(self, stream)
 
     first = Stream()
-    gpus.begin_streams(first)
+    gpus.streams = {first: 0}
     answers = {
         "Stream": Stream,
         "Event": Event,

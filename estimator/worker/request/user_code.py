@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from .protocol import RefusedError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
 
 @dataclass(frozen=True)
@@ -32,22 +32,21 @@ class UserCode:
     current: str | None = None
     """The user's current folder, in which their code runs; None: it stays the worker's."""
 
-    def prepare(self, libraries: Sequence[str]) -> None:
-        """Import the libraries, so that nothing they need comes from the user's folder, and enter the current one."""
-        for library in libraries:
-            with contextlib.suppress(ImportError):
-                import_module(library)
-        if self.current is not None:
-            with contextlib.suppress(OSError):  # it was removed
-                os.chdir(self.current)
-
 
 def read_user_code(message: dict[str, Any]) -> UserCode | None:
-    """Return the code that a message allows to run, or None; before code can run, the libraries are imported."""
+    """Return the code that a message allows to run, or None, in the user's current folder.
+
+    The libraries are imported before, so that nothing they need comes from the user's folder.
+    """
     if not message.get("code"):
         return None
     code = UserCode(**message["code"])
-    code.prepare(("torch", "transformers", *(("peft",) if message.get("lora") else ())))
+    for library in ("torch", "transformers", *(("peft",) if message.get("lora") else ())):
+        with contextlib.suppress(ImportError):
+            import_module(library)
+    if code.current is not None:
+        with contextlib.suppress(OSError):  # it was removed
+            os.chdir(code.current)
     return code
 
 

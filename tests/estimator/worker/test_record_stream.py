@@ -21,7 +21,8 @@ def test_a_block_in_use_on_another_stream_is_no_longer_allocated_but_not_free() 
     allocator = CachingAllocator(AllocatorSettings())
     allocator.malloc("gathered", 30 * MIB, GATHER)
     allocator.free("gathered", USED_ELSEWHERE)
-    assert (allocator.allocated, allocator.active, allocator.reserved) == (0, 1, 30 * MIB)
+    assert (allocator.allocated, allocator.reserved) == (0, 30 * MIB)
+    assert [block.used for block in allocator.blocks()] == [True]
     allocator.malloc("next", 30 * MIB, GATHER)
     assert allocator.reserved == 60 * MIB
     allocator.free("gathered", RETURNED)
@@ -46,7 +47,7 @@ def test_a_full_device_waits_for_all_streams() -> None:
     assert (allocator.allocated, allocator.reserved, allocator.retries) == (50 * MIB, 50 * MIB, 1)
     allocator.free("gathered", RETURNED)  # it is back already
     allocator.free("activation", RELEASED)
-    assert (allocator.allocated, allocator.active) == (0, 0)
+    assert allocator.allocated == sum(block.used for block in allocator.blocks()) == 0
 
 
 def test_waiting_for_one_stream_tells_about_those_that_it_waited_for() -> None:
