@@ -113,20 +113,16 @@ class Afterwards:
 
     def note_before_step(self) -> None:
         """Note that an optimizer is about to step."""
-        before = self._allocated()
+        before = self._gpus.allocated
         same_epoch = self._interrupted_at != self._steps
-        grows = same_epoch and self._level is not None and before > self._level + _GROWS
-        self._grows += grows
+        self._grows += same_epoch and self._level is not None and before > self._level + _GROWS
         self._level = before
-
-    def _allocated(self) -> int:
-        return sum(each.allocated for each in self._gpus.memory.values())
 
     def note_step(self, *, is_first_optimizer: bool) -> None:
         """Note the end of an optimizer's step."""
         self._steps += 1
         self._left -= 1
-        before, self._level = self._level, self._allocated()
+        before, self._level = self._level, self._gpus.allocated
         self._fills = before is not None and self._level > before + _GROWS
         if is_first_optimizer and not self.has_interrupted:
             self._mark(self._step_marks)

@@ -109,7 +109,17 @@ def _casting(types: Callable[[list[Any]], tuple[Any, Any]]) -> Callable[[Any], C
     def make(operation: Any) -> Callable[..., Any]:
         def run(*args: Any, **kwargs: Any) -> Any:
             given = [leaf for arg in (*args, *kwargs.values()) for leaf in (arg if isinstance(arg, list) else [arg])]
-            return _call_with_cast(operation, *types(given), args, kwargs)
+            dtype, from_types = types(given)
+
+            def cast(value: Any) -> Any:
+                if isinstance(value, (list, tuple)):
+                    return [cast(item) for item in value]
+                return value.to(dtype) if isinstance(value, torch.Tensor) and value.dtype in from_types else value
+
+            kwargs = {name: cast(value) for name, value in kwargs.items()}
+            cast_args = [cast(value) for value in reversed(args)][::-1]  # in the order in which C++ evaluates arguments
+            with _without_autocast():
+                return operation(*cast_args, **kwargs)
 
         return run
 
@@ -157,18 +167,6 @@ def _fp32_norm(operation: Any) -> Callable[..., Any]:
             return with_dtype(**given, dtype=torch.float32)
 
     return run
-
-
-def _call_with_cast(operation: Any, dtype: Any, from_types: Any, args: Any, kwargs: Any) -> Any:
-    def cast(value: Any) -> Any:
-        if isinstance(value, (list, tuple)):
-            return [cast(item) for item in value]
-        return value.to(dtype) if isinstance(value, torch.Tensor) and value.dtype in from_types else value
-
-    cast_kwargs = {name: cast(value) for name, value in kwargs.items()}
-    cast_args = [cast(value) for value in reversed(args)][::-1]  # cast in the order in which C++ evaluates arguments
-    with _without_autocast():
-        return operation(*cast_args, **cast_kwargs)
 
 
 def _without_autocast() -> Any:

@@ -299,7 +299,7 @@ class FakeGpus(StorageTracker):
             return None
         if device.type == "cuda":
             return self.number_of(device.index)
-        if self._is_bucket(func, kwargs):
+        if self._makes_buckets == threading.get_ident() and func in _EMPTY and kwargs["dtype"].is_floating_point:
             return self.current
         latest = getattr(self._depth, "latest", HOST)
         return latest if latest != HOST and _is_by_engine(sys._getframe(1)) else None
@@ -436,15 +436,10 @@ class FakeGpus(StorageTracker):
 
     def _sparse(self, func: Any, args: Any, result: Any) -> Any:
         """Return a sparse result with the elements that it has at most."""
-
-        def empty(shape: Any, dtype: Any) -> Any:
-            with self.mode:
-                return self._tracked(torch.empty(shape, dtype=dtype))
-
         if is_decided_by_values(func, args):
             sentence = f"{program_line()} makes a sparse tensor whose elements depend on values: the most are assumed"
             self.doubts.add(sentence, "sizes")
-        made = with_elements(func, args, result, empty)
+        made = with_elements(func, args, result, self._new)
         return result if made is None else made
 
     def bounds_of(self, tensor: Any) -> Any:
@@ -639,10 +634,6 @@ class FakeGpus(StorageTracker):
 
         return run
 
-    def _is_bucket(self, func: Any, kwargs: Any) -> bool:
-        is_here = self._makes_buckets == threading.get_ident()
-        return is_here and func in _EMPTY and kwargs["dtype"].is_floating_point
-
     def _upload(self, real: Any, dtype: Any) -> Any:
         self.gpu = self._placed
         fake = self.fake_of(real, dtype)
@@ -728,11 +719,18 @@ class FakeGpus(StorageTracker):
             needed = allocator.allocated + size
             total, free = (f"{each / 2**30:.2f} GiB" for each in (self.total_memory, max(0, error.free)))
             self.refused(needed)
+            # as ``format_size`` in ``c10/core/CachingDeviceAllocator.cpp``
+            asked = f"{size / 2**30:.2f} GiB" if size >= 1 << 30 else f"{size / 2**20:.2f} MiB"
             message = (
-                f"CUDA out of memory. Tried to allocate {_size(size)}. GPU {self.gpu} has a total capacity of "
+                f"CUDA out of memory. Tried to allocate {asked}. GPU {self.gpu} has a total capacity of "
                 f"{total} of which {free} is free."
             )
             raise torch.OutOfMemoryError(message) from None
+
+    @property
+    def allocated(self) -> int:
+        """Bytes that are allocated on all GPUs."""
+        return sum(each.allocated for each in self.memory.values())
 
     def start_again(self, step: int) -> Callable[[], None]:
         """Let the peak and the steps so far not count: they were tries, which ended for want of memory.
@@ -878,7 +876,7 @@ class FakeGpus(StorageTracker):
 
         A loop that was ended once may turn a tenth as often the next time.
         """
-        state = len(self.history.phases), sum(each.allocated for each in self.memory.values())
+        state = len(self.history.phases), self.allocated
         before, count, most = self._read_alike.get(line, (state, 0, MOST_ALIKE))
         if before != state:
             count, most = 0, MOST_ALIKE // 10 if count > most else most
@@ -890,13 +888,11 @@ class FakeGpus(StorageTracker):
         return self._phase not in ("loading", "tries") or self._gpu_of(tensor) != HOST
 
     def _counted(self, _: Any, weights: Any, classes: int) -> Any:
-        with self.mode:
-            return self._tracked(torch.empty((classes,), dtype=torch.int64 if weights is None else weights.dtype))
+        return self._new((classes,), torch.int64 if weights is None else weights.dtype)
 
     def _distributed(self, tokens: int, classes: int) -> Any:
         """Return how many tokens each expert gets."""
-        with self.mode:
-            made = self._tracked(torch.empty((classes,), dtype=torch.int64))
+        made = self._new((classes,), torch.int64)
         self.know(made, counts(tokens, (classes,), torch.int64))
         self._are_shared = made.says_shares = True
         return made
@@ -920,26 +916,20 @@ class FakeGpus(StorageTracker):
         sentence = f"{program_line()} makes a tensor whose size depends on values ({name}): the largest is assumed"
         if not all(each.constant is not None or self._routed(each) is not None for each in _masks(name, args)):
             self.doubts.add(sentence, "counts")
-        with self.mode:
-            if name in ("nonzero", "argwhere"):
-                return self._tracked(source.new_empty((self._taken(source), source.dim()), dtype=torch.int64))
-            if name == "masked_select":
-                mask = args[1]
-                count = max(count, mask.numel()) // max(1, mask.numel()) * self._taken(mask)
-                return self._tracked(source.new_empty((count,)))
-            if name.startswith(("_unique", "unique")):
-                count = min(count, number_of_values(self.bounds_of(source)))
-                self.doubts.counts.add(max(2, count))
-                every = source.new_empty((count,))
-                index = source.new_empty(source.shape, dtype=torch.int64)
-                made = (every, index, index.new_empty((count,)))
-                return tuple(self._tracked(each) for each in made[: len(func._schema.returns)])
-            if name in ("index", "_unsafe_index"):
-                return self._indexed(func, args)
-            if name == "bincount":
-                return self._counted(source, args[1] if len(args) > 1 else None, count)
-            if name == "repeat_interleave":
-                raise NotImplementedError(f"{name} with counts on the GPU, at {program_line()}")
+        if name in ("nonzero", "argwhere"):
+            return self._new((self._taken(source), source.dim()), torch.int64)
+        if name == "masked_select":
+            mask = args[1]
+            return self._new((max(count, mask.numel()) // max(1, mask.numel()) * self._taken(mask),), source.dtype)
+        if name.startswith(("_unique", "unique")):
+            count = min(count, number_of_values(self.bounds_of(source)))
+            self.doubts.counts.add(max(2, count))
+            made = ((count,), source.dtype), (source.shape, torch.int64), ((count,), torch.int64)
+            return tuple(self._new(*each) for each in made[: len(func._schema.returns)])
+        if name in ("index", "_unsafe_index"):
+            return self._indexed(func, args)
+        if name == "bincount":
+            return self._counted(source, args[1] if len(args) > 1 else None, count)
         raise NotImplementedError(f"the shape of the result of {name} depends on values, at {program_line()}")
 
     def _indexed(self, func: Any, args: Any) -> Any:
@@ -948,7 +938,7 @@ class FakeGpus(StorageTracker):
         for index in args[1]:
             if index is not None and _is_mask(index):
                 count = self._taken(index)
-                indices += [self._positions(index, count) for _ in range(index.dim())]
+                indices += [self._new((count,), torch.int64) for _ in range(index.dim())]  # CUDA keeps them meanwhile
             else:
                 indices.append(index)
         with self.mode:
@@ -962,9 +952,7 @@ class FakeGpus(StorageTracker):
         """Pack sequences; how many of them go on at each step is told on the host."""
         known = self.values_of(lengths) if isinstance(lengths, FakeTensor) else lengths
         going_on = (known > torch.arange(int(known.max()), device="cpu").unsqueeze(1)).sum(1)
-        shape = int(known.sum()), *padded.shape[2:]
-        with self.mode:
-            return self._tracked(padded.new_empty(shape)), going_on
+        return self._new((int(known.sum()), *padded.shape[2:]), padded.dtype), going_on
 
     def _aligned(self, scores: Any, targets: Any, _steps: Any, lengths: Any, *_: Any) -> Any:
         """Return CTC's losses and what CUDA keeps of all alignments: two states a label of the longest target, and one.
@@ -976,14 +964,13 @@ class FakeGpus(StorageTracker):
             self.doubts.add(f"{program_line()} aligns targets of unknown lengths: the longest is assumed", "sizes")
         longest = targets.shape[-1] if bounds is None else int(bounds[1].max())
         count = lengths.numel()
-        with self.mode:
-            kept = scores.new_empty((count, scores.shape[0], 2 * longest + 1))
-            return self._tracked(scores.new_empty((count,))), self._tracked(kept)
+        kept = (count, scores.shape[0], 2 * longest + 1)
+        return self._new((count,), scores.dtype), self._new(kept, scores.dtype)
 
-    def _positions(self, like: Any, count: int) -> Any:
-        """Return the positions of a mask's elements, which CUDA keeps while it indexes."""
+    def _new(self, shape: Any, dtype: Any) -> Any:
+        """Return a new tensor on the GPU of the operation."""
         with self.mode:
-            return self._tracked(like.new_empty((count,), dtype=torch.int64))
+            return self._tracked(torch.empty(shape, dtype=dtype, device=_CPU))
 
     def _tracked(self, tensor: Any) -> Any:
         self._track(tensor, None)
@@ -998,11 +985,6 @@ def _unreserved(shape: Any, dtype: Any) -> Any:
     count = math.prod(shape)
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NO_RESERVE
     return torch.frombuffer(mmap.mmap(-1, count * dtype.itemsize, flags), dtype=dtype).view(tuple(shape))
-
-
-def _size(size: int) -> str:
-    """Return a size as torch's messages have it (``format_size`` in ``c10/core/CachingDeviceAllocator.cpp``)."""
-    return f"{size / 2**30:.2f} GiB" if size >= 1 << 30 else f"{size / 2**20:.2f} MiB"
 
 
 def _most_known(dtype: Any) -> int:

@@ -48,7 +48,7 @@ def build_without_weights(doubt: Callable[[str], None]) -> None:
         "transformers.utils.import_utils": _is_no_trace,
         "diffusers.models.modeling_utils": functools.partial(_change_diffusers, doubt),
         "huggingface_hub.utils._http": _ask_twice,
-        "timm.models._builder": _change_timm,
+        "timm.models._builder": lambda module: setattr(module, "load_pretrained", lambda *_, **__: None),
         "torchvision.extension": _define_torchvision,
         "torchvision.io.image": _read_images,
         "torchaudio._extension.utils": _skip_torchaudio,
@@ -133,10 +133,6 @@ def _ask_twice(module: ModuleType) -> None:
     ask = getattr(module, "_http_backoff_base", None)
     if ask is not None:
         module._http_backoff_base = lambda *args, **given: ask(*args, **{**given, "max_retries": 1})  # type: ignore[attr-defined]
-
-
-def _change_timm(module: ModuleType) -> None:
-    module.load_pretrained = lambda *_, **__: None  # type: ignore[attr-defined]
 
 
 def _change_diffusers(doubt: Callable[[str], None], module: ModuleType) -> None:

@@ -105,11 +105,12 @@ class MissingData:
 
     def watch(self) -> None:
         """Begin."""
-        after_import("datasets.load", self._change_datasets)
+        after_import("datasets.load", functools.partial(_change, ("load_dataset", "load_from_disk"), self._loading))
         if self.sizes is not None:
             watch_sets(self.sizes["items"], functools.partial(setattr, self, "_has_dropped_all", True))
         after_import("torchvision.datasets", self._change_torchvision)
-        after_import("tiktoken.load", self._change_tiktoken)
+        rankings = ("load_tiktoken_bpe", "data_gym_to_mergeable_bpe_ranks")
+        after_import("tiktoken.load", functools.partial(_change, rankings, self._ranking))
 
     def of(self, error: BaseException | None) -> str | None:
         """Return the data that a failure of the program is about: ``imdb, at train.py:3``; None: it is about others."""
@@ -131,10 +132,6 @@ class MissingData:
     def _stands_in(self, name: str, what: str) -> None:
         self._has_stood_in = True
         self._warn(f"{_line()} finds no data ({name}): {what} stand in for it")
-
-    def _change_datasets(self, module: ModuleType) -> None:
-        for name in ("load_dataset", "load_from_disk"):
-            setattr(module, name, self._loading(getattr(module, name)))
 
     def _loading(self, load: Any) -> Any:
         signature = inspect.signature(load)
@@ -206,7 +203,9 @@ class MissingData:
                 if self.sizes is None:
                     self._note(error, name)
                     raise
-                _fill(dataset, kind, given, classes, known or _own_size(self.sizes))
+                sizes = self.sizes
+                own = sizes["width"], sizes["height"], "RGB", sizes["items"], sizes["items"]
+                _fill(dataset, kind, given, classes, known or own)
                 if given.get("download"):
                     with contextlib.suppress(OSError):  # programs save what they make of the images beside them
                         Path(given["root"]).mkdir(parents=True, exist_ok=True)
@@ -214,10 +213,6 @@ class MissingData:
                 self._stands_in(name, f"images of {width} x {height} in {classes:,} classes")
 
         return open_or_make
-
-    def _change_tiktoken(self, module: ModuleType) -> None:
-        for name in ("load_tiktoken_bpe", "data_gym_to_mergeable_bpe_ranks"):
-            setattr(module, name, self._ranking(getattr(module, name)))
 
     def _ranking(self, load: Any) -> Any:
         @functools.wraps(load)
@@ -236,6 +231,11 @@ class MissingData:
         return load_or_make
 
 
+def _change(names: Sequence[str], change: Callable[[Any], Any], module: ModuleType) -> None:
+    for name in names:
+        setattr(module, name, change(getattr(module, name)))
+
+
 def causes(error: BaseException | None) -> Iterator[BaseException]:
     """Yield an error, and those that led to it."""
     while error is not None:
@@ -251,10 +251,6 @@ def _ranks(count: int) -> dict[bytes, int]:
     tokens += [bytes(each) for each in itertools.product(range(256), range(256), range(4))]
     after = _ENDOFTEXT if count == _P50K else count
     return {token: at + (at >= after) for at, token in enumerate(itertools.islice(dict.fromkeys(tokens), count))}
-
-
-def _own_size(sizes: dict[str, Any]) -> tuple[int, int, str, int, int]:
-    return sizes["width"], sizes["height"], "RGB", sizes["items"], sizes["items"]
 
 
 def _fill(dataset: Any, kind: Any, given: dict[str, Any], classes: int, size: tuple[int, int, str, int, int]) -> None:

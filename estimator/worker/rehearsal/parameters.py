@@ -10,22 +10,21 @@ from torch._subclasses.fake_tensor import FakeTensor
 from .factories import moves_lazy
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from .fake_gpu import FakeGpus
 
 
-class Parameters:
-    """Makes parameters fake, and moves modules in place as torch does with real ones."""
+def parameters_of_modules(gpus: FakeGpus) -> Iterator[tuple[Any, str, Any]]:
+    """Yield what makes parameters fake, and moves modules in place as torch does with real ones."""
+    make = torch.nn.Parameter.__new__
 
-    def __init__(self, gpus: FakeGpus) -> None:
-        self.gpus = gpus
-        self._new = torch.nn.Parameter.__new__
-
-    def new(self, cls: Any, data: Any = None, requires_grad: bool = True) -> Any:  # noqa: D102 - torch's own
+    def new(cls: Any, data: Any = None, requires_grad: bool = True) -> Any:
         if type(data) is torch.Tensor and data.device.type == "cpu":
-            data = self.gpus.on_host(data)
-        return self._new(cls, data, requires_grad)
+            data = gpus.on_host(data)
+        return make(cls, data, requires_grad)
 
-    def apply(self, module: Any, fn: Any, recurse: bool = True) -> Any:
+    def apply(module: Any, fn: Any, recurse: bool = True) -> Any:
         """Apply a function to a module's tensors, as ``torch.nn.Module._apply`` without swapping tensors."""
         if recurse:
             for child in module.children():
@@ -46,10 +45,13 @@ class Parameters:
                     parameter.grad = gradient
             else:
                 module._parameters[name] = torch.nn.Parameter(changed, parameter.requires_grad)
-            self.gpus.label((module._parameters[name],), "weights")
+            gpus.label((module._parameters[name],), "weights")
         for name, buffer in module._buffers.items():
             if buffer is not None and not moves_lazy(buffer, fn):
                 module._buffers[name] = changed = fn(buffer)
                 if isinstance(changed, FakeTensor):
-                    self.gpus.label((changed,), "weights")
+                    gpus.label((changed,), "weights")
         return module
+
+    yield torch.nn.Parameter, "__new__", staticmethod(new)
+    yield torch.nn.Module, "_apply", apply

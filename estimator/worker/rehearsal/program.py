@@ -501,7 +501,9 @@ class Rehearsal:
         gpus, history = self.gpus, self.gpus.history
         if self._after.has_begun and ended in ("error", "exit"):  # what was asked for is there
             stopped = "stopped" if self._after.has_ended_epoch else "failed"
-            ended = "end" if _is_end_of_epoch(error) else stopped
+            # a program may fail because it does not expect its data loader to end
+            is_epochs = isinstance(error, StopIteration) or any(isinstance(each, EpochEnds) for each in causes(error))
+            ended = "end" if is_epochs else stopped
         answer: dict[str, Any] = {
             "ended": ended,
             "line": self._exit_line or (program_line() if error is None else _last_line(error)),
@@ -576,11 +578,6 @@ def _missing_repository(error: BaseException | None) -> str | None:
             named = (frame.f_locals.get("repo_id") for frame in reversed(frames))
             return next((name for name in named if isinstance(name, str)), None)
     return None
-
-
-def _is_end_of_epoch(error: BaseException | None) -> bool:
-    """Return True if a program failed because it does not expect its data loader to end."""
-    return isinstance(error, StopIteration) or any(isinstance(each, EpochEnds) for each in causes(error))
 
 
 def _told(error: BaseException) -> str:

@@ -52,9 +52,6 @@ def packed_sizes(module: Any) -> Iterator[tuple[Any, int]]:
 def keep_libraries_python(gpus: FakeGpus) -> None:
     """Let libraries that quantize run without their native code, once they are imported."""
 
-    def no_library(module: ModuleType) -> None:
-        module.lib = NoLibrary()  # type: ignore[attr-defined]
-
     def managed_memory(module: ModuleType) -> None:
         pages = 0
 
@@ -116,14 +113,11 @@ def keep_libraries_python(gpus: FakeGpus) -> None:
         with mode:
             return torch._int_mm(*args)
 
-    def int8_products(module: ModuleType) -> None:
-        module.out_dtype.py_impl(type(gpus))(multiply_integers)
-
     logging.getLogger("bitsandbytes.cextension").disabled = True  # its library needs CUDA's
-    after_import("bitsandbytes.cextension", no_library)
+    after_import("bitsandbytes.cextension", lambda module: setattr(module, "lib", NoLibrary()))
     after_import("bitsandbytes.functional", managed_memory)
     after_import("torchao.quantization.quantize_.workflows.int4.int4_tensor", int4_kernels)
-    after_import("torchao.kernel.intmm", int8_products)
+    after_import("torchao.kernel.intmm", lambda module: module.out_dtype.py_impl(type(gpus))(multiply_integers))
     after_import("gptqmodel.utils.cpp", no_compiler)
     after_import("gptqmodel.utils.importer", kernels_in_python)
 

@@ -182,9 +182,6 @@ def many_ranks(gpus: FakeGpus) -> Iterator[tuple[Any, str, Any]]:
         kwargs.pop("backend_options", None)
         return make_group(group_size, group_rank, ranks, "fake", *args, **kwargs)
 
-    def nothing(*_: Any, **__: Any) -> None:
-        return None
-
     @contextlib.contextmanager
     def one_by_one(*_: Any, **__: Any) -> Iterator[Any]:
         """Run collectives that NCCL would run as one, for which fake tensors have no rule."""
@@ -200,14 +197,18 @@ def many_ranks(gpus: FakeGpus) -> Iterator[tuple[Any, str, Any]]:
     yield device_mesh, "init_process_group", opened
     for module in (dist, c10d):
         yield module, "init_process_group", opened
-        yield module, "broadcast_object_list", nothing
+        yield module, "broadcast_object_list", _nothing
         yield module, "_coalescing_manager", one_by_one
         for name, stand_in in from_rank_to_rank:
             yield module, name, stand_in
-        yield module, "monitored_barrier", nothing
-    yield c10d.ProcessGroup, "monitored_barrier", nothing  # Lightning's
+        yield module, "monitored_barrier", _nothing
+    yield c10d.ProcessGroup, "monitored_barrier", _nothing  # Lightning's
     yield from _replicas(gpus)
     yield from _shards(gpus)
+
+
+def _nothing(*_: Any, **__: Any) -> None:
+    return None
 
 
 class _Sent:
@@ -293,36 +294,28 @@ def _replicas(gpus: FakeGpus) -> Iterator[tuple[Any, str, Any]]:
     from torch.nn.parallel import distributed as ddp
 
     replica = ddp.DistributedDataParallel
-
-    def nothing(*_: Any, **__: Any) -> None:
-        return None
-
-    yield ddp, "_verify_param_shape_across_processes", nothing
+    yield ddp, "_verify_param_shape_across_processes", _nothing
     start_replica = replica._ddp_init_helper
 
     def init_replica(self: Any, *args: Any, **kwargs: Any) -> None:
         start_replica(self, *args, **kwargs)
         _register_comm_hook(self.reducer, None, _reduced)
 
-    def own_hook(*_: Any, **__: Any) -> None:
-        gpus.doubts.add(f"{program_line()} reduces gradients in its own way, which vramtop does not follow")
-
     # C++ makes buckets when a replica is made, and again after the first step
     yield replica, "_ddp_init_helper", gpus.making_buckets(init_replica)
     yield replica, "_pre_forward", gpus.making_buckets(replica._pre_forward)
-    yield replica, "register_comm_hook", own_hook
+    sentence = "reduces gradients in its own way, which vramtop does not follow"
+    yield replica, "register_comm_hook", lambda *_, **__: gpus.doubts.add(f"{program_line()} {sentence}")
 
 
 class _Generators:
     """The states of all ranks' generators of random numbers, which DTensors ask for and nobody needs here."""
 
     distribute_region_enabled = False
+    _manual_seed = _nothing
 
     def _distribute_region(self, *_: Any, **__: Any) -> Any:
         return contextlib.nullcontext()
-
-    def _manual_seed(self, _: int) -> None:
-        return None
 
 
 def _gathered_states(gpus: FakeGpus) -> Iterator[tuple[Any, str, Any]]:

@@ -26,7 +26,7 @@ from .factories import become, factories, materialize, numbered, types_on_gpu
 from .fake_gpu import MAX_KNOWN_VALUES, program_line
 from .graphs import cuda_graphs
 from .library_classes import subclasses
-from .parameters import Parameters
+from .parameters import parameters_of_modules
 from .python_operators import registered_kernels
 from .ranks import many_ranks
 from .recurrent_kernels import recurrent_layers
@@ -53,20 +53,17 @@ _RAGGED = itertools.count(2**40)
 @contextlib.contextmanager
 def cuda_without_gpu(gpus: FakeGpus, card: Card) -> Iterator[None]:
     """Let everything inside find CUDA with fake GPUs."""
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(cuda_autocast())
-        stack.enter_context(cuda_kernels())
-        stack.enter_context(replaced(*stand_ins(gpus, card)))
+    with cuda_autocast(), cuda_kernels(), replaced(*stand_ins(gpus, card)):
         change_triton(gpus, card)
         change_attention(gpus)
-        stack.enter_context(gpus)
-        yield
+        with gpus:
+            yield
 
 
 def stand_ins(gpus: FakeGpus, card: Card) -> Iterator[tuple[Any, str, Any]]:
-    """Yield all stand-ins: module or class, name, and what is there in a rehearsal."""
-    yield from factories(gpus)
-    for each in (
+    """Return all stand-ins: module or class, name, and what is there in a rehearsal."""
+    return itertools.chain(
+        factories(gpus),
         _cuda(gpus, card),
         _streams(gpus),
         _tensors(gpus),
@@ -74,11 +71,10 @@ def stand_ins(gpus: FakeGpus, card: Card) -> Iterator[tuple[Any, str, Any]]:
         _others(gpus, card),
         many_ranks(gpus),
         cuda_graphs(gpus),
-    ):
-        yield from each
-    yield from _kernels_for_lists()
-    yield from _host_attention()
-    yield from _nested_tensors()
+        _kernels_for_lists(),
+        _host_attention(),
+        _nested_tensors(),
+    )
 
 
 def _host_attention() -> Iterator[tuple[Any, str, Any]]:
@@ -193,9 +189,6 @@ def _streams(gpus: FakeGpus) -> Iterator[tuple[Any, str, Any]]:
         def elapsed_time(self, _: Any) -> float:
             return 1.0
 
-    def record_stream(self: Any, stream: Any) -> None:
-        gpus.record_stream(self, stream)
-
     first = Stream()
     gpus.streams = {first: 0}
     answers = {
@@ -215,7 +208,7 @@ def _streams(gpus: FakeGpus) -> Iterator[tuple[Any, str, Any]]:
         yield torch.cuda, name, answer
         if hasattr(accelerator, name):
             yield accelerator, name, answer
-    yield torch.Tensor, "record_stream", record_stream
+    yield torch.Tensor, "record_stream", lambda self, stream: gpus.record_stream(self, stream)  # noqa: PLW0108
 
 
 class _Generator(torch._C.Generator):  # type: ignore[misc] # torch is not type-checked
@@ -383,7 +376,7 @@ def _accelerator(answers: dict[str, Any]) -> Iterator[tuple[Any, str, Any]]:
 
 def _tensors(gpus: FakeGpus) -> Iterator[tuple[Any, str, Any]]:
     """Yield the methods of tensors that name devices or read values."""
-    tensor, parameters = torch.Tensor, Parameters(gpus)
+    tensor = torch.Tensor
     to, make, make_like = tensor.to, torch.tensor, torch.as_tensor
 
     def numbered_to(self: Any, *args: Any, memory_format: Any = None, **kwargs: Any) -> Any:
@@ -511,8 +504,7 @@ def _tensors(gpus: FakeGpus) -> Iterator[tuple[Any, str, Any]]:
 
     for module in (torch, torch.random):
         yield module, "set_rng_state", set_rng_state
-    yield torch.nn.Parameter, "__new__", staticmethod(parameters.new)
-    yield torch.nn.Module, "_apply", lambda self, fn, recurse=True: parameters.apply(self, fn, recurse)
+    yield from parameters_of_modules(gpus)
     yield FakeTensor, "__deepcopy__", copied
     yield FakeTensor, "data", property(data.__get__, set_data)
     yield torch.Tensor, "data", property(data.__get__, become_fake)

@@ -39,15 +39,6 @@ def change_triton(gpus: FakeGpus, card: Card) -> None:
             kernel.best_config = kernel.configs[0]
         launch(kernel, *args, **kwargs)
 
-    def change_kernels(module: ModuleType) -> None:
-        module.JITFunction.run = launch
-
-    def change_tuners(module: ModuleType) -> None:
-        module.Autotuner.run = tune
-
-    def change_driver(module: ModuleType) -> None:
-        module.driver.set_active(_driver(card))
-
     class Kernel:
         def __getitem__(self, grid: Any) -> Callable[..., None]:
             return functools.partial(launch, self)
@@ -61,9 +52,9 @@ def change_triton(gpus: FakeGpus, card: Card) -> None:
 
     for name in ("chunked_logprob", "chunked_divergence"):
         after_import(f"trl.kernels.{name}", change_trl)
-    after_import("triton.runtime.jit", change_kernels)
-    after_import("triton.runtime.autotuner", change_tuners)
-    after_import("triton.runtime.driver", change_driver)
+    after_import("triton.runtime.jit", lambda module: setattr(module.JITFunction, "run", launch))
+    after_import("triton.runtime.autotuner", lambda module: setattr(module.Autotuner, "run", tune))
+    after_import("triton.runtime.driver", lambda module: module.driver.set_active(_driver(card)))
 
 
 def _driver(card: Card) -> Any:
