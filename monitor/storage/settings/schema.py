@@ -158,7 +158,6 @@ TABLES = {
     "pending": "Pending jobs",
     "alerts": "Alerts: how you are told, and from when on",
     "hosts": "Several hosts, over ssh",
-    "prometheus": "Many hosts, from a Prometheus",
     "export": "vramtop export",
     "serve": "vramtop serve",
 }
@@ -291,22 +290,6 @@ SETTINGS: tuple[Setting, ...] = (
         name="hosts.ssh", kind="text", default="ssh", own_variable="VRAMTOP_SSH", is_program=True,
         example="ssh -F /home/ann/.ssh/cluster", expects="a command in place of ssh",
         about="Command in place of ssh for --host",
-    ),
-    Setting(
-        name="prometheus.url", kind="text", default="", flag="--prometheus", pattern=r"https?://[^\s@]+",
-        example="http://prometheus:9090",
-        expects="an address that begins with http:// or https://, without user and password",
-        about="The Prometheus that --prometheus without an address reads",
-    ),
-    Setting(
-        name="prometheus.token_file", kind="text", default="", flag="--prometheus-token-file",
-        example="/home/ann/.prometheus-token", expects="the path of a file",
-        about="File with a bearer token for that Prometheus",
-    ),
-    Setting(
-        name="prometheus.ca_file", kind="text", default="", flag="--prometheus-ca",
-        example="/etc/ssl/our-ca.pem", expects="the path of a file",
-        about="CA certificates of that Prometheus, in place of the system's",
     ),
     Setting(
         name="export.listen", kind="text", default="127.0.0.1:10440", flag="--listen", pattern=_ADDRESS,

@@ -76,7 +76,6 @@ def test_words_are_those_of_the_program() -> None:
         ("dashboard.gpu", ["GPU 0"], '"GPU 0" is wrong; give a list of GPUs'),
         ("dashboard.gpu", ["3-2"], 'give "2-3"'),
         ("export.listen", "host:http", "HOST:PORT"),
-        ("prometheus.url", "prometheus:9090", "http://"),
     ],
 )
 def test_a_wrong_value_says_what_is_allowed(name: str, value: object, says: str) -> None:
