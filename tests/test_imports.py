@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 
-HEAVY = ("torch", "transformers", "accelerate", "peft", "numpy", "prometheus_client", "opentelemetry")
+HEAVY = ("torch", "transformers", "accelerate", "peft", "numpy", "prometheus_client")
 
 DASHBOARD = """
 import asyncio

@@ -33,8 +33,6 @@ GIB = 2**30
         (["--textfile", "none/vramtop.prom"], "no such folder none"),
         (["--textfile", "vramtop.prom", "--auth-user", "prom"], "--auth-user is for the server: add --listen"),
         (["--textfile", "vramtop.prom", "--name", "proxy"], "--name is for the server: add --listen"),
-        (["--otlp", "collector:4318"], "--otlp: give a URL"),
-        (["--otlp", "http://ana:secret@collector"], "no user or password in the URL"),
         (["--job", "none.toml"], "none.toml"),
         (["--listen", "0", "--", "python", "train.py"], "takes no launch line"),
         (["--interval", "0"], "--interval"),

@@ -62,7 +62,6 @@ def _export(options: argparse.Namespace, running: ExitStack, stop: threading.Eve
     from vramtop.monitor.attach.rank_facts import RankFactsReader
     from vramtop.monitor.export.latest_board import LatestBoard
     from vramtop.monitor.export.metrics_text import MetricsText
-    from vramtop.monitor.export.otlp import start_otlp
     from vramtop.monitor.export.textfile import TextFile
 
     version, facts = version_number() or "unknown", RankFactsReader()
@@ -75,15 +74,13 @@ def _export(options: argparse.Namespace, running: ExitStack, stop: threading.Eve
         textfile = TextFile(Path(options.textfile), MetricsText(latest, version, with_process=False))
         textfile.write()  # an error is reported before anything is started
         running.callback(textfile.remove)
-    if options.listen is not None or (options.textfile is None and options.otlp is None):
+    if options.listen is not None or options.textfile is None:
         _serve(options, latest, version, running)
     else:
         names = ("tls_cert", "tls_key", "client_ca", "auth_user", "password_file", "name")
         given = next((name for name in names if getattr(options, name)), None)
         if given is not None:
             raise InputError(f"--{given.replace('_', '-')} is for the server: add --listen HOST:PORT")
-    if options.otlp is not None:
-        running.callback(start_otlp(options.otlp, latest, version))
     sampler = _sampler(options, latest, estimators, facts, running, log=log)
     sampler.start()
     running.callback(sampler.stop)

@@ -80,8 +80,6 @@ def add_export_arguments(parser: "Parser") -> None:
     add_name_argument(parser)
     text = "Write the metrics to this file (.prom) for node_exporter; serve them only with --listen."
     parser.add_argument("--textfile", metavar="FILE", help=text)
-    text = "Send the metrics to this OTLP endpoint (HTTP); serve them only with --listen. Needs vramtop-budget[otlp]."
-    parser.add_argument("--otlp", metavar="URL", help=text)
     parser.add_argument("--tls-cert", metavar="FILE", help="Certificate (PEM): serve HTTPS.")
     parser.add_argument("--tls-key", metavar="FILE", help="Its private key (PEM).")
     text = "CA certificate (PEM) that client certificates must be signed by."
