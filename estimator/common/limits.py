@@ -130,11 +130,6 @@ RESERVATIONS = Limit(what="the folder of reservations", items=10_000)
 """Files in it: any user may fill the folder, which is read every second."""
 RESERVATION_FILE = Limit(what="a reservation", bytes=2**16)
 
-# Measured runs (monitor/history); the file may be another user's.
-MEASURED_RUNS = Limit(what="the file of measured runs", seconds=10.0)
-"""For the database of earlier versions: statements in a forged one may compute without end."""
-
-
 # What is read of one process on a GPU, which may be another user's (monitor/host, monitor/attach).
 PROCESS_COMMAND_LINE = Limit(what="its command line", bytes=256 << 10, items=5_000)
 PROCESS_ENVIRONMENT = Limit(what="its environment", bytes=1 << 20, items=20_000)

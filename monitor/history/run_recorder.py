@@ -14,7 +14,7 @@ from vramtop.estimator.common.process_limit import ProcessLimitError, start_thre
 from vramtop.estimator.common.trust import process_owner
 
 from ..host.process_stat import read_stat
-from .history import Choice, History
+from .history import History
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -110,7 +110,7 @@ class RunRecorder(msgspec.Struct):
         machine = machine_digest()
         known = [digest(machine, each.identity) for each in self._runs.values() if each.identity]
         try:
-            return any(self.history().list(Choice(run=run)) for run in known)
+            return any(self.history().list(run) for run in known)
         except CannotTellError:
             return False
 

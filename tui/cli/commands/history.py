@@ -7,8 +7,9 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from vramtop.estimator.common.errors import InputError
+from vramtop.estimator.learning.measurement import Measurement
 from vramtop.estimator.learning.measurement_json import measurement_to_json
-from vramtop.monitor.history.history import Choice, History
+from vramtop.monitor.history.history import History
 
 from ...draw.text_output import detect_output
 from ...reports.history_text import history_lines
@@ -28,33 +29,26 @@ def run(options: argparse.Namespace, _: Sequence[str] | None) -> int:
         InputError: the options make no choice, or there is no such run.
         CannotTellError: the history cannot be read or written.
     """
-    choice, history = _choice(options), History()
+    name, history = options.run, History()
+    if name is not None and (len(name) < _MIN_RUN_DIGITS or not name.isalnum()):
+        raise InputError(f"{name} is not a run; give the first digits from the column RUN, at least {_MIN_RUN_DIGITS}")
+    if options.forget and not (name or options.older_than or options.all):
+        raise InputError("--forget needs a run of the list, --older-than 90d, or --all")
+    if options.all and (name or options.older_than):
+        raise InputError("--all forgets every run; leave out either --all or the others")
+    before = None if options.older_than is None else moment(options.older_than, "--older-than")
+    found = history.list(name or "", before=before)
+    if name and not found:
+        raise InputError(f"there is no measured run {name}; vramtop history lists them")
     if options.forget:
-        return _forget(options, choice, history)
-    found = history.list(choice)
-    if options.run and not found:
-        raise InputError(f"there is no measured run {options.run}; vramtop history lists them")
+        return _forget(options, found, history)
     if options.json:
         listed: HistoryJson = {"schema": 1, "runs": [measurement_to_json(each) for each in found]}
         print(json_text(listed))
         return 0
-    print("\n".join(history_lines(found, detect_output(ascii_only=options.ascii), chosen=choice != Choice())))
+    chosen = before is not None
+    print("\n".join(history_lines(found, detect_output(ascii_only=options.ascii), chosen=chosen)))
     return 0
-
-
-def _choice(options: argparse.Namespace) -> Choice:
-    if options.run is not None and (len(options.run) < _MIN_RUN_DIGITS or not options.run.isalnum()):
-        raise InputError(
-            f"{options.run} is not a run; give the first digits from the column RUN, at least {_MIN_RUN_DIGITS}"
-        )
-    return Choice(
-        run=options.run,
-        card=options.card,
-        model=options.model,
-        state=options.status,
-        since=None if options.since is None else moment(options.since, "--since"),
-        before=None if options.older_than is None else moment(options.older_than, "--older-than"),
-    )
 
 
 _UNITS = {"h": 3600.0, "d": 86_400.0, "w": 7 * 86_400.0}
@@ -77,19 +71,13 @@ def moment(text: str, flag: str) -> float:
         raise InputError(f"{flag} {text}: give a date, such as 2026-11-01, or a time ago: 12h, 30d, 8w") from None
 
 
-def _forget(options: argparse.Namespace, choice: Choice, history: History) -> int:
-    if choice == Choice() and not options.all:
-        raise InputError("--forget needs a run of the list, --older-than 90d, another filter, or --all")
-    if choice != Choice() and options.all:
-        raise InputError("--all forgets every run; leave out either --all or the filters")
-    if options.run and len(history.list(choice)) > 1:
+def _forget(options: argparse.Namespace, found: Sequence[Measurement], history: History) -> int:
+    if options.run and len(found) > 1:
         raise InputError(f"several runs begin with {options.run}; give more digits")
-    count = history.forget(choice)
-    if options.run and not count:
-        raise InputError(f"there is no measured run {options.run}; vramtop history lists them")
+    history.forget(found)
     if options.json:
-        forgotten: ForgottenJson = {"schema": 1, "forgotten": count}
+        forgotten: ForgottenJson = {"schema": 1, "forgotten": len(found)}
         print(json_text(forgotten))
     else:
-        print(f"{count} measured run{'' if count == 1 else 's'} forgotten")
+        print(f"{len(found)} measured run{'' if len(found) == 1 else 's'} forgotten")
     return 0

@@ -162,7 +162,6 @@ def _add_placing_arguments(parser: "Parser") -> None:
     places.add_argument("--kubernetes", "--k8s", action="store_true", help=text)
 
 
-RUN_STATES = ("steady", "ended", "short", "growing", "out_of_memory")
 SHELLS = ("bash", "zsh", "fish", "man")
 
 
@@ -325,19 +324,13 @@ def _run(parser: "Parser") -> None:
 def _history(parser: "Parser") -> None:
     parser.usage = "vramtop history [RUN] [FLAG ...]"
     parser.examples = """\
-  vramtop history --card h100 --since 30d
   vramtop history --json > runs.json
   vramtop history 3f2a --forget
   vramtop history --older-than 180d --forget
 """
     parser.add_argument("run", nargs="?", metavar="RUN", help="One run: the first digits in the column RUN.")
-    parser.add_argument("--card", metavar="TEXT", help="Runs on a card with this in its name, such as h100.")
-    parser.add_argument("--model", metavar="TEXT", help="Runs of a model with this in its name, such as llama.")
-    text = "Runs seen since a date or a time ago, such as 2026-11-01, 12h or 30d."
-    parser.add_argument("--since", metavar="WHEN", help=text)
-    parser.add_argument("--older-than", metavar="WHEN", help="Runs last seen before a date or a time ago.")
-    text = "Runs in this state; only steady and ended runs correct estimates."
-    parser.add_argument("--status", choices=RUN_STATES, help=text)
+    text = "Runs last seen before a date or a time ago, such as 2026-11-01, 12h or 30d."
+    parser.add_argument("--older-than", metavar="WHEN", help=text)
     parser.add_argument("--forget", action="store_true", help="Remove them for good.")
     parser.add_argument("--all", action="store_true", help="With --forget: every run.")
 
