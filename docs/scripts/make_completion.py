@@ -10,7 +10,6 @@ from reference.manual_page import man_page
 from vramtop.estimator.job.field_help import field_help
 from vramtop.estimator.job.gpu_catalogue import catalogue
 from vramtop.estimator.job.job_file.table_fields import job_keys
-from vramtop.monitor.board.display_filter import ONLY_WORDS
 from vramtop.monitor.storage.settings.schema import SETTINGS, TABLES, find_setting
 from vramtop.tui.cli.commands.completion import FILES, FOLDER
 from vramtop.tui.cli.main import build_parser
@@ -78,8 +77,6 @@ def _words(flag: FlagFacts) -> Sequence[str]:
         return [gpu.name for gpu in catalogue()]
     if "--optim" in flag.names:
         return field_help("training.optimizer").choices
-    if "--only" in flag.names:
-        return ONLY_WORDS
     if word == "SETTING":
         return [*(name for name in TABLES if find_setting(name) is None), *(setting.name for setting in SETTINGS)]
     if word == "KEY=VALUE":

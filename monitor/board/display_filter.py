@@ -1,9 +1,9 @@
-"""Filters the displayed processes and GPUs by user, GPU and activity; figures of a GPU stay those of all of it."""
+"""Filters the displayed processes and GPUs by user and GPU; figures of a GPU stay those of all of it."""
 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -16,17 +16,8 @@ from .board import Board, Hidden, ProcessRow
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from ..snapshot.demand import ProcessFigure
-    from ..snapshot.snapshot import GpuReading, ProcessKey
+    from ..snapshot.snapshot import GpuReading
 
-OnlyWord = Literal["running", "diverging", "mine", "training", "server", "notebook", "desktop"]
-"""``running``: ran kernels in the last minute; ``diverging``: over or under its budget, growing, or out of memory;
-``mine``: of the user who asks; the others are kinds of processes, of which any may hold."""
-ONLY_WORDS: tuple[OnlyWord, ...] = get_args(OnlyWord)
-RUNNING_SECONDS = 60.0
-"""A job that loads data or writes a checkpoint runs no kernel for a while."""
-
-_KINDS = ("training", "server", "notebook", "desktop")
 _RANGE = re.compile(r"(\d{1,4})-(\d{1,4})", re.ASCII)
 _LABEL = re.compile(r"\d{1,4}(:\d{1,4}){0,2}", re.ASCII)
 _UUID = re.compile(r"(GPU|MIG)-[0-9A-Za-z/-]{4,}", re.ASCII | re.IGNORECASE)
@@ -84,8 +75,8 @@ def parse_devices(text: str) -> DeviceChoice:
     return DeviceChoice(frozenset(labels), tuple(uuids))
 
 
-class DisplayFilter(msgspec.Struct, kw_only=True):
-    """Decides for each board what is displayed. Not thread-safe.
+class DisplayFilter(msgspec.Struct, frozen=True, kw_only=True):
+    """Decides for each board what is displayed.
 
     A run is displayed whole if any of its ranks is to be displayed.
     """
@@ -96,19 +87,9 @@ class DisplayFilter(msgspec.Struct, kw_only=True):
     """None: all."""
     devices: DeviceChoice | None = None
     """None: all."""
-    only: frozenset[OnlyWord] = frozenset()
-    _ran_at: dict[ProcessKey, float] = msgspec.field(default_factory=dict)
-    """Unix seconds of the last snapshot in which a process ran kernels."""
-
-    @property
-    def figures(self) -> frozenset[ProcessFigure]:
-        """The figures that it needs of all processes."""
-        return frozenset({"sm_percent"}) if "running" in self.only else frozenset()
 
     def apply(self, board: Board) -> Board:
         """Return the board with what is hidden on it."""
-        if self.figures:
-            self._note_running(board)
         rows = (*board.processes, *board.ended_processes)
         matching = {row.key for row in rows if self._matches(row)}
         runs = [run for run in board.runs if any(row.key in matching for row in run.rows)]
@@ -144,33 +125,4 @@ class DisplayFilter(msgspec.Struct, kw_only=True):
     def _matches(self, row: ProcessRow) -> bool:
         if self.users is not None and row.process.user not in self.users:
             return False
-        if self.devices is not None and not self.devices.includes(row.gpu):
-            return False
-        kinds = self.only.intersection(_KINDS)
-        if kinds and row.kind not in kinds and not ("training" in kinds and row.job):
-            return False
-        if "diverging" in self.only and not (row.comparison and row.comparison.diverges):
-            return False
-        return "running" not in self.only or (row.ended_at is None and row.process.key in self._ran_at)
-
-    def _note_running(self, board: Board) -> None:
-        """Note which processes run kernels; one of which that is not known counts as running."""
-        now, before = board.snapshot.time, self._ran_at
-        self._ran_at = {}
-        for row in board.processes:
-            key = row.process.key
-            if _runs_kernels(row) is not False:
-                self._ran_at[key] = now
-            elif key not in self._ran_at and 0 <= now - before.get(key, float("-inf")) < RUNNING_SECONDS:
-                self._ran_at[key] = before[key]
-
-
-def _runs_kernels(row: ProcessRow) -> bool | None:
-    """Return whether a process runs kernels on its GPU; None: unknown."""
-    figures = row.process.figures
-    if figures is not None and figures.sm_percent is not None:
-        return figures.sm_percent > 0
-    fault = figures.fault("sm_percent") if figures else None
-    if fault is not None and fault.code == "NO_SAMPLE":
-        return False
-    return False if row.gpu.utilisation_percent == 0 else None
+        return self.devices is None or self.devices.includes(row.gpu)

@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from vramtop.estimator.common.records import replace
-
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -32,7 +30,7 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
     processes: frozenset[ProcessKey] = frozenset()
     """Processes whose rows are in sight."""
     figures_of_all: frozenset[ProcessFigure] = frozenset()
-    """Figures that are needed of all processes, because they are sorted or chosen by them."""
+    """Figures that are needed of all processes, because they are sorted by them."""
     gpus: Mapping[GpuKey, DetailLevel] = msgspec.field(default_factory=dict)
     """GPUs of which details are shown; a MIG device counts as its GPU (``whole_gpu_key``)."""
     host: bool = False
@@ -65,13 +63,8 @@ class CurrentDemand:
     """The demand of the screen in front: set on the UI thread, looked at by a source at every reading."""
 
     value: Demand = field(default_factory=Demand)
-    always: frozenset[ProcessFigure] = frozenset()
-    """Figures of all processes that are needed whatever is shown, as what is displayed is chosen by them."""
-
-    def __post_init__(self) -> None:
-        self.show(self.value)
 
     def show(self, demand: Demand) -> bool:
         """Have the next reading contain this; returns True if it should be read soon (``adds_to``)."""
-        before, self.value = self.value, replace(demand, figures_of_all=demand.figures_of_all | self.always)
+        before, self.value = self.value, demand
         return self.value.adds_to(before)

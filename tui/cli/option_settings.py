@@ -36,22 +36,11 @@ class _Row(NamedTuple):
     from_option: Callable[[Any], Value] = lambda value: value
 
 
-def _joined(names: tuple[str, ...]) -> str | None:
-    return ",".join(names) or None
-
-
-def _split(text: str) -> tuple[str, ...]:
-    return tuple(part.strip() for part in text.split(",") if part.strip())
-
-
 _ROWS = (
     _Row("interval", "dashboard.interval"),
     _Row("mouse", "dashboard.mouse"),
     _Row("ascii", "dashboard.ascii", (), {"on": True, "off": False}.get, lambda on: "on" if on else "off"),
     _Row("read_only", "dashboard.read_only"),
-    _Row("display_user", "dashboard.user", (DASHBOARD,), _joined, _split),
-    _Row("display_gpu", "dashboard.gpu", (DASHBOARD,), _joined, _split),
-    _Row("display_only", "dashboard.only", (DASHBOARD,), _joined, _split),
     _Row("attach", "attach.automatic"),
     _Row("method", "estimates.method"),
     _Row("python", "estimates.python", (), lambda path: path or None),
@@ -94,7 +83,7 @@ def fill_in_settings(options: argparse.Namespace) -> None:
     for row in _ROWS:
         typed = getattr(options, row.option, None)
         if typed is not None:
-            flag = f"--{'' if typed is not False else 'no-'}{row.option.removeprefix('display_').replace('_', '-')}"
+            flag = f"--{'' if typed is not False else 'no-'}{row.option.replace('_', '-')}"
             settings = settings._replace(
                 values={**settings.values, row.setting: row.from_option(typed)},
                 origins={**settings.origins, row.setting: flag},

@@ -8,10 +8,7 @@ from __future__ import annotations
 
 import re
 from functools import cache
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from typing import Annotated, Any, Literal, NamedTuple
 
 Kind = Literal["switch", "seconds", "text", "choice", "list"]
 """``list``: of texts."""
@@ -46,7 +43,7 @@ class Setting(NamedTuple):
     choices: tuple[str, ...] = ()
     """The words that it, or each entry of a list, may be."""
     pattern: str = ""
-    """What a text, or each entry of a list, must match in full; an empty one need not."""
+    """What a text must match in full; an empty one need not."""
     expects: str = ""
     """What is allowed, in words, where kind and choices do not say it: ``HH:MM-HH:MM, or off``."""
     example: Value | None = None
@@ -59,8 +56,6 @@ class Setting(NamedTuple):
     """A variable of another program that is read where ``variable`` is not set."""
     is_program: bool = False
     """vramtop runs it: it is taken only from a file that nobody else may write."""
-    check: Callable[[Any], str | None] | None = None
-    """Returns what is wrong with a value of the right type, in words, or None."""
 
     @property
     def table(self) -> str:
@@ -103,8 +98,6 @@ class Setting(NamedTuple):
             word = value[int(at[1])] if at and isinstance(value, list) else None
             wrong = f'"{word}" is wrong; ' if isinstance(word, str) else ""
             raise ValueError(f"{wrong}give {self.allowed}") from None
-        if self.check is not None and (problem := self.check(found)):
-            raise ValueError(problem)
         return found
 
     def parsed(self, text: str) -> Value:
@@ -168,21 +161,10 @@ PROCESS_COLUMNS = (
     *("PID", "USER", "GPU", "VRAM GiB", "MAX", "SPREAD", "BUDGET", "DIFF", "STATUS", "SM %", "BW %", "CPU %"),
     *("RAM GiB", "THR", "UP", "RUNS IN", "COMMAND"),
 )
-ONLY = ("running", "diverging", "mine", "training", "server", "notebook", "desktop")
 ALERTS = ("over_budget", "growing", "unattributed", "gpu_lost", "no_readings")
 SIGNALS = ("none", "bell", "desktop")
 METHODS = ("auto", "formula", "exact", "traced")
 _ADDRESS = r"((\[[^\]\s]+\]|[^:\s\[\]]*):)?\d{1,5}"
-_GPU = r"[0-9]{1,4}(-[0-9]{1,4}|(:[0-9]{1,4}){0,2})|(?i:GPU|MIG)-[0-9A-Za-z/-]{4,}"
-
-
-def _is_backwards(gpus: tuple[str, ...]) -> str | None:
-    """Return what is wrong with a range of GPUs whose end is before its start."""
-    for gpu in gpus:
-        first, _, last = gpu.partition("-")
-        if first.isdigit() and last.isdigit() and int(first) > int(last):
-            return f'"{gpu}" is not a range; give "{last}-{first}"'
-    return None
 
 
 SETTINGS: tuple[Setting, ...] = (
@@ -224,19 +206,6 @@ SETTINGS: tuple[Setting, ...] = (
     Setting(
         name="dashboard.read_only", kind="switch", default=False, flag="--read-only, --no-read-only",
         about="The dashboard cannot end processes",
-    ),
-    Setting(
-        name="dashboard.user", kind="list", default=(), flag="--user", example=("ann", "bob"),
-        about="Display only processes of these users",
-    ),
-    Setting(
-        name="dashboard.gpu", kind="list", default=(), flag="--gpu", example=("0", "2-3"),
-        pattern=_GPU, check=_is_backwards, expects='a list of GPUs, such as ["0", "2-3", "0:3", "GPU-5a3f"]',
-        about="Display only these GPUs",
-    ),
-    Setting(
-        name="dashboard.only", kind="list", default=(), flag="--only", choices=ONLY, example=("mine", "training"),
-        about="Display only processes that are all of this",
     ),
     Setting(
         name="attach.automatic", kind="switch", default=True, flag="--attach, --no-attach",

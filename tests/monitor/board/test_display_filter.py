@@ -4,11 +4,8 @@ import pytest
 from builders import make_gpu, make_mig_gpu, make_process, make_run, make_snapshot, make_watchlist
 
 from vramtop.estimator.common.errors import InputError
-from vramtop.estimator.common.records import replace
 from vramtop.estimator.job.job import Job, ModelSpec
-from vramtop.monitor.board.display_filter import RUNNING_SECONDS, DisplayFilter, parse_devices
-from vramtop.monitor.snapshot.faults import Fault
-from vramtop.monitor.snapshot.snapshot import ProcessFigures
+from vramtop.monitor.board.display_filter import DisplayFilter, parse_devices
 
 GIB = 2**30
 
@@ -41,38 +38,6 @@ def test_a_run_is_displayed_whole_if_any_of_its_ranks_is():
     assert displayed(board) == {1, 2}
     assert [gpu.reading.index for gpu in board.displayed_gpus] == [0]
     assert board.hidden.labels == ("1", "2")
-    watchlist.display_filter = DisplayFilter(text="", only=frozenset({"diverging"}))
-    assert displayed(watchlist.rebuild_board()) == {1, 2}
-    calm = [make_gpu(0, [make_process(1, 30)]), make_gpu(1, [make_process(2, 30), make_process(7, 2)])]
-    assert displayed(watchlist.update(make_snapshot(calm, time=2_001.0))) == set()
-
-
-def test_running_are_processes_that_ran_kernels_in_the_last_minute():
-    def with_sm(pid, percent, code=None):
-        faults = (Fault(field="sm_percent", code=code, message="why"),) if code else ()
-        return replace(make_process(pid, 1), figures=ProcessFigures(sm_percent=percent, faults=faults))
-
-    watchlist = boards(only=frozenset({"running"}))
-    idle = make_gpu(1, [make_process(15, 1)], utilisation_percent=0)
-    first = [with_sm(11, 40.0), with_sm(12, 0.0), with_sm(13, None, "NO_SAMPLE"), with_sm(14, None, "NOT_SUPPORTED")]
-    board = watchlist.update(make_snapshot([make_gpu(0, first), idle], time=2_000.0))
-    assert displayed(board) == {11, 14}  # unknown is not idle; on an idle GPU nothing runs
-    second = [with_sm(11, None, "NO_SAMPLE"), with_sm(12, 3.0)]
-    board = watchlist.update(make_snapshot([make_gpu(0, second)], time=2_000.0 + RUNNING_SECONDS - 1))
-    assert displayed(board) == {11, 12}
-    board = watchlist.update(make_snapshot([make_gpu(0, second)], time=2_000.0 + RUNNING_SECONDS + 1))
-    assert displayed(board) == {12}
-
-
-def test_kinds_are_alternatives_and_everything_else_must_hold():
-    rows = [make_process(1, 30), make_process(7, 2, command="vllm serve x", name="vllm"), make_process(8, 1)]
-    snapshot = make_snapshot([make_gpu(0, rows)])
-    kinds = {row.process.pid: row.kind for row in boards(only=frozenset()).update(snapshot).processes}
-    assert displayed(boards(only=frozenset({"server"})).update(snapshot)) == {
-        pid for pid, kind in kinds.items() if kind == "server"
-    }
-    assert 1 in displayed(boards(only=frozenset({"server", "training"})).update(snapshot))
-    assert displayed(boards(only=frozenset({"training"}), users=frozenset({"bo"})).update(snapshot)) == set()
 
 
 def test_devices_are_named_by_index_range_mig_device_and_uuid():

@@ -192,33 +192,27 @@ def test_a_broken_file_opens_the_dashboard_with_defaults_and_a_notice(file: Path
 def test_flags_come_before_the_environment_and_that_before_the_file_for_the_dashboard(file, opened, monkeypatch):
     write(
         file,
-        '[dashboard]\ninterval = 4\nread_only = true\nascii = "on"\nuser = ["ann"]\n[alerts]\nsignal = "bell"\n'
+        '[dashboard]\ninterval = 4\nread_only = true\nascii = "on"\n[alerts]\nsignal = "bell"\n'
         'command = "true"\n[pending]\ncommand = "true"\n[history]\nenabled = false\n[attach]\nautomatic = false\n',
     )
     monkeypatch.setenv("VRAMTOP_ALERTS_SIGNAL", "desktop")
     assert vramtop()[0] == 0
-    assert vramtop("--interval", "5", "--no-read-only", "--no-ascii", "--user", "", "--attach", "--history")[0] == 0
+    assert vramtop("--interval", "5", "--no-read-only", "--no-ascii", "--attach", "--history")[0] == 0
     first, second = (app._options for app in opened)
     assert (first.interval, first.read_only, first.ascii_only) == (4, True, True)
     assert (first.signal_alert, first.on_alert, first.on_fit) == ("desktop", "true", "true")
     assert not first.attach.enabled
     assert (second.interval, second.read_only, second.ascii_only) == (5, False, False)
     assert second.attach.enabled
-    filters = [app.watchlist.display_filter for app in opened]
-    assert filters[0].users == {"ann"}
-    assert filters[0].text == "dashboard.user ann"
-    assert filters[1] is None
 
 
 def test_settings_of_the_dashboard_do_not_refuse_a_recording_or_one_reading(file, opened) -> None:
-    write(file, '[alerts]\ncommand = "true"\n[pending]\nsignal = "bell"\n[dashboard]\nuser = ["ann"]\n')
+    write(file, '[alerts]\ncommand = "true"\n[pending]\nsignal = "bell"\n')
     assert vramtop("--demo")[0] == 0
     (app,) = opened
     assert app._options.on_alert is None
-    assert app.watchlist.display_filter is None
     code, _, err = vramtop("--once", "--json")
     assert code in (0, 3)
-    assert "--user" not in err
     assert "--on-alert" not in err
 
 

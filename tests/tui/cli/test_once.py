@@ -1,7 +1,5 @@
 """``vramtop --once``: every line names its figures, and the output is plain text outside a terminal."""
 
-import os
-import pwd
 import time
 
 import pytest
@@ -90,7 +88,6 @@ def test_the_command_line_chooses_what_is_displayed_and_what_is_hidden_is_said()
     ("arguments", "sentence"),
     [
         (["--gpu", "x"], "'x' is not a GPU: give indices, ranges, MIG devices or uuids"),
-        (["--only", "runing"], "'runing' is not one of: running, diverging, mine"),
         (["--user", "ana,,bo"], "'ana,,bo' is not a list of users"),
     ],
 )
@@ -104,11 +101,4 @@ def test_a_mistyped_choice_is_one_sentence(arguments, sentence, capsys) -> None:
 def test_before_a_command_they_are_refused() -> None:
     err = vramtop("--gpu", "0", "fit", "llama-3.1-8b", code=2).err
     assert "--gpu 0 filters the dashboard and --once; put it behind fit" in err
-    assert vramtop("--only", "mine", "doctor", code=2).err.endswith("--only mine filters the dashboard and --once\n")
-
-
-def test_mine_is_the_user_who_asks() -> None:
-    mine = display_filter(build_parser().parse_args(["--only", "mine,running"]))
-    assert mine.users == {pwd.getpwuid(os.getuid()).pw_name}
-    assert mine.figures == {"sm_percent"}
-    assert display_filter(build_parser().parse_args(["--once"])) is None
+    assert vramtop("--user", "ann", "doctor", code=2).err.endswith("--user ann filters the dashboard and --once\n")

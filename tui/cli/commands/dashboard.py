@@ -14,7 +14,7 @@ from vramtop.monitor.attach.automatic.automatic_attach import AutomaticAttach
 from vramtop.monitor.attach.automatic.idle_tracing import IdleTracing
 from vramtop.monitor.attach.automatic.left_alone import LeftAlone
 from vramtop.monitor.history.run_recorder import RunRecorder
-from vramtop.monitor.snapshot.demand import CurrentDemand, Demand, ProcessFigure
+from vramtop.monitor.snapshot.demand import CurrentDemand, Demand
 from vramtop.monitor.sources.host_load_source import HostLoadSource
 from vramtop.monitor.sources.nvml.nvml_source import NvmlSource
 from vramtop.monitor.sources.optional_gpus import OptionalGpuSource
@@ -58,8 +58,7 @@ def run(options: argparse.Namespace) -> int:
     jobs = pending_jobs(options)
     settings = options.settings
     chosen = display_filter(options)
-    figures = chosen.figures if chosen else frozenset[ProcessFigure]()
-    demand = CurrentDemand(Demand(host=settings.values[HOST_LINE]), always=figures)
+    demand = CurrentDemand(Demand(host=settings.values[HOST_LINE]))
     source, banner = _source(options, demand)
     if not is_served() and not (sys.stdout.isatty() and sys.stdin.isatty()):
         raise InputError("the dashboard needs a terminal; use vramtop --once for text or --once --json for scripts")

@@ -99,7 +99,6 @@ def _refuse_what_is_for_one_host(options: argparse.Namespace) -> None:
         "--pid": options.pid,
         "--user": options.display_user,
         "--gpu": options.display_gpu,
-        "--only": options.display_only,
         "--on-fit": options.on_fit,
         "--on-alert": options.on_alert,
         "--signal-alert": options.signal_alert != "none",

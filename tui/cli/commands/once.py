@@ -8,7 +8,6 @@ from vramtop.monitor.anomalies.detector import AnomalyDetector
 from vramtop.monitor.attach.automatic.automatic_attach import AutomaticAttach
 from vramtop.monitor.board.board import Board
 from vramtop.monitor.board.watchlist import Watchlist
-from vramtop.monitor.snapshot.demand import CurrentDemand
 from vramtop.monitor.snapshot.gpu_list import gpu_list
 from vramtop.monitor.snapshot.snapshot import Snapshot, WatchedJob
 from vramtop.monitor.sources.nvml.nvml_source import NvmlSource
@@ -48,14 +47,14 @@ def _read(options: argparse.Namespace) -> Board:
         gpu = None if job.target.gpu else watchlist.gpu_type
         return correction(options, job, gpu, here=not job.target.gpu)(estimate(job, gpu=gpu))
 
-    chosen = display_filter(options)
-    watchlist = Watchlist(quick, anomaly_detector=AnomalyDetector(min_duration_seconds=0), display_filter=chosen)
+    anomalies = AnomalyDetector(min_duration_seconds=0)
+    watchlist = Watchlist(quick, anomaly_detector=anomalies, display_filter=display_filter(options))
     if options.job:
         from ..estimators import pending_jobs
 
         for job in pending_jobs(options):
             watchlist.add_pending(job)
-    source = NvmlSource(demand=CurrentDemand(always=chosen.figures) if chosen else None)
+    source = NvmlSource()
     source.open()
     try:
         snapshot = source.read()

@@ -5,11 +5,9 @@ from typing import get_args
 import pytest
 
 from vramtop.monitor.alerts.rules import RULES
-from vramtop.monitor.board.display_filter import ONLY_WORDS, parse_devices
 from vramtop.monitor.export.listen_address import DEFAULT_PORT, ListenAddress
 from vramtop.monitor.storage.settings.schema import (
     ALERTS,
-    ONLY,
     PROCESS_COLUMNS,
     PROCESS_SORTS,
     PROCESS_VIEWS,
@@ -57,7 +55,6 @@ def test_words_are_those_of_the_program() -> None:
     assert get_args(SortKey) == PROCESS_SORTS
     assert get_args(ColumnName) == PROCESS_COLUMNS
     assert tuple(column.name for column in COLUMNS) == PROCESS_COLUMNS, "a column is named in all three"
-    assert ONLY_WORDS == ONLY
     assert tuple(RULES) == ALERTS
     assert ListenAddress.parse(str(BY_NAME["export.listen"].default)).port == DEFAULT_PORT
 
@@ -73,8 +70,6 @@ def test_words_are_those_of_the_program() -> None:
         ("dashboard.view", "list", '"runs", "tree", "processes"'),
         ("dashboard.columns", ["PID", "NO"], '"NO" is wrong; give a list of'),
         ("dashboard.theme", "a\nb", "the name of a theme"),
-        ("dashboard.gpu", ["GPU 0"], '"GPU 0" is wrong; give a list of GPUs'),
-        ("dashboard.gpu", ["3-2"], 'give "2-3"'),
         ("export.listen", "host:http", "HOST:PORT"),
     ],
 )
@@ -89,8 +84,8 @@ def test_a_wrong_value_says_what_is_allowed(name: str, value: object, says: str)
         ("dashboard.interval", "2", 2.0),
         ("dashboard.mouse", "Off", False),
         ("dashboard.mouse", "1", True),
-        ("dashboard.user", "ann, bob", ("ann", "bob")),
-        ("dashboard.user", "", ()),
+        ("dashboard.columns", "PID, USER", ("PID", "USER")),
+        ("dashboard.columns", "", ()),
         ("alerts.signal", "bell", "bell"),
     ],
 )
@@ -127,12 +122,6 @@ def test_the_template_is_valid_sets_nothing_and_each_of_its_lines_can_be_used() 
             assert checked in (setting.default, setting.example)
             seen.add(setting.name)
     assert seen == set(BY_NAME)
-
-
-@pytest.mark.parametrize("text", ["0", "0,2-3", "0:3", "0:3:1", "GPU-5a3f", "MIG-5a3f-0b", "gpu-5A3f"])
-def test_gpus_that_can_be_displayed_are_allowed(text: str) -> None:
-    parse_devices(text)
-    assert BY_NAME["dashboard.gpu"].parsed(text) == tuple(text.split(","))
 
 
 @pytest.mark.parametrize("text", ["8000", ":8000", "0.0.0.0:0", "[::1]:10440", "host-1.example:9"])
