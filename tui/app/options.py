@@ -51,13 +51,9 @@ class AppOptions:
     refine: EstimateFunction | None = None
     """A better and slower estimate than the watchlist's; None: there is none."""
     signal_alert: Signal = "none"
-    """How the user is told of an alert that fires or clears, besides by a notice."""
+    """How the user is told of an alert and of a pending job that starts or ceases to fit, besides by a notice."""
     on_alert: str | None = None
     """Shell command to run for each alert that fires or clears."""
-    signal_fit: Signal = "none"
-    """How the user is told that a pending job starts or ceases to fit, besides by a notice."""
-    on_fit: str | None = None
-    """Shell command to run when a pending job starts to fit."""
     python: str | None = None
     """The interpreter given with ``--python``."""
     attach: AutomaticAttach | None = None

@@ -5,15 +5,13 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-import msgspec
-
-from ..background.user_command import ALERT_SECONDS, CommandQueue, UserCommand
+from ..background.user_command import AlertCommand
 from ..draw.text_output import printable
 from ..keys import shown_key
 from ..tty.textual_private import write_to_terminal
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from textual.notifications import SeverityLevel
 
@@ -21,44 +19,7 @@ if TYPE_CHECKING:
     from vramtop.monitor.board.board import PendingRow
 
     from ..screens.base import BoardApp
-    from .options import AppOptions, Signal
-
-
-class FitEvents(msgspec.Struct):
-    """Detects when pending jobs start or cease to fit.
-
-    Args:
-        command: a shell command to run when a job starts to fit, with VRAMTOP_JOB (its name), VRAMTOP_GPUS (indices,
-            in the order of its ranks) and VRAMTOP_GPU_UUIDS in its environment; None: no command.
-        report: shows a sentence; called on any thread.
-    """
-
-    command: str | None = None
-    report: Callable[[str], None] = lambda _: None
-    _last_change: dict[str, float] = msgspec.field(default_factory=dict)
-
-    def update(self, pending: Sequence[PendingRow]) -> tuple[str, ...]:
-        """Return a sentence for each change since the last call; start the command for each job that now fits."""
-        sentences = []
-        for row in pending:
-            label = row.job.label
-            if row.fits_changed_at is None or self._last_change.get(label) == row.fits_changed_at:
-                continue
-            self._last_change[label] = row.fits_changed_at
-            sentences.append(f"{label} fits now" if row.fits else f"{label} no longer fits")
-            if row.fits and self.command:
-                self._start(row)
-        return tuple(sentences)
-
-    def _start(self, row: PendingRow) -> None:
-        placement = row.fit.placement if row.fit else ()
-        uuids = [room.uuid or "" for room in row.fit.rank_devices] if row.fit else []
-        facts = {
-            "VRAMTOP_JOB": row.job.label,
-            "VRAMTOP_GPUS": ",".join(map(str, placement)),
-            "VRAMTOP_GPU_UUIDS": ",".join(uuids),
-        }
-        UserCommand("--on-fit", self.command or "", self.report).start(facts, thread="on fit")
+    from .options import AppOptions
 
 
 _MAX_TOLD = 3
@@ -86,25 +47,31 @@ class UserSignals:
 
     Args:
         app: shows the notices.
-        options: how they are told, and their commands.
+        options: how they are told, and their command.
     """
 
     def __init__(self, app: BoardApp, options: AppOptions) -> None:
         self._app, self._options = app, options
-        self._fit_events = FitEvents(command=options.on_fit, report=options.notices.add)
+        self._fits_changed: dict[str, float] = {}
+        """When the verdict of each pending job last changed, by its label."""
         self._started_at = options.clock()
-        self._commands: CommandQueue | None = None
+        self._command = AlertCommand(options.on_alert, options.notices.add) if options.on_alert else None
 
     def close(self) -> None:
         """End the command that runs for an alert."""
-        if self._commands is not None:
-            self._commands.end()
+        if self._command is not None:
+            self._command.end()
 
     def show_pending(self, pending: Sequence[PendingRow]) -> None:
         """Tell of each pending job that starts or ceases to fit."""
-        for sentence in self._fit_events.update(pending):
+        for row in pending:
+            label, changed_at = row.job.label, row.fits_changed_at
+            if changed_at is None or self._fits_changed.get(label) == changed_at:
+                continue
+            self._fits_changed[label] = changed_at
+            sentence = f"{label} fits now" if row.fits else f"{label} no longer fits"
             self._app.notify(sentence, markup=False)
-            self._signal(self._options.signal_fit, sentence)
+            self._signal(sentence)
 
     def tick(self, board_at: float | None, *, interval: float, failure: str | None) -> None:
         """Tell of each alert that fires or clears; called about once a second while readings are not paused.
@@ -138,20 +105,13 @@ class UserSignals:
         self._app.notify("\n".join(words), severity=severity, markup=False)
         first = announcements[0].sentence
         others = len(announcements) - 1
-        self._signal(self._options.signal_alert, first if not others else f"{first} (and {others} more)")
-        if self._options.on_alert:
-            self._start(self._options.on_alert, announcements)
+        self._signal(first if not others else f"{first} (and {others} more)")
+        if self._command is not None:
+            for each in announcements:
+                self._command.add(each.facts())
 
-    def _start(self, command: str, announcements: Sequence[Announcement]) -> None:
-        if self._commands is None:
-            self._commands = CommandQueue(
-                UserCommand("--on-alert", command, self._options.notices.add, seconds=ALERT_SECONDS)
-            )
-        for each in announcements:
-            self._commands.add(each.facts())
-
-    def _signal(self, signal: Signal, sentence: str) -> None:
-        if signal == "bell":
+    def _signal(self, sentence: str) -> None:
+        if self._options.signal_alert == "bell":
             self._app.bell()
-        elif signal == "desktop":
+        elif self._options.signal_alert == "desktop":
             write_to_terminal(self._app, desktop_sequence(sentence))

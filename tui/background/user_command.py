@@ -1,4 +1,4 @@
-"""Commands of the user's own that vramtop starts at an event: ``--on-fit`` and ``--on-alert``.
+"""The user's own command that vramtop starts at each alert: ``--on-alert``.
 
 The command is run by a shell as they wrote it; the facts are in its environment alone, so that no name of a job or of a
 user is ever part of a command line.
@@ -11,7 +11,6 @@ import os
 import signal
 import subprocess
 import threading
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from vramtop.estimator.common.process_limit import ProcessLimitError, process_limit_error
@@ -27,65 +26,67 @@ _END_SECONDS = 0.3
 """Time in which a command may end after SIGTERM before it is killed: quitting waits for it."""
 _NOT_PASSED_ON = ("VRAMTOP_EXPORT_PASSWORD",)
 """Secrets of vramtop itself."""
+_MAX_CHARACTERS = 2**14
+"""A variable is cut to these: the kernel starts no program with one of 128 KiB."""
 
 
-ALERT_SECONDS = 60.0
-"""Longest time that a command for an alert may take."""
+class AlertCommand:
+    """Runs the command for one event after the other, off the thread of the caller; ended with vramtop.
 
-
-@dataclass(slots=True)
-class UserCommand:
-    """A shell command of the user's.
+    A command that fails is reported once, until it has succeeded again.
 
     Args:
-        flag: the option that it was given with.
-        command: the command.
+        command: for a shell.
         report: called with a sentence when it fails; called on any thread.
-        seconds: longest time that it may take; None: as long as it likes.
+        seconds: longest time that it may take.
     """
 
-    flag: str
-    command: str
-    report: Callable[[str], None]
-    seconds: float | None = None
-    _process: subprocess.Popen[bytes] | None = field(default=None, init=False)
-    _ended: bool = field(default=False, init=False)
-    _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
+    def __init__(self, command: str, report: Callable[[str], None], *, seconds: float = 60.0) -> None:
+        self._command, self._report, self._seconds = command, report, seconds
+        self._thread = TaskThread("user command", _MAX_WAITING)
+        self._said = False
+        self._process: subprocess.Popen[bytes] | None = None
+        self._ended = False
+        self._lock = threading.Lock()
 
-    def start(self, facts: Mapping[str, str], *, thread: str) -> None:
-        """Run it on a thread of its own, whatever else of it runs; it stays when vramtop ends."""
+    def add(self, facts: Mapping[str, str]) -> None:
+        """Run the command with these facts when it has been run for the events before."""
         try:
-            TaskThread(thread).submit(lambda: self._run_and_report(facts))
+            if not self._thread.submit(lambda: self._say(self.run(facts))):
+                self._say(f"--on-alert: {_MAX_WAITING} events are waiting for the command; further events are dropped")
         except ProcessLimitError as error:
-            self.report(self._sentence(error.message))
+            self._say(f"--on-alert: {error.message}")
 
     def run(self, facts: Mapping[str, str]) -> str | None:
         """Run it to its end; return why it failed, in one sentence."""
         environ = {name: text for name, text in os.environ.items() if name not in _NOT_PASSED_ON}
-        environ |= {name: _as_variable(text) for name, text in facts.items()}
-        silent = subprocess.DEVNULL
+        environ |= {  # others may have named a job
+            name: text.replace("\0", " ").encode(errors="replace").decode()[:_MAX_CHARACTERS]
+            for name, text in facts.items()
+        }
+        silent, about = subprocess.DEVNULL, f"--on-alert {self._command}"
         with self._lock:
             if self._ended:
                 return None
             try:
                 process = subprocess.Popen(  # noqa: S602 - the user's own command, for a shell as they wrote it
-                    self.command, shell=True, env=environ, stdin=silent, stdout=silent, stderr=silent,
+                    self._command, shell=True, env=environ, stdin=silent, stdout=silent, stderr=silent,
                     start_new_session=True,
                 )  # fmt: skip
             except OSError as error:
                 limit = process_limit_error(error)
-                return self._sentence(limit.message if limit else f"it cannot be started: {error.strerror}")
+                return f"{about}: {limit.message if limit else f'it cannot be started: {error.strerror}'}"
             self._process = process
         try:
-            code = process.wait(self.seconds)
+            code = process.wait(self._seconds)
         except subprocess.TimeoutExpired:
             _signal_group(process, signal.SIGKILL)
             process.wait()
-            return self._sentence(f"it was killed after {self.seconds:g} s")
-        return self._sentence(f"it ended with exit code {code}") if code and not self._ended else None
+            return f"{about}: it was killed after {self._seconds:g} s"
+        return f"{about}: it ended with exit code {code}" if code and not self._ended else None
 
     def end(self) -> None:
-        """End the command that ``run`` runs, and start none any more."""
+        """End the command that runs, and run it for no event any more."""
         with self._lock:
             self._ended, process = True, self._process
         if process is None or process.poll() is not None:
@@ -96,59 +97,10 @@ class UserCommand:
         except subprocess.TimeoutExpired:
             _signal_group(process, signal.SIGKILL)
 
-    def _run_and_report(self, facts: Mapping[str, str]) -> None:
-        problem = self.run(facts)
-        if problem is not None:
-            self.report(problem)
-
-    def _sentence(self, words: str) -> str:
-        return f"{self.flag} {self.command}: {words}"
-
-
-class CommandQueue:
-    """Runs a user's command for one event after the other, off the thread of the caller; ended with vramtop.
-
-    A command that fails is reported once, until it has succeeded again.
-    """
-
-    def __init__(self, command: UserCommand) -> None:
-        self._command = command
-        self._thread = TaskThread("user command", _MAX_WAITING)
-        self._said = False
-
-    def add(self, facts: Mapping[str, str]) -> None:
-        """Run the command with these facts when it has been run for the events before."""
-        flag = self._command.flag
-        try:
-            if not self._thread.submit(lambda: self._run(facts)):
-                self._say(f"{flag}: {_MAX_WAITING} events are waiting for the command; further events are dropped")
-        except ProcessLimitError as error:
-            self._say(f"{flag}: {error.message}")
-
-    def end(self) -> None:
-        """End the command that runs, and run it for no event any more."""
-        self._command.end()
-
-    def _run(self, facts: Mapping[str, str]) -> None:
-        problem = self._command.run(facts)
-        if problem is None:
-            self._said = False
-        else:
-            self._say(problem)
-
-    def _say(self, sentence: str) -> None:
-        if not self._said:
-            self._said = True
-            self._command.report(sentence)
-
-
-_MAX_CHARACTERS = 2**14
-"""A variable is cut to these: the kernel starts no program with one of 128 KiB."""
-
-
-def _as_variable(text: str) -> str:
-    """Return a fact as a variable may hold it: others may have named a job."""
-    return text.replace("\0", " ").encode(errors="replace").decode()[:_MAX_CHARACTERS]
+    def _say(self, problem: str | None) -> None:
+        if problem is not None and not self._said:
+            self._report(problem)
+        self._said = problem is not None
 
 
 def _signal_group(process: subprocess.Popen[bytes], number: int) -> None:

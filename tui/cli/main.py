@@ -213,13 +213,9 @@ def _add_dashboard_arguments(parser: argparse.ArgumentParser) -> None:
     jobs.add_argument("--attach", action=switch, default=None, help=text)
     text = "job file of a pending job, or another tool's configuration (repeatable)"
     jobs.add_argument("--job", action="append", default=[], metavar="FILE", help=text)
-    text = "signal that a pending job fits now or no longer fits (default: none)"
-    jobs.add_argument("--signal-fit", choices=("none", "bell", "desktop"), help=text)
-    text = "shell command to run when a pending job begins to fit; it gets VRAMTOP_JOB and VRAMTOP_GPUS"
-    jobs.add_argument("--on-fit", metavar="COMMAND", help=text)
     add_display_arguments(parser)
     alerts = parser.add_argument_group("alerts (w in the dashboard lists them)")
-    text = "signal that an alert fires or clears (default: none, only a notice)"
+    text = "signal an alert, and a pending job that begins or ceases to fit (default: none, only a notice)"
     alerts.add_argument("--signal-alert", choices=("none", "bell", "desktop"), help=text)
     add_alert_arguments(alerts)
     add_host_arguments(parser)

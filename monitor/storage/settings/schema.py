@@ -148,7 +148,6 @@ TABLES = {
     "attach": "Attaching to training processes",
     "estimates": "Estimates",
     "history": "Your measured runs",
-    "pending": "Pending jobs",
     "alerts": "Alerts: how you are told, and from when on",
     "hosts": "Several hosts, over ssh",
     "export": "vramtop export",
@@ -234,17 +233,8 @@ SETTINGS: tuple[Setting, ...] = (
         about="Keep measurements of your runs, and correct estimates by them",
     ),
     Setting(
-        name="pending.signal", kind="choice", default="none", choices=SIGNALS, flag="--signal-fit",
-        about="Signal that a pending job fits now or no longer fits, besides a notice",
-    ),
-    Setting(
-        name="pending.command", kind="text", default="", flag="--on-fit", is_program=True,
-        example="notify-send \"$VRAMTOP_JOB fits\"", expects="a shell command",
-        about="Shell command to run when a pending job begins to fit",
-    ),
-    Setting(
         name="alerts.signal", kind="choice", default="none", choices=SIGNALS, flag="--signal-alert",
-        about="Signal that an alert fires or clears, besides a notice",
+        about="Signal an alert, and a pending job that begins or ceases to fit, besides a notice",
     ),
     Setting(
         name="alerts.command", kind="text", default="", flag="--on-alert", is_program=True,

@@ -1,5 +1,4 @@
-import threading
-from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from builders import make_budget
@@ -9,7 +8,7 @@ from vramtop.estimator.job.job import Job
 from vramtop.monitor.board.board import PendingRow
 from vramtop.monitor.board.capacity import DeviceCapacity
 from vramtop.monitor.board.fit import check_fit
-from vramtop.tui.app.user_signals import FitEvents, desktop_sequence
+from vramtop.tui.app.user_signals import UserSignals, desktop_sequence
 from vramtop.tui.screens.dashboard.pending_list import pending_line
 
 JOB = Job(name="sft; rm")
@@ -21,36 +20,14 @@ def row(fits: bool, turned_at: float | None) -> PendingRow:
     return PendingRow(job=JOB, budget=budget, fit=check_fit(budget, [room]), fits=fits, fits_changed_at=turned_at)
 
 
-def ended() -> None:
-    for thread in threading.enumerate():
-        if thread.name == "on fit":
-            thread.join(20)
-
-
-def test_each_change_of_fit_is_reported_once() -> None:
-    events = FitEvents()
-    assert events.update([row(True, None)]) == ()
-    assert events.update([row(False, 7.0)]) == ("sft; rm no longer fits",)
-    assert events.update([row(False, 7.0)]) == ()
-    assert events.update([row(True, 9.0)]) == ("sft; rm fits now",)
-
-
-def test_the_command_runs_when_a_job_begins_to_fit(tmp_path: Path) -> None:
-    told = tmp_path / "told"
-    events = FitEvents(command=f'echo "$VRAMTOP_JOB $VRAMTOP_GPUS $VRAMTOP_GPU_UUIDS" >> {told}')
-    events.update([row(False, 7.0)])
-    events.update([row(True, 9.0)])
-    events.update([row(True, 9.0)])
-    ended()
-    assert told.read_text() == "sft; rm 3 GPU-3\n"
-
-
-def test_a_failing_command_is_reported() -> None:
-    said: list[str] = []
-    events = FitEvents(command="exit 3", report=said.append)
-    events.update([row(True, 9.0)])
-    ended()
-    assert said == ["--on-fit exit 3: it ended with exit code 3"]
+def test_each_change_of_fit_is_told_once() -> None:
+    told: list[str] = []
+    app = SimpleNamespace(notify=lambda sentence, **_: told.append(sentence), bell=lambda: told.append("bell"))
+    options = SimpleNamespace(clock=lambda: 0.0, on_alert=None, signal_alert="bell")
+    signals = UserSignals(app, options)  # type: ignore[arg-type]
+    for rows in ([row(True, None)], [row(False, 7.0)], [row(False, 7.0)], [row(True, 9.0)]):
+        signals.show_pending(rows)
+    assert told == ["sft; rm no longer fits", "bell", "sft; rm fits now", "bell"]
 
 
 @pytest.mark.parametrize(

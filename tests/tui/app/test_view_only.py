@@ -160,9 +160,8 @@ def test_the_flag_chooses_the_app_without_traces_or_commands(words: list[str], m
     monkeypatch.setenv("TERM", "xterm-256color")
     for stream in (sys.stdin, sys.stdout):
         monkeypatch.setattr(stream, "isatty", lambda: True)
-    assert main([*words, "--on-fit", "true", "--on-alert", "true"]) == 0
+    assert main([*words, "--on-alert", "true"]) == 0
     (app,) = apps
     assert isinstance(app, ViewOnlyApp) == bool(words)
     assert (app.refine is None) == bool(words)
-    assert (app._options.on_fit is None) == bool(words)
     assert (app._options.on_alert is None) == bool(words)

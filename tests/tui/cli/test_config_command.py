@@ -193,21 +193,21 @@ def test_flags_come_before_the_environment_and_that_before_the_file_for_the_dash
     write(
         file,
         '[dashboard]\ninterval = 4\nread_only = true\nascii = "on"\n[alerts]\nsignal = "bell"\n'
-        'command = "true"\n[pending]\ncommand = "true"\n[history]\nenabled = false\n[attach]\nautomatic = false\n',
+        'command = "true"\n[history]\nenabled = false\n[attach]\nautomatic = false\n',
     )
     monkeypatch.setenv("VRAMTOP_ALERTS_SIGNAL", "desktop")
     assert vramtop()[0] == 0
     assert vramtop("--interval", "5", "--no-read-only", "--no-ascii", "--attach", "--history")[0] == 0
     first, second = (app._options for app in opened)
     assert (first.interval, first.read_only, first.ascii_only) == (4, True, True)
-    assert (first.signal_alert, first.on_alert, first.on_fit) == ("desktop", "true", "true")
+    assert (first.signal_alert, first.on_alert) == ("desktop", "true")
     assert not first.attach.enabled
     assert (second.interval, second.read_only, second.ascii_only) == (5, False, False)
     assert second.attach.enabled
 
 
 def test_settings_of_the_dashboard_do_not_refuse_a_recording_or_one_reading(file, opened) -> None:
-    write(file, '[alerts]\ncommand = "true"\n[pending]\nsignal = "bell"\n')
+    write(file, '[alerts]\ncommand = "true"\n')
     assert vramtop("--demo")[0] == 0
     (app,) = opened
     assert app._options.on_alert is None

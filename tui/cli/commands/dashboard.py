@@ -94,8 +94,6 @@ def run(options: argparse.Namespace) -> int:
         pid=options.pid,
         estimate=estimators.quick,
         refine=None if options.view_only else estimators.accurate,
-        signal_fit=options.signal_fit,
-        on_fit=None if options.view_only else options.on_fit,
         signal_alert=options.signal_alert,
         on_alert=None if options.view_only else options.on_alert,
         python=options.python,

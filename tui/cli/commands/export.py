@@ -188,13 +188,13 @@ def _alerts(options: argparse.Namespace, running: ExitStack) -> Callable[[Latest
     from vramtop.monitor.alerts.conditions import Feed
     from vramtop.monitor.alerts.rules import alerts_off
 
-    from ...background.user_command import ALERT_SECONDS, CommandQueue, UserCommand
+    from ...background.user_command import AlertCommand
 
     log = _Log()
-    command = UserCommand("--on-alert", options.on_alert, log.say, seconds=ALERT_SECONDS)
+    command = AlertCommand(options.on_alert, log.say)
     off = alerts_off(options.settings.values)
-    commands, watch = CommandQueue(command), AlertWatch(options.interval, expects_gpus=True, left_out=off)
-    running.callback(commands.end)
+    watch = AlertWatch(options.interval, expects_gpus=True, left_out=off)
+    running.callback(command.end)
     started_at = monotonic()
 
     def look(latest: LatestBoard) -> None:
@@ -203,7 +203,7 @@ def _alerts(options: argparse.Namespace, running: ExitStack) -> Callable[[Latest
         feed = Feed(board=state.board, age_seconds=age, interval=options.interval, failure=state.failure)
         for each in watch.tick(feed, now):
             log.say(f"{each.state}: {each.alert.condition.sentence}")
-            commands.add(each.facts())
+            command.add(each.facts())
 
     return look
 

@@ -99,10 +99,8 @@ def _refuse_what_is_for_one_host(options: argparse.Namespace) -> None:
         "--pid": options.pid,
         "--user": options.display_user,
         "--gpu": options.display_gpu,
-        "--on-fit": options.on_fit,
         "--on-alert": options.on_alert,
         "--signal-alert": options.signal_alert != "none",
-        "--signal-fit": options.signal_fit != "none",
         "--job": options.job,
     }
     for name, value in given.items():
