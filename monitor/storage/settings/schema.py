@@ -150,8 +150,6 @@ TABLES = {
     "history": "Your measured runs",
     "alerts": "Alerts: how you are told, and from when on",
     "hosts": "Several hosts, over ssh",
-    "export": "vramtop export",
-    "serve": "vramtop serve",
 }
 """The TOML tables in their order, each with its heading."""
 PROCESS_VIEWS = ("runs", "tree", "processes")
@@ -163,7 +161,6 @@ PROCESS_COLUMNS = (
 ALERTS = ("over_budget", "growing", "unattributed", "gpu_lost", "no_readings")
 SIGNALS = ("none", "bell", "desktop")
 METHODS = ("auto", "formula", "exact", "traced")
-_ADDRESS = r"((\[[^\]\s]+\]|[^:\s\[\]]*):)?\d{1,5}"
 
 
 SETTINGS: tuple[Setting, ...] = (
@@ -249,16 +246,6 @@ SETTINGS: tuple[Setting, ...] = (
         name="hosts.ssh", kind="text", default="ssh", own_variable="VRAMTOP_SSH", is_program=True,
         example="ssh -F /home/ann/.ssh/cluster", expects="a command in place of ssh",
         about="Command in place of ssh for --host",
-    ),
-    Setting(
-        name="export.listen", kind="text", default="127.0.0.1:10440", flag="--listen", pattern=_ADDRESS,
-        expects="HOST:PORT, PORT, or :PORT for all addresses",
-        about="Address on which vramtop export serves its metrics",
-    ),
-    Setting(
-        name="serve.listen", kind="text", default="", flag="--listen", pattern=_ADDRESS, example="127.0.0.1:8000",
-        expects="HOST:PORT, PORT, or :PORT for all addresses",
-        about="Address on which vramtop serve shows the dashboard; empty: 127.0.0.1 and a free port",
     ),
 )  # fmt: skip
 """All settings. Tables stand together and in the order of ``TABLES``."""

@@ -89,12 +89,12 @@ def _export(options: argparse.Namespace, running: ExitStack, stop: threading.Eve
 
 def _serve(options: argparse.Namespace, latest: LatestBoard, version: str, running: ExitStack) -> None:
     from vramtop.monitor.export.credentials import read_credentials
-    from vramtop.monitor.export.listen_address import ListenAddress
+    from vramtop.monitor.export.listen_address import DEFAULT_PORT, ListenAddress
     from vramtop.monitor.export.metrics_text import MetricsText
     from vramtop.monitor.export.server import MetricsServer
     from vramtop.monitor.export.tls_files import TlsFiles
 
-    address = ListenAddress.parse(options.listen or options.settings.values["export.listen"])
+    address = ListenAddress.parse(options.listen or str(DEFAULT_PORT))
     if bool(options.tls_cert) != bool(options.tls_key):
         raise InputError("--tls-cert and --tls-key go together: the certificate and its private key")
     if options.client_ca and not options.tls_cert:

@@ -25,8 +25,7 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
         InputError: the address or the flags of the dashboard are wrong, nothing can listen there, or textual-serve is
             missing.
     """
-    listen = options.listen or options.settings.values["serve.listen"]
-    address = ListenAddress.parse(listen) if listen else ListenAddress("127.0.0.1", 0)
+    address = ListenAddress.parse(options.listen) if options.listen else ListenAddress("127.0.0.1", 0)
     flags = _dashboard_flags(options, launch or ())
     try:
         from ...serve.server import BrowserServer  # with aiohttp

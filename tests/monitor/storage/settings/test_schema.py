@@ -5,7 +5,6 @@ from typing import get_args
 import pytest
 
 from vramtop.monitor.alerts.rules import RULES
-from vramtop.monitor.export.listen_address import DEFAULT_PORT, ListenAddress
 from vramtop.monitor.storage.settings.schema import (
     ALERTS,
     PROCESS_COLUMNS,
@@ -56,7 +55,6 @@ def test_words_are_those_of_the_program() -> None:
     assert get_args(ColumnName) == PROCESS_COLUMNS
     assert tuple(column.name for column in COLUMNS) == PROCESS_COLUMNS, "a column is named in all three"
     assert tuple(RULES) == ALERTS
-    assert ListenAddress.parse(str(BY_NAME["export.listen"].default)).port == DEFAULT_PORT
 
 
 @pytest.mark.parametrize(
@@ -70,7 +68,6 @@ def test_words_are_those_of_the_program() -> None:
         ("dashboard.view", "list", '"runs", "tree", "processes"'),
         ("dashboard.columns", ["PID", "NO"], '"NO" is wrong; give a list of'),
         ("dashboard.theme", "a\nb", "the name of a theme"),
-        ("export.listen", "host:http", "HOST:PORT"),
     ],
 )
 def test_a_wrong_value_says_what_is_allowed(name: str, value: object, says: str) -> None:
@@ -122,9 +119,3 @@ def test_the_template_is_valid_sets_nothing_and_each_of_its_lines_can_be_used() 
             assert checked in (setting.default, setting.example)
             seen.add(setting.name)
     assert seen == set(BY_NAME)
-
-
-@pytest.mark.parametrize("text", ["8000", ":8000", "0.0.0.0:0", "[::1]:10440", "host-1.example:9"])
-def test_addresses_are_those_that_can_be_listened_on(text: str) -> None:
-    ListenAddress.parse(text)
-    assert BY_NAME["serve.listen"].checked(text) == text
