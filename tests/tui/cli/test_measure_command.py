@@ -11,7 +11,6 @@ from command_line import vramtop
 from json_schemas import valid_json
 
 from vramtop.estimator.common.sizes import GIB, MIB
-from vramtop.estimator.trace.measure.batch_search import find_largest_batch
 from vramtop.estimator.trace.measure.measured_step import MeasuredRank, MeasuredStep, OutOfMemory, StepPeak
 from vramtop.estimator.trace.measure.real_step import Place
 from vramtop.estimator.trace.measure.tiny_job import tiny_job
@@ -123,34 +122,9 @@ def test_more_ranks_than_gpus_are_refused(on_gpus: Answer) -> None:
     assert said["error"].startswith("the job has 8 ranks, and 2 GPUs are usable here; give it fewer")
 
 
-def test_a_search_closes_in_on_the_largest_that_runs() -> None:
-    def search(largest: int, predicted: int | None, guess: float = 1.0) -> Any:
-        tried = []
-
-        def run(size: int) -> float | None:
-            tried.append(size)
-            return guess if size <= largest else None
-
-        found = find_largest_batch(predicted, run, lambda factor: int((predicted or 1) / factor))
-        assert found.tries == tuple(tried)
-        return found
-
-    assert search(8, 8).tries == (8, 9)
-    assert search(8, 8).sentence == "micro-batch 8 is the largest that runs: 9 runs out of memory"
-    assert search(7, 8).tries == (8, 4, 6)
-    assert search(7, 8).sentence == "micro-batch 6 runs and 8 runs out of memory; sizes between them were not tried"
-    assert search(10, 8, guess=0.8).tries == (8, 10, 11)
-    assert search(10, 8, guess=0.8).decided
-    assert search(0, None).tries == (1,)
-    assert search(0, None).sentence == "no micro-batch ran: 1 runs out of memory"
-    assert search(100, 2).fails is None
-
-
 def test_without_a_gpu_there_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("vramtop.tui.cli.fitting.machine_gpus.NvmlSource", NoDriver)
     assert "there is no driver; --cpu runs a tiny model on the CPU instead" in vramtop("measure", *GPT2, code=3).err
-    err = vramtop("measure", *GPT2, "--cpu", "--search", "micro_batch", code=2).err
-    assert "--search needs GPUs, or with --cpu --memory SIZE" in err
     vramtop("measure", *GPT2, "--predict", "--cpu", code=2)
 
 
@@ -187,13 +161,3 @@ def test_the_whole_command_on_the_cpu_shows_null_where_a_cpu_knows_nothing() -> 
     assert predicted["allocated_bytes"] == pytest.approx(measured["max_allocated_bytes"], rel=0.1)
     assert predicted["device_bytes"] is predicted["reserved_bytes"] is predicted["components"]["context"] is None
     assert (result["card"], result["driver"], History().list()) == (None, None, ())
-
-
-@pytest.mark.slow
-def test_a_search_on_the_cpu_finds_the_largest_batch_that_runs() -> None:
-    words = (*GPT2, "--cpu", "--search", "micro_batch", "--memory", "4MiB", "--json")
-    said = valid_json("measure", vramtop("measure", *words, code=0).out)
-    found = said["search"]
-    assert found["tries"][0] > 1  # predicted without what only a GPU has, which is more than all of this
-    assert found["runs"] == said["job"]["training"]["micro_batch"]
-    assert said["measured"]["max_allocated_bytes"] <= 4 * MIB

@@ -69,11 +69,6 @@ class FreeGpus(msgspec.Struct):
     """Figures of each rank, as the stages were reached."""
 
     @property
-    def available_bytes(self) -> int:
-        """The least that one of them has available."""
-        return min(device.available_bytes or 0 for device in self.devices)
-
-    @property
     def name(self) -> str | None:
         """Product name of the first."""
         return self.devices[0].name

@@ -8,15 +8,14 @@ import msgspec
 
 from vramtop.estimator.budget import Budget
 from vramtop.estimator.common.allocator_variables import allocator_settings
-from vramtop.estimator.common.errors import CannotTellError, ExitCode, InputError
+from vramtop.estimator.common.errors import CannotTellError, ExitCode
 from vramtop.estimator.common.records import replace
-from vramtop.estimator.estimation import MethodChoice, estimate, quick_estimator
+from vramtop.estimator.estimation import MethodChoice, estimate
 from vramtop.estimator.job.gpu_catalogue import Gpu
 from vramtop.estimator.job.job import Job
 from vramtop.estimator.learning.measurement import Observed
 from vramtop.estimator.model.checkpoint import job_of_model
 from vramtop.estimator.model.find_config import ResolvedModel, resolve_model
-from vramtop.estimator.trace.measure.batch_search import BatchSearch, find_largest_batch
 from vramtop.estimator.trace.measure.measured_step import MeasuredStep
 from vramtop.estimator.trace.measure.real_step import Place, rank_count, run_real_step
 from vramtop.estimator.trace.measure.tiny_job import tiny_job
@@ -149,65 +148,6 @@ def predicted(job: Job, how: Measuring, gpu: Gpu | None, found: MeasuredJob) -> 
         return replace(found, budget=estimate(how.predicted_job(job), method=how.method, gpu=gpu, python=how.python))
     except CannotTellError as error:
         return replace(found, unpredicted=error.message)
-
-
-def search_micro_batch(job: Job, how: Measuring) -> tuple[MeasuredJob, BatchSearch]:
-    """Find the largest micro-batch that runs; the measurement is that of the largest one, or of the last try.
-
-    Raises:
-        InputError: the job is invalid, or there is no memory to fill.
-        CannotTellError: the job cannot be measured.
-    """
-    available, gpu = how.limit_bytes, None
-    if how.gpus is not None:
-        free = how.gpus.free(rank_count(job))
-        available = free.available_bytes if available is None else min(free.available_bytes, available)
-        gpu = free.devices[0].gpu_type
-    if available is None:
-        raise InputError("--search needs GPUs, or with --cpu --memory SIZE: the memory to fill")
-    quick = quick_estimator(how.predicted_job(job), gpu=gpu)
-    results: dict[int, MeasuredJob] = {}
-
-    def with_batch(micro_batch: int) -> Job:
-        training = msgspec.structs.replace(job.training, micro_batch=micro_batch)
-        return msgspec.structs.replace(job, training=training)
-
-    def need(micro_batch: int) -> int:
-        peak = quick(how.predicted_job(with_batch(micro_batch))).peak
-        return peak.allocated_bytes if how.gpus is None else peak.device_bytes
-
-    def run(micro_batch: int) -> float | None:
-        result = results[micro_batch] = measure_job(with_batch(micro_batch), how)
-        if result.error is not None or result.step is None:
-            raise CannotTellError(result.error or "nothing was measured")
-        if result.step.out_of_memory:
-            return None
-        rank, outside = result.step.highest, result.outside
-        known = (outside.process_bytes, outside.device_bytes, rank.reserved_bytes, rank.allocated_bytes)
-        return next((size for size in known if size is not None), 0) / need(micro_batch)
-
-    found = find_largest_batch(
-        _largest(need, available), run, lambda factor: _largest(lambda size: round(need(size) * factor), available)
-    )
-    shown = found.runs if found.runs is not None else found.tries[-1]
-    return results[shown], found
-
-
-_LARGEST_BATCH = 1 << 16
-"""Micro-batch at which the search ends, however little memory each sequence takes."""
-
-
-def _largest(need: Callable[[int], int], available: int) -> int | None:
-    """Return the largest micro-batch that needs no more; None: not even 1 does."""
-    if need(1) > available:
-        return None
-    low, high = 1, 2
-    while high < _LARGEST_BATCH and need(high) <= available:
-        low, high = high, 2 * high
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if need(middle) <= available else (low, middle)
-    return low
 
 
 def _kept(found: MeasuredJob) -> MeasuredJob:

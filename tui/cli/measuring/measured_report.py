@@ -10,7 +10,6 @@ from vramtop.estimator.budget import Budget, Method, PhaseName, PlainJob, Span
 from vramtop.estimator.common.fields_of import FieldsOf
 from vramtop.estimator.common.sizes import GIB, MIB
 from vramtop.estimator.job.job_file.changes import job_to_mapping
-from vramtop.estimator.trace.measure.batch_search import BatchSearch
 from vramtop.estimator.trace.measure.measured_step import MeasuredStep, MeasuredStepJson
 
 from ...draw.palette import peak_place
@@ -62,24 +61,9 @@ class MeasuredJson(MeasuredStepJson):
     """What NVML shows by stage: `context`, `first step` (without training, after the prompt), `steady`."""
 
 
-class SearchJson(TypedDict):
-    """The search for the largest micro-batch that runs (`--search`)."""
+class MeasureJson(Versioned):
+    """A job's real steps beside their prediction."""
 
-    key: Literal["training.micro_batch"]
-    """The setting that was varied."""
-    predicted: int | None
-    """Largest that was predicted to fit; null: not even 1."""
-    runs: int | None
-    """Largest that ran; null: none did."""
-    fails: int | None
-    """Smallest that ran out of memory; null: none did."""
-    tries: list[int]
-    """Values that were tried, in their order."""
-    decided: bool
-    """No value between the two remains untried."""
-
-
-class _Measure(Versioned):
     job: PlainJob
     """The job as it was run: the tables of a job file."""
     predicted: PredictedPeakJson | None
@@ -102,14 +86,7 @@ class _Measure(Versioned):
     """What is to be known about the figures, one sentence each."""
 
 
-class MeasureJson(_Measure, total=False):
-    """A job's real steps beside their prediction."""
-
-    search: SearchJson
-    """The search for the largest micro-batch; absent: none was asked for."""
-
-
-def measured_json(found: MeasuredJob, search: BatchSearch | None = None) -> MeasureJson:
+def measured_json(found: MeasuredJob) -> MeasureJson:
     """Return the line of JSON about one job."""
     step, outside, budget = found.step, found.outside, found.budget
     measured: MeasuredJson | None = None
@@ -124,7 +101,7 @@ def measured_json(found: MeasuredJob, search: BatchSearch | None = None) -> Meas
     error = found.error
     if step is not None and step.out_of_memory is not None:
         error = f"out of memory {step.out_of_memory.place}: {step.out_of_memory.message}"
-    data: MeasureJson = {
+    return {
         "schema": 1,
         "job": {**job_to_mapping(found.job), "name": found.job.label},
         "predicted": None if budget is None else peak_json(found, budget),
@@ -137,16 +114,6 @@ def measured_json(found: MeasuredJob, search: BatchSearch | None = None) -> Meas
         "seconds": found.seconds,
         "notes": [*found.notes, *([f"Not predicted: {found.unpredicted}."] if found.unpredicted else [])],
     }
-    if search is not None:
-        data["search"] = {
-            "key": "training.micro_batch",
-            "predicted": search.predicted,
-            "runs": search.runs,
-            "fails": search.fails,
-            "tries": list(search.tries),
-            "decided": search.decided,
-        }
-    return data
 
 
 def peak_json(found: MeasuredJob, budget: Budget) -> PredictedPeakJson:
@@ -173,13 +140,11 @@ def peak_json(found: MeasuredJob, budget: Budget) -> PredictedPeakJson:
 _ALIGNED = "<>>>>"
 
 
-def measured_lines(found: MeasuredJob, output: TextOutput, search: BatchSearch | None = None) -> Iterator[str]:
+def measured_lines(found: MeasuredJob, output: TextOutput) -> Iterator[str]:
     """Yield the figures side by side: torch's, NVML's, by component and by phase, then the notes."""
     step, budget = found.step, found.budget
     unit, name = _unit(found)
     yield from (output.paint(line, None, bold=True) for line in output.wrapped(_headline(found), further="  "))
-    if search is not None:
-        yield from output.wrapped(search.sentence, further="  ")
     if step is not None and step.out_of_memory is not None:
         yield from output.wrapped(_failure(step, unit, name), further="  ")
     if budget is not None:

@@ -388,7 +388,7 @@ def _measure(parser: "Parser") -> None:
     parser.usage = JOB_USAGE.format("measure")
     parser.examples = """\
   vramtop measure job.toml                    on the free GPUs of this machine
-  vramtop measure llama-3.2-1b --lora 16 --search micro_batch
+  vramtop measure llama-3.2-1b --lora 16
   vramtop measure gpt2 --cpu                  a tiny GPT-2 on the CPU
 """
     parser.epilog = _MEASURE_EPILOG
@@ -401,8 +401,6 @@ def _measure(parser: "Parser") -> None:
     group.add_argument("--gpus", type=gpu_count, metavar="N", help=text)
     text = "Limit torch to this memory on each GPU, such as 24GiB."
     group.add_argument("--memory", metavar="GIB", type=size_in_gib, help=text)
-    text = "Find the largest micro-batch that runs, by up to three runs around the predicted one."
-    group.add_argument("--search", choices=("micro_batch",), help=text)
     group.add_argument("--steps", type=step_count, default=3, metavar="N", help="Optimizer steps (default: 3).")
     text = "Time limit of each run (default: 600)."
     group.add_argument("--timeout", type=positive_seconds, default=600.0, metavar="SECONDS", help=text)
