@@ -23,7 +23,7 @@ ASK = {"rehearse"}
 OFTEN = {"fit", "attach"}
 """Commands that the quick tests try; the slow ones try all."""
 WORDS = {
-    "fit": ["fit JOB --gpu-type 4090", "fit JOB --slurm", "fit JOB --wait --timeout 1", "JOB", "--once --job JOB"],
+    "fit": ["fit JOB --gpu-type 4090", "fit JOB --slurm", "wait JOB --timeout 1", "JOB", "--once --job JOB"],
     "preflight": ["preflight JOB --gpu-type 4090"],
     "wait": ["wait JOB --timeout 1"],
     "explain": ["explain LOG --job JOB"],

@@ -72,8 +72,6 @@ def test_the_job_is_judged_on_the_gpus_that_it_chooses(run_fit, tmp_path, monkey
     code, said, _ = run_fit(*job, free=(0.5, 70))
     assert (code, [gpu["index"] for gpu in said["gpus"]]) == (1, [0])
     assert any(note.startswith("Only GPU 0: ") for note in said["notes"])
-    code, said, _ = run_fit("--wait", "--timeout", "0.1", *job, free=(0.5, 70))
-    assert (code, said["placement"]) == (1, [0])
     code, said, _ = run_fit("--gpu", "1", *job, free=(0.5, 70))
     assert (code, said["placement"]) == (0, [1])
     assert "The job does not use all of GPU 1, which --gpu names." in said["notes"]

@@ -239,7 +239,6 @@ def test_the_rest_of_the_line_after_exec_is_left_as_it_is() -> None:
     )
     assert options.exec == ["python", "train.py", "--batch_size", "2", "--lora"]
     assert options.flags == [("--batch-size", "2")]
-    assert options.wait
 
 
 @pytest.mark.parametrize("command", COMMANDS)

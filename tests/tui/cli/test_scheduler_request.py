@@ -48,7 +48,6 @@ def test_a_card_that_is_too_small_is_not_asked_for(flag: str) -> None:
         (("--gpu", "0"), "--gpu names GPUs of this machine; with --slurm give --gpu-type"),
         (("--gpus", "2"), "--gpus 2: the job has 1 rank, one on each GPU"),
         (("--host-memory", "64GiB"), "--slurm requests the RAM that the job needs"),
-        (("--wait",), "--wait waits for GPUs of this machine; leave out --slurm"),
         (("--kubernetes",), "not allowed with argument"),
     ],
 )

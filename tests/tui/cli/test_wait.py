@@ -106,9 +106,9 @@ def test_two_jobs_waiting_for_the_same_gpu_start_one_after_the_other(start_progr
 @pytest.mark.parametrize(
     ("words", "launch", "program"),
     [
-        (["fit", "gpt2", "--wait", "--exec", "true", "--x", "1"], None, ("true", "--x", "1")),
-        (["fit", "--wait", "--exec"], ["true", "-m", "a"], ("true", "-m", "a")),
-        (["fit", "gpt2", "--wait"], None, ()),
+        (["wait", "gpt2", "--exec", "true", "--x", "1"], None, ("true", "--x", "1")),
+        (["wait", "--exec"], ["true", "-m", "a"], ("true", "-m", "a")),
+        (["wait", "gpt2"], None, ()),
     ],
 )
 def test_the_program_to_start(words: list[str], launch: list[str] | None, program: tuple[str, ...]) -> None:
@@ -118,20 +118,18 @@ def test_the_program_to_start(words: list[str], launch: list[str] | None, progra
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["fit", "gpt2", "--wait", "--exec"], "--exec: give the command to start"),
-        (["fit", "gpt2", "--wait", "--exec", "no-such-program"], "no-such-program: no such program"),
-        (["fit", "gpt2", "--timeout", "5"], "--timeout needs --wait"),
-        (["fit", "gpt2", "--wait", "--gpu-memory", "80GiB"], "--wait waits for GPUs of this machine"),
+        (["wait", "gpt2", "--exec"], "--exec: give the command to start"),
+        (["wait", "gpt2", "--exec", "no-such-program"], "no-such-program: no such program"),
+        (["wait", "gpt2", "--gpu-memory", "80GiB"], "vramtop wait waits for GPUs of this machine"),
     ],
 )
 def test_invalid_options_are_rejected_at_once(words: list[str], sentence: str) -> None:
     assert sentence in vramtop(*words, code=2).err
 
 
-@pytest.mark.parametrize("words", [["wait", "gpt2"], ["fit", "gpt2", "--wait"]])
-def test_without_a_gpu_nobody_is_told_to_give_what_waiting_refuses(words, monkeypatch) -> None:
+def test_without_a_gpu_nobody_is_told_to_give_what_waiting_refuses(monkeypatch) -> None:
     monkeypatch.setattr("vramtop.tui.cli.fitting.machine_gpus.NvmlSource", NoDriver)
-    err = vramtop(*words, "--method", "formula", code=3).err
+    err = vramtop("wait", "gpt2", "--method", "formula", code=3).err
     assert err == ("vramtop: there is no driver; vramtop fit with --gpu-type or --gpu-memory checks another machine\n")
 
 

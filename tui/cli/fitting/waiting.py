@@ -1,4 +1,4 @@
-"""``vramtop fit JOB --wait``: wait until the job fits, reserve its memory, and start it or report."""
+"""``vramtop wait JOB``: wait until the job fits, reserve its memory, and start it or report."""
 
 import argparse
 import os

@@ -19,7 +19,6 @@ from .shared_arguments import (
     add_verbose_argument,
     positive_seconds,
     process_id,
-    rare_group,
     size_in_gib,
     step_count,
 )
@@ -115,22 +114,24 @@ def add_fit_arguments(parser: "Parser") -> None:
     parser.examples = _FIT_EXAMPLES
     _add_judging_arguments(parser)
     _add_placing_arguments(parser)
-    waiting = rare_group(parser, "waiting")
-    waiting.add_argument("--wait", action="store_true", help="As vramtop wait.")
-    _add_waiting_arguments(waiting)
 
 
 def add_wait_arguments(parser: "Parser") -> None:
-    """Add the arguments of ``vramtop wait``, which is ``vramtop fit --wait``."""
+    """Add the arguments of ``vramtop wait``."""
     parser.usage = JOB_USAGE.format("wait")
-    parser.set_defaults(wait=True, slurm=False, kubernetes=False)
     parser.examples = """\
   vramtop wait llama-3.1-8b --lora --pure-bf16 && ./train.sh
   vramtop wait --exec -- torchrun --nproc-per-node 2 train.py --bf16
   vramtop wait job.toml --timeout 3600 --exec python train.py
 """
     _add_judging_arguments(parser)
-    _add_waiting_arguments(parser.add_argument_group("waiting"))
+    group = parser.add_argument_group("waiting")
+    text = "Give up after this time, with the exit code of the verdict."
+    group.add_argument("--timeout", type=positive_seconds, metavar="SECONDS", help=text)
+    text = "Time between readings (default: 2)."
+    group.add_argument("--interval", type=positive_seconds, default=2.0, metavar="SECONDS", help=text)
+    text = "Then run this command (the rest of the line; default: the launch line) on the GPUs found."
+    group.add_argument("--exec", nargs=argparse.REMAINDER, metavar="COMMAND", help=text)
 
 
 def _add_judging_arguments(parser: "Parser") -> None:
@@ -140,15 +141,6 @@ def _add_judging_arguments(parser: "Parser") -> None:
     text = "Suggest only micro-batches that keep the sequences per step."
     parser.add_argument("--keep-global-batch", action="store_true", help=text)
     add_verbose_argument(parser)
-
-
-def _add_waiting_arguments(group: argparse._ArgumentGroup) -> None:
-    text = "Give up after this time, with the exit code of the verdict."
-    group.add_argument("--timeout", type=positive_seconds, metavar="SECONDS", help=text)
-    text = "Time between readings (default: 2)."
-    group.add_argument("--interval", type=positive_seconds, default=2.0, metavar="SECONDS", help=text)
-    text = "Then run this command (the rest of the line; default: the launch line) on the GPUs found."
-    group.add_argument("--exec", nargs=argparse.REMAINDER, metavar="COMMAND", help=text)
 
 
 def _add_placing_arguments(parser: "Parser") -> None:
