@@ -7,18 +7,14 @@ from __future__ import annotations
 
 import os
 import shlex
-from typing import Literal
 
 import msgspec
 
 from vramtop.estimator.common.errors import InputError
 from vramtop.estimator.common.trust import find_program, why_not_found
-from vramtop.estimator.common.version import DISTRIBUTION
 
 from ..host.plain_text import sanitize_line
 
-Bootstrap = Literal["uvx"]
-"""What runs vramtop on a host where it is not installed."""
 SSH_VARIABLE = "VRAMTOP_SSH"
 """Environment variable with another command instead of ``ssh``, as words of a shell: ``ssh -F FILE``."""
 _OPTIONS = (
@@ -39,15 +35,11 @@ class SshCommand(msgspec.Struct, frozen=True, kw_only=True):
     Args:
         interval: seconds between readings.
         attaches: attach to training processes there.
-        bootstrap: what runs vramtop where it is not installed; None: nothing.
-        version: of this vramtop, which is the one that is bootstrapped; None: the latest.
         program: command in place of ssh; None: that of the environment.
     """
 
     interval: float
     attaches: bool = True
-    bootstrap: Bootstrap | None = None
-    version: str | None = None
     program: str | None = None
 
     def arguments(self, host: str) -> list[str]:
@@ -56,16 +48,9 @@ class SshCommand(msgspec.Struct, frozen=True, kw_only=True):
         Raises:
             InputError: the environment's command for ssh cannot be understood, or there is no ssh that may be started.
         """
-        return [*_ssh_words(self.program), *_OPTIONS, "--", host, shlex.join(["sh", "-c", self._script()])]
-
-    def _script(self) -> str:
-        stream = ["stream", "--interval", f"{self.interval:g}", *([] if self.attaches else ["--no-attach"])]
-        run = f"exec {shlex.join(['vramtop', *stream])}"
-        if self.bootstrap is None:
-            return f"{_PATHS}; {run}"
-        package = f"{DISTRIBUTION}=={self.version}" if self.version else DISTRIBUTION
-        fetch = f"exec {shlex.join([self.bootstrap, '--from', package, 'vramtop', *stream])}"
-        return f"{_PATHS}; command -v vramtop >/dev/null || {fetch}; {run}"
+        attach = [] if self.attaches else ["--no-attach"]
+        script = f"{_PATHS}; exec {shlex.join(['vramtop', 'stream', '--interval', f'{self.interval:g}', *attach])}"
+        return [*_ssh_words(self.program), *_OPTIONS, "--", host, shlex.join(["sh", "-c", script])]
 
     def failure(self, code: int, errors: str) -> str:
         """Return in one sentence why the command ended.
@@ -81,7 +66,7 @@ class SshCommand(msgspec.Struct, frozen=True, kw_only=True):
         if "Host key verification failed" in errors:
             return "its host key is unknown or has changed: run ssh once by hand to check"
         if code == _NOT_FOUND:
-            return self._not_installed()
+            return "vramtop is not installed there, or not in PATH, ~/.local/bin and ~/.cargo/bin"
         if "vramtop" in errors and ("stream" in errors and ("invalid choice" in errors or "no such" in errors)):
             return "vramtop there is too old to have the command stream; update it there"
         if code == _SSH_FAILED:
@@ -89,13 +74,6 @@ class SshCommand(msgspec.Struct, frozen=True, kw_only=True):
         if code == 0:
             return "the connection was closed"
         return f"vramtop there ended with exit code {code}{f': {last}' if last else ''}"
-
-    def _not_installed(self) -> str:
-        if self.bootstrap is not None:
-            return (
-                f"neither vramtop nor {self.bootstrap} is installed there: install one of them (uv: docs.astral.sh/uv)"
-            )
-        return f"vramtop is not installed there: pip install {DISTRIBUTION}, or use --bootstrap uvx"
 
 
 def _ssh_words(program: str | None) -> list[str]:

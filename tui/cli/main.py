@@ -144,8 +144,6 @@ def _run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
         raise InputError("--view-only is for the dashboard of this machine")
     if fleet:
         return int(_started("fleet").run(options))
-    if options.bootstrap:
-        raise InputError("--bootstrap is for --host and --hosts")
     elsewhere = [name for name in ("demo", "replay", "once") if getattr(options, name)]
     if options.on_alert and elsewhere:
         raise InputError(f"--on-alert watches this machine; it is not for --{elsewhere[0]}")

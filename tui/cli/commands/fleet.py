@@ -12,7 +12,6 @@ from msgspec import Struct, to_builtins
 
 from vramtop.estimator.common.errors import ExitCode, InputError
 from vramtop.estimator.common.process_limit import require_threads
-from vramtop.estimator.common.version import version_number
 
 from ...draw.terminal_capabilities import is_dumb_terminal, prepare_textual
 from ...draw.text_output import detect_output
@@ -53,8 +52,6 @@ def run(options: argparse.Namespace) -> int:
     command = SshCommand(
         interval=options.interval,
         attaches=options.attach,
-        bootstrap=options.bootstrap,
-        version=version_number(),
         program=options.settings.values["hosts.ssh"],
     )
     remote = RemoteFleet(hosts, command)

@@ -205,7 +205,7 @@ def add_stream_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_host_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add ``--host``, ``--hosts`` and ``--bootstrap``."""
+    """Add ``--host`` and ``--hosts``."""
     group = rare_group(
         parser,
         "several hosts, over ssh",
@@ -216,5 +216,3 @@ def add_host_arguments(parser: argparse.ArgumentParser) -> None:
         help="read this host (repeatable): a, ann@b, or a Slurm-style list, node[01-16,20]",
     )  # fmt: skip
     group.add_argument("--hosts", metavar="FILE", help="read the hosts of a file, one or a list per line")
-    text = "run vramtop where it is not installed: uvx downloads it there"
-    group.add_argument("--bootstrap", choices=("uvx",), help=text)

@@ -78,7 +78,6 @@ def test_hosts_of_a_file(ssh):
         ["--host", "a", "--on-alert", "true"],
         ["--once", "--hosts", "/nowhere"],
         ["--host", "a", "doctor"],
-        ["--bootstrap", "uvx", "--once"],
     ],
 )
 def test_wrong_input_is_one_sentence(ssh, words):
