@@ -36,13 +36,10 @@ class MetricsText:
     Args:
         latest: the board.
         version: of vramtop.
-        with_process: with prometheus-client's own metrics of the exporter's process (``process_cpu_seconds_total``);
-            not in a file for node_exporter, which has metrics of these names itself.
     """
 
     latest: LatestBoard
     version: str
-    with_process: bool = True
     _encoded: dict[str, dict[str, tuple[Values, bytes]]] = field(default_factory=dict, init=False)
     """What was encoded last, by content type and family."""
     _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
@@ -51,7 +48,7 @@ class MetricsText:
         """Return the text and its content type.
 
         Args:
-            accept: the client's Accept header; None: the text format of node_exporter's files.
+            accept: the client's Accept header; None: the plain text format.
         """
         encoder, content_type = _choose_encoder(accept)
         with self._lock:
@@ -62,10 +59,9 @@ class MetricsText:
             parts = [
                 _encode(encoder, metric, values[metric.family], known) for metric in TABLE if metric.family in values
             ]
-        if self.with_process:
-            from prometheus_client import ProcessCollector
+        from prometheus_client import ProcessCollector
 
-            parts.append(encoder(ProcessCollector(registry=None)).removesuffix(_EOF))
+        parts.append(encoder(ProcessCollector(registry=None)).removesuffix(_EOF))
         is_open = content_type.startswith("application/openmetrics-text")
         return b"".join(parts) + (_EOF if is_open else b""), content_type
 

@@ -29,10 +29,6 @@ GIB = 2**30
         (["--auth-user", "prom"], "--auth-user needs a password"),
         (["--password-file", "pw"], "--password-file needs --auth-user"),
         (["--auth-user", "prom", "--password-file", "none"], "--password-file none: No such file"),
-        (["--textfile", "vramtop.txt"], "end in .prom"),
-        (["--textfile", "none/vramtop.prom"], "no such folder none"),
-        (["--textfile", "vramtop.prom", "--auth-user", "prom"], "--auth-user is for the server: add --listen"),
-        (["--textfile", "vramtop.prom", "--name", "proxy"], "--name is for the server: add --listen"),
         (["--job", "none.toml"], "none.toml"),
         (["--listen", "0", "--", "python", "train.py"], "takes no launch line"),
         (["--interval", "0"], "--interval"),
@@ -93,19 +89,6 @@ def test_a_driver_that_goes_and_comes_back(export) -> None:
     assert samples(text, "vramtop_host_fault") == [({"reason": "NO_DRIVER"}, 1)]
     exporter.show([{"used_gib": 30, "processes": {}}])
     until(lambda: [value for _, value in samples(exporter.scrape(), "vramtop_gpu_memory_used_bytes")] == [30 * GIB])
-
-
-@pytest.mark.slow
-def test_the_file_for_node_exporter_is_whole_and_goes_with_the_exporter(export, tmp_path: Path) -> None:
-    path = tmp_path / "vramtop.prom"
-    exporter = export("--textfile", str(path), "--no-attach", "--interval", "0.1")
-    until(lambda: path.exists() and "vramtop_gpu_memory_used_bytes{" in path.read_text())
-    text = path.read_text()
-    assert text.endswith("\n")
-    assert "process_cpu_seconds_total" not in text  # node_exporter has that itself
-    assert [each.name for each in tmp_path.glob("vramtop*")] == ["vramtop.prom"]
-    assert exporter.end() == 0
-    assert not path.exists()
 
 
 @pytest.mark.slow

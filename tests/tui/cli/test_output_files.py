@@ -4,7 +4,6 @@ import argparse
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,7 +12,6 @@ from eventful_recording import write_recording
 from vramtop.estimator.common.errors import InputError
 from vramtop.estimator.job.job import Job
 from vramtop.estimator.job.job_file.load_and_save import save_job
-from vramtop.monitor.export.textfile import TextFile
 from vramtop.monitor.sources.recording import RecordingWriter
 from vramtop.tui.cli.main import COMMANDS, build_parser, main
 from vramtop.tui.cli.out_file import write_out
@@ -44,9 +42,7 @@ WRITERS: dict[str, Callable[[Path], Any]] = {
     "record file": lambda path: RecordingWriter(path, overwrite=True),
     "rehearse --out": lambda path: write_out(path, "{}"),
     "program --out": lambda path: run("program", "gpt2", "--out", str(path), "--overwrite"),
-    "export --textfile": lambda path: TextFile(path, SimpleNamespace(encode=lambda: (b"x", ""))).write(),  # type: ignore[arg-type]
 }
-NAMES = {"export --textfile": "x.prom"}
 
 
 def named_files() -> Iterator[str]:
@@ -72,7 +68,7 @@ def test_every_argument_that_names_a_file_is_known() -> None:
 @pytest.mark.parametrize("name", [*WRITERS, "a job"])
 def test_another_users_link_is_not_followed(name: str, where: str, tmp_path: Path, capsys) -> None:
     write = WRITERS.get(name) or (lambda path: save_job(Job(name="x"), path, overwrite=True))
-    file = NAMES.get(name, "x.json")
+    file = "x.json"
     own, theirs = tmp_path / "own", tmp_path / "theirs"
     own.mkdir()
     (own / file).write_text("root's own")

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from vramtop.monitor.attach.rank_facts import RankFactsReader
     from vramtop.monitor.export.latest_board import LatestBoard
     from vramtop.monitor.export.listen_address import ListenAddress
-    from vramtop.monitor.export.textfile import TextFile
     from vramtop.monitor.snapshot.snapshot import Snapshot
     from vramtop.monitor.sources.sampler import Sampler
 
@@ -61,30 +60,20 @@ def _export(options: argparse.Namespace, running: ExitStack, stop: threading.Eve
     """Start everything that was asked for, and wait for the end; what runs is ended by ``running``."""
     from vramtop.monitor.attach.rank_facts import RankFactsReader
     from vramtop.monitor.export.latest_board import LatestBoard
-    from vramtop.monitor.export.metrics_text import MetricsText
-    from vramtop.monitor.export.textfile import TextFile
 
     version, facts = version_number() or "unknown", RankFactsReader()
     latest, log = LatestBoard(options.interval, facts_of=facts.facts_of), _Log()
     estimators = Estimators(options.python, corrects=options.history, notify=log.say)
     for job in pending_jobs(options):
         estimators.watchlist.add_pending(job)
-    textfile = None
-    if options.textfile is not None:
-        textfile = TextFile(Path(options.textfile), MetricsText(latest, version, with_process=False))
-        textfile.write()  # an error is reported before anything is started
-        running.callback(textfile.remove)
-    if options.listen is not None or options.textfile is None:
-        _serve(options, latest, version, running)
-    else:
-        names = ("tls_cert", "tls_key", "client_ca", "auth_user", "password_file", "name")
-        given = next((name for name in names if getattr(options, name)), None)
-        if given is not None:
-            raise InputError(f"--{given.replace('_', '-')} is for the server: add --listen HOST:PORT")
+    _serve(options, latest, version, running)
     sampler = _sampler(options, latest, estimators, facts, running, log=log)
     sampler.start()
     running.callback(sampler.stop)
-    _wait(options.interval, latest, textfile, _alerts(options, running), stop)
+    alerts = _alerts(options, running)
+    while not stop.wait(options.interval if alerts else None):
+        if alerts is not None:
+            alerts(latest)
 
 
 def _serve(options: argparse.Namespace, latest: LatestBoard, version: str, running: ExitStack) -> None:
@@ -206,27 +195,6 @@ def _alerts(options: argparse.Namespace, running: ExitStack) -> Callable[[Latest
             command.add(each.facts())
 
     return look
-
-
-def _wait(
-    interval: float,
-    latest: LatestBoard,
-    textfile: TextFile | None,
-    alerts: Callable[[LatestBoard], None] | None,
-    stop: threading.Event,
-) -> None:
-    """At each interval write the file, whatever the sampler does (its age grows there), and look after the alerts."""
-    log = _Log()
-    while not stop.wait(None if textfile is None and alerts is None else interval):
-        if alerts is not None:
-            alerts(latest)
-        if textfile is not None:
-            try:
-                textfile.write()
-            except VramtopError as error:
-                log.faults({"file": error.message})
-            else:
-                log.faults({})
 
 
 class _Log:

@@ -70,15 +70,12 @@ def add_export_arguments(parser: "Parser") -> None:
   vramtop export                              on 127.0.0.1:10440
   vramtop export --listen :10440 --tls-cert host.pem --tls-key host.key
   vramtop export --listen :10440 --auth-user prometheus --password-file pw
-  vramtop export --textfile /var/lib/node_exporter/vramtop.prom
   vramtop export --print-rules > vramtop_rules.yml
 """
     parser.epilog = "It runs until it is interrupted. A line that begins with # HELP above each metric explains it."
     text = "Address to serve on: HOST:PORT, PORT, or :PORT for all addresses (default: 127.0.0.1:10440)."
     parser.add_argument("--listen", metavar="HOST:PORT", help=text)
     add_name_argument(parser)
-    text = "Write the metrics to this file (.prom) for node_exporter; serve them only with --listen."
-    parser.add_argument("--textfile", metavar="FILE", help=text)
     parser.add_argument("--tls-cert", metavar="FILE", help="Certificate (PEM): serve HTTPS.")
     parser.add_argument("--tls-key", metavar="FILE", help="Its private key (PEM).")
     text = "CA certificate (PEM) that client certificates must be signed by."
