@@ -339,20 +339,14 @@ def parts_of(tensor: Any) -> tuple[Any, ...]:
     """Return the tensors that have a tensor's memory: itself, or a sparse one's indices and, the last, its values."""
     if tensor.layout is torch.strided:
         return (tensor,)
-    require_coordinates(layout=tensor.layout)
     with torch._C._DisableTorchDispatch():
-        return tensor._indices(), tensor._values()
-
-
-def require_coordinates(*_: Any, layout: Any, **__: Any) -> None:
-    """Refuse compressed sparse tensors.
-
-    Raises:
-        NotImplementedError: the layout is one of them.
-    """
-    if layout is not torch.sparse_coo:
-        text = "vramtop rehearses sparse tensors in coordinates only: call to_sparse_coo() on those of"
-        raise NotImplementedError(f"{text} {layout}")
+        if tensor.layout is torch.sparse_coo:
+            return tensor._indices(), tensor._values()
+        if tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
+            return tensor.crow_indices(), tensor.col_indices(), tensor.values()
+        if tensor.layout in (torch.sparse_csc, torch.sparse_bsc):
+            return tensor.ccol_indices(), tensor.row_indices(), tensor.values()
+    raise NotImplementedError(f"vramtop cannot rehearse tensors of layout {tensor.layout} yet")
 
 
 def storage_of(tensor: Any) -> Any:

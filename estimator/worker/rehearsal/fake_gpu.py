@@ -49,7 +49,7 @@ from .kernels import kernel_of
 from .library_classes import as_fake_tensors, is_of_library
 from .python_operators import python_of
 from .routing import CAUSAL, SHARES, Routed, chooses, counts, expected_set, follow, is_causal
-from .sparse import is_decided_by_values, is_sparse, sparse_like, with_elements
+from .sparse import COMPRESSED, is_decided_by_values, is_sparse, kernel_of_compressed, sparse_like, with_elements
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -146,9 +146,11 @@ class _Operator:
         """Its results are views of its arguments, or those, and have known values where they have."""
         self.compare = _COMPARE.get(func)
         self.kernel = kernel_of(func)
+        self.may_be_compressed = func in COMPRESSED
+        """Its matrices may be compressed ones, for which it has another kernel."""
         tells = _DECIDED & set(func.tags) or knows_of_fractions(func) or chooses(func)
         is_special = self.copies or self.reads or self.convolves or self.says_values or self.leaves_uninitialized
-        is_special = is_special or self.overwrites or func is _ATEN.cat.default
+        is_special = is_special or self.overwrites or self.may_be_compressed or func is _ATEN.cat.default
         self.is_plain = not (tells or is_special or self.writes_lists or self.compare or self.kernel)
         """Nothing is known of its results' values where its arguments are fractions of which nothing is known."""
 
@@ -351,8 +353,9 @@ class FakeGpus(StorageTracker):
             return self._sparse(func, args, result) if is_sparse(result) else result
         if not operator.is_mutable or func is _ATEN.copy_.default:
             args = [self._with_values(each) for each in args]
-        if operator.kernel is not None:
-            result = self._by_python(func, operator.kernel, args, kwargs)
+        kernel = kernel_of_compressed(func, args) if operator.may_be_compressed else operator.kernel
+        if kernel is not None:
+            result = self._by_python(func, kernel, args, kwargs)
             self._follow(func, operator, args, result)
             return result
         bounds = bounds_of_result(func, args, kwargs, self.bounds_of)
@@ -644,8 +647,9 @@ class FakeGpus(StorageTracker):
         """Return a fake tensor like a real one; few values are kept, those of parameters are not."""
         dtype = dtype or real.dtype
         if is_sparse(real):
-            indices, values = (self.fake_of(each, is_parameter=True) for each in parts_of(real))
-            return sparse_like(real.shape, indices, values, is_coalesced=real.is_coalesced())
+            parts = [self.fake_of(each, is_parameter=True) for each in parts_of(real)]
+            is_coalesced = real.layout is torch.sparse_coo and real.is_coalesced()
+            return sparse_like(real.shape, parts, real.layout, is_coalesced=is_coalesced)
         with self.mode, torch._C._DisableTorchDispatch():
             strides = torch.empty_like(real, device="meta").stride()  # a copy keeps the order of dense dimensions
             shape = torch.empty_strided(real.shape, strides, dtype=dtype, device="meta")

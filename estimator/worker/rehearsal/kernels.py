@@ -7,9 +7,6 @@ from typing import Any
 import torch
 from torch._prims_common import suggest_memory_format
 
-from ..memory.tracker import require_coordinates
-from .sparse import masked
-
 _ATEN = torch.ops.aten
 _GROUPED = getattr(getattr(_ATEN, "_grouped_mm", None), "default", _ATEN)
 """The product of groups; torch before 2.8 has none."""
@@ -139,8 +136,6 @@ _OTHERS = {
     _ATEN._nested_tensor_from_mask_left_aligned.default: lambda _, mask: not (mask[:, 1:] & ~mask[:, :-1]).any(),
     _ATEN._nested_tensor_from_mask.default: lambda tensor, mask, *_: tensor[mask][None],
     _ATEN.to_padded_tensor.default: lambda tensor, _, shape: tensor.new_empty(shape),
-    _ATEN.sparse_mask.default: masked,
-    _ATEN.sparse_compressed_tensor.comp_plain_value_size: require_coordinates,
     _ATEN._fft_r2c.default: _to_complex,
     _ATEN._fft_c2r.default: _to_real,
     _ATEN._fft_c2c.default: lambda tensor, dims, *_: _transformed(tensor, tensor.shape, dims, tensor.dtype),
@@ -152,9 +147,8 @@ _OTHERS = {
     _ATEN.batch_norm_backward_reduce.default: lambda _, image, *__: _per_channel(image, 4),
     _ATEN.batch_norm_backward_elemt.default: lambda _, image, *__: torch.empty_like(image),
 }
-"""Attention without gradients, which packs padded sequences behind each other, gradients of sparse matrices, which fake
-tensors would make for real, Fourier transforms, and what ``SyncBatchNorm`` runs
-(``ATen/native/cuda/Normalization.cu``; a CPU has no kernels)."""
+"""Attention without gradients, which packs padded sequences behind each other, Fourier transforms, and what
+``SyncBatchNorm`` runs (``ATen/native/cuda/Normalization.cu``; a CPU has no kernels)."""
 
 
 def _grouped_product(a: Any, b: Any, offs: Any = None, _bias: Any = None, out_dtype: Any = None) -> Any:
