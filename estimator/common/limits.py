@@ -23,7 +23,7 @@ class Limit:
     """How much of one kind of input is taken, in total; None: this does not limit it.
 
     Args:
-        what: begins the sentence, such as "a line it sent".
+        what: begins the sentence, such as "an answer of Prometheus".
     """
 
     what: str
@@ -137,10 +137,12 @@ PROCESS_READING = Limit(what="reading it", seconds=5.0)
 """A reading takes 20 to 50 ms."""
 
 
-# What servers answer (estimator/model/hub.py, monitor/preflight).
+# What servers answer (estimator/model/hub.py, monitor/preflight, monitor/fleet/prometheus).
 HUB_CONFIG = Limit(what="its answer", seconds=5.0, bytes=4 << 20)
 """A config.json of the hub: not more than is read of a file."""
 HUB_ACCESS = Limit(what="its answer", seconds=10.0, bytes=1 << 20)
+PROMETHEUS_ANSWER = Limit(what="its answer", seconds=20.0, bytes=256 << 20)
+"""8,000 GPUs are some 3 MB."""
 
 
 # What a host sends over ssh (monitor/fleet).

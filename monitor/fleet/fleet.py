@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
+from typing import Literal, Protocol
 
 from msgspec import Struct
 
@@ -248,6 +248,8 @@ class Fleet:
     """Unix seconds by the clock of this machine."""
     hosts: tuple[HostReading, ...]
     """In the order of the source. A host that has not changed is the same object as in the fleet before."""
+    notice: str | None = None
+    """What is wrong with the source as a whole, in one sentence; None: nothing."""
 
     @cached_property
     def totals(self) -> FleetTotals:
@@ -265,3 +267,17 @@ class Fleet:
     def age_seconds(self, host: HostReading) -> float | None:
         """Return the time since the last sign of life of a host; None: there was none."""
         return None if host.since is None else max(0.0, self.time - host.since)
+
+
+class FleetSource(Protocol):
+    """A source of fleets. Both methods are called on the same thread, which may wait for them."""
+
+    def read(self) -> Fleet:
+        """Return all hosts as they are known now; a host that does not answer is in it with its state.
+
+        Raises:
+            VramtopError: the source as a whole has failed; it may be read again.
+        """
+
+    def close(self) -> None:
+        """Release all resources and end what was started."""

@@ -14,8 +14,7 @@ if TYPE_CHECKING:
 
 
 MAX_HOSTS = 256
-"""Each is an ssh process; of more, a Prometheus shows the metrics of ``vramtop export``."""
-_TOO_MANY = f"more than {MAX_HOSTS} hosts; for as many, run vramtop export on each, and look at them in Grafana"
+"""Each is an ssh process; of more, Prometheus is asked."""
 _MAX_FILE_BYTES = 1 << 20
 _COMMA_OUTSIDE_BRACKETS = re.compile(r",(?![^\[]*\])")
 
@@ -34,7 +33,7 @@ def parse_hosts(text: str) -> tuple[str, ...]:
         for host in _expanded(part.strip()):
             hosts[host] = None
             if len(hosts) > MAX_HOSTS:
-                raise InputError(f"{text[:80]}: {_TOO_MANY}")
+                raise InputError(f"{text[:80]}: more than {MAX_HOSTS} hosts; use vramtop --prometheus URL for as many")
     return tuple(hosts)
 
 
@@ -60,7 +59,7 @@ def read_hosts_file(path: Path) -> tuple[str, ...]:
     if not hosts:
         raise InputError(f"{path}: no hosts in the file; write one per line")
     if len(hosts) > MAX_HOSTS:
-        raise InputError(f"{path}: {_TOO_MANY}")
+        raise InputError(f"{path}: more than {MAX_HOSTS} hosts; use vramtop --prometheus URL for as many")
     return tuple(hosts)
 
 

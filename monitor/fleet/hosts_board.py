@@ -26,12 +26,10 @@ from ..host.kinds import program_of
 from ..host.plain_text import duration_text
 from ..snapshot.faults import ASLEEP, NO_ANSWER, Fault
 from ..snapshot.snapshot import GpuKey, GpuProcess, GpuReading, Snapshot, Source
-from .fleet import SAME_NAMES, Fleet, FleetGpu, FleetPending, FleetProcess, HostReading, HostTotals
+from .fleet import SAME_NAMES, Fleet, FleetGpu, FleetPending, FleetProcess, FleetSource, HostReading, HostTotals
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    from .remote import RemoteFleet
 
 
 _STATUSES = frozenset(get_args(Status))
@@ -108,12 +106,12 @@ class HostsSource:
     """The snapshots of many hosts (``SnapshotSource``).
 
     Args:
-        fleet: reads the hosts.
+        source: reads the hosts.
         name: of it, in a few words: ``12 hosts over ssh``.
     """
 
-    def __init__(self, fleet: RemoteFleet, name: str) -> None:
-        self._fleet, self._name = fleet, name
+    def __init__(self, source: FleetSource, name: str) -> None:
+        self._source, self._name = source, name
 
     def open(self) -> None:
         """Nothing is opened before the first reading."""
@@ -124,11 +122,11 @@ class HostsSource:
         Raises:
             VramtopError: the source as a whole has failed.
         """
-        return hosts_snapshot(self._fleet.read(), self._name)
+        return hosts_snapshot(self._source.read(), self._name)
 
     def close(self) -> None:
         """Release all resources."""
-        self._fleet.close()
+        self._source.close()
 
 
 class HostsWatchlist(Watchlist):
@@ -215,7 +213,7 @@ def _faults(fleet: Fleet) -> list[str]:
     found = [f"{', '.join(those[:3])}{' …' * (len(those) > 3)}: {sentence}" for sentence, those in hosts.items()]
     if len(found) > _MOST_FAULTS:
         found = [*found[: _MOST_FAULTS - 1], f"{len(found) - _MOST_FAULTS + 1} more; --once --json has all of them"]
-    return found
+    return [fleet.notice, *found] if fleet.notice else found
 
 
 def _without_gpus(fleet: Fleet, host: HostReading, place: int) -> HostGpu:

@@ -1,4 +1,4 @@
-"""Up to 256 hosts: ``vramtop stream`` on each of them over the system's ssh."""
+"""A few hosts without Prometheus: ``vramtop stream`` on each of them over the system's ssh."""
 
 from __future__ import annotations
 
@@ -190,7 +190,7 @@ async def _end(process: asyncio.subprocess.Process, said: asyncio.Task[str]) -> 
 
 
 class RemoteFleet:
-    """Reads many hosts over ssh. ``read`` and ``close`` are called on the same thread, which may wait for them.
+    """A source of fleets (``FleetSource``) over ssh.
 
     Args:
         hosts: as the user named them.

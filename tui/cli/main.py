@@ -125,7 +125,7 @@ def _run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
     from .option_settings import fill_in_settings  # help needs no settings
 
     fill_in_settings(options)
-    fleet = options.host or options.hosts
+    fleet = options.prometheus or options.host or options.hosts
     recordings = [f"--{name}" for name in ("demo", "replay") if getattr(options, name)]
     if recordings and (options.command or options.once):
         raise InputError(f"{recordings[0]} is for the dashboard; {options.command or '--once'} reads this machine")
@@ -134,7 +134,8 @@ def _run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
         if launch is not None and options.command in _WITHOUT_LAUNCH_LINE:
             raise InputError(f"{options.command} takes no launch line; vramtop fit -- COMMAND checks one")
         if fleet:
-            raise InputError(f"--host is for the dashboard and --once; {options.command} reads this machine")
+            name = "--prometheus" if options.prometheus else "--host"
+            raise InputError(f"{name} is for the dashboard and --once; {options.command} reads this machine")
         return int(_started(options.command).run(options, launch))
     if launch is not None:
         raise InputError("a launch line after -- needs a command, such as vramtop fit -- torchrun train.py ...")
@@ -142,6 +143,8 @@ def _run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
         raise InputError("--json needs --once or a command")
     if options.view_only and (options.once or fleet):
         raise InputError("--view-only is for the dashboard of this machine")
+    if not options.prometheus and (options.prometheus_token_file or options.prometheus_ca):
+        raise InputError("--prometheus-token-file and --prometheus-ca need --prometheus URL")
     if fleet:
         return int(_started("fleet").run(options))
     elsewhere = [name for name in ("demo", "replay", "once") if getattr(options, name)]
@@ -194,7 +197,7 @@ def build_parser() -> Parser:
 def _add_dashboard_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--version", action=_Version, nargs=0, help="show the version and exit")
     parser.add_argument("--once", action="store_true", help="print one reading and exit")
-    text = "time between readings (default: 1)"
+    text = "time between readings (default: 1; with --prometheus 5)"
     parser.add_argument("--interval", type=positive_seconds, metavar="SECONDS", help=text)
     switch = argparse.BooleanOptionalAction
     text = "use the mouse (default), or leave it to the terminal"

@@ -55,13 +55,15 @@ def what_runs(options: argparse.Namespace) -> str:
     """Return the command of the options, or what runs without one."""
     if options.command:
         return str(options.command)
-    if options.host or options.hosts:
+    if options.prometheus is not None or options.host or options.hosts:
         return FLEET_ONCE if options.once else FLEET
     if options.demo or options.replay:
         return RECORDING
     return ONCE if options.once else DASHBOARD
 
 
+_PROMETHEUS_SECONDS = 5.0
+"""Between readings of a Prometheus, unless ``--interval`` says otherwise."""
 _QUIET = ("config", "completion", "stream")
 """Commands that say nothing of wrong settings: ``config`` shows them, and errors of ``stream`` are read elsewhere."""
 
@@ -87,11 +89,14 @@ def fill_in_settings(options: argparse.Namespace) -> None:
                 origins={**settings.origins, row.setting: flag},
             )
     settings = _without_missing_python(settings)
+    _read_prometheus(options, settings)
     for row in _ROWS:
         if getattr(options, row.option, "absent") is None:
             takes_effect = not row.where or runs in row.where
             value = settings.values[row.setting] if takes_effect else DEFAULTS[row.setting]
             setattr(options, row.option, row.to_option(value))
+    if options.prometheus and settings.origins["dashboard.interval"] != "--interval":
+        options.interval = _PROMETHEUS_SECONDS
     options.settings = settings
     if runs not in (*_QUIET, DASHBOARD, RECORDING, FLEET):
         for problem in settings.problems:
@@ -140,3 +145,19 @@ def _without_missing_python(settings: SettingsInForce) -> SettingsInForce:
         origins={**settings.origins, name: DEFAULT},
         problems=(*settings.problems, problem),
     )
+
+
+def _read_prometheus(options: argparse.Namespace, settings: SettingsInForce) -> None:
+    """Fill in the Prometheus of the settings where ``--prometheus`` has no address.
+
+    Its files go to no other Prometheus.
+    """
+    if options.prometheus is None:
+        return
+    url, token, ca = (settings.values[f"prometheus.{key}"] for key in ("url", "token_file", "ca_file"))
+    if not options.prometheus and not url:
+        raise InputError("--prometheus needs an address; give one, or set prometheus.url (vramtop config)")
+    options.prometheus = options.prometheus or url
+    if options.prometheus == url:
+        options.prometheus_token_file = options.prometheus_token_file or token or None
+        options.prometheus_ca = options.prometheus_ca or ca or None

@@ -69,7 +69,7 @@ OUTPUTS = {
     "once-hosts": Output(
         kind=HostsJson,
         title="One reading of several hosts",
-        commands=("vramtop --once --json --host NAME",),
+        commands=("vramtop --once --json --host NAME", "vramtop --once --json --prometheus URL"),
     ),
     "stream": Output(
         kind=Annotated[dict[str, Any], FieldsOf(HostReading, also=StreamLineJson)],

@@ -14,6 +14,7 @@ ENVIRONMENT: Mapping[str, str] = {
     "VRAMTOP_CONFIG": "Another settings file; /dev/null for none.",
     "VRAMTOP_TABLE_KEY": "The setting table.key; vramtop config lists all.",
     "VRAMTOP_SSH": "The setting hosts.ssh.",
+    "VRAMTOP_PROMETHEUS_USER, VRAMTOP_PROMETHEUS_PASSWORD": "User and password of the Prometheus that is read.",
     "VRAMTOP_EXPORT_PASSWORD": "Password that clients of vramtop export need.",
     "NO_COLOR, FORCE_COLOR, CLICOLOR, CLICOLOR_FORCE": "Whether the output has colours.",
     "TEXTUAL_THEME": "The theme.",

@@ -150,6 +150,7 @@ TABLES = {
     "history": "Your measured runs",
     "alerts": "Alerts: how you are told, and from when on",
     "hosts": "Several hosts, over ssh",
+    "prometheus": "Many hosts, from a Prometheus",
 }
 """The TOML tables in their order, each with its heading."""
 PROCESS_VIEWS = ("runs", "tree", "processes")
@@ -246,6 +247,22 @@ SETTINGS: tuple[Setting, ...] = (
         name="hosts.ssh", kind="text", default="ssh", own_variable="VRAMTOP_SSH", is_program=True,
         example="ssh -F /home/ann/.ssh/cluster", expects="a command in place of ssh",
         about="Command in place of ssh for --host",
+    ),
+    Setting(
+        name="prometheus.url", kind="text", default="", flag="--prometheus", pattern=r"https?://[^\s@]+",
+        example="http://prometheus:9090",
+        expects="an address that begins with http:// or https://, without user and password",
+        about="The Prometheus that --prometheus without an address reads",
+    ),
+    Setting(
+        name="prometheus.token_file", kind="text", default="", flag="--prometheus-token-file",
+        example="/home/ann/.prometheus-token", expects="the path of a file",
+        about="File with a bearer token for that Prometheus",
+    ),
+    Setting(
+        name="prometheus.ca_file", kind="text", default="", flag="--prometheus-ca",
+        example="/etc/ssl/our-ca.pem", expects="the path of a file",
+        about="CA certificates of that Prometheus, in place of the system's",
     ),
 )  # fmt: skip
 """All settings. Tables stand together and in the order of ``TABLES``."""

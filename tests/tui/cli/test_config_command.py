@@ -223,6 +223,18 @@ def test_a_python_that_is_not_there_is_said_and_one_that_is_typed_is_refused(fil
     assert err.startswith(f'vramtop: {file}, line 2: estimates.python = "/nowhere/python": no such program')
 
 
+def test_a_prometheus_without_an_address_is_that_of_the_settings_and_its_token_goes_to_no_other(file, tmp_path) -> None:
+    token = tmp_path / "token"
+    assert "or set prometheus.url" in vramtop("--prometheus", "--once")[2]
+    write(file, f'[prometheus]\nurl = "http://127.0.0.1:9"\ntoken_file = "{token}"\n')
+    code, _, err = vramtop("--once", "--prometheus")
+    assert code != 0
+    assert str(token) in err  # which is not there
+    code, _, err = vramtop("--once", "--prometheus", "http://127.0.0.1:19")
+    assert code != 0
+    assert str(token) not in err
+
+
 def test_what_the_dashboard_remembers_comes_back(file: Path, opened: list[VramtopApp]) -> None:
     write(file, '[dashboard]\ntheme = "nord"\nview = "tree"\n')
     assert vramtop()[0] == 0
@@ -237,6 +249,9 @@ def test_secrets_are_masked_but_where_the_setting_itself_is_asked_for(file: Path
     assert token not in vramtop("config")[1]
     assert token not in vramtop("config", "--json")[1]
     assert vramtop("config", "alerts.command")[1] == f"notify --token {token}\n"
+    code, _, err = vramtop("config", "prometheus.url", "http://ann:secret@prometheus:9090")
+    assert code == 2
+    assert "secret" not in err
 
 
 def test_the_doctor_says_that_the_settings_are_wrong_without_their_text(file: Path) -> None:

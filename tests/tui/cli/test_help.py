@@ -51,6 +51,7 @@ def test_flags_of_the_dashboard_are_in_groups_and_those_of_every_command_are_las
     assert "--job" in sections["jobs"]
     assert "--replay" in sections["recordings"]
     assert "VRAMTOP_SSH" in sections["several hosts, over ssh"]
+    assert "VRAMTOP_PROMETHEUS_PASSWORD" in " ".join(sections["many hosts, from Prometheus"].split())
     assert list(sections)[-2] == "flags of every command"
     assert list(sections)[-1].startswith("Exit codes: 0 the dashboard was quit")
     assert "--json" not in sections["flags"]

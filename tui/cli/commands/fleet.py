@@ -1,8 +1,9 @@
-"""Many hosts over ssh (``vramtop --host``): the dashboard over them, or one reading."""
+"""Many hosts, over ssh (``vramtop --host``) or from a Prometheus: the dashboard over them, or one reading."""
 
 from __future__ import annotations
 
 import json
+import os
 import sys
 from datetime import datetime, timezone
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from msgspec import Struct, to_builtins
 
-from vramtop.estimator.common.errors import ExitCode, InputError
+from vramtop.estimator.common.errors import ExitCode, InputError, VramtopError
 from vramtop.estimator.common.process_limit import require_threads
 
 from ...draw.terminal_capabilities import is_dumb_terminal, prepare_textual
@@ -20,7 +21,9 @@ from ..estimators import quick_estimate
 if TYPE_CHECKING:
     import argparse
 
-    from vramtop.monitor.fleet.fleet import Fleet, FleetTotals, HostReading
+    from vramtop.monitor.fleet.fleet import Fleet, FleetSource, FleetTotals, HostReading
+    from vramtop.monitor.fleet.prometheus.client import PrometheusClient
+    from vramtop.monitor.fleet.prometheus.prometheus_fleet import PrometheusFleet
     from vramtop.monitor.fleet.remote import RemoteFleet
 
     from ..json_types.hosts import HostsJson, TotalsJson
@@ -30,6 +33,8 @@ _CONNECT_SECONDS = 15.0
 """Longest time until every host has answered once; ssh itself stops connecting after 10 s."""
 _ATTACH_SECONDS = 4.0
 """Time for the hosts to read their training processes."""
+USER_VARIABLE = "VRAMTOP_PROMETHEUS_USER"
+PASSWORD_VARIABLE = "VRAMTOP_PROMETHEUS_PASSWORD"  # noqa: S105 - its name
 
 
 def run(options: argparse.Namespace) -> int:
@@ -37,33 +42,84 @@ def run(options: argparse.Namespace) -> int:
 
     Raises:
         InputError: an option is wrong, or there is no terminal.
-        VramtopError: with ``--once``, there is no ssh here.
+        VramtopError: with ``--once``, Prometheus cannot be asked, or there is no ssh here.
     """
-    _refuse_what_is_for_one_host(options)
-    if not options.once:
-        if not sys.stdout.isatty() or not sys.stdin.isatty():
-            raise InputError("the dashboard needs a terminal; use --once for text or --once --json for scripts")
-        if is_dumb_terminal():
-            raise InputError("vramtop cannot draw on this terminal (TERM); use --once for text")
+    _refuse_what_is_for_one_host(options, "--prometheus" if options.prometheus else "--host")
+    if options.once:
+        return _print_fleet(options, _read_once(options))
+    if not sys.stdout.isatty() or not sys.stdin.isatty():
+        raise InputError("the dashboard needs a terminal; use --once for text or --once --json for scripts")
+    if is_dumb_terminal():
+        raise InputError("vramtop cannot draw on this terminal (TERM); use --once for text")
+    source: FleetSource
+    if options.prometheus:
+        client = _prometheus(options)
+        source, name = _prometheus_fleet(client), f"Prometheus at {client.host}"
+    else:
+        hosts = _hosts(options)
+        source = _remote_fleet(options, hosts)
+        name = f"{len(hosts)} hosts over ssh" if len(hosts) > 1 else f"{hosts[0]} over ssh"
+    return _show(options, source, name)
+
+
+def _read_once(options: argparse.Namespace) -> Fleet:
+    """Read the hosts once, over ssh with the training processes that run there.
+
+    Raises:
+        InputError: an option is wrong.
+        VramtopError: Prometheus cannot be asked, or has no figures of GPUs; or there is no ssh here.
+    """
+    if options.prometheus:
+        source = _prometheus_fleet(_prometheus(options))
+        try:
+            fleet = source.read()
+        finally:
+            source.close()
+        if not fleet.hosts:
+            raise VramtopError(fleet.notice or "Prometheus has no GPU metrics")
+        return fleet
+    remote = _remote_fleet(options, _hosts(options))
+    try:
+        fleet = remote.wait(_CONNECT_SECONDS)
+        return fleet if not options.attach else remote.wait(_ATTACH_SECONDS, until=_is_attached)
+    finally:
+        remote.close()
+
+
+def _prometheus(options: argparse.Namespace) -> PrometheusClient:
+    """Return the client, which authenticates from files and the environment: other users see command lines."""
+    from vramtop.monitor.fleet.prometheus.client import Credentials, PrometheusClient
+
+    if options.host or options.hosts:
+        raise InputError("--host and --hosts read hosts over ssh; leave them out with --prometheus")
+    user = os.environ.get(USER_VARIABLE)
+    if user and options.prometheus_token_file:
+        raise InputError(f"--prometheus-token-file and {USER_VARIABLE} are two ways to authenticate; give one")
+    credentials = Credentials(
+        token_file=Path(options.prometheus_token_file) if options.prometheus_token_file else None,
+        user=user or None,
+        password=os.environ.get(PASSWORD_VARIABLE),
+        ca_file=Path(options.prometheus_ca) if options.prometheus_ca else None,
+    )
+    return PrometheusClient(options.prometheus, credentials)
+
+
+def _prometheus_fleet(client: PrometheusClient) -> PrometheusFleet:
+    from vramtop.monitor.fleet.prometheus.prometheus_fleet import PrometheusFleet
+
+    return PrometheusFleet(client)
+
+
+def _remote_fleet(options: argparse.Namespace, hosts: tuple[str, ...]) -> RemoteFleet:
     from vramtop.monitor.fleet.remote import RemoteFleet
     from vramtop.monitor.fleet.ssh_command import SshCommand
 
-    hosts = _hosts(options)
     command = SshCommand(
         interval=options.interval,
         attaches=options.attach,
         program=options.settings.values["hosts.ssh"],
     )
-    remote = RemoteFleet(hosts, command)
-    if not options.once:
-        return _show(options, remote, f"{len(hosts)} hosts over ssh" if len(hosts) > 1 else f"{hosts[0]} over ssh")
-    try:
-        fleet = remote.wait(_CONNECT_SECONDS)
-        if options.attach:
-            fleet = remote.wait(_ATTACH_SECONDS, until=_is_attached)
-    finally:
-        remote.close()
-    return _print_fleet(options, fleet)
+    return RemoteFleet(hosts, command)
 
 
 def _hosts(options: argparse.Namespace) -> tuple[str, ...]:
@@ -84,8 +140,12 @@ def _is_attached(fleet: Fleet) -> bool:
     return not any(row.note == BEING_READ for row in rows)
 
 
-def _refuse_what_is_for_one_host(options: argparse.Namespace) -> None:
+def _refuse_what_is_for_one_host(options: argparse.Namespace, flag: str) -> None:
     """Refuse options that read or choose parts of one machine.
+
+    Args:
+        options: of the command line.
+        flag: the one that asks for many hosts.
 
     Raises:
         InputError: one is given.
@@ -102,7 +162,9 @@ def _refuse_what_is_for_one_host(options: argparse.Namespace) -> None:
     }
     for name, value in given.items():
         if value:
-            raise InputError(f"{name} is for one machine, not for --host")
+            raise InputError(f"{name} is for one machine, not for {flag}")
+    if options.job:
+        raise InputError(f"--job is for one machine, not for {flag}")
 
 
 def _print_fleet(options: argparse.Namespace, fleet: Fleet) -> int:
@@ -124,13 +186,13 @@ _THREADS = 5
 """Textual's three, the one that reads the source, and the one that serves ssh."""
 
 
-def _show(options: argparse.Namespace, remote: RemoteFleet, name: str) -> int:
+def _show(options: argparse.Namespace, source: FleetSource, name: str) -> int:
     """Show the hosts until the dashboard is quit; exit code 0.
 
     Args:
         options: of the command line.
-        remote: the hosts; closed at the end.
-        name: they in a few words.
+        source: is closed at the end.
+        name: what it reads, in a few words.
     """
     from vramtop.monitor.fleet.hosts_board import HostsSource, HostsWatchlist
 
@@ -141,7 +203,7 @@ def _show(options: argparse.Namespace, remote: RemoteFleet, name: str) -> int:
 
     require_threads(_THREADS)
     app_options = app_options_of(options, app_notices(options.settings), depth)
-    return run_app(HostsApp(HostsSource(remote, name), HostsWatchlist(quick_estimate), app_options), options)
+    return run_app(HostsApp(HostsSource(source, name), HostsWatchlist(quick_estimate), app_options), options)
 
 
 def fleet_json(fleet: Fleet) -> HostsJson:
@@ -150,6 +212,7 @@ def fleet_json(fleet: Fleet) -> HostsJson:
         "schema": 1,
         "time": datetime.fromtimestamp(fleet.time, timezone.utc).isoformat(),
         "source": {"kind": "hosts"},
+        "notice": fleet.notice,
         "totals": _totals_json(fleet.totals),
         "hosts": [_host_json(fleet, host) for host in fleet.hosts],
     }

@@ -19,7 +19,7 @@ class HostsSourceJson(TypedDict):
     """Where the readings are from."""
 
     kind: Literal["hosts"]
-    """Several hosts, over ssh."""
+    """Several hosts, over ssh or from a Prometheus."""
 
 
 class TotalsJson(TypedDict):
@@ -67,6 +67,8 @@ class HostsJson(Versioned):
     """Time of this output, ISO 8601 in UTC."""
     source: HostsSourceJson
     """Where the readings are from."""
+    notice: str | None
+    """What is wrong with the source of the hosts as a whole; null: nothing."""
     totals: TotalsJson
     """Sums over the live hosts."""
     hosts: list[Annotated[dict[str, Any], FieldsOf(HostReading, is_whole=True, also=HostJson)]]

@@ -64,7 +64,7 @@ def _lines(parser: argparse.ArgumentParser, *, every_flag: bool) -> Iterator[str
     yield fill(exit_codes_sentence(getattr(parser, "command", "")), _WIDTH, break_on_hyphens=False)
 
 
-_USUAL = {"--help-all", "--version", "--once", "--demo", "--replay", "--job", "--host"}
+_USUAL = {"--help-all", "--version", "--once", "--demo", "--replay", "--job", "--host", "--prometheus"}
 """Flags of vramtop itself that its short help has."""
 _USUAL_OF_EVERY_COMMAND = {"--json", "--python"}
 

@@ -205,7 +205,7 @@ def add_stream_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_host_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add ``--host`` and ``--hosts``."""
+    """Add ``--host`` and ``--hosts``, and ``--prometheus`` with its files."""
     group = rare_group(
         parser,
         "several hosts, over ssh",
@@ -216,3 +216,13 @@ def add_host_arguments(parser: argparse.ArgumentParser) -> None:
         help="read this host (repeatable): a, ann@b, or a Slurm-style list, node[01-16,20]",
     )  # fmt: skip
     group.add_argument("--hosts", metavar="FILE", help="read the hosts of a file, one or a list per line")
+    group = rare_group(
+        parser,
+        "many hosts, from Prometheus",
+        "User and password come from VRAMTOP_PROMETHEUS_USER and VRAMTOP_PROMETHEUS_PASSWORD.",
+    )
+    text = "read the hosts that this Prometheus scrapes (default URL: from your settings)"
+    group.add_argument("--prometheus", nargs="?", const="", metavar="URL", help=text)
+    group.add_argument("--prometheus-token-file", metavar="FILE", help="a bearer token to authenticate with")
+    text = "CA certificates for its TLS certificate (default: the system's)"
+    group.add_argument("--prometheus-ca", metavar="FILE", help=text)

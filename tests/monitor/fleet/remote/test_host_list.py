@@ -37,9 +37,9 @@ def test_what_is_no_host_is_refused(text: str) -> None:
         parse_hosts(text)
 
 
-def test_more_hosts_are_for_a_prometheus() -> None:
+def test_many_hosts_are_for_prometheus() -> None:
     assert len(parse_hosts(f"n[1-{MAX_HOSTS}]")) == MAX_HOSTS
-    with pytest.raises(InputError, match="vramtop export"):
+    with pytest.raises(InputError, match="--prometheus"):
         parse_hosts("n[1-200],m[1-200]")
 
 

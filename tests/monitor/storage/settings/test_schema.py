@@ -68,6 +68,7 @@ def test_words_are_those_of_the_program() -> None:
         ("dashboard.view", "list", '"runs", "tree", "processes"'),
         ("dashboard.columns", ["PID", "NO"], '"NO" is wrong; give a list of'),
         ("dashboard.theme", "a\nb", "the name of a theme"),
+        ("prometheus.url", "prometheus:9090", "http://"),
     ],
 )
 def test_a_wrong_value_says_what_is_allowed(name: str, value: object, says: str) -> None:
