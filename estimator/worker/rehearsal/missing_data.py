@@ -54,6 +54,7 @@ _OF_BUILDERS = {"imagefolder": ("image", "label"), "audiofolder": ("audio", "lab
 _SPLITS = ("train", "validation", "test")
 _OTHER_SPLITS = ("validation_matched", "validation_mismatched", "dev", "valid", "eval", "train_sft", "test_sft",
                  "train_prefs", "test_prefs", "unsupervised")  # fmt: skip
+_LABELLED = ("label", "labels", "label_ids")
 _LABELS = 10
 _MOST_SOURCE = 2**20
 _MOST_SOUND = 256 * 2**20
@@ -158,6 +159,8 @@ class MissingData:
         strings, used, marks = _words_of_program()
         names = sizes["columns"] or _OF_BUILDERS.get(name) or [each for each in _TEXTS + _OTHERS if each in strings]
         names = names or next((own for trainer, own in _OF_TRAINERS.items() if trainer in used), ("text",))
+        if strings.isdisjoint(_LABELLED) and any(each.endswith("ForSequenceClassification") for each in used):
+            names = [*names, "label"]  # which the Trainer finds by itself
         turns = any(_TURN in each for each in strings)
         columns = {each: _column(each, sizes, marks, turns and each in _PREFERENCES) for each in names}
         sound = sum(

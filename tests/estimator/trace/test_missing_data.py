@@ -125,6 +125,14 @@ net = """
 
 
 @pytest.mark.usefixtures("library")
+def test_items_of_a_classifier_have_the_label_that_its_trainer_looks_for(program):
+    text = PROGRAM.format("'stanfordnlp/imdb', split='train'", "")
+    assert "20 items with text, label" in " ".join(
+        rehearsed(program(f"DistilBertForSequenceClassification = None\n{text}"), "synthetic,items=20").warnings
+    )
+
+
+@pytest.mark.usefixtures("library")
 def test_recordings_are_as_many_as_the_host_has_room_for(program):
     file = program(PROGRAM.format("'a/b', split='train'", "").replace('row["text"].split()', '["word"]'))
     found = rehearsed(file, "synthetic,seconds=2000,columns=audio")
