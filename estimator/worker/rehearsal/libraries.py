@@ -129,10 +129,10 @@ def _change_deepspeed(module: ModuleType) -> None:
 
 
 def _ask_twice(module: ModuleType) -> None:
-    """Let a hub that cannot be reached be asked again once, not for half a minute (huggingface_hub 1.0 and newer)."""
-    ask = getattr(module, "_http_backoff_base", None)
-    if ask is not None:
-        module._http_backoff_base = lambda *args, **given: ask(*args, **{**given, "max_retries": 1})  # type: ignore[attr-defined]
+    """Let a hub that cannot be reached be asked again once, not for half a minute (or before 1.0, minutes)."""
+    name = "_http_backoff_base" if hasattr(module, "_http_backoff_base") else "http_backoff"
+    ask = getattr(module, name)
+    setattr(module, name, lambda *args, **given: ask(*args, **{**given, "max_retries": 1}))
 
 
 def _change_diffusers(doubt: Callable[[str], None], module: ModuleType) -> None:
