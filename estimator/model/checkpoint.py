@@ -144,6 +144,8 @@ def settled_by_model(before: Job, after: Job, model: "ResolvedModel", gpu: Gpu |
     """
     framework = after.engine_name or after.training.framework
     default = f"{framework}'{'' if framework.endswith('s') else 's'} default"
+    if model.source == "built-in" and (before.model.id or "").startswith((".", "/", "~")):
+        yield f"{before.model.id} is not on this machine; it is counted as {model.where}, by its name."
     if before.training.precision == AUTO:
         stored = weights_of(model)
         known = f"the model's weights are stored in {stored}" if stored else "the model's config states no dtype"

@@ -188,7 +188,8 @@ class BuiltInModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 def resolve_model(spec: ModelSpec, *, environ: Mapping[str, str] | None = None, folders: bool = True) -> ResolvedModel:
     """Return the config of a job's model.
 
-    Tried in this order: inline, a folder, the Hugging Face cache, the built-in models.
+    Tried in this order: inline, a folder, the Hugging Face cache, the built-in models; a folder that is not here may be
+    called like one of those.
 
     Args:
         spec: the job's model.
@@ -284,7 +285,7 @@ def _read_folder(name: str, path: Path) -> ResolvedModel | None:
         )
     is_path = name.startswith((".", "/", "~")) or name.endswith(".json")
     if not path.is_dir():
-        if is_path:
+        if is_path and (name.endswith(".json") or find_built_in(name) is None):
             raise UnknownModelError(
                 f"{name}: no such folder or file; model.id must be a model or a folder with a config.json"
             )
@@ -347,7 +348,7 @@ def _from_built_in(name: str, environ: Mapping[str, str]) -> ResolvedModel:
         fused = config.get("model_type") == "phi3" and config.get("partial_rotary_factor", 1.0) == 1.0
         if fused and words.startswith("unsloth/"):  # whose copies of Phi-3 and Phi-4 have Llama's layers
             config = {**config, "model_type": "llama"}
-        return ResolvedModel(config=config, source="built-in", where=found.id, label=name.rpartition("/")[2])
+        return ResolvedModel(config=config, source="built-in", where=found.id, label=Path(name).name)
     if (sentence := instead_of_model(name)) is not None:
         raise UnknownModelError(sentence)
     near = search_models(_lookup_keys(name)[-1])
@@ -395,7 +396,10 @@ def _models_by_key() -> dict[str, BuiltInModel | None]:
 
 
 def _lookup_keys(name: str) -> tuple[str, ...]:
-    """Return the keys of a name: its last part in lower case, and that without the words for fine-tuning."""
-    last = name.rstrip("/").rpartition("/")[2].casefold().replace(" ", "-").removeprefix("meta-")
+    """Return the keys of a name: its last part in lower case, and that without the words for fine-tuning.
+
+    ModelScope's folders have ``___`` for a dot (its ``get_model_masked_directory``).
+    """
+    last = name.rstrip("/").rpartition("/")[2].casefold().replace(" ", "-").replace("___", ".").removeprefix("meta-")
     bare = _TUNING_SUFFIXES.sub("", last)
     return (last, bare.removesuffix("-base") if bare.startswith(_BASE_SUFFIX_PREFIXES) else bare)

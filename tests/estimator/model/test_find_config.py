@@ -7,7 +7,9 @@ import msgspec
 import pytest
 
 from vramtop.estimator.common.errors import InputError
-from vramtop.estimator.job.job import ModelSpec
+from vramtop.estimator.estimation import estimate
+from vramtop.estimator.job.job import Job, ModelSpec
+from vramtop.estimator.job.settings import Training
 from vramtop.estimator.model.find_config import built_in_models, find_built_in, hub_cache, resolve_model
 
 CONFIG: dict[str, Any] = {"model_type": "llama", "hidden_size": 64}
@@ -105,6 +107,7 @@ def test_cache_folder(environ: dict[str, str], expected: str) -> None:
         ("t5-base", "google-t5/t5-base"),
         ("llama3.1:8b", "meta-llama/Llama-3.1-8B"),
         ("Gemma2-9B", "google/gemma-2-9b"),
+        ("/hub/AI-ModelScope/Qwen2___5-7B-Instruct/", "Qwen/Qwen2.5-7B"),
     ],
 )
 def test_built_in_names_may_be_written_in_several_ways(name: str, expected: str) -> None:
@@ -118,6 +121,15 @@ def test_built_in_model_when_nothing_is_cached(tmp_path: Path) -> None:
 
     assert (model.source, model.where) == ("built-in", "mistralai/Mixtral-8x7B-v0.1")
     assert model.config["num_local_experts"] == 8
+
+
+def test_a_folder_of_another_machine_is_counted_by_its_name() -> None:
+    job = Job(model=ModelSpec(id="/data/Qwen3-8B/"), training=Training(micro_batch=1, sequence_length=128))
+
+    model, assumed = resolve_model(job.model, environ={}), estimate(job, method="formula").assumptions
+
+    assert (model.where, model.label) == ("Qwen/Qwen3-8B", "Qwen3-8B")
+    assert "/data/Qwen3-8B/ is not on this machine; it is counted as Qwen/Qwen3-8B, by its name." in assumed
 
 
 def test_built_in_names_lead_to_their_own_models() -> None:
