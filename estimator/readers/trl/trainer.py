@@ -139,6 +139,7 @@ class TrlTrainer(msgspec.Struct, frozen=True, kw_only=True):
             # even if it is the same model with its adapters off
             origin = f"TRL's {method.name}: its frozen model runs while the trained model's activations are kept"
             findings.infer("training.reference_pass", True, origin)
+        doubt_arguments(TABLE, "likelihood", settings, findings)
         replaced = liger is not None and not liger.written  # by unsloth's, which asks for it unasked
         tiles = own_loss and not replaced and self.is_since(method.tiles_since)
         if tiles:

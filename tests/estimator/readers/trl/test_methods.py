@@ -62,6 +62,23 @@ def test_defaults_follow_the_version(
     assert reading.job().software.trl == trl
 
 
+@pytest.mark.parametrize(
+    ("method", "flags", "logits"),
+    [
+        ("orpo", "", "more"),
+        ("cpo", "", "more"),
+        ("cpo", "--loss_type simpo --cpo_alpha 0.0", "no"),
+        ("dpo", "--rpo_alpha 1.0", "more"),
+        ("dpo", "", "no"),
+    ],
+)
+def test_a_cross_entropy_beside_the_log_probabilities_is_a_doubt(
+    read: Read, method: str, flags: str, logits: str
+) -> None:
+    unsure = read(line(method, flags), "0.25.1").job().unsure
+    assert (unsure.logits if unsure else "no") == logits
+
+
 @pytest.mark.parametrize(("trl", "batch", "sequences"), [("0.14.0", 1, 8), ("0.15.2", 8, 1), ("1.16.0", 8, 1)])
 def test_the_batch_of_grpo_counts_completions_since_0_15(read: Read, trl: str, batch: int, sequences: int) -> None:
     training = read("trl grpo --model_name_or_path gpt2", trl).job({"training.sequence_length": 600}).training
@@ -301,7 +318,7 @@ def test_trls_own_arguments_are_followed_through_a_script(
     assert job.training.precision == precision
     assert (job.lora.rank if job.lora else None) == rank
     assert (job.lora.quantization if job.lora else "none") == ("nf4" if "4bit" in flags else "none")
-    assert not reading.uncertainties
+    assert [found.component for found in reading.uncertainties] == ["logits"]  # ORPO's likelihood
     assert (job.lora.kbit_preparation if job.lora else None) == (True if "4bit" in flags else None)
 
 
