@@ -13,9 +13,9 @@ from ..source.settings import Setting
 from ..source.versions import AssumedVersion
 from ..trl.methods import method_of_class
 from .configs import CONFIG_DEFAULTS, LENGTH_ARGUMENTS, ModelConfig
-from .model_calls import MODEL_CALLS, config_class, from_class, is_model_class, loads_model
+from .model_calls import ENCODERS, MODEL_CALLS, config_class, from_class, is_model_class, loads_model
 from .models import AdapterConfig, Model, is_adapter_config, models_in
-from .notes import Notes
+from .notes import Doubt, Notes
 from .options import LIBRARIES, TRAINING_CONFIG, Parsed, Parser, field, run_function
 from .sharding import SHARDING_CALLS
 from .training import TRAINING_CALLS, Arguments, is_parameters, make_arguments, make_optimizer, make_trainer
@@ -246,7 +246,10 @@ def not_followed(nodes: Iterable[ast.AST], why: str, where: str, notes: Notes) -
     lengths = all(getattr(node, "attr", "") in (*LENGTH_ARGUMENTS, "model_max_length") for node in found)
     if found:
         sentence = f"{where}: {short_text(found[0])} is not followed{why}; memory may depend on it."
-        notes.doubt(sentence, key="training.sequence_length" if lengths else None)
+        if {*called} <= {*ENCODERS}:
+            notes.encoders.append(Doubt(sentence=sentence))
+        else:
+            notes.doubt(sentence, key="training.sequence_length" if lengths else None)
 
 
 def _not_read(call: Call) -> Any:

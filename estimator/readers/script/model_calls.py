@@ -11,12 +11,15 @@ from ..source.settings import Setting
 from ..source.versions import is_at_least
 from .configs import CONFIG_DEFAULTS, LENGTH_ARGUMENTS, NAME_ARGUMENTS, ModelConfig
 from .models import STORED, AdapterConfig, Model, QuantizationConfig, add_adapters, load_adapters
+from .notes import Doubt
 from .operators import truth
 from .values import UNKNOWN, Call, plain, short_text
 
 _UNSLOTH_CLASSES = ("FastLanguageModel", "FastModel", "FastVisionModel", "FastTextModel")
 _UNSLOTH_OTHER_PRECISIONS = ("load_in_8bit", "load_in_16bit", "load_in_fp8", "full_finetuning")
 _MLP = ("gate_proj", "up_proj", "down_proj")
+ENCODERS = ("SentenceTransformer", "CrossEncoder", "SparseEncoder")
+"""Classes of sentence-transformers."""
 _QUANTIZED_NAME = re.compile(r"(?i)gptq|awq|bnb|hqq|int[48]|[48]-?bit|fp8")
 
 
@@ -302,6 +305,12 @@ def not_followed(call: Call) -> Any:
     return call.doubt(f"{call.name}(...) is not read.", key="model.id", asks=True)
 
 
+def _encoder(call: Call) -> Any:
+    sentence = f"{call.where}: {call.name}(...) is not read."
+    call.notes.encoders.append(Doubt(sentence=sentence, key="model.id", asks=True))
+    return UNKNOWN
+
+
 def _copy(call: Call) -> Any:
     """Follow ``deepcopy(model)``; what else is copied is not known."""
     value = call.value(0, default=UNKNOWN)
@@ -319,7 +328,8 @@ MODEL_CALLS: Mapping[str, Callable[[Call], Any]] = {
     "get_peft_model": _get_peft_model,
     "get_peft_config": _peft_config,
     "get_quantization_config": _quantization_config,
-    **dict.fromkeys(("SentenceTransformer", "CrossEncoder", "SparseEncoder", "Fabric"), not_followed),
+    **dict.fromkeys(ENCODERS, _encoder),
+    "Fabric": not_followed,
     **dict.fromkeys(("prepare_model_for_kbit_training", "prepare_model_for_int8_training"), _prepare_for_kbit),
     **dict.fromkeys(("deepcopy", "create_reference_model"), _copy),
 }

@@ -67,6 +67,8 @@ class Notes(msgspec.Struct):
     """The one of TRL and unsloth that is imported first: unsloth replaces TRL's classes as they are imported later."""
     adds_tokens: bool = False
     """A tokenizer is given more words, of which it is not known how many they are."""
+    encoders: list[Doubt] = msgspec.field(default_factory=list)
+    """Doubts about models of sentence-transformers: beside another trained model, they are no more than that."""
     own_loss: bool = False
     """A class of the script's, derived from one of TRL's trainers, computes the loss itself."""
     loads_unfollowed: bool = False

@@ -239,6 +239,9 @@ def _settings(reader: Reader, libraries: Set[str]) -> ScriptSettings:
     tree, notes, options = reader.tree, reader.notes, reader.notes.options
     trained = find_trained(notes)
     model, has_optimizer = trained.model, bool(notes.trainers or notes.optimizers)
+    for doubt in notes.encoders:
+        key, asks = ("other_models", False) if trained.certain else (doubt.key, doubt.asks)
+        notes.doubt(doubt.sentence, key=key, asks=asks)
     no_lengths = doubt_unused_lengths(tree, reader)
     layers = _read_layers(tree, reader, no_lengths)
     _read_optimizer(notes, model, layers)

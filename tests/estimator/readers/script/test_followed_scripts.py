@@ -75,6 +75,17 @@ def test_a_second_model_is_named_while_it_lives(tmp_path: Path) -> None:
     assert not any(named in each for each in read(tmp_path, f"{LOAD}{load}teacher.cpu()\n{TRAIN}").warnings)
 
 
+@pytest.mark.parametrize(
+    "scorer", ["scorer = SentenceTransformer('a')", "def score():\n    scorer = SentenceTransformer('a')\nprint(score)"]
+)
+def test_an_encoder_beside_the_trained_model_is_another_model(tmp_path: Path, scorer: str) -> None:
+    load = f"from sentence_transformers import SentenceTransformer\n{scorer}\n"
+    load += 'model = AutoModelForCausalLM.from_pretrained("gpt2")\n'
+    reading = read(tmp_path, f"{LOAD}{load}{TRAIN}")
+    assert found(reading, "model.id", "other_models") == ("gpt2", None)
+    assert {*unsure(reading).values()} == {"more"}
+
+
 def test_the_config_of_a_command_line(tmp_path: Path) -> None:
     script = (
         "from transformers import CONFIG_MAPPING, AutoModelForCausalLM, AutoTokenizer, Trainer, TrainingArguments\n"
