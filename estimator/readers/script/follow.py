@@ -149,7 +149,7 @@ class Reader:
         """Return what runs of the modules beside the script: their statements, and what those and the script name."""
         body = [each for found in self._modules.values() if found is not None for each in found[1].body]
         named = {each: each.name for each in body if isinstance(each, ast.FunctionDef | ast.ClassDef)}
-        found: list[ast.stmt] = [each for each in body if each not in named]
+        found: list[ast.stmt] = [each for each in body if each not in named and not _is_list_of_names(each)]
         pending: list[ast.AST] = [script, *found]
         while pending:
             names = {name for node in ast.walk(pending.pop()) for name in _names_in(node)}
@@ -736,6 +736,11 @@ def _names_in(node: ast.AST) -> Iterator[str]:
         yield node.attr
     elif isinstance(node, ast.Constant) and isinstance(node.value, str):
         yield node.value
+
+
+def _is_list_of_names(node: ast.stmt) -> bool:
+    """Return True for ``__all__ = [...]``, which runs nothing of what it names."""
+    return isinstance(node, ast.Assign) and short_text(node.targets[0]) == "__all__"
 
 
 def _inside(body: Sequence[ast.AST]) -> Iterator[ast.AST]:
