@@ -66,7 +66,13 @@ def _shipped_config(program: Program) -> Path | None:
     elif "recipes" in (parts := PurePath(program.launch.script or "").parts):
         folders.append(program.filesystem.resolve(str(PurePath(*parts[: parts.index("recipes") + 1]))))
     files = [folder / "configs" / f"{name}.yaml" for folder in folders]
-    return next((file for file in files if os.access(file, os.R_OK)), None)
+    found = next((file for file in files if os.access(file, os.R_OK)), None)
+    if found is None and program.pid is None and not os.access(program.filesystem.resolve(name), os.F_OK):
+        raise CannotTellError(
+            f"--config {name} is in torchtune's own list, and torchtune is not installed here; "
+            f"tune cp {name} my.yaml writes it into a file for --config my.yaml"
+        )
+    return found
 
 
 def _read_model(program: Program, settings: LayeredSettings) -> None:

@@ -80,6 +80,11 @@ def test_recipes_of_torchtune_that_evaluate_or_generate_train_nothing(tmp_path: 
         read_config_file(tmp_path / "r.yaml", environ={})
 
 
+def test_a_configuration_that_torchtune_ships_is_copied_where_torchtune_is_not_installed(read: Read) -> None:
+    with pytest.raises(CannotTellError, match=r"tune cp llama3_1/8B_lora my\.yaml"):
+        read("tune run lora_finetune_single_device --config llama3_1/8B_lora")
+
+
 TITAN = """
 [job]
 dump_folder = "out"
