@@ -72,22 +72,6 @@ def keep_libraries_python(gpus: FakeGpus) -> None:
         said = [""]
         module.get_paged = get_paged  # type: ignore[attr-defined]
 
-    def int4_kernels(module: ModuleType) -> None:
-        if module.int4_row_quantize_zp is not None:
-            return
-
-        def quantize(*args: Any) -> Any:
-            gpus.doubts.add(
-                "mslk is not installed here: torchao's int4 weights follow the layout that torchao documents"
-            )
-            return _rounded_to_int4(*args)
-
-        library = torch.library.Library("mslk", "FRAGMENT")
-        library.define("bf16i4bf16_rowwise(Tensor x, Tensor packed, Tensor scale, Tensor zero) -> Tensor")
-        library.impl("bf16i4bf16_rowwise", lambda x, packed, *_: x.new_empty((x.shape[0], packed.shape[0])), "Meta")
-        module.int4_row_quantize_zp, module.pack_int4 = quantize, _packed  # type: ignore[attr-defined]
-        module._library = library  # type: ignore[attr-defined] # its operator lives as long
-
     def no_compiler(module: ModuleType) -> None:
         def load(_extension: Any) -> bool:
             gpus.doubts.add("gptqmodel's kernels are not compiled here: the figures are those of its kernels in Python")
@@ -116,23 +100,6 @@ def keep_libraries_python(gpus: FakeGpus) -> None:
     logging.getLogger("bitsandbytes.cextension").disabled = True  # its library needs CUDA's
     after_import("bitsandbytes.cextension", lambda module: setattr(module, "lib", NoLibrary()))
     after_import("bitsandbytes.functional", managed_memory)
-    after_import("torchao.quantization.quantize_.workflows.int4.int4_tensor", int4_kernels)
     after_import("torchao.kernel.intmm", lambda module: module.out_dtype.py_impl(type(gpus))(multiply_integers))
     after_import("gptqmodel.utils.cpp", no_compiler)
     after_import("gptqmodel.utils.importer", kernels_in_python)
-
-
-def _rounded_to_int4(weight: Any, group_size: int = 128) -> tuple[Any, Any, Any]:
-    """Return a weight's integers, a byte each, and scales and zero points of its groups, one column a row.
-
-    Source: torchao 0.18, ``quantization/quantize_/workflows/int4/int4_tensor.py`` (``Int4Tensor``).
-    """
-    groups = weight.reshape(-1, group_size).float()
-    scale, zero = groups.amax(1), groups.amin(1)
-    integers = (groups - zero[:, None]).div(scale[:, None]).round().to(torch.int8).reshape(weight.shape)
-    return integers, *(each.view(weight.shape[0], -1).t().contiguous() for each in (scale, zero))
-
-
-def _packed(integers: Any) -> Any:
-    """Return two integers of a row in each byte."""
-    return integers[:, ::2] | (integers[:, 1::2] << 4)
