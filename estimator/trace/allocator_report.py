@@ -75,12 +75,6 @@ def replay_allocations(
     return msgspec.convert(replay_reserved(unpack_allocations(allocations), marks, options), ReservedMemory)
 
 
-def allocator_assumptions(variable: str | None, held: ReservedMemory) -> Iterator[str]:
-    """Yield assumptions about the allocator, if a variable sets it."""
-    if held.followed and variable:
-        yield f"{variable} sets the allocator: {', '.join(held.followed)}."
-
-
 def allocator_warnings(held: ReservedMemory, unlimited_bytes: int, capacity: AllocatorCapacity | None) -> Iterator[str]:
     """Yield settings that could not be applied, and how the job runs on a GPU that is nearly too small."""
     for note in held.notes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,7 @@ _CONDA = ("conda", "mamba", "micromamba")
 _MPI = ("mpirun", "mpiexec", "orterun")
 _PLAIN = ("env", "nohup", "time", "timeout", "nice", "ionice", "stdbuf", "setsid", "numactl", "taskset")
 """Commands that run another one as it is."""
+_ATTACHED = re.compile(r"(-[^\W\d_])(\d+)$")
 _WRAPPERS = (*_PROJECTS, *_CONDA, *_MPI, *_PLAIN, "pixi", "srun")
 
 
@@ -47,8 +49,14 @@ def without_wrappers(
         elif name in (*_PROJECTS, *_CONDA, "pixi") and words[1:2] == ["run"]:
             at = 2 if words[2:3] == ["-m"] else _program(words, 2)
             options, here = _options(words[2:at]), Path(folder or "").absolute()
-            find = _of_conda if name in _CONDA else _of_pixi if name == "pixi" else _of_project
-            given.update(_activated(find(options, environ, here), environ))
+            if name in _CONDA:
+                prefix = _of_conda(options, environ, here)
+            elif name == "pixi":
+                of_pixi = f".pixi/envs/{options.get('environment', options.get('e', 'default'))}"
+                prefix = _above(here / options.get("manifest_path", options.get("m", "")), of_pixi)
+            else:
+                prefix = _above(here, environ.get("UV_PROJECT_ENVIRONMENT", ".venv"))
+            given.update(_activated(prefix, environ))
             words = ["python", *words[at:]] if words[at : at + 1] == ["-m"] else words[at:]
         elif name == "srun" or name in _MPI:
             at = _program(words, 1)
@@ -95,12 +103,8 @@ def _program(words: list[str], start: int) -> int:
 
 def _options(words: list[str]) -> dict[str, str]:
     """Return options by name; ``-n8`` is ``-n 8``."""
-    apart = [part for word in words for part in ((word[:2], word[2:]) if _is_attached(word) else (word,))]
+    apart = [part for word in words for part in (_ATTACHED.split(word)[1:3] if _ATTACHED.match(word) else (word,))]
     return {name: str(found.value) for name, found in parse_flags(apart)[0].items()}
-
-
-def _is_attached(word: str) -> bool:
-    return word[:1] == "-" and word[1:2].isalpha() and word[2:].isdecimal()
 
 
 def _number(options: Mapping[str, str], *names: str) -> int | None:
@@ -146,15 +150,6 @@ def _activated(prefix: Path | None, environ: Mapping[str, str]) -> dict[str, str
         return {}
     variable = "CONDA_PREFIX" if (prefix / "conda-meta").is_dir() else "VIRTUAL_ENV"
     return {"PATH": f"{prefix / 'bin'}{os.pathsep}{environ.get('PATH', os.defpath)}", variable: str(prefix)}
-
-
-def _of_project(_options: Mapping[str, str], environ: Mapping[str, str], folder: Path) -> Path | None:
-    return _above(folder, environ.get("UV_PROJECT_ENVIRONMENT", ".venv"))
-
-
-def _of_pixi(options: Mapping[str, str], _environ: Mapping[str, str], folder: Path) -> Path | None:
-    start = folder / options.get("manifest_path", options.get("m", ""))
-    return _above(start, f".pixi/envs/{options.get('environment', options.get('e', 'default'))}")
 
 
 def _above(folder: Path, path: str) -> Path | None:

@@ -124,7 +124,10 @@ def not_rehearsed(program: Program, gpu: Gpu | None, memory_bytes: int | None, c
         command = f"vramtop fit --rehearse --gpu-type {shlex.quote(gpu.name)}"
     else:
         command = "vramtop fit --rehearse"
-    what = f"-- {displayed(program.command)}" if program.file is None else shlex.quote(_shortest(program.file))
+    what = f"-- {displayed(program.command)}"
+    if program.file is not None:
+        file, here = Path(program.file), Path.cwd()
+        what = shlex.quote(str(file.relative_to(here) if file.is_relative_to(here) else file))
     since = f"{changed} since the last rehearsal; " if changed else ""
     return f"{NOT_REHEARSED}{since}{command} {what} runs the program without a GPU"
 
@@ -157,8 +160,3 @@ def _require(writers: Writers, path: str, advice: str) -> None:
     above = "" if place == path.rstrip("/") else f" ({path} is below it)"
     fact = f"{place} belongs to {user_name(owner)}" if owner not in writers.users else reason.format(place)
     raise InputError(f"{fact}{above}: vramtop rehearses only programs that you or root own; {advice}")
-
-
-def _shortest(file: str) -> str:
-    folder = Path.cwd()
-    return str(Path(file).relative_to(folder)) if Path(file).is_relative_to(folder) else file

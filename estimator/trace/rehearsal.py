@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import shlex
 from pathlib import Path
 from signal import Signals
 from typing import TYPE_CHECKING, Any
@@ -29,7 +28,6 @@ from ..formula.process_memory import communicator_bytes
 from ..formula.ranges import WorkspaceDoubt
 from ..isolation.protocol import VARIABLE
 from ..job.gpu_catalogue import find_gpu
-from ..job.job import Job
 from ..job.resolved_job import resolve_job
 from ..job.settings import Program
 from ..readers.notebook import papermill_parameters
@@ -48,11 +46,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from ..job.gpu_catalogue import Gpu
+    from ..job.job import Job
     from .isolated_run import Report
 
 PROGRAM = Path(__file__).parents[1] / "worker" / "rehearsal" / "__main__.py"
-DEFAULT_STEPS = 3
-DEFAULT_SECONDS = 600.0
 _UNEQUAL_SHARES = 0.1
 """Share of a step's memory by which unequal routing may raise the peak: all experts together hold a known number of
 tokens, but the buffers of the one at work grow with its own. Chosen, not measured."""
@@ -103,29 +100,6 @@ class Rehearsed(msgspec.Struct, frozen=True, kw_only=True):
 
 def _steps(answer: RehearsalAnswer) -> str:
     return ", ".join(f"{each.steps} steps of {each.optimizer}" for each in answer.steps) or "no optimizer step"
-
-
-def rehearse(
-    command: Sequence[str],
-    *,
-    gpu: Gpu | None = None,
-    steps: int = DEFAULT_STEPS,
-    timeout: float = DEFAULT_SECONDS,
-    python: str | None = None,
-    environ: Mapping[str, str] | None = None,
-) -> Rehearsed:
-    """Run a program without a GPU until its optimizers have stepped; the arguments are those of ``rehearse_job``.
-
-    Args:
-        command: as it would be typed: ``python train.py --lr 1e-4``.
-        gpu: what the program finds; None: a Hopper GPU of 80 GiB.
-        steps: steps of each optimizer, the first included.
-        timeout: seconds.
-        python: its interpreter, instead of the one that the command names.
-        environ: its environment; None: this process's.
-    """
-    program = Program(command=shlex.join(command), folder=str(Path.cwd()), python=python, steps=steps, timeout=timeout)
-    return rehearse_job(Job(program=program), gpu=gpu, environ=environ, may_run=True, kept=False)
 
 
 def rehearse_job(
@@ -340,7 +314,8 @@ def _budget(job: Job, found: KeptRehearsal, overhead: Overhead, gpu: Gpu | None)
     step = highest.allocated_bytes - states
     less = step if "sizes" in answer.doubt_kinds else min(step, answer.assumed_bytes)
     more = int(step * _UNEQUAL_SHARES) if "shares" in answer.doubt_kinds else 0
-    doubts = Doubts(step=_step_doubt(answer), allocator="plain")
+    doubt: StepDoubt = "compiled" if "compiled" in answer.doubt_kinds else "framework"
+    doubts = Doubts(step="recurrent" if "recurrent" in answer.doubt_kinds else doubt, allocator="plain")
     peak = peak_of(
         phases,
         highest,
@@ -428,12 +403,6 @@ def _absolute(line: str, folder: str) -> str:
     """Return a file and line with the file's full path."""
     file, _, number = line.rpartition(":")
     return line if not line or line.startswith("<") else f"{Path(folder, file)}:{number}"
-
-
-def _step_doubt(answer: RehearsalAnswer) -> StepDoubt:
-    if "recurrent" in answer.doubt_kinds:
-        return "recurrent"
-    return "compiled" if "compiled" in answer.doubt_kinds else "framework"
 
 
 def _warnings(answer: RehearsalAnswer) -> Iterator[str]:

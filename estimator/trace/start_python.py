@@ -73,7 +73,8 @@ def safe_environment(environ: Mapping[str, str], python: Path) -> dict[str, str]
         if any(_distrust(folder, writers) for folder in safe.get(name, "").split(os.pathsep) if safe.get(name)):
             del safe[name]
     base = safe.get("PYTHONUSERBASE") or (f"{safe['HOME']}/.local" if safe.get("HOME") else None)
-    if base and any(_distrust_folder(folder, writers) for folder in (base, *_user_packages(base))):
+    packages = f"{glob.escape(base or '')}/lib/python*/site-packages"  # of every Python (site.py)
+    if base and any(_distrust_folder(folder, writers) for folder in (base, *glob.iglob(packages))):  # noqa: PTH207
         safe["PYTHONNOUSERSITE"] = "1"
     safe["PYTHONSAFEPATH"] = "1"  # Python 3.11 and newer: also for processes that its libraries start
     return safe
@@ -88,11 +89,6 @@ def left_out_folders(environ: Mapping[str, str], python: Path) -> list[str]:
 
 def _entries(environ: Mapping[str, str]) -> Iterator[str]:
     yield from filter(None, environ.get("PYTHONPATH", "").split(os.pathsep))
-
-
-def _user_packages(base: str) -> Iterator[str]:
-    """Yield the folders of user packages of every Python (site.py)."""
-    yield from glob.iglob(f"{glob.escape(base)}/lib/python*/site-packages")  # noqa: PTH207 - names are enough
 
 
 def _distrust(entry: str, writers: Writers) -> str | None:

@@ -28,7 +28,6 @@ from ..model.read_architecture import has_recurrent_blocks
 from .allocator_report import (
     AllocatorCapacity,
     ReservedMemory,
-    allocator_assumptions,
     allocator_warnings,
     capacity_on,
     replay_allocations,
@@ -110,6 +109,7 @@ def traced_budget(
     other = less + longest_first_doubt(resolved, highest.components), more
     peak = peak_of(phases, highest, reserved.peak + overhead.workspace, doubts, other)
     sizes = [size + overhead.workspace for size in reserved.at]
+    followed = ", ".join(reserved.followed) if set_by else ""
     versions = ", ".join(f"{name} {number}" for name, number in trace.versions.items())
     parameters = trace.parameters - (trace.trainable if job.lora else 0)  # peft's adapters are among them
     return Budget(
@@ -128,7 +128,7 @@ def traced_budget(
             f"The job's program (vramtop program) was rehearsed with {versions}.",
             *assumptions(resolved, arch, gpu),
             *_trained_assumption(job, trace),
-            *allocator_assumptions(set_by, reserved),
+            *([f"{set_by} sets the allocator: {followed}."] if followed else []),
         ),
         warnings=(
             *warnings(resolved, arch, None, fused_recurrence="mamba_ssm" in trace.versions),
@@ -175,11 +175,8 @@ def phases_of(traced: Mapping[PhaseName, TracedPhase], overhead: Overhead) -> tu
 
 def highest_of(phases: Sequence[Phase], overhead: Overhead) -> Phase:
     """Return the phase in which the program has most allocated: cuBLAS's workspaces, which stay, do not count."""
-
-    def program_bytes(phase: Phase) -> int:
-        return phase.allocated_bytes - (0 if phase.name == "loading" else overhead.workspace)
-
-    return max(phases, key=program_bytes)
+    workspaces = {"loading": 0}
+    return max(phases, key=lambda each: each.allocated_bytes - workspaces.get(each.name, overhead.workspace))
 
 
 def _phase(name: PhaseName, traced: TracedPhase, overhead: Overhead) -> Phase:

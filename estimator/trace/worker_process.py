@@ -1,7 +1,6 @@
 """The worker process: a program run by another Python, which answers each request, a line of JSON, with another."""
 
 import atexit
-import functools
 import os
 import selectors
 import signal
@@ -95,7 +94,6 @@ class Worker:
         except CannotTellError:
             self._stderr.close()
             raise
-        _watch_exit()
         _ALIVE.add(self._process)
 
     @property
@@ -210,11 +208,7 @@ class Worker:
         return [line.strip() for line in lines if line.strip()]
 
 
-@functools.cache
-def _watch_exit() -> None:
-    atexit.register(_end_all)
-
-
+@atexit.register
 def _end_all() -> None:
     for process in list(_ALIVE):
         if process.poll() is None:

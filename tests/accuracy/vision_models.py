@@ -7,6 +7,7 @@ these among them.
 """
 
 import csv
+import shlex
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,7 +17,9 @@ from vramtop.estimator.budget import Span
 from vramtop.estimator.common.errors import VramtopError
 from vramtop.estimator.common.sizes import MIB
 from vramtop.estimator.job.gpu_catalogue import find_gpu
-from vramtop.estimator.trace.rehearsal import rehearse
+from vramtop.estimator.job.job import Job
+from vramtop.estimator.job.settings import Program
+from vramtop.estimator.trace.rehearsal import rehearse_job
 
 FOLDER = Path(__file__).parent
 BASE_BYTES = 1688 * MIB
@@ -46,9 +49,10 @@ def rehearse_vision_models() -> Iterator[VisionRow | str]:
     with (FOLDER / "vision_models.csv").open(encoding="utf-8") as file:
         cases = list(csv.DictReader(file))
     for case in cases:
-        command = [sys.executable, str(FOLDER / "vision_training.py"), case["model"], str(BATCH)]
+        command = shlex.join([sys.executable, str(FOLDER / "vision_training.py"), case["model"], str(BATCH)])
+        job = Job(program=Program(command=command, folder=str(FOLDER)))
         try:
-            peak = rehearse(command, gpu=find_gpu("a100-40gb")).budget.peak
+            peak = rehearse_job(job, gpu=find_gpu("a100-40gb"), may_run=True, kept=False).budget.peak
         except VramtopError as error:
             yield f"{case['model']}: {error}"
             continue

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 from real_run import real_peak
+from rehearsed import rehearse
 
 from vramtop.estimator.common.errors import CannotTellError, InputError
 from vramtop.estimator.job.job import Job
@@ -22,7 +23,6 @@ from vramtop.estimator.program.diffusion_models import (
 from vramtop.estimator.program.diffusion_script import diffusion_script, diffusion_words
 from vramtop.estimator.program.named_models import InputSizes
 from vramtop.estimator.program.training_script import How
-from vramtop.estimator.trace.rehearsal import rehearse
 
 BATCH = 2
 BLOCKS = {"layers_per_block": 1, "norm_num_groups": 4}

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from real_run import real_peak
+from rehearsed import rehearse
 
 from vramtop.estimator.common.errors import CannotTellError, InputError
 from vramtop.estimator.job.job import Job
@@ -15,7 +16,6 @@ from vramtop.estimator.program.image_script import LibraryModel, image_script, i
 from vramtop.estimator.program.named_models import InputSizes
 from vramtop.estimator.program.training_script import How
 from vramtop.estimator.trace.installed_packages import image_model
-from vramtop.estimator.trace.rehearsal import rehearse
 
 PYTHON = Path(sys.executable)
 TORCHVISION = {

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 from real_run import real_peak
+from rehearsed import rehearse
 
 from vramtop.estimator.common.errors import InputError
 from vramtop.estimator.job.gpu_catalogue import find_gpu
@@ -24,7 +25,6 @@ from vramtop.estimator.program.named_models import (
     named_models,
 )
 from vramtop.estimator.program.training_script import How
-from vramtop.estimator.trace.rehearsal import rehearse
 from vramtop.estimator.worker.request.tasks import auto_class_name
 
 SMALL = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 128}

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from model_configs import llama_config
+from rehearsed import rehearse
 
 from vramtop.estimator.common.errors import CannotTellError
 from vramtop.estimator.estimation import estimate
@@ -17,7 +18,6 @@ from vramtop.estimator.job.job_file.changes import job_from_mapping
 from vramtop.estimator.model.find_config import resolve_model
 from vramtop.estimator.program.text_script import training_script
 from vramtop.estimator.program.training_script import How, start_command
-from vramtop.estimator.trace.rehearsal import rehearse
 
 LLAMA = llama_config(hidden=256, mlp=512, layers=3, heads=4, kv_heads=2, vocab=4096)
 BATCH = {"micro_batch": 2, "sequence_length": 128}

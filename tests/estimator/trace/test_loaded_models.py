@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 import transformers
-
-from vramtop.estimator.trace.rehearsal import rehearse
+from rehearsed import rehearse
 
 PROGRAM = """
 import torch

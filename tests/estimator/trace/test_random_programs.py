@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 from random_programs import random_program
 from real_run import real_peak
-
-from vramtop.estimator.trace.rehearsal import rehearse
+from rehearsed import rehearse
 
 pytest.importorskip("torch")
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from real_run import real_peak
+from rehearsed import rehearse
 from slow_cases import quick_every
 
 from vramtop.estimator.common.errors import CannotTellError, InputError
@@ -17,7 +18,7 @@ from vramtop.estimator.job.job import Job
 from vramtop.estimator.job.settings import Parallel, Program
 from vramtop.estimator.trace import isolated_run
 from vramtop.estimator.trace.python_command import python_command
-from vramtop.estimator.trace.rehearsal import rehearse, rehearse_job
+from vramtop.estimator.trace.rehearsal import rehearse_job
 
 pytest.importorskip("torch")
 

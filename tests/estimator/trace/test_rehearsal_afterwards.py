@@ -4,9 +4,9 @@ import sys
 
 import pytest
 from real_run import real_peak
+from rehearsed import rehearse
 
 from vramtop.estimator.job.gpu_catalogue import find_gpu
-from vramtop.estimator.trace.rehearsal import rehearse
 from vramtop.monitor.board.capacity import DeviceCapacity
 from vramtop.monitor.board.fit import check_fit
 

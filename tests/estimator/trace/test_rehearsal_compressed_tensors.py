@@ -3,8 +3,7 @@
 import sys
 
 import pytest
-
-from vramtop.estimator.trace.rehearsal import rehearse
+from rehearsed import rehearse
 
 pytest.importorskip("torch")
 pytest.importorskip("compressed_tensors")

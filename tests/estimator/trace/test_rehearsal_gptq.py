@@ -5,8 +5,7 @@ import sys
 from importlib.util import find_spec
 
 import pytest
-
-from vramtop.estimator.trace.rehearsal import rehearse
+from rehearsed import rehearse
 
 pytest.importorskip("torch")
 pytest.importorskip("peft")

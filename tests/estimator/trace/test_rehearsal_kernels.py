@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 from real_run import real_peak
+from rehearsed import rehearse
 from slow_cases import quick_every
 
-from vramtop.estimator.trace.rehearsal import rehearse
 
 pytest.importorskip("torch")
 

@@ -5,11 +5,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from rehearsed import rehearse
 
 from vramtop.estimator.common.errors import CannotTellError, InputError
 from vramtop.estimator.readers.source.notebooks import source_of_cell
 from vramtop.estimator.trace.python_command import python_command
-from vramtop.estimator.trace.rehearsal import rehearse
 
 pytest.importorskip("torch")
 pytestmark = pytest.mark.usefixtures("quick_rehearsals")

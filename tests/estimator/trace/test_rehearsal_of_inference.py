@@ -4,11 +4,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from rehearsed import rehearse
 
 from vramtop.estimator.common.errors import CannotTellError
 from vramtop.estimator.estimation import estimate
 from vramtop.estimator.job.job_file.changes import job_from_mapping
-from vramtop.estimator.trace.rehearsal import rehearse
 
 pytest.importorskip("torch")
 pytest.importorskip("transformers")

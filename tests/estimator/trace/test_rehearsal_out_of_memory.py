@@ -4,11 +4,11 @@ import sys
 
 import pytest
 from real_run import real_peak
+from rehearsed import rehearse
 from slow_cases import quick_every
 
 from vramtop.estimator.common.errors import CannotTellError
 from vramtop.estimator.job.gpu_catalogue import find_gpu
-from vramtop.estimator.trace.rehearsal import rehearse
 
 pytest.importorskip("torch")
 

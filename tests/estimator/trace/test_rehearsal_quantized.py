@@ -5,8 +5,7 @@ import sys
 
 import pytest
 from real_run import real_peak
-
-from vramtop.estimator.trace.rehearsal import rehearse
+from rehearsed import rehearse
 
 pytest.importorskip("torch")
 pytest.importorskip("bitsandbytes")

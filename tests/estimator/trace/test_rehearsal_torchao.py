@@ -6,8 +6,7 @@ from importlib.util import find_spec
 
 import pytest
 from real_run import real_peak
-
-from vramtop.estimator.trace.rehearsal import rehearse
+from rehearsed import rehearse
 
 pytest.importorskip("torch")
 if find_spec("torchao") is None:

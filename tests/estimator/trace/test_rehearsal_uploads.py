@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 from local_server import LocalServer
+from rehearsed import rehearse
 from slow_cases import quick_every
-
-from vramtop.estimator.trace.rehearsal import rehearse
 
 pytest.importorskip("torch")
 

@@ -8,8 +8,9 @@ import pytest
 
 pytest.importorskip("torch")
 
+from rehearsed import rehearse
+
 from vramtop.estimator.common.errors import CannotTellError
-from vramtop.estimator.trace.rehearsal import rehearse
 from vramtop.estimator.trace.stand_in_models import cache_with
 
 NAMED = """
