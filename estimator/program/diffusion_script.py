@@ -6,15 +6,15 @@ of them keeps them in fp32 under autocast.
 """
 
 import itertools
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 
-from ..common.errors import CannotTellError, InputError
+from ..common.errors import InputError
 from ..job.job import Job
 from ..model.find_config import resolve_model
 from .diffusion_models import DiffusionModel, Part, diffusion_families
 from .loop_script import LoopScript, literal
 from .named_models import InputSizes
-from .training_script import How
+from .training_script import How, not_written
 
 _FRAMES = 81
 """Frames of a video of Wan, where nobody says how many."""
@@ -39,7 +39,7 @@ def diffusion_script(
         InputError: the model has no such input.
         CannotTellError: no such script stands for the job; the sentence names the setting.
     """
-    return _DiffusionScript(job, model, sizes or InputSizes(), how.stated, how).text()
+    return _DiffusionScript(job, model, sizes or InputSizes(), how).text()
 
 
 def diffusion_words(model: DiffusionModel, sizes: InputSizes) -> str:
@@ -55,11 +55,9 @@ class _DiffusionScript(LoopScript):
     ) | {"lora", "training.activation_checkpointing", "parallel.data_shard"}
     strategies = ("fsdp2",)
 
-    def __init__(
-        self, job: Job, model: DiffusionModel, sizes: InputSizes, stated: Collection[str] | None, how: How
-    ) -> None:
+    def __init__(self, job: Job, model: DiffusionModel, sizes: InputSizes, how: How) -> None:
         self._named, self._family = model, diffusion_families()[model.family]
-        super().__init__(job, resolve_model(job.model), stated, how)
+        super().__init__(job, resolve_model(job.model), how)
         self._height, self._width = sizes.height or model.size[0], sizes.width or model.size[1]
         self._frames = sizes.frames or _FRAMES
         name, multiple, is_video = model.label, self._family.multiple, model.family == "wan"
@@ -72,16 +70,14 @@ class _DiffusionScript(LoopScript):
         if is_video and self._frames % 4 != 1:
             raise InputError(f"{name} takes one frame and multiples of four more, such as {_FRAMES}")
         if self._job.training.activation_checkpointing == "selective":
-            raise CannotTellError("no program can be written for this job yet: diffusers checkpoints whole blocks")
+            raise not_written("diffusers checkpoints whole blocks")
         if self._job.lora is None and self._job.precision.half_weights:
-            raise CannotTellError(
-                "no program can be written for this job yet: the examples of diffusers keep weights that are trained "
-                "in fp32; --bf16 computes in bf16"
+            raise not_written(
+                "the examples of diffusers keep weights that are trained in fp32; --bf16 computes in bf16"
             )
         if self._job.strategy.fsdp and self._job.lora is not None:
-            raise CannotTellError(
-                "no program can be written for this job yet: adapters keep another type than the weights, which FSDP2 "
-                "does not shard together; --ddp copies both"
+            raise not_written(
+                "adapters keep another type than the weights, which FSDP2 does not shard together; --ddp copies both"
             )
         self._vae = model.part(model.vae) if model.vae is not None else None
         self._encoders = {

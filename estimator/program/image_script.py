@@ -5,19 +5,19 @@ references/video_classification/train.py of torchvision 0.29, and train.py of ti
 """
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from ..common.errors import CannotTellError, InputError
+from ..common.errors import InputError
 from ..job.job import Job
 from ..job.settings import ModelSpec
 from ..model.find_config import resolve_model
 from .loop_script import LoopScript
 from .named_models import InputSizes
-from .training_script import How
+from .training_script import How, not_written
 
 _SEGMENTATION, _VIDEO = "torchvision.models.segmentation", "torchvision.models.video"
 _DETECTION = "torchvision.models.detection"
@@ -89,7 +89,7 @@ def image_script(
         CannotTellError: no such script stands for the job; the sentence names the setting.
     """
     kind = _DetectionScript if model.module.startswith(_DETECTION) else _ImageScript
-    return kind(job, model, sizes or InputSizes(), how.stated, how).text()
+    return kind(job, model, sizes or InputSizes(), how).text()
 
 
 def image_words(model: LibraryModel, sizes: InputSizes) -> str:
@@ -126,23 +126,21 @@ class _ImageScript(LoopScript):
     rate = 0.1
     given = "image"
 
-    def __init__(
-        self, job: Job, model: LibraryModel, sizes: InputSizes, stated: Collection[str] | None, how: How
-    ) -> None:
+    def __init__(self, job: Job, model: LibraryModel, sizes: InputSizes, how: How) -> None:
         self._named, self._sizes = model, sizes
         self._is_timm = model.module.startswith("timm")
         if self._is_timm:
             self.places = frozenset(("training.activation_checkpointing",))
-        super().__init__(job, resolve_model(job.model), stated, how)
+        super().__init__(job, resolve_model(job.model), how)
         for start, why in _UNREHEARSED.items():
             if model.module.startswith(start):
-                raise CannotTellError(f"no program can be written for {model.name}: {why}")
+                raise not_written(why, model.name)
         if (sizes.images or 1) > 1 or sizes.seconds:
             raise InputError(f"{model.name} is given one image in each example; --batch N gives it N of them")
         if sizes.frames and not model.module.startswith(_VIDEO):
             raise InputError(f"--frames means nothing for {model.name}, which is given images")
         if self._job.training.activation_checkpointing == "selective":
-            raise CannotTellError("no program can be written for this job yet: timm checkpoints whole blocks")
+            raise not_written("timm checkpoints whole blocks")
 
     def text(self) -> str:
         """Return the whole script."""
@@ -279,8 +277,7 @@ class _DetectionScript(_ImageScript):
     def _of_torchvision(self) -> Iterator[str]:
         self._imports.add("torchvision")
         if self._job.precision.half_weights or self._sizes.channels_last:
-            why = "its training script has weights in fp32, and no channels-last"
-            raise CannotTellError(f"no program can be written for {self._named.name} yet: {why}")
+            raise not_written("its training script has weights in fp32, and no channels-last", self._named.name)
         size = ""
         if self._sizes.height:
             if _one_size(self._named):

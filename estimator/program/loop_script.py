@@ -1,17 +1,16 @@
 """Training scripts with a loop of their own, as the examples of torchvision, timm and diffusers have one."""
 
 import json
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from typing import Any
 
-from ..common.errors import CannotTellError
 from ..job.job import Job
 from ..job.job_file.changes import job_differences
 from ..job.resolved_job import resolve_job
 from ..job.settings import Lora
 from ..model.checkpoint import job_of_model
 from ..model.find_config import ResolvedModel
-from .training_script import How, TrainerScript
+from .training_script import How, TrainerScript, not_written
 
 _PLACES = frozenset(
     (
@@ -37,16 +36,16 @@ class LoopScript(TrainerScript):
     strategies: tuple[str, ...] = ()
     """Ways to shard for which it has a place."""
 
-    def __init__(self, job: Job, model: ResolvedModel, stated: Collection[str] | None, how: How) -> None:
+    def __init__(self, job: Job, model: ResolvedModel, how: How) -> None:
         usual = Job(model=job.model, lora=Lora() if job.lora is not None else None)
         given = [*job_differences(usual, job), *(["lora"] if job.lora is not None else [])]
         others = [key for key in given if key not in _PLACES | self.places and not key.startswith(_NOT_IN_SCRIPTS)]
         if others or job.parallel.strategy not in ("none", "ddp", *self.strategies):
             key = others[0] if others else f"parallel.strategy = {job.parallel.strategy}"
-            raise CannotTellError(f"no program can be written for {model.label} yet: its loop has no place for {key}")
-        chosen = job.training.optimizer != "auto" if stated is None else "training.optimizer" in stated
+            raise not_written(f"its loop has no place for {key}", model.label)
+        chosen = job.training.optimizer != "auto" if how.stated is None else "training.optimizer" in how.stated
         self._has_optimizer = chosen or job.training.optimizer_options is not None
-        super().__init__(resolve_job(job_of_model(job, model)), model, stated, how)
+        super().__init__(resolve_job(job_of_model(job, model)), model, how)
         self._imports = {"torch"}
 
     @property
@@ -70,7 +69,7 @@ class LoopScript(TrainerScript):
             module, _, name = rules.class_names[0].rpartition(".")
             options = {"lr": 1e-5, **(self._job.training.optimizer_options or {})}
         else:
-            raise CannotTellError(f"no program can be written for this job yet: no library has {rules.name}")
+            raise not_written(f"no library has {rules.name}")
         if module == "torch.optim":
             name = f"torch.optim.{name}"
         else:

@@ -107,7 +107,7 @@ class _MediaScript(TrainerScript):
         sizes: InputSizes,
         processed: tuple[int, int] | None,
     ) -> None:
-        super().__init__(job, model, how.stated, how)
+        super().__init__(job, model, how)
         self._sizes, self._processed = sizes, processed
         self._collates = False
         kind, task = model.config["model_type"], job.model.task

@@ -136,49 +136,6 @@ def _by_name() -> dict[str, NamedModel]:
     return {word.casefold(): model for model in named_models() for word in (model.id, model.label, *model.aliases)}
 
 
-def _images(text: str) -> dict[str, Any]:
-    """Read the images of an example: ``2x1024x768`` (number, height, width), ``1024x768`` or ``2``.
-
-    Raises:
-        InputError: it is none of these.
-    """
-    numbers = _numbers(text, 3, "2x1024x768 (number x height x width), 1024x768 or 2")
-    names = {1: ("images",), 2: ("height", "width"), 3: ("images", "height", "width")}[len(numbers)]
-    return dict(zip(names, numbers, strict=True))
-
-
-def _resolution(text: str) -> dict[str, Any]:
-    """Read the size of images: ``1024``, or ``1024x768`` (height, width).
-
-    Raises:
-        InputError: it is neither.
-    """
-    numbers = _numbers(text, 2, "1024, or 1024x768 (height x width)")
-    return {"height": numbers[0], "width": numbers[-1]}
-
-
-def _seconds(text: str) -> dict[str, Any]:
-    """Read a length of audio: ``12.5``.
-
-    Raises:
-        InputError: it is no number of seconds.
-    """
-    if not text.replace(".", "", 1).isdecimal() or not 0 < float(text) <= 3600:
-        raise InputError(f"{text!r} is no number of seconds, such as 12.5")
-    return {"seconds": float(text)}
-
-
-def _frames(text: str) -> dict[str, Any]:
-    """Read a number of frames: ``16``.
-
-    Raises:
-        InputError: it is no number of frames.
-    """
-    if not text.isdecimal() or not 0 < int(text[:6]) <= 2**12:
-        raise InputError(f"{text!r} is no number of frames, such as 16")
-    return {"frames": int(text)}
-
-
 def _numbers(text: str, most: int, example: str) -> list[int]:
     parts = text.casefold().replace("×", "x").split("x")
     if len(parts) > most or not all(part.isdecimal() and 0 < int(part[:6]) <= 2**14 for part in parts):
@@ -192,5 +149,17 @@ def read_size(what: str, text: str) -> dict[str, Any]:
     Raises:
         InputError: it is none.
     """
-    readers = {"images": _images, "resolution": _resolution, "seconds": _seconds, "frames": _frames}
-    return readers[what](text)
+    if what == "images":
+        numbers = _numbers(text, 3, "2x1024x768 (number x height x width), 1024x768 or 2")
+        names = {1: ("images",), 2: ("height", "width"), 3: ("images", "height", "width")}[len(numbers)]
+        return dict(zip(names, numbers, strict=True))
+    if what == "resolution":
+        numbers = _numbers(text, 2, "1024, or 1024x768 (height x width)")
+        return {"height": numbers[0], "width": numbers[-1]}
+    if what == "seconds":
+        if not text.replace(".", "", 1).isdecimal() or not 0 < float(text) <= 3600:
+            raise InputError(f"{text!r} is no number of seconds, such as 12.5")
+        return {"seconds": float(text)}
+    if not text.isdecimal() or not 0 < int(text[:6]) <= 2**12:
+        raise InputError(f"{text!r} is no number of frames, such as 16")
+    return {"frames": int(text)}

@@ -7,13 +7,12 @@ Transformers splits only what it loads from a checkpoint, so that a model with r
 from collections.abc import Collection, Iterator
 from typing import Any
 
-from ..common.errors import CannotTellError
 from ..job.job import Job
 from ..job.resolved_job import ResolvedJob, resolve_job
 from ..job.rules.dtype_widths import BITSANDBYTES
 from ..model.find_config import ResolvedModel
 from ..model.read_architecture import read_architecture
-from .training_script import TEXT_TASKS, How, TrainerScript, image_shape, require_expressible
+from .training_script import TEXT_TASKS, How, TrainerScript, image_shape, not_written, require_expressible
 
 _SPLIT = frozenset(
     ("llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text", "granite", "smollm3", "seed_oss")
@@ -42,11 +41,10 @@ def training_script(
     """
     resolved = resolve_job(job)
     if not resolved.trains:
-        return _InferenceScript(resolved, model, how.stated, how).text()
+        return _InferenceScript(resolved, model, how).text()
     splits = resolved.parallel.tensor > 1
     require_expressible(resolved, ("causal-lm",) if splits else _tasks(model), splits_layers=splits)
-    script = _SplitScript if splits else TrainerScript
-    return script(resolved, model, how.stated, how).text()
+    return (_SplitScript if splits else TrainerScript)(resolved, model, how).text()
 
 
 def _tasks(model: ResolvedModel) -> list[str]:
@@ -57,11 +55,11 @@ def _tasks(model: ResolvedModel) -> list[str]:
 class _InferenceScript(TrainerScript):
     """A script that generates text, or runs a model of another task on a batch; nothing is trained."""
 
-    def __init__(self, job: ResolvedJob, model: ResolvedModel, stated: Collection[str] | None, how: How) -> None:
+    def __init__(self, job: ResolvedJob, model: ResolvedModel, how: How) -> None:
         for why, applies in _not_run(job, _tasks(model)).items():
             if applies:
-                raise CannotTellError(f"no program can be written for this job yet: {why}")
-        super().__init__(job, model, stated, how)
+                raise not_written(why)
+        super().__init__(job, model, how)
         self._imports = {"torch", "transformers.AutoConfig"}
 
     def _data(self) -> Iterator[str]:
@@ -113,11 +111,11 @@ def _not_run(job: ResolvedJob, tasks: Collection[str]) -> dict[str, Any]:
 class _SplitScript(TrainerScript):
     """A script whose loop is written out, and whose layers are split over GPUs."""
 
-    def __init__(self, job: ResolvedJob, model: ResolvedModel, stated: Collection[str] | None, how: How) -> None:
+    def __init__(self, job: ResolvedJob, model: ResolvedModel, how: How) -> None:
         for why, applies in _refused(job, model).items():
             if applies:
-                raise CannotTellError(f"no program can be written for this job yet: with tensor parallelism, {why}")
-        super().__init__(job, model, stated, how)
+                raise not_written(f"with tensor parallelism, {why}")
+        super().__init__(job, model, how)
         self._imports = {
             *("os", "torch", "transformers.AutoConfig", "torch.distributed.device_mesh.init_device_mesh"),
             *(f"{_TENSOR}.parallel.{name}" for name in ("ColwiseParallel", "RowwiseParallel", "parallelize_module")),

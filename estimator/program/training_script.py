@@ -134,7 +134,12 @@ def require_expressible(job: ResolvedJob, tasks: Collection[str], *, splits_laye
         CannotTellError: the sentence names the setting.
     """
     for sentence in _refused(job, tasks, splits_layers=splits_layers):
-        raise CannotTellError(f"no program can be written for this job yet: {sentence}")
+        raise not_written(sentence)
+
+
+def not_written(why: str, what: str = "this job") -> CannotTellError:
+    """Return the error of a job for which there is no script."""
+    return CannotTellError(f"no program can be written for {what} yet: {why}")
 
 
 def _refused(job: ResolvedJob, tasks: Collection[str], *, splits_layers: bool) -> Iterator[str]:
@@ -220,10 +225,10 @@ def _completions(job: ResolvedJob) -> int:
 class TrainerScript:
     """A script, put together part by part."""
 
-    def __init__(self, job: ResolvedJob, model: ResolvedModel, stated: Collection[str] | None, how: How) -> None:
+    def __init__(self, job: ResolvedJob, model: ResolvedModel, how: How) -> None:
         self._job = job
         self._model = model
-        self._stated = stated
+        self._stated = how.stated
         self._how = how
         self._trainer = trainer = _trainer(job)
         classes = (f"{trainer.library}.{trainer.name}", f"{trainer.library}.{trainer.settings}")
@@ -691,18 +696,11 @@ class TrainerScript:
             return None
         path = own or rules.torch_class
         if path is None:
-            raise CannotTellError(
-                f"no program can be written for this job yet: the Trainer has no setting for {rules.name}"
-            )
+            raise not_written(f"the Trainer has no setting for {rules.name}")
         if not self._trainer.takes_optimizers:
-            raise CannotTellError(
-                f"no program can be written for this job yet: {self._trainer.name} takes no class of an optimizer, "
-                f"and optim has no name for {rules.name}"
-            )
-        if own is not None:
-            options: Mapping[str, Any] = training.optimizer_options or {}
-        else:
-            options = rules.torch_arguments
+            name = self._trainer.name
+            raise not_written(f"{name} takes no class of an optimizer, and optim has no name for {rules.name}")
+        options = rules.torch_arguments if own is None else training.optimizer_options or {}
         return path.replace(":", "."), options
 
 
