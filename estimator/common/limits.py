@@ -69,25 +69,22 @@ class Deadline:
         return self.left == 0.0
 
 
-def read_all(read: Callable[[int], bytes], limit: Limit, deadline: Deadline | None = None) -> bytes:
+def read_all(read: Callable[[int], bytes], limit: Limit) -> bytes:
     """Return all that a stream gives.
 
     Args:
         read: returns at most so many bytes as soon as there are some, such as ``read1`` of a response; none at the end.
-        limit: of the bytes and seconds.
-        deadline: when the time began before; None: it begins now.
+        limit: of the bytes.
 
     Raises:
-        LimitError: it is too much, or takes too long.
+        LimitError: it is too much.
     """
-    until, parts, size = deadline or limit.deadline(), [], 0
+    parts, size = [], 0
     while part := read(_CHUNK_BYTES):
         parts.append(part)
         size += len(part)
         if limit.bytes is not None and size > limit.bytes:
             raise limit.too_large()
-        if until.passed:
-            raise limit.too_long()
     return b"".join(parts)
 
 

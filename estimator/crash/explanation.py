@@ -203,7 +203,7 @@ def _fragmentation(memory: OutOfMemory, snapshot: MemorySnapshot | None) -> Iter
     if snapshot is not None:
         largest = size_text(snapshot.largest_free_bytes)
         pieces = f", in {snapshot.free_blocks:,} free blocks, the largest of {largest}"
-        if snapshot.expandable:
+        if snapshot.expandable_segments:
             remedy = (
                 "Expandable segments are already on; the unused memory is in pools of other streams or of CUDA graphs."
             )
@@ -392,10 +392,6 @@ class PredictedPlace:
     held_bytes: int
     """Allocated bytes when it failed, including the allocation that failed."""
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the place for ``--json``."""
-        return asdict(self)
-
 
 def find_place(budget: Budget, failure: Failure) -> PredictedPlace | None:
     """Return where the failed allocation stands on the predicted step.
@@ -466,7 +462,7 @@ class Explanation:
             "parts": {part.name: part.bytes for part in self.parts},
             "findings": list(self.findings),
             "compared": list(self.compared),
-            "place": self.place.to_json() if self.place else None,
+            "place": asdict(self.place) if self.place else None,
             "least_bytes": self.least_bytes,
             "snapshot": self.snapshot.to_json() if self.snapshot else None,
         }

@@ -203,7 +203,8 @@ class _Reader:
         """Read a line; return False if it says nothing that matters, whatever its numbers are."""
         stream = self._stream(line.stream)
         text = line.text
-        if line.goes_on and stream.begun is not None and _begins_late(stream.begun.text):
+        before = stream.begun.text if line.goes_on and stream.begun is not None else ""
+        if len(before) > OVERLAP and _MESSAGE.search(before, len(before) - OVERLAP):
             stream.message, stream.begun = [], None  # this piece has it whole
         if stream.message:
             self._continue(stream, line)
@@ -450,9 +451,3 @@ def _told(failure: Failure, wording: Wording, found: dict[str, str]) -> Failure:
     """Return the failure with the figures that are known of it, and what its wording says of them."""
     host = wording.size(found["tried"]) if wording.kind == "host" and "tried" in found else None
     return replace(failure, memory=wording.memory(found), tried_host_bytes=host, says=tuple(wording.sentences(found)))
-
-
-def _begins_late(text: str) -> bool:
-    """Return True if the message of a line's piece stands in what the next piece repeats."""
-    match = _MESSAGE.search(text, max(0, len(text) - OVERLAP))
-    return match is not None and len(text) > OVERLAP

@@ -88,10 +88,6 @@ class OutOfMemory:
             return None
         return total - free - reserved
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the figures for ``--json``; null for unknown."""
-        return asdict(self)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StackFrame:
@@ -182,7 +178,7 @@ class Failure:
 
     def to_json(self) -> FailureJson:
         """Return the failure for ``--json``."""
-        memory, place = self.memory.to_json() if self.memory else None, str(self.place) if self.place else None
+        memory, place = asdict(self.memory) if self.memory else None, str(self.place) if self.place else None
         given = {name: getattr(self, name) for name in FailureJson.__annotations__}
         return cast("FailureJson", {**given, "memory": memory, "place": place})
 

@@ -1,6 +1,6 @@
 """The effective batch: sequences and tokens per step, by rank, and settings that keep it on other numbers of GPUs."""
 
-from typing import TypedDict
+from typing import TypedDict, cast
 
 import msgspec
 
@@ -50,11 +50,6 @@ class EffectiveBatch(msgspec.Struct, frozen=True, kw_only=True):
         """Tokens per optimizer step, over all ranks; padding counts."""
         return self.sequences * self.sequences_per_example * self.sequence_length
 
-    @property
-    def on_one_gpu(self) -> int:
-        """Sequences per optimizer step of the same settings on one data-parallel rank."""
-        return self.micro_batch * self.gradient_accumulation
-
     def accumulation_for(self, *, micro_batch: int, data_ranks: int) -> int | None:
         """Return the accumulation that keeps ``sequences`` with another micro-batch or rank count; None: none does."""
         steps, rest = divmod(self.sequences, micro_batch * data_ranks)
@@ -78,31 +73,21 @@ class EffectiveBatch(msgspec.Struct, frozen=True, kw_only=True):
         one, all_ranks = "one GPU", f"{self.data_ranks:,} GPUs"
         if self.gpus_per_rank > 1:
             one, all_ranks = "one data-parallel rank", f"all {self.data_ranks:,}"
-        same = f"the same settings on {one}: {_count(self.on_one_gpu, 'sequence')} a step"
-        whole = EffectiveBatch(
-            micro_batch=self.micro_batch,
-            gradient_accumulation=self.gradient_accumulation,
-            data_ranks=1,
-            sequence_length=self.sequence_length,
-        )
-        for micro_batch in _halvings(self.micro_batch):
-            steps = whole.accumulation_for(micro_batch=micro_batch, data_ranks=self.data_ranks)
+        alone = msgspec.structs.replace(self, data_ranks=1)
+        same = f"the same settings on {one}: {_count(alone.sequences, 'sequence')} a step"
+        micro_batch, halved = self.micro_batch, 0
+        while micro_batch != halved:
+            steps = alone.accumulation_for(micro_batch=micro_batch, data_ranks=self.data_ranks)
             if steps is not None:
                 kept = f"micro-batch {micro_batch} with {_count(steps, 'accumulation step')}"
                 return f"{same}; {kept} gives that batch on {all_ranks}"
+            micro_batch, halved = -(-micro_batch // 2), micro_batch
         return f"{same}. No whole number of accumulation steps gives that batch on {all_ranks}"
 
     def to_json(self) -> EffectiveBatchJson:
         """Return the fields, and the products."""
-        return {
-            "micro_batch": self.micro_batch,
-            "gradient_accumulation": self.gradient_accumulation,
-            "data_ranks": self.data_ranks,
-            "sequence_length": self.sequence_length,
-            "sequences_per_example": self.sequences_per_example,
-            "sequences": self.sequences,
-            "tokens": self.tokens,
-        }
+        fields = {name: getattr(self, name) for name in EffectiveBatchJson.__annotations__}
+        return cast("EffectiveBatchJson", fields)
 
 
 def effective_batch(job: Job) -> EffectiveBatch | None:
@@ -117,13 +102,6 @@ def effective_batch(job: Job) -> EffectiveBatch | None:
         sequences_per_example=job.training.sequences_per_example,
         gpus_per_rank=job.parallel.world_size // job.parallel.data_ranks,
     )
-
-
-def _halvings(number: int) -> list[int]:
-    found = [number]
-    while found[-1] > 1:
-        found.append(-(-found[-1] // 2))
-    return found
 
 
 def _count(number: int, word: str) -> str:

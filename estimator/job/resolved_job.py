@@ -33,40 +33,23 @@ from .trainable import TrainableRules, trainable_rules, trained_heads
 
 def rank_sizes(job: Job) -> dict[str, int]:
     """Return the fields of a resolved job that depend on its micro-batch and sequence length."""
-    training = job.training
+    training, rollout = job.training, job.rollout
     length = -(-training.sequence_length // job.parallel.context)
     sequences = training.micro_batch * training.sequences_per_example
+    generates = rollout is not None and rollout.engine == "transformers" and training.mode == "train"
+    asks = training.mode == "inference" and job.model.task == "causal-lm"
+    # of a prompt the last token: ``generate`` sets ``logits_to_keep`` to 1 (transformers' generation/utils.py)
+    scores_last = asks and not version_rules(job).scores_prompts
+    # what the scored completion leaves of a sequence
+    prompt = (rollout and rollout.prompt_length) or max(1, length - (training.loss_length or 0))
     return {
         "sequences": sequences,
         "local_length": length,
         "local_tokens": sequences * length,
-        "generated_sequences": _generated_sequences(job, sequences),
-        "prompt_length": _prompt_length(job, length),
-        "scored_tokens": sequences * _scored_tokens(job, length),
+        "generated_sequences": sequences * rollout.micro_batches if rollout and generates else 0,
+        "prompt_length": min(length, prompt),
+        "scored_tokens": sequences * (1 if scores_last else min(length, training.loss_length or length)),
     }
-
-
-def _scored_tokens(job: Job, length: int) -> int:
-    """Return the tokens of a sequence whose logits are computed; of a prompt, the last one.
-
-    ``generate`` sets ``logits_to_keep`` to 1 (transformers' generation/utils.py).
-    """
-    if job.training.mode == "inference" and job.model.task == "causal-lm" and not version_rules(job).scores_prompts:
-        return 1
-    return min(length, job.training.loss_length or length)
-
-
-def _generated_sequences(job: Job, sequences: int) -> int:
-    rollout = job.rollout
-    if rollout is None or rollout.engine != "transformers" or job.training.mode != "train":
-        return 0
-    return sequences * rollout.micro_batches
-
-
-def _prompt_length(job: Job, length: int) -> int:
-    """Return the tokens of a prompt: what the scored completion leaves of a sequence, unless it is stated."""
-    stated = job.rollout.prompt_length if job.rollout else None
-    return min(length, stated or max(1, length - (job.training.loss_length or 0)))
 
 
 _NO_ZERO = Zero()
@@ -217,7 +200,11 @@ def resolve_job(job: Job) -> ResolvedJob:
     shards = _shards(stage, strategy, parallel)
     without_logits = training.loss == "chunked" and framework.chunked_loss == "without-logits"
     on_tokens = without_logits or training.loss in ("log-probs", "fused-log-probs", "divergence")
-    kind = quantization(job.lora) or _served_in(job)
+    asked = job.inference if training.mode == "inference" and not job.is_served else None
+    served_in = None if asked is None or asked.weights == "auto" else asked.weights  # by transformers' ``generate``
+    kind = quantization(job.lora) or served_in
+    full = training.activation_checkpointing == "full"
+    units = full and framework.transformers_models and strategy.flat_parameters and versions.checkpoints_units
     adapters = adapter_rules(job.lora, job.software, framework, strategy, precision)
     quantized = BYTES_PER_ELEMENT[kind] if kind else None
     widths = dtype_widths(precision, framework, strategy, parallel, quantized=quantized, adapters=adapters)
@@ -261,7 +248,7 @@ def resolve_job(job: Job) -> ResolvedJob:
         steps_flat_buffers=strategy.flat_parameters or uses_deepspeed(framework, strategy),
         recomputes=training.activation_checkpointing != "none",
         recomputes_selectively=training.activation_checkpointing == "selective",
-        checkpoints_units=(units := _checkpoints_units(training, framework, strategy, versions)),
+        checkpoints_units=units,
         quantizes_experts=job.lora is not None and job.lora.quantize_experts,
         adapter_units=job.lora is not None and strategy.flat_parameters and not framework.own_adapters,
         keeps_block_inputs=units and job.lora is not None and shards.weights > 1,
@@ -273,10 +260,15 @@ def resolve_job(job: Job) -> ResolvedJob:
         frozen_models_beside=training.reference_pass or not on_tokens,
         fused_kernels=_fused_kernels(training, framework),
         assumes_fused_kernels=training.fused_kernels is None and bool(_fused_kernels(training, framework)),
-        units_around_blocks=_units_around_blocks(framework, parallel, strategy, versions),
+        units_around_blocks=strategy.fsdp2
+        and parallel.fsdp_units is None
+        and framework.units_around_blocks
+        and not versions.gathers_with_root,
         keeps_gathered=_keeps_gathered(framework, parallel),
         accumulates_unsharded=_accumulates_unsharded(job, framework, strategy, shards),
-        keeps_outputs=_keeps_outputs(training, framework, versions),
+        keeps_outputs=framework.keeps_outputs or versions.holds_predictions
+        if training.keep_outputs is None
+        else training.keep_outputs,
         clones_outputs=framework.trainer
         and strategy.buckets
         and parallel.data_ranks > 1
@@ -298,20 +290,9 @@ def resolve_job(job: Job) -> ResolvedJob:
     )
 
 
-def _served_in(job: Job) -> str | None:
-    """Return the format of the weights that transformers generates with; None: not quantized."""
-    asked = job.inference if job.training.mode == "inference" and not job.is_served else None
-    return None if asked is None or asked.weights == "auto" else asked.weights
-
-
 def with_sizes_of(resolved: ResolvedJob, job: Job) -> ResolvedJob:
     """Return a resolved job with the micro-batch and the sequence length of a job that differs in nothing else."""
     return replace(resolved, job=job, training=job.training, **rank_sizes(job))
-
-
-def _checkpoints_units(training: Training, framework: Framework, strategy: Strategy, versions: VersionRules) -> bool:
-    checkpointed = training.activation_checkpointing == "full" and framework.transformers_models
-    return checkpointed and strategy.flat_parameters and versions.checkpoints_units
 
 
 def _trainable(job: Job, framework: Framework) -> TrainableRules | None:
@@ -332,23 +313,6 @@ def _fused_kernels(training: Training, framework: Framework) -> frozenset[str]:
     if framework.trainer and training.loss in ("fused-linear", "unsloth", "fused-log-probs"):
         return LIGER_KERNELS
     return framework.fused_kernels
-
-
-def _keeps_outputs(training: Training, framework: Framework, versions: VersionRules) -> bool:
-    """Return True if logits outlive the backward pass: as the job says, or by a variable of the framework's loop."""
-    if training.keep_outputs is not None:
-        return training.keep_outputs
-    return framework.keeps_outputs or versions.holds_predictions
-
-
-def _units_around_blocks(framework: Framework, parallel: Parallel, strategy: Strategy, versions: VersionRules) -> bool:
-    """Return True if embedding and head are FSDP units of their own: FSDP2 under accelerate, and under torchtitan."""
-    return (
-        strategy.fsdp2
-        and parallel.fsdp_units is None
-        and framework.units_around_blocks
-        and not versions.gathers_with_root
-    )
 
 
 def _keeps_gathered(framework: Framework, parallel: Parallel) -> bool:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict, replace
-from typing import Annotated, Any, TypedDict
+from typing import Annotated, Any, TypedDict, cast
 
 import msgspec
 
@@ -60,22 +60,12 @@ class MeasurementJson(_Measurement, total=False):
 def measurement_to_json(measurement: Measurement) -> "MeasurementJson":
     """Return plain dicts and lists; what is unknown is left out."""
     job = measurement.job
-    found: MeasurementJson = {
-        "run": measurement.run,
-        "time": measurement.time,
-        "state": measurement.state,
-        "model": measurement.model,
-        "shape": measurement.shape,
-        "observed": _known(asdict(measurement.observed)),
-        "predicted": [_known(asdict(each)) for each in measurement.predicted],
-        "job": {table: {name: getattr(getattr(job, table), name) for name in names} for table, names in KEPT.items()},
-        "settings": measurement.settings,
-    }
-    for name in MeasurementJson.__annotations__:
-        value = getattr(measurement, name)
-        if value and name not in found:
-            found[name] = value  # type: ignore[literal-required]
-    return found
+    given = {name: getattr(measurement, name) for name in MeasurementJson.__annotations__}
+    found = {name: value for name, value in given.items() if value or name in MeasurementJson.__required_keys__}
+    found["observed"] = _known(asdict(measurement.observed))
+    found["predicted"] = [_known(asdict(each)) for each in measurement.predicted]
+    found["job"] = {table: {name: getattr(getattr(job, table), name) for name in KEPT[table]} for table in KEPT}
+    return cast("MeasurementJson", found)
 
 
 def measurement_from_json(data: Mapping[str, Any]) -> Measurement:

@@ -1,7 +1,7 @@
 """A memory snapshot as plain records: what the allocator of one GPU held, by component and place."""
 
 from dataclasses import dataclass
-from typing import TypedDict
+from typing import TypedDict, cast
 
 from ...budget import PhaseName, Timeline
 from ..records import StackFrame
@@ -75,7 +75,7 @@ class MemorySnapshot:
     private_free_bytes: int
     """Unused in pools of CUDA graphs or of the program's own, which other allocations may not use."""
     segments: int
-    expandable: bool
+    expandable_segments: bool
     """The allocator maps memory into expandable segments."""
     groups: tuple[BlockGroup, ...]
     """The largest first."""
@@ -100,26 +100,9 @@ class MemorySnapshot:
 
     def to_json(self) -> "MemorySnapshotJson":
         """Return the snapshot for ``--json``."""
-        return {
-            "device": self.device,
-            "devices": list(self.devices),
-            "reserved_bytes": self.reserved_bytes,
-            "allocated_bytes": self.allocated_bytes,
-            "unallocated_bytes": self.unallocated_bytes,
-            "waiting_bytes": self.waiting_bytes,
-            "free_blocks": self.free_blocks,
-            "largest_free_bytes": self.largest_free_bytes,
-            "private_free_bytes": self.private_free_bytes,
-            "segments": self.segments,
-            "expandable_segments": self.expandable,
-            "total_bytes": self.total_bytes,
-            "allowed_bytes": self.allowed_bytes,
-            "components": dict(self.components),
-            "parts": {name: dict(parts) for name, parts in self.parts.items()},
-            "groups": [group.to_json() for group in self.groups],
-            "failed": self.failed.to_json() if self.failed else None,
-            "has_stacks": self.has_stacks,
-        }
+        given = {name: getattr(self, name) for name in MemorySnapshotJson.__annotations__}
+        groups, failed = [each.to_json() for each in self.groups], self.failed.to_json() if self.failed else None
+        return cast("MemorySnapshotJson", {**given, "devices": [*self.devices], "groups": groups, "failed": failed})
 
 
 class BlockGroupJson(TypedDict):

@@ -423,7 +423,7 @@ class _Reader:
             largest_free_bytes=space.largest_free,
             private_free_bytes=space.private_free,
             segments=len(segments),
-            expandable=any(each.get("is_expandable") is True for each in segments),
+            expandable_segments=any(each.get("is_expandable") is True for each in segments),
             groups=groups[:_MAX_GROUPS],
             components=components,
             parts=_parts(groups),
@@ -437,7 +437,8 @@ class _Reader:
     def _space(self, segments: Iterable[dict[str, Any]], allocated: Mapping[int, Stack]) -> "_Space":
         space = _Space()
         for segment, address, size, block in _blocks(segments):
-            if block.kind == "inactive" and _is_private(segment):
+            pool = segment.get("segment_pool_id")
+            if block.kind == "inactive" and isinstance(pool, tuple | list) and any(pool):
                 space.private_free += size
             elif block.kind == "inactive":
                 space.free_blocks += 1
@@ -590,11 +591,6 @@ def _blocks(segments: Iterable[dict[str, Any]]) -> Iterator[tuple[dict[str, Any]
                 raise SNAPSHOT_BLOCKS.too_many("blocks, which no GPU holds")
             yield segment, address if block.address is None else block.address, size, block
             address += size
-
-
-def _is_private(segment: Mapping[str, Any]) -> bool:
-    pool = segment.get("segment_pool_id")
-    return isinstance(pool, tuple | list) and any(pool)
 
 
 def _list(values: Any) -> list[Any]:

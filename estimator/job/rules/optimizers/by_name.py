@@ -98,7 +98,10 @@ def optimizer_by_trainer_name(name: str, arguments: Mapping[str, Any] | str | No
     row = next((row for row in OPTIMIZERS.values() if word in row.trainer_names), None)
     if row is None:
         return OptimizerChoice(name=UNKNOWN, sentence=f"the optimizer {name!r} is not known")
-    given = _parse_arguments(arguments) if isinstance(arguments, str) else dict(arguments or {})
+    given: Mapping[str, Any] = arguments or {} if not isinstance(arguments, str) else {}
+    if isinstance(arguments, str):  # ``name=value, name=value``, as transformers reads ``optim_args``
+        pairs = (part.partition("=") for part in arguments.replace(" ", "").split(",") if "=" in part)
+        given = {option: value for option, _, value in pairs}
     return replace(_choose(row, name, given), in_backward=layerwise)
 
 
@@ -240,9 +243,3 @@ def _converted(value: Any, default: Any) -> Any:
             return value
         return [str(each) for each in value] if isinstance(value, list | tuple) else None
     return None
-
-
-def _parse_arguments(text: str) -> dict[str, str]:
-    """Return ``name=value, name=value`` as a table, as transformers reads ``optim_args``."""
-    pairs = (part.partition("=") for part in text.replace(" ", "").split(",") if "=" in part)
-    return {name: value for name, _, value in pairs}

@@ -23,11 +23,6 @@ UNKNOWN = "unknown"
 """The row of optimizers that are not known: a wide range rather than the figures of another."""
 
 
-def option_defaults() -> dict[str, object]:
-    """Return every option of ``training.optimizer_options`` with a value of its type."""
-    return {name: value for row in OPTIMIZERS.values() for name, value in row.options.items()}
-
-
 LISTED_LIBRARIES = frozenset(
     (
         *("adam_mini", "adopt", "apex", "apollo_torch", "bitsandbytes", "came_pytorch", "dadaptation", "deepspeed"),
@@ -54,7 +49,7 @@ def check_options(options: Mapping[str, Any]) -> None:
     Raises:
         ValueError: there is no such option, or its value has another type.
     """
-    known = option_defaults()
+    known = {name: default for row in OPTIMIZERS.values() for name, default in row.options.items()}
     for name, value in options.items():
         if name not in known:
             raise ValueError(
