@@ -151,8 +151,6 @@ class CauseSearch(msgspec.Struct, frozen=True, kw_only=True):
     estimate: Estimate
     measure: Measure
     observed: int
-    loaded: int | None = None
-    """Bytes held between loading and the first step; None: unknown."""
     at_least: bool = False
     """The process ran out of memory and needed more than observed: larger predictions count as exact."""
 
@@ -261,17 +259,8 @@ class CauseSearch(msgspec.Struct, frozen=True, kw_only=True):
         return max(_SPREAD[self.measure] * self.observed, _MIN_SPREAD[self.measure])
 
     def _likelihood(self, figures: PredictedBytes) -> float:
-        likely = _student_t(self._error(figures) / self._spread())
-        if self.loaded is not None and self.measure != "loaded":
-            # memory cached while loading makes this figure uncertain
-            spread = 2 * _SPREAD["loaded"] * self.loaded + _MIN_SPREAD["loaded"]
-            likely *= _student_t((figures.loaded - self.loaded) / spread)
-        return likely
-
-
-def _student_t(deviations: float) -> float:
-    """Return Student's t density with three degrees of freedom, not normalised: predictions have long tails."""
-    return (1 + deviations**2 / 3) ** -2
+        """Return Student's t density with three degrees of freedom, not normalised: predictions have long tails."""
+        return (1 + (self._error(figures) / self._spread()) ** 2 / 3) ** -2
 
 
 def _loaded(budget: Budget) -> int:

@@ -63,15 +63,9 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
     """It has taken no step yet: ``device_bytes`` are compared with the loading phase."""
     now_bytes: int | None = None
     """Its memory at the time of the counters; ``device_bytes`` if None."""
-    loaded_bytes: int | None = None
-    """Its memory between loading and the first step, if that plateau was observed."""
     counters: AllocatorCounters | None = None
     at_least: bool = False
     """It ran out of memory, and needed more than observed."""
-    whole_gpu: bool = False
-    """The figures are those of the whole GPU, since the driver reports none for the process."""
-    other_processes_bytes: int | None = None
-    """Memory that other processes are known to hold on the GPU."""
     assumed: Collection[str] = ()
     """Dotted keys of the job that are defaults or inferences."""
 
@@ -168,10 +162,7 @@ def _explain_figure(budget: Budget, observation: Observation, estimate: Estimate
         observed,
         estimate,
         measure=measure,
-        loaded_bytes=observation.loaded_bytes,
         assumed=observation.assumed,
-        whole_gpu=observation.whole_gpu,
-        other_processes_bytes=observation.other_processes_bytes,
         at_least=observation.at_least,
     )
     peak = budget.peak

@@ -27,7 +27,7 @@ from .cause_search import (
     WeighedCauses,
 )
 from .computation_causes import COMPUTATION_CAUSES, SOFTWARE_CAUSES
-from .extra_memory import extra_memory_causes, whole_gpu_causes
+from .extra_memory import extra_memory_causes
 from .sharding_causes import SHARDING_CAUSES
 from .training_causes import TRAINING_CAUSES
 
@@ -87,10 +87,7 @@ def explain(
     estimate: Estimate,
     *,
     measure: Measure = "device",
-    loaded_bytes: int | None = None,
     assumed: Collection[str] = (),
-    whole_gpu: bool = False,
-    other_processes_bytes: int | None = None,
     at_least: bool = False,
 ) -> tuple[Explanation, ...]:
     """Return the causes that predict the observation, the likeliest first.
@@ -105,16 +102,13 @@ def explain(
         observed_bytes: memory of a rank in the steady phase, or another quantity by ``measure``.
         estimate: returns a quick estimate of a changed job; may raise VramtopError.
         measure: the quantity that ``observed_bytes`` states.
-        loaded_bytes: bytes that the process held between loading and the first step, if known.
         assumed: dotted keys of the job that are defaults or inferences.
-        whole_gpu: ``observed_bytes`` are those of the whole GPU, not of one process.
-        other_processes_bytes: memory that other processes are known to hold on it.
         at_least: the job ran out of memory, and needed more than observed.
     """
     as_predicted = observed_bytes <= budget.peak.shown_high_bytes and (
         at_least or observed_bytes >= budget.peak.low_bytes
     )
-    if measure == "device" and not whole_gpu and as_predicted:
+    if measure == "device" and as_predicted:
         return ()
     try:
         quick = estimate(job)
@@ -127,12 +121,9 @@ def explain(
         estimate=estimate,
         measure=measure,
         observed=observed_bytes,
-        loaded=loaded_bytes,
         at_least=at_least,
     )
     singles = [*setting_causes(job, assumed), *extra_memory_causes(job, quick, estimate)]
-    if whole_gpu:
-        singles += whole_gpu_causes(quick, other_processes_bytes)
     found = search.weigh([(cause,) for cause in singles])
     found += search.shorter_sequences()
     near = search.accepted(found, MAX_Z_SCORE) or search.accepted([*found, *search.pairs(found)], FALLBACK_MAX_Z_SCORE)

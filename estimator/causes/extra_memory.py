@@ -14,7 +14,7 @@ from ..common.sizes import MIB
 from ..job.job import Job
 from ..job.job_file.changes import with_changes
 from ..job.resolved_job import ResolvedJob, resolve_job
-from .cause_search import COMMON, RARE, SOME, UNLIKELY, USUAL, Cause, Estimate
+from .cause_search import RARE, SOME, UNLIKELY, USUAL, Cause, Estimate
 
 _EVALUATION_BATCH = 8
 """transformers' default of ``per_device_eval_batch_size``."""
@@ -61,34 +61,6 @@ def extra_memory_causes(job: Job, budget: Budget, estimate: Estimate) -> Iterato
             description="there is one more NCCL communicator",
             plausibility=RARE,  # groups made by hand, or a second library's
             outside_bytes=_COMMUNICATOR_BYTES,
-        )
-
-
-def whole_gpu_causes(budget: Budget, other_processes_bytes: int | None) -> Iterator[Cause]:
-    """Yield what else a figure of the whole GPU includes.
-
-    Args:
-        budget: the job's quick estimate, whose CUDA context is that of this GPU.
-        other_processes_bytes: memory that other processes are known to hold on it.
-    """
-    loading = budget.phase("loading")
-    context = loading.components.context if loading else 0
-    for count, words in ((1, "a second CUDA context is"), (2, "two more CUDA contexts are")):
-        yield Cause(
-            name="more contexts",
-            description=f"{words} on the GPU (another rank, or a data loader worker that uses CUDA)",
-            plausibility=USUAL / count,  # ranks that touch cuda:0 before set_device
-            outside_bytes=count * context,
-            loading_bytes=count * context,
-            fix="call torch.cuda.set_device before any other CUDA call, and use no CUDA in data loader workers",
-        )
-    if other_processes_bytes:
-        yield Cause(
-            name="foreign processes",
-            description="other processes hold the rest",
-            plausibility=COMMON,  # they were observed
-            outside_bytes=other_processes_bytes,
-            loading_bytes=other_processes_bytes,
         )
 
 

@@ -25,8 +25,6 @@ class TrueCause:
     changes: Mapping[str, Any]
     allocated_bytes: int = 0
     """Additional bytes in torch's allocator."""
-    loading_bytes: int = 0
-    """Part of ``allocated_bytes`` that exists before the first step."""
 
 
 def _job(model: str, batch: int, length: int, *more: str, task: str = "causal-lm") -> Job:
@@ -122,7 +120,6 @@ def combine(one: TrueCause, other: TrueCause) -> TrueCause | None:
         name=f"{one.name} + {other.name}",
         changes={**one.changes, **other.changes},
         allocated_bytes=one.allocated_bytes + other.allocated_bytes,
-        loading_bytes=one.loading_bytes + other.loading_bytes,
     )
 
 
@@ -171,8 +168,7 @@ def _model_state_causes(job: Job, budget: Budget) -> Iterator[TrueCause]:
     elif job.lora is not None:
         yield TrueCause(name="quantization off", changes={"lora.quantization": "none"})
     if job.model.task == "causal-lm" and job.lora is None and step is not None:
-        copy = step.components.weights
-        yield TrueCause(name="second model", changes={}, allocated_bytes=copy, loading_bytes=copy)
+        yield TrueCause(name="second model", changes={}, allocated_bytes=step.components.weights)
 
 
 def _parallelism_causes(job: Job, budget: Budget) -> Iterator[TrueCause]:

@@ -3,8 +3,7 @@
 Forty jobs diverge for every plausible cause (``explanation_jobs``). The observed memory is the diverging job's estimate
 times a prediction error drawn from the residuals of the accuracy table with a fixed seed; ``explain`` gets the job
 without the divergence. Jobs with even indices were used to tune the priors, the others are held out. ``--measure
-allocated`` observes torch's counters instead of the process's bytes, ``--loaded`` also observes the memory before the
-first step, and ``--pairs`` combines two causes.
+allocated`` observes torch's counters instead of the process's bytes, and ``--pairs`` combines two causes.
 """
 
 import argparse
@@ -37,8 +36,6 @@ class Setup:
     """Settings of a simulation."""
 
     measure: Measure = "device"
-    loaded: bool = False
-    """``explain`` also gets the memory of the process after the weights are loaded."""
     pairs: bool = False
     """Each job diverges for two random causes at once."""
     seed: int = 1
@@ -97,7 +94,7 @@ def residuals(measure: Measure) -> list[float]:
 def trials(setup: Setup) -> Iterator[Trial]:
     """Simulate every job with every plausible cause, and with its own settings."""
     generator = random.Random(setup.seed)  # noqa: S311 - not for cryptography
-    peak_errors, loading_errors = residuals(setup.measure), residuals("device")
+    errors = residuals(setup.measure)
     for index, job in enumerate(JOBS):
         budget, causes = estimate(job), list(plausible_causes(job, estimate))
         if setup.pairs:
@@ -109,10 +106,9 @@ def trials(setup: Setup) -> Iterator[Trial]:
                 continue
             for _ in range(1 if setup.pairs else REPEATS):
                 peak = memory.allocated_bytes if setup.measure == "allocated" else memory.device_bytes
-                observed = round(peak * generator.choice(peak_errors))
-                loaded = round(memory.loaded_bytes * generator.choice(loading_errors)) if setup.loaded else None
+                observed = round(peak * generator.choice(errors))
                 started = time.process_time()
-                found = explain(job, budget, observed, estimate, measure=setup.measure, loaded_bytes=loaded)
+                found = explain(job, budget, observed, estimate, measure=setup.measure)
                 yield Trial(
                     job_index=index,
                     truth=truth,
@@ -127,7 +123,6 @@ def trials(setup: Setup) -> Iterator[Trial]:
 class _TrueMemory:
     device_bytes: int
     allocated_bytes: int
-    loaded_bytes: int
 
 
 def _true_memory(job: Job, truth: TrueCause | None) -> _TrueMemory | None:
@@ -136,10 +131,8 @@ def _true_memory(job: Job, truth: TrueCause | None) -> _TrueMemory | None:
         budget = estimate(with_changes(job, truth.changes) if truth else job)
     except VramtopError:
         return None
-    more, loading = (truth.allocated_bytes, truth.loading_bytes) if truth else (0, 0)
-    phase = budget.phase("loading")
-    loaded = phase.components.total_bytes if phase else 0
-    return _TrueMemory(budget.peak.device_bytes + more, budget.peak.allocated_bytes + more, loaded + loading)
+    more = truth.allocated_bytes if truth else 0
+    return _TrueMemory(budget.peak.device_bytes + more, budget.peak.allocated_bytes + more)
 
 
 def _visible(budget: Budget, observed: int, measure: Measure) -> bool:
@@ -152,12 +145,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Print the figures; the exit code is always 0."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--measure", choices=tuple(FIGURES), default="device")
-    parser.add_argument("--loaded", action="store_true", help="also observe the memory before the first step")
     parser.add_argument("--pairs", action="store_true", help="let each job diverge for two causes at once")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--misses", action="store_true", help="print every true cause that was not found")
     options = parser.parse_args(arguments)
-    done = list(trials(Setup(measure=options.measure, loaded=options.loaded, pairs=options.pairs, seed=options.seed)))
+    done = list(trials(Setup(measure=options.measure, pairs=options.pairs, seed=options.seed)))
     tuning, held_out = [t for t in done if t.job_index % 2 == 0], [t for t in done if t.job_index % 2]
     print(f"{len(JOBS)} jobs, {len(done)} trials, {options.measure} bytes")
     _print_figures("tuning jobs", tuning)

@@ -140,46 +140,11 @@ def test_a_traced_budget_keeps_its_own_figure() -> None:
     assert found[0].device_bytes == changed.device_bytes + 3 * GIB
 
 
-def test_memory_before_the_first_step_is_evidence_about_the_weights() -> None:
-    asked, truth = job(), {"training.precision": "bf16-mixed"}
-    budget = estimate(asked)
-    observed = estimate(with_changes(asked, truth)).peak.device_bytes
-    thin, wide = (
-        next(phase.components.total_bytes for phase in estimate(with_changes(asked, changes)).phases)
-        for changes in ({}, truth)
-    )
-    for_it = explain(asked, budget, observed, estimate, loaded_bytes=wide)
-    against = explain(asked, budget, observed, estimate, loaded_bytes=thin)
-    assert for_it[0].changes == truth
-    assert all(each.changes != truth for each in against[:1])
-
-
 def test_assumed_settings_are_suspected_first() -> None:
     asked = job(**SHARDED)
     observed = estimate(with_changes(asked, {"training.micro_batch": 8})).peak.device_bytes
     found = explain(asked, estimate(asked), observed, estimate, assumed={"training.sequence_length"})
     assert found[0].changes == {"training.sequence_length": 8192}
-
-
-def test_a_figure_of_the_whole_gpu_may_include_other_processes() -> None:
-    asked = job(**SHARDED)
-    budget = estimate(asked)
-    foreign = 9 * GIB
-    observed = budget.peak.device_bytes + foreign
-    found = explain(asked, budget, observed, estimate, whole_gpu=True, other_processes_bytes=foreign)
-    assert found[0].name == "foreign processes"
-    assert found[0].changes == {}
-    alone = explain(asked, budget, observed, estimate)
-    assert "foreign processes" not in [each.name for each in alone]
-
-
-def test_contexts_on_the_gpu_are_counted() -> None:
-    asked = job(**{"model.id": "openai-community/gpt2", "training.micro_batch": 1, "training.sequence_length": 256})
-    budget = estimate(asked)
-    bare = budget.phases[0].components.context
-    observed = budget.peak.device_bytes + 2 * bare
-    found = explain(asked, budget, observed, estimate, whole_gpu=True)
-    assert any(each.name == "more contexts" and each.predicted_bytes == observed for each in found)
 
 
 def test_bucket_views_and_a_second_model_are_found_by_allocated_bytes() -> None:
