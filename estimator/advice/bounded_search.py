@@ -31,14 +31,18 @@ class BoundedSearch:
         self.estimate = estimate
         self.judge = judge
 
-    def least(self, job: Job) -> tuple[Budget, Verdict]:
+    def least(self, job: Job, more: int = 0) -> tuple[Budget, Verdict]:
         """Return the budget with the least that may be reserved (``is_least``), and the best verdict that there may be.
+
+        Args:
+            job: the job to judge.
+            more: bytes that it is taken to need besides, in the verdict and the budget.
 
         Raises:
             VramtopError: what the estimate raises.
         """
         with with_reserved_memory("least"):
-            budget = self.estimate(job)
+            budget = shifted(self.estimate(job), more)
         return budget, self.judge(budget)
 
     def exact(self, budget: Budget) -> tuple[Budget, Verdict]:
@@ -46,16 +50,6 @@ class BoundedSearch:
         if budget.is_least:
             budget = self.estimate(budget.job)
         return budget, self.judge(budget)
-
-    def fits_with(self, job: Job, more: int) -> bool:
-        """Return whether the job fits with the least memory that it can take, plus ``more`` bytes.
-
-        Raises:
-            VramtopError: what the estimate raises.
-        """
-        with with_reserved_memory("least"):
-            budget = self.estimate(job)
-        return self.judge(shifted(budget, more)) == "fits"
 
 
 def shifted(budget: Budget, by: int) -> Budget:

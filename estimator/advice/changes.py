@@ -28,9 +28,9 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     """Dotted job keys and their new values."""
     why: str
     """Description of the cost, in a few words."""
-    slowdown: float
+    slowdown: float = 0.0
     """Share by which a step takes longer; negative if it gets faster."""
-    quality: float
+    quality: float = 0.0
     """Loss of quality on the scale of ``slowdown``; 0: the same result."""
     source: str
     """Source of the costs."""
@@ -80,7 +80,6 @@ def shorter_sequences(job: ResolvedJob, _gpus: int) -> Iterator[Change]:
             kind="length",
             changes={"training.sequence_length": length},
             why="truncates longer sequences",
-            slowdown=0.0,
             quality=0.5 * halvings,
             source="nothing is lost if the examples are that short",
         )
@@ -115,7 +114,6 @@ def fewer_gpus(job: ResolvedJob, gpus: int) -> Iterator[Change]:
             changes={**{f"parallel.{name}": size for name, size in changed.items()}, **kept},
             why=f"takes {needed // ratio} GPU{'s' * (needed > ratio)} instead of {needed}{same}",
             slowdown=round(ratio - 1.0 + _FURTHER_DOWN * [*sizes].index(next(iter(changed))), 3),
-            quality=0.0,
             source="each GPU does the work of several",
         )
 
@@ -147,7 +145,6 @@ def placed_on_more_gpus(job: ResolvedJob, gpus: int) -> Iterator[Change]:
             changes={"parallel.device_map": "auto", "parallel.pipeline": count},
             why=f"takes {count} GPUs; only one computes at a time",
             slowdown=MORE_GPUS_SLOWDOWN * (count.bit_length() - 1) + IDLE_SLOWDOWN,
-            quality=0.0,
             source=_SOURCE,
         )
         count *= 2
@@ -162,7 +159,6 @@ def partly_in_cpu_ram(job: ResolvedJob, _gpus: int) -> Iterator[Change]:
             changes={"parallel.device_map": "auto"},
             why="weights that do not fit stay in CPU RAM: many times slower",
             slowdown=_COPIES_SLOWDOWN,
-            quality=0.0,
             source=_SOURCE,
         )
 

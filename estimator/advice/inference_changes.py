@@ -34,7 +34,6 @@ def _fewer_sequences(slowdown: float) -> Proposal:
                 changes={"training.micro_batch": batch},
                 why="fewer sequences at once",
                 slowdown=slowdown * halvings,
-                quality=0.0,
                 source="each step reads all weights for fewer sequences",
             )
 
@@ -52,7 +51,6 @@ def _other_utilizations(job: ResolvedJob, _gpus: int) -> Iterator[Change]:
             changes={"inference.gpu_memory_utilization": share},
             why="leaves less for other processes" if lower < 0 else "less KV cache: fewer sequences at once",
             slowdown=round(-0.1 * lower if lower < 0 else 0.5 * lower, 3),
-            quality=0.0,
             source="vLLM reserves its share at startup and fills the part that is left after the weights with KV cache",
         )
 
@@ -67,7 +65,6 @@ def _more_tensor_ranks(job: ResolvedJob, gpus: int) -> Iterator[Change]:
             changes={"parallel.tensor": factor * job.parallel.tensor},
             why=f"takes {factor * job.parallel.world_size} GPUs",
             slowdown=MORE_GPUS_SLOWDOWN * (factor.bit_length() - 1),
-            quality=0.0,
             source="two reductions per block (arXiv:1909.08053)",
         )
         factor *= 2

@@ -1,7 +1,7 @@
 """Searches for the largest micro-batch and the longest sequence with which a job still fits."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from ..common.errors import VramtopError
@@ -10,7 +10,7 @@ from ..job.job import Job
 from ..job.job_file.changes import with_changes
 from .bounded_search import BoundedSearch
 
-_MAX_MICRO_BATCH = 4096
+_BATCH_SIZES = (1, 2, 4, *range(8, 4096 + 1, 8))
 _MAX_SEQUENCE_LENGTH = 1 << 21
 _MAX_GUESSES = 8
 """Replays after which the values that are left are halved."""
@@ -26,10 +26,6 @@ class LargestFitting:
     """A multiple of 128, 64 below that, or the job's own; None: not even 64 tokens fit."""
     at_model_limit: bool = False
     """The model supports no longer sequence, though memory would allow it."""
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the JSON object ``largest``."""
-        return asdict(self)
 
 
 def find_largest(
@@ -55,7 +51,7 @@ def find_largest(
     """
     batch = effective_batch(job)
     own_size, own_length = job.training.micro_batch, job.training.sequence_length
-    sizes = sorted({*_batch_sizes(), own_size})
+    sizes = sorted({*_BATCH_SIZES, own_size})
     if keep_global_batch and batch:
         sizes = [s for s in sizes if batch.accumulation_for(micro_batch=s, data_ranks=batch.data_ranks)]
     lengths = sorted({*_lengths(max_positions), min(own_length, max_positions or own_length)})
@@ -86,13 +82,10 @@ class _Candidates:
         self.values = values
         self._job_of = job_of
         self._fits = fits
+        self.bounded = isinstance(fits, BoundedSearch)
+        """True if it is known what each takes at least."""
         self.more = 0
         """Bytes by which the last one that ``fit`` was asked for takes more than the least that it may take."""
-
-    @property
-    def bounded(self) -> bool:
-        """True if it is known what each takes at least."""
-        return isinstance(self._fits, BoundedSearch)
 
     def fit(self, at: int) -> bool:
         """Return whether the job fits with the value at an index."""
@@ -112,7 +105,8 @@ class _Candidates:
     def may_fit(self, at: int, more: int) -> bool:
         """Return whether the candidate fits with the least memory that it can take, plus ``more`` bytes."""
         try:
-            return isinstance(self._fits, BoundedSearch) and self._fits.fits_with(self._job_of(self.values[at]), more)
+            job = self._job_of(self.values[at])
+            return isinstance(self._fits, BoundedSearch) and self._fits.least(job, more)[1] == "fits"
         except VramtopError:
             return False
 
@@ -174,10 +168,6 @@ def _bisected(fits: Callable[[int], bool], low: int, high: int) -> int:
         middle = (low + high) // 2
         low, high = (middle, high) if fits(middle) else (low, middle)
     return low
-
-
-def _batch_sizes() -> list[int]:
-    return [1, 2, 4, *range(8, _MAX_MICRO_BATCH + 1, 8)]
 
 
 def _lengths(max_positions: int | None) -> list[int]:

@@ -1,7 +1,7 @@
 """Writes a suggested change as edits of the user's own settings: flags, or keys of a tool's configuration file."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..job.job import Job
@@ -40,10 +40,6 @@ class Edit:
     """The new value as text."""
     words: str
     """Text of the edit: ``--per_device_train_batch_size 4 -> 2``."""
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the fields as a JSON object."""
-        return asdict(self)
 
 
 def flag_edits(job: Job, changes: Mapping[str, Any], flags: Mapping[str, str]) -> tuple[Edit, ...]:
@@ -126,7 +122,8 @@ def _edit_in_place(key: str, value: Any, now: "Finding", known: Written | None) 
     new = _tool_value(known, value) if known and not same else value
     if new is None:
         return None
-    return _edit(key, place, setting, _old_tool_value(known, now.value), new)
+    old = _tool_value(known, now.value) if known and not isinstance(now.value, list) else now.value
+    return _edit(key, place, setting, old, new)
 
 
 def _flag_or_key(name: str, place: str | None, tool: str | None) -> str:
@@ -135,21 +132,11 @@ def _flag_or_key(name: str, place: str | None, tool: str | None) -> str:
 
 
 def _tool_value(known: Written, value: Any) -> Any:
+    """Return the tool's value for a value of the job; None if it has no equivalent."""
     if known.values is None:
         return value
-    return known.values.get(_word(value)) if not isinstance(value, list) else None
-
-
-def _old_tool_value(known: Written | None, value: Any) -> Any:
-    """Return the tool's value for the job's value, if that is a known one."""
-    if known is None or known.values is None or isinstance(value, list):
-        return value
-    return known.values.get(_word(value))
-
-
-def _word(value: Any) -> str:
-    """Return a value of the job as the table of arguments has it."""
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    word = str(value).lower() if isinstance(value, bool) else str(value)
+    return known.values.get(word) if not isinstance(value, list) else None
 
 
 def _edit(key: str, place: str | None, setting: str, old: Any, new: Any) -> Edit:

@@ -53,7 +53,6 @@ def _smaller_batches(job: ResolvedJob, _gpus: int) -> Iterator[Change]:
             },
             why="somewhat slower, same global batch",
             slowdown=(_EXTRA_PASS_SLOWDOWN + gathering) * (factor.bit_length() - 1) + idle,
-            quality=0.0,
             source="more and smaller passes for the same tokens; each pass gathers sharded weights",
         )
         factor *= 2
@@ -67,7 +66,6 @@ def _smaller_evaluation(job: ResolvedJob, _gpus: int) -> Iterator[Change]:
             changes={"training.evaluation_batch": batch},
             why="evaluation is somewhat slower",
             slowdown=_EVALUATION_SLOWDOWN * halvings,
-            quality=0.0,
             source="more and smaller passes over the validation set; training steps stay as they are",
         )
 
@@ -96,15 +94,15 @@ def _more_gpus(job: ResolvedJob, gpus: int) -> Iterator[Change]:
         factor *= 2
 
 
-def _quantized_adapters(job: ResolvedJob) -> dict[str, Any]:
-    return quantized_adapters(job.job)
-
-
 def _takes_quantized_weights(job: ResolvedJob) -> bool:
     return job.framework.adapters and job.strategy.quantized_weights
 
 
-_ATTENTION_AND_OPTIMIZER = (
+def _may_checkpoint_selectively(job: ResolvedJob) -> bool:
+    return job.training.activation_checkpointing == "none" and job.framework.selective_checkpointing
+
+
+TRAINING_CHANGES: tuple[Proposal, ...] = (
     ChangeRule(
         kind="attention",
         applies=lambda job: job.model.attention == "eager",
@@ -121,8 +119,6 @@ _ATTENTION_AND_OPTIMIZER = (
         slowdown=-0.01,
         source="one kernel, without the temporary copies of foreach (torch.optim's documentation)",
     ),
-)
-_LOSS = (
     ChangeRule(
         kind="loss",
         applies=lambda job: job.training.loss == "full" and job.framework.available_loss == "fused-linear",
@@ -139,14 +135,6 @@ _LOSS = (
         slowdown=0.01,
         source="the loss is computed chunk by chunk",
     ),
-)
-
-
-def _may_checkpoint_selectively(job: ResolvedJob) -> bool:
-    return job.training.activation_checkpointing == "none" and job.framework.selective_checkpointing
-
-
-_CHECKPOINTING = (
     ChangeRule(
         kind="checkpointing",
         applies=lambda job: _may_checkpoint_selectively(job) and job.framework.selective_slowdown is None,
@@ -171,8 +159,8 @@ _CHECKPOINTING = (
         slowdown=_FORWARD_SHARE,
         source="one more forward pass (torch.utils.checkpoint; 30 to 40 % in arXiv:2205.05198)",
     ),
-)
-_SHARDING = (
+    _smaller_evaluation,
+    _smaller_batches,
     ChangeRule(
         kind="sharding",
         applies=lambda job: job.strategy.buckets and job.parallel.data_replicate > 1,
@@ -203,8 +191,7 @@ _SHARDING = (
         source="accelerate's cpu_ram_efficient_loading",
     ),
     _more_gpus,
-)
-_OFFLOADING = (
+    placed_on_more_gpus,
     ChangeRule(
         kind="activation offload",
         applies=lambda job: not job.training.activation_offload and job.framework.offloads_activations,
@@ -229,8 +216,6 @@ _OFFLOADING = (
         slowdown=1.5,
         source="weights cross PCIe in forward and backward, gradients once (torch's CPUOffloadPolicy)",
     ),
-)
-_PRECISION = (
     ChangeRule(
         kind="optimizer",
         applies=lambda job: (
@@ -272,8 +257,6 @@ _PRECISION = (
         quality=0.4,
         source="updates below 1/256 of a weight round to nothing (arXiv:2010.06192)",
     ),
-)
-_ADAPTERS = (
     ChangeRule(
         kind="preparation",
         applies=lambda job: job.quantization is not None and job.lora is not None and bool(job.lora.kbit_preparation),
@@ -293,7 +276,7 @@ _ADAPTERS = (
     ChangeRule(
         kind="adapters",
         applies=lambda job: job.lora is None and _takes_quantized_weights(job),
-        changes=_quantized_adapters,
+        changes=lambda job: quantized_adapters(job.job),
         why="trains adapters on 4-bit weights, with checkpointing",
         slowdown=_QUANTIZED_SLOWDOWN,
         quality=0.65,
@@ -302,23 +285,11 @@ _ADAPTERS = (
     ChangeRule(
         kind="adapters",
         applies=lambda job: job.lora is not None and job.lora.quantization == "none" and _takes_quantized_weights(job),
-        changes=_quantized_adapters,
+        changes=lambda job: quantized_adapters(job.job),
         why="4-bit weights, with checkpointing",
         slowdown=_QUANTIZED_SLOWDOWN,
         quality=0.05,
         source="weights are dequantized for every product; close to 16-bit LoRA (arXiv:2305.14314)",
     ),
-)
-TRAINING_CHANGES: tuple[Proposal, ...] = (
-    *_ATTENTION_AND_OPTIMIZER,
-    *_LOSS,
-    *_CHECKPOINTING,
-    _smaller_evaluation,
-    _smaller_batches,
-    *_SHARDING,
-    placed_on_more_gpus,
-    *_OFFLOADING,
-    *_PRECISION,
-    *_ADAPTERS,
     shorter_sequences,
 )

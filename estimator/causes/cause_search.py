@@ -5,10 +5,10 @@ estimate itself is off counts as one more cause.
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import msgspec
 from msgspec.structs import fields
@@ -120,17 +120,48 @@ _MAX_SHORTENING = 16
 """Sequences are searched down to the length over this factor, and at least 64 tokens."""
 
 
-class PredictedBytes(msgspec.Struct, frozen=True):
-    """Prediction of each quantity that may be observed."""
+class AllocatorCounters(Protocol):
+    """Counters of torch's caching allocator for one process on one GPU; None: unknown."""
 
-    device: int
-    allocated: int
-    outside: int
-    loaded: int
+    @property
+    def allocated_peak_bytes(self) -> int | None:
+        """Peak of the tensors' memory."""
 
-    def of(self, measure: Measure) -> int:
-        """Return the prediction of one quantity."""
-        return getattr(self, measure)  # type: ignore[no-any-return]
+    @property
+    def reserved_bytes(self) -> int | None:
+        """Reserved now, at the time of ``Observation.now_bytes``."""
+
+    @property
+    def reserved_peak_bytes(self) -> int | None:
+        """Peak of the memory that the allocator holds, its cache included."""
+
+    @property
+    def retries(self) -> int | None:
+        """Number of times that the cache was flushed because an allocation failed."""
+
+    @property
+    def out_of_memory(self) -> int | None:
+        """Number of allocations that failed even so."""
+
+
+class Observation(msgspec.Struct, frozen=True, kw_only=True):
+    """Observed memory of one rank."""
+
+    device_bytes: int | None
+    """Peak of its steady phase; while it loads, its current memory."""
+    loading: bool = False
+    """It has taken no step yet: ``device_bytes`` are compared with the loading phase."""
+    now_bytes: int | None = None
+    """Its memory at the time of the counters; ``device_bytes`` if None."""
+    counters: AllocatorCounters | None = None
+    at_least: bool = False
+    """It ran out of memory, and needed more than observed."""
+    assumed: Collection[str] = ()
+    """Dotted keys of the job that are defaults or inferences."""
+
+
+PredictedBytes = Mapping[Measure, int]
+"""Prediction of each quantity that may be observed."""
 
 
 class WeighedCauses(msgspec.Struct, frozen=True):
@@ -145,13 +176,12 @@ class WeighedCauses(msgspec.Struct, frozen=True):
 class CauseSearch(msgspec.Struct, frozen=True, kw_only=True):
     """One observation, and the prediction that it is compared with."""
 
-    job: Job
     budget: Budget
     quick: Budget
     estimate: Estimate
     measure: Measure
     observed: int
-    at_least: bool = False
+    at_least: bool
     """The process ran out of memory and needed more than observed: larger predictions count as exact."""
 
     def weigh(self, groups: Sequence[tuple[Cause, ...]]) -> list[WeighedCauses]:
@@ -166,7 +196,7 @@ class CauseSearch(msgspec.Struct, frozen=True, kw_only=True):
 
     def accepted(self, found: Sequence[WeighedCauses], z_score: float) -> list[WeighedCauses]:
         """Return those within ``z_score`` that are more likely than an error of the estimate, the likeliest first."""
-        expected = self._expected()
+        expected = _figures(self.budget)
         gap = abs(self._error(expected))
         least = _NO_CAUSE_PRIOR * self._likelihood(expected)
         close = [
@@ -180,20 +210,20 @@ class CauseSearch(msgspec.Struct, frozen=True, kw_only=True):
 
     def pairs(self, singles: Sequence[WeighedCauses]) -> list[WeighedCauses]:
         """Return the most promising pairs of causes, assuming that their effects add up or multiply."""
-        base = self._expected().of(self.measure)
-        moving = [each for each in singles if abs(each.figures.of(self.measure) - base) > SAME_BYTES_SHARE * base]
+        base = _figures(self.budget)[self.measure]
+        moving = [each for each in singles if abs(each.figures[self.measure] - base) > SAME_BYTES_SHARE * base]
         guesses = []
         for one, other in combinations(moving, 2):
             (a,), (b,) = one.causes, other.causes
             if a.keys & b.keys:
                 continue
-            first, second = one.figures.of(self.measure), other.figures.of(self.measure)
+            first, second = one.figures[self.measure], other.figures[self.measure]
             difference = min(abs(self._difference(first + second - base)), abs(self._difference(first * second / base)))
             plausibility = a.plausibility * b.plausibility
             guesses.append((plausibility / (1 + (difference / (3 * self._spread())) ** 2), (a, b)))
         guesses.sort(key=lambda guess: -guess[0])
         with with_reserved_memory("guessed"):
-            rough = replace(self, quick=self.estimate(self.job))
+            rough = replace(self, quick=self.estimate(self.budget.job))
             return rough.weigh([pair for _, pair in guesses[:_MAX_PAIRS]])
 
     def shorter_sequences(self) -> list[WeighedCauses]:
@@ -202,25 +232,25 @@ class CauseSearch(msgspec.Struct, frozen=True, kw_only=True):
         Any length is possible, so its prior is spread over all of them: only the share within the standard deviation
         counts. A cause with a single prediction, if that is right, then counts for more.
         """
-        length, expected = self.job.training.sequence_length, self._expected().of(self.measure)
+        length, expected = self.budget.job.training.sequence_length, _figures(self.budget)[self.measure]
         min_length = max(64, length // _MAX_SHORTENING)
         if min_length >= length or self.observed >= expected:
             return []
-        least = self._predict((_length_cause(self.job, min_length),))
-        if least is None or least.of(self.measure) > self.observed + MAX_Z_SCORE * self._spread():
+        least = self._predict((_length_cause(length, min_length),))
+        if least is None or least[self.measure] > self.observed + MAX_Z_SCORE * self._spread():
             return []
         low, high = min_length, length
         while high - low > max(1, length // 128):
             middle = (low + high) // 2
-            figures = self._predict((_length_cause(self.job, middle),))
+            figures = self._predict((_length_cause(length, middle),))
             if figures is None:
                 return []
-            low, high = (middle, high) if figures.of(self.measure) <= self.observed else (low, middle)
-        cause = _length_cause(self.job, min(_rounded(low), length - 1))
+            low, high = (middle, high) if figures[self.measure] <= self.observed else (low, middle)
+        cause = _length_cause(length, min(_rounded(low), length - 1))
         figures = self._predict((cause,))
         if figures is None:
             return []
-        share = min(1.0, math.sqrt(2 * math.pi) * self._spread() / max(1, expected - least.of(self.measure)))
+        share = min(1.0, math.sqrt(2 * math.pi) * self._spread() / max(1, expected - least[self.measure]))
         return [WeighedCauses(cause.plausibility * share * self._likelihood(figures), figures, (cause,))]
 
     def _predict(self, causes: tuple[Cause, ...]) -> PredictedBytes | None:
@@ -230,26 +260,22 @@ class CauseSearch(msgspec.Struct, frozen=True, kw_only=True):
         budget = self.quick
         if changes:
             try:
-                budget = self.estimate(with_changes(self.job, changes))
+                budget = self.estimate(with_changes(self.budget.job, changes))
             except VramtopError:
                 return None
         allocated = sum(cause.allocated_bytes for cause in causes)
         outside = sum(cause.outside_bytes for cause in causes)
-        loading = sum(cause.loading_bytes for cause in causes)
-        mine, quick = self.budget.peak, self.quick.peak
-        return PredictedBytes(
-            device=budget.peak.device_bytes + mine.device_bytes - quick.device_bytes + allocated + outside,
-            allocated=budget.peak.allocated_bytes + mine.allocated_bytes - quick.allocated_bytes + allocated,
-            outside=_outside(budget) + _outside(self.budget) - _outside(self.quick) + outside,
-            loaded=_loaded(budget) + _loaded(self.budget) - _loaded(self.quick) + loading,
-        )
-
-    def _expected(self) -> PredictedBytes:
-        budget = self.budget
-        return PredictedBytes(budget.peak.device_bytes, budget.peak.allocated_bytes, _outside(budget), _loaded(budget))
+        more: PredictedBytes = {
+            "device": allocated + outside,
+            "allocated": allocated,
+            "outside": outside,
+            "loaded": sum(cause.loading_bytes for cause in causes),
+        }
+        found, mine, quick = _figures(budget), _figures(self.budget), _figures(self.quick)
+        return {measure: found[measure] + mine[measure] - quick[measure] + more[measure] for measure in more}
 
     def _error(self, figures: PredictedBytes) -> float:
-        return self._difference(figures.of(self.measure))
+        return self._difference(figures[self.measure])
 
     def _difference(self, predicted: float) -> float:
         off = predicted - self.observed
@@ -263,14 +289,14 @@ class CauseSearch(msgspec.Struct, frozen=True, kw_only=True):
         return (1 + (self._error(figures) / self._spread()) ** 2 / 3) ** -2
 
 
-def _loaded(budget: Budget) -> int:
-    loading = budget.phase("loading")
-    return loading.components.total_bytes if loading else 0
-
-
-def _outside(budget: Budget) -> int:
-    peak = budget.phase(budget.peak.phase)
-    return peak.outside_bytes if peak else 0
+def _figures(budget: Budget) -> PredictedBytes:
+    loading, peak = budget.phase("loading"), budget.phase(budget.peak.phase)
+    return {
+        "device": budget.peak.device_bytes,
+        "allocated": budget.peak.allocated_bytes,
+        "outside": peak.outside_bytes if peak else 0,
+        "loaded": loading.components.total_bytes if loading else 0,
+    }
 
 
 def _rounded(length: int) -> int:
@@ -279,11 +305,11 @@ def _rounded(length: int) -> int:
     return power if abs(power / length - 1) <= 0.05 else round(length, 1 - int(math.log10(length)))
 
 
-def _length_cause(job: Job, length: int) -> Cause:
+def _length_cause(now: int, length: int) -> Cause:
     # batches are padded to their longest text, which is seldom the limit
     return Cause(
         name="shorter sequences",
-        description=f"sequences have about {length} tokens, not {job.training.sequence_length}",
+        description=f"sequences have about {length} tokens, not {now}",
         plausibility=COMMON,
         changes={"training.sequence_length": length},
     )

@@ -10,62 +10,6 @@ from .cause_search import COMMON, RARE, SOME, UNLIKELY, USUAL, Cause, CauseRule,
 
 _TRAINER_BATCH = 8
 """transformers' default of ``per_device_train_batch_size``."""
-_ATTENTION = (
-    CauseRule(
-        name="attention fused",
-        description="attention is fused (sdpa)",
-        applies=lambda job: job.model.attention == "eager",
-        plausibility=USUAL,  # transformers' default
-        changes={"model.attention": "sdpa"},
-    ),
-    # a request for attention weights, or a model that has no other, falls back to it
-    CauseRule(
-        name="attention eager",
-        description="attention is eager and keeps its probabilities",
-        applies=lambda job: job.model.attention != "eager",
-        plausibility=lambda job: SOME if job.model.attention == "sdpa" else RARE,
-        changes={"model.attention": "eager"},
-        fix='load the model with attn_implementation="sdpa" and without output_attentions',
-    ),
-)
-_LOSS = (
-    CauseRule(
-        name="loss full",
-        description="the loss is computed on all logits in fp32",
-        applies=lambda job: job.training.loss != "full",
-        plausibility=USUAL,  # a patch that does not know the model changes nothing, and at best logs that
-        changes={"training.loss": "full"},
-        fix="make sure that Liger or cut cross-entropy patches this model's class before it is made",
-    ),
-    CauseRule(
-        name="loss fused",
-        description="the loss is fused with the head (Liger, cut cross-entropy)",
-        applies=lambda job: job.training.loss != "fused-linear",
-        plausibility=SOME,
-        changes={"training.loss": "fused-linear"},
-    ),
-    CauseRule(
-        name="loss chunked",
-        description="the loss is computed in chunks",
-        applies=lambda job: job.training.loss != "chunked",
-        plausibility=lambda job: UNLIKELY if job.framework.available_loss == "fused-linear" else SOME,
-        changes={"training.loss": "chunked"},
-    ),
-    CauseRule(
-        name="older transformers",
-        description="transformers is older than 4.49: its loss copies the fp32 logits",
-        applies=lambda job: job.framework.trainer and job.software.transformers is None and job.training.loss == "full",
-        plausibility=RARE,
-        changes={"software.transformers": "4.48"},
-    ),
-)
-_KERNELS = CauseRule(
-    name="kernels loaded at once",
-    description="all CUDA kernels are loaded at once (CUDA_MODULE_LOADING=EAGER)",
-    applies=lambda job: job.software.module_loading is None,
-    plausibility=RARE,
-    changes={"software.module_loading": "eager"},
-)
 
 
 def _other_batches(job: ResolvedJob) -> Iterator[Cause]:
@@ -128,12 +72,63 @@ def _other_precisions(job: ResolvedJob) -> Iterator[Cause]:
 
 
 COMPUTATION_CAUSES: tuple[CauseSource, ...] = (
-    *_ATTENTION,
-    *_LOSS,
+    CauseRule(
+        name="attention fused",
+        description="attention is fused (sdpa)",
+        applies=lambda job: job.model.attention == "eager",
+        plausibility=USUAL,  # transformers' default
+        changes={"model.attention": "sdpa"},
+    ),
+    # a request for attention weights, or a model that has no other, falls back to it
+    CauseRule(
+        name="attention eager",
+        description="attention is eager and keeps its probabilities",
+        applies=lambda job: job.model.attention != "eager",
+        plausibility=lambda job: SOME if job.model.attention == "sdpa" else RARE,
+        changes={"model.attention": "eager"},
+        fix='load the model with attn_implementation="sdpa" and without output_attentions',
+    ),
+    CauseRule(
+        name="loss full",
+        description="the loss is computed on all logits in fp32",
+        applies=lambda job: job.training.loss != "full",
+        plausibility=USUAL,  # a patch that does not know the model changes nothing, and at best logs that
+        changes={"training.loss": "full"},
+        fix="make sure that Liger or cut cross-entropy patches this model's class before it is made",
+    ),
+    CauseRule(
+        name="loss fused",
+        description="the loss is fused with the head (Liger, cut cross-entropy)",
+        applies=lambda job: job.training.loss != "fused-linear",
+        plausibility=SOME,
+        changes={"training.loss": "fused-linear"},
+    ),
+    CauseRule(
+        name="loss chunked",
+        description="the loss is computed in chunks",
+        applies=lambda job: job.training.loss != "chunked",
+        plausibility=lambda job: UNLIKELY if job.framework.available_loss == "fused-linear" else SOME,
+        changes={"training.loss": "chunked"},
+    ),
+    CauseRule(
+        name="older transformers",
+        description="transformers is older than 4.49: its loss copies the fp32 logits",
+        applies=lambda job: job.framework.trainer and job.software.transformers is None and job.training.loss == "full",
+        plausibility=RARE,
+        changes={"software.transformers": "4.48"},
+    ),
     _other_batches,
     _longer_sequences,
     _other_precisions,
 )
 """Causes of jobs that train or run inference."""
-SOFTWARE_CAUSES: tuple[CauseSource, ...] = (_KERNELS,)
+SOFTWARE_CAUSES: tuple[CauseSource, ...] = (
+    CauseRule(
+        name="kernels loaded at once",
+        description="all CUDA kernels are loaded at once (CUDA_MODULE_LOADING=EAGER)",
+        applies=lambda job: job.software.module_loading is None,
+        plausibility=RARE,
+        changes={"software.module_loading": "eager"},
+    ),
+)
 """Causes in the settings of libraries."""

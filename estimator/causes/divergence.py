@@ -5,8 +5,9 @@ outside of torch (CUDA context, NCCL, libraries). Causes are searched for the pa
 """
 
 from collections.abc import Collection, Iterator
+from functools import partial
 from itertools import groupby
-from typing import Literal, Protocol
+from typing import Literal
 
 import msgspec
 
@@ -15,7 +16,7 @@ from ..common.errors import VramtopError
 from ..common.records import replace
 from ..common.reserved_memory import only_figures
 from ..common.sizes import MIB, format_gib, size_text
-from .cause_search import Estimate, Measure
+from .cause_search import AllocatorCounters, Estimate, Measure, Observation
 from .explain import Explanation, explain
 
 PartName = Literal["allocated", "cached", "outside"]
@@ -28,46 +29,6 @@ _MIN_CACHED_BYTES = 256 * MIB
 _WHY_SERVER = "a server's settings decide how it divides its share of the GPU, not how large the share is"
 _OUTSIDE_BYTES = 300 * MIB
 """Error of CUDA context and libraries that the closed form's range includes."""
-
-
-class AllocatorCounters(Protocol):
-    """Counters of torch's caching allocator for one process on one GPU; None: unknown."""
-
-    @property
-    def allocated_peak_bytes(self) -> int | None:
-        """Peak of the tensors' memory."""
-
-    @property
-    def reserved_bytes(self) -> int | None:
-        """Reserved now, at the time of ``Observation.now_bytes``."""
-
-    @property
-    def reserved_peak_bytes(self) -> int | None:
-        """Peak of the memory that the allocator holds, its cache included."""
-
-    @property
-    def retries(self) -> int | None:
-        """Number of times that the cache was flushed because an allocation failed."""
-
-    @property
-    def out_of_memory(self) -> int | None:
-        """Number of allocations that failed even so."""
-
-
-class Observation(msgspec.Struct, frozen=True, kw_only=True):
-    """Observed memory of one rank."""
-
-    device_bytes: int | None
-    """Peak of its steady phase; while it loads, its current memory."""
-    loading: bool = False
-    """It has taken no step yet: ``device_bytes`` are compared with the loading phase."""
-    now_bytes: int | None = None
-    """Its memory at the time of the counters; ``device_bytes`` if None."""
-    counters: AllocatorCounters | None = None
-    at_least: bool = False
-    """It ran out of memory, and needed more than observed."""
-    assumed: Collection[str] = ()
-    """Dotted keys of the job that are defaults or inferences."""
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True):
@@ -111,22 +72,24 @@ def explain_divergence(budget: Budget, observation: Observation, estimate: Estim
         observation: the observed memory.
         estimate: returns a quick estimate of a changed job; may raise VramtopError.
     """
+    explained = partial(_explain_figure, budget, observation, estimate)
     if observation.loading:
         loading = budget.phase("loading")
         expected = loading.components.total_bytes if loading else None
-        return _explain_figure(budget, observation, estimate, _Figure("loaded", observation.device_bytes, expected))
+        return explained(measure="loaded", observed=observation.device_bytes, expected=expected)
     parts = () if observation.at_least else tuple(_parts(budget, observation))
     differing = {part.name: part for part in parts if part.differs}
     for name in ("allocated", "outside"):
         if name in differing:
             part = differing[name]
-            figure = _Figure(name, part.observed_bytes, part.expected_bytes)
-            return replace(_explain_figure(budget, observation, estimate, figure), parts=parts)
+            return replace(
+                explained(measure=name, observed=part.observed_bytes, expected=part.expected_bytes), parts=parts
+            )
     if parts and parts[0].name == "allocated":
         words = differing["cached"].sentence if "cached" in differing else "each part is as predicted"
         return Divergence(sentence=f"tensors match the prediction: {words}", parts=parts, explanations=())
-    figure = _Figure("device", observation.device_bytes, budget.steady_device_bytes)
-    return replace(_explain_figure(budget, observation, estimate, figure), parts=parts)
+    found = explained(measure="device", observed=observation.device_bytes, expected=budget.steady_device_bytes)
+    return replace(found, parts=parts)
 
 
 _MEASURE_LABELS: dict[Measure, str] = {
@@ -137,15 +100,16 @@ _MEASURE_LABELS: dict[Measure, str] = {
 }
 
 
-class _Figure(msgspec.Struct, frozen=True):
-    measure: Measure
-    observed: int | None
-    expected: int | None
-
-
-def _explain_figure(budget: Budget, observation: Observation, estimate: Estimate, figure: _Figure) -> Divergence:
+def _explain_figure(
+    budget: Budget,
+    observation: Observation,
+    estimate: Estimate,
+    *,
+    measure: Measure,
+    observed: int | None,
+    expected: int | None,
+) -> Divergence:
     """Search for the causes of one figure's difference."""
-    measure, observed, expected = figure.measure, figure.observed, figure.expected
     if observed is None or expected is None:
         return Divergence(sentence="vramtop cannot read its memory use", parts=(), explanations=())
     if budget.serving is not None:
@@ -156,15 +120,7 @@ def _explain_figure(budget: Budget, observation: Observation, estimate: Estimate
     if budget.job.program is not None:
         causes = tuple(_beyond_rehearsal(budget, observed > expected, observation.counters is not None))
         return Divergence(sentence=figures, parts=(), explanations=(), further=causes)
-    found = explain(
-        budget.job,
-        budget,
-        observed,
-        estimate,
-        measure=measure,
-        assumed=observation.assumed,
-        at_least=observation.at_least,
-    )
+    found = explain(budget, observation, observed, estimate, measure=measure)
     peak = budget.peak
     inside = measure == "device" and peak.low_bytes <= observed <= peak.shown_high_bytes
     why = next(_predictions(found), None)

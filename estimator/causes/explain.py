@@ -5,7 +5,7 @@ against the possibility that the estimate itself is off. Causes that predict the
 """
 
 from collections.abc import Collection, Iterator, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
@@ -21,9 +21,9 @@ from .cause_search import (
     SAME_BYTES_SHARE,
     Cause,
     CauseSearch,
-    CauseSource,
     Estimate,
     Measure,
+    Observation,
     WeighedCauses,
 )
 from .computation_causes import COMPUTATION_CAUSES, SOFTWARE_CAUSES
@@ -34,23 +34,17 @@ from .training_causes import TRAINING_CAUSES
 _ASSUMED_FACTOR = 4.0
 """Factor on the plausibility of a cause that contradicts a default or an inference, not a written setting."""
 
-CAUSES: dict[Literal["training", "any mode"], tuple[CauseSource, ...]] = {
-    "training": TRAINING_CAUSES,
-    "any mode": (*COMPUTATION_CAUSES, *SHARDING_CAUSES, *SOFTWARE_CAUSES),
-}
-"""A new cause is one row of its table."""
-
 
 def setting_causes(job: Job, assumed: Collection[str] = ()) -> Iterator[Cause]:
-    """Yield every way in which the settings of a job may differ from those that were read.
+    """Yield every way in which the settings of a job may differ from those that were read: rows of the tables.
 
     Args:
         job: the job as it was read.
         assumed: dotted keys whose values were inferred, or are defaults.
     """
     resolved = resolve_job(job)
-    sources = (*CAUSES["training"], *CAUSES["any mode"]) if resolved.trains else CAUSES["any mode"]
-    for source in sources:
+    training = TRAINING_CAUSES if resolved.trains else ()
+    for source in (*training, *COMPUTATION_CAUSES, *SHARDING_CAUSES, *SOFTWARE_CAUSES):
         for cause in source(resolved):
             guessed = any(key in assumed for key in cause.changes)
             yield replace(cause, plausibility=cause.plausibility * _ASSUMED_FACTOR) if guessed else cause
@@ -81,14 +75,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
 
 @only_figures()
 def explain(
-    job: Job,
-    budget: Budget,
-    observed_bytes: int,
-    estimate: Estimate,
-    *,
-    measure: Measure = "device",
-    assumed: Collection[str] = (),
-    at_least: bool = False,
+    budget: Budget, seen: Observation, observed_bytes: int, estimate: Estimate, *, measure: Measure = "device"
 ) -> tuple[Explanation, ...]:
     """Return the causes that predict the observation, the likeliest first.
 
@@ -97,17 +84,14 @@ def explain(
     its own figure.
 
     Args:
-        job: the job as it was read.
-        budget: its prediction.
-        observed_bytes: memory of a rank in the steady phase, or another quantity by ``measure``.
+        budget: the prediction for the job as it was read.
+        seen: what was observed.
+        observed_bytes: the one of its figures that is to be explained.
         estimate: returns a quick estimate of a changed job; may raise VramtopError.
         measure: the quantity that ``observed_bytes`` states.
-        assumed: dotted keys of the job that are defaults or inferences.
-        at_least: the job ran out of memory, and needed more than observed.
     """
-    as_predicted = observed_bytes <= budget.peak.shown_high_bytes and (
-        at_least or observed_bytes >= budget.peak.low_bytes
-    )
+    job, peak = budget.job, budget.peak
+    as_predicted = observed_bytes <= peak.shown_high_bytes and (seen.at_least or observed_bytes >= peak.low_bytes)
     if measure == "device" and as_predicted:
         return ()
     try:
@@ -115,15 +99,14 @@ def explain(
     except VramtopError:
         return ()
     search = CauseSearch(
-        job=job,
         budget=budget,
         quick=quick,
         estimate=estimate,
         measure=measure,
         observed=observed_bytes,
-        at_least=at_least,
+        at_least=seen.at_least,
     )
-    singles = [*setting_causes(job, assumed), *extra_memory_causes(job, quick, estimate)]
+    singles = [*setting_causes(job, seen.assumed), *extra_memory_causes(job, quick, estimate)]
     found = search.weigh([(cause,) for cause in singles])
     found += search.shorter_sequences()
     near = search.accepted(found, MAX_Z_SCORE) or search.accepted([*found, *search.pairs(found)], FALLBACK_MAX_Z_SCORE)
@@ -136,8 +119,8 @@ def _explanations(near: Sequence[WeighedCauses], measure: Measure) -> Iterator[E
             yield Explanation(
                 changes={key: value for cause in each.causes for key, value in cause.changes.items()},
                 description=" and ".join(cause.description for cause in each.causes),
-                device_bytes=each.figures.device,
-                predicted_bytes=each.figures.of(measure),
+                device_bytes=each.figures["device"],
+                predicted_bytes=each.figures[measure],
                 name=" + ".join(cause.name for cause in each.causes),
                 fix="; ".join(cause.fix for cause in each.causes if cause.fix),
                 group=number,
@@ -148,8 +131,8 @@ def _groups(near: Sequence[WeighedCauses], measure: Measure) -> list[list[Weighe
     """Group explanations with the same prediction, the likeliest group first."""
     groups: list[list[WeighedCauses]] = []
     for each in near[:_MAX_EXPLANATIONS]:
-        size = each.figures.of(measure)
-        group = next((g for g in groups if abs(g[0].figures.of(measure) - size) <= SAME_BYTES_SHARE * size), None)
+        size = each.figures[measure]
+        group = next((g for g in groups if abs(g[0].figures[measure] - size) <= SAME_BYTES_SHARE * size), None)
         if group is None:
             groups.append([each])
         else:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 import msgspec
 
-from ..budget import Budget, Components, Phase
+from ..budget import Budget, Components, Phase, PhaseName
 from ..common.errors import VramtopError
 from ..common.sizes import MIB
 from ..job.job import Job
@@ -172,9 +172,9 @@ EXTRA_MEMORY: tuple[ExtraMemory, ...] = (_bucket_views, _fp32_states, _second_mo
 """A new mechanism is one function here."""
 
 
-def _changed_components(training: TrainingBudget, changes: dict[str, object], phase: str) -> Components | None:
+def _changed_components(training: TrainingBudget, changes: dict[str, object], phase: PhaseName) -> Components | None:
     try:
-        found = training.estimate(with_changes(training.job.job, changes))
+        found = training.estimate(with_changes(training.job.job, changes)).phase(phase)
     except VramtopError:
         return None
-    return next((p.components for p in found.phases if p.name == phase), None)
+    return found.components if found else None

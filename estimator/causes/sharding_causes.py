@@ -34,121 +34,6 @@ def _may_offload(job: ResolvedJob) -> bool:
     return bool(job.strategy.cpu_offload) and not job.offloads_optimizer and job.trains
 
 
-_NOT_SHARDED = (
-    CauseRule(
-        name="no process group",
-        description="each rank trains on its own: no process group, no buckets",
-        applies=lambda job: _could_shard(job) and job.strategy.buckets,
-        plausibility=RARE,
-        changes={"parallel.strategy": "none", "parallel.data_replicate": 1},
-        fix="start the script with torchrun or accelerate launch",
-    ),
-    CauseRule(
-        name="sharded",
-        description="the states are sharded over the ranks (FSDP or ZeRO-3)",
-        applies=_could_shard,
-        plausibility=SOME,  # by a configuration that was not found
-        changes=lambda job: _shard_all(job, "fsdp2"),
-    ),
-    CauseRule(
-        name="sharded",
-        description="the states are sharded over the ranks (ZeRO-2)",
-        applies=_could_shard,
-        plausibility=SOME,
-        changes=lambda job: _shard_all(job, "zero2"),
-    ),
-)
-_NOT_APPLIED = CauseRule(
-    name="sharding off",
-    description="sharding is not applied: every rank holds everything (DDP)",
-    applies=_shards,
-    plausibility=COMMON,  # a plain torchrun in place of accelerate launch makes DDP of the same script
-    changes=lambda job: {
-        "parallel.strategy": "ddp",
-        "parallel.data_shard": 1,
-        "parallel.data_replicate": job.parallel.data_ranks,
-        "parallel.cpu_offload": "none",
-    },
-    fix="start the script with accelerate launch and the FSDP or DeepSpeed configuration",
-)
-_FSDP = (
-    CauseRule(
-        name="other FSDP",
-        description="the job uses FSDP2, not FSDP1",
-        applies=lambda job: _shards(job) and job.strategy.fsdp and not job.strategy.fsdp2,
-        plausibility=RARE,
-        changes={"parallel.strategy": "fsdp2"},
-    ),
-    CauseRule(
-        name="other FSDP",
-        description="the job uses FSDP1, not FSDP2",
-        applies=lambda job: _shards(job) and job.strategy.fsdp2,
-        plausibility=RARE,  # accelerate's default was FSDP1, and its files state the version
-        changes={"parallel.strategy": "fsdp1"},
-    ),
-    CauseRule(
-        name="kept gathered",
-        description="weights stay gathered after the forward pass",
-        applies=lambda job: _shards(job) and job.strategy.fsdp and job.parallel.reshard_after_forward,
-        plausibility=SOME,
-        changes={"parallel.reshard_after_forward": False},
-    ),
-    CauseRule(
-        name="resharded",
-        description="weights are freed after the forward pass",
-        applies=lambda job: _shards(job) and job.strategy.fsdp and not job.parallel.reshard_after_forward,
-        plausibility=SOME,
-        changes={"parallel.reshard_after_forward": True},
-    ),
-)
-_GROUPS = (
-    CauseRule(
-        name="sharded by node",
-        description="each node shards on its own (hybrid sharding)",
-        applies=lambda job: (
-            _shards(job)
-            and job.parallel.data_shard > _RANKS_PER_NODE
-            and job.parallel.data_shard % _RANKS_PER_NODE == 0
-        ),
-        plausibility=SOME,
-        changes=lambda job: {
-            "parallel.data_shard": _RANKS_PER_NODE,
-            "parallel.data_replicate": job.parallel.data_ranks // _RANKS_PER_NODE,
-        },
-    ),
-    CauseRule(
-        name="sharded over all",
-        description="sharding spans all ranks, not each group separately",
-        applies=lambda job: _shards(job) and job.parallel.data_replicate > 1,
-        plausibility=SOME,
-        changes=lambda job: {"parallel.data_shard": job.parallel.data_ranks, "parallel.data_replicate": 1},
-    ),
-)
-_OFFLOAD = (
-    CauseRule(
-        name="offload off",
-        description="nothing is offloaded to host memory",
-        applies=lambda job: job.offloads_optimizer,
-        plausibility=USUAL,  # the file that asks for it was not the one that was loaded
-        changes={"parallel.cpu_offload": "none"},
-    ),
-    CauseRule(
-        name="offload optimizer",
-        description="the optimizer states are in host memory",
-        applies=_may_offload,
-        plausibility=RARE,
-        changes={"parallel.cpu_offload": "optimizer"},
-    ),
-    CauseRule(
-        name="offload all",
-        description="weights and optimizer states are in host memory",
-        applies=_may_offload,
-        plausibility=RARE,
-        changes={"parallel.cpu_offload": "all"},
-    ),
-)
-
-
 def _other_zero_stages(job: ResolvedJob) -> Iterator[Cause]:
     """Yield the other stages of ZeRO."""
     if not _shards(job) or not job.strategy.deepspeed:
@@ -211,13 +96,113 @@ def _dimensions_off(job: ResolvedJob) -> Iterator[Cause]:
 
 
 SHARDING_CAUSES: tuple[CauseSource, ...] = (
-    *_NOT_SHARDED,
-    _NOT_APPLIED,
+    CauseRule(
+        name="no process group",
+        description="each rank trains on its own: no process group, no buckets",
+        applies=lambda job: _could_shard(job) and job.strategy.buckets,
+        plausibility=RARE,
+        changes={"parallel.strategy": "none", "parallel.data_replicate": 1},
+        fix="start the script with torchrun or accelerate launch",
+    ),
+    CauseRule(
+        name="sharded",
+        description="the states are sharded over the ranks (FSDP or ZeRO-3)",
+        applies=_could_shard,
+        plausibility=SOME,  # by a configuration that was not found
+        changes=lambda job: _shard_all(job, "fsdp2"),
+    ),
+    CauseRule(
+        name="sharded",
+        description="the states are sharded over the ranks (ZeRO-2)",
+        applies=_could_shard,
+        plausibility=SOME,
+        changes=lambda job: _shard_all(job, "zero2"),
+    ),
+    CauseRule(
+        name="sharding off",
+        description="sharding is not applied: every rank holds everything (DDP)",
+        applies=_shards,
+        plausibility=COMMON,  # a plain torchrun in place of accelerate launch makes DDP of the same script
+        changes=lambda job: {
+            "parallel.strategy": "ddp",
+            "parallel.data_shard": 1,
+            "parallel.data_replicate": job.parallel.data_ranks,
+            "parallel.cpu_offload": "none",
+        },
+        fix="start the script with accelerate launch and the FSDP or DeepSpeed configuration",
+    ),
     _other_zero_stages,
-    *_FSDP,
+    CauseRule(
+        name="other FSDP",
+        description="the job uses FSDP2, not FSDP1",
+        applies=lambda job: _shards(job) and job.strategy.fsdp and not job.strategy.fsdp2,
+        plausibility=RARE,
+        changes={"parallel.strategy": "fsdp2"},
+    ),
+    CauseRule(
+        name="other FSDP",
+        description="the job uses FSDP1, not FSDP2",
+        applies=lambda job: _shards(job) and job.strategy.fsdp2,
+        plausibility=RARE,  # accelerate's default was FSDP1, and its files state the version
+        changes={"parallel.strategy": "fsdp1"},
+    ),
+    CauseRule(
+        name="kept gathered",
+        description="weights stay gathered after the forward pass",
+        applies=lambda job: _shards(job) and job.strategy.fsdp and job.parallel.reshard_after_forward,
+        plausibility=SOME,
+        changes={"parallel.reshard_after_forward": False},
+    ),
+    CauseRule(
+        name="resharded",
+        description="weights are freed after the forward pass",
+        applies=lambda job: _shards(job) and job.strategy.fsdp and not job.parallel.reshard_after_forward,
+        plausibility=SOME,
+        changes={"parallel.reshard_after_forward": True},
+    ),
     _other_shardings,
-    *_GROUPS,
+    CauseRule(
+        name="sharded by node",
+        description="each node shards on its own (hybrid sharding)",
+        applies=lambda job: (
+            _shards(job)
+            and job.parallel.data_shard > _RANKS_PER_NODE
+            and job.parallel.data_shard % _RANKS_PER_NODE == 0
+        ),
+        plausibility=SOME,
+        changes=lambda job: {
+            "parallel.data_shard": _RANKS_PER_NODE,
+            "parallel.data_replicate": job.parallel.data_ranks // _RANKS_PER_NODE,
+        },
+    ),
+    CauseRule(
+        name="sharded over all",
+        description="sharding spans all ranks, not each group separately",
+        applies=lambda job: _shards(job) and job.parallel.data_replicate > 1,
+        plausibility=SOME,
+        changes=lambda job: {"parallel.data_shard": job.parallel.data_ranks, "parallel.data_replicate": 1},
+    ),
     _other_group_sizes,
-    *_OFFLOAD,
+    CauseRule(
+        name="offload off",
+        description="nothing is offloaded to host memory",
+        applies=lambda job: job.offloads_optimizer,
+        plausibility=USUAL,  # the file that asks for it was not the one that was loaded
+        changes={"parallel.cpu_offload": "none"},
+    ),
+    CauseRule(
+        name="offload optimizer",
+        description="the optimizer states are in host memory",
+        applies=_may_offload,
+        plausibility=RARE,
+        changes={"parallel.cpu_offload": "optimizer"},
+    ),
+    CauseRule(
+        name="offload all",
+        description="weights and optimizer states are in host memory",
+        applies=_may_offload,
+        plausibility=RARE,
+        changes={"parallel.cpu_offload": "all"},
+    ),
     _dimensions_off,
 )

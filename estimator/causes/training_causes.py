@@ -29,7 +29,36 @@ def _trains_quantized(job: ResolvedJob) -> bool:
     return job.quantization is not None
 
 
-_CHECKPOINTING = (
+def _other_optimizers(job: ResolvedJob) -> Iterator[Cause]:
+    for name, plausibility in _OPTIMIZERS.items():
+        other = OPTIMIZERS[name]
+        now = job.optimizer.name
+        if name in (now, _SAME_MEMORY.get(now)) or (other.paged and job.optimizer.paged):
+            continue
+        resident = name == job.optimizer.unpaged
+        description = f"the optimizer is {other.description}"
+        yield Cause(
+            name=f"optimizer {name}",
+            description="the optimizer states are on the GPU, not paged" if resident else description,
+            plausibility=SOME if resident else plausibility,
+            changes={"training.optimizer": name},
+        )
+
+
+def _larger_ranks(job: ResolvedJob) -> Iterator[Cause]:
+    if job.lora is None:
+        return
+    rank = job.lora.rank
+    for factor in (4, 16):
+        yield Cause(
+            name="larger rank",
+            description=f"the adapters' rank is {rank * factor}, not {rank}",
+            plausibility=UNLIKELY,
+            changes={"lora.rank": rank * factor},
+        )
+
+
+TRAINING_CAUSES: tuple[CauseSource, ...] = (
     # a flag that the script's own loop never reads, or a model that was wrapped before it was set
     CauseRule(
         name="checkpointing off",
@@ -55,8 +84,6 @@ _CHECKPOINTING = (
         plausibility=lambda job: SOME if job.framework.selective_checkpointing else UNLIKELY,  # their own default
         changes={"training.activation_checkpointing": "selective"},
     ),
-)
-_STEP = (
     CauseRule(
         name="activation offload off",
         description="activations stay on the GPU (no offload)",
@@ -105,8 +132,7 @@ _STEP = (
         plausibility=UNLIKELY,
         changes={"training.mode": "inference"},
     ),
-)
-_ADAPTERS = (
+    _other_optimizers,
     CauseRule(
         name="adapters alone",
         description="only adapters are trained (LoRA)",
@@ -158,43 +184,6 @@ _ADAPTERS = (
         plausibility=SOME,
         changes={"lora.targets": "all-linear"},
     ),
-)
-
-
-def _other_optimizers(job: ResolvedJob) -> Iterator[Cause]:
-    for name, plausibility in _OPTIMIZERS.items():
-        other = OPTIMIZERS[name]
-        now = job.optimizer.name
-        if name in (now, _SAME_MEMORY.get(now)) or (other.paged and job.optimizer.paged):
-            continue
-        resident = name == job.optimizer.unpaged
-        description = f"the optimizer is {other.description}"
-        yield Cause(
-            name=f"optimizer {name}",
-            description="the optimizer states are on the GPU, not paged" if resident else description,
-            plausibility=SOME if resident else plausibility,
-            changes={"training.optimizer": name},
-        )
-
-
-def _larger_ranks(job: ResolvedJob) -> Iterator[Cause]:
-    if job.lora is None:
-        return
-    rank = job.lora.rank
-    for factor in (4, 16):
-        yield Cause(
-            name="larger rank",
-            description=f"the adapters' rank is {rank * factor}, not {rank}",
-            plausibility=UNLIKELY,
-            changes={"lora.rank": rank * factor},
-        )
-
-
-TRAINING_CAUSES: tuple[CauseSource, ...] = (
-    *_CHECKPOINTING,
-    *_STEP,
-    _other_optimizers,
-    *_ADAPTERS,
     _larger_ranks,
 )
 """Causes of jobs that train."""

@@ -3,7 +3,8 @@
 from collections.abc import Callable, Collection
 
 from vramtop.estimator.budget import Budget
-from vramtop.estimator.causes.divergence import Divergence, Observation, explain_divergence
+from vramtop.estimator.causes.cause_search import Observation
+from vramtop.estimator.causes.divergence import Divergence, explain_divergence
 from vramtop.estimator.job.job import Job
 
 from ..snapshot.snapshot import GpuProcess

@@ -19,7 +19,7 @@ from explanation_jobs import JOBS, TrueCause, combine, plausible_causes
 from predictions import predict
 
 from vramtop.estimator.budget import Budget
-from vramtop.estimator.causes.cause_search import Measure
+from vramtop.estimator.causes.cause_search import Measure, Observation
 from vramtop.estimator.causes.explain import Explanation, explain
 from vramtop.estimator.common.errors import VramtopError
 from vramtop.estimator.estimation import estimate
@@ -108,7 +108,8 @@ def trials(setup: Setup) -> Iterator[Trial]:
                 peak = memory.allocated_bytes if setup.measure == "allocated" else memory.device_bytes
                 observed = round(peak * generator.choice(errors))
                 started = time.process_time()
-                found = explain(job, budget, observed, estimate, measure=setup.measure)
+                seen = Observation(device_bytes=observed)
+                found = explain(budget, seen, observed, estimate, measure=setup.measure)
                 yield Trial(
                     job_index=index,
                     truth=truth,

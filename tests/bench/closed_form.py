@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from vramtop.estimator.advice.bounded_search import BoundedSearch
-from vramtop.estimator.advice.largest_fitting import _batch_sizes, _lengths, find_largest
+from vramtop.estimator.advice.largest_fitting import _BATCH_SIZES, _lengths, find_largest
 from vramtop.estimator.advice.suggestions import suggest
 from vramtop.estimator.budget import Budget
 from vramtop.estimator.common.errors import Verdict
@@ -141,7 +141,7 @@ def largest(tables: dict[str, Any]) -> str:
         return find_largest(job, BoundedSearch(estimate, judge), max_positions=MAX_POSITIONS)
 
     seconds = best_seconds(lambda: search(quick_estimator(job)))
-    decided, counted = len(_batch_sizes()) + len(_lengths(MAX_POSITIONS)), Counted(quick_estimator(job))
+    decided, counted = len(_BATCH_SIZES) + len(_lengths(MAX_POSITIONS)), Counted(quick_estimator(job))
     with counted_replays() as made:
         search(counted)
     work = f"{counted.bounds} estimated, {len(made)} replayed"

@@ -86,4 +86,4 @@ def test_vramtop_flags() -> None:
     flags = {"training.micro_batch": "--micro-batch", "training.gradient_accumulation": "--gradient-accumulation"}
     edits = flag_edits(Job(), changes, flags)
     assert [e.words for e in edits] == ["--micro-batch 2", "--gradient-accumulation 4", "--set software.torch=2.4"]
-    assert edits[0].to_json()["old"] == "1"
+    assert edits[0].old == "1"

@@ -95,7 +95,7 @@ def test_the_models_own_limit_is_reported(quick: QuickEstimator) -> None:
 
 def test_nothing_fits(quick: QuickEstimator) -> None:
     found = find_largest(JOB, lambda _job: False, max_positions=quick.max_positions)
-    assert found.to_json() == {"micro_batch": None, "sequence_length": None, "at_model_limit": False}
+    assert (found.micro_batch, found.sequence_length, found.at_model_limit) == (None, None, False)
 
 
 def test_the_global_batch_is_kept_on_request() -> None:

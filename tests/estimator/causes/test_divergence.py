@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from vramtop.estimator.budget import Budget, RehearsalFacts
-from vramtop.estimator.causes.divergence import Divergence, Observation, explain_divergence
+from vramtop.estimator.causes.cause_search import Observation
+from vramtop.estimator.causes.divergence import Divergence, explain_divergence
 from vramtop.estimator.common.errors import CannotTellError
 from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import GIB, MIB, format_gib

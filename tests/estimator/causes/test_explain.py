@@ -5,7 +5,9 @@ from typing import Any
 import pytest
 from slow_cases import quick_every
 
-from vramtop.estimator.causes.explain import explain
+from vramtop.estimator.budget import Budget
+from vramtop.estimator.causes.cause_search import Estimate, Measure, Observation
+from vramtop.estimator.causes.explain import Explanation, explain as explain_observation
 from vramtop.estimator.common.errors import CannotTellError
 from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import GIB
@@ -26,6 +28,12 @@ def job(**changes: Any) -> Job:
 SHARDED = {"parallel.strategy": "fsdp2", "parallel.data_shard": 8, "training.precision": "bf16-mixed"}
 WHOLE = {"parallel.strategy": "ddp", "parallel.data_shard": 1, "parallel.data_replicate": 8}
 QLORA = {"lora.rank": 16, "lora.quantization": "nf4", "lora.kbit_preparation": False}
+
+
+def explain(
+    budget: Budget, observed: int, estimate: Estimate, *, measure: Measure = "device", **seen: Any
+) -> tuple[Explanation, ...]:
+    return explain_observation(budget, Observation(device_bytes=observed, **seen), observed, estimate, measure=measure)
 
 
 def alike(found: Any, true: Any) -> bool:
@@ -67,7 +75,7 @@ def test_the_true_cause_is_among_the_first_three(read: dict[str, Any], truth: di
     observed = estimate(with_changes(asked, truth)).peak.device_bytes
     budget = estimate(asked)
     assert not budget.peak.low_bytes <= observed <= budget.peak.high_bytes  # else there is nothing to explain
-    found = explain(asked, budget, observed, estimate)
+    found = explain(budget, observed, estimate)
     assert any(all(alike(each.changes.get(key), value) for key, value in truth.items()) for each in found[:3])
     assert all(each.device_bytes == each.predicted_bytes for each in found)
 
@@ -76,7 +84,7 @@ def test_two_causes_explain_what_no_single_one_does() -> None:
     asked = job()
     truth = {"training.activation_checkpointing": "none", "training.precision": "fp32"}
     observed = estimate(with_changes(asked, truth)).peak.device_bytes
-    found = explain(asked, estimate(asked), observed, estimate)
+    found = explain(estimate(asked), observed, estimate)
     assert any(truth.items() <= each.changes.items() for each in found)
     assert all(" and " in each.description for each in found)
 
@@ -85,29 +93,29 @@ def test_a_job_that_ran_out_of_memory_needed_more_than_observed() -> None:
     asked, truth = job(), {"training.activation_checkpointing": "none"}
     budget, card = estimate(asked), 150 * GIB
     assert budget.peak.high_bytes < card < estimate(with_changes(asked, truth)).peak.device_bytes
-    found = explain(asked, budget, card, estimate, at_least=True)
+    found = explain(budget, card, estimate, at_least=True)
     assert found[0].changes == truth
-    assert truth not in [each.changes for each in explain(asked, budget, card, estimate)]
-    assert explain(asked, budget, budget.peak.low_bytes // 2, estimate, at_least=True) == ()
+    assert truth not in [each.changes for each in explain(budget, card, estimate)]
+    assert explain(budget, budget.peak.low_bytes // 2, estimate, at_least=True) == ()
 
 
 def test_memory_that_no_setting_predicts_has_no_explanation() -> None:
     asked = job()
-    assert explain(asked, estimate(asked), 4000 * 2**30, estimate) == ()
+    assert explain(estimate(asked), 4000 * 2**30, estimate) == ()
 
 
 @pytest.mark.parametrize("edge", ["low_bytes", "device_bytes", "high_bytes"])
 def test_memory_in_the_budgets_range_needs_no_explanation(edge: str) -> None:
     asked = job()
     budget = estimate(asked)
-    assert explain(asked, budget, getattr(budget.peak, edge), estimate) == ()
+    assert explain(budget, getattr(budget.peak, edge), estimate) == ()
 
 
 @pytest.mark.slow
 def test_causes_that_predict_the_same_bytes_are_one_group() -> None:
     asked = job(**SHARDED)
     observed = estimate(with_changes(asked, {"training.micro_batch": 8})).peak.device_bytes
-    first, second, *_ = explain(asked, estimate(asked), observed, estimate)
+    first, second, *_ = explain(estimate(asked), observed, estimate)
     assert {first.name, second.name} == {"batch larger", "longer sequences"}
     assert first.group == second.group == 0
     assert first.device_bytes == second.device_bytes
@@ -116,9 +124,7 @@ def test_causes_that_predict_the_same_bytes_are_one_group() -> None:
 def test_any_shorter_sequence_length_is_found() -> None:
     asked = job(**{"training.activation_checkpointing": "none"})
     observed = estimate(with_changes(asked, {"training.sequence_length": 1300})).peak.device_bytes
-    found = next(
-        each for each in explain(asked, estimate(asked), observed, estimate) if each.name == "shorter sequences"
-    )
+    found = next(each for each in explain(estimate(asked), observed, estimate) if each.name == "shorter sequences")
     assert found.changes["training.sequence_length"] == pytest.approx(1300, rel=0.05)
 
 
@@ -126,7 +132,7 @@ def test_allocated_bytes_reveal_a_cause() -> None:
     asked = job(**{"training.optimizer": "adamw-fused", **SHARDED, "training.micro_batch": 1})
     truth = {"training.optimizer": "adamw-8bit"}
     budget, peak = estimate(asked), estimate(with_changes(asked, truth)).peak
-    found = explain(asked, budget, peak.allocated_bytes, estimate, measure="allocated")
+    found = explain(budget, peak.allocated_bytes, estimate, measure="allocated")
     assert truth in [each.changes for each in found]
     assert all(abs(each.predicted_bytes - peak.allocated_bytes) < 0.1 * peak.allocated_bytes for each in found)
 
@@ -135,7 +141,7 @@ def test_a_traced_budget_keeps_its_own_figure() -> None:
     asked, truth = job(), {"training.activation_checkpointing": "none"}
     budget, changed = estimate(asked), estimate(with_changes(asked, truth)).peak
     traced = replace(budget, peak=replace(budget.peak, device_bytes=budget.peak.device_bytes + 3 * GIB))
-    found = explain(asked, traced, changed.device_bytes + 3 * GIB, estimate)
+    found = explain(traced, changed.device_bytes + 3 * GIB, estimate)
     assert found[0].changes == truth
     assert found[0].device_bytes == changed.device_bytes + 3 * GIB
 
@@ -143,7 +149,7 @@ def test_a_traced_budget_keeps_its_own_figure() -> None:
 def test_assumed_settings_are_suspected_first() -> None:
     asked = job(**SHARDED)
     observed = estimate(with_changes(asked, {"training.micro_batch": 8})).peak.device_bytes
-    found = explain(asked, estimate(asked), observed, estimate, assumed={"training.sequence_length"})
+    found = explain(estimate(asked), observed, estimate, assumed={"training.sequence_length"})
     assert found[0].changes == {"training.sequence_length": 8192}
 
 
@@ -152,10 +158,10 @@ def test_bucket_views_and_a_second_model_are_found_by_allocated_bytes() -> None:
     budget = estimate(asked)
     step = budget.phase("optimizer step")
     views = budget.peak.allocated_bytes - step.components.gradients  # DDP's buckets are as large as the gradients
-    found = explain(asked, budget, views, estimate, measure="allocated")
+    found = explain(budget, views, estimate, measure="allocated")
     assert "bucket views" in [each.name for each in found]
     twice = budget.peak.allocated_bytes + step.components.weights
-    found = explain(asked, budget, twice, estimate, measure="allocated")
+    found = explain(budget, twice, estimate, measure="allocated")
     assert "second model" in [each.name for each in found[:3]]
 
 
@@ -169,7 +175,7 @@ def test_the_search_finds_nothing_that_only_widens_ranges(monkeypatch: pytest.Mo
         raise AssertionError("found what the job leaves open")
 
     monkeypatch.setattr("vramtop.estimator.estimation.find_unstated", called)
-    assert explain(asked, budget, observed, estimate)[0].changes == {"training.activation_checkpointing": "none"}
+    assert explain(budget, observed, estimate)[0].changes == {"training.activation_checkpointing": "none"}
     with pytest.raises(AssertionError, match="leaves open"):
         estimate(asked)
 
@@ -183,7 +189,7 @@ def test_no_more_than_a_few_hundred_jobs_are_estimated() -> None:
         return estimate(changed)
 
     budget = estimate(asked)
-    explain(asked, budget, 4000 * 2**30, counted)
+    explain(budget, 4000 * 2**30, counted)
     assert 10 < count <= 400
 
 
@@ -214,7 +220,7 @@ def test_every_kind_of_job_can_be_explained(changes: dict[str, Any], share: floa
     budget = estimate(asked)
     for measure in ("device", "allocated", "outside", "loaded"):
         observed = round(share * budget.peak.device_bytes)
-        for each in explain(asked, budget, observed, estimate, measure=measure):
+        for each in explain(budget, observed, estimate, measure=measure):
             assert each.description
             assert abs(each.predicted_bytes - observed) <= 0.2 * observed + GIB
 
@@ -226,4 +232,4 @@ def test_a_model_that_the_formula_cannot_read_is_not_explained() -> None:
     def cannot(changed: Job) -> Any:
         raise CannotTellError(f"{changed.label} is Python code")
 
-    assert explain(asked, budget, 2 * budget.peak.device_bytes, cannot) == ()
+    assert explain(budget, 2 * budget.peak.device_bytes, cannot) == ()

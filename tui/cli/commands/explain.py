@@ -4,6 +4,7 @@ import argparse
 import shlex
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from vramtop.estimator.budget import Budget
@@ -73,7 +74,7 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
             "failures": [each.to_json() for each in log.failures] if log else [],
             "budget": budget.to_json() if budget else None,
             "suggestions": suggestions_json(advice, loaded) if advice and loaded else [],
-            "largest": advice.largest.to_json() if advice and advice.largest else None,
+            "largest": asdict(advice.largest) if advice and advice.largest else None,
             "notes": [remark] if remark else [],
         }
         print(json_text(found))

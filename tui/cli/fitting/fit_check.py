@@ -136,7 +136,7 @@ def _suggestion_json(suggestion: Suggestion, loaded: LoadedJob) -> "SuggestionJs
         "slowdown": round(sum(part.slowdown for part in suggestion.parts), 3),
         "quality": round(sum(part.quality for part in suggestion.parts), 3),
         "sources": list(suggestion.sources),
-        "edits": [edit.to_json() for edit in suggestion_edits(loaded, suggestion)],
+        "edits": [msgspec.to_builtins(edit) for edit in suggestion_edits(loaded, suggestion)],
     }
     if diff:
         found["diff"] = diff
@@ -347,7 +347,7 @@ def fit_json(verdict: FitResult, budget: Budget, advice: Advice, loaded: LoadedJ
         **verdict.to_json(),
         "sentence": verdict.sentence,
         "suggestions": suggestions_json(advice, loaded),
-        "largest": advice.largest.to_json() if advice.largest else None,
+        "largest": msgspec.to_builtins(advice.largest) if advice.largest else None,
         "cards": None,
         "notes": list(loaded.notes),
     }
