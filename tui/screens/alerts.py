@@ -71,7 +71,10 @@ def _listed(title: str, alerts: Sequence[Alert], when: Callable[[Alert], str], w
     yield Content.styled(title, "bold underline")
     for alert in alerts[:_MAX_LISTED]:
         rule = alert.condition.rule
-        style = _badge_style(rule.severity) if alert.firing else "bold"
+        style = "bold"
+        if alert.firing:
+            badges = {"critical": f"bold {on_colour(colour_of('bad'))}", "warning": alarm()}
+            style = badges.get(rule.severity, "bold reverse")
         yield Content.assemble((f" {rule.title} ", style), f"  {when(alert)}")
         for line in wrap(printable(alert.condition.sentence), max(20, width - len(_INDENT))):
             yield Content(f"{_INDENT}{line}")
@@ -81,12 +84,6 @@ def _listed(title: str, alerts: Sequence[Alert], when: Callable[[Alert], str], w
 
 def _clock(seconds: float) -> str:
     return time.strftime("%H:%M", time.localtime(seconds))
-
-
-def _badge_style(severity: str) -> str:
-    if severity == "critical":
-        return f"bold {on_colour(colour_of('bad'))}"
-    return alarm() if severity == "warning" else "bold reverse"
 
 
 ALERT_KEYS: list[BindingType] = [

@@ -250,14 +250,19 @@ class RowTable(ScrollView, Generic[_Row], can_focus=True):
             self._painted_width = self.size.width
         at = y - self.HEADER_LINES + self.scroll_offset.y
         if y < self.HEADER_LINES:
-            return self._kept("titles", self.titles, self._draw_titles)
+            style, titles = self.get_component_rich_style("table--header"), self.titles
+            text = " " * self.MARGIN + "".join(map(self._spaced, titles))
+            return self._kept(
+                "titles", titles, lambda: Strip([Segment(text, style)]).adjust_cell_length(self.size.width, style)
+            )
         if at >= len(self._rows):
             return self._kept("blank", None, lambda: Strip.blank(self.size.width, self.rich_style))
         row, at_cursor = self._rows[at], at == self.cursor_row
         signs, cells = self.signs_of(row), self.cells_of(row)
         if isinstance(cells, Content):
             state: object = (at_cursor, cells.plain, cells.spans)
-            return self._kept(self.key_of(row), state, lambda: self._draw_content(cells, at_cursor=at_cursor))
+            ground = self.get_visual_style("table--cursor") if at_cursor and self.has_focus else self.visual_style
+            return self._kept(self.key_of(row), state, lambda: self._contents.draw(cells, ground, self.size.width))
         state = (at_cursor, signs, *cells)
         return self._kept(self.key_of(row), state, lambda: self._draw_cells(cells, *signs, at_cursor=at_cursor))
 
@@ -268,15 +273,6 @@ class RowTable(ScrollView, Generic[_Row], can_focus=True):
             known = self._drawn[key] = (state, draw())
             self.drawn_lines += 1
         return known[1]
-
-    def _draw_titles(self) -> Strip:
-        style = self.get_component_rich_style("table--header")
-        text = " " * self.MARGIN + "".join(map(self._spaced, self.titles))
-        return Strip([Segment(text, style)]).adjust_cell_length(self.size.width, style)
-
-    def _draw_content(self, line: Content, *, at_cursor: bool) -> Strip:
-        ground = self.get_visual_style("table--cursor") if at_cursor and self.has_focus else self.visual_style
-        return self._contents.draw(line, ground, self.size.width)
 
     def _draw_cells(self, cells: Sequence[CellText], signs: str, is_marked: bool, *, at_cursor: bool) -> Strip:
         ground = self.get_component_rich_style("table--cursor") if at_cursor else self.rich_style

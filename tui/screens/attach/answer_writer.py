@@ -28,35 +28,23 @@ class AnswerWriter:
         self._call_later = call_later
         self._on_problem = on_problem
         self._thread = TaskThread("answers")
-        self._run: str | None = None
-        self._values: dict[str, Any] = {}
-
-    def start_run(self, run: str) -> None:
-        """Take the following answers as those for this run (see ``run_key``)."""
-        self._run, self._values = run, {}
-
-    def set_answer(self, key: str, value: Any) -> None:
-        """Collect an answer; the next ``save`` writes it."""
-        self._values[key] = value
-
-    def remove_answer(self, key: str) -> None:
-        """Remove the answer for a key, from the file too."""
-        self._values.pop(key, None)
-        if (run := self._run) is not None:
-            self._write(lambda: self._answers.delete(run, [key]))
+        self.run: str | None = None
+        """The run that the answers are for (see ``run_key``)."""
+        self.values: dict[str, Any] = {}
+        """The answers that the next ``save`` writes."""
 
     def save(self) -> None:
         """Write the answers collected since the last ``save``."""
-        run, values = self._run, self._values
+        run, values = self.run, self.values
         if run is not None and values:
-            self._values = {}
+            self.values = {}
             self._write(lambda: self._answers.save(run, values))
 
-    def remove_all(self) -> None:
-        """Remove all answers ever saved for this run."""
-        self._values = {}
-        if (run := self._run) is not None:
-            self._write(lambda: self._answers.delete(run))
+    def remove(self, key: str | None = None) -> None:
+        """Remove the answer for a key, from the file too; None: all answers ever saved for this run."""
+        self.values = {name: value for name, value in self.values.items() if key not in (None, name)}
+        if (run := self.run) is not None:
+            self._write(lambda: self._answers.delete(run, None if key is None else [key]))
 
     def _write(self, change: Callable[[], str | None]) -> None:
         def task() -> None:

@@ -10,7 +10,6 @@ from textual.message import Message
 from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import format_gib
 from vramtop.monitor.board.board import NOT_ON_GPU_YET, ProcessRow
-from vramtop.monitor.board.comparison import PeakUsage
 from vramtop.monitor.snapshot.snapshot import ProcessKey
 
 from ...draw.cell_text import CellText, status_tone
@@ -97,7 +96,10 @@ def _cells(row: ProcessRow, rank: int | None) -> dict[str, CellText]:
         status = CellText(f"{mark.letter} {mark.word}", tone)
         phase = phase_label(comparison)
         if comparison.peak_usage:
-            peak, known = format_gib(comparison.peak_usage.size_bytes), _known_by(comparison.peak_usage)
+            high = comparison.peak_usage
+            seen = "seen" if high.interval_seconds is None else f"seen {high.interval_seconds:.1f} s"
+            peak = format_gib(high.size_bytes)
+            known = {"probe": "probe", "accounting": "driver", "seen": seen}[high.source]
     ended = row.ended_at is not None
     return {
         "RANK": CellText("-" if rank is None else str(rank)),
@@ -124,12 +126,6 @@ def _missing_cells(key: ProcessKey, place: RankPlacement) -> dict[str, CellText]
     texts["GPU"] = CellText(place.gpu, "muted")
     texts["STATUS"] = CellText(place.missing, "muted")
     return texts
-
-
-def _known_by(high: PeakUsage) -> str:
-    if high.source == "seen":
-        return "seen" if high.interval_seconds is None else f"seen {high.interval_seconds:.1f} s"
-    return {"probe": "probe", "accounting": "driver"}[high.source]
 
 
 class RankTable(RowTable[RankRow], can_focus=True):

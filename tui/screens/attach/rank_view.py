@@ -29,7 +29,8 @@ from ..base import is_ascii_only
 from ..step.step_graph import GPU_TOTAL
 from .run_graph import BOUND, EXPECTED, LevelLine, RunGraph, RunGraphData, graph_top_bytes
 
-SPANS: tuple[float | None, ...] = (60.0, 300.0, 900.0, 3600.0, None)
+_MINUTE = 60.0
+SPANS: tuple[float | None, ...] = (_MINUTE, 300.0, 900.0, 3600.0, None)
 """Seconds that the graph can show; None: the whole run."""
 _MIN_WIDTH = 46
 _TALL = 28
@@ -79,9 +80,12 @@ class RankView(VerticalScroll):
         first = min([mark.time for mark in row.phase_starts], default=first_reading)
         # that of the run, unless most of the run was before the first reading
         start = first if first_reading - first < end - first_reading else first_reading
-        self._default_span = _default_span(end - start, ended=row.ended_at is not None)
-        span, words = self._span_of(max(1.0, (end - start) * _SPAN_MARGIN))
-        data = run_graph_data(row, history, span_seconds=span, now=end)
+        whole = max(1.0, (end - start) * _SPAN_MARGIN)
+        # the whole run after its end, 1 minute in its first, otherwise 5 minutes
+        self._default_span = len(SPANS) - 1 if row.ended_at is not None else int(end - start > _MINUTE)
+        span = SPANS[self._default_span if self._span is None else self._span]
+        words = f"its whole run, {format_duration(whole)}" if span is None else f"last {format_duration(span)}"
+        data = run_graph_data(row, history, span_seconds=whole if span is None else span, now=end)
         graph.show(data, end="now" if row.ended_at is None else "end")
         self._write("bars", bars_content(row, self._width, now=now))
         self._write("legend", legend_content(row, data, words))
@@ -116,27 +120,12 @@ class RankView(VerticalScroll):
     def _width(self) -> int:
         return max(_MIN_WIDTH, self.scrollable_content_region.width)
 
-    def _span_of(self, whole: float) -> tuple[float, str]:
-        span = SPANS[self._default_span if self._span is None else self._span]
-        return (
-            (whole, f"its whole run, {format_duration(whole)}")
-            if span is None
-            else (span, f"last {format_duration(span)}")
-        )
-
     def _draw(self) -> None:
         if self._redraw is not None:
             self._redraw()
 
     def _write(self, name: str, content: Content) -> None:
         self.query_one(f"#{name}", StaticLines).show_if_any([content] if content else [])
-
-
-def _default_span(life_seconds: float, *, ended: bool) -> int:
-    """Return the index of the default span: the whole run after its end, 1 minute in its first, otherwise 5 minutes."""
-    if ended:
-        return len(SPANS) - 1
-    return 0 if life_seconds <= (SPANS[0] or 0) else 1
 
 
 def run_graph_data(row: ProcessRow, history: Readings, *, span_seconds: float, now: float) -> RunGraphData:

@@ -110,11 +110,9 @@ def _write_labels(rows: list[list[Cell]], levels: Sequence[int], data: RunGraphD
         y = min(free, key=lambda each: abs(2 * each + 1 - low - high))
         row = rows[height - 1 - y]
         for label in (f" {label} " for label in layer.labels):
-            starts = (0, width - len(label))
-            start = next(
-                (at for at in starts if 0 <= at <= width - len(label) and _is_flat(levels, at, at + len(label), y)),
-                None,
-            )
+            flat = [not 0 < level - y * _STEPS < _STEPS + _CURVE_EIGHTHS for level in levels]  # the curve is elsewhere
+            starts = (at for at in (0, width - len(label)) if 0 <= at <= width - len(label))
+            start = next((at for at in starts if all(flat[at : at + len(label)])), None)
             if start is not None:
                 taken.add(y)
                 for x, char in enumerate(label, start=start):
@@ -125,11 +123,6 @@ def _write_labels(rows: list[list[Cell]], levels: Sequence[int], data: RunGraphD
 
 _CURVE_EIGHTHS = 4
 """Minimum thickness of the curve, in eighths of a row."""
-
-
-def _is_flat(levels: Sequence[int], start: int, end: int, y: int) -> bool:
-    """Return True if the curve does not pass through these columns of a row, counted from the bottom."""
-    return all(not 0 < level - y * _STEPS < _STEPS + _CURVE_EIGHTHS for level in levels[start:end])
 
 
 def axis_rows(data: RunGraphData, *, width: int, end: str = "now") -> tuple[list[Cell], str]:

@@ -15,7 +15,6 @@ from textual.widget import Widget
 from textual.widgets import Input
 
 from vramtop.estimator.budget import Budget
-from vramtop.estimator.causes.divergence import Divergence
 from vramtop.estimator.common.errors import VramtopError
 from vramtop.estimator.common.records import replace
 from vramtop.estimator.estimation import estimate
@@ -56,6 +55,7 @@ from .run_reader import AttachFunction, RunReader
 if TYPE_CHECKING:
     from textual.timer import Timer
 
+    from vramtop.estimator.causes.divergence import Divergence
     from vramtop.estimator.trace.own_program import WhatRuns
     from vramtop.monitor.attach.rehearse_run import RunProgram
 
@@ -197,7 +197,9 @@ class AttachScreen(Screen[None]):
         """How far the rehearsal of this run is; None: none is running."""
         self._not_rehearsed = ""
         """Why the run could not be rehearsed."""
-        self._explain_task = LatestOnlyTask("explain", self.call_later, self._show_explanation)
+        self._explain_task: LatestOnlyTask[Divergence] = LatestOnlyTask(
+            "explain", self.call_later, lambda divergence: self.query_one(RankView).show_explanation(divergence)
+        )
         self._explained: _Divergence | None = None
         """The divergence that is explained, or that is being explained."""
 
@@ -314,7 +316,7 @@ class AttachScreen(Screen[None]):
         """Forget the settings that the user filled in for this command line, and read the process again."""
         attachment = self._attachment
         if attachment is not None:
-            self._answers.remove_all()
+            self._answers.remove()
             self._watchlist.dismiss_runs(self._keys)
             self.notify("Your settings for this command line are forgotten.")
             self._read(attachment.pid, attachment.start_time, recall=False)
@@ -457,7 +459,7 @@ class AttachScreen(Screen[None]):
         missing = () if known else reading.missing
         form = JobForm(job, origins=_origins(attachment), missing=missing)
         await self.replace_form(form)
-        self._answers.start_run(run_key(attachment))
+        self._answers.run, self._answers.values = run_key(attachment), {}
         self._takes_edits = True
         self.remove_class("-unreadable")
         self._show_run()
@@ -489,9 +491,9 @@ class AttachScreen(Screen[None]):
 
     def _keep_answer(self, form: JobForm, key: str) -> None:
         if answer := form.state.setting(key):
-            self._answers.set_answer(*answer)
+            self._answers.values |= [answer]
         elif form.state.is_cleared(key):
-            self._answers.remove_answer(TUNING if key.startswith(f"{TUNING}.") else key)
+            self._answers.remove(TUNING if key.startswith(f"{TUNING}.") else key)
 
     async def _show_unread(self, sentence: str) -> None:
         """Show what was read of the run earlier; if that is nothing, say why it cannot be read now."""
@@ -643,9 +645,6 @@ class AttachScreen(Screen[None]):
         assumed = [f.key for f in attachment.reading.findings if not f.written] if attachment else []
         estimate = partial(self._estimate_changed, environ=attachment.estimate_environ if attachment else None)
         self._explain_task.submit(lambda: diagnose(budget, comparison, row.process, estimate, assumed=assumed))
-
-    def _show_explanation(self, divergence: Divergence) -> None:
-        self.query_one(RankView).show_explanation(divergence)
 
 
 def _origins(attachment: Attachment) -> dict[str, str]:

@@ -108,9 +108,10 @@ def _drawn(graph: _Graph, shape: PanelShape, beyond: str, bound_colour: str) -> 
                 row[mark.column] = Cell(_MOMENT, mark.colour)
     if graph.expected_bytes is not None:
         row = rows[graph.row_of(graph.expected_bytes)]
-        row[:] = [
-            _crossed(cell) if cell.char in " █┄┊" else cell for cell in row
-        ]  # the curve's own edge stays as it is
+        for x, cell in enumerate(row):
+            if cell.char in " █┄┊":  # the curve's own edge stays as it is
+                ground = cell.colour if cell.char == "█" else None
+                row[x] = Cell(BUDGET_LINE, ground and ink_on(ground), ground)
     if graph.timeline:
         rows.append(timeline_cells(graph.marks, shape.bar_width))
     labels = [""] * len(rows)
@@ -140,8 +141,3 @@ def _notes(graph: _Graph, lines: int) -> list[str]:
     if "" in notes:
         notes[notes.index("")] = f"peak seen {format_gib(graph.seen_bytes)}"
     return notes
-
-
-def _crossed(cell: Cell) -> Cell:
-    ground = cell.colour if cell.char == "█" else None
-    return Cell(BUDGET_LINE, ground and ink_on(ground), ground)

@@ -104,7 +104,9 @@ def _placed(columns: Sequence[Sequence[PanelNeed]], *, width: int, room: int) ->
     places, x = [], 0
     for at, (column, graphs) in enumerate(zip(columns, tall, strict=True)):
         left = room - _sum(_LEAST, column) - sum(graphs.values())
-        calm = _calm_graph(column, left, min(calm_most, _CALM_GRAPH) if graphs else calm_most)
+        count = sum(need == "calm" for need in column)  # their graphs are equal
+        calm = min(calm_most, _CALM_GRAPH if graphs else calm_most, left // max(1, count))
+        calm = calm if count and calm >= _MIN_GRAPH else 0
         y, after = 0, width * (at + 1) // len(columns)
         for number, need in enumerate(column):
             height = 0 if need == "jobless" else graphs.get(number, calm)
@@ -127,10 +129,3 @@ def _diverging_graphs(column: Sequence[PanelNeed], room: int, most: int) -> dict
             if left and height:
                 graphs[at], left = graphs[at] + 1, left - 1
     return graphs
-
-
-def _calm_graph(column: Sequence[PanelNeed], left: int, most: int) -> int:
-    """Return the height of the graphs of what is calm, which are equal."""
-    count = sum(need == "calm" for need in column)
-    height = min(most, left // count) if count else 0
-    return height if height >= _MIN_GRAPH else 0

@@ -538,7 +538,7 @@ class FitCheckScreen(Screen[None]):
         name = loaded.job.label if loaded.job.has_label else "this job"
         self.query_one("#title", Label).update(f"Fit check: would {name} fit?")
         program = () if loaded.job.program is None else (f"{loaded.job.label} {REHEARSED}.",)
-        self._view.set_notes((*program, *self._picker.limit(loaded.devices), *loaded.notes))
+        self._view.notes = (*program, *self._picker.limit(loaded.devices), *loaded.notes)
 
     def _show_help(self, key: str | None) -> None:
         for line in self.query("#help").results(StaticLines):  # none once the screen was closed

@@ -191,17 +191,13 @@ class Suggestions(StaticLines, can_focus=True):
         hints = list(_OUTDATED_HINTS) if self._outdated else hints
         hint = next((hint for hint in hints if len(heading) + len(hint) <= self._width), "")
         title = Content.assemble((heading, "bold"), (hint, MUTED))
-        self._contents = [Content("\n").join([title, table_head(self._width)])]
+        change, _ = _text_widths(self._width)
+        head = f"{'':<{_MARK_CELLS}}{'need':>{_NEED_CELLS}}  {'change':<{change}}  cost"
+        self._contents = [Content("\n").join([title, Content.styled(head, MUTED)])]
         for at, suggestion in enumerate(self.suggestions):
             content = suggestion_content(at + 1, suggestion, width=self._width)
             self._contents.append(content.stylize("reverse") if at == cursor else content)
         self.show(Content("\n").join(self._contents), layout=True)
-
-
-def table_head(width: int) -> Content:
-    """Return the names of the columns."""
-    change, _ = _text_widths(width)
-    return Content.styled(f"{'':<{_MARK_CELLS}}{'need':>{_NEED_CELLS}}  {'change':<{change}}  cost", MUTED)
 
 
 def suggestion_content(number: int, suggestion: Suggestion, *, width: int) -> Content:

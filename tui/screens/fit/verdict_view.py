@@ -1,6 +1,5 @@
 """The verdict on the edited job: whether it fits, on which GPUs, what to change, and the memory it needs."""
 
-from collections.abc import Sequence
 from textwrap import wrap
 
 from textual.app import ComposeResult
@@ -68,7 +67,8 @@ class VerdictView(VerticalScroll):
         self._refining = False
         self._not_refined: str | None = None
         """Why the quick figure is the last one."""
-        self._notes: tuple[str, ...] = ()
+        self.notes: tuple[str, ...] = ()
+        """Warnings before the budget's own."""
         self.offer = ""
 
     @property
@@ -111,10 +111,6 @@ class VerdictView(VerticalScroll):
         self.advice = advice
         self._draw()
 
-    def set_notes(self, notes: Sequence[str]) -> None:
-        """Show these warnings before the budget's own."""
-        self._notes = tuple(notes)
-
     def show_offer(self, sentence: str) -> None:
         """Say what was not read, and the key that rehearses the program; empty: nothing."""
         self.offer = sentence
@@ -151,7 +147,7 @@ class VerdictView(VerticalScroll):
         self.query_one("#headline", StaticLines).show_if_any(large)
         self.query_one("#answer", StaticLines).show(Content("\n").join(head), layout=True)
         self._draw_suggestions(budget, fit)
-        notes = [Content.assemble(("! ", f"bold {colour_of('warning')}"), sentence) for sentence in self._notes]
+        notes = [Content.assemble(("! ", f"bold {colour_of('warning')}"), sentence) for sentence in self.notes]
         details = [
             *(words if is_said else ()),
             *model_lines(budget),

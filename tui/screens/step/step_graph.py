@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import msgspec
 
-from vramtop.estimator.budget import Budget, ComponentName, Components, PhaseMark, Timeline
+from vramtop.estimator.budget import Budget, ComponentName, Components, PhaseMark
 from vramtop.estimator.common.sizes import format_gib
 
 from ...draw.bars import PAINTED, Cell
@@ -71,10 +71,7 @@ def step_memory(budget: Budget) -> StepMemory:
             device_bytes=None,
             phases=tuple(PhaseMark(name=phase.name, event=at) for at, phase in enumerate(phases)),
         )
-    return _traced(line, tuple(size + line.outside_bytes for size in line.reserved_bytes))
-
-
-def _traced(line: Timeline, device_bytes: tuple[int, ...]) -> StepMemory:
+    device_bytes = tuple(size + line.outside_bytes for size in line.reserved_bytes)
     end = line.events[-1] + 1
     return StepMemory(positions=line.events, end=end, levels=line.levels, device_bytes=device_bytes, phases=line.phases)
 
@@ -120,7 +117,10 @@ def step_rows(
         return []
     unit = top / (height * _STEPS)
     moments = list(_columns(step, width))
-    edges = [_edges(step.levels[moment], unit) for moment in moments]
+    totals = (accumulate(getattr(step.levels[moment], name) for name in STACK_ORDER) for moment in moments)
+    edges = [  # the upper edge of each component, from the bottom, in eighths of a row
+        [(name, round(total / unit)) for name, total in zip(STACK_ORDER, each, strict=True)] for each in totals
+    ]
     parts = [[cell_parts(column, y) for column in edges] for y in reversed(range(height))]
     largest = [[max(each, key=lambda part: part[1])[0] for each in row] for row in parts]
     unshared = [[each[0][0] if len(each) == 1 else None for each in row] for row in parts]
@@ -134,7 +134,10 @@ def step_rows(
     if step.device_bytes is not None:
         taken = [(_row(round(step.device_bytes[moment] / unit) - 1, height), x) for x, moment in enumerate(moments)]
     for y, x in taken:
-        rows[y][x] = _lined(rows[y][x], RESERVED)
+        cell = rows[y][x]
+        half_full = cell.char in EIGHTHS and EIGHTHS.index(cell.char) >= _STEPS // 2
+        ground = cell.ground or (cell.colour if half_full else None)  # it keeps its colour behind the line
+        rows[y][x] = Cell(RESERVED, ground and ink_on(ground), ground)
     if gpu_bytes is not None and gpu_bytes <= top:
         y = _row(int(gpu_bytes / unit), height)
         rows[y] = [Cell(GPU_TOTAL, colour_of("bad"), cell.ground) for cell in rows[y]]
@@ -199,12 +202,6 @@ def _columns(step: StepMemory, width: int) -> Iterator[int]:
         shown = last.get(column, shown)
 
 
-def _edges(level: Components, unit: float) -> list[tuple[ComponentName, int]]:
-    """Return the upper edge of each component, from the bottom, in eighths of a row."""
-    totals = accumulate(getattr(level, name) for name in STACK_ORDER)
-    return [(name, round(total / unit)) for name, total in zip(STACK_ORDER, totals, strict=True)]
-
-
 def cell_parts(edges: Sequence[tuple[Layer, int]], y: int) -> list[tuple[Layer | None, int]]:
     """Return the layers in the cells of a row, from the bottom, in eighths; None: empty.
 
@@ -229,13 +226,6 @@ def split_cell(parts: Sequence[tuple[str | None, int]]) -> Cell:
     if not rest:
         return Cell(PAINTED, None, first)
     return Cell(EIGHTHS[size], first, max(rest, key=lambda part: part[1])[0])
-
-
-def _lined(cell: Cell, line: str) -> Cell:
-    """Draw a line through a cell; a cell that is at least half full keeps its colour as background."""
-    half_full = cell.char in EIGHTHS and EIGHTHS.index(cell.char) >= _STEPS // 2
-    ground = cell.ground or (cell.colour if half_full else None)
-    return Cell(line, ground and ink_on(ground), ground)
 
 
 class StepGraph(AxesGraph):
