@@ -9,7 +9,6 @@ from real_run import real_peak
 from rehearsed import rehearse
 from slow_cases import quick_every
 
-
 pytest.importorskip("torch")
 
 OPERATOR = """
