@@ -29,7 +29,8 @@ class _Watched(CachingAllocator):
     def malloc(self, key, size, stream=0):
         super().malloc(key, size, stream)
         if self.allocated > 0.9 * self.peak_allocated:
-            self.peak_active = max(self.peak_active, self.allocated + self.waiting_bytes)
+            waiting = sum(block.size for block in self._waiting.values())  # that another stream uses
+            self.peak_active = max(self.peak_active, self.allocated + waiting)
 
 
 def waiting_bytes(job: Job) -> int:
