@@ -105,7 +105,8 @@ def _unknown(call: Call) -> Any:
         return UNKNOWN
     for value in given if name in _MAPS else ():
         if isinstance(value, Function):
-            call.run.call(value, Call(call.run, call.node, value.name))
+            more = call.value(None, "fn_kwargs")
+            call.run.call(value, Call(call.run, call.node, value.name, kwargs=more if isinstance(more, dict) else {}))
     notes.options.is_open |= any(isinstance(value, Parser) for value in given)
     models = list(dict.fromkeys(each for value in given for each in models_in(value)))
     if models and _AVERAGES.fullmatch(name):
