@@ -104,11 +104,12 @@ def _unknown(call: Call) -> Any:
     if call.receiver is not None and call.receiver is not UNKNOWN:
         return UNKNOWN
     for value in given if name in _MAPS else ():
-        if isinstance(value, Function):
-            more = call.value(None, "fn_kwargs")
-            call.run.call(value, Call(call.run, call.node, value.name, kwargs=more if isinstance(more, dict) else {}))
+        if isinstance(value, Function | Instance):
+            more, path = call.value(None, "fn_kwargs"), getattr(value, "name", name)
+            call.run.call(value, Call(call.run, call.node, path, kwargs=more if isinstance(more, dict) else {}))
     notes.options.is_open |= any(isinstance(value, Parser) for value in given)
-    models = list(dict.fromkeys(each for value in given for each in models_in(value)))
+    taken = [each for each in given if name not in _MAPS or not isinstance(each, Instance)]
+    models = list(dict.fromkeys(each for value in taken for each in models_in(value)))
     if models and _AVERAGES.fullmatch(name):
         return call.doubt(f"{name}(...) keeps an average of the weights, which is not counted.", key="other_models")
     if call.receiver is UNKNOWN and name in _MATTER:
