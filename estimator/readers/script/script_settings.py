@@ -216,7 +216,9 @@ def _find_module(folders: Sequence[Path], module: str, level: int, importer: str
         path = folder.joinpath(*parts)
         file, package = path.with_name(f"{path.name}.py"), path / "__init__.py"
         found = file if file.is_file() and not package.is_file() else package
-        is_there = found is file or any(each.suffix == ".py" for each in islice(path.glob("*"), _MAX_ENTRIES))
+        is_of_data = (level > 0 or len(parts) > 1) and path.is_dir()  # which a package keeps its files in
+        is_there = found is file or is_of_data
+        is_there |= any(each.suffix == ".py" for each in islice(path.glob("*"), _MAX_ENTRIES))
         if is_there and found.resolve().is_relative_to(folder.resolve()):
             return found
     return None

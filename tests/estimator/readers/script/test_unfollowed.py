@@ -300,3 +300,22 @@ def test_the_length_that_a_tokenizer_is_given_is_that_of_what_it_cuts(tmp_path: 
     reading = read(tmp_path, script(before=before))
     assert reading.value("training.sequence_length") == 512
     assert not unsure(reading)
+
+
+def test_an_object_that_prepares_examples_is_followed_as_a_function_is(tmp_path: Path) -> None:
+    before = "class Prepare:\n    def __init__(self, model, length):\n        self.kind = model.config.model_type\n"
+    before += "        self.model, self.length = model, length\n    def __call__(self, example):\n"
+    before += "        return tokenizer(example, padding='max_length', max_length=self.length)\n"
+    given = "data = load_dataset('x').map(Prepare(model, options.max_seq_length), num_proc=2)\n"
+    reading = read(tmp_path, script(before=before, after=given))
+    assert not unsure(reading)
+    assert reading.value("training.sequence_length") == 512
+    assert unsure(read(tmp_path, script(before=before, after="data = load_dataset('x').filled(Prepare(model, 8))\n")))
+
+
+def test_a_folder_of_data_in_a_package_holds_no_code(tmp_path: Path) -> None:
+    (tmp_path / "work" / "names").mkdir(parents=True)
+    (tmp_path / "work" / "paths.py").touch()
+    (tmp_path / "work" / "names" / "animals.txt").touch()
+    assert not unsure(read(tmp_path, script(before="import work.names as names\nfrom work.names import animals\n")))
+    assert unsure(read(tmp_path, script(before="import work.others as others\n")))
