@@ -109,6 +109,7 @@ class MissingData:
         after_import("datasets.load", functools.partial(_change, ("load_dataset", "load_from_disk"), self._loading))
         if self.sizes is not None:
             watch_sets(self.sizes["items"], functools.partial(setattr, self, "_has_dropped_all", True))
+        after_import("evaluate.loading", functools.partial(_change, ("load",), self._measuring))
         after_import("torchvision.datasets", self._change_torchvision)
         rankings = ("load_tiktoken_bpe", "data_gym_to_mergeable_bpe_ranks")
         after_import("tiktoken.load", functools.partial(_change, rankings, self._ranking))
@@ -183,6 +184,21 @@ class MissingData:
         kind = datasets.IterableDatasetDict if is_streamed else datasets.DatasetDict
         return kind(dict.fromkeys(splits, made))
 
+    def _measuring(self, load: Any) -> Any:
+        @functools.wraps(load)
+        def load_or_make(path: str, *args: Any, **kwargs: Any) -> Any:
+            try:
+                return load(path, *args, **kwargs)
+            except Exception as error:
+                name = f"evaluate's {path}"
+                if self.sizes is None:
+                    self._note(error, name)
+                    raise
+            self._stands_in(name, "zeros")
+            return _Metric()
+
+        return load_or_make
+
     def _change_torchvision(self, module: ModuleType) -> None:
         kinds = {name: kind for name in _SETS if (kind := getattr(module, name, None)) is not None}
         starts = {name: self._opening(kind, *_SETS[name]) for name, kind in kinds.items()}
@@ -232,6 +248,20 @@ class MissingData:
             return _ranks(_VOCABULARIES[file])
 
         return load_or_make
+
+
+class _Metric(dict[str, Any]):
+    """A metric, and its result: each figure is 0."""
+
+    def __missing__(self, name: str) -> float:
+        return 0.0
+
+    def compute(self, **_: Any) -> _Metric:
+        return self
+
+    def add_batch(self, **_: Any) -> None: ...
+
+    add = add_batch
 
 
 def _change(names: Sequence[str], change: Callable[[Any], Any], module: ModuleType) -> None:

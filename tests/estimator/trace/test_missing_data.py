@@ -251,6 +251,27 @@ RandomSampler([row for row in load_dataset("a/b", split="train") if len(row["tex
         rehearsed(file, "synthetic")
 
 
+def test_a_metric_that_evaluate_would_download_is_zero(program):
+    package = Path("evaluate")
+    package.mkdir()
+    (package / "__init__.py").write_text("from .loading import load\n")
+    (package / "loading.py").write_text("def load(path, *args):\n    raise ConnectionError(path)\n")
+    file = program("""
+import evaluate, torch
+metric = evaluate.load("glue", "mrpc")
+net = torch.nn.Linear(8, 2).cuda()
+optimizer = torch.optim.SGD(net.parameters(), 0.1)
+for _ in range(4):
+    net(torch.ones(1, 8).cuda()).sum().backward()
+    optimizer.step()
+    metric.add_batch(predictions=[1], references=[0])
+    assert metric.compute()["f1"] == 0
+""")
+    assert any("evaluate's glue): zeros stand in for it" in each for each in rehearsed(file, "synthetic").warnings)
+    with pytest.raises(CannotTellError, match=r"its data \(evaluate's glue, at train\.py:3\)"):
+        rehearsed(file, None)
+
+
 def test_a_vocabulary_that_tiktoken_would_download_has_its_size(program):
     package = Path("tiktoken")
     package.mkdir()
