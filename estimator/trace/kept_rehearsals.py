@@ -120,6 +120,8 @@ class RehearsalAnswer(StepSummary, frozen=True, kw_only=True):
     """The package whose import failed the program; None: the program failed for another reason."""
     missing_repository: str | None = None
     """The model of the hub that is neither there nor on this machine; None: the program failed for another reason."""
+    hub_answers: bool = True
+    """False: it is missing because the hub cannot be reached."""
     reserved: tuple[int, ...] = ()
     """Bytes that the allocator holds at each moment of the timeline."""
     peak_reserved: int = 0

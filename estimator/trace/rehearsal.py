@@ -218,6 +218,8 @@ def _run(start: _Start) -> tuple[RehearsalAnswer, Report, Sequence[str]]:
         missing = answer.missing_repository
         if missing is not None and missing not in stand_ins and has_stand_in(missing):
             stand_ins.append(missing)
+            if not answer.hub_answers:  # libraries would ask it for more, and some fail without an answer
+                start.environ["HF_HUB_OFFLINE"] = "1"
         elif answer.ended == "error" and "number" not in start.plan and any(map(_ASSUMED_ONE, answer.doubts)):
             start.plan["number"] = _MORE_THAN_ONE
         else:

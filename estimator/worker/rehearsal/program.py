@@ -511,6 +511,7 @@ class Rehearsal:
             "missing_data": self._data.of(error),
             "missing_package": _missing_package(error),
             "missing_repository": _missing_repository(error),
+            "hub_answers": all(type(each).__name__ != "LocalEntryNotFoundError" for each in causes(error)),
             "steps": [{"optimizer": name, "steps": count} for (_, name), count in self._steps.items()],
             "parameters": sum((self._own_sizes or self._sizes).values()),
             "trains": self._trains,

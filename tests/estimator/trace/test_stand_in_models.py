@@ -93,6 +93,14 @@ except Exception as error:
     assert "asked: 1" in caught.value.output
 
 
+@pytest.mark.usefixtures("own_cache")
+def test_a_hub_that_cannot_be_reached_is_asked_for_nothing_beside_a_stand_in(program, monkeypatch) -> None:
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+    name = program(NAMED.replace("model = ", "import os\nassert os.environ['HF_HUB_OFFLINE'] == '1'\nmodel = "))
+    assert rehearse([sys.executable, name]).answer.parameters == 109_514_298
+
+
 def test_a_tokenizer_gives_a_model_what_it_takes_alone(tmp_path: Path) -> None:
     made = Path(cache_with(["Qwen/Qwen2.5-0.5B"], tmp_path, {"HF_HOME": str(tmp_path / "hf")})["HF_HUB_CACHE"])
     (settings,) = made.glob("models--Qwen--*/snapshots/*/tokenizer_config.json")
