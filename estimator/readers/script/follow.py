@@ -6,6 +6,7 @@ not followed: memory may depend on it, and names that it assigns are unknown fro
 
 import ast
 import re
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePath
 from typing import Any
@@ -462,6 +463,8 @@ class Reader:
         if isinstance(value, Name):
             if (value.path, name) == ("sys", "argv"):
                 return list(self.argv)
+            if (value.path, name) == ("sys", "platform"):
+                return sys.platform
             return version(value.path, self.notes) if name == "__version__" else Name(f"{value.path}.{name}")
         if isinstance(value, dict) and name in value:  # OmegaConf's tables have their items as attributes
             return value[name]
