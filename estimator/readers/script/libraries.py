@@ -309,7 +309,8 @@ def _add_tokens(call: Call) -> Any:
 def _compile(call: Call) -> Any:
     value, backend = call.value(0, "model", default=UNKNOWN), plain(call.kwargs.get("backend", "inductor"))
     named = backend if isinstance(backend, str) else "of another name"
-    for model in models_in(value):
+    held = {each for trainer in call.notes.trainers for each in models_in(trainer)}  # as they are, without a name
+    for model in models_in(value) if not isinstance(call.nodes.get(0), ast.Name) or value not in held else ():
         model.put("torch_compile_backend", named, call, "torch.compile(...)")
         model.put("torch_compile_mode", plain(call.kwargs.get("mode")), call, "torch.compile(...)")
     return value

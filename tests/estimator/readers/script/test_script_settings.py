@@ -159,6 +159,27 @@ def test_the_backend_of_torch_compile_decides(tmp_path: Path, backend: str, comp
     assert any("CUDA graphs" in each for each in reading.warnings) == (", mode" in backend)
 
 
+TRAINER = "trainer = Trainer(model=model, args=TrainingArguments('o'))\n"
+
+
+@pytest.mark.parametrize(
+    ("trained", "compiled", "compiles"),
+    [
+        ("", "if sys.platform != 'win32':\n    model = torch.compile(model)\n", True),
+        (TRAINER, "model = torch.compile(model)\n", False),
+        (TRAINER, "if sys.platform != 'win32':\n    model = torch.compile(model)\n", False),
+        (TRAINER, "trainer.model = torch.compile(trainer.model)\n", True),
+    ],
+)
+def test_a_trainer_keeps_its_model_whatever_is_compiled_later(
+    tmp_path: Path, trained: str, compiled: str, *, compiles: bool
+) -> None:
+    model = "model = AutoModelForCausalLM.from_pretrained('gpt2')\n"
+    reading = read(tmp_path, f"{model}{trained}{compiled}{TRAINER if not trained else ''}trainer.train()\n")
+    assert (reading.value("training.compile") or False) == compiles
+    assert not any("compile" in each for each in reading.warnings)
+
+
 def test_dataclass_defaults_serve_as_options(tmp_path: Path) -> None:
     script = (
         "@dataclass\nclass Arguments:\n    model_name_or_path: str = field(default='gpt2')\n    block_size: int = 64\n"
