@@ -34,7 +34,7 @@ from ...common.limits import SNAPSHOT, SNAPSHOT_BLOCKS, SNAPSHOT_EVENTS, SNAPSHO
 from ...trace.start_python import safe_environment
 from .records import BlockGroup, FailedAllocation, MemorySnapshot
 from .source_files import SourceFiles
-from .stacks import UNRECORDED, ModelPart, ModulePlace, Stack, StackComponent, Stacks, module_of
+from .stacks import UNRECORDED, ModelPart, Stack, StackComponent, Stacks, module_of
 
 _ROUNDING = 512
 """Torch rounds the size of a block up to this (``kMinBlockSize`` in CUDACachingAllocator.cpp)."""
@@ -383,7 +383,8 @@ class _Reader:
     """
 
     def __init__(self, data: dict[str, Any]) -> None:
-        self._data = data
+        extra = data.get(EXTRA_KEY)
+        self._extra: dict[str, Any] = extra if isinstance(extra, dict) else {}
         self._stacks = Stacks()
         traces = data.pop("device_traces", None)
         self._traces = [_entries(each) for each in _list(traces)]
@@ -412,7 +413,9 @@ class _Reader:
         space = self._space(segments, {event.address: event.stack for event in events if event.action == "alloc"})
         has_stacks = self._stacks.has_places
         _settle(space.held, has_stacks=has_stacks)
-        components, groups = _grouped(space.held, self._module_finder())
+        written = self._extra.get("time")
+        sources = SourceFiles(self._stacks.frames, until=written if type(written) in (int, float) else None)
+        components, groups = _grouped(space.held, sources)
         return MemorySnapshot(
             device=device,
             devices=devices,
@@ -477,30 +480,14 @@ class _Reader:
 
     def _allowed(self, device: int) -> int | None:
         """Return the limit of ``set_per_process_memory_fraction``, which torch gives its observers as the capacity."""
-        extra = self._data.get(EXTRA_KEY)
-        failure = extra.get("failure") if isinstance(extra, dict) else None
+        failure = self._extra.get("failure")
         if not isinstance(failure, dict) or failure.get("device") != device:
             return None
         told, total = _count_of(failure.get("total_bytes")) or 0, self._total(device)
         return told if total is not None and 0 < told < total else None
 
-    def _module_finder(self) -> Callable[[Stack], ModulePlace | None]:
-        """Return what finds the module of a stack, once for each, when all stacks have been read."""
-        extra = self._data.get(EXTRA_KEY)
-        written = extra.get("time") if isinstance(extra, dict) else None
-        sources = SourceFiles(self._stacks.frames, until=written if type(written) in (int, float) else None)
-        known: dict[int, ModulePlace | None] = {}
-
-        def find(stack: Stack) -> ModulePlace | None:
-            if id(stack) not in known:
-                known[id(stack)] = module_of(stack.frames, sources)
-            return known[id(stack)]
-
-        return find
-
     def _total(self, device: int) -> int | None:
-        extra = self._data.get(EXTRA_KEY)
-        totals = extra.get("total_bytes") if isinstance(extra, dict) else None
+        totals = self._extra.get("total_bytes")
         found = totals.get(str(device)) if isinstance(totals, dict) else None
         return found if type(found) is int and 0 < found < _MAX_BYTES else None
 
@@ -539,7 +526,7 @@ def _settle(held: list[HeldBlock], *, has_stacks: bool) -> None:
 
 
 def _grouped(
-    held: Iterable[HeldBlock], module: Callable[[Stack], ModulePlace | None]
+    held: Iterable[HeldBlock], sources: SourceFiles
 ) -> tuple[dict[StackComponent, int], tuple[BlockGroup, ...]]:
     """Return the bytes of each component, and all groups, both with the largest first."""
     sizes: dict[int, tuple[Stack, list[int]]] = {}
@@ -549,7 +536,7 @@ def _grouped(
     groups: dict[object, BlockGroup] = {}
     for stack, each in sizes.values():
         totals[stack.component] = totals.get(stack.component, 0) + sum(each)
-        where = module(stack)
+        where = module_of(stack.frames, sources)
         key = (stack.component, stack.place, where)
         known = groups.get(key)
         groups[key] = BlockGroup(
