@@ -189,15 +189,12 @@ class QuickEstimator:
 
         changed = job_of_model(changed, self.model, self.gpu)
         budget = closed_form(changed, self.arch, self.inventory, gpu=self.gpu, words=False, families=self._families)
-        if held := self._held(changed):
+        same = changed.other_models == self.job.other_models
+        if held := self.held if same else _held_models(changed, self.arch, None):
             from .formula.other_models import with_other_models
 
             budget = with_other_models(budget, held)
         return widen_for_uncertainty(budget)
-
-    def _held(self, changed: Job) -> "tuple[HeldModel, ...]":
-        same = changed.other_models == self.job.other_models
-        return self.held if same else _held_models(changed, self.arch, None)
 
     @property
     def max_positions(self) -> int | None:

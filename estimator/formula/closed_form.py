@@ -85,7 +85,18 @@ def closed_form(
         )
         for rank, each in zip(ranks, phases, strict=True)
     ]
-    about_job = _warnings(plan) if words else ()
+    said: tuple[str, ...] = ()
+    warned: tuple[str, ...] = ()
+    if words:
+        about_trained = trained_assumptions(plan.job, plan.trained)
+        said = (*assumptions(plan.job, arch, plan.gpu), *about_trained, *placement_assumptions(plan))
+        about_trained = trained_warnings(plan.job, plan.trained, inventory)
+        warned = (
+            *warnings(plan.job, arch, inventory),
+            *about_trained,
+            *placement_warnings(plan),
+            *_vllm_warnings(ranks),
+        )
     highest = max(range(len(peaks)), key=lambda at: peaks[at].components.total_bytes)
     peak = peaks[highest]
     if doubts:
@@ -103,8 +114,8 @@ def closed_form(
         phases=phases[highest],
         peak=peak,
         steady_device_bytes=peak.device_bytes,
-        assumptions=_assumptions(plan) if words else (),
-        warnings=(*warnings(plan.job, arch, inventory), *about_job, *_vllm_warnings(ranks)) if words else (),
+        assumptions=said,
+        warnings=warned,
         stages=_stage_peaks(plan, peaks) if len(plan.stages) > 1 else (),
         host=prepared.host or host_need_of_plan(plan),
         saved_state_bytes=prepared.saved_state_bytes,
@@ -122,16 +133,6 @@ def _prepare(plan: Plan) -> Prepared:
         saved_state_bytes=sum(saved[stage] for stage in plan.stages),
         host=None if plan.job.training.activation_offload else host_need_of_plan(plan),
     )
-
-
-def _assumptions(plan: Plan) -> tuple[str, ...]:
-    about_trained = tuple(trained_assumptions(plan.job, plan.trained))
-    return (*assumptions(plan.job, plan.arch, plan.gpu), *about_trained, *placement_assumptions(plan))
-
-
-def _warnings(plan: Plan) -> tuple[str, ...]:
-    about_trained = trained_warnings(plan.job, plan.trained, plan.inventory)
-    return (*about_trained, *placement_warnings(plan))
 
 
 def _with_doubts(peak: Peak, plan: Plan) -> Peak:

@@ -115,7 +115,12 @@ def keeps_copies(job: ResolvedJob) -> bool:
 
 def flat_units(stage: Stage, rule: UnitRule) -> FlatUnits:
     """Return the units of a stage, without adapters where each trained leaf among them is a unit of its own."""
-    wraps = _by_size(rule.minimum) if rule.minimum is not None else _by_name(rule.names)
+
+    def wraps(name: str, elements: float) -> bool:
+        if rule.minimum is None:
+            return any(re.search(pattern, name) for pattern in rule.names)
+        return elements >= rule.minimum and name not in ("*", "experts")
+
     apart = rule.adapters_apart
     inner, left = _wrap(_inside([(h, s) for h, s in largest_block(stage) if not (apart and h.adapter)]), wraps)
     own: tuple[Part, ...] = ()
@@ -174,14 +179,6 @@ def _wrap(
         else:
             left += rest
     return tuple(units), tuple(left)
-
-
-def _by_size(minimum: int) -> Callable[[str, float], bool]:
-    return lambda name, elements: elements >= minimum and name not in ("*", "experts")
-
-
-def _by_name(names: tuple[str, ...]) -> Callable[[str, float], bool]:
-    return lambda name, _: any(re.search(pattern, name) for pattern in names)
 
 
 def _elements(parts: Iterable[Part]) -> float:

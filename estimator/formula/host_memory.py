@@ -52,7 +52,13 @@ def host_need_of_plan(plan: Plan) -> HostNeed:
     weights, gradients, optimizer = _offloaded(job, plan.distinct_stages)
     if plan.placement is not None:
         weights += sum(module.size for module in plan.placement.host)
-    offloads = job.training.activation_offload and job.trains
+    activations = 0
+    if job.training.activation_offload and job.trains:  # what the GPU would save without offloading
+        kept = replace(job, training=replace(job.training, activation_offload=False))
+        activations = max(
+            saved_activations(kept, plan.arch, stage).all_layers_bytes * stage.in_flight
+            for stage in plan.distinct_stages
+        )
     saved, once = saved_on_host(job, plan.distinct_stages) if job.trains else (0, True)
     return HostNeed(
         process=_PROCESS_BYTES + _CUDA_BYTES,
@@ -62,7 +68,7 @@ def host_need_of_plan(plan: Plan) -> HostNeed:
         weights=weights,
         gradients=gradients,
         optimizer=optimizer,
-        activations=max(_activations(job, plan.arch, stage) for stage in plan.distinct_stages) if offloads else 0,
+        activations=activations,
         saving=saved,
         saves_once=once,
     )
@@ -104,9 +110,3 @@ def _offloaded_of_stage(job: ResolvedJob, stage: Stage) -> tuple[int, int, int]:
         round(gradient * elements / shards.gradients) if job.offloads_optimizer else 0,
         round(optimizer / shards.optimizer),
     )
-
-
-def _activations(job: ResolvedJob, arch: Architecture, stage: Stage) -> int:
-    """Return the bytes of activations that the GPU would save without offloading."""
-    kept = replace(job, training=replace(job.training, activation_offload=False))
-    return saved_activations(kept, arch, stage).all_layers_bytes * stage.in_flight

@@ -19,7 +19,7 @@ from ..model.read_architecture import read_architecture
 from .activations.saved_activations import forward_pass_bytes
 from .peak_moments import phase_peaks
 from .plan import Plan, make_plan
-from .rank_memory import RankMemory, rank_memory
+from .rank_memory import rank_memory
 
 
 class HeldModel(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,21 +67,16 @@ def held_bytes(job: ResolvedJob, held: HeldModel) -> HeldBytes:
     runs = model.runs_forward and job.trains and job.frozen_models_beside
     vocabulary = runs and held.arch.has_vocab_head and not job.loss_on_tokens
     logits = rank.loss.forward_bytes if runs and not job.loss_on_tokens else 0
+    casts = rank.casts // max(1, rank.stage.layers) + rank.head_casts
     return HeldBytes(
         weights=weights,
         host_weights=0,
-        temporary=_forward_bytes(plan, rank) if runs else 0,
+        temporary=forward_pass_bytes(plan.job, plan.arch, rank.stage) + casts if runs else 0,
         logits=logits,
         wide_logits=4 * logits // plan.job.widths.compute if vocabulary else 0,
         cache=rank.kv_cache if vocabulary else 0,
         gathered=max(rank.buffers.forward, rank.buffers.head_forward) if runs else 0,
     )
-
-
-def _forward_bytes(plan: Plan, rank: RankMemory) -> int:
-    """Return the temporary memory of a block that runs without a graph, with casts of its weights."""
-    casts = rank.casts // max(1, rank.stage.layers) + rank.head_casts
-    return forward_pass_bytes(plan.job, plan.arch, rank.stage) + casts
 
 
 def _plan(job: ResolvedJob, held: HeldModel) -> Plan:

@@ -64,7 +64,9 @@ def adapter_groups_by_rule(inventory: Inventory, lora: Lora, *, fused_qkv: bool 
     named = inventory.count == "exact" or all(any(_matches(g, [t]) for g in linear) for t in lora.targets)
     every = lora.targets == "all-linear" or not named
     if every:
-        candidates = [g for g in linear if not _is_output_layer(g, inventory)]
+        # without the layer that computes the logits over the vocabulary
+        words = _vocabulary_rows(inventory)
+        candidates = [g for g in linear if g.role != "head" or g.shape[0] != words]
         names: Collection[str] = {module_name(g) for g in candidates}
     else:
         candidates = [*linear, *_tied_head(inventory)]
@@ -197,11 +199,6 @@ def _tied_head(inventory: Inventory) -> list[ParameterGroup]:
         return []
     tokens = [g for g in inventory.groups if g.role == "embedding" and g.shape[0] == _vocabulary_rows(inventory)]
     return [replace(group, name="lm_head.weight") for group in tokens[:1]]
-
-
-def _is_output_layer(group: ParameterGroup, inventory: Inventory) -> bool:
-    """Return True for the layer that computes the logits over the vocabulary, which ``all-linear`` leaves out."""
-    return group.role == "head" and group.shape[0] == _vocabulary_rows(inventory)
 
 
 def _vocabulary_rows(inventory: Inventory) -> int:

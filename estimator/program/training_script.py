@@ -326,7 +326,8 @@ class TrainerScript:
             if self._model.code is not None:
                 yield "    trust_remote_code=True,"
             yield ")"
-            if self._has_own_head and not self._job.partitions_weights:
+            has_own_head = self._model.config.get("tie_word_embeddings") is False
+            if self._job.model.task == "seq2seq-lm" and has_own_head and not self._job.partitions_weights:
                 # transformers 5 ties T5's head whatever the config says, but unties what a checkpoint holds apart
                 yield f"{each}.lm_head.weight = torch.nn.Parameter({each}.lm_head.weight.clone())  # a head of its own"
         if self._job.model.task in ("sequence-classification", "multiple-choice"):
@@ -341,10 +342,6 @@ class TrainerScript:
     def _names_other_blocks(self) -> bool:
         """The model names blocks that FSDP cannot wrap as they are."""
         return family_of(self._model.config.get("model_type")).stack == "encoder"
-
-    @property
-    def _has_own_head(self) -> bool:
-        return self._job.model.task == "seq2seq-lm" and self._model.config.get("tie_word_embeddings") is False
 
     def _quantized(self) -> Iterator[str]:
         job = self._job

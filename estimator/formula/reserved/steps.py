@@ -111,7 +111,8 @@ class TrainingRun:
             middle = machine.take_all([self._stream] if passes else [])
             machine.release(heads)
             machine.release(machine.take_all(norm))
-            taken = machine.take_all(pieces(self._forward_bytes(in_graph), *self._sizes["mlp"]))
+            running = saved.forward_temporary_bytes if in_graph else saved.no_graph_bytes
+            taken = machine.take_all(pieces(running - self._unpacked, *self._sizes["mlp"]))
             self._unpack(block)
             self._saved.append(self._save(kept, 0 if self._recomputes else saved.mlp_half_bytes) if in_graph else [])
             machine.release([*taken, *middle])
@@ -145,10 +146,6 @@ class TrainingRun:
         if saved.order is None:
             return saved.all_layers_bytes / max(1, self._rank.stage.layers)
         return saved.order.saved_bytes(done) - saved.order.saved_bytes(done + 1)
-
-    def _forward_bytes(self, in_graph: bool) -> int:
-        saved = self._rank.saved
-        return (saved.forward_temporary_bytes if in_graph else saved.no_graph_bytes) - self._unpacked
 
     def _save(self, size: float, mlp: float) -> list[int]:
         """Allocate what a block saves: so many bytes of its MLP first, then those of its attention."""

@@ -159,7 +159,8 @@ def _choose(row: Optimizer, name: str, given: Mapping[str, Any]) -> OptimizerCho
             continue
         value = given[option]
         if value is NOT_KNOWN:
-            doubts.append(f"{name}({option}=...) is only known when the script runs; {_counted(default)} is counted")
+            counted = "its default" if isinstance(default, bool) else str(default)
+            doubts.append(f"{name}({option}=...) is only known when the script runs; {counted} is counted")
             continue
         converted = _converted(value, default)
         if converted is not None and converted != default:
@@ -209,10 +210,6 @@ class _Reference(Struct, frozen=True):
 
 def _size(row: Optimizer) -> tuple[float, bool]:
     return (0.0 if row.paged or row.on_host else row.state_bytes(_Reference(), 4)), bool(row.copies)
-
-
-def _counted(default: Any) -> str:
-    return "its default" if isinstance(default, bool) else str(default)
 
 
 def _as_python(value: Any) -> Any:
