@@ -51,13 +51,10 @@ def _owner(context: RuleContext, process: GpuProcess) -> GpuProcess | None:
     small = _MIN_CONTEXT_BYTES <= process.used_bytes <= min(MAX_CONTEXT_BYTES, (owner.used_bytes or 0) // 2)
     if not small or context.age_seconds(process) < _MIN_AGE_SECONDS:
         return None
-    return owner if by_line or _is_fork(context, process, owner) else None
-
-
-def _is_fork(context: RuleContext, process: GpuProcess, parent: GpuProcess) -> bool:
-    """True if it has its parent's environment; a rank that its parent started has another one (Lightning)."""
-    own, parents = context.origin_of(process), context.origin_of(parent)
-    return own is not None and parents is not None and own.environment == parents.environment is not None
+    own, parents = context.origin_of(process), context.origin_of(owner)
+    # a rank that its parent started has another environment (Lightning)
+    is_fork = own is not None and parents is not None and own.environment == parents.environment is not None
+    return owner if by_line or is_fork else None
 
 
 _HELPER_ADVICE = (

@@ -23,7 +23,12 @@ def find_forgotten(context: RuleContext, helper_pids: Collection[int]) -> Iterat
     """
     if not context.live:
         return
-    idle = {pid for pid, process in context.processes.items() if _is_idle(context, process)}
+    now, watch = context.snapshot.time, context.idle
+    idle = {
+        pid
+        for pid, process in context.processes.items()
+        if (watch.idle_seconds(process, now) or 0.0) >= _MIN_IDLE_SECONDS or watch.hardly_ever_worked(process, now)
+    }
     working = [process for pid, process in context.processes.items() if pid not in idle]
     mine = [process for process in context.processes.values() if process.user == context.viewer]
     for process in mine:
@@ -35,12 +40,6 @@ def find_forgotten(context: RuleContext, helper_pids: Collection[int]) -> Iterat
         orphan = origin is not None and origin.orphan
         if (later or orphan) and not any(_are_related(context, process, other) for other in working):
             yield _forgotten_anomaly(context, process, later)
-
-
-def _is_idle(context: RuleContext, process: GpuProcess) -> bool:
-    now = context.snapshot.time
-    idle = context.idle.idle_seconds(process, now) or 0.0
-    return idle >= _MIN_IDLE_SECONDS or context.idle.hardly_ever_worked(process, now)
 
 
 def _uses_gpu(context: RuleContext, process: GpuProcess) -> bool:

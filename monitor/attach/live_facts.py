@@ -99,8 +99,10 @@ def settings_from_probe(sample: ProbeSample | None) -> dict[str, Setting]:
 
 def _model_settings(model: Mapping[str, Any]) -> dict[str, Setting]:
     values: dict[str, Any] = {}
-    if dtype := _loaded_dtype(model.get("parameters") or {}):
-        values["dtype"] = dtype
+    # most of the weights; quantized ones (uint8 frozen) do not show how they were loaded
+    floating = {key: count for key, count in (model.get("parameters") or {}).items() if "float" in key}
+    if floating:
+        values["dtype"] = max(floating, key=lambda key: floating[key]).partition(" ")[0]
     if model.get("attention") in ("sdpa", "eager", "flash_attention_2", "flash_attention_3"):
         values["attn_implementation"] = model["attention"]
     if isinstance(model.get("gradient_checkpointing"), bool):
@@ -113,9 +115,3 @@ def _model_settings(model: Mapping[str, Any]) -> dict[str, Setting]:
         if lora.get("target_modules"):
             values["lora_target_modules"] = lora["target_modules"]
     return {name: Setting(value=value, origin=_RUNNING_MODEL) for name, value in values.items()}
-
-
-def _loaded_dtype(parameters: Mapping[str, int]) -> str | None:
-    """Return the dtype of most of the weights; quantized ones (``uint8 frozen``) do not show how they were loaded."""
-    floating = {key: count for key, count in parameters.items() if "float" in key}
-    return max(floating, key=lambda key: floating[key]).partition(" ")[0] if floating else None

@@ -67,7 +67,9 @@ def find_starting_processes(
     budgets: dict[int, Budget | None] = dict.fromkeys(exclude_pids)
     found = []
     for gpu, process in snapshot.processes():
-        if (only is not None and gpu.index not in only) or not _is_starting(process, snapshot.time):
+        if (only is not None and gpu.index not in only) or "compute" not in process.kinds:
+            continue
+        if process.start_time is None or snapshot.time - process.start_time >= MAX_STARTING_SECONDS:
             continue
         if process.pid not in budgets and clock() > until:
             unread += 1
@@ -96,12 +98,6 @@ def remaining_bytes_by_device(processes: Collection[StartingProcess]) -> Mapping
     for each in processes:
         total[each.device_index] = total.get(each.device_index, 0) + each.remaining_bytes
     return total
-
-
-def _is_starting(process: GpuProcess, now: float) -> bool:
-    if process.start_time is None or "compute" not in process.kinds:
-        return False
-    return now - process.start_time < MAX_STARTING_SECONDS
 
 
 def _budgets_of_job(

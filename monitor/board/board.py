@@ -239,7 +239,10 @@ class Board(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def displayed_gpus(self) -> tuple[GpuRow, ...]:
         """Every GPU, each followed by its MIG devices; jobs in MIG devices are not shown for the whole GPU."""
-        every = (each for gpu in self.gpus for each in (_without_jobs(gpu) if gpu.devices else gpu, *gpu.devices))
+        every: list[GpuRow] = []
+        for gpu in self.gpus:
+            plain = (replace(row, job=None, budget=None, comparison=None, problem=None) for row in gpu.rows)
+            every += [replace(gpu, rows=tuple(plain)) if gpu.devices else gpu, *gpu.devices]
         return tuple(gpu for gpu in every if self.displays_gpu(gpu.reading))
 
     def displays(self, row: ProcessRow) -> bool:
@@ -263,11 +266,6 @@ class Board(msgspec.Struct, frozen=True, kw_only=True):
     def run_of(self, process: ProcessKey) -> RunRow | None:
         """Return the run that a process belongs to; None if it belongs to none that is known."""
         return next((run for run in self.runs if process in run.pids), None)
-
-
-def _without_jobs(gpu: GpuRow) -> GpuRow:
-    rows = (replace(row, job=None, budget=None, comparison=None, problem=None) for row in gpu.rows)
-    return replace(gpu, rows=tuple(rows))
 
 
 class MissingReason(msgspec.Struct, frozen=True):

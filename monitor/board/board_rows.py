@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 from ..host.kinds import program_of
 from ..host.plain_text import duration_text
-from ..snapshot.mig_devices import MigDevice, mig_devices, processes_by_device
+from ..snapshot.mig_devices import mig_devices, processes_by_device
 from .board import GpuRow, NoBudgetReason, ProcessRow
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable
 
     from ..host.known_programs import KnownProgram
     from ..snapshot.snapshot import DeviceIndex, GpuProcess, GpuReading, Snapshot, WatchedJob
@@ -35,7 +35,11 @@ def gpu_rows(
             with_job(_process_row(snapshot, device, process, reason))
             for device, process in processes_by_device(gpu, devices)
         )
-        found.append(GpuRow(reading=gpu, rows=rows, devices=tuple(_mig_row(device, rows) for device in devices)))
+        inside = [(device, {id(process) for process in device.processes or ()}) for device in devices]
+        parts = (
+            GpuRow(reading=device, rows=tuple(row for row in rows if id(row.process) in ids)) for device, ids in inside
+        )
+        found.append(GpuRow(reading=gpu, rows=rows, devices=tuple(parts)))
     return tuple(found)
 
 
@@ -81,11 +85,6 @@ def _process_row(
         program_name=program.name,
         no_budget_reason=reason(process, program),
     )
-
-
-def _mig_row(device: MigDevice, rows: Sequence[ProcessRow]) -> GpuRow:
-    inside = {id(process) for process in device.processes or ()}
-    return GpuRow(reading=device, rows=tuple(row for row in rows if id(row.process) in inside))
 
 
 def overlap(one: WatchedJob, other: WatchedJob) -> bool:

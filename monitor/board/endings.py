@@ -53,7 +53,8 @@ def process_end(
     """
     if still_runs:
         return "ended", f"no longer holds memory on GPU {gpu.label}, but is still running"
-    if counters and _failed_to_allocate(counters, ended_at):
+    since_failure = ended_at - ((counters.out_of_memory_time if counters else None) or -math.inf)
+    if counters and (counters.error == _OUT_OF_MEMORY_ERROR or since_failure < _MAX_SECONDS_AFTER_OUT_OF_MEMORY):
         return "out_of_memory", "has run out of memory, as torch itself reports"
     if counters and (counters.ended is not None or counters.error):
         return "ended", f"was ended by {counters.error}" if counters.error else "has finished"
@@ -82,9 +83,3 @@ def count_kernel_oom_kills(vmstat: Path = Path("/proc/vmstat")) -> int | None:
     """Return how many processes the kernel's OOM killer has ended since boot; None if it is not reported."""
     counts = (line.split()[1] for line in file_text(vmstat).splitlines() if line.startswith("oom_kill "))
     return next(map(int, counts), None)
-
-
-def _failed_to_allocate(counters: ProcessCounters, ended_at: float) -> bool:
-    if counters.error == _OUT_OF_MEMORY_ERROR:
-        return True
-    return ended_at - (counters.out_of_memory_time or -math.inf) < _MAX_SECONDS_AFTER_OUT_OF_MEMORY

@@ -70,7 +70,9 @@ def collect_driver_facts(seconds: float = DRIVER_TIMEOUT_SECONDS) -> DriverFacts
     """
     source = NvmlSource(first_timeout=seconds)
     start = time.monotonic()
-    facts = DriverFacts(kernel_module=_kernel_module())
+    # NVIDIA UNIX Open Kernel Module for x86_64 580.95.05
+    module = re.search(r"^NVRM version:\s*(.*?\d+\.\d+(?:\.\d+)?)", file_text(DRIVER_VERSION_FILE), re.MULTILINE)
+    facts = DriverFacts(kernel_module=" ".join(module[1].split()) if module else None)
     try:
         source.open()
         opened = time.monotonic()
@@ -120,12 +122,6 @@ def _loaded_library() -> str | None:
     """Return the path of the driver's library that this process has loaded; None: none is loaded."""
     lines = file_text(Path("/proc/self/maps")).splitlines()
     return next((line.split(None, 5)[5] for line in lines if _LIBRARY in line), None)
-
-
-def _kernel_module() -> str | None:
-    """Return kind and version of the module: ``NVIDIA UNIX Open Kernel Module for x86_64 580.95.05``."""
-    found = re.search(r"^NVRM version:\s*(.*?\d+\.\d+(?:\.\d+)?)", file_text(DRIVER_VERSION_FILE), re.MULTILINE)
-    return " ".join(found[1].split()) if found else None
 
 
 def collect_data_folder_facts(folder: Path | None = None) -> DataFolderFacts:

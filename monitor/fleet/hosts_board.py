@@ -168,13 +168,6 @@ def hosts_snapshot(fleet: Fleet, name: str) -> HostsSnapshot:
     )
 
 
-def _absence(fleet: Fleet, host: HostReading) -> str:
-    """Return why a host has no figures of now, and how long ago its last ones are."""
-    age = fleet.age_seconds(host)
-    last = None if age is None else f"last read {duration_text(age)} ago"
-    return ": ".join(filter(None, (last, host.reason))) or "never read"
-
-
 def _natural(name: str) -> tuple[str, int, str]:
     """Return a sort key by which node9 comes before node10: text, its last number, and the name itself."""
     text = name.rstrip("0123456789")
@@ -218,7 +211,9 @@ def _faults(fleet: Fleet) -> list[str]:
 
 def _without_gpus(fleet: Fleet, host: HostReading, place: int) -> HostGpu:
     """Return the reading that stands for a host without GPUs, or without figures of now."""
-    code, message = host.state.upper(), _absence(fleet, host)
+    age = fleet.age_seconds(host)
+    last = None if age is None else f"last read {duration_text(age)} ago"
+    code, message = host.state.upper(), ": ".join(filter(None, (last, host.reason))) or "never read"
     if host.is_live:
         code, message = "NO_GPU", host.faults[0] if host.faults else "it has no GPU"
     fault = Fault(field=None, code=code, message="no answer yet" if host.state == "connecting" else message)

@@ -1,7 +1,7 @@
 """Processes of a run: from any of its pids to the launcher, the program that trains, and all ranks on this machine."""
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from pathlib import PurePath
 
 import msgspec
@@ -63,7 +63,9 @@ def find_run_processes(requested: ProcessInfo, *, on_gpu: Collection[int] | None
     if workers:
         return RunProcesses(requested=requested, program=program, launcher=launcher, ranks=workers, self_started=True)
     if copies:
-        program = _with_world_size(copies)
+        others = copies[-1].environ or {}  # rank 0 has the world size of the other ranks
+        world = {name: others[name] for name in ("WORLD_SIZE",) if name in others}
+        program = replace(copies[0], environ={**(copies[0].environ or {}), **world})
     elif (launcher is not None or len(ranks) > 1) and any(rank.pid == program.pid for rank in ranks):
         program = ranks[0]  # rank 0 writes logs and checkpoints for all
     elif requested.is_helper and requested.is_spawned and not _holds_gpu_memory(program.pid, on_gpu):
@@ -93,7 +95,8 @@ def _started_by(process: ProcessInfo) -> ProcessInfo | None:
     if process.runs_program and find_program_index(process.argv) == 0 and not is_tool:
         return None  # it is the program; its children are its helpers
     programs = [each for each in descendants(process) if each.runs_program and each.argv != process.argv]
-    children = _outermost(programs)
+    pids = {each.pid for each in programs}  # a program's compilers and loggers are Python programs too
+    children = [each for each in programs if not any(parent.pid in pids for parent in ancestors(each))]
     if is_tool:  # it may train itself, with loggers as children
         tool = find_tool_by_launch(process.launch)
         children = [child for child in children if find_tool_by_launch(child.launch) is tool] if tool else children
@@ -108,12 +111,6 @@ def _started_by(process: ProcessInfo) -> ProcessInfo | None:
         )
     chosen = sorted(ranks or children[:1], key=lambda child: child.rank_order)
     return chosen[0] if chosen else None
-
-
-def _outermost(programs: Sequence[ProcessInfo]) -> list[ProcessInfo]:
-    """Drop programs that another one started: a program's compilers and loggers are Python programs too."""
-    pids = {program.pid for program in programs}
-    return [program for program in programs if not any(parent.pid in pids for parent in ancestors(program))]
 
 
 def _original(process: ProcessInfo) -> ProcessInfo:
@@ -221,13 +218,6 @@ def _self_launched_ranks(program: ProcessInfo) -> tuple[ProcessInfo, ...]:
     copies = [child for child in descendants(first) if child.parent == first.pid and child.argv == first.argv]
     others = [copy for copy in copies if "LOCAL_RANK" in (copy.environ or {})]
     return (first, *sorted(others, key=lambda copy: copy.rank_order)) if others else ()
-
-
-def _with_world_size(copies: Sequence[ProcessInfo]) -> ProcessInfo:
-    """Return rank 0 with the world size from the environment of the other ranks."""
-    first, others = copies[0], copies[-1].environ or {}
-    world = {name: others[name] for name in ("WORLD_SIZE",) if name in others}
-    return replace(first, environ={**(first.environ or {}), **world})
 
 
 def _spawned_ranks(

@@ -63,7 +63,11 @@ def run_checks(
                 arrived = [result]
             except queue.Empty:
                 late = [position for position in running if start + limits[position] <= time.monotonic()]
-                arrived = [(position, _timed_out(limits[position])) for position in late]
+                advice = "look for a hanging disk, network or program, or raise --timeout"
+                arrived = [
+                    (position, inconclusive(f"no answer within {limits[position]:g} seconds", advice))
+                    for position in late
+                ]
             for position, each in arrived:
                 if position not in found:
                     named = replace(each, name=checks[position].name, decisive=checks[position].decisive)
@@ -93,12 +97,6 @@ def _run_one(position: int, check: Check, context: CheckContext, results: "_Resu
         result = inconclusive(f"{file}{error.strerror or type(error).__name__}")
     finally:
         results.put((position, result))
-
-
-def _timed_out(seconds: float) -> CheckResult:
-    return inconclusive(
-        f"no answer within {seconds:g} seconds", "look for a hanging disk, network or program, or raise --timeout"
-    )
 
 
 def _without_secrets(result: CheckResult, context: CheckContext) -> CheckResult:

@@ -10,7 +10,7 @@ import msgspec
 from vramtop.estimator.common.records import replace
 
 from ..snapshot.field_types import MAX_UNIX_SECONDS
-from ..snapshot.snapshot import GpuProcess, GpuReading, ProcessCounters, Snapshot
+from ..snapshot.snapshot import GpuReading, ProcessCounters, Snapshot
 from .recording import read_recording
 from .sampler import EndOfRecording
 
@@ -142,14 +142,16 @@ def shift_times(snapshot: Snapshot, seconds: float) -> Snapshot:
 
 
 def _shifted_gpu(gpu: GpuReading, seconds: float) -> GpuReading:
-    processes = gpu.processes and tuple(_shifted_process(process, seconds) for process in gpu.processes)
+    processes = gpu.processes and tuple(
+        replace(
+            each,
+            start_time=_moved_if_known(each.start_time, seconds),
+            counters=each.counters and _shifted_counters(each.counters, seconds),
+        )
+        for each in gpu.processes
+    )
     read_at = _moved_time(gpu.read_at, seconds) if gpu.read_at else gpu.read_at  # 0: never read
     return replace(gpu, processes=processes, read_at=read_at)
-
-
-def _shifted_process(process: GpuProcess, seconds: float) -> GpuProcess:
-    counters = process.counters and _shifted_counters(process.counters, seconds)
-    return replace(process, start_time=_moved_if_known(process.start_time, seconds), counters=counters)
 
 
 def _shifted_counters(counters: ProcessCounters, seconds: float) -> ProcessCounters:

@@ -155,7 +155,9 @@ class Candidates:
                     candidate.see(row)
                 candidate.cpu_seconds = row.process.cpu_seconds
                 if candidate.readings and candidate.due <= now and not candidate.has_worked:
-                    self._postpone(candidate, now)
+                    candidate.readings += 1  # one is skipped
+                    is_last = candidate.readings > len(RETRY_SECONDS)
+                    candidate.due = None if is_last else now + RETRY_SECONDS[candidate.readings - 1]
                     changed = True
         if len(self._by_key) > 2 * len(rows) + _SPARE_CANDIDATES:
             self._forget_all_but({row.process.key for row in rows})
@@ -307,12 +309,6 @@ class Candidates:
         if answer.too_early or answer.attachment is None or candidate.readings > 1 or age >= YOUNG_SECONDS:
             return None
         return now + SETTLED_SECONDS
-
-    def _postpone(self, candidate: Candidate, now: float) -> None:
-        """Skip a reading."""
-        candidate.readings += 1
-        is_last = candidate.readings > len(RETRY_SECONDS)
-        candidate.due = None if is_last else now + RETRY_SECONDS[candidate.readings - 1]
 
     def _look_again(self) -> None:
         """Collect anew what is to be read: something was added, or has changed."""

@@ -16,7 +16,6 @@ from vramtop.estimator.common.process_limit import start_thread
 from vramtop.estimator.estimation import estimate
 from vramtop.estimator.job.gpu_catalogue import match_nvml_name
 from vramtop.estimator.job.job_file.changes import replaces_model
-from vramtop.estimator.readers.source.evidence import Finding
 from vramtop.estimator.trace.worker_pool import keep_idle_workers
 
 from ...history.corrections import Corrections
@@ -122,7 +121,9 @@ def _with_budget(request: ReadRequest, attachment: Attachment) -> RunAnswer:
     missing, job = reading.still_missing(request.settings), reading.job(request.settings)
     reason: NoBudgetReason | None = None
     sentence = "vramtop does not know its model"
-    if missing and not any(_shows_training(finding) for finding in reading.findings):
+    of_training = (finding for finding in reading.findings if finding.key.startswith(_EVIDENCE))
+    # any program that loads a model has a precision
+    if missing and not any(finding.written or finding.key != "training.precision" for finding in of_training):
         reason, sentence = "job not read", "it does not say what it trains"
     elif "model.id" in missing:
         reason = "needs model"
@@ -142,11 +143,6 @@ def _with_budget(request: ReadRequest, attachment: Attachment) -> RunAnswer:
             budget, card=request.gpu_name, versions=attachment.versions, environ=attachment.estimate_environ
         )
     return RunAnswer(attachment=attachment, job=job, missing=missing, budget=budget, too_early=bool(missing))
-
-
-def _shows_training(finding: Finding) -> bool:
-    """Return True if a program in which this was found trains; any program that loads a model has a precision."""
-    return finding.key.startswith(_EVIDENCE) and (finding.written or finding.key != "training.precision")
 
 
 def _trace(request: TraceRequest) -> RunAnswer:

@@ -63,11 +63,6 @@ def check_libraries(context: CheckContext) -> CheckResult:
     return passes(f"Python {installed.python} ({python.path}): {versions}")
 
 
-def satisfies_bounds(version: str, bounds: str) -> bool:
-    """Return True if a version lies within bounds such as ``>=1.1.0,<2``; a pre-release counts as its release."""
-    return SpecifierSet(bounds).contains(_parse(version).base_version)
-
-
 def _missing_text(missing: list[RequiredLibrary]) -> str:
     reasons: dict[tuple[str, ...], list[str]] = {}
     for each in missing:
@@ -85,7 +80,7 @@ def _incompatible(installed: InstalledPackages, present: list[str]) -> Iterator[
         version, bounds = installed.versions[name], extra_bounds.get(name, "")
         if name in _TRANSFORMERS_5_BOUNDS and _parse(transformers).major >= 5:
             bounds = f"{bounds},{_TRANSFORMERS_5_BOUNDS[name]}".lstrip(",")
-        if not satisfies_bounds(version, bounds):
+        if not SpecifierSet(bounds).contains(_parse(version).base_version):  # a pre-release counts as its release
             yield f"transformers {transformers} takes {name} {bounds}, not {version}"
 
 

@@ -38,7 +38,9 @@ def check_fit_verdict(context: CheckContext) -> CheckResult:
         return inconclusive(f"{needed}; there is no GPU to compare it with", advice)
     budget, method = _deepest_budget(context)
     if context.several_machines and not context.machine.is_described:
-        budget, method = _of_one_machine(budget, context.ranks_here), f"{method}; on this machine alone"
+        job = msgspec.structs.replace(budget.job, parallel=Parallel(data_replicate=context.ranks_here))
+        budget = replace(budget, job=job, stages=())  # each rank like the one with the highest peak
+        method = f"{method}; on this machine alone"
     result = check_fit(budget, target_devices(context))
     found = f"{result.sentence} ({method})"
     if result.verdict == "fits":
@@ -89,12 +91,6 @@ def _deepest_budget(context: CheckContext) -> tuple[Budget, str]:
     except CancelledError:
         return context.quick_budget(), "closed form: deeper methods took too long"
     return budget, _METHOD_TEXTS[budget.method]
-
-
-def _of_one_machine(budget: Budget, ranks: int) -> Budget:
-    """Return a budget of this many ranks, each like the one with the highest peak."""
-    parallel = Parallel(data_replicate=ranks)
-    return replace(budget, job=msgspec.structs.replace(budget.job, parallel=parallel), stages=())
 
 
 def check_shared_memory(context: CheckContext, folder: Path = Path("/dev/shm")) -> CheckResult:  # noqa: S108 - the folder that is examined

@@ -80,7 +80,9 @@ class NvmlMig:
         if not known:
             self._list_devices()
         readings, code = self._read_memory()
-        if known and (code is not None or self._has_changed(readings)):  # perhaps those devices no longer exist
+        totals = ((self._totals.get(each.gpu_instance, each.total_bytes), each.total_bytes) for each in readings)
+        # perhaps those devices no longer exist, or a handle refers to another GPU instance now
+        if known and (code is not None or any(before != now for before, now in totals)):
             self._mode_at = 0.0
             if not self._is_on():
                 return None, ()
@@ -121,10 +123,6 @@ class NvmlMig:
         if new:
             self._unlisted |= {instance for instance in new if instance is not None}
             self._layout_at = 0.0
-
-    def _has_changed(self, readings: tuple[MigReading, ...]) -> bool:
-        """True if a GPU instance's memory has changed: its handle refers to another one now."""
-        return any(self._totals.get(each.gpu_instance, each.total_bytes) != each.total_bytes for each in readings)
 
     def _is_on(self) -> bool:
         if self._clock() >= self._mode_at:

@@ -44,7 +44,9 @@ def settings_in_force(environ: Mapping[str, str] = os.environ) -> SettingsInForc
     for name, value in read.values.items():
         setting = find_setting(name)
         if setting is not None and setting.is_program and value and distrust:
-            problems.append(Problem(_may_be_written(file, name, distrust), name))
+            do = "own the file and run chmod go-w on it"
+            sentence = f"{file}: {name} is not used, because others may change it: {distrust}; {do}"
+            problems.append(Problem(sentence, name))
             continue
         values[name], origins[name] = value, FILE
     for setting in SETTINGS:
@@ -80,9 +82,3 @@ def _read_file(file: str) -> tuple[FileSettings, bool, str | None]:
 def _unreadable(file: str, error: OSError) -> FileSettings:
     reason = error.strerror or str(error)
     return FileSettings(problems=(Problem(f"{file} cannot be read: {reason}; defaults are used"),), is_broken=True)
-
-
-def _may_be_written(file: str, name: str, distrust: str) -> str:
-    return (
-        f"{file}: {name} is not used, because others may change it: {distrust}; own the file and run chmod go-w on it"
-    )

@@ -122,7 +122,8 @@ def shown(value: object) -> str:
         case list() | tuple():
             return f"[{', '.join(map(shown, value))}]"
         case Mapping():
-            entries = ", ".join(f"{shown_name(str(name))} = {shown(each)}" for name, each in value.items())
+            names = {name: name if re.fullmatch(r"[A-Za-z0-9_-]+", str(name)) else shown(name) for name in value}
+            entries = ", ".join(f"{names[name]} = {shown(each)}" for name, each in value.items())
             return f"{{ {entries} }}" if entries else "{}"
         case _:
             return str(value)  # a date
@@ -145,11 +146,6 @@ def _unknown(name: str, value: object) -> str:
     near = nearest_name(name)
     hint = f"did you mean {near}?" if near else "vramtop config lists all"
     return f"there is no {what} {name}; {hint}"
-
-
-def shown_name(name: str) -> str:
-    """Return a name as TOML has it, in quotes if need be."""
-    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else shown(name)
 
 
 def read_settings_file(file: str) -> tuple[str, FileSettings]:

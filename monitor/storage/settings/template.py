@@ -31,19 +31,14 @@ def settings_template() -> str:
 
 
 def _setting(setting: Setting) -> Iterator[str]:
+    before = [*setting.flag.split(", "), setting.variable, setting.also]  # what takes precedence over it
+    instead = " or ".join(filter(None, before))
     yield from _comment(f"{setting.about}.")
-    yield from _comment(f"{setting.allowed[0].upper()}{setting.allowed[1:]}.{_instead(setting)}")
+    yield from _comment(f"{setting.allowed[0].upper()}{setting.allowed[1:]}. Instead: {instead}.")
     key = setting.name.rpartition(".")[2]
     if setting.example is not None:
         yield f"#   for example: {key} = {shown(setting.example)}"
     yield f"# {key} = {shown(setting.default)}"
-
-
-def _instead(setting: Setting) -> str:
-    """Return what takes precedence over it."""
-    variables = f"{setting.variable} or {setting.also}" if setting.also else setting.variable
-    names = " or ".join(filter(None, (setting.flag.replace(", ", " or "), variables)))
-    return f" Instead: {names}." if names else ""
 
 
 def _comment(text: str) -> list[str]:
