@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from vramtop.estimator.budget import Budget
     from vramtop.estimator.job.gpu_catalogue import Gpu
     from vramtop.estimator.job.job import Job
-    from vramtop.monitor.snapshot.snapshot import DeviceIndex, Snapshot
 
 
 class Estimators:
@@ -33,7 +32,11 @@ class Estimators:
     def __init__(self, python: str | None, *, corrects: bool, notify: Callable[[str], None]) -> None:
         self._python = python
         self._corrections = Corrections(notify=notify) if corrects else None
-        self.watchlist = Watchlist(self.quick, reserved_bytes=_reserved_bytes, host_memory=_host_memory)
+        self.watchlist = Watchlist(  # a recorded machine has no reservations, and its RAM is unknown
+            self.quick,
+            reserved_bytes=lambda now: Reservations().committed(now) if now.source.is_live else {},
+            host_memory=lambda now: available_host_memory() if now.source.is_live else None,
+        )
 
     def quick(
         self,
@@ -101,13 +104,3 @@ def pending_jobs(options: argparse.Namespace) -> list[Job]:
     from ..job.read_job import pending_job  # only if there is a job
 
     return [pending_job(path) for path in options.job]
-
-
-def _reserved_bytes(snapshot: Snapshot) -> Mapping[DeviceIndex, int]:
-    """Return the memory that is reserved on this machine; a recorded machine has none."""
-    return Reservations().committed(snapshot) if snapshot.source.is_live else {}
-
-
-def _host_memory(snapshot: Snapshot) -> int | None:
-    """Return the RAM of this machine; that of a recorded one is unknown."""
-    return available_host_memory() if snapshot.source.is_live else None

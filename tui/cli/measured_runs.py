@@ -85,7 +85,11 @@ def estimate_job(
                 loaded = replace(loaded, unread="\n".join((loaded.unread, *need)))
             raise not_rehearsed(options, loaded, gpu, memory_bytes)
         budget = found
-    return correction(options, job, gpu, here=here)(_with_reason(budget) if options.names_python else budget)
+    if options.names_python:  # why its step was not traced is a warning for whoever has named the Python to trace
+        reasons = tuple(each for each in budget.assumptions if each.startswith(UNTRACED))
+        others = tuple(each for each in budget.assumptions if each not in reasons)
+        budget = replace(budget, assumptions=others, warnings=(*budget.warnings, *reasons))
+    return correction(options, job, gpu, here=here)(budget)
 
 
 def _with_figure(progress: Progress, job: Job, gpu: Gpu | None, text: str) -> None:
@@ -93,13 +97,6 @@ def _with_figure(progress: Progress, job: Job, gpu: Gpu | None, text: str) -> No
     with suppress(VramtopError):
         text = f"about {format_gib(estimate(job, method='formula', gpu=gpu).peak.device_bytes)} GiB by formula; {text}"
     progress(text)
-
-
-def _with_reason(budget: Budget) -> Budget:
-    """Return the budget with a warning of why its step was not traced, for a user who has named the Python to trace."""
-    reasons = tuple(each for each in budget.assumptions if each.startswith(UNTRACED))
-    others = tuple(each for each in budget.assumptions if each not in reasons)
-    return replace(budget, assumptions=others, warnings=(*budget.warnings, *reasons))
 
 
 def correction(options: argparse.Namespace, job: Job, gpu: Gpu | None, *, here: bool) -> Correct:

@@ -23,7 +23,8 @@ def node(tag: str, *children: Node | None, **attributes: object) -> Element:
         **attributes: ``class_`` is ``class``, an underscore is a hyphen (``stroke_width``), one that is None is left
             out. Names with capitals, such as ``viewBox``, are kept.
     """
-    found = Element(tag, {_name(key): _value(value) for key, value in attributes.items() if value is not None})
+    given = ((key.rstrip("_").replace("_", "-"), value) for key, value in attributes.items() if value is not None)
+    found = Element(tag, {key: _value(value) for key, value in given})
     add(found, *children)
     return found
 
@@ -61,10 +62,6 @@ def table(heads: tuple[str, ...], rows: list[tuple[Node, ...]], *, numbers: tupl
 def sentences(texts: Sequence[str]) -> Element:
     """Return a list of sentences."""
     return node("ul", *(node("li", text) for text in texts), class_="lines")
-
-
-def _name(key: str) -> str:
-    return key.rstrip("_").replace("_", "-")
 
 
 def _value(value: object) -> str:

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     from vramtop.estimator.budget import Budget
     from vramtop.monitor.sources.recorded import Recorded, RecordedRun
-    from vramtop.monitor.sources.recorded_events import Event
 
 
 def recording_page(recorded: Recorded, *, made_by: str) -> str:
@@ -91,16 +90,14 @@ def _sign(mark: Mark) -> Element:
 
 def _events(recorded: Recorded) -> Element:
     none = "No run started, ended, failed or left its budget, and every GPU could be read throughout."
-    rows = [_event_row(number, event, recorded) for number, event in enumerate(recorded.events, start=1)]
+    rows: list[tuple[Element | str, ...]] = []
+    for number, event in enumerate(recorded.events, start=1):
+        after = format_duration(max(0.0, event.time - recorded.recording.begin))
+        times = (node("span", time, class_="nowrap") for time in (clock_text(event.time), after))
+        rows.append((str(number), *times, node("span", _sign(EVENT_MARKS[event.kind]), f" {event.sentence}")))
     left_out = f"{recorded.events_left_out} more events are not listed." if recorded.events_left_out else None
     listed = table(("", "TIME", "AFTER", "EVENT"), rows, numbers=(0,)) if rows else node("p", none)
     return section("Events", listed, left_out, name="events")
-
-
-def _event_row(number: int, event: Event, recorded: Recorded) -> tuple[Element | str, ...]:
-    after = format_duration(max(0.0, event.time - recorded.recording.begin))
-    words = node("span", _sign(EVENT_MARKS[event.kind]), f" {event.sentence}")
-    return (str(number), *(node("span", time, class_="nowrap") for time in (clock_text(event.time), after)), words)
 
 
 def _gpus(recorded: Recorded) -> Element:

@@ -49,8 +49,11 @@ def run_lines(run: RunReport, output: TextOutput, *, verbose: bool = False) -> I
     yield ""
     yield from (output.text(line) for line in _rank_table(run))
     yield ""
-    findings = attachment.reading.findings
-    rows = [("SETTING", "VALUE", "FROM"), *((f.key, _shortened(f.value_text), f.origin) for f in findings)]
+    rows = [("SETTING", "VALUE", "FROM")]
+    for finding in attachment.reading.findings:
+        text = finding.value_text
+        short = text if len(text) <= _MAX_VALUE_LENGTH else f"{text[: _MAX_VALUE_LENGTH - 3]}..."
+        rows.append((finding.key, short, finding.origin))
     yield from (output.text(line) for line in format_table(rows, "<<<"))
     yield from _warning_lines(run, output)
     yield from _status_lines(run, output)
@@ -80,11 +83,6 @@ def _rank_table(run: RunReport) -> list[str]:
 
 
 _MAX_VALUE_LENGTH = 60
-
-
-def _shortened(text: str) -> str:
-    """Return a setting's value for a table."""
-    return text if len(text) <= _MAX_VALUE_LENGTH else f"{text[: _MAX_VALUE_LENGTH - 3]}..."
 
 
 def _warning_lines(run: RunReport, output: TextOutput) -> Iterator[str]:

@@ -54,7 +54,9 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
         parse_assignment(text)
     log, snapshot = _read(options)
     loaded, remark = _job(options, launch, log)
-    failure = _sized(given_bytes, _failure(options, log, snapshot))
+    failure = _failure(options, log, snapshot)
+    if failure is not None and failure.memory is not None and failure.memory.total_bytes is None:
+        failure = replace(failure, memory=replace(failure.memory, total_bytes=given_bytes))
     output = detect_output(ascii_only=options.ascii)
     if failure is None:
         assert snapshot is not None  # noqa: S101 - a log without a failure is an error
@@ -135,13 +137,6 @@ def _given_bytes(options: argparse.Namespace) -> int | None:
     if options.gpu_type:
         return find_gpu(options.gpu_type).total_bytes
     return parse_size(options.gpu_memory) if options.gpu_memory else None
-
-
-def _sized(total_bytes: int | None, failure: Failure | None) -> Failure | None:
-    """Return the failure with the size of the GPU that the user names, where it does not say it itself."""
-    if failure is None or failure.memory is None or failure.memory.total_bytes is not None:
-        return failure
-    return replace(failure, memory=replace(failure.memory, total_bytes=total_bytes))
 
 
 _GIVE_JOB = (

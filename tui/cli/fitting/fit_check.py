@@ -241,7 +241,10 @@ def check_on(
         described: the type and total bytes of GPUs that the user describes; None: they are this machine's.
         budget: of the job; None: it is estimated.
     """
-    gpu, memory_bytes = described or gpu_and_memory(devices)
+    gpu, memory_bytes = described or (
+        next((device.gpu_type for device in devices if device.name), None),
+        max((device.total_bytes for device in devices if device.total_bytes), default=None),
+    )
     here = described is None
     budget = budget or estimate_job(options, loaded, gpu, memory_bytes, here=here)
     check = FitCheck(
@@ -280,12 +283,6 @@ def _rehearsed(options: argparse.Namespace, check: FitCheck, program: Job) -> Fi
     budget = correction(options, program, machine.gpu, here=check.here)(found)
     kept = tuple(each for each in loaded.notes if each not in (loaded.reading.warnings if loaded.reading else ()))
     return replace(check, budget=budget, loaded=replace(loaded, job=program, notes=kept))
-
-
-def gpu_and_memory(devices: Sequence[DeviceCapacity]) -> tuple[Gpu | None, int | None]:
-    """Return the catalogue entry and the total bytes of the GPUs that are considered."""
-    gpu = next((device.gpu_type for device in devices if device.name), None)
-    return gpu, max((device.total_bytes for device in devices if device.total_bytes), default=None)
 
 
 def report_fit(options: argparse.Namespace, check: FitCheck) -> int:

@@ -72,11 +72,12 @@ def report_request(options: argparse.Namespace, loaded: LoadedJob) -> int:
     request: list[str] = []
     notes = list(loaded.notes)
     if verdict != "does_not_fit":
-        request = (
-            _sbatch_lines(nodes, per_node, min(per_node, processes), ram_gib)
-            if options.slurm
-            else list(_pod_lines(budget, verdict, per_node, ram_gib))
-        )
+        if options.slurm:
+            words = [f"nodes={nodes}", f"ntasks-per-node={min(per_node, processes)}", f"gres=gpu:{per_node}"]
+            words += [f"mem={ram_gib}G"] if ram_gib is not None else []
+            request = [f"#SBATCH --{word}" for word in words]
+        else:
+            request = list(_pod_lines(budget, verdict, per_node, ram_gib))
         ram = ASSUMPTION if ram_gib is not None else "The job's RAM need is unknown, so none is requested."
         notes = [_TASKS_NOTE if options.slurm else _PRODUCT_NOTE, ram, *notes]
     if options.json:
@@ -94,7 +95,8 @@ def report_request(options: argparse.Namespace, loaded: LoadedJob) -> int:
     else:
         head = ["#!/bin/bash"] if options.slurm and request else []
         about = tuple(_sentences(budget, verdict, cards, nodes, per_node, described=bool(memory_bytes)))
-        comments = [_comment(each) for each in (*about, *(f"Note: {note}" for note in notes))]
+        comment = textwrap.TextWrapper(_WIDTH, initial_indent="# ", subsequent_indent="#   ", break_on_hyphens=False)
+        comments = [comment.fill(printable(each)) for each in (*about, *(f"Note: {note}" for note in notes))]
         print("\n".join([*head, *comments[: len(about)], *request, *comments[len(about) :]]))
     return EXIT_CODES[verdict]
 
@@ -115,15 +117,6 @@ def _sentences(
 
 
 _WIDTH = 110
-
-
-def _comment(text: str) -> str:
-    return textwrap.fill(printable(text), _WIDTH, initial_indent="# ", subsequent_indent="#   ", break_on_hyphens=False)
-
-
-def _sbatch_lines(nodes: int, per_node: int, tasks: int, ram_gib: int | None) -> list[str]:
-    words = [f"nodes={nodes}", f"ntasks-per-node={tasks}", f"gres=gpu:{per_node}"]
-    return [f"#SBATCH --{word}" for word in (*words, *([f"mem={ram_gib}G"] if ram_gib is not None else []))]
 
 
 def _pod_lines(budget: Budget, verdict: Verdict, gpus: int, ram_gib: int | None) -> Iterator[str]:

@@ -24,34 +24,27 @@ def normal_words(words: Sequence[str], flags: Container[str] = ()) -> list[str]:
     normal: list[str] = []
     waiting = list(words)
     while waiting:
-        word = _dashed(waiting.pop(0))
-        name = word.partition("=")[0]
+        name, equals, value = waiting.pop(0).partition("=")
+        name = name.replace("_", "-") if name.startswith("-") else name
+        word = f"{name}{equals}{value}"
         if _ONE_DASH.fullmatch(name) and name not in flags and (f"-{name}" in flags or f"-{name}" in flag_names()):
             word = f"-{word}"
         if word == "--exec":  # the rest is another program's
             return [*normal, word, *waiting]
         values = optional.get(word)
         if values is not None:
-            takes = bool(waiting) and _is_value(waiting[0], values)
+            text = waiting[0] if waiting else ""
+            first = "".join(text.lower().replace(",", " ").split()[:1])
+            takes = text.isdecimal() or first == "auto_wrap" or first in values
             word = f"{word}={waiting.pop(0) if takes else ''}"
         normal.append(word)
     return normal
-
-
-def _dashed(word: str) -> str:
-    name, equals, value = word.partition("=")
-    return f"{name.replace('_', '-')}{equals}{value}" if word.startswith("-") else word
 
 
 @lru_cache(maxsize=1)
 def flag_names() -> frozenset[str]:
     """Return the names of the flags of a job."""
     return frozenset((*job_flags(), *IGNORED_FLAGS, *(name for flag in FAMILIAR_FLAGS for name in flag.names)))
-
-
-def _is_value(word: str, values: frozenset[str]) -> bool:
-    first = word.lower().replace(",", " ").split()[:1]
-    return word.isdecimal() or first == ["auto_wrap"] or (bool(first) and first[0] in values)
 
 
 _SWITCH_WORDS = ("true", "false", "yes", "no", "on", "off")

@@ -100,7 +100,7 @@ class FieldRow(Widget):
         for control in self.query(".control"):
             if isinstance(control, Input) and control.value != self._state.text:
                 if isinstance(control, ModelInput):
-                    control.keep_closed(self._state.text)
+                    control.taken = self._state.text  # it opens no list for what was not typed
                 control.value = self._state.text
             elif isinstance(control, Choice):
                 control.choices = self._choices()

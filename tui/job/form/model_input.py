@@ -52,7 +52,7 @@ class ModelInput(FieldInput):
         super().__init__(value, placeholder="type to search, or a hub id or folder", compact=True, classes="control")
         self._models = tuple(models)
         self._list = MatchList(self)
-        self._taken = value
+        self.taken = value
         """The text that opens no list: it was taken from it, or not typed."""
 
     def on_unmount(self) -> None:
@@ -88,14 +88,10 @@ class ModelInput(FieldInput):
         is_known = any(
             text.casefold() in (each.name.casefold(), *map(str.casefold, each.other_names)) for each in self._models
         )
-        if not self.has_focus or is_known or self.is_line or text == self._taken or not text.strip():
+        if not self.has_focus or is_known or self.is_line or text == self.taken or not text.strip():
             self._list.close()
         else:
             self._open(search_models(text, self._models))
-
-    def keep_closed(self, text: str) -> None:
-        """Open no list for this text: the user has not typed it."""
-        self._taken = text
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Leave the keys to the form and the screen while there is no list to move in."""
@@ -117,14 +113,14 @@ class ModelInput(FieldInput):
         if self.is_line:
             self.post_message(self.JobPasted(self.value.strip()))
         elif (name := self._list.highlighted) is not None:
-            self._taken = name
+            self.taken = name
             self._list.close()
             self.value = name
             self.action_end()
 
     def action_close(self) -> None:
         """Close the list, and keep what was typed."""
-        self._taken = self.value
+        self.taken = self.value
         self._list.close()
 
     def _open(self, models: Sequence[ModelChoice]) -> None:

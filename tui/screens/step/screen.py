@@ -134,7 +134,10 @@ class StepScreen(DrawnScreen[None]):
         """Draw the budget."""
         budget, width = self.budget, self.size.width - 2
         of_job = f": {printable(budget.job.label)}" if budget.job.has_label else ""
-        state = self._state or (None if budget.timeline else _why_untraced(budget))
+        state = self._state
+        if state is None and not budget.timeline:
+            reason = why_untraced(budget)
+            state = _NO_TRACE if reason is None else f"{_NO_TRACE} {UNTRACED}{reason}."
         self.query_one("#title", StaticLines).show(Content(f"One training step{of_job}"))
         self.query_one("#facts", StaticLines).show(peak_line(budget), layout=True)
         self.query_one("#state", StaticLines).show_if_any([Content(state)] if state else [])
@@ -162,12 +165,6 @@ class StepScreen(DrawnScreen[None]):
         order = "allocations in order" if wide else "in order"
         words.append(f"→ {order if budget.timeline else 'phases'}, not time")
         return "  ".join(words)
-
-
-def _why_untraced(budget: Budget) -> str:
-    """Return why the step was not traced, from the budget's assumptions if they say so."""
-    reason = why_untraced(budget)
-    return _NO_TRACE if reason is None else f"{_NO_TRACE} {UNTRACED}{reason}."
 
 
 class LiveStepScreen:
