@@ -5,7 +5,7 @@ Every used byte of a GPU is in some row: memory that no process accounts for has
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
@@ -213,9 +213,12 @@ def position_of(followed: TableRow, rows: Sequence[TableRow], default: int) -> i
 
 def in_order(rows: Sequence[TableRow], by: SortKey) -> list[TableRow]:
     """Return the rows sorted; unknown values come last, and among equals more memory comes first."""
-    return sorted(
-        rows, key=lambda row: (row.row is None and not row.rows, *ORDERS[by](row), -_used(row), _position(row))
-    )
+    return sorted(rows, key=lambda row: order_key(row, by))
+
+
+def order_key(row: TableRow, by: SortKey) -> tuple[Any, ...]:
+    """Return what ``in_order`` sorts by."""
+    return (row.row is None and not row.rows, *ORDERS[by](row), -_used(row), _position(row))
 
 
 def _unattributed_of(gpu: GpuRow, board: Board) -> list[TableRow]:
