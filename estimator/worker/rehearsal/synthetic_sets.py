@@ -41,11 +41,12 @@ def mark(dataset: Any) -> Any:
 
 
 def _change(kind: Any, items: int) -> None:
-    for make in (_rename_column, _rename_columns, _add_column, _remove_columns, _map, _select, _split):
-        name = "train_test_split" if make is _split else make.__name__[1:]
-        if hasattr(kind, name):
+    same = (_rename_column, _rename_columns, _add_column, _remove_columns, _map, _select)
+    changes: dict[str, Any] = {make.__name__[1:]: make for make in same}
+    changes |= {"train_test_split": _split, "skip": functools.partial(_skip, items=items)}
+    for name, make in changes.items():
+        if hasattr(kind, name):  # by its version
             setattr(kind, name, _of_synthetic(getattr(kind, name), make))
-    kind.skip = _of_synthetic(kind.skip, functools.partial(_skip, items=items))
 
 
 def _of_synthetic(plain: Any, change: Any) -> Any:

@@ -21,7 +21,7 @@ _PACKED_BY_LOADING = ("bitsandbytes", "torchao")
 
 
 def quantizer_of(library: Any, own: Any, given: Any, dtype: Any, device_map: Any) -> Any:
-    """Return the quantizer of a model; None: nothing is quantized.
+    """Return the quantizer of a model; None: nothing stays quantized.
 
     Args:
         library: the class of transformers or diffusers that makes quantizers.
@@ -40,7 +40,7 @@ def quantizer_of(library: Any, own: Any, given: Any, dtype: Any, device_map: Any
     is_read = own is not None and str(getattr(method, "value", method)) not in _PACKED_BY_LOADING
     quantizer = library.from_config(config, pre_quantized=is_read)
     quantizer.validate_environment(dtype=dtype, torch_dtype=dtype, device_map=device_map, weights_only=True)
-    return quantizer
+    return None if getattr(quantizer.quantization_config, "dequantize", False) else quantizer  # unpacked as it is read
 
 
 def put(

@@ -136,3 +136,26 @@ for _ in range(3):
 def test_an_older_config_does_not_choose_the_attention(program, model_folder: Path, asked: str, given: dict) -> None:
     name = program(OLDER.format(folder=str(model_folder), asked=repr(asked), given=given))
     assert rehearse([sys.executable, name]).answer.trained
+
+
+def test_experts_that_are_unpacked_as_they_are_read_take_their_own_type(program) -> None:
+    name = program("""
+import torch
+from transformers import AutoModelForCausalLM, GptOssConfig, Mxfp4Config
+GptOssConfig(vocab_size=512, hidden_size=256, intermediate_size=256, num_hidden_layers=2, num_attention_heads=4,
+             num_key_value_heads=2, head_dim=64, num_local_experts=4, num_experts_per_tok=2, layer_types=None,
+             quantization_config={"quant_method": "mxfp4"}).save_pretrained("model")
+model = AutoModelForCausalLM.from_pretrained(
+    "model", quantization_config=Mxfp4Config(dequantize=True), dtype=torch.bfloat16, device_map="auto"
+)
+experts = model.model.layers[0].mlp.experts
+assert experts.gate_up_proj.dtype == torch.bfloat16 and experts.gate_up_proj.shape == (4, 256, 512)
+optimizer = torch.optim.SGD(model.parameters())
+for step in range(3):
+    tokens = torch.randint(0, 512, (2, 64)).cuda()
+    model(input_ids=tokens, labels=tokens).loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+""")
+    forward = next(each for each in rehearse([sys.executable, name]).budget.phases if each.name == "forward")
+    assert forward.components.weights > 2 * 2 * 4 * (256 * 512 + 256 * 256)
