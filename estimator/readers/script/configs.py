@@ -80,6 +80,9 @@ class ModelConfig(Thing):
         elif not isinstance(value, dict):
             if value and _ADDS_PARTS.search(name) and name not in (self._base() or ()):
                 call.notes.doubt(f"{setting.origin} may add or change parts of the model; vramtop does not follow it.")
+            if value and name == "output_attentions":
+                sentence = f"{setting.origin} keeps the scores of attention, which are not counted."
+                call.notes.doubt(sentence, key="model.attention")
             self._changes[name] = setting
 
     def take_keywords(self, call: Call, label: str) -> None:
