@@ -336,6 +336,13 @@ def _encoder(call: Call) -> Any:
     return UNKNOWN
 
 
+def _other(call: Call) -> Any:
+    """Note a model that runs before the training; one after it takes no memory of a step."""
+    if not call.notes.trains and not isinstance(call.value(1, "model"), Model):
+        call.doubt(f"{call.name}(...) may hold another model, which is not counted.", key="other_models")
+    return UNKNOWN
+
+
 def _copy(call: Call) -> Any:
     """Follow ``deepcopy(model)``; what else is copied is not known."""
     value = call.value(0, default=UNKNOWN)
@@ -354,6 +361,7 @@ MODEL_CALLS: Mapping[str, Callable[[Call], Any]] = {
     "get_peft_config": _peft_config,
     "get_quantization_config": _quantization_config,
     **dict.fromkeys(ENCODERS, _encoder),
+    **dict.fromkeys(("pipeline", "LLM"), _other),
     "Fabric": not_followed,
     **dict.fromkeys(("prepare_model_for_kbit_training", "prepare_model_for_int8_training"), _prepare_for_kbit),
     **dict.fromkeys(("deepcopy", "create_reference_model"), _copy),
