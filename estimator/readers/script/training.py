@@ -13,6 +13,7 @@ from ..source.settings import UNKNOWN_TABLE, Setting
 from ..trl.methods import method_of_class
 from .model_calls import not_followed
 from .models import AdapterConfig, Model, Part, add_adapters
+from .operators import truth
 from .options import LIBRARIES, Parsed
 from .values import UNKNOWN, Attribute, Call, Class, Function, Instance, Name, Record, Scope, Thing, plain, short_text
 
@@ -35,6 +36,7 @@ _METHODS = {
 }
 """Methods of trainers by the job key that they decide."""
 _LOSS_METHODS = ("compute_loss", "concatenated_forward", "get_batch_loss_metrics", "get_batch_metrics", "dpo_loss")
+_REPLACED = (*_LOSS_METHODS, "training_step", "create_optimizer", "get_train_dataloader", "_train_batch_size")
 _JOINS = re.compile(
     r"(?i)chosen|reject|negative|\bneg_|pos_|choices|candidates|pairs|concatenated"
     r"|\b(cat|concat|concatenate|chain|from_iterable|extend|repeat|repeat_interleave|sum)\("
@@ -149,6 +151,8 @@ class TrainerObject(Thing):
         self._take_model(call)
         for name in ("data_collator", "collate_fn"):
             _doubt_collator(call, name)
+        if call.value(None, "compute_loss_func") is not None:
+            call.doubt(f"the loss of {call.shown('compute_loss_func')} is not read.", key="training.loss")
         for name in ("compute_metrics", "preprocess_logits_for_metrics"):
             if call.value(None, name) is not None:
                 self._notes.hints[name] = Setting(value=True, origin=f"{call.where}: {call.name}({name}=...)")
@@ -213,13 +217,20 @@ class TrainerObject(Thing):
         return known[name] if known.get(name) is not None else Attribute(self, name)
 
     def set_attribute(self, name: str, value: Any, call: Call) -> None:
-        """Take another model."""
+        """Take another model; note a method that the script replaces."""
         if name == "model":
             self.model = value
+        elif name in _REPLACED:
+            key = next(key for key, names in _METHODS.items() if names.fullmatch(name))
+            call.doubt(f"the script's own {name} is not read.", key=key)
 
     def method(self, call: Call) -> Any:
         """Follow the training."""
+        half, arguments = self._notes.own_loop.get("mixed_precision"), self.arguments
         if call.name in ("train", "fit"):
+            if half is not None and not any(truth(call.run.attribute(arguments, each)) for each in ("bf16", "fp16")):
+                sentence = f"{half.origin} may be around the training, which is counted without it."
+                self._notes.doubt(sentence, key="training.precision")
             self.ran = self._notes.trains = True
             self.model = call.args[0] if call.name == "fit" and call.args else self.model
         return UNKNOWN

@@ -187,3 +187,65 @@ def test_a_table_that_a_function_changes_is_changed_for_its_caller(
         tmp_path, HEAD + LOAD + text + "Trainer(model=model, args=TrainingArguments('x', **given)).train()\n"
     )
     assert reading.value("training.micro_batch") == batch
+
+
+def doubted_parts(reading: JobReading) -> set[str]:
+    return {each.component for each in reading.uncertainties}
+
+
+MADE = "trainer = Trainer(model=model, args=TrainingArguments('x', per_device_train_batch_size=2{more}))\n"
+
+
+@pytest.mark.parametrize(
+    ("trainer", "after", "component"),
+    [
+        (MADE.replace("model=model", "model=model, compute_loss_func=elsewhere.loss"), "", "logits"),
+        (MADE, "trainer.compute_loss = elsewhere.loss\n", "activations"),
+        (MADE, "def step(*given):\n    return 0\ntrainer.training_step = step\n", "activations"),
+        (MADE, "trainer.create_optimizer = elsewhere.optimizer\n", "optimizer"),
+        (MADE, "trainer.label_names = elsewhere.labels\n", ""),
+    ],
+)
+def test_what_a_trainer_is_given_in_the_place_of_its_own_code_is_a_doubt(
+    tmp_path: Path, trainer: str, after: str, component: str
+) -> None:
+    reading = read(tmp_path, HEAD + LOAD + trainer.format(more="") + after + "trainer.train()\n")
+    assert (component in doubted_parts(reading)) == bool(component)
+    assert warned(reading, "is not read") == bool(component)
+
+
+@pytest.mark.parametrize(
+    ("more", "around", "doubted"),
+    [("", "torch.autocast('cuda')", True), (", bf16=True", "torch.autocast('cuda')", False), ("", "open('x')", False)],
+)
+def test_autocast_around_the_training_is_a_doubt(tmp_path: Path, more: str, around: str, *, doubted: bool) -> None:
+    text = f"import torch\n{HEAD}{LOAD}{MADE.format(more=more)}with {around}:\n    trainer.train()\n"
+    reading = read(tmp_path, text)
+    assert warned(reading, "autocast(...) may be around the training") == doubted
+    assert ("activations" in doubted_parts(reading)) == doubted
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "doubted"),
+    [
+        ("pipe = transformers.pipeline('text-classification', model='other/model', device=0)\n", "", True),
+        ("from vllm import LLM\nllm = LLM('other/model')\n", "", True),
+        ("", "pipe = transformers.pipeline('text-generation', model='x')\n", False),
+        ("pipe = transformers.pipeline('text-generation', model=model)\n", "", False),
+    ],
+)
+def test_a_model_that_runs_before_the_training_is_a_doubt(
+    tmp_path: Path, before: str, after: str, *, doubted: bool
+) -> None:
+    reading = read(tmp_path, f"import transformers\n{HEAD}{LOAD}{before}{TRAIN}{after}")
+    assert warned(reading, "may hold another model, which is not counted") == doubted
+    assert ("weights" in doubted_parts(reading)) == doubted
+
+
+@pytest.mark.parametrize(("value", "doubted"), [("True", True), ("False", False)])
+def test_scores_of_attention_that_the_model_returns_are_a_doubt(tmp_path: Path, value: str, *, doubted: bool) -> None:
+    text = LOAD.replace("B')", f"B', output_attentions={value})")
+    for load in (text, f"{LOAD}model.config.output_attentions = {value}\n"):
+        reading = read(tmp_path, HEAD + load + TRAIN)
+        assert ("activations" in doubted_parts(reading)) == doubted
+        assert warned(reading, "keeps the scores of attention") == doubted
