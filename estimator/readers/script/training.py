@@ -36,6 +36,8 @@ _METHODS = {
 }
 """Methods of trainers by the job key that they decide."""
 _LOSS_METHODS = ("compute_loss", "concatenated_forward", "get_batch_loss_metrics", "get_batch_metrics", "dpo_loss")
+_OWN_PARTS = {"compute_loss_func": "training.loss", "optimizer_cls_and_kwargs": "training.optimizer"}
+"""Arguments of trainers that are the script's own code, and the job keys that they decide."""
 _REPLACED = (*_LOSS_METHODS, "training_step", "create_optimizer", "get_train_dataloader", "_train_batch_size")
 _JOINS = re.compile(
     r"(?i)chosen|reject|negative|\bneg_|pos_|choices|candidates|pairs|concatenated"
@@ -151,8 +153,8 @@ class TrainerObject(Thing):
         self._take_model(call)
         for name in ("data_collator", "collate_fn"):
             _doubt_collator(call, name)
-        if call.value(None, "compute_loss_func") is not None:
-            call.doubt(f"the loss of {call.shown('compute_loss_func')} is not read.", key="training.loss")
+        for name in (each for each in _OWN_PARTS if call.value(None, each) is not None):
+            call.doubt(f"{call.shown(name)} is not read.", key=_OWN_PARTS[name])
         for name in ("compute_metrics", "preprocess_logits_for_metrics"):
             if call.value(None, name) is not None:
                 self._notes.hints[name] = Setting(value=True, origin=f"{call.where}: {call.name}({name}=...)")

@@ -200,6 +200,7 @@ MADE = "trainer = Trainer(model=model, args=TrainingArguments('x', per_device_tr
     ("trainer", "after", "component"),
     [
         (MADE.replace("model=model", "model=model, compute_loss_func=elsewhere.loss"), "", "logits"),
+        (MADE.replace("model=model", "model=model, optimizer_cls_and_kwargs=(elsewhere.Own, {{}})"), "", "optimizer"),
         (MADE, "trainer.compute_loss = elsewhere.loss\n", "activations"),
         (MADE, "def step(*given):\n    return 0\ntrainer.training_step = step\n", "activations"),
         (MADE, "trainer.create_optimizer = elsewhere.optimizer\n", "optimizer"),
