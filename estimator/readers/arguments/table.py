@@ -10,7 +10,7 @@ import msgspec
 from ...job.rules.strategies import DTYPE_NAMES
 from ...job.settings import UncertaintyDirection
 from ..source.evidence import MODEL_STATES, Component, FindingCollector
-from ..source.settings import LayeredSettings, Setting, SettingsLayer, as_bool, as_int, as_word, default_layer
+from ..source.settings import LayeredSettings, Setting, SettingsLayer, as_bool, as_int, as_word, default_layer, words_of
 from ..source.versions import is_at_least, version_tuple
 
 Kind = TypeVar("Kind")
@@ -257,7 +257,8 @@ def _holds(doubt: Doubt, setting: Setting, settings: LayeredSettings) -> bool:
     if doubt.where == "off":
         holds = as_bool(setting) is False
     else:
-        holds = not _is_off(setting) and word not in doubt.off and (not doubt.words or word in doubt.words)
+        is_meant = not doubt.words or not {word, *words_of(setting)}.isdisjoint(doubt.words)
+        holds = not _is_off(setting) and word not in doubt.off and is_meant
     if not holds or not doubt.with_:
         return holds
     beside = settings.find(*doubt.with_)

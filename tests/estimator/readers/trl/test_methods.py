@@ -69,6 +69,9 @@ def test_defaults_follow_the_version(
         ("cpo", "", "more"),
         ("cpo", "--loss_type simpo --cpo_alpha 0.0", "no"),
         ("dpo", "--rpo_alpha 1.0", "more"),
+        ("dpo", "--loss_type sigmoid bco_pair sft", "more"),
+        ("dpo", "--loss_type hinge", "no"),
+        ("dpo", "--use_weighting", "more"),
         ("dpo", "", "no"),
     ],
 )
