@@ -108,7 +108,9 @@ def name_classes(module: ModuleType) -> None:
 
 def _change_peft(module: ModuleType) -> None:
     """Give an adapter whose weights are not there those that its config makes."""
-    load = module.load_peft_weights
+    load = getattr(module, "load_peft_weights", None)
+    if load is None:  # peft before 0.5
+        return
 
     def load_peft_weights(model_id: str, *args: Any, **kwargs: Any) -> dict[str, Any]:
         has_file = any(Path(model_id, f"adapter_model.{end}").exists() for end in ("safetensors", "bin"))

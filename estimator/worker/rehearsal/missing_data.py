@@ -106,7 +106,7 @@ class MissingData:
 
     def watch(self) -> None:
         """Begin."""
-        after_import("datasets.load", functools.partial(_change, ("load_dataset", "load_from_disk"), self._loading))
+        after_import("datasets.load", self._change_datasets)
         if self.sizes is not None:
             watch_sets(self.sizes["items"], functools.partial(setattr, self, "_has_dropped_all", True))
         after_import("evaluate.loading", functools.partial(_change, ("load",), self._measuring))
@@ -134,6 +134,10 @@ class MissingData:
     def _stands_in(self, name: str, what: str) -> None:
         self._has_stood_in = True
         self._warn(f"{_line()} finds no data ({name}): {what} stand in for it")
+
+    def _change_datasets(self, module: ModuleType) -> None:
+        _change(("load_dataset", "load_from_disk"), self._loading, module)
+        _change(("load_metric",) if hasattr(module, "load_metric") else (), self._measuring, module)  # before 3.0
 
     def _loading(self, load: Any) -> Any:
         signature = inspect.signature(load)
@@ -190,7 +194,7 @@ class MissingData:
             try:
                 return load(path, *args, **kwargs)
             except Exception as error:
-                name = f"evaluate's {path}"
+                name = f"the metric {path}"
                 if self.sizes is None:
                     self._note(error, name)
                     raise

@@ -44,6 +44,8 @@ def load_dataset(path, name=None, data_files=None, split=None, streaming=False):
     raise ConnectionError(f"no network, offline: {config.HF_HUB_OFFLINE}")
 def load_from_disk(dataset_path):
     raise FileNotFoundError(dataset_path)
+def load_metric(path, name=None):
+    raise ConnectionError(path)
 """,
 }
 """A package with the interface of Hugging Face's datasets, as tests have no network and do without pyarrow."""
@@ -253,14 +255,16 @@ RandomSampler([row for row in load_dataset("a/b", split="train") if len(row["tex
         rehearsed(file, "synthetic")
 
 
-def test_a_metric_that_evaluate_would_download_is_zero(program):
+@pytest.mark.usefixtures("library")
+@pytest.mark.parametrize("load", ["evaluate.load", "datasets.load.load_metric"])
+def test_a_metric_that_would_be_downloaded_is_zero(program, load: str):
     package = Path("evaluate")
     package.mkdir()
     (package / "__init__.py").write_text("from .loading import load\n")
     (package / "loading.py").write_text("def load(path, *args):\n    raise ConnectionError(path)\n")
-    file = program("""
-import evaluate, torch
-metric = evaluate.load("glue", "mrpc")
+    file = program(f"""
+import datasets, evaluate, torch
+metric = {load}("glue", "mrpc")
 net = torch.nn.Linear(8, 2).cuda()
 optimizer = torch.optim.SGD(net.parameters(), 0.1)
 for _ in range(4):
@@ -269,8 +273,8 @@ for _ in range(4):
     metric.add_batch(predictions=[1], references=[0])
     assert metric.compute()["f1"] == 0
 """)
-    assert any("evaluate's glue): zeros stand in for it" in each for each in rehearsed(file, "synthetic").warnings)
-    with pytest.raises(CannotTellError, match=r"its data \(evaluate's glue, at train\.py:3\)"):
+    assert any("the metric glue): zeros stand in for it" in each for each in rehearsed(file, "synthetic").warnings)
+    with pytest.raises(CannotTellError, match=r"its data \(the metric glue, at train\.py:3\)"):
         rehearsed(file, None)
 
 
