@@ -28,14 +28,17 @@ def widen_for_uncertainty(budget: Budget) -> Budget:
     """Return the budget with a range that allows for the job's uncertain components, and a warning.
 
     An uncertain component may be missing at the peak, or exist twice: a setting without a rule can shard, offload or
-    shrink its subject, or keep a second copy of it. What is certain of any phase is needed all the same.
+    shrink its subject, or keep a second copy of it, of gradients also where a step has none. What is certain of any
+    phase is needed all the same.
     """
     directions = msgspec.structs.asdict(budget.job.unsure)
     uncertain = [(name, each) for name, each in directions.items() if isinstance(each, str) and each != "no"]
     if not uncertain:
         return budget
     less = _doubted_bytes(budget.peak, uncertain)
-    more = sum(getattr(budget.peak.components, name) for name, each in uncertain if each in ("more", "either"))
+    kept = max((each.components.gradients for each in budget.phases), default=0)  # which the peak may be without
+    doubled = replace(budget.peak.components, gradients=kept)
+    more = sum(getattr(doubled, name) for name, each in uncertain if each in ("more", "either"))
     # at the lower end, the peak is at least the most that the certain components of one phase take
     sums = [each.components.total_bytes - _doubted_bytes(each, uncertain) for each in budget.phases]
     certain = round(min(1.0, budget.peak.low_bytes / max(1, budget.peak.device_bytes)) * max(sums, default=0))

@@ -102,6 +102,16 @@ def test_the_range_is_wider_by_the_uncertain_component(read: Read, method: str) 
     assert any("optimizer missing or twice as large" in warning for warning in doubted.warnings)
 
 
+def test_doubted_gradients_may_be_there_at_a_peak_without_them(read: Read) -> None:
+    job = read(f"{TRAINER} --optim adamw_torch").job({"training.micro_batch": 16})
+    known, doubted = (
+        estimate(with_changes(job, {"unsure.gradients": each}), method="formula") for each in ("no", "more")
+    )
+    kept = max(phase.components.gradients for phase in known.phases)
+    assert known.peak.components.gradients < kept
+    assert doubted.peak.high_bytes == known.peak.high_bytes + kept
+
+
 def test_settings_of_older_libraries_are_words_in_the_sentence(read: Read) -> None:
     models = [{"role": "reference", "id": "gpt2"}]
     older = {"software.trl": "0.15", "other_models": models, "model.attention": "eager"}
