@@ -72,6 +72,9 @@ def read_trainer(
     read_device_map(inputs, program.environ, findings)
     read_saving(inputs, findings, lora=lora)
     findings.record_from(inputs.settings.find("script_keeps_outputs"), "training.keep_outputs", True)
+    kept, steps = inputs.settings.find("script_keeps_gradients"), findings.get("training.gradient_accumulation")
+    if kept is not None and (steps is None or steps.value == 1):
+        findings.doubt(f"{kept.origin}; they are counted as freed.", "more", "gradients")
     if (trainer := inputs.trl_trainer(findings)) is not None:
         zero3 = inputs.deepspeed is not None and as_int(inputs.deepspeed.find("zero_stage")) == 3
         sharding: Literal["zero3", "fsdp"] | None = "zero3" if zero3 else "fsdp" if inputs.fsdp is not None else None

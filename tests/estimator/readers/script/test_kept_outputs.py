@@ -1,4 +1,4 @@
-"""Scripts whose own loops keep the model's outputs through the backward pass, and scripts that free them."""
+"""Scripts whose own loops keep the model's outputs or its gradients longer than needed, and others that free them."""
 
 import shlex
 from pathlib import Path
@@ -31,6 +31,24 @@ def test_the_job_of_a_script(tmp_path: Path, change: dict[str, str], kept: Any) 
     (tmp_path / "train.py").write_text(text)
     reading = read_launch(shlex.split("python train.py"), environ={}, cwd=tmp_path, versions={})
     assert reading.value("training.keep_outputs") is kept
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "kept"),
+    [
+        ("", "optimizer.zero_grad()", False),
+        ("", "optimizer.zero_grad(set_to_none=False)", True),
+        ("optimizer.zero_grad()", "", True),
+    ],
+)
+def test_gradients_that_are_there_while_the_model_runs_are_a_doubt(
+    tmp_path: Path, before: str, after: str, *, kept: bool
+) -> None:
+    loss = "    outputs.loss.backward()\n"
+    (tmp_path / "train.py").write_text(SCRIPT.replace(loss, f"    {before}\n{loss}") + f"    {after}\n")
+    reading = read_launch(shlex.split("python train.py"), environ={}, cwd=tmp_path, versions={})
+    assert ("gradients" in {each.component for each in reading.uncertainties}) == kept
+    assert any("leaves the gradients of the step before" in each for each in reading.warnings) == kept
 
 
 def test_a_loop_of_deepspeed_s_engine_is_a_loop_too(tmp_path: Path) -> None:
