@@ -49,7 +49,7 @@ if TYPE_CHECKING:
         Target as Target,
         Training as Training,
     )
-    from .ray_bundles import ray_bundles as ray_bundles
+    from .ray import ray_bundles as ray_bundles
 
 _HOMES = {
     "Budget": ".budget",
@@ -64,7 +64,7 @@ _HOMES = {
     "VramtopError": ".common.errors",
     "estimate": ".estimation",
     "load_job": ".job.job_file.load_and_save",
-    "ray_bundles": ".budget",
+    "ray_bundles": ".ray",
 }
 
 __all__ = list(_HOMES)

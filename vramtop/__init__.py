@@ -10,6 +10,7 @@ version, None where vramtop runs without being installed. The distribution is ca
 PyPI is another project, without an ``estimate``.
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -38,8 +39,7 @@ def __getattr__(name: str) -> Any:
         from .estimator.common.version import version_number
 
         return version_number()
-    from . import estimator
-
+    estimator = import_module(".estimator", __name__)  # ``from . import`` would ask this function for it
     if name not in estimator.__all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(estimator, name)
@@ -47,6 +47,4 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     """Return the public names, for ``help`` and completion."""
-    from . import estimator
-
-    return ["__version__", *estimator.__all__]
+    return ["__version__", *import_module(".estimator", __name__).__all__]

@@ -7,7 +7,7 @@ from vramtop.estimator.common.errors import InputError
 from vramtop.estimator.estimation import estimate
 from vramtop.estimator.job.job import Job
 from vramtop.estimator.job.settings import ModelSpec, Parallel, Training
-from vramtop.estimator.ray_bundles import ray_bundles
+from vramtop.estimator.ray import ray_bundles
 
 DOCS = Path(__file__).parents[3] / "docs" / "how-to" / "ray.md"
 GIB = 2**30
