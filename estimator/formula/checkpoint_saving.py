@@ -40,12 +40,6 @@ def saved_weights(job: ResolvedJob, stage: Stage) -> SavedState:
     return _state((held, weight_width(held, job.widths)) for held in kept)
 
 
-def saved_optimizer(job: ResolvedJob, stage: Stage) -> SavedState:
-    """Return one optimizer state of everything that trains: states are gathered one after the other."""
-    width = job.widths.state
-    return _state((held, job.widths.adapter if held.adapter else width) for held in stage.parameters if held.trainable)
-
-
 def _state(parts: Iterator[tuple[LocalParameters, float]]) -> SavedState:
     whole = around = blocks = largest = 0.0
     for held, width in parts:
@@ -81,7 +75,9 @@ def gathered_bytes(job: ResolvedJob, stage: Stage) -> int:
     what = weights_to_save(job)
     found = [_of_weights(job, saved_weights(job, stage), what=what, to_cpu=saving.to_cpu)]
     if saving.optimizer and what != "none" and not job.deepspeed:
-        states = saved_optimizer(job, stage)
+        # one state of everything that trains: they are gathered one after the other
+        widths, trained = job.widths, (held for held in stage.parameters if held.trainable)
+        states = _state((held, widths.adapter if held.adapter else widths.state) for held in trained)
         found.append(_of_weights(job, states, what=what, to_cpu=saving.to_cpu))
     return max(found)
 

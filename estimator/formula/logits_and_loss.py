@@ -81,7 +81,8 @@ def gathered_parts(job: ResolvedJob, arch: Architecture, stage: Stage) -> int:
     if job.trains and job.training.loss not in _LOSSES_OF_WHOLE_LOGITS:
         return 1
     heads = [held for held in stage.head if held.group.linear and not held.adapter]
-    split = any(held.elements < held.group.elements for held in heads) if heads else stage.splits_embedding
+    tied = [stage.token_embedding] if stage.token_embedding is not None else []
+    split = any(held.elements < held.group.elements for held in heads or tied)
     return job.parallel.tensor if split else 1
 
 
@@ -257,22 +258,17 @@ def _fused_linear_loss(job: ResolvedJob, logits: _Logits) -> LossBytes:
         return LossBytes(forward_bytes=0, backward_bytes=hidden + logits.head_bytes)
     chunk = min(logits.elements, logits.hidden_elements)
     if job.training.loss == "unsloth":
-        largest = 2 * c * _unsloth_chunk(logits.elements) + logits.head_bytes
+        # as many logits at a time as four, eight, ... equal parts have, unless all are few: ``get_chunk_size`` in
+        # unsloth_zoo's ``fused_losses/cross_entropy_loss.py`` of August 2026
+        few = logits.elements <= _UNSLOTH_LOGITS
+        parts = 1 if few else 4 * -(-logits.elements // (4 * _UNSLOTH_LOGITS))
+        largest = 2 * c * -(-logits.elements // parts) + logits.head_bytes
     elif job.versions.adds_head_gradient_in_fp32:
         added = logits.head_bytes // c * (c + 4) if c != 4 else logits.head_bytes
         largest = max(2 * c * chunk, c * chunk + added)
     else:
         largest = (c + 8) * chunk
     return LossBytes(forward_bytes=largest + hidden + logits.head_bytes, backward_bytes=2 * hidden)
-
-
-def _unsloth_chunk(logits: int) -> int:
-    """Return the logits that Unsloth's compiled loss takes at a time: all, or a part of four, eight, ... equal ones.
-
-    Source: ``get_chunk_size`` in unsloth_zoo's ``fused_losses/cross_entropy_loss.py`` of August 2026.
-    """
-    parts = 1 if logits <= _UNSLOTH_LOGITS else 4 * -(-logits // (4 * _UNSLOTH_LOGITS))
-    return -(-logits // parts)
 
 
 def _chunks_one_by_one(logits: _Logits) -> LossBytes:

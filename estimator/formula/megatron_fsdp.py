@@ -1,13 +1,10 @@
 """Megatron-FSDP in the closed form: its units' sizes, and its buffers moment by moment."""
 
-from collections.abc import Iterable
-
 from msgspec.structs import replace
 
 from ..job.resolved_job import ResolvedJob
 from ..job.rules.buffer_sizes import MEGATRON_CAPACITY
-from ..job.rules.dtype_widths import Widths
-from ..model.rank_share import LocalParameters, Stage
+from ..model.rank_share import Stage
 from .buffers import NO_UNIT, Buffers, elements_of, largest_block, unit_of, whole_unit
 
 
@@ -20,10 +17,6 @@ def megatron_capacity(job: ResolvedJob, elements: float) -> int:
     """
     units = round(2 * elements) if job.zero_stage == 3 else 0
     return job.parallel.communication_unit or max(MEGATRON_CAPACITY, units)
-
-
-def _largest(parameters: Iterable[LocalParameters], widths: Widths) -> int:
-    return round(max((held.largest_tensor for held in parameters if held.trainable), default=0) * widths.compute)
 
 
 def megatron_buffers(job: ResolvedJob, stage: Stage, *, tied: bool) -> Buffers:
@@ -66,7 +59,10 @@ def megatron_buffers(job: ResolvedJob, stage: Stage, *, tied: bool) -> Buffers:
     # gradients as autograd makes them: the block's largest, the head's, the embedding's
     at_head = [held for held in around if (tied if held is tokens else held.group.linear)]
     made = ([held for held, _ in parts], at_head, [tokens] if tokens else [])
-    largest, head, embedding = (0 if own else _largest(each, widths) for each in made)
+    largest, head, embedding = (
+        0 if own else round(max((h.largest_tensor for h in each if h.trainable), default=0) * widths.compute)
+        for each in made
+    )
     # before 0.3 a block's gradients are copied when all of them exist
     unreduced = block.gradients if versions.reduces_whole_modules and not own else 0
     under_way = 0 if unreduced else block.reduced + largest

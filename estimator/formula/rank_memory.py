@@ -220,7 +220,7 @@ def rank_memory(plan: Plan, stage: Stage) -> RankMemory:
             plan.generation,
             setting=job.software.cublas_workspace,
             transformer_engine=job.framework.transformer_engine,
-            experts=stage.has_experts,
+            experts=any(held.group.role == "expert" for held in stage.parameters),
         )
         + gathered_input_bytes(job, arch.hidden, stage),
         batch_mask=batch_mask_bytes(job, stage) if job.trains else 0,

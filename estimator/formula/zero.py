@@ -118,7 +118,12 @@ def zero_buffers(job: ResolvedJob, stage: Stage) -> Buffers:
         buffers = _with_gathered(job, stage, sizes, bucket=bucket, reduced=reduced)
     else:
         buffers = _buckets(job, stage, bucket=bucket, reduced=reduced)
-    return _with_pending(buffers, stage, sizes, reduced) if trained > sizes.bucket else buffers
+    if trained <= sizes.bucket:
+        return buffers
+    # the copy that a full bucket's reduction makes, as what the blocks until then add to it
+    block = stage.elements(trainable=True, layered=True) / max(1, stage.layers)
+    blocks = max(1, round(sizes.bucket / max(1.0, block)))
+    return replace(buffers, pending_blocks=blocks, pending_bytes=reduced // blocks)
 
 
 def _buckets(job: ResolvedJob, stage: Stage, *, bucket: int, reduced: int) -> Buffers:
@@ -141,13 +146,6 @@ def _buckets(job: ResolvedJob, stage: Stage, *, bucket: int, reduced: int) -> Bu
         embedding=backward + at_end,
         step=copied,
     )
-
-
-def _with_pending(buffers: Buffers, stage: Stage, sizes: ZeroSizes, reduced: int) -> Buffers:
-    """Return buffers with the copy that a full bucket's reduction makes, as what the blocks until then add to it."""
-    block = stage.elements(trainable=True, layered=True) / max(1, stage.layers)
-    blocks = max(1, round(sizes.bucket / max(1.0, block)))
-    return replace(buffers, pending_blocks=blocks, pending_bytes=reduced // blocks)
 
 
 def _with_gathered(job: ResolvedJob, stage: Stage, sizes: ZeroSizes, *, bucket: int, reduced: int) -> Buffers:

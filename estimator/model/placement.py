@@ -24,10 +24,10 @@ class PlacedModule(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes of its weights as they are loaded."""
     largest: int
     """Bytes that the largest of its innermost modules has of its own: what accelerate's hooks copy at a time."""
-    block: bool
-    embedding: bool
+    block: bool = False
+    embedding: bool = False
     """It holds an embedding."""
-    head: bool
+    head: bool = False
     """It computes the outputs; a tied head is where its embedding is. The final norm is neither."""
     number: int = 0
     """Number of a block, from 0."""
@@ -55,7 +55,6 @@ def placed_modules(inventory: Inventory, sizes: tuple[int, ...]) -> tuple[Placed
             name=group.name.rpartition(".")[0] or group.name,
             size=size,
             largest=size,
-            block=False,
             embedding=group.role == "embedding",
             head=group.role == "head" or (inventory.tied_head and group.role == "embedding"),
         )
@@ -68,8 +67,6 @@ def placed_modules(inventory: Inventory, sizes: tuple[int, ...]) -> tuple[Placed
             size=round(block),
             largest=round(largest),
             block=True,
-            embedding=False,
-            head=False,
             number=number,
         )
         for number in range(inventory.layers)

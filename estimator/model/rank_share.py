@@ -84,11 +84,6 @@ class Stage:
         return max(embeddings, key=lambda local: local.elements, default=None)
 
     @cached_property
-    def splits_embedding(self) -> bool:
-        """True if the rank holds a part of each token embedding's tensor."""
-        return self.token_embedding is not None and self.token_embedding.elements < self.token_embedding.group.elements
-
-    @cached_property
     def base_elements(self) -> int:
         """Elements of the model's own parameters, without adapters."""
         return sum(local.elements for local in self.parameters if not local.adapter)
@@ -97,11 +92,6 @@ class Stage:
     def quantized_layers(self) -> tuple[LocalParameters, ...]:
         """The quantized parameters of its blocks."""
         return tuple(local for local in self.parameters if local.quantized and local.group.layered)
-
-    @cached_property
-    def has_experts(self) -> bool:
-        """True if any of its parameters belongs to an expert."""
-        return any(local.group.role == "expert" for local in self.parameters)
 
     @cached_property
     def head(self) -> tuple[LocalParameters, ...]:
@@ -131,12 +121,8 @@ class Stage:
     @cached_property
     def trains_embeddings(self) -> bool:
         """True if something before the first block trains, so that all blocks pass gradients on."""
-        return any(
-            local.trainable and not local.group.layered and local.group.role == "embedding" for local in self.parameters
-        ) or any(
-            local.trainable and "embeddings." in local.group.name and not local.group.layered
-            for local in self.parameters
-        )
+        around = [local.group for local in self.parameters if local.trainable and not local.group.layered]
+        return any(group.role == "embedding" or "embeddings." in group.name for group in around)
 
     @cached_property
     def mlp_share(self) -> float:
@@ -216,8 +202,12 @@ def stages(job: ResolvedJob, inventory: Inventory, placement: Placement | None =
         raise InputError(
             f"parallel.pipeline = {count}: the model has only {inventory.layers} layers to spread; give at most as many"
         )
+    parallel = job.parallel
+    if parallel.fsdp_wrap_classes is not None or isinstance(parallel.device_map, dict):
+        # lists and tables cannot be hashed, and do not decide what a rank holds
+        parallel = structs.replace(parallel, fsdp_wrap_classes=None, device_map=None)
     partitioning = _Partitioning(
-        parallel=_hashable(job.parallel),
+        parallel=parallel,
         adapters=adapter_groups(inventory, job) if job.lora else None,
         quantized=QuantizedLayers.of(job, inventory),
         trains=job.trains,
@@ -228,12 +218,6 @@ def stages(job: ResolvedJob, inventory: Inventory, placement: Placement | None =
         row_shards=job.shards.weights if job.strategy.fsdp2 and job.framework.transformers_models else 1,
     )
     return _stages(inventory, partitioning) if placement is None else _placed(inventory, partitioning, placement)
-
-
-def _hashable(parallel: Parallel) -> Parallel:
-    """Return the parallelism without its lists and tables, which do not decide what a rank holds."""
-    plain = parallel.fsdp_wrap_classes is None and not isinstance(parallel.device_map, dict)
-    return parallel if plain else structs.replace(parallel, fsdp_wrap_classes=None, device_map=None)
 
 
 def model_trained_parameters(job: ResolvedJob, inventory: Inventory) -> TrainedParameters | None:

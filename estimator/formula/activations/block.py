@@ -185,7 +185,8 @@ def _linear_input_per_token(
         # an adapter casts its input to its own dtype: a copy each, unless they agree, or a compiler shares one
         copies = 1 if context.compiled else needing
         if widths.autocast:
-            apart, width = context.casts_adapter_inputs or widths.residual != widths.compute, widths.compute
+            # peft casts 16-bit inputs to the adapters' type; its layers for bitsandbytes do not
+            apart, width = context.quantization is None or widths.residual != widths.compute, widths.compute
         else:
             apart, width = context.own_casts or context.adapter_width != widths.residual, context.adapter_width
         return width * size * (copies if apart else 0 if already_saved else 1)

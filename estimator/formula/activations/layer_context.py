@@ -169,11 +169,6 @@ class LayerContext(Struct, frozen=True, kw_only=True):
         """Bytes per element of the tensor that an adapter's product saves: autocast casts what it reads."""
         return self.widths.compute if self.widths.autocast else self.adapter_width
 
-    @property
-    def casts_adapter_inputs(self) -> bool:
-        """True if peft casts 16-bit inputs to the adapters' type under autocast; its layers for bitsandbytes do not."""
-        return self.widths.autocast and self.widths.residual == self.widths.compute and self.quantization is None
-
     def dropped_input_per_token(self, size: float) -> float:
         """Bytes that one adapter keeps of an input of that size that it drops out: its result, and the mask."""
         return (self.read_adapter_width + 1) * size

@@ -76,10 +76,6 @@ class Communication:
         """After the embedding has run backward; return its gradients that stay until the step."""
         return self.kept(gradients)
 
-    def take_gradient(self, key: int) -> None:
-        """Add a gradient that has just been made to a buffer of gradients."""
-        self.machine.allocator.free(key)
-
     def kept(self, gradients: list[int]) -> list[int]:
         """Return the gradients that stay until the step: none of those that are moved to the host."""
         if self.rank.states.gradients:

@@ -202,7 +202,7 @@ class TrainingRun:
         job = rank.job
         each: Callable[[int], None] | None = None
         if job.gradient_buffer or (not first and not job.strategy.fsdp):
-            each = communication.take_gradient  # added to what exists
+            each = machine.allocator.free  # added to what exists
         elif job.steps_in_backward:
             each = self._step_one
         head: int | None = None
