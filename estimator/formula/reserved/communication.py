@@ -160,26 +160,19 @@ class ConstantBuffers(Communication):
         buffers = self.rank.buffers
         self._hold(max(buffers.loss_backward, buffers.block))
 
-    def after_head_backward(self, gradients: list[int]) -> list[int]:
-        """Reduce gradients that are sharded."""
-        return self._reduced(gradients)
-
-    def after_block_backward(self, block: int, gradients: list[int]) -> list[int]:  # noqa: ARG002 - FSDP's units ask
-        """Reduce gradients that are sharded."""
-        return self._reduced(gradients)
-
     def after_backward(self, gradients: list[int]) -> list[int]:
         """Release the buffers."""
         self._hold(0)
-        return self._reduced(gradients)
+        return super().after_backward(gradients)
 
-    def _reduced(self, gradients: list[int]) -> list[int]:
+    def kept(self, gradients: list[int]) -> list[int]:
+        """Reduce gradients that are sharded; return what stays of them until the step."""
         shards = self.rank.job.shards.gradients
         if self._keeps_gradients:
             self.machine.release(gradients)
             return []
         if shards == 1 or not gradients or not self.rank.states.gradients:
-            return self.kept(gradients)
+            return super().kept(gradients)
         kept = [self.machine.take(self.machine.size(key) / shards) for key in gradients]
         self.machine.release(gradients)
         return kept
@@ -252,9 +245,10 @@ class GatheredWeights(ConstantBuffers):
         self._wait_for_copies(0)
         return kept
 
-    def _reduced(self, gradients: list[int]) -> list[int]:
+    def kept(self, gradients: list[int]) -> list[int]:
+        """Reduce them on another stream, if they have a buffer of their own."""
         if not self._keeps_gradients:
-            return super()._reduced(gradients)
+            return super().kept(gradients)
         self._copied += [(key, self.machine.size(key)) for key in gradients]
         self.machine.release(gradients, USED_ELSEWHERE)
         self._wait_for_copies(self._BUCKETS_AHEAD * self._bucket)
