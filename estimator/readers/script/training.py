@@ -107,7 +107,8 @@ class Optimizer(Record):
         """Note gradients that are there while the model runs: they are zeroed after it, or in place."""
         is_late = any(model.loops for model in call.notes.models) or call.value(0, "set_to_none") is False
         if call.name == "zero_grad" and is_late:
-            origin = f"{call.where}: {short_text(call.node)} leaves the gradients of the step before while the model runs"
+            shown = f"{call.where}: {short_text(call.node)}"
+            origin = f"{shown} leaves the gradients of the step before while the model runs"
             call.notes.written.setdefault("script_keeps_gradients", Setting(value=True, origin=origin))
         return UNKNOWN
 

@@ -58,7 +58,8 @@ _TOLD_SECONDS, _TOLD_CHARACTERS, _TOLD_ENDS = 0.3, 80, 500
 _LEAST_AFTERWARDS = 10.0
 """Seconds since the start that a program has at least for what follows its steps; else twice what it took for them."""
 _FOLDER = str(Path(__file__).parent)
-_NOT_GIVEN = ("LocalEntryNotFoundError", "OfflineModeIsEnabled", "GatedRepoError", "RepositoryNotFoundError")
+_UNREACHED = ("LocalEntryNotFoundError", "ConnectionError", "ConnectError", "ConnectTimeout", "ProxyError")
+_NOT_GIVEN = ("OfflineModeIsEnabled", "GatedRepoError", "RepositoryNotFoundError", *_UNREACHED)
 _HOOKED = "_vramtop_labels_gradient"
 
 
@@ -511,7 +512,7 @@ class Rehearsal:
             "missing_data": self._data.of(error),
             "missing_package": _missing_package(error),
             "missing_repository": _missing_repository(error),
-            "hub_answers": all(type(each).__name__ != "LocalEntryNotFoundError" for each in causes(error)),
+            "hub_answers": all(type(each).__name__ not in _UNREACHED for each in causes(error)),
             "steps": [{"optimizer": name, "steps": count} for (_, name), count in self._steps.items()],
             "parameters": sum((self._own_sizes or self._sizes).values()),
             "trains": self._trains,
@@ -577,7 +578,8 @@ def _missing_repository(error: BaseException | None) -> str | None:
         if type(each).__name__ in _NOT_GIVEN:
             frames = [frame for frame, _ in traceback.walk_tb(each.__traceback__)]
             named = (frame.f_locals.get("repo_id") for frame in reversed(frames))
-            return next((name for name in named if isinstance(name, str)), None)
+            if (found := next((name for name in named if isinstance(name, str)), None)) is not None:
+                return found
     return None
 
 
