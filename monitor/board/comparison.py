@@ -104,6 +104,7 @@ def compare_with_budget(
     if trend is not None:
         status = "growing"
         sentence = _growth_sentence(trend, observed, left_bytes, " although it should be steady")
+    steady_since = next((start.time for start in reversed(tracker.phase_starts) if start.phase == "steady"), None)
     return Comparison(
         status=status,
         observed_bytes=observed,
@@ -112,7 +113,7 @@ def compare_with_budget(
         sentence=sentence,
         phase=tracker.phase if observed is not None else None,
         trend=trend,
-        left_budget_at=tracker.steady_since if status == "under" else tracker.over_since,
+        left_budget_at=steady_since if status == "under" else tracker.over_since,
     )
 
 

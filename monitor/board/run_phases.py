@@ -115,11 +115,6 @@ class PhaseTracker:
         exceeds = exceeds_budget(self.budget.peak, size, exceeded=self.over_since is not None)
         self.over_since = (time if self.over_since is None else self.over_since) if exceeds else None
 
-    @property
-    def steady_since(self) -> float | None:
-        """Unix seconds at which it became steady; None: it is not, or that was not seen."""
-        return next((start.time for start in reversed(self.phase_starts) if start.phase == "steady"), None)
-
     def _phase_at(self, time: float, size: int | None, steps: int | None) -> tuple[RunPhase, float]:
         """Return the phase by this reading, and the time at which it started."""
         held = self.rose[1] if size is None else max(size, self.rose[1])

@@ -43,11 +43,6 @@ class CheckContext(msgspec.Struct, frozen=True, kw_only=True):
     """Ranks on this machine; None: not stated."""
 
     @property
-    def several_machines(self) -> bool:
-        """True if some of the job's ranks run on other machines."""
-        return self.local_ranks is not None and self.local_ranks < self.job.parallel.world_size
-
-    @property
     def python_is_elsewhere(self) -> bool:
         """True if the job is for another machine, and nobody has named a Python that stands for the one there."""
         return self.machine.is_described and not self.interpreter.is_certain

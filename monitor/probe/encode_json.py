@@ -22,15 +22,12 @@ def encode_json(value: Any, depth: int = 0) -> str:
     if isinstance(value, float):
         return float.__repr__(value) if abs(value) < float("inf") else "null"
     if isinstance(value, dict):
-        items = (f"{_text(_key(k))}: {encode_json(v, depth + 1)}" for k, v in value.items() if _is_key(k))
+        named = ((k, v) for k, v in value.items() if k is None or isinstance(k, (str, int, float)))
+        items = (f"{_text(_key(k))}: {encode_json(v, depth + 1)}" for k, v in named)
         return "{" + ", ".join(items) + "}"
     if isinstance(value, (list, tuple)):
         return "[" + ", ".join(encode_json(each, depth + 1) for each in value) + "]"
     return _text(value if isinstance(value, str) else str(value))
-
-
-def _is_key(key: Any) -> bool:
-    return key is None or isinstance(key, (str, int, float))
 
 
 def _key(key: Any) -> str:

@@ -75,7 +75,7 @@ class ReplaySource(msgspec.Struct, eq=False):
         if self._started is None:
             return self._begin(self.now())
         due: Snapshot | None = None
-        until = self._first_time + self._played_seconds()
+        until = self._first_time + (self.clock() - self._started + _EARLY_SECONDS) * self.speed
         for _ in range(_MAX_SKIPPED):
             if self._next is None or self._next.time > until:
                 break
@@ -102,10 +102,6 @@ class ReplaySource(msgspec.Struct, eq=False):
         self._started = self.clock()
         self._shift = now - self._first_time if self.rebase else 0.0
         return None if self._next is None else self._as_played(self._advance(self._next))
-
-    def _played_seconds(self) -> float:
-        """Return the position in the recording, in recorded seconds."""
-        return (self.clock() - (self._started or 0.0) + _EARLY_SECONDS) * self.speed
 
     def _advance(self, snapshot: Snapshot) -> Snapshot:
         self._last_gap = max(_MIN_GAP_SECONDS, snapshot.time - self._last_time)

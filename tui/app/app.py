@@ -29,7 +29,7 @@ from .themes import DEFAULT_THEME, ThemedApp
 from .user_signals import UserSignals
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
 
     from textual.binding import BindingType
     from textual.screen import Screen
@@ -85,7 +85,7 @@ class VramtopApp(ThemedApp, BoardApp):
         self._options = options = options or AppOptions()
         super().__init__(colours=options.colours, ascii_only=options.ascii_only)
         self.choose_theme(options.theme)
-        self.watchlist = watchlist
+        self.watchlist, self.settings = watchlist, options.settings
         self.board = None
         self.estimate, self.refine, self.python = options.estimate, options.refine, options.python
         self.fit_draft = None
@@ -96,7 +96,6 @@ class VramtopApp(ThemedApp, BoardApp):
         """Arrival of the latest board, by the clock of the options."""
         self._failure: str | None = None
         self._recorder: Recorder | None = None
-        self._is_opening = False
         self._early_sampler = source if isinstance(source, EarlySampler) else None
         self._sampler = (
             source.sampler
@@ -106,11 +105,6 @@ class VramtopApp(ThemedApp, BoardApp):
 
     def _show_notice(self, sentence: str) -> None:
         self.notify(sentence, severity="warning", markup=False)
-
-    @property
-    def settings(self) -> Mapping[str, Value]:
-        """The settings in force by dotted name, with what was changed in this run; absent: the default."""
-        return self._options.settings
 
     def save_setting(self, name: str, value: Value | None) -> None:
         """Keep what the user has chosen on a screen, for this run and later ones."""
@@ -232,31 +226,6 @@ class VramtopApp(ThemedApp, BoardApp):
 
         if not open_crash_on(self, row):
             open_attach_on(self, row.process.pid, row.process.start_time)
-
-    def rebuild_board(self) -> None:
-        """Build the board again from the latest snapshot, because the set of known jobs has changed."""
-        board = self.watchlist.rebuild_board()
-        if board is not None:
-            self.board = board
-            screen = self.screen
-            if is_complete(screen) and isinstance(screen, ShowsBoard):
-                screen.show_board(board)
-
-    def push_once(self, screen: Screen[None]) -> None:
-        """Open a screen, unless another one is being opened: a repeated key opens one screen."""
-
-        async def push() -> None:
-            try:
-                await self.push_screen(screen)
-            finally:
-                self._is_opening = False
-            if self.board and isinstance(screen, ShowsBoard) and is_complete(screen):
-                screen.show_board(self.board)
-            self.update_demand()
-
-        if not self._is_opening:
-            self._is_opening = True
-            self.run_worker(push(), name="open screen")
 
     def action_open_screen(self, name: str) -> None:
         """Open a screen of the registry."""

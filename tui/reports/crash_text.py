@@ -193,17 +193,14 @@ def _other_failures(log: CrashLog, shown: Failure, output: TextOutput) -> Iterat
     others.sort(key=lambda failure: failure.kind == "not understood")
     for failure in others[:_MAX_FAILURES]:
         rank = f"rank {failure.rank}: " if failure.rank is not None else ""
-        what = f"not understood: {failure.text}" if failure.kind == "not understood" else _inside(_head(failure))
+        head = _head(failure)
+        head = head if head[1:2].isupper() else head[0].lower() + head[1:]  # it begins with GPU or CPU
+        what = f"not understood: {failure.text}" if failure.kind == "not understood" else head
         by = f" ({failure.source})" if failure.source else ""
         yield from output.wrapped(f"also line {failure.line:,}: {rank}{what}{by}", indent="  ", further="    ")
     left = len(others) - _MAX_FAILURES + log.unkept
     if left > 0:
         yield output.text(f"  and {left:,} more")
-
-
-def _inside(sentence: str) -> str:
-    """Return a sentence for use inside another: its first letter in lower case, unless it begins with GPU or CPU."""
-    return sentence if sentence[1:2].isupper() else sentence[0].lower() + sentence[1:]
 
 
 _PARTS = {

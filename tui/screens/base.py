@@ -103,10 +103,35 @@ class BoardApp(TerminalApp):
     attachments: MutableMapping[ProcessKey, Attachment]
     """Jobs read from followed processes: an ended process can no longer be read."""
 
-    @property
-    @abstractmethod
-    def settings(self) -> Mapping[str, Value]:
-        """The settings in force by dotted name, with what was changed in this run; absent: the default."""
+    settings: Mapping[str, Value]
+    """The settings in force by dotted name, with what was changed in this run; absent: the default."""
+    _is_opening = False
+    """A screen is being opened."""
+
+    def push_once(self, screen: Screen[None]) -> None:
+        """Open a screen, unless another one is being opened: a repeated key opens one screen."""
+
+        async def push() -> None:
+            try:
+                await self.push_screen(screen)
+            finally:
+                self._is_opening = False
+            if self.board and isinstance(screen, ShowsBoard) and is_complete(screen):
+                screen.show_board(self.board)
+            self.update_demand()
+
+        if not self._is_opening:
+            self._is_opening = True
+            self.run_worker(push(), name="open screen")
+
+    def rebuild_board(self) -> None:
+        """Build the board again from the latest snapshot, because the set of known jobs has changed."""
+        board = self.watchlist.rebuild_board()
+        if board is not None:
+            self.board = board
+            screen = self.screen
+            if is_complete(screen) and isinstance(screen, ShowsBoard):
+                screen.show_board(board)
 
     @abstractmethod
     def save_setting(self, name: str, value: Value | None) -> None:
@@ -136,22 +161,8 @@ class BoardApp(TerminalApp):
         """Open the attach screen on this process."""
 
     @abstractmethod
-    def push_once(self, screen: Screen[None]) -> None:
-        """Open a screen, unless another one is being opened: a repeated key opens one screen."""
-
-    @abstractmethod
     def update_demand(self) -> None:
         """Have the next reading contain what the screen in front shows now: it has been scrolled, or changed."""
-
-    @abstractmethod
-    def rebuild_board(self) -> None:
-        """Build the board again from the latest snapshot, because the set of known jobs has changed."""
-
-    @property
-    def max_gpu_bytes(self) -> int | None:
-        """Memory of the largest GPU or MIG device; None if none is known."""
-        rows = [row for gpu in self.board.gpus for row in gpu.devices or (gpu,)] if self.board else []
-        return max((row.reading.total_bytes for row in rows if row.reading.total_bytes), default=None)
 
     def choose(
         self, jobs: Sequence[_Job], names: Sequence[str], on_chosen: Callable[[_Job], object], place: Offset

@@ -37,7 +37,7 @@ def check_fit_verdict(context: CheckContext) -> CheckResult:
         advice = "describe a machine with --gpu-type or --gpu-memory"
         return inconclusive(f"{needed}; there is no GPU to compare it with", advice)
     budget, method = _deepest_budget(context)
-    if context.several_machines and not context.machine.is_described:
+    if context.ranks_here < context.job.parallel.world_size and not context.machine.is_described:
         job = msgspec.structs.replace(budget.job, parallel=Parallel(data_replicate=context.ranks_here))
         budget = replace(budget, job=job, stages=())  # each rank like the one with the highest peak
         method = f"{method}; on this machine alone"

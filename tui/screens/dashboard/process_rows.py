@@ -120,11 +120,6 @@ class TableRow(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(dict.fromkeys(row.process.key for row in self.rows if row.ended_at is None))
 
     @property
-    def is_incomplete(self) -> bool:
-        """True if settings of its job are missing: opening it asks for them."""
-        return any(row.has_guessed_budget for row in self.rows)
-
-    @property
     def host(self) -> CellText:
         """Name of the host, or how many hosts a run spans; empty on a single machine."""
         hosts = {part.gpu.host for part in self.parts} or {self.gpu.host}

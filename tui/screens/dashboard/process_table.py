@@ -186,7 +186,7 @@ class ProcessTable(RowTable[TableRow], can_focus=True):
         row = self.selected
         if row is None:
             return
-        if row.fold == "folded" and not row.is_incomplete:
+        if row.fold == "folded" and not any(each.has_guessed_budget for each in row.rows):  # opening asks for settings
             self.action_unfold()
         elif (process := row.process_row) is not None:
             self.post_message(self.Opened(process))

@@ -214,7 +214,9 @@ def open_step(app: BoardApp) -> None:
     if running and running.budget:
         show_step(app, running.budget, running.gpu.total_bytes)
     elif pending:
-        show_step(app, pending, app.max_gpu_bytes)
+        gpus = [row for gpu in board.gpus for row in gpu.devices or (gpu,)] if board else []
+        largest = max((row.reading.total_bytes for row in gpus if row.reading.total_bytes), default=None)
+        show_step(app, pending, largest)
     else:
         app.notify("No running or pending job has a budget, so there is no step to show.", severity="warning")
 
