@@ -146,14 +146,14 @@ class MissingData:
         def load_or_make(*args: Any, **kwargs: Any) -> Any:
             given = signature.bind(*args, **kwargs).arguments
             name = str(next(iter(given.values())))
-            try:
-                with contextlib.nullcontext() if self.sizes is None else _without_network():
+            with contextlib.nullcontext() if self.sizes is None else _without_network():
+                try:
                     return load(*args, **kwargs)
-            except Exception as error:
-                if self.sizes is None:
-                    if not Path(name).exists():  # else it is there, and of another version
-                        self._note(error, name)
-                    raise
+                except Exception as error:
+                    if self.sizes is None:
+                        if not Path(name).exists():  # else it is there, and of another version
+                            self._note(error, name)
+                        raise
             return self._dataset(name, self.sizes, given.get("split"), is_streamed=bool(given.get("streaming")))
 
         return load_or_make
@@ -356,7 +356,8 @@ def _without_network() -> Any:
     import datasets.config
     import huggingface_hub.constants
 
-    return replaced((datasets.config, "HF_HUB_OFFLINE", True), (huggingface_hub.constants, "HF_HUB_OFFLINE", True))
+    name = "HF_HUB_OFFLINE" if hasattr(datasets.config, "HF_HUB_OFFLINE") else "HF_DATASETS_OFFLINE"  # before 2.21
+    return replaced((datasets.config, name, True), (huggingface_hub.constants, "HF_HUB_OFFLINE", True))
 
 
 def _words_of_program() -> tuple[set[str], set[str], list[str]]:

@@ -144,7 +144,9 @@ def test_recordings_are_as_many_as_the_host_has_room_for(program):
 
 
 @pytest.mark.usefixtures("library")
-def test_data_that_is_there_is_the_data(program):
+@pytest.mark.parametrize("name", ["HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE"])  # of today's data sets, and of old ones
+def test_data_that_is_there_is_the_data(program, name: str):
+    Path("datasets/config.py").write_text(f"{name} = False")
     Path("rows.txt").write_text("a\n" * 10, encoding="utf-8")
     found = rehearsed(program(PROGRAM.format("'text', data_files='rows.txt'", "")), "synthetic")
     assert not any("stand in" in each for each in found.warnings)
