@@ -58,8 +58,6 @@ class Buffer:
     dtype: str
     tensor_bytes: int
     """Bytes of one tensor, in the dtype in which the model creates it."""
-    persistent: bool
-    """Checkpoints contain it."""
 
     @property
     def total_bytes(self) -> int:

@@ -215,15 +215,12 @@ def tied_parameters(model: Any) -> list[list[str]]:
 
 
 def buffer_groups(model: Any) -> list[dict[str, Any]]:
-    """Return groups of buffers; a checkpoint holds the persistent ones."""
-    modules = dict(model.named_modules())
+    """Return groups of buffers."""
     groups: Counter[tuple[Any, ...]] = Counter()
     for name, buffer in model.named_buffers():
-        path, _, leaf = name.rpartition(".")
-        persistent = leaf not in modules[path]._non_persistent_buffers_set
         buffer_bytes = buffer.element_size() * buffer.numel()
-        groups[_without_numbers(name), tuple(buffer.shape), _dtype(buffer), buffer_bytes, persistent] += 1
-    return _as_mappings(groups, ("name", "shape", "dtype", "tensor_bytes", "persistent"))
+        groups[_without_numbers(name), tuple(buffer.shape), _dtype(buffer), buffer_bytes] += 1
+    return _as_mappings(groups, ("name", "shape", "dtype", "tensor_bytes"))
 
 
 def routed_experts(model: Any) -> dict[str, int] | None:

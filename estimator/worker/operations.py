@@ -14,7 +14,7 @@
      "code": {"folder", "model", "remote"} or absent, "device_map": as ``inferred_device_map`` takes it, or absent}
         -> {"groups": [{"name", "shape", "repeat", "dtype", "kind", "quantized", "places"}, ...],
             "layers": ..., "tied_head": ..., "tied": [[name, ...], ...],
-            "buffers": [{"name", "shape", "repeat", "dtype", "tensor_bytes", "persistent"}, ...],
+            "buffers": [{"name", "shape", "repeat", "dtype", "tensor_bytes"}, ...],
             "adapters": [{"name", "shape", "repeat", "kind", "dtype"}, ...] or null,
             "experts": {"count", "elements"} or null, "tp_plan": {pattern: style}, "no_split": [class, ...],
             "config": {...}, "device_map": {module: device} or null, "versions": {...}}

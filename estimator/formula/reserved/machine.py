@@ -32,12 +32,6 @@ class Machine:
         """Allocate tensors and return their keys."""
         return [self.take(size, stream) for size in sizes]
 
-    def keep(self, key: int) -> int:
-        """Return a new key of a tensor whose key is needed again."""
-        kept = next(self._keys)
-        self.allocator.rename(key, kept)
-        return kept
-
     def size(self, key: int) -> int:
         """Return the bytes of what is allocated under a key."""
         return self.allocator.size_of(key)

@@ -285,7 +285,6 @@ _WITH_POSITIONS = Family(
     body=plain_gpt_body,
     prefix="transformer",
     tasks=("causal-lm",),
-    in_transformers=False,
     norm="layer",
     block_norms=("ln_1", "ln_2"),
     gated=False,

@@ -34,8 +34,6 @@ class Family(msgspec.Struct, frozen=True, kw_only=True):
     """Supported tasks; the first is the usual one."""
     without_head: tuple[Task, ...] = ()
     """Tasks for which transformers 5 has no class of this family: their head is assumed to be an ordinary one."""
-    in_transformers: bool = True
-    """transformers has classes of this family; False: scripts build it themselves."""
     heads: TaskHeads = TaskHeads()
     rules: BlockRules = msgspec.field(default_factory=BlockRules)
 

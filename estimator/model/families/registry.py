@@ -18,7 +18,7 @@ FAMILIES: dict[str, Family] = {**DECODERS, **MIXTURES, **ENCODERS, **PLAIN_MODEL
 """The families whose parameters are counted exactly; of two marker fields in a config the later family's counts."""
 GENERIC = LLAMA_LIKE
 """The record of an unknown ``model_type``: a decoder like Llama's."""
-_UNGATED = replace(PLAIN_MODELS["plain-gpt-rotary"], tasks=DECODER_TASKS, in_transformers=True)
+_UNGATED = replace(PLAIN_MODELS["plain-gpt-rotary"], tasks=DECODER_TASKS)
 """The record of decoders whose MLPs have no gate."""
 _RELATIVES: Mapping[str, Family] = MappingProxyType(
     {

@@ -177,7 +177,7 @@ def test_answers_about_user_code_are_not_cached(
     monkeypatch.setattr(POOL, "request", lambda *_, **__: {"groups": "of another answer"})
 
     assert before.tied == (("embedding.weight", "head.weight"),)
-    assert [(b.name, b.total_bytes, b.persistent) for b in before.buffers] == [("positions", 4096, False)]
+    assert [(b.name, b.total_bytes) for b in before.buffers] == [("positions", 4096)]
     with pytest.raises(CannotTellError, match="cannot read the worker"):
         exact_inventory(model, "causal-lm", python=PYTHON)
 
