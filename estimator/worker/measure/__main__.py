@@ -25,7 +25,7 @@ if not __package__:  # run by its path: import the worker's folder as a package,
     del sys.path[0]
     __package__ = f"{folder.parent.name}.{folder.name}"
 
-from ..request.protocol import RefusedError, die_with_parent
+from ..request.protocol import QUIET_AND_OFFLINE, RefusedError, die_with_parent
 from .stages import Stages
 
 PLAN = "plan.json"
@@ -35,12 +35,7 @@ def main(arguments: list[str]) -> int:
     """Run as one rank, or start all."""
     die_with_parent()
     os.dup2(2, 1)  # nothing reads stdout: what libraries and a user's model print must not fill its pipe
-    os.environ.update(
-        HF_HUB_OFFLINE="1",
-        TRANSFORMERS_OFFLINE="1",
-        TRANSFORMERS_VERBOSITY="error",
-        TOKENIZERS_PARALLELISM="false",
-    )
+    os.environ.update(QUIET_AND_OFFLINE)
     if arguments:
         return _run_rank(Path(arguments[0]))
     text = sys.stdin.readline()

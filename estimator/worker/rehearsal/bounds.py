@@ -185,8 +185,7 @@ def _bounded(func: Any) -> tuple[str, Any]:
 
 @functools.lru_cache(maxsize=4096)
 def _set_rule(func: Any) -> str | None:
-    name = func._schema.name.partition("::")[2]
-    name = name[:-1] if func._schema.is_mutable else name
+    name = _bounded(func)[0]
     return next((rule for rule, names in _SET.items() if name in names), None)
 
 

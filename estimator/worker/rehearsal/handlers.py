@@ -52,9 +52,8 @@ def answer_to_go_on(frame: Any) -> bool | None:
 @functools.lru_cache(maxsize=4096)
 def _answers(file: str) -> dict[int, bool]:
     """Return by line what the conditions of assertions have to be, and those of ``if`` before what ends a program."""
-    tree = _tree(file)
     answers: dict[int, bool] = {}
-    for each in ast.walk(tree) if tree is not None else ():
+    for each in ast.walk(_tree(file)):
         if isinstance(each, ast.Assert):
             wanted = True
         elif isinstance(each, ast.If) and _way_out(each.body):
@@ -75,20 +74,19 @@ def _is_guarded(frame: Any, catches: Callable[[ast.ExceptHandler], bool]) -> boo
 @functools.lru_cache(maxsize=4096)
 def _guarded(file: str, catches: Callable[[ast.ExceptHandler], bool]) -> tuple[tuple[int, int], ...]:
     """Return the first and the last lines of what a file's ``try`` statements guard against an error."""
-    tree = _tree(file)
     return tuple(
         (each.body[0].lineno, each.body[-1].end_lineno or 0)
-        for each in (ast.walk(tree) if tree is not None else ())
+        for each in ast.walk(_tree(file))
         if isinstance(each, _TRY) and any(catches(handler) for handler in each.handlers)
     )
 
 
 @functools.lru_cache(maxsize=64)
-def _tree(file: str) -> ast.AST | None:
+def _tree(file: str) -> ast.AST:
     try:
         return ast.parse("".join(linecache.getlines(file)))
     except (SyntaxError, ValueError):
-        return None
+        return ast.Module([], [])
 
 
 def _catches_memory(handler: ast.ExceptHandler) -> bool:

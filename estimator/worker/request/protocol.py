@@ -35,6 +35,13 @@ _TOLD_VERSIONS = ("transformers", "peft", "accelerate", "trl", "diffusers", "tim
 _PR_SET_PDEATHSIG = 1
 PARENT_CHECK_SECONDS = 0.5
 """Interval at which the worker checks that the process which started it still runs."""
+QUIET_AND_OFFLINE = {
+    "HF_HUB_OFFLINE": "1",
+    "TRANSFORMERS_OFFLINE": "1",
+    "TRANSFORMERS_VERBOSITY": "error",
+    "TOKENIZERS_PARALLELISM": "false",
+}
+"""Variables under which transformers asks no hub, and says and starts no more than it must."""
 
 Operation = Callable[[dict[str, Any]], dict[str, Any]]
 
@@ -46,13 +53,8 @@ def serve_requests(operations: dict[str, Operation]) -> None:
         threading.Thread(target=_exit_with_parent, args=(os.getppid(),), daemon=True).start()
     for name in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"):  # the job's: an invalid one would end the worker
         os.environ.pop(name, None)
-    os.environ.update(
-        CUDA_VISIBLE_DEVICES="",  # a CUDA context would take memory of the GPUs that are being watched
-        HF_HUB_OFFLINE="1",
-        TRANSFORMERS_OFFLINE="1",
-        TRANSFORMERS_VERBOSITY="error",
-        TOKENIZERS_PARALLELISM="false",
-    )
+    # a CUDA context would take memory of the GPUs that are being watched
+    os.environ.update(QUIET_AND_OFFLINE, CUDA_VISIBLE_DEVICES="")
     for line in sys.stdin:
         if line.strip():
             answers.write(json.dumps(answer_request(operations, line)) + "\n")
