@@ -26,6 +26,11 @@ _TOKENS = {
     "sep_token": "[SEP]",
     "mask_token": "[MASK]",
 }
+_MARKS = (
+    *("<|im_start|>", "<|im_end|>", "<|endoftext|>", "<|begin_of_text|>", "<|end_of_text|>", "<|start_header_id|>"),
+    *("<|end_header_id|>", "<|eot_id|>", "<start_of_turn>", "<end_of_turn>", "<|user|>", "<|assistant|>", "<|end|>"),
+)
+"""What chat models mark turns with, which programs look up."""
 _CHAT = "{% for message in messages %}<s> {{ message['role'] }} {{ message['content'] }} </s>{% endfor %}"
 _COMMIT = "0" * 40
 
@@ -59,7 +64,8 @@ def _write(name: str, repository: Path) -> None:
     model = find_built_in(name)
     assert model is not None  # noqa: S101 - it has a stand-in
     config = model.config
-    words = [*_TOKENS.values(), *(f"word{number}" for number in range(int(config["vocab_size"]) - len(_TOKENS)))]
+    marks = (*_TOKENS.values(), *_MARKS)
+    words = [*marks, *(f"word{number}" for number in range(int(config["vocab_size"]) - len(marks)))]
     ids = {word: number for number, word in enumerate(words)}
     numbers = {f"{kind}_id": ids[_TOKENS[kind]] for kind in ("pad_token", "bos_token", "eos_token")}
     segments = ["token_type_ids"] if config["model_type"] == "bert" else []
@@ -101,7 +107,7 @@ def _tokenizer(ids: Mapping[str, int], family: str) -> dict[str, Any]:
         "version": "1.0",
         "truncation": None,
         "padding": None,
-        "added_tokens": [{"id": ids[token], "content": token, **marks} for token in _TOKENS.values()],
+        "added_tokens": [{"id": ids[token], "content": token, **marks} for token in (*_TOKENS.values(), *_MARKS)],
         "normalizer": None,
         "pre_tokenizer": {"type": "Whitespace"},
         "post_processor": None,

@@ -53,6 +53,7 @@ def test_the_known_config_of_a_model_stands_in_for_it(program, own_cache: Path, 
 def test_each_word_is_a_token_of_every_family_and_the_config_names_the_class(program, name: str, kind: str) -> None:
     text = NAMED.partition("assert len")[0].replace("google-bert/bert-base-uncased", name)
     text += f"assert AutoConfig.from_pretrained(name).architectures == ['{kind}']\n"
+    text += "assert tokenizer('<|im_start|>').input_ids == [tokenizer.get_vocab()['<|im_start|>']]\n"
     with pytest.raises(CannotTellError, match="exit code 3"):
         rehearse([sys.executable, program(f"{text}raise SystemExit(len(tokenizer('one two three').input_ids))")])
 
