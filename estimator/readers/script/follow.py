@@ -647,7 +647,7 @@ class Reader:
         call.receiver = UNKNOWN
         found = self.library(call)
         is_model = found is UNKNOWN and "model" in getattr(getattr(call.node, "func", None), "id", "").lower()
-        return Outputs(call.where) if is_model else found
+        return Outputs(call.where, set()) if is_model else found
 
     def _method(self, value: Any, call: Call) -> Any:
         """Return what stands in a table under a key; what other methods do to a list or table is not followed."""

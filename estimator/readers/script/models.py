@@ -138,6 +138,8 @@ class Model(Part):
         """A loop runs it again before a backward pass."""
         self.has_labels = False
         """A forward pass may be given labels, and compute the loss."""
+        self.outputs_read: set[Any] = set()
+        """Names and indices by which the script reads what a forward pass returns."""
         call.notes.models.append(self)
 
     def attribute(self, name: str) -> Any:
@@ -163,7 +165,7 @@ class Model(Part):
                 call.doubt(f"{name} keeps what each layer returns, which is not counted.", key="model.attention")
         self.loops.append(len(call.run.loops))
         self.has_labels |= call.unknown_table is not None or "labels" in call.kwargs
-        return Outputs(call.where)
+        return Outputs(call.where, self.outputs_read)
 
     def put(self, name: str, value: Any, call: Call, text: str) -> None:
         """Set what is known of it; the last value counts."""
@@ -183,12 +185,17 @@ class Model(Part):
 class Outputs(Thing):
     """The outputs of a forward pass, which a name may keep until the next one."""
 
-    def __init__(self, where: str) -> None:
-        self.where, self.is_read = where, False
+    def __init__(self, where: str, read: set[Any]) -> None:
+        self.where, self.is_read, self._read = where, False, read
 
     def attribute(self, name: str) -> Any:
         """Note that it is an object of transformers' with a loss or logits."""
         self.is_read |= name in ("loss", "logits")
+        return self.item(name)
+
+    def item(self, key: Any) -> Any:
+        """Note what is read."""
+        self._read.add(key)
         return UNKNOWN
 
 

@@ -13,7 +13,7 @@ from ..trl.methods import method_of_class
 from .configs import ModelConfig
 from .follow import Reader
 from .layers import Layers
-from .libraries import LOSSES, starts_training
+from .libraries import starts_training
 from .models import AdapterConfig, Model, QuantizationConfig, models_in
 from .notes import Notes
 from .training import Arguments
@@ -202,7 +202,8 @@ def _read_passes(model: Model, notes: Notes) -> None:
         sentence = f"{passes[-1]}: the model may run more than once before a backward pass; once is counted."
         notes.doubt(sentence, key="training.sequences_per_example")
     over_words = model.task is None or str(model.task.value).endswith("-lm")
-    if passes and not model.has_labels and bool(LOSSES & notes.called) and over_words and not notes.trainers:
+    is_own = model.outputs_read == {"logits"} if model.has_labels else "loss" not in model.outputs_read
+    if passes and is_own and over_words and not notes.trainers:
         sentence = f"{passes[0]}: the script computes the loss itself; the library's loss is counted."
         notes.doubt(sentence, key="training.loss")
 

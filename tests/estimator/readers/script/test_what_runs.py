@@ -212,6 +212,9 @@ def test_a_library_that_is_not_known_may_change_others(tmp_path: Path) -> None:
     ("step", "own"),
     [
         ("logits = model(batch['x']).logits\nloss = torch.nn.functional.cross_entropy(logits, batch['y'])", True),
+        ("loss = elsewhere.loss(model(batch['x']).logits)", True),
+        ("out = model(**batch)\nloss = -out.logits.softmax(-1).mean()", True),
+        ("out = model(**batch)\nloss = out.loss\nlogits = out.logits", False),
         ("loss = model(batch['x'], labels=batch['y']).loss", False),
         ("loss = model(**batch).loss\ntorch.nn.functional.cross_entropy(loss, loss)", False),
     ],
