@@ -10,7 +10,7 @@ from ..program.world_size import WorldSize, checked_ranks, read_world_size
 from ..program.zero_sizes import record_zero_sizes
 from ..source.data_files import layer_of_setting
 from ..source.evidence import FindingCollector, JobReading
-from ..source.settings import LayeredSettings, SettingsLayer, as_int
+from ..source.settings import LayeredSettings, SettingsLayer, as_bool, as_int
 from ..trl.trainer import Setup
 from .fsdp import fsdp_settings
 from .lora import read_lora
@@ -115,6 +115,9 @@ def _inputs(
     settings = LayeredSettings(*layers)
     of_trl = settings.find("model_init_kwargs")  # dtype and attention
     model_init = layer_of_setting(of_trl, program.filesystem, findings, key="training.precision")
+    flash = model_init.get("use_flash_attention_2")  # until transformers 4.52
+    if flash is not None and as_bool(flash):
+        model_init.setdefault("attn_implementation", flash.with_value("flash_attention_2"))
     logged = logged_trainer_settings(program, settings)
     from_run = {**program.reported, **logged}
     still_unresolved = {name: sentence for name, sentence in unresolved.items() if name not in from_run}

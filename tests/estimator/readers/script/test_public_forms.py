@@ -183,6 +183,12 @@ def test_a_length_that_only_has_a_bound_is_doubted(
     assert any("bounds a length that is not known" in each for each in reading.warnings) == doubted
 
 
+def test_flash_attention_is_read_of_what_a_trainer_loads_its_model_with(tmp_path: Path) -> None:
+    for flash, attention in (("True", "flash_attention_2"), ("False", "sdpa")):
+        trainer = f"SFTTrainer('gpt2', args=SFTConfig('o', model_init_kwargs=dict(use_flash_attention_2={flash})))"
+        assert read(tmp_path, f"{trainer}.train()\n").value("model.attention") == attention
+
+
 def test_a_pipeline_after_the_training_does_not_tell_its_length(tmp_path: Path) -> None:
     text = LOAD + ARGUMENTS + TRAIN + "pipe = transformers.pipeline('text-generation', model=model, max_length=200)\n"
     assert "training.sequence_length" in read(tmp_path, text).missing
