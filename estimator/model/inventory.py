@@ -87,8 +87,6 @@ class Inventory:
     tied: tuple[tuple[str, ...], ...] = field(default=(), compare=False)
     """Groups of names that share one parameter. Empty, like all fields below, if the model was not built."""
     buffers: tuple[Buffer, ...] = ()
-    experts: int = field(default=0, compare=False)
-    """Routed experts per layer; their elements have the role ``expert``."""
     tensor_plan: tuple[tuple[str, str], ...] = field(default=(), compare=False)
     """The model's own tensor-parallel plan: module names with ``*``, and transformers' style names."""
     no_split: tuple[str, ...] = field(default=(), compare=False)

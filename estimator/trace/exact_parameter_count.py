@@ -72,13 +72,6 @@ def exact_inventory(
     return inventory_from_answer(answer)
 
 
-class AnsweredExperts(msgspec.Struct, frozen=True):
-    """Routed experts."""
-
-    count: int
-    elements: int
-
-
 class InventoryAnswer(msgspec.Struct, frozen=True):
     """A worker's answer to the request ``inventory``."""
 
@@ -88,7 +81,6 @@ class InventoryAnswer(msgspec.Struct, frozen=True):
     tied: tuple[tuple[str, ...], ...]
     buffers: tuple[Buffer, ...]
     adapters: tuple[NamedShape, ...] | None
-    experts: AnsweredExperts | None
     tp_plan: dict[str, str]
     no_split: tuple[str, ...]
     config: dict[str, Any] | None
@@ -109,7 +101,6 @@ def inventory_from_answer(answer: InventoryAnswer) -> Inventory:
         adapters=None if answer.adapters is None else tuple(_adapter(group) for group in answer.adapters),
         tied=answer.tied,
         buffers=answer.buffers,
-        experts=answer.experts.count if answer.experts else 0,
         tensor_plan=tuple(answer.tp_plan.items()),
         no_split=answer.no_split,
         config=answer.config,

@@ -159,8 +159,6 @@ def _input_embeddings(model: Any) -> Any:
 
 LAYER_NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")
 FIRST_LAYER_NUMBER = re.compile(r"^(.*?)\.\d+(?=\.)")
-EXPERT_MODULE = re.compile(r"(^|\.)experts?(\.|$)")
-EXPERT_COUNT_FIELDS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
 
 
 def parameter_groups(model: Any, *, places: bool = False) -> dict[str, Any]:
@@ -221,16 +219,6 @@ def buffer_groups(model: Any) -> list[dict[str, Any]]:
         buffer_bytes = buffer.element_size() * buffer.numel()
         groups[_without_numbers(name), tuple(buffer.shape), _dtype(buffer), buffer_bytes] += 1
     return _as_mappings(groups, ("name", "shape", "dtype", "tensor_bytes"))
-
-
-def routed_experts(model: Any) -> dict[str, int] | None:
-    """Return the most routed experts of a layer and the elements of all experts; None: the model has none."""
-    config: Any = getattr(model, "config", None)
-    text = config.get_text_config() if hasattr(config, "get_text_config") else config
-    counts = [getattr(text, field, None) for field in EXPERT_COUNT_FIELDS]
-    count = next((count for count in counts if isinstance(count, int)), 0)
-    elements = sum(p.numel() for name, p in model.named_parameters() if EXPERT_MODULE.search(name))
-    return {"count": count, "elements": elements} if elements else None
 
 
 def adapter_groups(model: Any) -> list[dict[str, Any]]:
