@@ -22,7 +22,7 @@ is above all earlier ones). A private pool of a CUDA graph is that of a stream w
 from __future__ import annotations
 
 from bisect import bisect_left
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from .allocator_blocks import (
     ADDRESS_BITS,
@@ -44,7 +44,7 @@ from .allocator_blocks import (
 from .allocator_settings import MIB, AllocatorSettings
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterator
+    from collections.abc import Hashable
 
 
 MIN_BLOCK_BYTES = 512
@@ -68,16 +68,6 @@ class OutOfMemoryError(MemoryError):
             f"out of memory: {requested / MIB:,.0f} MiB requested, {self.free / MIB:,.0f} free, {reserved / MIB:,.0f} "
             f"reserved of which {allocated / MIB:,.0f} allocated"
         )
-
-
-class BlockInfo(NamedTuple):
-    """One block of mapped memory."""
-
-    address: int
-    size: int
-    used: bool
-    stream: int
-    small: bool
 
 
 class CachingAllocator(DeviceMemory):
@@ -209,14 +199,6 @@ class CachingAllocator(DeviceMemory):
                         self._expandable.unmap(block)
                     elif block.prev is None and block.next is None:
                         self._release_segment(block)
-
-    def blocks(self) -> Iterator[BlockInfo]:
-        """Yield all mapped blocks by address, used and free: together `reserved` bytes."""
-        used = [block for block in (*self._live.values(), *self._waiting.values()) if block is not None]
-        pools = [*self._small.values(), *self._large.values()]
-        free = [block for pool in pools for block in pool.blocks.values()]
-        for block in sorted(used + free, key=lambda block: block.address):
-            yield BlockInfo(block.address, block.size, block.state == USED, block.pool.stream, block.pool.small)
 
     def _rounded(self, size: int) -> int:
         divisions = self._settings.divisions(size)

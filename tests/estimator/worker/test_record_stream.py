@@ -5,6 +5,8 @@ of its pool while ``event_count`` is not 0; ``process_events``, at the next ``ma
 passed; ``release_cached_blocks`` waits for all events first.
 """
 
+from mapped_blocks import mapped_blocks
+
 from vramtop.estimator.worker.memory.allocator import CachingAllocator
 from vramtop.estimator.worker.memory.allocator_blocks import RELEASED, RETURNED, USED_ELSEWHERE
 from vramtop.estimator.worker.memory.allocator_settings import AllocatorSettings
@@ -22,7 +24,7 @@ def test_a_block_in_use_on_another_stream_is_no_longer_allocated_but_not_free() 
     allocator.malloc("gathered", 30 * MIB, GATHER)
     allocator.free("gathered", USED_ELSEWHERE)
     assert (allocator.allocated, allocator.reserved) == (0, 30 * MIB)
-    assert [block.used for block in allocator.blocks()] == [True]
+    assert [block.used for block in mapped_blocks(allocator)] == [True]
     allocator.malloc("next", 30 * MIB, GATHER)
     assert allocator.reserved == 60 * MIB
     allocator.free("gathered", RETURNED)
@@ -47,7 +49,7 @@ def test_a_full_device_waits_for_all_streams() -> None:
     assert (allocator.allocated, allocator.reserved, allocator.retries) == (50 * MIB, 50 * MIB, 1)
     allocator.free("gathered", RETURNED)  # it is back already
     allocator.free("activation", RELEASED)
-    assert allocator.allocated == sum(block.used for block in allocator.blocks()) == 0
+    assert allocator.allocated == sum(block.used for block in mapped_blocks(allocator)) == 0
 
 
 def test_waiting_for_one_stream_tells_about_those_that_it_waited_for() -> None:

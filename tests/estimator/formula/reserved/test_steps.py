@@ -4,6 +4,7 @@ import itertools
 from typing import Any
 
 import pytest
+from mapped_blocks import mapped_blocks
 from model_configs import llama_config
 
 from tests.estimator.formula.test_closed_form_matrix import CELLS
@@ -66,10 +67,10 @@ def test_a_step_leaves_nothing_behind_but_optimizer_states(parallel: dict[str, A
         run = run_of(rank_of(LLAMA, **tables, **({"lora": lora} if lora else {})))
         run.train(steps=1)
         allocator = run.machine.allocator
-        after, blocks = allocator.allocated, sum(block.used for block in allocator.blocks())
+        after, blocks = allocator.allocated, sum(block.used for block in mapped_blocks(allocator))
         run.train(steps=2)
         assert allocator.allocated == after, (training, lora)
-        assert sum(block.used for block in allocator.blocks()) == blocks, (training, lora)
+        assert sum(block.used for block in mapped_blocks(allocator)) == blocks, (training, lora)
 
 
 @pytest.mark.parametrize("name", ["bf16", "mixed", "mixed checkpointed", "mixed adapters checkpointed", "bf16 fsdp2"])
@@ -137,7 +138,7 @@ def test_fsdp1_keeps_units_that_another_stream_may_still_use() -> None:
     allocator = run.machine.allocator
 
     def waiting() -> int:
-        return sum(block.size for block in allocator.blocks() if block.used) - allocator.allocated
+        return sum(block.size for block in mapped_blocks(allocator) if block.used) - allocator.allocated
 
     run._forward()
     assert waiting() >= 2 * 2 * rank_elements_of_a_block()
@@ -165,7 +166,7 @@ def test_reductions_had_a_pool_of_their_own_before_torch_2_5() -> None:
     for torch in ("2.4", "2.5"):
         run = old_torchtitan(torch)
         run.train()
-        pools[torch] = sum(block.size for block in run.machine.allocator.blocks() if block.stream == 2)
+        pools[torch] = sum(block.size for block in mapped_blocks(run.machine.allocator) if block.stream == 2)
     block = 1024 * (1024 * (1024 + 2 * 256) + 1024 * 1024 + 3 * 1024 * 2816) // 1024
     assert pools["2.4"] - pools["2.5"] >= 4 * block  # of a whole block, in fp32
 
