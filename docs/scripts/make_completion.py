@@ -63,8 +63,10 @@ def _describe(action: argparse.Action) -> None:
     flag = FlagFacts(action)
     words = _words(flag)
     word = flag.placeholder.strip("[]")
-    action.help = flag.first_sentence
-    action.option_strings = action.option_strings[: 1 if flag.is_familiar else 2]  # further names are read, too
+    action.help = flag.meaning.partition("; ")[0].partition(" (default")[0].rstrip(".")
+    action.option_strings = action.option_strings[
+        : 1 if getattr(action, "familiar", None) else 2
+    ]  # further names are read, too
     if words:
         action.choices = list(words)
     elif word in _COMPLETED:

@@ -175,13 +175,13 @@ class _Collector:
 
     def add(self, snapshot: Snapshot) -> None:
         """Add the next snapshot; one that is not later than the one before is left out."""
-        before = self._time if self._readings else None
+        before, usual = self._time if self._readings else None, self._usual_interval()
         if before is not None and snapshot.time <= before:
             self._left_out += 1
             return
         if before is None:
             self._begin = snapshot.time
-        elif self._is_gap(snapshot.time - before):
+        elif usual is not None and snapshot.time - before > max(_GAP_INTERVALS * usual, usual + _MIN_GAP_SECONDS):
             self._finder.add(gap_event(before, snapshot.time))
             before = None
         else:
@@ -204,6 +204,10 @@ class _Collector:
         interval = self._usual_interval()
         last = self._board
         pending = last.pending if last else ()
+        faults = list(self._faults)
+        if self._left_out:
+            readings = "1 reading is" if self._left_out == 1 else f"{self._left_out:,} readings are"
+            faults.append(f"{readings} left out, not later than those before: the clock was set back")
         return Recorded(
             recording=Recording(
                 name=self._path.name,
@@ -217,23 +221,13 @@ class _Collector:
             runs=tuple(self._runs()),
             events=tuple(sorted(self._finder.events, key=lambda event: event.time)),
             events_left_out=self._finder.left_out,
-            faults=(*self._faults, *self._left_out_sentence()),
+            faults=tuple(faults),
             pending=tuple(f"{row.job.label}: {row.problem or _verdict(row.fit)}" for row in pending),
         )
-
-    def _left_out_sentence(self) -> tuple[str, ...]:
-        if not self._left_out:
-            return ()
-        readings = "1 reading is" if self._left_out == 1 else f"{self._left_out:,} readings are"
-        return (f"{readings} left out, not later than those before: the clock was set back",)
 
     def _usual_interval(self) -> float | None:
         intervals = sorted(self._intervals)
         return intervals[len(intervals) // 2] if intervals else None
-
-    def _is_gap(self, seconds: float) -> bool:
-        usual = self._usual_interval()
-        return usual is not None and seconds > max(_GAP_INTERVALS * usual, usual + _MIN_GAP_SECONDS)
 
     def _add_gpus(self, board: Board, before: float | None) -> None:
         time = board.snapshot.time

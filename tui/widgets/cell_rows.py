@@ -41,7 +41,9 @@ class CellRows(Widget):
         """Return the row as it was drawn last."""
         if y >= len(self._rows):
             return Strip.blank(self.size.width, self.rich_style)
-        return cells_strip(self._rows[y], self.rich_style)
+        row, ground = self._rows[y], self.rich_style  # the widget's own style, below the colours of the cells
+        segments = (Segment(text, ground + _style(colour, behind)) for text, colour, behind in cell_runs(row))
+        return Strip(segments, len(row))
 
     def _draw(self) -> None:
         raise NotImplementedError
@@ -88,18 +90,6 @@ class AxesGraph(CellRows):
         margin = [Cell(" ")] * len(labels[0])
         axes = ([Cell(each) if isinstance(each, str) else each for each in line] for line in below)
         self._show_rows([*graph, *([*margin, *line] for line in axes)])
-
-
-def cells_strip(cells: Sequence[Cell], ground: Style | None = None) -> Strip:
-    """Return the cells as one line of a widget.
-
-    Args:
-        cells: from left to right.
-        ground: the widget's own style, below the colours of the cells.
-    """
-    base = ground or Style.null()
-    segments = (Segment(text, base + _style(colour, behind)) for text, colour, behind in cell_runs(cells))
-    return Strip(segments, len(cells))
 
 
 @lru_cache(maxsize=64)

@@ -71,11 +71,13 @@ class KeysLine(Widget):
         if screen is not self.screen or not screen.app.app_focus:
             return
         shown: dict[str, dict[str, tuple[Binding, bool]]] = {}
-        command = None
+        command, focused = None, self.screen.focused
         for _, binding, enabled, _ in self._in_order(screen.active_bindings.values()):
             if binding.action == "command_palette" and self._show_command_palette:
                 command = command or binding
-            elif binding.show and not self._is_typed(binding.key) and not _is_refused(self.app, binding.action):
+            elif focused is not None and focused.check_consume_key(binding.key, character_of(binding.key)):
+                continue  # the field with the focus takes the key as text
+            elif binding.show and not _is_refused(self.app, binding.action):
                 together = f"group {binding.group.description}" if binding.group else binding.action
                 shown.setdefault(together, {}).setdefault(binding.action, (binding, enabled))
         keys = [
@@ -98,11 +100,6 @@ class KeysLine(Widget):
         return sorted(
             active, key=lambda each: (at := nodes.index(each.node), places[at].get(each.binding.action, last))
         )
-
-    def _is_typed(self, key: str) -> bool:
-        """Return True if the field with the focus takes the key as text."""
-        focused = self.screen.focused
-        return focused is not None and focused.check_consume_key(key, character_of(key))
 
     def _fitting(self) -> list[_Shown]:
         """Return the keys that fit on the line, from the left; the help key, which lists them all, always fits."""

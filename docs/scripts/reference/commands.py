@@ -91,7 +91,8 @@ def _shared_flags(commands: Mapping[str, CommandParser]) -> dict[tuple[str, str]
 
 def _is_left_out(flag: FlagFacts) -> bool:
     """Say whether a flag is on the job file's page, another tool's name of such a flag, or help itself."""
-    return getattr(flag.action, "key", None) is not None or flag.is_familiar or "help" in flag.names[-1]
+    of_job = (getattr(flag.action, name, None) is not None for name in ("key", "familiar"))
+    return any(of_job) or "help" in flag.names[-1]
 
 
 def _key(flag: FlagFacts) -> tuple[str, str]:

@@ -80,11 +80,6 @@ class Candidate(msgspec.Struct):
         self.gpu_name, self.gpu_bytes = row.gpu.name, row.gpu.total_bytes
         self.cpu_seconds = row.process.cpu_seconds
 
-    @property
-    def has_worked(self) -> bool:
-        """True unless it has used no processor time since it was read: then reading it again finds nothing new."""
-        return self.cpu_seconds is None or self.cpu_seconds != self.cpu_seconds_when_read
-
 
 def reason_by_kind(process: GpuProcess, program: KnownProgram) -> NoBudgetReason | None:
     """Return why a process of this kind is not read; None: it may be read, if it is this machine's."""
@@ -154,14 +149,18 @@ class Candidates:
                 if candidate.waits and (row.process.used_bytes or 0) > candidate.used_bytes:
                     candidate.see(row)
                 candidate.cpu_seconds = row.process.cpu_seconds
-                if candidate.readings and candidate.due <= now and not candidate.has_worked:
-                    candidate.readings += 1  # one is skipped
+                slept = candidate.cpu_seconds is not None and candidate.cpu_seconds == candidate.cpu_seconds_when_read
+                if candidate.readings and candidate.due <= now and slept:
+                    candidate.readings += 1  # one is skipped: it would find nothing new
                     is_last = candidate.readings > len(RETRY_SECONDS)
                     candidate.due = None if is_last else now + RETRY_SECONDS[candidate.readings - 1]
                     changed = True
         if len(self._by_key) > 2 * len(rows) + _SPARE_CANDIDATES:
-            self._forget_all_but({row.process.key for row in rows})
-            changed = True
+            present = {row.process.key for row in rows}
+            self._by_key = {key: each for key, each in self._by_key.items() if key in present}
+            self._groups, self._kin, changed = {}, {}, True
+            for each in self._by_key.values():
+                self._file(each)
         if changed:
             self._look_again()
         return wanted
@@ -199,7 +198,9 @@ class Candidates:
             for each in self._kin[candidate.kin]:
                 if each.waits:
                     each.due, each.reason = None, reason
-        self._expect(candidate.due)
+        self._counts = None
+        if candidate.due is not None:
+            self._first_due = candidate.due if self._first_due is None else min(candidate.due, self._first_due)
 
     def attach(
         self, reader: Candidate, keys: Iterable[ProcessKey], run: WatchedJob | None, reason: NoBudgetReason | None
@@ -290,12 +291,6 @@ class Candidates:
         candidate.run, candidate.reason, candidate.due = None, LEFT_ALONE, None
         self._counts = None
 
-    def _forget_all_but(self, present: Container[ProcessKey]) -> None:
-        self._by_key = {key: each for key, each in self._by_key.items() if key in present}
-        self._groups, self._kin = {}, {}
-        for each in self._by_key.values():
-            self._file(each)
-
     def _file(self, candidate: Candidate) -> None:
         self._groups.setdefault(candidate.group, []).append(candidate)
         self._kin.setdefault(candidate.kin, []).append(candidate)
@@ -314,11 +309,6 @@ class Candidates:
         """Collect anew what is to be read: something was added, or has changed."""
         self._queue, self._counts = [], None
         self._first_due = min((each.due for each in self._by_key.values() if each.due is not None), default=None)
-
-    def _expect(self, due: float | None) -> None:
-        self._counts = None
-        if due is not None:
-            self._first_due = due if self._first_due is None else min(due, self._first_due)
 
 
 def _group(process: GpuProcess, left_out: re.Pattern[str]) -> Hashable:

@@ -88,7 +88,8 @@ class NvmlMemory:
         self.read_at = self._now()
         problem = implausible(figures)
         if problem is not None:
-            unified = self._may_share_memory(alike=_is_about_the_hosts(figures.total)) if whole else False
+            host = host_total_bytes()
+            unified = whole and self._may_share_memory(alike=abs((figures.total or 0) - host) <= host // 20)
             return self._host_memory() if unified else _unknown("IMPLAUSIBLE", problem)
         return _consistent(figures), faults
 
@@ -155,11 +156,6 @@ def _consistent(memory: MemoryFigures) -> MemoryFigures:
         return replace(memory, used=total - free)
     free = min(free, total - (memory.used or 0))
     return replace(memory, free=free, reserved=total - free - (memory.used or 0))
-
-
-def _is_about_the_hosts(total: int | None) -> bool:
-    host = host_total_bytes()
-    return abs((total or 0) - host) <= host // 20
 
 
 _FIELDS = {

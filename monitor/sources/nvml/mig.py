@@ -156,19 +156,14 @@ class NvmlMig:
     def _slot(self, number: int) -> _Slot:
         call = self._calls.call
         device = call("nvmlDeviceGetMigDeviceHandleByIndex", self._handle, number)
+        name = sanitize_line(self._calls.known("nvmlDeviceGetName", device) or "") or ""
         return _Slot(
             handle=device,
             uuid=sanitize_line(str(call("nvmlDeviceGetUUID", device))) or f"slot {number}",
             gpu_instance=int(call("nvmlDeviceGetGpuInstanceId", device)),
             compute_instance=int(call("nvmlDeviceGetComputeInstanceId", device)),
-            profile=self._profile(device),
+            profile=name.partition("MIG ")[2] or None,  # 1g.10gb, from NVIDIA A100-SXM4-80GB MIG 1g.10gb
         )
-
-    def _profile(self, device: Any) -> str | None:
-        """Return the last part of its name: ``1g.10gb`` from ``NVIDIA A100-SXM4-80GB MIG 1g.10gb``."""
-        name = sanitize_line(self._calls.known("nvmlDeviceGetName", device) or "") or ""
-        _, mark, profile = name.rpartition("MIG ")
-        return profile or None if mark else None
 
     def _read_memory(self) -> tuple[tuple[MigReading, ...], str | None]:
         """Return all devices with their memory, which is read once per GPU instance."""

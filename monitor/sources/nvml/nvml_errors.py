@@ -138,15 +138,10 @@ def _library_version(nvml: Any) -> str | None:
     try:
         version = str(nvml.nvmlSystemGetNVMLVersion())
     except nvml.NVMLError:
-        return _mapped_version()
+        named = re.search(r"/libnvidia-ml\.so\.(\d+\.\d+(?:\.\d+)?)\b", file_text(OWN_MAPS_FILE))  # the loaded file
+        return named[1] if named else None
     cuda, _, driver = version.partition(".")
     return driver if "." in driver and len(cuda) <= 2 else version
-
-
-def _mapped_version() -> str | None:
-    """Return the version in the name of the library file that is loaded: ``libnvidia-ml.so.550.54.15``."""
-    match = re.search(r"/libnvidia-ml\.so\.(\d+\.\d+(?:\.\d+)?)\b", file_text(OWN_MAPS_FILE))
-    return match[1] if match else None
 
 
 def _kernel_version() -> str | None:

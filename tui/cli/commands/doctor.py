@@ -37,20 +37,15 @@ def run(options: argparse.Namespace, _: Sequence[str] | None) -> int:
         progress("examining the driver and the Python interpreters")
         report = collect_report(os.environ, python=options.python)
     terminal = terminal_facts(os.environ, report.system, output)
-    issues = (*find_issues(report), *terminal_issues(terminal), *_settings_issues(len(options.settings.problems)))
+    issues = [*find_issues(report), *terminal_issues(terminal)]
+    if count := len(options.settings.problems):  # their sentences may name hosts
+        what = "something is" if count == 1 else f"{count} things are"
+        issues.append(Issue("warning", f"{what} wrong in the settings; vramtop config shows the details"))
     changed = sorted(name for name, origin in options.settings.origins.items() if origin != DEFAULT)
     page = doctor_json(report, terminal, issues, changed)
     print(json_text(page) if options.json else "\n".join(doctor_lines(page, output)))
     sys.stdout.flush()
     return ExitCode.CANNOT_TELL if report.driver.problem or report.driver.hangs else ExitCode.DONE
-
-
-def _settings_issues(count: int) -> tuple[Issue, ...]:
-    """Return that there is something wrong with the settings; the sentences about it may name hosts."""
-    if not count:
-        return ()
-    what = "something is" if count == 1 else f"{count} things are"
-    return (Issue("warning", f"{what} wrong in the settings; vramtop config shows the details"),)
 
 
 def doctor_json(

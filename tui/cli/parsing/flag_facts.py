@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -30,11 +30,6 @@ class FlagFacts:
         """Its names, the usual one first; empty for a positional argument."""
         return tuple(self.action.option_strings)
 
-    @property
-    def is_familiar(self) -> bool:
-        """It is another tool's name of a setting."""
-        return self._familiar is not None
-
     @cached_property
     def _field(self) -> "FieldHelp | None":
         """The job's key whose flag it is; only then the job's module is loaded."""
@@ -44,10 +39,6 @@ class FlagFacts:
         from vramtop.estimator.job.field_help import field_help
 
         return field_help(key)
-
-    @property
-    def _familiar(self) -> Any:
-        return getattr(self.action, "familiar", None)
 
     @property
     def _is_switch(self) -> bool:
@@ -60,9 +51,8 @@ class FlagFacts:
         """The words that its value may be; empty if it is no choice of words."""
         if self._field is not None:
             return self._field.choices or (("true", "false") if self._is_switch else ())
-        if self._familiar is not None:
-            return tuple(self._familiar.choices)
-        return tuple(str(choice) for choice in self.action.choices or ())
+        familiar = getattr(self.action, "familiar", None)  # another tool's name of a setting
+        return tuple(str(choice) for choice in (familiar or self.action).choices or ())
 
     @property
     def placeholder(self) -> str:
@@ -88,11 +78,6 @@ class FlagFacts:
         """The sentence that explains it."""
         text = self._field.sentence if self._field is not None else self.action.help or ""
         return text if text.endswith(".") or not text else f"{text[0].upper()}{text[1:]}."
-
-    @property
-    def first_sentence(self) -> str:
-        """The meaning without what follows its first sentence, for a list of completions."""
-        return self.meaning.partition("; ")[0].partition(" (default")[0].rstrip(".")
 
     def text(self, *, all_choices: bool = False) -> str:
         """Return the meaning with choices and default.

@@ -317,8 +317,7 @@ class JobForm(VerticalScroll):
         """Yield the sections in the order of the form."""
         state, placed = self.state, set[str]()
         if state.origins is not None:
-            top = state.top_keys()
-            found = tuple(key for key in state.found_keys() if key not in top)
+            top, found = state.origin_groups()
             placed.update(top, found)
             if top:
                 title = "missing: fill these in" if state.missing else "was missing: your value"

@@ -246,15 +246,15 @@ class FormState:
                 state.set(None if key in missing else field_value(job, key))
         self._show_sharding()
 
-    def top_keys(self) -> tuple[str, ...]:
-        """Return the fields that the user has to fill in, and those that were such until the user did."""
-        keys = dict.fromkeys([*self.missing, *(key for key in self._first_missing if key in self.edited)])
-        return tuple(key for key in keys if key in self._states)
+    def origin_groups(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Return the fields that the user has to fill in (or had to, and did), and those whose values were read.
 
-    def found_keys(self) -> tuple[str, ...]:
-        """Return the fields whose values were read; the choice of sharding stands for the keys of the job file."""
+        The choice of sharding stands for the keys of the job file.
+        """
+        missing = dict.fromkeys([*self.missing, *(key for key in self._first_missing if key in self.edited)])
+        top = tuple(key for key in missing if key in self._states)
         keys = (*(field.key for field in self.fields), SHARDING, GPUS)
-        return tuple(key for key in keys if key not in SHARDING_KEYS and self.origin(key))
+        return top, tuple(key for key in keys if key not in (*SHARDING_KEYS, *top) and self.origin(key))
 
     def shown_keys(self) -> set[str]:
         """Return the fields that have a meaning with these values."""

@@ -69,7 +69,11 @@ def notices(board: Board | None, feed: BoardFeed, width: int) -> list[Content]:
         for fault in board.snapshot.faults:
             lines += _alarm_lines(fault.message, width)
         if not board.gpus:
-            lines += _planning_lines(board)
+            lines += [] if board.snapshot.faults else _alarm_lines("no GPU found on this machine", width)
+            if board.snapshot.source.is_live:
+                key = shown_key("dashboard.fit_check")
+                check = f" press {key} to check a job against any GPU; --demo plays a recording"
+                lines.append(Content.assemble((" PLANNING ", f"bold {on_colour(colour_of('uncertain'))}"), check))
         lines += _gpu_faults(board, width)
         lines += _anomaly_lines(board)
     return [line.truncate(width, ellipsis=True) for line in lines]
@@ -91,15 +95,6 @@ def _alarm_lines(sentence: str, width: int) -> list[Content]:
     """Return a warning in full: it also says what to do."""
     words = wrap(printable(sentence), max(20, width - 4))
     return [Content.assemble((" ! ", alarm()) if not at else "   ", f" {line}") for at, line in enumerate(words)]
-
-
-def _planning_lines(board: Board) -> list[Content]:
-    """Return what can be done without a GPU."""
-    lines = [] if board.snapshot.faults else _alarm_lines("no GPU found on this machine", 80)
-    if board.snapshot.source.is_live:
-        words = f" press {shown_key('dashboard.fit_check')} to check a job against any GPU; --demo plays a recording"
-        lines.append(Content.assemble((" PLANNING ", f"bold {on_colour(colour_of('uncertain'))}"), words))
-    return lines
 
 
 _MAX_GPU_FAULTS = 2

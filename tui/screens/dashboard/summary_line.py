@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from vramtop.estimator.common.errors import Verdict
-    from vramtop.monitor.board.board import Board, NoBudgetReason, ProcessRow, RunRow
+    from vramtop.monitor.board.board import Board, NoBudgetReason, ProcessRow
     from vramtop.monitor.board.comparison import Status
 
 
@@ -41,7 +41,7 @@ _SHORTENINGS = ((0, 0), (0, 1), (0, 2), (1, 1), (1, 2), (2, 1), (3, 1), (4, 1), 
 
 def summary_line(board: Board, width: int) -> Content:
     """Return all running jobs in one line, worst first, and whether the next pending one fits."""
-    jobs = [*_by_job(board.runs), *_without_job(board)]
+    jobs = _running(board)
     reading = _reading(board)
     if not jobs and not board.pending:
         return Content.styled(reading or _without_budgets(board), MUTED).truncate(width, ellipsis=True)
@@ -126,21 +126,18 @@ class _Running(msgspec.Struct, frozen=True):
     """The processes with that status."""
 
 
-def _by_job(runs: Sequence[RunRow]) -> list[_Running]:
+def _running(board: Board) -> list[_Running]:
+    """Return the jobs, and the processes of unknown ones that need attention: they grow, or ran out of memory."""
     jobs = []
-    for run in runs:
+    for run in board.runs:
         ranks = [row for row in run.rows if row.comparison is not None]
         if ranks:
             level = min(severity_rank(row) for row in ranks)
             jobs.append(_Running(WORST_FIRST[level], tuple(row for row in ranks if severity_rank(row) == level)))
-    return jobs
-
-
-def _without_job(board: Board) -> list[_Running]:
-    """Return the processes of unknown jobs that need attention: they grow, or have just run out of memory."""
     known = {key for run in board.runs for key in run.pids}
     rows = (row for row in (*board.processes, *board.ended) if row.process.key not in known and board.displays(row))
-    return [_Running(row.comparison.status, (row,)) for row in rows if row.comparison and row.comparison.diverges]
+    jobs += [_Running(row.comparison.status, (row,)) for row in rows if row.comparison and row.comparison.diverges]
+    return jobs
 
 
 _CALM: tuple[Status, ...] = ("loading", "warming_up", "incomplete", "ended")
