@@ -10,10 +10,12 @@ from typing import Literal
 
 from msgspec import Struct
 
+from ..common.library_versions import older
 from ..job.resolved_job import ResolvedJob
 from ..job.rules.dtype_widths import Widths
 from ..job.rules.optimizers.optimizer import Optimizer
 from ..job.rules.strategies import Shards
+from ..model.architecture import Architecture
 from ..model.rank_share import LocalParameters, Stage
 from .buffers import largest_block, weight_width
 from .zero import zero_step_bytes
@@ -92,8 +94,31 @@ def state_rules(job: ResolvedJob) -> StateRules:
     )
 
 
-def model_states(job: ResolvedJob, stage: Stage) -> ModelStates:
-    """Return the bytes of weights, gradients and optimizer states that one rank of a stage holds."""
+_ROTARY_TABLES_UNTIL = {
+    "llama": (4, 41),
+    **dict.fromkeys(("falcon", "gpt_neox", "mistral", "phi", "qwen2", "qwen2_moe", "stablelm", "starcoder2"), (4, 46)),
+    "mixtral": (4, 52),
+}
+"""The first version of transformers, of 4.30, 4.41, 4.46 and 4.52, whose model keeps no table (``cos_cached``)."""
+
+
+def rotary_tables(job: ResolvedJob, arch: Architecture, stage: Stage) -> int:
+    """Return the bytes of the sines and cosines of all positions that each block keeps, in the weights' type."""
+    until = _ROTARY_TABLES_UNTIL.get(arch.family, ())
+    if not until or not job.framework.transformers_models or not older(job.software.transformers, *until):
+        return 0
+    width = job.widths.compute if job.widths.quantized is not None else job.widths.weight
+    return round(stage.layers * 2 * (arch.max_positions or 0) * arch.rope_head_dim * width)
+
+
+def model_states(job: ResolvedJob, stage: Stage, tables: int = 0) -> ModelStates:
+    """Return the bytes of weights, gradients and optimizer states that one rank of a stage holds.
+
+    Args:
+        job: the job.
+        stage: its part of the model.
+        tables: bytes of ``rotary_tables``.
+    """
     shards = job.shards
     # peft's wrap policy makes each adapter a unit of its own, without what is frozen
     whole = _unsharded(stage, state_rules(job), job.strategy.flat_parameters and not job.adapter_units, shards)
@@ -109,10 +134,11 @@ def model_states(job: ResolvedJob, stage: Stage) -> ModelStates:
     # FSDP1 shards parameters, and no other attributes of theirs
     apart = whole.scales if job.strategy.flat_parameters else 0
     weights = round((whole.weights - apart) / shards.weights) + apart
-    held = 0 if job.offloads_weights else weights + stage.buffer_bytes
+    buffers = stage.buffer_bytes + tables
+    held = 0 if job.offloads_weights else weights + buffers
     return ModelStates(
         weights=held,
-        loaded=whole.loaded + stage.buffer_bytes if job.loads_whole else held,
+        loaded=whole.loaded + buffers if job.loads_whole else held,
         scales=whole.scales,
         gradients=0 if job.offloads_weights and not job.flattens else gradients,
         unsharded_gradients=whole.unsharded_gradients,

@@ -18,7 +18,7 @@ from .key_value_cache import generation_cache_bytes, key_value_cache_bytes
 from .logits_and_loss import loss_bytes
 from .loss_bytes import LossBytes
 from .megatron_fsdp import megatron_buffers
-from .model_states import ModelStates, largest_gradient, model_states
+from .model_states import ModelStates, largest_gradient, model_states, rotary_tables
 from .plan import Plan
 from .process_memory import (
     ColocatedVllm,
@@ -199,7 +199,7 @@ class RankMemory(Struct, frozen=True, eq=False, kw_only=True):
 def rank_memory(plan: Plan, stage: Stage) -> RankMemory:
     """Return what one rank of a pipeline stage holds."""
     job, arch, tied = plan.job, plan.arch, plan.inventory.tied_head
-    states = model_states(job, stage)
+    states = model_states(job, stage, rotary_tables(job, arch, stage))
     stepped, buffers = _step_gradients(job, stage, states), _communication_buffers(job, stage, tied=tied)
     return RankMemory(
         job=job,

@@ -47,6 +47,18 @@ def test_bytes_per_parameter_by_precision(
     assert step.optimizer == states * PARAMETERS
 
 
+def test_blocks_of_old_versions_keep_tables_of_all_positions(budget_of: Callable[..., Budget]) -> None:
+    config = llama_config(hidden=512, mlp=1408, layers=4, heads=8, kv_heads=4, vocab=2000)
+    config |= {"model_type": "mistral", "max_position_embeddings": 4096}
+    old, new = (
+        components(
+            budget_of(config, {"training.precision": "bf16", "software.transformers": version}), "loading"
+        ).weights
+        for version in ("4.41.2", "4.46.3")
+    )
+    assert old - new == 4 * 2 * 4096 * 64 * 2  # a sine and a cosine of each position and element of a head
+
+
 UNQUANTIZED = EMBEDDING + 4 * 2 * 512 + 512
 """Embedding and norms, whose 8-bit states are in fp32."""
 ROWS_AND_COLUMNS = 2 * (2000 + 512) + 4 * (2 * (512 + 512) + 2 * (512 + 256) + 3 * (512 + 1408) + 2 * 512) + 512
