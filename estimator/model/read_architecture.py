@@ -113,7 +113,7 @@ def complete_config(config: Mapping[str, Any], *, where: str = "the model's conf
         InputError: the family cannot be recognised.
     """
     given = config.get("model_type")
-    if given is not None and not isinstance(given, str):
+    if given is not None and not (isinstance(given, str) and given.isprintable()):
         raise InputError(f"{where}: model_type = {given!r} is not a word")
     name = given or _recognise(config)
     if name is None:
@@ -127,7 +127,7 @@ def has_recurrent_blocks(config: Mapping[str, Any]) -> bool:
     No rule describes them, and their fused kernels keep less than the plain operations that a trace runs.
     """
     kinds = config.get("layer_types")
-    if isinstance(kinds, list) and any(kind not in _ATTENTION_LAYERS for kind in kinds):
+    if isinstance(kinds, list) and any(str(kind) not in _ATTENTION_LAYERS for kind in kinds):
         return True
     return any(field in config for field in _RECURRENT_FIELDS)
 

@@ -130,6 +130,7 @@ def test_labels_are_counted_from_the_label_names() -> None:
         ({"layer_types": "full"}, ["layer_types = 'full'"]),
         ({"hidden_act": 3}, ["hidden_act = 3"]),
         ({"model_type": 3}, ["model_type = 3"]),
+        ({"model_type": "\ud800"}, ["model_type = '\\ud800' is not a word"]),
         ({"num_attention_heads": 8192}, ["8192 attention heads do not fit"]),
     ],
 )

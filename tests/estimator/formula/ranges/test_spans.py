@@ -148,7 +148,12 @@ MAMBA = {"mamba_d_state": 16, "mamba_expand": 2}
 
 
 SHAPE = {"hidden_size": 2048, "num_hidden_layers": 16, "num_attention_heads": 16, "intermediate_size": 8192}
-FIELDS = [({}, "shape"), (MAMBA, "recurrent"), ({"layer_types": ["conv"]}, "recurrent")]
+FIELDS = [
+    ({}, "shape"),
+    (MAMBA, "recurrent"),
+    ({"layer_types": ["conv"]}, "recurrent"),
+    ({"layer_types": [[]]}, "recurrent"),
+]
 
 
 def shaped(fields: dict[str, Any], family: str, **training: Any) -> Peak:
