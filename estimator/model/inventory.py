@@ -32,8 +32,6 @@ class ParameterGroup:
     """It is the weight of a linear layer, which adapters attach to and bitsandbytes quantizes (except the head)."""
     layered: bool
     """It belongs to one of the repeated blocks, and so to a pipeline stage and an FSDP unit of that block."""
-    dtype: str | None = field(default=None, compare=False)
-    """dtype in which the model creates it, such as ``float32``; None: unknown, because the model was not built."""
     transposed: bool = False
     """Stored (in, out): GPT-2's linear layers."""
     places: tuple[tuple[int, ...], ...] | None = None
@@ -49,13 +47,11 @@ class ParameterGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Buffer:
-    """Buffers of a model with one name and shape."""
+    """Buffers of a model with one name and size."""
 
     name: str
     """Layer numbers are written as ``*``."""
-    shape: tuple[int, ...]
     repeat: int
-    dtype: str
     tensor_bytes: int
     """Bytes of one tensor, in the dtype in which the model creates it."""
 

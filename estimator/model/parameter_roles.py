@@ -20,7 +20,6 @@ class NamedShape:
     shape: tuple[int, ...]
     repeat: int
     kind: ParameterKind
-    dtype: str | None = None
     quantized: bool | None = None
     places: tuple[tuple[int, ...], ...] | None = None
     """The numbers for which ``*`` stands, of each tensor; None: not known."""
@@ -74,7 +73,6 @@ def with_role(found: NamedShape) -> ParameterGroup:
         linear=found.kind in ("linear", "conv1d") and len(found.shape) == 2,
         layered=layered,
         transposed=found.kind == "conv1d",
-        dtype=found.dtype,
         quantized=found.quantized,
         places=found.places,
     )

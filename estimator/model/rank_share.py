@@ -351,9 +351,7 @@ def _local_parameters(
 
 def _own_layers(elements: int) -> LocalParameters:
     """Return the layers that a program adds to the model by itself: what is known is how many parameters they train."""
-    group = ParameterGroup(
-        name="own_layers", shape=(elements,), repeat=1, role="head", linear=False, layered=False, dtype=None
-    )
+    group = ParameterGroup(name="own_layers", shape=(elements,), repeat=1, role="head", linear=False, layered=False)
     return LocalParameters(group=group, elements=elements, tensors=1, trainable=True, quantized=False, adapter=False)
 
 

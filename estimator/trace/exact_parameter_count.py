@@ -118,5 +118,4 @@ def _adapter(group: NamedShape) -> ParameterGroup:
         role=with_role(replace(group, name=f"{base}.weight")).role,
         linear=False,
         layered=".*." in group.name,
-        dtype=group.dtype,
     )

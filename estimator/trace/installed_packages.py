@@ -17,7 +17,6 @@ class InstalledPackages(msgspec.Struct, frozen=True, kw_only=True):
 
     python: str
     """Version."""
-    executable: str
     versions: dict[str, str]
     """By distribution; those that are not installed are left out."""
     modules: tuple[str, ...]

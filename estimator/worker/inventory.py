@@ -177,14 +177,14 @@ def parameter_groups(model: Any, *, places: bool = False) -> dict[str, Any]:
         path, _, leaf = name.rpartition(".")
         kind = parameter_kind(modules[path], leaf)
         quantized = leaf == "weight" and is_quantizable(path, modules[path], kept)
-        group = _without_numbers(name), tuple(parameter.shape), kind, _dtype(parameter), quantized
+        group = _without_numbers(name), tuple(parameter.shape), kind, quantized
         groups[group] += 1
         if ".*." in group[0]:
             numbers.setdefault(group, []).append([int(number) for number in LAYER_NUMBER.findall(name)])
         layer = FIRST_LAYER_NUMBER.match(name)
         if layer:
             layers.add(layer.group(0))
-    found = _as_mappings(groups, ("name", "shape", "kind", "dtype", "quantized"))
+    found = _as_mappings(groups, ("name", "shape", "kind", "quantized"))
     if places:
         found = [{**each, "places": numbers.get(group)} for each, group in zip(found, groups)]  # noqa: B905 - 3.9
     return {"groups": found, "layers": len(layers)}
@@ -217,8 +217,8 @@ def buffer_groups(model: Any) -> list[dict[str, Any]]:
     groups: Counter[tuple[Any, ...]] = Counter()
     for name, buffer in model.named_buffers():
         buffer_bytes = buffer.element_size() * buffer.numel()
-        groups[_without_numbers(name), tuple(buffer.shape), _dtype(buffer), buffer_bytes] += 1
-    return _as_mappings(groups, ("name", "shape", "dtype", "tensor_bytes"))
+        groups[_without_numbers(name), buffer_bytes] += 1
+    return _as_mappings(groups, ("name", "tensor_bytes"))
 
 
 def adapter_groups(model: Any) -> list[dict[str, Any]]:
@@ -227,8 +227,8 @@ def adapter_groups(model: Any) -> list[dict[str, Any]]:
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
             own_name = _without_numbers(name.replace("base_model.model.", "", 1))
-            groups[own_name, tuple(parameter.shape), "linear", _dtype(parameter)] += 1
-    return _as_mappings(groups, ("name", "shape", "kind", "dtype"))
+            groups[own_name, tuple(parameter.shape), "linear"] += 1
+    return _as_mappings(groups, ("name", "shape", "kind"))
 
 
 def tensor_parallel_plan(model: Any) -> dict[str, str]:
@@ -281,7 +281,3 @@ def _as_mappings(groups: Counter[tuple[Any, ...]], names: tuple[str, ...]) -> li
 def _without_numbers(name: str) -> str:
     """Return a parameter's name with ``*`` for layer numbers."""
     return LAYER_NUMBER.sub("*", name)
-
-
-def _dtype(tensor: Any) -> str:
-    return str(tensor.dtype).replace("torch.", "")

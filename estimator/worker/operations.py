@@ -3,7 +3,7 @@
     {"op": "ping"} -> {"versions": {...}, "transformers_has_torch": false if torch is too old for it}
     {"op": "builder", "name": "resnet50"} -> {"name": as the library takes it, "module": that defines it, or null}
     {"op": "packages", "distributions": [name, ...], "modules": [name, ...], "requirements_of": [name, ...]}
-        -> {"python": ..., "executable": ..., "versions": {distribution: version},
+        -> {"python": ..., "versions": {distribution: version},
             "modules": [those that can be found], "requirements": [those of the distributions in requirements_of, ...]}
     {"op": "torch"}
         -> {"version": ..., "cuda": version or null, "hip": version or null,
@@ -12,10 +12,10 @@
     {"op": "inventory", "config": {"model_type": ..., ...}, "task": "causal-lm",
      "lora": {"rank", "targets"} or absent, "places": true or absent,
      "code": {"folder", "model", "remote"} or absent, "device_map": as ``inferred_device_map`` takes it, or absent}
-        -> {"groups": [{"name", "shape", "repeat", "dtype", "kind", "quantized", "places"}, ...],
+        -> {"groups": [{"name", "shape", "repeat", "kind", "quantized", "places"}, ...],
             "layers": ..., "tied_head": ..., "tied": [[name, ...], ...],
-            "buffers": [{"name", "shape", "repeat", "dtype", "tensor_bytes"}, ...],
-            "adapters": [{"name", "shape", "repeat", "kind", "dtype"}, ...] or null,
+            "buffers": [{"name", "repeat", "tensor_bytes"}, ...],
+            "adapters": [{"name", "shape", "repeat", "kind"}, ...] or null,
             "tp_plan": {pattern: style}, "no_split": [class, ...],
             "config": {...}, "device_map": {module: device} or null, "versions": {...}}
     {"op": "trace", "script": {"text", "start": [words that start it], "gpus": ranks, "card": as ``Card`` takes it},
@@ -37,7 +37,6 @@ from __future__ import annotations
 import contextlib
 import gc
 import platform
-import sys
 from types import SimpleNamespace
 from typing import Any
 
@@ -68,7 +67,6 @@ def packages(request: dict[str, Any]) -> dict[str, Any]:
             requirements += requires(name) or []
     return {
         "python": platform.python_version(),
-        "executable": sys.executable,
         "versions": versions,
         "modules": [name for name in request.get("modules") or () if _is_importable(name)],
         "requirements": requirements,

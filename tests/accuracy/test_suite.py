@@ -275,7 +275,7 @@ def one_gpu(monkeypatch: pytest.MonkeyPatch) -> OneGpu:
     source = OneGpu()
     suite = "suite"
     versions = {"torch": "2.11.0+cu130", "transformers": "5.17.0", "bitsandbytes": "0.50"}
-    found = InstalledPackages(python="3.12.3", executable="", versions=versions, modules=(), requirements=())
+    found = InstalledPackages(python="3.12.3", versions=versions, modules=(), requirements=())
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setattr("vramtop.tui.cli.fitting.machine_gpus.NvmlSource", lambda: source)
     interpreter = Interpreter(path=Path("/opt/python"), torch="2.11.0", transformers="5.17.0")

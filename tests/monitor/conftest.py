@@ -42,9 +42,7 @@ def make_context(tmp_path: Path) -> Callable[..., CheckContext]:
             "quick_budget": lambda: budget,
             "deepest_budget": lambda: budget,
             "interpreter": JobInterpreter(path=Path("/opt/env/bin/python"), origin="--python"),
-            "packages": lambda: InstalledPackages(
-                python="3.11.7", executable="python", versions={}, modules=(), requirements=()
-            ),
+            "packages": lambda: InstalledPackages(python="3.11.7", versions={}, modules=(), requirements=()),
             "torch_build": lambda: TorchBuild(version="2.13.0+cu128", cuda="12.8", architectures=("sm_80", "sm_90")),
             "hub_access": lambda: Refusal("open", "the hub gives it"),
         }

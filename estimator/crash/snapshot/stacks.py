@@ -133,14 +133,12 @@ class Stack:
     phase: PhaseName | None
     place: StackFrame | None
     """The innermost frame outside torch; None: there is none."""
-    recorded: bool
-    """A stack was recorded, even if no Python frame stands in it."""
     frames: tuple[StackFrame, ...] = ()
     """Its Python frames, innermost first."""
 
 
-UNRECORDED = Stack(component="unknown", phase=None, place=None, recorded=False)
-AUTOGRAD = Stack(component="gradients or temporary", phase="backward", place=None, recorded=True)
+UNRECORDED = Stack(component="unknown", phase=None, place=None)
+AUTOGRAD = Stack(component="gradients or temporary", phase="backward", place=None)
 """A stack without a Python frame: autograd's own thread, which has none."""
 
 
@@ -207,7 +205,6 @@ def classify(frames: Sequence[StackFrame]) -> Stack:
         component=_component(frames, python, phase),
         phase=phase,
         place=own_frame(python),
-        recorded=True,
         frames=tuple(python),
     )
 

@@ -91,11 +91,10 @@ def test_ties_buffers_types_and_plans(count: Count) -> None:
 
     assert tied.tied == (("model.embed_tokens.weight", "lm_head.weight"),)
     assert count(LLAMA).tied == ()
-    assert {group.dtype for group in tied.groups} == {"float32"}
     assert tied.no_split == ("LlamaDecoderLayer",)
     assert dict(tied.tensor_plan)["model.layers.*.self_attn.q_proj"] == "colwise"
     rotary = next(b for b in tied.buffers if b.name.endswith("inv_freq"))
-    assert (rotary.shape, rotary.dtype) == ((8,), "float32")
+    assert rotary.tensor_bytes == 8 * 4
     assert mixtral.elements("expert") == 3 * 4 * 3 * 64 * 128
     real = transformers.GPT2LMHeadModel(transformers.GPT2Config(**{**CONFIGS["gpt2"], "model_type": "gpt2"}))
     assert gpt2.buffer_bytes == sum(b.numel() * b.element_size() for b in real.buffers())

@@ -48,9 +48,7 @@ def test_required_libraries_follow_from_the_job(asked: Job, names: set[str]) -> 
 
 
 def found_in(make_context, asked: Job, versions: dict[str, str], *, sure: bool = True) -> Any:
-    there = InstalledPackages(
-        python="3.12.1", executable="python", versions=versions, modules=(), requirements=REQUIREMENTS
-    )
+    there = InstalledPackages(python="3.12.1", versions=versions, modules=(), requirements=REQUIREMENTS)
     python = JobInterpreter(path=Path("/opt/env/bin/python"), origin="VIRTUAL_ENV", is_certain=sure)
     return check_libraries(make_context(asked, packages=lambda: there, interpreter=python))
 
