@@ -63,7 +63,7 @@ class Buffer:
 
 @dataclass(frozen=True, kw_only=True)  # not slotted: its count and its hash are cached
 class Inventory:
-    """All parameters of a model, tied ones once, and the buffers, plans and config of a built model.
+    """All parameters of a model, tied ones once, and the buffers and config of a built model.
 
     Two inventories are equal if the same memory follows from them; the fields left out of the comparison affect none.
     """
@@ -83,10 +83,6 @@ class Inventory:
     tied: tuple[tuple[str, ...], ...] = field(default=(), compare=False)
     """Groups of names that share one parameter. Empty, like all fields below, if the model was not built."""
     buffers: tuple[Buffer, ...] = ()
-    tensor_plan: tuple[tuple[str, str], ...] = field(default=(), compare=False)
-    """The model's own tensor-parallel plan: module names with ``*``, and transformers' style names."""
-    no_split: tuple[str, ...] = field(default=(), compare=False)
-    """Classes of blocks that sharding wraps as a unit."""
     config: Mapping[str, Any] | None = field(default=None, compare=False)
     """Config of the built model, if it has one."""
     device_map: Mapping[str, int | str] | None = field(default=None, compare=False)

@@ -81,8 +81,6 @@ class InventoryAnswer(msgspec.Struct, frozen=True):
     tied: tuple[tuple[str, ...], ...]
     buffers: tuple[Buffer, ...]
     adapters: tuple[NamedShape, ...] | None
-    tp_plan: dict[str, str]
-    no_split: tuple[str, ...]
     config: dict[str, Any] | None
     versions: dict[str, str]
     device_map: dict[str, int | str] | None = None
@@ -101,8 +99,6 @@ def inventory_from_answer(answer: InventoryAnswer) -> Inventory:
         adapters=None if answer.adapters is None else tuple(_adapter(group) for group in answer.adapters),
         tied=answer.tied,
         buffers=answer.buffers,
-        tensor_plan=tuple(answer.tp_plan.items()),
-        no_split=answer.no_split,
         config=answer.config,
         device_map=answer.device_map,
     )

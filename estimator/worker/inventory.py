@@ -231,12 +231,6 @@ def adapter_groups(model: Any) -> list[dict[str, Any]]:
     return _as_mappings(groups, ("name", "shape", "kind"))
 
 
-def tensor_parallel_plan(model: Any) -> dict[str, str]:
-    """Return the model's own tensor-parallel plan, by pattern; empty: it has none."""
-    plan = getattr(model, "tp_plan", None) or getattr(model, "_tp_plan", None) or {}
-    return {str(name): str(style) for name, style in plan.items()}
-
-
 def config_fields(model: Any) -> dict[str, Any] | None:
     """Return the model's Hugging Face config; None: it has none."""
     config: Any = getattr(model, "config", None)

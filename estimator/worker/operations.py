@@ -16,7 +16,6 @@
             "layers": ..., "tied_head": ..., "tied": [[name, ...], ...],
             "buffers": [{"name", "repeat", "tensor_bytes"}, ...],
             "adapters": [{"name", "shape", "repeat", "kind"}, ...] or null,
-            "tp_plan": {pattern: style}, "no_split": [class, ...],
             "config": {...}, "device_map": {module: device} or null, "versions": {...}}
     {"op": "trace", "script": {"text", "start": [words that start it], "gpus": ranks, "card": as ``Card`` takes it},
      "config": the model's, "task": ..., "least_rounds": of layers that a shallow model has, or null: all are traced,
@@ -135,8 +134,6 @@ def inventory(request: dict[str, Any]) -> dict[str, Any]:
             "tied_head": contents.has_tied_head(model),
             "tied": contents.tied_parameters(model),
             "buffers": contents.buffer_groups(model),
-            "tp_plan": contents.tensor_parallel_plan(model),
-            "no_split": sorted(getattr(model, "_no_split_modules", None) or ()),
             "config": contents.config_fields(model),
             "adapters": None,
             "device_map": inferred_device_map(model, placing) if placing else None,
