@@ -60,7 +60,7 @@ class VersionRules:
     """
 
     def __init__(self, software: Software, *, four_bit: bool, titan: bool, litgpt: bool) -> None:
-        self._software, self._four_bit, self._titan, self._litgpt = software, four_bit, titan, litgpt
+        self._software, self._four_bit, self._litgpt = software, four_bit, litgpt
         self._torchtitan = _of_its_time(software.torchtitan, software.torch, _TORCHTITAN)
         self._of_their_time = {
             "torchtitan": self._torchtitan if titan else None,
@@ -212,13 +212,11 @@ class VersionRules:
 
 def version_rules(job: Job) -> VersionRules:
     """Return the behaviour of the versions that a job states."""
-    framework = FRAMEWORKS[job.training.framework]
-    return _rules(job.software, is_four_bit(job.lora), framework.torchtitan_models, framework.litgpt_models)
+    framework, four_bit = FRAMEWORKS[job.training.framework], is_four_bit(job.lora)
+    return _rules(job.software, four_bit=four_bit, titan=framework.torchtitan_models, litgpt=framework.litgpt_models)
 
 
-@lru_cache(maxsize=64)  # searches ask for the same versions thousands of times
-def _rules(software: Software, four_bit: bool, titan: bool, litgpt: bool) -> VersionRules:
-    return VersionRules(software, four_bit=four_bit, titan=titan, litgpt=litgpt)
+_rules = lru_cache(maxsize=64)(VersionRules)  # searches ask for the same versions thousands of times
 
 
 _OUTSIDE_OF_STEPS = ("loads_kernels_eagerly", "loads_whole_libraries", "knows_vllm", "knows_sglang")
