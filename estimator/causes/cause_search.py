@@ -152,7 +152,7 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
     loading: bool = False
     """It has taken no step yet: ``device_bytes`` are compared with the loading phase."""
     now_bytes: int | None = None
-    """Its memory at the time of the counters; ``device_bytes`` if None."""
+    """Its memory when the counters were read; None: ``device_bytes``."""
     counters: AllocatorCounters | None = None
     at_least: bool = False
     """It ran out of memory, and needed more than observed."""

@@ -50,7 +50,7 @@ def _other_zero_stages(job: ResolvedJob) -> Iterator[Cause]:
 
 
 def _other_shardings(job: ResolvedJob) -> Iterator[Cause]:
-    """Yield the other values of ``parallel.sharding`` by which FSDP1 or Megatron-FSDP shards other states."""
+    """Yield the other sharding strategies of FSDP1 or Megatron-FSDP (``parallel.sharding``)."""
     strategy = job.strategy
     if not _shards(job) or not strategy.stages_by_sharding:
         return
@@ -82,7 +82,7 @@ def _other_group_sizes(job: ResolvedJob) -> Iterator[Cause]:
 
 
 def _dimensions_off(job: ResolvedJob) -> Iterator[Cause]:
-    """Yield tensor, pipeline and context parallelism that is not applied."""
+    """Yield a cause for each of tensor, pipeline and context parallelism: it is not applied."""
     parallel = job.parallel
     sizes = {"tensor": parallel.tensor, "pipeline": parallel.pipeline, "context": parallel.context}
     for dimension, size in sizes.items():

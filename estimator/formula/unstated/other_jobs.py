@@ -83,7 +83,7 @@ def unsharded_weights(job: ResolvedJob) -> Iterator[Side]:
 
 
 def reduced_gradients(job: ResolvedJob) -> Iterator[Side]:
-    """Yield the job whose gradients are reduced after each micro-batch.
+    """Yield the job as older versions of accelerate ran it: gradients are reduced after each micro-batch.
 
     accelerate keeps them unsharded under FSDP 2 since 1.11 (``Accelerator.no_sync``, its pull request 3762).
     """

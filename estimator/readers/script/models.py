@@ -139,7 +139,7 @@ class Model(Part):
         self.has_labels = False
         """A forward pass may be given labels, and compute the loss."""
         self.outputs_read: set[Any] = set()
-        """Names and indices by which the script reads what a forward pass returns."""
+        """Attributes and indices of a forward pass's outputs that the script reads."""
         call.notes.models.append(self)
 
     def attribute(self, name: str) -> Any:

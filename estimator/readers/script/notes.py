@@ -52,7 +52,7 @@ class Notes(msgspec.Struct):
     lengths: dict[str, Setting] = msgspec.field(default_factory=dict)
     """Lengths that functions of the script are given, by their parameters' names."""
     tokenizer_lengths: list[Setting] = msgspec.field(default_factory=list)
-    """Lengths that the script sets a tokenizer to, which cuts no text that is shorter."""
+    """Values that the script assigns to ``model_max_length`` of a tokenizer; shorter texts are not cut."""
     own_loop: dict[str, Setting] = msgspec.field(default_factory=dict)
     """Settings of the script's own training loop, by accelerate's names."""
     assigned: dict[str, Setting] = msgspec.field(default_factory=dict)

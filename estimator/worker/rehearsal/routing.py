@@ -53,7 +53,7 @@ class Routed:
 
 NEVER_SET = Routed(share=0.0, are_flags=True)
 _ALL_SET = Routed(share=1.0, are_flags=True, are_answers=True)
-"""Whether numbers are finite, which all are assumed to be, or two masks are equal."""
+"""The result of ``isfinite``, since all numbers are assumed to be finite, or of comparing two masks."""
 SHARES = Routed()
 """Probabilities, of which one row has the sum 1."""
 _MOST_SHARES = 1 << 12

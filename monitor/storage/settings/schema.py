@@ -43,7 +43,7 @@ class Setting(NamedTuple):
     choices: tuple[str, ...] = ()
     """The words that it, or each entry of a list, may be."""
     pattern: str = ""
-    """What a text must match in full; an empty one need not."""
+    """Regular expression that a text must match in full; an empty text is always allowed."""
     expects: str = ""
     """What is allowed, in words, where kind and choices do not say it: ``HH:MM-HH:MM, or off``."""
     example: Value | None = None

@@ -68,7 +68,7 @@ class VerdictView(VerticalScroll):
         self._not_refined: str | None = None
         """Why the quick figure is the last one."""
         self.notes: tuple[str, ...] = ()
-        """Warnings before the budget's own."""
+        """Warnings that are shown before the budget's own."""
         self.offer = ""
 
     @property
