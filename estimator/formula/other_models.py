@@ -20,6 +20,10 @@ from .activations.saved_activations import forward_pass_bytes
 from .peak_moments import phase_peaks
 from .plan import Plan, make_plan
 from .rank_memory import rank_memory
+from .reserved.replayed import evaluation_cache
+
+_CACHE_DOUBT = 0.25
+"""Share by which the closed form may be wrong about what evaluation leaves reserved: chosen, not measured."""
 
 
 class HeldModel(msgspec.Struct, frozen=True, kw_only=True):
@@ -280,8 +284,8 @@ def with_phases_between_steps(budget: Budget, arch: Architecture, inventory: Inv
     for computed in phase_peaks(rank):
         if budget.phase(computed.name) is None:
             phase = _between_steps(step, computed, rank.nccl)
-            peak = _higher_peak(budget.peak, phase)
-            largest = budget.largest if peak is budget.peak else ()  # those of the traced step
+            peak = _higher_peak(budget.peak, phase, evaluation_cache(rank) if phase.name == "evaluation" else 0)
+            largest = budget.largest if peak.phase == budget.peak.phase else ()  # those of the traced step
             budget = replace(budget, phases=(*budget.phases, phase), peak=peak, largest=largest)
     return budget
 
@@ -295,22 +299,29 @@ def _between_steps(step: Phase, computed: Phase, nccl: int) -> Phase:
         gradients=parts.gradients,
         activations=parts.activations,
         logits=parts.logits,
-        temporary=min(held.temporary, parts.temporary),
+        temporary=parts.temporary,
         communication=step.outside_bytes - held.context + more,
     )
     return Phase(name=computed.name, components=components, outside_bytes=step.outside_bytes)
 
 
-def _higher_peak(peak: Peak, phase: Phase) -> Peak:
-    """Return the peak, or that of the phase with the allocator's slack of the peak, if it is higher."""
-    more = phase.allocated_bytes - peak.allocated_bytes
-    if more <= 0:
-        return peak
-    return replace(
-        peak.with_ranges(lambda span: span.moved(more)),
-        phase=phase.name,
-        components=phase.components,
-        allocated_bytes=phase.allocated_bytes,
-        reserved_bytes=peak.reserved_bytes + more,
-        device_bytes=peak.device_bytes + more,
+def _higher_peak(peak: Peak, phase: Phase, cache: int) -> Peak:
+    """Return the peak, or that of the phase with the allocator's slack of the peak, if it is higher.
+
+    Args:
+        peak: of the step.
+        phase: of what comes between steps.
+        cache: bytes that the allocator reserves in the phase, and keeps.
+    """
+    more = max(0, phase.allocated_bytes - peak.allocated_bytes)
+    held = max(more, cache)
+    doubt = round(_CACHE_DOUBT * (held - more))
+    found = replace(
+        peak.with_ranges(lambda span: span.moved(held, less=doubt, more=doubt)),
+        reserved_bytes=peak.reserved_bytes + held,
+        device_bytes=peak.device_bytes + held,
+        allocated_range=peak.allocated_range and peak.allocated_range.moved(more),
     )
+    if not more:
+        return found
+    return replace(found, phase=phase.name, components=phase.components, allocated_bytes=phase.allocated_bytes)

@@ -10,9 +10,8 @@ from typing import NamedTuple
 from ..budget import Components, Phase, PhaseName
 from .activations.saved_activations import forward_pass_bytes
 from .checkpoint_saving import gathered_bytes
-from .key_value_cache import sequence_cache_bytes
 from .model_states import steps_shards
-from .rank_memory import RankMemory
+from .rank_memory import RankMemory, in_evaluation
 
 
 def phase_peaks(rank: RankMemory) -> tuple[Phase, ...]:
@@ -63,7 +62,7 @@ def _highest_moments(rank: RankMemory) -> list[tuple[PhaseName, _Moment]]:
     if job.rollout:
         found.insert(0, ("generation", max(_generation(rank), key=sum)))
     if job.training.evaluation_batch:
-        found.append(("evaluation", _evaluation(rank, job.training.evaluation_batch)))
+        found.append(("evaluation", _evaluation(in_evaluation(rank, job.training.evaluation_batch))))
     if job.job.saving:
         found.append(("saving", _saving(rank)))
     return found
@@ -313,33 +312,25 @@ def _step(rank: RankMemory) -> _Moment:
     )
 
 
-def _evaluation(rank: RankMemory, sequences: int) -> _Moment:
+def _evaluation(rank: RankMemory) -> _Moment:
     """Return the last block or the head of a forward pass of evaluation, which saves nothing for a backward pass.
 
-    Optimizer states exist, gradients are freed unless they are zeroed. transformers
-    before 5.0 keeps keys and values (``Trainer`` of 5.0 sets ``use_cache`` to False).
+    Optimizer states exist, gradients are freed unless they are zeroed. Autocast keeps its casts of trained weights to
+    the end of the pass (``cached_cast`` of torch 2.13's autocast_mode.cpp does not ask whether there is a graph).
 
     Args:
-        rank: the rank's figures, for a micro-batch of training.
-        sequences: examples in one forward pass.
+        rank: of a micro-batch of evaluation.
     """
     job, stage = rank.job, rank.stage
-    logits = max(rank.evaluation_loss.most_forward_bytes, rank.returned_logits) if stage.last else 0
+    logits = max(rank.loss.most_forward_bytes, rank.returned_logits) if stage.last else 0
     block = forward_pass_bytes(job, rank.arch, stage) if stage.layers else 0
     at_head = logits > block
-    share = sequences / job.training.micro_batch
-    cache = 0
-    if job.framework.trainer and job.versions.older("transformers", 5) and rank.arch.task == "causal-lm":
-        cache = (
-            sequences
-            * job.training.sequences_per_example
-            * (sequence_cache_bytes(job, rank.arch, stage.layers, job.local_length))
-        )
+    passing_casts = (rank.casts - rank.trained_casts) // max(1, stage.layers)
     return _Moment(
         gradients=rank.step_gradients if job.gradient_buffer or job.versions.zeroes_gradients else 0,
-        activations=cache + round(share * (rank.residual_bytes if at_head and stage.last else block)),
-        logits=round(share * logits) if at_head else 0,
-        temporary=rank.loss_casts if at_head else rank.casts // max(1, stage.layers),
+        activations=rank.kv_cache + (rank.residual_bytes if at_head and stage.last else block),
+        logits=logits if at_head else 0,
+        temporary=rank.trained_casts + (rank.loss_casts if at_head else passing_casts),
         communication=max(rank.buffers.forward, rank.buffers.head_forward),
     )
 

@@ -8,6 +8,7 @@ from msgspec import Struct
 from ..common.sizes import GIB, KIB, MIB
 from ..job.gpu_catalogue import Generation, Gpu
 from ..job.resolved_job import ResolvedJob
+from ..job.rules.strategies import STRATEGIES
 from ..job.rules.version_rules import VersionRules
 from ..job.settings import Parallel
 from ..model.rank_share import Stage
@@ -98,7 +99,9 @@ def nccl_bytes(parallel: Parallel) -> int:
     """Return the bytes of NCCL's own buffers on one rank; 0 for a single rank.
 
     There is one communicator for each dimension of the job's mesh and, unless that is the same, one for all ranks.
-    More communicators take more (NVIDIA/nccl#986), more machines than two hardly do.
+    More communicators take more (NVIDIA/nccl#986), more machines than two hardly do. DeepSpeed reduces gradients in a
+    clone of the group of all ranks (``_clone_world_group`` of deepspeed/utils/groups.py, 0.14 to 0.19), which has its
+    own.
     """
     if parallel.world_size == 1:
         return 0
@@ -112,6 +115,7 @@ def nccl_bytes(parallel: Parallel) -> int:
     groups = {size for size in dimensions if size == parallel.world_size}  # all ranks: one and the same
     sizes = [*groups, *(size for size in dimensions if 1 < size < parallel.world_size)]
     sizes += [] if groups else [parallel.world_size]
+    sizes += [parallel.world_size] if STRATEGIES[parallel.strategy].deepspeed else []
     return communicator_bytes(sizes) + (min(parallel.expert, _GPUS_PER_MACHINE) - 1) * _NCCL_PEER_BYTES
 
 

@@ -2,11 +2,11 @@
 
 from functools import lru_cache
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from ..budget import Components, PhaseName
 from ..common.records import replace
-from ..job.resolved_job import ResolvedJob
+from ..job.resolved_job import ResolvedJob, with_sizes_of as job_with_sizes_of
 from ..model.architecture import Architecture
 from ..model.rank_share import Stage
 from .activations.litgpt import head_passes
@@ -14,7 +14,7 @@ from .activations.saved_activations import SavedActivations, saved_activations
 from .buffers import Buffers, root_buffers, unit_buffers, whole_model_buffers
 from .doubts import preparation_doubt
 from .fsdp1 import flat_buffers, gathered_share, prefetch, unit_rule
-from .key_value_cache import generation_cache_bytes, key_value_cache_bytes
+from .key_value_cache import generation_cache_bytes, key_value_cache_bytes, sequence_cache_bytes
 from .logits_and_loss import loss_bytes
 from .loss_bytes import LossBytes
 from .megatron_fsdp import megatron_buffers
@@ -41,7 +41,6 @@ class RankMemory(Struct, frozen=True, eq=False, kw_only=True):
     states: ModelStates
     saved: SavedActivations
     loss: LossBytes
-    evaluation_loss: LossBytes
     buffers: Buffers
     nccl: int
     """NCCL's own buffers, outside of torch's allocator."""
@@ -208,7 +207,6 @@ def rank_memory(plan: Plan, stage: Stage) -> RankMemory:
         states=states,
         saved=saved_activations(job, arch, stage),
         loss=loss_bytes(job, arch, stage),
-        evaluation_loss=_evaluation_loss(job, arch, stage),
         buffers=buffers,
         nccl=nccl_bytes(job.parallel),
         kv_cache=key_value_cache_bytes(job, arch, stage),
@@ -235,14 +233,20 @@ def rank_memory(plan: Plan, stage: Stage) -> RankMemory:
     )
 
 
-def _evaluation_loss(job: ResolvedJob, arch: Architecture, stage: Stage) -> LossBytes:
-    """Return the loss of evaluation, for a micro-batch of training.
+def in_evaluation(rank: RankMemory, sequences: int) -> RankMemory:
+    """Return a rank with a micro-batch of evaluation: so many examples, the loss of evaluation, and its cache.
 
-    Liger-Kernel leaves the logits out in training only (0.8, ``skip_logits`` in ``transformers/model/``).
+    transformers before 5.0 keeps keys and values (``Trainer`` of 5.0 sets ``use_cache`` to False). Liger-Kernel leaves
+    the logits out in training only (0.8, ``skip_logits`` in ``transformers/model/``).
     """
-    if job.training.evaluation_loss == "full":
-        job = replace(job, training=replace(job.training, loss="full"))
-    return loss_bytes(job, arch, stage)
+    arch, stage, training = rank.arch, rank.stage, rank.job.training
+    loss = "full" if training.evaluation_loss == "full" else training.loss
+    evaluated = structs.replace(training, micro_batch=sequences, loss=loss)
+    job = job_with_sizes_of(rank.job, structs.replace(rank.job.job, training=evaluated))
+    caches = job.framework.trainer and job.versions.older("transformers", 5) and arch.task == "causal-lm"
+    cache = job.sequences * sequence_cache_bytes(job, arch, stage.layers, job.local_length) if caches else 0
+    saved = saved_activations(job, arch, stage)
+    return replace(rank, job=job, saved=saved, loss=loss_bytes(job, arch, stage), kv_cache=cache)
 
 
 def with_sizes_of(rank: RankMemory, plan: Plan) -> RankMemory:
@@ -254,7 +258,6 @@ def with_sizes_of(rank: RankMemory, plan: Plan) -> RankMemory:
         job=job,
         saved=saved_activations(job, arch, stage),
         loss=loss_bytes(job, arch, stage),
-        evaluation_loss=_evaluation_loss(job, arch, stage),
         kv_cache=key_value_cache_bytes(job, arch, stage),
         generation_cache=generation_cache_bytes(job, arch, stage),
         workspace=rank.workspace + gathered,

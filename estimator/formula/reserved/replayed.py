@@ -19,7 +19,7 @@ from ...model.rank_share import Stage
 from ...worker.memory.allocator_settings import AllocatorSettings
 from ..peak_moments import highest_phase, phase_peaks
 from ..plan import Plan, make_plan
-from ..rank_memory import RankMemory, rank_memory
+from ..rank_memory import RankMemory, in_evaluation, rank_memory
 from .machine import Machine
 from .steps import TrainingRun, run_prompts
 
@@ -38,6 +38,8 @@ _known: OrderedDict[Any, float] = OrderedDict()
 def replayed_slack(rank: RankMemory, conf: str | None = None) -> int:
     """Return the highest reserved bytes of two training steps, or of prompts, less the highest allocated of the last.
 
+    What evaluation allocates after them may fit into nothing that they have left.
+
     The two need not be of one moment: what a phase has reserved stays reserved, since nobody calls ``empty_cache``.
 
     Args:
@@ -55,8 +57,10 @@ def _replayed_slack(rank: RankMemory, conf: str | None) -> int:
     if rank.job.trains:
         run = TrainingRun(rank, machine)
         run.train(steps=1)
-        machine.allocator.peak_allocated = 0  # of the last step
+        machine.allocator.peak_allocated = 0  # of what follows the first step
         run.train(steps=1)
+        if rank.job.training.evaluation_batch:
+            run.evaluate(in_evaluation(rank, rank.job.training.evaluation_batch))
     else:
         run_prompts(rank, machine)
     allocator, phase = machine.allocator, highest_phase(phase_peaks(rank))
@@ -64,6 +68,17 @@ def _replayed_slack(rank: RankMemory, conf: str | None) -> int:
     slack = allocator.reserved - allocator.peak_allocated
     # a stream that allocates more than the closed form says has something that is not kept
     return round(slack * min(1.0, stated / max(1, allocator.peak_allocated)))
+
+
+def evaluation_cache(rank: RankMemory) -> int:
+    """Return how many bytes the allocator reserves in a batch of evaluation, which come to those of training."""
+    job = rank.job
+    run = TrainingRun(rank, Machine(AllocatorSettings.from_conf(job.allocator_conf)))
+    run.train()
+    trained = run.machine.allocator.reserved
+    if job.training.evaluation_batch:
+        run.evaluate(in_evaluation(rank, job.training.evaluation_batch))
+    return run.machine.allocator.reserved - trained
 
 
 def lengths_cache(

@@ -88,7 +88,22 @@ class TrainingRun:
             self.machine.release(self._gradients)
             self._gradients = []
 
-    def _forward(self) -> None:
+    def evaluate(self, rank: RankMemory) -> None:
+        """Run a forward pass of evaluation, of which nothing stays allocated.
+
+        Args:
+            rank: the same one with a micro-batch of evaluation.
+        """
+        training = self._rank
+        self.take_batches_of(rank)
+        cached = self.machine.take_all([rank.kv_cache / max(1, rank.stage.layers)] * rank.stage.layers)
+        self._forward(graph=False)
+        passed = [*self._loss, *self._head_casts] if rank.stage.last else []
+        self.machine.release([*cached, *self._outside, *passed, *self._held])
+        self._held = []
+        self.take_batches_of(training)
+
+    def _forward(self, *, graph: bool = True) -> None:
         rank, machine, communication = self._rank, self.machine, self._communication
         layers, saved = rank.stage.layers, rank.saved
         communication.begin_forward()
@@ -98,10 +113,11 @@ class TrainingRun:
         self._returned: list[int] = []
         """Outputs that are cast to fp32 after the forward pass."""
         trained_casts: list[int] = []
+        without_graph = saved.no_graph_bytes if graph else forward_pass_bytes(rank.job, rank.arch, rank.stage)
         for block in range(layers):
             communication.before_block(block)
             done = layers - 1 - block
-            in_graph = done < rank.blocks_backward
+            in_graph = graph and done < rank.blocks_backward
             kept = self._kept(done) if in_graph else 0
             casts = machine.take_all(self._casts(block))
             norm = pieces(saved.norm_backward_bytes, self._wide_stream)[:3]
@@ -111,7 +127,7 @@ class TrainingRun:
             middle = machine.take_all([self._stream] if passes else [])
             machine.release(heads)
             machine.release(machine.take_all(norm))
-            running = saved.forward_temporary_bytes if in_graph else saved.no_graph_bytes
+            running = saved.forward_temporary_bytes if in_graph else without_graph
             taken = machine.take_all(pieces(running - self._unpacked, *self._sizes["mlp"]))
             self._unpack(block)
             self._saved.append(self._save(kept, 0 if self._recomputes else saved.mlp_half_bytes) if in_graph else [])

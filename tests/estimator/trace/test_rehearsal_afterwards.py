@@ -6,7 +6,11 @@ import pytest
 from real_run import real_peak
 from rehearsed import rehearse
 
+from vramtop.estimator.estimation import estimate
 from vramtop.estimator.job.gpu_catalogue import find_gpu
+from vramtop.estimator.job.job_file.changes import job_from_mapping
+from vramtop.estimator.model.find_config import resolve_model
+from vramtop.estimator.program.text_script import training_script
 from vramtop.monitor.board.capacity import DeviceCapacity
 from vramtop.monitor.board.fit import check_fit
 
@@ -181,6 +185,23 @@ Trainer(model, args, train_dataset=data, eval_dataset=data).train()
     assert both.budget.phase("evaluation")
     assert both.budget.not_counted is None
     assert neither.budget.phase("evaluation") is None
+
+
+@pytest.mark.parametrize("method", ["formula", "traced"])
+def test_evaluation_on_larger_batches_leaves_as_much_reserved_as_its_rehearsed_program(program, method) -> None:
+    """Nothing that training has left in the allocator's cache is as large as the logits of evaluation."""
+    shape = {"hidden_size": 256, "intermediate_size": 1024, "num_hidden_layers": 4, "num_attention_heads": 4}
+    model = {"config": {"model_type": "llama", "vocab_size": 32_000, "num_key_value_heads": 4, **shape}}
+    training = {"micro_batch": 2, "sequence_length": 512, "precision": "bf16-mixed"}
+    evaluated = {**training, "evaluation_batch": 12}
+    without, job = (
+        job_from_mapping({"model": model, "training": each}, where="test") for each in (training, evaluated)
+    )
+    peak = rehearse([sys.executable, program(training_script(job, resolve_model(job.model)))]).budget.peak
+    found = estimate(job, method=method).peak
+    assert found.reserved_bytes == pytest.approx(peak.reserved_bytes, rel=0.05)
+    assert found.allocated_bytes == pytest.approx(peak.allocated_bytes, rel=0.03)
+    assert estimate(without, method=method).peak.reserved_bytes < 0.7 * peak.reserved_bytes
 
 
 def test_a_program_that_fails_after_its_steps_has_an_answer_and_a_warning(program) -> None:
