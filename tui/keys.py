@@ -103,7 +103,6 @@ DASHBOARD_KEYS = {
     "dashboard.host_line": Key("H", "show or hide the host line: CPU, RAM, swap, load"),
     "processes.view": Key("v", "switch the view: runs, all processes, process tree; remembered"),
     "processes.mark": Key("space", "mark processes: those under the cursor, to signal them together"),
-    "processes.columns": Key("c", "choose columns: SM, CPU, RAM, threads and others; remembered"),
     "processes.sort": Key("s,o,f6", "sort by the next column; ↓ marks it"),
     "processes.signal": Key(
         "k,K,f9",
@@ -114,11 +113,6 @@ DASHBOARD_KEYS = {
     "processes.leave_alone": Key(
         "l", "detach from the run: leave the one under the cursor alone, or attach to it again"
     ),
-    "columns.switch": Key("space", "show or hide the column under the cursor"),
-    "columns.more_important": Key("left,minus,shift+up", "more important: the column stays longer"),
-    "columns.less_important": Key("right,plus,shift+down", "less important: the column goes first"),
-    "columns.default": Key("d", "the default columns"),
-    "columns.keep": Key("enter", "keep this choice"),
     "signal.terminate": Key("y", "send TERM"),
     "signal.interrupt": Key("i", "send INT, as Ctrl+C does"),
     "signal.kill": Key("K", "send KILL"),

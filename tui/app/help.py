@@ -96,6 +96,7 @@ _TABLE = (
     ("* ~", "marked, to be signalled together: all processes of the row, or some"),
     ("MAX", "memory of a run's largest rank; BUDGET and DIFF are for this rank"),
     ("SPREAD", "a run's largest rank minus its smallest"),
+    ("SM BW", "share of time with kernels of the process, and with reads or writes of GPU memory; of a run, the mean"),
     ("OVER 2/8", "2 of the run's 8 ranks have the worst status"),
 )
 STATUS_HELP = {

@@ -26,7 +26,6 @@ _VIEWS = frozenset(
         "vramtop.tui.screens.alerts.AlertsScreen",
         "vramtop.tui.screens.attach.screen.AttachScreen",
         "vramtop.tui.screens.crash.screen.CrashScreen",
-        "vramtop.tui.screens.dashboard.column_dialog.ColumnDialog",
         "vramtop.tui.screens.dashboard.screen.DashboardScreen",
         "vramtop.tui.screens.gpu.screen.GpuScreen",
         "vramtop.tui.screens.process.screen.ProcessInfoScreen",
@@ -43,7 +42,7 @@ _REFUSED_ACTIONS = frozenset(("forget", "leave_alone", "record", "rehearse", "su
 class ViewOnlyApp(VramtopApp):
     """Shows everything and changes nothing.
 
-    What the user chooses on screens, such as the columns of a table, holds for this app and is not kept:
+    What the user chooses on screens, such as the view of a table, holds for this app and is not kept:
     ``leave_files_unchanged`` sees to that, in whatever place it would be written.
     """
 

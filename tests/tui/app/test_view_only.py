@@ -91,12 +91,9 @@ async def test_dialogs_that_take_a_path_are_refused_from_the_screens_that_show(a
             assert screen not in app.screen_stack
 
 
-async def test_the_columns_can_be_chosen_and_a_small_terminal_is_told_so(app: ViewOnlyApp) -> None:
+async def test_a_small_terminal_is_told_so(app: ViewOnlyApp) -> None:
     async with app.run_test(size=(120, 40)) as pilot:
         await shown(pilot, app)
-        await pilot.press("c")
-        await until_shown(pilot, lambda: type(app.screen).__name__ == "ColumnDialog")
-        await pilot.press("escape")
         await pilot.resize_terminal(30, 8)
         await until_shown(pilot, lambda: type(app.screen).__name__ == "TooSmallScreen")
         assert notices(app) == []

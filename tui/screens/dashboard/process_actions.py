@@ -1,4 +1,4 @@
-"""Base of screens with the process table: view, sort, columns, marks, signals, and leaving a run alone."""
+"""Base of screens with the process table: view, sort, marks, signals, and leaving a run alone."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from vramtop.monitor.storage.settings.schema import COLUMNS, SORT, VIEW
 from ...draw.labels import MUTED
 from ...keys import bind, shown_key
 from ...widgets.static_lines import StaticLines
-from .process_columns import ColumnName, columns_named
+from .process_columns import columns_named
 from .process_table import ProcessTable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
     from vramtop.monitor.board.board import ProcessRow
 
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 PROCESS_KEYS = (
     bind("processes.view", "view", "View"),
     bind("processes.mark", "mark"),
-    bind("processes.columns", "columns"),
     bind("processes.sort", "sort", "Sort"),
     bind("processes.user", "filter_by_user"),
     bind("processes.signal", "terminate", "Kill"),
@@ -79,7 +78,6 @@ class ProcessTableScreen(Screen[None]):
     def process_commands(self) -> Iterable[SystemCommand]:
         """Return the commands of the command palette that act on processes."""
         yield SystemCommand("Sort", "Sort the processes by the next column", self.action_sort)
-        yield SystemCommand("Columns", "Choose the columns of the process table", self.action_columns)
         yield SystemCommand("View", "Switch the view: runs, process tree, all processes", self.action_view)
         if self.app.termination_refusal is None:
             yield SystemCommand("Kill", "Signal the marked processes, or those under the cursor", self.action_terminate)
@@ -95,17 +93,6 @@ class ProcessTableScreen(Screen[None]):
     def action_sort(self) -> None:
         """Sort the processes by the next column."""
         self.table.sort_by_next()
-
-    def action_columns(self) -> None:
-        """Choose the columns of the table."""
-        from .column_dialog import ColumnDialog  # not at start-up
-
-        chosen = columns_named(self.app.settings.get(COLUMNS)) or self.table.usual_columns
-        self.app.push_screen(ColumnDialog(chosen, self.table.show_columns), self._keep_columns)
-
-    def _keep_columns(self, choice: Sequence[ColumnName] | None) -> None:
-        if choice is not None:
-            self.app.save_setting(COLUMNS, tuple(choice))
 
     @on(ProcessTable.DemandChanged)
     @on(ScreenResume)

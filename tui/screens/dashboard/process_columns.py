@@ -52,8 +52,6 @@ class ProcessColumn(Column):
     """A column of the table; unless the user chooses, the lowest importance comes first."""
 
     name: ColumnName
-    about: str
-    """What it shows, in a few words."""
     is_default: bool = True
     """Shown unless the user chooses."""
     of_groups: bool = False
@@ -121,27 +119,20 @@ def _total(figure: ProcessFigure, rows: Iterable[ProcessRow]) -> tuple[float | N
     return total, len(known) == len(values)
 
 
-def _figure_column(
-    name: ColumnName, figure: ProcessFigure, about: str, *, width: int, importance: int
-) -> ProcessColumn:
+def _figure_column(name: ColumnName, figure: ProcessFigure, *, width: int, importance: int) -> ProcessColumn:
     return ProcessColumn(
-        name=name, about=about, width=width, right=True, importance=importance, is_default=False, figure=figure,
+        name=name, width=width, right=True, importance=importance, is_default=False, figure=figure,
         process=partial(_of_process, figure), group=partial(_of_group, figure),
     )  # fmt: skip
 
 
 FIGURE_COLUMNS = (
-    _figure_column(
-        "SM %", "sm_percent", "share of time with its kernels on the GPU; for a run, the mean", width=4, importance=41
-    ),
-    _figure_column(
-        "BW %", "bandwidth_percent", "share of time with GPU memory reads or writes; for a run, the mean", width=4,
-        importance=42,
-    ),
-    _figure_column("CPU %", "cpu_percent", "CPU use, 100 is one core; for a run, the sum", width=6, importance=43),
-    _figure_column("RAM GiB", "rss_bytes", "resident host memory; for a run, the sum", width=7, importance=44),
-    _figure_column("THR", "threads", "threads; for a run, the sum", width=5, importance=45),
-)  # fmt: skip
+    _figure_column("SM %", "sm_percent", width=4, importance=41),
+    _figure_column("BW %", "bandwidth_percent", width=4, importance=42),
+    _figure_column("CPU %", "cpu_percent", width=6, importance=43),
+    _figure_column("RAM GiB", "rss_bytes", width=7, importance=44),
+    _figure_column("THR", "threads", width=5, importance=45),
+)
 _FIGURES: dict[ColumnName, ProcessFigure] = {column.name: column.figure for column in FIGURE_COLUMNS if column.figure}
 _NOTHING = CellText("")
 PROCESS_COLUMNS: tuple[ColumnName, ...] = (
@@ -233,61 +224,54 @@ def _common_place(group: ProcessGroup) -> str:
 
 COLUMNS = (
     ProcessColumn(
-        name="PID", about="process id; for a run, the number of processes", width=7, right=True, importance=0,
+        name="PID", width=7, right=True, importance=0,
         process=lambda row: CellText(str(row.process.pid) if row.process.pid >= 0 else ""),
         group=lambda group: CellText(group_count(group)),
     ),
     ProcessColumn(
-        name="USER", about="user of the process", width=9, importance=90,
+        name="USER", width=9, importance=90,
         process=lambda row: CellText(user_text(row.process.user)),
         group=lambda group: CellText(group_user(group)),
     ),
     ProcessColumn(
-        name="GPU", about="GPU index or MIG device; for a run, all of them", width=3, right=True, importance=10,
+        name="GPU", width=3, right=True, importance=10,
         process=lambda row: CellText(row.gpu.column_label),
         group=lambda group: CellText(group_gpus(group)),
     ),
     ProcessColumn(
-        name="VRAM GiB", about="GPU memory in use; for a run, the sum", width=8, right=True, importance=20,
-        process=_used_cell, group=group_used,
+        name="VRAM GiB", width=8, right=True, importance=20, process=_used_cell, group=group_used,
     ),
     ProcessColumn(
-        name="MAX", about="for a run: memory of its largest rank", width=5, right=True,
-        importance=50, of_groups=True,
+        name="MAX", width=5, right=True, importance=50, of_groups=True,
         process=lambda _: _NOTHING, group=_of_highest(_used_cell),
     ),
     ProcessColumn(
-        name="SPREAD", about="for a run: largest rank minus smallest", width=6, right=True,
-        importance=60, of_groups=True,
+        name="SPREAD", width=6, right=True, importance=60, of_groups=True,
         process=lambda _: _NOTHING, group=_spread,
     ),
     ProcessColumn(
-        name="BUDGET", about="predicted memory; for a run, of its largest rank", width=6,
-        right=True, importance=80, process=_budget, group=_of_highest(_budget),
+        name="BUDGET", width=6, right=True, importance=80, process=_budget, group=_of_highest(_budget),
     ),
     ProcessColumn(
-        name="DIFF", about="memory in use minus the budget", width=6, right=True, importance=70,
+        name="DIFF", width=6, right=True, importance=70,
         process=_difference, group=_of_highest(_difference),
     ),
     ProcessColumn(
-        name="STATUS", about=(
-            "memory compared with the budget, or why there is no budget"
-        ), width=STATUS_WIDTH, importance=30,
-        process=process_status, group=group_status,
+        name="STATUS", width=STATUS_WIDTH, importance=30, process=process_status, group=group_status,
     ),
     *FIGURE_COLUMNS,
     ProcessColumn(
-        name="UP", about="run time", width=7, right=True, importance=100,
+        name="UP", width=7, right=True, importance=100,
         process=lambda row: CellText(format_duration(row.elapsed_seconds)),
         group=lambda group: CellText(format_duration(group.elapsed_seconds)),
     ),
     ProcessColumn(
-        name="RUNS IN", about="Slurm job, pod or container, with its name", width=27, importance=95, is_default=False,
+        name="RUNS IN", width=27, importance=95, is_default=False,
         process=lambda row: CellText(printable(row.process.runs_in or "")),
         group=lambda group: CellText(_common_place(group)),
     ),
     ProcessColumn(
-        name="COMMAND", about="job and command line", width=12, importance=40,
+        name="COMMAND", width=12, importance=40,
         process=lambda row: CellText(process_command(row)),
         group=lambda group: CellText(group_command(group)),
     ),
@@ -300,20 +284,3 @@ def columns_named(names: object) -> tuple[ColumnName, ...] | None:
     known: dict[object, ColumnName] = {column.name: column.name for column in COLUMNS}
     found = dict.fromkeys(names) if isinstance(names, tuple) else {}
     return tuple(known[name] for name in found if name in known) or None
-
-
-def all_columns(choice: Sequence[ColumnName]) -> list[ColumnName]:
-    """Return all columns: the chosen ones in their order, each other one behind what is more important than it."""
-    order = list(choice)
-    by_default = [column.name for column in sorted(COLUMNS, key=lambda column: column.importance)]
-    for place, name in enumerate(by_default):
-        if name not in order:
-            order.insert(order.index(by_default[place - 1]) + 1 if place else 0, name)
-    return order
-
-
-def moved(order: Sequence[ColumnName], name: ColumnName, by: int) -> list[ColumnName]:
-    """Return the columns with this one nearer to the beginning (-1) or to the end (1)."""
-    others = [each for each in order if each != name]
-    others.insert(max(0, order.index(name) + by), name)
-    return others

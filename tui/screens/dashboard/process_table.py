@@ -139,17 +139,11 @@ class ProcessTable(RowTable[TableRow], can_focus=True):
         self.show_view(VIEWS[(VIEWS.index(self.view) + 1) % len(VIEWS)])
         return self.view
 
-    @property
-    def usual_columns(self) -> Sequence[ColumnName]:
-        """The columns of its view unless the user chooses, the most important first."""
-        return PROCESS_COLUMNS if self._view.name == "processes" else default_columns()
-
-    def show_columns(self, wanted: Sequence[ColumnName] | None) -> Sequence[ColumnName]:
-        """Show these columns, the most important first, and return those for which there is room; None: the default."""
+    def show_columns(self, wanted: Sequence[ColumnName] | None) -> None:
+        """Show these columns, the most important first; None: the default."""
         self._wanted = wanted
         self.lay_out()
         self.post_message(self.DemandChanged())
-        return self.columns
 
     def sort_at_start(self, name: object) -> None:
         """Sort by the column of this name, if there is one: what the user has set."""
@@ -225,14 +219,15 @@ class ProcessTable(RowTable[TableRow], can_focus=True):
         """Make the rows and choose the columns again."""
         view, gap = self._view, 1 if self._board_width < _NARROW else 2
         rows = view.rows(words=self.filter_words, by=self.sort_key)
-        wanted, hosts = self._wanted or self.usual_columns, view.host_width
+        usual = PROCESS_COLUMNS if view.name == "processes" else default_columns()
+        wanted, hosts = self._wanted or usual, view.host_width
         columns = columns_for(
             self._board_width - self.scrollbar_size_vertical - MARGIN - (hosts and hosts + gap),
             gap,
             widths=view.widths(rows),
             groups=view.has_groups,
             wanted=[name for name in wanted if not is_figure(name)] if hosts else wanted,
-            empty=view.empty_columns if tuple(wanted) == tuple(self.usual_columns) else (),
+            empty=view.empty_columns if tuple(wanted) == usual else (),
         )
         sorted_by = SORTED_BY[self.sort_key]
         if is_figure(sorted_by) and all(column.name != sorted_by for column in columns) and self._board_width:

@@ -1,4 +1,4 @@
-"""Columns of figures that are read on demand, and their choice."""
+"""Columns of figures that are read on demand, and the columns that a setting names."""
 
 import os
 from typing import Any
@@ -18,15 +18,7 @@ from vramtop.monitor.snapshot.snapshot import GpuProcess, GpuReading, ProcessFig
 from vramtop.monitor.sources.nvml.nvml_source import NvmlSource
 from vramtop.tui.app.app import VramtopApp
 from vramtop.tui.app.options import AppOptions
-from vramtop.tui.screens.dashboard.column_dialog import ColumnDialog
-from vramtop.tui.screens.dashboard.process_columns import (
-    COLUMNS,
-    all_columns,
-    columns_for,
-    columns_named,
-    default_columns,
-    moved,
-)
+from vramtop.tui.screens.dashboard.process_columns import columns_for, columns_named, default_columns
 from vramtop.tui.screens.dashboard.process_rows import SORTED_BY, in_order, table_rows
 from vramtop.tui.screens.dashboard.process_table import ProcessTable
 from vramtop.tui.screens.dashboard.table_view import TableView
@@ -102,80 +94,29 @@ def test_a_choice_is_kept_as_text_and_unknown_names_are_left_out():
     assert texts == {"PID": 7, "STATUS": 60 - 6 - 7 - 6, "CPU %": 6}  # text takes what is left, not a number
 
 
-def test_columns_that_are_not_chosen_stand_behind_what_is_more_important():
-    order = all_columns(default_columns())
-    assert sorted(order) == sorted(column.name for column in COLUMNS)
-    assert order[order.index("COMMAND") + 1] == "SM %"
-    assert order[:3] == ["PID", "GPU", "VRAM GiB"]
-    assert all_columns(("THR",))[-1] == "UP"
-    assert moved(order, "PID", -1)[0] == "PID"
-    assert moved(order, "PID", 1)[:2] == ["GPU", "PID"]
-    assert moved(order, order[-1], 1) == order
-
-
-async def test_the_dialog_scrolls_in_a_terminal_with_few_lines():
-    app = VramtopApp(ScriptedSource([make_snapshot([make_gpu()])]), Watchlist(lambda job: pytest.fail(f"{job}?")))
-    async with on_first_board(app, size=(60, 15)) as pilot:
-        await pilot.press("c")
-        await until_shown(pilot, lambda: isinstance(app.screen, ColumnDialog) and "Esc cancels" in screen_text(app))
-        assert "RUNS IN" not in screen_text(app)
-        await pilot.press(*["down"] * len(COLUMNS))
-        await until_shown(pilot, lambda: "RUNS IN" in screen_text(app))
-
-
-async def test_a_cancelled_choice_leaves_the_table_as_it_was():
+async def test_sorting_steps_through_the_columns_that_are_shown():
     source = ScriptedSource([make_snapshot([make_gpu(0, [make_process(used=30)])])])
     app = VramtopApp(source, Watchlist(lambda job: pytest.fail(f"nobody asks for {job}")))
-    async with on_first_board(app, size=(80, 24)) as pilot:
+    async with on_first_board(app, size=(80, 24)):
         table = app.screen.query_one(ProcessTable)
-        before = list(table.columns)
-        assert "BUDGET" not in before  # no process has one, and there is little room
-        for changed in ([], ["space"]):
-            await pilot.press("c")
-            await until_shown(pilot, lambda: isinstance(app.screen, ColumnDialog))
-            await pilot.press(*changed, "escape")
-            await until_shown(pilot, lambda: not isinstance(app.screen, ColumnDialog))
-            assert list(table.columns) == before
-        assert {SORTED_BY[table.sort_by_next()] for _ in SORTED_BY} == set(before) - {"COMMAND"}  # none that is hidden
+        assert "BUDGET" not in table.columns  # no process has one, and there is little room
+        assert {SORTED_BY[table.sort_by_next()] for _ in SORTED_BY} == set(table.columns) - {"COMMAND"}
 
 
 @pytest.mark.slow
-async def test_columns_are_chosen_on_a_key_and_only_then_read(driver):
+async def test_figures_are_read_only_while_a_column_shows_them(driver):
     driver.gpus = [FakeGpu(processes=[FakeProcess(os.getpid(), GIB, utilisation=(48, 30))])]
-    demand, saved = CurrentDemand(), {}
-    options = AppOptions(interval=0.05, demand=demand, save_setting=saved.__setitem__)
+    demand = CurrentDemand()
     watchlist = Watchlist(lambda job: pytest.fail(f"nobody asks for {job}"))
-    app = VramtopApp(NvmlSource(demand=demand), watchlist, options)
+    app = VramtopApp(NvmlSource(demand=demand), watchlist, AppOptions(interval=0.05, demand=demand))
     async with on_first_board(app) as pilot:
-        before = app.board
+        before, table = app.board, app.screen.query_one(ProcessTable)
         await until_shown(pilot, lambda: app.board is not before)
         assert not driver.calls[CALL]
         assert not demand.value.process_figures
-        await pilot.press("c")
-        await until_shown(pilot, lambda: isinstance(app.screen, ColumnDialog) and "[ ] SM %" in screen_text(app))
-        await pilot.press(*["down"] * 5, "space")
-        await until_shown(pilot, lambda: "[x] SM %" in screen_text(app))
-        await until_shown(pilot, lambda: driver.calls[CALL])  # the table behind the dialog shows them already
-        await pilot.press("enter")
-        await until_shown(pilot, lambda: not isinstance(app.screen, ColumnDialog))
-        table = app.screen.query_one(ProcessTable)
+        table.show_columns(("PID", "SM %", "USER", "COMMAND"))
         await until_shown(pilot, lambda: table.rows[0].cells["SM %"].text == "48")
-        assert saved == {
-            "dashboard.columns": (
-                "PID",
-                "GPU",
-                "VRAM GiB",
-                "STATUS",
-                "COMMAND",
-                "SM %",
-                "MAX",
-                "SPREAD",
-                "DIFF",
-                "BUDGET",
-                "USER",
-                "UP",
-            )
-        }
+        assert driver.calls[CALL]
         assert demand.value.processes == {table.rows[0].rows[0].process.key}
         assert demand.value.process_figures == {"sm_percent"}
         assert not demand.value.figures_of_all
@@ -184,14 +125,11 @@ async def test_columns_are_chosen_on_a_key_and_only_then_read(driver):
         await until_shown(pilot, lambda: demand.value.figures_of_all == {"sm_percent"})
         assert "SM↓" in screen_text(app)
 
-        await pilot.press("c")
-        await until_shown(pilot, lambda: isinstance(app.screen, ColumnDialog))
-        await pilot.press(*["down"] * 5, "space")
+        table.show_columns(None)
         await until_shown(pilot, lambda: not demand.value.process_figures)
         assert table.sort_key == "STATUS"
-        await pilot.press("escape")
+        table.show_columns(("PID", "SM %"))
         await until_shown(pilot, lambda: demand.value.process_figures == {"sm_percent"})
-        assert len(saved) == 1
         await pilot.press("i")
         await until_shown(pilot, lambda: demand.value.process_figures > {"sm_percent"})
         app.action_pause()  # no further board
