@@ -183,9 +183,11 @@ class BoardApp(TerminalApp):
 def is_complete(screen: Screen[Any]) -> bool:
     """Return True if a screen has all of its widgets: it is neither being opened nor being closed.
 
-    A reading, or the answer of a thread, may arrive in between.
+    A reading, or the answer of a thread, may arrive in between. A child is mounted once it has its own children.
     """
-    return screen.is_attached and screen in screen.app.screen_stack and bool(screen.children)
+    if not screen.is_attached or screen not in screen.app.screen_stack or not screen.children:
+        return False
+    return all(child.is_mounted for child in screen.children)
 
 
 def is_ascii_only(widget: Widget) -> bool:

@@ -8,6 +8,7 @@ import pytest
 from builders import ScriptedSource, make_gpu, make_process, make_run, make_snapshot, make_watchlist
 from fake_driver import FakeGpu, FakeProcess
 from screen_host import on_first_board, screen_lines, screen_text
+from textual.containers import VerticalScroll
 from waiting import until_shown
 
 from vramtop.estimator.common.records import replace
@@ -22,7 +23,7 @@ from vramtop.monitor.sources.nvml.nvml_source import NvmlSource
 from vramtop.tui.app.app import VramtopApp
 from vramtop.tui.app.options import AppOptions
 from vramtop.tui.screens.attach.screen import AttachScreen
-from vramtop.tui.screens.base import ShowsBoard
+from vramtop.tui.screens.base import ShowsBoard, is_complete
 from vramtop.tui.screens.process.screen import ProcessInfoScreen
 
 GIB = 2**30
@@ -160,6 +161,18 @@ async def test_the_attach_screen_leads_to_the_process_of_its_run():
         await until_shown(pilot, lambda: f"There is no process {2**22 - 5} here" in screen_text(app))
         await pilot.press("escape")
         await until_shown(pilot, lambda: isinstance(app.screen, AttachScreen))
+
+
+async def test_a_screen_is_complete_once_its_children_have_theirs(monkeypatch):
+    seen, details = [], VerticalScroll.compose
+    monkeypatch.setattr(
+        VerticalScroll, "compose", lambda self: [seen.append(is_complete(self.screen)), *details(self)][1:]
+    )
+    app = VramtopApp(ScriptedSource([make_snapshot([make_gpu(0, [make_process(2**22 - 5)])])]), Watchlist(never))
+    async with on_first_board(app) as pilot:
+        await pilot.press("i")
+        await until_shown(pilot, lambda: isinstance(app.screen, ProcessInfoScreen) and is_complete(app.screen))
+    assert seen == [False]
 
 
 @pytest.mark.slow
