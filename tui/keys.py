@@ -95,9 +95,7 @@ DASHBOARD_KEYS = {
     "dashboard.gpu": Key("g", "the GPU under the cursor: bandwidth, clocks, throttling, PCIe, ECC"),
     "dashboard.process": Key("i", "the process at the cursor: SM, CPU, RAM, folder, container, parents, environment"),
     "dashboard.alerts": Key("w", "alerts: problems on this machine"),
-    "dashboard.crash": Key(
-        "e", "explain out of memory: the process under the cursor, a log, or a torch memory snapshot"
-    ),
+    "dashboard.crash": Key("e", "explain out of memory: the end of the process under the cursor"),
     "dashboard.record": Key("r", "record to a file: start or stop"),
     "dashboard.dismiss": Key("x", "dismiss the ended run: the one under the cursor; or unpin a pending job"),
     "dashboard.host_line": Key("H", "show or hide the host line: CPU, RAM, swap, load"),
@@ -121,7 +119,6 @@ DASHBOARD_KEYS = {
     "gpu.next": Key("right", "the next GPU or MIG device", in_help=False),
     "process.read": Key("r", "read the details again"),
     "preflight.again": Key("r", "check again"),
-    "crash.open_file": Key("o", "explain a log or a torch memory snapshot"),
     "step.lines": Key("enter", "show the source line that made the marked tensor"),
 }
 JOB_KEYS = {

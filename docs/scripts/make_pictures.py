@@ -4,7 +4,6 @@ import asyncio
 import os
 import sys
 from collections.abc import Callable, Coroutine, Sequence
-from pathlib import Path
 from typing import Any
 
 from drawing.demo_node import eight_gpus
@@ -16,21 +15,6 @@ from vramtop.tui.background.job_estimates import EstimateFunction
 from vramtop.tui.screens.step.screen import StepScreen
 
 FOLDER, NAMES = folder_and_names()
-LOG = "slurm-4711.out"
-OUT_OF_MEMORY = """\
-  0%|          | 0/1000 [00:00<?, ?it/s]Traceback (most recent call last):
-  File "/home/ann/train.py", line 21, in <module>
-    Trainer(model, arguments, train_dataset=data).train()
-  File "/opt/env/lib/python3.11/site-packages/transformers/trainer.py", line 2325, in train
-  File "/opt/env/lib/python3.11/site-packages/transformers/models/llama/modeling_llama.py", line 186, in forward
-    down_proj = self.down_proj(self.act_fn(self.gate_proj(x)) * self.up_proj(x))
-torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1002.00 MiB. GPU 0 has a total capacity of 79.11 GiB of \
-which 602.00 MiB is free. Process 70123 has 12.20 GiB memory in use. Including non-PyTorch memory, this process has \
-66.11 GiB memory in use. Of the allocated memory 63.70 GiB is allocated by PyTorch, and 1.71 GiB is reserved by \
-PyTorch but unallocated. If reserved but unallocated memory is large try setting \
-PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True to avoid fragmentation.
-"""
-"""The log of which a how-to shows the explanation: made up, in torch's words."""
 SECOND = 132
 """Second of the recording at which one job is on budget, one is over, and one no longer fits."""
 
@@ -104,21 +88,12 @@ async def look_at_a_gpu(program: Program) -> None:
     await program.press("g")
 
 
-async def explain_a_log(program: Program) -> None:
-    """Name the log of a run that ran out of memory; it is in the present folder, so that its name is short."""
-    Path(LOG).write_text(OUT_OF_MEMORY, encoding="utf-8")
-    await program.press("e", *LOG, "enter")
-    await program.shown("changes that would have fit")  # they come last
-    await program.settled()
-
-
 async def main() -> None:
     """Draw all pictures, or those that are named."""
     pictures = {
         "dashboard": lambda: draw("dashboard", (100, 33), nothing),
         "runs": lambda: draw("runs", (112, 31), unfold_a_run, snapshots=[eight_gpus(second) for second in range(8)]),
         "hosts": lambda: draw_cluster("hosts", (110, 34)),
-        "out-of-memory": lambda: draw("out-of-memory", (100, 30), explain_a_log),
         "attach": lambda: draw("attach", (100, 40), attach_to_a_job),
         "fit-check": lambda: draw("fit-check", (120, 32), check_a_job),
         "step": lambda: draw("step", (100, 32), look_at_a_step, trace),

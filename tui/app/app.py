@@ -222,7 +222,7 @@ class VramtopApp(ThemedApp, BoardApp):
     def show_process(self, row: ProcessRow) -> None:
         """Open the attach screen on this process; if it ended out of memory, the screen that explains that."""
         from ..screens.attach.screen import open_attach_on
-        from ..screens.crash.screen import open_crash_on
+        from ..screens.crash import open_crash_on
 
         if not open_crash_on(self, row):
             open_attach_on(self, row.process.pid, row.process.start_time)

@@ -25,7 +25,7 @@ _VIEWS = frozenset(
         "vramtop.tui.app.help.HelpScreen",
         "vramtop.tui.screens.alerts.AlertsScreen",
         "vramtop.tui.screens.attach.screen.AttachScreen",
-        "vramtop.tui.screens.crash.screen.CrashScreen",
+        "vramtop.tui.screens.crash.CrashScreen",
         "vramtop.tui.screens.dashboard.screen.DashboardScreen",
         "vramtop.tui.screens.gpu.screen.GpuScreen",
         "vramtop.tui.screens.process.screen.ProcessInfoScreen",

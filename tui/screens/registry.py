@@ -86,7 +86,7 @@ SCREENS = (
         open="alerts:open_alerts",
         keys="alerts:ALERT_KEYS",
     ),
-    ScreenSpec(name="crash", title="Out of memory", open="crash.screen:open_crash"),
+    ScreenSpec(name="crash", title="Out of memory", open="crash:open_crash"),
 )
 
 

@@ -43,7 +43,7 @@ from ...widgets.budget_view import is_better_estimate
 from ...widgets.keys_line import KeysLine
 from ...widgets.static_lines import StaticLines, TitleLine
 from ..base import BoardApp, is_view_only
-from ..crash.screen import open_crash_on
+from ..crash import open_crash_on
 from ..feed import feed_signs
 from ..step.screen import LiveStepScreen
 from .answer_writer import AnswerWriter
