@@ -68,18 +68,17 @@ class History:
         """
         return tuple(each for each in self.list() if each.card in names)[:_MOST_ON_CARD]
 
-    def list(self, run: str = "", *, before: float | None = None) -> tuple[Measurement, ...]:
+    def list(self, run: str = "") -> tuple[Measurement, ...]:
         """Return measurements, the newest first.
 
         Args:
             run: the first digits of a run's digest; empty: of all runs.
-            before: those last seen before these Unix seconds; None: whenever it was.
 
         Raises:
             CannotTellError: the file cannot be read.
         """
         known = filter(None, map(_measurement, self._file.read().values()))  # another version may have written others
-        chosen = (each for each in known if each.run.startswith(run) and (before is None or each.time < before))
+        chosen = (each for each in known if each.run.startswith(run))
         return tuple(sorted(chosen, key=lambda each: each.time, reverse=True))
 
     def forget(self, measurements: Collection[Measurement]) -> None:

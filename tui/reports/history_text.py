@@ -18,22 +18,12 @@ _DROPPED = (9, 7, 5)
 """Columns that a narrow terminal does without, the first first: who saw it, what was expected, the card."""
 
 
-def history_lines(found: Sequence[Measurement], output: TextOutput, *, chosen: bool) -> Iterator[str]:
-    """Yield a table of measured runs, the newest first, and how far they lie from what was predicted.
-
-    Args:
-        found: the runs.
-        output: what the output can show.
-        chosen: some were asked for, not all.
-    """
+def history_lines(found: Sequence[Measurement], output: TextOutput) -> Iterator[str]:
+    """Yield a table of measured runs, the newest first, and how far they lie from what was predicted."""
     if not found:
         yield from output.wrapped(
-            "no measured runs match"
-            if chosen
-            else (
-                "no runs have been measured yet: the dashboard and vramtop run measure the runs of known jobs, and "
-                "vramtop measure runs real steps of a job"
-            )
+            "no runs have been measured yet: the dashboard and vramtop run measure the runs of known jobs, and "
+            "vramtop measure runs real steps of a job"
         )
         return
     rows, aligned = [_HEAD, *map(_row, found)], _ALIGNED

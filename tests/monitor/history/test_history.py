@@ -97,7 +97,7 @@ def test_runs_are_chosen_and_forgotten(kept: History) -> None:
     assert [each.time for each in kept.list()] == [200.0, 100.0, 0.0]
     newest = kept.list()[0]
     assert kept.list(newest.run[:12]) == (newest,)
-    kept.forget(kept.list(before=150.0))
+    kept.forget([each for each in kept.list() if each.time < 150.0])
     assert kept.list() == (newest,)
     kept.forget(kept.list())
     assert kept.list() == ()

@@ -1,9 +1,7 @@
 """``vramtop history``: list and forget the runs that were measured."""
 
 import argparse
-import time
 from collections.abc import Sequence
-from datetime import datetime
 from typing import TYPE_CHECKING
 
 from vramtop.estimator.common.errors import InputError
@@ -32,12 +30,11 @@ def run(options: argparse.Namespace, _: Sequence[str] | None) -> int:
     name, history = options.run, History()
     if name is not None and (len(name) < _MIN_RUN_DIGITS or not name.isalnum()):
         raise InputError(f"{name} is not a run; give the first digits from the column RUN, at least {_MIN_RUN_DIGITS}")
-    if options.forget and not (name or options.older_than or options.all):
-        raise InputError("--forget needs a run of the list, --older-than 90d, or --all")
-    if options.all and (name or options.older_than):
-        raise InputError("--all forgets every run; leave out either --all or the others")
-    before = None if options.older_than is None else moment(options.older_than, "--older-than")
-    found = history.list(name or "", before=before)
+    if options.forget and not (name or options.all):
+        raise InputError("--forget needs a run of the list, or --all")
+    if options.all and name:
+        raise InputError("--all forgets every run; leave out either --all or the run")
+    found = history.list(name or "")
     if name and not found:
         raise InputError(f"there is no measured run {name}; vramtop history lists them")
     if options.forget:
@@ -46,29 +43,8 @@ def run(options: argparse.Namespace, _: Sequence[str] | None) -> int:
         listed: HistoryJson = {"schema": 1, "runs": [measurement_to_json(each) for each in found]}
         print(json_text(listed))
         return 0
-    chosen = before is not None
-    print("\n".join(history_lines(found, detect_output(ascii_only=options.ascii), chosen=chosen)))
+    print("\n".join(history_lines(found, detect_output(ascii_only=options.ascii))))
     return 0
-
-
-_UNITS = {"h": 3600.0, "d": 86_400.0, "w": 7 * 86_400.0}
-_MAX_AGE_DIGITS = 6
-"""Digits of a time ago at most; a longer number is a mistake, and would overflow."""
-
-
-def moment(text: str, flag: str) -> float:
-    """Return the Unix seconds of a date, or of a time ago such as ``12h``, ``30d`` or ``8w``.
-
-    Raises:
-        InputError: it is neither.
-    """
-    number, unit = text[:-1], text[-1:].lower()
-    if unit in _UNITS and number.isdecimal() and len(number) <= _MAX_AGE_DIGITS:
-        return time.time() - int(number) * _UNITS[unit]
-    try:
-        return datetime.fromisoformat(text).timestamp()
-    except (ValueError, OverflowError, OSError):
-        raise InputError(f"{flag} {text}: give a date, such as 2026-11-01, or a time ago: 12h, 30d, 8w") from None
 
 
 def _forget(options: argparse.Namespace, found: Sequence[Measurement], history: History) -> int:

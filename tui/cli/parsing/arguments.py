@@ -315,12 +315,10 @@ def _history(parser: "Parser") -> None:
     parser.examples = """\
   vramtop history --json > runs.json
   vramtop history 3f2a --forget
-  vramtop history --older-than 180d --forget
+  vramtop history --forget --all
 """
     parser.add_argument("run", nargs="?", metavar="RUN", help="One run: the first digits in the column RUN.")
-    text = "Runs last seen before a date or a time ago, such as 2026-11-01, 12h or 30d."
-    parser.add_argument("--older-than", metavar="WHEN", help=text)
-    parser.add_argument("--forget", action="store_true", help="Remove them for good.")
+    parser.add_argument("--forget", action="store_true", help="Remove it for good.")
     parser.add_argument("--all", action="store_true", help="With --forget: every run.")
 
 
