@@ -126,7 +126,7 @@ def _name_file(options: argparse.Namespace) -> None:
         return
     path = expand_user(options.config)
     if options.config and options.command != "config" and not is_file(path):
-        raise InputError(f"--config {options.config}: there is no such file; vramtop config --template prints one")
+        raise InputError(f"--config {options.config}: there is no such file")
     os.environ[CONFIG_VARIABLE] = str(path.absolute()) if options.config else os.devnull
 
 

@@ -9,7 +9,7 @@ from vramtop.estimator.job.job import Job
 from vramtop.monitor.fleet.fleet import HostReading
 from vramtop.monitor.snapshot.snapshot import Snapshot, resolve_annotations
 from vramtop.tui.cli.json_types.attach import AttachJson
-from vramtop.tui.cli.json_types.config import ConfigChangedJson, ConfigJson, ConfigPathJson
+from vramtop.tui.cli.json_types.config import ConfigChangedJson, ConfigJson
 from vramtop.tui.cli.json_types.doctor import DoctorJson
 from vramtop.tui.cli.json_types.explain import ExplainJson, HeldJson
 from vramtop.tui.cli.json_types.fit import EstimateJson, FitJson, SchedulerJson
@@ -137,9 +137,6 @@ OUTPUTS = {
         kind=ConfigChangedJson,
         title="The setting that was changed",
         commands=("vramtop config NAME VALUE --json", "vramtop config --unset NAME --json"),
-    ),
-    "config-path": Output(
-        kind=ConfigPathJson, title="Where the settings file is", commands=("vramtop config --path --json",)
     ),
     "doctor": Output(kind=DoctorJson, title="Facts about this machine", commands=("vramtop doctor --json",)),
     "job": Output(

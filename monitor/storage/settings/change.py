@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _LOCK_TIMEOUT_SECONDS = 2.0
 _PERMISSIONS = 0o777
-_HEADING = "# Settings of vramtop; vramtop config --template prints all of them with their meaning.\n"
+_HEADING = "# Settings of vramtop; vramtop config lists them all.\n"
 Changes = Mapping[str, Value | None]
 """New values by dotted name; None: the setting is removed."""
 

@@ -46,8 +46,6 @@ class Setting(NamedTuple):
     """Regular expression that a text must match in full; an empty text is always allowed."""
     expects: str = ""
     """What is allowed, in words, where kind and choices do not say it: ``HH:MM-HH:MM, or off``."""
-    example: Value | None = None
-    """A value that is worth setting; None: the default is one."""
     flag: str = ""
     """The flag that takes precedence: ``--interval``; empty: none."""
     own_variable: str = ""
@@ -175,7 +173,6 @@ SETTINGS: tuple[Setting, ...] = (
     ),
     Setting(
         name=COLUMNS, kind="list", default=(), choices=PROCESS_COLUMNS,
-        example=("PID", "VRAM GiB", "STATUS", "COMMAND"),
         about="Columns of the process table, the most important first; empty: as many as fit",
     ),
     Setting(
@@ -184,7 +181,7 @@ SETTINGS: tuple[Setting, ...] = (
     ),
     Setting(
         name=THEME, kind="text", default="vramtop-dark", pattern=r"[\w-]{1,60}", also="TEXTUAL_THEME",
-        example="vramtop-light", expects="the name of a theme, such as vramtop-light or vramtop-high-contrast",
+        expects="the name of a theme, such as vramtop-light or vramtop-high-contrast",
         about="Theme; the command palette (Ctrl+P) lists and remembers it",
     ),
     Setting(
@@ -214,7 +211,7 @@ SETTINGS: tuple[Setting, ...] = (
     ),
     Setting(
         name="estimates.python", kind="text", default="", flag="--python", is_program=True,
-        example="/opt/conda/bin/python", expects="the path of a Python interpreter",
+        expects="the path of a Python interpreter",
         about="Python interpreter with torch and transformers, for exact counts and traces; empty: searched for",
     ),
     Setting(
@@ -236,32 +233,31 @@ SETTINGS: tuple[Setting, ...] = (
     ),
     Setting(
         name="alerts.command", kind="text", default="", flag="--on-alert", is_program=True,
-        example="notify-send \"$VRAMTOP_ALERT_SENTENCE\"", expects="a shell command",
+        expects="a shell command",
         about="Shell command to run when an alert fires or clears, in the dashboard and by vramtop export",
     ),
     Setting(
-        name="alerts.off", kind="list", default=(), choices=ALERTS, example=("unattributed",),
+        name="alerts.off", kind="list", default=(), choices=ALERTS,
         about="Alerts that you do not want at all",
     ),
     Setting(
         name="hosts.ssh", kind="text", default="ssh", own_variable="VRAMTOP_SSH", is_program=True,
-        example="ssh -F /home/ann/.ssh/cluster", expects="a command in place of ssh",
+        expects="a command in place of ssh",
         about="Command in place of ssh for --host",
     ),
     Setting(
         name="prometheus.url", kind="text", default="", flag="--prometheus", pattern=r"https?://[^\s@]+",
-        example="http://prometheus:9090",
         expects="an address that begins with http:// or https://, without user and password",
         about="The Prometheus that --prometheus without an address reads",
     ),
     Setting(
         name="prometheus.token_file", kind="text", default="", flag="--prometheus-token-file",
-        example="/home/ann/.prometheus-token", expects="the path of a file",
+        expects="the path of a file",
         about="File with a bearer token for that Prometheus",
     ),
     Setting(
         name="prometheus.ca_file", kind="text", default="", flag="--prometheus-ca",
-        example="/etc/ssl/our-ca.pem", expects="the path of a file",
+        expects="the path of a file",
         about="CA certificates of that Prometheus, in place of the system's",
     ),
 )  # fmt: skip

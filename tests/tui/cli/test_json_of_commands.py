@@ -80,12 +80,11 @@ def test_settings_in_force_and_changed() -> None:
     (found,) = valid_json("config", run("config", name))["settings"]
     assert (found["value"], found["origin"]) == (value, "file")
     assert found["line"] > 0
-    assert valid_json("config-path", run("config", "--path"))["file"] == whole["file"]
     assert valid_json("config-change", run("config", "--unset", name))["value"] is None
 
 
 def test_settings_that_are_wrong() -> None:
-    path = Path(valid_json("config-path", run("config", "--path"))["file"])
+    path = Path(valid_json("config", run("config"))["file"])
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text('[dashboard]\ninterval = "often"\n')
     (problem,) = valid_json("config", run("config", code=2))["problems"]

@@ -13,7 +13,6 @@ from vramtop.monitor.storage.settings.change import change_settings
 from vramtop.monitor.storage.settings.in_force import FILE
 from vramtop.monitor.storage.settings.schema import SETTINGS, TABLES, find_setting, nearest_name
 from vramtop.monitor.storage.settings.settings_file import lines_of, read_settings_file, shown
-from vramtop.monitor.storage.settings.template import settings_template
 
 from ...draw.text_output import detect_output, printable
 from ..json_text import json_text
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
     from vramtop.monitor.storage.settings.schema import Setting, Value
 
     from ...draw.text_output import TextOutput
-    from ..json_types.config import ConfigChangedJson, ConfigJson, ConfigPathJson
+    from ..json_types.config import ConfigChangedJson, ConfigJson
 
 
 def run(options: argparse.Namespace, _: Sequence[str] | None) -> int:
@@ -38,15 +37,8 @@ def run(options: argparse.Namespace, _: Sequence[str] | None) -> int:
     """
     settings: SettingsInForce = options.settings
     name = options.setting
-    if name is not None and (options.unset or options.template or options.path):
-        raise InputError("--unset, --template and --path cannot be combined with another setting")
-    if options.template:
-        print(settings_template(), end="")
-        return 0
-    if options.path:
-        where: ConfigPathJson = {"schema": 1, "file": settings.file}
-        print(json_text(where) if options.json else settings.file)
-        return 0
+    if name is not None and options.unset:
+        raise InputError("--unset cannot be combined with another setting")
     if options.unset is not None:
         return _change(options, options.unset, None)
     if options.value is not None:

@@ -53,13 +53,6 @@ class ConfigJson(Versioned):
     """What is wrong in them; those settings have their defaults."""
 
 
-class ConfigPathJson(Versioned):
-    """Where the settings file is (`--path`)."""
-
-    file: str
-    """Path of the settings file, whether it exists or not."""
-
-
 class ConfigChangedJson(Versioned):
     """A setting that was changed in the file."""
 

@@ -415,7 +415,6 @@ def _config(parser: "Parser") -> None:
   vramtop config dashboard.interval           one of them
   vramtop config dashboard.interval 2         change it
   vramtop config --unset dashboard.interval   back to its default
-  vramtop config --template > settings.toml   a file to fill in
 """
     parser.epilog = (
         "Precedence: flag, environment variable, settings file, default. vramtop reads the file at start, so restart "
@@ -424,11 +423,7 @@ def _config(parser: "Parser") -> None:
     text = "A setting such as alerts.signal, or a table of settings, such as alerts."
     parser.add_argument("setting", nargs="?", metavar="SETTING", help=text)
     parser.add_argument("value", nargs="?", metavar="NEW", help="Its new value; separate lists with commas: PID,USER.")
-    doing = parser.add_mutually_exclusive_group()
-    doing.add_argument("--unset", metavar="SETTING", help="Remove this setting from the settings file.")
-    text = "Print a settings file with every setting commented out."
-    doing.add_argument("--template", action="store_true", help=text)
-    doing.add_argument("--path", action="store_true", help="Print the path of the settings file.")
+    parser.add_argument("--unset", metavar="SETTING", help="Remove this setting from the settings file.")
 
 
 def _completion(parser: "Parser") -> None:

@@ -70,7 +70,7 @@ def add_output_arguments(parser: argparse.ArgumentParser, *, suppress_defaults: 
     group.add_argument("--show-secrets", action="store_true", default=switch, help=text)
     text = "Correct estimates by your measured runs and save new ones (default), or neither."
     group.add_argument("--history", action=argparse.BooleanOptionalAction, default=other, help=text)
-    text = "Settings file (default: see vramtop config --path); '' for none."
+    text = "Settings file (default: the one that vramtop config names); '' for none."
     group.add_argument("--config", metavar="FILE", default=other, help=text)
     text = "Python interpreter with torch and transformers, for exact counts and traces."
     group.add_argument("--python", metavar="PATH", action=_Python, default=other, help=text)

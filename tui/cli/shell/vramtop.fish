@@ -1379,8 +1379,6 @@ complete -c vramtop -n '_shtab_vramtop_using; and test $_shtab_vramtop_npos -eq 
 complete -c vramtop -n '_shtab_vramtop_using config' -s h -l help -d 'Show this help message and exit'
 complete -c vramtop -n '_shtab_vramtop_using config' -l help-all -d 'Show every flag and exit'
 complete -c vramtop -n '_shtab_vramtop_using config' -l unset -xka "dashboard attach estimates history alerts hosts prometheus dashboard.interval dashboard.view dashboard.columns dashboard.sort dashboard.theme dashboard.host_line dashboard.mouse dashboard.ascii dashboard.read_only attach.automatic estimates.method estimates.python estimates.rehearse estimates.download history.enabled alerts.signal alerts.command alerts.off hosts.ssh prometheus.url prometheus.token_file prometheus.ca_file" -d 'Remove this setting from the settings file'
-complete -c vramtop -n '_shtab_vramtop_using config' -l template -d 'Print a settings file with every setting commented out'
-complete -c vramtop -n '_shtab_vramtop_using config' -l path -d 'Print the path of the settings file'
 complete -c vramtop -n '_shtab_vramtop_using config' -l json -d 'Print JSON'
 complete -c vramtop -n '_shtab_vramtop_using config' -l ascii -l no-ascii -d 'Draw with ASCII characters only'
 complete -c vramtop -n '_shtab_vramtop_using config' -l show-secrets -d 'Show tokens, keys and passwords in command lines'
