@@ -28,7 +28,6 @@ WORDS = {
     "wait": ["wait JOB --timeout 1"],
     "explain": ["explain LOG --job JOB"],
     "export": ["export --job JOB --listen 0"],
-    "measure": ["measure JOB --predict"],
 }
 """Further command lines that load a job."""
 SECONDS = 4.0

@@ -152,7 +152,7 @@ def test_a_process_opens_the_dashboard_on_a_terminal(monkeypatch: pytest.MonkeyP
         (["gpt2", "--gpu", "foo"], "or indices of GPUs here, like 0,1"),
         (["gpt2", "--gpu", "0xh100"], "vramtop fit: --gpu: 0 is not a valid number of GPUs"),
         (["wait", "gpt2", "--gpu", "h100"], "leave out --gpu-type, --gpu with a card, --gpu-memory"),
-        (["measure", "gpt2", "--predict", "--gpu", "h100"], "--predict uses no GPU; leave out --gpu"),
+        (["measure", "gpt2", "--cpu", "--gpu", "h100"], "--cpu uses no GPU; leave out --gpu"),
         (["fit", "gpt2", "--contxt", "8192"], "there is no flag --contxt; did you mean --ctx?"),
         (["fit", "gpt2", "--contex", "8192"], "there is no flag --contex; did you mean --context-len?"),
         (["fit", "gpt2", "--tokens", "8192"], "there is no flag --tokens; see vramtop fit --help"),

@@ -12,7 +12,7 @@ from ...draw.text_output import detect_output, printable
 from ...job.load_job import load_from_options
 from ..json_text import json_text
 from ..measuring.free_gpus import OpenGpus
-from ..measuring.measure_job import MeasuredJob, Measuring, measure_job, predicted
+from ..measuring.measure_job import Measuring, measure_job
 from ..measuring.measured_report import measured_json, measured_lines
 from ..progress import Progress
 
@@ -23,14 +23,12 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
     Raises:
         InputError: options exclude each other.
     """
-    if options.predict and options.cpu:
-        raise InputError("--predict runs nothing; leave out --cpu")
-    if options.gpu is not None and (options.cpu or options.predict):
-        raise InputError(f"{'--cpu' if options.cpu else '--predict'} uses no GPU; leave out --gpu")
+    if options.gpu is not None and options.cpu:
+        raise InputError("--cpu uses no GPU; leave out --gpu")
     with contextlib.ExitStack() as stack:
         progress = stack.enter_context(Progress(quiet=options.json))
         how = Measuring(
-            gpus=None if options.cpu or options.predict else stack.enter_context(OpenGpus.open(options.gpu)),
+            gpus=None if options.cpu else stack.enter_context(OpenGpus.open(options.gpu)),
             steps=options.steps,
             timeout=options.timeout,
             limit_bytes=parse_size(options.memory) if options.memory else None,
@@ -39,17 +37,13 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
             keep=options.history,
             progress=progress,
         )
-        job = load_from_options(options, launch).job
-        if options.predict:
-            found = predicted(job, how, None, MeasuredJob(job=job, budget=None))
-        else:
-            found = measure_job(how.job(job), how)
-        if not options.json:
-            if found.error is not None:
-                raise CannotTellError(found.error)
-            print("\n".join(measured_lines(found, detect_output(ascii_only=options.ascii))), flush=True)
-            return found.exit_code
+        found = measure_job(how.job(load_from_options(options, launch).job), how)
+    if options.json:
+        print(json_text(measured_json(found)), flush=True)
         if found.error is not None:
             print(f"vramtop: {printable(f'{found.job.label}: {found.error}')}", file=sys.stderr)
-        print(json_text(measured_json(found)), flush=True)
-        return found.exit_code
+    elif found.step is None:
+        raise CannotTellError(found.error or "nothing was measured")
+    else:
+        print("\n".join(measured_lines(found, found.step, detect_output(ascii_only=options.ascii))), flush=True)
+    return found.exit_code

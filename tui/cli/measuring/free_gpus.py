@@ -15,7 +15,7 @@ from vramtop.monitor.sources.nvml.nvml_source import NvmlSource
 
 from ..fitting.machine_gpus import committed_bytes, open_source, read_gpus, select_devices
 
-ADVICE = "--cpu runs a tiny model on the CPU instead; --predict only predicts"
+ADVICE = "--cpu runs a tiny model on the CPU instead; vramtop estimate only predicts"
 KEPT_BYTES = 512 * MIB
 """Stays free beside other programs: kernels that CUDA loads later, and small allocations of theirs."""
 KEPT_BYTES_OF_RANKS = 1536 * MIB

@@ -84,7 +84,7 @@ class MeasuredJob(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def exit_code(self) -> int:
-        """0: measured (or predicted), 1: it ran out of memory, 3: it could not be run."""
+        """0: measured, 1: it ran out of memory, 3: it could not be run."""
         if self.error is not None:
             return ExitCode.CANNOT_TELL
         return ExitCode.NO if self.step is not None and self.step.out_of_memory else ExitCode.DONE

@@ -10,7 +10,7 @@ from vramtop.estimator.budget import Budget, Method, PhaseName, PlainJob, Span
 from vramtop.estimator.common.fields_of import FieldsOf
 from vramtop.estimator.common.sizes import GIB, MIB
 from vramtop.estimator.job.job_file.changes import job_to_mapping
-from vramtop.estimator.trace.measure.measured_step import MeasuredStep, MeasuredStepJson
+from vramtop.estimator.trace.measure.measured_step import MeasuredStep, MeasuredStepJson, OutOfMemory
 
 from ...draw.palette import peak_place
 from ...draw.text_output import TextOutput, format_table
@@ -140,28 +140,28 @@ def peak_json(found: MeasuredJob, budget: Budget) -> PredictedPeakJson:
 _ALIGNED = "<>>>>"
 
 
-def measured_lines(found: MeasuredJob, output: TextOutput) -> Iterator[str]:
+def measured_lines(found: MeasuredJob, step: MeasuredStep, output: TextOutput) -> Iterator[str]:
     """Yield the figures side by side: torch's, NVML's, by component and by phase, then the notes."""
-    step, budget = found.step, found.budget
-    unit, name = _unit(found)
-    yield from (output.paint(line, None, bold=True) for line in output.wrapped(_headline(found), further="  "))
-    if step is not None and step.out_of_memory is not None:
-        yield from output.wrapped(_failure(step, unit, name), further="  ")
+    budget, on_cpu = found.budget, step.device == "cpu"
+    most = step.highest.allocated_bytes or (budget.peak.allocated_bytes if budget else 0)
+    unit, name = (GIB, "GiB") if most >= GIB // 10 else (MIB, "MiB")
+    yield from (output.paint(line, None, bold=True) for line in output.wrapped(_headline(found, step), further="  "))
+    if step.out_of_memory is not None:
+        yield from output.wrapped(_failure(step, step.out_of_memory, unit, name), further="  ")
     if budget is not None:
         yield from output.wrapped(f"predicted ({budget.method}): the peak {peak_place(budget)}", further="  ")
     yield ""
-    last = "" if step is not None and step.device == "cpu" else "range"
-    rows = [(name, "measured", "predicted", "difference", last), *_rows(found, unit)]
+    rows = [(name, "measured", "predicted", "difference", "" if on_cpu else "range"), *_rows(found, step, unit)]
     yield from (output.text(line.rstrip()) for line in format_table(rows, _ALIGNED))
     notes = [*found.notes, *([f"not predicted: {found.unpredicted}"] if found.unpredicted else [])]
-    if step is not None and step.device == "cpu":
+    if on_cpu:
         notes.append(
             "both figures are for the CPU, without CUDA context, cuBLAS workspaces and allocator cache; vramtop "
             "estimate includes these; a model with dropout takes more on a CPU, whose masks are as large as their input"
         )
-    if step is not None and step.device == "cpu" and found.job.parallel.cpu_offload != "none":
+    if on_cpu and found.job.parallel.cpu_offload != "none":
         notes.append("on a CPU, memory offloaded to the host is included")
-    if step is not None and step.highest.retries:
+    if step.highest.retries:
         notes.append(f"the allocator freed its cache {step.highest.retries} times because memory was full")
     if notes:
         yield ""
@@ -169,10 +169,7 @@ def measured_lines(found: MeasuredJob, output: TextOutput) -> Iterator[str]:
         yield from output.wrapped(f"note: {note}", further="  ")
 
 
-def _headline(found: MeasuredJob) -> str:
-    step = found.step
-    if step is None:
-        return f"{found.job.label}: predicted only"
+def _headline(found: MeasuredJob, step: MeasuredStep) -> str:
     where = found.card or "a GPU" if step.device == "cuda" else "the CPU (a tiny model)"
     ranks = f"{len(step.ranks)} ranks on " if len(step.ranks) > 1 else ""
     versions = ", ".join(f"{name} {step.versions[name]}" for name in ("torch", "transformers") if name in step.versions)
@@ -181,9 +178,7 @@ def _headline(found: MeasuredJob) -> str:
     return f"{found.job.label}: {steps}{ranks}{where}; {versions}"
 
 
-def _failure(step: MeasuredStep, unit: int, name: str) -> str:
-    failed = step.out_of_memory
-    assert failed is not None  # noqa: S101 - the caller has asked
+def _failure(step: MeasuredStep, failed: OutOfMemory, unit: int, name: str) -> str:
     held = [
         f"{size / unit:.2f} {name} {word}"
         for size, word in ((failed.allocated_bytes, "allocated"), (failed.reserved_bytes, "reserved"))
@@ -198,33 +193,34 @@ _PARTS = ("weights", "gradients", "optimizer")
 _UNKNOWN = "-"
 
 
-def _rows(found: MeasuredJob, unit: int) -> Iterator[tuple[str, str, str, str, str]]:
-    step, budget = found.step, found.budget
-    rank = step.highest if step else None
+def _rows(found: MeasuredJob, step: MeasuredStep, unit: int) -> Iterator[tuple[str, str, str, str, str]]:
+    rank, budget, on_cpu = step.highest, found.budget, step.device == "cpu"
     peak = budget.peak if budget else None
-    on_cpu = step is not None and step.device == "cpu"
+
+    def text(size: int | None) -> str:
+        return _UNKNOWN if size is None else f"{size / unit:.2f}"
 
     def row(name: str, seen: int | None, told: int | None, span: Span | None = None) -> tuple[str, str, str, str, str]:
         apart = _UNKNOWN if seen is None or not told else f"{100 * (seen - told) / told:+.1f} %"
         bounds = f"{span.low_bytes / unit:.2f} - {span.high_bytes / unit:.2f}" if span and not on_cpu else ""
-        return name, _size(seen, unit), _size(told, unit), apart, bounds
+        return name, text(seen), text(told), apart, bounds
 
     def both(name: str) -> tuple[str, str, str, str, str]:
         told = getattr(peak, f"{name}_bytes", None)
-        return row(name, getattr(rank, f"{name}_bytes", None), told, getattr(peak, f"{name}_range", None))
+        return row(name, getattr(rank, f"{name}_bytes"), told, getattr(peak, f"{name}_range", None))
 
     yield both("allocated")
     if not on_cpu:
-        outside, reserved = found.outside, rank.reserved_bytes if rank else None
+        outside, reserved = found.outside, rank.reserved_bytes
         device = outside.process_bytes if outside.process_bytes is not None else outside.device_bytes
         yield both("reserved")
         yield row("device (NVML)", device, peak.device_bytes if peak else None, peak.device_range if peak else None)
         outside_torch = None if device is None or reserved is None else device - reserved
         yield row("  outside torch", outside_torch, peak.device_bytes - peak.reserved_bytes if peak else None)
     for name in _PARTS:
-        yield row(f"  {name}", rank.components.get(name) if rank else None, _whole_component(budget, name))
+        yield row(f"  {name}", rank.components.get(name), _whole_component(budget, name))
     for phase in _PHASES:
-        seen = rank.phases.get(phase) if rank else None
+        seen = rank.phases.get(phase)
         told = next((each.allocated_bytes for each in budget.phases if each.name == phase), None) if budget else None
         if seen is not None or told is not None:
             yield row(f"allocated, {phase}", seen.allocated if seen else None, told)
@@ -239,14 +235,3 @@ def _whole_component(budget: Budget | None, name: str) -> int | None:
         return step.components.gradients
     most: int = max(getattr(phase.components, name) for phase in budget.phases)
     return most
-
-
-def _unit(found: MeasuredJob) -> tuple[int, str]:
-    """Return the unit in which the smallest of the peaks can be read."""
-    seen = found.step.highest.allocated_bytes if found.step else None
-    size = seen if seen is not None else found.budget.peak.allocated_bytes if found.budget else 0
-    return (GIB, "GiB") if size >= GIB // 10 else (MIB, "MiB")
-
-
-def _size(size: int | None, unit: int) -> str:
-    return _UNKNOWN if size is None else f"{size / unit:.2f}"

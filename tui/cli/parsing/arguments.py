@@ -392,7 +392,6 @@ def _measure(parser: "Parser") -> None:
     text = "Time limit of each run (default: 600)."
     group.add_argument("--timeout", type=positive_seconds, default=600.0, metavar="SECONDS", help=text)
     group.add_argument("--cpu", action="store_true", help="Run a tiny model of the same kind on the CPU.")
-    group.add_argument("--predict", action="store_true", help="Only predict; no GPU is needed.")
 
 
 def _record(parser: "Parser") -> None:

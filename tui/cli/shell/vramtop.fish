@@ -1277,7 +1277,6 @@ complete -c vramtop -n '_shtab_vramtop_using measure' -l memory -x -d 'Limit tor
 complete -c vramtop -n '_shtab_vramtop_using measure' -l steps -x -d 'Optimizer steps'
 complete -c vramtop -n '_shtab_vramtop_using measure' -l timeout -x -d 'Time limit of each run'
 complete -c vramtop -n '_shtab_vramtop_using measure' -l cpu -d 'Run a tiny model of the same kind on the CPU'
-complete -c vramtop -n '_shtab_vramtop_using measure' -l predict -d 'Only predict'
 complete -c vramtop -n '_shtab_vramtop_using measure' -l json -d 'Print JSON'
 complete -c vramtop -n '_shtab_vramtop_using measure' -l ascii -l no-ascii -d 'Draw with ASCII characters only'
 complete -c vramtop -n '_shtab_vramtop_using measure' -l show-secrets -d 'Show tokens, keys and passwords in command lines'
