@@ -27,7 +27,6 @@ from vramtop.tui.cli.json_types.written import (
     SnapshotJson,
 )
 from vramtop.tui.cli.measuring.measured_report import MeasureJson
-from vramtop.tui.reports.rehearsal_difference import ComparisonJson
 
 resolve_annotations()  # of the records that recordings consist of
 
@@ -85,14 +84,6 @@ OUTPUTS = {
     ),
     "program": Output(
         kind=ProgramJson, title="The script that a job stands for", commands=("vramtop program JOB --json",)
-    ),
-    "rehearse-compare": Output(
-        kind=ComparisonJson,
-        title="Two rehearsals and what differs",
-        commands=(
-            "vramtop rehearse --compare ARGUMENTS --json -- COMMAND",
-            "vramtop rehearse --python OLD --python NEW --json -- COMMAND",
-        ),
     ),
     "measure": Output(
         kind=MeasureJson,

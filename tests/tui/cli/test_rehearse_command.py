@@ -4,18 +4,13 @@ import json
 import shlex
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from command_line import vramtop
 from json_schemas import valid_json
 
-from vramtop.estimator.budget import Budget, Components, ModelFacts, Peak
-from vramtop.estimator.job.job import Job
-from vramtop.estimator.job.settings import Program
+from vramtop.estimator.budget import Budget
 from vramtop.estimator.trace.answer_cache import cache_file
-from vramtop.tui.draw.text_output import detect_output
-from vramtop.tui.reports.rehearsal_difference import comparison_json, comparison_lines
 
 pytest.importorskip("torch")
 pytestmark = pytest.mark.usefixtures("quick_rehearsals")
@@ -153,58 +148,3 @@ def test_who_asks_for_a_rehearsal_gets_one_and_others_the_one_that_is_kept(tmp_p
     assert rehearsed("fit", "--rehearse") > anew
     (file,) = {each.parent for each in cache_file("rehearsals", 0).parent.glob("*.json")}
     assert file.stat().st_mode & 0o77 == 0
-
-
-@pytest.mark.slow
-def test_two_rehearsals_are_compared_by_component_module_line_and_version(tmp_path, monkeypatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    text = PROGRAM.replace("import torch", "import sys, torch").replace("4096", "int(sys.argv[-1])")
-    Path("train.py").write_text(text)
-    line = ["rehearse", "--compare", "8192", "--", sys.executable, "train.py", "4096"]
-    out = vramtop(*line, code=0).out
-    assert "inputs           0.02  0.03       +0.02" in out
-    assert "+0.12  activations  1            train.py:6" in out
-    assert max(len(each) for each in out.splitlines() if "train.py" not in each) <= 80
-    found = valid_json("rehearse-compare", vramtop("rehearse", "--json", *line[1:], code=0).out)
-    assert found["components"]["activations"] == 4096 * 8192 * 4
-    place = next(each for each in found["places"] if each["component"] == "activations")
-    assert (place["module"], place["bytes"]) == ("1", [4096 * 8192 * 4, 8192 * 8192 * 4])
-    assert found["versions"] == {}
-    err = vramtop("rehearse", *(["--python", sys.executable] * 3), "--", "python", "train.py", code=2).err
-    assert "not both" in err
-
-
-def test_versions_that_differ_stand_beside_the_difference() -> None:
-    def rehearsed(torch: str, line: str, size: int) -> SimpleNamespace:
-        answer = SimpleNamespace(versions={"torch": torch}, made=(("logits", "lm_head", line, size),))
-        return SimpleNamespace(answer=answer, budget=budget_of(size))
-
-    first = rehearsed("2.4", "/old/site-packages/transformers/trainer.py:3080", 2 << 30)
-    second = rehearsed("2.13", "/new/site-packages/transformers/trainer.py:3120", 6 << 30)
-    found = comparison_json(first, second)
-    assert found["versions"] == {"torch": ["2.4", "2.13"]}
-    lines = list(comparison_lines(found, ("old", "new"), detect_output(ascii_only=True)))
-    assert "torch 2.4 -> 2.13" in lines
-    assert "+4.00  logits and loss  lm_head  transformers/trainer.py:3120" in lines
-
-
-def budget_of(size: int) -> Budget:
-    peak = Peak(
-        phase="backward",
-        components=Components(logits=size),
-        allocated_bytes=size,
-        reserved_bytes=size,
-        device_bytes=size,
-        low_bytes=size,
-        high_bytes=size,
-    )
-    return Budget(
-        job=Job(program=Program(command="python train.py")),
-        model=ModelFacts(parameters=1, trainable_parameters=1, count="exact"),
-        method="rehearsed",
-        phases=(),
-        peak=peak,
-        steady_device_bytes=size,
-        assumptions=(),
-        warnings=(),
-    )

@@ -331,8 +331,6 @@ def _rehearse(parser: "Parser") -> None:
   vramtop rehearse --gpu-type 4090 -- accelerate launch train.py
   vramtop rehearse train.ipynb
   vramtop rehearse --offline --json -- .venv/bin/python -m mypackage.train
-  vramtop rehearse --compare=--gradient_checkpointing -- python train.py
-  vramtop rehearse --python old/bin/python --python python3 -- python train.py
 """
     parser.epilog = (
         "The program runs in its own interpreter until each optimizer has stepped. Its CPU tensors are real; its GPU "
@@ -356,8 +354,6 @@ def _rehearse(parser: "Parser") -> None:
         *("--timeout",), action="append", dest="set", type="program.timeout={}".format, metavar="SECONDS", help=text
     )
     add_run_arguments(parser)
-    text = "Compare with a second rehearsal with these extra arguments (or a second --python)."
-    parser.add_argument("--compare", metavar="ARGUMENTS", help=text)
     parser.add_argument("--out", metavar="FILE", help="Also write the JSON to a file.")
     add_verbose_argument(parser)
 

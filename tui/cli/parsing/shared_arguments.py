@@ -73,15 +73,7 @@ def add_output_arguments(parser: argparse.ArgumentParser, *, suppress_defaults: 
     text = "Settings file (default: the one that vramtop config names); '' for none."
     group.add_argument("--config", metavar="FILE", default=other, help=text)
     text = "Python interpreter with torch and transformers, for exact counts and traces."
-    group.add_argument("--python", metavar="PATH", action=_Python, default=other, help=text)
-
-
-class _Python(argparse.Action):
-    """Keeps the interpreter, and as ``pythons`` each one that was named."""
-
-    def __call__(self, _: object, namespace: argparse.Namespace, values: object, __: object = None) -> None:
-        namespace.python = values
-        namespace.pythons = [*getattr(namespace, "pythons", ()), values]
+    group.add_argument("--python", metavar="PATH", default=other, help=text)
 
 
 def add_described_job_arguments(parser: argparse.ArgumentParser) -> None:
