@@ -193,7 +193,7 @@ for _ in range(4):
 def test_synthetic_items_take_what_a_program_makes_of_its_own_columns(program):
     pytest.importorskip("datasets")
     file = program("""
-import torch
+import os, torch
 from datasets import load_dataset
 rows = load_dataset("a/b", split="train")
 assert set(rows.column_names) == {"text", "sentence", "question", "input"}, rows
@@ -202,8 +202,9 @@ assert rows.rename_column("transcript", "sentence").column_names == rows.column_
 swapped = rows.rename_columns({"question": "input", "input": "question"})
 assert set(swapped.column_names) == set(rows.column_names)
 rows = rows.add_column("input", [1] * len(rows)).remove_columns(["text", "url"])
-rows = rows.map(lambda row: row, remove_columns=["id"])
-assert rows[0]["input"] == 1 and "text" not in rows.column_names
+here = os.getpid()
+rows = rows.map(lambda row: {**row, "here": os.getpid() == here}, remove_columns=["id"], num_proc=10)
+assert rows[0]["here"] and rows[0]["input"] == 1 and "text" not in rows.column_names
 assert len(rows.skip(10_000)) == len(rows) == 10 and len(rows.skip(4)) == 6 and len(rows.select(range(20))) == 20
 assert len(rows.train_test_split(test_size=2000)["train"]) == 5
 streamed = load_dataset("a/b", split="train", streaming=True)
