@@ -7,6 +7,7 @@ only. It ends after a few optimizer steps; what it writes is thrown away.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import re
 from pathlib import Path
@@ -30,6 +31,7 @@ from ..isolation.protocol import VARIABLE
 from ..job.gpu_catalogue import find_gpu
 from ..job.resolved_job import resolve_job
 from ..job.settings import Program
+from ..model.find_config import looks_like_hub_id
 from ..readers.notebook import papermill_parameters
 from ..readers.program.pinned_versions import pinned_versions, repository_folders
 from ..readers.source.notebooks import UNKNOWN_VALUE, read_notebook
@@ -39,7 +41,7 @@ from .kept_rehearsals import ConvolutionFacts, KeptRehearsal, RehearsalAnswer
 from .launch_wrappers import without_wrappers
 from .own_program import not_rehearsed, require_own
 from .python_command import NOTEBOOK, python_command
-from .stand_in_models import cache_with, has_stand_in
+from .stand_in_models import cache_with, stand_in_for
 from .traced_budget import Overhead, highest_of, overhead_of, peak_of, phases_of, timeline_of
 
 if TYPE_CHECKING:
@@ -56,7 +58,7 @@ tokens, but the buffers of the one at work grow with its own. Chosen, not measur
 NO_TORCH = "cannot import torch"
 """Part of what the program that rehearses says in a Python without torch."""
 _STOOD_IN = (
-    "{} is not on this machine, and the hub did not give it: vramtop's own config stands in for it, and a tokenizer "
+    "{} is not on this machine{}: vramtop's own config stands in for it, and a tokenizer "
     "that makes one token of each word"
 )
 _LAUNCHED = re.compile(r"KeyError: '(?:(?:LOCAL_)?(?:RANK|WORLD_SIZE)|MASTER_\w+)'")
@@ -183,8 +185,8 @@ class _Start(msgspec.Struct, frozen=True, kw_only=True):
     """None, or called with a few words about what is being done."""
     background: bool
 
-    def run(self, cells: Any, stand_ins: Sequence[str]) -> tuple[RehearsalAnswer | None, IsolatedRun]:
-        """Run it once, with stand-ins for models of the hub."""
+    def run(self, cells: Any, stand_ins: Mapping[str, str]) -> tuple[RehearsalAnswer | None, IsolatedRun]:
+        """Run it once, with stand-ins for models: their names, and their ids on the hub."""
         with IsolatedRun(self.folder, offline=self.program.offline, background=self.background) as run:
             files = {"answer": f"{run.shared}/answer.json", "progress": f"{run.shared}/progress"}
             limits = {"seconds": self.program.timeout, **({"threads": 1} if self.background else {})}
@@ -192,7 +194,7 @@ class _Start(msgspec.Struct, frozen=True, kw_only=True):
             plan = {**self.plan, **files, **limits, **found, "scratch": str(run.shared), "kept_as": VARIABLE}
             file = run.shared / "plan.json"
             file.write_bytes(msgspec.json.encode(plan))
-            cache = cache_with(stand_ins, run.shared, self.environ) if stand_ins else {}
+            cache = cache_with({*stand_ins.values()}, run.shared, self.environ) if stand_ins else {}
             run.start([*self.words[:2], str(file), *self.words[2:]], {**self.environ, **cache})
             if self.progress is not None:
                 self.progress(f"rehearsing {self.label}: starting")
@@ -202,7 +204,7 @@ class _Start(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _run(start: _Start) -> tuple[RehearsalAnswer, Report, Sequence[str]]:
-    """Run a program, again for each model of the hub that is missing and has a stand-in; return these, too.
+    """Run a program, again for each model that is missing and has a stand-in; return these, too.
 
     It is also run again if it fails where 1 was assumed for a number that is only known in a real run.
 
@@ -212,13 +214,13 @@ def _run(start: _Start) -> tuple[RehearsalAnswer, Report, Sequence[str]]:
     _, _, first, *rest = start.words
     notebook = Path(start.folder, first) if first.endswith(NOTEBOOK) else None
     cells, left_out = _cells(notebook, rest) if notebook is not None else (None, ())
-    stand_ins: list[str] = []
-    answer, run = start.run(cells, ())
+    stand_ins: dict[str, str] = {}
+    answer, run = start.run(cells, stand_ins)
     while answer is not None:
         missing = answer.missing_repository
-        if missing is not None and missing not in stand_ins and has_stand_in(missing):
-            stand_ins.append(missing)
-            if not answer.hub_answers:  # libraries would ask it for more, and some fail without an answer
+        if missing is not None and missing not in stand_ins and (known := stand_in_for(missing)) is not None:
+            stand_ins[missing] = known
+            if not answer.hub_answers or missing != known:  # libraries would ask it for more, and some then fail
                 start.environ["HF_HUB_OFFLINE"] = "1"
         elif answer.ended == "error" and "number" not in start.plan and any(map(_ASSUMED_ONE, answer.doubts)):
             start.plan["number"] = _MORE_THAN_ONE
@@ -232,9 +234,10 @@ def _run(start: _Start) -> tuple[RehearsalAnswer, Report, Sequence[str]]:
         raise error
     if run.report is None:
         raise CannotTellError(run.stopped or f"the program's supervisor ended: {run.last_line}")
-    doubts = [*map(_STOOD_IN.format, stand_ins), *left_out, *answer.doubts]
+    asked = {name: ", and the hub did not give it" if name == known else "" for name, known in stand_ins.items()}
+    doubts = [*itertools.starmap(_STOOD_IN.format, asked.items()), *left_out, *answer.doubts]
     read = (*answer.files, *([str(notebook)] if notebook is not None else ()))
-    return msgspec.structs.replace(answer, doubts=doubts, files=read), run.report, stand_ins
+    return msgspec.structs.replace(answer, doubts=doubts, files=read), run.report, [*stand_ins]
 
 
 def _cells(notebook: Path, words: Sequence[str]) -> tuple[list[tuple[int, str]], tuple[str, ...]]:
@@ -527,10 +530,13 @@ def _failure(answer: RehearsalAnswer | None, run: IsolatedRun, start: _Start) ->
             f"the program did not find its data ({answer.missing_data}): {_error(answer)}; download it first, or let "
             "synthetic items stand in for it: --data synthetic"
         )
-    if answer.missing_repository is not None:
+    if (missing := answer.missing_repository) is not None:
+        line = answer.line.partition(", in ")[0]
+        if not looks_like_hub_id(missing):
+            return f"the program needs the folder {missing}, which is not on this machine (at {line}); copy it first"
         return (
-            f"the program needs {answer.missing_repository}, which is not on this machine, and the hub did not give it "
-            f"(at {answer.line.partition(', in ')[0]}); download it first: hf download {answer.missing_repository}"
+            f"the program needs {missing}, which is not on this machine, and the hub did not give it "
+            f"(at {line}); download it first: hf download {missing}"
         )
     if (package := answer.missing_package) is not None:
         roots = [each for each in repository_folders(Path(start.folder)) if _holds(each, package)]

@@ -1,4 +1,4 @@
-"""Stand-ins for models of the hub that are not on this machine: vramtop's own config, and a tokenizer of that size.
+"""Stand-ins for models that are not on this machine: vramtop's own config, and a tokenizer of that size.
 
 A rehearsal reads no weights, so that a config is all it needs of a model. The folder of a stand-in is one of
 huggingface_hub's cache, which every library reads.
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from ..model.find_config import find_built_in, hub_cache
+from ..model.find_config import find_built_in, hub_cache, looks_like_hub_id
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -35,9 +35,16 @@ _CHAT = "{% for message in messages %}<s> {{ message['role'] }} {{ message['cont
 _COMMIT = "0" * 40
 
 
-def has_stand_in(name: str) -> bool:
-    """Return True if vramtop knows the config of a model on the hub."""
-    return find_built_in(name) is not None
+def stand_in_for(name: str) -> str | None:
+    """Return the id on the hub by which a model's stand-in is found; None: vramtop does not know its config.
+
+    Args:
+        name: on the hub, or a folder, which is taken for the model that it is called like.
+    """
+    known = find_built_in(name)
+    if known is None:
+        return None
+    return name if looks_like_hub_id(name) else known.id
 
 
 def cache_with(names: Collection[str], folder: Path, environ: Mapping[str, str]) -> dict[str, str]:
@@ -71,6 +78,7 @@ def _write(name: str, repository: Path) -> None:
     segments = ["token_type_ids"] if config["model_type"] == "bert" else []
     files: dict[str, Any] = {
         "config.json": {**numbers, "decoder_start_token_id": ids["<pad>"], **config},
+        "generation_config.json": {**numbers, "decoder_start_token_id": ids["<pad>"]},
         "tokenizer.json": _tokenizer(ids, str(config["model_type"])),
         "tokenizer_config.json": {
             "tokenizer_class": "PreTrainedTokenizerFast",

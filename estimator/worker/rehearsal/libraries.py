@@ -17,7 +17,7 @@ from .imports import NoLibrary, after_import
 from .weights import put, quantizer_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Mapping
     from types import ModuleType
 
 
@@ -75,17 +75,18 @@ def trust_tokenizers(module: ModuleType) -> None:
     getattr(module, "MODELS_WITH_INCORRECT_HUB_TOKENIZER_CLASS", set()).clear()
 
 
-def find_stand_ins(names: Collection[str], module: ModuleType) -> None:
-    """Let transformers find stand-ins in their own cache, whichever the program names."""
+def find_stand_ins(ids: Mapping[str, str], module: ModuleType) -> None:
+    """Let transformers find stand-ins in their own cache, whichever the program names, by their ids on the hub."""
     cache = os.environ["HF_HUB_CACHE"]
 
     def change(find: Callable[..., Any]) -> Callable[..., Any]:
         def find_in_cache(path_or_repo_id: Any, *args: Any, **given: Any) -> Any:
-            return find(path_or_repo_id, *args, **(given | {"cache_dir": cache} if path_or_repo_id in names else given))
+            found = ids.get(str(path_or_repo_id))
+            return find(found or path_or_repo_id, *args, **(given | {"cache_dir": cache} if found else given))
 
         return find_in_cache
 
-    for each in ("cached_file", "cached_files"):
+    for each in ("cached_file", "cached_files", "list_repo_templates"):
         if hasattr(module, each):
             setattr(module, each, change(getattr(module, each)))
 

@@ -59,7 +59,7 @@ _LEAST_AFTERWARDS = 10.0
 """Seconds since the start that a program has at least for what follows its steps; else twice what it took for them."""
 _FOLDER = str(Path(__file__).parent)
 _UNREACHED = ("LocalEntryNotFoundError", "ConnectionError", "ConnectError", "ConnectTimeout", "ProxyError")
-_NOT_GIVEN = ("OfflineModeIsEnabled", "GatedRepoError", "RepositoryNotFoundError", *_UNREACHED)
+_NOT_GIVEN = ("OfflineModeIsEnabled", "GatedRepoError", "RepositoryNotFoundError", "HFValidationError", *_UNREACHED)
 _HOOKED = "_vramtop_labels_gradient"
 
 
@@ -69,7 +69,8 @@ class Rehearsal:
     Args:
         plan: ``steps``, ``gpus``, ``card`` (``Card``), ``conf``, ``answer`` (file), ``progress`` (file), ``seconds``,
             ``data``, the sizes of synthetic items (``MissingData``), and perhaps ``threads``, ``number``, which is
-            assumed for one that only a real run knows, and ``stand_ins``, models of the hub that are not there.
+            assumed for one that only a real run knows, and ``stand_ins``, ids on the hub by the names of models that
+            are not there.
     """
 
     def __init__(self, plan: dict[str, Any]) -> None:
@@ -570,7 +571,7 @@ def _missing_package(error: BaseException | None) -> str | None:
 
 
 def _missing_repository(error: BaseException | None) -> str | None:
-    """Return the name on the hub of what is not on this machine, nor given by the hub; None: nothing is missing.
+    """Return the folder or name on the hub that is not on this machine, nor given by the hub; None: nothing is missing.
 
     huggingface_hub raises these errors, from functions that all call the name ``repo_id``.
     """

@@ -36,12 +36,20 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "hf" / "hub"
 
 
-@pytest.mark.parametrize("given", ["", ", cache_dir='of_my_own'"])
-def test_the_known_config_of_a_model_stands_in_for_it(program, own_cache: Path, given: str) -> None:
-    name = program(NAMED.replace("(name)", f"(name{given})"))
+@pytest.mark.parametrize(
+    ("model", "given"),
+    [
+        ("google-bert/bert-base-uncased", ""),
+        ("google-bert/bert-base-uncased", ", cache_dir='of_my_own'"),
+        ("/of/another/machine/bert-base-uncased/", ""),
+        ("./of_another/checkout/bert-base-uncased", ""),
+    ],
+)
+def test_the_known_config_of_a_model_stands_in_for_it(program, own_cache: Path, model: str, given: str) -> None:
+    name = program(NAMED.replace("(name)", f"(name{given})").replace("google-bert/bert-base-uncased", model))
     found = rehearse([sys.executable, name])
     assert found.answer.parameters == 109_514_298  # with its head; of huggingface.co's model
-    assert "google-bert/bert-base-uncased is not on this machine" in found.warnings[0]
+    assert f"{model} is not on this machine" in found.warnings[0]
     assert not own_cache.exists()
 
 
@@ -69,9 +77,16 @@ def test_a_model_of_the_cache_is_still_found_beside_a_stand_in(program, own_cach
     assert rehearse([sys.executable, name]).answer.parameters == 109_514_298
 
 
-def test_a_model_that_is_not_known_is_named(program) -> None:
-    name = program(NAMED.replace("google-bert/bert-base-uncased", "me/nothing"))
-    with pytest.raises(CannotTellError, match="needs me/nothing, which is not on this machine, and the hub did not"):
+@pytest.mark.parametrize(
+    ("model", "told"),
+    [
+        ("me/nothing", "needs me/nothing, which is not on this machine, and the hub did not"),
+        ("/of/another/nothing", r"needs the folder /of/another/nothing, .* \(at train.py:\d\); copy it first"),
+    ],
+)
+def test_a_model_that_is_not_known_is_named(program, model: str, told: str) -> None:
+    name = program(NAMED.replace("google-bert/bert-base-uncased", model))
+    with pytest.raises(CannotTellError, match=told):
         rehearse([sys.executable, name])
 
 
@@ -107,3 +122,4 @@ def test_a_tokenizer_gives_a_model_what_it_takes_alone(tmp_path: Path) -> None:
     made = Path(cache_with(["Qwen/Qwen2.5-0.5B"], tmp_path, {"HF_HOME": str(tmp_path / "hf")})["HF_HUB_CACHE"])
     (settings,) = made.glob("models--Qwen--*/snapshots/*/tokenizer_config.json")
     assert json.loads(settings.read_bytes())["model_input_names"] == ["input_ids", "attention_mask"]
+    assert json.loads(settings.with_name("generation_config.json").read_bytes())["eos_token_id"] == 3
