@@ -32,7 +32,9 @@ class Method(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """What the names of its classes begin with: ``OnlineDPO`` of ``OnlineDPOTrainer``."""
     scores: Scores
     sequences: int = 1
-    """Sequences that one example puts through the model at once: 2 for a chosen and a rejected one."""
+    """Sequences of one example that a step puts through the model: 2 for a chosen and a rejected one."""
+    together_since: tuple[int, int] = (0, 0)
+    """Since then these run at once; before, one after the other."""
     reference: Reference = "none"
     reference_beside: bool = False
     """Its frozen model runs while what the trained model's forward pass saved exists, not before it."""

@@ -483,6 +483,12 @@ args = {method}Config(output_dir="out", per_device_train_batch_size=3)
     assert job.unsure.weights == "more"
 
 
+@pytest.mark.parametrize(("trl", "activations"), [("0.23.1", "less"), ("0.24.0", "no")])
+def test_reward_models_ran_their_sequences_in_turn_until_0_24(read: Read, trl: str, activations: str) -> None:
+    unsure = read(line("reward"), trl).job().unsure
+    assert (unsure.activations if unsure else "no") == activations
+
+
 def test_reward_models_have_one_output(read: Read) -> None:
     assert read(line("reward")).value("model.num_labels") == 1
     assert read(line("sft")).value("model.num_labels") is None
