@@ -299,7 +299,7 @@ def _embeddings(fields: ConfigFields, family: Family) -> dict[str, Any]:
     return {
         "vocab": fields.size("vocab_size"),
         "positions": (max_positions or family.learned_positions) if family.learned_positions else 0,
-        "max_positions": max_positions,
+        "max_positions": None if family.relative_positions else max_positions,
         "token_types": (family.token_types if types is None else types) if family.token_types else 0,
         "tied": fields.flag("tie_word_embeddings", family.tied),
         "hidden_dropout": fields.number(

@@ -3,6 +3,7 @@ from typing import Any
 import pytest
 
 from vramtop.estimator.common.errors import CannotTellError, InputError
+from vramtop.estimator.model.find_config import find_built_in
 from vramtop.estimator.model.read_architecture import complete_config, read_architecture, usual_task
 
 LLAMA: dict[str, Any] = {
@@ -48,6 +49,13 @@ def test_grouped_query_attention() -> None:
 def test_key_value_heads_of_falcon(fields: dict[str, Any], heads: int) -> None:
     config = {"model_type": "falcon", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 8}
     assert read_architecture({**config, "vocab_size": 100, **fields}).kv_heads == heads
+
+
+@pytest.mark.parametrize(("name", "positions"), [("t5-large", None), ("gpt2", 1024)])
+def test_relative_positions_bound_no_sequence(name: str, positions: int | None) -> None:
+    model = find_built_in(name)
+    assert model is not None
+    assert read_architecture(model.config, task=model.task).max_positions == positions
 
 
 def test_code_that_comes_with_a_model_is_unknown() -> None:
