@@ -16,7 +16,6 @@ from typing import Any
 
 import msgspec
 
-from ..budget import ComponentName
 from ..isolation.seen import LISTED, UNKNOWN, USED, signature
 from ..job.settings import Parallel
 from .answer_cache import cache_file, code_digest, read_cached, write_cached
@@ -25,7 +24,7 @@ from .traced_step import StepSummary
 
 MOST_KEPT = 50
 """Rehearsals that are kept; the oldest are removed."""
-_KIND, _VERSION = "rehearsals", 3
+_KIND, _VERSION = "rehearsals", 4
 SET_BY_REHEARSAL = {
     "CUDA_VISIBLE_DEVICES": "",
     **dict.fromkeys(("WANDB_MODE", "COMET_MODE", "SWANLAB_MODE"), "disabled"),
@@ -125,8 +124,6 @@ class RehearsalAnswer(StepSummary, frozen=True, kw_only=True):
     reserved: tuple[int, ...] = ()
     """Bytes that the allocator holds at each moment of the timeline."""
     peak_reserved: int = 0
-    made: tuple[tuple[ComponentName, str, str, int], ...] = ()
-    """Component, module and line of what is allocated at the peak, with its bytes, the largest first."""
     step: int = 0
     """With the peak; one more than were asked for: it is after them."""
     growth: tuple[tuple[str, int], ...] = ()

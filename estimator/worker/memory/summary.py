@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 _Level = tuple[int, int, tuple[int, ...]]
 """Index of an event, the bytes allocated after it, and those bytes by component."""
-MAX_PEAK_TENSORS, MAX_PLACES = 20, 2000
+MAX_PEAK_TENSORS = 20
 MAX_TIMELINE_POINTS = 500
 MEASURED_STEP = 2
 """The first step also creates the optimizer's states; from the second on, steps repeat."""
@@ -127,15 +127,6 @@ def _apply_event(allocated: dict[str, int], records: list[StorageRecord], event:
     change = record.size if event > 0 else -record.size
     allocated[record.component or "temporary"] += change
     return change
-
-
-def made_at(history: AllocationHistory, index: int) -> list[tuple[str, str, str, int]]:
-    """Return component, module and line of what is allocated after an event, with its bytes, the largest first."""
-    sizes: dict[tuple[str, str, str], int] = {}
-    for record in held_at(history, index):
-        place = record.component or "temporary", record.module, record.line
-        sizes[place] = sizes.get(place, 0) + record.size
-    return [(*place, size) for place, size in sorted(sizes.items(), key=lambda item: -item[1])][:MAX_PLACES]
 
 
 def held_at(history: AllocationHistory, index: int) -> list[StorageRecord]:

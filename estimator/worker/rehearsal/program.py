@@ -27,7 +27,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.weak import WeakIdKeyDictionary
 
 from ..memory.history import phase_spans
-from ..memory.summary import held_at, made_at, summarize
+from ..memory.summary import held_at, summarize
 from ..memory.tracker import tensors_behind
 from ..replaced import replaced
 from ..request.protocol import loaded_versions
@@ -548,7 +548,6 @@ class Rehearsal:
             **self._after.growth(),
             "phases": phases,
             "convolutions": gpus.convolution_facts(),
-            "made": made_at(history, summary["peak_event"]),
             "assumed_bytes": gpus.assumed_bytes(held_at(history, summary["peak_event"])),
             "step": highest,
             "reserved": [gpus.reserved[event] for event in events],
