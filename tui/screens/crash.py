@@ -65,7 +65,12 @@ class CrashScreen(DrawnScreen[None]):
         self._find_task = LatestOnlyTask("find a snapshot", self.call_later, self._show_snapshot, self._show_unread)
         self._suggested: tuple[tuple[Suggestion, str], ...] = ()
         """What would have fitted; empty: not known yet, or there is no budget."""
-        self._suggest_task = LatestOnlyTask("changes that would have fit", self.call_later, self._show_suggested)
+
+        def show(found: tuple[tuple[Suggestion, str], ...]) -> None:
+            self._suggested = found
+            self.redraw()
+
+        self._suggest_task = LatestOnlyTask("changes that would have fit", self.call_later, show)
 
     def compose(self) -> ComposeResult:
         """Yield the explanation."""
@@ -115,10 +120,6 @@ class CrashScreen(DrawnScreen[None]):
         self._suggested = ()
         if budget is not None and explanation.failure.kind == "gpu":
             self._suggest_task.submit(lambda: quick_suggestions(explanation, budget))
-
-    def _show_suggested(self, found: tuple[tuple[Suggestion, str], ...]) -> None:
-        self._suggested = found
-        self.redraw()
 
     def draw(self) -> None:
         """Draw everything."""

@@ -16,7 +16,9 @@ from ...draw.labels import MUTED
 from ...keys import bind, shown_key
 from ...widgets.static_lines import StaticLines
 from .process_columns import columns_named
+from .process_rows import SORTED_BY
 from .process_table import ProcessTable
+from .table_view import VIEWS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -60,9 +62,10 @@ class ProcessTableScreen(Screen[None]):
 
     def set_up_table(self, view: ViewName) -> None:
         """Show this view of the table, with the columns and the order that the user has chosen."""
-        self.table.show_view(view)
-        self.table.show_columns(columns_named(self.app.settings.get(COLUMNS)))
-        self.table.sort_at_start(self.app.settings.get(SORT))
+        table, wanted = self.table, self.app.settings.get(SORT)
+        table.sort_key = next((key for key in SORTED_BY if key == wanted), table.sort_key)
+        table.show_view(view)
+        table.show_columns(columns_named(self.app.settings.get(COLUMNS)))
 
     def offers(self, action: str) -> bool:
         """Return whether a key does something now; if no process can be terminated, k says why."""
@@ -101,7 +104,8 @@ class ProcessTableScreen(Screen[None]):
 
     def action_view(self) -> None:
         """Show the table's next view: runs, tree, processes."""
-        self.app.save_setting(VIEW, self.table.show_next_view())
+        self.table.show_view(VIEWS[(VIEWS.index(self.table.view) + 1) % len(VIEWS)])
+        self.app.save_setting(VIEW, self.table.view)
 
     def action_mark(self) -> None:
         """Mark the processes under the cursor, or unmark them."""
@@ -109,7 +113,9 @@ class ProcessTableScreen(Screen[None]):
 
     def action_unmark(self) -> None:
         """Unmark all processes."""
-        self.table.clear_marks()
+        self.table.marks.clear()
+        self.table.lay_out()
+        self._show_marks()
 
     @on(ProcessTable.Marked)
     def _show_marks(self) -> None:

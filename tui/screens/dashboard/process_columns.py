@@ -197,11 +197,7 @@ def _difference(row: ProcessRow) -> CellText:
 
 def _of_highest(cell: Callable[[ProcessRow], CellText]) -> Callable[[ProcessGroup], CellText]:
     """Show a group as its rank that holds the most."""
-
-    def of_group(group: ProcessGroup) -> CellText:
-        return _UNKNOWN if (highest := group.highest) is None else cell(highest)
-
-    return of_group
+    return lambda group: _UNKNOWN if group.highest is None else cell(group.highest)
 
 
 _EVEN_SHARE = 0.02
@@ -216,10 +212,10 @@ def _spread(group: ProcessGroup) -> CellText:
     return CellText(format_gib(size), "muted" if is_even else "plain")
 
 
-def _common_place(group: ProcessGroup) -> str:
-    """Return where all processes of a group run; of several places, the first and a sign that there are more."""
-    places = list(dict.fromkeys(row.process.runs_in or "" for row in group.rows))
-    return f"{printable(places[0])}{' …' if len(places) > 1 else ''}"
+def _places(group: ProcessGroup) -> CellText:
+    """Show where all processes of a group run; of several places, the first and a sign that there are more."""
+    first, *others = dict.fromkeys(row.process.runs_in or "" for row in group.rows)
+    return CellText(f"{printable(first)}{' …' if others else ''}")
 
 
 COLUMNS = (
@@ -268,7 +264,7 @@ COLUMNS = (
     ProcessColumn(
         name="RUNS IN", width=27, importance=95, is_default=False,
         process=lambda row: CellText(printable(row.process.runs_in or "")),
-        group=lambda group: CellText(_common_place(group)),
+        group=_places,
     ),
     ProcessColumn(
         name="COMMAND", width=12, importance=40,

@@ -28,7 +28,7 @@ from .process_cells import (
 from .process_columns import COLUMNS, ColumnName, ProcessColumn, figure_order
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from vramtop.monitor.board.board import Board, GpuRow, ProcessRow
     from vramtop.monitor.host.inspect.ancestry import Ancestor
@@ -181,17 +181,6 @@ def matches(row: TableRow, wanted: Sequence[str]) -> bool:
     return all(word in text for word in wanted)
 
 
-def next_sort_key(key: SortKey, columns: Collection[ColumnName]) -> SortKey:
-    """Return the sort order after this one, of those whose columns are shown: the title of its column says which it is.
-
-    Args:
-        key: the present one.
-        columns: those that are shown.
-    """
-    keys = [each for each, name in SORTED_BY.items() if name in columns] or [key]
-    return keys[(keys.index(key) + 1) % len(keys) if key in keys else 0]
-
-
 def position_of(followed: TableRow, rows: Sequence[TableRow], default: int) -> int:
     """Return where a row is now; if it is gone, the row that shows its process, otherwise the default."""
     keys: dict[RowKey, int] = {}
@@ -287,14 +276,9 @@ def _by_status(row: TableRow) -> tuple[float | str, ...]:
     return (min((severity_rank(each) for each in row.rows), default=len(WORST_FIRST)),)
 
 
-def _by_difference(row: TableRow) -> tuple[float | str, ...]:
-    known = [each.comparison.difference_bytes for each in row.rows if each.comparison]
-    differences = [difference for difference in known if difference is not None]
-    return (not differences, -max(differences, default=0))
-
-
-def _by_elapsed(row: TableRow) -> tuple[float | str, ...]:
-    known = [each.elapsed_seconds for each in row.rows if each.elapsed_seconds is not None]
+def _highest(figures: Iterable[float | None]) -> tuple[float, ...]:
+    """Return a sort key: the highest known figure first, rows without one last."""
+    known = [figure for figure in figures if figure is not None]
     return (not known, -max(known, default=0))
 
 
@@ -308,9 +292,9 @@ ORDERS: dict[SortKey, Callable[[TableRow], tuple[float | str | tuple[int, ...], 
     "STATUS": _by_status,
     "VRAM": lambda row: (-_used(row),),
     "GPU": lambda row: (row.gpu.order,),
-    "DIFF": _by_difference,
+    "DIFF": lambda row: _highest(each.comparison.difference_bytes for each in row.rows if each.comparison),
     "PID": lambda row: (min((each.process.pid for each in row.rows), default=0),),
-    "UP": _by_elapsed,
+    "UP": lambda row: _highest(each.elapsed_seconds for each in row.rows),
     "USER": lambda row: (_user(row),),
     "SM": lambda row: figure_order("sm_percent", row.present),
     "BW": lambda row: figure_order("bandwidth_percent", row.present),

@@ -20,8 +20,8 @@ from .process_columns import (
     figure_demand,
     is_figure,
 )
-from .process_rows import SORTED_BY, SortKey, TableRow, next_sort_key, position_of
-from .table_view import VIEWS, TableView, ViewName
+from .process_rows import SORTED_BY, SortKey, TableRow, position_of
+from .table_view import TableView, ViewName
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Mapping, Sequence
@@ -84,9 +84,13 @@ class ProcessTable(RowTable[TableRow], can_focus=True):
         self._wanted: Sequence[ColumnName] | None = None
         """The columns that the user wants, the most important first; None: the default."""
         self._ancestry: AncestryReader | None = None
-        self._ancestry_task: LatestOnlyTask[Mapping[int, Ancestor]] = LatestOnlyTask(
-            "process tree", self.call_later, self._show_ancestors
-        )
+
+        def show_ancestors(ancestors: Mapping[int, Ancestor]) -> None:
+            if ancestors != self._view.ancestors:
+                self._view.ancestors = ancestors
+                self.lay_out()
+
+        self._ancestry_task = LatestOnlyTask("process tree", self.call_later, show_ancestors)
 
     @property
     def row_count(self) -> int:
@@ -134,25 +138,16 @@ class ProcessTable(RowTable[TableRow], can_focus=True):
         if self._board_width:
             self.post_message(self.DemandChanged())
 
-    def show_next_view(self) -> ViewName:
-        """Show the next one of these views, and return it."""
-        self.show_view(VIEWS[(VIEWS.index(self.view) + 1) % len(VIEWS)])
-        return self.view
-
     def show_columns(self, wanted: Sequence[ColumnName] | None) -> None:
         """Show these columns, the most important first; None: the default."""
         self._wanted = wanted
         self.lay_out()
         self.post_message(self.DemandChanged())
 
-    def sort_at_start(self, name: object) -> None:
-        """Sort by the column of this name, if there is one: what the user has set."""
-        self.sort_key = next((key for key in SORTED_BY if key == name), self.sort_key)
-        self.lay_out()
-
     def sort_by_next(self) -> SortKey:
-        """Sort by the next column that is shown, and return it."""
-        self._sort_by(next_sort_key(self.sort_key, self.columns))
+        """Sort by the next column that is shown, whose title says so, and return it."""
+        keys = [key for key, name in SORTED_BY.items() if name in self.columns] or [self.sort_key]
+        self._sort_by(keys[(keys.index(self.sort_key) + 1) % len(keys) if self.sort_key in keys else 0])
         return self.sort_key
 
     def sort_by_title(self, column: Column | None) -> None:
@@ -168,12 +163,6 @@ class ProcessTable(RowTable[TableRow], can_focus=True):
             self.marks.toggle(row)
             self.post_message(self.Marked())
             self.action_move(1)
-
-    def clear_marks(self) -> None:
-        """Unmark all processes."""
-        self.marks.clear()
-        self.post_message(self.Marked())
-        self.lay_out()
 
     def action_open(self) -> None:
         """Unfold the run under the cursor, or open the process."""
@@ -271,8 +260,3 @@ class ProcessTable(RowTable[TableRow], can_focus=True):
             self._ancestry = AncestryReader()
         reader = self._ancestry
         self._ancestry_task.submit(lambda: reader.read(*pids))
-
-    def _show_ancestors(self, ancestors: Mapping[int, Ancestor]) -> None:
-        if ancestors != self._view.ancestors:
-            self._view.ancestors = ancestors
-            self.lay_out()

@@ -229,7 +229,12 @@ class DashboardScreen(ProcessTableScreen):
         jobs = app.watchlist.pending()
         if jobs:
             place = Offset(1, self.query_one(PendingList).region.bottom)
-            app.choose(jobs, [job.label for job in jobs], self._unpin, place)
+
+            def unpin(job: Job) -> None:
+                app.watchlist.remove_pending(job)
+                self.notify(f"{job.label} is no longer pending.", markup=False)
+
+            app.choose(jobs, [job.label for job in jobs], unpin, place)
         else:
             self.notify("No job is pinned here; jobs of a recording cannot be unpinned.", severity="warning")
 
@@ -252,10 +257,6 @@ class DashboardScreen(ProcessTableScreen):
         """Draw everything again, because the theme has changed."""
         self.table.redraw()
         self._draw()
-
-    def _unpin(self, job: Job) -> None:
-        self.app.watchlist.remove_pending(job)
-        self.notify(f"{job.label} is no longer pending.", markup=False)
 
     def _show_head(self, board: Board | None, feed: BoardFeed) -> int:
         """Draw the lines at the top; return the lines that they, the filter and the footer take."""

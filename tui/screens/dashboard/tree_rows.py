@@ -74,9 +74,11 @@ class _Tree:
         rows: dict[ProcessKey, dict[object, ProcessRow]] = {}
         for row in filter(board.displays, (*board.processes, *board.ended_processes)):
             rows.setdefault(row.process.key, {}).setdefault(row.key, row)
-        nodes = [
-            (found, _Node(_table_row(key, found))) for key, each in rows.items() if (found := tuple(each.values()))
-        ]
+        nodes = []
+        for key, each in rows.items():  # a process on several GPUs is one row
+            found = tuple(each.values())
+            group = ProcessGroup(key=("process", *key), rows=found) if found[1:] else None
+            nodes.append((found, _Node(TableRow(group=group) if group else TableRow(row=found[0]))))
         for found, node in nodes:
             self._by_pid.setdefault(found[0].process.pid, node)
         for found, node in nodes:
@@ -110,13 +112,6 @@ def _with_processes(nodes: Sequence[_Node]) -> list[_Node]:
     for node in nodes:
         node.children = _with_processes(node.children)
     return [node for node in nodes if node.row or node.children]
-
-
-def _table_row(key: ProcessKey, rows: Sequence[ProcessRow]) -> TableRow:
-    """Return the row of a process, on one GPU or on several."""
-    if len(rows) == 1:
-        return TableRow(row=rows[0])
-    return TableRow(group=ProcessGroup(key=("process", *key), rows=tuple(rows)))
 
 
 def _matching(node: _Node, wanted: Sequence[str]) -> _Node | None:

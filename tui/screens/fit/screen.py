@@ -409,8 +409,12 @@ class FitCheckScreen(Screen[None]):
             await self._show_loaded(replace(opened, job=job, reading=None, origins=origins, missing=(), notes=()))
         self._cancel()
         self._view.show_problem(f"rehearsing {job.label}", mark="…")
-        tell = partial(self.call_later, self._show_progress, job)
-        self._estimates.estimate(job, progress=tell, may_run=True)
+
+        def show(text: str) -> None:
+            if self._view.is_invalid and job == self.job:  # it may have changed
+                self._view.show_problem(text, mark="…")
+
+        self._estimates.estimate(job, progress=partial(self.call_later, show), may_run=True)
 
     def _cancel(self) -> None:
         """Discard all estimates and advice of the job as it was until now."""
@@ -435,14 +439,15 @@ class FitCheckScreen(Screen[None]):
         if budget is None or view.is_invalid:
             return
         prints = [capacity_fingerprint(offered, budget, each) for each in (before, self._capacity)]
-        if is_new_budget or prints[0] != prints[1]:
-            self.call_after_refresh(self._search_advice)
+        if not is_new_budget and prints[0] == prints[1]:
+            return
 
-    def _search_advice(self) -> None:
-        """Search for advice once the verdict is drawn: Python threads share one processor."""
-        budget, job = self._view.budget, self.job
-        if budget is not None and job is not None and settles(budget.job, job):
-            self._advice_task.submit(partial(advice_on, budget, self._capacity, self._quick_estimator))
+        def search() -> None:
+            budget, job = view.budget, self.job
+            if budget is not None and job is not None and settles(budget.job, job):
+                self._advice_task.submit(partial(advice_on, budget, self._capacity, self._quick_estimator))
+
+        self.call_after_refresh(search)  # once the verdict is drawn: Python threads share one processor
 
     def _show_budget(self, budget: Budget) -> None:
         self._checked_model = budget.job.model.id
@@ -454,11 +459,6 @@ class FitCheckScreen(Screen[None]):
             self._step.update(self._view.budget or budget, self._estimates)
         self._compare(is_new_budget=True)
         self._show_offer()
-
-    def _show_progress(self, job: Job, text: str) -> None:
-        """Show how far the rehearsal is, unless its job has changed."""
-        if self._view.is_invalid and job == self.job:
-            self._view.show_problem(text, mark="…")
 
     def _show_not_refined(self, reason: str) -> None:
         self._view.keep_quick_budget(reason)

@@ -48,7 +48,12 @@ class SettingsPane(Vertical):
         self.edited_field = MODEL
         """The field that was edited last, under which errors stand."""
         self._models: tuple[ModelChoice, ...] = ()
-        self._models_task = LatestOnlyTask("models in the cache", self.call_later, self._offer_models)
+
+        def offer(models: "tuple[ModelChoice, ...]") -> None:
+            self._models = models
+            self.form.set_models(models)
+
+        self._models_task = LatestOnlyTask("models in the cache", self.call_later, offer)
 
     def compose(self) -> ComposeResult:
         """The choice of GPUs, and the form."""
@@ -85,7 +90,3 @@ class SettingsPane(Vertical):
     def _show_read_again(self, loaded: "LoadedJob") -> None:
         self.form.show_reading(loaded.job, loaded.origins, loaded.missing)
         self._on_read(loaded)
-
-    def _offer_models(self, models: "tuple[ModelChoice, ...]") -> None:
-        self._models = models
-        self.form.set_models(models)

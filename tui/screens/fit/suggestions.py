@@ -48,12 +48,8 @@ _SENTENCES: Mapping[tuple[str, Any], str] = {
 _STRATEGY, _RANKS = "parallel.strategy", ("parallel.data_shard", "parallel.data_replicate")
 
 
-def settings_words(changes: Mapping[str, Any]) -> str:
-    """Return changed settings in words."""
-    return ", ".join(_words(changes))
-
-
-def _words(changes: Mapping[str, Any]) -> Iterator[str]:
+def settings_words(changes: Mapping[str, Any]) -> Iterator[str]:
+    """Yield changed settings in words."""
     yield from _adapters(changes)
     yield from _sharding(changes)
     for key, value in changes.items():
@@ -204,7 +200,7 @@ def suggestion_content(number: int, suggestion: Suggestion, *, width: int) -> Co
     """Return a suggestion as a row of the table, of one line or more: number, need, change, cost."""
     mark = VERDICTS[suggestion.verdict]
     change_width, cost_width = _text_widths(width)
-    change = wrap(settings_words(suggestion.changes), change_width)
+    change = wrap(", ".join(settings_words(suggestion.changes)), change_width)
     cost = wrap(suggestion.why, cost_width)
     need = f"{format_gib(suggestion.budget.peak.device_bytes):>{_NEED_CELLS}}"
     head = Content.assemble((f"{number} ", "bold"), (f"{mark.letter} ", f"bold {mark.colour}"), (need, "bold"))

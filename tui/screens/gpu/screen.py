@@ -59,7 +59,6 @@ _MIN_TABLE_LINES = 5
 _MAX_GRAPH_LINES = 20
 _TALL_LINES = 30
 """Lines of a terminal with room for a gap."""
-"""Interval of looking whether readings still arrive."""
 
 
 class _Figures(ContentLines, can_focus=True):
@@ -188,7 +187,9 @@ class GpuScreen(DrawnScreen[None], ProcessTableScreen):
             graph = self.query_one(ActivityGraph)
             if graph.display:
                 graph.show(whole, histories)
-            self.table.show_board(_board_of(board, gpu), width=size.width)
+            runs = (replace(run, rows=tuple(row for row in run.rows if row.gpu.key == self._key)) for run in board.runs)
+            alone = replace(board, gpus=(gpu,), pending=(), runs=tuple(run for run in runs if run.rows), anomalies=())
+            self.table.show_board(alone, width=size.width)
             self.show_table_note()
 
     def _arrange(self, lines: int, processes: int) -> None:
@@ -203,13 +204,6 @@ class GpuScreen(DrawnScreen[None], ProcessTableScreen):
         graph.styles.height = min(left, _MAX_GRAPH_LINES)
         self.table.styles.margin = (int(tall), 0, 0, 0)
         self.query_one(_Figures).styles.height = height
-
-
-def _board_of(board: Board, gpu: GpuRow) -> Board:
-    """Return the board with this GPU alone."""
-    key = gpu.reading.key
-    runs = (replace(run, rows=tuple(row for row in run.rows if row.gpu.key == key)) for run in board.runs)
-    return replace(board, gpus=(gpu,), pending=(), runs=tuple(run for run in runs if run.rows), anomalies=())
 
 
 def _title(gpu: GpuReading, board: Board, age: float | None, width: int) -> Content:

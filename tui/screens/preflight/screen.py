@@ -87,7 +87,7 @@ class PreflightScreen(DrawnScreen[None]):
         """Start the checks."""
         self.query_one("#checks").focus()
         self.query_one("#title", StaticLines).show(Content(f"Preflight: {printable(self._request.job.label)}"))
-        self.set_interval(_REFRESH_SECONDS, self._refresh_times)
+        self.set_interval(_REFRESH_SECONDS, lambda: None if self.progress and self.progress.done else self.redraw())
         self.action_run_again()
 
     def on_unmount(self) -> None:
@@ -118,10 +118,6 @@ class PreflightScreen(DrawnScreen[None]):
 
     def _new_task(self) -> LatestOnlyTask[PreflightProgress]:
         return LatestOnlyTask("preflight", self.call_later, self.show_progress)
-
-    def _refresh_times(self) -> None:
-        if self.progress is not None and not self.progress.done:
-            self.redraw()
 
     def draw(self) -> None:
         """Draw the outcomes so far."""

@@ -190,7 +190,8 @@ async def test_marks_are_signs_and_a_mark_on_a_run_marks_its_processes():
         table.mark_selected()
         assert [row.process.pid for row in table.marks] == [11, 13, 14]
         assert [table.render_line(y).text[0] for y in range(1, 6)] == ["~", "*", " ", "*", "*"]
-        table.clear_marks()
+        table.marks.clear()
+        table.lay_out()
         assert {table.render_line(y).text[0] for y in range(1, 6)} == {" "}
 
 

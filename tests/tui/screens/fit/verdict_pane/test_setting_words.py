@@ -17,4 +17,4 @@ from vramtop.tui.screens.fit.suggestions import settings_words
     ],
 )
 def test_changes_read_as_an_engineer_says_them(changes, words):
-    assert settings_words(changes) == words
+    assert ", ".join(settings_words(changes)) == words
