@@ -33,8 +33,6 @@ class Method(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     scores: Scores
     sequences: int = 1
     """Sequences of one example that a step puts through the model: 2 for a chosen and a rejected one."""
-    together_since: tuple[int, int] = (0, 0)
-    """Since then these run at once; before, one after the other."""
     reference: Reference = "none"
     reference_beside: bool = False
     """Its frozen model runs while what the trained model's forward pass saved exists, not before it."""

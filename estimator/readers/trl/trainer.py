@@ -96,9 +96,6 @@ class TrlTrainer(msgspec.Struct, frozen=True, kw_only=True):
         if method.sequences > 1:
             origin = f"TRL's {method.name}: each example is a chosen and a rejected sequence"
             findings.infer(key, method.sequences, origin)
-            if not self.is_since(method.together_since):
-                sentence = "runs the chosen and the rejected sequences in turn: one at a time needs work space."
-                findings.doubt(f"{self.trl} {sentence}", "less", "activations")
         if method.name == "grpo" and generations and not self.is_since((0, 15)):
             origin = f"{self.trl}: the batch counts prompts, with num_generations each"
             findings.infer(key, generations, origin)
