@@ -190,7 +190,8 @@ def _read_evaluation(settings: LayeredSettings, findings: FindingCollector) -> N
     strategy = settings.find("eval_strategy", "evaluation_strategy", "val_set_size")
     metrics = settings.find("compute_metrics")
     moves = settings.find("eval_accumulation_steps", "preprocess_logits_for_metrics")
-    moves = moves or settings.find_true("prediction_loss_only", "batch_eval_metrics", "predict_with_generate")
+    generates = settings.find_true("predict_with_generate")
+    moves = moves or settings.find_true("prediction_loss_only", "batch_eval_metrics") or generates
     if strategy is None or as_word(strategy) in ("no", "0", "0.0") or as_bool(strategy) is False:
         return
     names = ("per_gpu_eval_batch_size", "per_device_eval_batch_size")  # the old one counts first
@@ -204,6 +205,12 @@ def _read_evaluation(settings: LayeredSettings, findings: FindingCollector) -> N
             "to CPU RAM."
         )
         findings.doubt(sentence, "more", "logits")
+    if metrics is not None and generates is not None:
+        sentence = (
+            f"Evaluation generates text ({generates.origin}); the keys and values of its tokens, and of each beam, are "
+            "not counted."
+        )
+        findings.doubt(sentence, "more", "activations")
 
 
 def _prefer_written(setting: Setting | None, other: LayeredSettings | None, name: str) -> Setting | None:

@@ -109,7 +109,10 @@ _MOST_WITH_NO = (
     "/transformers/generation/stopping_criteria.py",
     "/transformers/masking_utils.py",
 )
-"""Files that take most memory where no unknown value is true: text is generated to its full length, masks are made."""
+"""Files that take most memory where no unknown value is true, and numbers are the highest: text is generated to its
+full length, masks are made."""
+_GOES_ON = "has_unfinished"
+"""In their lines that generate on where it is true: those of a beam search."""
 _FOLDER = __file__.rpartition("/rehearsal/")[0]
 _TORCH = torch.__path__[0]
 _DYNAMO, _AUTOGRAD = f"{_TORCH}/_dynamo/", f"{_TORCH}/autograd/"
@@ -843,6 +846,7 @@ class FakeGpus(StorageTracker):
         detects_anomalies = _is_by_engine(sys._getframe(1))  # the engine reads no values otherwise
         asks_for_overflow = not dtype.is_floating_point and (detects_anomalies or _asks_for_overflow(line))
         many = 0 if asks_for_overflow else self._count_alike(line)
+        takes_most = line.rpartition(":")[0].endswith(_MOST_WITH_NO)
         if many and self._is_told(args[0]):
             self.doubts.add(f"{line} reads values in a loop that only they end; after {MOST_ALIKE:,} turns it is ended")
         if dtype.is_floating_point:
@@ -855,7 +859,8 @@ class FakeGpus(StorageTracker):
             if _is_checked(sys._getframe(1)):
                 return True
             assumed = getattr(args[0], "assumed", False)
-            takes_most = not assumed and line.rpartition(":")[0].endswith(_MOST_WITH_NO)
+            takes_most = takes_most and not assumed
+            assumed = assumed or (takes_most and _GOES_ON in _text_of(line))
             if not (many or asks_for_overflow or takes_most) and self._is_told(args[0]):
                 word = "yes" if assumed else "no"
                 self.doubts.add(f"{line} branches on a value that is only known in a real run; {word} is assumed")
@@ -864,8 +869,8 @@ class FakeGpus(StorageTracker):
             return 0
         bounds = self.bounds_of(args[0])
         low, high = (0, self._number) if bounds is None else map(int, bounds)
-        assumed = max(low, min(self._number, high))
-        if not many and self._is_told(args[0]):
+        assumed = high if takes_most else max(low, min(self._number, high))
+        if not (many or (takes_most and bounds is not None)) and self._is_told(args[0]):
             self.doubts.add(f"{line} reads a number that is only known in a real run; {assumed} is assumed")
         if many % 2:
             return low if low < assumed else high
@@ -1033,9 +1038,14 @@ def _tensors(values: Any) -> Iterator[Any]:
 
 def _asks_for_overflow(line: str) -> bool:
     """Return True if a statement, which may have several lines, looks for overflows."""
+    return _ASKS_FOR_OVERFLOW.search(_text_of(line)) is not None
+
+
+def _text_of(line: str) -> str:
+    """Return the text of a line, and of the four after it."""
     name, _, number = line.rpartition(":")
     first = int(number or 0)
-    return any(_ASKS_FOR_OVERFLOW.search(linecache.getline(name, first + at)) for at in range(5))
+    return "".join(linecache.getline(name, first + at) for at in range(5))
 
 
 def _is_by_engine(frame: Any) -> bool:

@@ -38,6 +38,15 @@ def test_generated_text_ends_at_its_length(program) -> None:
     assert {each.steps for each in found.answer.steps} == {3}
 
 
+def test_beams_are_searched_to_the_full_length(program) -> None:
+    """The program itself asserts how long its text is, which a real run with such weights reaches, too."""
+    pytest.importorskip("transformers")
+    text = GENERATES.replace("40", "6").replace("50", "16").replace("[1])", "[1], num_beams=3)")
+    found = rehearse([sys.executable, program(text), "cuda"])
+    assert {each.steps for each in found.answer.steps} == {3}
+    assert not any("is assumed" in warning for warning in found.warnings)
+
+
 PARTLY_KNOWN = """
 import torch, torch.nn as nn
 net = nn.Linear(64, 64).cuda()

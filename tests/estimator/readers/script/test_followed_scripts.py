@@ -231,6 +231,14 @@ def test_logits_that_evaluation_keeps_for_its_metrics(tmp_path: Path, settings: 
     assert any("the whole validation set" in each for each in reading.warnings) == (doubt == "more")
 
 
+def test_text_that_evaluation_generates_is_not_counted(tmp_path: Path) -> None:
+    generates = "eval_strategy='steps', predict_with_generate=True"
+    reading = read(tmp_path, EVALUATED.format(generates, "compute_metrics=score"))
+    assert {"logits", "activations"} & {*unsure(reading)} == {"activations"}
+    assert any("Evaluation generates text" in each for each in reading.warnings)
+    assert "activations" not in unsure(read(tmp_path, EVALUATED.format(generates, "")))
+
+
 def test_a_trainers_own_optimizer_that_is_not_followed_is_a_doubt(tmp_path: Path) -> None:
     own = "class Mine(Trainer):\n    def create_optimizer(self):\n        self.optimizer = make_it(self)\n"
     model = 'model = AutoModelForCausalLM.from_pretrained("gpt2")\n'
