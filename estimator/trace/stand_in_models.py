@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from ..model.find_config import find_built_in, hub_cache, looks_like_hub_id
+from ..model.find_config import BuiltInModel, find_built_in, hub_cache, looks_like_hub_id
+from ..program.named_models import NamedModel, find_named_model
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -33,6 +34,8 @@ _MARKS = (
 """What chat models mark turns with, which programs look up."""
 _CHAT = "{% for message in messages %}<s> {{ message['role'] }} {{ message['content'] }} </s>{% endfor %}"
 _COMMIT = "0" * 40
+_WORDS = 30_522
+"""Tokens of BERT, whose config need not name them."""
 
 
 def stand_in_for(name: str) -> str | None:
@@ -41,10 +44,14 @@ def stand_in_for(name: str) -> str | None:
     Args:
         name: on the hub, or a folder, which is taken for the model that it is called like.
     """
-    known = find_built_in(name)
+    known = _known(name)
     if known is None:
         return None
     return name if looks_like_hub_id(name) else known.id
+
+
+def _known(name: str) -> BuiltInModel | NamedModel | None:
+    return find_built_in(name) or find_named_model(name)
 
 
 def cache_with(names: Collection[str], folder: Path, environ: Mapping[str, str]) -> dict[str, str]:
@@ -68,9 +75,9 @@ def cache_with(names: Collection[str], folder: Path, environ: Mapping[str, str])
 
 def _write(name: str, repository: Path) -> None:
     """Write the folder of a stand-in."""
-    model = find_built_in(name)
+    model = _known(name)
     assert model is not None  # noqa: S101 - it has a stand-in
-    config = model.config
+    config = {"vocab_size": _WORDS, **model.config}
     marks = (*_TOKENS.values(), *_MARKS)
     words = [*marks, *(f"word{number}" for number in range(int(config["vocab_size"]) - len(marks)))]
     ids = {word: number for number, word in enumerate(words)}

@@ -11,7 +11,7 @@ pytest.importorskip("torch")
 from rehearsed import rehearse
 
 from vramtop.estimator.common.errors import CannotTellError
-from vramtop.estimator.trace.stand_in_models import cache_with
+from vramtop.estimator.trace.stand_in_models import cache_with, stand_in_for
 
 NAMED = """
 import torch
@@ -118,8 +118,11 @@ def test_a_hub_that_cannot_be_reached_is_asked_for_nothing_beside_a_stand_in(pro
     assert rehearse([sys.executable, name]).answer.parameters == 109_514_298
 
 
-def test_a_tokenizer_gives_a_model_what_it_takes_alone(tmp_path: Path) -> None:
-    made = Path(cache_with(["Qwen/Qwen2.5-0.5B"], tmp_path, {"HF_HOME": str(tmp_path / "hf")})["HF_HUB_CACHE"])
-    (settings,) = made.glob("models--Qwen--*/snapshots/*/tokenizer_config.json")
+@pytest.mark.parametrize(("name", "size"), [("Qwen/Qwen2.5-0.5B", 896), ("BAAI/bge-m3", 1024)])
+def test_a_tokenizer_gives_a_model_what_it_takes_alone(tmp_path: Path, name: str, size: int) -> None:
+    assert stand_in_for(name) == name
+    made = Path(cache_with([name], tmp_path, {"HF_HOME": str(tmp_path / "hf")})["HF_HUB_CACHE"])
+    (settings,) = made.glob("models--*/snapshots/*/tokenizer_config.json")
     assert json.loads(settings.read_bytes())["model_input_names"] == ["input_ids", "attention_mask"]
     assert json.loads(settings.with_name("generation_config.json").read_bytes())["eos_token_id"] == 3
+    assert json.loads(settings.with_name("config.json").read_bytes())["hidden_size"] == size
