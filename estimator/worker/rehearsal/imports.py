@@ -20,13 +20,14 @@ class _After(importlib.abc.MetaPathFinder):
 
     def find_spec(self, name: str, *_: Any) -> Any:
         change = self.changes.pop(name, None)
-        spec = importlib.util.find_spec(name) if change is not None else None
-        if change is None or spec is None or spec.loader is None:
+        spec = importlib.util.find_spec(name) if change else None
+        if not change or not spec or not spec.loader:
             return None
-        run = spec.loader.exec_module
+        self.changes[name], run = change, spec.loader.exec_module
 
         def run_and_change(module: ModuleType) -> None:
             run(module)
+            del self.changes[name]  # not before: an import that fails is tried again
             change(module)
 
         spec.loader.exec_module = run_and_change  # type: ignore[method-assign]
