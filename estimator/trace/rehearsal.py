@@ -31,7 +31,6 @@ from ..isolation.protocol import VARIABLE
 from ..job.gpu_catalogue import find_gpu
 from ..job.resolved_job import resolve_job
 from ..job.settings import Program
-from ..model.find_config import looks_like_hub_id
 from ..readers.notebook import papermill_parameters
 from ..readers.program.pinned_versions import pinned_versions, repository_folders
 from ..readers.source.notebooks import UNKNOWN_VALUE, read_notebook
@@ -41,7 +40,7 @@ from .kept_rehearsals import ConvolutionFacts, KeptRehearsal, RehearsalAnswer
 from .launch_wrappers import without_wrappers
 from .own_program import not_rehearsed, require_own
 from .python_command import NOTEBOOK, python_command
-from .stand_in_models import cache_with, stand_in_for
+from .stand_in_models import cache_with, is_folder, stand_in_for
 from .traced_budget import Overhead, highest_of, overhead_of, peak_of, phases_of, timeline_of
 
 if TYPE_CHECKING:
@@ -532,7 +531,7 @@ def _failure(answer: RehearsalAnswer | None, run: IsolatedRun, start: _Start) ->
         )
     if (missing := answer.missing_repository) is not None:
         line = answer.line.partition(", in ")[0]
-        if not looks_like_hub_id(missing):
+        if is_folder(missing):
             return f"the program needs the folder {missing}, which is not on this machine (at {line}); copy it first"
         return (
             f"the program needs {missing}, which is not on this machine, and the hub did not give it "

@@ -7,11 +7,12 @@ huggingface_hub's cache, which every library reads.
 from __future__ import annotations
 
 import os
+import re
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from ..model.find_config import BuiltInModel, find_built_in, hub_cache, looks_like_hub_id
+from ..model.find_config import BuiltInModel, find_built_in, hub_cache
 from ..program.named_models import NamedModel, find_named_model
 
 if TYPE_CHECKING:
@@ -47,7 +48,12 @@ def stand_in_for(name: str) -> str | None:
     known = _known(name)
     if known is None:
         return None
-    return name if looks_like_hub_id(name) else known.id
+    return known.id if is_folder(name) else name
+
+
+def is_folder(name: str) -> bool:
+    """Return True if a model's name is no name on the hub."""
+    return re.fullmatch(r"\w[\w.-]*(/\w[\w.-]*)?", name) is None
 
 
 def _known(name: str) -> BuiltInModel | NamedModel | None:

@@ -574,13 +574,9 @@ def _missing_repository(error: BaseException | None) -> str | None:
 
     huggingface_hub raises these errors, from functions that all call the name ``repo_id``.
     """
-    for each in causes(error):
-        if type(each).__name__ in _NOT_GIVEN:
-            frames = [frame for frame, _ in traceback.walk_tb(each.__traceback__)]
-            named = (frame.f_locals.get("repo_id") for frame in reversed(frames))
-            if (found := next((name for name in named if isinstance(name, str)), None)) is not None:
-                return found
-    return None
+    calls = (traceback.walk_tb(each.__traceback__) for each in causes(error) if type(each).__name__ in _NOT_GIVEN)
+    named = (frame.f_locals.get("repo_id") for each in calls for frame, _ in reversed([*each]))
+    return next((name for name in named if isinstance(name, str)), None)
 
 
 def _told(error: BaseException) -> str:
