@@ -120,7 +120,8 @@ class MissingData:
 
     def hint(self, error: BaseException) -> str:
         """Return what to try where a program failed for want of items, or nothing."""
-        if self.sizes is not None and (self._has_dropped_all or (self._has_stood_in and "num_samples=0" in str(error))):
+        found_none = self._has_stood_in and re.search("StopIteration|num_samples=0", repr(error))
+        if self.sizes and (self._has_dropped_all or found_none):
             words = max(1, self.sizes["words"] // 8)
             return f"; it dropped all synthetic items, perhaps as too long: try fewer words, as in words={words}"
         of_items = isinstance(error, (LookupError, ValueError, TypeError, AssertionError))

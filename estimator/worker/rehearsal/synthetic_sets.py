@@ -54,6 +54,7 @@ def _of_synthetic(plain: Any, change: Any) -> Any:
     def run(dataset: Any, *args: Any, **kwargs: Any) -> Any:
         if _MARK not in (dataset.info.description or ""):
             return plain(dataset, *args, **kwargs)
+        kwargs.pop("num_proc", None)  # programs ask for dozens; here it is a few items that are alike
         return change(plain, dataset, *args, **kwargs)
 
     return run
@@ -88,7 +89,6 @@ def _remove_columns(plain: Any, dataset: Any, column_names: Any, *rest: Any) -> 
 def _map(plain: Any, dataset: Any, *args: Any, **kwargs: Any) -> Any:
     if kwargs.get("remove_columns"):
         kwargs["remove_columns"] = _there(dataset, kwargs["remove_columns"])
-    kwargs.pop("num_proc", None)  # programs ask for dozens; here it is a few items that are alike
     return plain(dataset, *args, **kwargs)
 
 
@@ -108,7 +108,6 @@ def _skip(plain: Any, dataset: Any, n: int, *, items: int) -> Any:
 
 
 def _filter(plain: Any, dataset: Any, *args: Any, emptied: Callable[[], None], **kwargs: Any) -> Any:
-    kwargs.pop("num_proc", None)
     left = plain(dataset, *args, **kwargs)
     if len(dataset) and not len(left):
         emptied()

@@ -218,14 +218,18 @@ for _ in range(4):
     assert rehearsed(file, "synthetic,items=10,words=50").budget.model.parameters == 6
 
 
-def test_a_program_that_filters_all_synthetic_items_out_is_told_so(program):
+@pytest.mark.parametrize(
+    ("streamed", "asks", "error"),
+    [(False, "100 / len(rows)", "division by zero"), (True, "next(iter(rows))", r"iter\(rows\)\)")],
+)
+def test_a_program_that_filters_all_synthetic_items_out_is_told_so(program, streamed: bool, asks: str, error: str):
     pytest.importorskip("datasets")
-    file = program("""
+    file = program(f"""
 from datasets import load_dataset
-rows = load_dataset("a/b", split="train").filter(lambda row: len(row["text"]) < 10)
-print(100 / len(rows))
+rows = load_dataset("a/b", split="train", streaming={streamed}).filter(lambda row: len(row["text"]) < 10)
+print({asks})
 """)
-    with pytest.raises(CannotTellError, match=r"division by zero; it dropped all synthetic items.*words=6"):
+    with pytest.raises(CannotTellError, match=rf"{error}.*; it dropped all synthetic items.*words=6"):
         rehearsed(file, "synthetic,items=10,words=50")
 
 
