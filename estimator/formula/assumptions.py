@@ -152,7 +152,10 @@ def _adapter_assumptions(job: ResolvedJob) -> Iterator[str]:
     if job.lora and job.framework.fp32_adapters and widths.adapter == 4 and not rules.dtype:
         yield "Adapter weights are fp32, peft's default."
     elif rules.dtype and job.lora and not job.lora.adapter_dtype:
-        yield f"Adapter weights are {rules.dtype}, because the base weights are quantized."
+        why = (
+            "the base weights are quantized" if job.quantization else "peft before 0.12 takes that of the base weights"
+        )
+        yield f"Adapter weights are {rules.dtype}, because {why}."
 
 
 def _allocator_assumptions(job: ResolvedJob) -> Iterator[str]:

@@ -119,7 +119,7 @@ def adapter_rules(
     ``SFTTrainer`` and its like: 0.8 to 0.24 call peft's function on a quantized model unless it is sharded, then
     ``peft_module_casting_to_bf16`` (4 bits under ``bf16``: norms fp32, embedding and head 16 bits); 0.25 casts norms
     only; since 0.26 nothing is prepared, and adapters over quantized weights become bf16 (pull request 4577,
-    2025-12-04).
+    2025-12-04). peft 0.6 to 0.11, ``tuners/lora/layer.py``: adapters have the type of weights that are not quantized.
 
     Args:
         lora: the job's; None: no adapters.
@@ -140,6 +140,9 @@ def adapter_rules(
         dtype = "bf16"
     if dtype is None and is_four_bit(lora) and framework.trainer and strategy.fsdp and precision.half_weights:
         dtype = precision.name  # the storage type of 4-bit weights: FSDP shards them together
+    of_weights = older(software.peft, 0, 12) and not older(software.peft, 0, 6) and framework.fp32_adapters
+    if dtype is None and of_weights and quantization(lora) is None and precision.half_weights:
+        dtype = precision.name
     # the Trainer runs the model itself; DeepSpeed's engine and FSDP's policy cast instead
     may_autocast = not (strategy.fsdp or strategy.deepspeed or strategy.megatron_fsdp)
     return AdapterRules(

@@ -12,6 +12,7 @@ from vramtop.estimator.estimation import estimate
 from vramtop.estimator.formula.process_memory import context_bytes
 from vramtop.estimator.job.gpu_catalogue import find_gpu, generation_of
 from vramtop.estimator.job.job_file.changes import job_from_mapping, job_to_mapping, with_changes
+from vramtop.estimator.job.resolved_job import resolve_job
 from vramtop.estimator.job.rules.version_rules import VersionRules, steps_take_same_memory, version_rules
 
 SIZES = llama_config(hidden=1024, mlp=2816, layers=4, heads=8, vocab=32000)
@@ -55,6 +56,16 @@ def test_a_version_round_trips_through_a_job_file() -> None:
 def test_an_invalid_version_is_refused(software: dict[str, str]) -> None:
     with pytest.raises(InputError, match="software"):
         job(software)
+
+
+@pytest.mark.parametrize(
+    ("peft", "quantization", "width"),
+    [("0.5.0", "none", 4), ("0.6.0", "none", 2), ("0.11.1", "none", 2), ("0.12.0", "none", 4), ("0.11.1", "nf4", 4)],
+)
+def test_adapters_had_the_type_of_the_weights_from_peft_0_6_to_0_11(peft: str, quantization: str, width: int) -> None:
+    tables = {"lora": {"rank": 8, "quantization": quantization}, "training": {"framework": "transformers"}}
+    found = job({"peft": peft, "transformers": "4.41.2", "trl": "0.8.6"}, **tables)
+    assert resolve_job(found).widths.adapter == width
 
 
 def test_old_4_bit_layers_keep_their_inputs() -> None:
