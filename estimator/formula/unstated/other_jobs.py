@@ -135,6 +135,8 @@ class _Change(Struct, frozen=True, kw_only=True):
             return training.loss == "full" and arch.has_vocab_head and job.framework.loss_in_forward
         if self.library == "trl":
             return training.loss == ("chunked" if self.since == "1.15" else "log-probs")
+        if self.library == "peft":
+            return job.lora is not None and job.quantization is None and job.precision.half_weights
         if self.library == "megatron_fsdp":
             return job.strategy.megatron_fsdp
         if self.library == "bitsandbytes":
@@ -152,6 +154,7 @@ _CHANGES = tuple(
         ("transformers", "trl", "0.14", "0.15", date(2025, 2, 13)),
         ("transformers", "trl", "1.14", "1.15", date(2026, 8, 1)),
         ("transformers", "bitsandbytes", "0.43.1", "0.43.2", date(2024, 7, 23)),
+        ("transformers", "peft", "0.11", "0.12", date(2024, 7, 24)),
         ("litgpt", "bitsandbytes", "0.43.1", "0.43.2", date(2024, 7, 23)),
         ("litgpt", "litgpt", "0.1", "0.2", date(2024, 4, 1)),
         ("litgpt", "litgpt", "0.4.5", "0.4.6", date(2024, 7, 31)),

@@ -77,6 +77,15 @@ def test_a_version_that_was_long_out_of_use_is_not_considered() -> None:
     assert about(budget(lora=LORA, software={"torch": "2.5.0"}), "transformers is not stated")
 
 
+def test_older_peft_makes_adapters_in_the_type_of_the_weights() -> None:
+    software = {"torch": "2.4.0", "transformers": "4.45.0", "trl": "0.11.0"}
+    open_ = budget(lora={"rank": 8}, software=software)
+    older = budget(lora={"rank": 8}, software=software | {"peft": "0.11"})
+    assert older.peak.device_bytes in open_.peak.device_range
+    assert about(open_, "peft is not stated", "GiB less")
+    assert not about(budget(lora={"rank": 8, "quantization": "nf4"}, software=software), "peft is not stated")
+
+
 @pytest.mark.parametrize("strategy", ["fsdp1", "fsdp2"])
 def test_a_class_to_wrap_that_is_not_understood_may_leave_the_model_whole(strategy: str) -> None:
     parallel = {"strategy": strategy, "data_shard": 8}
