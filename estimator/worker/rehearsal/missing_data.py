@@ -173,7 +173,8 @@ class MissingData:
             len(value["bytes"]) for value, _ in columns.values() if isinstance(value, dict) and "bytes" in value
         )
         count = min(sizes["items"], max(1, _MOST_SOUND // max(1, sound)))
-        made = datasets.Dataset.from_dict({each: [value] * count for each, (value, _) in columns.items()})
+        items = {each: [_numbered(value, at) for at in range(count)] for each, (value, _) in columns.items()}
+        made = datasets.Dataset.from_dict(items)
         for each, (_, feature) in columns.items():
             made = made if feature is None else made.cast_column(each, feature)
         of_text = f" (texts of {sizes['words']:,} words)" if any(_is_text(each) for each in names) else ""
@@ -430,18 +431,14 @@ def _column(name: str, sizes: dict[str, Any], marks: Sequence[str], in_turns: bo
             who, what, user, model = ("from", "value", "human", "gpt")
         half = len(words) // 2
         return [{who: user, what: " ".join(words[:half])}, {who: model, what: " ".join(words[half:])}], None
-    if name in ("label", "fine_label"):
-        return 0, label
-    if name == "idx":
-        return 0, None
-    if name == "score":
-        return 0.5, None
-    if name == "tokens":
-        return words, None
+    others = {
+        "label": (0, label), "fine_label": (0, label), "idx": (0, None), "score": (0.5, None), "tokens": (words, None),
+        "answers": ({"text": [words[0]], "answer_start": [0]}, None),
+    }  # fmt: skip
+    if name in others:
+        return others[name]
     if name == "ner_tags":
         return [0] * len(words), datasets.Sequence(label)
-    if name == "answers":
-        return {"text": [words[0]], "answer_start": [0]}, None
     if name in _IMAGES:
         file = io.BytesIO()
         _picture("RGB", sizes["width"], sizes["height"]).save(file, "PNG")
@@ -453,6 +450,12 @@ def _column(name: str, sizes: dict[str, Any], marks: Sequence[str], in_turns: bo
         words.insert(len(words) // 2, "\n\nAssistant:")
         words.insert(0, "\n\nHuman:")
     return " ".join((*words, *(f"{each} 7" for each in marks))), None
+
+
+def _numbered(value: Any, number: int) -> Any:
+    """Return a text that is another in each item: some samplers put none into a batch twice."""
+    first, _, rest = value.partition(" ") if isinstance(value, str) else (value, "", "")
+    return f"{first} {number} {rest.partition(' ')[2]}" if rest else value
 
 
 def _wav(seconds: int) -> bytes:

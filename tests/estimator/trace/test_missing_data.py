@@ -172,12 +172,13 @@ def test_items_of_hugging_face_datasets(program):
 import torch
 from datasets import load_dataset
 every = load_dataset("a/b")
-assert set(every) == {"train", "validation", "test"}, every
+assert set(every) == {"train", "validation", "test", "unsupervised"}, every
 row = every["train"][0]
 assert row["image"].size == row["conditioning_image"].size == (64, 32), row
 assert row["messages"][1]["role"] == "assistant", row
 assert every["train"].features["label"].num_classes == 10 and isinstance(row["score"], float) and row["idx"] == 0
 assert next(iter(load_dataset("a/b", split="train", streaming=True)))["answers"]["answer_start"] == [0]
+assert len({row["question"] for row in every["train"]}) == 10  # samplers may put none into a batch twice
 del every["unsupervised"]
 rows = every["train"].map(lambda row: {"length": len(row["question"].split())})
 net = torch.nn.Linear(rows[0]["length"], 2).cuda()
