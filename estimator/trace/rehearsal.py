@@ -57,8 +57,8 @@ tokens, but the buffers of the one at work grow with its own. Chosen, not measur
 NO_TORCH = "cannot import torch"
 """Part of what the program that rehearses says in a Python without torch."""
 _STOOD_IN = (
-    "{} is not on this machine{}: vramtop's own config stands in for it, and a tokenizer "
-    "that makes one token of each word"
+    "{} is not on this machine{}: vramtop's own config stands in for it, and a tokenizer that makes one token of each "
+    "word, or a processor with the usual sizes of its class"
 )
 _LAUNCHED = re.compile(r"KeyError: '(?:(?:LOCAL_)?(?:RANK|WORLD_SIZE)|MASTER_\w+)'")
 _NO_NETWORK = re.compile(

@@ -1,7 +1,8 @@
-"""Stand-ins for models that are not on this machine: vramtop's own config, and a tokenizer of that size.
+"""Stand-ins for models that are not on this machine: the configs that vramtop knows, and a tokenizer.
 
-A rehearsal reads no weights, so that a config is all it needs of a model. The folder of a stand-in is one of
-huggingface_hub's cache, which every library reads.
+A rehearsal reads no weights, so that configs are all it needs of a model; processors of images and sound take the
+sizes that are usual for their class. The folder of a stand-in is one of huggingface_hub's cache, which every library
+reads.
 """
 
 from __future__ import annotations
@@ -12,11 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from ..model.find_config import BuiltInModel, find_built_in, hub_cache
+from ..model.find_config import PIPELINE, BuiltInModel, find_built_in, hub_cache
+from ..program.diffusion_models import DiffusionModel, diffusion_families, find_diffusion_model
 from ..program.named_models import NamedModel, find_named_model
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Iterator, Mapping
     from pathlib import Path
 
 _TOKENS = {
@@ -33,14 +35,34 @@ _MARKS = (
     *("<|end_header_id|>", "<|eot_id|>", "<start_of_turn>", "<end_of_turn>", "<|user|>", "<|assistant|>", "<|end|>"),
 )
 """What chat models mark turns with, which programs look up."""
+_SPEECH = (
+    "<|startoftranscript|>",
+    *(f"<|language{number}|>" for number in range(99)),
+    *("<|translate|>", "<|transcribe|>", "<|startoflm|>", "<|startofprev|>", "<|nocaptions|>", "<|notimestamps|>"),
+)
+"""What Whisper marks languages and tasks with, which transformers before 4.29 finds by its place among them."""
 _CHAT = "{% for message in messages %}<s> {{ message['role'] }} {{ message['content'] }} </s>{% endfor %}"
 _COMMIT = "0" * 40
-_WORDS = 30_522
-"""Tokens of BERT, whose config need not name them."""
+_TEXTS = {
+    **dict.fromkeys(("clip", "clip_text_model"), (49_408, 77)),
+    "bert": (30_522, 512),
+    "mpnet": (30_527, 512),
+    "t5": (32_128, 512),
+    "gemma2": (256_000, 8192),
+}
+"""Vocabulary and longest text, by model type, where a config leaves them to the defaults of its class."""
+_CLASSES = {"whisper": "WhisperTokenizer"}
+"""Tokenizers of which programs ask more than of all others, by model type."""
+_ENCODERS = {
+    "CLIP": ("clip_text_model", "CLIPTokenizer"),
+    "T5": ("t5", "T5TokenizerFast"),
+    "Gemma2": ("gemma2", "GemmaTokenizerFast"),
+}
+"""Model types and tokenizers of the encoders of prompts, by the beginning of their class."""
 
 
 def stand_in_for(name: str) -> str | None:
-    """Return the id on the hub by which a model's stand-in is found; None: vramtop does not know its config.
+    """Return the id on the hub by which a model's stand-in is found; None: vramtop does not know its configs.
 
     Args:
         name: on the hub, or a folder, which is taken for the model that it is called like.
@@ -56,8 +78,8 @@ def is_folder(name: str) -> bool:
     return re.fullmatch(r"\w[\w.-]*(/\w[\w.-]*)?", name) is None
 
 
-def _known(name: str) -> BuiltInModel | NamedModel | None:
-    return find_built_in(name) or find_named_model(name)
+def _known(name: str) -> DiffusionModel | BuiltInModel | NamedModel | None:
+    return find_diffusion_model(name) or find_built_in(name) or find_named_model(name)
 
 
 def cache_with(names: Collection[str], folder: Path, environ: Mapping[str, str]) -> dict[str, str]:
@@ -71,7 +93,13 @@ def cache_with(names: Collection[str], folder: Path, environ: Mapping[str, str])
     made = folder / "hub"
     made.mkdir()
     for name in names:
-        _write(name, made / f"models--{name.replace('/', '--')}")
+        repository = made / f"models--{name.replace('/', '--')}"
+        for path, content in _files(name):
+            file = repository / "snapshots" / _COMMIT / path
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(content)
+        (repository / "refs").mkdir()
+        (repository / "refs" / "main").write_text(_COMMIT, encoding="ascii")
     real = hub_cache(environ)
     for each in real.iterdir() if real.is_dir() else ():
         if not (made / each.name).exists():
@@ -79,40 +107,73 @@ def cache_with(names: Collection[str], folder: Path, environ: Mapping[str, str])
     return dict.fromkeys(("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "TRANSFORMERS_CACHE"), str(made))
 
 
-def _write(name: str, repository: Path) -> None:
-    """Write the folder of a stand-in."""
+def _files(name: str) -> Iterator[tuple[str, bytes]]:
+    """Yield path and content of the files of a stand-in."""
     model = _known(name)
     assert model is not None  # noqa: S101 - it has a stand-in
-    config = {"vocab_size": _WORDS, **model.config}
-    marks = (*_TOKENS.values(), *_MARKS)
-    words = [*marks, *(f"word{number}" for number in range(int(config["vocab_size"]) - len(marks)))]
+    if isinstance(model, DiffusionModel):
+        yield from _pipeline(model)
+    else:
+        yield from _with_tokenizer(model.config)
+        sizes = {"feature_size": bins} if (bins := model.config.get("num_mel_bins")) else {}
+        yield "preprocessor_config.json", msgspec.json.encode(sizes)
+
+
+def _pipeline(model: DiffusionModel) -> Iterator[tuple[str, bytes]]:
+    """Yield the files of a diffusion model."""
+    family = diffusion_families()[model.family]
+    scheduler = "FlowMatchEulerDiscreteScheduler" if family.flows else "DDIMScheduler"
+    trained = "unet" if model.trained.kind.startswith("UNet") else "transformer"
+    parts = {trained: model.trained} | ({} if model.vae is None else {"vae": model.part(model.vae)})
+    index = {folder: ("diffusers", part.kind) for folder, part in parts.items()}
+    for folder, part in parts.items():
+        yield f"{folder}/config.json", msgspec.json.encode({"_class_name": part.kind, **part.config})
+    for number, part in enumerate(map(model.part, model.encoders), 1):
+        end = f"_{number}" if number > 1 else ""
+        kind, tokenizer = next(found for start, found in _ENCODERS.items() if part.kind.startswith(start))
+        index[f"text_encoder{end}"] = "transformers", part.kind
+        index[f"tokenizer{end}"] = "transformers", tokenizer
+        for path, content in _with_tokenizer({"architectures": [part.kind], "model_type": kind, **part.config}):
+            yield f"{'text_encoder' if path == 'config.json' else 'tokenizer'}{end}/{path}", content
+    index["scheduler"] = "diffusers", scheduler
+    yield "scheduler/scheduler_config.json", msgspec.json.encode({"_class_name": scheduler})
+    yield PIPELINE, msgspec.json.encode({"_class_name": family.pipelines[0], **index})
+
+
+def _with_tokenizer(config: Mapping[str, Any]) -> Iterator[tuple[str, bytes]]:
+    """Yield a model's config and, if it reads text, a tokenizer."""
+    kind, text = str(config["model_type"]), config.get("text_config") or config
+    usual, longest = _TEXTS.get(kind, (0, 1024))
+    size = int(text.get("vocab_size", usual))
+    speech = _SPEECH if kind == "whisper" else ()
+    marks = (*_TOKENS.values(), *_MARKS, *speech)
+    if size < len(marks):
+        yield "config.json", msgspec.json.encode(config)
+        return
+    words = [*marks, *(f"word{number}" for number in range(size - len(marks)))]
     ids = {word: number for number, word in enumerate(words)}
-    numbers = {f"{kind}_id": ids[_TOKENS[kind]] for kind in ("pad_token", "bos_token", "eos_token")}
-    segments = ["token_type_ids"] if config["model_type"] == "bert" else []
+    numbers = {f"{token}_id": ids[_TOKENS[token]] for token in ("pad_token", "bos_token", "eos_token")}
+    segments = ["token_type_ids"] if kind == "bert" else []
     files: dict[str, Any] = {
         "config.json": {**numbers, "decoder_start_token_id": ids["<pad>"], **config},
         "generation_config.json": {**numbers, "decoder_start_token_id": ids["<pad>"]},
-        "tokenizer.json": _tokenizer(ids, str(config["model_type"])),
+        "tokenizer.json": _tokenizer(ids, kind, marks),
         "tokenizer_config.json": {
-            "tokenizer_class": "PreTrainedTokenizerFast",
+            "tokenizer_class": _CLASSES.get(kind, "PreTrainedTokenizerFast"),
             "chat_template": _CHAT,
             **_TOKENS,
+            **({"additional_special_tokens": speech} if speech else {}),
             "model_input_names": ["input_ids", *segments, "attention_mask"],
-            "model_max_length": config.get("max_position_embeddings", 1024),
+            "model_max_length": text.get("max_position_embeddings", longest),
         },
         "vocab.json": ids,
     }
-    texts = {each: msgspec.json.encode(value) for each, value in files.items()}
-    texts |= {"vocab.txt": "\n".join(words).encode(), "merges.txt": b"#version: 0.2\n"}
-    snapshot = repository / "snapshots" / _COMMIT
-    snapshot.mkdir(parents=True)
-    for each, text in texts.items():
-        (snapshot / each).write_bytes(text)
-    (repository / "refs").mkdir()
-    (repository / "refs" / "main").write_text(_COMMIT, encoding="ascii")
+    yield from ((path, msgspec.json.encode(value)) for path, value in files.items())
+    yield "vocab.txt", "\n".join(words).encode()
+    yield "merges.txt", b"#version: 0.2\n"
 
 
-def _tokenizer(ids: Mapping[str, int], family: str) -> dict[str, Any]:
+def _tokenizer(ids: Mapping[str, int], family: str, tokens: Collection[str]) -> dict[str, Any]:
     """Return the tokenizers library's file of one that makes a token of each word, of the kind that its class takes."""
     unknown = {"unk_token": _TOKENS["unk_token"]}
     if family == "t5":
@@ -128,9 +189,9 @@ def _tokenizer(ids: Mapping[str, int], family: str) -> dict[str, Any]:
         "version": "1.0",
         "truncation": None,
         "padding": None,
-        "added_tokens": [{"id": ids[token], "content": token, **marks} for token in (*_TOKENS.values(), *_MARKS)],
+        "added_tokens": [{"id": ids[token], "content": token, **marks} for token in tokens],
         "normalizer": None,
-        "pre_tokenizer": {"type": "Whitespace"},
+        "pre_tokenizer": {"type": "Sequence", "pretokenizers": [{"type": "Whitespace"}]},
         "post_processor": None,
         "decoder": None,
         "model": model,

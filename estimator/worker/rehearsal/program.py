@@ -7,6 +7,7 @@ import importlib.util
 import itertools
 import json
 import os
+import re
 import resource
 import signal
 import sys
@@ -60,6 +61,7 @@ _LEAST_AFTERWARDS = 10.0
 _FOLDER = str(Path(__file__).parent)
 _UNREACHED = ("LocalEntryNotFoundError", "ConnectionError", "ConnectError", "ConnectTimeout", "ProxyError")
 _NOT_GIVEN = ("OfflineModeIsEnabled", "GatedRepoError", "RepositoryNotFoundError", "HFValidationError", *_UNREACHED)
+_NOT_LOADED = re.compile(r"Can't load [\w ]+ for '([^']+)'")
 _HOOKED = "_vramtop_labels_gradient"
 
 
@@ -572,11 +574,18 @@ def _missing_package(error: BaseException | None) -> str | None:
 def _missing_repository(error: BaseException | None) -> str | None:
     """Return the folder or name on the hub that is not on this machine, nor given by the hub; None: nothing is missing.
 
-    huggingface_hub raises these errors, from functions that all call the name ``repo_id``.
+    huggingface_hub raises these errors, from functions that all call the name ``repo_id``; transformers 5 has its own
+    for processors, which only names it.
     """
-    calls = (traceback.walk_tb(each.__traceback__) for each in causes(error) if type(each).__name__ in _NOT_GIVEN)
-    named = (frame.f_locals.get("repo_id") for each in calls for frame, _ in reversed([*each]))
-    return next((name for name in named if isinstance(name, str)), None)
+    for each in causes(error):
+        if isinstance(each, OSError) and (said := _NOT_LOADED.match(str(each))) is not None:
+            return said[1]
+        if type(each).__name__ in _NOT_GIVEN:
+            frames = [frame for frame, _ in traceback.walk_tb(each.__traceback__)]
+            named = (frame.f_locals.get("repo_id") for frame in reversed(frames))
+            if (found := next((name for name in named if isinstance(name, str)), None)) is not None:
+                return found
+    return None
 
 
 def _told(error: BaseException) -> str:

@@ -127,3 +127,38 @@ def test_a_tokenizer_gives_a_model_what_it_takes_alone(tmp_path: Path, name: str
     assert json.loads(settings.read_bytes())["model_input_names"] == ["input_ids", "attention_mask"]
     assert json.loads(settings.with_name("generation_config.json").read_bytes())["eos_token_id"] == 3
     assert json.loads(settings.with_name("config.json").read_bytes())["hidden_size"] == size
+
+
+IMAGES = """
+import torch
+from transformers import AutoImageProcessor, AutoModelForImageClassification
+name = "google/vit-base-patch16-224-in21k"
+processor = AutoImageProcessor.from_pretrained(name)
+assert processor.size == {"height": 224, "width": 224}
+model = AutoModelForImageClassification.from_pretrained(name, num_labels=3).cuda()
+labels = torch.zeros(2, dtype=torch.long, device="cuda")
+model(torch.zeros(2, 3, 224, 224, device="cuda"), labels=labels).loss.backward()
+torch.optim.SGD(model.parameters(), 1e-3).step()
+"""
+
+
+@pytest.mark.usefixtures("own_cache")
+def test_a_named_model_has_a_stand_in_with_a_processor(program) -> None:
+    found = rehearse([sys.executable, program(IMAGES)])
+    assert found.answer.parameters == 85_800_963
+    assert "google/vit-base-patch16-224-in21k is not on this machine" in found.warnings[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "kinds"),
+    [
+        ("runwayml/stable-diffusion-v1-5", ("CLIPTextModel", "CLIPTokenizer", "UNet2DConditionModel", "DDIMScheduler")),
+        ("black-forest-labs/FLUX.1-dev", ("T5EncoderModel", "T5TokenizerFast", "FluxTransformer2DModel")),
+    ],
+)
+def test_a_diffusion_model_has_a_stand_in_of_all_its_parts(tmp_path: Path, name: str, kinds: tuple[str, ...]) -> None:
+    made = Path(cache_with([name], tmp_path, {"HF_HOME": str(tmp_path / "hf")})["HF_HUB_CACHE"])
+    (index,) = made.glob("models--*/snapshots/*/model_index.json")
+    parts = {folder: part for folder, part in json.loads(index.read_bytes()).items() if isinstance(part, list)}
+    assert {kind for _, kind in parts.values()} >= {*kinds, "AutoencoderKL"}
+    assert all(list((index.parent / folder).glob("*config.json")) for folder in parts)
