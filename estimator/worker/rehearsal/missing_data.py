@@ -39,6 +39,8 @@ _TEXTS = (
 _IMAGES = ("image", "images", "img", "conditioning_image", "original_image", "edited_image")
 _OTHERS = ("messages", "conversations", "answers", "label", "fine_label", "score", "tokens", "ner_tags", "idx", "audio",
            *_IMAGES)  # fmt: skip
+_SENTENCES = ("sentence", "sentence1", "sentence2", "premise", "hypothesis")
+"""Texts with an eighth of the words: tokenizers keep what they cut of a pair, once for each part of the other text."""
 _PREFERENCES = ("prompt", "chosen", "rejected")
 _TURN = "Human:"
 """What begins a turn in the texts of Anthropic's hh-rlhf and those made like it."""
@@ -52,8 +54,8 @@ _LIBRARIES = {"trl", "transformers", "datasets", "peft", "accelerate", "diffuser
 """Packages whose source knows columns of all data sets, also where they lie beside the program."""
 _OF_BUILDERS = {"imagefolder": ("image", "label"), "audiofolder": ("audio", "label"), "text": ("text",)}
 _SPLITS = ("train", "validation", "test")
-_OTHER_SPLITS = ("validation_matched", "validation_mismatched", "dev", "valid", "eval", "train_sft", "test_sft",
-                 "train_prefs", "test_prefs", "unsupervised")  # fmt: skip
+_OTHER_SPLITS = ("validation_matched", "validation_mismatched", "test_matched", "test_mismatched", "dev", "valid",
+                 "eval", "train_sft", "test_sft", "train_prefs", "test_prefs", "unsupervised")  # fmt: skip
 _LABELLED = ("label", "labels", "label_ids")
 _LABELS = 10
 _MOST_SOURCE = 2**20
@@ -423,7 +425,8 @@ def _column(name: str, sizes: dict[str, Any], marks: Sequence[str], in_turns: bo
     """Return the value of a column in each item, and its feature; None: that of the value."""
     import datasets
 
-    words = random.Random(0).choices(_WORDS, k=sizes["words"])  # noqa: S311 - no secret
+    count = -(-sizes["words"] // 8) if name in _SENTENCES else sizes["words"]
+    words = random.Random(0).choices(_WORDS, k=count)  # noqa: S311 - no secret
     label = datasets.ClassLabel(num_classes=_LABELS)
     if name in ("messages", "conversations"):
         who, what, user, model = ("role", "content", "user", "assistant")

@@ -8,14 +8,17 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any
 
+from torch.utils.data import BatchSampler
+
 from .imports import after_import
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from types import ModuleType
 
 _MARK = "synthetic items"
 """Description of such a set, which the sets made from it keep."""
+_BATCHES = BatchSampler.__iter__
 
 
 def watch_sets(items: int, emptied: Callable[[], None]) -> None:
@@ -35,9 +38,15 @@ def watch_sets(items: int, emptied: Callable[[], None]) -> None:
 
 
 def mark(dataset: Any) -> Any:
-    """Return a set, known from now on as one of synthetic items."""
+    """Return a set, known from now on as one of synthetic items; batches are full from now on, of however few."""
     dataset.info.description = _MARK
+    BatchSampler.__iter__ = _full_batches
     return dataset
+
+
+def _full_batches(sampler: Any) -> Iterator[list[Any]]:
+    for batch in _BATCHES(sampler):
+        yield (batch * -(-sampler.batch_size // len(batch)))[: sampler.batch_size]
 
 
 def _change(kind: Any, items: int) -> None:

@@ -129,6 +129,15 @@ net = """
 
 
 @pytest.mark.usefixtures("library")
+def test_a_batch_of_synthetic_items_is_full_and_a_sentence_short(program):
+    batches = """batches = torch.utils.data.DataLoader([row["premise"] for row in rows], batch_size=64)
+assert [len(batch) for batch in batches] == [64] and len(rows[0]["premise"].split()) == 13
+net = """
+    text = PROGRAM.format("'nyu-mll/glue', split='train'", "").replace("net = ", batches)
+    assert rehearsed(program(text.replace('row["text"]', 'row["premise"]')), "synthetic,items=20,words=100").warnings
+
+
+@pytest.mark.usefixtures("library")
 def test_items_of_a_classifier_have_the_label_that_its_trainer_looks_for(program):
     text = PROGRAM.format("'stanfordnlp/imdb', split='train'", "")
     assert "20 items with text, label" in " ".join(
