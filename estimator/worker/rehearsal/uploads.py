@@ -233,13 +233,19 @@ def _hub_answer(module: ModuleType, name: str, plain: Any) -> Callable[..., Any]
 
 
 def _change_repository(module: ModuleType) -> None:
-    """Let clones of the hub's repositories (huggingface_hub before 1.0), which push with git, push nothing."""
+    """Let clones of the hub's repositories (huggingface_hub before 1.0) be folders that git knows nothing of."""
+    clone = module.Repository
 
-    def git_push(self: Any, *_: Any, blocking: bool = True, **__: Any) -> Any:
-        url = self.git_head_commit_url()
-        return url if blocking else (url, module.CommandInProgress("push", lambda: True, lambda: 0, None))
+    def start(self: Any, local_dir: Any, *_: Any, **__: Any) -> None:
+        self.local_dir = str(local_dir)
+        Path(local_dir).mkdir(parents=True, exist_ok=True)
 
-    module.Repository.git_push = git_push
+    def push(_: Any, *__: Any, blocking: bool = True, **___: Any) -> Any:
+        return "" if blocking else ("", module.CommandInProgress("push", lambda: True, lambda: 0, None))
+
+    for name in [name for name in vars(clone) if name.startswith("git_")]:
+        setattr(clone, name, lambda *_, **__: None)
+    clone.__init__, clone.git_push, clone.push_to_hub = start, push, push
 
 
 def _change_logger(module: ModuleType) -> None:
