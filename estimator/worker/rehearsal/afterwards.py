@@ -186,9 +186,14 @@ class Afterwards:
         marks.append(len(self._gpus.history.events))
 
     def ending_epochs(self) -> Iterator[tuple[Any, str, Any]]:
-        """Yield stand-ins that end data loaders once the steps are done."""
+        """Yield stand-ins that end data loaders once the steps are done, and start one process each: few are read."""
         batches = dataloader._BaseDataLoaderIter
-        take, restart = batches.__next__, batches._reset
+        take, restart, begin = batches.__next__, batches._reset, DataLoader.__init__
+
+        @functools.wraps(begin)
+        def begin_with_one(self_: Any, *args: Any, num_workers: int = 0, **kwargs: Any) -> None:
+            given = {} if len(args) > 5 else {"num_workers": min(1, num_workers)}
+            begin(self_, *args, **given, **kwargs)
 
         def take_or_end(self_: Any) -> Any:
             fresh = self._own_epochs, self._steps, self.backward_passes, 0
@@ -215,6 +220,7 @@ class Afterwards:
             if isgeneratorfunction(own := cls.__dict__.get("__iter__")):
                 cls.__iter__ = self._ending(own)
 
+        yield DataLoader, "__init__", begin_with_one
         yield batches, "__next__", take_or_end
         yield batches, "_reset", start_again
         yield DataLoader, "__init_subclass__", classmethod(wrap)

@@ -350,3 +350,22 @@ for epoch in range(2):
     assert found.allocated_bytes - found.workspace_bytes == pytest.approx(real_peak(name), rel=0.02)
     (warning,) = found.warnings
     assert warning.endswith("counted for all batches.")
+
+
+def test_a_data_loader_has_one_process(program) -> None:
+    name = program("""
+import torch
+from torch.utils.data import DataLoader, Dataset, get_worker_info
+class Items(Dataset):
+    def __len__(self):
+        return 64
+    def __getitem__(self, index):
+        assert get_worker_info().num_workers == 1
+        return torch.ones(8)
+net = torch.nn.Linear(8, 8).cuda()
+optimizer = torch.optim.SGD(net.parameters(), 0.1)
+for batch in DataLoader(Items(), 8, num_workers=16, prefetch_factor=4):
+    net(batch.cuda()).sum().backward()
+    optimizer.step()
+""")
+    assert rehearse([sys.executable, name]).answer.parameters == 72
