@@ -41,7 +41,12 @@ _SPEECH = (
     *("<|translate|>", "<|transcribe|>", "<|startoflm|>", "<|startofprev|>", "<|nocaptions|>", "<|notimestamps|>"),
 )
 """What Whisper marks languages and tasks with, which transformers before 4.29 finds by its place among them."""
-_CHAT = "{% for message in messages %}<s> {{ message['role'] }} {{ message['content'] }} </s>{% endfor %}"
+_CHAT = (
+    "{% for message in messages %}<s> {{ message['role'] }} {% if message['content'] is string %}"
+    "{{ message['content'] }}{% else %}{% for part in message['content'] %}"
+    "{% if part['type'] == 'text' %}{{ part['text'] }}{% else %}IMAGE{% endif %} {% endfor %}{% endif %} </s>"
+    "{% endfor %}"
+)
 _COMMIT = "0" * 40
 _TEXTS = {
     **dict.fromkeys(("clip", "clip_text_model"), (49_408, 77)),
@@ -51,6 +56,8 @@ _TEXTS = {
     "gemma2": (256_000, 8192),
 }
 """Vocabulary and longest text, by model type, where a config leaves them to the defaults of its class."""
+_IMAGES = {"idefics3": "<image>", "llava": "<image>", "paligemma": "<image>", "smolvlm": "<image>"}
+"""What a processor puts where an image is, by model type; that of the others is Qwen's."""
 _CLASSES = {"whisper": "WhisperTokenizer"}
 """Tokenizers of which programs ask more than of all others, by model type."""
 _ENCODERS = {
@@ -115,8 +122,16 @@ def _files(name: str) -> Iterator[tuple[str, bytes]]:
         yield from _pipeline(model)
     else:
         yield from _with_tokenizer(model.config)
-        sizes = {"feature_size": bins} if (bins := model.config.get("num_mel_bins")) else {}
+        sizes: dict[str, Any] = {"feature_size": bins} if (bins := model.config.get("num_mel_bins")) else {}
+        vision = model.config.get("vision_config") or {}
+        if (side := vision.get("image_size")) is not None:  # the others are of the usual size of their class
+            whole = {"height": side, "width": side}
+            crops = str(vision.get("model_type", "clip")).startswith("clip")
+            sizes |= {"size": {"shortest_edge": side}, "crop_size": whole} if crops else {"size": whole}
         yield "preprocessor_config.json", msgspec.json.encode(sizes)
+        merged = {"patch_size": vision.get("patch_size"), "vision_feature_select_strategy": "default"}
+        if model.config["model_type"] == "llava":
+            yield "processor_config.json", msgspec.json.encode(merged)
 
 
 def _pipeline(model: DiffusionModel) -> Iterator[tuple[str, bytes]]:
@@ -151,6 +166,11 @@ def _with_tokenizer(config: Mapping[str, Any]) -> Iterator[tuple[str, bytes]]:
         yield "config.json", msgspec.json.encode(config)
         return
     words = [*marks, *(f"word{number}" for number in range(size - len(marks)))]
+    chat, place = _CHAT, config.get("image_token_id", config.get("image_token_index"))
+    if place is not None and place < size:
+        words[place] = _IMAGES.get(kind, "<|image_pad|>")
+        marks = (*marks, words[place])
+        chat = _CHAT.replace("IMAGE", words[place])
     ids = {word: number for number, word in enumerate(words)}
     numbers = {f"{token}_id": ids[_TOKENS[token]] for token in ("pad_token", "bos_token", "eos_token")}
     segments = ["token_type_ids"] if kind == "bert" else []
@@ -160,7 +180,7 @@ def _with_tokenizer(config: Mapping[str, Any]) -> Iterator[tuple[str, bytes]]:
         "tokenizer.json": _tokenizer(ids, kind, marks),
         "tokenizer_config.json": {
             "tokenizer_class": _CLASSES.get(kind, "PreTrainedTokenizerFast"),
-            "chat_template": _CHAT,
+            "chat_template": chat,
             **_TOKENS,
             **({"additional_special_tokens": speech} if speech else {}),
             "model_input_names": ["input_ids", *segments, "attention_mask"],
@@ -168,6 +188,8 @@ def _with_tokenizer(config: Mapping[str, Any]) -> Iterator[tuple[str, bytes]]:
         },
         "vocab.json": ids,
     }
+    if chat != _CHAT:
+        files["chat_template.json"] = {"chat_template": chat}
     yield from ((path, msgspec.json.encode(value)) for path, value in files.items())
     yield "vocab.txt", "\n".join(words).encode()
     yield "merges.txt", b"#version: 0.2\n"
