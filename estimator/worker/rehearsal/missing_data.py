@@ -462,6 +462,7 @@ def _numbered(value: Any, number: int) -> Any:
 
 
 def _wav(seconds: int) -> bytes:
+    """Return a recording that is a sample shorter: programs drop those that are not below their longest."""
     import wave
 
     file = io.BytesIO()
@@ -469,5 +470,5 @@ def _wav(seconds: int) -> bytes:
         sound.setnchannels(1)
         sound.setsampwidth(2)
         sound.setframerate(_SAMPLES_PER_SECOND)
-        sound.writeframes(bytes(2 * seconds * _SAMPLES_PER_SECOND))
+        sound.writeframes(bytes(2 * (seconds * _SAMPLES_PER_SECOND - 1)))
     return file.getvalue()
