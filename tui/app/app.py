@@ -115,10 +115,6 @@ class VramtopApp(ThemedApp, BoardApp):
             values[name] = value
         self._options.save_setting(name, value)
 
-    def _keep_theme(self, theme: Theme) -> None:
-        if theme.name != self.settings.get(THEME, DEFAULT_THEME):
-            self.save_setting(THEME, theme.name)
-
     @property
     def feed(self) -> BoardFeed:
         """Interval, age and state of the readings."""
@@ -152,7 +148,6 @@ class VramtopApp(ThemedApp, BoardApp):
 
     def on_mount(self) -> None:
         """Start the sampler, or take over the one that runs already; show what was found before the app was open."""
-        self.theme_changed_signal.subscribe(self, self._keep_theme)
         for sentence in self._options.notices.show_on(partial(self.call_from_thread, self._show_notice)):
             self._show_notice(sentence)
         self.call_after_refresh(_resume_garbage_collection)
@@ -248,10 +243,10 @@ class VramtopApp(ThemedApp, BoardApp):
         """Start recording to a new file in the working directory, or stop."""
         if self._recorder:
             self._recorder.stop()
-            recorded = (
-                f"recorded to {self._recorder.path}" if self._recorder.written else ("nothing has been recorded yet")
+            path = self._recorder.path
+            self.notify(
+                f"recorded to {path}" if self._recorder.written else "nothing has been recorded yet", markup=False
             )
-            self.notify(recorded, markup=False)
             self._recorder = None
         else:
             from ..background.recorder import Recorder
@@ -331,7 +326,9 @@ class VramtopApp(ThemedApp, BoardApp):
             if isinstance(screen, ShowsFeed) and is_complete(screen):
                 screen.show_feed()
 
-    def _redraw(self, _: Theme) -> None:
+    def _redraw(self, theme: Theme) -> None:
+        if theme.name != self.settings.get(THEME, DEFAULT_THEME):
+            self.save_setting(THEME, theme.name)
         for screen in self._dashboards():
             screen.redraw()
 

@@ -130,7 +130,11 @@ def help_content(
         app_bindings: keys that work on every screen.
         screens: the screens with keys of their own.
     """
-    sections = {screen.title: lines for screen in screens if len(lines := _section(screen)) > 1}
+    sections = {}
+    for screen in screens:
+        if rows := [entry(keys, text) for keys, text in key_rows(screen.bindings())]:
+            title = screen.title if screen.title.isupper() else screen.title.lower()
+            sections[screen.title] = [heading(f"Keys of the {title} screen"), *rows]
     first = next((sections.pop(title) for title in titles if title in sections), [])
     dashboard_keys = (*DashboardScreen.BINDINGS, *ProcessTable.BINDINGS, *app_bindings, *TERMINAL_KEYS)
     lines = [heading("Keys"), *(entry(*row) for row in (*key_rows(dashboard_keys), *_OTHER_KEYS))]
@@ -189,12 +193,6 @@ def _keys_of(binding: Binding) -> list[str]:
     if binding.id is None:
         return [binding.key_display] if binding.key_display else [key_name(key) for key in binding.key.split(",")]
     return [key_name(key) for key in keys_of(binding.id)]
-
-
-def _section(screen: ScreenSpec) -> list[Content]:
-    rows = [entry(keys, text) for keys, text in key_rows(screen.bindings())]
-    title = screen.title if screen.title.isupper() else screen.title.lower()
-    return [heading(f"Keys of the {title} screen"), *rows]
 
 
 def heading(words: str) -> Content:

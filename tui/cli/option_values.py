@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from vramtop.estimator.common.errors import InputError
@@ -40,17 +41,11 @@ def gpu_indices(text: str, snapshot: Snapshot) -> list[int]:
     try:
         indices = [int(part) for part in text.split(",")]
     except ValueError:
-        sentence = f"--gpu {text}: give GPU indices of this machine, such as 0 or 0,1"
-        raise InputError(f"{sentence}{_card_hint(text)}") from None
+        hint = ""
+        with suppress(InputError):
+            hint = f"; vramtop fit --gpu-type {find_gpu(text).name} judges that card"
+        raise InputError(f"--gpu {text}: give GPU indices of this machine, such as 0 or 0,1{hint}") from None
     absent = [index for index in indices if index not in present]
     if absent:
         raise InputError(f"--gpu {text}: there is no GPU {absent[0]} here, only {gpu_list(present)}")
     return indices
-
-
-def _card_hint(text: str) -> str:
-    """Return what judges a card, if the value of ``--gpu`` is the name of one; otherwise nothing."""
-    try:
-        return f"; vramtop fit --gpu-type {find_gpu(text).name} judges that card"
-    except InputError:
-        return ""

@@ -22,7 +22,6 @@ from .palette import STATUSES, colour_of, ink_on
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from vramtop.estimator.budget import Budget
     from vramtop.monitor.board.board import GpuRow, ProcessRow
     from vramtop.monitor.snapshot.snapshot import GpuReading
 
@@ -59,7 +58,11 @@ def held_cells(gpu: GpuRow, width: int, *, figures: bool = True, label_end: int 
     segments.append(memory_segment("unattributed", rest, min_one_cell=rest * 100 >= total))
     segments.append(memory_segment("reserved", _unavailable_bytes(reading)))
     cells = draw_bar(segments, scale_bytes=total, width=width, label_end=label_end)
-    return _with_end_label(cells, words, colour) if words else cells
+    start = max((at + 1 for at, cell in enumerate(cells) if cell.ground or cell.char != " "), default=0) + 1
+    end = start + len(words)
+    if words and end <= len(cells) and words not in "".join(cell.char for cell in cells):  # behind the bar
+        cells[start:end] = (Cell(char, colour) for char in words)
+    return cells
 
 
 def beyond_budget_bytes(row: ProcessRow) -> int:
@@ -79,7 +82,10 @@ def budget_cells(gpu: GpuRow, width: int) -> Sequence[Cell] | None:
     if components is None or expected is None:
         return None
     slack = memory_segment("slack", expected - components.total_bytes)
-    segments = (*component_segments(components, budget=_wording_budget(gpu), uncertain=is_uncertain(gpu)), slack)
+    budgets = [row.budget for row in gpu.rows_with_budget if row.budget is not None]
+    alike = len(budgets) == 1 or all(budget.serving is not None for budget in budgets)
+    wording = budgets[0] if budgets and alike else None  # the only job's words, or a server's if all are servers
+    segments = (*component_segments(components, budget=wording, uncertain=is_uncertain(gpu)), slack)
     span = BarRange(low_bytes=gpu.low_bytes or expected, high_bytes=gpu.high_bytes or expected)
     return _drawn_budget(segments, gpu.reading.total_bytes or 1, width, span)
 
@@ -88,13 +94,6 @@ def budget_cells(gpu: GpuRow, width: int) -> Sequence[Cell] | None:
 def _drawn_budget(segments: tuple[BarSegment, ...], scale_bytes: int, width: int, span: BarRange) -> tuple[Cell, ...]:
     """Return the cells; cached, as a budget rarely changes."""
     return tuple(draw_bar(segments, scale_bytes=scale_bytes, width=width, marked=span))
-
-
-def _wording_budget(gpu: GpuRow) -> Budget | None:
-    """Return a budget in whose words the sum can be shown: of the only job, or of any if all are servers."""
-    budgets = [row.budget for row in gpu.rows_with_budget if row.budget is not None]
-    alike = len(budgets) == 1 or all(budget.serving is not None for budget in budgets)
-    return budgets[0] if budgets and alike else None
 
 
 def is_uncertain(gpu: GpuRow) -> bool:
@@ -170,12 +169,3 @@ def _difference(gpu: GpuRow) -> tuple[str, str | None]:
     sizes = [row.comparison.difference_bytes for row in those if row.comparison]
     known = [size for size in sizes if size is not None]
     return format_gib(sum(known), signed=True) if known else "", STATUSES[first.comparison.status].colour
-
-
-def _with_end_label(cells: list[Cell], words: str, colour: str | None) -> list[Cell]:
-    """Write the words behind the bar unless they stand in it already."""
-    drawn = "".join(cell.char for cell in cells)
-    start = max((at + 1 for at, cell in enumerate(cells) if cell.ground or cell.char != " "), default=0) + 1
-    if words in drawn or start + len(words) > len(cells):
-        return cells
-    return [*cells[:start], *(Cell(char, colour) for char in words), *cells[start + len(words) :]]

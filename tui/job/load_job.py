@@ -151,9 +151,9 @@ def _load_as_asked(options: argparse.Namespace, launch: Sequence[str] | None) ->
     if "model.num_labels" in changes and "model.task" not in changes and loaded.is_typed:
         job = with_changes(job, {"model.task": "sequence-classification"})
         copied = (*copied, "--num-labels assumes a sequence classifier (--task names another task).")
-    loaded = replace(loaded, job=job, notes=(*loaded.notes, *copied))
-    named = given.weights or given.mixed == loaded.job.training.precision  # mixed precision leaves the weights open
-    loaded = replace(loaded, typed=frozenset(changes) | ({"training.precision"} if named else set()))
+    named = given.weights or given.mixed == job.training.precision  # mixed precision leaves the weights open
+    typed = frozenset(changes) | ({"training.precision"} if named else set())
+    loaded = replace(loaded, job=job, notes=(*given.remarks, *loaded.notes, *copied), typed=typed)
     loaded = _over_gpus(with_sizes(_with_adapter_targets(loaded, changes)), given, gpus)
     if given.method is not None:
         # TRL loads weights in a type of its own, whatever the mixed precision is
@@ -162,7 +162,7 @@ def _load_as_asked(options: argparse.Namespace, launch: Sequence[str] | None) ->
         loaded = replace(loaded, job=job, notes=(*loaded.notes, note), typed=stated & loaded.typed)
     elif given.adapts:
         loaded = _as_prepared(loaded)
-    return _checked(loaded.finding_gpus(gpus).with_notes(*given.remarks), dict(options.flags))
+    return _checked(loaded.finding_gpus(gpus), dict(options.flags))
 
 
 def _find_scripted(

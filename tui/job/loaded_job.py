@@ -164,10 +164,6 @@ class LoadedJob(msgspec.Struct, frozen=True, kw_only=True):
             changed.pop(ACCUMULATION, None)
         return changed
 
-    def with_notes(self, *sentences: str) -> LoadedJob:
-        """Return it with further notes, which come first."""
-        return msgspec.structs.replace(self, notes=(*sentences, *self.notes))
-
     @property
     def is_typed(self) -> bool:
         """Whether it is a model with flags alone, whose config.json is known."""

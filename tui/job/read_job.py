@@ -223,20 +223,22 @@ def require_complete(loaded: LoadedJob, source: str, where: str) -> LoadedJob:
         if wrong:
             raise InputError(f"{refused[first]}; correct it, or give it {example}")
         unread = next((f" ({each.rstrip('.')})" for each in loaded.notes if _UNREAD.search(each)), "")
-        left_open = unread or _lines_left_open(loaded.reading)
+        left_open = loaded.reading.left_open if loaded.reading is not None else ()
+        lines = [each.rstrip(".") for each in left_open if " line " in each][:_MAX_LINES]
+        where_open = unread or (f" ({'; '.join(lines)})" if lines else "")
         if absent := _ABSENT.search(unread):
             raise InputError(f"{absent[1]}: no such file")
         if "model.id" in loaded.missing and loaded.is_launch_line:
             others = ", ".join(key for key in loaded.missing if key not in ("model.id", LENGTH))  # images have none
             also = f"; {others} must be given too" if others else ""
             raise NotStatedError(
-                f"{NO_MODEL.format(source)}{left_open}; give it {where} --set model.id=NAME: a hub id, "
+                f"{NO_MODEL.format(source)}{where_open}; give it {where} --set model.id=NAME: a hub id, "
                 f"a folder with a config.json, or FILE.py:FUNCTION for your own model{also}"
             )
         add = "add it" if len(loaded.missing) == 1 else "add each"
         if unread:
             add = f"correct that, or {add}"
-        error = NotStatedError(f"{source} does not set {', '.join(loaded.missing)}{left_open}; {add} {example}")
+        error = NotStatedError(f"{source} does not set {', '.join(loaded.missing)}{where_open}; {add} {example}")
         if set(loaded.missing) <= _SIZES:
             with contextlib.suppress(InputError, CannotTellError):
                 length = {LENGTH: usual_length(loaded.job.model)} if LENGTH in loaded.missing else {}
@@ -301,9 +303,3 @@ def _other_input(spec: ModelSpec) -> str | None:
 
 _MAX_LINES = 3
 """Lines of a script that the sentence on missing settings names."""
-
-
-def _lines_left_open(reading: JobReading | None) -> str:
-    """Return the first lines of the script that leave settings open, and what is not known there, in brackets."""
-    found = [each.rstrip(".") for each in reading.left_open if " line " in each] if reading is not None else []
-    return f" ({'; '.join(found[:_MAX_LINES])})" if found else ""

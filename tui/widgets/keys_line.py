@@ -77,7 +77,7 @@ class KeysLine(Widget):
                 command = command or binding
             elif focused is not None and focused.check_consume_key(binding.key, character_of(binding.key)):
                 continue  # the field with the focus takes the key as text
-            elif binding.show and not _is_refused(self.app, binding.action):
+            elif binding.show and not (isinstance(self.app, RefusesActions) and self.app.refuses(binding.action)):
                 together = f"group {binding.group.description}" if binding.group else binding.action
                 shown.setdefault(together, {}).setdefault(binding.action, (binding, enabled))
         keys = [
@@ -130,10 +130,6 @@ class KeysLine(Widget):
             length = self._key_text((self._palette,), True).cell_length
             if self.size.width - at + _GAP - length >= 2 * _GAP:
                 yield self._palette, self.size.width - length, self.size.width
-
-
-def _is_refused(app: object, action: str) -> bool:
-    return isinstance(app, RefusesActions) and app.refuses(action)
 
 
 def _listed_actions(node: DOMNode) -> Iterator[str]:

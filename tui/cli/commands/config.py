@@ -46,7 +46,12 @@ def run(options: argparse.Namespace, _: Sequence[str] | None) -> int:
     chosen = SETTINGS if name is None else _chosen(name)
     _print(options, settings, chosen)
     sys.stdout.flush()
-    problems = [each for each in settings.problems if _is_about(each.name, chosen)]
+    about = ((each, find_setting(each.name)) for each in settings.problems)
+    problems = [
+        each
+        for each, setting in about
+        if setting in chosen or (setting is None and (not each.name or len(chosen) == len(SETTINGS)))
+    ]
     for problem in problems:
         print(f"vramtop: {printable(displayed(problem.sentence))}", file=sys.stderr)
     return InputError.exit_code if problems else 0
@@ -167,9 +172,3 @@ def _chosen(name: str) -> tuple[Setting, ...]:
         return of_table
     near = nearest_name(name)
     raise InputError(f"there is no setting {name}; {f'did you mean {near}?' if near else 'vramtop config lists all'}")
-
-
-def _is_about(name: str, chosen: Sequence[Setting]) -> bool:
-    """Return True if a problem is about one of these settings, about the whole file, or about none that there is."""
-    about = find_setting(name)
-    return about in chosen or (about is None and (not name or len(chosen) == len(SETTINGS)))

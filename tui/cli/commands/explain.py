@@ -49,7 +49,9 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
         InputError: the file or the job cannot be read.
         CannotTellError: the file says nothing of memory that ran out.
     """
-    given_bytes = _given_bytes(options)  # a wrong flag is an error, whether it is needed or not
+    given_bytes = parse_size(options.gpu_memory) if options.gpu_memory else None
+    if options.gpu_type:  # a wrong flag is an error, whether it is needed or not
+        given_bytes = find_gpu(options.gpu_type).total_bytes
     for text in options.set:
         parse_assignment(text)
     log, snapshot = _read(options)
@@ -130,13 +132,6 @@ def _failure(options: argparse.Namespace, log: CrashLog | None, snapshot: Memory
         )
         raise InputError(f"--rank {options.rank}: {options.file} has no error of that rank; {have}")
     return of_rank.cause
-
-
-def _given_bytes(options: argparse.Namespace) -> int | None:
-    """Return the size of the GPU that the flags name; None: they name none."""
-    if options.gpu_type:
-        return find_gpu(options.gpu_type).total_bytes
-    return parse_size(options.gpu_memory) if options.gpu_memory else None
 
 
 _GIVE_JOB = (

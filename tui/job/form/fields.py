@@ -142,7 +142,8 @@ def build_job(base: Job, values: Mapping[str, Any]) -> Job:
     if serves and base.inference is None and all(field_value(Job(), key) == values.get(key) for key in _SERVING_KEYS):
         changes = {key: value for key, value in changes.items() if key not in _SERVING_KEYS}
     if TUNING in values and (adapters := adapter_values(values)) is not None:
-        changes[TUNING] = _without_field(base) | adapters
+        unshown = {name: getattr(base.lora, name, None) for name in _ADAPTERS_WITHOUT_FIELD}
+        changes[TUNING] = {name: value for name, value in unshown.items() if value is not None} | adapters
     elif TUNING in values:
         changes[TUNING] = None
     if changes.get(MODEL, base.model.id) != base.model.id and changes.get(_TRAINABLE) is None:
@@ -153,14 +154,6 @@ def build_job(base: Job, values: Mapping[str, Any]) -> Job:
 _ADAPTERS_WITHOUT_FIELD = tuple(
     field.encode_name for field in msgspec.structs.fields(Lora) if field.type == bool | None
 )
-
-
-def _without_field(base: Job) -> dict[str, Any]:
-    """Return what a job says of its adapters that has no field, such as ``kbit_preparation``."""
-    fields = (
-        [] if base.lora is None else [name for name in _ADAPTERS_WITHOUT_FIELD if getattr(base.lora, name) is not None]
-    )
-    return {name: getattr(base.lora, name) for name in fields}
 
 
 def adapter_values(values: Mapping[str, Any]) -> dict[str, Any] | None:

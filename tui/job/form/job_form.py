@@ -342,8 +342,12 @@ class JobForm(VerticalScroll):
                 continue
             if section.id:
                 title = section.group.heading(values) if section.group else section.title
-                wanted[section.id] = existing.get(section.id) or _heading(section, title)
-                _retitle(wanted[section.id], title)
+                heading = existing.get(section.id) or _heading(section, title)
+                if isinstance(heading, GroupHeading):
+                    heading.show(title)
+                elif isinstance(heading, Label) and str(heading.content) != title:
+                    heading.update(title)
+                wanted[section.id] = heading
             if section.group is None or section.group.title in self._open:
                 wanted |= {field_row_id(key): existing.get(field_row_id(key)) or self._row(key) for key in keys}
         return wanted
@@ -370,10 +374,3 @@ def _heading(section: _Section, title: str) -> Widget:
     if section.group is not None:
         return GroupHeading(title, id=section.id)
     return Label(title, classes=f"heading -{section.id.partition('-')[2]}", id=section.id, markup=False)
-
-
-def _retitle(heading: Widget, title: str) -> None:
-    if isinstance(heading, GroupHeading):
-        heading.show(title)
-    elif isinstance(heading, Label) and str(heading.content) != title:
-        heading.update(title)

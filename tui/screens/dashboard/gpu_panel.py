@@ -59,7 +59,9 @@ def panel_lines(
         now: time of the latest reading, in Unix seconds.
         stale_seconds: age of the reading if it is stale.
     """
-    frame = _frame_style(gpu, stale=stale_seconds is not None)
+    row, frame = worst_row(gpu.rows), FAINT
+    if stale_seconds is None and row is not None and row.comparison is not None and row.comparison.diverges:
+        frame = f"bold {STATUSES[row.comparison.status].colour}"
     if not shape.framed:
         return _jobless_lines(gpu, shape, stale_seconds)
     inside = [_held_line(gpu, shape), _budget_line(gpu, shape), *graph_lines(gpu, history, shape, now)]
@@ -264,13 +266,6 @@ def _job(row: ProcessRow, beside: str) -> Content:
     status = row.comparison.status
     mark = Content.assemble(badge(STATUSES[status], status), f" {beside}" if beside else "")
     return Content.assemble(shorten(job_name(row), 24), " ", mark)
-
-
-def _frame_style(gpu: GpuRow, *, stale: bool) -> str:
-    row = worst_row(gpu.rows)
-    if stale or row is None or row.comparison is None or not row.comparison.diverges:
-        return FAINT
-    return f"bold {STATUSES[row.comparison.status].colour}"
 
 
 def _border(corners: str, left: Content, right: Content, style: str, width: int) -> Content:

@@ -28,20 +28,16 @@ def needed_height(board: Board | None) -> int:
 
 def host_line(load: HostLoad, width: int) -> Content:
     """Return the line, as much of it as fits."""
-    parts = [Content("host"), _cpu(load), _ram(load)]
+    busy = "n/a" if load.cpu_percent is None else f"{load.cpu_percent:.0f} %"
+    if load.cpus is not None:
+        cores = "core" if load.cpus == 1 else "cores"
+        busy = f"{busy} of {load.cpus:g} {cores}{' (container)' if load.cpu_limited else ''}"
+    parts = [Content("host"), Content(f"CPU {busy}"), _ram(load)]
     if load.swap_total_bytes:
         parts.append(Content(f"swap {format_gib(load.swap_used_bytes)} of {format_gib(load.swap_total_bytes)} GiB"))
     if load.load:
         parts.append(Content("load " + " ".join(f"{average:.1f}" for average in load.load)))
     return join_to_width(parts, width).stylize_before(MUTED)
-
-
-def _cpu(load: HostLoad) -> Content:
-    busy = "n/a" if load.cpu_percent is None else f"{load.cpu_percent:.0f} %"
-    if load.cpus is None:
-        return Content(f"CPU {busy}")
-    cores = "core" if load.cpus == 1 else "cores"
-    return Content(f"CPU {busy} of {load.cpus:g} {cores}{' (container)' if load.cpu_limited else ''}")
 
 
 _HIGH_RAM = 0.95

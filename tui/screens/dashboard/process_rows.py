@@ -133,7 +133,13 @@ class TableRow(msgspec.Struct, frozen=True, kw_only=True):
             cell = column.group(self.group)
             return CellText(f"{self.lead or ''}{cell.text}", cell.tone) if column.name == "COMMAND" else cell
         if self.ancestor is not None:
-            return CellText(_texts_of_ancestor(self.ancestor, self.lead or "").get(column.name, ""), "muted")
+            above = self.ancestor
+            texts: dict[ColumnName, str] = {
+                "PID": str(above.pid),
+                "USER": user_text(above.user) if above.user else "",
+                "COMMAND": f"{self.lead or ''}{printable(without_folder(above.command or above.name or 'n/a'))}",
+            }
+            return CellText(texts.get(column.name, ""), "muted")
         return CellText(_texts_of_rest(self).get(column.name, "-"), "muted")
 
     @property
@@ -240,14 +246,6 @@ def _texts_of_rest(row: TableRow) -> dict[ColumnName, str]:
     }
 
 
-def _texts_of_ancestor(ancestor: Ancestor, lead: str) -> dict[ColumnName, str]:
-    return {
-        "PID": str(ancestor.pid),
-        "USER": user_text(ancestor.user) if ancestor.user else "",
-        "COMMAND": lead + printable(without_folder(ancestor.command or ancestor.name or "n/a")),
-    }
-
-
 def _searched_text(row: TableRow) -> str:
     cells = " ".join(row.cell(column).text for column in COLUMNS if not column.figure)
     if row.row is None and row.rows:
@@ -270,12 +268,6 @@ def _used(row: TableRow) -> int:
     return -1 if size is None else size
 
 
-def _by_status(row: TableRow) -> tuple[float | str, ...]:
-    if row.row is not None:  # most of hundreds of rows
-        return (severity_rank(row.row),)
-    return (min((severity_rank(each) for each in row.rows), default=len(WORST_FIRST)),)
-
-
 def _highest(figures: Iterable[float | None]) -> tuple[float, ...]:
     """Return a sort key: the highest known figure first, rows without one last."""
     known = [figure for figure in figures if figure is not None]
@@ -289,7 +281,7 @@ def _user(row: TableRow) -> str:
 
 
 ORDERS: dict[SortKey, Callable[[TableRow], tuple[float | str | tuple[int, ...], ...]]] = {
-    "STATUS": _by_status,
+    "STATUS": lambda row: (min((severity_rank(each) for each in row.rows), default=len(WORST_FIRST)),),
     "VRAM": lambda row: (-_used(row),),
     "GPU": lambda row: (row.gpu.order,),
     "DIFF": lambda row: _highest(each.comparison.difference_bytes for each in row.rows if each.comparison),
