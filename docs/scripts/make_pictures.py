@@ -97,7 +97,7 @@ async def main() -> None:
         "attach": lambda: draw("attach", (100, 40), attach_to_a_job),
         "fit-check": lambda: draw("fit-check", (120, 32), check_a_job),
         "step": lambda: draw("step", (100, 32), look_at_a_step, trace),
-        "gpu": lambda: draw("gpu", (100, 32), look_at_a_gpu),
+        "gpu": lambda: draw("gpu", (100, 24), look_at_a_gpu),
     }
     async with clean_machine() as folder:
         os.chdir(folder)

@@ -25,7 +25,6 @@ from ..dashboard.gpu_rows import stale_seconds
 from ..dashboard.process_actions import PROCESS_KEYS, ProcessTableScreen
 from ..dashboard.process_table import ProcessTable
 from .activity import Histories, activity_lines
-from .activity_graph import MIN_GRAPH_LINES, ActivityGraph
 from .hardware import fact_lines, reason_lines
 
 if TYPE_CHECKING:
@@ -56,13 +55,12 @@ GPU_SCREEN_KEYS: list[BindingType] = [
 ]
 """With those that act on the processes of the GPU."""
 _MIN_TABLE_LINES = 5
-_MAX_GRAPH_LINES = 20
 _TALL_LINES = 30
 """Lines of a terminal with room for a gap."""
 
 
 class _Figures(ContentLines, can_focus=True):
-    """The lines above the graphs; with the focus (Tab), the arrow keys scroll them where there are too many."""
+    """The lines above the processes; with the focus (Tab), the arrow keys scroll them where there are too many."""
 
     DEFAULT_CSS = "_Figures { overflow-y: auto; }"
 
@@ -83,7 +81,6 @@ class GpuScreen(DrawnScreen[None], ProcessTableScreen):
     GpuScreen #state { padding: 0 1; height: 1; }
     GpuScreen #note { height: 1; padding: 0 1; }
     GpuScreen #figures { margin: 0 1; }
-    GpuScreen #graph { margin: 1 1 0 1; }
     GpuScreen #processes { width: 100%; }
     GpuScreen .-stale { text-opacity: 60%; }
     """
@@ -115,11 +112,10 @@ class GpuScreen(DrawnScreen[None], ProcessTableScreen):
         return is_complete(self) and self.offers(action)
 
     def compose(self) -> ComposeResult:
-        """The figures, the graphs, and the processes."""
+        """The figures and the processes."""
         yield StaticLines(id="title")
         yield StaticLines(id="state")
         yield _Figures(id="figures")
-        yield ActivityGraph(id="graph")
         yield StaticLines(id="note")
         yield ProcessTable(id="processes")
         yield KeysLine()
@@ -182,28 +178,15 @@ class GpuScreen(DrawnScreen[None], ProcessTableScreen):
         lines += fact_lines(whole, width - 1) or reason_lines(whole, width - 1)
         figures.set_class(age is not None, "-stale")
         with self.app.batch_update():
-            self._arrange(len(lines), len(gpu.rows))
+            tall = size.height >= _TALL_LINES
+            room = size.height - 3 - tall  # title, state, keys, and the gap above the processes
+            self.table.styles.margin = (int(tall), 0, 0, 0)
+            figures.styles.height = min(len(lines), room - _MIN_TABLE_LINES)
             figures.show_lines(lines)
-            graph = self.query_one(ActivityGraph)
-            if graph.display:
-                graph.show(whole, histories)
             runs = (replace(run, rows=tuple(row for row in run.rows if row.gpu.key == self._key)) for run in board.runs)
             alone = replace(board, gpus=(gpu,), pending=(), runs=tuple(run for run in runs if run.rows), anomalies=())
             self.table.show_board(alone, width=size.width)
             self.show_table_note()
-
-    def _arrange(self, lines: int, processes: int) -> None:
-        """Give the figures their lines, the processes theirs, and the graphs what is left, if that is enough."""
-        tall = self.size.height >= _TALL_LINES
-        room = self.size.height - 3 - tall  # title, state, keys, and the gap above the processes
-        table = min(max(_MIN_TABLE_LINES, processes + 2), max(_MIN_TABLE_LINES, room // 3))
-        height = min(lines, room - _MIN_TABLE_LINES)
-        left = room - height - table - 1
-        graph = self.query_one(ActivityGraph)
-        graph.display = left >= MIN_GRAPH_LINES
-        graph.styles.height = min(left, _MAX_GRAPH_LINES)
-        self.table.styles.margin = (int(tall), 0, 0, 0)
-        self.query_one(_Figures).styles.height = height
 
 
 def _title(gpu: GpuReading, board: Board, age: float | None, width: int) -> Content:

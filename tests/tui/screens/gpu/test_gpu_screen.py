@@ -76,7 +76,6 @@ SHOWN = (
     "persistence on · compute mode default · power limit 700 W (the highest) · off at 92 °C",
     "PCI 0000:34:00.0 · VBIOS 96.00.74.00.01 · compute capability 9.0 · BAR1 1.0 of 128.0 GiB · NUMA node 0",
     "nearest CPUs 0-31,64-95",
-    "share of time with a running kernel",
 )
 
 
