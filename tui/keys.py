@@ -119,7 +119,6 @@ DASHBOARD_KEYS = {
     "gpu.next": Key("right", "the next GPU or MIG device", in_help=False),
     "process.read": Key("r", "read the details again"),
     "preflight.again": Key("r", "check again"),
-    "step.lines": Key("enter", "show the source line that made the marked tensor"),
 }
 JOB_KEYS = {
     "fit.pin": Key("f2,p", "pin the job as pending, so the dashboard shows whether it fits"),

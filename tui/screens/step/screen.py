@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import ClassVar
 
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 from textual.containers import VerticalScroll
 from textual.content import Content
 from textual.screen import Screen
@@ -28,9 +28,6 @@ from .tensors import tensor_lines
 STEP_KEYS: list[BindingType] = [
     bind("app.back", "dismiss", "Back"),
     bind("dashboard.step", "dismiss", help_text=""),
-    bind("step.lines", "lines", "Lines"),
-    Binding("up", "mark(-1)", show=False, priority=True),
-    Binding("down", "mark(1)", show=False, priority=True),
 ]
 _WIDE_COLUMNS = 110
 """From this width on the legend uses the long words."""
@@ -69,7 +66,6 @@ class StepScreen(DrawnScreen[None]):
         refining: bool = False,
     ) -> None:
         super().__init__()
-        self._marked, self._opened = 0, False
         self.budget = budget
         """The budget that is drawn."""
         self._gpu_bytes = gpu_bytes
@@ -111,25 +107,6 @@ class StepScreen(DrawnScreen[None]):
         self._state = f"{_NO_TRACE} {sentence}"
         self.redraw()
 
-    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002 - Textual's
-        """Offer the lines of a rehearsed program alone."""
-        return action != "lines" or self.budget.rehearsal is not None
-
-    def action_mark(self, by: int) -> None:
-        """Mark another tensor of a rehearsed program, or scroll a traced step's."""
-        tensors, count = self.query_one("#tensors", VerticalScroll), len(self.budget.largest)
-        if self.budget.rehearsal is None or not count:
-            tensors.scroll_relative(y=by, animate=False)
-            return
-        self._marked = min(max(0, self._marked + by), count - 1)
-        self.redraw()
-        self.call_after_refresh(tensors.scroll_to, y=self._marked - 1, animate=False)
-
-    def action_lines(self) -> None:
-        """Show the lines around the one that made the marked tensor, or hide them."""
-        self._opened = not self._opened and self.budget.rehearsal is not None
-        self.redraw()
-
     def draw(self) -> None:
         """Draw the budget."""
         budget, width = self.budget, self.size.width - 2
@@ -146,7 +123,7 @@ class StepScreen(DrawnScreen[None]):
             Content.styled(self._line_words(), "dim").truncate(width, ellipsis=True)
         )
         self.query_one("#letters", StaticLines).show(legend_line(width, bars=False, budget=budget))
-        table = tensor_lines(budget, width=width - 1, marked=self._marked, opened=self._opened)
+        table = tensor_lines(budget, width=width - 1)
         self.query_one("#table", StaticLines).show(Content("\n").join(table), layout=True)
         self.query_one("#tensors").display = bool(table)
 
