@@ -2,10 +2,8 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from ..common.errors import VramtopError
-from ..job.effective_batch import effective_batch
 from ..job.job import Job
 from ..job.job_file.changes import with_changes
 from .bounded_search import BoundedSearch
@@ -29,11 +27,7 @@ class LargestFitting:
 
 
 def find_largest(
-    job: Job,
-    fits: Callable[[Job], bool] | BoundedSearch,
-    *,
-    max_positions: int | None = None,
-    keep_global_batch: bool = False,
+    job: Job, fits: Callable[[Job], bool] | BoundedSearch, *, max_positions: int | None = None
 ) -> LargestFitting:
     """Search both: the results fit, and the next larger candidates do not.
 
@@ -47,27 +41,17 @@ def find_largest(
         fits: returns True if a changed job fits; one that raises VramtopError does not. A bounded search, which first
             refuses what is too large in any case, replays a few candidates only.
         max_positions: the longest sequence that the model supports.
-        keep_global_batch: only try micro-batches for which some accumulation keeps the sequences per step.
     """
-    batch = effective_batch(job)
     own_size, own_length = job.training.micro_batch, job.training.sequence_length
     sizes = sorted({*_BATCH_SIZES, own_size})
-    if keep_global_batch and batch:
-        sizes = [s for s in sizes if batch.accumulation_for(micro_batch=s, data_ranks=batch.data_ranks)]
     lengths = sorted({*_lengths(max_positions), min(own_length, max_positions or own_length)})
 
-    def with_batch(size: int) -> Job:
-        changes: dict[str, Any] = {"training.micro_batch": size}
-        if keep_global_batch and batch:
-            steps = batch.accumulation_for(micro_batch=size, data_ranks=batch.data_ranks)
-            changes["training.gradient_accumulation"] = steps
-        return with_changes(job, changes)
+    def largest(key: str, values: Sequence[int], own: int) -> int | None:
+        return _last_fitting(_Candidates(values, lambda value: with_changes(job, {key: value}), fits), own)
 
-    longest = _last_fitting(
-        _Candidates(lengths, lambda length: with_changes(job, {"training.sequence_length": length}), fits), own_length
-    )
+    longest = largest("training.sequence_length", lengths, own_length)
     return LargestFitting(
-        micro_batch=_last_fitting(_Candidates(sizes, with_batch, fits), own_size),
+        micro_batch=largest("training.micro_batch", sizes, own_size),
         sequence_length=longest,
         at_model_limit=longest is not None and max_positions is not None and longest == lengths[-1],
     )

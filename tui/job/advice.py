@@ -42,7 +42,6 @@ def find_advice(
     *,
     gpus: int,
     gpu: "Gpu | None" = None,
-    keep_global_batch: bool = False,
     change: "Callable[[Mapping[str, Any]], Job] | None" = None,
 ) -> Advice:
     """Search for changes of the budget's job with the closed form, moved by what measured runs say of the job.
@@ -53,7 +52,6 @@ def find_advice(
         quick: estimates variants of the job by the closed form.
         gpus: number of GPUs that there are.
         gpu: what they are; None: not known.
-        keep_global_batch: the largest micro-batch must allow some accumulation that keeps the sequences per step.
         change: returns the job with new values by key, as it is where they are pasted.
 
     Raises:
@@ -70,7 +68,7 @@ def find_advice(
     # what a correction makes of the least that may be reserved is no lower bound
     fits = BoundedSearch(moved, judge) if budget.learned is None else lambda changed: judge(moved(changed)) == "fits"
     longest = getattr(quick, "max_positions", None)
-    largest = find_largest(job, fits, max_positions=longest, keep_global_batch=keep_global_batch)
+    largest = find_largest(job, fits, max_positions=longest)
     if job.is_served:
         largest = replace(largest, micro_batch=None)  # vLLM runs as many sequences as its cache holds
     found: tuple[Suggestion, ...] = ()

@@ -8,7 +8,7 @@ from vramtop.estimator.budget import Peak
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.estimation import QuickEstimator, quick_estimator
 from vramtop.estimator.formula.closed_form import closed_form
-from vramtop.estimator.job.job import Job, ModelSpec, Parallel, Training
+from vramtop.estimator.job.job import Job, ModelSpec, Training
 from vramtop.estimator.job.job_file.changes import job_from_mapping, with_changes
 from vramtop.estimator.model.count_parameters import count_parameters
 from vramtop.estimator.model.read_architecture import read_architecture
@@ -96,23 +96,6 @@ def test_the_models_own_limit_is_reported(quick: QuickEstimator) -> None:
 def test_nothing_fits(quick: QuickEstimator) -> None:
     found = find_largest(JOB, lambda _job: False, max_positions=quick.max_positions)
     assert (found.micro_batch, found.sequence_length, found.at_model_limit) == (None, None, False)
-
-
-def test_the_global_batch_is_kept_on_request() -> None:
-    job = Job(
-        model=JOB.model,
-        training=Training(micro_batch=1, gradient_accumulation=48),
-        parallel=Parallel(strategy="ddp", data_replicate=2),
-    )
-    seen: list[int] = []
-
-    def fits(changed: Job) -> bool:
-        seen.append(changed.global_batch)
-        return changed.training.micro_batch <= 40
-
-    assert find_largest(job, fits, keep_global_batch=True).micro_batch == 24
-    assert set(seen) == {96}
-    assert find_largest(job, fits).micro_batch == 40
 
 
 @pytest.mark.parametrize(("micro_batch", "length"), [(6, 3000), (13, 1000)])

@@ -75,8 +75,6 @@ def test_the_largest_value_that_fits_is_printed(fit: Fit) -> None:
     assert found(fit("job.toml", "--gpu-memory", "96GiB", "--json", "--micro-batch", str(largest["micro_batch"])))[
         "verdict"
     ] == ("fits")
-    kept = found(fit("job.toml", "--gpu-memory", "96GiB", "--json", "--keep-global-batch"))["largest"]
-    assert 16 % kept["micro_batch"] == 0
     text = fit("job.toml", "--gpu-memory", "96GiB").stdout
     assert f"largest that fits, all else unchanged: micro-batch {largest['micro_batch']} (now 8)" in text
 

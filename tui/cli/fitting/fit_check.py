@@ -61,7 +61,6 @@ def advise(
     machine: Machine,
     *,
     method: MethodChoice,
-    keep_global_batch: bool = False,
     progress: Callable[[str], None] | None = None,
     correct: Callable[[Budget], Budget] = lambda budget: budget,
     change: Callable[[Mapping[str, Any]], Job] | None = None,
@@ -73,7 +72,6 @@ def advise(
         judge: whether a budget fits.
         machine: the GPUs to fit on.
         method: as the user chose it.
-        keep_global_batch: see ``find_advice``.
         progress: called with what is being done.
         correct: corrects a budget by measured runs of its own job; else the job's correction is carried over.
         change: see ``find_advice``.
@@ -82,15 +80,7 @@ def advise(
         quick = quick_estimator(budget.job, gpu=machine.gpu)
     except CannotTellError:
         return Advice(budget=budget)
-    found = find_advice(
-        budget,
-        judge,
-        quick,
-        gpus=machine.gpus,
-        gpu=machine.gpu,
-        keep_global_batch=keep_global_batch,
-        change=change,
-    )
+    found = find_advice(budget, judge, quick, gpus=machine.gpus, gpu=machine.gpu, change=change)
 
     def as_pasted(changed: Job) -> Budget:
         found = estimate(
@@ -301,7 +291,6 @@ def report_fit(options: argparse.Namespace, check: FitCheck) -> int:
             lambda changed: judge(changed).verdict,
             replace(check.machine, python=options.python),
             method=options.method,
-            keep_global_batch=options.keep_global_batch,
             progress=progress,
             correct=correction(options, loaded.job, check.machine.gpu, here=check.here),
             change=partial(load_changed, options, loaded) if loaded.is_typed else None,

@@ -135,8 +135,6 @@ def _add_judging_arguments(parser: "Parser") -> None:
     """Add the job, the machine, and how the verdict is made and shown."""
     add_estimate_arguments(parser)
     add_host_memory_argument(parser)
-    text = "Suggest only micro-batches that keep the sequences per step."
-    parser.add_argument("--keep-global-batch", action="store_true", help=text)
     add_verbose_argument(parser)
 
 
