@@ -17,6 +17,7 @@ from .shared_arguments import (
     add_run_arguments,
     add_stream_arguments,
     add_verbose_argument,
+    flag,
     positive_seconds,
     process_id,
     size_in_gib,
@@ -37,10 +38,9 @@ def add_report_arguments(parser: "Parser") -> None:
     parser.epilog = (
         "The file is self-contained: it loads nothing and runs no script. Budgets come from the closed form."
     )
-    parser.add_argument("source", metavar="RECORDING", help="A recording made by vramtop record.")
-    text = "The HTML file; -: standard output (default: the recording's name with .html)."
-    parser.add_argument("--out", metavar="FILE", help=text)
-    parser.add_argument("--overwrite", action="store_true", help="Replace an existing file.")
+    flag(parser, "source RECORDING", "A recording made by vramtop record.")
+    flag(parser, "--out FILE", "The HTML file; -: standard output (default: the recording's name with .html).")
+    flag(parser, "--overwrite", "Replace an existing file.")
 
 
 def add_serve_arguments(parser: "Parser") -> None:
@@ -58,10 +58,9 @@ def add_serve_arguments(parser: "Parser") -> None:
         "textual-serve: pip install 'vramtop-budget[serve]'."
     )
     text = "Address to serve on: HOST:PORT, PORT, or :PORT for all addresses (default: 127.0.0.1 and a free port)."
-    parser.add_argument("--listen", metavar="HOST:PORT", help=text)
+    flag(parser, "--listen HOST:PORT", text)
     add_name_argument(parser)
-    text = "Allow all actions in the browser: end processes, check and save jobs, record."
-    parser.add_argument("--allow-actions", action="store_true", help=text)
+    flag(parser, "--allow-actions", "Allow all actions in the browser: end processes, check and save jobs, record.")
 
 
 def add_export_arguments(parser: "Parser") -> None:
@@ -74,17 +73,16 @@ def add_export_arguments(parser: "Parser") -> None:
 """
     parser.epilog = "It runs until it is interrupted. A line that begins with # HELP above each metric explains it."
     text = "Address to serve on: HOST:PORT, PORT, or :PORT for all addresses (default: 127.0.0.1:10440)."
-    parser.add_argument("--listen", metavar="HOST:PORT", help=text)
+    flag(parser, "--listen HOST:PORT", text)
     add_name_argument(parser)
-    parser.add_argument("--tls-cert", metavar="FILE", help="Certificate (PEM): serve HTTPS.")
-    parser.add_argument("--tls-key", metavar="FILE", help="Its private key (PEM).")
-    text = "CA certificate (PEM) that client certificates must be signed by."
-    parser.add_argument("--client-ca", metavar="FILE", help=text)
+    flag(parser, "--tls-cert FILE", "Certificate (PEM): serve HTTPS.")
+    flag(parser, "--tls-key FILE", "Its private key (PEM).")
+    flag(parser, "--client-ca FILE", "CA certificate (PEM) that client certificates must be signed by.")
     text = "Require this name and the password of --password-file or VRAMTOP_EXPORT_PASSWORD."
-    parser.add_argument("--auth-user", metavar="NAME", help=text)
-    parser.add_argument("--password-file", metavar="FILE", help="File whose first line is the password.")
+    flag(parser, "--auth-user NAME", text)
+    flag(parser, "--password-file FILE", "File whose first line is the password.")
     text = "Job file of a pending job, or another tool's configuration; exports its verdict (repeatable)."
-    parser.add_argument("--job", action="append", default=argparse.SUPPRESS, metavar="FILE", help=text)
+    flag(parser, "--job FILE", text, action="append", default=argparse.SUPPRESS)
     add_reading_arguments(parser, interval=argparse.SUPPRESS)
     add_alert_arguments(parser, after_command=True)
     printing = parser.add_mutually_exclusive_group()
@@ -124,11 +122,10 @@ def add_wait_arguments(parser: "Parser") -> None:
     _add_judging_arguments(parser)
     group = parser.add_argument_group("waiting")
     text = "Give up after this time, with the exit code of the verdict."
-    group.add_argument("--timeout", type=positive_seconds, metavar="SECONDS", help=text)
-    text = "Time between readings (default: 2)."
-    group.add_argument("--interval", type=positive_seconds, default=2.0, metavar="SECONDS", help=text)
+    flag(group, "--timeout SECONDS", text, type=positive_seconds)
+    flag(group, "--interval SECONDS", "Time between readings (default: 2).", type=positive_seconds, default=2.0)
     text = "Then run this command (the rest of the line; default: the launch line) on the GPUs found."
-    group.add_argument("--exec", nargs=argparse.REMAINDER, metavar="COMMAND", help=text)
+    flag(group, "--exec COMMAND", text, nargs=argparse.REMAINDER)
 
 
 def _add_judging_arguments(parser: "Parser") -> None:
@@ -144,9 +141,8 @@ def _add_placing_arguments(parser: "Parser") -> None:
         "elsewhere", ("Print what the job needs from a scheduler, instead of checking this machine.")
     )
     places = group.add_mutually_exclusive_group()
-    places.add_argument("--slurm", action="store_true", help="Print the #SBATCH lines that ask for it.")
-    text = "Print the limits and node affinity of a pod, as YAML."
-    places.add_argument("--kubernetes", "--k8s", action="store_true", help=text)
+    flag(places, "--slurm", "Print the #SBATCH lines that ask for it.")
+    flag(places, "--kubernetes --k8s", "Print the limits and node affinity of a pod, as YAML.")
 
 
 SHELLS = ("bash", "zsh", "fish", "man")
@@ -175,8 +171,8 @@ def _program(parser: "Parser") -> None:
         "nothing is downloaded. Comments mark the settings that the job leaves open."
     )
     add_described_job_arguments(parser)
-    parser.add_argument("--out", metavar="FILE", help="Write the script into this file instead.")
-    parser.add_argument("--overwrite", action="store_true", help="Replace an existing file.")
+    flag(parser, "--out FILE", "Write the script into this file instead.")
+    flag(parser, "--overwrite", "Replace an existing file.")
 
 
 _PREFLIGHT_EPILOG = """\
@@ -198,7 +194,7 @@ def _preflight(parser: "Parser") -> None:
     add_estimate_arguments(parser)
     add_host_memory_argument(parser)
     text = "Time limit of each check (default: its own limit, 30 to 120 s)."
-    parser.add_argument("--timeout", type=positive_seconds, default=None, metavar="SECONDS", help=text)
+    flag(parser, "--timeout SECONDS", text, type=positive_seconds, default=None)
 
 
 def _models(parser: "Parser") -> None:
@@ -211,17 +207,15 @@ def _models(parser: "Parser") -> None:
         "Sizes are for the dtype in the model's config; quantized checkpoints, such as DeepSeek-V3's and gpt-oss', "
         "are smaller. Name other models by their folder, or by their hub id after a download."
     )
-    text = "Only models with this word in their name, id or another name."
-    parser.add_argument("word", nargs="?", metavar="WORD", help=text)
+    flag(parser, "word WORD", "Only models with this word in their name, id or another name.", nargs="?")
 
 
 def _attach(parser: "Parser") -> None:
     from ...job.flags.job_flags import TRUST_KEY
 
-    text = "Any process of the run: a rank or its launcher."
-    parser.add_argument("process", type=process_id, metavar="PID", help=text)
+    flag(parser, "process PID", "Any process of the run: a rank or its launcher.", type=process_id)
     text = "Fill in or correct a setting, such as training.sequence_length=2048."
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help=text)
+    flag(parser, "--set KEY=VALUE", text, action="append", default=[])
     parser.add_argument(
         "--trust-remote-code",
         action="append_const",
@@ -230,8 +224,7 @@ def _attach(parser: "Parser") -> None:
         help="Run the Python code in the model's folder, in the worker.",
     )
     add_method_argument(parser)
-    text = "Rehearse your program at the lowest priority, and compare with that."
-    parser.add_argument("--rehearse", action="store_true", help=text)
+    flag(parser, "--rehearse", "Rehearse your program at the lowest priority, and compare with that.")
     add_verbose_argument(parser)
 
 
@@ -249,21 +242,16 @@ def _explain(parser: "Parser") -> None:
         "executes their contents."
     )
     parser.set_defaults(flags=[], model_flag=None, gpus=None)
-    text = "A job's log, a file with torch's message, or a memory snapshot; -: standard input."
-    parser.add_argument("file", metavar="FILE", help=text)
+    flag(parser, "file FILE", "A job's log, a file with torch's message, or a memory snapshot; -: standard input.")
     text = "The job that failed, as vramtop fit takes it; also searches for changes that would have fit."
-    parser.add_argument("--job", metavar="JOB", help=text)
+    flag(parser, "--job JOB", text)
     text = "Fill in or correct a setting, such as training.sequence_length=2048."
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help=text)
-    parser.add_argument(
-        "--rank", type=int, metavar="N", help=("Explain the error of this rank (default: the first one).")
-    )
+    flag(parser, "--set KEY=VALUE", text, action="append", default=[])
+    flag(parser, "--rank N", "Explain the error of this rank (default: the first one).", type=int)
     gpu = parser.add_mutually_exclusive_group()
-    text = "The GPU that ran out of memory, if the file does not say it: h100, 4090."
-    gpu.add_argument("--gpu-type", metavar="NAME", help=text)
-    gpu.add_argument("--gpu-memory", metavar="GIB", type=size_in_gib, help="Its size instead, such as 24 or 80GiB.")
-    text = "In a snapshot: this GPU (default: the one that ran out of memory)."
-    parser.add_argument("--device", type=int, metavar="N", help=text)
+    flag(gpu, "--gpu-type NAME", "The GPU that ran out of memory, if the file does not say it: h100, 4090.")
+    flag(gpu, "--gpu-memory GIB", "Its size instead, such as 24 or 80GiB.", type=size_in_gib)
+    flag(parser, "--device N", "In a snapshot: this GPU (default: the one that ran out of memory).", type=int)
     add_method_argument(parser)
     add_verbose_argument(parser)
 
@@ -274,10 +262,8 @@ def _snapshot(parser: "Parser") -> None:
         "snapshot has stacks only if the process records them: vramtop run --snapshot-on-oom, or "
         "report(snapshot_on_oom=True)."
     )
-    text = "The process that holds GPU memory: a rank, not its launcher."
-    parser.add_argument("process", type=process_id, metavar="PID", help=text)
-    text = "Give up after this time (default: 60)."
-    parser.add_argument("--timeout", type=positive_seconds, default=60.0, metavar="SECONDS", help=text)
+    flag(parser, "process PID", "The process that holds GPU memory: a rank, not its launcher.", type=process_id)
+    flag(parser, "--timeout SECONDS", "Give up after this time (default: 60).", type=positive_seconds, default=60.0)
 
 
 _RUN_EPILOG = """\
@@ -294,15 +280,13 @@ def _run(parser: "Parser") -> None:
   vramtop run --fit --set training.sequence_length=4096 -- python train.py
 """
     parser.epilog = _RUN_EPILOG
-    parser.set_defaults(flags=[], model_flag=None, job=None, gpus=None, host_memory=None, keep_global_batch=False)
+    parser.set_defaults(flags=[], model_flag=None, job=None, gpus=None, host_memory=None)
     text = "Record allocations, and write a memory snapshot to this folder (default: .) when GPU memory runs out."
-    parser.add_argument("--snapshot-on-oom", nargs="?", const=".", metavar="FOLDER", help=text)
-    text = "First check whether the job fits; if not, suggest changes and do not start it."
-    parser.add_argument("--fit", action="store_true", help=text)
-    parser.add_argument("--strict", action="store_true", help="With --fit: do not start it if it is tight or unknown.")
-    parser.add_argument("--gpu", metavar="INDEX[,INDEX]", help="With --fit: only these GPUs of this machine.")
-    text = "With --fit: fill in or correct a setting."
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help=text)
+    flag(parser, "--snapshot-on-oom FOLDER", text, nargs="?", const=".")
+    flag(parser, "--fit", "First check whether the job fits; if not, suggest changes and do not start it.")
+    flag(parser, "--strict", "With --fit: do not start it if it is tight or unknown.")
+    flag(parser, "--gpu INDEX[,INDEX]", "With --fit: only these GPUs of this machine.")
+    flag(parser, "--set KEY=VALUE", "With --fit: fill in or correct a setting.", action="append", default=[])
     add_rehearse_argument(parser, "With --fit: ")
     add_method_argument(parser)
     add_verbose_argument(parser)
@@ -315,9 +299,9 @@ def _history(parser: "Parser") -> None:
   vramtop history 3f2a --forget
   vramtop history --forget --all
 """
-    parser.add_argument("run", nargs="?", metavar="RUN", help="One run: the first digits in the column RUN.")
-    parser.add_argument("--forget", action="store_true", help="Remove it for good.")
-    parser.add_argument("--all", action="store_true", help="With --forget: every run.")
+    flag(parser, "run RUN", "One run: the first digits in the column RUN.", nargs="?")
+    flag(parser, "--forget", "Remove it for good.")
+    flag(parser, "--all", "With --forget: every run.")
 
 
 def _rehearse(parser: "Parser") -> None:
@@ -336,23 +320,21 @@ def _rehearse(parser: "Parser") -> None:
         "are stand-ins. A rehearsal is one process: rank 0 of several. vramtop does not run another user's program."
     )
     parser.set_defaults(rehearse=True, flags=[], model_flag=None, gpus=None, method="auto")
-    text = "A job file with the command in [program], or a notebook."
-    parser.add_argument("job", nargs="?", metavar="JOB", help=text)
+    flag(parser, "job JOB", "A job file with the command in [program], or a notebook.", nargs="?")
     text = "The GPU that the program finds (default: an H100)."
     gpu = parser.add_mutually_exclusive_group()
     gpu.add_argument(*GPU_TYPE_FLAGS, "--gpu", action=GpuTypeAction, metavar="NAME", help=text)
-    text = "A GPU of this size instead, such as 24 or 80GiB."
-    gpu.add_argument("--gpu-memory", "--vram", "--gpu-mem", metavar="GIB", type=size_in_gib, help=text)
+    flag(gpu, "--gpu-memory --vram --gpu-mem GIB", "A GPU of this size instead, such as 24 or 80GiB.", type=size_in_gib)
     text = "Set a key of [program] or [software], such as program.steps=2."
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help=text)
+    flag(parser, "--set KEY=VALUE", text, action="append", default=[])
     text = "Steps of each optimizer, the first included (default: 3)."
-    parser.add_argument("--steps", action="append", dest="set", type="program.steps={}".format, metavar="N", help=text)
+    flag(parser, "--steps N", text, action="append", dest="set", type="program.steps={}".format)
     text = "Give up after this time (default: 600)."
     parser.add_argument(
         *("--timeout",), action="append", dest="set", type="program.timeout={}".format, metavar="SECONDS", help=text
     )
     add_run_arguments(parser)
-    parser.add_argument("--out", metavar="FILE", help="Also write the JSON to a file.")
+    flag(parser, "--out FILE", "Also write the JSON to a file.")
     add_verbose_argument(parser)
 
 
@@ -376,24 +358,18 @@ def _measure(parser: "Parser") -> None:
     add_job_arguments(parser)
     add_method_argument(parser)
     group = parser.add_argument_group("measurement")
-    text = "Only these GPUs of this machine (default: one per rank, free ones first)."
-    group.add_argument("--gpu", metavar="INDEX[,INDEX]", help=text)
-    text = "Number of GPUs for --fsdp, --ddp and --strategy (default: one per rank)."
-    group.add_argument("--gpus", type=gpu_count, metavar="N", help=text)
-    text = "Limit torch to this memory on each GPU, such as 24GiB."
-    group.add_argument("--memory", metavar="GIB", type=size_in_gib, help=text)
-    group.add_argument("--steps", type=step_count, default=3, metavar="N", help="Optimizer steps (default: 3).")
-    text = "Time limit of each run (default: 600)."
-    group.add_argument("--timeout", type=positive_seconds, default=600.0, metavar="SECONDS", help=text)
-    group.add_argument("--cpu", action="store_true", help="Run a tiny model of the same kind on the CPU.")
+    flag(group, "--gpu INDEX[,INDEX]", "Only these GPUs of this machine (default: one per rank, free ones first).")
+    flag(group, "--gpus N", "Number of GPUs for --fsdp, --ddp and --strategy (default: one per rank).", type=gpu_count)
+    flag(group, "--memory GIB", "Limit torch to this memory on each GPU, such as 24GiB.", type=size_in_gib)
+    flag(group, "--steps N", "Optimizer steps (default: 3).", type=step_count, default=3)
+    flag(group, "--timeout SECONDS", "Time limit of each run (default: 600).", type=positive_seconds, default=600.0)
+    flag(group, "--cpu", "Run a tiny model of the same kind on the CPU.")
 
 
 def _record(parser: "Parser") -> None:
-    text = "The recording: run.jsonl.gz is compressed, run.jsonl is plain text."
-    parser.add_argument("file", metavar="FILE", help=text)
-    text = "Stop after this time."
-    parser.add_argument("--seconds", type=positive_seconds, default=None, metavar="SECONDS", help=text)
-    parser.add_argument("--overwrite", action="store_true", help="Replace an existing file.")
+    flag(parser, "file FILE", "The recording: run.jsonl.gz is compressed, run.jsonl is plain text.")
+    flag(parser, "--seconds SECONDS", "Stop after this time.", type=positive_seconds, default=None)
+    flag(parser, "--overwrite", "Replace an existing file.")
     add_reading_arguments(parser)
 
 
@@ -414,9 +390,9 @@ def _config(parser: "Parser") -> None:
         "open dashboards after a change."
     )
     text = "A setting such as alerts.signal, or a table of settings, such as alerts."
-    parser.add_argument("setting", nargs="?", metavar="SETTING", help=text)
-    parser.add_argument("value", nargs="?", metavar="NEW", help="Its new value; separate lists with commas: PID,USER.")
-    parser.add_argument("--unset", metavar="SETTING", help="Remove this setting from the settings file.")
+    flag(parser, "setting SETTING", text, nargs="?")
+    flag(parser, "value NEW", "Its new value; separate lists with commas: PID,USER.", nargs="?")
+    flag(parser, "--unset SETTING", "Remove this setting from the settings file.")
 
 
 def _completion(parser: "Parser") -> None:
@@ -426,7 +402,7 @@ def _completion(parser: "Parser") -> None:
   vramtop completion fish | source
   vramtop completion man | man -l -
 """
-    parser.add_argument("shell", choices=SHELLS, metavar="SHELL", help="bash, zsh or fish; man: the manual page.")
+    flag(parser, "shell SHELL", "bash, zsh or fish; man: the manual page.", choices=SHELLS)
 
 
 ADD_ARGUMENTS: dict[str, Callable[["Parser"], None]] = {

@@ -2,6 +2,7 @@
 
 import argparse
 import re
+from typing import Any
 
 EVERY_COMMAND = "flags of every command"
 """Heading of the flags that the dashboard and all commands take."""
@@ -47,6 +48,22 @@ def _positive_integer(text: str, quantity: str) -> int:
     return int(text)
 
 
+def flag(parser: argparse._ActionsContainer, words: str, text: str, **more: Any) -> None:
+    """Add an argument.
+
+    Args:
+        parser: of a command, or a group of its flags.
+        words: its names and what stands for its value, such as ``-o --out FILE``; without that it is a switch.
+        text: its help.
+        more: further settings of ``add_argument``.
+    """
+    *names, last = words.split()
+    if last.startswith("-"):
+        parser.add_argument(*names, last, help=text, **({"action": "store_true"} | more))
+    else:
+        parser.add_argument(*names, metavar=last, help=text, **more)
+
+
 def rare_group(parser: argparse.ArgumentParser, heading: str, text: str | None = None) -> "argparse._ArgumentGroup":
     """Return a new group of flags that the short help leaves out."""
     group = parser.add_argument_group(heading, text)
@@ -63,17 +80,17 @@ def add_output_arguments(parser: argparse.ArgumentParser, *, suppress_defaults: 
     """
     switch, other = (argparse.SUPPRESS, argparse.SUPPRESS) if suppress_defaults else (False, None)
     group = parser.add_argument_group(EVERY_COMMAND)
-    group.add_argument("--json", action="store_true", default=switch, help="Print JSON.")
+    flag(group, "--json", "Print JSON.", default=switch)
     text = "Draw with ASCII characters only (default: depends on the locale)."
     group.add_argument("--ascii", action=argparse.BooleanOptionalAction, default=other, help=text)
     text = "Show tokens, keys and passwords in command lines; recordings never have them."
-    group.add_argument("--show-secrets", action="store_true", default=switch, help=text)
+    flag(group, "--show-secrets", text, default=switch)
     text = "Correct estimates by your measured runs and save new ones (default), or neither."
     group.add_argument("--history", action=argparse.BooleanOptionalAction, default=other, help=text)
     text = "Settings file (default: the one that vramtop config names); '' for none."
-    group.add_argument("--config", metavar="FILE", default=other, help=text)
+    flag(group, "--config FILE", text, default=other)
     text = "Python interpreter with torch and transformers, for exact counts and traces."
-    group.add_argument("--python", metavar="PATH", default=other, help=text)
+    flag(group, "--python PATH", text, default=other)
 
 
 def add_described_job_arguments(parser: argparse.ArgumentParser) -> None:
@@ -95,7 +112,7 @@ def add_rehearse_argument(parser: argparse.ArgumentParser, when: str = "") -> No
     """Add ``--rehearse``, ``--read-only``, ``--offline`` and ``--data``."""
     group = parser.add_mutually_exclusive_group()
     text = "Run the program without a GPU (-- or [program])."
-    group.add_argument("--rehearse", action="store_true", default=None, help=f"{when}{text}")
+    flag(group, "--rehearse", f"{when}{text}", default=None)
     text = "Only read the program; do not ask to run it."
     group.add_argument("--read-only", action="store_false", dest="rehearse", default=None, help=f"{when}{text}")
     add_run_arguments(rare_group(parser, "with --rehearse"))
@@ -106,9 +123,7 @@ def add_run_arguments(parser: "argparse._ActionsContainer") -> None:
     text = "Run the program without network access."
     parser.add_argument("--offline", action="append_const", dest="set", const="program.offline=true", help=text)
     text = "Use stand-ins for missing data sets: synthetic[,words=2048][,image=1024x1024]."
-    parser.add_argument(
-        "--data", action="append", dest="set", type="program.data='{}'".format, metavar="synthetic[,SIZES]", help=text
-    )
+    flag(parser, "--data synthetic[,SIZES]", text, action="append", dest="set", type="program.data='{}'".format)
 
 
 def add_method_argument(parser: argparse.ArgumentParser) -> None:
@@ -127,18 +142,18 @@ def add_method_argument(parser: argparse.ArgumentParser) -> None:
 def add_host_memory_argument(parser: argparse.ArgumentParser) -> None:
     """Add ``--host-memory``."""
     text = "Available CPU RAM, such as 256GiB (default: this machine's; of other machines: not checked)."
-    parser.add_argument("--host-memory", "--host-ram", "--ram", metavar="GIB", type=size_in_gib, help=text)
+    flag(parser, "--host-memory --host-ram --ram GIB", text, type=size_in_gib)
 
 
 def add_verbose_argument(parser: argparse.ArgumentParser) -> None:
     """Add ``--verbose``."""
-    parser.add_argument("-v", "--verbose", action="store_true", help="List the assumptions of the estimate.")
+    flag(parser, "-v --verbose", "List the assumptions of the estimate.")
 
 
 def add_name_argument(parser: argparse.ArgumentParser) -> None:
     """Add ``--name`` of a command that serves something."""
     text = "Another accepted host name of this machine, such as a proxy's (repeatable)."
-    parser.add_argument("--name", action="append", default=[], metavar="NAME", help=text)
+    flag(parser, "--name NAME", text, action="append", default=[])
 
 
 _BYTES_DIGITS = 5
@@ -160,11 +175,10 @@ def _add_machine_arguments(parser: argparse.ArgumentParser) -> None:
     text = "A GPU by its usual name: 4090, h100, a100-80gb, RTX 3090; 8xh100: eight of them."
     gpu.add_argument(*GPU_TYPE_FLAGS, action=GpuTypeAction, metavar="NAME", help=text)
     text = "GPUs of this size, such as 24, 80GiB or 81559MiB; GB is GiB."
-    gpu.add_argument("--gpu-memory", "--vram", "--gpu-mem", metavar="GIB", type=size_in_gib, help=text)
-    text = "Only these GPUs of this machine, such as 0,1."
-    gpu.add_argument("--gpu", action=GpuAction, metavar="INDEX[,INDEX]|NAME", help=text)
+    flag(gpu, "--gpu-memory --vram --gpu-mem GIB", text, type=size_in_gib)
+    flag(gpu, "--gpu INDEX[,INDEX]|NAME", "Only these GPUs of this machine, such as 0,1.", action=GpuAction)
     text = "Number of GPUs for --zero, --fsdp, --ddp and --strategy (default: one per rank)."
-    group.add_argument("--gpus", action=GpuCountAction, metavar="N", help=text)
+    flag(group, "--gpus N", text, action=GpuCountAction)
 
 
 def add_alert_arguments(parser: argparse._ActionsContainer, *, after_command: bool = False) -> None:
@@ -176,15 +190,14 @@ def add_alert_arguments(parser: argparse._ActionsContainer, *, after_command: bo
     """
     default = argparse.SUPPRESS if after_command else None
     text = "shell command to run when an alert fires or clears; it gets VRAMTOP_ALERT and other variables"
-    parser.add_argument("--on-alert", metavar="COMMAND", default=default, help=text)
+    flag(parser, "--on-alert COMMAND", text, default=default)
 
 
 def add_reading_arguments(parser: argparse.ArgumentParser, interval: float | str = 1.0) -> None:
     """Add ``--attach`` and ``--interval``."""
     text = "Attach to training processes automatically (default), or not."
     parser.add_argument("--attach", action=argparse.BooleanOptionalAction, default=argparse.SUPPRESS, help=text)
-    text = "Time between readings (default: 1)."
-    parser.add_argument("--interval", type=positive_seconds, default=interval, metavar="SECONDS", help=text)
+    flag(parser, "--interval SECONDS", "Time between readings (default: 1).", type=positive_seconds, default=interval)
 
 
 def add_stream_arguments(parser: argparse.ArgumentParser) -> None:
@@ -207,14 +220,13 @@ def add_host_arguments(parser: argparse.ArgumentParser) -> None:
         "--host", action="append", default=[], metavar="HOST[,HOST]",
         help="read this host (repeatable): a, ann@b, or a Slurm-style list, node[01-16,20]",
     )  # fmt: skip
-    group.add_argument("--hosts", metavar="FILE", help="read the hosts of a file, one or a list per line")
+    flag(group, "--hosts FILE", "read the hosts of a file, one or a list per line")
     group = rare_group(
         parser,
         "many hosts, from Prometheus",
         "User and password come from VRAMTOP_PROMETHEUS_USER and VRAMTOP_PROMETHEUS_PASSWORD.",
     )
     text = "read the hosts that this Prometheus scrapes (default URL: from your settings)"
-    group.add_argument("--prometheus", nargs="?", const="", metavar="URL", help=text)
-    group.add_argument("--prometheus-token-file", metavar="FILE", help="a bearer token to authenticate with")
-    text = "CA certificates for its TLS certificate (default: the system's)"
-    group.add_argument("--prometheus-ca", metavar="FILE", help=text)
+    flag(group, "--prometheus URL", text, nargs="?", const="")
+    flag(group, "--prometheus-token-file FILE", "a bearer token to authenticate with")
+    flag(group, "--prometheus-ca FILE", "CA certificates for its TLS certificate (default: the system's)")
