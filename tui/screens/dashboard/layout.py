@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from .panel_places import PanelNeed, place_panels
+from .panel_places import place_panels
 from .panel_shape import FRAME_LINES
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def plan_layout(
     *,
     width: int,
     height: int,
-    gpus: Sequence[PanelNeed],
+    gpus: Sequence[bool],
     processes: int,
     pending: int,
     budgets: bool,
@@ -51,7 +51,7 @@ def plan_layout(
     Args:
         width: columns of the terminal.
         height: lines between summary and footer.
-        gpus: how much room each GPU needs.
+        gpus: of each GPU, whether its panel has a frame and a graph.
         processes: rows of the process table.
         pending: number of pending jobs.
         budgets: a budget is on the screen, so that its letters need a legend.

@@ -24,7 +24,7 @@ from .gpu_rows import GpuRows
 from .header_text import header_line, notices
 from .host_line import host_line, needed_height
 from .layout import DashboardLayout, plan_layout
-from .panel_places import panel_needs
+from .panel_places import framed_panels
 from .pending_list import PendingList
 from .process_actions import PROCESS_KEYS, ProcessTableScreen
 from .process_table import ProcessTable
@@ -275,7 +275,7 @@ class DashboardScreen(ProcessTableScreen):
         return plan_layout(
             width=self._area.width,
             height=height,
-            gpus=panel_needs(board.displayed_gpus),
+            gpus=framed_panels(board.displayed_gpus),
             processes=self.table.needed_rows,
             pending=len(board.pending),
             budgets=any(gpu.expected_bytes is not None for gpu in board.gpus),

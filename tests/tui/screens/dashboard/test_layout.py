@@ -3,27 +3,27 @@ from itertools import product
 import pytest
 
 from vramtop.tui.screens.dashboard.layout import DashboardLayout, plan_layout
-from vramtop.tui.screens.dashboard.panel_places import PanelNeed, PanelPlace, place_panels
+from vramtop.tui.screens.dashboard.panel_places import PanelPlace, place_panels
 from vramtop.tui.screens.dashboard.panel_shape import FRAME_LINES, JOBLESS_LINES
 
 
-def plan(needs: list[PanelNeed], size: tuple[int, int] = (120, 37), **changes) -> DashboardLayout:
+def plan(framed: list[bool], size: tuple[int, int] = (120, 37), **changes) -> DashboardLayout:
     facts = {"processes": 40, "pending": 0, "budgets": True}
-    return plan_layout(width=size[0], height=size[1], gpus=needs, **(facts | changes))
+    return plan_layout(width=size[0], height=size[1], gpus=framed, **(facts | changes))
 
 
-def graphs(needs: list[PanelNeed], *, width: int = 120, room: int) -> list[int]:
-    return [place.graph_height for place in placed(needs, width=width, room=room)]
+def graphs(framed: list[bool], *, width: int = 120, room: int) -> list[int]:
+    return [place.graph_height for place in placed(framed, width=width, room=room)]
 
 
-def placed(needs: list[PanelNeed], *, width: int = 120, room: int) -> tuple[PanelPlace, ...]:
-    places = place_panels(tuple(needs), width=width, room=room)
+def placed(framed: list[bool], *, width: int = 120, room: int) -> tuple[PanelPlace, ...]:
+    places = place_panels(tuple(framed), width=width, room=room)
     assert places is not None
     return places
 
 
 @pytest.mark.parametrize("size", [(80, 21), (100, 27), (120, 37), (160, 47), (200, 57), (80, 10)])
-@pytest.mark.parametrize("kind", ["jobless", "calm", "diverging", "mixed"])
+@pytest.mark.parametrize("kind", [False, True, None])
 def test_parts_fit_the_height_and_no_gpu_is_lost(size: tuple[int, int], kind) -> None:
     for gpus, pending in product([0, 1, 2, 3, 4, 8, 16, 40], [0, 1, 9]):
         check_layout(gpus, size, pending, kind)
@@ -31,8 +31,8 @@ def test_parts_fit_the_height_and_no_gpu_is_lost(size: tuple[int, int], kind) ->
 
 def check_layout(gpus: int, size: tuple[int, int], pending: int, kind) -> None:
     width, height = size
-    needs = [("jobless", "calm", "diverging")[at % 3] if kind == "mixed" else kind for at in range(gpus)]
-    layout = plan(needs, size, processes=500, pending=pending)
+    framed = [at % 3 > 0 if kind is None else kind for at in range(gpus)]
+    layout = plan(framed, size, processes=500, pending=pending)
     opened = FRAME_LINES + layout.graph_height if layout.open_panel else 0
     taken = layout.gpu_height + layout.titles + opened + layout.pending_height + layout.legend
     assert height - taken >= 5 - layout.titles  # the rows of GPUs have headings even where the table is short
@@ -50,55 +50,44 @@ def check_layout(gpus: int, size: tuple[int, int], pending: int, kind) -> None:
 
 
 def test_few_gpus_get_panels_with_graphs_and_many_get_rows() -> None:
-    few = plan(["calm"] * 2)
+    few = plan([True] * 2)
     assert few.panels is not None
     assert all(place.graph_height >= 4 for place in few.panels)
-    many = plan(["calm"] * 16)
+    many = plan([True] * 16)
     assert many.panels is None
     assert many.gpu_height == 16
     assert many.open_panel
 
 
 def test_panels_stand_side_by_side_from_160_columns() -> None:
-    assert {place.x for place in placed(["calm"] * 2, width=159, room=40)} == {0}
-    assert {place.x for place in placed(["calm"] * 2, width=160, room=40)} == {0, 80}
-    eight = placed(["calm"] * 8, width=201, room=40)
+    assert {place.x for place in placed([True] * 2, width=159, room=40)} == {0}
+    assert {place.x for place in placed([True] * 2, width=160, room=40)} == {0, 80}
+    eight = placed([True] * 8, width=201, room=40)
     assert [place.x for place in eight] == [0] * 4 + [100] * 4
     assert {place.x + place.width for place in eight} == {100, 201}
     assert {place.graph_height for place in eight} == {6}
-    assert {place.x for place in placed(["calm"], width=200, room=40)} == {0}
+    assert {place.x for place in placed([True], width=200, room=40)} == {0}
 
 
 def test_a_gpu_without_a_job_takes_two_lines_and_leaves_its_room_to_the_others() -> None:
-    places = placed(["jobless", "calm", "jobless"], room=20)
+    places = placed([False, True, False], room=20)
     assert [place.height for place in places] == [JOBLESS_LINES, 13, JOBLESS_LINES]
     assert [place.y for place in places] == [0, 2, 15]
 
 
-def test_the_room_goes_to_what_diverges() -> None:
-    assert graphs(["calm", "diverging", "calm"], room=24) == [0, 9, 0]
-    assert graphs(["calm", "diverging", "calm"], room=27) == [3, 9, 3]
-    assert graphs(["calm", "diverging"], room=40) == [4, 14]
-    assert graphs(["calm", "calm"], room=20) == [6, 6]
-    assert graphs(["diverging", "diverging"], room=13) == [3, 2]
+def test_graphs_have_one_height_in_all_columns() -> None:
+    assert graphs([True] * 3, room=24) == [4, 4, 4]
+    assert graphs([True] * 2, room=40) == [14, 14]
+    assert graphs([True] * 2, room=11) == [0, 0]
+    assert graphs([True, True, True, False], width=160, room=20) == [6, 6, 6, 0]
 
 
-def test_what_diverges_has_the_tallest_graphs_in_all_columns() -> None:
-    needs: list[PanelNeed] = ["calm", "diverging", "diverging", "diverging", "calm", "calm", "jobless", "jobless"]
-    places = placed(needs, width=160, room=30)
-    heights = [place.graph_height for place in places]
-    assert min(heights[1:4]) >= max(heights[:1] + heights[4:6])
-    assert min(heights[1:4]) >= 5
-    assert [place.x for place in places] == [0] * 3 + [80] * 5
-
-
-def test_panels_do_not_become_rows_when_jobs_start_or_diverge() -> None:
-    kinds: list[PanelNeed] = ["jobless", "calm", "diverging"]
+def test_panels_do_not_become_rows_when_jobs_start() -> None:
     for room in range(60):
-        assert len({place_panels((kind,) * 5, width=120, room=room) is None for kind in kinds}) == 1
+        assert len({place_panels((kind,) * 5, width=120, room=room) is None for kind in (False, True)}) == 1
 
 
 def test_rows_that_do_not_fit_scroll_rather_than_hide_the_table() -> None:
-    layout = plan(["calm"] * 40, (80, 21), pending=3, budgets=False)
+    layout = plan([True] * 40, (80, 21), pending=3, budgets=False)
     assert layout.gpu_height == 16
     assert layout.pending_height == 0

@@ -18,7 +18,7 @@ from vramtop.tui.draw.palette import colour_of, unattributed_label
 from vramtop.tui.screens.dashboard.gpu_panel import panel_lines
 from vramtop.tui.screens.dashboard.gpu_rows import gpu_row_line, gpu_row_titles
 from vramtop.tui.screens.dashboard.header_text import header_line
-from vramtop.tui.screens.dashboard.panel_places import panel_needs
+from vramtop.tui.screens.dashboard.panel_places import framed_panels
 from vramtop.tui.screens.dashboard.panel_shape import PanelShape
 from vramtop.tui.screens.dashboard.summary_line import summary_line
 from vramtop.tui.screens.feed import BoardFeed
@@ -221,7 +221,7 @@ def test_a_budget_with_guessed_settings_is_hatched_and_never_red():
     assert "╱" in budget.plain
     assert " on #" not in "".join(str(span.style) for span in budget.spans)
     assert colour_of("bad") not in "".join(str(span.style) for span in held.spans)
-    assert panel_needs([row]) == ["calm"]
+    assert framed_panels([row]) == [True]
 
 
 def test_the_graph_shows_phases_and_the_moment_and_memory_at_which_a_job_left_its_budget():
@@ -267,5 +267,5 @@ def test_the_summary_says_that_all_jobs_are_on_budget():
 def test_gpus_without_a_budget_have_graphs_only_where_no_gpu_has_one():
     used, idle = make_row(make_gpu(0, [make_process(2, 30)])), make_row(make_gpu(1, []))
     job = make_row(make_gpu(2, [make_process(1, 30)]), need=30)
-    assert panel_needs([used, idle]) == ["calm", "jobless"]
-    assert panel_needs([used, idle, job]) == ["jobless", "jobless", "calm"]
+    assert framed_panels([used, idle]) == [True, False]
+    assert framed_panels([used, idle, job]) == [False, False, True]
