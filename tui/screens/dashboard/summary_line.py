@@ -28,10 +28,10 @@ from ...draw.text_output import printable
 from ...keys import shown_key
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from vramtop.estimator.common.errors import Verdict
-    from vramtop.monitor.board.board import Board, NoBudgetReason, ProcessRow
+    from vramtop.monitor.board.board import Board, ProcessRow
     from vramtop.monitor.board.comparison import Status
 
 
@@ -82,32 +82,9 @@ def _without_budgets(board: Board) -> str:
         return f"{unread[0]}: press {fit} to check whether a job fits"
     if not reasons:
         return f"no processes on these GPUs: press {fit} to check whether a job fits"
-    counted = [f"{count} {_COUNTED[reason][count > 1]}" for reason, count in reasons.most_common(4)]
+    counted = [f"{count} × {reason}" for reason, count in reasons.most_common(4)]
     named = ", ".join([*counted, *unread])
     return f"no running job has a budget ({named}): press {attach} to attach to one, {fit} to check a new job"
-
-
-_COUNTED: Mapping[NoBudgetReason, tuple[str, str]] = {
-    "reading…": ("job being read", "jobs being read"),
-    "no access": ("inaccessible process", "inaccessible processes"),
-    "left alone": ("process left alone", "processes left alone"),
-    "not attached": ("process not attached", "processes not attached"),
-    "not training": ("other program", "other programs"),
-    "job not read": ("unreadable job", "unreadable jobs"),
-    "needs model": ("job with an unknown model", "jobs with an unknown model"),
-    "unreadable": ("job with unreadable files", "jobs with unreadable files"),
-    "no budget": ("job without an estimate", "jobs without an estimate"),
-    "starting": ("starting process", "starting processes"),
-    "ended": ("ended process", "ended processes"),
-    "too many": ("process beyond the limit", "processes beyond the limit"),
-    "server": ("server", "servers"),
-    "notebook": ("notebook", "notebooks"),
-    "desktop": ("desktop program", "desktop programs"),
-    "helper": ("helper process", "helper processes"),
-    "too long": ("command line too long", "command lines too long"),
-    "too slow": ("job too slow to read", "jobs too slow to read"),
-}
-"""Reasons for having no budget as nouns, for one process and for several."""
 
 
 def unread_processes(board: Board) -> list[str]:
