@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from vramtop.monitor.board.board import ProcessRow
 
     from ..base import BoardApp
-    from .signals import Terminations
     from .table_view import ViewName
 
 
@@ -47,7 +46,6 @@ class ProcessTableScreen(Screen[None]):
     """A screen with the process table, and a line ``#note`` above it."""
 
     app: BoardApp
-    _terminations: Terminations | None = None
 
     @property
     def table(self) -> ProcessTable:
@@ -136,10 +134,9 @@ class ProcessTableScreen(Screen[None]):
             ended = f"Process {rows[0].process.pid} has" if len(rows) == 1 else "These processes have"
             self.notify(f"{ended} already ended.", severity="warning")
         else:
-            from .signals import Terminations  # not at start-up
+            from .signal_dialog import ask_which_signal  # not at start-up
 
-            self._terminations = self._terminations or Terminations(self)
-            self._terminations.ask(present, board)
+            ask_which_signal(self, present, board)
 
     def action_leave_alone(self) -> None:
         """Leave the run of the process under the cursor alone, or attach to it again."""

@@ -9,7 +9,7 @@ from textual import on
 from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import Horizontal, Vertical, VerticalScroll
-from textual.screen import ModalScreen
+from textual.screen import ModalScreen, Screen
 from textual.widgets import Button
 
 from vramtop.monitor.board.board import Board, ProcessRow
@@ -45,8 +45,26 @@ _FRAME_LINES = 8
 """Lines of frame, status and choices around the details."""
 
 
-class TerminateScreen(ModalScreen[bool], DrawnScreen[bool]):
-    """Asks which signal to send to processes, and shows their state until they have ended; True if it showed the end.
+def ask_which_signal(screen: Screen[None], rows: Sequence[ProcessRow], board: Board) -> None:
+    """Ask which signal to send to processes, or say why none may be sent.
+
+    Args:
+        screen: the screen that asks.
+        rows: the processes; one that is on several GPUs counts once.
+        board: the latest board.
+    """
+    chosen = {row.process.key: row for row in reversed(rows)}
+    rows = [chosen[key] for key in dict.fromkeys(row.process.key for row in rows)]
+    batch = TerminationBatch(row.process for row in rows)
+    if batch.running or not batch.refused:
+        screen.app.push_screen(TerminateScreen(rows, batch, board))
+    else:
+        screen.notify("\n".join(batch.refused.values()), severity="warning", markup=False)
+        batch.close()
+
+
+class TerminateScreen(ModalScreen[None], DrawnScreen[None]):
+    """Asks which signal to send to processes, and shows their state until they have ended.
 
     Args:
         rows: the processes, each on one of the GPUs where it was selected.
@@ -73,7 +91,6 @@ class TerminateScreen(ModalScreen[bool], DrawnScreen[bool]):
         self._rows = rows
         self._batch = batch
         self._board = board
-        self._shows_end = False
         self._offered_at: dict[str, float] = {}
         """Time at which each choice appeared, by the id of its button; monotonic seconds."""
 
@@ -100,9 +117,13 @@ class TerminateScreen(ModalScreen[bool], DrawnScreen[bool]):
         self._board = board
         self.redraw()
 
+    def on_unmount(self) -> None:
+        """Watch the processes no longer."""
+        self._batch.close()
+
     def action_leave(self) -> None:
         """Close without another signal."""
-        self.dismiss(self._shows_end)
+        self.dismiss()
 
     def action_scroll(self, by: int) -> None:
         """Scroll the details, on small terminals."""
@@ -131,9 +152,7 @@ class TerminateScreen(ModalScreen[bool], DrawnScreen[bool]):
         details = batch_details(self._rows, self._board, batch, width=width, age=self.app.feed.age_seconds)
         self.query_one("#details", StaticLines).show(details, layout=True)
         self.query_one("#status", StaticLines).show(batch_status(batch), layout=True)
-        alive = bool(batch.running)
-        self._shows_end = not alive
-        asks = alive and batch.sent is None
+        asks = bool(batch.running) and batch.sent is None
         self._offer("terminate", asks)
         self._offer("interrupt", asks)
         self._offer("kill", asks or batch.overdue)

@@ -125,24 +125,6 @@ def termination_status(termination: ProcessTermination, refused: str | None) -> 
     return Content.styled(still_running_text(termination), "$text-warning" if termination.overdue else "")
 
 
-def outcome_notice(batch: TerminationBatch) -> str:
-    """Return how it went, process by process."""
-    words = batch_status(batch).plain
-    if len(batch.members) == 1:
-        return words
-    ended = ", ".join(str(member.process.pid) for member in batch.members if member.ended)
-    return "\n".join([f"{words} Ended: {ended or 'none'}.", *batch.refused.values()])
-
-
-def still_running_notice(batch: TerminationBatch) -> str:
-    """Return which processes have not ended in time after a signal."""
-    if len(batch.members) == 1:
-        member = batch.members[0]
-        return f"Process {member.process.pid}: {still_running_text(member)}"
-    left = ", ".join(f"{member.process.pid} ({process_name(member.process)})" for member in batch.running)
-    return f"{batch_status(batch).plain} Still there: {left}."
-
-
 def still_running_text(termination: ProcessTermination) -> str:
     """Return the state of a process that has not ended after a signal."""
     signal = termination.sent.name if termination.sent else "SIGTERM"

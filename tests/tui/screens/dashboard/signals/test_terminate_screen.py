@@ -33,11 +33,6 @@ from vramtop.tui.widgets.static_lines import StaticLines
 TERMINATE = "vramtop.tui.screens.dashboard.signal_dialog"
 GRACE = "vramtop.monitor.host.terminate.GRACE_SECONDS"
 SLEEPY = "import time; print(flush=True); time.sleep(60)"
-SLOW = (
-    "import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: (sys.stdin.readline(), sys.exit()))\n"
-    "print(flush=True); time.sleep(60)"
-)
-"""Ends after a SIGTERM only once its standard input is closed."""
 STUBBORN = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); time.sleep(60)"
 
 
@@ -231,18 +226,6 @@ async def test_sigkill_is_offered_for_a_process_that_does_not_end(start, choices
 
 
 @pytest.mark.slow
-async def test_after_closing_the_dialog_a_late_end_is_reported(start, choices_enabled_at_once):
-    process = start(SLOW)
-    app = open_app([make_reading(process)])
-    async with asked(app) as pilot:
-        await pilot.press("y", "escape")
-        assert process.poll() is None
-        process.stdin.close()
-        await until_shown(pilot, lambda: f"✓ Process {process.pid} has ended" in notice_text(app))
-        assert "s after SIGTERM" in notice_text(app)
-
-
-@pytest.mark.slow
 async def test_a_process_that_ends_while_the_dialog_is_open_is_reported_and_gets_no_signal(
     start, choices_enabled_at_once
 ):
@@ -416,38 +399,6 @@ async def test_processes_that_have_left_the_gpus_keep_the_memory_that_they_had(s
         assert isinstance(app.screen, TerminateScreen)
         app.screen.show_board(replace(app.board, gpus=()))
         assert "frees 60.0 GiB of GPU 0, 1" in flat(app.screen.query_one("#details", StaticLines).shown.plain)
-
-
-@pytest.mark.slow
-async def test_after_closing_the_dialog_one_notice_reports_on_all_processes(
-    start, choices_enabled_at_once, monkeypatch
-):
-    monkeypatch.setattr(GRACE, 0.0)
-    quick, stubborn = start(), start(STUBBORN)
-    app = open_app([make_reading(quick), make_reading(stubborn)])
-    async with on_first_board(app, (100, 30)) as pilot:
-        await mark_all(pilot)
-        await ask_about_several(pilot)
-        await pilot.press("y", "escape")
-        await until_shown(pilot, lambda: "1 still running" in notice_text(app))
-        assert f"Still there: {stubborn.pid} (train.py)" in flat(notice_text(app))
-        await ask_about_several(pilot)
-        assert not app.screen.query_one("#terminate").display
-        await pilot.press("K")
-        await until_shown(pilot, lambda: "✓ 2 processes have ended" in screen_text(app))
-    assert (quick.wait(), stubborn.wait()) == (-signal.SIGTERM, -signal.SIGKILL)
-
-
-@pytest.mark.slow
-async def test_after_closing_the_dialog_one_notice_names_all_that_ended(start, choices_enabled_at_once):
-    quick, slow = start(), start(SLOW)
-    app = open_app([make_reading(quick), make_reading(slow)])
-    async with on_first_board(app, (100, 30)) as pilot:
-        await mark_all(pilot)
-        await ask_about_several(pilot)
-        await pilot.press("y", "escape")
-        slow.stdin.close()
-        await until_shown(pilot, lambda: f"Ended: {quick.pid}, {slow.pid}." in flat(notice_text(app)))
 
 
 async def test_all_ranks_of_a_folded_run_are_asked_about_together(start):
