@@ -1,18 +1,26 @@
-"""The closed form against the rehearsal of random jobs, worst first (``python tests/accuracy/random_jobs.py 60``).
+"""The closed form against the rehearsed programs of random jobs, worst first (``make random-jobs``).
 
-The closed form's mechanisms were mended on seeds below 100: another seed (``--seed 100``) says what they are worth.
+A program evaluates too where its job does. The closed form's mechanisms were mended on seeds below 100: another seed
+(``--seed 100``) says what they are worth.
 """
 
 import argparse
 import random
 import sys
 from collections.abc import Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 from vramtop.estimator.common.errors import VramtopError
 from vramtop.estimator.estimation import estimate
+from vramtop.estimator.job.job import Job
 from vramtop.estimator.job.job_file.changes import job_from_mapping
-from vramtop.estimator.trace.worker_pool import keep_idle_workers
+from vramtop.estimator.job.settings import Program
+from vramtop.estimator.model.find_config import resolve_model
+from vramtop.estimator.program.text_script import training_script
+from vramtop.estimator.program.training_script import start_command
+from vramtop.estimator.trace.rehearsal import rehearse_job
 
 MODELS = {
     "causal-lm": (
@@ -54,6 +62,8 @@ def random_job(draw: random.Random) -> dict[str, Any]:
             "gradient_accumulation": draw.choice((1, 1, 4)),
         },
     }
+    if draw.random() < 0.5:
+        tables["training"]["evaluation_batch"] = draw.choice((1, 4, 8, 16))
     if draw.random() < 0.3:
         tables["lora"] = {"rank": draw.choice((4, 16, 64)), "targets": "all-linear"}
     parallel = draw.choice((None, None, "ddp", "fsdp1", "fsdp2", "fsdp2"))
@@ -69,12 +79,17 @@ def compare(tables: dict[str, Any]) -> Result:
     Raises:
         VramtopError: no program stands for it, or it fails.
     """
-    job = job_from_mapping(tables, where="random job")
-    formula, traced = estimate(job).peak, estimate(job, method="traced", python=sys.executable).peak
+    budget = estimate(job_from_mapping(tables, where="random job"), method="formula")
+    job, formula = budget.job, budget.peak
+    with TemporaryDirectory(dir=Path.home()) as folder:  # in /tmp, others might change it
+        Path(folder, "train.py").write_text(training_script(job, resolve_model(job.model)), encoding="utf-8")
+        command = start_command(job, "train.py").replace("torchrun", "python -m torch.distributed.run")
+        program = Program(command=command, folder=folder, python=sys.executable)
+        rehearsed = rehearse_job(Job(program=program), may_run=True, kept=False).budget.peak
     return Result(
-        formula.allocated_bytes / traced.allocated_bytes - 1,
-        formula.reserved_bytes / traced.reserved_bytes - 1,
-        formula.low_bytes <= traced.device_bytes <= formula.high_bytes,
+        formula.allocated_bytes / rehearsed.allocated_bytes - 1,
+        formula.reserved_bytes / rehearsed.reserved_bytes - 1,
+        formula.low_bytes <= rehearsed.device_bytes <= formula.high_bytes,
         tables,
     )
 
@@ -82,10 +97,9 @@ def compare(tables: dict[str, Any]) -> Result:
 def main(arguments: Sequence[str]) -> None:
     """Print the jobs, worst first, and the distribution of the errors."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("count", type=int)
+    parser.add_argument("count", type=int, nargs="?", default=60)
     parser.add_argument("--seed", type=int, default=100)
     options = parser.parse_args(arguments)
-    keep_idle_workers()
     draw, results = random.Random(options.seed), []  # noqa: S311 - nothing secret
     while len(results) < options.count:
         tables = random_job(draw)
