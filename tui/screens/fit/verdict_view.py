@@ -29,9 +29,7 @@ from ...widgets.budget_view import (
     verdict_line,
 )
 from ...widgets.static_lines import StaticLines
-from ..base import is_ascii_only
 from .advice import Capacity
-from .headline import headline
 from .suggestions import Suggestions
 
 _STALE = "Below: the last valid settings."
@@ -48,7 +46,7 @@ class VerdictView(VerticalScroll):
     VerdictView #problem { display: none; height: auto; color: $text-error; }
     VerdictView.-invalid #problem { display: block; }
     VerdictView #offer { display: none; color: $text-warning; }
-    VerdictView.-invalid #headline, VerdictView.-invalid #answer, VerdictView.-invalid #details { text-opacity: 50%; }
+    VerdictView.-invalid #answer, VerdictView.-invalid #details { text-opacity: 50%; }
     VerdictView #details { margin: 1 0 0 0; }
     VerdictView #largest { display: none; color: $text-muted; }
     """
@@ -80,7 +78,6 @@ class VerdictView(VerticalScroll):
         """The problem, the verdict, suggestions, the largest batch, and figures."""
         yield Static(id="problem", markup=False)
         yield StaticLines(id="offer")
-        yield StaticLines(id="headline")
         yield StaticLines(id="answer")
         yield Suggestions(id="suggestions")
         yield StaticLines(id="largest")
@@ -139,17 +136,12 @@ class VerdictView(VerticalScroll):
             return
         compact, width = self.size.height < _COMPACT_ROWS, self.scrollable_content_region.width
         fit = self._capacity.fit(budget) if self._capacity.devices else None
-        large = [] if fit is None else headline(fit, budget, width=width, ascii_only=is_ascii_only(self))
-        head, words = verdict_lines(budget, fit, width=width, compact=compact)
-        words += self._method_lines(budget, width=width)
-        is_said = compact and fit is not None and fit.margin_bytes is not None  # by the headline
-        head = head if is_said else [*words, *head]
-        self.query_one("#headline", StaticLines).show_if_any(large)
-        self.query_one("#answer", StaticLines).show(Content("\n").join(head), layout=True)
+        lines, words = verdict_lines(budget, fit, width=width, compact=compact)
+        answer = [*words, *self._method_lines(budget, width=width), *lines]
+        self.query_one("#answer", StaticLines).show(Content("\n").join(answer), layout=True)
         self._draw_suggestions(budget, fit)
         notes = [Content.assemble(("! ", f"bold {colour_of('warning')}"), sentence) for sentence in self.notes]
         details = [
-            *(words if is_said else ()),
             *model_lines(budget),
             Content(),
             *phase_table(budget),
