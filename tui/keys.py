@@ -59,8 +59,6 @@ class Key(msgspec.Struct, frozen=True):
     """The help has a line for it; False: everyone knows it, or the line of another one says it."""
 
 
-ALT_DIGIT_CHARACTERS = "¡™£¢∞§¶•ª"
-"""The characters of Alt and a digit from 1 to 9, as Textual receives them (those of a Mac's keyboard)."""
 SHARED_KEYS = {
     "app.help": Key("question_mark,f1,h", "this help; a function key works while you type in a field, too"),
     "app.pause": Key("Z,space", "pause or resume readings; in lists where Space marks rows, use the other key"),

@@ -11,11 +11,11 @@ from textual.binding import Binding, BindingsMap
 from textual.dom import DOMNode
 
 from vramtop import tui
-from vramtop.tui.keys import ALT_DIGIT_CHARACTERS, KEYS, character_of, key_name
+from vramtop.tui.keys import KEYS, character_of, key_name
 
 _FIXED = {
     *("ctrl+q", "ctrl+c", "super+c", "tab", "shift+tab", "up", "down", "left", "right", "enter", "space"),
-    *("pageup", "pagedown", "j", "k", *"123456789", *(f"alt+{number}" for number in range(1, 10))),
+    *("pageup", "pagedown", "j", "k", *"123456789"),
 }
 
 
@@ -38,8 +38,7 @@ def own_bindings() -> list[tuple[str, Binding]]:
 def test_every_binding_has_an_id_of_the_table_or_is_a_fixed_key() -> None:
     found = own_bindings()
     assert len(found) > 150
-    fixed = {*_FIXED, *map(sent, ALT_DIGIT_CHARACTERS)}
-    assert not {(where, binding.key) for where, binding in found if binding.id is None and binding.key not in fixed}
+    assert not {(where, binding.key) for where, binding in found if binding.id is None and binding.key not in _FIXED}
     assert not {(where, binding.id) for where, binding in found if binding.id is not None and binding.id not in KEYS}
     assert {binding.id for _, binding in found if binding.id} == set(KEYS)
 

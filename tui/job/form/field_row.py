@@ -14,7 +14,7 @@ from textual.widgets import Input, Static
 from ...widgets.choice import Choice
 from .fields import MODEL, JobField
 from .model_choices import ModelChoice
-from .model_input import READS_LINE, FieldInput, ModelInput
+from .model_input import READS_LINE, ModelInput
 from .state import FieldState
 
 _NO, _YES = "no", "yes"
@@ -146,7 +146,7 @@ class FieldRow(Widget):
                 return ModelInput(state.text, self._models)
             case _:
                 hint = "default" if self.field.optional else "type a value"
-                return FieldInput(state.text, placeholder=hint, compact=True, classes="control")
+                return Input(state.text, placeholder=hint, compact=True, classes="control")
 
     def _show_line(self, kind: str, text: str) -> None:
         """Show a line below the control; the widget is made when it is needed first, since forms are large."""

@@ -10,24 +10,14 @@ from textual.events import Paste
 from textual.message import Message
 from textual.widgets import Input
 
-from ...keys import ALT_DIGIT_CHARACTERS, bind, shown_key
+from ...keys import bind, shown_key
 from ...widgets.match_list import MatchList
 from .model_choices import ModelChoice, search_models
 
 READS_LINE = "Enter reads the whole line"
 
 
-class FieldInput(Input):
-    """An input that leaves Alt with a digit to the screen."""
-
-    def check_consume_key(self, key: str, character: str | None) -> bool:
-        """Return True if the input takes the key: all characters but those of Alt with a digit."""
-        return super().check_consume_key(key, character) and (
-            character is None or character not in ALT_DIGIT_CHARACTERS
-        )
-
-
-class ModelInput(FieldInput):
+class ModelInput(Input):
     """The input of the model: what is typed searches the known models; a pasted launch line or path is passed on.
 
     Args:

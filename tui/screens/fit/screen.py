@@ -34,8 +34,7 @@ from ...job.advice import Advice, EstimateJob
 from ...job.form.help_line import help_line
 from ...job.form.job_form import JobForm
 from ...job.form.model_input import ModelInput
-from ...keys import ALT_DIGIT_CHARACTERS, bind, shown_key
-from ...widgets.action_label import ActionLabel
+from ...keys import bind, shown_key
 from ...widgets.choice import Choice
 from ...widgets.keys_line import KeysLine
 from ...widgets.static_lines import StaticLines
@@ -73,13 +72,9 @@ FIT_KEYS: list[BindingType] = [
     bind("form.other_pane", "focus_settings(True)", "Settings", help_text=""),
     Binding(
         "1", "apply(1)", show=False, key_display="1-9",
-        tooltip="apply a suggestion (Alt+digit while you type in a field); Enter applies the highlighted one",
+        tooltip="apply a suggestion; Enter applies the highlighted one",
     ),
     *(Binding(f"{number}", f"apply({number})", show=False) for number in range(2, 10)),
-    *(
-        Binding(f"alt+{number},{sign}", f"apply({number})", show=False, priority=True)
-        for number, sign in enumerate(ALT_DIGIT_CHARACTERS, start=1)
-    ),
     bind("fit.save", "save", "Save"),
     bind("fit.copy", "copy", "Copy"),
     bind("fit.undo", "undo", "Undo"),
@@ -126,8 +121,7 @@ class FitCheckScreen(Screen[None]):
         width: 1fr; max-width: 100%; height: 11; border-right: none; border-bottom: hkey $foreground 20%;
     }
     FitCheckScreen.-narrow #verdict { width: 1fr; height: 1fr; }
-    FitCheckScreen #head ActionLabel { margin: 0 1; }
-    FitCheckScreen #preflight-mark { width: auto; }
+    FitCheckScreen #preflight-mark { width: auto; margin: 0 1; }
     """
 
     def __init__(
@@ -178,7 +172,6 @@ class FitCheckScreen(Screen[None]):
         with Horizontal(id="head"):
             yield Label("Fit check: would this job fit?", id="title", markup=False)
             yield PreflightMark(id="preflight-mark")
-            yield ActionLabel("Pin as pending", "pin", id="pin")
         with Horizontal(id="halves"):
             yield SettingsPane(
                 self._initial, recent=self._recent, on_read=self._show_read_again, on_error=self._show_error

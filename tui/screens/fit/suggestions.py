@@ -99,12 +99,7 @@ HEADINGS: dict[Verdict, str] = {
     "does_not_fit": "Nothing makes it fit; closest changes",
     "unknown": "Changes that make it smaller",
 }
-_KEYS_HINTS = (
-    " · 1-9 applies (Alt+1-9 in a field), {undo} undoes",
-    " · 1-9 applies (Alt+1-9 in a field)",
-    " · 1-9 applies",
-    "",
-)
+_KEYS_HINTS = (" · 1-9 applies, {undo} undoes", " · 1-9 applies", "")
 _OUTDATED_HINTS = (" · for the previous settings; searching again", " · for the previous settings", " · outdated", "")
 _MARK_CELLS, _NEED_CELLS = 4, 6
 

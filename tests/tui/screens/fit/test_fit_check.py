@@ -163,14 +163,6 @@ async def test_p_types_inside_a_field_and_pins_outside(fit, watchlist):
         assert watchlist.pending() == (START,)
 
 
-@pytest.mark.parametrize("way", ["key", "mouse"])
-async def test_pinning_works_by_key_and_by_mouse(fit, watchlist, way):
-    async with fit(size=(80, 24)) as (screen, pilot):
-        await until_shown(pilot, lambda: screen.query_one(VerdictView).budget is not None)
-        await (pilot.press("f2") if way == "key" else pilot.click("#pin"))
-        assert watchlist.pending() == (START,)
-
-
 @pytest.mark.slow
 async def test_choices_and_texts_reach_the_job(fit):
     async with fit() as (screen, pilot):
@@ -328,9 +320,9 @@ async def test_suggestions_for_the_settings_before_say_so(fit, board, large, mon
 
 
 @pytest.mark.slow
-async def test_a_suggestion_can_be_applied_in_four_ways_and_undone(fit, board, large):
+async def test_a_suggestion_can_be_applied_in_three_ways_and_undone(fit, board, large):
     async with fit(board, initial=large) as (screen, pilot):
-        for way in ("digit", "alt", "enter", "mouse"):
+        for way in ("digit", "enter", "mouse"):
             await until_shown(pilot, lambda: suggested(screen))
             first = screen.query_one(Suggestions).suggestions[0]
             assert first.verdict == "fits"
@@ -338,8 +330,6 @@ async def test_a_suggestion_can_be_applied_in_four_ways_and_undone(fit, board, l
             match way:
                 case "digit":
                     await pilot.press("f6", "1")
-                case "alt":
-                    await pilot.press("alt+1")
                 case "enter":
                     await pilot.press("f6", "enter")
                 case "mouse":
@@ -349,15 +339,6 @@ async def test_a_suggestion_can_be_applied_in_four_ways_and_undone(fit, board, l
             assert not suggested(screen)
             await pilot.press("f10")
             assert screen.job == large
-
-
-async def test_the_macos_character_of_alt_and_a_digit_applies_a_suggestion_in_a_field_too(fit, board, large):
-    async with fit(board, initial=large) as (screen, pilot):
-        await until_shown(pilot, lambda: suggested(screen))
-        first = screen.query_one(Suggestions).suggestions[0]
-        field_row(screen, "training.sequence_length").query_one(Input).focus()
-        await pilot.press("inverted_exclamation_mark")
-        await until_shown(pilot, lambda: screen.job == first.budget.job)
 
 
 async def test_typing_is_undone_field_by_field(fit):
