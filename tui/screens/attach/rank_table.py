@@ -129,7 +129,7 @@ def _missing_cells(key: ProcessKey, place: RankPlacement) -> dict[str, CellText]
 
 
 class RankTable(RowTable[RankRow], can_focus=True):
-    """The ranks; posts ``Selected`` when the user moves the cursor, ``Paged`` if all are in sight already."""
+    """The ranks; posts ``Selected`` when the user moves the cursor."""
 
     GAP_AROUND = True
     MARGIN = 0
@@ -142,13 +142,6 @@ class RankTable(RowTable[RankRow], can_focus=True):
 
     class Selected(Message):
         """The cursor is on another rank."""
-
-    class Paged(Message):
-        """Page Down (``by`` is 1) or Page Up (-1) was pressed, and there are no more ranks than are in sight."""
-
-        def __init__(self, by: int) -> None:
-            super().__init__()
-            self.by = by
 
     @property
     def process(self) -> ProcessRow | None:
@@ -187,13 +180,6 @@ class RankTable(RowTable[RankRow], can_focus=True):
         """Put the cursor on another rank, and report that."""
         super().move_cursor(row=row)
         self.post_message(self.Selected())
-
-    def action_move_page(self, by: int) -> None:
-        """Go to the next or previous ranks; with all of them in sight, what is below the table scrolls."""
-        if self.max_scroll_y:
-            super().action_move_page(by)
-        else:
-            self.post_message(self.Paged(by))
 
 
 def _urgency(row: RankRow) -> tuple[int, int]:

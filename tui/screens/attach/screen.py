@@ -11,7 +11,6 @@ from textual.containers import Horizontal, Vertical
 from textual.content import Content
 from textual.events import Resize
 from textual.screen import Screen
-from textual.widget import Widget
 from textual.widgets import Input
 
 from vramtop.estimator.budget import Budget
@@ -34,7 +33,6 @@ from ...background.latest_only_task import LatestOnlyTask
 from ...draw.labels import MUTED, join_to_width, left_and_right
 from ...draw.text_output import printable
 from ...job.dialogs import BESIDE_RUN_REMARK, RehearseScreen
-from ...job.form.field_row import field_row_id
 from ...job.form.fields import TUNING
 from ...job.form.job_form import JobForm
 from ...job.form.reading import FormReading
@@ -249,12 +247,6 @@ class AttachScreen(Screen[None]):
         else:
             self._delayed = self.set_timer(_DELAY_SECONDS, lambda: self._estimate_edited(attachment))
 
-    @on(RankTable.Paged)
-    def _scroll_rank(self, event: RankTable.Paged) -> None:
-        """Scroll the process below the table, where the reason of a divergence may be out of sight."""
-        pane = self.query_one(RankView)
-        pane.scroll_relative(y=event.by * max(1, pane.size.height - 2), animate=False)
-
     @on(RankTable.Opened)
     def _explain_end(self) -> None:
         """Open the explanation of a rank that ended out of memory."""
@@ -282,14 +274,6 @@ class AttachScreen(Screen[None]):
     def action_focus_settings(self, to_settings: bool) -> None:
         """Move the focus to the settings, or back to the run."""
         self._focus_on(self.query_one(JobForm) if to_settings else None)
-
-    def focus_previous(self, selector: str | type[Widget] = "*") -> Widget | None:
-        """Move the focus back; on a narrow terminal from the run to the settings, to the field edited last."""
-        table = self.query_one(RankTable)
-        if self.focused is not table or not self.has_class("-narrow") or not self.query(JobForm):
-            return super().focus_previous(selector)
-        self._focus_on(self.query_one(JobForm), self._edited_field)
-        return self.focused
 
     def action_back(self) -> None:
         """Stop the rehearsal that runs; without one, leave the screen."""
@@ -562,12 +546,10 @@ class AttachScreen(Screen[None]):
         words = [Content(f"{mark} {sentence}{note}")] if sentence else []
         self.query_one("#problem", StaticLines).show_if_any(words)
 
-    def _focus_on(self, form: JobForm | None, key: str | None = None) -> None:
-        """Move the focus to the form or one of its fields, or to the run; narrow terminals show only one of them."""
+    def _focus_on(self, form: JobForm | None) -> None:
+        """Move the focus to the form or to the run; narrow terminals show only one of them."""
         self.set_class(form is not None, "-settings")
-        fields = form.query(f"#{field_row_id(key)} Input, #{field_row_id(key)} Choice") if form and key else ()
-        field = next(iter(fields), None)
-        (field or form.query("Input, Choice").first() if form else self.query_one(RankTable)).focus()
+        (form.query("Input, Choice").first() if form else self.query_one(RankTable)).focus()
         self.refresh_bindings()
 
     @on(Resize)
