@@ -53,7 +53,10 @@ def column_sizes(history: Readings, width: int, span_seconds: float, now: float)
     slot_seconds = span_seconds / width
     columns: list[int | None] = [None] * width
     first = _first_slot(width, slot_seconds, now)
-    max_seconds = _max_held_seconds(history)
+    gaps = [later[0] - earlier[0] for earlier, later in pairwise(history)]  # older readings may be kept less densely
+    usual = sorted(gaps)[len(gaps) // 2] if gaps else 0.0
+    near = [min(gaps[max(0, at - 2) : max(2, at)], default=usual) for at in range(len(history))]
+    max_seconds = [_MAX_HELD_INTERVALS * max(usual, gap) for gap in near]
     for at, (moment, size) in enumerate(history):
         until = history[at + 1][0] if at + 1 < len(history) else now
         if size is None or until < now - span_seconds - slot_seconds:
@@ -188,11 +191,3 @@ def _first_slot(width: int, slot_seconds: float, now: float) -> int:
 
 _MAX_HELD_INTERVALS = 3
 """Number of usual intervals for which a reading counts if none follows; after that the memory is unknown."""
-
-
-def _max_held_seconds(history: Readings) -> list[float]:
-    """Return how many seconds each reading counts at most: older ones may be kept at longer intervals."""
-    gaps = [later[0] - earlier[0] for earlier, later in pairwise(history)]
-    usual = sorted(gaps)[len(gaps) // 2] if gaps else 0.0
-    near = [min(gaps[max(0, at - 2) : max(2, at)], default=usual) for at in range(len(history))]
-    return [_MAX_HELD_INTERVALS * max(usual, gap) for gap in near]

@@ -1,4 +1,4 @@
-"""A widget that draws rows of cells, and repaints only when they have changed."""
+"""A graph of sizes over an axis, as rows of cells; it repaints only when they have changed."""
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache
@@ -12,29 +12,32 @@ from textual.widget import Widget
 from ..draw.bars import Cell, cell_runs
 from ..draw.memory_graph import axis_labels
 
+AxisLines = Sequence[str | Sequence[Cell]]
+"""The lines below a graph: marks, and their labels."""
+DrawGraph = Callable[[int, int], tuple[Sequence[Sequence[Cell]], AxisLines]]
+"""Draws a graph of so many columns and rows, and the lines below it."""
+_AXIS_LINES = 2
 
-class CellRows(Widget):
-    """Base of widgets that draw rows of cells; a subclass draws them again for another size.
+
+class AxesGraph(Widget):
+    """A graph of sizes with a scale at the left, and a horizontal axis of two lines below.
 
     Args:
         ascii_only: draw without block characters.
         id: the widget's id in the DOM.
-        classes: its CSS classes.
     """
 
-    def __init__(
-        self,
-        *,
-        ascii_only: bool = False,
-        id: str | None = None,  # noqa: A002 - Textual's own name for it
-        classes: str | None = None,
-    ) -> None:
-        super().__init__(id=id, classes=classes)
+    _top_bytes = 0
+    _lines: Sequence[int] = ()
+    _draw_graph: DrawGraph | None = None
+
+    def __init__(self, *, ascii_only: bool = False, id: str | None = None) -> None:  # noqa: A002 - Textual's own name
+        super().__init__(id=id)
         self._ascii_only = ascii_only
         self._rows: list[list[Cell]] = []
 
     def on_resize(self, _: Resize) -> None:
-        """Draw the rows for the new size."""
+        """Draw the graph for the new size."""
         self._draw()
 
     def render_line(self, y: int) -> Strip:
@@ -44,30 +47,6 @@ class CellRows(Widget):
         row, ground = self._rows[y], self.rich_style  # the widget's own style, below the colours of the cells
         segments = (Segment(text, ground + _style(colour, behind)) for text, colour, behind in cell_runs(row))
         return Strip(segments, len(row))
-
-    def _draw(self) -> None:
-        raise NotImplementedError
-
-    def _show_rows(self, rows: list[list[Cell]]) -> None:
-        """Show these rows."""
-        if rows != self._rows:
-            self._rows = rows
-            self.refresh()
-
-
-AxisLines = Sequence[str | Sequence[Cell]]
-"""The lines below a graph: marks, and their labels."""
-DrawGraph = Callable[[int, int], tuple[Sequence[Sequence[Cell]], AxisLines]]
-"""Draws a graph of so many columns and rows, and the lines below it."""
-_AXIS_LINES = 2
-
-
-class AxesGraph(CellRows):
-    """A graph of sizes with a scale at the left, and a horizontal axis of two lines below."""
-
-    _top_bytes = 0
-    _lines: Sequence[int] = ()
-    _draw_graph: DrawGraph | None = None
 
     def show_graph(self, top_bytes: int, draw: DrawGraph, *, lines: Sequence[int] = ()) -> None:
         """Draw this graph now, and again for every other size of the widget.
@@ -89,7 +68,10 @@ class AxesGraph(CellRows):
         graph = [[*(Cell(char) for char in label), *row] for label, row in zip(labels, rows, strict=False)]
         margin = [Cell(" ")] * len(labels[0])
         axes = ([Cell(each) if isinstance(each, str) else each for each in line] for line in below)
-        self._show_rows([*graph, *([*margin, *line] for line in axes)])
+        drawn = [*graph, *([*margin, *line] for line in axes)]
+        if drawn != self._rows:
+            self._rows = drawn
+            self.refresh()
 
 
 @lru_cache(maxsize=64)

@@ -340,6 +340,10 @@ def _model(cls: Any, name: Any, config: Any, kwargs: dict[str, Any], doubt: Call
         model = cls(config)
     finally:
         torch.set_default_dtype(before)
+    if hasattr(model, "lm_head") and getattr(config, "scale_decoder_outputs", None) is False:
+        # transformers 5 ties the head of T5 1.1 and unties it once it has read two weights
+        model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.clone())
+        model.all_tied_weights_keys.pop("lm_head.weight", None)
     model.eval()
     _read_generation_config(model, name, generation, hub)
     put(model, dtype or torch.float32, device_map, quantizer, max_memory=max_memory, doubt=doubt)

@@ -78,6 +78,19 @@ def test_a_model_of_the_cache_is_still_found_beside_a_stand_in(program, own_cach
     assert rehearse([sys.executable, name]).answer.parameters == 109_514_298
 
 
+@pytest.mark.usefixtures("own_cache")
+def test_a_t5_whose_checkpoint_has_a_head_of_its_own_is_not_tied(program) -> None:
+    text = """
+import torch
+from transformers import AutoModelForSeq2SeqLM
+model = AutoModelForSeq2SeqLM.from_pretrained("google/flan-t5-base").cuda()
+ids = torch.ones(1, 8, dtype=torch.long, device="cuda")
+model(ids, labels=ids).loss.backward()
+torch.optim.SGD(model.parameters(), 1e-3).step()
+"""
+    assert rehearse([sys.executable, program(text)]).answer.parameters == 247_577_856
+
+
 @pytest.mark.parametrize(
     ("model", "told"),
     [

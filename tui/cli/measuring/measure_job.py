@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import msgspec
 
@@ -15,7 +15,7 @@ from vramtop.estimator.job.gpu_catalogue import Gpu
 from vramtop.estimator.job.job import Job
 from vramtop.estimator.learning.measurement import Observed
 from vramtop.estimator.model.checkpoint import job_of_model
-from vramtop.estimator.model.find_config import ResolvedModel, resolve_model
+from vramtop.estimator.model.find_config import resolve_model
 from vramtop.estimator.trace.measure.measured_step import MeasuredStep
 from vramtop.estimator.trace.measure.real_step import Place, rank_count, run_real_step
 from vramtop.estimator.trace.measure.tiny_job import tiny_job
@@ -114,7 +114,16 @@ def measure_job(job: Job, how: Measuring) -> MeasuredJob:
             found = replace(found, card=free.name, driver=free.driver)
         found = predicted(job, how, free.devices[0].gpu_type if free else None, found)
         how.progress(f"running {how.steps} steps of {model.label}")
-        step = _steps(job, model, how, free, places)
+        step = run_real_step(
+            job,
+            model,
+            places,
+            device="cuda" if free else "cpu",
+            steps=how.steps,
+            timeout=how.timeout,
+            python=how.python,
+            on_stage=free.read if free else lambda _stage, _pids: None,
+        )
     except CannotTellError as error:
         return replace(found, error=error.message)
     finally:
@@ -124,21 +133,6 @@ def measure_job(job: Job, how: Measuring) -> MeasuredJob:
     found = replace(found, step=step, outside=figures, seconds=round(time.monotonic() - started, 1))
     limited = step.out_of_memory is not None and how.limit_bytes is not None  # it failed by the user's wish
     return _kept(found) if free and how.keep and not limited else found
-
-
-def _steps(
-    job: Job, model: ResolvedModel, how: Measuring, free: FreeGpus | None, places: Sequence[Place]
-) -> MeasuredStep:
-    return run_real_step(
-        job,
-        model,
-        places,
-        device="cuda" if free else "cpu",
-        steps=how.steps,
-        timeout=how.timeout,
-        python=how.python,
-        on_stage=free.read if free else lambda _stage, _pids: None,
-    )
 
 
 def predicted(job: Job, how: Measuring, gpu: Gpu | None, found: MeasuredJob) -> MeasuredJob:

@@ -134,7 +134,9 @@ def axis_rows(data: RunGraphData, *, width: int, end: str = "now") -> tuple[list
         end: label of the right edge.
     """
     axis, names = timeline_cells(_marks(data, width), width, empty="─"), [" "] * width
-    step = _tick_seconds(data.span_seconds, width)
+    room = data.span_seconds * 12 / max(1, width)  # labels do not overlap at the shortest round interval above this
+    steps = [1, 2, 5, 10, 15, 30, *(60 * m for m in (1, 2, 5, 10, 15, 30)), *(3600 * h for h in (1, 2, 3, 6, 12, 24))]
+    step = next((float(step) for step in steps if step >= room), 86_400.0 * max(1, -int(-room // 86_400)))
     slot = data.span_seconds / max(1, width)
     free = max(0, width - len(end))
     names[free:] = end[-width:] if width else ""
@@ -254,13 +256,6 @@ def _band(parts: _Parts, beyond: str, ground: str, *, patterns: bool) -> _Band:
 
 def _row_of(size_bytes: int, height: int, top_bytes: int) -> int:
     return min(height - 1, size_bytes * height // top_bytes)
-
-
-def _tick_seconds(span_seconds: float, width: int) -> float:
-    """Return the shortest round interval at which labels do not overlap."""
-    room = span_seconds * 12 / max(1, width)
-    steps = [1, 2, 5, 10, 15, 30, *(60 * m for m in (1, 2, 5, 10, 15, 30)), *(3600 * h for h in (1, 2, 3, 6, 12, 24))]
-    return next((float(step) for step in steps if step >= room), 86_400.0 * max(1, -int(-room // 86_400)))
 
 
 def _ago(seconds: float) -> str:
