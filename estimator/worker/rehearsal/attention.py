@@ -94,7 +94,7 @@ def give_flash_attention() -> None:
     for name, module in list(sys.modules.items()):
         if name.startswith("transformers.") and hasattr(module, "is_flash_attn_2_available"):
             module.is_flash_attn_2_available = lambda: True  # type: ignore[attr-defined]
-            vars(module).update({**given, **vars(module)})
+            vars(module).update({name: each for name, each in given.items() if vars(module).get(name) is None})
 
 
 def memory_efficient_attention(

@@ -333,7 +333,7 @@ def _model(cls: Any, name: Any, config: Any, kwargs: dict[str, Any], doubt: Call
             setattr(config, key, value)
     if attention:
         config._attn_implementation = attention
-    _say_precision(config, dtype or torch.float32)
+    _say_precision(config, dtype or torch.float32, is_quantized=quantizer is not None)
     before = torch.get_default_dtype()
     torch.set_default_dtype(dtype or torch.float32)
     try:
@@ -352,11 +352,11 @@ def _model(cls: Any, name: Any, config: Any, kwargs: dict[str, Any], doubt: Call
     return model
 
 
-def _say_precision(config: Any, dtype: Any) -> None:
-    """Write the precision of the weights into the config, where models inside a model find theirs."""
-    for part in (config, *(getattr(config, key, None) for key in getattr(config, "sub_configs", ()))):
-        if part is not None:
-            setattr(part, "torch_dtype" if "torch_dtype" in vars(part) else "dtype", dtype)
+def _say_precision(config: Any, dtype: Any, *, is_quantized: bool) -> None:
+    """Write the precision of the weights into the config, where models inside a model and flash attention find it."""
+    for part in filter(None, (config, *(getattr(config, key, None) for key in getattr(config, "sub_configs", ())))):
+        setattr(part, "torch_dtype" if "torch_dtype" in vars(part) else "dtype", dtype)
+        vars(part).update({"_pre_quantization_dtype": dtype} if is_quantized else {})
 
 
 def _partition(model: Any) -> None:

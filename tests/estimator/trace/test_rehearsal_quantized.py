@@ -51,7 +51,8 @@ def packed(elements: int) -> int:
 
 def test_4_bit_weights_take_what_they_are_stored_in(program) -> None:
     four = "load_in_4bit=True, bnb_4bit_quant_type='nf4', bnb_4bit_use_double_quant=True"
-    found = rehearse([sys.executable, program(QLORA.format(four, LOADED)), "cuda"])
+    told = "\nassert model.config._pre_quantization_dtype == torch.bfloat16  # flash attention casts to it"
+    found = rehearse([sys.executable, program(QLORA.format(four, LOADED + told)), "cuda"])
     layer = [512 * 512, 512 * 256, 512 * 256, 512 * 512, *[512 * 1024] * 3]
     norms_and_embeddings = blocks(*[512 * 4] * 5, 4 * 512 * 512, 4 * 512 * 512)  # in fp32, as peft prepares them
     adapters = sum(blocks(8 * 4 * n, 8 * 4 * m) for n, m in

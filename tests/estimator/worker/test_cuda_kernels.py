@@ -1,5 +1,6 @@
 """The imitated CUDA kernels compared with torch's own kernels for tensors without data."""
 
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -9,12 +10,23 @@ from torch.nn import functional
 from torch.utils._pytree import tree_leaves
 
 from vramtop.estimator.worker.memory.tracker import StorageTracker
-from vramtop.estimator.worker.rehearsal import cuda_kernels as forward_pass
+from vramtop.estimator.worker.rehearsal import attention, cuda_kernels as forward_pass
 
 BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
 B, H, S = 2, 8, 200
 FLASH = torch.ops.aten._scaled_dot_product_flash_attention.default
 EFFICIENT = torch.ops.aten._scaled_dot_product_efficient_attention.default
+
+
+def test_flash_attention_is_given_where_a_library_left_it_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before 4.53 transformers had ``flash_attn_func = None`` where flash-attn was not installed."""
+    module = ModuleType("transformers.attention")
+    vars(module).update(is_flash_attn_2_available=lambda: False, flash_attn_func=None, pad_input="its own")
+    monkeypatch.setattr(attention, "sys", SimpleNamespace(modules={module.__name__: module}))
+    attention.give_flash_attention()
+    assert module.is_flash_attn_2_available()
+    assert callable(module.flash_attn_func)
+    assert module.pad_input == "its own"
 
 
 def inputs(heads: int, d: int, dtype: torch.dtype, dense: bool) -> list[torch.Tensor]:
