@@ -294,11 +294,12 @@ def _other_input(spec: ModelSpec) -> str | None:
         model = resolve_model(spec)
         read_architecture(model.config, spec.task, where=model.where)
     except InputError:
-        return None
+        named = find_named_model(spec.id)
     except CannotTellError:
         named = find_named_model(spec.id) or named_by_config(model)
-        return None if named is None else named.task
-    return None
+    else:
+        return None
+    return None if named is None else named.task
 
 
 _MAX_LINES = 3

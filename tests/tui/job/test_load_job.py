@@ -129,8 +129,10 @@ Seq2SeqTrainer(args=args, model=model, train_dataset=None).train()
 """
 
 
-def test_a_line_that_trains_on_audio_is_told_at_once_that_only_its_program_knows(tmp_path):
-    (tmp_path / "train.py").write_text(WHISPER.replace("openai/whisper-small", str(tmp_path)))
+@pytest.mark.parametrize("is_on_hub", [False, True])
+def test_a_line_that_trains_on_audio_is_told_at_once_that_only_its_program_knows(tmp_path, is_on_hub):
+    text = WHISPER if is_on_hub else WHISPER.replace("openai/whisper-small", str(tmp_path))
+    (tmp_path / "train.py").write_text(text)
     (tmp_path / "config.json").write_text(json.dumps(find_named_model("whisper-small").config))
     err = vramtop("fit", "--read-only", "--gpu-memory", "80GiB", "--", "python", "train.py", code=3).err
     assert "for speech-seq2seq, whose inputs are not read from a script; --rehearse" in err
