@@ -397,11 +397,11 @@ class Budget:
 
     @property
     def low_bytes_before_evaluation(self) -> int:
-        """Lower bound of the device's memory while no evaluation has run yet."""
-        if self.peak.phase != "evaluation":
+        """Lower bound of the device's memory while no evaluation has run yet, nor left its cache."""
+        if self.phase("evaluation") is None:
             return self.peak.low_bytes
         step = max(phase.components.total_bytes for phase in self.phases if phase.name != "evaluation")
-        return self.peak.low_bytes * step // max(1, self.peak.components.total_bytes)
+        return min(self.peak.low_bytes, self.peak.low_bytes * step // max(1, self.peak.device_bytes))
 
     def phase(self, name: PhaseName) -> Phase | None:
         """Return the phase of that name; None if the job has none (inference has no backward)."""

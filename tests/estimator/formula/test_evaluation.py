@@ -50,13 +50,15 @@ def test_a_large_evaluation_batch_is_the_peak_by_every_method(budget_of: BudgetO
     assert small.peak.device_bytes == without.peak.device_bytes
 
 
+@pytest.mark.parametrize(("sequences", "more"), [(512, {}), (4, {"num_hidden_layers": 24, "hidden_size": 512})])
 def test_a_run_that_has_not_evaluated_yet_is_not_below_its_budget(
-    budget_of: BudgetOf, tiny_llama: dict[str, Any]
+    budget_of: BudgetOf, tiny_llama: dict[str, Any], sequences: int, more: dict[str, int]
 ) -> None:
-    config = tiny_llama | {"vocab_size": 32_000}
-    training = budget_of(config, SIZES).peak.device_bytes
-    budget = budget_of(config, SIZES | {"training.evaluation_batch": 512})
-    assert budget.peak.low_bytes > 2 * training
+    config, sizes = tiny_llama | {"vocab_size": 32_000} | more, SIZES | {"training.sequence_length": 512}
+    training = budget_of(config, sizes).peak.device_bytes
+    budget = budget_of(config, sizes | {"training.evaluation_batch": sequences})
+    assert budget.peak.phase == ("backward" if more else "evaluation")
+    assert budget.peak.low_bytes > training
     assert reaches_budget(budget, training)
 
 
