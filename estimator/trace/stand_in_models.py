@@ -121,16 +121,19 @@ def _files(name: str) -> Iterator[tuple[str, bytes]]:
     if isinstance(model, DiffusionModel):
         yield from _pipeline(model)
     else:
-        yield from _with_tokenizer(model.config)
-        sizes: dict[str, Any] = {"feature_size": bins} if (bins := model.config.get("num_mel_bins")) else {}
-        vision = model.config.get("vision_config") or {}
+        config = {**model.config}
+        if config["model_type"] in ("qwen2_vl", "qwen2_5_vl"):  # as on the hub, and all that transformers < 4.52 reads
+            config = {**config.pop("text_config"), **config}
+        yield from _with_tokenizer(config)
+        sizes: dict[str, Any] = {"feature_size": bins} if (bins := config.get("num_mel_bins")) else {}
+        vision = config.get("vision_config") or {}
         if (side := vision.get("image_size")) is not None:  # the others are of the usual size of their class
             whole = {"height": side, "width": side}
             crops = str(vision.get("model_type", "clip")).startswith("clip")
             sizes |= {"size": {"shortest_edge": side}, "crop_size": whole} if crops else {"size": whole}
         yield "preprocessor_config.json", msgspec.json.encode(sizes)
         merged = {"patch_size": vision.get("patch_size"), "vision_feature_select_strategy": "default"}
-        if model.config["model_type"] == "llava":
+        if config["model_type"] == "llava":
             yield "processor_config.json", msgspec.json.encode(merged)
 
 

@@ -175,6 +175,8 @@ def test_a_model_of_images_and_texts_has_a_mark_for_an_image(
     made = Path(cache_with([name], tmp_path, {"HF_HOME": str(tmp_path / "hf")})["HF_HUB_CACHE"])
     (folder,) = made.glob("models--*/snapshots/*")
     assert json.loads((folder / "vocab.json").read_bytes())[token] == number
+    config = json.loads((folder / "config.json").read_bytes())
+    assert (config["model_type"] == "qwen2_vl") == ("text_config" not in config)
     assert token in json.loads((folder / "chat_template.json").read_bytes())["chat_template"]
     sizes = json.loads((folder / "preprocessor_config.json").read_bytes())
     assert sizes.get("size") == (side and {"shortest_edge": side})
