@@ -20,7 +20,6 @@ SHOWN = {
     "dashboard": ("▲ OVER", "within budget", "DOES NOT FIT", "qwen-14b-lora"),
     "runs": ("rank 0", "rank 3", "4 procs", "vLLM server"),
     "hosts": ("node02", "▲ OVER", "unreachable", "llama-70b-lora", "HOST"),
-    "out-of-memory": ("GPU memory ran out", "other processes and the driver", "Fragmentation"),
     "attach": ("Why?", "OVER", "weights"),
     "fit-check": ("least costly first", "change", "cost", "QLoRA"),
     "step": ("One training step", "backward", "optimizer"),

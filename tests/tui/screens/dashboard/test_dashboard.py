@@ -189,22 +189,16 @@ async def test_sixteen_gpus_are_all_visible_with_the_processes_below(size, table
         assert all(cell_len(line) == size[0] for line in lines)
 
 
-async def test_arrow_chooses_a_gpu_and_opens_its_panel():
+async def test_arrow_chooses_a_gpu_and_opens_its_panel_and_a_small_terminal_scrolls_to_every_gpu():
     app = open_app([make_snapshot([make_gpu(at, [make_process(100 + at, 20)]) for at in range(16)])])
     async with on_first_board(app) as pilot:
         app.screen.query_one(GpuRows).focus()
         await pilot.press("down", "down")
         await pilot.pause()
         assert app.screen.query_one("#open", GpuPanel).shown.plain.startswith("┌─ 2 H100")
-
-
-async def test_small_terminal_still_scrolls_to_every_gpu():
-    app = open_app([make_snapshot([make_gpu(at) for at in range(40)])])
-    async with on_first_board(app, (80, 24)) as pilot:
-        app.screen.query_one(GpuRows).focus()
+        await pilot.resize_terminal(80, 18)
         await pilot.press("end")
-        await pilot.pause()
-        assert any(line.startswith("▶39") for line in screen_lines(app))
+        await until_shown(pilot, lambda: any(line.startswith("▶15") for line in screen_lines(app)))
 
 
 async def test_pending_job_that_does_not_fit_is_marked_by_a_word():
@@ -349,21 +343,19 @@ async def test_ascii_mode_draws_only_ascii():
         assert screen_text(app).isascii()
 
 
-async def test_ascii_can_be_switched_while_running():
+async def test_ascii_and_pause_are_switched_while_running_and_a_repeated_key_opens_one_screen():
     app = open_app([make_snapshot([make_gpu(0)])])
     async with on_first_board(app, (100, 30)) as pilot:
         assert not screen_text(app).isascii()
         app.action_toggle_ascii()
-        await pilot.pause()
-        assert screen_text(app).isascii()
-
-
-async def test_z_pauses_and_the_header_shows_it():
-    app = open_app([make_snapshot([make_gpu(0)])])
-    async with on_first_board(app, (100, 30)) as pilot:
         await pilot.press("Z")
         await pilot.pause()
+        assert screen_text(app).isascii()
         assert " paused " in screen_lines(app)[0]
+        app.action_open_screen("fit_check")
+        app.action_open_screen("fit_check")
+        await opened(pilot, "FitCheckScreen")
+        assert [type(screen).__name__ for screen in app.screen_stack] == ["DashboardScreen", "FitCheckScreen"]
 
 
 async def test_recording_can_be_started_and_contains_the_jobs(tmp_path, monkeypatch):
@@ -393,15 +385,6 @@ async def test_key_opens_the_screen_and_figures_keep_updating_behind_it(key, scr
         await until_shown(pilot, lambda: app.source_for_test.reads > reads)
         await pilot.press("escape")
         await until_shown(pilot, lambda: "0 H100" in screen_text(app))
-
-
-async def test_repeated_key_opens_only_one_screen():
-    app = open_app([make_snapshot([make_gpu(0)])])
-    async with on_first_board(app) as pilot:
-        app.action_open_screen("fit_check")
-        app.action_open_screen("fit_check")
-        await opened(pilot, "FitCheckScreen")
-        assert [type(screen).__name__ for screen in app.screen_stack] == ["DashboardScreen", "FitCheckScreen"]
 
 
 async def test_footer_is_complete_at_80_columns():

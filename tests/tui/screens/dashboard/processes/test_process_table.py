@@ -160,16 +160,6 @@ async def test_filter_and_sort_follow_the_typed_text(three_processes):
         assert "VRAM↓" in table.render_line(0).text
 
 
-async def test_many_processes_can_start_and_end_at_once():
-    async with table_of(make_board([make_gpu(0, [make_process(pid, 0.1) for pid in range(500)])]), (120, 40)) as (
-        table,
-        _,
-    ):
-        assert table.row_count == 501
-        table.filter_by("--seed 499")
-        assert table.row_count == 1
-
-
 async def test_narrow_table_omits_columns_but_shows_the_processes(three_processes):
     async with table_of(make_board([make_gpu(0, three_processes)]), (40, 20)) as (table, _):
         assert [title.strip() for title in table.titles] == ["PID", "GPU", "VRAM GiB", "STATUS↓"]

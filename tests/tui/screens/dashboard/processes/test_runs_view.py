@@ -55,6 +55,12 @@ async def test_a_run_is_one_row_with_its_sum_highest_rank_spread_and_budget_per_
         assert (cells["MAX"], cells["SPREAD"], cells["BUDGET"], cells["DIFF"]) == ("20.4", "0.4", "20.0", "+0.4")
         assert cells["COMMAND"] == "tune: python train.py --seed …"
         assert "▸ 4 procs" in table.render_line(1).text
+        assert table.rows[0].cells["SPREAD"].tone == "muted"
+        assert table.selected.process_row.process.pid == 13  # what other screens use of a folded run
+        table.show_board(make_board(gpus(used=(20, 20, 29, 20)), world=8), width=120)
+        cells = table.rows[0].cells
+        assert (cells["SPREAD"].text, cells["SPREAD"].tone, cells["STATUS"].text) == ("9.0", "plain", "▲ OVER 1/4")
+        assert cells["COMMAND"].text.startswith("tune (4 of 8 ranks here): python")
 
 
 @pytest.mark.parametrize("width", [80, 120, 200])
@@ -64,17 +70,6 @@ async def test_highest_rank_spread_and_budget_of_a_run_fit_into_every_usual_widt
         assert {"PID", "GPU", "VRAM GiB", "MAX", "SPREAD", "BUDGET", "DIFF", "STATUS↓", "COMMAND"} <= set(titles)
         assert table.render_line(1).cell_length == width
         assert table.max_scroll_x == 0
-
-
-async def test_the_worst_rank_gives_the_status_and_is_counted():
-    async with table_of(make_board(gpus(used=(20, 20, 29, 20)))) as (table, _):
-        assert table.rows[0].cells["STATUS"].text == "▲ OVER 1/4"
-        assert table.rows[0].process_row.process.pid == 13
-
-
-async def test_ranks_on_other_machines_are_stated():
-    async with table_of(make_board(gpus(), world=8)) as (table, _):
-        assert table.rows[0].cells["COMMAND"].text.startswith("tune (4 of 8 ranks here): python")
 
 
 async def test_keys_unfold_and_fold_and_the_state_stays_over_boards():
@@ -246,13 +241,6 @@ async def test_space_marks_and_escape_unmarks_before_it_removes_the_filter():
         assert screen.table.filter_words == ""
 
 
-async def test_the_process_of_a_folded_run_that_other_screens_use_is_the_one_that_matters():
-    async with table_of(make_board(gpus())) as (table, _):
-        assert table.selected.process_row.process.pid == 13
-        table.move_cursor(row=table.row_count - 1)
-        assert table.selected.process_row is None
-
-
 async def test_the_table_needs_as_many_lines_as_it_has_rows_whatever_the_filter():
     async with table_of(make_board(gpus())) as (table, _):
         for last in (False, True):
@@ -304,10 +292,3 @@ async def test_a_process_on_several_gpus_is_one_row_with_its_pid():
         assert [row.cells[name].text for name in ("PID", "GPU", "VRAM GiB", "MAX")] == ["31", "0,1", "50.0", "30.0"]
         table.action_unfold()
         assert "├ python train.py" in table.render_line(2).text
-
-
-async def test_a_spread_that_matters_stands_out():
-    async with table_of(make_board(gpus())) as (table, _):
-        assert (table.rows[0].cells["SPREAD"].text, table.rows[0].cells["SPREAD"].tone) == ("0.4", "muted")
-        table.show_board(make_board(gpus(used=(20, 20, 24, 20))), width=120)
-        assert (table.rows[0].cells["SPREAD"].text, table.rows[0].cells["SPREAD"].tone) == ("4.0", "plain")
