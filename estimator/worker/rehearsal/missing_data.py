@@ -171,9 +171,9 @@ class MissingData:
             names = [*names, "label"]  # which the Trainer finds by itself
         turns = any(_TURN in each for each in strings)
         columns = {each: _column(each, sizes, marks, turns and each in _PREFERENCES) for each in names}
-        sound = sum(
-            len(value["bytes"]) for value, _ in columns.values() if isinstance(value, dict) and "bytes" in value
-        )
+        if "KTOTrainer" in used and "label" in columns:  # it asks whether each is True
+            columns["label"] = (True, None)
+        sound = sum(len(each["bytes"]) for each, _ in columns.values() if isinstance(each, dict) and "bytes" in each)
         count = min(sizes["items"], max(1, _MOST_SOUND // max(1, sound)))
         items = {each: [_numbered(value, at) for at in range(count)] for each, (value, _) in columns.items()}
         made = datasets.Dataset.from_dict(items)
@@ -181,16 +181,14 @@ class MissingData:
             made = made if feature is None else made.cast_column(each, feature)
         of_text = f" (texts of {sizes['words']:,} words)" if any(_is_text(each) for each in names) else ""
         self._stands_in(name, f"{count:,} items with {', '.join(names)}{of_text}")
-        if is_streamed:
-            made = made.to_iterable_dataset()
+        made = made.to_iterable_dataset() if is_streamed else made
         mark(made)
         if isinstance(split, (list, tuple)):
             return [made for _ in split]
         if split is not None:
             return made
         splits = [*_SPLITS, *(each for each in _OTHER_SPLITS if each in strings)]
-        kind = datasets.IterableDatasetDict if is_streamed else datasets.DatasetDict
-        return kind(dict.fromkeys(splits, made))
+        return (datasets.IterableDatasetDict if is_streamed else datasets.DatasetDict)(dict.fromkeys(splits, made))
 
     def _measuring(self, load: Any) -> Any:
         @functools.wraps(load)
@@ -456,7 +454,9 @@ def _column(name: str, sizes: dict[str, Any], marks: Sequence[str], in_turns: bo
 
 
 def _numbered(value: Any, number: int) -> Any:
-    """Return a text that is another in each item: some samplers put none into a batch twice."""
+    """Return a text that is another in each item, as some samplers put none into a batch twice, or a turn of truth."""
+    if isinstance(value, bool):
+        return number % 2 == 0
     first, _, rest = value.partition(" ") if isinstance(value, str) else (value, "", "")
     return f"{first} {number} {rest.partition(' ')[2]}" if rest else value
 

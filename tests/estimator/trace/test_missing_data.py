@@ -228,6 +228,23 @@ for _ in range(4):
     assert rehearsed(file, "synthetic,items=10,words=50").budget.model.parameters == 6
 
 
+def test_labels_of_a_kto_trainer_are_true_and_false(program):
+    pytest.importorskip("datasets")
+    file = program("""
+import torch
+from datasets import load_dataset
+def train(): KTOTrainer
+rows = load_dataset("a/b", split="train")
+assert set(rows.column_names) == {"prompt", "completion", "label"} and rows["label"][:2] == [True, False], rows[:2]
+net = torch.nn.Linear(2, 2).cuda()
+optimizer = torch.optim.SGD(net.parameters(), 0.1)
+for _ in range(4):
+    net(torch.ones(1, 2).cuda()).sum().backward()
+    optimizer.step()
+""")
+    assert rehearsed(file, "synthetic,items=10,words=50").budget.model.parameters == 6
+
+
 @pytest.mark.parametrize(
     ("streamed", "asks", "error"),
     [(False, "100 / len(rows)", "division by zero"), (True, "next(iter(rows))", r"iter\(rows\)\)")],
