@@ -92,9 +92,10 @@ def give_flash_attention() -> None:
 
         given["_flash_attention_forward"] = _flash_attention_forward
     for name, module in list(sys.modules.items()):
-        if name.startswith("transformers.") and hasattr(module, "is_flash_attn_2_available"):
-            module.is_flash_attn_2_available = lambda: True  # type: ignore[attr-defined]
-            vars(module).update({name: each for name, each in given.items() if vars(module).get(name) is None})
+        asks = {"is_flash_attn_2_available", "is_flash_attn_available"} & vars(module).keys()  # the second since 4.51
+        if name.startswith("transformers.") and asks:
+            vars(module).update(dict.fromkeys(asks, lambda: True))
+            vars(module).update({key: each for key, each in given.items() if vars(module).get(key) is None})
 
 
 def memory_efficient_attention(
