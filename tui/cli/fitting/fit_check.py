@@ -245,7 +245,7 @@ def check_on(
         machine=Machine(gpu=gpu, memory_bytes=memory_bytes, gpus=count_devices(devices)),
         here=here,
     )
-    if loaded.program is None or not check.is_open(waits=getattr(options, "wait", False)):
+    if loaded.program is None or not check.is_open(waits=options.command == "wait"):
         return check
     try:
         return _rehearsed(options, check, loaded.program)
