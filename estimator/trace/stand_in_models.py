@@ -44,7 +44,8 @@ _SPEECH = (
 _CHAT = (
     "{% for message in messages %}<s> {{ message['role'] }} {% if message['content'] is string %}"
     "{{ message['content'] }}{% else %}{% for part in message['content'] %}"
-    "{% if part['type'] == 'text' %}{{ part['text'] }}{% else %}IMAGE{% endif %} {% endfor %}{% endif %} </s>"
+    "{% if part['type'] == 'text' %}{{ part['text'] }}{% elif part['type'] == 'video' %}VIDEO{% else %}IMAGE"
+    "{% endif %} {% endfor %}{% endif %} </s>"
     "{% endfor %}"
 )
 _COMMIT = "0" * 40
@@ -56,8 +57,8 @@ _TEXTS = {
     "gemma2": (256_000, 8192),
 }
 """Vocabulary and longest text, by model type, where a config leaves them to the defaults of its class."""
-_IMAGES = {"idefics3": "<image>", "llava": "<image>", "paligemma": "<image>", "smolvlm": "<image>"}
-"""What a processor puts where an image is, by model type; that of the others is Qwen's."""
+_PLAIN_MARKS = ("idefics3", "llava", "llava_onevision", "paligemma", "smolvlm")
+"""Model types whose processors put ``<image>`` where an image is; the others are taken for Qwen's."""
 _CLASSES = {"whisper": "WhisperTokenizer"}
 """Tokenizers of which programs ask more than of all others, by model type."""
 _ENCODERS = {
@@ -123,7 +124,8 @@ def _files(name: str) -> Iterator[tuple[str, bytes]]:
     else:
         config = {**model.config}
         if config["model_type"] in ("qwen2_vl", "qwen2_5_vl"):  # as on the hub, and all that transformers < 4.52 reads
-            config = {**config.pop("text_config"), **config}
+            rope = {"type": "mrope", "mrope_section": [16, 24, 24]}
+            config = {"rope_scaling": rope, **config.pop("text_config"), **config}
         yield from _with_tokenizer(config)
         sizes: dict[str, Any] = {"feature_size": bins} if (bins := config.get("num_mel_bins")) else {}
         vision = config.get("vision_config") or {}
@@ -169,11 +171,13 @@ def _with_tokenizer(config: Mapping[str, Any]) -> Iterator[tuple[str, bytes]]:
         yield "config.json", msgspec.json.encode(config)
         return
     words = [*marks, *(f"word{number}" for number in range(size - len(marks)))]
-    chat, place = _CHAT, config.get("image_token_id", config.get("image_token_index"))
-    if place is not None and place < size:
-        words[place] = _IMAGES.get(kind, "<|image_pad|>")
-        marks = (*marks, words[place])
-        chat = _CHAT.replace("IMAGE", words[place])
+    chat = _CHAT
+    for what in ("image", "video"):
+        place = config.get(f"{what}_token_id", config.get(f"{what}_token_index"))
+        if place is not None and place < size:
+            words[place] = f"<{what}>" if kind in _PLAIN_MARKS else f"<|{what}_pad|>"
+            marks = (*marks, words[place])
+            chat = chat.replace(what.upper(), words[place])
     ids = {word: number for number, word in enumerate(words)}
     numbers = {f"{token}_id": ids[_TOKENS[token]] for token in ("pad_token", "bos_token", "eos_token")}
     segments = ["token_type_ids"] if kind == "bert" else []
