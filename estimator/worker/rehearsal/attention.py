@@ -91,9 +91,9 @@ def give_flash_attention() -> None:
         from transformers.modeling_flash_attention_utils import _flash_attention_forward
 
         given["_flash_attention_forward"] = _flash_attention_forward
-    for name, module in list(sys.modules.items()):
+    for module in [each for name, each in sys.modules.items() if name.startswith("transformers.")]:
         asks = {"is_flash_attn_2_available", "is_flash_attn_available"} & vars(module).keys()  # the second since 4.51
-        if name.startswith("transformers.") and asks:
+        if asks:
             vars(module).update(dict.fromkeys(asks, lambda: True))
             vars(module).update({key: each for key, each in given.items() if vars(module).get(key) is None})
 
