@@ -72,8 +72,9 @@ def zero_step_bytes(job: ResolvedJob, stage: Stage) -> int:
     """Return the temporary memory of the step, beside the gradients of the rank's part.
 
     These are flattened and cast to fp32 (``stage_1_and_2.py``, ``step``); they and the flat ones are freed before the
-    optimizer runs, on one large tensor. Stage 3 keeps them in a buffer, and takes one group after the other
-    (``sub_group_size``).
+    optimizer runs, on one large tensor. Where they share a buffer (``copy_grads_in_partition``), that is not before the
+    last group of parameters is taken: the Trainer has a second one, of what does not decay. Stage 3 keeps them in a
+    buffer, and takes one group after the other (``sub_group_size``).
     """
     if job.offloads_optimizer:
         return 0
@@ -87,7 +88,8 @@ def zero_step_bytes(job: ResolvedJob, stage: Stage) -> int:
     inside = 4 * (optimizer.step_tensors if copies is None else copies)
     flat = 4 if _wide(job) else width
     cast = 0 if flat == 4 else 4
-    freed = 0 if job.partitions_weights else own_gradient_bytes(job, stage)
+    is_shared = job.framework.trainer and job.lora is None and zero_sizes(job).buckets > 0
+    freed = 0 if job.partitions_weights or is_shared else own_gradient_bytes(job, stage)
     return round(max((flat + cast) * elements, (4 + inside) * elements - freed, _NORM_BYTES * min(largest, elements)))
 
 

@@ -94,8 +94,18 @@ def test_stage_1_has_freed_other_ranks_gradients_when_it_steps() -> None:
 @pytest.mark.parametrize("stage", [1, 2])
 def test_16_bit_gradients_are_gone_when_the_optimizer_runs(stage: int) -> None:
     """An optimizer's copy of fp32 takes their place: no more than when the gradients were cast."""
-    unfused, fused = (allocated(budget(stage, 2, {"optimizer": name}, {}))[-1] for name in ("adamw", "adamw-fused"))
+    unfused, fused = (
+        allocated(budget(stage, 2, {"optimizer": name}, {}, contiguous_gradients=False))[-1]
+        for name in ("adamw", "adamw-fused")
+    )
     assert unfused == fused
+
+
+@pytest.mark.parametrize("stage", [1, 2])
+def test_16_bit_gradients_stay_where_a_second_group_of_the_trainer_shares_their_buffer(stage: int) -> None:
+    unfused = {"optimizer": "adamw"}
+    shared, apart = (budget(stage, 2, unfused, {}, contiguous_gradients=each).phases[-1] for each in (True, False))
+    assert shared.components.temporary - apart.components.temporary == shared.components.gradients
 
 
 def test_adapters_under_deepspeed_have_an_fp32_copy_and_fp32_states() -> None:
