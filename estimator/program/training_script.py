@@ -40,8 +40,6 @@ _TRAINER_OPTIMIZERS = frozenset(
 """Names of ``TrainingArguments(optim=...)`` that need no argument for the memory that the job's row counts."""
 _GENERATIONS = 8
 """Largest number of completions of one prompt, which is GRPO's default."""
-_TOKEN_TASKS = ("causal-lm", "masked-lm", "seq2seq-lm", "token-classification")
-"""Tasks whose items can be cut to any length."""
 _LENGTHS = (2, 4, 3, 1)
 """Lengths of batches that follow each other, in quarters of the longest: the second one is in the figures."""
 TEXT_TASKS = (
@@ -150,8 +148,7 @@ def _refused(job: ResolvedJob, tasks: Collection[str], *, splits_layers: bool) -
     )
     trainer = _trainer(job)
     unset = {
-        "training.varying_lengths": training.varying_lengths
-        and (trainer is not _TRAINER or job.model.task not in _TOKEN_TASKS),
+        "training.varying_lengths": training.varying_lengths and trainer is not _TRAINER,
         "training.loss_length": training.loss_length if trainer not in (_DPO, _GRPO) else None,
         "training.keep_outputs": training.keep_outputs,
         "parallel.gradient_dtype": parallel.gradient_dtype,
@@ -529,14 +526,14 @@ class TrainerScript:
 
     def _collator(self) -> Iterator[str]:
         """Yield a collator that cuts each batch to another length."""
-        self._imports.add("itertools")
+        self._imports |= {"itertools", "transformers.default_data_collator"}
         lengths = [max(1, self._job.training.sequence_length * quarters // 4) for quarters in _LENGTHS]
         yield f"lengths = itertools.cycle({lengths})  # of batches that follow each other"
         yield ""
         yield ""
         yield "def cut(items):"
-        yield "    length = next(lengths)"
-        yield "    return {key: torch.stack([each[key][:length] for each in items]) for key in items[0]}"
+        yield "    length, batch = next(lengths), default_data_collator(items)"
+        yield "    return {key: each[..., :length] if each.dim() > 1 else each for key, each in batch.items()}"
         yield ""
         yield ""
 

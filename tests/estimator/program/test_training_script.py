@@ -41,6 +41,9 @@ JOBS = {
     "adapters": job_of(training={"precision": "bf16"}, lora={"rank": 8, "targets": "all-linear", "dropout": 0.1}),
     "a class of torch's": job_of(training={"precision": "fp32", "optimizer": "sgd-momentum"}),
     "batches of other lengths": job_of(training={"precision": "bf16", "varying_lengths": True}),
+    "classes of sequences of other lengths": job_of(
+        training={"precision": "fp32", "varying_lengths": True}, model={"task": "sequence-classification"}
+    ),
     "classes of sequences": job_of(training={"precision": "fp32"}, model={"task": "sequence-classification"}),
     "FSDP1 over four GPUs": job_of(training={"precision": "bf16-mixed"}, parallel={**FSDP, "strategy": "fsdp1"}),
     "FSDP2 over four GPUs": job_of(training={"precision": "bf16-mixed"}, parallel=FSDP),
@@ -111,7 +114,7 @@ def test_what_was_left_open_has_a_comment() -> None:
         ({"parallel": {"tensor": 4}}, "4 GPUs cannot share 2 key-value heads"),
         ({"parallel": {"tensor": 2}, "model": {"config": {**LLAMA, "model_type": "gpt_neox"}}}, "not gpt_neox"),
         ({"training": {"optimizer": "muon"}}, "muon"),
-        ({"training": {"varying_lengths": True}, "model": {"task": "question-answering"}}, "training.varying_lengths"),
+        ({"training": {"keep_outputs": True}}, "training.keep_outputs"),
         ({"training": {"trainable": ["!norm"]}, "lora": {"rank": 8}}, "frozen beside adapters"),
     ],
 )
