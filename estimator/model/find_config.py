@@ -98,7 +98,7 @@ def _key(name: str) -> str:
 
 
 _TUNING_SUFFIXES = re.compile(
-    r"-(instruct|thinking|chat|it|pt|hf|mnli|unsloth|bnb|[48]bit|2507|awq|gptq|int[48]|w4a16|fp8|dynamic)(?=-|$)"
+    r"-(instruct|thinking|chat|it|pt|hf|unsloth|bnb|[48]bit|2507|awq|gptq|int[48]|w4a16|fp8|dynamic)(?=-|$)"
 )
 """Parts of a name that state how or when a model was fine-tuned or quantized, not its architecture."""
 _QUANTIZED_NAMES: tuple[tuple[re.Pattern[str], dict[str, Any]], ...] = (
