@@ -13,7 +13,7 @@ from ..draw.bars import Cell, cell_runs
 from ..draw.memory_graph import axis_labels
 
 AxisLines = Sequence[str | Sequence[Cell]]
-"""The lines below a graph: marks, and their labels."""
+"""The horizontal axis below a graph: its marks and their labels."""
 DrawGraph = Callable[[int, int], tuple[Sequence[Sequence[Cell]], AxisLines]]
 """Draws a graph of so many columns and rows, and the lines below it."""
 _AXIS_LINES = 2

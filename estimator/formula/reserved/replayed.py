@@ -19,7 +19,7 @@ from ...model.rank_share import Stage
 from ...worker.memory.allocator_settings import AllocatorSettings
 from ..peak_moments import highest_phase, phase_peaks
 from ..plan import Plan, make_plan
-from ..rank_memory import RankMemory, in_evaluation, rank_memory
+from ..rank_memory import RankMemory, rank_memory
 from .machine import Machine
 from .steps import TrainingRun, run_prompts
 
@@ -59,8 +59,7 @@ def _replayed_slack(rank: RankMemory, conf: str | None) -> int:
         run.train(steps=1)
         machine.allocator.peak_allocated = 0  # of what follows the first step
         run.train(steps=1)
-        if rank.job.training.evaluation_batch:
-            run.evaluate(in_evaluation(rank, rank.job.training.evaluation_batch))
+        run.evaluate()
     else:
         run_prompts(rank, machine)
     allocator, phase = machine.allocator, highest_phase(phase_peaks(rank))
@@ -71,13 +70,11 @@ def _replayed_slack(rank: RankMemory, conf: str | None) -> int:
 
 
 def evaluation_cache(rank: RankMemory) -> int:
-    """Return how many bytes the allocator reserves in a batch of evaluation, which come to those of training."""
-    job = rank.job
-    run = TrainingRun(rank, Machine(AllocatorSettings.from_conf(job.allocator_conf)))
+    """Return how many more bytes the allocator reserves once a batch has been evaluated than after training alone."""
+    run = TrainingRun(rank, Machine(AllocatorSettings.from_conf(rank.job.allocator_conf)))
     run.train()
     trained = run.machine.allocator.reserved
-    if job.training.evaluation_batch:
-        run.evaluate(in_evaluation(rank, job.training.evaluation_batch))
+    run.evaluate()
     return run.machine.allocator.reserved - trained
 
 

@@ -12,7 +12,7 @@ from ...model.rank_share import unpacked_bytes
 from ..activations.attention import scores_per_token
 from ..activations.layer_context import layer_context
 from ..activations.saved_activations import forward_pass_bytes
-from ..rank_memory import RankMemory
+from ..rank_memory import RankMemory, in_evaluation
 from .communication import Buckets, Communication, ConstantBuffers, GatheredWeights
 from .fsdp import Units
 from .machine import SMALLEST_BYTES, Machine
@@ -88,13 +88,12 @@ class TrainingRun:
             self.machine.release(self._gradients)
             self._gradients = []
 
-    def evaluate(self, rank: RankMemory) -> None:
-        """Run a forward pass of evaluation, of which nothing stays allocated.
-
-        Args:
-            rank: the same one with a micro-batch of evaluation.
-        """
+    def evaluate(self) -> None:
+        """Run a forward pass of evaluation, if the job has one; nothing of it stays allocated."""
         training = self._rank
+        if not training.job.training.evaluation_batch:
+            return
+        rank = in_evaluation(training, training.job.training.evaluation_batch)
         self.take_batches_of(rank)
         cached = self.machine.take_all([rank.kv_cache / max(1, rank.stage.layers)] * rank.stage.layers)
         self._forward(graph=False)

@@ -221,7 +221,7 @@ class _Tokenizer(Thing):
             call.notes.tokenizer_lengths.append(call.setting(0))
 
     def called(self, call: Call) -> Any:
-        """Cut a text."""
+        """Tokenize a text; its tokens are not known."""
         call.receiver = UNKNOWN
         return call.run.library(call)
 
