@@ -10,6 +10,7 @@ from .budget import Peak
 from .common.records import replace
 from .common.sizes import size_text
 from .formula.process_memory import communicator_bytes
+from .job.resolved_job import resolve_job
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,16 +29,19 @@ def widen_for_uncertainty(budget: Budget) -> Budget:
     """Return the budget with a range that allows for the job's uncertain components, and a warning.
 
     An uncertain component may be missing at the peak, or exist twice: a setting without a rule can shard, offload or
-    shrink its subject, or keep a second copy of it, of gradients also where a step has none. What is certain of any
-    phase is needed all the same.
+    shrink its subject, or keep a second copy of it, of gradients also where a step has none. Communication may be all
+    that ranks share, gathered at once. What is certain of any phase is needed all the same.
     """
     directions = msgspec.structs.asdict(budget.job.unsure)
     uncertain = [(name, each) for name, each in directions.items() if isinstance(each, str) and each != "no"]
+    gathered, communicated = _gathered_bytes(budget) if uncertain else 0, budget.peak.components.communication
+    if not communicated:  # one GPU
+        uncertain = [(name, each) for name, each in uncertain if name != "communication"]
     if not uncertain:
         return budget
     less = _doubted_bytes(budget.peak, uncertain)
     kept = max((each.components.gradients for each in budget.phases), default=0)  # which the peak may be without
-    doubled = replace(budget.peak.components, gradients=kept)
+    doubled = replace(budget.peak.components, gradients=kept, communication=gathered)
     more = sum(getattr(doubled, name) for name, each in uncertain if each in ("more", "either"))
     # at the lower end, the peak is at least the most that the certain components of one phase take
     sums = [each.components.total_bytes - _doubted_bytes(each, uncertain) for each in budget.phases]
@@ -49,9 +53,12 @@ def widen_for_uncertainty(budget: Budget) -> Budget:
         replace(stage, low_bytes=max(0, stage.low_bytes - less), high_bytes=stage.high_bytes + more)
         for stage in budget.stages
     )
-    alike = {error: [name for name, direction in uncertain if direction == error] for error in _ERRORS}
-    errors = "; ".join(f"{_listed(names)} {_ERRORS[error]}" for error, names in alike.items() if names)
-    warning = f"Some settings are not understood (see the notes), so the range allows for {errors}."
+    whole = dict(uncertain).get("communication") in ("more", "either") and gathered > communicated
+    named = [each for each in uncertain if not (whole and each == ("communication", "more"))]
+    alike = {error: [name for name, direction in named if direction == error] for error in _ERRORS}
+    errors = [f"{_listed(names)} {_ERRORS[error]}" for error, names in alike.items() if names]
+    errors += ["sharded weights and their gradients whole on each GPU"] if whole else []
+    warning = f"Some settings are not understood (see the notes), so the range allows for {'; '.join(errors)}."
     if [*uncertain] == [("weights", "more")] and budget.job.inference is not None:
         warning = _UNPACKED.get(budget.job.inference.weights, warning)
     return replace(
@@ -62,6 +69,22 @@ def widen_for_uncertainty(budget: Budget) -> Budget:
         doubt=warning if less + more > budget.doubt_bytes else budget.doubt,
         doubt_bytes=max(less + more, budget.doubt_bytes),
     )
+
+
+def _gathered_bytes(budget: Budget) -> int:
+    """Return the most that communication may take: twice what it takes, or sharded weights and their gradients, whole.
+
+    FSDP and ZeRO 3 free a block once its gradients have been reduced. Autograd hands over a weight's gradient when all
+    backward passes that add to it have come by: after several forward passes, whole blocks wait for the last of them
+    (torch 2.13, ``torch/csrc/autograd/engine.cpp``; of FSDP2, gradients only).
+    """
+    job, parts, model = resolve_job(budget.job), budget.peak.components, budget.model
+    shards = job.shards.weights
+    if shards == 1:
+        return parts.communication
+    split, width = job.parallel.tensor * job.parallel.pipeline, job.widths.compute
+    weights = min(parts.weights * shards, model.parameters * width // split)
+    return max(parts.communication, weights + model.trainable_parameters * width // split)
 
 
 def _listed(words: Sequence[str]) -> str:

@@ -222,7 +222,7 @@ class Uncertainties(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     logits: UncertaintyDirection = "no"
     """Possible error of logits and loss."""
     communication: UncertaintyDirection = "no"
-    """Possible error of the communication buffers."""
+    """Possible error of the communication buffers; ``more``: sharded weights and their gradients whole on each GPU."""
     older: dict[str, Any] = field(default_factory=dict)
     """Settings that differ with older libraries, where the versions are not known: the range holds both jobs."""
     between: dict[str, list[int]] = field(default_factory=dict)
