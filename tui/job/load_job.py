@@ -284,10 +284,11 @@ def _load(
     Raises:
         InputError: there is none, it cannot be read, or a required setting is missing.
     """
+    python = options.python if getattr(options, "names_python", False) else None
     if launch is not None:
         if named:
             raise InputError(f"both a job ({named}) and a launch line after -- were given; give one")
-        loaded = _spread(from_launch_line(launch, changes), changes, given, options)
+        loaded = _spread(from_launch_line(launch, changes, python=python), changes, given, options)
         return require_complete(loaded, "the launch line", "before the --, with")
     if not named:
         raise InputError("no job given: give a job file, a model, or a launch line after --")
@@ -296,7 +297,7 @@ def _load(
         return require_complete(_spread(from_file(path, changes), changes, given, options), str(path), "with")
     if is_read(named):
         line = [named] if is_shell_script(path) else ["python", named]
-        loaded = _spread(from_launch_line(line, changes), changes, given, options)
+        loaded = _spread(from_launch_line(line, changes, python=python), changes, given, options)
         return require_complete(loaded, str(path), "with")
     try:
         return LoadedJob(job=with_changes(from_model(named, changes), changes, where="the command line"))

@@ -106,8 +106,13 @@ def from_model(name: str, changes: Mapping[str, Any]) -> Job:
     return Job(model=spec)
 
 
-def from_launch_line(launch: Sequence[str], changes: Mapping[str, Any]) -> LoadedJob:
+def from_launch_line(launch: Sequence[str], changes: Mapping[str, Any], *, python: str | None = None) -> LoadedJob:
     """Return the job of a launch line, or of the one in the shell script that it runs, with changes.
+
+    Args:
+        launch: its words.
+        changes: settings by their keys.
+        python: the interpreter that the user has named for it, whose libraries count; None: the line's own.
 
     Raises:
         InputError: it cannot be read.
@@ -121,18 +126,18 @@ def from_launch_line(launch: Sequence[str], changes: Mapping[str, Any]) -> Loade
             raise InputError(f"{script.place}: {error.message}") from None
         loaded = _from_reading(reading, changes, tool=tool_of_line(script.words), place=COMMAND_LINE)
         return replace(loaded, notes=(script.note, *loaded.notes))
-    reading = read_launch(launch, beside_python=_versions_beside_python(launch), given=changes)
+    reading = read_launch(launch, beside_python=_versions_beside_python(launch, python), given=changes)
     return _from_reading(reading, changes, tool=tool_of_line(launch), place=COMMAND_LINE)
 
 
-def _versions_beside_python(launch: Sequence[str]) -> dict[str, str]:
+def _versions_beside_python(launch: Sequence[str], python: str | None) -> dict[str, str]:
     """Return the versions of what is installed for the Python that a launch line starts; nothing is run."""
     from vramtop.estimator.common.library_versions import package_folders, versions_in
     from vramtop.estimator.readers.program.launch import LaunchParser
     from vramtop.estimator.trace.python_command import python_command
 
     with contextlib.suppress(InputError, ValueError):
-        return versions_in(package_folders(python_command(LaunchParser(()).split(launch), os.environ)[0]))
+        return versions_in(package_folders(python_command(LaunchParser(()).split(launch), os.environ, python)[0]))
     return {}
 
 

@@ -201,6 +201,7 @@ def test_the_versions_beside_the_python_of_a_line_are_those_of_the_job(tmp_path:
     known = lines_of(tmp_path, "", "fit", python=str(python))
     assert "default of transformers 4.49.0" in known
     assert "the range allows for both" not in known
+    assert "default of transformers 4.49.0" in lines_of(tmp_path, "", "fit", "--python", str(python))
     (packages / "transformers-4.49.0.dist-info").rename(packages / "transformers-5.2.0.dist-info")
     warned = lines_of(tmp_path, ", evaluation_strategy='no'", "fit", python=str(python))
     assert "The script is for transformers 4.50" in warned

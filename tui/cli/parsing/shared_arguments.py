@@ -89,7 +89,7 @@ def add_output_arguments(parser: argparse.ArgumentParser, *, suppress_defaults: 
     group.add_argument("--history", action=argparse.BooleanOptionalAction, default=other, help=text)
     text = "Settings file (default: the one that vramtop config names); '' for none."
     flag(group, "--config FILE", text, default=other)
-    text = "Python interpreter with torch and transformers, for exact counts and traces."
+    text = "Python interpreter of the job, with torch and transformers: for exact counts, traces and versions."
     flag(group, "--python PATH", text, default=other)
 
 
