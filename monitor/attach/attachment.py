@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TypedDict
+from typing import Any
 
 import msgspec
 
@@ -11,54 +11,8 @@ from vramtop.estimator.readers.source.evidence import JobReading
 
 from ..probe.probe_reader import ProbeSample
 from ..snapshot.snapshot import GpuReading
-from .gpu_assignment import Certainty, GpuAssignment, assign_gpu
+from .gpu_assignment import GpuAssignment, assign_gpu
 from .gpu_environment import GpuEnvironment
-
-
-class RankJson(TypedDict):
-    """The process of one rank on this machine."""
-
-    pid: int
-    """Its process id."""
-    rank: int | None
-    """Rank over all machines; null: a single process."""
-    local_rank: int | None
-    """Rank on this machine; null: a single process, or its environment does not say it."""
-    gpu: int | None
-    """NVML index of its GPU; null: unknown, or it has none."""
-    gpu_from: str
-    """Where the GPU was read: `NVML`, or variables of its environment."""
-    gpu_sure: Certainty
-    """How certain the GPU is: `certain` if the driver reports it."""
-    gpu_hint: str | None
-    """GPU that its environment names, an index or a UUID; null: it names none."""
-
-
-class AttachmentJson(TypedDict):
-    """A running job, as it was read from its processes."""
-
-    pid: int
-    """The process that was asked for."""
-    ranks: list[RankJson]
-    """The ranks of its run on this machine."""
-    launcher: str | None
-    """`torchrun`, `accelerate`, `deepspeed`, `trl`; null: started directly."""
-    inside: list[str]
-    """The batch job and container that it runs in, in words."""
-    probe: bool
-    """It runs with the probe."""
-    command: str
-    """Command line of the training program, without secrets."""
-    versions: dict[str, str]
-    """Versions of the installed frameworks, by name."""
-    evidence: dict[str, str]
-    """Where the value of each setting was read, by job key."""
-    missing: list[str]
-    """Job keys that are required and could not be read."""
-    refused: dict[str, str]
-    """Why values that were read are not taken, by job key."""
-    warnings: list[str]
-    """What could not be read, and what was read and not understood; one sentence each."""
 
 
 class RankProcess(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,7 +31,7 @@ class RankProcess(msgspec.Struct, frozen=True, kw_only=True):
     gpu_assignment: GpuAssignment
     """Its GPU, as far as it was known when the ranks were assigned."""
 
-    def to_json(self) -> RankJson:
+    def to_json(self) -> dict[str, Any]:
         """Return one entry of ``ranks`` in ``vramtop attach --json``."""
         return {
             "pid": self.pid,
@@ -133,7 +87,7 @@ class Attachment(msgspec.Struct, frozen=True, kw_only=True):
         )
         return replace(self, ranks=tuple(ranks))
 
-    def to_json(self) -> AttachmentJson:
+    def to_json(self) -> dict[str, Any]:
         """Return the fields of ``vramtop attach --json`` that need no estimate."""
         return {
             "pid": self.pid,

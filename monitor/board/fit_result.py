@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from vramtop.estimator.common.errors import Verdict  # noqa: TC001 - schemas look types up at run time
-from vramtop.estimator.common.fields_of import FieldsOf
 from vramtop.estimator.common.sizes import UNSEEN_BYTES, format_gib
-from vramtop.estimator.host_need import HostNeedJson
-from vramtop.estimator.serving_need import ServingNeed
 
 from .capacity import DeviceCapacity, count_devices
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from vramtop.estimator.serving_need import ServingNeed
 
     from ..host.available_ram import HostVerdict
 
@@ -121,10 +120,10 @@ class FitResult(msgspec.Struct, frozen=True, kw_only=True):
         """Bytes that the job would allocate on each chosen device."""
         return tuple((gpu.device, gpu.need_bytes) for gpu in self.chosen)
 
-    def to_json(self) -> FitResultJson:
+    def to_json(self) -> dict[str, Any]:
         """Return the fields of ``vramtop fit --json`` that concern the GPUs and the host."""
         listed = (_device_json(gpu, index) for gpu in self.gpus for index in gpu.device.indices)
-        found: FitResultJson = {
+        found: dict[str, Any] = {
             "verdict": self.verdict,
             "gpus": list(islice(listed, MAX_LISTED)),
             "placement": list(self.placement),
@@ -167,9 +166,9 @@ def too_few_devices(count: int, devices: Sequence[DeviceCapacity]) -> str:
     return f"{there_are} here{mig_note}"
 
 
-def _device_json(gpu: DeviceVerdict, index: int) -> FitGpuJson:
+def _device_json(gpu: DeviceVerdict, index: int) -> dict[str, Any]:
     device = gpu.device
-    found: FitGpuJson = {
+    found: dict[str, Any] = {
         "index": index,
         "uuid": device.uuid,
         "name": device.name,
@@ -190,7 +189,7 @@ def _device_json(gpu: DeviceVerdict, index: int) -> FitGpuJson:
     return found
 
 
-def _host_json(host: HostVerdict) -> HostVerdictJson:
+def _host_json(host: HostVerdict) -> dict[str, Any]:
     from vramtop.estimator.formula.host_memory import ASSUMPTION
 
     return {
@@ -199,101 +198,3 @@ def _host_json(host: HostVerdict) -> HostVerdictJson:
         **host.need.to_json(host.ranks),
         "assumption": ASSUMPTION,
     }
-
-
-class MigJson(TypedDict):
-    """A MIG device: a part of a GPU."""
-
-    profile: str | None
-    """MIG profile, such as `1g.10gb`."""
-    gpu_instance: int
-    """GPU instance whose memory it has."""
-    compute_instance: int
-    """Compute instance of that GPU instance."""
-    total_bytes: int | None
-    """Its memory."""
-
-
-class _FitGpu(TypedDict):
-    index: int
-    """NVML index of the GPU; of a MIG device, of the GPU that it is a part of."""
-    uuid: str | None
-    """UUID of the GPU or MIG device; null: described, not of this machine, or unknown."""
-    name: str | None
-    """Name of the card."""
-    free_bytes: int | None
-    """Free memory as NVML counts it now; of a described GPU, what its driver leaves."""
-    committed_bytes: int
-    """Free bytes that running jobs will yet allocate, or that are reserved for others."""
-    available_bytes: int | None
-    """Free less committed bytes: what the job can have."""
-    verdict: Verdict
-    """Whether a rank fits on this GPU."""
-    closed: str | None
-    """Why no program can be started on it, whatever is free; null: one can be."""
-    unread: str | None
-    """Why its memory is unknown; null: it is known."""
-
-
-class FitGpuJson(_FitGpu, total=False):
-    """A GPU or MIG device that was considered."""
-
-    mig: MigJson
-    """The MIG device that this is; absent: it is a whole GPU."""
-
-
-class HostVerdictJson(HostNeedJson):
-    """Whether the RAM of the machine is enough."""
-
-    verdict: Literal["fits", "tight", "does_not_fit"]
-    """Whether it fits."""
-    available_bytes: int
-    """RAM that the job can have: free, or in caches that the system drops on demand."""
-    assumption: str
-    """What the figures take for granted, in one sentence."""
-
-
-class ServingFitJson(TypedDict):
-    """GPU memory that an engine (vLLM, SGLang) allocates on the GPU with the worst verdict."""
-
-    least_bytes: int
-    """Bytes with the cache of one sequence of full length, without which it does not start."""
-    wanted_bytes: int
-    """Bytes with the cache of all sequences at full length."""
-    asked_bytes: int
-    """Bytes that it takes: its share of the GPU."""
-    cache_bytes: int
-    """Bytes that remain for the key-value cache."""
-    cache_tokens: int
-    """Tokens that the cache holds."""
-    concurrency: float
-    """Sequences of full length that run at once."""
-
-
-class _Fit(TypedDict):
-    verdict: Verdict
-    """`fits`; `tight`: the expected peak fits, its upper bound does not; `unknown`: the expected peak does not fit, its
-    lower bound does, or figures are missing; `does_not_fit`: not even the lower bound fits."""
-    gpus: list[FitGpuJson]
-    """Every GPU and MIG device that was considered, at most 1024 of them."""
-    placement: list[int]
-    """NVML index of each rank's GPU, in the order of the ranks, at most 1024 of them; the best placement if the job
-    does not fit, empty if there is none."""
-    placement_uuids: list[str | None]
-    """UUIDs in the same order: entries of CUDA_VISIBLE_DEVICES; null: the GPU is described, not of this machine."""
-    margin_bytes: int | None
-    """Smallest margin over the chosen GPUs: available bytes less the expected peak; negative if the job does not fit;
-    null: unknown, or there is no GPU."""
-
-
-class FitResultJson(_Fit, total=False):
-    """The verdict for a job, and the GPUs of its ranks."""
-
-    gpus_total: int
-    """Number of GPUs; absent: all are listed."""
-    placement_total: int
-    """Number of ranks; absent: all are listed."""
-    host: HostVerdictJson
-    """Whether the RAM of the machine is enough; absent: not checked."""
-    serving: Annotated[dict[str, Any], FieldsOf(ServingNeed, also=ServingFitJson)]
-    """Memory of the engine that serves the model; absent: none does."""

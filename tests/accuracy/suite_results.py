@@ -12,7 +12,6 @@ from vramtop.estimator.common.limits import LimitError, decode_json
 from vramtop.estimator.common.private_files import write_private
 from vramtop.estimator.common.secrets import displayed_data
 from vramtop.estimator.common.untrusted_files import read_file
-from vramtop.tui.cli.measuring.measured_report import MeasureJson, PredictedPeakJson
 
 _MAX_BYTES = 1 << 26
 
@@ -30,9 +29,9 @@ class SuiteRow(Struct, kw_only=True):
     """Libraries that a job needs and that were not there; it is measured when they are."""
     seconds: float | None = None
     """Time that it took; null: it was not started."""
-    measured: MeasureJson | None = None
+    measured: dict[str, Any] | None = None
     """A job's figures, beside the prediction of the deepest method; null: a program, or a job that was not started."""
-    formula: PredictedPeakJson | None = None
+    formula: dict[str, Any] | None = None
     """The closed form's prediction of a job; null: a program, or there is none."""
     figures: list[dict[str, Any]] = []
     """What a program printed: objects with a `name`."""

@@ -2,7 +2,7 @@
 
 from dataclasses import asdict
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from msgspec import to_builtins
 
@@ -11,11 +11,8 @@ from vramtop.monitor.board.board import Board, GpuRow, Hidden, PendingRow, Proce
 from vramtop.monitor.host.kinds import kind_label
 from vramtop.monitor.snapshot.mig_devices import MigDevice, mig_devices
 
-if TYPE_CHECKING:
-    from .json_types.once import HiddenJson, OnceJson, PendingJson, RunJson
 
-
-def board_json(board: Board) -> "OnceJson":
+def board_json(board: Board) -> dict[str, Any]:
     """Return the board as ``--once --json`` prints it."""
     snapshot = board.snapshot
     anomalies = to_builtins(board.anomalies)
@@ -38,7 +35,7 @@ def board_json(board: Board) -> "OnceJson":
     }
 
 
-def _run_json(run: RunRow) -> "RunJson":
+def _run_json(run: RunRow) -> dict[str, Any]:
     peak = run.budget.peak if run.budget else None
     return {
         "job": displayed(run.job.label),
@@ -52,7 +49,7 @@ def _run_json(run: RunRow) -> "RunJson":
     }
 
 
-def _pending_json(row: PendingRow) -> "PendingJson":
+def _pending_json(row: PendingRow) -> dict[str, Any]:
     return {
         "job": displayed(row.job.label),
         "verdict": row.fit.verdict if row.fit else "unknown",
@@ -61,7 +58,7 @@ def _pending_json(row: PendingRow) -> "PendingJson":
     }
 
 
-def _filter_json(hidden: Hidden) -> "HiddenJson":
+def _filter_json(hidden: Hidden) -> dict[str, Any]:
     return {
         "options": hidden.by,
         "hidden_gpus": list(hidden.labels),

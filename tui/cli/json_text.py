@@ -2,16 +2,9 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, TypedDict
+from typing import Any
 
 from vramtop.estimator.common.secrets import displayed_data
-
-
-class Versioned(TypedDict):
-    """A form of JSON with the version of its format."""
-
-    schema: Literal[1]
-    """Version of this format; a later one only if a field changes its meaning."""
 
 
 def json_text(value: Any) -> str:

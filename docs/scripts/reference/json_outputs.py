@@ -8,17 +8,19 @@ from vramtop.estimator.common.fields_of import FieldsOf
 from vramtop.estimator.job.job import Job
 from vramtop.monitor.fleet.fleet import HostReading
 from vramtop.monitor.snapshot.snapshot import Snapshot, resolve_annotations
-from vramtop.tui.cli.json_types.attach import AttachJson
-from vramtop.tui.cli.json_types.config import ConfigChangedJson, ConfigJson
-from vramtop.tui.cli.json_types.doctor import DoctorJson
-from vramtop.tui.cli.json_types.explain import ExplainJson, HeldJson
-from vramtop.tui.cli.json_types.fit import EstimateJson, FitJson, SchedulerJson
-from vramtop.tui.cli.json_types.history import ForgottenJson, HistoryJson
-from vramtop.tui.cli.json_types.hosts import HostsJson, StreamLineJson
-from vramtop.tui.cli.json_types.models import ModelsJson, ProgramJson
-from vramtop.tui.cli.json_types.once import OnceJson
-from vramtop.tui.cli.json_types.preflight import PreflightJson
-from vramtop.tui.cli.json_types.written import (
+
+from .json_types.attach import AttachJson
+from .json_types.config import ConfigChangedJson, ConfigJson
+from .json_types.doctor import DoctorJson
+from .json_types.explain import ExplainJson, HeldJson
+from .json_types.fit import EstimateJson, FitJson, SchedulerJson
+from .json_types.history import ForgottenJson, HistoryJson
+from .json_types.hosts import HostsJson, StreamLineJson
+from .json_types.measure import MeasureJson
+from .json_types.models import ModelsJson, ProgramJson
+from .json_types.once import OnceJson
+from .json_types.preflight import PreflightJson
+from .json_types.written import (
     ExportJson,
     RecordingHeadJson,
     RecordJson,
@@ -26,7 +28,6 @@ from vramtop.tui.cli.json_types.written import (
     ServeJson,
     SnapshotJson,
 )
-from vramtop.tui.cli.measuring.measured_report import MeasureJson
 
 resolve_annotations()  # of the records that recordings consist of
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from msgspec import to_builtins
 
@@ -36,9 +36,6 @@ from ...reports.run_text import RunReport, run_lines
 from ..json_text import json_text
 from ..measured_runs import corrected_run
 from ..progress import Progress
-
-if TYPE_CHECKING:
-    from ..json_types.attach import AttachJson
 
 
 def run(options: argparse.Namespace, _: Sequence[str] | None) -> int:
@@ -207,7 +204,7 @@ def _anomalies(attachment: Attachment, snapshot: Snapshot | None) -> tuple[Anoma
     return tuple(anomaly for anomaly in anomalies if anomaly.concerns(pids))
 
 
-def _to_json(report: RunReport, observed_bytes: int | None) -> "AttachJson":
+def _to_json(report: RunReport, observed_bytes: int | None) -> dict[str, Any]:
     sample = report.attachment.probe
     anomalies = to_builtins(report.anomalies)
     return {

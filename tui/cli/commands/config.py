@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from vramtop.estimator.common.errors import InputError
 from vramtop.estimator.common.secrets import displayed
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from vramtop.monitor.storage.settings.schema import Setting, Value
 
     from ...draw.text_output import TextOutput
-    from ..json_types.config import ConfigChangedJson, ConfigJson
 
 
 def run(options: argparse.Namespace, _: Sequence[str] | None) -> int:
@@ -84,7 +83,7 @@ def config_lines(settings: SettingsInForce, chosen: Sequence[Setting], output: T
             yield output.text(f"  {setting.name.rpartition('.')[2]:<20} {value:<25} {origin}")
 
 
-def config_json(settings: SettingsInForce, chosen: Sequence[Setting]) -> ConfigJson:
+def config_json(settings: SettingsInForce, chosen: Sequence[Setting]) -> dict[str, Any]:
     """Return the settings with their values, origins and defaults."""
     lines = _lines(settings)
     return {
@@ -148,7 +147,7 @@ def _change(options: argparse.Namespace, name: str, text: str | None) -> int:
             raise InputError(f"{name} = {text}: {error}") from None
     change_settings({name: value})
     if options.json:
-        changed: ConfigChangedJson = {"schema": 1, "file": settings.file, "setting": name, "value": value}
+        changed = {"schema": 1, "file": settings.file, "setting": name, "value": value}
         print(json_text(changed))
     else:
         print(f"{name} = {shown(value)}" if value is not None else f"{name} is not set", f"in {settings.file}")

@@ -4,7 +4,7 @@ import argparse
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
@@ -21,9 +21,6 @@ from ...draw.text_output import TextOutput, detect_output
 from ...tty.terminal_facts import TerminalFacts, terminal_facts, terminal_issues
 from ..json_text import json_text
 from ..progress import Progress
-
-if TYPE_CHECKING:
-    from ..json_types.doctor import DoctorJson
 
 
 def run(options: argparse.Namespace, _: Sequence[str] | None) -> int:
@@ -50,7 +47,7 @@ def run(options: argparse.Namespace, _: Sequence[str] | None) -> int:
 
 def doctor_json(
     report: DoctorReport, terminal: TerminalFacts, issues: Sequence[Issue], changed: list[str]
-) -> "DoctorJson":
+) -> dict[str, Any]:
     """Return the page as ``vramtop doctor --json`` prints it."""
     facts = msgspec.to_builtins(report)
     gpus = facts["driver"].pop("gpus")
@@ -78,7 +75,7 @@ _MARKS: dict[Severity, Mark] = {
 }
 
 
-def doctor_lines(page: "DoctorJson", output: TextOutput) -> Iterator[str]:
+def doctor_lines(page: dict[str, Any], output: TextOutput) -> Iterator[str]:
     """Yield the issues, and then all facts, each with the name that it has in the JSON."""
     output = replace(output, width=min(output.width, _MAX_WIDTH))
     yield output.paint("vramtop doctor", None, bold=True)
@@ -95,7 +92,7 @@ def doctor_lines(page: "DoctorJson", output: TextOutput) -> Iterator[str]:
         yield from output.wrapped(f"{label:<{_LABEL_WIDTH}}{facts}", further=" " * _LABEL_WIDTH)
 
 
-def _entries(page: "DoctorJson") -> Iterator[tuple[str, str]]:
+def _entries(page: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield "system", _words(page["system"])
     yield "driver", _words({**page["driver"], "problem": None, "faults": None})  # they are issues
     for gpu in page["gpus"]:

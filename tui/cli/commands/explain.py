@@ -5,7 +5,6 @@ import shlex
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING
 
 from vramtop.estimator.budget import Budget
 from vramtop.estimator.common.errors import CannotTellError, ExitCode, InputError, VramtopError
@@ -32,10 +31,6 @@ from ..fitting.machine_gpus import open_source, read_gpus
 from ..json_text import json_text
 from ..measured_runs import Correct, correction, estimate_job
 from ..progress import Progress
-
-if TYPE_CHECKING:
-    from ..json_types.explain import ExplainJson, HeldJson
-
 
 _GIVE_SIZE = (
     "The size of the GPU is unknown: give --gpu-type NAME or --gpu-memory SIZE to see which changes would have fit."
@@ -72,7 +67,7 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
         with Progress(quiet=options.json) as progress:
             advice = _would_fit(explanation, budget, options, progress=progress, correct=correct)
     if options.json:
-        found: ExplainJson = {
+        found = {
             "schema": 1,
             **explanation.to_json(),
             "failures": [each.to_json() for each in log.failures] if log else [],
@@ -240,7 +235,7 @@ def _report_snapshot(
     """Print what a snapshot holds whose process had not run out of memory."""
     budget, _ = _estimate(options, loaded, snapshot.total_bytes)
     if options.json:
-        found: HeldJson = {
+        found = {
             "schema": 1,
             "failure": None,
             "snapshot": snapshot.to_json(),

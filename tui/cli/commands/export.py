@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from vramtop.monitor.snapshot.snapshot import Snapshot
     from vramtop.monitor.sources.sampler import Sampler
 
-    from ..json_types.written import ExportJson
-
 
 def run(options: argparse.Namespace, _: Sequence[str] | None) -> int:
     """Export until interrupted; exit code 0."""
@@ -103,7 +101,7 @@ def _serve(options: argparse.Namespace, latest: LatestBoard, version: str, runni
     if options.json:
         import json
 
-        found: ExportJson = {"schema": 1, "url": server.url}
+        found = {"schema": 1, "url": server.url}
         print(json.dumps(found), flush=True)
     print(f"vramtop: metrics at {server.url}, Ctrl-C stops", file=sys.stderr, flush=True)
 

@@ -7,7 +7,7 @@ import os
 import sys
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, to_builtins
 
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from vramtop.monitor.fleet.prometheus.client import PrometheusClient
     from vramtop.monitor.fleet.prometheus.prometheus_fleet import PrometheusFleet
     from vramtop.monitor.fleet.remote import RemoteFleet
-
-    from ..json_types.hosts import HostsJson, TotalsJson
 
 
 _CONNECT_SECONDS = 15.0
@@ -206,7 +204,7 @@ def _show(options: argparse.Namespace, source: FleetSource, name: str) -> int:
     return run_app(HostsApp(HostsSource(source, name), HostsWatchlist(quick_estimate), app_options), options)
 
 
-def fleet_json(fleet: Fleet) -> HostsJson:
+def fleet_json(fleet: Fleet) -> dict[str, Any]:
     """Return the fleet as ``--once --json`` prints it; unknown values are null."""
     return {
         "schema": 1,
@@ -218,13 +216,13 @@ def fleet_json(fleet: Fleet) -> HostsJson:
     }
 
 
-def _totals_json(totals: FleetTotals) -> TotalsJson:
+def _totals_json(totals: FleetTotals) -> dict[str, Any]:
     """Return the sums; their bytes are unknown if no GPU could be read."""
-    sums = to_builtins(totals.gpus)
+    sums: dict[str, Any] = to_builtins(totals.gpus)
     if not totals.gpus.gpus:
         sums |= {name: None for name in sums if name.endswith("_bytes")}
     hosts = {"hosts": totals.hosts, "silent_hosts": totals.silent_hosts, "connecting_hosts": totals.connecting_hosts}
-    return cast("TotalsJson", hosts | sums)
+    return hosts | sums
 
 
 def _host_json(fleet: Fleet, host: HostReading) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 import argparse
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from vramtop.estimator.common.errors import InputError
 from vramtop.estimator.learning.measurement import Measurement
@@ -12,9 +11,6 @@ from vramtop.monitor.history.history import History
 from ...draw.text_output import detect_output
 from ...reports.history_text import history_lines
 from ..json_text import json_text
-
-if TYPE_CHECKING:
-    from ..json_types.history import ForgottenJson, HistoryJson
 
 _MIN_RUN_DIGITS = 4
 """Digits by which a run is named at least; fewer would often mean several."""
@@ -40,7 +36,7 @@ def run(options: argparse.Namespace, _: Sequence[str] | None) -> int:
     if options.forget:
         return _forget(options, found, history)
     if options.json:
-        listed: HistoryJson = {"schema": 1, "runs": [measurement_to_json(each) for each in found]}
+        listed = {"schema": 1, "runs": [measurement_to_json(each) for each in found]}
         print(json_text(listed))
         return 0
     print("\n".join(history_lines(found, detect_output(ascii_only=options.ascii))))
@@ -52,7 +48,7 @@ def _forget(options: argparse.Namespace, found: Sequence[Measurement], history: 
         raise InputError(f"several runs begin with {options.run}; give more digits")
     history.forget(found)
     if options.json:
-        forgotten: ForgottenJson = {"schema": 1, "forgotten": len(found)}
+        forgotten = {"schema": 1, "forgotten": len(found)}
         print(json_text(forgotten))
     else:
         print(f"{len(found)} measured run{'' if len(found) == 1 else 's'} forgotten")

@@ -2,7 +2,7 @@
 
 import argparse
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from vramtop.estimator.common.errors import InputError
 from vramtop.estimator.common.sizes import format_size
@@ -14,8 +14,6 @@ from ...draw.text_output import TextOutput, detect_output, format_table, truncat
 from ..json_text import json_text
 
 if TYPE_CHECKING:
-    from ..json_types.models import ModelJson, ModelsJson
-
     _Model: TypeAlias = BuiltInModel | NamedModel | DiffusionModel
 
 
@@ -31,14 +29,14 @@ def run(options: argparse.Namespace, _: Sequence[str] | None) -> int:
         hint = f"did you mean {near}?" if near else "vramtop models lists all"
         raise InputError(f"no known model has {options.word!r} in its name; {hint}")
     if options.json:
-        listed: ModelsJson = {"schema": 1, "models": found}
+        listed = {"schema": 1, "models": found}
         print(json_text(listed))
     else:
         print("\n".join(_lines(found, detect_output(ascii_only=options.ascii))))
     return 0
 
 
-def _named(word: str) -> Iterator["ModelJson"]:
+def _named(word: str) -> Iterator[dict[str, Any]]:
     """Yield the models whose id or name contains a word, each with the first name to type for it."""
     word = word.casefold().replace(" ", "-")
     models: tuple[_Model, ...] = (*built_in_models(), *named_models(), *diffusion_models())
@@ -49,7 +47,7 @@ def _named(word: str) -> Iterator["ModelJson"]:
             yield _to_json((fitting or names)[0], model)
 
 
-def _to_json(name: str, model: "_Model") -> "ModelJson":
+def _to_json(name: str, model: "_Model") -> dict[str, Any]:
     config = model.config if isinstance(model, BuiltInModel) else model.spec.config or {}
     dtype = config.get("torch_dtype", config.get("dtype"))
     parameters = model.parameters or 0  # every model of the files has a figure
@@ -69,12 +67,12 @@ _HEAD = ("NAME", "PARAMETERS", "WEIGHTS", "DTYPE", "FAMILY", "ID")
 _ALIGNED = "<>><<<"
 
 
-def _lines(found: Sequence["ModelJson"], output: TextOutput) -> Iterator[str]:
+def _lines(found: Sequence[dict[str, Any]], output: TextOutput) -> Iterator[str]:
     for line in format_table([_HEAD, *map(_row, found)], _ALIGNED):
         yield line if output.unlimited_width else truncate(line, output.width)
 
 
-def _row(model: "ModelJson") -> tuple[str, ...]:
+def _row(model: dict[str, Any]) -> tuple[str, ...]:
     millions = round(model["parameters"] / 1e6)
     return (
         model["name"],

@@ -3,7 +3,7 @@
 import argparse
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import Any, Literal
 
 from vramtop.estimator.common.errors import ExitCode
 from vramtop.estimator.common.paths import working_folder
@@ -27,9 +27,6 @@ from ..measured_runs import correction
 from ..option_values import described_gpu, described_host, gpu_indices
 from ..progress import Progress
 from ..rehearsing import may_run, offer_of, rehearsal_is_kept, rehearsing_line, what_is_known
-
-if TYPE_CHECKING:
-    from ..json_types.preflight import PreflightJson
 
 _BUDGET_SHARE = 0.75
 """Share of ``--timeout`` for the estimate, so that it ends before the check that needs it times out."""
@@ -120,7 +117,7 @@ _RESULTS: dict[int, Literal["pass", "failure", "unknown"]] = {
 }
 
 
-def _to_json(context: CheckContext, outcomes: Sequence[CheckResult], notes: Sequence[str]) -> "PreflightJson":
+def _to_json(context: CheckContext, outcomes: Sequence[CheckResult], notes: Sequence[str]) -> dict[str, Any]:
     return {
         "schema": 1,
         "job": context.job.label,

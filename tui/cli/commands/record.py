@@ -7,7 +7,6 @@ import sys
 import threading
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from vramtop.estimator.common.errors import CannotTellError, VramtopError
 from vramtop.estimator.common.records import replace
@@ -21,9 +20,6 @@ from vramtop.monitor.sources.sampler import Sampler
 
 from ..crash_report import save_fault
 from ..estimators import quick_estimate
-
-if TYPE_CHECKING:
-    from ..json_types.written import RecordJson
 
 
 def run(options: argparse.Namespace, _: Sequence[str] | None) -> int:
@@ -71,6 +67,6 @@ def run(options: argparse.Namespace, _: Sequence[str] | None) -> int:
             f"{path}: nothing was recorded: no reading arrived, and the driver may be hanging; see vramtop doctor"
         )
     snapshots = "1 snapshot" if count == 1 else f"{count} snapshots"
-    recorded: RecordJson = {"schema": 1, "file": str(path), "snapshots": count}
+    recorded = {"schema": 1, "file": str(path), "snapshots": count}
     print(json.dumps(recorded) if options.json else f"{path}: {snapshots}")
     return 0

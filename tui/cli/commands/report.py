@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
 
-    from ..json_types.written import ReportJson
 
 _RECORDING_ENDINGS = (".gz", ".jsonl")
 
@@ -42,7 +41,7 @@ def run(options: argparse.Namespace, _: Sequence[str] | None) -> int:
     else:
         write_out(out, text, overwrite=options.overwrite)
     if options.json:
-        shown: ReportJson = {"schema": 1, "file": None if out is None else str(out)}
+        shown = {"schema": 1, "file": None if out is None else str(out)}
         print(json.dumps(shown), file=sys.stderr if out is None else sys.stdout)
     elif out is not None:
         print(f"{out}: open it in a browser")

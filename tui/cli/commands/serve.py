@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
 
-    from ..json_types.written import ServeJson
-
 
 def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
     """Serve until interrupted; exit code 0.
@@ -44,7 +42,7 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
         name = socket.gethostname() if host in ("0.0.0.0", "::") else f"[{host}]" if ":" in host else host  # noqa: S104
         url = f"http://{name}:{port}/{server.token}/"
         if options.json:
-            served: ServeJson = {"schema": 1, "address": url}
+            served = {"schema": 1, "address": url}
             print(json.dumps(served), flush=True)
             return
         print(url, flush=True)

@@ -3,7 +3,6 @@
 import argparse
 import shlex
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from vramtop.estimator.common.sizes import size_text
 from vramtop.monitor.probe.ask_snapshot import ask_for_snapshot
@@ -11,9 +10,6 @@ from vramtop.monitor.probe.ask_snapshot import ask_for_snapshot
 from ...draw.text_output import detect_output
 from ..json_text import json_text
 from ..progress import Progress
-
-if TYPE_CHECKING:
-    from ..json_types.written import SnapshotJson
 
 
 def run(options: argparse.Namespace, _: Sequence[str] | None) -> int:
@@ -27,7 +23,7 @@ def run(options: argparse.Namespace, _: Sequence[str] | None) -> int:
         progress(f"waiting for process {options.process}")
         written = ask_for_snapshot(options.process, timeout=options.timeout)
     if options.json:
-        found: SnapshotJson = {"schema": 1, "pid": options.process, "file": written.file, "bytes": written.bytes}
+        found = {"schema": 1, "pid": options.process, "file": written.file, "bytes": written.bytes}
         print(json_text(found))
         return 0
     output = detect_output(ascii_only=options.ascii)

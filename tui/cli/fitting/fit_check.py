@@ -5,7 +5,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
@@ -41,9 +41,6 @@ from ..option_values import described_host
 from ..progress import Progress
 from ..rehearsing import is_open, offer_of, rehearsal_of, what_is_known
 from .machine_gpus import gpus_here
-
-if TYPE_CHECKING:
-    from ..json_types.fit import FitJson, SuggestionJson
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True):
@@ -107,14 +104,14 @@ def suggestion_diff(loaded: LoadedJob, suggestion: Suggestion) -> str | None:
     return None if after is None else unified_diff(before, after, name=str(loaded.file))
 
 
-def suggestions_json(advice: Advice, loaded: LoadedJob) -> "list[SuggestionJson]":
+def suggestions_json(advice: Advice, loaded: LoadedJob) -> list[dict[str, Any]]:
     """Return the JSON key ``suggestions``."""
     return [_suggestion_json(suggestion, loaded) for suggestion in advice.suggestions]
 
 
-def _suggestion_json(suggestion: Suggestion, loaded: LoadedJob) -> "SuggestionJson":
+def _suggestion_json(suggestion: Suggestion, loaded: LoadedJob) -> dict[str, Any]:
     peak, diff = suggestion.budget.peak, suggestion_diff(loaded, suggestion)
-    found: SuggestionJson = {
+    found = {
         "changes": suggestion.changes,
         "device_bytes": peak.device_bytes,
         "low_bytes": peak.low_bytes,
@@ -325,7 +322,7 @@ def _cuda_visible_devices_note(verdict: FitResult) -> tuple[str, ...]:
     )
 
 
-def fit_json(verdict: FitResult, budget: Budget, advice: Advice, loaded: LoadedJob) -> "FitJson":
+def fit_json(verdict: FitResult, budget: Budget, advice: Advice, loaded: LoadedJob) -> dict[str, Any]:
     """Return the JSON of ``vramtop fit``."""
     return {
         "schema": 1,

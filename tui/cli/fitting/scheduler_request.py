@@ -3,7 +3,6 @@
 import argparse
 import textwrap
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
 from vramtop.estimator.budget import Budget
 from vramtop.estimator.common.errors import InputError, Verdict
@@ -21,9 +20,6 @@ from ..measured_runs import estimate_job
 from ..option_values import described_gpu
 from .cards import find_cards
 from .fit_check import EXIT_CODES
-
-if TYPE_CHECKING:
-    from ..json_types.fit import SchedulerJson
 
 _GPUS_PER_NODE = 8
 """GPUs of a node, of which nothing is known here."""
@@ -81,7 +77,7 @@ def report_request(options: argparse.Namespace, loaded: LoadedJob) -> int:
         ram = ASSUMPTION if ram_gib is not None else "The job's RAM need is unknown, so none is requested."
         notes = [_TASKS_NOTE if options.slurm else _PRODUCT_NOTE, ram, *notes]
     if options.json:
-        found: SchedulerJson = {
+        found = {
             "schema": 1,
             "verdict": verdict,
             "request": request,

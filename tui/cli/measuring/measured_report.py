@@ -2,94 +2,24 @@
 
 from collections.abc import Iterator
 from dataclasses import asdict
-from typing import Annotated, Any, Literal, TypedDict
+from typing import Any
 
 import msgspec
 
-from vramtop.estimator.budget import Budget, Method, PhaseName, PlainJob, Span
-from vramtop.estimator.common.fields_of import FieldsOf
+from vramtop.estimator.budget import Budget, Span
 from vramtop.estimator.common.sizes import GIB, MIB
 from vramtop.estimator.job.job_file.changes import job_to_mapping
-from vramtop.estimator.trace.measure.measured_step import MeasuredStep, MeasuredStepJson, OutOfMemory
+from vramtop.estimator.trace.measure.measured_step import MeasuredStep, OutOfMemory
 
 from ...draw.palette import peak_place
 from ...draw.text_output import TextOutput, format_table
-from ..json_text import Versioned
-from .free_gpus import OutsideBytes
 from .measure_job import MeasuredJob
 
-PlainSpan = Annotated[dict[str, Any], FieldsOf(Span)]
 
-
-class PredictedPeakJson(TypedDict):
-    """The predicted peak; of a run on the CPU, what only a GPU has is null."""
-
-    method: Method
-    """How it was estimated."""
-    phase: PhaseName
-    """Part of the run in which the peak is."""
-    components: dict[str, int | None]
-    """Bytes by purpose at the peak; null: only a GPU has it."""
-    allocated_bytes: int
-    """Value of `torch.cuda.max_memory_allocated`."""
-    reserved_bytes: int | None
-    """Value of `torch.cuda.max_memory_reserved`; null: on the CPU."""
-    device_bytes: int | None
-    """Memory of the process as NVML counts it; null: on the CPU."""
-    low_bytes: int | None
-    """Lower bound of `device_bytes`; null: on the CPU."""
-    high_bytes: int | None
-    """Upper bound of `device_bytes`; null: on the CPU."""
-    allocated_range: PlainSpan | None
-    """Range of `allocated_bytes`; null: unknown, or on the CPU."""
-    reserved_range: PlainSpan | None
-    """Range of `reserved_bytes`; null: unknown, or on the CPU."""
-    cache_bytes: int | None
-    """What the allocator may keep beyond `high_bytes` and gives back before it fails; null: on the CPU."""
-
-
-class MeasuredJson(MeasuredStepJson):
-    """What was measured."""
-
-    process_bytes: int | None
-    """Memory of the process as NVML counts it; null: unknown."""
-    device_bytes: int | None
-    """Growth of the GPU's used memory; null: unknown."""
-    context_bytes: int | None
-    """Memory of the CUDA context alone; null: unknown."""
-    stages: dict[str, Annotated[dict[str, Any], FieldsOf(OutsideBytes)]]
-    """What NVML shows by stage: `context`, `first step` (without training, after the prompt), `steady`."""
-
-
-class MeasureJson(Versioned):
-    """A job's real steps beside their prediction."""
-
-    job: PlainJob
-    """The job as it was run: the tables of a job file."""
-    predicted: PredictedPeakJson | None
-    """The prediction; null: there is none, and a note says why."""
-    device: Literal["cuda", "cpu"] | None
-    """Where the steps ran; null: they did not."""
-    card: str | None
-    """Name of the GPU; null: none was used."""
-    driver: str | None
-    """Version of the driver; null: no GPU was used, or unknown."""
-    versions: dict[str, str]
-    """Versions of the libraries that ran; empty: nothing did."""
-    measured: MeasuredJson | None
-    """The measured memory; null: the steps did not run."""
-    error: str | None
-    """Why the job did not run, or where it ran out of memory; null: it ran."""
-    seconds: float | None
-    """Time that it took; null: it did not run."""
-    notes: list[str]
-    """What is to be known about the figures, one sentence each."""
-
-
-def measured_json(found: MeasuredJob) -> MeasureJson:
+def measured_json(found: MeasuredJob) -> dict[str, Any]:
     """Return the line of JSON about one job."""
     step, outside, budget = found.step, found.outside, found.budget
-    measured: MeasuredJson | None = None
+    measured: dict[str, Any] | None = None
     if step is not None:
         measured = {
             **step.to_json(),
@@ -116,7 +46,7 @@ def measured_json(found: MeasuredJob) -> MeasureJson:
     }
 
 
-def peak_json(found: MeasuredJob, budget: Budget) -> PredictedPeakJson:
+def peak_json(found: MeasuredJob, budget: Budget) -> dict[str, Any]:
     """Return the predicted peak; of a run on the CPU null for what only a GPU has."""
     peak, on_cpu = budget.peak, found.step is not None and found.step.device == "cpu"
     components: dict[str, int | None] = dict(peak.components.items())

@@ -4,12 +4,58 @@ from typing import Annotated, Any, TypedDict
 
 from vramtop.estimator.budget import PlainBudget, PlainJob
 from vramtop.estimator.common.fields_of import FieldsOf
-from vramtop.monitor.attach.attachment import AttachmentJson
+from vramtop.monitor.attach.gpu_assignment import Certainty
 from vramtop.monitor.board.comparison import Status
 from vramtop.monitor.probe.probe_reader import DeviceCounters
 
-from ..json_text import Versioned
 from .once import PlainAnomaly
+from .versioned import Versioned
+
+
+class RankJson(TypedDict):
+    """The process of one rank on this machine."""
+
+    pid: int
+    """Its process id."""
+    rank: int | None
+    """Rank over all machines; null: a single process."""
+    local_rank: int | None
+    """Rank on this machine; null: a single process, or its environment does not say it."""
+    gpu: int | None
+    """NVML index of its GPU; null: unknown, or it has none."""
+    gpu_from: str
+    """Where the GPU was read: `NVML`, or variables of its environment."""
+    gpu_sure: Certainty
+    """How certain the GPU is: `certain` if the driver reports it."""
+    gpu_hint: str | None
+    """GPU that its environment names, an index or a UUID; null: it names none."""
+
+
+class AttachmentJson(TypedDict):
+    """A running job, as it was read from its processes."""
+
+    pid: int
+    """The process that was asked for."""
+    ranks: list[RankJson]
+    """The ranks of its run on this machine."""
+    launcher: str | None
+    """`torchrun`, `accelerate`, `deepspeed`, `trl`; null: started directly."""
+    inside: list[str]
+    """The batch job and container that it runs in, in words."""
+    probe: bool
+    """It runs with the probe."""
+    command: str
+    """Command line of the training program, without secrets."""
+    versions: dict[str, str]
+    """Versions of the installed frameworks, by name."""
+    evidence: dict[str, str]
+    """Where the value of each setting was read, by job key."""
+    missing: list[str]
+    """Job keys that are required and could not be read."""
+    refused: dict[str, str]
+    """Why values that were read are not taken, by job key."""
+    warnings: list[str]
+    """What could not be read, and what was read and not understood; one sentence each."""
 
 
 class CauseJson(TypedDict):

@@ -9,7 +9,7 @@ from vramtop.monitor.board.comparison import Status
 from vramtop.monitor.host.known_programs import ProcessKind
 from vramtop.monitor.snapshot.faults import Fault
 
-from ..json_text import Versioned
+from .versioned import Versioned
 
 PlainAnomaly = Annotated[dict[str, Any], FieldsOf(Anomaly)]
 PlainFault = Annotated[dict[str, Any], FieldsOf(Fault)]

@@ -9,8 +9,8 @@ from vramtop.estimator.crash.explanation import ExplanationJson
 from vramtop.estimator.crash.records import FailureJson
 from vramtop.estimator.crash.snapshot.records import MemorySnapshotJson
 
-from ..json_text import Versioned
 from .fit import SuggestionJson
+from .versioned import Versioned
 
 
 class ExplainJson(ExplanationJson, Versioned):

@@ -12,9 +12,9 @@ from vramtop.monitor.doctor.facts import (
     SystemFacts,
 )
 from vramtop.monitor.doctor.issues import Issue
+from vramtop.tui.tty.terminal_facts import TerminalFacts
 
-from ...tty.terminal_facts import TerminalFacts
-from ..json_text import Versioned
+from .versioned import Versioned
 
 
 class DoctorJson(Versioned):

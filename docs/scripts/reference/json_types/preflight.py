@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal, TypedDict
 from vramtop.estimator.common.fields_of import FieldsOf
 from vramtop.monitor.preflight.check_result import CheckJson
 
-from ..json_text import Versioned
+from .versioned import Versioned
 
 
 class PythonJson(TypedDict):

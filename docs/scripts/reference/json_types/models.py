@@ -2,7 +2,7 @@
 
 from typing import TypedDict
 
-from ..json_text import Versioned
+from .versioned import Versioned
 
 
 class ModelJson(TypedDict):

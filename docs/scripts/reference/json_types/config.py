@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import TypedDict
 
-from ..json_text import Versioned
+from .versioned import Versioned
 
 PlainValue = bool | int | float | str | Sequence[str]
 

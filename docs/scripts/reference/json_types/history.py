@@ -2,7 +2,7 @@
 
 from vramtop.estimator.learning.measurement_json import MeasurementJson
 
-from ..json_text import Versioned
+from .versioned import Versioned
 
 
 class HistoryJson(Versioned):

@@ -1,0 +1,10 @@
+"""The key that the JSON of every command has."""
+
+from typing import Literal, TypedDict
+
+
+class Versioned(TypedDict):
+    """A form of JSON with the version of its format."""
+
+    schema: Literal[1]
+    """Version of this format; a later one only if a field changes its meaning."""
