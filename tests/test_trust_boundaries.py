@@ -19,7 +19,6 @@ OTHER_STARTS = re.compile(
     r"|create_subprocess_shell|import (?:Popen|which)|\bpty\.spawn"
 )
 OF_THE_USERS_CHOICE = {  # their own command, or a program that ``find_program`` has found
-    "tui/background/user_command.py",
     "tui/cli/commands/run.py",
     "tui/cli/fitting/waiting.py",
     "monitor/fleet/remote.py",

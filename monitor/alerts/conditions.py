@@ -29,7 +29,7 @@ from .rules import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterator
+    from collections.abc import Hashable
 
     from ..snapshot.snapshot import GpuReading, ProcessKey
 
@@ -38,13 +38,15 @@ Key = tuple["Hashable", ...]
 """What an alert is about: the name of its rule, and a run or a GPU."""
 MAX_SENTENCE = 400
 """Length of a driver's sentence in an alert."""
+_MAX_NAME = 120
+"""Length of a name in an alert: of a user or a job."""
 
 
 def find_conditions(feed: Feed) -> Conditions:
     """Return the conditions at this moment; of what is not displayed (``--user``, ``--gpu``) there are none."""
     problem = feed.problem
     if problem is not None:
-        sentence = f"there is no recent reading of the GPUs: {plain_text(problem, MAX_SENTENCE)}"
+        sentence = f"there is no recent reading of the GPUs: {displayed_line(problem, MAX_SENTENCE)}"
         stale = Condition(rule=NO_READINGS, key=(NO_READINGS.name,), sentence=sentence)
         return Conditions(present=(stale,), all_unknown=True)
     if feed.board is None:
@@ -91,14 +93,6 @@ class Condition(msgspec.Struct, frozen=True, kw_only=True):
     sentence: str
     gpus: tuple[str, ...] = ()
     """Labels of the GPUs or MIG devices, the worst first."""
-    uuids: tuple[str, ...] = ()
-    """The uuid of each of the GPUs or MIG devices, in the order of ``gpus``; empty: unknown."""
-    job: str = ""
-    user: str = ""
-    pids: tuple[int, ...] = ()
-    """Processes of the ranks that it is true of, the worst first."""
-    value_bytes: int | None = None
-    """Bytes above the prediction, or of no visible process."""
     full_seconds: float | None = None
     """Time until the GPU is full."""
     has_budget: bool = False
@@ -171,32 +165,25 @@ class _Found(msgspec.Struct):
         board = self.board
         for fault in board.snapshot.faults:
             if fault.code == NOT_LISTED:
-                message = plain_text(fault.message, MAX_SENTENCE)
+                message = displayed_line(fault.message, MAX_SENTENCE)
                 self.present.append(Condition(rule=GPU_LOST, key=(GPU_LOST.name, message), sentence=message))
         for gpu in board.gpus:
             reading = gpu.reading
             if not board.displays_gpu(reading):
                 continue
             if reading.loss is not None:
-                sentence = f"GPU {reading.label} cannot be read: {plain_text(reading.loss.message, MAX_SENTENCE)}"
+                sentence = f"GPU {reading.label} cannot be read: {displayed_line(reading.loss.message, MAX_SENTENCE)}"
                 self.present.append(_gpu_condition(GPU_LOST, reading, sentence))
             size = gpu.unattributed_bytes if reading.attributed_bytes is not None else None
             if size is None or _is_unreadable(reading):
                 self.unknown.add((UNATTRIBUTED.name, reading.key))
             elif size > MIN_UNATTRIBUTED_BYTES:
                 sentence = f"{format_gib(size)} GiB of GPU {reading.label} belong to no visible process"
-                self.present.append(_gpu_condition(UNATTRIBUTED, reading, sentence, value_bytes=size))
+                self.present.append(_gpu_condition(UNATTRIBUTED, reading, sentence))
 
 
-def _gpu_condition(rule: Rule, reading: GpuReading, sentence: str, *, value_bytes: int | None = None) -> Condition:
-    return Condition(
-        rule=rule,
-        key=(rule.name, reading.key),
-        sentence=sentence,
-        gpus=(reading.label,),
-        uuids=(reading.uuid or "",),
-        value_bytes=value_bytes,
-    )
+def _gpu_condition(rule: Rule, reading: GpuReading, sentence: str) -> Condition:
+    return Condition(rule=rule, key=(rule.name, reading.key), sentence=sentence, gpus=(reading.label,))
 
 
 def _is_unreadable(reading: GpuReading) -> bool:
@@ -216,9 +203,9 @@ def _over(run: ProcessKey, rows: list[ProcessRow]) -> Condition:
     rows = sorted(rows, key=excess, reverse=True)
     most = excess(rows[0])
     up_to = "up to " if len(rows) > 1 else ""
-    labels = _each_once(sorted(rows, key=lambda row: row.gpu.order), lambda row: row.gpu.label)
+    labels = dict.fromkeys(row.gpu.label for row in sorted(rows, key=lambda row: row.gpu.order))
     words = f"holds {up_to}{format_gib(most)} GiB more than predicted on GPU {gpu_list(labels, most=4)}"
-    return _condition(OVER_BUDGET, run, rows, words, value_bytes=most)
+    return _condition(OVER_BUDGET, run, rows, words)
 
 
 def _growing(run: ProcessKey, rows: list[ProcessRow]) -> Condition:
@@ -236,34 +223,18 @@ def _condition(
     rows: list[ProcessRow],
     words: str,
     *,
-    value_bytes: int | None = None,
     full_seconds: float | None = None,
 ) -> Condition:
     first = rows[0]
-    job, user = plain_text(first.job.label) if first.job and first.job.has_label else "", plain_text(first.process.user)
+    job, user = (
+        displayed_line(first.job.label, _MAX_NAME) if first.job and first.job.has_label else "",
+        displayed_line(first.process.user, _MAX_NAME),
+    )
     return Condition(
         rule=rule,
         key=(rule.name, run),
         sentence=f"{job or 'a job'}{f' of {user}' if user else ''} (process {first.process.pid}) {words}",
-        gpus=tuple(_each_once(rows, lambda row: row.gpu.label)),
-        uuids=tuple(_each_once(rows, lambda row: row.gpu.uuid or "")),
-        job=job,
-        user=user,
-        pids=tuple(dict.fromkeys(row.process.pid for row in rows)),
-        value_bytes=value_bytes,
+        gpus=tuple(dict.fromkeys(row.gpu.label for row in rows)),
         full_seconds=full_seconds,
         has_budget=first.budget is not None,
     )
-
-
-def _each_once(rows: list[ProcessRow], name: Callable[[ProcessRow], str]) -> Iterator[str]:
-    yield from dict.fromkeys(map(name, rows))
-
-
-_MAX_CHARACTERS = 120
-"""Length of a name in an alert: of a user or a job."""
-
-
-def plain_text(text: str | None, most: int = _MAX_CHARACTERS) -> str:
-    """Return text of others in one printable line of bounded length, without secrets."""
-    return displayed_line(text, most)

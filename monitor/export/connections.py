@@ -33,7 +33,7 @@ class Connections(msgspec.Struct):
     So nobody keeps others out by connections that stay open: who sends a request at once is answered.
 
     Args:
-        limit: seconds from the connection to the end of its answer, TLS and the password included; items: of all.
+        limit: seconds from the connection to the end of its answer; items: of all.
         of_one: items: of one client, who is an address, or a network of IPv6 as a host is given one.
     """
 

@@ -57,14 +57,9 @@ class ListenAddress(msgspec.Struct, frozen=True):
         """Return the names by which the server here may be asked: the one it is told to listen on is one of them."""
         return HostNames(self.is_loopback, (self.host, *further))
 
-    def url(self, scheme: str, port: int) -> str:
-        """Return the address of the metrics.
-
-        Args:
-            scheme: ``http`` or ``https``.
-            port: the one that it listens on.
-        """
-        return f"{scheme}://{f'[{self.host}]' if ':' in self.host else self.host}:{port}/metrics"
+    def url(self, port: int) -> str:
+        """Return the address of the metrics on the port that the server has."""
+        return f"http://{f'[{self.host}]' if ':' in self.host else self.host}:{port}/metrics"
 
 
 class HostNames(msgspec.Struct, frozen=True):

@@ -1,9 +1,8 @@
-"""The HTTP server of the metrics, with basic authentication and TLS if asked for.
+"""The HTTP server of the metrics. It has no TLS and no passwords: a proxy in front of it has both.
 
-``prometheus_client.start_http_server`` (0.26.0, exposition.py) knows certificates but no authentication, does the TLS
-handshake on the thread that accepts, and waits for the client without a limit: one silent client would stop all
-scrapes. Here its encoders and its server class are used, the handshake is done on the thread of the request, and no
-client keeps others out (``Connections``).
+``prometheus_client.start_http_server`` (0.26.0, exposition.py) waits for the client without a limit: silent clients
+would stop all scrapes. Here its encoders and its server class are used, and no client keeps others out
+(``Connections``).
 """
 
 from __future__ import annotations
@@ -31,10 +30,8 @@ if TYPE_CHECKING:
 
     from vramtop.estimator.common.limits import Limit
 
-    from .credentials import Credentials
     from .listen_address import HostNames, ListenAddress
     from .metrics_text import MetricsText
-    from .tls_files import TlsFiles
 
 if TYPE_CHECKING:
     StartResponse = Callable[[str, list[tuple[str, str]]], Any]
@@ -56,8 +53,6 @@ class MetricsServer:
     Args:
         address: to listen on.
         text: of the metrics.
-        tls: certificate and key; None: HTTP without encryption.
-        credentials: user and password that clients need; None: none.
         names: by which the server may be asked; None: those of the address.
         limit: of its requests.
         on_bug: called with the traceback of an unexpected failure.
@@ -71,18 +66,15 @@ class MetricsServer:
         address: ListenAddress,
         text: MetricsText,
         *,
-        tls: TlsFiles | None = None,
-        credentials: Credentials | None = None,
         names: HostNames | None = None,
         limit: Limit = limits.EXPORTER_REQUESTS,
         on_bug: Callable[[str], object] = lambda _: None,
     ) -> None:
-        self._scheme = "https" if tls else "http"
         self._address = address
-        application = _application(text, names or address.names(()), credentials, on_bug)
+        application = _application(text, names or address.names(()), on_bug)
         try:
             family = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)[0][0]
-            self._server = _server_class(family, tls, limit)((address.host, address.port), _Handler)
+            self._server = _server_class(family, limit)((address.host, address.port), _Handler)
         except (OSError, UnicodeError) as error:
             reason = error.strerror if isinstance(error, OSError) else "it is not a host name"
             raise InputError(
@@ -94,7 +86,7 @@ class MetricsServer:
     @property
     def url(self) -> str:
         """Address of the metrics."""
-        return self._address.url(self._scheme, self._server.server_port)
+        return self._address.url(self._server.server_port)
 
     def start(self) -> None:
         """Serve from now on."""
@@ -127,7 +119,7 @@ class _Handler(WSGIRequestHandler):
         return io.StringIO()
 
 
-def _server_class(family: int, tls: TlsFiles | None, limit: Limit) -> type[ThreadingWSGIServer]:
+def _server_class(family: int, limit: Limit) -> type[ThreadingWSGIServer]:
     class Server(ThreadingWSGIServer):
         """A server of this address family."""
 
@@ -146,18 +138,9 @@ def _server_class(family: int, tls: TlsFiles | None, limit: Limit) -> type[Threa
             """End what takes too long, which the server looks for twice a second."""
             self.connections.end_late()
 
-        def get_request(self) -> tuple[Any, Any]:
-            """Accept a connection; the TLS handshake follows with the first read, on the thread of the request."""
-            connection, client = super().get_request()
-            if tls is not None:
-                connection = tls.context().wrap_socket(connection, server_side=True, do_handshake_on_connect=False)
-            return connection, client
-
         def process_request(self, request: Any, client_address: Any) -> None:
             """Start a thread for the request, once there is room for it."""
-            # not the TLS socket's own shutdown, which a thread that reads from it does not survive
-            end = partial(socket.socket.shutdown, request, socket.SHUT_RDWR)
-            self.connections.add(client_address, end)
+            self.connections.add(client_address, partial(request.shutdown, socket.SHUT_RDWR))
             if not self.threads.acquire(timeout=_ROOM_SECONDS):
                 self.connections.forget(client_address)
                 self.shutdown_request(request)
@@ -178,24 +161,18 @@ def _server_class(family: int, tls: TlsFiles | None, limit: Limit) -> type[Threa
                 self.threads.release()
 
         def handle_error(self, request: Any, client_address: Any) -> None:
-            """Say nothing: the client broke off, did not speak TLS, or was too slow."""
+            """Say nothing: the client broke off, or was too slow."""
 
     return Server
 
 
-def _application(
-    text: MetricsText, names: HostNames, credentials: Credentials | None, on_bug: Callable[[str], object]
-) -> Application:
-    """Return the application: a page at ``/``, the metrics, and nothing else; all of it behind the credentials."""
+def _application(text: MetricsText, names: HostNames, on_bug: Callable[[str], object]) -> Application:
+    """Return the application: a page at ``/``, the metrics, and nothing else."""
 
     def answer(environ: dict[str, Any], start_response: StartResponse) -> Iterable[bytes]:
         if not names.allow(environ.get("HTTP_HOST")):
             start_response("403 Forbidden", [_TEXT])
             return [b"the exporter is asked by another name than its own; vramtop export --name NAME allows it\n"]
-        if credentials is not None and not credentials.accept(environ.get("HTTP_AUTHORIZATION")):
-            headers = [("WWW-Authenticate", 'Basic realm="vramtop", charset="UTF-8"'), _TEXT]
-            start_response("401 Unauthorized", headers)
-            return [b"a user name and a password are needed\n"]
         if environ["REQUEST_METHOD"] not in ("GET", "HEAD"):
             start_response("405 Method Not Allowed", [("Allow", "GET, HEAD"), _TEXT])
             return [b"only GET\n"]

@@ -170,7 +170,6 @@ class VramtopApp(ThemedApp, BoardApp):
     def on_unmount(self) -> None:
         """Stop the sampler, without waiting for a driver call that hangs."""
         self._sampler.stop(self.stop_seconds)
-        self._signals.close()
         if self.attach is not None:
             self.attach.close()
         self.close_recording()

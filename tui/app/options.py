@@ -52,8 +52,6 @@ class AppOptions:
     """A better and slower estimate than the watchlist's; None: there is none."""
     signal_alert: Signal = "none"
     """How the user is told of an alert and of a pending job that starts or ceases to fit, besides by a notice."""
-    on_alert: str | None = None
-    """Shell command to run for each alert that fires or clears."""
     python: str | None = None
     """The interpreter given with ``--python``."""
     attach: AutomaticAttach | None = None

@@ -1,11 +1,10 @@
-"""Signals to the user beside the screens: a notice, a bell or a desktop notification, and commands of their own."""
+"""Signals to the user beside the screens: a notice, a bell or a desktop notification."""
 
 from __future__ import annotations
 
 import os
 from typing import TYPE_CHECKING
 
-from ..background.user_command import AlertCommand
 from ..draw.text_output import printable
 from ..keys import shown_key
 from ..tty.textual_private import write_to_terminal
@@ -47,7 +46,7 @@ class UserSignals:
 
     Args:
         app: shows the notices.
-        options: how they are told, and their command.
+        options: how they are told.
     """
 
     def __init__(self, app: BoardApp, options: AppOptions) -> None:
@@ -55,12 +54,6 @@ class UserSignals:
         self._fits_changed: dict[str, float] = {}
         """When the verdict of each pending job last changed, by its label."""
         self._started_at = options.clock()
-        self._command = AlertCommand(options.on_alert, options.notices.add) if options.on_alert else None
-
-    def close(self) -> None:
-        """End the command that runs for an alert."""
-        if self._command is not None:
-            self._command.end()
 
     def show_pending(self, pending: Sequence[PendingRow]) -> None:
         """Tell of each pending job that starts or ceases to fit."""
@@ -106,9 +99,6 @@ class UserSignals:
         first = announcements[0].sentence
         others = len(announcements) - 1
         self._signal(first if not others else f"{first} (and {others} more)")
-        if self._command is not None:
-            for each in announcements:
-                self._command.add(each.facts())
 
     def _signal(self, sentence: str) -> None:
         if self._options.signal_alert == "bell":

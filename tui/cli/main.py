@@ -16,7 +16,6 @@ from .display_options import add_display_arguments, require_none_typed
 from .parsing.command_parser import CommandParser
 from .parsing.parser import Parser
 from .parsing.shared_arguments import (
-    add_alert_arguments,
     add_host_arguments,
     add_output_arguments,
     positive_seconds,
@@ -147,9 +146,6 @@ def _run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
         raise InputError("--prometheus-token-file and --prometheus-ca need --prometheus URL")
     if fleet:
         return int(_started("fleet").run(options))
-    elsewhere = [name for name in ("demo", "replay", "once") if getattr(options, name)]
-    if options.on_alert and elsewhere:
-        raise InputError(f"--on-alert watches this machine; it is not for --{elsewhere[0]}")
     return int(command_module("once" if options.once else "dashboard").run(options))  # the dashboard enables gc later
 
 
@@ -218,7 +214,6 @@ def _add_dashboard_arguments(parser: argparse.ArgumentParser) -> None:
     alerts = parser.add_argument_group("alerts (w in the dashboard lists them)")
     text = "signal an alert, and a pending job that begins or ceases to fit (default: none, only a notice)"
     alerts.add_argument("--signal-alert", choices=("none", "bell", "desktop"), help=text)
-    add_alert_arguments(alerts)
     add_host_arguments(parser)
 
 

@@ -47,7 +47,6 @@ _ROWS = (
     _Row("rehearse", "estimates.rehearse", (), {"never": False}.get, lambda on: "always" if on else "never"),
     _Row("history", "history.enabled"),
     _Row("signal_alert", "alerts.signal", (DASHBOARD,)),
-    _Row("on_alert", "alerts.command", (DASHBOARD, "export"), lambda command: command or None),
 )
 
 

@@ -229,7 +229,7 @@ def field_texts(kind: type) -> dict[str, str]:
     found: dict[str, str] = {}
     for name in (base.id for base in tree.bases if isinstance(base, ast.Name)):  # typed dicts forget theirs
         base = getattr(sys.modules[kind.__module__], name, None)
-        if inspect.isclass(base) and base.__module__.startswith("vramtop."):
+        if inspect.isclass(base) and base.__module__.startswith(("vramtop.", "reference.")):
             found |= field_texts(base)
     for field, below in zip(tree.body, tree.body[1:], strict=False):
         if (

@@ -15,7 +15,6 @@ ENVIRONMENT: Mapping[str, str] = {
     "VRAMTOP_TABLE_KEY": "The setting table.key; vramtop config lists all.",
     "VRAMTOP_SSH": "The setting hosts.ssh.",
     "VRAMTOP_PROMETHEUS_USER, VRAMTOP_PROMETHEUS_PASSWORD": "User and password of the Prometheus that is read.",
-    "VRAMTOP_EXPORT_PASSWORD": "Password that clients of vramtop export need.",
     "NO_COLOR, FORCE_COLOR, CLICOLOR, CLICOLOR_FORCE": "Whether the output has colours.",
     "TEXTUAL_THEME": "The theme.",
     "TERM, COLORTERM": "Colours and desktop notifications of the terminal.",

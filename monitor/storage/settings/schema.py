@@ -232,11 +232,6 @@ SETTINGS: tuple[Setting, ...] = (
         about="Signal an alert, and a pending job that begins or ceases to fit, besides a notice",
     ),
     Setting(
-        name="alerts.command", kind="text", default="", flag="--on-alert", is_program=True,
-        expects="a shell command",
-        about="Shell command to run when an alert fires or clears, in the dashboard and by vramtop export",
-    ),
-    Setting(
         name="alerts.off", kind="list", default=(), choices=ALERTS,
         about="Alerts that you do not want at all",
     ),

@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from builders import make_gpu, make_snapshot, make_watchlist
 
 from vramtop.estimator.common.records import replace
 from vramtop.monitor.alerts import alert_watch
@@ -10,11 +11,12 @@ from vramtop.monitor.alerts.alert_watch import AlertWatch
 from vramtop.monitor.alerts.conditions import Condition, Conditions, Feed
 from vramtop.monitor.alerts.rules import GPU_LOST, GROWING, NO_READINGS, OVER_BUDGET, Rule, alerts_off
 
-FEED = Feed(board=None, age_seconds=0.0, interval=1.0)
+BOARD = make_watchlist().update(make_snapshot([make_gpu()]))
+FEED = Feed(board=BOARD, age_seconds=0.0, interval=1.0)
 
 
 def condition(rule: Rule = OVER_BUDGET, about: str = "sft", gpus: tuple[str, ...] = ("0",)) -> Condition:
-    return Condition(rule=rule, key=(rule.name, about), sentence=f"{about} is over", gpus=gpus, job=about)
+    return Condition(rule=rule, key=(rule.name, about), sentence=about, gpus=gpus)
 
 
 class Told:
@@ -22,7 +24,7 @@ class Told:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._patch = monkeypatch
-        self.watch = AlertWatch(1.0, expects_gpus=True)
+        self.watch = AlertWatch(1.0)
         self.now = 0.0
 
     def after(self, seconds: float, *present: Condition, steps: int = 1, **unknown: Any) -> list[tuple[str, str]]:
@@ -32,7 +34,7 @@ class Told:
         told = []
         for _ in range(steps):
             self.now += seconds / steps
-            told += [(each.state, each.alert.condition.job) for each in self.watch.tick(FEED, self.now)]
+            told += [(each.state, each.alert.condition.sentence) for each in self.watch.tick(FEED, self.now)]
         return told
 
 
@@ -55,7 +57,7 @@ def test_it_fires_after_it_has_held_and_clears_after_it_was_gone(told: Told) -> 
     assert len(told.watch.states.firing) == 1
     assert told.after(60, steps=2) == [("resolved", "sft")]
     assert told.watch.states.firing == ()
-    assert [alert.condition.job for alert in told.watch.states.resolved] == ["sft"]
+    assert [alert.condition.sentence for alert in told.watch.states.resolved] == ["sft"]
 
 
 @pytest.mark.parametrize(
@@ -92,14 +94,14 @@ def test_what_cannot_be_told_changes_nothing(told: Told) -> None:
     assert told.after(300, over, steps=10) == [("firing", "sft")]
     assert told.after(300, lost, steps=10, unknown_gpus=frozenset("0")) == [("firing", "GPU 0")]
     assert told.after(300, stale, steps=10, all_unknown=True) == [("firing", "readings")]
-    assert {alert.condition.job for alert in told.watch.states.firing} == {"sft", "GPU 0", "readings"}
-    assert [alert.condition.job for alert in told.watch.states.firing][-1] == "sft"  # worst first
+    assert {alert.condition.sentence for alert in told.watch.states.firing} == {"sft", "GPU 0", "readings"}
+    assert [alert.condition.sentence for alert in told.watch.states.firing][-1] == "sft"  # worst first
     assert set(told.after(300, steps=10)) == {("resolved", job) for job in ("sft", "GPU 0", "readings")}
 
 
 def test_settings_choose_which_alerts_there_are(told: Told) -> None:
     off = alerts_off({"alerts.off": ("growing",), "dashboard.view": "runs"})
-    told.watch = AlertWatch(1.0, expects_gpus=True, left_out=off)
+    told.watch = AlertWatch(1.0, left_out=off)
     over, growing = condition(), condition(GROWING, "leak")
     assert told.after(1, over, growing) == []
     (waiting,) = told.watch.states.waiting

@@ -6,9 +6,6 @@ from pathlib import Path
 import yaml
 
 from vramtop.monitor.alerts import rules
-from vramtop.monitor.alerts.alert_states import Alert
-from vramtop.monitor.alerts.alert_watch import Announcement
-from vramtop.monitor.alerts.conditions import Condition
 from vramtop.monitor.export.ready_files import rules_text
 
 _SECONDS = {"s": 1, "m": 60, "h": 3600}
@@ -28,13 +25,10 @@ def test_the_rules_are_those_of_prometheus() -> None:
     assert rules.MIN_UNATTRIBUTED_BYTES == 2_147_483_648
 
 
-def test_the_documentation_has_every_rule_and_every_fact() -> None:
+def test_the_documentation_has_every_rule() -> None:
     text = (Path(__file__).parents[3] / "docs" / "reference" / "alerts.md").read_text()
     for rule in rules.RULES.values():
         (row,) = re.findall(rf"^\| `{rule.name}` \|.*$", text, re.MULTILINE)
         times = [f"{seconds // 60:.0f} min" if seconds >= 60 else f"{seconds:.0f} s" for seconds in
                  (rule.fires_after, rule.clears_after)]  # fmt: skip
         assert [cell.strip() for cell in row.split("|")[3:6]] == [*times, rule.severity]
-    condition = Condition(rule=rules.GPU_LOST, key=("",), sentence="lost")
-    facts = Announcement(Alert(condition=condition, since=0.0), "firing").facts()
-    assert set(re.findall(r"`(VRAMTOP_\w+)`", text)) == set(facts)

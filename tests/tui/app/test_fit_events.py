@@ -23,7 +23,7 @@ def row(fits: bool, turned_at: float | None) -> PendingRow:
 def test_each_change_of_fit_is_told_once() -> None:
     told: list[str] = []
     app = SimpleNamespace(notify=lambda sentence, **_: told.append(sentence), bell=lambda: told.append("bell"))
-    options = SimpleNamespace(clock=lambda: 0.0, on_alert=None, signal_alert="bell")
+    options = SimpleNamespace(clock=lambda: 0.0, signal_alert="bell")
     signals = UserSignals(app, options)  # type: ignore[arg-type]
     for rows in ([row(True, None)], [row(False, 7.0)], [row(False, 7.0)], [row(True, 9.0)]):
         signals.show_pending(rows)

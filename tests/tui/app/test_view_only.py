@@ -149,15 +149,14 @@ def test_no_file_of_the_users_changes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("words", [["--view-only"], []])
-def test_the_flag_chooses_the_app_without_traces_or_commands(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_flag_chooses_the_app_without_traces(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     apps: list[VramtopApp] = []
     monkeypatch.setattr(VramtopApp, "run", lambda self, **_: apps.append(self))
     monkeypatch.setattr("vramtop.tui.cli.commands.dashboard.leave_files_unchanged", lambda: None)
     monkeypatch.setenv("TERM", "xterm-256color")
     for stream in (sys.stdin, sys.stdout):
         monkeypatch.setattr(stream, "isatty", lambda: True)
-    assert main([*words, "--on-alert", "true"]) == 0
+    assert main(words) == 0
     (app,) = apps
     assert isinstance(app, ViewOnlyApp) == bool(words)
     assert (app.refine is None) == bool(words)
-    assert (app._options.on_alert is None) == bool(words)

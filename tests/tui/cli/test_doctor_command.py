@@ -75,15 +75,15 @@ def test_json_has_all_sections(doctor):
 
 
 def test_settings_are_named_without_their_values(doctor, tmp_path):
-    (tmp_path / "config.toml").write_text('[dashboard]\nsort = "PID"\n[alerts]\ncommand = "curl zaphods-host"\n')
+    (tmp_path / "config.toml").write_text('[dashboard]\nsort = "PID"\n[hosts]\nssh = "ssh zaphods-host"\n')
     (tmp_path / "config.toml").chmod(0o600)
     given = {"VRAMTOP_CONFIG": str(tmp_path / "config.toml"), "XDG_CONFIG_HOME": str(tmp_path)}
     assert valid_json("doctor", doctor("--json", **given).stdout)["changed_settings"] == [
-        "alerts.command",
         "dashboard.sort",
+        "hosts.ssh",
     ]
     shown = doctor(**given).stdout
-    assert "settings  not at their defaults: alerts.command, dashboard.sort" in shown
+    assert "settings  not at their defaults: dashboard.sort, hosts.ssh" in shown
     assert "zaphods-host" not in shown
     assert "not at their defaults" not in doctor(**given | {"VRAMTOP_CONFIG": str(tmp_path / "none.toml")}).stdout
 

@@ -20,7 +20,7 @@ from vramtop.tui.tty.terminal_app import TerminalApp
 
 READ = {
     *("--config", "--hosts", "--prometheus-token-file", "--prometheus-ca", "--replay", "--job"),
-    *("--tls-cert", "--tls-key", "--client-ca", "--password-file", "explain file", "report source"),
+    *("explain file", "report source"),
 }
 OF_THE_JOB = {"--output-dir", "--logging-dir"}  # settings of a trainer; vramtop writes none
 IN_THE_USERS_PROGRAM = {"run --snapshot-on-oom"}  # a new file with O_NOFOLLOW, which replaces a link

@@ -95,7 +95,6 @@ def run(options: argparse.Namespace) -> int:
         estimate=estimators.quick,
         refine=None if options.view_only else estimators.accurate,
         signal_alert=options.signal_alert,
-        on_alert=None if options.view_only else options.on_alert,
         python=options.python,
         read_only=options.read_only,
         preload_after=_PRELOAD_SECONDS,

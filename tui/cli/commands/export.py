@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
 import threading
 from contextlib import ExitStack
-from pathlib import Path
-from time import monotonic
 from typing import TYPE_CHECKING
 
-from vramtop.estimator.common.errors import InputError, VramtopError
 from vramtop.estimator.common.version import version_number
 
 from ...draw.text_output import printable
@@ -20,11 +16,11 @@ from ..estimators import Estimators, pending_jobs
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Hashable, Mapping, Sequence
+    from collections.abc import Hashable, Mapping, Sequence
 
+    from vramtop.estimator.common.errors import VramtopError
     from vramtop.monitor.attach.rank_facts import RankFactsReader
     from vramtop.monitor.export.latest_board import LatestBoard
-    from vramtop.monitor.export.listen_address import ListenAddress
     from vramtop.monitor.snapshot.snapshot import Snapshot
     from vramtop.monitor.sources.sampler import Sampler
 
@@ -68,34 +64,23 @@ def _export(options: argparse.Namespace, running: ExitStack, stop: threading.Eve
     sampler = _sampler(options, latest, estimators, facts, running, log=log)
     sampler.start()
     running.callback(sampler.stop)
-    alerts = _alerts(options, running)
-    while not stop.wait(options.interval if alerts else None):
-        if alerts is not None:
-            alerts(latest)
+    stop.wait()
 
 
 def _serve(options: argparse.Namespace, latest: LatestBoard, version: str, running: ExitStack) -> None:
-    from vramtop.monitor.export.credentials import read_credentials
     from vramtop.monitor.export.listen_address import DEFAULT_PORT, ListenAddress
     from vramtop.monitor.export.metrics_text import MetricsText
     from vramtop.monitor.export.server import MetricsServer
-    from vramtop.monitor.export.tls_files import TlsFiles
 
     address = ListenAddress.parse(options.listen or str(DEFAULT_PORT))
-    if bool(options.tls_cert) != bool(options.tls_key):
-        raise InputError("--tls-cert and --tls-key go together: the certificate and its private key")
-    if options.client_ca and not options.tls_cert:
-        raise InputError("--client-ca needs --tls-cert and --tls-key")
-    tls = None
-    if options.tls_cert:
-        authority = Path(options.client_ca) if options.client_ca else None
-        tls = TlsFiles(Path(options.tls_cert), Path(options.tls_key), authority)
-    password_file = Path(options.password_file) if options.password_file else None
-    credentials = read_credentials(options.auth_user, password_file, os.environ)
     text = MetricsText(latest, version)
-    names = address.names(options.name)
-    server = MetricsServer(address, text, tls=tls, credentials=credentials, names=names, on_bug=_report_bug)
-    _warn_of_exposure(address, encrypted=tls is not None, asks=bool(credentials or options.client_ca))
+    server = MetricsServer(address, text, names=address.names(options.name), on_bug=_report_bug)
+    if not address.is_loopback:
+        print(
+            f"vramtop: {printable(address.host)} is not loopback: anyone who can reach this address sees names of "
+            "users and jobs; a proxy with a password and TLS keeps them private",
+            file=sys.stderr,
+        )
     server.start()
     running.callback(server.stop)
     if options.json:
@@ -104,19 +89,6 @@ def _serve(options: argparse.Namespace, latest: LatestBoard, version: str, runni
         found = {"schema": 1, "url": server.url}
         print(json.dumps(found), flush=True)
     print(f"vramtop: metrics at {server.url}, Ctrl-C stops", file=sys.stderr, flush=True)
-
-
-def _warn_of_exposure(address: ListenAddress, *, encrypted: bool, asks: bool) -> None:
-    """Say what others can see of an address that is not loopback."""
-    if address.is_loopback:
-        return
-    if not asks:
-        sentence = "anyone who can reach this address sees names of users and jobs; --auth-user requires a password"
-    elif not encrypted:
-        sentence = "the password crosses the network unencrypted; --tls-cert and --tls-key encrypt it"
-    else:
-        return
-    print(f"vramtop: {printable(address.host)} is not loopback: {sentence}", file=sys.stderr)
 
 
 def _sampler(
@@ -165,34 +137,6 @@ def _sampler(
     attach.start()
     running.callback(attach.close)
     return Sampler(OptionalGpuSource(NvmlSource()), options.interval, take, fail)
-
-
-def _alerts(options: argparse.Namespace, running: ExitStack) -> Callable[[LatestBoard], None] | None:
-    """Return what looks after the alerts; None: nobody asked to be told."""
-    if not options.on_alert:
-        return None
-    from vramtop.monitor.alerts.alert_watch import AlertWatch
-    from vramtop.monitor.alerts.conditions import Feed
-    from vramtop.monitor.alerts.rules import alerts_off
-
-    from ...background.user_command import AlertCommand
-
-    log = _Log()
-    command = AlertCommand(options.on_alert, log.say)
-    off = alerts_off(options.settings.values)
-    watch = AlertWatch(options.interval, expects_gpus=True, left_out=off)
-    running.callback(command.end)
-    started_at = monotonic()
-
-    def look(latest: LatestBoard) -> None:
-        state, now = latest.state(), monotonic()
-        age = now - started_at if state.age_seconds is None else state.age_seconds
-        feed = Feed(board=state.board, age_seconds=age, interval=options.interval, failure=state.failure)
-        for each in watch.tick(feed, now):
-            log.say(f"{each.state}: {each.alert.condition.sentence}")
-            command.add(each.facts())
-
-    return look
 
 
 class _Log:

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from .shared_arguments import (
     JOB_USAGE,
-    add_alert_arguments,
     add_described_job_arguments,
     add_estimate_arguments,
     add_host_memory_argument,
@@ -67,24 +66,19 @@ def add_export_arguments(parser: "Parser") -> None:
     """Add where the metrics go, who may read them, and what is read."""
     parser.examples = """\
   vramtop export                              on 127.0.0.1:10440
-  vramtop export --listen :10440 --tls-cert host.pem --tls-key host.key
-  vramtop export --listen :10440 --auth-user prometheus --password-file pw
+  vramtop export --listen :10440              on all addresses
   vramtop export --print-rules > vramtop_rules.yml
 """
-    parser.epilog = "It runs until it is interrupted. A line that begins with # HELP above each metric explains it."
+    parser.epilog = (
+        "It runs until it is interrupted. A line that begins with # HELP above each metric explains it. It has no TLS "
+        "and no passwords: put a proxy in front of it for other machines that you do not trust."
+    )
     text = "Address to serve on: HOST:PORT, PORT, or :PORT for all addresses (default: 127.0.0.1:10440)."
     flag(parser, "--listen HOST:PORT", text)
     add_name_argument(parser)
-    flag(parser, "--tls-cert FILE", "Certificate (PEM): serve HTTPS.")
-    flag(parser, "--tls-key FILE", "Its private key (PEM).")
-    flag(parser, "--client-ca FILE", "CA certificate (PEM) that client certificates must be signed by.")
-    text = "Require this name and the password of --password-file or VRAMTOP_EXPORT_PASSWORD."
-    flag(parser, "--auth-user NAME", text)
-    flag(parser, "--password-file FILE", "File whose first line is the password.")
     text = "Job file of a pending job, or another tool's configuration; exports its verdict (repeatable)."
     flag(parser, "--job FILE", text, action="append", default=argparse.SUPPRESS)
     add_reading_arguments(parser, interval=argparse.SUPPRESS)
-    add_alert_arguments(parser, after_command=True)
     printing = parser.add_mutually_exclusive_group()
     for name, text in (("rules", "alerting rules for Prometheus"), ("dashboard", "Grafana dashboard")):
         printing.add_argument(

@@ -181,18 +181,6 @@ def _add_machine_arguments(parser: argparse.ArgumentParser) -> None:
     flag(group, "--gpus N", text, action=GpuCountAction)
 
 
-def add_alert_arguments(parser: argparse._ActionsContainer, *, after_command: bool = False) -> None:
-    """Add ``--on-alert``.
-
-    Args:
-        parser: of a command, or a group of flags.
-        after_command: it is a command's: what was not given there keeps the value from before the command.
-    """
-    default = argparse.SUPPRESS if after_command else None
-    text = "shell command to run when an alert fires or clears; it gets VRAMTOP_ALERT and other variables"
-    flag(parser, "--on-alert COMMAND", text, default=default)
-
-
 def add_reading_arguments(parser: argparse.ArgumentParser, interval: float | str = 1.0) -> None:
     """Add ``--attach`` and ``--interval``."""
     text = "Attach to training processes automatically (default), or not."

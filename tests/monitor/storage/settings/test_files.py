@@ -103,18 +103,18 @@ def test_a_new_file_is_private(folders: Path) -> None:
 
 
 def test_what_runs_a_program_is_taken_only_from_a_file_that_nobody_else_may_write(folders: Path) -> None:
-    file = write('[alerts]\ncommand = "echo"\nsignal = "bell"\n')
-    assert settings_in_force().values["alerts.command"] == "echo"
+    file = write('[hosts]\nssh = "echo"\n[alerts]\nsignal = "bell"\n')
+    assert settings_in_force().values["hosts.ssh"] == "echo"
     file.chmod(0o666)
     settings = settings_in_force()
-    assert settings.values["alerts.command"] == ""
+    assert settings.values["hosts.ssh"] == "ssh"
     assert settings.values["alerts.signal"] == "bell"
     assert "others may change it: anyone may write to it" in said(settings)[0]
     file.chmod(0o600)
     file.parent.chmod(0o777)
-    assert settings_in_force().values["alerts.command"] == ""
+    assert settings_in_force().values["hosts.ssh"] == "ssh"
     file.parent.chmod(0o700)
-    assert settings_in_force().values["alerts.command"] == "echo"
+    assert settings_in_force().values["hosts.ssh"] == "echo"
 
 
 def test_many_changes_at_once_are_all_kept(folders: Path) -> None:
