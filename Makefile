@@ -12,9 +12,8 @@
 # make random-jobs  the closed form against the rehearsal of random jobs (ARGS='60 --seed 101')
 # make explanations how often the true cause of a divergence is found, in simulation
 # make gpu          measure on a GPU what is predicted elsewhere, part by part (PART=2: one of them; ARGS=--cpu: without a GPU)
-# make bench        cost of the command and the dashboard, beside other tools (ARGS='--only monitors': a part; --help: more)
+# make bench        cost of the dashboard, beside other tools, and of estimates (ARGS='--only monitors': a part; --help: more)
 # make bench-probe  cost of the probe for the program that it watches (CPU only; some two minutes)
-# make soak         whether memory stays flat: two simulated days, and 20 minutes of the command itself (an hour in all)
 # make architecture draw the rooms and arrows (docs/pictures/rooms.svg) from the imports
 # make completion   write tui/cli/shell/: completions for bash, zsh and fish, and the manual page, from the command line's parsers
 # make picture      draw the pictures in docs/ and record the tour, from the demo recording
@@ -51,7 +50,7 @@ PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --n
 help:
 	@sed -n -e '/^$$/q' -e 's/^# //p' Makefile
 
-.PHONY: help run test test-all test-newest lock check lint types imports accuracy figures explanations random-jobs gpu bench bench-probe soak picture architecture completion demo reference docs docs-serve dist image clean
+.PHONY: help run test test-all test-newest lock check lint types imports accuracy figures explanations random-jobs gpu bench bench-probe picture architecture completion demo reference docs docs-serve dist image clean
 
 run: $(VENV)/installed
 	@$(if $(ARGS),$(BIN)/vramtop $(ARGS),if $(BIN)/vramtop --once > /dev/null; then $(BIN)/vramtop; else $(BIN)/vramtop --demo; fi)
@@ -117,9 +116,6 @@ bench: $(VENV)/installed-for-tests $(VENV)/peers/installed
 
 bench-probe: $(VENV)/installed-for-tests
 	$(BIN)/python tests/bench/probe_cost.py $(ARGS)
-
-soak: $(VENV)/installed-for-tests
-	$(BIN)/python tests/bench/soak.py $(ARGS)
 
 picture: $(VENV)/installed-for-tests
 	$(BIN)/python docs/scripts/make_pictures.py

@@ -86,29 +86,19 @@ def run_in_terminal(
         terminal.stop()
 
 
-def time_to_first_frame(command: Sequence[str], patterns: Sequence[str], *, limit: float) -> float | None:
-    """Return the seconds from the start of a program until its output has matched all patterns.
-
-    Args:
-        command: program, found in PATH, and its arguments.
-        patterns: regular expressions, the most important first. If some do not match within the limit, the time for
-            the longest matching prefix of the list counts, since some programs omit GPU names in a narrow terminal.
-        limit: seconds to wait.
-
-    Returns:
-        None if not even the first pattern matched.
-    """
+def time_to_first_frame(command: Sequence[str], pattern: str, *, limit: float) -> float | None:
+    """Return the seconds from the start of a program until its output matches a pattern; None: not within the limit."""
     terminal = Terminal(command)
     try:
-        while (found := _seconds_until_matched(terminal.chunks, patterns)) is None and terminal.age < limit:
-            terminal.serve(until=terminal.age + 0.2)
+        while terminal.age < limit:
+            terminal.serve(until=terminal.age + 0.02)
+            if re.search(pattern, terminal.text):
+                return terminal.chunks[-1][0]
     except ProgramEndedError:
         return None
     finally:
         terminal.stop()
-    prefixes = (patterns[:count] for count in range(len(patterns) - 1, 0, -1))
-    partial = (_seconds_until_matched(terminal.chunks, prefix) for prefix in prefixes)
-    return found if found is not None else next((seconds for seconds in partial if seconds is not None), None)
+    return None
 
 
 class Terminal:
@@ -116,11 +106,10 @@ class Terminal:
 
     Args:
         command: program, found in PATH, and its arguments.
-        variables: environment variables to add.
     """
 
-    def __init__(self, command: Sequence[str], variables: Mapping[str, str] | None = None) -> None:
-        environ = {**os.environ, "TERM": "xterm-256color", "COLORTERM": "truecolor", **(variables or {})}
+    def __init__(self, command: Sequence[str]) -> None:
+        environ = {**os.environ, "TERM": "xterm-256color", "COLORTERM": "truecolor"}
         for name in ("NO_COLOR", "PYTHONDONTWRITEBYTECODE"):  # an installed package has bytecode files
             environ.pop(name, None)
         self.chunks: list[tuple[float, bytes]] = []
@@ -137,20 +126,17 @@ class Terminal:
         """Seconds since the start of the program."""
         return time.monotonic() - self._started
 
+    @property
+    def text(self) -> str:
+        """What the program has written, without escape sequences."""
+        output = b"".join(data for _, data in self.chunks)
+        return _ESCAPE_SEQUENCE.sub(b"", output).decode(errors="replace")
+
     def serve(self, *, until: float) -> None:
         """Read output and answer queries until the program has run for ``until`` seconds."""
         while (left := until - self.age) > 0:
             if select.select([self._master], [], [], left)[0]:
                 self._store(self._read())
-
-    def serve_once(self, *, until: float) -> None:
-        """Wait for output until the program has run for ``until`` seconds, and read what there is."""
-        if select.select([self._master], [], [], max(0.0, until - self.age))[0]:
-            self._store(self._read())
-
-    def write(self, keys: bytes) -> None:
-        """Press keys."""
-        os.write(self._master, keys)
 
     def press_arrow(self, *, up: bool) -> None:
         """Press cursor up or down, encoded for the current cursor-key mode."""
@@ -159,10 +145,6 @@ class Terminal:
     def cpu_seconds(self) -> float:
         """Return the processor time of the program and its descendants, including those that have exited."""
         return sum(_cpu_ticks(pid) for pid in _process_tree(self._pid)) / _TICKS
-
-    def main_thread_seconds(self) -> float:
-        """Return the processor time of the program's main thread: field 1 of schedstat, in nanoseconds."""
-        return int(Path(f"/proc/{self._pid}/task/{self._pid}/schedstat").read_text().split()[0]) / 1e9
 
     def memory_bytes(self) -> int:
         """Return the peak resident set of the program; 0 if the kernel does not report it."""
@@ -185,9 +167,7 @@ class Terminal:
     def _read(self) -> bytes:
         data = _read(self._master)
         if not data:
-            output = b"".join(data for _, data in self.chunks)
-            lines = _ESCAPE_SEQUENCE.sub(b" ", output).decode(errors="replace").split("\n")
-            raise ProgramEndedError(" ".join(" ".join(lines[-5:]).split())[-300:])
+            raise ProgramEndedError(self.text[-300:])
         return data
 
     def _store(self, data: bytes) -> None:
@@ -209,18 +189,6 @@ def _exec(command: Sequence[str], environ: Mapping[str, str]) -> None:
     except OSError as error:
         os.write(2, f"{command[0]}: {error.strerror}\n".encode())
     os._exit(127)
-
-
-def _seconds_until_matched(chunks: Sequence[tuple[float, bytes]], patterns: Sequence[str]) -> float | None:
-    missing = [re.compile(pattern) for pattern in patterns]
-    output = b""
-    for seconds, data in chunks:
-        output += data
-        text = _ESCAPE_SEQUENCE.sub(b"", output).decode(errors="replace")
-        missing = [pattern for pattern in missing if not pattern.search(text)]
-        if not missing:
-            return seconds
-    return None
 
 
 def _read(master: int) -> bytes:
