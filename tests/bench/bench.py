@@ -1,10 +1,11 @@
-"""What the dashboard, nvitop and nvtop cost on this machine's GPUs, and what an estimate costs (``make bench``).
+"""What the dashboard, nvitop and nvtop cost on this machine's GPUs, and estimates beside accelerate's (``make bench``).
 
 The monitors read the libnvidia-ml that the loader finds. Times hold only for this machine at this moment: compare them
 within one run. Programs that are not installed are left out.
 """
 
 import argparse
+import json
 import os
 import resource
 import shutil
@@ -18,8 +19,13 @@ from pathlib import Path
 
 from in_terminal import run_in_terminal, time_to_first_frame
 
+from vramtop.estimator.job.job import ModelSpec
+from vramtop.estimator.model.find_config import resolve_model
+
 VRAMTOP = (sys.executable, "-m", "vramtop.tui.cli")
 FSDP2 = ("--precision", "bf16-mixed", "--strategy", "fsdp2", "--data-shard", "8")
+ACCELERATE = (sys.executable, str(Path(__file__).with_name("accelerate_offline.py")))
+"""``accelerate estimate-memory``: it builds the model and adds its parameters up, no more."""
 ESTIMATES = {
     "formula, 8B": ("meta-llama/Llama-3.1-8B", "--method", "formula"),
     "traced, 8B": ("meta-llama/Llama-3.1-8B", "--method", "traced"),
@@ -47,8 +53,7 @@ def main() -> None:
         programs = installed_monitors()
         _print_table(_MONITOR_COLUMNS, [monitor_row(name, *programs[name], options) for name in programs])
     if options.only != "monitors":
-        rows = [(name, f"{estimate_seconds(words, options.runs):.2f}") for name, words in ESTIMATES.items()]
-        _print_table(("estimate", "CPU s"), rows)
+        _print_table(("estimate", "CPU s", "elapsed s", "beside accelerate"), list(estimate_rows(options.runs)))
 
 
 def installed_monitors() -> dict[str, tuple[Sequence[str], Sequence[str]]]:
@@ -80,17 +85,35 @@ def monitor_row(name: str, live: Sequence[str], once: Sequence[str], options: ar
     )
 
 
-def estimate_seconds(words: Sequence[str], runs: int) -> float:
-    """Return the median processor time of an estimate in new processes, none of which finds another's result."""
-    used = []
-    for _ in range(runs):
-        before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        with tempfile.TemporaryDirectory() as cache:
-            for _ in _elapsed((*VRAMTOP, "estimate", *words), 1, {"XDG_CACHE_HOME": cache}):
-                pass
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        used.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
-    return statistics.median(used)
+def estimate_rows(runs: int) -> Iterator[tuple[str, ...]]:
+    """Yield the median times of each estimate in new processes, none of which finds another's result.
+
+    The programs take turns, so that the load of the machine is the same for all.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        model = Path(folder, "Llama-3.1-8B")
+        model.mkdir()
+        config = resolve_model(ModelSpec(id="meta-llama/Llama-3.1-8B")).config
+        (model / "config.json").write_text(json.dumps(dict(config)))
+        commands = {"accelerate estimate-memory, 8B": (*ACCELERATE, str(model), "--library_name", "transformers")}
+        commands |= {name: (*VRAMTOP, "estimate", *words) for name, words in ESTIMATES.items()}
+        times: dict[str, list[tuple[float, float]]] = {name: [] for name in commands}
+        for run in range(runs):
+            for name, command in commands.items():
+                cache = Path(folder, f"{run}", name)
+                times[name].append(_used_and_elapsed(command, {"XDG_CACHE_HOME": str(cache)}))
+    peer = statistics.median(elapsed for _, elapsed in next(iter(times.values())))
+    for name, each in times.items():
+        used, elapsed = (statistics.median(one) for one in zip(*each, strict=True))
+        yield name, f"{used:.2f}", f"{elapsed:.2f}", f"{elapsed / peer:.2f} x"
+
+
+def _used_and_elapsed(command: Sequence[str], variables: Mapping[str, str]) -> tuple[float, float]:
+    """Return the processor time of a program with all that it starts, and the time until it ends, in seconds."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    elapsed = next(_elapsed(command, 1, variables))
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, elapsed
 
 
 def _elapsed(command: Sequence[str], runs: int, variables: Mapping[str, str] | None = None) -> Iterator[float]:
