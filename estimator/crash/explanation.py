@@ -3,16 +3,16 @@
 import math
 import re
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
-from typing import Annotated, Any, Literal, TypedDict
+from typing import Literal
+
+import msgspec
 
 from ..budget import Budget, PhaseName
 from ..common.errors import VramtopError
-from ..common.fields_of import FieldsOf
 from ..common.sizes import GIB, MIB, UNSEEN_BYTES, format_apart, format_gib, size_text
 from ..model.find_config import built_in_models, resolve_model
-from .records import Failure, FailureJson, OutOfMemory
-from .snapshot.records import MemorySnapshot, MemorySnapshotJson
+from .records import Failure, OutOfMemory
+from .snapshot.records import MemorySnapshot
 
 _MAX_OTHERS = 4
 _LARGEST_CONTEXT = 5 * GIB // 2
@@ -224,10 +224,10 @@ def logits_findings(failure: Failure) -> Iterator[str]:
     if failure.kind != "gpu":
         return
     tried = failure.memory.tried_bytes if failure.memory else None
-    file = failure.place.file if failure.place else ""
-    in_loss = file.endswith(("loss/loss_utils.py", "cross_entropy.py"))
-    in_model = in_loss or any(part in file for part in ("/modeling_", "/transformers/", "/trl/"))
-    size = _size_of_logits(tried, loose=in_model) if tried is not None and (in_model or not file) else None
+    place = failure.place or ""
+    in_loss = any(part in place for part in ("loss/loss_utils.py:", "cross_entropy.py:"))
+    in_model = in_loss or any(part in place for part in ("/modeling_", "transformers/", "generation/", "trainer/"))
+    size = _size_of_logits(tried, loose=in_model) if tried is not None and (in_model or not place) else None
     if failure.code is not None and _OF_LOGITS.search(failure.code):
         where = f"The line that failed, `{failure.code}`, works on the logits"
     elif in_loss:
@@ -376,8 +376,7 @@ def _components_beside(snapshot: MemorySnapshot, budget: Budget, failure: Failur
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PredictedPlace:
+class PredictedPlace(msgspec.Struct, frozen=True, kw_only=True):
     """A moment of the predicted step."""
 
     phase: PhaseName
@@ -430,42 +429,24 @@ PartName = Literal[
 ]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
-    """A share of the GPU at the failure; all parts together are the GPU."""
-
-    name: PartName
-    bytes: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Explanation:
-    """Explanation of a failure; the most important sentences come first."""
+class Explanation(msgspec.Struct, frozen=True, kw_only=True):
+    """Explanation of a failure of memory."""
 
     failure: Failure
-    parts: tuple[Part, ...]
-    """Memory by owner at the failure; empty: the failure comes without figures."""
+    """The failure that is explained."""
+    parts: dict[PartName, int]
+    """Bytes that filled the GPU, by what held them; all parts together are the GPU, or more than it where a driver
+    moves memory to CPU RAM. Empty: the failure comes without figures."""
     findings: tuple[str, ...]
-    """Sentences that follow from the failure alone."""
+    """Sentences that follow from the failure alone, the most important first."""
     compared: tuple[str, ...]
     """Sentences that compare the failure with the job's budget; empty without a job."""
     place: PredictedPlace | None
-    """Point of the predicted step at which it failed."""
+    """Point of the predicted step at which the allocation failed; null: no job, or unknown."""
     least_bytes: int | None
-    """Bytes that the process needed at least, as NVML counts them, without unused memory. None: not known."""
+    """Bytes that the process needed at least, as NVML counts it, without unused memory; null: unknown."""
     snapshot: MemorySnapshot | None = None
-
-    def to_json(self) -> "ExplanationJson":
-        """Return the explanation for ``--json``."""
-        return {
-            "failure": self.failure.to_json(),
-            "parts": {part.name: part.bytes for part in self.parts},
-            "findings": list(self.findings),
-            "compared": list(self.compared),
-            "place": asdict(self.place) if self.place else None,
-            "least_bytes": self.least_bytes,
-            "snapshot": self.snapshot.to_json() if self.snapshot else None,
-        }
+    """Contents of the memory snapshot; null: the failure is from a log."""
 
 
 def explain_failure(
@@ -482,7 +463,7 @@ def explain_failure(
     least = _least_bytes(memory, budget)
     return Explanation(
         failure=failure,
-        parts=tuple(_parts(memory)) if memory and failure.kind == "gpu" else (),
+        parts=dict(_parts(memory)) if memory and failure.kind == "gpu" else {},
         findings=(*failure_findings(failure, snapshot), *(logits_findings(failure) if budget is None else ())),
         compared=tuple(job_findings(failure, budget, snapshot, least_bytes=least)) if budget else (),
         place=find_place(budget, failure) if budget and memory else None,
@@ -509,23 +490,23 @@ def failure_of_snapshot(snapshot: MemorySnapshot) -> Failure | None:
     return Failure(kind="gpu", line=0, text="memory snapshot", memory=memory, phase=failed.phase, place=failed.place)
 
 
-def _parts(memory: OutOfMemory) -> Iterator[Part]:
+def _parts(memory: OutOfMemory) -> Iterator[tuple[PartName, int]]:
     """Yield what filled the card."""
     free, unattributed = memory.free_bytes, memory.unattributed_bytes
     if memory.allocated_bytes is not None:
-        yield Part(name="tensors", bytes=memory.allocated_bytes)
+        yield "tensors", memory.allocated_bytes
     elif memory.process_bytes is not None:
-        yield Part(name="this process", bytes=memory.process_bytes)
+        yield "this process", memory.process_bytes
     if memory.unallocated_bytes is not None:
-        yield Part(name="unused by tensors", bytes=memory.unallocated_bytes)
+        yield "unused by tensors", memory.unallocated_bytes
     if memory.outside_bytes is not None:
-        yield Part(name="outside the allocator", bytes=memory.outside_bytes)
+        yield "outside the allocator", memory.outside_bytes
     if memory.process_bytes is not None and memory.beside_bytes:
-        yield Part(name="others", bytes=memory.beside_bytes)
+        yield "others", memory.beside_bytes
     elif unattributed is not None and unattributed > UNSEEN_BYTES:
-        yield Part(name="not the allocator's", bytes=unattributed)
+        yield "not the allocator's", unattributed
     if free is not None:
-        yield Part(name="free", bytes=free)
+        yield "free", free
 
 
 def _least_bytes(memory: OutOfMemory | None, budget: Budget | None) -> int | None:
@@ -535,24 +516,3 @@ def _least_bytes(memory: OutOfMemory | None, budget: Budget | None) -> int | Non
     if outside is None and budget is not None:
         outside = budget.peak.device_bytes - budget.peak.reserved_bytes
     return None if outside is None else memory.allocated_bytes + memory.tried_bytes + outside
-
-
-class ExplanationJson(TypedDict):
-    """Explanation of a failure of memory."""
-
-    failure: FailureJson
-    """The failure that is explained."""
-    parts: dict[PartName, int]
-    """Bytes that filled the GPU, by what held them; all parts together are the GPU, or more
-    than it where a driver moves memory to CPU RAM. Empty: the failure comes without
-    figures."""
-    findings: list[str]
-    """Sentences that follow from the failure alone, the most important first."""
-    compared: list[str]
-    """Sentences that compare the failure with the job's budget; empty without a job."""
-    place: Annotated[dict[str, Any], FieldsOf(PredictedPlace)] | None
-    """Point of the predicted step at which the allocation failed; null: no job, or unknown."""
-    least_bytes: int | None
-    """Bytes that the process needed at least, as NVML counts it; null: unknown."""
-    snapshot: MemorySnapshotJson | None
-    """Contents of the memory snapshot; null: the failure is from a log."""

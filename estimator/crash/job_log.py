@@ -3,10 +3,12 @@
 import re
 from collections import OrderedDict, deque
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
 from typing import BinaryIO
 
+import msgspec
+
 from ..budget import PhaseName
+from ..common.records import replace
 from .log_lines import MAX_LINE, OVERLAP, LogBlock, LogLine, line_pieces, log_line, read_blocks
 from .records import CrashLog, Failure, StackFrame, own_frame, phase_of
 from .torch_messages import is_complete, parse_message
@@ -106,15 +108,14 @@ _SILENT_LENGTH = range(24, 400)
 """Folded lines that are remembered as saying nothing: a short one may differ from another in what is folded."""
 
 
-@dataclass(slots=True)
-class _Stream:
+class _Stream(msgspec.Struct):
     """State of reading one stream of the log, such as the lines of one rank."""
 
-    frames: deque[list[str]] = field(default_factory=lambda: deque(maxlen=_MAX_FRAMES))
+    frames: deque[list[str]] = msgspec.field(default_factory=lambda: deque(maxlen=_MAX_FRAMES))
     """Frames of the latest traceback, outermost first: file, line, function, and source if the traceback has it."""
     source_at: tuple[int, int] = (0, 0)
     """Number and column of the line in which the source of the last frame may stand."""
-    message: list[str] = field(default_factory=list)
+    message: list[str] = []
     """Lines of a message that may go on; empty: none."""
     begun: LogLine | None = None
     """The line in which it began."""
@@ -390,14 +391,14 @@ class _Reader:
             self.failures[index] = _told(self.failures[index], wording, found)
 
     @staticmethod
-    def _where(stream: _Stream, failure: Failure) -> tuple[StackFrame | None, str | None, PhaseName | None]:
+    def _where(stream: _Stream, failure: Failure) -> tuple[str | None, str | None, PhaseName | None]:
         """Return the place of a failure by the latest traceback, the source of its line, and the phase of the step."""
         if failure.kind not in ("gpu", "gpu library", "host"):
             return None, None, None
         frames = [StackFrame(file=file, line=int(at), function=name) for file, at, name, _ in stream.frames]
-        place = own_frame(frames[::-1])
-        code = next((each[3] for frame, each in zip(frames, stream.frames, strict=True) if frame is place), "")
-        return place, code or None, phase_of(frames) if frames else None
+        own = own_frame(frames[::-1])
+        code = next((each[3] for frame, each in zip(frames, stream.frames, strict=True) if frame is own), "")
+        return None if own is None else str(own), code or None, phase_of(frames) if frames else None
 
     def _change(self, index: int, *, caught: bool = False, later_steps: int | None = None) -> None:
         known = self.failures[index]

@@ -3,8 +3,9 @@
 import codecs
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any, BinaryIO
+
+import msgspec
 
 from ..common.limits import LimitError, decode_json
 
@@ -27,8 +28,7 @@ _PREFIXES = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class LogLine:
+class LogLine(msgspec.Struct, frozen=True):
     """A line, or a piece of a very long one."""
 
     number: int
@@ -43,8 +43,7 @@ class LogLine:
     """A further piece follows it."""
 
 
-@dataclass(frozen=True, slots=True)
-class LogBlock:
+class LogBlock(msgspec.Struct, frozen=True):
     """Lines of a log that follow each other."""
 
     number: int

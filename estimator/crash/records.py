@@ -1,12 +1,12 @@
 """Records of a failure of memory, as a log describes it."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
 from functools import lru_cache
-from typing import Annotated, Any, Literal, TypedDict, cast
+from typing import Literal
+
+import msgspec
 
 from ..budget import PhaseName
-from ..common.fields_of import FieldsOf
 
 FailureKind = Literal["gpu", "gpu library", "start", "host", "killed", "on chip", "not understood"]
 """``gpu``: torch's allocator raised, with its figures; ``gpu library``: another framework or library had no GPU
@@ -18,8 +18,7 @@ _FURTHER_STEPS = 3
 """Ranks share a stream, so a bar or two may follow the failure of one; more steps mean that training went on."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OtherProcess:
+class OtherProcess(msgspec.Struct, frozen=True, kw_only=True):
     """A process that torch names beside its own."""
 
     pid: int
@@ -28,8 +27,7 @@ class OtherProcess:
     """GPU memory that it holds."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OutOfMemory:
+class OutOfMemory(msgspec.Struct, frozen=True, kw_only=True):
     """The figures of an out-of-memory message; None for what its wording does not say.
 
     Torch rounds them to two decimals of their unit.
@@ -89,8 +87,7 @@ class OutOfMemory:
         return total - free - reserved
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StackFrame:
+class StackFrame(msgspec.Struct, frozen=True, kw_only=True):
     """A line of a traceback or of a recorded stack."""
 
     file: str
@@ -102,7 +99,7 @@ class StackFrame:
         return f"{'/'.join(self.file.split('/')[-2:])}:{self.line} {self.function}"
 
 
-class FailureJson(TypedDict):
+class Failure(msgspec.Struct, frozen=True, kw_only=True):
     """One failure of memory in a log, or the one that a memory snapshot shows."""
 
     kind: FailureKind
@@ -114,77 +111,38 @@ class FailureJson(TypedDict):
     """Number of its line in the log, from 1; 0: of a memory snapshot."""
     text: str
     """The line, shortened."""
-    sure: bool
-    """false: it may have other reasons than memory, such as SIGKILL or a cuDNN without an algorithm."""
-    source: str | None
-    """Framework, library or program that says it; null: torch, or unknown."""
-    rank: int | None
-    """Rank of the process; null: the log does not say it."""
-    memory: Annotated[dict[str, Any], FieldsOf(OutOfMemory)] | None
-    """Figures of the message; null: the failure comes without."""
-    phase: PhaseName | None
-    """Part of the step in which it happened, by its traceback; null: unknown."""
-    place: str | None
-    """Innermost line of the traceback outside torch's own files: `file:line function`; null: unknown."""
-    code: str | None
-    """Source of that line, as the traceback prints it; null: unknown."""
-    tried_host_bytes: int | None
-    """CPU RAM that was asked for; null: unknown, or the failure is not of CPU RAM."""
-    steps: int | None
-    """Steps that a progress bar had counted before; null: none was seen."""
-    caught: bool
-    """true: the log says that the program caught it and went on, or that training came to its end later."""
-    later_steps: int | None
-    """Steps, or epochs, that the same stream counts after it; null: none was seen."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Failure:
-    """One failure of memory in a log."""
-
-    kind: FailureKind
-    line: int
-    """Number of its line, from 1."""
-    text: str
-    """The line, shortened."""
     sure: bool = True
-    """False for what has other causes than memory too, such as SIGKILL or a cuDNN without an algorithm."""
+    """false: it may have other reasons than memory, such as SIGKILL or a cuDNN without an algorithm."""
     source: str | None = None
-    """Framework, library or program that says it; None: torch, or not known."""
+    """Framework, library or program that says it; null: torch, or unknown."""
     says: tuple[str, ...] = ()
-    """What this wording means and what helps, by the table of wordings."""
+    """What this wording means and what helps."""
     rank: int | None = None
+    """Rank of the process; null: the log does not say it."""
     memory: OutOfMemory | None = None
-    """Figures of the message; None: the failure comes without."""
+    """Figures of the message; null: the failure comes without."""
     phase: PhaseName | None = None
-    """Part of the step in which it happened, by its traceback; None: not known."""
-    place: StackFrame | None = None
-    """Innermost line of the traceback outside torch's own files."""
+    """Part of the step in which it happened, by its traceback; null: unknown."""
+    place: str | None = None
+    """Innermost line of the traceback outside torch's own files: `file:line function`; null: unknown."""
     code: str | None = None
-    """Source of that line, as the traceback prints it."""
+    """Source of that line, as the traceback prints it; null: unknown."""
     tried_host_bytes: int | None = None
-    """CPU RAM that was asked for."""
+    """CPU RAM that was asked for; null: unknown, or the failure is not of CPU RAM."""
     steps: int | None = None
-    """Steps that a progress bar had counted before; None: none was seen."""
+    """Steps that a progress bar had counted before; null: none was seen."""
     caught: bool = False
-    """The log says that the program caught it and went on, or that training came to its end later."""
+    """true: the log says that the program caught it and went on, or that training came to its end later."""
     later_steps: int | None = None
-    """Steps, or epochs, that the same stream counts after it; None: none was seen."""
+    """Steps, or epochs, that the same stream counts after it; null: none was seen."""
 
     @property
     def survived(self) -> bool:
         """True if the log goes on after it: it was caught, or the run was started again."""
         return self.caught or (self.later_steps or 0) >= _FURTHER_STEPS
 
-    def to_json(self) -> FailureJson:
-        """Return the failure for ``--json``."""
-        memory, place = asdict(self.memory) if self.memory else None, str(self.place) if self.place else None
-        given = {name: getattr(self, name) for name in FailureJson.__annotations__}
-        return cast("FailureJson", {**given, "memory": memory, "place": place})
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CrashLog:
+class CrashLog(msgspec.Struct, frozen=True, kw_only=True):
     """Failures of memory that a log reports."""
 
     failures: tuple[Failure, ...]

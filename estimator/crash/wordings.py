@@ -2,11 +2,11 @@
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
 from pathlib import Path
 
 from msgspec import Struct, toml
 
+from ..common.records import replace
 from ..common.sizes import size_text
 from .records import FailureKind, OutOfMemory
 
@@ -33,8 +33,7 @@ def size_bytes(text: str, *, binary: bool = False) -> int | None:
     return round(size) if size < _MAX_BYTES else None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wording:
+class Wording(Struct, frozen=True, kw_only=True):
     """One way of saying that memory ran out."""
 
     kind: FailureKind

@@ -56,7 +56,7 @@ def snapshot_lines(
     """Yield what a snapshot holds, by component beside the prediction, and by place; first that nothing had failed."""
     if failure is None:
         known = "no allocation failed before this snapshot was written"
-        if snapshot.timeline is None:
+        if not snapshot.has_history:
             known = "the snapshot has no allocation history, so it is unknown whether an allocation failed"
         yield from output.wrapped(f"GPU {snapshot.device}: {known}", further="  ")
     yield ""
@@ -97,9 +97,10 @@ def _place_lines(snapshot: MemorySnapshot, output: TextOutput) -> Iterator[str]:
     yield ""
     table = [("GIB", "COUNT", "WHAT", "MODULE", "ALLOCATED AT")]
     for group in groups:
-        module = group.module.path or group.module.class_name if group.module else ""
-        place = str(group.place) if group.place else ""
-        table.append((format_gib(group.bytes, digits=2), f"{group.blocks:,}", group.component, module, place))
+        module = group.module or group.module_class or ""
+        table.append(
+            (format_gib(group.bytes, digits=2), f"{group.blocks:,}", group.component, module, group.place or "")
+        )
     shown = table if any(row[3] for row in table[1:]) else [(*row[:3], row[4]) for row in table]
     lines = format_table(shown, ">><<<"[: len(shown[0])])
     if max(map(len, lines)) <= output.width:
@@ -222,14 +223,14 @@ def _part_lines(explanation: Explanation, output: TextOutput) -> Iterator[str]:
     memory = explanation.failure.memory
     total = memory.total_bytes if memory else None
     yield ""
-    held = sum(part.bytes for part in parts)
+    held = sum(parts.values())
     what = "memory on the GPU" if total is None or held <= 1.01 * total else "memory in use, more than the GPU has"
     yield output.text(f"{what}{f', {format_gib(total)} GiB' if total else ''}:")
     scale = max(total or 0, held)
-    width = max(len(_PARTS[part.name]) for part in parts)
+    width = max(len(_PARTS[name]) for name in parts)
     room = min(_BAR_WIDTH, output.width - width - 17)
-    for part in parts:
-        cells = round(room * part.bytes / scale) if scale else 0
+    for name, size in parts.items():
+        cells = round(room * size / scale) if scale else 0
         bar = ("#" if output.ascii_only else "█") * min(room, cells)
-        line = f"  {_PARTS[part.name]:<{width}} {format_gib(part.bytes, digits=2):>8} GiB  {bar}"
+        line = f"  {_PARTS[name]:<{width}} {format_gib(size, digits=2):>8} GiB  {bar}"
         yield output.text(line.rstrip())

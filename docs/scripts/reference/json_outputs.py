@@ -5,6 +5,7 @@ from typing import Annotated, Any
 
 from vramtop.estimator.budget import BudgetJson
 from vramtop.estimator.common.fields_of import FieldsOf
+from vramtop.estimator.crash.explanation import Explanation
 from vramtop.estimator.job.job import Job
 from vramtop.monitor.fleet.fleet import HostReading
 from vramtop.monitor.snapshot.snapshot import Snapshot, resolve_annotations
@@ -96,7 +97,9 @@ OUTPUTS = {
         kind=ForgottenJson, title="Measured runs that were removed", commands=("vramtop history --forget --json",)
     ),
     "explain": Output(
-        kind=ExplainJson, title="Why a run ended out of memory", commands=("vramtop explain FILE --json",)
+        kind=Annotated[dict[str, Any], FieldsOf(Explanation, also=ExplainJson)],
+        title="Why a run ended out of memory",
+        commands=("vramtop explain FILE --json",),
     ),
     "explain-snapshot": Output(
         kind=HeldJson,

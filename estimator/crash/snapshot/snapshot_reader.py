@@ -19,16 +19,13 @@ import stat
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, fields, replace
-from itertools import islice
 from pathlib import Path
 from typing import IO, Any, BinaryIO, NamedTuple, NoReturn
 
 import msgspec
 
-from ...budget import ComponentName, Components, PhaseMark, PhaseName, Timeline
 from ...common.errors import InputError
 from ...common.limits import SNAPSHOT, SNAPSHOT_BLOCKS, SNAPSHOT_EVENTS, SNAPSHOT_JSON, SNAPSHOT_READER, LimitError
 from ...trace.start_python import safe_environment
@@ -36,154 +33,8 @@ from .records import BlockGroup, FailedAllocation, MemorySnapshot
 from .source_files import SourceFiles
 from .stacks import UNRECORDED, ModelPart, Stack, StackComponent, Stacks, module_of
 
-_ROUNDING = 512
-"""Torch rounds the size of a block up to this (``kMinBlockSize`` in CUDACachingAllocator.cpp)."""
-_MAX_MOMENTS = 1500
-_NAMES: tuple[ComponentName, ...] = tuple(each.name for each in fields(Components))  # type: ignore[misc]
-
-
 HeldBlock = tuple[int, int, Stack]
 """Address, size and stack of a block that is held at the end."""
-
-
-class Event(NamedTuple):
-    """One entry of the history."""
-
-    action: Any
-    address: int
-    size: int
-    stack: Stack
-
-
-def rounded(size: int) -> int:
-    """Return the size of the block for an allocation."""
-    return max(_ROUNDING, -(-size // _ROUNDING) * _ROUNDING)
-
-
-def replay(events: Sequence[Event], held: Iterable[HeldBlock], reserved_bytes: int) -> Timeline | None:
-    """Return the memory over the last step in a history.
-
-    Args:
-        events: the history of one GPU, oldest first.
-        held: at its end.
-        reserved_bytes: at its end.
-    """
-    if not any(event.action == "alloc" for event in events):
-        return None
-    blocks = {block[0]: block for block in held}
-    levels, reserved = _base(events, blocks.values()), reserved_bytes - sum(map(_reserved_change, events))
-    start, phases = _last_step(events)
-    kept = _thinned(islice(_moments(events, blocks, levels, reserved), start, None), levels, len(events) - start)
-    return Timeline(
-        events=tuple(at for at, _, _ in kept),
-        levels=tuple(Components(**dict(zip(_NAMES, level, strict=True))) for _, level, _ in kept),
-        reserved_bytes=tuple(size for _, _, size in kept),
-        outside_bytes=0,
-        phases=tuple(phases),
-    )
-
-
-def _moments(
-    events: Iterable[Event], held: Mapping[int, HeldBlock], levels: dict[ComponentName, int], reserved: int
-) -> Iterator[tuple[int, int, int]]:
-    """Yield index, bytes held and bytes reserved after each event, with ``levels`` as they are then."""
-    live: dict[int, tuple[int, ComponentName]] = {}
-    total = sum(levels.values())
-    for at, event in enumerate(events):
-        action, address, size, _ = event
-        if action == "alloc":
-            change, name = live[address] = rounded(size), _drawn(_component(event, held))
-        elif action in ("free_requested", "free_completed", "free"):
-            known, name = live.pop(address, (0, "temporary"))
-            if not known and action != "free_completed":
-                known = rounded(size)
-            change = -min(known, levels[name])
-        else:
-            change, name = 0, "temporary"
-            reserved += _reserved_change(event)
-        levels[name] += change
-        total += change
-        yield at, total, max(0, reserved)
-
-
-def _component(event: Event, held: Mapping[int, HeldBlock]) -> StackComponent:
-    """Return the component of what was allocated: that of its block at the end, if it is the same block."""
-    component = event.stack.component
-    if component == "gradients or temporary" and event.address in held:
-        _, size, stack = held[event.address]
-        if stack.component == "gradients" and size >= event.size:
-            return "gradients"
-    return component
-
-
-def _base(events: Sequence[Event], held: Iterable[HeldBlock]) -> dict[ComponentName, int]:
-    """Return what was held before the history begins: blocks that it does not allocate, but frees or leaves."""
-    levels: dict[ComponentName, int] = dict.fromkeys(_NAMES, 0)
-    allocated: set[int] = set()
-    seen: set[int] = set()
-    for event in events:
-        if event.action == "alloc":
-            allocated.add(event.address)
-        elif event.action in ("free_requested", "free") and event.address not in seen:
-            levels["temporary"] += rounded(event.size)  # older than the history: nothing says what it was
-        seen.add(event.address)
-    for address, size, stack in held:
-        if address not in allocated:
-            levels[_drawn(stack.component)] += size
-    return levels
-
-
-def _drawn(component: StackComponent) -> ComponentName:
-    if component == "gradients or temporary" or component == "unknown":  # noqa: PLR1714 - so that types are narrowed
-        return "temporary"
-    return component
-
-
-def _reserved_change(event: Event) -> int:
-    if event.action in ("segment_alloc", "segment_map"):
-        return event.size
-    return -event.size if event.action in ("segment_free", "segment_unmap") else 0
-
-
-def _last_step(events: Sequence[Event]) -> tuple[int, list[PhaseMark]]:
-    """Return where the last step begins, and its phases: a step begins with the forward pass after an optimizer's step.
-
-    Without an optimizer's step before it, it begins with the first forward pass.
-    """
-    marks: list[PhaseMark] = []
-    last: PhaseName | None = None
-    for at, event in enumerate(events):
-        phase = event.stack.phase
-        if phase is not None and phase != last and event.action in ("alloc", "oom"):
-            marks.append(PhaseMark(name=phase, event=at))
-            last = phase
-    begin = 0
-    for index, mark in enumerate(marks):
-        before = marks[index - 1].name if index else None
-        if mark.name == "forward" and before in (None, "loading", "optimizer step"):
-            begin = index
-    return (marks[begin].event, marks[begin:]) if marks else (0, [PhaseMark(name="forward", event=0)])
-
-
-def _thinned(
-    moments: Iterable[tuple[int, int, int]], levels: Mapping[ComponentName, int], count: int
-) -> list[tuple[int, tuple[int, ...], int]]:
-    """Return at most ``_MAX_MOMENTS`` moments: the highest of each stretch, the first and the last."""
-    width = count / (_MAX_MOMENTS - 2) if count > _MAX_MOMENTS else 1.0
-    kept: list[tuple[int, tuple[int, ...], int]] = []
-    stretch = end = highest = 0
-    for index, (at, total, reserved) in enumerate(moments):
-        if index >= end:
-            stretch += 1
-            end, highest = int(stretch * width), total
-        elif total > highest:
-            highest = total
-            if len(kept) > 1:
-                kept.pop()
-        elif index < count - 1:
-            continue
-        kept.append((at, tuple(levels.values()), reserved))
-    return kept
 
 
 _MAX_BYTES = 2**50
@@ -408,19 +259,20 @@ class _Reader:
     def _of(self, device: int, devices: tuple[int, ...]) -> MemorySnapshot:
         segments, reserved = [each for each in self._segments if _index(each) == device], self._reserved(device)
         trace = self._traces[device] if device < len(self._traces) else []
+        space = self._space(segments, self._allocations(trace))
         failed = self._failed(trace)
-        events = self._events(trace)
-        space = self._space(segments, {event.address: event.stack for event in events if event.action == "alloc"})
         has_stacks = self._stacks.has_places
         _settle(space.held, has_stacks=has_stacks)
         written = self._extra.get("time")
         sources = SourceFiles(self._stacks.frames, until=written if type(written) in (int, float) else None)
         components, groups = _grouped(space.held, sources)
+        allocated = sum(size for _, size, _ in space.held)
         return MemorySnapshot(
             device=device,
             devices=devices,
             reserved_bytes=reserved,
-            allocated_bytes=sum(size for _, size, _ in space.held),
+            allocated_bytes=allocated,
+            unallocated_bytes=reserved - allocated - space.waiting,
             waiting_bytes=space.waiting,
             free_blocks=space.free_blocks,
             largest_free_bytes=space.largest_free,
@@ -431,7 +283,7 @@ class _Reader:
             components=components,
             parts=_parts(groups),
             failed=failed,
-            timeline=replay(events, space.held, reserved) if events else None,
+            has_history=bool(trace),
             has_stacks=has_stacks,
             total_bytes=self._total(device),
             allowed_bytes=self._allowed(device),
@@ -454,14 +306,11 @@ class _Reader:
                 space.held.append((address, size, known))
         return space
 
-    def _events(self, trace: list[Any]) -> list[Event]:
-        """Return the events of a trace, which they replace one by one."""
+    def _allocations(self, trace: list[Entry]) -> dict[int, Stack]:
+        """Return the stack of the last allocation at each address that a history has."""
         if len(trace) > (SNAPSHOT_EVENTS.items or 0):
             raise InputError(f"{SNAPSHOT_EVENTS.too_many('entries')}; record with a smaller max_entries")
-        read = self._stacks.stack
-        for at, (kind, address, size, frames) in enumerate(trace):
-            trace[at] = Event(kind, (address or 0) if kind != "oom" else 0, size or 0, read(frames))
-        return trace
+        return {each.address or 0: self._stacks.stack(each.frames) for each in trace if each.kind == "alloc"}
 
     def _failed(self, trace: Iterable[Entry]) -> FailedAllocation | None:
         last = None
@@ -475,7 +324,7 @@ class _Reader:
             free_bytes=free if free is not None and free < _MAX_BYTES else None,
             component=stack.component,
             phase=stack.phase,
-            place=stack.place,
+            place=None if stack.place is None else str(stack.place),
         )
 
     def _allowed(self, device: int) -> int | None:
@@ -492,11 +341,10 @@ class _Reader:
         return found if type(found) is int and 0 < found < _MAX_BYTES else None
 
 
-@dataclass(slots=True)
-class _Space:
+class _Space(msgspec.Struct):
     """The blocks of a GPU."""
 
-    held: list[HeldBlock] = field(default_factory=list)
+    held: list[HeldBlock] = []
     """Blocks that tensors hold."""
     waiting: int = 0
     private_free: int = 0
@@ -521,7 +369,7 @@ def _settle(held: list[HeldBlock], *, has_stacks: bool) -> None:
         if component != stack.component:
             key = id(stack), component
             if key not in known:
-                known[key] = replace(stack, component=component)
+                known[key] = msgspec.structs.replace(stack, component=component)
             held[at] = address, size, known[key]
 
 
@@ -541,8 +389,10 @@ def _grouped(
         known = groups.get(key)
         groups[key] = BlockGroup(
             component=stack.component,
-            place=stack.place,
-            module=where,
+            place=None if stack.place is None else str(stack.place),
+            module=where and where.path,
+            module_class=where and where.class_name,
+            part=where and where.part,
             bytes=sum(each) + (known.bytes if known else 0),
             blocks=len(each) + (known.blocks if known else 0),
             largest_bytes=max((known.largest_bytes if known else 0, max(each))),
@@ -554,9 +404,9 @@ def _grouped(
 def _parts(groups: Iterable[BlockGroup]) -> dict[StackComponent, dict[ModelPart, int]]:
     found: dict[StackComponent, dict[ModelPart, int]] = {}
     for group in groups:
-        if group.module is not None:
+        if group.part is not None:
             parts = found.setdefault(group.component, {})
-            parts[group.module.part] = parts.get(group.module.part, 0) + group.bytes
+            parts[group.part] = parts.get(group.part, 0) + group.bytes
     return {name: dict(sorted(parts.items(), key=lambda item: -item[1])) for name, parts in found.items()}
 
 

@@ -5,9 +5,10 @@ The rules name functions of torch 2.4 to 2.13, transformers 4.45 to 5, accelerat
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Literal, NamedTuple
+
+import msgspec
 
 from ...budget import ComponentName, PhaseName
 from ..records import StackFrame, is_torch_file, own_frame, phase_of
@@ -39,8 +40,7 @@ class ModulePlace(NamedTuple):
     part: ModelPart
 
 
-@dataclass(frozen=True, slots=True)
-class _Call:
+class _Call(msgspec.Struct, frozen=True):
     at: int
     """Index in the stack."""
     class_name: str
@@ -125,8 +125,7 @@ _LOSS_FILES = ("loss/loss_utils.py", "torch/nn/modules/loss.py", "fused_linear_c
 _LOSS_FUNCTIONS = ("cross_entropy", "nll_loss", "log_softmax", "logsumexp", "selective_log_softmax")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stack:
+class Stack(msgspec.Struct, frozen=True, kw_only=True):
     """Origin of allocations, as their stack tells it; all allocations made there share it."""
 
     component: StackComponent

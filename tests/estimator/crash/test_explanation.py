@@ -6,7 +6,7 @@ from memory_snapshots import AUTOGRAD, LOAD, LOSS, MIB, Recorder
 from vramtop.estimator.budget import Budget, Components, PhaseMark, PhaseName, Timeline
 from vramtop.estimator.common.records import replace
 from vramtop.estimator.crash.explanation import explain_failure, failure_of_snapshot
-from vramtop.estimator.crash.records import Failure, OtherProcess, OutOfMemory, StackFrame
+from vramtop.estimator.crash.records import Failure, OtherProcess, OutOfMemory
 from vramtop.estimator.crash.snapshot.records import MemorySnapshot
 from vramtop.estimator.crash.snapshot.snapshot_reader import _Reader
 from vramtop.estimator.estimation import estimate
@@ -45,15 +45,15 @@ def said(failed: Failure, **more: object) -> str:
 
 def test_the_parts_are_the_gpu() -> None:
     parts = explain_failure(failure(process_bytes=21.5 * GIB, allocated_bytes=20 * GIB)).parts
-    assert {part.name: part.bytes / GIB for part in parts} == {
+    assert {name: size / GIB for name, size in parts.items()} == {
         "tensors": 20, "unused by tensors": 0.125, "outside the allocator": 1.375, "others": 1.5, "free": 1,
     }  # fmt: skip
-    assert sum(part.bytes for part in parts) == 24 * GIB
+    assert sum(parts.values()) == 24 * GIB
 
 
 def test_the_wording_before_2_1_does_not_say_whose_the_rest_is() -> None:
     old = failure(allocated_bytes=15 * GIB)
-    parts = {part.name: part.bytes / GIB for part in explain_failure(old).parts}
+    parts = {name: size / GIB for name, size in explain_failure(old).parts.items()}
     assert parts["not the allocator's"] == 24 - 15 - 0.125 - 1
     assert "7.9 GiB of the GPU are not PyTorch's, more than its CUDA context takes" in said(old)
     assert "not PyTorch's" not in said(failure(allocated_bytes=21 * GIB))
@@ -121,7 +121,7 @@ def test_more_free_than_was_asked_for_is_another_limit() -> None:
 
 def test_logits_without_a_job() -> None:
     """By the line that failed, or by tokens x vocabulary x 4 bytes of a vocabulary that is known."""
-    place = StackFrame(file="/env/transformers/models/llama/modeling_llama.py", line=9, function="forward")
+    place = "llama/modeling_llama.py:9 forward"
     line = replace(failure("forward", tried_bytes=3 * GIB), place=place, code="logits = logits.float()")
     assert "`logits = logits.float()`, works on the logits (tokens x vocabulary); 3.00 GiB" in said(line)
     assert "use_liger_kernel=True" in said(line)
@@ -132,7 +132,7 @@ def test_logits_without_a_job() -> None:
     assert "logits" not in said(failure(None, total_bytes=80 * GIB, tried_bytes=round(size * 1.01)))
     for round_size in (8, 12):
         assert "logits" not in said(failure(None, total_bytes=80 * GIB, tried_bytes=round_size * GIB))
-    elsewhere = replace(failure("forward", tried_bytes=size), place=replace(place, file="/home/u/resnet.py"))
+    elsewhere = replace(failure("forward", tried_bytes=size), place="u/resnet.py:9 forward")
     assert "logits" not in said(elsewhere)
 
 
@@ -256,7 +256,7 @@ def test_a_gpu_that_is_full_but_for_a_hundredth_had_no_room() -> None:
 
 def test_a_message_that_is_cut_off_still_says_what_the_process_holds() -> None:
     cut = failure(allocated_bytes=None, unallocated_bytes=None, process_bytes=20 * GIB)
-    assert {part.name: part.bytes // GIB for part in explain_failure(cut).parts} == {
+    assert {name: size // GIB for name, size in explain_failure(cut).parts.items()} == {
         "this process": 20, "others": 3, "free": 1,
     }  # fmt: skip
 

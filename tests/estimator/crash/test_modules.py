@@ -62,8 +62,9 @@ def stack(file: Path, *places: tuple[int, str]) -> list[tuple[str, int, str]]:
     return [*inner_first[:-1]]
 
 
-def modules(snapshot: MemorySnapshot) -> list[tuple[str, str, str] | None]:
-    return [tuple(group.module) if group.module else None for group in reversed(snapshot.groups)]  # type: ignore[misc]
+def modules(snapshot: MemorySnapshot) -> list[tuple[str | None, ...] | None]:
+    found = [(group.module, group.module_class, group.part) for group in reversed(snapshot.groups)]
+    return [None if each == (None, None, None) else each for each in found]
 
 
 def test_paths_classes_and_parts_as_the_source_says_them(file: Path) -> None:

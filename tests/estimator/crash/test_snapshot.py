@@ -166,32 +166,6 @@ def test_the_allocation_that_failed() -> None:
     assert str(failed.place) == "loss/loss_utils.py:36 fixed_cross_entropy"
 
 
-def test_the_timeline_is_that_of_the_last_step() -> None:
-    """The levels are those of the recorder, moment by moment; the step begins after the optimizer's."""
-    line = read(training_crash()).timeline
-    assert line is not None
-    assert [mark.name for mark in line.phases] == ["forward"]
-    totals = [level.total_bytes // MIB for level in line.levels]
-    assert totals[-1] == 2090
-    assert [totals[at] for at in range(len(totals)) if at == 0 or totals[at] != totals[at - 1]][-5:] == [
-        1660, 1720, 1780, 1840, 2090,
-    ]  # fmt: skip
-    assert line.levels[-1].logits == 250 * MIB
-    assert line.reserved_bytes[-1] == (2090 + 56) * MIB
-
-
-def test_what_is_older_than_the_history_counts_all_the_same() -> None:
-    """Torch keeps the latest entries only: the first ones are overwritten."""
-    data = training_crash()
-    whole = read(data).timeline
-    data["device_traces"][0] = data["device_traces"][0][30:]
-    cut = read(data).timeline
-    assert whole is not None
-    assert cut is not None
-    assert cut.levels[-1].total_bytes == whole.levels[-1].total_bytes
-    assert [level.total_bytes for level in cut.levels] == [level.total_bytes for level in whole.levels]
-
-
 def test_what_autograd_holds_is_a_gradient_only_where_a_weight_has_its_size() -> None:
     run = Recorder()
     run.alloc(100, LOAD)
@@ -221,7 +195,7 @@ def test_the_stack_of_torch_1_13_and_segments_alone() -> None:
             del block["address"]
     found = read(data["segments"])
     assert found.components["weights"] == 400 * MIB
-    assert found.timeline is None
+    assert not found.has_history
 
 
 def test_the_gpu_that_failed_is_shown_unless_another_is_named() -> None:
@@ -277,7 +251,7 @@ print(sum(b["size"] for s in snapshot["segments"] for b in s["blocks"] if b["sta
     with target.open("rb") as file:
         found = read_snapshot(file)
     assert found.allocated_bytes == int(ran.stdout.split()[-1])
-    assert found.timeline is not None
+    assert found.has_history
 
 
 def test_a_limit_that_the_program_has_set_is_no_capacity() -> None:

@@ -6,6 +6,8 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 
+import msgspec
+
 from vramtop.estimator.budget import Budget
 from vramtop.estimator.common.errors import CannotTellError, ExitCode, InputError, VramtopError
 from vramtop.estimator.common.records import replace
@@ -69,8 +71,8 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
     if options.json:
         found = {
             "schema": 1,
-            **explanation.to_json(),
-            "failures": [each.to_json() for each in log.failures] if log else [],
+            **msgspec.to_builtins(explanation),
+            "failures": msgspec.to_builtins(log.failures) if log else [],
             "budget": budget.to_json() if budget else None,
             "suggestions": suggestions_json(advice, loaded) if advice and loaded else [],
             "largest": asdict(advice.largest) if advice and advice.largest else None,
@@ -238,7 +240,7 @@ def _report_snapshot(
         found = {
             "schema": 1,
             "failure": None,
-            "snapshot": snapshot.to_json(),
+            "snapshot": msgspec.to_builtins(snapshot),
             "budget": budget.to_json() if budget else None,
         }
         print(json_text(found))

@@ -5,18 +5,17 @@ from typing import Annotated, Any
 from vramtop.estimator.advice.largest_fitting import LargestFitting
 from vramtop.estimator.budget import PlainBudget
 from vramtop.estimator.common.fields_of import FieldsOf
-from vramtop.estimator.crash.explanation import ExplanationJson
-from vramtop.estimator.crash.records import FailureJson
-from vramtop.estimator.crash.snapshot.records import MemorySnapshotJson
+from vramtop.estimator.crash.records import Failure
+from vramtop.estimator.crash.snapshot.records import MemorySnapshot
 
 from .fit import SuggestionJson
 from .versioned import Versioned
 
 
-class ExplainJson(ExplanationJson, Versioned):
+class ExplainJson(Versioned):
     """Why a run ended out of memory, and what would have fitted."""
 
-    failures: list[FailureJson]
+    failures: list[Failure]
     """All failures of memory in the log, in their order; empty: the file is a memory snapshot."""
     budget: PlainBudget | None
     """The job's estimate, as `vramtop estimate --json` prints it; null: the job is not known."""
@@ -33,7 +32,7 @@ class HeldJson(Versioned):
 
     failure: None
     """Always null: nothing failed."""
-    snapshot: MemorySnapshotJson
+    snapshot: MemorySnapshot
     """What the memory snapshot holds."""
     budget: PlainBudget | None
     """The job's estimate, as `vramtop estimate --json` prints it; null: the job is not known."""
