@@ -1,13 +1,16 @@
 """An app that adapts to its terminal: colours, characters, size, and how it ends."""
 
+import asyncio
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from textual import on
-from textual.binding import Binding
-from textual.events import Resize
+from textual.await_complete import AwaitComplete
+from textual.binding import Binding, BindingType
+from textual.command import CommandPalette
+from textual.events import Event, Key, Paste, Resize
 from textual.filter import LineFilter
 from textual.geometry import Size
 from textual.theme import Theme
@@ -18,12 +21,11 @@ from vramtop.estimator.common.private_files import open_private
 
 from ..draw.colours import MIN_TEXT_CONTRAST
 from ..draw.terminal_capabilities import ColourDepth
-from ..keys import key_name
-from .changed_cells import ChangedCellsApp
-from .driver import TerminalDriver
+from ..keys import TERMINAL_KEYS, key_name
+from .driver import RecordingApp, TerminalDriver
 from .line_filters import OutputFilters
 from .served import is_served
-from .textual_private import HAS_LINUX_DRIVER, terminal_size_of
+from .textual_private import HAS_LINUX_DRIVER, clear_styles_cache, terminal_size_of
 from .too_small import MIN_SIZE, TooSmallScreen
 
 if TYPE_CHECKING:
@@ -34,15 +36,20 @@ TEXT_CONTRAST_VARIABLE = "text-contrast"
 """Variable of a theme: the contrast that its text gets at least, if not 4.5."""
 _RESIZE_SETTLED_SECONDS = 0.25
 """Time without a resize after which the last size is repeated: an older one may have come last."""
+_READY_SECONDS = 2.0
+"""Time after which a key for a screen that does not open is dropped."""
+_READY_CHECKS = 400
 
 
-class TerminalApp(ChangedCellsApp):
+class TerminalApp(RecordingApp):
     """Draws what the terminal can show.
 
     Args:
         colours: number of colours that the terminal has.
         ascii_only: draw with ASCII characters only.
     """
+
+    BINDINGS: ClassVar[list[BindingType]] = TERMINAL_KEYS
 
     def __init__(self, *, colours: ColourDepth, ascii_only: bool) -> None:
         # a dashboard in the browser has a driver of its own
@@ -67,8 +74,40 @@ class TerminalApp(ChangedCellsApp):
 
     def on_mount(self) -> None:
         """Follow the theme: where it leaves the ground to the terminal, that is taken for light or dark."""
+        self.app_resume_signal.subscribe(self, lambda _: self.action_repaint())  # others may have written meanwhile
         self._follow_theme(self.current_theme)
         self.theme_changed_signal.subscribe(self, self._follow_theme)
+
+    def action_repaint(self) -> None:
+        """Draw the whole screen: another program may have written on it."""
+        self.refresh(layout=True)
+
+    async def on_event(self, event: Event) -> None:
+        """Keep a key until the screen in front, which an earlier key has opened, can take it."""
+        if isinstance(event, Key | Paste) and not await self._is_screen_ready():
+            return
+        await super().on_event(event)
+
+    async def _is_screen_ready(self) -> bool:
+        for _ in range(_READY_CHECKS):
+            if self.is_ending or not self.screen_stack:
+                return False
+            if self.screen.is_mounted:
+                return True
+            await asyncio.sleep(_READY_SECONDS / _READY_CHECKS)
+        return False
+
+    def action_command_palette(self) -> None:
+        """Open the palette; without an id, as Textual's would have while the one before is still closing."""
+        if not isinstance(self.screen, CommandPalette):
+            self.push_screen(CommandPalette())
+
+    def pop_screen(self) -> AwaitComplete:
+        """Close the screen, and let go of its drawings; the last one stays, if its key was pressed too often."""
+        if len(self.screen_stack) <= 1:
+            return AwaitComplete()
+        clear_styles_cache()
+        return super().pop_screen()
 
     def action_toggle_ascii(self) -> None:
         """Draw with ASCII characters only, or with all characters."""

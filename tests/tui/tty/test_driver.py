@@ -147,3 +147,11 @@ def test_continuing_while_the_dashboard_draws_does_not_freeze_it(demo) -> None:
         dashboard.read(0.002)
     dashboard.type("q")
     assert dashboard.end() == 0
+
+
+def test_a_key_of_a_terminal_that_is_not_in_utf8_is_lost_and_the_next_one_counts(demo) -> None:
+    dashboard = demo()
+    os.write(dashboard.terminal, b"\xe9x")
+    dashboard.read(0.5)
+    dashboard.type("q")
+    assert dashboard.end() == 0

@@ -12,7 +12,7 @@ from textual.widget import Widget
 from textual.widgets import Static
 from waiting import until_shown
 
-from vramtop.tui.tty.changed_cells import ChangedCellsApp
+from vramtop.tui.tty.terminal_app import TerminalApp
 from vramtop.tui.widgets.keys_line import KeysLine
 
 
@@ -88,7 +88,7 @@ def drawings() -> int:
 
 @pytest.mark.slow
 async def test_closed_screens_are_not_kept_in_memory() -> None:
-    app = ChangedCellsApp()
+    app = TerminalApp(colours="true", ascii_only=False)
     async with app.run_test(size=(60, 5)) as pilot:
         kept = []
         for _ in range(6):
