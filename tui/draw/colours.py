@@ -12,16 +12,6 @@ MIN_TEXT_CONTRAST = 4.5
 MIN_DRAWING_CONTRAST = 3.0
 BLACK: Rgb = (0, 0, 0)
 WHITE: Rgb = (255, 255, 255)
-XTERM: tuple[Rgb, ...] = (
-    *((0, 0, 0), (205, 0, 0), (0, 205, 0), (205, 205, 0), (0, 0, 238), (205, 0, 205), (0, 205, 205), (229, 229, 229)),
-    *((127, 127, 127), (255, 0, 0), (0, 255, 0), (255, 255, 0), (92, 92, 255), (255, 0, 255), (0, 255, 255), WHITE),
-)
-"""The default 16 colours of xterm."""
-VGA: tuple[Rgb, ...] = (
-    *((0, 0, 0), (170, 0, 0), (0, 170, 0), (170, 85, 0), (0, 0, 170), (170, 0, 170), (0, 170, 170), (170, 170, 170)),
-    *((85, 85, 85), (255, 85, 85), (85, 255, 85), (255, 255, 85), (85, 85, 255), (255, 85, 255), (85, 255, 255), WHITE),
-)
-"""The 16 colours of the Linux console."""
 
 
 def parse_hex(colour: str) -> Rgb:
@@ -88,25 +78,6 @@ def nearest_of_16(colour: Rgb) -> int:
     return next(number for end, number in _HUE_ENDS if hue <= end)
 
 
-@lru_cache(maxsize=1024)
-def readable_of_16(colour: Rgb, ground: int, colours: tuple[Rgb, ...], least: float = MIN_TEXT_CONTRAST) -> int:
-    """Return the number of a text colour among 16: of its own hue if that is readable, otherwise black or white.
-
-    Args:
-        colour: the wanted colour.
-        ground: number of the colour behind the text.
-        colours: the 16 colours of the terminal.
-        least: the contrast that is needed.
-    """
-    number = nearest_of_16(colour)
-    if number == 0:
-        number = 7 if luminance(colour) > 0.05 and ground == 0 else 0
-    wanted = (number, number + 8) if number else (0,)
-    best = sorted((0, 15), key=lambda each: -contrast(colours[each], colours[ground]))
-    readable_ones = (each for each in (*wanted, *best) if contrast(colours[each], colours[ground]) >= least)
-    return next(readable_ones, best[0])
-
-
 _CUBE_LEVELS = (0, 95, 135, 175, 215, 255)
 """Values of a channel in the cube of 6 x 6 x 6 of the 256 colours."""
 
@@ -125,21 +96,8 @@ def nearest_of_256(colour: Rgb) -> int:
     )
 
 
-@lru_cache(maxsize=4096)
-def readable_of_256(colour: Rgb, ground: Rgb, least: float) -> int:
-    """Return the number of a readable colour among 256, if need be not the nearest one."""
-    wanted = least
-    while (number := nearest_of_256(readable(colour, ground, wanted))) and contrast(rgb_of_256(number), ground) < least:
-        wanted += 0.2
-        if wanted > 2 * least:
-            break
-    return number
-
-
 def rgb_of_256(number: int) -> Rgb:
-    """Return one of the 256 colours; the first 16 are those of xterm."""
-    if number < 16:
-        return XTERM[number]
+    """Return one of the 256 colours, from 16 on: those before are the terminal's own."""
     if number >= 232:
         level = 8 + 10 * (number - 232)
         return level, level, level

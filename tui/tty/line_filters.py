@@ -1,6 +1,5 @@
 """Filters of every drawn line, whatever widget drew it: harmless text, ASCII, and the order of all filters."""
 
-import os
 import re
 from collections.abc import Sequence
 from functools import lru_cache
@@ -14,30 +13,12 @@ from textual.filter import LineFilter, Monochrome, NoColor
 
 from vramtop.monitor.host.plain_text import INVISIBLE_CHARACTERS
 
-from ..draw.colours import (
-    BLACK,
-    MIN_DRAWING_CONTRAST,
-    MIN_TEXT_CONTRAST,
-    VGA,
-    WHITE,
-    XTERM,
-    Rgb,
-    contrast,
-    luminance,
-    nearest_of_16,
-    nearest_of_256,
-    readable,
-    readable_of_16,
-    readable_of_256,
-    rgb_of_256,
-)
+from ..draw.colours import BLACK, MIN_DRAWING_CONTRAST, MIN_TEXT_CONTRAST, WHITE, Rgb, contrast, readable
 from ..draw.palette import ASCII_SIGNS
 from ..draw.terminal_capabilities import ColourDepth
 
 _WORDS = re.compile(r"\w|[^\W\u2500-\u259f]|[!-~]")
 """A letter, digit or punctuation mark, not a line or block character."""
-_MAX_BLACK_LUMINANCE = 0.06
-"""Luminance up to which the ground of a screen counts as black."""
 
 
 @lru_cache(maxsize=8192)
@@ -47,16 +28,13 @@ def is_text(text: str) -> bool:
 
 
 class ReadableFilter(LineFilter):
-    """Gives text a contrast of 4.5, and drawings on the plain ground one of 3, in the colours of the terminal.
+    """Gives text a contrast of 4.5, and drawings on the plain ground one of 3.
 
-    Args:
-        colours: number of colours that the terminal has.
+    Where the terminal has fewer colours, Textual sends the nearest ones.
     """
 
-    def __init__(self, colours: ColourDepth) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self._colours = colours
-        self._sixteen = VGA if os.environ.get("TERM", "").startswith("linux") else XTERM
         self._fitted = lru_cache(maxsize=8192)(self._fit)
         self.dark = True
         """True if the ground is taken for dark where the theme leaves it to the terminal."""
@@ -80,45 +58,16 @@ class ReadableFilter(LineFilter):
         least = text_contrast or MIN_DRAWING_CONTRAST
         plain = BLACK if dark else WHITE
         behind = around if style.bgcolor is None else style.bgcolor
-        ground = plain if behind.is_default else self._shown(behind)
-        if self._colours == "16":
-            return self._of_16(style, around, ground, plain, least)
+        ground = plain if behind.is_default else _rgb(behind)
         if style.color is None or _is_named(style.color):
             return style
         if text_contrast is None and style.bgcolor is not None and style.bgcolor != around:
             return style  # parts of a bar are told apart by letters
-        if self._colours == "256" and not _is_named(behind):
-            ground = rgb_of_256(nearest_of_256(ground))
-        fitted = self._readable(_rgb(style.color), ground, least)
+        fitted = readable(_rgb(style.color), ground, least)
         if behind.is_default:  # a light theme may stand on a dark terminal, which is not known
-            on_either = self._readable(self._shown(fitted), WHITE if dark else BLACK, MIN_DRAWING_CONTRAST)
-            fitted = on_either if contrast(self._shown(on_either), ground) >= least else fitted
-        return style + Style.from_color(fitted)
-
-    def _readable(self, colour: Rgb, ground: Rgb, least: float) -> RichColor:
-        if self._colours == "256":
-            return RichColor.from_ansi(readable_of_256(colour, ground, least))
-        return RichColor.from_rgb(*readable(colour, ground, least))
-
-    def _shown(self, colour: RichColor) -> Rgb:
-        return self._sixteen[colour.number or 0] if colour.type == ColorType.STANDARD else _rgb(colour)
-
-    def _of_16(self, style: Style, around: RichColor, ground: Rgb, plain: Rgb, least: float) -> Style:
-        """Return the style in 16 colours; colours that the theme leaves to the terminal stay so."""
-        number = (
-            (0 if plain == BLACK else 7) if style.bgcolor is None or style.bgcolor.is_default else nearest_of_16(ground)
-        )
-        if style.bgcolor == around and luminance(ground) < _MAX_BLACK_LUMINANCE:
-            number = 0  # the whole screen of a bluish dark theme would be blue
-        under = None
-        if not _is_named(style.bgcolor):
-            under = RichColor.from_ansi(number)
-        elif style.bgcolor is not None and style.bgcolor.number is not None:
-            number = style.bgcolor.number
-        if style.color is None or _is_named(style.color):
-            return style + Style.from_color(None, under)
-        text = readable_of_16(_rgb(style.color), number, self._sixteen, least)
-        return style + Style.from_color(RichColor.from_ansi(text), under)
+            on_either = readable(fitted, WHITE if dark else BLACK, MIN_DRAWING_CONTRAST)
+            fitted = on_either if contrast(on_either, ground) >= least else fitted
+        return style + Style.from_color(RichColor.from_rgb(*fitted))
 
 
 class ColourlessFilter(LineFilter):
@@ -226,7 +175,7 @@ class OutputFilters:
 
     def __init__(self, colours: ColourDepth, *, ascii_only: bool) -> None:
         self.colourless = colours == "none"
-        self.colour_filter = ColourlessFilter() if self.colourless else ReadableFilter(colours)
+        self.colour_filter = ColourlessFilter() if self.colourless else ReadableFilter()
         self.ascii_filter = AsciiFilter(ascii_only)
         self._control_characters = ControlCharacterFilter()
 

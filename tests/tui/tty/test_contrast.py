@@ -19,9 +19,8 @@ from vramtop.monitor.snapshot.faults import Fault
 from vramtop.tui.app.app import VramtopApp
 from vramtop.tui.app.options import AppOptions
 from vramtop.tui.app.themes import DEFAULT_THEME, THEMES
-from vramtop.tui.draw.colours import VGA, XTERM, contrast, nearest_of_256, parse_hex, rgb_of_256
+from vramtop.tui.draw.colours import contrast, parse_hex
 from vramtop.tui.draw.palette import CHECKS, COMPONENTS, STATUSES, VERDICTS
-from vramtop.tui.draw.terminal_capabilities import ColourDepth
 from vramtop.tui.tty.line_filters import ColourlessFilter, ReadableFilter, is_text
 
 NEEDS = {"over": 20.0, "right": 40.0, "under": 75.0, "waits": 70.0, "small": 5.0}
@@ -88,25 +87,23 @@ async def record_all_screens(pilot, themes: Sequence[str]) -> dict[str, Listener
     return heard
 
 
-def displayed_colours(style: Style, background: Color, colours: ColourDepth, *, dark: bool) -> tuple[RGB, RGB] | None:
+def displayed_colours(style: Style, background: Color, *, dark: bool) -> tuple[RGB, RGB] | None:
     """Return text and background colours; None where the theme leaves one to the terminal."""
     plain = (0, 0, 0) if dark else (255, 255, 255)
 
     def shown(colour) -> RGB:
         if colour is None or colour.type == ColorType.DEFAULT:
             return plain
-        if colours == "256" and colour.type == ColorType.TRUECOLOR:
-            return rgb_of_256(nearest_of_256(tuple(colour.get_truecolor())))
-        return XTERM[colour.number] if colour.type == ColorType.STANDARD else tuple(colour.get_truecolor())
+        return tuple(colour.get_truecolor())
 
     if style.color is None or style.color.type == ColorType.DEFAULT:
         return None
     return shown(style.color), shown(background.rich_color if style.bgcolor is None else style.bgcolor)
 
 
-def illegible_texts(heard: Listener, theme: str, colours: ColourDepth) -> list[tuple[float, str, str]]:
+def illegible_texts(heard: Listener, theme: str) -> list[tuple[float, str, str]]:
     """Return the texts that are not legible after vramtop's filter."""
-    ours, dark = ReadableFilter(colours), THEMES_BY_NAME[theme].dark
+    ours, dark = ReadableFilter(), THEMES_BY_NAME[theme].dark
     ours.dark = dark
     ours.text_contrast = 7.0 if theme == HIGH_CONTRAST else 4.5
     found = []
@@ -115,7 +112,7 @@ def illegible_texts(heard: Listener, theme: str, colours: ColourDepth) -> list[t
         if (not text and own_ground) or (style.color and style.color.type == ColorType.STANDARD):
             continue
         (segment,) = ours.apply([Segment(words, style)], background)
-        pair = displayed_colours(segment.style, background, colours, dark=dark)
+        pair = displayed_colours(segment.style, background, dark=dark)
         best = max(contrast((0, 0, 0), pair[1]), contrast((255, 255, 255), pair[1])) if pair else 0
         if pair and contrast(*pair) < min(best, ours.text_contrast if text else 3.0) - 1e-9:
             found.append((round(contrast(*pair), 2), words, str(segment.style)))
@@ -125,28 +122,24 @@ def illegible_texts(heard: Listener, theme: str, colours: ColourDepth) -> list[t
 @pytest.mark.parametrize(
     "themes", [QUICK_THEMES, pytest.param(sorted(set(THEMES_BY_NAME) - set(QUICK_THEMES)), marks=pytest.mark.slow)]
 )
-async def test_all_text_is_legible_in_every_theme_and_colour_depth(themes) -> None:
+async def test_all_text_is_legible_in_every_theme(themes) -> None:
     app = open_app()
     async with app.run_test(size=(150, 50)) as pilot:
         heard = await record_all_screens(pilot, themes)
     assert all(len(heard[theme].drawn) > 40 for theme in themes)
-    for colours in ("true", "256", "16"):
-        assert {theme: faint for theme in themes if (faint := illegible_texts(heard[theme], theme, colours))} == {}, (
-            colours
-        )
+    assert {theme: faint for theme in themes if (faint := illegible_texts(heard[theme], theme))} == {}
 
 
 async def test_the_app_uses_the_filter_with_its_theme() -> None:
-    app = open_app(colours="256")
+    app = open_app()
     async with app.run_test() as pilot:
         (ours,) = (each for each in app.get_line_filters() if isinstance(each, ReadableFilter))
         assert ours.dark
         app.theme = "textual-light"
         await pilot.pause()
         assert not ours.dark
-    style = Style.parse("#444444 on #333333")
-    (segment,) = ours.apply([Segment("words", style)], Color.parse("#333333"))
-    assert segment.style.color.type == ColorType.EIGHT_BIT
+    (segment,) = ours.apply([Segment("words", Style.parse("#444444 on #333333"))], Color.parse("#333333"))
+    assert contrast(tuple(segment.style.color.get_truecolor()), (51, 51, 51)) >= 4.5
 
 
 @pytest.mark.slow
@@ -198,30 +191,11 @@ def test_components_and_statuses_stand_out_from_the_grounds_of_the_themes(theme)
             assert contrast(parse_hex(mark.colour), parse_hex(ground)) >= 3
 
 
-@pytest.mark.parametrize("colours", [XTERM, VGA])
-def test_some_text_is_legible_on_each_of_the_eight_backgrounds(colours) -> None:
-    for ground in range(8):
-        assert max(contrast(colours[ground], colours[text]) for text in (0, 15)) >= 4.5
-
-
 def test_statuses_differ_without_colour() -> None:
     for marks in (STATUSES, VERDICTS, CHECKS):
         words = [mark.letter + mark.word for mark in marks.values()]
         assert len(set(words)) == len(words)
     assert len({mark.letter for mark in COMPONENTS.values()}) == len(COMPONENTS)
-
-
-def test_a_cursor_is_visible_in_16_colours_and_a_bluish_background_is_black() -> None:
-    def ground(colour: str, around: str) -> int:
-        (segment,) = ReadableFilter("16").apply(
-            [Segment("words", Style.parse(f"#ffffff on {colour}"))], Color.parse(around)
-        )
-        return segment.style.bgcolor.number
-
-    assert ground("#0f2639", "#121212") == 4
-    assert ground("#002b36", "#002b36") == 0
-    assert ground("#0178d4", "#0178d4") == 4
-    assert ground("#fdf6e3", "#fdf6e3") == 7
 
 
 @pytest.mark.slow

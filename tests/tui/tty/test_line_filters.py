@@ -33,11 +33,10 @@ def test_ascii_keeps_the_width_of_wide_characters():
     assert to_ascii("你 ▲") == "?? ^"
 
 
-@pytest.mark.parametrize("colours", ["256", "true"])
 @pytest.mark.parametrize("dark", [False, True], ids=["light theme", "dark theme"])
 @pytest.mark.parametrize("text", ["#15803d", "#b91c1c", "#22c55e", "#f87171", "#111111", "#fefefe"])
-def test_text_on_the_terminals_own_ground_is_readable_on_dark_and_on_light(colours, dark, text):
-    keeper = ReadableFilter(colours)
+def test_text_on_the_terminals_own_ground_is_readable_on_dark_and_on_light(dark, text):
+    keeper = ReadableFilter()
     keeper.dark = dark
     (segment,) = keeper.apply([Segment("word", Style.parse(text))], Color(0, 0, 0, ansi=-1))
     shown = segment.style.color.get_truecolor()
