@@ -10,7 +10,6 @@
 # make accuracy     predicted and measured memory, row by row (ARGS='--method auto': the deepest method available)
 # make figures      write the tables of docs/explanation from the code and the accuracy table
 # make random-jobs  the closed form against the rehearsal of random jobs (ARGS='60 --seed 101')
-# make explanations how often the true cause of a divergence is found, in simulation
 # make gpu          measure on a GPU what is predicted elsewhere, part by part (PART=2: one of them; ARGS=--cpu: without a GPU)
 # make bench        cost of the dashboard, beside other tools, and of estimates (ARGS='--only monitors': a part; --help: more)
 # make bench-probe  cost of the probe for the program that it watches (CPU only; some two minutes)
@@ -50,7 +49,7 @@ PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --n
 help:
 	@sed -n -e '/^$$/q' -e 's/^# //p' Makefile
 
-.PHONY: help run test test-all test-newest lock check lint types imports accuracy figures explanations random-jobs gpu bench bench-probe picture architecture completion demo reference docs docs-serve dist image clean
+.PHONY: help run test test-all test-newest lock check lint types imports accuracy figures random-jobs gpu bench bench-probe picture architecture completion demo reference docs docs-serve dist image clean
 
 run: $(VENV)/installed
 	@$(if $(ARGS),$(BIN)/vramtop $(ARGS),if $(BIN)/vramtop --once > /dev/null; then $(BIN)/vramtop; else $(BIN)/vramtop --demo; fi)
@@ -100,9 +99,6 @@ figures: $(VENV)/installed-for-tests
 	$(BIN)/python docs/scripts/make_explanation.py
 	$(BIN)/python docs/scripts/make_accuracy_tables.py $(ARGS)
 	$(BIN)/python docs/scripts/make_gpu_page.py
-
-explanations: $(VENV)/installed-for-tests
-	$(BIN)/python tests/accuracy/explanations.py $(ARGS)
 
 random-jobs: $(VENV)/installed-for-tests
 	$(BIN)/python tests/accuracy/random_jobs.py $(or $(ARGS),60)
