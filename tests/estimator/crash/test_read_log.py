@@ -122,6 +122,7 @@ def test_a_repeated_message_is_one_failure() -> None:
         ("subprocess.CalledProcessError: died with <Signals.SIGKILL: 9>.", "killed", False),
         ("/var/spool/slurmd/job1/slurm_script: line 28:  8156 Killed                  python3 main.py", "killed", False),
         ("Killed", "killed", False),
+        (" 6%|6  | 37/625 [04:47<1:10, 13.82it/s, loss=0.5]Killed", "killed", False),
         ("    Reason:       OOMKilled", "killed", True),
         ('"OOMKilled": true,', "killed", True),
         ("RuntimeError: DataLoader worker (pid 12847) is killed by signal: Killed. ", "killed", False),
