@@ -318,8 +318,9 @@ def _read_with_script(
     # accelerate's own order (state.py, accelerator.py): the script's precision, but the launcher's accumulation
     precision = {name: setting for name, setting in script.accelerate.items() if name == "mixed_precision"}
     accelerate = [precision, *launched, script.accelerate]
-    if script.called and not script.trains_with_trainer and method is None:
-        accelerate.append({"script_own_loop": Setting.default(True, "the script has its own training loop")})
+    if script.own_loop:
+        origin = f"{program.launch.program_name} has a training loop of its own"
+        accelerate.append({"script_own_loop": Setting.default(True, origin)})
     if "deepspeed" in script.written and isinstance(getattr(flags.get("deepspeed"), "value", None), bool):
         flags = {name: setting for name, setting in flags.items() if name != "deepspeed"}  # a switch, not a file
     stated = [{**flags, **script.assigned}, files, script.written, script.hints]

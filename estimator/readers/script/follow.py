@@ -24,12 +24,11 @@ from .libraries import (
     starts_training,
     version,
 )
-from .models import Model, Outputs, Part
+from .models import Model, Part
 from .notes import Notes
 from .operators import as_number, binary, compare, truth
 from .options import Parsed
 from .python_functions import BUILTINS
-from .training import note_accumulation
 from .values import (
     MAX_LENGTH,
     PLAIN,
@@ -111,7 +110,6 @@ class Reader:
         """The files of the nodes of modules beside the script."""
         self.loops: tuple[ast.AST, ...] = ()
         """Loops around what is followed, outermost first."""
-        self.without_gradients = False
         self.statement: ast.AST | None = None
         """The call that is a statement of its own, whose result nothing takes."""
         self.module = Scope()
@@ -119,8 +117,6 @@ class Reader:
         self._active: list[int] = []
         self._may_return: list[set[str] | None] = [None]
         """By function: the attributes and items that it may have assigned before it may have returned."""
-        self._rest: Sequence[ast.stmt] = ()
-        """The statements that come after the current one in its block."""
         self._steps = _MAX_STEPS
         self._nesting = 0
 
@@ -183,9 +179,8 @@ class Reader:
 
     def block(self, body: Sequence[ast.stmt], scope: Scope) -> _End | None:
         """Follow statements; return why those after them do not run."""
-        for at, statement in enumerate(body):
+        for statement in body:
             self._step()
-            self._rest = body[at + 1 :]
             if type(statement) in _ENDS:
                 return _End(_ENDS[type(statement)])
             handler = getattr(self, f"_{type(statement).__name__.lower()}", None)  # its method, as of a NodeVisitor
@@ -268,11 +263,9 @@ class Reader:
                 )
 
     def _if(self, node: ast.If, scope: Scope) -> _End | None:
-        rest = self._rest
         known = truth(self.evaluate(node.test, scope))
         if known is not None:
             return self.block(node.body if known else node.orelse, scope)
-        note_accumulation(self, node.test, rest if isinstance(node.body[-1], ast.Continue) else node.body, scope)
         self._skip([*node.body, *node.orelse], f"if {short_text(node.test)}", scope, node)
         return None
 
@@ -328,15 +321,11 @@ class Reader:
         return end if end is not None and end.kind == "return" else None
 
     def _with(self, node: ast.With | ast.AsyncWith, scope: Scope) -> _End | None:
-        before = self.without_gradients
         for item in node.items:
             value = self.evaluate(item.context_expr, scope)
-            self.without_gradients |= _computes_no_gradients(item.context_expr)
             if item.optional_vars is not None:
                 self.assign(item.optional_vars, value, scope)
-        end = self.block(node.body, scope)
-        self.without_gradients = before
-        return end
+        return self.block(node.body, scope)
 
     def _try(self, node: ast.Try, scope: Scope) -> _End | None:
         end = self.block([*node.body, *node.orelse], scope)
@@ -645,9 +634,7 @@ class Reader:
         if isinstance(function, Thing):
             return function.called(call)
         call.receiver = UNKNOWN
-        found = self.library(call)
-        is_model = found is UNKNOWN and "model" in getattr(getattr(call.node, "func", None), "id", "").lower()
-        return Outputs(call.where, set()) if is_model else found
+        return self.library(call)
 
     def _method(self, value: Any, call: Call) -> Any:
         """Return what stands in a table under a key; what other methods do to a list or table is not followed."""
@@ -682,8 +669,6 @@ class Reader:
         self._bind(function, call, scope)
         self._active.append(id(node))
         self._may_return.append(None)
-        before = self.without_gradients
-        self.without_gradients |= any(map(_computes_no_gradients, getattr(node, "decorator_list", ())))
         try:
             if isinstance(node, ast.Lambda):
                 return self.evaluate(node.body, scope)
@@ -693,7 +678,6 @@ class Reader:
             source = ast.unparse(node) if value is UNKNOWN else ""
             return "all-linear" if "vision" not in source and all(each in source for each in _NAMES_LAYERS) else value
         finally:
-            self.without_gradients = before
             self._active.pop()
             self._may_return.pop()
 
@@ -759,11 +743,6 @@ def _spoil(value: Any) -> None:
         value.append(UNKNOWN)
     elif isinstance(value, dict):
         value.update(dict.fromkeys((*value, UNKNOWN), UNKNOWN))
-
-
-def _computes_no_gradients(node: ast.expr) -> bool:
-    """Return True for ``torch.no_grad()`` and ``torch.inference_mode()``, around statements or a function."""
-    return re.search("no_grad|inference_mode", ast.unparse(node)) is not None
 
 
 def _dotted(node: ast.expr) -> str:

@@ -130,16 +130,6 @@ class Model(Part):
         """Where the script decides itself which parameters train, since it has the adapters that it has."""
         self.adapters_from: Call | None = None
         """What loads adapters that were trained before."""
-        self.passes: dict[int, str] = {}
-        """Where its forward passes with gradients stand."""
-        self.loops: list[int] = []
-        """How many loops stand around each forward pass since the last backward pass."""
-        self.runs_again = False
-        """A loop runs it again before a backward pass."""
-        self.has_labels = False
-        """A forward pass may be given labels, and compute the loss."""
-        self.outputs_read: set[Any] = set()
-        """Attributes and indices of a forward pass's outputs that the script reads."""
         call.notes.models.append(self)
 
     def attribute(self, name: str) -> Any:
@@ -156,16 +146,11 @@ class Model(Part):
             super().set_attribute(name, value, call)
 
     def called(self, call: Call) -> Any:
-        """Note a forward pass of the model."""
-        if call.run.without_gradients:
-            return UNKNOWN
-        self.passes[id(call.node)] = call.where
+        """Note a forward pass that returns what each layer computes."""
         for name in ("output_attentions", "output_hidden_states"):
             if call.value(None, name) not in (None, False):
                 call.doubt(f"{name} keeps what each layer returns, which is not counted.", key="model.attention")
-        self.loops.append(len(call.run.loops))
-        self.has_labels |= call.unknown_table is not None or "labels" in call.kwargs
-        return Outputs(call.where, self.outputs_read)
+        return UNKNOWN
 
     def put(self, name: str, value: Any, call: Call, text: str) -> None:
         """Set what is known of it; the last value counts."""
@@ -180,23 +165,6 @@ class Model(Part):
         on_gpu = not (isinstance(device, str) and device.startswith(("cpu", "meta")))
         self.on_gpu = on_gpu or (self.on_gpu if call.notes.trains else False)
         call.notes.note_device(device, call.where)
-
-
-class Outputs(Thing):
-    """The outputs of a forward pass, which a name may keep until the next one."""
-
-    def __init__(self, where: str, read: set[Any]) -> None:
-        self.where, self.is_read, self._read = where, False, read
-
-    def attribute(self, name: str) -> Any:
-        """Note that it is an object of transformers' with a loss or logits."""
-        self.is_read |= name in ("loss", "logits")
-        return self.item(name)
-
-    def item(self, key: Any) -> Any:
-        """Note what is read."""
-        self._read.add(key)
-        return UNKNOWN
 
 
 def models_in(value: Any, depth: int = 0) -> Iterator[Model]:

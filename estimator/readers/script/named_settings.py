@@ -8,18 +8,12 @@ from ..arguments.table import scripts
 from ..source.settings import Setting
 from .configs import LENGTH_ARGUMENTS
 from .follow import OTHER_LENGTHS, Reader
-from .models import Model
 from .notes import Notes
 from .values import UNKNOWN, short_text
 
 _LENGTH = re.compile(
     r"(?i)^(?!.*(eval|val_|test|vllm|gen|new_tok|min_|prompt|pre_|rope|window|dim|vocab|prefix|name|source|target|answer)).*(length|len|seqlen|block_size)$"
 )
-_JOINS = ("cat", "concat", "concatenate")
-_RESHAPES = (*_JOINS, "stack", "repeat", "repeat_interleave", "expand", "tile", "chunk", "split", "unfold")
-_PAIRS = re.compile(r"(?i)(chosen|prefer|winner|positive|_w\b).*(reject|dispref|loser|negative|_l\b)")
-_OUTCOMES = re.compile(r"(?i)reward|log_?p|loss|score|logit|margin|acc|value|dim=-?[1-9]")
-"""In the names of what a model returns, which is joined after it has run."""
 _PADDING_COLLATORS = scripts().names["padding_collators"]
 _ONE_LENGTH = ("ConstantLengthDataset", "TextDataset", "group_texts", "group_text")
 _LENGTHS_OF_TRL = ("max_length", "max_seq_length", "max_prompt_length")
@@ -164,39 +158,6 @@ def varying_lengths(tree: ast.Module, reader: Reader) -> Setting | None:
             continue
         found.setdefault(varies, Setting(value=varies, origin=f"{reader.location(node)}: {short_text(node)}"))
     return found.get(False) or (found.get(True) if None not in found else None)
-
-
-def doubt_pairs(tree: ast.Module, reader: Reader) -> None:
-    """Note batches that a script joins of chosen and rejected sequences."""
-    for node in ast.walk(tree):
-        text = ast.unparse(node) if isinstance(node, ast.Call) and getattr(node.func, "attr", "") in _JOINS else ""
-        if _PAIRS.search(text) and not _OUTCOMES.search(text):
-            sentence = f"{reader.location(node)}: {short_text(node)} joins chosen and rejected sequences."
-            reader.notes.doubt(sentence, key="training.sequences_per_example", asks=True)
-
-
-def doubt_inputs(tree: ast.Module, reader: Reader, model: Model) -> None:
-    """Note what a model is given that the script makes of a loader's batch: joined, repeated or cut."""
-    for around in (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.Module)):
-        inside = list(ast.walk(around))
-        assigns = [node for node in inside if isinstance(node, ast.Assign)]
-        for call in (node for node in inside if id(node) in model.passes):
-            given = [part for each in ast.iter_child_nodes(call) for part in ast.walk(each)]
-            names = {part.id for part in given if isinstance(part, ast.Name)}
-            made = (each for each in assigns if names & {getattr(part, "id", "") for part in each.targets})
-            given += [part for each in made for part in ast.walk(each.value)]
-            changed = next((part for part in given if getattr(part, "attr", "") in _RESHAPES or _is_part(part)), None)
-            if changed is not None:
-                shown = f"{reader.location(changed)}: {short_text(changed)}"
-                sentence = f"{shown}: the model is not given the loader's batch as it is."
-                reader.notes.doubt(sentence, key="training.sequences_per_example")
-
-
-def _is_part(node: ast.AST) -> bool:
-    """Return True for a part of a batch whose bounds are computed: ``batch[start:start + size]``."""
-    part = getattr(node, "slice", None)
-    bounds = (part.lower, part.upper) if isinstance(part, ast.Slice) else ()
-    return any(isinstance(each, ast.Name | ast.BinOp | ast.Attribute) for each in bounds)
 
 
 def imported_names(tree: ast.Module) -> Iterator[tuple[str, str]]:

@@ -22,8 +22,6 @@ from .follow import BudgetSpentError, Reader
 from .layers import DECISIVE, Layers
 from .models import Model, Part, models_in
 from .named_settings import (
-    doubt_inputs,
-    doubt_pairs,
     doubt_unused_lengths,
     imported_names,
     longer_cuts,
@@ -74,6 +72,8 @@ class ScriptSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What today's libraries refuse, and where it stands."""
     own_loss: bool = False
     """It computes the loss in place of TRL's trainer."""
+    own_loop: bool = False
+    """It trains without a trainer of a library."""
     loads_model: bool = False
     """True if it loads the model itself rather than let the trainer do it."""
     understood: frozenset[str] = frozenset()
@@ -268,9 +268,6 @@ def _settings(reader: Reader, libraries: Set[str]) -> ScriptSettings:
     read_unsloth(notes, layers)
     if model is not None:
         read_others(notes, model, layers)
-    doubt_pairs(tree, reader)
-    for each in notes.models:
-        doubt_inputs(tree, reader, each)
     if not (notes.trains or notes.given or notes.trains_elsewhere):
         doubt_not_reached(tree, reader)
     doubts = notes.doubts()
@@ -297,6 +294,7 @@ def _settings(reader: Reader, libraries: Set[str]) -> ScriptSettings:
         called=frozenset(notes.called | (set() if has_optimizer else known)),
         old_calls=notes.old_calls,
         own_loss=notes.own_loss,
+        own_loop=not notes.trainers and bool(notes.trains or notes.given or notes.optimizers),
         loads_model=model is not None and trained.name is None,
         understood=frozenset({*used, *(f"no_{each}" for each in used)}),
         unused=frozenset(unused | passed_over | no_lengths),

@@ -6,7 +6,7 @@ from typing import Any
 from ...job.rules.strategies import DTYPE_NAMES, HALF
 from ..arguments.table import scripts
 from ..source.settings import Setting
-from .models import Outputs, models_in
+from .models import models_in
 from .values import UNKNOWN, Attribute, Call, Name, Thing, plain, short_text
 
 
@@ -43,25 +43,9 @@ class AcceleratorObject(Thing):
         return call.value(0, default=UNKNOWN) if call.name in ("unwrap_model", "free_memory") else UNKNOWN
 
 
-def backward(call: Call) -> Any:
+def _backward(call: Call) -> Any:
     """Note a backward pass."""
     call.notes.trains = True
-    _keeps_graph(call)
-    for name, value in call.scope.names.items() if call.scope is not None else ():
-        if isinstance(value, Outputs) and value.is_read:
-            origin = f"{value.where}: {name} holds the model's outputs until the next ones replace it"
-            call.notes.written.setdefault("script_keeps_outputs", Setting(value=True, origin=origin))
-    for model in call.notes.models:
-        model.runs_again |= any(loops > len(call.run.loops) for loops in model.loops)
-        model.loops = []
-    return UNKNOWN
-
-
-def _keeps_graph(call: Call) -> Any:
-    """Note a backward pass after which its graph stays, or that makes another one."""
-    for name in ("retain_graph", "create_graph"):
-        if call.value(None, name) not in (None, False):
-            call.doubt(f"{name} keeps a graph and its activations, which are counted once.")
     return UNKNOWN
 
 
@@ -167,7 +151,6 @@ SHARDING_CALLS: Mapping[str, Callable[[Call], Any]] = {
     "autocast": _autocast,
     "Accelerator": _make_accelerator,
     **dict.fromkeys(("DistributedDataParallelKwargs", "GradScalerKwargs", "InitProcessGroupKwargs"), _handler),
-    "backward": backward,
-    "torch.autograd.grad": _keeps_graph,
+    "backward": _backward,
 }
 """Functions and classes by their dotted names, or the last part of them."""

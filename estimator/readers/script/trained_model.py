@@ -137,7 +137,6 @@ def read_model(model: Model, notes: Notes, layers: Layers, *, certain: bool) -> 
         notes.doubt(f"{model.where}: fast_inference starts vLLM in this process, which is not counted.")
     if model.on_gpu is False and not notes.trainers and not notes.given:
         notes.doubt(f"{model.where}: the script puts the model on the CPU; it is counted as on a GPU.")
-    _read_passes(model, notes)
     if config is not None:
         _read_config(model, config, notes, layers.written)
     typed = settings.get("dtype") or settings.get("torch_dtype")
@@ -193,19 +192,6 @@ def decided_by_script(trained: _Trained, notes: Notes, layers: Layers) -> tuple[
     own = options.declared.keys() - options.used
     unused = {name for name in passed_over if name in _OF_LOADING or name in own}
     return unused, {name for name in passed_over if name in _BATCHES and name in options.declared} - unused
-
-
-def _read_passes(model: Model, notes: Notes) -> None:
-    """Note several forward passes, which may keep their activations at a time, and a loss of the script's own."""
-    passes = list(model.passes.values())
-    if model.runs_again or len(passes) > 1:
-        sentence = f"{passes[-1]}: the model may run more than once before a backward pass; once is counted."
-        notes.doubt(sentence, key="training.sequences_per_example")
-    over_words = model.task is None or str(model.task.value).endswith("-lm")
-    is_own = model.outputs_read == {"logits"} if model.has_labels else "loss" not in model.outputs_read
-    if passes and is_own and over_words and not notes.trainers:
-        sentence = f"{passes[0]}: the script computes the loss itself; the library's loss is counted."
-        notes.doubt(sentence, key="training.loss")
 
 
 def _read_config(model: Model, config: ModelConfig, notes: Notes, written: dict[str, Setting]) -> None:

@@ -2,7 +2,7 @@
 
 import ast
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from ...common.records import replace
@@ -15,7 +15,7 @@ from .model_calls import not_followed
 from .models import AdapterConfig, Model, Part, add_adapters
 from .operators import truth
 from .options import LIBRARIES, Parsed
-from .values import UNKNOWN, Attribute, Call, Class, Function, Instance, Name, Record, Scope, Thing, plain, short_text
+from .values import UNKNOWN, Attribute, Call, Class, Function, Instance, Name, Record, Thing, plain, short_text
 
 SIZE_ARGUMENTS = ("per_device_train_batch_size", "max_length")
 """Arguments whose default is hardly meant where a script computes them: the user is asked for the value."""
@@ -102,15 +102,6 @@ class Optimizer(Record):
     def attribute(self, name: str) -> Any:
         """Return a method."""
         return Attribute(self, name)
-
-    def method(self, call: Call) -> Any:
-        """Note gradients that are there while the model runs: they are zeroed after it, or in place."""
-        is_late = any(model.loops for model in call.notes.models) or call.value(0, "set_to_none") is False
-        if call.name == "zero_grad" and is_late:
-            shown = f"{call.where}: {short_text(call.node)}"
-            origin = f"{shown} leaves the gradients of the step before while the model runs"
-            call.notes.written.setdefault("script_keeps_gradients", Setting(value=True, origin=origin))
-        return UNKNOWN
 
 
 def is_parameters(value: Any) -> bool:
@@ -346,23 +337,6 @@ def _stacks_once(node: ast.AST) -> bool:
     joins = _JOINS.search(source) is not None or "append(" in source
     derives = re.match(r"(@.*\n)*class \w+\(DataCollator(ForLanguageModeling|ForSeq2Seq|WithPadding)\)", source)
     return not joins and (derives or re.search(r"pad_sequence|stack|\.pad\(", source)) is not None
-
-
-def note_accumulation(run: Any, test: ast.expr, body: Sequence[ast.stmt], scope: Scope) -> None:
-    """Note the accumulation in a condition around an optimizer's step: ``(step + 1) % accumulation == 0``."""
-    nodes = [node for node in ast.walk(test) if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod)]
-    steps = (isinstance(node, ast.Attribute) and node.attr == "step" for each in body for node in ast.walk(each))
-    if not nodes or not any(steps):
-        return
-    if any(getattr(node, "attr", "") == "backward" for each in body for node in ast.walk(each)):
-        sentence = "the backward pass of several batches runs at once; the activations of one are counted."
-        run.notes.doubt(f"{run.location(test)}: {sentence}", key="training.sequences_per_example")
-    shown, found = f"{run.location(test)}: {short_text(test)}", run.evaluate(nodes[0].right, scope)
-    if type(found) is int and 0 < found <= 4096:
-        run.notes.hints.setdefault("gradient_accumulation_steps", Setting(value=found, origin=shown))
-    else:
-        sentence = f"{shown}: how often the optimizer steps is only known when the script runs."
-        run.notes.doubt(sentence, key="training.gradient_accumulation")
 
 
 TRAINING_CALLS: Mapping[str, Callable[[Call], Any]] = {"DataLoader": _make_loader}

@@ -344,8 +344,8 @@ class FindingCollector:
     def add_uncertainty(
         self, direction: UncertaintyDirection, *components: Component, unless: str | None = None
     ) -> None:
-        """Record components that may need ``less``, ``more`` or ``either``, until the user gives the key ``unless``."""
-        for component in components:
+        """Record components that need ``less``, ``more`` or ``either``, unless the user gives the key ``unless``."""
+        for component in components if unless not in self._overridden else ():
             self._uncertainties[Uncertainty(component=component, direction=direction, unless=unless)] = None
 
     def doubt(

@@ -10,7 +10,7 @@ from ..program.world_size import WorldSize, checked_ranks, read_world_size
 from ..program.zero_sizes import record_zero_sizes
 from ..source.data_files import layer_of_setting
 from ..source.evidence import FindingCollector, JobReading
-from ..source.settings import LayeredSettings, SettingsLayer, as_bool, as_int
+from ..source.settings import LayeredSettings, Setting, SettingsLayer, as_bool, as_int
 from ..trl.trainer import Setup
 from .fsdp import fsdp_settings
 from .lora import read_lora
@@ -71,10 +71,8 @@ def read_trainer(
         record_zero_sizes(inputs.deepspeed, findings, lambda: hidden_size(given_config(findings, program.environ)))
     read_device_map(inputs, program.environ, findings)
     read_saving(inputs, findings, lora=lora)
-    findings.record_from(inputs.settings.find("script_keeps_outputs"), "training.keep_outputs", True)
-    kept, steps = inputs.settings.find("script_keeps_gradients"), findings.get("training.gradient_accumulation")
-    if kept is not None and (steps is None or steps.value == 1):
-        findings.doubt(f"{kept.origin}; they are counted as freed.", "more", "gradients")
+    if (loop := inputs.accelerate.find("script_own_loop")) is not None:
+        _doubt_own_loop(loop, findings)
     if (trainer := inputs.trl_trainer(findings)) is not None:
         zero3 = inputs.deepspeed is not None and as_int(inputs.deepspeed.find("zero_stage")) == 3
         sharding: Literal["zero3", "fsdp"] | None = "zero3" if zero3 else "fsdp" if inputs.fsdp is not None else None
@@ -88,6 +86,19 @@ def read_trainer(
     inputs.settings.find(*understood)
     warn_of_unread(inputs.settings, findings)
     return findings.build()
+
+
+def _doubt_own_loop(loop: Setting, findings: FindingCollector) -> None:
+    """Count the outputs of a step as kept until those of the next, as in most loops, and doubt what else one keeps.
+
+    It may run the model several times before a backward pass, on parts of a batch or on several of its sequences,
+    compute the loss itself, and leave the gradients of the last step while the model runs.
+    """
+    key = "training.keep_outputs"
+    findings.infer(key, True, f"{loop.origin}, and most keep the model's outputs until the next ones")
+    sentence = f"{loop.origin}; what it keeps between steps is known by a rehearsal."
+    findings.doubt(sentence, "either", "activations", "logits", unless=key)
+    findings.add_uncertainty("more", "gradients", unless=key)
 
 
 def _bound_length(config: Mapping[str, Any], findings: FindingCollector) -> None:

@@ -81,7 +81,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def read(folder: Path, example: Example) -> JobReading:
     (folder / "train.py").write_text(example.text.replace("use_cpu=True, ", ""))  # which recording them needs
     versions = {"transformers": "5.23.0", "peft": "0.21.2", "torch": "2.13.0"}
-    return read_launch(["python", "train.py", *example.arguments], environ={}, cwd=folder, versions=versions)
+    return read_launch(
+        ["python", "train.py", *example.arguments],
+        environ={},
+        cwd=folder,
+        versions=versions,
+        given={"training.keep_outputs": True},
+    )
 
 
 def config_of(job: Job) -> Mapping[str, Any]:

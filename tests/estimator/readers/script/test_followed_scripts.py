@@ -15,7 +15,13 @@ TRAIN = "opt = torch.optim.AdamW(model.parameters())\nfor b in loader:\n    mode
 def read(folder: Path, script: str, *arguments: str, environ: dict[str, str] | None = None) -> JobReading:
     (folder / "train.py").write_text(script)
     versions = {"transformers": "5.23.0", "torch": "2.13.0"}
-    return read_launch(["python", "train.py", *arguments], environ=environ or {}, cwd=folder, versions=versions)
+    return read_launch(
+        ["python", "train.py", *arguments],
+        environ=environ or {},
+        cwd=folder,
+        versions=versions,
+        given={"training.keep_outputs": True},
+    )
 
 
 def unsure(reading: JobReading) -> dict[str, str]:

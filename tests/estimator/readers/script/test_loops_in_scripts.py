@@ -15,40 +15,12 @@ model = AutoModelForCausalLM.from_pretrained("Qwen/Qwen2.5-0.5B")
 """
 TRAIN = "opt = torch.optim.AdamW(model.parameters())\nfor step, b in enumerate(loader):\n    loss = model(b).loss\n"
 TRAIN += "    loss.backward()\n"
-ACCUMULATION = "training.gradient_accumulation"
 
 
 def read(folder: Path, script: str, *arguments: str) -> JobReading:
     (folder / "train.py").write_text(HEAD + script)
     versions = {"transformers": "5.23.0", "torch": "2.13.0", "peft": "0.21.2"}
     return read_launch(["python", "train.py", *arguments], environ={}, cwd=folder, versions=versions)
-
-
-@pytest.mark.parametrize(
-    ("condition", "steps"),
-    [
-        ("(step + 1) % 4 == 0", 4),
-        ("step % every == every - 1 or step == len(loader) - 1", 8),
-        ("not (step + 1) % args.accumulate", 16),
-        ("(step + 1) % args.other == 0", 2),
-        ("True", None),
-        ("(step + 1) % 4 != 0:\n        continue\n    if True", 4),
-    ],
-)
-def test_accumulation_is_what_the_optimizer_waits_for(tmp_path: Path, condition: str, steps: int | None) -> None:
-    options = "parser = argparse.ArgumentParser()\nparser.add_argument('--accumulate', type=int, default=1)\n"
-    options += "parser.add_argument('--other', type=int, default=2)\nargs = parser.parse_args()\nevery = 8\n"
-    step = f"    if {condition}:\n        opt.step()\n        opt.zero_grad()\n"
-    reading = read(tmp_path, f"{options}{TRAIN}{step}", "--accumulate", "16")
-    assert reading.value(ACCUMULATION) == steps
-    assert reading.warnings == ()
-
-
-def test_an_accumulation_that_only_the_run_knows_is_a_doubt(tmp_path: Path) -> None:
-    reading = read(tmp_path, f"{TRAIN}    if (step + 1) % choose() == 0:\n        opt.step()\n")
-    assert reading.value(ACCUMULATION) is None
-    assert {each.unless for each in reading.uncertainties} == {ACCUMULATION}
-    assert reading.warnings
 
 
 @pytest.mark.parametrize(

@@ -34,55 +34,6 @@ def unsure(reading: JobReading) -> bool:
     return bool(reading.uncertainties)
 
 
-TWICE = "loss = model(batch['good']).logits.sum() - model(batch['bad']).logits.sum()"
-WITHOUT = "with torch.no_grad():\n        before = model(batch['x']).logits\n    loss = model(**batch).loss"
-
-
-@pytest.mark.parametrize(
-    ("step", "sequences", "is_open"),
-    [
-        ("loss = model(**batch).loss", None, False),
-        (TWICE, None, True),
-        (WITHOUT, None, False),
-        ("loss = 0\n    for part in batch['parts']:\n        loss = loss + model(**part).loss", None, True),
-        ("for part in batch['parts']:\n        loss = model(**part).loss\n        loss.backward()", None, False),
-        ("loss = model(torch.cat((batch['chosen'], batch['rejected']), dim=0)).loss", None, True),
-        ("loss = model(torch.cat((batch['chosen'], batch['rejected']), dim=1)).loss", None, True),
-        ("x = batch['x'].repeat(4, 1)\n    loss = model(x).loss", None, True),
-        ("x = batch['x'].to('cuda')\n    loss = model(x).loss", None, False),
-        ("loss = model(**batch, output_attentions=True).loss", None, True),
-        ("loss = model(**batch).loss\n    loss.backward(retain_graph=True)", None, True),
-        (
-            "loss = model(**batch).loss\n    torch.autograd.grad(loss, model.parameters(), create_graph=True)",
-            None,
-            True,
-        ),
-        ("loss = torch.cat((batch['chosen_reward'], batch['rejected_reward'])) + model(**batch).loss", None, False),
-    ],
-)
-def test_the_sequences_of_an_own_loop_are_counted(
-    tmp_path: Path, step: str, sequences: int | None, is_open: bool
-) -> None:
-    reading = read(tmp_path, LOOP.format(step=step))
-    assert reading.value("training.sequences_per_example") == sequences
-    assert unsure(reading) is is_open
-
-
-@pytest.mark.parametrize(("before", "doubted"), [("total.backward()", True), ("pass", False)])
-def test_losses_that_are_added_up_before_one_backward_pass_are_doubted(
-    tmp_path: Path, before: str, doubted: bool
-) -> None:
-    text = f"""
-optimizer = torch.optim.AdamW(model.parameters())
-for i, batch in enumerate(DataLoader([1], batch_size=4)):
-    total = total + model(**batch).loss
-    if i % 4 == 3:
-        {before}
-        optimizer.step()
-"""
-    assert any("backward pass of several batches" in each for each in read(tmp_path, text).warnings) == doubted
-
-
 HOOKED = """
 def hook(p):
     each[p].step()

@@ -25,7 +25,9 @@ RANKS = {"RANK": "0", "WORLD_SIZE": "8", "LOCAL_WORLD_SIZE": "8"}
 def read(folder: Path, lines: str, *, dtype: str = "bfloat16") -> JobReading:
     (folder / "train.py").write_text(f"{HEAD.replace('DTYPE', dtype)}{lines}\n{LOOP}")
     versions = {"transformers": "5.23.0", "torch": "2.13.0"}
-    return read_launch(["python", "train.py"], environ=RANKS, cwd=folder, versions=versions)
+    return read_launch(
+        ["python", "train.py"], environ=RANKS, cwd=folder, versions=versions, given={"training.keep_outputs": True}
+    )
 
 
 def values(reading: JobReading, *keys: str) -> tuple[Any, ...]:

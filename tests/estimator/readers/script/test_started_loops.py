@@ -27,7 +27,7 @@ FSDP = (*EIGHT[:-1], "--use_fsdp", "train.py")
 
 def read(folder: Path, text: str, line: tuple[str, ...] = PYTHON) -> JobReading:
     (folder / "train.py").write_text(text)
-    return read_launch(line, environ={}, cwd=folder)
+    return read_launch(line, environ={}, cwd=folder, given={"training.keep_outputs": True})
 
 
 def unsure(reading: JobReading) -> bool:

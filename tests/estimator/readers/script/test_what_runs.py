@@ -208,24 +208,6 @@ def test_a_library_that_is_not_known_may_change_others(tmp_path: Path) -> None:
     assert not warned(read(tmp_path, HEAD + asks + LOAD + TRAIN), "is not known")
 
 
-@pytest.mark.parametrize(
-    ("step", "own"),
-    [
-        ("logits = model(batch['x']).logits\nloss = torch.nn.functional.cross_entropy(logits, batch['y'])", True),
-        ("loss = elsewhere.loss(model(batch['x']).logits)", True),
-        ("out = model(**batch)\nloss = -out.logits.softmax(-1).mean()", True),
-        ("out = model(**batch)\nloss = out.loss\nlogits = out.logits", False),
-        ("loss = model(batch['x'], labels=batch['y']).loss", False),
-        ("loss = model(**batch).loss\ntorch.nn.functional.cross_entropy(loss, loss)", False),
-    ],
-)
-def test_a_loss_of_its_own_is_in_doubt(tmp_path: Path, step: str, own: bool) -> None:
-    loop = f"optimizer = torch.optim.AdamW(model.parameters())\n{step}\nloss.backward()\noptimizer.step()\n"
-    reading = read(tmp_path, HEAD + LOAD + loop)
-    assert warned(reading, "the script computes the loss itself") is own
-    assert any(each.component == "logits" and each.unless == "training.loss" for each in reading.uncertainties) is own
-
-
 @pytest.mark.parametrize(("number", "ranks"), [("4", 4), ("torch.cuda.device_count()", None)])
 @pytest.mark.parametrize(
     ("wrap", "key"), [("FSDP(model)", "parallel.data_shard"), ("DDP(model)", "parallel.data_replicate")]
