@@ -8,7 +8,7 @@ import ast
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import Any
 
 from ..source.settings import Setting
@@ -41,7 +41,6 @@ from .values import (
     Module,
     Name,
     Scope,
-    Super,
     Thing,
     short_text,
 )
@@ -61,7 +60,6 @@ _OF_PATHS = ("resolve", "absolute", "expanduser", "as_posix", "open", "read", "r
 """Methods of a path, or of the file that a text stands for, whose result stands for the same file."""
 OTHER_LENGTHS = re.compile(r"(?i)eval|test|gener|infer|predict|sample|chat|prompt|plot|print|valid")
 """Names of functions that evaluate, generate or print; a length in them is not that of the training."""
-_ROLES = ("staticmethod", "classmethod", "property")
 _ENDS = {ast.Raise: "exit", ast.Break: "break", ast.Continue: "continue"}
 
 
@@ -222,10 +220,6 @@ class Reader:
             scope.assign(target.id, value)
         elif isinstance(target, ast.Tuple | ast.List):
             items, names = self.iterate(value), target.elts
-            at = next((number for number, each in enumerate(names) if isinstance(each, ast.Starred)), len(names))
-            if items is not None and at < len(names) <= len(items) + 1:  # first, *others = three
-                end = len(items) - (len(names) - at - 1)
-                items = [*items[:at], items[at:end], *items[end:]]
             known = items if items is not None and len(items) == len(names) else [UNKNOWN] * len(names)
             for each, item in zip(names, known, strict=True):
                 self.assign(each.value if isinstance(each, ast.Starred) else each, item, scope)
@@ -343,7 +337,6 @@ class Reader:
         scope.assign(node.name, function)
         for each in reversed(node.decorator_list):
             name = _dotted(each.func if isinstance(each, ast.Call) else each).rpartition(".")[2]
-            function.role = name if name in _ROLES else function.role
             call = Call(self, each, name, None, scope=scope)
             if isinstance(each, ast.Call):
                 self._take_arguments(call, each, scope)
@@ -358,8 +351,7 @@ class Reader:
         for each in node.body:
             if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name):
                 fields[each.target.id] = each
-        inner.names["__class__"] = made = Class(node.name, node, bases, inner.names, fields)
-        scope.assign(node.name, made)
+        scope.assign(node.name, Class(node.name, node, bases, inner.names, fields))
 
     def _import(self, node: ast.Import | ast.ImportFrom, scope: Scope) -> None:
         for each in node.names:
@@ -459,9 +451,6 @@ class Reader:
             return value[name]
         if isinstance(value, str) and name == "type" and value.startswith(("cuda", "cpu")):  # of torch.device
             return value.partition(":")[0]
-        if isinstance(value, str) and name in ("parent", "parents"):
-            folders = [str(each) for each in PurePath(value).parents]
-            return folders if name == "parents" else (folders or [value])[0]
         return value.attribute(name) if isinstance(value, Thing) else Attribute(value, name)
 
     def _list(self, node: ast.List | ast.Tuple | ast.Set, scope: Scope) -> Any:
@@ -625,8 +614,6 @@ class Reader:
             return builtin(call) if builtin is not None else self.library(call)
         if isinstance(function, Attribute):
             call.receiver, call.path = function.receiver, function.name
-            if isinstance(function.receiver, Super):
-                return function.receiver.method(call)
             if isinstance(function.receiver, Thing) and call.name != "backward":  # an accelerator's, an engine's
                 return function.receiver.method(call)
             is_data = isinstance(function.receiver, (*PLAIN, list, tuple, dict))
@@ -643,8 +630,6 @@ class Reader:
             return value.get(key, UNKNOWN if UNKNOWN in value else call.value(1))
         if isinstance(value, str) and call.name in _OF_PATHS:
             return value
-        if isinstance(value, str) and call.name in ("exists", "is_file"):
-            return UNKNOWN if self.read_table(value) is UNKNOWN else True
         if isinstance(value, str) and call.name in _TEXT_METHODS and all(isinstance(each, str) for each in call.args):
             try:
                 return getattr(value, call.name)(*call.args)
@@ -711,7 +696,7 @@ class Reader:
         for name, given in (("__init__", call), ("__post_init__", Call(self, call.node, "__post_init__"))):
             start = kind.find(name)
             if isinstance(start, Function) and not made.is_module:
-                start.of(made, given)
+                self.call(start, given.after(made))
         return made
 
 

@@ -187,10 +187,13 @@ def make_instance(kind: Class, call: Call) -> Any:
     for path in kind.library_bases():
         base = path.rpartition(".")[2]
         call.path = path
-        if kind.find("__init__") is UNKNOWN:
-            _note_old(call)
-        if base.endswith("Trainer"):  # whose own constructor calls it
-            return make_trainer(call, path, kind) if kind.find("__init__") is UNKNOWN else UNKNOWN
+        _note_old(call)
+        if base.endswith("Trainer"):
+            start = kind.find("__init__")
+            if isinstance(start, Function):  # what it gives to the library's is not followed
+                call.kwargs = {"model": UNKNOWN, "args": UNKNOWN, **call.kwargs}
+                call.args = call.args if start.node.args.vararg is not None else []
+            return make_trainer(call, path, kind)
         if base in _PARSERS:
             return Parser(call)
         if TRAINING_CONFIG.fullmatch(base):
@@ -213,9 +216,7 @@ def own_method(instance: Instance, call: Call) -> Any:
     call.notes.called.add(call.name)
     own = instance.kind.find(call.name)
     if isinstance(own, Function) and not instance.is_module:
-        return own.of(instance, call)
-    if instance.base is not None:
-        return instance.base.method(call)
+        return call.run.call(own, call.after(instance))
     models, is_own = list(models_in(instance)), isinstance(own, Function)
     instance.is_open |= is_own
     for model in models:

@@ -4,10 +4,9 @@ from collections.abc import Callable, Mapping
 from pathlib import PurePath
 from typing import Any
 
-from .models import Model, has_method
 from .operators import as_number, truth
 from .options import Parsed
-from .values import PLAIN, UNKNOWN, Attribute, Call, Instance, Super, Thing, short_text
+from .values import UNKNOWN, Attribute, Call, Thing, short_text
 
 
 def _convert(kind: type) -> Callable[[Call], Any]:
@@ -44,14 +43,6 @@ def _getattr(call: Call) -> Any:
     return UNKNOWN if isinstance(found, Attribute) else found
 
 
-def _hasattr(call: Call) -> Any:
-    value, name = call.value(0), call.value(1)
-    is_there = (
-        isinstance(value, Model) and isinstance(name, str) and (has_method(name) or name in ("config", "lm_head"))
-    )
-    return True if is_there else UNKNOWN
-
-
 def _extreme(call: Call) -> Any:
     """Follow ``min`` and ``max`` of numbers; the most that a tokenizer takes is a bound that a length stays below."""
     known = [as_number(value) for value in call.args if isinstance(as_number(value), int | float)]
@@ -68,19 +59,6 @@ def _dict_of(call: Call) -> Any:
     return {**table, **call.kwargs} if isinstance(table, dict) and call.unknown_table is None else UNKNOWN
 
 
-def _isinstance(call: Call) -> Any:
-    value, kinds = call.value(0), call.value(1)
-    names = [getattr(each, "path", "") for each in (kinds if isinstance(kinds, tuple) else [kinds])]
-    is_known = isinstance(value, (*PLAIN, list, tuple, dict, Thing)) and {*names} <= _TYPES.keys()
-    return isinstance(value, tuple(_TYPES[name] for name in names)) if is_known else UNKNOWN
-
-
-def _super(call: Call) -> Any:
-    scope = call.scope.find("__class__") if call.scope is not None else None
-    first = next(iter(call.scope.names.values()), None) if call.scope is not None else None
-    return Super(first, scope.names["__class__"]) if scope is not None and isinstance(first, Instance) else UNKNOWN
-
-
 def _environ(call: Call) -> Any:
     name = call.value(0, "key")
     return call.run.environ.get(name, call.value(1, "default")) if isinstance(name, str) else UNKNOWN
@@ -90,7 +68,6 @@ def _path(call: Call) -> Any:
     return str(PurePath(*call.args)) if call.args and all(isinstance(part, str) for part in call.args) else UNKNOWN
 
 
-_TYPES = {kind.__name__: kind for kind in (str, int, float, bool, list, tuple, dict)}
 _LOADERS = ("yaml.safe_load", "yaml.load", "json.load", "json.loads", "OmegaConf.load")
 _PATHS = ("pathlib.Path", "Path", *(f"os.path.{name}" for name in ("join", "expanduser", "abspath", "realpath")))
 BUILTINS: Mapping[str, Callable[[Call], Any]] = {
@@ -103,15 +80,8 @@ BUILTINS: Mapping[str, Callable[[Call], Any]] = {
     "getattr": _getattr,
     "len": _length,
     **dict.fromkeys(("min", "max"), _extreme),
-    "hasattr": _hasattr,
-    **dict.fromkeys(("range", "functools.partial", "partial"), lambda _: UNKNOWN),
-    "super": _super,
-    "isinstance": _isinstance,
+    **dict.fromkeys(("range", "functools.partial", "partial", "hasattr", "isinstance", "super"), lambda _: UNKNOWN),
     "open": lambda call: call.value(0, "file", default=UNKNOWN),  # stands for the file that the next read
-    "os.path.dirname": lambda call: call.run.attribute(call.value(0), "parent"),
-    **dict.fromkeys(
-        ("os.path.exists", "os.path.isfile"), lambda call: call.run.call(Attribute(call.value(0), "exists"), call)
-    ),
     **dict.fromkeys(_LOADERS, lambda call: call.run.read_table(call.value(0))),
     **dict.fromkeys(("os.environ.get", "os.getenv"), _environ),
     **dict.fromkeys(_PATHS, _path),

@@ -26,7 +26,7 @@ _SETTINGS_OF_OLD_TRAINERS = sorted(scripts().names["settings_of_old_trainers"])
 """What TRL's trainers took themselves before 0.13, and their configurations since."""
 _LIBRARIES = scripts().names["libraries_of_trainers"]
 """Libraries whose trainers are transformers', or derived from it."""
-_QUIET = re.compile(r"__init__|_?(save|log|push_to|store)")
+_QUIET = re.compile(r"_?(save|log|push_to|store)")
 """Methods of trainers that are followed, or decide nothing about a step's memory."""
 _METHODS = {
     "training.optimizer": re.compile(r"create_(optimizer|scheduler)\w*"),

@@ -110,14 +110,6 @@ class Function:
     name: str
     options: Mapping[str, Any] | None = None
     """Values of the options of the command line that its parameters stand for (click, typer, fire)."""
-    role: str = ""
-    """``staticmethod``, ``classmethod``, ``property``; empty: none of them."""
-
-    def of(self, owner: "Instance | Class", call: "Call") -> Any:
-        """Return the result of calling it as a method."""
-        first = owner.kind if isinstance(owner, Instance) and self.role == "classmethod" else owner
-        is_free = self.role == "staticmethod" or (isinstance(owner, Class) and self.role != "classmethod")
-        return call.run.call(self, call if is_free else call.after(first))
 
 
 class Attribute(msgspec.Struct, eq=False):
@@ -164,11 +156,9 @@ class Class(Thing):
 
     def method(self, call: "Call") -> Any:
         """Return the result of a method of its own, or of one from a library: ``from_pretrained``."""
-        own, base = self.find(call.name), next(self.library_bases(), "")
-        if isinstance(own, Function):
-            return own.of(self, call)
-        if not base:
-            return UNKNOWN
+        base = next(self.library_bases(), "")
+        if isinstance(self.find(call.name), Function) or not base:
+            return call.doubt(f"{self.name}.{call.name}(...) is not followed.")
         call.path, call.receiver, call.own_class = f"{base}.{call.path}", None, self
         return call.run.library(call)
 
@@ -203,8 +193,6 @@ class Instance(Thing):
     def __init__(self, kind: Class) -> None:
         self.kind = kind
         self.values: dict[str, Any] = {}
-        self.base: Thing | None = None
-        """What it is besides: the trainer that its class derives from, with what that was given."""
         self.is_open = self.is_module and isinstance(kind.find("__init__"), Function)
         """Methods that are not followed may set its attributes."""
 
@@ -215,54 +203,21 @@ class Instance(Thing):
 
     def attribute(self, name: str) -> Any:
         """Return an attribute, or a method."""
-        if name == "__dict__":
-            return self.values
         found = self.values.get(name, self.kind.find(name))
-        if name in self.values and not self.is_open:
-            return found
-        if found is UNKNOWN and self.base is not None:
-            return self.base.attribute(name)
         is_known = not self.is_open or isinstance(found, Thing)
         return Attribute(self, name) if found is UNKNOWN or isinstance(found, Function) or not is_known else found
 
     def set_attribute(self, name: str, value: Any, call: "Call") -> None:
         """Assign an attribute."""
         self.values[name] = value
-        if self.base is not None:
-            self.base.set_attribute(name, value, call)
 
     def method(self, call: "Call") -> Any:
         """Return the result of a method."""
         return call.run.own_method(self, call)
 
-    def called(self, call: "Call") -> Any:
-        """Return the result of calling it."""
-        call.path = "__call__"
-        return self.method(call) if isinstance(self.kind.find("__call__"), Function) else UNKNOWN
-
     def parts(self) -> Iterator[Any]:
         """Yield the values of its attributes."""
-        yield from (*self.values.values(), *(self.base.parts() if self.base is not None else ()))
-
-
-class Super(msgspec.Struct, eq=False):
-    """``super()`` in a method: the object, with the methods of the classes that its class derives from."""
-
-    instance: Instance
-    kind: Class
-
-    def method(self, call: "Call") -> Any:
-        """Return the result of a method of the script's, or of the trainer that its class derives from."""
-        found = (base.find(call.name) for base in self.kind.bases if isinstance(base, Class))
-        own = next((each for each in found if isinstance(each, Function)), None)
-        path, base = next(self.kind.library_bases(), ""), self.instance.base
-        if own is not None:
-            return own.of(self.instance, call)
-        if call.name == "__init__" and path.endswith("Trainer"):
-            call.path, call.receiver, call.own_class = path, None, self.instance.kind
-            made = call.run.library(call)
-            self.instance.base = made if isinstance(made, Thing) else None
-        return base.method(call) if base is not None else UNKNOWN
+        yield from self.values.values()
 
 
 class Record(Thing):

@@ -135,7 +135,7 @@ CAST = "class Cast(torch.nn.Sequential):\n    pass\n"
     ("text", "components"),
     [
         (
-            everything(after=f"{CAST}if hasattr(model, 'lm_head'):\n    model.lm_head = Cast(model.lm_head)\n"),
+            everything(after=f"{CAST}model.lm_head = Cast(model.lm_head)\n"),
             {"logits"},
         ),
         (everything(after=f"{CAST}model.score = Cast(torch.nn.Linear(2, 3))\n"), {*get_args(Component)}),

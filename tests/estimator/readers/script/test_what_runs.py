@@ -74,33 +74,21 @@ def test_several_sequences_of_an_example_are_in_doubt(tmp_path: Path, body: str)
 
 def test_objects_of_the_script_are_followed(tmp_path: Path) -> None:
     own = """
-class Base:
+class Run:
     batch = 3
-    def __init__(self, name, **more):
-        self.__dict__.update(more)
-        self.model = self.load(name)
-    @staticmethod
-    def load(name):
-        return AutoModelForCausalLM.from_pretrained(name, dtype=torch.bfloat16)
-    def unused(self):
-        self.model = AutoModelForCausalLM.from_pretrained("gpt2")
-
-class Run(Base):
-    def __init__(self, name):
-        super().__init__(name, precise=True)
-        self.batch = 2
-    @classmethod
-    def made(cls):
-        return cls("Qwen/Qwen2.5-0.5B")
+    def __init__(self, name, precise):
+        self.model = AutoModelForCausalLM.from_pretrained(name, dtype=torch.bfloat16)
+        self.batch, self.precise = 2, precise
     def double(self):
         self.batch = 2 * self.batch
-    def __call__(self):
+    def train(self):
         self.double()
         args = TrainingArguments("x", per_device_train_batch_size=self.batch, bf16=self.precise)
         Trainer(model=self.model, args=args).train()
-Run.made()()
+Run("Qwen/Qwen2.5-0.5B", True).train()
 """
     reading = read(tmp_path, HEAD + own)
+    assert warned(read(tmp_path, HEAD + own.replace("Run(", "Run.made(")), "Run.made(...) is not followed")
     assert (reading.value("model.id"), reading.value("training.micro_batch")) == ("Qwen/Qwen2.5-0.5B", 4)
     assert reading.value("training.precision") == "bf16"
     assert not reading.uncertainties
@@ -121,17 +109,27 @@ def test_what_a_trainer_of_its_own_hands_to_its_base_counts(tmp_path: Path, meth
 from peft import LoraConfig
 from trl import SFTTrainer
 class Run(SFTTrainer):
-    def __init__(self, name):
-        model = AutoModelForCausalLM.from_pretrained(name) if isinstance(name, str) else name
-        super().__init__(model=model, args={ARGUMENTS}, peft_config=LoraConfig(r=8, target_modules=['q_proj']))
     def {method}(self, inputs):
         pass
-Run('Qwen/Qwen2.5-0.5B').train()
+peft_config = LoraConfig(r=8, target_modules=['q_proj'])
+Run(model='Qwen/Qwen2.5-0.5B', args={ARGUMENTS}, peft_config=peft_config).train()
 """
     reading = read(tmp_path, HEAD + own)
     assert (reading.value("model.id"), reading.value("lora.rank")) == ("Qwen/Qwen2.5-0.5B", 8)
     assert warned(reading, f"the methods of Run ({method}) are not read") is bool(doubted)
     assert {each.component for each in reading.uncertainties} == doubted
+
+
+def test_what_a_constructor_of_its_own_gives_to_a_trainer_is_not_known(tmp_path: Path) -> None:
+    own = """
+class Run(Trainer):
+    def __init__(self, name):
+        super().__init__(name, None)
+Run('Qwen/Qwen2.5-0.5B').train()
+"""
+    reading = read(tmp_path, HEAD + own)
+    assert warned(reading, "the arguments of Trainer(...) are not known")
+    assert {"model.id", "training.micro_batch"} <= {*reading.missing}
 
 
 def test_arguments_that_go_on_as_a_table_are_those_of_the_command_line(tmp_path: Path) -> None:
