@@ -106,11 +106,6 @@ def test_help_loads_nothing_that_a_command_runs() -> None:
     assert loaded(FIT_HELP).isdisjoint((*HEAVY, "textual", "rich", "yaml", "psutil", "pynvml"))
 
 
-def test_alerts_are_loaded_after_start_up() -> None:
-    app = "from vramtop.tui.app.app import VramtopApp\nfrom vramtop.tui.cli.commands import dashboard"
-    assert not [name for name in modules(app) if name.startswith("vramtop.monitor.alerts")]
-
-
 @pytest.mark.parametrize("program", [DASHBOARD, ONCE], ids=["dashboard", "once"])
 def test_the_estimator_is_loaded_when_there_is_a_job(program: str) -> None:
     """Without one, only how failures and sizes are said, files are opened, and secrets are masked."""

@@ -92,7 +92,6 @@ DASHBOARD_KEYS = {
     "dashboard.preflight": Key("p", "preflight: check what a pending job needs to start"),
     "dashboard.gpu": Key("g", "the GPU under the cursor: bandwidth, clocks, throttling, PCIe, ECC"),
     "dashboard.process": Key("i", "the process at the cursor: SM, CPU, RAM, folder, container, parents, environment"),
-    "dashboard.alerts": Key("w", "alerts: problems on this machine"),
     "dashboard.crash": Key("e", "explain out of memory: the end of the process under the cursor"),
     "dashboard.record": Key("r", "record to a file: start or stop"),
     "dashboard.dismiss": Key("x", "dismiss the ended run: the one under the cursor; or unpin a pending job"),

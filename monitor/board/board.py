@@ -306,7 +306,7 @@ _LEAST_STALE_SECONDS = 10.0
 
 
 def stale_after_seconds(interval: float) -> float:
-    """Return the age from which a board is too old, for alerts and for the exporter.
+    """Return the age from which a board is too old for the exporter.
 
     Args:
         interval: seconds between two readings.

@@ -26,7 +26,6 @@ from ..screens.registry import SCREENS, preload_screens
 from .help import HelpScreen
 from .options import AppOptions
 from .themes import DEFAULT_THEME, ThemedApp
-from .user_signals import UserSignals
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
     from textual.screen import Screen
     from textual.theme import Theme
 
-    from vramtop.monitor.board.board import Board, ProcessRow
+    from vramtop.monitor.board.board import Board, PendingRow, ProcessRow
     from vramtop.monitor.board.watchlist import Watchlist
     from vramtop.monitor.snapshot.snapshot import GpuKey, Snapshot
     from vramtop.monitor.sources.sampler import SnapshotSource
@@ -91,7 +90,8 @@ class VramtopApp(ThemedApp, BoardApp):
         self.fit_draft = None
         self.attach = options.attach
         self.attachments = self.attach.known if self.attach else {}
-        self._signals = UserSignals(self, options)
+        self._fits_changed: dict[str, float] = {}
+        """When the verdict of each pending job last changed, by its label."""
         self._board_at: float | None = None
         """Arrival of the latest board, by the clock of the options."""
         self._failure: str | None = None
@@ -127,7 +127,6 @@ class VramtopApp(ThemedApp, BoardApp):
             recording=self._recorder.path.name if self._recorder else None,
             failure=self._failure,
             banner=self._options.banner,
-            alerts=len(self.alert_watch.states.firing) if self.alert_watch else 0,
         )
 
     @property
@@ -155,7 +154,7 @@ class VramtopApp(ThemedApp, BoardApp):
             self.attach.on_change = self._post_rebuilt_board
             self.call_after_refresh(self.attach.start)
         self.theme_changed_signal.subscribe(self, self._redraw)
-        self.set_interval(1.0, self._watch_feed)
+        self.set_interval(1.0, self._show_feed)
         if self._early_sampler:
             self._take_over(self._early_sampler)
         else:
@@ -284,7 +283,16 @@ class VramtopApp(ThemedApp, BoardApp):
         if self.board is None or board.snapshot is not self.board.snapshot:  # a rebuilt board is no newer
             self._board_at, self._failure = self._options.clock(), None
         self.board = board
-        self._signals.show_pending(board.pending)
+        for row in board.pending:
+            self._tell_of_fit(row)
+
+    def _tell_of_fit(self, row: PendingRow) -> None:
+        """Tell of a pending job that starts or ceases to fit, once."""
+        label, changed_at = row.job.label, row.fits_changed_at
+        if changed_at is None or self._fits_changed.get(label) == changed_at:
+            return
+        self._fits_changed[label] = changed_at
+        self.notify(f"{label} fits now" if row.fits else f"{label} no longer fits", markup=False)
 
     def _build_board(self, snapshot: Snapshot) -> None:
         """Build a board on the sampler's thread: estimates and comparisons are kept off the UI thread."""
@@ -311,11 +319,6 @@ class VramtopApp(ThemedApp, BoardApp):
 
     def _dashboards(self) -> Iterable[DashboardScreen]:
         return (screen for screen in self.screen_stack if isinstance(screen, DashboardScreen))
-
-    def _watch_feed(self) -> None:
-        if not self._sampler.paused and self._options.banner is None:
-            self._signals.tick(self._board_at, interval=self._sampler.interval, failure=self._failure)
-        self._show_feed()
 
     def _show_feed(self) -> None:
         if not self.is_running:  # the screens are being removed

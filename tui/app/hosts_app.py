@@ -14,7 +14,7 @@ class HostsApp(ViewOnlyApp):
     """Shows the boards of ``HostsWatchlist``; what needs the files or the driver of a host is refused."""
 
     refusal = "vramtop only shows other hosts; run it there to attach, to check a job, or to end a process."
-    refused_screens = (*ViewOnlyApp.refused_screens, "alerts", "attach", "crash", "step")
+    refused_screens = (*ViewOnlyApp.refused_screens, "attach", "crash", "step")
     stop_seconds = 3.0
     """What was started on the hosts gets this long to end."""
 
@@ -23,7 +23,3 @@ class HostsApp(ViewOnlyApp):
         from ..screens.process.screen import show_process_details
 
         show_process_details(self, row.process.key)
-
-    def _watch_feed(self) -> None:
-        """Draw the age of the readings; alerts are watched on each host."""
-        self._show_feed()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from vramtop.monitor.snapshot.demand import CurrentDemand
 
@@ -50,8 +50,6 @@ class AppOptions:
     """A quick estimate; None: that of ``estimation``."""
     refine: EstimateFunction | None = None
     """A better and slower estimate than the watchlist's; None: there is none."""
-    signal_alert: Signal = "none"
-    """How the user is told of an alert and of a pending job that starts or ceases to fit, besides by a notice."""
     python: str | None = None
     """The interpreter given with ``--python``."""
     attach: AutomaticAttach | None = None
@@ -64,6 +62,3 @@ class AppOptions:
     """Seconds after which screens are imported that no key has asked for; None: never."""
     demand: CurrentDemand = field(default_factory=CurrentDemand)
     """What the screen in front shows beyond memory; the source reads only that."""
-
-
-Signal = Literal["none", "bell", "desktop"]

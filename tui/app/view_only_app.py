@@ -23,7 +23,6 @@ REFUSAL = "vramtop was started with --view-only: it starts, ends, opens and save
 _VIEWS = frozenset(
     (
         "vramtop.tui.app.help.HelpScreen",
-        "vramtop.tui.screens.alerts.AlertsScreen",
         "vramtop.tui.screens.attach.screen.AttachScreen",
         "vramtop.tui.screens.crash.CrashScreen",
         "vramtop.tui.screens.dashboard.screen.DashboardScreen",

@@ -211,9 +211,6 @@ def _add_dashboard_arguments(parser: argparse.ArgumentParser) -> None:
     text = "job file of a pending job, or another tool's configuration (repeatable)"
     jobs.add_argument("--job", action="append", default=[], metavar="FILE", help=text)
     add_display_arguments(parser)
-    alerts = parser.add_argument_group("alerts (w in the dashboard lists them)")
-    text = "signal an alert, and a pending job that begins or ceases to fit (default: none, only a notice)"
-    alerts.add_argument("--signal-alert", choices=("none", "bell", "desktop"), help=text)
     add_host_arguments(parser)
 
 

@@ -46,7 +46,6 @@ _ROWS = (
     _Row("python", "estimates.python", (), lambda path: path or None),
     _Row("rehearse", "estimates.rehearse", (), {"never": False}.get, lambda on: "always" if on else "never"),
     _Row("history", "history.enabled"),
-    _Row("signal_alert", "alerts.signal", (DASHBOARD,)),
 )
 
 

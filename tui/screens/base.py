@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from textual.widget import Widget
 
     from vramtop.estimator.job.job import Job
-    from vramtop.monitor.alerts.alert_watch import AlertWatch
     from vramtop.monitor.attach.attachment import Attachment
     from vramtop.monitor.attach.automatic.automatic_attach import AutomaticAttach
     from vramtop.monitor.board.board import Board, ProcessRow
@@ -96,8 +95,6 @@ class BoardApp(TerminalApp):
     """The interpreter that the user gave with ``--python``."""
     fit_draft: Job | None
     """The job that was edited last in the fit check."""
-    alert_watch: AlertWatch | None = None
-    """The alerts; None in the first second, and for a recording."""
     attach: AutomaticAttach | None
     """Attaches to training processes by itself; None: this is not about this machine."""
     attachments: MutableMapping[ProcessKey, Attachment]

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from textual.content import Content
 
 from ..draw.labels import alarm, format_duration
-from ..keys import shown_key
 
 STALE_INTERVALS = 3
 """Readings older than this number of intervals are stale."""
@@ -24,8 +23,6 @@ class BoardFeed:
     paused: bool = False
     failure: str | None = None
     """Why there are no new readings."""
-    alerts: int = 0
-    """Alerts that fire."""
     recording: str | None = None
     """Name of the file that is being recorded."""
     banner: str | None = None
@@ -33,13 +30,10 @@ class BoardFeed:
 
 
 def feed_signs(feed: BoardFeed) -> list[Content]:
-    """Return what a header says of the readings: paused, old, with alerts; nothing where all is as usual."""
+    """Return what a header says of the readings: paused, old; nothing where all is as usual."""
     signs = []
     if feed.paused:
         signs.append(Content.styled(" paused ", alarm()))
     if feed.age_seconds is not None:
         signs.append(Content.styled(f" ! figures are {format_duration(feed.age_seconds)} old ", alarm()))
-    if feed.alerts:
-        words = f"{feed.alerts} alert{'' if feed.alerts == 1 else 's'}"
-        signs.append(Content.styled(f" {words} ({shown_key('dashboard.alerts')}) ", alarm()))
     return signs

@@ -79,13 +79,6 @@ SCREENS = (
         open="process.screen:open_process",
         keys="process.screen:PROCESS_INFO_KEYS",
     ),
-    ScreenSpec(
-        name="alerts",
-        title="Alerts",
-        from_any_screen=True,
-        open="alerts:open_alerts",
-        keys="alerts:ALERT_KEYS",
-    ),
     ScreenSpec(name="crash", title="Out of memory", open="crash:open_crash"),
 )
 

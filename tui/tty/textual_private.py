@@ -36,13 +36,6 @@ def clear_styles_cache() -> None:
         return
 
 
-def write_to_terminal(app: App[Any], text: str) -> None:
-    """Write through ``App._driver``, whose thread writes everything else: a notification must not split an update."""
-    driver = getattr(app, "_driver", None)
-    if driver is not None:
-        driver.write(text)
-
-
 def terminal_size_of(app: App[Any]) -> Size:
     """Return the size of the terminal as ``App._driver`` measures it now; ``App.size`` is that of the last event."""
     driver = getattr(app, "_driver", None)

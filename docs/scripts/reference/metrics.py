@@ -1,9 +1,8 @@
-"""The list of the exporter's metrics, and the table of the alerts."""
+"""The list of the exporter's metrics."""
 
-from vramtop.monitor.alerts.rules import RULES
 from vramtop.monitor.export.metrics import TABLE
 
-from .markdown import bullets, code, codes, table
+from .markdown import bullets, code, codes
 
 _COMMON_LABELS = {
     "process": ("uuid", "index", "mig", "job_name", "user", "pid"),
@@ -33,16 +32,3 @@ def metrics_list() -> str:
         states = f" States: {codes(each.states)}." if each.states else ""
         lines[of].append(f"{code(each.name)}{f' ({about})' if about else ''}: {each.help}{states}")
     return "\n\n".join(part for name, heading in _HEADINGS.items() for part in (heading, bullets(lines[name])))
-
-
-def alerts_table() -> str:
-    """Return the rules of the alerts, with their word in the settings."""
-    rows = [
-        (code(rule.name), rule.condition, _time(rule.fires_after), _time(rule.clears_after), rule.severity, code(word))
-        for word, rule in RULES.items()
-    ]
-    return table(("alert", "condition", "fires after", "clears after", "severity", "in settings"), rows)
-
-
-def _time(seconds: float) -> str:
-    return f"{seconds // 60:.0f} min" if seconds >= 60 else f"{seconds:.0f} s"

@@ -9,7 +9,7 @@ from .job_file import job_file_page
 from .json_pages import json_page, schema_files
 from .keys import keys_page
 from .markdown import part_between
-from .metrics import alerts_table, metrics_list
+from .metrics import metrics_list
 from .preflight import preflight_page
 from .settings import settings_page
 from .software import frameworks_page, models_page, optimizer_names
@@ -28,7 +28,6 @@ WHOLE: Mapping[str, Callable[[], str]] = {
 }
 """Pages by their names below docs/reference/."""
 PARTS: Mapping[tuple[str, str], Callable[[], str]] = {
-    ("alerts.md", "table"): alerts_table,
     ("metrics.md", "metrics"): metrics_list,
     ("optimizers.md", "names"): optimizer_names,
 }

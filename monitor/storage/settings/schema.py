@@ -146,7 +146,6 @@ TABLES = {
     "attach": "Attaching to training processes",
     "estimates": "Estimates",
     "history": "Your measured runs",
-    "alerts": "Alerts: how you are told, and from when on",
     "hosts": "Several hosts, over ssh",
     "prometheus": "Many hosts, from a Prometheus",
 }
@@ -157,8 +156,6 @@ PROCESS_COLUMNS = (
     *("PID", "USER", "GPU", "VRAM GiB", "MAX", "SPREAD", "BUDGET", "DIFF", "STATUS", "SM %", "BW %", "CPU %"),
     *("RAM GiB", "THR", "UP", "RUNS IN", "COMMAND"),
 )
-ALERTS = ("over_budget", "growing", "unattributed", "gpu_lost", "no_readings")
-SIGNALS = ("none", "bell", "desktop")
 METHODS = ("auto", "formula", "exact", "traced")
 
 
@@ -226,14 +223,6 @@ SETTINGS: tuple[Setting, ...] = (
     Setting(
         name="history.enabled", kind="switch", default=True, flag="--history, --no-history",
         about="Keep measurements of your runs, and correct estimates by them",
-    ),
-    Setting(
-        name="alerts.signal", kind="choice", default="none", choices=SIGNALS, flag="--signal-alert",
-        about="Signal an alert, and a pending job that begins or ceases to fit, besides a notice",
-    ),
-    Setting(
-        name="alerts.off", kind="list", default=(), choices=ALERTS,
-        about="Alerts that you do not want at all",
     ),
     Setting(
         name="hosts.ssh", kind="text", default="ssh", own_variable="VRAMTOP_SSH", is_program=True,

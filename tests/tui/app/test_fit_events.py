@@ -1,14 +1,14 @@
-from types import SimpleNamespace
-
-import pytest
-from builders import make_budget
+from builders import ScriptedSource, make_budget, make_gpu, make_snapshot
+from waiting import until_shown
 
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.job.job import Job
 from vramtop.monitor.board.board import PendingRow
 from vramtop.monitor.board.capacity import DeviceCapacity
 from vramtop.monitor.board.fit import check_fit
-from vramtop.tui.app.user_signals import UserSignals, desktop_sequence
+from vramtop.monitor.board.watchlist import Watchlist
+from vramtop.tui.app.app import VramtopApp
+from vramtop.tui.app.options import AppOptions
 from vramtop.tui.screens.dashboard.pending_list import pending_line
 
 JOB = Job(name="sft; rm")
@@ -20,28 +20,15 @@ def row(fits: bool, turned_at: float | None) -> PendingRow:
     return PendingRow(job=JOB, budget=budget, fit=check_fit(budget, [room]), fits=fits, fits_changed_at=turned_at)
 
 
-def test_each_change_of_fit_is_told_once() -> None:
-    told: list[str] = []
-    app = SimpleNamespace(notify=lambda sentence, **_: told.append(sentence), bell=lambda: told.append("bell"))
-    options = SimpleNamespace(clock=lambda: 0.0, signal_alert="bell")
-    signals = UserSignals(app, options)  # type: ignore[arg-type]
-    for rows in ([row(True, None)], [row(False, 7.0)], [row(False, 7.0)], [row(True, 9.0)]):
-        signals.show_pending(rows)
-    assert told == ["sft; rm no longer fits", "bell", "sft; rm fits now", "bell"]
-
-
-@pytest.mark.parametrize(
-    ("environ", "sequence"),
-    [
-        ({"TERM": "xterm-256color"}, "\x1b]9;a, b c\x07"),
-        ({"TERM": "rxvt-unicode"}, "\x1b]777;notify;vramtop;a, b c\x07"),
-        ({"TERM": "xterm", "VTE_VERSION": "7600"}, "\x1b]777;notify;vramtop;a, b c\x07"),
-        ({"TERM": "tmux-256color", "TMUX": "/tmp/x"}, "\x1bPtmux;\x1b\x1b]9;a, b c\x07\x1b\\"),  # noqa: S108
-        ({"TERM": "screen", "STY": "7.pts-0.box"}, "\x1bP\x1b]9;a, b c\x07\x1b\\"),
-    ],
-)
-def test_desktop_notifications_by_terminal(environ: dict[str, str], sequence: str) -> None:
-    assert desktop_sequence("a; b\x07c", environ) == sequence
+async def test_each_change_of_fit_is_told_once() -> None:
+    free = [1, *[70] * 6, *[1] * 6]
+    looks = [make_snapshot([make_gpu(0, free_bytes=each * GIB)], time=2_000.0 + at) for at, each in enumerate(free)]
+    watchlist = Watchlist(make_budget)
+    watchlist.add_pending(JOB)
+    app = VramtopApp(ScriptedSource(looks), watchlist, AppOptions(interval=0.05))
+    async with app.run_test(size=(100, 30)) as pilot:
+        said = ["sft; rm fits now", "sft; rm no longer fits"]
+        await until_shown(pilot, lambda: [note.message for note in app._notifications] == said)
 
 
 def test_a_program_that_is_not_rehearsed_has_the_keys_that_ask_to_run_it() -> None:

@@ -56,7 +56,7 @@ def test_it_lists_every_setting_with_value_and_origin_at_80_columns(file, monkey
 
 
 def test_json_has_the_same(file: Path) -> None:
-    write(file, '[dashboard]\ncolumns = ["PID", "STATUS"]\n[alerts]\nsignal = "loud"\n')
+    write(file, '[dashboard]\ncolumns = ["PID", "STATUS"]\n[estimates]\nmethod = "loud"\n')
     code, out, err = vramtop("config", "--json")
     assert code == 2
     data = json.loads(out)
@@ -66,9 +66,9 @@ def test_json_has_the_same(file: Path) -> None:
     columns = found["dashboard.columns"]
     assert (columns["value"], columns["origin"], columns["line"]) == (["PID", "STATUS"], "file", 2)
     assert columns["environment"] == "VRAMTOP_DASHBOARD_COLUMNS"
-    assert found["alerts.signal"]["value"] == "none"
+    assert found["estimates.method"]["value"] == "auto"
     (problem,) = data["problems"]
-    assert (problem["setting"], problem["line"]) == ("alerts.signal", 4)
+    assert (problem["setting"], problem["line"]) == ("estimates.method", 4)
     assert problem["sentence"] in err
 
 
@@ -174,7 +174,7 @@ def test_a_broken_file_opens_the_dashboard_with_defaults_and_a_notice(file: Path
     assert vramtop()[0] == 0
     assert len(notices_of(opened[1])) == 4
     assert notices_of(opened[1])[-1] == "2 more problems in the settings; vramtop config lists them."
-    write(file, '[dashboard]\ngpu = ["3-2"]\n[alerts]\nsignal = "loud"\n')  # refused where they are typed
+    write(file, '[dashboard]\ngpu = ["3-2"]\n[estimates]\nmethod = "loud"\n')  # refused where they are typed
     assert vramtop()[0] == 0
     assert len(notices_of(opened[2])) == 2
     assert opened[2].watchlist.display_filter is None
@@ -183,28 +183,17 @@ def test_a_broken_file_opens_the_dashboard_with_defaults_and_a_notice(file: Path
 def test_flags_come_before_the_environment_and_that_before_the_file_for_the_dashboard(file, opened, monkeypatch):
     write(
         file,
-        '[dashboard]\ninterval = 4\nread_only = true\nascii = "on"\n[alerts]\nsignal = "bell"\n'
+        '[dashboard]\ninterval = 4\nread_only = true\nascii = "on"\n'
         "[history]\nenabled = false\n[attach]\nautomatic = false\n",
     )
-    monkeypatch.setenv("VRAMTOP_ALERTS_SIGNAL", "desktop")
+    monkeypatch.setenv("VRAMTOP_DASHBOARD_INTERVAL", "3")
     assert vramtop()[0] == 0
     assert vramtop("--interval", "5", "--no-read-only", "--no-ascii", "--attach", "--history")[0] == 0
     first, second = (app._options for app in opened)
-    assert (first.interval, first.read_only, first.ascii_only) == (4, True, True)
-    assert first.signal_alert == "desktop"
+    assert (first.interval, first.read_only, first.ascii_only) == (3, True, True)
     assert not first.attach.enabled
     assert (second.interval, second.read_only, second.ascii_only) == (5, False, False)
     assert second.attach.enabled
-
-
-def test_settings_of_the_dashboard_do_not_refuse_a_recording_or_one_reading(file, opened) -> None:
-    write(file, '[alerts]\nsignal = "bell"\n')
-    assert vramtop("--demo")[0] == 0
-    (app,) = opened
-    assert app._options.signal_alert == "none"
-    code, _, err = vramtop("--once", "--json")
-    assert code in (0, 3)
-    assert "--signal-alert" not in err
 
 
 def test_a_python_that_is_not_there_is_said_and_one_that_is_typed_is_refused(file: Path) -> None:
@@ -246,7 +235,7 @@ def test_secrets_are_masked_but_where_the_setting_itself_is_asked_for(file: Path
 
 
 def test_the_doctor_says_that_the_settings_are_wrong_without_their_text(file: Path) -> None:
-    write(file, '[alerts]\nsignal = "loud-host-7"\n')
+    write(file, '[estimates]\nmethod = "loud-host-7"\n')
     code, out, _ = vramtop("doctor", "--json")
     assert code in (0, 3)
     assert "something is wrong in the settings; vramtop config shows the details" in out

@@ -47,7 +47,6 @@ def test_help_fits_80_columns_and_explains_each_flag(words: list[str]) -> None:
 
 def test_flags_of_the_dashboard_are_in_groups_and_those_of_every_command_are_last() -> None:
     sections = dict(_section(part) for part in vramtop("--help-all", code=0).out.split("\n\n"))
-    assert "--signal-alert" in sections["alerts (w in the dashboard lists them)"]
     assert "--job" in sections["jobs"]
     assert "--replay" in sections["recordings"]
     assert "VRAMTOP_SSH" in sections["several hosts, over ssh"]

@@ -18,16 +18,15 @@ from vramtop.tui.tty.terminal_app import TerminalApp
 
 EARLY = """
 from vramtop.tui.tty.terminal_app import TerminalApp
-from vramtop.tui.tty.textual_private import write_to_terminal
 
 class Early(TerminalApp):
     def on_load(self):
-        write_to_terminal(self, "too early")
+        self.bell()
         self.set_timer(0.1, self.exit)
 
 app = Early(colours="true", ascii_only=False)
 app.run()
-write_to_terminal(app, "too late")
+app.bell()
 print("crash:", app.crash)
 """
 

@@ -57,10 +57,6 @@ def test_each_private_attribute_of_the_driver_exists(name: str) -> None:
     assert f"self.{name}" in inspect.getsource(LinuxDriver)
 
 
-def test_the_app_writes_through_its_driver() -> None:
-    assert "self._driver.write(" in inspect.getsource(App)
-
-
 @pytest.fixture
 def other_textual(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Return a function that renames these names in a copy of Textual for programs started later."""

@@ -94,7 +94,6 @@ def run(options: argparse.Namespace) -> int:
         pid=options.pid,
         estimate=estimators.quick,
         refine=None if options.view_only else estimators.accurate,
-        signal_alert=options.signal_alert,
         python=options.python,
         read_only=options.read_only,
         preload_after=_PRELOAD_SECONDS,

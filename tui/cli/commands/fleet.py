@@ -154,7 +154,6 @@ def _refuse_what_is_for_one_host(options: argparse.Namespace, flag: str) -> None
         "--pid": options.pid,
         "--user": options.display_user,
         "--gpu": options.display_gpu,
-        "--signal-alert": options.signal_alert != "none",
         "--job": options.job,
     }
     for name, value in given.items():

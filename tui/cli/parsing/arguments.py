@@ -383,7 +383,7 @@ def _config(parser: "Parser") -> None:
         "Precedence: flag, environment variable, settings file, default. vramtop reads the file at start, so restart "
         "open dashboards after a change."
     )
-    text = "A setting such as alerts.signal, or a table of settings, such as alerts."
+    text = "A setting such as dashboard.sort, or a table of settings, such as dashboard."
     flag(parser, "setting SETTING", text, nargs="?")
     flag(parser, "value NEW", "Its new value; separate lists with commas: PID,USER.", nargs="?")
     flag(parser, "--unset SETTING", "Remove this setting from the settings file.")

@@ -20,8 +20,8 @@ COMMENTED = """\
 theme = "nord"   # in the evening
 # interval = 1
 
-[alerts]
-signal = "bell"
+[estimates]
+method = "exact"
 """
 
 
@@ -103,12 +103,12 @@ def test_a_new_file_is_private(folders: Path) -> None:
 
 
 def test_what_runs_a_program_is_taken_only_from_a_file_that_nobody_else_may_write(folders: Path) -> None:
-    file = write('[hosts]\nssh = "echo"\n[alerts]\nsignal = "bell"\n')
+    file = write('[hosts]\nssh = "echo"\n[estimates]\nmethod = "exact"\n')
     assert settings_in_force().values["hosts.ssh"] == "echo"
     file.chmod(0o666)
     settings = settings_in_force()
     assert settings.values["hosts.ssh"] == "ssh"
-    assert settings.values["alerts.signal"] == "bell"
+    assert settings.values["estimates.method"] == "exact"
     assert "others may change it: anyone may write to it" in said(settings)[0]
     file.chmod(0o600)
     file.parent.chmod(0o777)
@@ -122,8 +122,8 @@ def test_many_changes_at_once_are_all_kept(folders: Path) -> None:
         "dashboard.view": "tree",
         "dashboard.theme": "nord",
         "hosts.ssh": "ssh -4",
-        "alerts.signal": "bell",
-        "alerts.off": ("growing",),
+        "estimates.method": "exact",
+        "dashboard.columns": ("PID",),
     }
     threads = [threading.Thread(target=change_settings, args=({name: value},)) for name, value in changes.items()]
     for thread in threads:

@@ -3,9 +3,7 @@ from typing import get_args
 
 import pytest
 
-from vramtop.monitor.alerts.rules import RULES
 from vramtop.monitor.storage.settings.schema import (
-    ALERTS,
     PROCESS_COLUMNS,
     PROCESS_SORTS,
     PROCESS_VIEWS,
@@ -44,7 +42,6 @@ def test_words_are_those_of_the_program() -> None:
     assert get_args(SortKey) == PROCESS_SORTS
     assert get_args(ColumnName) == PROCESS_COLUMNS
     assert tuple(column.name for column in COLUMNS) == PROCESS_COLUMNS, "a column is named in all three"
-    assert tuple(RULES) == ALERTS
 
 
 @pytest.mark.parametrize(
@@ -74,7 +71,7 @@ def test_a_wrong_value_says_what_is_allowed(name: str, value: object, says: str)
         ("dashboard.mouse", "1", True),
         ("dashboard.columns", "PID, USER", ("PID", "USER")),
         ("dashboard.columns", "", ()),
-        ("alerts.signal", "bell", "bell"),
+        ("estimates.method", "exact", "exact"),
     ],
 )
 def test_texts_of_the_environment_mean_values(name: str, text: str, value: object) -> None:

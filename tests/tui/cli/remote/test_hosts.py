@@ -75,7 +75,6 @@ def test_hosts_of_a_file(ssh):
         ["--once", "--host=-oProxyCommand=id"],
         ["--once", "--host", "a;id"],
         ["--once", "--host", "a", "--pid", "1"],
-        ["--host", "a", "--signal-alert", "bell"],
         ["--once", "--hosts", "/nowhere"],
         ["--host", "a", "doctor"],
     ],
