@@ -91,7 +91,6 @@ DASHBOARD_KEYS = {
     "dashboard.step": Key("t", "the job's training step: memory by component, largest tensors"),
     "dashboard.preflight": Key("p", "preflight: check what a pending job needs to start"),
     "dashboard.gpu": Key("g", "the GPU under the cursor: bandwidth, clocks, throttling, PCIe, ECC"),
-    "dashboard.process": Key("i", "the process at the cursor: SM, CPU, RAM, folder, container, parents, environment"),
     "dashboard.crash": Key("e", "explain out of memory: the end of the process under the cursor"),
     "dashboard.record": Key("r", "record to a file: start or stop"),
     "dashboard.dismiss": Key("x", "dismiss the ended run: the one under the cursor; or unpin a pending job"),
@@ -114,7 +113,6 @@ DASHBOARD_KEYS = {
     "signal.leave": Key("n,q", "send nothing"),
     "gpu.previous": Key("left", "previous or next GPU; MIG devices come after their GPU"),
     "gpu.next": Key("right", "the next GPU or MIG device", in_help=False),
-    "process.read": Key("r", "read the details again"),
     "preflight.again": Key("r", "check again"),
 }
 JOB_KEYS = {

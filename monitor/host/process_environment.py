@@ -6,51 +6,40 @@ import os
 from itertools import islice
 from typing import TYPE_CHECKING, Literal
 
-from vramtop.estimator.common.limits import PROCESS_COMMAND_LINE, PROCESS_ENVIRONMENT, Limit, LimitError
+from vramtop.estimator.common.limits import PROCESS_COMMAND_LINE, PROCESS_ENVIRONMENT, Limit
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-def read_command_line(pid: int, *, cut: bool = False) -> list[str]:
+def read_command_line(pid: int) -> list[str]:
     """Return a process's arguments; empty: it is part of the kernel, a zombie, or just starting.
 
-    Args:
-        pid: of the process.
-        cut: return the beginning of what is too long, and say so at its end.
-
     Raises:
         LimitError: it is too long.
         OSError: it is hidden, or the process has ended.
     """
-    text, error = _read(pid, "cmdline", PROCESS_COMMAND_LINE, cut=cut)
-    separator = "\0" if text.endswith("\0") or error else " "  # a title that a program has given itself
+    text = _read(pid, "cmdline", PROCESS_COMMAND_LINE)
+    separator = "\0" if text.endswith("\0") else " "  # a title that a program has given itself
     arguments = text.removesuffix(separator).split(separator) if text else []
-    if separator == "\0" and len(arguments) == 1 and not error:
-        arguments = arguments[0].split(" ")
-    return [*arguments, *_note(error)]
+    return arguments[0].split(" ") if separator == "\0" and len(arguments) == 1 else arguments
 
 
-def read_environ(pid: int, *, cut: bool = False) -> dict[str, str]:
+def read_environ(pid: int) -> dict[str, str]:
     """Return the environment with which a process's program started.
 
-    Args:
-        pid: of the process.
-        cut: return the beginning of what is too long, and say so at its end.
-
     Raises:
         LimitError: it is too long.
         OSError: it is hidden, or the process has ended.
     """
-    text, error = _read(pid, "environ", PROCESS_ENVIRONMENT, cut=cut)
-    pairs = (line.partition("=") for line in text.split("\0"))
-    return {**{name: value for name, is_set, value in pairs if name and is_set}, **dict.fromkeys(_note(error), "")}
+    pairs = (line.partition("=") for line in _read(pid, "environ", PROCESS_ENVIRONMENT).split("\0"))
+    return {name: value for name, is_set, value in pairs if name and is_set}
 
 
-def _read(pid: int, name: Literal["cmdline", "environ"], limit: Limit, *, cut: bool) -> tuple[str, LimitError | None]:
-    """Return the strings in a file of ``/proc``, and what was too much if they are cut."""
-    most_bytes, most = limit.bytes or 0, limit.items or 0
-    data, error = b"", None
+def _read(pid: int, name: Literal["cmdline", "environ"], limit: Limit) -> str:
+    """Return the strings in a file of ``/proc``."""
+    most_bytes = limit.bytes or 0
+    data = b""
     descriptor = os.open(f"/proc/{pid}/{name}", os.O_RDONLY)
     try:
         while len(data) <= most_bytes and (part := os.read(descriptor, most_bytes)):
@@ -58,19 +47,10 @@ def _read(pid: int, name: Literal["cmdline", "environ"], limit: Limit, *, cut: b
     finally:
         os.close(descriptor)
     if len(data) > most_bytes:
-        data, error = data[:most_bytes], limit.too_large()
-    if data.count(b"\0") > most:
-        data, error = (
-            b"\0".join(data.split(b"\0", most)[:most]),
-            limit.too_many("arguments" if name == "cmdline" else "variables"),
-        )
-    if error is not None and not cut:
-        raise error
-    return data.decode("utf-8", "replace"), error
-
-
-def _note(error: LimitError | None) -> list[str]:
-    return [f"… ({error}; the rest is not read)"] if error else []
+        raise limit.too_large()
+    if data.count(b"\0") > (limit.items or 0):
+        raise limit.too_many("arguments" if name == "cmdline" else "variables")
+    return data.decode("utf-8", "replace")
 
 
 MAX_FILES = 20_000

@@ -120,13 +120,12 @@ class ProcessInfo(msgspec.Struct, frozen=True, kw_only=True):
         return line if len(line) <= _MAX_COMMAND_CHARACTERS else f"{line[:_MAX_COMMAND_CHARACTERS]}..."
 
 
-def read_process(pid: int, *, start_time: float | None = None, cut: bool = False) -> ProcessInfo:
+def read_process(pid: int, *, start_time: float | None = None) -> ProcessInfo:
     """Read one process.
 
     Args:
         pid: of the process.
         start_time: Unix seconds, if it was seen before: pids are reused.
-        cut: read the beginning of a command line and an environment that are too long, for display.
 
     Raises:
         InputError: there is no such process.
@@ -135,8 +134,8 @@ def read_process(pid: int, *, start_time: float | None = None, cut: bool = False
     try:
         process = psutil.Process(pid)
         started = process.create_time()
-        argv = read_command_line(pid, cut=cut)
-        environ = _environ(pid, cut=cut)
+        argv = read_command_line(pid)
+        environ = _environ(pid)
         if not argv and process.status() == psutil.STATUS_ZOMBIE:
             sentence = f"Process {pid} has ended already (a zombie that its parent has not reaped)."
             raise UnreadableProcessError(sentence, reason="ended")
@@ -212,9 +211,9 @@ def parse_rank(text: str | None) -> int | None:
     return int(text) if text is not None and text.isdecimal() and len(text) < 10 else None
 
 
-def _environ(pid: int, *, cut: bool) -> dict[str, str] | None:
+def _environ(pid: int) -> dict[str, str] | None:
     try:
-        return read_environ(pid, cut=cut)
+        return read_environ(pid)
     except OSError:
         return None
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ..draw.text_output import printable
+from ..screens.dashboard.process_cells import process_command
 from .view_only_app import ViewOnlyApp
 
 if TYPE_CHECKING:
@@ -19,7 +21,6 @@ class HostsApp(ViewOnlyApp):
     """What was started on the hosts gets this long to end."""
 
     def show_process(self, row: ProcessRow) -> None:
-        """Open what the host says of this process."""
-        from ..screens.process.screen import show_process_details
-
-        show_process_details(self, row.process.key)
+        """Say what the host says of this process: how it compares with its budget, and its command line."""
+        sentence = row.comparison.sentence if row.comparison else "It has no budget."
+        self.notify(f"{process_command(row)}\n{printable(sentence)}", markup=False)

@@ -27,7 +27,6 @@ _VIEWS = frozenset(
         "vramtop.tui.screens.crash.CrashScreen",
         "vramtop.tui.screens.dashboard.screen.DashboardScreen",
         "vramtop.tui.screens.gpu.screen.GpuScreen",
-        "vramtop.tui.screens.process.screen.ProcessInfoScreen",
         "vramtop.tui.screens.step.screen.StepScreen",
         "vramtop.tui.tty.too_small.TooSmallScreen",
         "vramtop.tui.widgets.choice.ChoiceMenu",

@@ -31,11 +31,3 @@ def figure_text(figure: ProcessFigure, figures: ProcessFigures | None, *, live: 
     if fault is None:
         return PENDING if live else "n/a"
     return PENDING if fault.code == FIRST_SAMPLE else "n/a"
-
-
-def figure_reason(figure: ProcessFigure, figures: ProcessFigures | None, *, live: bool) -> str | None:
-    """Return why a figure is n/a, in one sentence; None if it is known, or is being read."""
-    if figure_text(figure, figures, live=live) != "n/a":
-        return None
-    fault = figures.fault(figure) if figures else None
-    return fault.message if fault else "not in these readings"

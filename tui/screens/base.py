@@ -62,15 +62,6 @@ class DemandsFigures(Protocol):
 
 
 @runtime_checkable
-class ShowsProcess(Protocol):
-    """A screen about one process at a time, or about one of several."""
-
-    @property
-    def shown_process(self) -> ProcessKey | None:
-        """Its pid and start time; None: there is none now."""
-
-
-@runtime_checkable
 class ShowsGpus(Protocol):
     """A screen with GPUs, one of which is under the cursor."""
 

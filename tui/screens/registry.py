@@ -73,12 +73,6 @@ SCREENS = (
     ScreenSpec(name="step", label="Step", title="Step", open="step.screen:open_step"),
     ScreenSpec(name="preflight", title="Preflight", open="preflight.screen:open_pending_preflight"),
     ScreenSpec(name="gpu", title="GPU", open="gpu.screen:open_gpu", keys="gpu.screen:GPU_KEYS"),
-    ScreenSpec(
-        name="process",
-        title="Process",
-        open="process.screen:open_process",
-        keys="process.screen:PROCESS_INFO_KEYS",
-    ),
     ScreenSpec(name="crash", title="Out of memory", open="crash:open_crash"),
 )
 

@@ -30,7 +30,6 @@ _GROUPS = {
     "dashboard": "Dashboard",
     "processes": "Table of processes",
     "gpu": "GPU screen",
-    "process": "Process screen",
     "settings": "Settings",
     "preflight": "Preflight",
     "crash": "Out of memory",

@@ -25,7 +25,7 @@ from vramtop.tui.job.dialogs import SaveJobScreen
 from vramtop.tui.screens.registry import SCREENS
 from vramtop.tui.widgets.choice import ChoiceMenu
 
-ONLY_SHOW = {"attach", "step", "gpu", "process"}
+ONLY_SHOW = {"attach", "step", "gpu"}
 
 
 @pytest.fixture

@@ -89,10 +89,6 @@ def with_start_times(board: Board | None, keys: tuple[ProcessKey, ...]) -> tuple
 
 ATTACH_KEYS: list[BindingType] = [
     bind("app.back", "back", "Back"),
-    bind(
-        "dashboard.process", "app.open_screen('process')", "Info",
-        help_text="details of the process: SM, CPU, RAM, folder, container, parents, environment",
-    ),
     bind("job.step", "step", "Step"),
     bind("form.other_pane", "focus_settings(True)", "Settings"),
     bind("form.other_pane", "focus_settings(False)", "Run", help_text=""),
@@ -398,12 +394,6 @@ class AttachScreen(Screen[None]):
         await settings.remove_children()
         form.disabled = is_view_only(self)
         await settings.mount(form)
-
-    @property
-    def shown_process(self) -> ProcessKey | None:
-        """The process under the cursor of the table; before the run is on a GPU, its first."""
-        row = self._selected
-        return row.process.key if row else self._keys[0]
 
     @property
     def _selected(self) -> ProcessRow | None:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from vramtop.monitor.board.board import Board, GpuRow
     from vramtop.monitor.snapshot.demand import Demand
     from vramtop.monitor.snapshot.gpu_details import DetailLevel
-    from vramtop.monitor.snapshot.snapshot import GpuKey, GpuReading, ProcessKey
+    from vramtop.monitor.snapshot.snapshot import GpuKey, GpuReading
 
     from ..feed import BoardFeed
 
@@ -51,7 +51,6 @@ GPU_KEYS: list[BindingType] = [
 GPU_SCREEN_KEYS: list[BindingType] = [
     *GPU_KEYS,
     *(key for key in PROCESS_KEYS if key.action not in ("view", "filter_by_user")),
-    bind("dashboard.process", "app.open_screen('process')"),
 ]
 """With those that act on the processes of the GPU."""
 _MIN_TABLE_LINES = 5
@@ -100,12 +99,6 @@ class GpuScreen(DrawnScreen[None], ProcessTableScreen):
         """All details of this GPU, and the figures of its processes that the table shows."""
         gpus: dict[GpuKey, DetailLevel] = {} if self._gpu is None else {self._gpu.reading.whole_gpu_key: "full"}
         return replace(self.table.demand, gpus=gpus)
-
-    @property
-    def shown_process(self) -> ProcessKey | None:
-        """The process under the cursor."""
-        row = self.selected_process
-        return row.process.key if row else None
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002 - Textual's
         """Offer only keys that do something; if no process can be terminated, k says why."""

@@ -163,7 +163,6 @@ def test_what_is_too_long_to_read_holds_up_nobody(machine, start, script, flags)
     assert {row.process.pid: row.no_budget_reason for row in rows} == {good: None, many: "too long", full: "too long"}
     with pytest.raises(CannotTellError, match="its command line has more than 5,000 arguments"):
         read_process(many)
-    assert "5,000 arguments; the rest is not read" in read_process(many, cut=True).argv[-1]
 
 
 def test_a_reading_that_takes_too_long_is_given_up(start, script, flags, monkeypatch) -> None:

@@ -23,7 +23,7 @@ from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.snapshot.faults import NO_ANSWER, NO_DRIVER, Fault
 from vramtop.monitor.snapshot.snapshot import Snapshot
 from vramtop.monitor.sources.sampler import EarlySampler
-from vramtop.tui.app.app import BoardUpdated, SourceFailed, VramtopApp
+from vramtop.tui.app.app import SourceFailed, VramtopApp
 from vramtop.tui.app.help import HelpScreen
 from vramtop.tui.app.options import AppOptions
 from vramtop.tui.screens.dashboard.gpu_area import GpuPanel
@@ -526,30 +526,6 @@ async def test_garbage_is_collected_again_once_the_first_frame_is_drawn():
     finally:
         gc.unfreeze()
         gc.enable()
-
-
-async def test_only_cells_that_changed_are_sent_to_the_terminal(monkeypatch):
-    """Only one figure and the clock change; a complete line would be 120 cells."""
-    written: list[str] = []
-    monkeypatch.setattr(HeadlessDriver, "is_headless", property(lambda _: False))
-    monkeypatch.setattr(HeadlessDriver, "write", lambda _, data: written.append(data))
-    gpu = make_gpu(0, [make_process(1, 60)])
-    readings = [replace(gpu, utilisation_percent=percent) for percent in (51, 62)]
-    first, second = (make_snapshot([reading], time=2_000.0 + at) for at, reading in enumerate(readings))
-    app = open_app([first], interval=3_600.0)  # the second reading arrives when the test says so
-    async with on_first_board(app) as pilot:
-        assert "util 51 %" in "".join(written)
-        written.clear()
-        app.post_message(BoardUpdated(app.watchlist.update(second)))
-        await until_shown(pilot, lambda: written and "util 62 %" in screen_text(app))
-        assert "62" in "".join(written)
-        assert "util" not in "".join(written)
-        assert len("".join(written)) < 250
-        written.clear()
-        await pilot.press("ctrl+l")
-        await pilot.pause()
-        assert "util" in "".join(written)
-        assert "Fit" in "".join(written)
 
 
 async def test_tab_skips_the_panels():
