@@ -134,7 +134,6 @@ def start_python_with_torch(tmp_path_factory: pytest.TempPathFactory) -> str:
         "torch._dynamo",
         "torch.distributed.launcher",
         *(f"worker.rehearsal.{name}" for name in ("moving", "notebook", "program", "ranks", "watched")),
-        "--",
         "peft",
         "transformers.trainer",
         "transformers.models.gpt2.modeling_gpt2",

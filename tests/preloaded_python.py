@@ -1,9 +1,8 @@
 """A Python that has imported torch before it is started, so that each program that needs torch begins at once.
 
-``server SOCKET OWNER MODULE... -- MODULE...`` imports the modules, and forks for each program, until its owner ends.
-Those behind ``--`` read the variables of the hub while they are imported: a program that has others of them gets the
-first modules only. The file that ``preloaded_python`` writes is started like Python itself (``FILE ARGS`` or ``-u -c
-CODE``, with its own folder, environment and output) and asks the server.
+``server SOCKET OWNER MODULE...`` imports the modules, and forks for each program, until its owner ends. The file that
+``preloaded_python`` writes is started like Python itself (``FILE ARGS`` or ``-u -c CODE``, with its own folder,
+environment and output) and asks the server. A program imports the package that ``VRAMTOP_TESTS_ANEW`` names itself.
 
 ``server SOCKET OWNER tests WORD...`` collects the tests of ``pytest WORD...`` first: workers of pytest-xdist that are
 forked from it have imported all modules.
@@ -24,21 +23,17 @@ import sys
 import tempfile
 import threading
 import weakref
-from importlib import import_module
+from importlib import import_module, reload
 from pathlib import Path
 
 from waiting import until
 
-HUB = {"HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
-"""Variables of the hub while all modules are imported: those of a rehearsal in a test that sets none."""
 COLLECTED = "tests"
 ESTIMATOR = str(Path(__file__).parents[1] / "estimator")
 CLIENT = """#!{python} -IS
 import _socket, marshal, os, sys  # socket and json take as long to import as Python takes to start
 server = _socket.socket(_socket.AF_UNIX)
-hub = {{name: text for name, text in os.environ.items() if name.startswith("HF_")}}
-hub["HF_HUB_DISABLE_TELEMETRY"] = "1"
-server.connect({socket!r} if hub == {hub!r} or {has_one!r} else {socket!r} + ".first")
+server.connect({socket!r})
 request = marshal.dumps([sys.argv[1:], dict(os.environ), os.getcwd()])
 streams = b"".join(number.to_bytes(4, sys.byteorder) for number in (0, 1, 2))
 server.sendmsg([len(request).to_bytes(8, "big")], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, streams)])
@@ -52,21 +47,16 @@ def preloaded_python(folder: Path, *modules: str, owner: int) -> str:
 
     Args:
         folder: processes that name the same one share it.
-        modules: their names; those that read variables of the hub stand behind "--". Or ``COLLECTED`` and words for
-            pytest.
+        modules: their names, or ``COLLECTED`` and words for pytest.
         owner: pid of a process.
     """
     door, program = folder / "door", folder / "python"
     with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not door.exists():
-            collects = modules[0] == COLLECTED
-            program.write_text(CLIENT.format(python=sys.executable, socket=str(door), hub=HUB, has_one=collects))
+            program.write_text(CLIENT.format(python=sys.executable, socket=str(door)))
             program.chmod(0o755)
-            environ = dict(os.environ)
-            if not collects:
-                environ = {name: text for name, text in environ.items() if not name.startswith("HF_")} | HUB
-            server = subprocess.Popen([sys.executable, __file__, str(door), str(owner), *modules], env=environ)
+            server = subprocess.Popen([sys.executable, __file__, str(door), str(owner), *modules])
             until(lambda: door.exists() or server.poll() is not None, seconds=600)
     return str(program)
 
@@ -75,16 +65,10 @@ def _serve(door: str, owner: int, modules: list[str]) -> None:
     if modules[0] == COLLECTED:
         _collect(modules[1:])
     else:
-        first, later = modules[: modules.index("--")], modules[modules.index("--") + 1 :]
         sys.path.insert(0, ESTIMATOR)  # in which a rehearsal finds its package
-        for module in first:
+        for module in modules:
             import_module(module)
         del sys.path[0]
-        if os.fork():
-            door += ".first"
-        else:
-            for module in later:
-                import_module(module)
     for each in tuple(weakref.finalize._registry):
         each.atexit = False  # they take apart what is imported, at the end of every program
     gc.freeze()  # a collection of garbage that goes through all that is imported takes half a second
@@ -155,10 +139,21 @@ def _start(client: socket.socket, of_server: list[int]) -> int:
         added = os.environ.get("PYTHONPATH")
         of_program = "" if words[0] == "-u" else str(Path(words[0]).resolve().parent)
         sys.path[:1] = [of_program, *(added.split(os.pathsep) if added else ())]
+        if package := os.environ.get("VRAMTOP_TESTS_ANEW"):
+            for name in [name for name in sys.modules if f"{name}.".startswith(f"{package}.")]:
+                del sys.modules[name]
+        _read_variables_of_the_hub()
         _run(words)
     for descriptor in descriptors:
         os.close(descriptor)
     return program
+
+
+def _read_variables_of_the_hub() -> None:
+    """Let the hub's library, which has been imported already, find what the environment names now."""
+    if "huggingface_hub.constants" in sys.modules:
+        constants = reload(sys.modules["huggingface_hub.constants"])
+        sys.modules["huggingface_hub.hf_api"].api.endpoint = constants.ENDPOINT
 
 
 def _end(client: socket.socket, program: int, *, has_ended: bool) -> None:
