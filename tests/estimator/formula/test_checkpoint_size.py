@@ -1,6 +1,7 @@
 """Checkpoints hold the states that the estimate counts."""
 
 import pytest
+from slow_cases import quick_every
 
 from vramtop.estimator.estimation import estimate
 from vramtop.estimator.formula.checkpoint_saving import checkpoint_bytes
@@ -9,7 +10,7 @@ from vramtop.estimator.job.rules.optimizers.table import OPTIMIZERS
 from vramtop.estimator.job.settings import ModelSpec, Training
 
 
-@pytest.mark.parametrize("name", [name for name, rules in OPTIMIZERS.items() if not rules.elsewhere])
+@pytest.mark.parametrize("name", quick_every(8, [name for name, rules in OPTIMIZERS.items() if not rules.elsewhere]))
 def test_a_checkpoint_holds_the_states_of_one_rank(name: str) -> None:
     """On one GPU a checkpoint has the weights and the complete optimizer state."""
     budget = estimate(Job(model=ModelSpec(id="gpt2"), training=Training(precision="bf16", optimizer=name)))

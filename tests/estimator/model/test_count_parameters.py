@@ -114,7 +114,7 @@ def same(shape: Inventory, exact: Inventory) -> bool:
     return same_rest and groups == of_shape
 
 
-@pytest.mark.parametrize("model", quick_every(3, built_in_models()), ids=lambda model: model.label)
+@pytest.mark.parametrize("model", quick_every(16, built_in_models()), ids=lambda model: model.label)
 def test_built_in_model_has_the_published_count_with_and_without_torch(model: BuiltInModel, count: Count) -> None:
     built = count(model.config, model.task)
 
@@ -138,7 +138,7 @@ def test_every_known_family_has_a_small_test_model() -> None:
 
 
 @pytest.mark.parametrize("task", RULED_TASKS)
-@pytest.mark.parametrize("family", quick_every(3, SMALL))
+@pytest.mark.parametrize("family", quick_every(9, SMALL))
 def test_every_head_of_every_family(family: str, task: Task, count: Count) -> None:
     config = {"model_type": family, **SMALL[family]}
     if task != "question-answering":

@@ -1625,7 +1625,7 @@ found = load_file("copy.safetensors")
 assert found["large"].shape == (512, 1024) and found["ids"].tolist() == [0, 1, 2, 3, 4] and not found["none"].numel()
 assert load(save({"a": torch.zeros(3, device="cuda")}))["a"].tolist() == [0, 0, 0]
 del found, tensors
-while True:
+for _ in range(4):
     step()
 """
 
@@ -1666,7 +1666,7 @@ from concurrent.futures import ThreadPoolExecutor
 def train():
     net = nn.Sequential(nn.Linear(256, 512), nn.ReLU(), nn.Linear(512, 256)).cuda()
     optimizer = torch.optim.AdamW(net.parameters())
-    while True:
+    for _ in range(4):
         with torch.autocast("cuda", dtype=torch.bfloat16):
             loss = net(torch.randn(512, 256, device="cuda")).float().pow(2).mean()
         loss.backward()

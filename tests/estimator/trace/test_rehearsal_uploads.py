@@ -16,7 +16,7 @@ STEPS = """
 import torch
 net = torch.nn.Linear(4, 4).cuda()
 optimizer = torch.optim.SGD(net.parameters(), 0.1)
-while True:
+for _ in range(4):
     net(torch.ones(2, 4, device="cuda")).sum().backward()
     optimizer.step()
 """
