@@ -1,8 +1,13 @@
 """Command lines that run in this process."""
 
 import io
+import subprocess
+from collections.abc import Mapping
 from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
 from typing import NamedTuple
+
+import pytest
 
 from vramtop.tui.cli.main import main
 
@@ -23,3 +28,13 @@ def vramtop(*words: str, code: int | None = None) -> Said:
     said = Said(ended, *(each.buffer.getvalue().decode() for each in (out, err)))  # type: ignore[attr-defined]
     assert code in (None, ended), said
     return said
+
+
+def vramtop_in(folder: Path, words: tuple[str, ...], environ: Mapping[str, str]) -> "subprocess.CompletedProcess[str]":
+    """Run a command line in a folder with these further variables; return what a process would."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        for name, text in environ.items():
+            patch.setenv(name, text)
+        said = vramtop(*words)
+    return subprocess.CompletedProcess(words, said.code, said.out, said.err)

@@ -1,4 +1,4 @@
-"""The command line, much of it in real processes: exit codes, standard output and standard error."""
+"""The command line: exit codes, standard output and standard error."""
 
 import json
 import os
@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from command_line import vramtop_in
 from json_schemas import valid_json
 from slow_cases import quick_every
 
@@ -41,15 +42,7 @@ def vramtop(tmp_path: Path) -> Vramtop:
     (tmp_path / "zero3.json").write_text('{"zero_optimization": {"stage": 3}}')
 
     def run(*words: str, **environ: str) -> "subprocess.CompletedProcess[str]":
-        return subprocess.run(
-            [sys.executable, "-m", "vramtop.tui.cli", *words],
-            capture_output=True,
-            text=True,
-            cwd=tmp_path,
-            env={**os.environ, "PYTHONUTF8": "1", **environ},
-            timeout=120,
-            check=False,
-        )
+        return vramtop_in(tmp_path, words, environ)
 
     return run
 
@@ -129,7 +122,9 @@ def test_ascii_output_is_ascii_and_marks_the_range(vramtop: Vramtop) -> None:
     text = vramtop("fit", "job.toml", "--ascii", "--gpu-memory", "24GiB", "--method", "formula").stdout
     assert text.isascii()
     assert "|logits|C[-" in text  # the range, behind the peak
-    plain = vramtop("estimate", "job.toml", "--method", "formula", PYTHONUTF8="0", PYTHONIOENCODING="ascii")
+    command = [sys.executable, "-m", "vramtop.tui.cli", "estimate", "gpt2", "--method", "formula"]
+    environ = {**os.environ, "PYTHONUTF8": "0", "PYTHONIOENCODING": "ascii"}
+    plain = subprocess.run(command, capture_output=True, text=True, env=environ, check=False)
     assert (plain.returncode, plain.stdout.isascii()) == (0, True)
 
 

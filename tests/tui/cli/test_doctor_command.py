@@ -1,11 +1,11 @@
 """``vramtop doctor``: the real command in its own process, and the text for hand-made facts."""
 
-import os
 import re
-import subprocess
 import sys
+from typing import Any
 
 import pytest
+from command_line import vramtop_in
 from json_schemas import valid_json
 from rich.cells import cell_len
 
@@ -32,7 +32,7 @@ SECRETS = ("zaphod", "moonshot", "hunter2")
 def doctor(tmp_path):
     """Return a function that runs the command for a user with secrets, whose name is in every path."""
 
-    def run(*words: str, **environ: str) -> subprocess.CompletedProcess:
+    def run(*words: str, **environ: str) -> Any:
         home = tmp_path / "zaphod" / "moonshot"
         (home / "venv/bin").mkdir(parents=True, exist_ok=True)
         if not (home / "venv/bin/python").exists():
@@ -42,10 +42,7 @@ def doctor(tmp_path):
             "XDG_DATA_HOME": str(home / "data"), "WANDB_API_KEY": "hunter2", "MOONSHOT": "moonshot",
             "PYTHONIOENCODING": "utf-8",
         }  # fmt: skip
-        return subprocess.run(
-            [sys.executable, "-m", "vramtop.tui.cli", "doctor", *words],
-            env=os.environ | private | environ, cwd=home, capture_output=True, text=True, check=False, timeout=60,
-        )  # fmt: skip
+        return vramtop_in(home, ("doctor", *words), private | environ)
 
     return run
 

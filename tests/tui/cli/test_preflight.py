@@ -1,13 +1,14 @@
-"""``vramtop preflight`` in real processes: exit codes, text and JSON."""
+"""``vramtop preflight`` from the command line: exit codes, text and JSON."""
 
 import os
-import subprocess
 import sys
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
+from command_line import vramtop_in
 from json_schemas import valid_json
 from slow_cases import quick_every
 
@@ -27,11 +28,11 @@ sequence_length = 64
 output_dir = "out"
 inference_endpoint = "https://integrate.api.nvidia.com/v1"
 """
-Preflight = Callable[..., "subprocess.CompletedProcess[str]"]
+Preflight = Callable[..., Any]
 
 
 @pytest.fixture
-def preflight(tmp_path: Path) -> Preflight:
+def preflight(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Preflight:
     """Return a function that runs the command in a folder with a job file and a stand-in for a CUDA build of torch."""
     (tmp_path / "job.toml").write_text(JOB)
     stand_in = tmp_path / "stand-in"
@@ -41,19 +42,13 @@ def preflight(tmp_path: Path) -> Preflight:
         "class _C:\n    @staticmethod\n    def _cuda_getArchFlags():\n        return 'sm_80 sm_90'\n"
         "__version__ = '2.13.0+cu128'\n"
     )
-    before = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "CUDA_", "VIRTUAL_ENV"))}
+    for name in [name for name in os.environ if name.startswith(("HF_", "CUDA_", "VIRTUAL_ENV"))]:
+        monkeypatch.delenv(name)
     path = os.pathsep.join(filter(None, [str(stand_in), os.environ.get("PYTHONPATH")]))
 
-    def run(*words: str, **environ: str) -> "subprocess.CompletedProcess[str]":
-        return subprocess.run(
-            [sys.executable, "-m", "vramtop.tui.cli", "preflight", *words, "--method", "formula"],
-            capture_output=True,
-            text=True,
-            cwd=tmp_path,
-            env={**before, "PYTHONUTF8": "1", "PYTHONPATH": path, "HF_HOME": str(tmp_path / "hf"), **environ},
-            timeout=120,
-            check=False,
-        )
+    def run(*words: str, **environ: str) -> Any:
+        more = {"PYTHONPATH": path, "HF_HOME": str(tmp_path / "hf"), **environ}
+        return vramtop_in(tmp_path, ("preflight", *words, "--method", "formula"), more)
 
     return run
 

@@ -112,7 +112,11 @@ def reading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FitCheckScreen:
 OFFER = "Not all of the program was read. Ctrl+R rehearses it"
 
 
-async def test_a_launch_line_that_does_not_state_everything_offers_its_rehearsal(reading, tmp_path) -> None:
+@pytest.mark.usefixtures("quick_rehearsals")
+async def test_a_launch_line_that_does_not_state_everything_offers_its_rehearsal(
+    reading, tmp_path, monkeypatch
+) -> None:
+    monkeypatch.setenv("VRAMTOP_TESTS_ANEW", "transformers")
     Path("train.py").write_text(READ)
     app = ScreenHost(reading)
     async with app.run_test(size=(80, 24)) as pilot:
