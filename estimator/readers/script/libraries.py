@@ -78,7 +78,7 @@ def _by_pattern(call: Call) -> Any:
     if TRAINING_CONFIG.fullmatch(name) or (path.startswith("trl.") and name.endswith("Config")):
         handler = make_arguments
     elif name.endswith("Trainer"):
-        return make_trainer(call, path, call.own_class)
+        return make_trainer(call, path)
     elif name in optimizer_class_names() or (takes and not path.startswith("deepspeed.zero.")):
         handler = make_optimizer
     elif is_adapter_config(path):
@@ -205,9 +205,6 @@ def make_instance(kind: Class, call: Call) -> Any:
             call.path = f"own.{kind.name}"  # which is none of torch's, whatever its name
         if base == "Optimizer" or base in optimizer_class_names():
             return make_optimizer(call)
-        if is_model_class(base):
-            call.own_class = kind
-            return from_class(call)
     return UNKNOWN
 
 

@@ -286,10 +286,7 @@ def _read_task(model: Model, owner: str, call: Call) -> None:
         call.doubt(sentence, key="training.sequences_per_example", asks=True)
     if task is None and is_model_class(owner) and owner not in _UNSLOTH_CLASSES:
         task = "feature-extraction"
-    if call.own_class is not None:
-        call.doubt(f"the script's own class {call.own_class.name} makes the model; {owner} is counted.")
-        task = None if owner.endswith("PreTrainedModel") else task
-    elif task is None and "For" in owner:
+    if task is None and "For" in owner:
         call.doubt(f"the head of {owner} is not known; the family's usual one is counted.", key="model.task")
     if task is not None:
         model.task = Setting(value=task, origin=f"{call.where}: {model.label}")

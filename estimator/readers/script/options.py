@@ -1,10 +1,9 @@
 """The options that a script declares, and their values on the command line: argparse, dataclasses, click, functions."""
 
 import ast
-import itertools
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import PurePath
 from typing import Any
 
@@ -42,12 +41,10 @@ class Options:
 
     Args:
         given: the flags on the command line by name.
-        arguments: the words of the command line.
     """
 
-    def __init__(self, given: Mapping[str, Setting], arguments: Sequence[str]) -> None:
+    def __init__(self, given: Mapping[str, Setting]) -> None:
         self.given = given
-        self._words = list(itertools.takewhile(lambda word: not word.startswith("-"), arguments))
         self.declared: dict[str, Declared] = {}
         self.names: set[str] = set()
         """Names of the declared options, which the command line may abbreviate as argparse allows."""
@@ -117,10 +114,7 @@ class Options:
         if action in _SWITCHES or isinstance(kind, Function) or (word and "bool" in word and word != "bool"):
             word = "flag"
         if not name.startswith("-"):
-            default = UNKNOWN if "default" not in call.kwargs and number not in ("?", "*") else default
-            default = (
-                _convert(self._words.pop(0), Declared(default=None, origin="", kind=word)) if self._words else default
-            )
+            default = UNKNOWN  # one of the words, whose order is not followed
         is_list = number in ("+", "*") or isinstance(number, int)
         origin = f"{call.where}: default of {name}"
         self.declare(key, Declared(default=default, origin=origin, kind=word, is_list=is_list))
@@ -247,12 +241,7 @@ class Parsed(Thing):
         return self.attribute(key) if isinstance(key, str) and self.has(key) else UNKNOWN
 
     def method(self, call: Call) -> Any:
-        """Return the result of a table's method."""
-        name = call.value(0)
-        if call.name in ("get", "pop") and isinstance(name, str):
-            return self.item(name) if self.has(name) else call.value(1, default=None)
-        if call.name == "items":
-            return list(self.as_table().items())
+        """Return all options for ``args.to_dict()``."""
         return self.as_table() if call.name in ("to_dict", "_asdict") else UNKNOWN
 
     def has(self, name: Any) -> bool:
@@ -387,6 +376,4 @@ def field(call: Call) -> Any:
     factory = call.value(None, "default_factory")
     if factory is None or "default" in call.kwargs:
         return call.value(0, "default", default=UNKNOWN)
-    if isinstance(factory, Name) and factory.path in ("list", "dict"):
-        return [] if factory.path == "list" else {}
     return call.run.call(factory, Call(call.run, call.node, "", None, scope=call.scope))

@@ -186,7 +186,7 @@ def read_script(
         find_config=cache(find_config or (lambda _: None)),
         versions=versions or {},
         ranks=int(number) if number.isdigit() else UNKNOWN,
-        options=Options(options, arguments),
+        options=Options(options),
     )
     reader = Reader(
         path.name,

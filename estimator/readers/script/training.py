@@ -22,6 +22,7 @@ SIZE_ARGUMENTS = ("per_device_train_batch_size", "max_length")
 _OTHER_MODELS = {"reference": "ref_model", "teacher": "teacher_model"}
 """TRL's names of arguments that name a model of a role."""
 _BATCH = "per_device_train_batch_size"
+_OF_TESTS = " (test data)"
 _SETTINGS_OF_OLD_TRAINERS = sorted(scripts().names["settings_of_old_trainers"])
 """What TRL's trainers took themselves before 0.13, and their configurations since."""
 _LIBRARIES = scripts().names["libraries_of_trainers"]
@@ -44,9 +45,6 @@ _JOINS = re.compile(
     r"|\b(cat|concat|concatenate|chain|from_iterable|extend|repeat|repeat_interleave|sum)\("
 )
 """In a collator: words of batches that hold several sequences for each example, and what joins sequences."""
-_PADS = re.compile(r"(?i)(torch\.|np\.)?(cat|concat|concatenate)\([^a-z].*(pad|remainder|zeros|ones|full|fill)")
-"""A call that joins a sequence with its padding."""
-_FILLS = re.compile(r"cat\(\[\w+, (torch\.|np\.)?(full|zeros|ones)\(")
 
 
 class Arguments(Record):
@@ -286,20 +284,20 @@ def _make_loader(call: Call) -> Any:
     if call.value(1, "batch_size") is None and call.value(None, "batch_sampler") is not None:
         sentence = f"{call.where}: {call.shown('batch_sampler')} decides how many sequences a batch has."
         setting = Setting(value=UNKNOWN, origin=sentence)
-    if is_test and setting is not None and type(setting.value) is int:
+    if setting is None or setting.value is None:
+        return UNKNOWN
+    if is_test and type(setting.value) is int:
         hints.setdefault("per_device_eval_batch_size", setting)
         hints.setdefault("eval_strategy", setting.with_value("epoch"))
     known = hints.get(_BATCH)
-    sizes = {each.value for each in (known, setting) if each is not None and type(each.value) is int}
-    if len(sizes) > 1 and not is_test and known is not None and not known.origin.endswith("(test data)"):
-        call.doubt(
-            f"loaders have batches of {min(sizes)} and {max(sizes)}, and which of them trains is not known.",
-            key="training.micro_batch",
-        )
-        hints[_BATCH] = known if known.value == max(sizes) else setting or known
-    is_open = known is None or known.value is UNKNOWN or known.origin.endswith("(test data)")
-    if setting is not None and setting.value is not None and (known is None if is_test else is_open):
-        hints[_BATCH] = Setting(value=setting.value, origin=f"{setting.origin}{' (test data)' if is_test else ''}")
+    if is_test:
+        hints.setdefault(_BATCH, Setting(value=setting.value, origin=f"{setting.origin}{_OF_TESTS}"))
+    elif known is None or known.value is UNKNOWN or known.origin.endswith(_OF_TESTS):
+        hints[_BATCH] = setting
+    elif type(setting.value) is int and setting.value != known.value:
+        hints[_BATCH] = max(known, setting, key=lambda each: int(each.value))
+        sentence = f"loaders have batches of {known.value} and {setting.value}; the larger is counted."
+        call.doubt(sentence, key="training.micro_batch")
     return UNKNOWN
 
 
@@ -311,32 +309,21 @@ def _doubt_collator(call: Call, name: str) -> None:
     if node is not None and _stacks_once(node):
         return
     if node is not None or value is UNKNOWN or (dot and root not in LIBRARIES):
-        asks = node is not None and _JOINS.search(_without_padding(node)) is not None
+        asks = node is not None and _JOINS.search(ast.unparse(node)) is not None
         sentence = f"{call.shown(name)}: vramtop does not follow how many sequences it puts into a batch."
         call.doubt(sentence, key="training.sequences_per_example", asks=asks)
 
 
-def _without_padding(node: ast.AST) -> str:
-    """Return a collator's source without the calls that join a sequence with its padding."""
-    source = ast.unparse(node)
-    calls = (ast.unparse(each) for each in ast.walk(node) if isinstance(each, ast.Call))
-    for call in calls:
-        if _PADS.match(call):
-            source = source.replace(call, "")
-    return source
-
-
 def _stacks_once(node: ast.AST) -> bool:
     """Return True for a collator that makes one sequence of each example: it pads or stacks, and joins nothing."""
-    source = _FILLS.sub("stack(", ast.unparse(node))
+    source = ast.unparse(node)
     for each in ast.walk(node):
         loops = len(each.generators) if isinstance(each, ast.ListComp | ast.GeneratorExp) else 0
         adds = isinstance(each, ast.BinOp | ast.AugAssign) and isinstance(each.op, ast.Add | ast.Mult)
         if loops > 1 or adds:
             return False
     joins = _JOINS.search(source) is not None or "append(" in source
-    derives = re.match(r"(@.*\n)*class \w+\(DataCollator(ForLanguageModeling|ForSeq2Seq|WithPadding)\)", source)
-    return not joins and (derives or re.search(r"pad_sequence|stack|\.pad\(", source)) is not None
+    return not joins and re.search(r"pad_sequence|stack|\.pad\(|super\(\)\.__call__", source) is not None
 
 
 TRAINING_CALLS: Mapping[str, Callable[[Call], Any]] = {"DataLoader": _make_loader}

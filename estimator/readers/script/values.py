@@ -155,12 +155,8 @@ class Class(Thing):
         self.members[name] = value
 
     def method(self, call: "Call") -> Any:
-        """Return the result of a method of its own, or of one from a library: ``from_pretrained``."""
-        base = next(self.library_bases(), "")
-        if isinstance(self.find(call.name), Function) or not base:
-            return call.doubt(f"{self.name}.{call.name}(...) is not followed.")
-        call.path, call.receiver, call.own_class = f"{base}.{call.path}", None, self
-        return call.run.library(call)
+        """Note a method of its own, or one that it has from a library: ``from_pretrained``."""
+        return call.doubt(f"{self.name}.{call.name}(...) is not followed.")
 
 
 class Module(Thing):
@@ -263,8 +259,6 @@ class Call(msgspec.Struct):
     nodes: dict[str | int, ast.expr] = msgspec.field(default_factory=dict)
     """The expressions of arguments, by position and keyword."""
     scope: Scope | None = None
-    own_class: Class | None = None
-    """The class of the script on which a method is called that it has from a library."""
     unknown_table: ast.expr | None = None
     """The ``**settings`` whose contents are unknown."""
 

@@ -1,7 +1,5 @@
 """LoRA adapters and the quantization of frozen weights (``lora.*``), from peft's and bitsandbytes' arguments."""
 
-import re
-from collections.abc import Sequence
 from typing import Any
 
 from ...job.rules.strategies import DTYPE_NAMES
@@ -15,29 +13,6 @@ _AS_WEIGHTS = "as weights"
 _EMBEDDINGS = ("embed_tokens", "embed_in", "wte")
 _HEADS = ("lm_head", "embed_out")
 _PATTERN_CHARACTERS = frozenset("*|()[]\\$^")
-_BLOCKS = tuple(
-    f"{place}.{{}}."
-    for place in (
-        *("model.layers", "transformer.h", "gpt_neox.layers"),
-        *("model.language_model.layers", "language_model.model.layers", "model.text_model.layers"),
-    )
-)
-"""Where the blocks of a decoder stand in a model: of text alone, and beside encoders of images or audio."""
-_SOME_BLOCKS = (0, 1, 2, 3, 5, 7, 12)
-_LAYERS = tuple(
-    f"{place}.{name}"
-    for place, names in {
-        "self_attn": "q_proj k_proj v_proj o_proj qkv_proj q_a_proj q_b_proj kv_a_proj_with_mqa kv_b_proj",
-        "attn": "c_attn c_proj",
-        "attention": "query_key_value dense",
-        "mlp": "gate_proj up_proj down_proj gate_up_proj fc1 fc2 c_fc c_proj dense_h_to_4h dense_4h_to_h",
-    }.items()
-    for name in names.split()
-)
-"""The linear layers of a block, in the families that people adapt."""
-_MAX_PATTERN, _MAX_REPEATS = 500, 3
-"""Characters of a pattern, and repetitions in it, with which a thousand short names are matched within a second."""
-_REPEATS = re.compile(r"[*+]|\{\d*,")
 
 
 def read_lora(inputs: TrainerInputs, default_targets: Setting | None, findings: FindingCollector) -> bool:
@@ -111,53 +86,21 @@ def _quantization(settings: LayeredSettings) -> Setting | None:
 def read_targets(setting: Setting | None, default: Setting | None, findings: FindingCollector) -> None:
     """Record the layers that adapters are for: a list or text of their names, or regular expressions, as in peft."""
     names: Any = setting.value if setting is not None else None
-    patterns = [names] if isinstance(names, str) and not names.startswith("[") else names
     if isinstance(names, str):
         words = names.removeprefix("[").removesuffix("]").split(",")  # fire takes [q_proj,v_proj] for a list
         names = [name for word in words if (name := word.strip().strip("'\""))]
     if setting is not None and names in (["all-linear"], ["all"]):
         findings.record_from(setting, "lora.targets", "all-linear")
     elif setting is not None and isinstance(names, list) and all(isinstance(name, str) for name in names):
-        if _PATTERN_CHARACTERS.isdisjoint("".join(names)):
-            findings.record_from(setting, "lora.targets", names)
-        else:
-            _read_patterns(setting, patterns, findings)
+        is_pattern = not _PATTERN_CHARACTERS.isdisjoint("".join(names))
+        findings.record_from(setting, "lora.targets", "all-linear" if is_pattern else names)
+        if is_pattern:
+            sentence = f"{setting.origin}: which layers the pattern means is not read; all linear layers are counted."
+            findings.mark_uncertain("lora.targets", sentence)
     elif default is not None:
         findings.infer("lora.targets", default.value, default.origin)
     else:
         findings.require("lora.targets")
-
-
-def _read_patterns(setting: Setting, patterns: Sequence[str], findings: FindingCollector) -> None:
-    """Record the layers of a decoder's block that regular expressions match, with a doubt if not in every block.
-
-    peft matches them against whole names (0.21, ``match_target_against_key`` in ``utils/other.py``).
-    """
-    wholes = list(map(_compiled, patterns))
-    found: dict[str, int] = {}
-    for layer in _LAYERS:
-        for block in _BLOCKS:
-            paths = [block.format(at) + layer for at in _SOME_BLOCKS]
-            matched = sum(any(whole is not None and whole.fullmatch(path) for whole in wholes) for path in paths)
-            found[layer] = max(matched, found.get(layer, 0))
-    names = [layer for layer, blocks in found.items() if blocks]
-    if None in wholes or not names:
-        findings.refuse("lora.targets", setting, "list of names of layers, or pattern of those of a decoder")
-        return
-    findings.record_from(setting, "lora.targets", names)
-    if any(0 < blocks < len(_SOME_BLOCKS) for blocks in found.values()):
-        sentence = f"{setting.origin} adapts some of the blocks; adapters in all of them are counted."
-        findings.mark_uncertain("lora.targets", sentence, direction="less")
-
-
-def _compiled(pattern: str) -> re.Pattern[str] | None:
-    """Return a regular expression; None: it is none, or could take long."""
-    if len(pattern) > _MAX_PATTERN or re.search(r"\)[*+{]", pattern) or len(_REPEATS.findall(pattern)) > _MAX_REPEATS:
-        return None
-    try:
-        return re.compile(pattern)
-    except (re.error, OverflowError, RecursionError):
-        return None
 
 
 def _read_copied_modules(settings: LayeredSettings, findings: FindingCollector) -> None:

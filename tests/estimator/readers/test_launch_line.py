@@ -433,28 +433,9 @@ def test_adapter_targets_of_models_unknown_to_peft_are_missing(read: Read) -> No
     line = "trl sft --model_name_or_path microsoft/Phi-3-mini-4k-instruct --use_peft"
     assert read(line).missing == ("lora.targets",)
     assert read(f"{line} --lora_target_modules qkv_proj").missing == ()
-
-
-@pytest.mark.parametrize(
-    ("pattern", "layers"),
-    [
-        (".*(qkv|o)_proj", ["self_attn.o_proj", "self_attn.qkv_proj"]),
-        (r"model.layers.[\d]+.(mlp|self_attn).(up|q)_proj", ["self_attn.q_proj", "mlp.up_proj"]),
-        (r"model.language_model.layers.\d+.(_wrapped.)?mlp.(up|down)_proj", ["mlp.up_proj", "mlp.down_proj"]),
-        (r".*\.layers\.(3|7)\.self_attn\.q_proj|.*k_proj", ["self_attn.q_proj", "self_attn.k_proj"]),
-        (r"vision\.blocks\.\d+\.qkv", None),
-        ("(a+)+$", None),
-        ("(", None),
-    ],
-)
-def test_a_pattern_of_adapter_targets_means_the_layers_that_it_matches(
-    read: Read, pattern: str, layers: list[str] | None
-) -> None:
-    line = "trl sft --model_name_or_path microsoft/Phi-3-mini-4k-instruct --use_peft --lora_target_modules"
-    reading = read(f"{line} '{pattern}'")
-    assert reading.value("lora.targets") == layers
-    assert ("pattern of those of a decoder" in reading.refused.get("lora.targets", "")) == (layers is None)
-    assert any("adapts some of the blocks" in each for each in reading.warnings) == ("(3|7)" in pattern)
+    pattern = read(f"{line} --lora_target_modules '.*(qkv|o)_proj'")
+    assert pattern.value("lora.targets") == "all-linear"
+    assert "lora.targets" in {each.unless for each in pattern.uncertainties}
 
 
 def test_a_file_before_the_flags_is_the_configuration_of_the_program(read: Read, tmp_path: Path) -> None:

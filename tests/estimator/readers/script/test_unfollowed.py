@@ -63,20 +63,12 @@ def test_functions_of_pythons_own_modules_are_no_doubt(tmp_path: Path) -> None:
     assert not unsure(read(tmp_path, script(before=before)))
 
 
-def test_a_collator_that_joins_padding_alone_asks_for_nothing(tmp_path: Path) -> None:
-    for joined, asks in (("torch.cat((each, remainder), 0)", False), ("torch.cat((each, other), 0)", True)):
-        text = f"def batches(features):\n    return torch.stack([{joined} for each in features])\n"
-        reading = read(tmp_path, script(before=text, more=", data_collator=batches"))
-        assert ("training.sequences_per_example" in reading.missing) == asks
-        assert warned(reading, "does not follow how many sequences") == 1
-
-
 @pytest.mark.parametrize(
     ("before", "value", "is_plain"),
     [
         ("", "DataCollatorForSeq2Seq(None)", True),
         (PLAIN, "Batches()", True),
-        (COLLATOR.format(ids="[torch.cat([each, torch.full((4,), 0)]) for each in features]"), "Batches()", True),
+        (COLLATOR.format(ids="[torch.cat([each, torch.full((4,), 0)]) for each in features]"), "Batches()", False),
         (DERIVED.format(ids="features"), "Batches(None)", True),
         (DERIVED.format(ids="sum(features, [])"), "Batches(None)", False),
         (COLLATOR.format(ids="[each['chosen'] for each in features] + [each['other'] for each in features]"),

@@ -171,8 +171,6 @@ def test_adapters(read: ReadRecipe) -> None:
     assert values(reading, *keys) == (8, 0.1, "fp32", "nf4", "adapters")
     assert read(peft=peft | {"use_dora": True}).job().unsure.activations == "more"
     assert read(peft=peft | {"target_modules": ["*"]}).value("lora.targets") == "all-linear"
-    named = read(peft=peft | {"target_modules": ["*q_proj", "*.down_proj"]})
-    assert named.value("lora.targets") == ["self_attn.q_proj", "mlp.down_proj"]
 
 
 @pytest.mark.parametrize(
