@@ -43,8 +43,13 @@ def check_job(job: Job) -> None:
     """
     try:
         msgspec.convert(msgspec.to_builtins(job), Job)
+        msgspec.json.encode(job)
+    except UnicodeEncodeError as error:
+        raise InputError(f"Job: {error.object!a} is not Unicode text") from None
     except msgspec.ValidationError as error:
         raise InputError(f"Job: {explain_wrong_value(str(error), msgspec.to_builtins(job))}") from None
+    except (OverflowError, ValueError):  # an integer of more than 64 bits: as a size it is refused with its name
+        pass
 
 
 def job_to_mapping(job: Job) -> dict[str, Any]:
