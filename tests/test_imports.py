@@ -1,16 +1,16 @@
 """What start-up loads: a look into ``sys.modules`` of fresh interpreters."""
 
-import ast
 import functools
-import graphlib
 import subprocess
 import sys
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
+
+def command(words: str) -> str:
+    """Return a program that runs vramtop with these words."""
+    return f"from vramtop.tui.cli.main import main\nassert main({words.split()}) in (0, 3)\n"
+
 
 HEAVY = ("torch", "transformers", "accelerate", "peft", "numpy", "prometheus_client")
 
@@ -43,26 +43,11 @@ from vramtop.estimator.estimation import estimate
 from vramtop.estimator.job.job import Job, ModelSpec
 estimate(Job(model=ModelSpec(id="gpt2")))
 """
-ONCE = """
-from vramtop.tui.cli.main import main
-assert main(["--once"]) in (0, 3)
-"""
-DOCTOR = """
-from vramtop.tui.cli.main import main
-assert main(["doctor"]) in (0, 3)
-"""
-ESTIMATE = """
-from vramtop.tui.cli.main import main
-assert main(["estimate", "gpt2", "--method", "formula"]) == 0
-"""
-MODELS = """
-from vramtop.tui.cli.main import main
-assert main(["models", "llama"]) == 0
-"""
-FIT_HELP = """
-from vramtop.tui.cli.main import main
-assert main(["fit", "--help"]) == 0
-"""
+ONCE = command("--once")
+DOCTOR = command("doctor")
+ESTIMATE = command("estimate gpt2 --method formula")
+MODELS = command("models llama")
+FIT_HELP = command("fit --help")
 
 
 @functools.cache
@@ -135,29 +120,3 @@ def test_of_the_monitor_only_what_reads_is_loaded(program: str, name: str) -> No
 )
 def test_an_estimate_by_the_closed_form_loads_nothing_that_attaches_or_traces(name: str) -> None:
     assert not [module for module in modules(ESTIMATE) if f"{module}.".startswith(f"vramtop.{name}.")]
-
-
-def imported_files(file: Path, files: dict[str, Path]) -> Iterator[str]:
-    """Modules of the project that a file names, also inside functions and for type checkers only."""
-    folder = file.parent.relative_to(ROOT).parts
-    for node in ast.walk(ast.parse(file.read_text())):
-        if isinstance(node, ast.Import):
-            yield from (each.name for each in node.names if each.name in files)
-        elif isinstance(node, ast.ImportFrom):
-            start = ("vramtop", *folder[: len(folder) - node.level + 1]) if node.level else ()
-            base = ".".join((*start, *([node.module] if node.module else [])))
-            for each in node.names:
-                yield from [name for name in (f"{base}.{each.name}", base) if name in files][:1]
-
-
-def test_no_file_imports_one_that_imports_it() -> None:
-    paths = [path.relative_to(ROOT) for room in ("estimator", "monitor", "tui") for path in (ROOT / room).rglob("*.py")]
-    files = {
-        ".".join(("vramtop", *path.with_suffix("").parts)).removesuffix(".__init__"): ROOT / path for path in paths
-    }
-    graph = {name: {each for each in imported_files(path, files) if each != name} for name, path in files.items()}
-    assert graph["vramtop.tui.cli.parsing.arguments"] >= {"vramtop.tui.cli.parsing.parser"}
-    try:
-        graphlib.TopologicalSorter(graph).prepare()
-    except graphlib.CycleError as error:
-        pytest.fail(" imports ".join(reversed(error.args[1])))
