@@ -13,7 +13,7 @@ from .configs import CONFIG_DEFAULTS, LENGTH_ARGUMENTS, NAME_ARGUMENTS, ModelCon
 from .models import STORED, AdapterConfig, Model, QuantizationConfig, add_adapters, load_adapters
 from .notes import Doubt
 from .operators import truth
-from .values import UNKNOWN, Attribute, Call, Thing, plain, short_text
+from .values import UNKNOWN, Call, plain, short_text
 
 _UNSLOTH_CLASSES = ("FastLanguageModel", "FastModel", "FastVisionModel", "FastTextModel")
 _UNSLOTH_OTHER_PRECISIONS = ("load_in_8bit", "load_in_16bit", "load_in_fp8", "full_finetuning")
@@ -176,8 +176,6 @@ def _from_pretrained(call: Call) -> Any:
         return load_adapters(first, call) if isinstance(first, Model) else UNKNOWN
     if owner.endswith("Config") and not owner.endswith("GenerationConfig"):
         return _load_config(call)
-    if "Tokenizer" in owner:
-        return _Tokenizer(call)
     if not loads_model(owner) or isinstance(first, Model):  # a model in one of TRL's with a value head
         return first if isinstance(first, Model) else UNKNOWN
     model = Model(call, f"{owner}.{call.name}")
@@ -201,29 +199,6 @@ def _from_pretrained(call: Call) -> Any:
         _hint_unsloth_loading(model, call)
         return (model, UNKNOWN)
     return model
-
-
-class _Tokenizer(Thing):
-    """A tokenizer, of which only the length is known that it cuts texts to, where the script says it."""
-
-    def __init__(self, call: Call) -> None:
-        self._length = call.value(None, "model_max_length", default=UNKNOWN)
-
-    def attribute(self, name: str) -> Any:
-        """Return its length, or what is not known of it."""
-        known = name == "model_max_length" and type(self._length) is int
-        return self._length if known else Attribute(UNKNOWN, name)
-
-    def set_attribute(self, name: str, value: Any, call: Call) -> None:
-        """Take another length."""
-        if name == "model_max_length":
-            self._length = value
-            call.notes.tokenizer_lengths.append(call.setting(0))
-
-    def called(self, call: Call) -> Any:
-        """Tokenize a text; its tokens are not known."""
-        call.receiver = UNKNOWN
-        return call.run.library(call)
 
 
 def _name_of(call: Call, label: str) -> Setting | None:

@@ -23,9 +23,7 @@ _TOKENIZES = re.compile(r"(?i)^(tok|tokeni[sz]er?)$|^tokeni[sz]e|encode|apply_ch
 """What calls a tokenizer, by its name."""
 _KEEPS_TOKENIZER = re.compile(r"Trainer$|Collator|^(len|print|resize|save|add|set|type|isinstance)")
 """What is given a tokenizer and cuts nothing with it."""
-_RARE_LENGTHS = ("max_len", "context_length")
-"""Names that are lengths where the script has no other."""
-_FURTHER_LENGTHS = ("cutoff_len", "model_max_length", "sequence_len", *_RARE_LENGTHS)
+_FURTHER_LENGTHS = ("cutoff_len", "model_max_length", "sequence_len")
 _SHORTEST = 16
 """Numbers below are no lengths of sequences."""
 
@@ -81,8 +79,7 @@ def longer_cuts(notes: Notes, defaults: Mapping[str, Setting]) -> dict[str, Sett
 def doubt_unused_lengths(tree: ast.Module, reader: Reader) -> set[str]:
     """Note options for the length of sequences that nothing in the script reads; TRL reads its own.
 
-    Return those that only a generation or an unused tokenizer reads: they are no length, and the user is asked for it;
-    and those that nothing reads beside one that cuts.
+    Return those that only a generation or an unused tokenizer reads: they are no length, and the user is asked for it.
     """
     notes, options = reader.notes, reader.notes.options
     ours = {*LENGTH_ARGUMENTS, *_FURTHER_LENGTHS} & options.declared.keys()
@@ -92,16 +89,13 @@ def doubt_unused_lengths(tree: ast.Module, reader: Reader) -> set[str]:
     read_idly: set[str] = {name for node in idle for each in ast.walk(node) for name in _reads(each)} & ours - read
     given = (notes.written, notes.hints, options.declared, *(each.values for each in notes.arguments))
     has_other = any(name in LENGTH_ARGUMENTS and name not in read_idly for table in given for name in table)
-    cuts = any(name in LENGTH_ARGUMENTS and name not in ours - read for table in given for name in table)
-    unread = {name for name in ours - read - read_idly if cuts and name not in options.given}
-    rare = {*_RARE_LENGTHS} if ours - {*_RARE_LENGTHS} else set()  # which longer_cuts compares
-    for name in sorted(ours - read - unread - rare):
+    for name in sorted(ours - read - {*_LENGTHS_OF_TRL}):
         is_idle = name in read_idly
         place = options.declared[name].origin.partition(": ")[0]
         sentence = f"{place}: nothing in {reader.name} reads {name} to cut sequences; what cuts them is not known."
-        if not (is_idle and has_other) and (is_idle or name not in _LENGTHS_OF_TRL):
+        if not (is_idle and has_other):
             notes.doubt(sentence, key="training.sequence_length", asks=is_idle)
-    return read_idly | unread
+    return read_idly
 
 
 def _reads(node: ast.AST) -> Iterator[str]:

@@ -51,8 +51,6 @@ class Notes(msgspec.Struct):
     accelerate: dict[str, Setting] = msgspec.field(default_factory=dict)
     lengths: dict[str, Setting] = msgspec.field(default_factory=dict)
     """Lengths that functions of the script are given, by their parameters' names."""
-    tokenizer_lengths: list[Setting] = msgspec.field(default_factory=list)
-    """Values that the script assigns to ``model_max_length`` of a tokenizer; shorter texts are not cut."""
     own_loop: dict[str, Setting] = msgspec.field(default_factory=dict)
     """Settings of the script's own training loop, by accelerate's names."""
     assigned: dict[str, Setting] = msgspec.field(default_factory=dict)

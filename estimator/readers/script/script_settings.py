@@ -1,7 +1,6 @@
 """Settings in the source of a training script, which is parsed and never run."""
 
 import ast
-import math
 import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence, Set
@@ -16,7 +15,7 @@ from ...common.errors import InputError
 from ...common.untrusted_files import TooLargeError, read_file
 from ..arguments.table import library
 from ..source.old_calls import OldCall
-from ..source.settings import Setting, SettingsLayer, as_int
+from ..source.settings import Setting, SettingsLayer
 from ..trl.methods import method_of_class
 from .follow import BudgetSpentError, Reader
 from .layers import DECISIVE, Layers
@@ -332,11 +331,7 @@ def _read_layers(tree: ast.Module, reader: Reader, no_lengths: set[str]) -> Laye
     layers.hints |= {key: each for key, each in later.items() if key in options.declared}
     of_arguments = [each.settings for each in notes.arguments]
     tables = (layers.written, layers.hints, layers.assigned, options.given, *of_arguments)
-    names = library("transformers").aliases["length"]
-    known = [as_int(table[name]) or math.inf for table in tables for name in names if name in table]
-    for each in notes.tokenizer_lengths:
-        if max(known, default=math.inf) > (as_int(each) or 0):
-            notes.doubt(f"{each.origin} may cut sequences.", key="training.sequence_length")
+    known = any(name in table for table in tables for name in library("transformers").aliases["length"])
     if notes.lengths and not known and not any(map(method_of_class, notes.called)):  # TRL's have a default
         name, setting = next(iter(notes.lengths.items()))
         layers.hints[name] = setting

@@ -361,13 +361,6 @@ model = get_peft_model(model, LoraConfig(r=4, target_modules=names))
     assert targets is None or reading.value("lora.targets") == targets
 
 
-def test_an_option_that_nothing_reads_is_no_doubt_beside_the_length_that_cuts(tmp_path: Path) -> None:
-    both = parsed("'--max_length', default=512", "'--block_size', default=64")
-    reading = read(tmp_path, everything("options.max_length", before=both))
-    assert reading.value("training.sequence_length") == 512
-    assert not any("block_size" in each for each in reading.warnings)
-
-
 def test_a_rank_by_default_is_no_note_where_adapters_are_switched_off(tmp_path: Path) -> None:
     options = "parser = argparse.ArgumentParser()\nparser.add_argument('--lora', action='store_true')\n"
     options += "parser.add_argument('--lora-r', type=int, default=64)\noptions = parser.parse_args()\n"
