@@ -61,6 +61,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
     },
     "t5": _T5 | {"d_kv": 128, "d_ff": 5632},
     "olmo2": _GROUPED,
+    "olmo3": _GROUPED,
     "gpt_oss": _HEADS | {"num_local_experts": 8, "num_experts_per_tok": 2, "intermediate_size": 1024},
     "llama4_text": _HEADS | {"num_local_experts": 8, "intermediate_size": 704, "intermediate_size_mlp": 5632},
     "deepseek_v2": _H | _LATENT,

@@ -187,6 +187,14 @@ _LAYER_NORM_DECODER = Family(
     reads_head_dim=False,
     experts=False,
 )
+_OLMO_2 = replace(
+    LLAMA_LIKE,
+    block_norms=("post_attention_layernorm", "post_feedforward_layernorm"),
+    qk_norm="full",
+    bias_fields=("attention_bias",),
+    without_head=NO_QA_OR_TOKENS,
+    rules=BlockRules(fp32_norm_scale=True, gathers_attention=True),
+)
 DECODERS: Mapping[str, Family] = {
     "llama": replace(
         LLAMA_LIKE, qa_prefix="transformer", bias_fields=("attention_bias", "mlp_bias"), marker_field="rms_norm_eps"
@@ -231,14 +239,8 @@ DECODERS: Mapping[str, Family] = {
             "vocab_size": 262208,
         },
     ),
-    "olmo2": replace(
-        LLAMA_LIKE,
-        block_norms=("post_attention_layernorm", "post_feedforward_layernorm"),
-        qk_norm="full",
-        bias_fields=("attention_bias",),
-        without_head=NO_QA_OR_TOKENS,
-        rules=BlockRules(fp32_norm_scale=True, gathers_attention=True),
-    ),
+    "olmo2": _OLMO_2,
+    "olmo3": replace(_OLMO_2, full_attention_every=4, absent={"sliding_window": 4096}),
     "phi": replace(
         _LAYER_NORM_DECODER,
         body=phi_body,

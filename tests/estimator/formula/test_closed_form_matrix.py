@@ -56,6 +56,7 @@ PART = {
     "distilbert": ("mixed ddp",),
     "t5": ("fp32", "mixed", "bf16 eager"),
     "olmo2": ("bf16",),
+    "olmo3": ("mixed",),
     "gpt_oss": ("mixed", "bf16 fsdp2"),
     "llama4_text": ("bf16", "mixed fsdp2"),
     "deepseek_v2": ("mixed checkpointed",),

@@ -60,6 +60,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "gemma2": {**COMMON, "head_dim": 16},
     "gemma3_text": {**COMMON, "head_dim": 16},
     "olmo2": COMMON,
+    "olmo3": COMMON | {"num_hidden_layers": 4},
     "gpt_oss": {**COMMON, "head_dim": 16, "num_local_experts": 4},
     "llama4_text": {**COMMON, "head_dim": 16, "num_local_experts": 4, "interleave_moe_layer_step": 2},
     "deepseek_v2": {**COMMON, **LATENT},
