@@ -94,7 +94,6 @@ DASHBOARD_KEYS = {
     "dashboard.crash": Key("e", "explain out of memory: the end of the process under the cursor"),
     "dashboard.record": Key("r", "record to a file: start or stop"),
     "dashboard.dismiss": Key("x", "dismiss the ended run: the one under the cursor; or unpin a pending job"),
-    "dashboard.host_line": Key("H", "show or hide the host line: CPU, RAM, swap, load"),
     "processes.view": Key("v", "switch the view: runs, all processes, process tree; remembered"),
     "processes.mark": Key("space", "mark processes: those under the cursor, to signal them together"),
     "processes.sort": Key("s,o,f6", "sort by the next column; ↓ marks it"),
@@ -104,9 +103,6 @@ DASHBOARD_KEYS = {
         "with --read-only",
     ),
     "processes.user": Key("u", "one user's processes: the user under the cursor; again: all"),
-    "processes.leave_alone": Key(
-        "l", "detach from the run: leave the one under the cursor alone, or attach to it again"
-    ),
     "signal.terminate": Key("y", "send TERM"),
     "signal.interrupt": Key("i", "send INT, as Ctrl+C does"),
     "signal.kill": Key("K", "send KILL"),

@@ -41,7 +41,7 @@ REASONS_IN_WORDS: Mapping[NoBudgetReason, str] = {
 BEING_READ: NoBudgetReason = "reading…"
 """The run of the process is not read yet; this is its note in the readings of other hosts, too."""
 LEFT_ALONE: NoBudgetReason = "left alone"
-"""The user wants the process left alone."""
+"""The user has dismissed its run."""
 NOT_ATTACHED: NoBudgetReason = "not attached"
 """Nothing is attached to by itself (``--no-attach``)."""
 

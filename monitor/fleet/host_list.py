@@ -1,4 +1,4 @@
-"""Lists of hosts: names as ssh takes them, Slurm's lists such as ``node[01-16,20]``, and files with one per line."""
+"""Lists of hosts: names as ssh takes them, and Slurm's lists such as ``node[01-16,20]``."""
 
 from __future__ import annotations
 
@@ -10,12 +10,10 @@ from vramtop.estimator.common.errors import InputError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 
 MAX_HOSTS = 256
 """Each is an ssh process; of more, Prometheus is asked."""
-_MAX_FILE_BYTES = 1 << 20
 _COMMA_OUTSIDE_BRACKETS = re.compile(r",(?![^\[]*\])")
 
 
@@ -34,32 +32,6 @@ def parse_hosts(text: str) -> tuple[str, ...]:
             hosts[host] = None
             if len(hosts) > MAX_HOSTS:
                 raise InputError(f"{text[:80]}: more than {MAX_HOSTS} hosts; use vramtop --prometheus URL for as many")
-    return tuple(hosts)
-
-
-def read_hosts_file(path: Path) -> tuple[str, ...]:
-    """Return the hosts of a file: one or a list per line; what follows ``#`` is a comment.
-
-    Raises:
-        InputError: it cannot be read, has no host, or one that is no host name.
-    """
-    try:
-        with path.open(encoding="utf-8") as file:
-            text = file.read(_MAX_FILE_BYTES)
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not text"
-        raise InputError(f"{path}: the list of hosts cannot be read: {reason}") from None
-    hosts: dict[str, None] = {}
-    for number, line in enumerate(text.splitlines(), 1):
-        for word in line.partition("#")[0].split():
-            try:
-                hosts.update(dict.fromkeys(parse_hosts(word)))
-            except InputError as error:
-                raise InputError(f"{path}, line {number}: {error.message}") from None
-    if not hosts:
-        raise InputError(f"{path}: no hosts in the file; write one per line")
-    if len(hosts) > MAX_HOSTS:
-        raise InputError(f"{path}: more than {MAX_HOSTS} hosts; use vramtop --prometheus URL for as many")
     return tuple(hosts)
 
 

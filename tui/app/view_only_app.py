@@ -33,7 +33,7 @@ _VIEWS = frozenset(
     )
 )
 """Screens that show, and change nothing: none asks for a path, takes settings, or starts anything."""
-_REFUSED_ACTIONS = frozenset(("forget", "leave_alone", "record", "rehearse", "suspend_process", "terminate"))
+_REFUSED_ACTIONS = frozenset(("forget", "record", "rehearse", "suspend_process", "terminate"))
 """Actions of these screens that would change something; the keys of others open screens that are refused."""
 
 

@@ -124,7 +124,7 @@ def _run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
     from .option_settings import fill_in_settings  # help needs no settings
 
     fill_in_settings(options)
-    fleet = options.prometheus or options.host or options.hosts
+    fleet = options.prometheus or options.host
     recordings = [f"--{name}" for name in ("demo", "replay") if getattr(options, name)]
     if recordings and (options.command or options.once):
         raise InputError(f"{recordings[0]} is for the dashboard; {options.command or '--once'} reads this machine")

@@ -53,7 +53,7 @@ def what_runs(options: argparse.Namespace) -> str:
     """Return the command of the options, or what runs without one."""
     if options.command:
         return str(options.command)
-    if options.prometheus is not None or options.host or options.hosts:
+    if options.prometheus is not None or options.host:
         return FLEET_ONCE if options.once else FLEET
     if options.demo or options.replay:
         return RECORDING

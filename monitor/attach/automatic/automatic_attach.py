@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any
 from vramtop.estimator.common.paths import current_folder
 from vramtop.estimator.common.process_limit import ProcessLimitError, start_thread
 
-from ...board.board import BEING_READ, LEFT_ALONE, NOT_ATTACHED, AttachProgress, Board, NoBudgetReason, ProcessRow
+from ...board.board import BEING_READ, LEFT_ALONE, NOT_ATTACHED, AttachProgress, Board, NoBudgetReason
 from ...snapshot.snapshot import GpuProcess, ProcessKey, WatchedJob
 from .candidates import KIND_REASONS, MAX_RUNS, Candidate, Candidates, reason_by_kind
-from .left_alone import LeftAlone
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, MutableMapping
@@ -44,7 +43,6 @@ class AutomaticAttach:
     Args:
         watchlist: receives the runs.
         enabled: False: nothing is read; processes are still named by their kind.
-        left_alone: the processes that the user wants left alone.
         tracing: replaces budgets by traced ones while the machine is idle; None: they stay.
         corrects: correct budgets by the runs that were measured.
         on_change: called, on a thread of its own, when the watchlist has changed.
@@ -57,7 +55,6 @@ class AutomaticAttach:
         watchlist: Watchlist,
         *,
         enabled: bool = True,
-        left_alone: LeftAlone | None = None,
         tracing: IdleTracing | None = None,
         corrects: bool = False,
         on_change: Callable[[], object] = lambda: None,
@@ -67,13 +64,12 @@ class AutomaticAttach:
         self._watchlist = watchlist
         self.enabled = enabled
         """Read processes; they are named by their kind in any case."""
-        self.left_alone = LeftAlone() if left_alone is None else left_alone
         self._tracing = tracing
         self._corrects = corrects
         self.on_change = on_change
         self._on_bug = on_bug
         self._clock = clock
-        self._candidates = Candidates(self.left_alone)
+        self._candidates = Candidates()
         self._lock = threading.Lock()
         """Guards the candidates, the own runs, and whether the thread runs: boards are observed on one thread, runs are
         read on another, and the user acts on a third. The watchlist is never called while it is held: it asks for
@@ -135,12 +131,10 @@ class AutomaticAttach:
             return
         now, rows = self._clock(), board.processes  # those that are displayed
         with self._lock:
-            wanted = self._candidates.update(rows, now)
+            self._candidates.update(rows, now)
             if is_due := self._candidates.is_due(now):
                 self._on_gpu = frozenset(process.pid for _, process in board.snapshot.processes())
                 self.finished.clear()
-        if wanted:
-            self.left_alone.remove(wanted)
         self._drop_ended(board)
         if is_due:
             self._wake()
@@ -153,29 +147,6 @@ class AutomaticAttach:
 
     def _changed(self) -> None:
         self.on_change()
-
-    def toggle(self, row: ProcessRow) -> str:
-        """Leave the run of a process alone, or attach to it again; returns what was done, in a sentence."""
-        key = row.process.key
-        run = next((run for run in self._watchlist.runs() if key in run.pids), None)
-        with self._lock:
-            keys = self._candidates.keys_of_group(key) if run is None else tuple({key, *run.pids})
-        if run is None and row.no_budget_reason in (LEFT_ALONE, NOT_ATTACHED):
-            self.left_alone.remove(keys)
-            with self._lock:
-                self._candidates.read_again(keys, self._clock())
-                self.finished.clear()
-            self._wake()
-            return f"Process {row.process.pid} is attached to again." if self.enabled else _DISABLED
-        self.left_alone.add(keys)
-        self._watchlist.dismiss_runs(keys)
-        with self._lock:
-            if run is not None:
-                self._own.pop(run.pids, None)
-            self._candidates.leave_alone(keys)
-        count = len(keys)
-        who = f"Process {row.process.pid} is" if count == 1 else f"The {count} processes of this run are"
-        return f"{who} left alone; press l to attach again."
 
     def _wake(self) -> None:
         with self._lock:
@@ -294,6 +265,3 @@ class AutomaticAttach:
                     self._own.pop(run.pids, None)
                 for key in run.pids:
                     self.known.pop(key, None)
-
-
-_DISABLED = "vramtop was started with --no-attach; press a to attach to a process."

@@ -11,7 +11,7 @@ from ...board.board import BEING_READ, LEFT_ALONE, NoBudgetReason, ProcessRow
 from ...host.kinds import program_of
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Container, Hashable, Iterable
+    from collections.abc import Collection, Hashable, Iterable
 
     from ...host.known_programs import KnownProgram
     from ...snapshot.snapshot import GpuProcess, ProcessKey, WatchedJob
@@ -89,14 +89,9 @@ def reason_by_kind(process: GpuProcess, program: KnownProgram) -> NoBudgetReason
 
 
 class Candidates:
-    """All processes that were seen on the GPUs. Not safe for concurrent use, but for ``reason``.
+    """All processes that were seen on the GPUs. Not safe for concurrent use, but for ``reason``."""
 
-    Args:
-        left_alone: processes that the user wants left alone.
-    """
-
-    def __init__(self, left_alone: Container[ProcessKey]) -> None:
-        self._left_alone = left_alone
+    def __init__(self) -> None:
         self._by_key: dict[ProcessKey, Candidate] = {}
         self._groups: dict[Hashable, list[Candidate]] = {}
         self._kin: dict[Hashable, list[Candidate]] = {}
@@ -119,15 +114,11 @@ class Candidates:
         candidate = self._by_key.get(process.key)
         if candidate is not None:
             return candidate.reason
-        return LEFT_ALONE if process.key in self._left_alone else reason_by_kind(process, program) or BEING_READ
+        return reason_by_kind(process, program) or BEING_READ
 
-    def update(self, rows: Collection[ProcessRow], now: float) -> list[ProcessKey]:
-        """Take in the processes that are on the GPUs now; those that are decided already cost a look-up each.
-
-        Returns:
-            Processes that were left alone, and that the user has attached to since.
-        """
-        wanted, changed = [], False
+    def update(self, rows: Collection[ProcessRow], now: float) -> None:
+        """Take in the processes that are on the GPUs now; those that are decided already cost a look-up each."""
+        changed = False
         for row in rows:
             candidate = self._by_key.get(row.process.key)
             if candidate is None:
@@ -137,11 +128,11 @@ class Candidates:
             if row.job is not None:
                 candidate.run_shown = True
                 if candidate.reason == LEFT_ALONE:
-                    candidate.reason = None
-                    wanted.append(candidate.key)
+                    candidate.reason = None  # the user has attached to it
             elif candidate.run_shown:  # the user has dismissed its run
                 candidate.run_shown, changed = False, True
-                self._leave(candidate)
+                candidate.run, candidate.reason, candidate.due = None, LEFT_ALONE, None
+                self._counts = None
             if candidate.command != row.process.command:
                 self._execute(candidate, row, now)
                 changed = True
@@ -163,7 +154,6 @@ class Candidates:
                 self._file(each)
         if changed:
             self._look_again()
-        return wanted
 
     def next_due(self, now: float) -> Candidate | None:
         """Return the process to read next, the one with most memory first; None: none yet."""
@@ -219,22 +209,6 @@ class Candidates:
                 candidate.due = None
         self._counts = None
 
-    def leave_alone(self, keys: Iterable[ProcessKey]) -> None:
-        """Read these processes no more."""
-        for candidate in self._seen(keys):
-            self._leave(candidate)
-
-    def read_again(self, keys: Iterable[ProcessKey], now: float) -> None:
-        """Read these processes now, whatever is known about them."""
-        for candidate in self._seen(keys):
-            candidate.reason, candidate.due, candidate.readings = BEING_READ, now, 0
-        self._look_again()
-
-    def keys_of_group(self, key: ProcessKey) -> tuple[ProcessKey, ...]:
-        """Return the processes that were started like this one, such as the ranks of its run; itself among them."""
-        candidate = self._by_key.get(key)
-        return (key,) if candidate is None else tuple(each.key for each in self._groups[candidate.group])
-
     def count_groups(self) -> tuple[int, int]:
         """Return the groups that were read and all that were to be read."""
         if self._counts is None:
@@ -266,9 +240,6 @@ class Candidates:
         self._file(candidate)
         if row.job is not None:  # somebody attached to it before
             return
-        if process.key in self._left_alone:
-            candidate.reason = LEFT_ALONE
-            return
         candidate.reason = reason_by_kind(row.process, program_of(row.process)) or (
             "no access" if process.start_time is None else None
         )
@@ -286,10 +257,6 @@ class Candidates:
             return
         reason = reason_by_kind(row.process, program_of(row.process))
         candidate.reason, candidate.due = (reason, None) if reason else (BEING_READ, now)
-
-    def _leave(self, candidate: Candidate) -> None:
-        candidate.run, candidate.reason, candidate.due = None, LEFT_ALONE, None
-        self._counts = None
 
     def _file(self, candidate: Candidate) -> None:
         self._groups.setdefault(candidate.group, []).append(candidate)

@@ -137,8 +137,8 @@ def _words_of(name: str) -> tuple[Any, Any]:
     return word, Annotated[tuple[word, ...], Meta(max_length=_MAX_ENTRIES)]
 
 
-THEME, VIEW, COLUMNS, SORT, HOST_LINE, ASCII, INTERVAL = (
-    f"dashboard.{key}" for key in ("theme", "view", "columns", "sort", "host_line", "ascii", "interval")
+THEME, VIEW, COLUMNS, SORT, ASCII, INTERVAL = (
+    f"dashboard.{key}" for key in ("theme", "view", "columns", "sort", "ascii", "interval")
 )
 """Names of settings that are remembered, or read by name."""
 TABLES = {
@@ -180,10 +180,6 @@ SETTINGS: tuple[Setting, ...] = (
         name=THEME, kind="text", default="vramtop-dark", pattern=r"[\w-]{1,60}", also="TEXTUAL_THEME",
         expects="the name of a theme, such as vramtop-light or vramtop-high-contrast",
         about="Theme; the command palette (Ctrl+P) lists and remembers it",
-    ),
-    Setting(
-        name=HOST_LINE, kind="switch", default=True,
-        about="Show the line with the load, RAM and swap of the host; remembered",
     ),
     Setting(
         name="dashboard.mouse", kind="switch", default=True, flag="--mouse, --no-mouse",

@@ -35,15 +35,11 @@ def open_app(*processes: psutil.Process, enabled: bool = True) -> VramtopApp:
     return VramtopApp(source, watchlist, AppOptions(interval=0.05, attach=attach))
 
 
-async def test_a_training_process_gets_its_budget_and_l_leaves_it_alone(start) -> None:
+async def test_a_training_process_gets_its_budget(start) -> None:
     app = open_app(start("--max_length", "512"))
     async with app.run_test(size=(120, 40)) as pilot:
         await until_shown(pilot, lambda: "Llama-3.1-8B" in screen_text(app))
         assert "warming up" in screen_text(app)
-        await pilot.press("l")
-        await until_shown(pilot, lambda: "left alone" in screen_text(app) and not app.board.runs)
-        await pilot.press("l")
-        await until_shown(pilot, lambda: bool(app.board.runs))
 
 
 @pytest.mark.slow  # two screens, and two estimates

@@ -49,7 +49,7 @@ def test_it_lists_every_setting_with_value_and_origin_at_80_columns(file, monkey
     assert ("view", '"tree"', "config.toml:3") in rows
     assert ("theme", '"nord"', "VRAMTOP_DASHBOARD_THEME") in rows
     assert any(command in line for line in lines)
-    assert ("host_line", "true", "default") in rows
+    assert ("read_only", "false", "default") in rows
     for setting in SETTINGS:
         key = setting.name.rpartition(".")[2]
         assert any(line.startswith((f"  {key} ", f"[{setting.name}]")) for line in lines), setting.name

@@ -19,7 +19,7 @@ from vramtop.tui.cli.parsing.command_parser import CommandParser
 from vramtop.tui.tty.terminal_app import TerminalApp
 
 READ = {
-    *("--config", "--hosts", "--prometheus-token-file", "--prometheus-ca", "--replay", "--job"),
+    *("--config", "--prometheus-token-file", "--prometheus-ca", "--replay", "--job"),
     *("explain file", "report source"),
 }
 OF_THE_JOB = {"--output-dir", "--logging-dir"}  # settings of a trainer; vramtop writes none

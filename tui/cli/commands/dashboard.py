@@ -12,7 +12,6 @@ from vramtop.estimator.common.errors import InputError
 from vramtop.estimator.common.process_limit import require_threads
 from vramtop.monitor.attach.automatic.automatic_attach import AutomaticAttach
 from vramtop.monitor.attach.automatic.idle_tracing import IdleTracing
-from vramtop.monitor.attach.automatic.left_alone import LeftAlone
 from vramtop.monitor.history.run_recorder import RunRecorder
 from vramtop.monitor.snapshot.demand import CurrentDemand, Demand
 from vramtop.monitor.sources.host_load_source import HostLoadSource
@@ -21,7 +20,7 @@ from vramtop.monitor.sources.optional_gpus import OptionalGpuSource
 from vramtop.monitor.sources.sampler import EarlySampler
 from vramtop.monitor.storage.pending_jobs import PendingJobs
 from vramtop.monitor.storage.settings.change import save_setting
-from vramtop.monitor.storage.settings.schema import HOST_LINE, THEME
+from vramtop.monitor.storage.settings.schema import THEME
 from vramtop.monitor.storage.user_file import leave_files_unchanged
 
 from ...background.notices import Notices
@@ -58,7 +57,7 @@ def run(options: argparse.Namespace) -> int:
     jobs = pending_jobs(options)
     settings = options.settings
     chosen = display_filter(options)
-    demand = CurrentDemand(Demand(host=settings.values[HOST_LINE]))
+    demand = CurrentDemand(Demand(host=True))
     source, banner = _source(options, demand)
     if not is_served() and not (sys.stdout.isatty() and sys.stdin.isatty()):
         raise InputError("the dashboard needs a terminal; use vramtop --once for text or --once --json for scripts")
@@ -77,7 +76,7 @@ def run(options: argparse.Namespace) -> int:
     if banner is None:  # set only now: jobs of the command line are not saved
         watchlist.on_pending_added, watchlist.on_pending_removed = pending.add, pending.remove
 
-    attach = _attach(options, watchlist, notices) if banner is None else None
+    attach = _attach(options, watchlist) if banner is None else None
     if attach is None:
         AutomaticAttach(watchlist, enabled=False)  # says what the processes of the recording are
     measures = banner is None and options.history and not options.view_only
@@ -145,7 +144,7 @@ def run_app(app: VramtopApp, options: argparse.Namespace) -> int:
     return app.return_code or 0
 
 
-def _attach(options: argparse.Namespace, watchlist: Watchlist, notices: Notices) -> AutomaticAttach:
+def _attach(options: argparse.Namespace, watchlist: Watchlist) -> AutomaticAttach:
     """Return what attaches to training processes by itself; where that is off, it only says what the others are."""
     tracing = IdleTracing(watchlist, python=options.python, corrects=options.history)
     return AutomaticAttach(
@@ -153,7 +152,6 @@ def _attach(options: argparse.Namespace, watchlist: Watchlist, notices: Notices)
         enabled=options.attach,
         tracing=None if options.view_only else tracing,
         corrects=options.history,
-        left_alone=LeftAlone(notify=notices.add),
         on_bug=save_fault,
     )
 

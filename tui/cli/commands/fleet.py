@@ -88,8 +88,8 @@ def _prometheus(options: argparse.Namespace) -> PrometheusClient:
     """Return the client, which authenticates from files and the environment: other users see command lines."""
     from vramtop.monitor.fleet.prometheus.client import Credentials, PrometheusClient
 
-    if options.host or options.hosts:
-        raise InputError("--host and --hosts read hosts over ssh; leave them out with --prometheus")
+    if options.host:
+        raise InputError("--host reads hosts over ssh; leave it out with --prometheus")
     user = os.environ.get(USER_VARIABLE)
     if user and options.prometheus_token_file:
         raise InputError(f"--prometheus-token-file and {USER_VARIABLE} are two ways to authenticate; give one")
@@ -122,12 +122,9 @@ def _remote_fleet(options: argparse.Namespace, hosts: tuple[str, ...]) -> Remote
 
 def _hosts(options: argparse.Namespace) -> tuple[str, ...]:
     """Return the hosts of all options, each once."""
-    from vramtop.monitor.fleet.host_list import parse_hosts, read_hosts_file
+    from vramtop.monitor.fleet.host_list import parse_hosts
 
-    found = [host for text in options.host for host in parse_hosts(text)]
-    if options.hosts:
-        found += read_hosts_file(Path(options.hosts))
-    return tuple(dict.fromkeys(found))
+    return tuple(dict.fromkeys(host for text in options.host for host in parse_hosts(text)))
 
 
 def _is_attached(fleet: Fleet) -> bool:

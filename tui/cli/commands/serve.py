@@ -77,7 +77,7 @@ def _dashboard_flags(options: argparse.Namespace, words: Sequence[str]) -> list[
     given, unknown = parser.parse_known_args(list(words))
     if unknown:
         parser.reject(unknown)
-    if given.command or given.once or given.json or given.host or given.hosts:
+    if given.command or given.once or given.json or given.host:
         raise InputError("after --, serve takes flags of this machine's dashboard, such as --demo, --job or --user")
     flags = [] if options.allow_actions else ["--view-only"]
     flags += [] if options.history else ["--no-history"]

@@ -198,7 +198,7 @@ def add_stream_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_host_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add ``--host`` and ``--hosts``, and ``--prometheus`` with its files."""
+    """Add ``--host``, and ``--prometheus`` with its files."""
     group = rare_group(
         parser,
         "several hosts, over ssh",
@@ -208,7 +208,6 @@ def add_host_arguments(parser: argparse.ArgumentParser) -> None:
         "--host", action="append", default=[], metavar="HOST[,HOST]",
         help="read this host (repeatable): a, ann@b, or a Slurm-style list, node[01-16,20]",
     )  # fmt: skip
-    flag(group, "--hosts FILE", "read the hosts of a file, one or a list per line")
     group = rare_group(
         parser,
         "many hosts, from Prometheus",

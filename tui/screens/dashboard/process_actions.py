@@ -1,4 +1,4 @@
-"""Base of screens with the process table: view, sort, marks, signals, and leaving a run alone."""
+"""Base of screens with the process table: view, sort, marks and signals."""
 
 from __future__ import annotations
 
@@ -36,7 +36,6 @@ PROCESS_KEYS = (
     bind("processes.user", "filter_by_user"),
     bind("processes.signal", "terminate", "Kill"),
     bind("processes.signal", "explain_refusal", help_text=""),
-    bind("processes.leave_alone", "leave_alone"),
     bind("app.back", "unmark"),
 )
 """Keys that act on the rows of the process table; other keys of the dashboard follow."""
@@ -137,17 +136,6 @@ class ProcessTableScreen(Screen[None]):
             from .signal_dialog import ask_which_signal  # not at start-up
 
             ask_which_signal(self, present, board)
-
-    def action_leave_alone(self) -> None:
-        """Leave the run of the process under the cursor alone, or attach to it again."""
-        row, attach = self.selected_process, self.app.attach
-        if attach is None:
-            self.notify("You cannot attach to or detach from the runs of a recording.", severity="warning")
-        elif row is None or row.ended_at is not None:
-            self.notify("There is no running process under the cursor.", severity="warning")
-        else:
-            self.notify(attach.toggle(row), markup=False)
-            self.app.rebuild_board()
 
     def action_explain_refusal(self) -> None:
         """Say why no process can be terminated."""

@@ -11,7 +11,7 @@ from textual.geometry import Offset, Size
 from textual.widgets import Input
 
 from vramtop.estimator.common.records import replace
-from vramtop.monitor.storage.settings.schema import HOST_LINE, VIEW
+from vramtop.monitor.storage.settings.schema import VIEW
 
 from ...draw.legend import legend_line
 from ...keys import bind
@@ -52,7 +52,6 @@ DASHBOARD_KEYS: list[BindingType] = [
     *PROCESS_KEYS,
     bind("dashboard.record", "app.record"),
     bind("dashboard.dismiss", "dismiss_selected"),
-    bind("dashboard.host_line", "host_line"),
     bind("app.back", "show_all", "Show all"),
 ]
 _HEAD_LINES = 3
@@ -118,7 +117,7 @@ class DashboardScreen(ProcessTableScreen):
 
     @property
     def _shows_host(self) -> bool:
-        return bool(self.app.settings.get(HOST_LINE, True)) and self._area.height >= needed_height(self.app.board)
+        return self._area.height >= needed_height(self.app.board)
 
     @property
     def _area(self) -> Size:
@@ -237,15 +236,6 @@ class DashboardScreen(ProcessTableScreen):
             app.choose(jobs, [job.label for job in jobs], unpin, place)
         else:
             self.notify("No job is pinned here; jobs of a recording cannot be unpinned.", severity="warning")
-
-    def action_host_line(self) -> None:
-        """Show the load of the host, or hide it."""
-        if self._area.height < (needed := needed_height(self.app.board)):
-            self.notify(f"The host line needs a terminal of {needed} lines.", severity="warning")
-            return
-        self.app.save_setting(HOST_LINE, not self.app.settings.get(HOST_LINE, True))
-        self.app.update_demand()
-        self._draw()
 
     def commands(self) -> Iterable[SystemCommand]:
         """Return the commands of the command palette for this screen."""

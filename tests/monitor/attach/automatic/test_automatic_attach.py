@@ -17,7 +17,6 @@ from vramtop.estimator.estimation import estimate
 from vramtop.monitor.attach.automatic import read_job
 from vramtop.monitor.attach.automatic.automatic_attach import ENDED_RUN_SECONDS, AutomaticAttach
 from vramtop.monitor.attach.automatic.idle_tracing import IdleTracing
-from vramtop.monitor.attach.automatic.left_alone import LeftAlone
 from vramtop.monitor.attach.automatic.run_answer import ReadRequest
 from vramtop.monitor.attach.saved_answers import SavedAnswers, run_key
 from vramtop.monitor.board.board import AttachProgress, Board
@@ -186,20 +185,6 @@ def test_nothing_is_read_of_a_recording_or_with_no_attach(machine, start, script
     assert kernel.processes[0].no_budget_reason == "notebook"
     off = machine(enabled=False).read(pid)
     assert (off.runs, off.processes[0].no_budget_reason) == ((), "not attached")
-
-
-@pytest.mark.slow  # the worker is started twice
-def test_a_run_is_left_alone_and_attached_again(machine, start, script, flags) -> None:
-    pid = start([sys.executable, script(SLEEPS), *flags(**LLAMA)])
-    here = machine()
-    board = here.read(pid)
-    assert "left alone" in here.attach.toggle(board.processes[0])
-    assert here.show(pid).processes[0].no_budget_reason == "left alone"
-    until(lambda: board.processes[0].process.key in LeftAlone())
-    later = machine(left_alone=LeftAlone())  # another dashboard remembers it
-    assert later.read(pid).processes[0].no_budget_reason == "left alone"
-    assert "attached to again" in here.attach.toggle(here.show(pid).processes[0])
-    assert here.read(pid).processes[0].budget is not None
 
 
 @pytest.mark.slow  # the worker is started twice

@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 from builders import make_gpu, make_process, make_snapshot
 
-from vramtop.estimator.common.records import replace
 from vramtop.monitor.attach.automatic.candidates import MAX_READINGS, RETRY_SECONDS, SETTLED_SECONDS, Candidates
 from vramtop.monitor.attach.automatic.run_answer import RunAnswer
 from vramtop.monitor.board.board_rows import gpu_rows
@@ -34,7 +33,7 @@ def read(candidates: Candidates, now: float, answer: RunAnswer, *, time: float =
 
 
 def test_the_process_that_holds_most_is_read_first() -> None:
-    candidates = Candidates(())
+    candidates = Candidates()
     candidates.update(rows({"pid": 1, "used": 5}, {"pid": 2, "used": 50}, {"pid": 3, "used": 20}), 0.0)
     assert [read(candidates, 0.0, REFUSED) for _ in range(4)] == [2, 3, 1, None]
 
@@ -51,7 +50,7 @@ def test_the_process_that_holds_most_is_read_first() -> None:
     ],
 )
 def test_only_programs_that_may_train_are_read(command: str, expected: str) -> None:
-    candidates = Candidates(())
+    candidates = Candidates()
     shown = rows({"command": command, "name": command.split(maxsplit=1)[0].rpartition("/")[2]})
     assert reason(candidates, shown[0]) == expected
     candidates.update(shown, 0.0)
@@ -60,7 +59,7 @@ def test_only_programs_that_may_train_are_read(command: str, expected: str) -> N
 
 
 def test_ranks_of_one_launcher_share_a_refusal() -> None:
-    candidates = Candidates(())
+    candidates = Candidates()
     ranks = rows(*({"pid": pid, "command": f"python train.py --local_rank={pid}", "parent": 77} for pid in range(1, 9)))
     candidates.update(ranks, 0.0)
     assert candidates.count_groups() == (0, 1)
@@ -71,7 +70,7 @@ def test_ranks_of_one_launcher_share_a_refusal() -> None:
 
 
 def test_a_process_that_is_read_too_early_is_read_again_a_few_times() -> None:
-    candidates = Candidates(())
+    candidates = Candidates()
     candidates.update(rows({"pid": 1}), 0.0)
     now = 0.0
     assert read(candidates, now, EARLY) == 1
@@ -83,7 +82,7 @@ def test_a_process_that_is_read_too_early_is_read_again_a_few_times() -> None:
 
 
 def test_a_process_that_has_not_worked_since_it_was_read_is_not_read_again() -> None:
-    candidates, now = Candidates(()), 0.0
+    candidates, now = Candidates(), 0.0
     still = rows({"pid": 1, "cpu_seconds": 3.0})
     candidates.update(still, now)
     assert read(candidates, now, EARLY) == 1
@@ -100,14 +99,14 @@ def test_a_process_that_has_not_worked_since_it_was_read_is_not_read_again() -> 
 
 
 def test_an_old_process_is_not_read_too_early() -> None:
-    candidates = Candidates(())
+    candidates = Candidates()
     candidates.update(rows({"pid": 1}), 0.0)
     assert read(candidates, 0.0, EARLY, time=9_000.0) == 1
     assert not candidates.is_due(1e9)
 
 
 def test_processes_whose_commands_differ_in_numbers_only_share_a_refusal() -> None:
-    candidates = Candidates(())
+    candidates = Candidates()
     alike = rows(*({"pid": pid, "command": f"python train.py --seed {pid}", "parent": 77} for pid in range(1, 9)))
     candidates.update(alike, 0.0)
     assert candidates.count_groups() == (0, 8)
@@ -117,7 +116,7 @@ def test_processes_whose_commands_differ_in_numbers_only_share_a_refusal() -> No
 
 
 def test_a_young_complete_run_is_read_once_more() -> None:
-    candidates = Candidates(())
+    candidates = Candidates()
     candidates.update(rows({"pid": 1}), 0.0)
     complete = RunAnswer(attachment=object())  # type: ignore[arg-type]
     assert read(candidates, 0.0, complete, time=1_010.0) == 1
@@ -126,7 +125,7 @@ def test_a_young_complete_run_is_read_once_more() -> None:
 
 
 def test_a_process_that_executes_another_program_is_decided_about_again() -> None:
-    candidates = Candidates(())
+    candidates = Candidates()
     shell = rows({"pid": 1, "command": "/bin/bash train.sh", "name": "bash"})
     candidates.update(shell, 0.0)
     assert reason(candidates, shell[0]) == "not training"
@@ -140,7 +139,7 @@ def test_a_process_that_executes_another_program_is_decided_about_again() -> Non
 
 
 def test_processes_that_are_gone_are_forgotten() -> None:
-    candidates = Candidates(())
+    candidates = Candidates()
     old, new = rows(*({"pid": pid} for pid in range(1, 2_001))), rows({"pid": 5_000})
     candidates.update(old, 0.0)
     candidates.update(new, 1.0)
@@ -149,17 +148,8 @@ def test_processes_that_are_gone_are_forgotten() -> None:
 
 
 def test_a_process_without_a_start_time_is_not_read() -> None:
-    candidates = Candidates(())
+    candidates = Candidates()
     hidden = rows({"start_time": None, "command": None, "note": "its /proc may not be read"})
     candidates.update(hidden, 0.0)
     assert reason(candidates, hidden[0]) == "no access"
     assert candidates.next_due(0.0) is None
-
-
-def test_what_is_left_alone_is_not_read() -> None:
-    shown = rows({"pid": 1})
-    candidates = Candidates({(1, 1_000.0)})
-    assert reason(candidates, shown[0]) == "left alone"
-    candidates.update(shown, 0.0)
-    assert candidates.next_due(0.0) is None
-    assert reason(candidates, replace(shown[0])) == "left alone"

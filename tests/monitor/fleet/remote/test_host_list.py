@@ -1,11 +1,9 @@
 """Lists of hosts: what ssh and Slurm call them, and what is refused."""
 
-from pathlib import Path
-
 import pytest
 
 from vramtop.estimator.common.errors import InputError
-from vramtop.monitor.fleet.host_list import MAX_HOSTS, parse_hosts, read_hosts_file
+from vramtop.monitor.fleet.host_list import MAX_HOSTS, parse_hosts
 
 
 @pytest.mark.parametrize(
@@ -41,21 +39,3 @@ def test_many_hosts_are_for_prometheus() -> None:
     assert len(parse_hosts(f"n[1-{MAX_HOSTS}]")) == MAX_HOSTS
     with pytest.raises(InputError, match="--prometheus"):
         parse_hosts("n[1-200],m[1-200]")
-
-
-def test_a_file_has_comments_and_lists(tmp_path: Path) -> None:
-    path = tmp_path / "hosts"
-    path.write_text("# the cluster\nann@a   # login\n\nnode[1-2] a\n")
-    assert read_hosts_file(path) == ("ann@a", "node1", "node2", "a")
-
-
-def test_the_line_of_a_mistake_is_named(tmp_path: Path) -> None:
-    path = tmp_path / "hosts"
-    path.write_text("a\n-b\n")
-    with pytest.raises(InputError, match="line 2"):
-        read_hosts_file(path)
-    path.write_text("# nothing\n")
-    with pytest.raises(InputError, match="no host"):
-        read_hosts_file(path)
-    with pytest.raises(InputError, match="cannot be read"):
-        read_hosts_file(tmp_path / "missing")

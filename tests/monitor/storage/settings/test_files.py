@@ -118,7 +118,7 @@ def test_what_runs_a_program_is_taken_only_from_a_file_that_nobody_else_may_writ
 
 
 def test_many_changes_at_once_are_all_kept(folders: Path) -> None:
-    changes = {f"dashboard.{name}": False for name in ("mouse", "host_line")} | {
+    changes = {f"dashboard.{name}": False for name in ("mouse", "read_only")} | {
         "dashboard.view": "tree",
         "dashboard.theme": "nord",
         "hosts.ssh": "ssh -4",

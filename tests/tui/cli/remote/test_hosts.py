@@ -62,20 +62,12 @@ def test_hosts_that_all_fail_are_unknown_not_empty(ssh):
     assert valid_json("once-hosts", out)["totals"]["free_bytes"] is None
 
 
-def test_hosts_of_a_file(ssh):
-    path = ssh.folder / "hosts"
-    path.write_text("a  # the first\nb\n")
-    out = vramtop("--once", "--json", "--hosts", str(path), code=0).out
-    assert [each["host"] for each in valid_json("once-hosts", out)["hosts"]] == ["a", "b"]
-
-
 @pytest.mark.parametrize(
     "words",
     [
         ["--once", "--host=-oProxyCommand=id"],
         ["--once", "--host", "a;id"],
         ["--once", "--host", "a", "--pid", "1"],
-        ["--once", "--hosts", "/nowhere"],
         ["--host", "a", "doctor"],
     ],
 )

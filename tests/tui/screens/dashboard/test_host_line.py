@@ -40,25 +40,13 @@ def test_the_line_goes_first_where_there_is_no_room(height: int, gpus: int, room
     assert (height >= needed_height(board)) == room
 
 
-async def test_h_switches_the_line_and_its_readings_on_and_off() -> None:
-    demand, saved = CurrentDemand(), {}
-    options = AppOptions(interval=0.05, demand=demand, save_setting=saved.__setitem__)
+async def test_its_readings_are_asked_for_while_there_is_room() -> None:
+    demand = CurrentDemand()
     source = ScriptedSource([make_snapshot([make_gpu()], host=LOAD)])
-    app = VramtopApp(source, Watchlist(lambda _: None), options)
+    app = VramtopApp(source, Watchlist(lambda _: None), AppOptions(interval=0.05, demand=demand))
     async with app.run_test(size=(120, 30)) as pilot:
         await until_shown(pilot, lambda: demand.value.host)
         await until_shown(pilot, lambda: screen_lines(app)[1].strip() == WORDS)
-        await pilot.press("H")
-        assert WORDS not in "".join(screen_lines(app))
-        assert not demand.value.host
-        assert saved == {"dashboard.host_line": False}
-        await pilot.press("H")
-        await until_shown(pilot, lambda: screen_lines(app)[1].strip() == WORDS)
-        assert saved == {"dashboard.host_line": True}
-        assert demand.value.gpus == {"GPU-00000000": "compact"}
         await pilot.resize_terminal(80, 24)
         await until_shown(pilot, lambda: demand.value == Demand())
         assert "host" not in screen_lines(app)[1]
-        await pilot.press("H")
-        assert [note.message for note in app._notifications] == ["The host line needs a terminal of 30 lines."]
-        assert saved == {"dashboard.host_line": True}
