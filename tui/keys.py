@@ -61,11 +61,11 @@ class Key(msgspec.Struct, frozen=True):
 
 SHARED_KEYS = {
     "app.help": Key("question_mark,f1,h", "this help; a function key works while you type in a field, too"),
-    "app.pause": Key("Z,space", "pause or resume readings; in lists where Space marks rows, use the other key"),
+    "app.pause": Key("Z,space", "pause or resume readings"),
     "app.palette": Key("ctrl+p", "all commands and themes"),
     "app.back": Key(
         "escape",
-        "close this screen or dialog; on a dashboard: unmark all, then remove the filter",
+        "close this screen or dialog; on a dashboard: remove the filter",
         in_help=False,
     ),
     "app.repaint": Key("ctrl+l", "redraw the screen"),
@@ -95,12 +95,10 @@ DASHBOARD_KEYS = {
     "dashboard.record": Key("r", "record to a file: start or stop"),
     "dashboard.dismiss": Key("x", "dismiss the ended run: the one under the cursor; or unpin a pending job"),
     "processes.view": Key("v", "switch the view: runs, all processes, process tree; remembered"),
-    "processes.mark": Key("space", "mark processes: those under the cursor, to signal them together"),
     "processes.sort": Key("s,o,f6", "sort by the next column; ↓ marks it"),
     "processes.signal": Key(
         "k,K,f9",
-        "signal the marked processes, or those under the cursor: TERM, INT or KILL; names them and asks first; off "
-        "with --read-only",
+        "signal processes: those under the cursor; TERM, INT or KILL; names them, asks first; off with --read-only",
     ),
     "processes.user": Key("u", "one user's processes: the user under the cursor; again: all"),
     "signal.terminate": Key("y", "send TERM"),

@@ -37,7 +37,6 @@ FOLD_SIGNS = {None: " ", "folded": "▸", "unfolded": "▾"}
 """What stands before a row that has others below it."""
 MARGIN = 2
 """Cells on the left of the first column, for signs."""
-_BOLD = RichStyle(bold=True)
 _TONE_STYLES: dict[Tone, tuple[str, str]] = {
     "plain": ("", ""),
     "muted": ("dim", "dim"),
@@ -137,9 +136,9 @@ class RowTable(ScrollView, Generic[_Row], can_focus=True):
         """Return the cells of a row in sight."""
         raise NotImplementedError
 
-    def signs_of(self, row: _Row) -> tuple[str, bool]:  # noqa: ARG002 - for subclasses
-        """Return the sign before the cells, two cells wide, and whether the row is marked."""
-        return " " * MARGIN, False
+    def signs_of(self, row: _Row) -> str:  # noqa: ARG002 - for subclasses
+        """Return the sign before the cells, two cells wide."""
+        return " " * MARGIN
 
     def title_of(self, column: Column) -> str:
         """Return the title of a column."""
@@ -264,7 +263,7 @@ class RowTable(ScrollView, Generic[_Row], can_focus=True):
             ground = self.get_visual_style("table--cursor") if at_cursor and self.has_focus else self.visual_style
             return self._kept(self.key_of(row), state, lambda: self._contents.draw(cells, ground, self.size.width))
         state = (at_cursor, signs, *cells)
-        return self._kept(self.key_of(row), state, lambda: self._draw_cells(cells, *signs, at_cursor=at_cursor))
+        return self._kept(self.key_of(row), state, lambda: self._draw_cells(cells, signs, at_cursor=at_cursor))
 
     def _kept(self, key: Hashable, state: object, draw: Callable[[], Strip]) -> Strip:
         """Return the line that was drawn for this state, or draw it."""
@@ -274,9 +273,8 @@ class RowTable(ScrollView, Generic[_Row], can_focus=True):
             self.drawn_lines += 1
         return known[1]
 
-    def _draw_cells(self, cells: Sequence[CellText], signs: str, is_marked: bool, *, at_cursor: bool) -> Strip:
+    def _draw_cells(self, cells: Sequence[CellText], signs: str, *, at_cursor: bool) -> Strip:
         ground = self.get_component_rich_style("table--cursor") if at_cursor else self.rich_style
-        ground += _BOLD if is_marked else RichStyle()
         dark = self.app.current_theme.dark
         columns = list(self._columns)
         if len(cells) < len(columns):

@@ -1,4 +1,4 @@
-"""Base of screens with the process table: view, sort, marks and signals."""
+"""Base of screens with the process table: view, sort and signals."""
 
 from __future__ import annotations
 
@@ -31,12 +31,10 @@ if TYPE_CHECKING:
 
 PROCESS_KEYS = (
     bind("processes.view", "view", "View"),
-    bind("processes.mark", "mark"),
     bind("processes.sort", "sort", "Sort"),
     bind("processes.user", "filter_by_user"),
     bind("processes.signal", "terminate", "Kill"),
     bind("processes.signal", "explain_refusal", help_text=""),
-    bind("app.back", "unmark"),
 )
 """Keys that act on the rows of the process table; other keys of the dashboard follow."""
 
@@ -67,8 +65,6 @@ class ProcessTableScreen(Screen[None]):
     def offers(self, action: str) -> bool:
         """Return whether a key does something now; if no process can be terminated, k says why."""
         match action:
-            case "unmark":
-                return bool(self.table.marks)
             case "terminate":
                 return self.app.termination_refusal is None
             case "explain_refusal":
@@ -80,13 +76,13 @@ class ProcessTableScreen(Screen[None]):
         yield SystemCommand("Sort", "Sort the processes by the next column", self.action_sort)
         yield SystemCommand("View", "Switch the view: runs, process tree, all processes", self.action_view)
         if self.app.termination_refusal is None:
-            yield SystemCommand("Kill", "Signal the marked processes, or those under the cursor", self.action_terminate)
+            yield SystemCommand("Kill", "Signal the processes under the cursor", self.action_terminate)
 
     def show_table_note(self) -> None:
-        """Say so if the filter leaves no row, and how many processes are marked."""
+        """Say so if the filter leaves no row."""
         line, table = self.query_one("#note", StaticLines), self.table
-        note = table.marks.sentence(can_signal=self.app.termination_refusal is None)
-        if not note and table.filter_words.split() and not table.row_count:
+        note = ""
+        if table.filter_words.split() and not table.row_count:
             note = f"no process matches {table.filter_words!r}; {shown_key('app.back')} shows all"
         line.show_if_any([Content.styled(note, MUTED)] if note else [])
 
@@ -104,26 +100,10 @@ class ProcessTableScreen(Screen[None]):
         self.table.show_view(VIEWS[(VIEWS.index(self.table.view) + 1) % len(VIEWS)])
         self.app.save_setting(VIEW, self.table.view)
 
-    def action_mark(self) -> None:
-        """Mark the processes under the cursor, or unmark them."""
-        self.table.mark_selected()
-
-    def action_unmark(self) -> None:
-        """Unmark all processes."""
-        self.table.marks.clear()
-        self.table.lay_out()
-        self._show_marks()
-
-    @on(ProcessTable.Marked)
-    def _show_marks(self) -> None:
-        """Say how many processes are marked, and what can be done with them."""
-        self.show_table_note()
-        self.refresh_bindings()
-
     def action_terminate(self) -> None:
-        """Ask which signal to send to the marked processes, or to those under the cursor."""
+        """Ask which signal to send to the processes under the cursor."""
         selected, board = self.table.selected, self.app.board
-        rows = list(self.table.marks) or list(selected.rows if selected else ())
+        rows = selected.rows if selected else ()
         present = [row for row in rows if row.ended_at is None]
         if self.app.termination_refusal:
             self.action_explain_refusal()

@@ -10,7 +10,6 @@ from ...background.latest_only_task import LatestOnlyTask
 from ...keys import bind
 from ...widgets.columns import Column
 from ...widgets.row_table import FOLD_SIGNS, MARGIN, ROW_BINDINGS, RowTable
-from .marks import Marking, Marks
 from .process_columns import (
     PROCESS_COLUMNS,
     ColumnName,
@@ -49,7 +48,6 @@ TABLE_KEYS = (
 """Keys of the table itself."""
 _NARROW = 100
 """Below this width, columns are one cell apart, not two."""
-_MARK_SIGNS: dict[Marking, str] = {"none": " ", "some": "~", "all": "*"}
 
 
 class ProcessTable(RowTable[TableRow], can_focus=True):
@@ -68,16 +66,12 @@ class ProcessTable(RowTable[TableRow], can_focus=True):
     class Folded(Message):
         """The user has folded or unfolded a row, or changed the view: the table has more or fewer rows."""
 
-    class Marked(Message):
-        """The marked processes have changed."""
-
     class DemandChanged(Message):
         """It shows figures that are read on demand, of other processes than before."""
 
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's own name for it
         super().__init__(id=id)
         self.sort_key: SortKey = "STATUS"
-        self.marks = Marks()
         self._view = TableView()
         self._board_width = 0
         """Width for which the columns were chosen."""
@@ -124,8 +118,6 @@ class ProcessTable(RowTable[TableRow], can_focus=True):
         """Show the board's processes in a table of this width."""
         self._view.show_board(board)
         self._board_width = width
-        if self.marks.show_board(board):
-            self.post_message(self.Marked())
         self.lay_out()
         self._read_ancestors()
 
@@ -156,13 +148,6 @@ class ProcessTable(RowTable[TableRow], can_focus=True):
         for key, name in SORTED_BY.items():
             if name == wanted:
                 self._sort_by(key)
-
-    def mark_selected(self) -> None:
-        """Mark the processes of the row under the cursor, or unmark them, and go to the next row."""
-        if (row := self.selected) and row.process_keys:
-            self.marks.toggle(row)
-            self.post_message(self.Marked())
-            self.action_move(1)
 
     def action_open(self) -> None:
         """Unfold the run under the cursor, or open the process."""
@@ -232,10 +217,9 @@ class ProcessTable(RowTable[TableRow], can_focus=True):
         """Return the cells of a row."""
         return [row.cell(column) if isinstance(column, ProcessColumn) else row.host for column in self._columns]
 
-    def signs_of(self, row: TableRow) -> tuple[str, bool]:
-        """Return the signs of its mark and of its fold."""
-        marking = self.marks.of(row)
-        return _MARK_SIGNS[marking] + FOLD_SIGNS[row.fold], marking != "none"
+    def signs_of(self, row: TableRow) -> str:
+        """Return the sign of its fold."""
+        return f" {FOLD_SIGNS[row.fold]}"
 
     def title_of(self, column: Column) -> str:
         """Return its name; the column by which the rows are sorted has an arrow in place of its unit."""

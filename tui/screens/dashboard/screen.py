@@ -191,7 +191,7 @@ class DashboardScreen(ProcessTableScreen):
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002 - Textual's
         """Offer only keys that do something; if no process can be terminated, k says why."""
         if action == "show_all":
-            return not self.table.marks and bool(self.query_one("#filter").display)
+            return bool(self.query_one("#filter").display)
         return self.offers(action)
 
     def action_filter(self) -> None:

@@ -1,4 +1,4 @@
-"""The table of runs: one row per job, unfolded on a key, with marks; keys and what they leave on the screen."""
+"""The table of runs: one row per job, unfolded on a key; keys and what they leave on the screen."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -19,7 +19,6 @@ from vramtop.tui.app.app import VramtopApp
 from vramtop.tui.app.options import AppOptions
 from vramtop.tui.screens.dashboard.process_cells import group_status
 from vramtop.tui.screens.dashboard.process_table import ProcessTable
-from vramtop.tui.screens.dashboard.screen import DashboardScreen
 
 RANKS = (11, 12, 13, 14)
 SERVER = {"parent": 50, "parent_name": "serve", "command": "./serve --port 80", "name": "serve", "user": "bob"}
@@ -173,32 +172,6 @@ async def test_what_little_of_each_gpu_no_process_accounts_for_is_one_row_and_mu
         assert rest() == [("0-3", "4.0"), ("2", "1.0")]
 
 
-async def test_marks_are_signs_and_a_mark_on_a_run_marks_its_processes():
-    async with table_of(make_board(gpus())) as (table, _):
-        table.mark_selected()
-        assert table.cursor_row == 1
-        assert [row.process.pid for row in table.marks] == list(RANKS)
-        assert table.render_line(1).text.startswith("*▸")
-        table.move_cursor(row=0)
-        table.action_unfold()
-        table.move_cursor(row=2)
-        table.mark_selected()
-        assert [row.process.pid for row in table.marks] == [11, 13, 14]
-        assert [table.render_line(y).text[0] for y in range(1, 6)] == ["~", "*", " ", "*", "*"]
-        table.marks.clear()
-        table.lay_out()
-        assert {table.render_line(y).text[0] for y in range(1, 6)} == {" "}
-
-
-async def test_an_ended_process_and_a_reused_pid_are_no_longer_marked():
-    async with table_of(make_board(gpus())) as (table, _):
-        table.mark_selected()
-        readings = gpus()
-        readings[0] = make_gpu(0, [make_process(11, 20, start_time=1_900.0)])
-        table.show_board(make_board(readings[:3]), width=120)
-        assert [row.process.pid for row in table.marks] == [12, 13]
-
-
 def open_app(**options: Any) -> VramtopApp:
     """Make an app with two workers of a server."""
     workers = [make_process(pid, 2, **SERVER) for pid in (21, 22)]
@@ -221,24 +194,6 @@ async def test_v_shows_the_next_view_which_is_kept_for_the_next_start():
     app = open_app(settings=dict(kept))
     async with app.run_test(size=(120, 40)):
         assert app.screen.query_one(ProcessTable).view == "processes"
-
-
-async def test_space_marks_and_escape_unmarks_before_it_removes_the_filter():
-    app = open_app()
-    async with on_first_board(app) as pilot:
-        screen = app.screen
-        assert isinstance(screen, DashboardScreen)
-        await pilot.press("slash", *"serve", "enter", "space")
-        await pilot.pause()
-        assert "2 processes marked" in screen.query_one("#note").render().plain
-        await pilot.press("escape")
-        await pilot.pause()
-        assert not screen.table.marks
-        assert not screen.query_one("#note").display
-        assert screen.table.filter_words == "serve"
-        await pilot.press("escape")
-        await pilot.pause()
-        assert screen.table.filter_words == ""
 
 
 async def test_the_table_needs_as_many_lines_as_it_has_rows_whatever_the_filter():

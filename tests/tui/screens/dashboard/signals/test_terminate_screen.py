@@ -27,7 +27,7 @@ from vramtop.tui.app.options import AppOptions
 from vramtop.tui.cli.main import main
 from vramtop.tui.screens.dashboard.process_table import ProcessTable
 from vramtop.tui.screens.dashboard.screen import DashboardScreen
-from vramtop.tui.screens.dashboard.signal_dialog import TerminateScreen
+from vramtop.tui.screens.dashboard.signal_dialog import TerminateScreen, ask_which_signal
 from vramtop.tui.widgets.static_lines import StaticLines
 
 TERMINATE = "vramtop.tui.screens.dashboard.signal_dialog"
@@ -352,22 +352,14 @@ def test_the_read_only_option_turns_termination_off(monkeypatch, words, read_onl
     assert ("--read-only" in notice_text[0]) == read_only
 
 
-async def mark_all(pilot: Any) -> None:
-    table = pilot.app.screen.query_one(ProcessTable)
-    table.show_view("processes")
-    table.move_cursor(row=0)
-    for _ in range(sum(bool(row.rows) for row in table.rows)):
-        await pilot.press("space")
-
-
-async def test_marked_processes_are_named_and_signalled_together(start, choices_enabled_at_once):
+async def test_several_processes_are_named_and_signalled_together(start, choices_enabled_at_once):
     processes = [start(), start()]
     rows = [make_reading(each, user=user) for each, user in zip(processes, ("ana", "bob"), strict=True)]
     first = make_process(1, 3, start_time=50.0, user="root", command="/sbin/init")
     app = open_app(rows[:1], [*rows[1:], first])
     async with on_first_board(app, (80, 24)) as pilot:
-        await mark_all(pilot)
-        await ask_about_several(pilot)
+        ask_which_signal(app.screen, app.board.processes, app.board)
+        await until_shown(pilot, lambda: isinstance(app.screen, TerminateScreen) and app.screen.is_mounted)
         text = flat(screen_text(app))
         for words in (
             "Signal these 3 processes together?", "users ana, bob, root", "frees 60.0 GiB of GPU 0, 1",
@@ -385,8 +377,8 @@ async def test_unknown_memory_is_not_summed_as_zero(start):
     readings = [make_reading(start(), used=used) for used in (None, None)]
     app = open_app(*([reading] for reading in readings))
     async with on_first_board(app, (80, 24)) as pilot:
-        await mark_all(pilot)
-        await ask_about_several(pilot)
+        ask_which_signal(app.screen, app.board.processes, app.board)
+        await until_shown(pilot, lambda: isinstance(app.screen, TerminateScreen) and app.screen.is_mounted)
         assert "frees n/a of GPU 0, 1" in flat(screen_text(app))
 
 
@@ -394,8 +386,8 @@ async def test_unknown_memory_is_not_summed_as_zero(start):
 async def test_processes_that_have_left_the_gpus_keep_the_memory_that_they_had(start):
     app = open_app([make_reading(start())], [make_reading(start())])
     async with on_first_board(app, (80, 24)) as pilot:
-        await mark_all(pilot)
-        await ask_about_several(pilot)
+        ask_which_signal(app.screen, app.board.processes, app.board)
+        await until_shown(pilot, lambda: isinstance(app.screen, TerminateScreen) and app.screen.is_mounted)
         assert isinstance(app.screen, TerminateScreen)
         app.screen.show_board(replace(app.board, gpus=()))
         assert "frees 60.0 GiB of GPU 0, 1" in flat(app.screen.query_one("#details", StaticLines).shown.plain)
