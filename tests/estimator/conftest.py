@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from model_configs import llama_config
 
 from vramtop.estimator.budget import Budget
 from vramtop.estimator.formula.closed_form import closed_form
@@ -16,16 +17,9 @@ from vramtop.estimator.model.read_architecture import read_architecture
 from vramtop.estimator.trace.interpreters import choose_interpreter
 from vramtop.estimator.trace.worker_pool import POOL
 
-LLAMA: dict[str, Any] = {
-    "model_type": "llama",
-    "vocab_size": 2000,
-    "hidden_size": 512,
-    "intermediate_size": 1408,
-    "num_hidden_layers": 4,
-    "num_attention_heads": 8,
-    "num_key_value_heads": 4,
-    "tie_word_embeddings": False,
-}
+LLAMA: dict[str, Any] = llama_config(
+    vocab=2000, hidden=512, mlp=1408, layers=4, heads=8, kv_heads=4, tie_word_embeddings=False
+)
 
 AskWorker = Callable[[dict[str, Any]], dict[str, Any]]
 

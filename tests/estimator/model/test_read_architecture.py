@@ -1,22 +1,22 @@
 from typing import Any
 
 import pytest
+from model_configs import llama_config
 
 from vramtop.estimator.common.errors import CannotTellError, InputError
 from vramtop.estimator.model.find_config import find_built_in
 from vramtop.estimator.model.read_architecture import complete_config, read_architecture, usual_task
 
-LLAMA: dict[str, Any] = {
-    "model_type": "llama",
-    "hidden_size": 4096,
-    "intermediate_size": 14336,
-    "num_hidden_layers": 32,
-    "num_attention_heads": 32,
-    "num_key_value_heads": 8,
-    "vocab_size": 128256,
-    "max_position_embeddings": 131072,
-    "torch_dtype": "bfloat16",
-}
+LLAMA: dict[str, Any] = llama_config(
+    hidden=4096,
+    mlp=14336,
+    layers=32,
+    heads=32,
+    kv_heads=8,
+    vocab=128256,
+    max_position_embeddings=131072,
+    torch_dtype="bfloat16",
+)
 BERT_WITHOUT_TYPE = {
     "attention_probs_dropout_prob": 0.2,
     "hidden_act": "gelu",

@@ -226,6 +226,7 @@ def script_of(job: Job, **options: Any) -> str:
     return media_script(job, resolve_model(job.model), sizes=options.pop("sizes", None), how=How(**options))
 
 
+@pytest.mark.usefixtures("quick_rehearsals")
 @pytest.mark.parametrize("name", ["vit-base", pytest.param("llava", marks=pytest.mark.slow)])
 def test_fsdp_wraps_the_blocks_that_it_can(name: str, tmp_path: Path, monkeypatch) -> None:
     """Models name blocks that they do not hold, and those around their input embeddings, which accelerate wraps too."""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from real_run import real_peak
-from rehearsed import rehearse
+from rehearsed import rehearse, rehearse_beside_cpu
 from slow_cases import quick_every
 
 from vramtop.estimator.common.errors import CannotTellError, InputError
@@ -149,10 +149,7 @@ for _ in range(3):
     ],
 )
 def test_what_is_allocated_is_what_the_same_program_takes_on_the_cpu(program, text: str) -> None:
-    name = program(text)
-    found = rehearse([sys.executable, name, "cuda"])
-    taken = found.allocated_bytes - found.workspace_bytes
-    assert taken == pytest.approx(real_peak(name), rel=0.01)
+    found = rehearse_beside_cpu(program(text))
     assert not [each for each in found.warnings if "have not been measured" not in each]
     assert {each.steps for each in found.answer.steps} == {3}
 
@@ -1153,10 +1150,7 @@ for step in range(3):
     optimizer.step()
     optimizer.zero_grad()
 """
-    name = program(text)
-    found = rehearse([sys.executable, name, "cuda"])
-    taken = found.allocated_bytes - found.workspace_bytes
-    assert taken == pytest.approx(real_peak(name), rel=0.02)
+    rehearse_beside_cpu(program(text), rel=0.02)
 
 
 def test_models_that_are_not_trained_are_told_apart(program) -> None:
@@ -1729,9 +1723,7 @@ net(x)
     ),
 )
 def test_gpus_named_by_number_or_type_are_gpus(program, made: str) -> None:
-    name = program(OLD_AND_ODD.format(made=ON_GPU.format(made)))
-    found = rehearse([sys.executable, name, "cuda"])
-    assert found.allocated_bytes - found.workspace_bytes == pytest.approx(real_peak(name), rel=0.01)
+    rehearse_beside_cpu(program(OLD_AND_ODD.format(made=ON_GPU.format(made))))
 
 
 MADE_IN_C = """
@@ -1775,9 +1767,7 @@ for step in range(3):
     ),
 )
 def test_what_cplusplus_makes_like_a_tensor_on_the_gpu_is_there_too(program, made: str) -> None:
-    name = program(MADE_IN_C.format(made))
-    found = rehearse([sys.executable, name, "cuda"])
-    assert found.allocated_bytes - found.workspace_bytes == pytest.approx(real_peak(name), rel=0.02)
+    rehearse_beside_cpu(program(MADE_IN_C.format(made)), rel=0.02)
 
 
 def test_gradients_go_where_the_tensors_came_from(program) -> None:
@@ -1809,9 +1799,7 @@ for _ in range(3):
     optimizer.step()
     optimizer.zero_grad()
 """
-    name = program(text)
-    found = rehearse([sys.executable, name, "cuda"])
-    assert found.allocated_bytes - found.workspace_bytes == pytest.approx(real_peak(name), rel=0.01)
+    rehearse_beside_cpu(program(text))
 
 
 def test_attention_over_sharded_heads_is_that_of_a_gpu(program) -> None:
@@ -1893,9 +1881,7 @@ for _ in range(3):
 def test_a_mixture_of_experts_takes_what_it_takes_on_the_cpu(program) -> None:
     """Experts are grouped by a histogram of integers; norms are cast after they were filled with ones."""
     pytest.importorskip("transformers")
-    name = program(MIXTURE)
-    found = rehearse([sys.executable, name, "cuda"])
-    assert found.allocated_bytes - found.workspace_bytes == pytest.approx(real_peak(name), rel=0.001)
+    found = rehearse_beside_cpu(program(MIXTURE), rel=0.001)
     assert not found.warnings
 
 

@@ -4,7 +4,7 @@ import sys
 
 import pytest
 from real_run import real_peak
-from rehearsed import rehearse
+from rehearsed import rehearse, rehearse_beside_cpu
 
 from vramtop.estimator.estimation import estimate
 from vramtop.estimator.job.gpu_catalogue import find_gpu
@@ -84,9 +84,7 @@ for epoch in range(3):
     kept = [net(torch.randn(1024, 256, device=dev)) for step in range(4)]
     del kept
 """
-    name = program(text.replace("STEPS", str(steps)))
-    found = rehearse([sys.executable, name, "cuda"])
-    assert found.allocated_bytes - found.workspace_bytes == pytest.approx(real_peak(name), rel=0.01)
+    found = rehearse_beside_cpu(program(text.replace("STEPS", str(steps))))
     assert found.budget.not_counted == "This figure does not include saving."
 
 
@@ -119,9 +117,7 @@ for epoch in range(4):
 @pytest.mark.parametrize("text", [REPLACED, COPIES])
 def test_what_comes_after_some_steps_is_seen(program, text: str) -> None:
     """An optimizer that the program replaces is gone with its states; what it copies after each epoch stays."""
-    name = program(text)
-    found = rehearse([sys.executable, name, "cuda"])
-    assert found.allocated_bytes - found.workspace_bytes == pytest.approx(real_peak(name), rel=0.01)
+    rehearse_beside_cpu(program(text))
 
 
 def test_memory_that_stays_after_each_backward_pass_without_an_optimizer_is_told(program) -> None:

@@ -5,8 +5,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from real_run import real_peak
-from rehearsed import rehearse
+from rehearsed import rehearse, rehearse_beside_cpu
 from slow_cases import quick_every
 
 pytest.importorskip("torch")
@@ -42,9 +41,7 @@ for step in range(3):
 
 
 def test_an_operator_defined_in_python_allocates_what_its_code_does(program) -> None:
-    name = program(OPERATOR)
-    found = rehearse([sys.executable, name, "cuda"])
-    assert found.allocated_bytes - found.workspace_bytes == pytest.approx(real_peak(name), rel=0.001)
+    found = rehearse_beside_cpu(program(OPERATOR), rel=0.001)
     assert {each.steps for each in found.answer.steps} == {3}
 
 
@@ -320,9 +317,7 @@ for _ in range(3):
     optimizer.step()
     optimizer.zero_grad()
 """
-    name = program(text)
-    found = rehearse([sys.executable, name, "cuda"])
-    assert found.allocated_bytes - found.workspace_bytes == pytest.approx(real_peak(name), rel=0.01)
+    rehearse_beside_cpu(program(text))
 
 
 TILES = """

@@ -12,6 +12,7 @@ from vramtop.estimator.job.job_file.changes import job_from_mapping
 
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
+pytestmark = pytest.mark.usefixtures("quick_rehearsals")
 CONFIG = {
     "hidden_size": 512,
     "intermediate_size": 1536,

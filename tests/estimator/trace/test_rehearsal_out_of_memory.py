@@ -3,8 +3,7 @@
 import sys
 
 import pytest
-from real_run import real_peak
-from rehearsed import rehearse
+from rehearsed import rehearse, rehearse_beside_cpu
 from slow_cases import quick_every
 
 from vramtop.estimator.common.errors import CannotTellError
@@ -93,9 +92,7 @@ def test_a_try_does_not_count(program) -> None:
     text = TRIES.format(handler=CATCHING["its text"], call="find(1 << 22 if dev == 'cuda' else 1 << 6)").replace(
         "size //= 2", "size = 1 << 6"
     )
-    name = program(text)
-    found = rehearse([sys.executable, name, "cuda"])
-    assert found.allocated_bytes - found.workspace_bytes == pytest.approx(real_peak(name), rel=0.01)
+    rehearse_beside_cpu(program(text))
 
 
 GROWS = """

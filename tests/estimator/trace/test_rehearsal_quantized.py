@@ -4,8 +4,7 @@ import subprocess
 import sys
 
 import pytest
-from real_run import real_peak
-from rehearsed import rehearse
+from rehearsed import rehearse, rehearse_beside_cpu
 
 pytest.importorskip("torch")
 pytest.importorskip("bitsandbytes")
@@ -66,9 +65,9 @@ def test_4_bit_weights_take_what_they_are_stored_in(program) -> None:
 
 def test_tied_embeddings_stay_tied_beside_quantized_weights(program) -> None:
     text = QLORA.replace("num_key_value_heads=4)", "num_key_value_heads=4, tie_word_embeddings=True)")
-    name = program(text.format("load_in_4bit=True, bnb_4bit_compute_dtype=torch.bfloat16", BUILT + LOADED))
-    found = rehearse([sys.executable, name, "cuda"])
-    assert found.allocated_bytes - found.workspace_bytes == pytest.approx(real_peak(name), rel=0.001)
+    rehearse_beside_cpu(
+        program(text.format("load_in_4bit=True, bnb_4bit_compute_dtype=torch.bfloat16", BUILT + LOADED)), rel=0.001
+    )
 
 
 @pytest.mark.parametrize(
@@ -80,9 +79,7 @@ def test_tied_embeddings_stay_tied_beside_quantized_weights(program) -> None:
 )
 def test_an_adapter_on_quantized_weights_takes_what_it_takes_on_the_cpu(program, bits) -> None:
     """The weights are those of a checkpoint that the program itself has saved, which the real run reads."""
-    name = program(QLORA.format(bits, BUILT + LOADED))
-    found = rehearse([sys.executable, name, "cuda"])
-    assert found.allocated_bytes - found.workspace_bytes == pytest.approx(real_peak(name), rel=0.001)
+    rehearse_beside_cpu(program(QLORA.format(bits, BUILT + LOADED)), rel=0.001)
 
 
 def test_optimizer_states_in_8_bits_and_pages(program) -> None:

@@ -3,8 +3,7 @@
 import sys
 
 import pytest
-from real_run import real_peak
-from rehearsed import rehearse
+from rehearsed import rehearse, rehearse_beside_cpu
 from slow_cases import quick_every
 
 pytest.importorskip("torch")
@@ -31,10 +30,7 @@ for step in range(3):
 @pytest.mark.slow
 def test_generated_text_ends_at_its_length(program) -> None:
     pytest.importorskip("transformers")
-    name = program(GENERATES)
-    found = rehearse([sys.executable, name, "cuda"])
-    taken = found.allocated_bytes - found.workspace_bytes
-    assert taken == pytest.approx(real_peak(name), rel=0.02)
+    found = rehearse_beside_cpu(program(GENERATES), rel=0.02)
     assert {each.steps for each in found.answer.steps} == {3}
 
 
@@ -222,9 +218,7 @@ for step in range(4):
 
 
 def test_what_a_sampler_marks_in_a_mask_of_zeros_is_counted(program) -> None:
-    name = program(SAMPLER)
-    found = rehearse([sys.executable, name, "cuda"])
-    assert found.allocated_bytes - found.workspace_bytes == pytest.approx(real_peak(name), rel=0.01)
+    rehearse_beside_cpu(program(SAMPLER))
 
 
 MASKED = """
@@ -299,10 +293,7 @@ for step in range(3):
 
 
 def test_experts_in_a_loop_share_the_tokens_equally(program) -> None:
-    name = program(EXPERTS)
-    found = rehearse([sys.executable, name, "cuda"])
-    taken = found.allocated_bytes - found.workspace_bytes
-    assert taken == pytest.approx(real_peak(name), rel=0.01)
+    found = rehearse_beside_cpu(program(EXPERTS))
     assert any("each expert is assumed to get an equal share" in each for each in found.answer.doubts)
     assert not any("largest is assumed" in each for each in found.answer.doubts)
     assert found.budget.peak.allocated_range.high_bytes > found.allocated_bytes * 1.05
@@ -429,8 +420,6 @@ for step in range(3):
 
 
 def test_an_adaptive_softmax_has_unknown_targets_in_its_largest_cluster(program) -> None:
-    name = program(ADAPTIVE)
-    found = rehearse([sys.executable, name, "cuda"])
-    assert found.allocated_bytes - found.workspace_bytes == pytest.approx(real_peak(name), rel=0.01)
+    found = rehearse_beside_cpu(program(ADAPTIVE))
     assert any("train.py:9 has targets that only a real run knows" in each for each in found.answer.doubts)
     assert found.budget.peak.low_bytes < found.budget.peak.device_bytes

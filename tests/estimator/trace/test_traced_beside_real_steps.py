@@ -52,6 +52,7 @@ JOBS: dict[str, dict[str, Any]] = {
 QUICK = ("text", "labels of images")
 
 
+@pytest.mark.usefixtures("quick_rehearsals")
 @pytest.mark.parametrize(
     "name", [each if each in QUICK else pytest.param(each, marks=pytest.mark.slow) for each in JOBS]
 )

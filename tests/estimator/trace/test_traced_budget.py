@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from model_configs import llama_config
 
 from vramtop.estimator.budget import Budget
 from vramtop.estimator.common.errors import CannotTellError
@@ -14,15 +15,7 @@ from vramtop.estimator.job.job_file.changes import job_from_mapping
 from vramtop.estimator.job.job_file.load_and_save import load_job
 from vramtop.estimator.trace.worker_pool import POOL
 
-CONFIG: dict[str, Any] = {
-    "model_type": "llama",
-    "vocab_size": 8000,
-    "hidden_size": 512,
-    "intermediate_size": 1408,
-    "num_hidden_layers": 6,
-    "num_attention_heads": 8,
-    "num_key_value_heads": 4,
-}
+CONFIG: dict[str, Any] = llama_config(vocab=8000, hidden=512, mlp=1408, layers=6, heads=8, kv_heads=4)
 BF16 = {"precision": "bf16", "sequence_length": 1024, "micro_batch": 2}
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from model_configs import llama_config
 from waiting import until
 
 from vramtop.estimator.common.cancellation import CancelToken
@@ -21,16 +22,7 @@ from vramtop.estimator.model.find_config import resolve_model
 from vramtop.estimator.trace.measure.measured_step import MeasuredStep
 from vramtop.estimator.trace.measure.real_step import Place, _environment, rank_count, run_real_step
 
-CONFIG = {
-    "model_type": "llama",
-    "hidden_size": 64,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "intermediate_size": 96,
-    "vocab_size": 256,
-    "tie_word_embeddings": True,
-}
+CONFIG = llama_config(hidden=64, layers=2, heads=4, kv_heads=2, mlp=96, vocab=256, tie_word_embeddings=True)
 PARAMETERS = 256 * 64 + 2 * (64 * 64 * 2 + 64 * 32 * 2 + 3 * 64 * 96 + 2 * 64) + 64
 """Embedding, and for each block q, o, k, v, the MLP and two norms, and the last norm; the head is tied."""
 BUFFERS = 2 * 8
@@ -214,6 +206,7 @@ def test_a_model_that_prints_much_does_not_hang(own_model: Callable[..., Job]) -
     assert measure(own_model("print('x' * (1 << 20))"), steps=1).highest.allocated_bytes
 
 
+@pytest.mark.usefixtures("quick_rehearsals")
 def test_inference_is_one_step_of_forward_passes() -> None:
     rank = measure(job_of(training={"mode": "inference", "precision": "bf16"})).highest
     assert list(rank.phases) == ["loading", "forward"]
