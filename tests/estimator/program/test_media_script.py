@@ -9,6 +9,7 @@ import msgspec
 import pytest
 from real_run import real_peak
 from rehearsed import rehearse
+from slow_cases import quick_every
 
 from vramtop.estimator.common.errors import InputError
 from vramtop.estimator.job.gpu_catalogue import find_gpu
@@ -133,17 +134,12 @@ MATCHED = ("detr", "rtdetr-v2", "yolos", "mask2former", "maskformer")
 SHRUNKEN: dict[str, dict[str, Any]] = {
     "vit-base": {**SMALL, "image_size": 64},
     "clip": {"text_config": SMALL, "vision_config": {**SMALL, "image_size": 64}, "projection_dim": 32},
-    "dinov2-small": {**SMALL, "image_size": 56, "patch_size": 14},
     "siglip": {"text_config": SMALL, "vision_config": {**SMALL, "image_size": 64}},
     "whisper-tiny": WHISPER,
     "all-minilm": SMALL,
     "wav2vec2": SPEECH,
-    "beit-base": {**SMALL, "image_size": 64},
     "swin-tiny": {"embed_dim": 32, "depths": [2, 2], "num_heads": [2, 2], "image_size": 56},
-    "convnext-tiny": {"depths": [1, 1], "hidden_sizes": [32, 64], "num_stages": 2},
     "segformer-b0": {"image_size": 128, "depths": [1, 1, 1, 1]},
-    "hubert": SPEECH,
-    "wavlm": SPEECH,
     "qwen2-vl-2b": {
         **TOKENS,
         "text_config": TEXT,
@@ -171,12 +167,6 @@ SHRUNKEN: dict[str, dict[str, Any]] = {
         "vision_config": {"model_type": "internvl_vision", **SMALL},
     },
     "smolvlm-256m": {
-        "image_token_id": 500,
-        "scale_factor": 2,
-        "text_config": {"model_type": "llama", **PLAIN},
-        "vision_config": {**SMALL, "image_size": 56, "patch_size": 14},
-    },
-    "smolvlm2-256m": {
         "image_token_id": 500,
         "scale_factor": 2,
         "text_config": {"model_type": "llama", **PLAIN},
@@ -340,14 +330,7 @@ def test_a_checkpoint_has_the_task_of_its_class(kind: str, architecture: str, ta
     assert (found and found.task) == task
 
 
-@pytest.mark.parametrize("name", ["vit-base", "whisper-tiny", "clip"])
-def test_it_has_the_parameters_that_are_published(name: str) -> None:
-    model = find_named_model(name)
-    assert built_parameters(model) == model.parameters
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("model", named_models(), ids=lambda model: model.label)
+@pytest.mark.parametrize("model", quick_every(50, named_models()), ids=lambda model: model.label)
 def test_every_model_has_the_parameters_that_are_published(model: NamedModel) -> None:
     if model.config["model_type"] in ("detr", "conditional_detr", "deformable_detr"):
         pytest.importorskip("timm", reason="timm has their backbone", exc_type=ImportError)
