@@ -3,16 +3,13 @@
 Training tools with a command of their own (``axolotl train``) are known by the ``ToolCommand`` that each declares.
 """
 
-import base64
 import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import PurePath
-from typing import Any
 
 import msgspec
 
-from ...common.limits import decode_json
 from ...common.records import replace
 from ..arguments.table import read_file
 from ..source.flags import flag_name, is_flag, parse_flags
@@ -246,15 +243,6 @@ def _started_by_slurm(wrappers: Sequence[str], launch: Launch) -> Launch:
     if tasks is None and each and (nodes is None or times):
         tasks = Setting(value=each * (times or 1), origin="--ntasks-per-node times --nodes of srun")
     return replace(launch, launchers=("srun",), options={} if tasks is None else {"num_processes": tasks})
-
-
-def count_world_info_ranks(world_info: str) -> int | None:
-    """Return the ranks in ``--world_info`` of DeepSpeed's per-node launcher: base64 of ``{host: [gpu, ...]}``."""
-    try:
-        hosts = decode_json(base64.urlsafe_b64decode(world_info), dict[str, list[Any]])
-    except ValueError:
-        return None
-    return sum(len(gpus) for gpus in hosts.values())
 
 
 def _end_of_flags(tokens: Sequence[str], without_value: frozenset[str]) -> int:

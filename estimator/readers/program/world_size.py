@@ -8,7 +8,7 @@ from ...job.settings import MAX_GPUS
 from ..source.evidence import FindingCollector
 from ..source.settings import LayeredSettings, Setting, SettingsLayer, as_int, parse_digits, refusal
 from .accelerate import environment_layer
-from .launch import Launch, count_world_info_ranks
+from .launch import Launch
 
 _MAX_GPUS_OF_MACHINE = 1024
 """Servers have 8 or 16 GPUs, the largest racks 144 (NVIDIA's NVL144)."""
@@ -181,9 +181,8 @@ def _torchrun_ranks(options: SettingsLayer, environ: Mapping[str, str]) -> World
 
 
 def _deepspeed_ranks(options: SettingsLayer, environ: Mapping[str, str]) -> WorldSize:
-    if "world_info" in options:
-        total = count_world_info_ranks(str(options["world_info"].value))
-        return WorldSize(ranks=Setting(value=total, origin="--world_info of deepspeed") if total else None)
+    if "world_info" in options:  # of the launcher on each node, in base64
+        return WorldSize(ranks=None)
     processes, include = options.get("num_gpus"), options.get("include")
     if processes is None and include is not None and ":" in str(include.value):
         hosts = str(include.value).split("@")

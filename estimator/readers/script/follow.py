@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from ..source.settings import Setting
-from .configs import LENGTH_ARGUMENTS
 from .libraries import (
     assigned,
     call_library,
@@ -144,7 +143,7 @@ class Reader:
         """Return what runs of the modules beside the script: their statements, and what those and the script name."""
         body = [each for found in self._modules.values() if found is not None for each in found[1].body]
         named = {each: each.name for each in body if isinstance(each, ast.FunctionDef | ast.ClassDef)}
-        found: list[ast.stmt] = [each for each in body if each not in named and not _is_list_of_names(each)]
+        found: list[ast.stmt] = [each for each in body if each not in named]
         pending: list[ast.AST] = [script, *found]
         while pending:
             names = {name for node in ast.walk(pending.pop()) for name in _names_in(node)}
@@ -674,11 +673,6 @@ class Reader:
             default = (function.options or function.defaults).get(name, UNKNOWN)
             is_positional = at < len(named) and at < len(call.args)
             scope.names[name] = call.kwargs.get(name, call.args[at] if is_positional else default)
-            if name in LENGTH_ARGUMENTS and type(scope.names[name]) is int and not OTHER_LENGTHS.search(call.path):
-                found = Setting(
-                    value=scope.names[name], origin=f"{call.where}: {call.path}({name}={scope.names[name]})"
-                )
-                self.notes.lengths.setdefault(name, found)
         if arguments.vararg is not None:
             scope.names[arguments.vararg.arg] = tuple(call.args[len(named) :])
         if arguments.kwarg is not None:
@@ -708,11 +702,6 @@ def _names_in(node: ast.AST) -> Iterator[str]:
         yield node.attr
     elif isinstance(node, ast.Constant) and isinstance(node.value, str):
         yield node.value
-
-
-def _is_list_of_names(node: ast.stmt) -> bool:
-    """Return True for ``__all__ = [...]``, which runs nothing of what it names."""
-    return isinstance(node, ast.Assign) and short_text(node.targets[0]) == "__all__"
 
 
 def _inside(body: Sequence[ast.AST]) -> Iterator[ast.AST]:

@@ -49,8 +49,6 @@ class Notes(msgspec.Struct):
     written: dict[str, Setting] = msgspec.field(default_factory=dict)
     hints: dict[str, Setting] = msgspec.field(default_factory=dict)
     accelerate: dict[str, Setting] = msgspec.field(default_factory=dict)
-    lengths: dict[str, Setting] = msgspec.field(default_factory=dict)
-    """Lengths that functions of the script are given, by their parameters' names."""
     own_loop: dict[str, Setting] = msgspec.field(default_factory=dict)
     """Settings of the script's own training loop, by accelerate's names."""
     assigned: dict[str, Setting] = msgspec.field(default_factory=dict)

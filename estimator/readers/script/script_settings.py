@@ -13,12 +13,11 @@ import msgspec
 
 from ...common.errors import InputError
 from ...common.untrusted_files import TooLargeError, read_file
-from ..arguments.table import library
 from ..source.old_calls import OldCall
 from ..source.settings import Setting, SettingsLayer
 from ..trl.methods import method_of_class
 from .follow import BudgetSpentError, Reader
-from .layers import DECISIVE, Layers
+from .layers import Layers
 from .models import Model, Part, models_in
 from .named_settings import (
     doubt_unused_lengths,
@@ -329,13 +328,6 @@ def _read_layers(tree: ast.Module, reader: Reader, no_lengths: set[str]) -> Laye
         },
     )
     layers.hints |= {key: each for key, each in later.items() if key in options.declared}
-    of_arguments = [each.settings for each in notes.arguments]
-    tables = (layers.written, layers.hints, layers.assigned, options.given, *of_arguments)
-    known = any(name in table for table in tables for name in library("transformers").aliases["length"])
-    if notes.lengths and not known and not any(map(method_of_class, notes.called)):  # TRL's have a default
-        name, setting = next(iter(notes.lengths.items()))
-        layers.hints[name] = setting
-        notes.doubt(f"{setting.origin} is taken for the length of sequences.", key="training.sequence_length")
     trainers = _one_training(notes)
     used = [each.arguments for each in trainers if each.arguments in notes.arguments] or notes.arguments
     for arguments in (*used, *(each for each in notes.arguments if each.name == "ModelConfig")):
@@ -346,11 +338,9 @@ def _read_layers(tree: ast.Module, reader: Reader, no_lengths: set[str]) -> Laye
 def _one_training(notes: Notes) -> list[TrainerObject]:
     """Return the trainers that run; of several with other arguments the first, and ask for the batch."""
     trainers = [each for each in notes.trainers if each.ran] or notes.trainers
-    first, *others = trainers or [None]
-    tables = [each.arguments.values for each in trainers if isinstance(each.arguments, Arguments)]
-    differ = {name for table in tables for name in DECISIVE if table.get(name) != tables[0].get(name)}
-    if first is None or not (differ or any(each.name != first.name for each in others)):
+    if len({(each.name, id(each.arguments)) for each in trainers}) < 2:
         return trainers
+    first, *others = trainers
     sentence = f"{others[0].where}: the script trains again, otherwise; the training at {first.where} is counted."
     notes.doubt(sentence, key="training.micro_batch", asks=True)
     for each in others:

@@ -97,7 +97,7 @@ def test_what_is_in_a_function_that_nothing_calls_is_named_unless_nothing_names_
     for use in ("hooks = {'adapt': adapted}\n", "job = Job(hook='adapted')\n"):
         assert sentence in doubts(read(tmp_path, HEAD + LOAD + helper + use + TRAIN))
     assert sentence not in doubts(read(tmp_path, HEAD + LOAD + helper + TRAIN))
-    (tmp_path / "pkg.py").write_text(f"{HEAD}{helper}__all__ = ['adapted']\n")
+    (tmp_path / "pkg.py").write_text(f"{HEAD}{helper}")
     assert sentence not in doubts(read(tmp_path, f"import pkg\n{HEAD}{LOAD}{TRAIN}"))
 
 

@@ -254,26 +254,6 @@ def test_weights_of_another_16_bit_type_may_be_copied(tmp_path: Path) -> None:
     assert {each.component for each in reading.uncertainties} == {"weights"}
 
 
-@pytest.mark.parametrize(
-    ("call", "length"),
-    [
-        ("class Data:\n    def __init__(self, texts, max_length=64): ...\ndata = Data([], max_length=256)", 256),
-        ("def cut(data, max_length): ...\ncut([], int('256'))", 256),
-        ("def evaluate(data, max_length): ...\nevaluate([], 256)", None),
-    ],
-)
-def test_a_length_that_a_function_of_the_script_is_given_is_a_guess(
-    tmp_path: Path, call: str, length: int | None
-) -> None:
-    text = "import torch\nfrom transformers import AutoModelForCausalLM, Trainer, TrainingArguments\n"
-    text += "device = torch.device('cuda:0' if torch.cuda.is_available() else 'cpu')\n"
-    text += "model = AutoModelForCausalLM.from_pretrained('gpt2')\nif device.type != 'cuda':\n    model = None\n"
-    text += "Trainer(model=model, args=TrainingArguments('o', per_device_train_batch_size=4)).train()\n"
-    reading = read(tmp_path, f"{call}\n{text}")
-    assert reading.value("training.sequence_length") == length
-    assert bool(reading.uncertainties) is (length is not None)
-
-
 def test_a_length_that_a_tokenizer_is_given_is_a_doubt(tmp_path: Path) -> None:
     before = "tokenizer = AutoTokenizer.from_pretrained('gpt2')\ntokenizer.model_max_length = 128\n"
     reading = read(tmp_path, script(before=before))
