@@ -48,7 +48,7 @@ from vramtop.estimator.trace.measure.tiny_job import tiny_job
 from vramtop.estimator.trace.worker_pool import keep_idle_workers
 from vramtop.tui.cli.json_text import json_text
 from vramtop.tui.cli.measuring.free_gpus import FreeGpus, NoFreeGpus, OpenGpus
-from vramtop.tui.cli.measuring.measure_job import MeasuredJob, Measuring, measure_job, predicted
+from vramtop.tui.cli.measuring.measure_job import MeasuredJob, Measuring, measure_job
 from vramtop.tui.cli.measuring.measured_report import measured_json, peak_json
 
 # The table of a suite (TOML): parts, each with jobs and programs that are measured one after another.
@@ -296,16 +296,6 @@ class Suite:
     def run(self) -> int:
         """Measure what the results lack; return how many jobs and programs there was no time for."""
         return sum(self._run_part(part) for part in self.parts)
-
-    def predict(self) -> int:
-        """Predict all jobs, and run nothing; return 0, as nothing is left to do."""
-        for part in self.parts:
-            for entry in part.jobs:
-                unmeasured = MeasuredJob(job=entry.job, budget=None)
-                row = _row(part, entry.name, predicted(entry.job, self.how, None, unmeasured), self.how)
-                self.file.add(row)
-                self.say(_line(row))
-        return 0
 
     def _run_part(self, part: Part) -> int:
         jobs = [job for job in part.jobs if self._is_open(part, job.name)]
@@ -558,7 +548,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--again", action="store_true", help="also repeat jobs that failed before")
     parser.add_argument("--out", type=Path, help="file for the results (default: CARD-DATE.json beside the table)")
     parser.add_argument("--cpu", action="store_true", help="tiny models on the CPU")
-    parser.add_argument("--predict", action="store_true", help="only predict")
     parser.add_argument("--gpu", help="only these GPUs")
     parser.add_argument("--method", choices=("auto", "formula", "exact", "traced"), default="auto")
     parser.add_argument("--python", help="the Python that has torch")
@@ -576,8 +565,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             stack.callback(signal.signal, number, signal.signal(number, end))
         try:
             parts = chosen_parts(read_suite(options.suite), options.part)
-            no_gpu = options.cpu or options.predict
-            opened = None if no_gpu else stack.enter_context(OpenGpus.open(options.gpu))
+            opened = None if options.cpu else stack.enter_context(OpenGpus.open(options.gpu))
             how = Measuring(
                 gpus=FixedGpus(opened.free(1)) if opened else None,
                 steps=1,
@@ -589,7 +577,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 progress=lambda _: None,
             )
             suite = open_suite(parts, options.suite.parent, options.out, how, say, again=options.again)
-            left = suite.predict() if options.predict else suite.run()
+            left = suite.run()
         except VramtopError as error:
             print(f"suite.py: {error.message}", file=sys.stderr)
             return error.exit_code

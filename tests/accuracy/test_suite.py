@@ -143,7 +143,7 @@ def test_what_is_wrong_in_a_table_is_said_with_its_place(table: Path, before: st
 
 
 def test_a_table_that_is_not_there_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["absent.toml", "--predict"]) == 2
+    assert main(["absent.toml", "--cpu"]) == 2
     assert "absent.toml: cannot be read: No such file" in capsys.readouterr().err
 
 
@@ -151,15 +151,6 @@ def test_an_unknown_part_names_those_that_there_are(measured: Suite) -> None:
     code, _, complaint = measured("--cpu", "--part", "3")
     assert code == 2
     assert "--part 3: no such part; the suite has 1 (steps), 2 (others)" in complaint
-
-
-@pytest.mark.usefixtures("without_bitsandbytes")
-def test_a_suite_is_predicted_without_a_gpu(measured: Suite) -> None:
-    code, found, progress = measured("--predict", "--method", "formula")
-    assert code == 0
-    assert [row["measured"]["measured"] for row in found["rows"]] == [None, None]
-    assert all(row["formula"]["allocated_bytes"] > GIB for row in found["rows"])
-    assert "not installed: bitsandbytes (needed by 1 job)" in progress
 
 
 @pytest.mark.usefixtures("without_bitsandbytes")

@@ -118,42 +118,6 @@ def test_a_program_that_grows_its_batch_until_memory_is_full_gets_the_largest(pr
     )
 
 
-LIGHTNING = """
-import torch, torch.nn as nn, pytorch_lightning as pl
-from pytorch_lightning.tuner import Tuner
-from torch.utils.data import DataLoader, Dataset
-class Data(Dataset):
-    def __len__(self):
-        return 10**7
-    def __getitem__(self, at):
-        return torch.zeros(1)
-class Net(pl.LightningModule):
-    def __init__(self):
-        super().__init__()
-        self.net, self.batch_size = nn.Linear(1, 1 << 22), 8
-    def training_step(self, batch, _):
-        return self.net(batch).square().mean()
-    def configure_optimizers(self):
-        return torch.optim.SGD(self.parameters(), 0.1)
-    def train_dataloader(self):
-        return DataLoader(Data(), self.batch_size)
-net = Net()
-trainer = pl.Trainer(accelerator="gpu", devices=1, max_epochs=1, logger=False, enable_checkpointing=False,
-                     enable_progress_bar=False, enable_model_summary=False)
-Tuner(trainer).scale_batch_size(net, mode="{}")
-print("found", net.batch_size)
-trainer.fit(net)
-"""
-
-
-@pytest.mark.parametrize("mode", ["power", "binsearch"])
-def test_lightnings_search_ends_where_it_would(program, mode: str) -> None:
-    pytest.importorskip("pytorch_lightning")
-    found = rehearse([sys.executable, program(LIGHTNING.format(mode))], gpu=find_gpu("rtx-4090"))
-    assert 12 << 30 < found.allocated_bytes < 24 << 30
-    assert "refused" in found.warnings[0]
-
-
 SKIPS = """
 import sys, torch, torch.nn as nn
 net = nn.Sequential(nn.Linear(1024, 4096), nn.GELU(), nn.Linear(4096, 1024)).cuda()

@@ -55,27 +55,17 @@ def test_worker_that_is_too_slow_is_killed(tmp_path: Path) -> None:
     assert ended(worker.pid)
 
 
-def test_error_of_a_worker_that_dies_has_its_last_line_of_stderr(tmp_path: Path) -> None:
-    broken = program(tmp_path, "import sys\nsys.stdin.readline()\nraise SystemExit('out of patience')\n")
-
-    with Worker(PYTHON, broken) as worker, pytest.raises(CannotTellError, match=r"ended: out of patience$"):
-        worker.request({}, 10)
-
-
-def test_a_worker_that_the_system_kills_names_the_usual_reason(tmp_path: Path) -> None:
-    killed = program(tmp_path, "import os, signal, sys\nsys.stdin.readline()\nos.kill(os.getpid(), signal.SIGKILL)\n")
-
-    with (
-        Worker(PYTHON, killed) as worker,
-        pytest.raises(CannotTellError, match=r"was killed; the machine's RAM.* run out$"),
-    ):
-        worker.request({}, 10)
-
-
-def test_worker_whose_answer_is_no_json(tmp_path: Path) -> None:
-    nonsense = program(tmp_path, "import sys\nsys.stdin.readline()\nprint('hello', flush=True)\nsys.stdin.readline()\n")
-
-    with Worker(PYTHON, nonsense) as worker, pytest.raises(CannotTellError, match="ended"):
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("raise SystemExit('out of patience')", r"ended: out of patience$"),
+        ("import os; os.kill(os.getpid(), 9)", r"was killed; the machine's RAM.* run out$"),
+        ("print('no JSON', flush=True); sys.stdin.readline()", "ended"),
+    ],
+)
+def test_a_worker_that_ends_or_answers_nonsense_is_told_in_a_sentence(text: str, sentence: str, tmp_path: Path) -> None:
+    broken = program(tmp_path, f"import sys\nsys.stdin.readline()\n{text}\n")
+    with Worker(PYTHON, broken) as worker, pytest.raises(CannotTellError, match=sentence):
         worker.request({}, 10)
 
 
@@ -139,9 +129,9 @@ def test_shipped_program_runs_no_code_that_came_with_a_model(tmp_path, ask_worke
     assert not (tmp_path / "ran").exists()
 
 
-@pytest.mark.parametrize("file", sorted(WORKER_PROGRAM.parent.rglob("*.py")), ids=lambda file: file.name)
-def test_worker_programs_keep_to_python_3_9(file: Path) -> None:
-    ast.parse(file.read_text(encoding="utf-8"), feature_version=(3, 9))
+def test_worker_programs_keep_to_python_3_9() -> None:
+    for file in WORKER_PROGRAM.parent.rglob("*.py"):
+        ast.parse(file.read_text(encoding="utf-8"), str(file), feature_version=(3, 9))
 
 
 def test_a_busy_worker_ends_with_the_program(tmp_path: Path) -> None:
