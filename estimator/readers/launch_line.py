@@ -100,7 +100,7 @@ def read_launch(
 
     Raises:
         InputError: the line starts no Python program, or that of a tool that is not read.
-        CannotTellError: it trains a diffusion model.
+        CannotTellError: it trains a diffusion model, or a module that is not in its folder.
     """
     launch = parse_launch(split_launch_line(argv))
     if launch.program_name is None:
@@ -462,7 +462,7 @@ def _read_script(
     if script is None and program.launch.module and not program.launch.trl_command:
         sentence = f"The module {program.launch.module} was not found"
         if program.pid is None:
-            raise InputError(f"{sentence}: start vramtop in the folder in which python -m finds it")
+            raise CannotTellError(f"{sentence} in this folder, and installed packages are not read")
         program.findings.doubt(f"{sentence}; its settings are not counted.", "either", *_PARTS)
     if script is None or program.launch.trl_command:
         return ScriptSettings()

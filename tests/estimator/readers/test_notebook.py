@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from vramtop.estimator.common.errors import InputError
+from vramtop.estimator.common.errors import CannotTellError, InputError
 from vramtop.estimator.readers.launch_line import read_launch
 from vramtop.estimator.readers.source.evidence import JobReading
 
@@ -54,7 +54,7 @@ def test_programs_that_run_notebooks(notebook: Path, line: str) -> None:
 
 def test_programs_that_run_none(notebook: Path) -> None:
     assert read("jupyter nbconvert --to html a.ipynb", notebook.parent).value("training.micro_batch") is None
-    with pytest.raises(InputError, match="was not found"):
+    with pytest.raises(CannotTellError, match="was not found"):
         read("python -m ipykernel_launcher -f k.json", notebook.parent)
     with pytest.raises(InputError, match="starts no Python"):
         read("jupyter lab", notebook.parent)

@@ -6,7 +6,7 @@ from typing import Any, get_args
 
 import pytest
 
-from vramtop.estimator.common.errors import InputError
+from vramtop.estimator.common.errors import CannotTellError
 from vramtop.estimator.readers.launch_line import read_launch
 from vramtop.estimator.readers.source.evidence import Component, JobReading
 
@@ -463,7 +463,7 @@ def test_the_default_optimizer_by_version(tmp_path: Path, version: str, optimize
 
 def test_a_module_that_is_not_found_is_refused(tmp_path: Path) -> None:
     line = ["torchrun", "-m", "pkg.train", "--model_name_or_path", "gpt2", "--per_device_train_batch_size", "2"]
-    with pytest.raises(InputError, match=r"pkg\.train was not found"):
+    with pytest.raises(CannotTellError, match=r"pkg\.train was not found"):
         read_launch(line, environ={}, cwd=tmp_path)
 
 
