@@ -15,7 +15,6 @@ from vramtop.monitor.attach.saved_answers import SavedAnswers
 from vramtop.monitor.history.history import History
 from vramtop.monitor.sources.recording import read_recording
 from vramtop.monitor.storage.pending_jobs import PendingJobs
-from vramtop.monitor.storage.recent_models import RecentModels
 from vramtop.tui.cli.main import main
 
 DATA = Path(__file__).parent / "older_data"
@@ -117,13 +116,12 @@ def test_the_doctor_finds_every_file_sound(older: Path, capsys: pytest.CaptureFi
     assert (files["there"], files["set_aside"]) == (True, 0)
 
 
-def test_measured_runs_and_recent_models_are_there(tmp_path: Path) -> None:
+def test_measured_runs_are_there(tmp_path: Path) -> None:
     shutil.copytree(DATA / NEWEST, tmp_path / "data")
     history = History(tmp_path / "data" / "history.json")
     assert sorted((run.model, run.card, run.job.training.micro_batch) for run in history.list()) == [
         ("Llama 3.2 1B", "NVIDIA H100 80GB HBM3", size) for size in (1, 2, 4)
     ]
-    assert RecentModels(tmp_path / "data" / "recent_models.json").names() == ("gpt2", "qwen2.5-7b", "llama-3.1-8b")
 
 
 def test_what_a_newer_version_wrote_is_refused_in_a_sentence_and_stays(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import msgspec
 
 from vramtop.estimator.common.errors import CannotTellError, InputError
 
-from .user_file import UserFile, change_in_background, data_file
+from .user_file import UserFile, data_file, in_background
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -71,7 +71,17 @@ class PendingJobs(msgspec.Struct):
         return UserFile(path, kind=_Jobs, empty=list, description="your pending jobs")
 
     def _change(self, change: Callable[[_Jobs], _Jobs]) -> None:
-        change_in_background(lambda: self._file, change, self.notify, thread="save pending jobs")
+        """Change the file on a thread of its own, as a disk may hang."""
+
+        def write() -> None:
+            try:
+                warning = self._file.change(change)
+            except CannotTellError as error:
+                warning = error.message
+            if warning:
+                self.notify(warning)
+
+        in_background(write, thread="save pending jobs")
 
 
 def _positions(entry: dict[str, Any], jobs: _Jobs) -> list[int]:

@@ -157,33 +157,6 @@ class UserFile(Generic[Content]):
         return Path(os.path.realpath(self.path))
 
 
-def change_in_background(
-    file: Callable[[], UserFile[Content]],
-    change: Callable[[Content], Content],
-    notify: Callable[[str], None],
-    *,
-    thread: str,
-) -> None:
-    """Change a file on its own thread, as a disk may hang.
-
-    Args:
-        file: returns the file; may raise CannotTellError.
-        change: makes the new content from the old one.
-        notify: called on that thread with a sentence if the file could not be written, or was damaged and renamed.
-        thread: name of the thread.
-    """
-
-    def write() -> None:
-        try:
-            warning = file().change(change)
-        except CannotTellError as error:
-            warning = error.message
-        if warning:
-            notify(warning)
-
-    in_background(write, thread=thread)
-
-
 def in_background(work: Callable[[], object], *, thread: str) -> None:
     """Run a function on a thread of its own, for whose end the program waits at exit; here where none can start."""
     try:

@@ -1,4 +1,4 @@
-"""Names of models to choose from, and the search among them: recent ones, those in the cache, built-in ones."""
+"""Names of models to choose from, and the search among them: those in the cache, and built-in ones."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -12,20 +12,13 @@ class ModelChoice(msgspec.Struct, frozen=True):
     name: str
     """Name as it is written into the field."""
     note: str
-    """Where the name comes from: recent, in the cache, or the built-in model's publisher."""
+    """Where the name comes from: in the cache, or the built-in model's publisher."""
     other_names: tuple[str, ...] = ()
 
 
-def model_choices(recent: Sequence[str] = (), cached: Sequence[str] = ()) -> tuple[ModelChoice, ...]:
-    """Return the models that can be chosen, the likeliest first: recent, in the cache, built in."""
-    built_in = tuple(_built_in_choices())
-    known = {name: choice for choice in built_in for name in (choice.name, *choice.other_names)}
-    used = {known[name].name if name in known else name for name in recent}
-    found = [
-        *(ModelChoice(name, "recent", known[name].other_names if name in known else ()) for name in recent),
-        *(ModelChoice(name, "in the cache") for name in cached if name not in used),
-        *(choice for choice in built_in if choice.name not in used),
-    ]
+def model_choices(cached: Sequence[str] = ()) -> tuple[ModelChoice, ...]:
+    """Return the models that can be chosen, the likeliest first: in the cache, built in."""
+    found = [*(ModelChoice(name, "in the cache") for name in cached), *_built_in_choices()]
     return tuple({choice.name: choice for choice in reversed(found)}.values())[::-1]
 
 

@@ -26,7 +26,6 @@ from vramtop.estimator.trace.own_program import WhatRuns, what_runs
 from vramtop.monitor.board.board import Board
 from vramtop.monitor.board.capacity import count_devices
 from vramtop.monitor.board.watchlist import Watchlist
-from vramtop.monitor.storage.recent_models import RecentModels
 
 from ...background.job_estimates import JobEstimates
 from ...background.latest_only_task import LatestOnlyTask
@@ -100,7 +99,6 @@ class FitCheckScreen(Screen[None]):
         quick_estimator: makes quicker estimates for searches; ``estimate`` itself is used when left out.
         initial: the job to start from.
         pinned: the pending job that is being edited; None: the job is not pending.
-        recent: the models that the user checked last; None: they are not kept.
         on_close: receives the edited job when the screen closes.
     """
 
@@ -133,7 +131,6 @@ class FitCheckScreen(Screen[None]):
         quick_estimator: QuickEstimatorFor | None = None,
         initial: Job | None = None,
         pinned: Job | None = None,
-        recent: RecentModels | None = None,
         on_close: Callable[[Job], None] = lambda _: None,
     ) -> None:
         super().__init__()
@@ -146,8 +143,7 @@ class FitCheckScreen(Screen[None]):
         self._host: int | None = None
         self._capacity = Capacity()
         """The GPUs and the RAM that the job is compared with."""
-        self._recent, self._on_close = recent, on_close
-        self._checked_model: str | None = None
+        self._on_close = on_close
         """Name of the model of the last budget."""
         self._quick_estimator = quick_estimator or (lambda _: estimate)
         self._estimates = JobEstimates(
@@ -173,9 +169,7 @@ class FitCheckScreen(Screen[None]):
             yield Label("Fit check: would this job fit?", id="title", markup=False)
             yield PreflightMark(id="preflight-mark")
         with Horizontal(id="halves"):
-            yield SettingsPane(
-                self._initial, recent=self._recent, on_read=self._show_read_again, on_error=self._show_error
-            )
+            yield SettingsPane(self._initial, on_read=self._show_read_again, on_error=self._show_error)
             yield VerdictView(id="verdict")
         yield StaticLines(id="help")
         yield KeysLine(show_command_palette=False)
@@ -188,8 +182,6 @@ class FitCheckScreen(Screen[None]):
     def on_unmount(self) -> None:
         """Cancel all background work."""
         self._cancel()
-        if self._recent is not None and self._checked_model:
-            self._recent.add(self._checked_model)
         self._on_close(self._history.current)
 
     def show_board(self, board: Board) -> None:
@@ -443,7 +435,6 @@ class FitCheckScreen(Screen[None]):
         self.call_after_refresh(search)  # once the verdict is drawn: Python threads share one processor
 
     def _show_budget(self, budget: Budget) -> None:
-        self._checked_model = budget.job.model.id
         if budget.rehearsal is not None and self._pinned is not None and self._pinned == self.job:
             self._watchlist.set_budget(budget, self._pinned)
         self._pane.form.clear_errors()
@@ -659,7 +650,6 @@ def _open(app: BoardApp, job: Job | None) -> None:
         quick_estimator=make_quick_estimator,
         initial=job,
         pinned=job if job in watchlist.pending() else None,
-        recent=RecentModels(),
         on_close=keep_draft,
     )
     app.push_once(screen)

@@ -7,7 +7,6 @@ from textual.app import ComposeResult
 from textual.containers import Vertical
 
 from vramtop.estimator.job.job import Job
-from vramtop.monitor.storage.recent_models import RecentModels
 
 from ...background.latest_only_task import LatestOnlyTask
 from ...job.form.fields import MODEL
@@ -26,7 +25,6 @@ class SettingsPane(Vertical):
 
     Args:
         initial: the job to start from.
-        recent: the models that the user checked last; None: they are not kept.
         on_read: receives the job that was read again with the user's model; the form shows it already.
         on_error: receives the reason why it could not be read.
     """
@@ -35,12 +33,10 @@ class SettingsPane(Vertical):
         self,
         initial: Job,
         *,
-        recent: RecentModels | None = None,
         on_read: "Callable[[LoadedJob], object]",
         on_error: Callable[[str], object],
     ) -> None:
         super().__init__(id="settings")
-        self._recent = recent
         self._on_read = on_read
         self.reading = FormReading(self, on_read=self._show_read_again, on_error=on_error)
         """Reads what was opened again with another model."""
@@ -61,9 +57,8 @@ class SettingsPane(Vertical):
         yield JobForm(self._initial, models=self._models, id="form")
 
     def on_mount(self) -> None:
-        """Look for the models that were checked last and those in the Hugging Face cache."""
-        recent = self._recent
-        self._models_task.submit(lambda: model_choices(recent.names() if recent else (), cached_models()))
+        """Look for the models in the Hugging Face cache."""
+        self._models_task.submit(lambda: model_choices(cached_models()))
 
     def on_unmount(self) -> None:
         """Cancel all background work."""

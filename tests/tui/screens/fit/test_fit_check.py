@@ -19,7 +19,6 @@ from vramtop.estimator.job.job_file.load_and_save import load_job
 from vramtop.estimator.job.settled import settled as as_settled, settles
 from vramtop.monitor.board.board import Board
 from vramtop.monitor.board.watchlist import Watchlist
-from vramtop.monitor.storage.recent_models import RecentModels
 from vramtop.tui.job.dialogs import CopiedTextScreen, OpenJobScreen, SaveJobScreen
 from vramtop.tui.job.form.job_form import JobForm
 from vramtop.tui.job.form.model_input import ModelInput
@@ -555,14 +554,6 @@ async def test_a_card_is_found_by_typing_a_part_of_its_name(fit):
         await pilot.press(*"4090", "enter")
         await until_shown(pilot, lambda: pilot.app.screen is screen)
         await until_shown(pilot, lambda: screen.job is not None and screen.job.target.gpu == "rtx-4090")
-
-
-async def test_the_model_of_a_checked_job_is_recent_the_next_time(fit, tmp_path):
-    recent = RecentModels(tmp_path / "recent.json")
-    async with fit(recent=recent) as (screen, pilot):
-        await until_shown(pilot, lambda: settled(screen))
-        await pilot.press("escape")
-        await until_shown(pilot, lambda: recent.names() == (MODEL,))
 
 
 async def test_the_largest_batch_and_sequence_that_fit_are_said(fit, board):
