@@ -4,14 +4,11 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from ...common.records import replace
 from ...job.rules.optimizers.by_name import OptimizerChoice, optimizer_by_trainer_name
 from ..source.evidence import FindingCollector
-from ..source.settings import LayeredSettings, Setting, as_int
+from ..source.settings import LayeredSettings, Setting
 from .trainer_inputs import TrainerInputs
 
-_SWITCHED = ("galore", "apollo", "adam_mini")
-"""Optimizers that ``use_NAME`` of LLaMA-Factory and ms-swift switches on, with arguments of their own."""
 _ALL = {"all-linear": "all-linear", "all_linear": "all-linear", "all": "blocks"}
 _WORD = re.compile(r"[\w.]+")
 
@@ -27,33 +24,11 @@ def read_optimizer(inputs: TrainerInputs, findings: FindingCollector) -> None:
         setting = settings.find("optim", "optimizer")
     if inputs.deepspeed is not None:  # which transformers takes in place of the Trainer's (``deepspeed_optim_sched``)
         setting = inputs.deepspeed.find("optimizer") or setting
-    for name in _SWITCHED:
-        if (switch := settings.find_true(f"use_{name}")) is not None:
-            findings.record_optimizer(switch, _switched_on(name, settings))
     if setting is not None and isinstance(setting.value, OptimizerChoice):  # a class of a script, or DeepSpeed's
         findings.record_optimizer(setting, setting.value)
     elif setting is not None:
         choice = optimizer_by_trainer_name(str(setting.value), _arguments(settings, findings))
         findings.record_optimizer(setting, choice)
-
-
-def _switched_on(name: str, settings: LayeredSettings) -> OptimizerChoice:
-    """Return the optimizer that ``use_NAME`` makes of the one in ``optim``.
-
-    Source: ``train/trainer_utils.py`` of LLaMA-Factory 0.9, ``optimizers/galore`` of ms-swift 3.
-    """
-    if name == "adam_mini":
-        return optimizer_by_trainer_name(name)
-    optim = settings.find("optim")
-    word = "adamw" if optim is None else str(optim.value)
-    kind = "adafactor" if word == "adafactor" else "adamw_8bit" if "8bit" in word else "adamw"
-    targets = settings.find(f"{name}_target", f"{name}_target_modules")
-    given: dict[str, Any] = {"targets": (targets and _target_words(targets)) or "blocks"}
-    if (rank := as_int(settings.find(f"{name}_rank"))) is not None:
-        given["rank"] = rank
-    choice = optimizer_by_trainer_name(f"{name}_{kind}", given)
-    one_by_one = settings.find_true(f"{name}_layerwise") or settings.find_true(f"{name}_optim_per_parameter")
-    return replace(choice, in_backward=one_by_one is not None)
 
 
 def _arguments(settings: LayeredSettings, findings: FindingCollector) -> dict[str, Any]:
