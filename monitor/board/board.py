@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
@@ -90,8 +90,7 @@ class ProcessRow(msgspec.Struct, frozen=True, kw_only=True):
         return self.budget is not None and bool(self.missing)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GpuRow:
+class GpuRow(msgspec.Struct, frozen=True, kw_only=True):
     """One GPU, or one of its MIG devices, with the budgets of all known jobs that run on it."""
 
     reading: GpuReading

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -49,8 +49,7 @@ class DeviceVerdict(msgspec.Struct, frozen=True, kw_only=True):
         return max(0, -(self.margin_bytes or 0))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServingFit:
+class ServingFit(msgspec.Struct, frozen=True, kw_only=True):
     """Memory that a vLLM engine allocates on one device."""
 
     need: ServingNeed

@@ -6,7 +6,6 @@ whose figures are not of now has one row, which says why; its earlier figures ar
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, cast, get_args
 from zlib import crc32
@@ -38,8 +37,7 @@ _MOST_FAULTS = 3
 """Sentences of hosts above the GPUs; of more, the number is said."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HostGpu(GpuReading):
+class HostGpu(GpuReading, frozen=True, kw_only=True):
     """A GPU or MIG device of one of many hosts; without a number it is the host, which has no figures of now."""
 
     on_host: str

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import pwd
-from dataclasses import dataclass, replace
 
+import msgspec
+
+from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.secrets import displayed_arguments
 
 from .containers import container_info
@@ -20,8 +22,7 @@ ENDED_NOTE = "ended, its memory is still held"
 ZOMBIE_NOTE = "zombie: ended, not yet reaped"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProcessFacts:
+class ProcessFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Facts about one process; None for those that are unknown."""
 
     start_time: float | None = None
@@ -141,8 +142,7 @@ class ProcessDirectory:
         return self._users[uid]
 
 
-@dataclass(frozen=True, slots=True)
-class _KnownProcess:
+class _KnownProcess(msgspec.Struct, frozen=True):
     """A process that was read in an earlier tick."""
 
     inode: int

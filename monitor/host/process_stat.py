@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from .file_text import file_text
 
@@ -21,8 +22,7 @@ HOST_PID_NAMESPACE = 0xEFFF_FFFC
 """Inode of the machine's own pid namespace (PROC_PID_INIT_INO of include/linux/proc_ns.h)."""
 
 
-@dataclass(frozen=True, slots=True)
-class ProcessStat:
+class ProcessStat(msgspec.Struct, frozen=True):
     """The fields of ``/proc/PID/stat`` (proc_pid_stat(5)) that vramtop uses."""
 
     start_ticks: int

@@ -4,8 +4,9 @@ import os
 import secrets
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from vramtop.estimator.common.errors import CannotTellError, InputError
 from vramtop.estimator.common.trust import process_owner
@@ -18,8 +19,7 @@ _POLL_SECONDS = 0.1
 _START_IT = "start the run with vramtop run, or call vramtop.monitor.report() in it"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WrittenSnapshot:
+class WrittenSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """A snapshot that a process has written."""
 
     file: str

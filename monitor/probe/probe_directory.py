@@ -6,7 +6,8 @@ file. A probe that was found stays open and is read at every tick.
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+
+import msgspec
 
 from vramtop.estimator.common.records import replace
 
@@ -22,8 +23,7 @@ FIRST_SEARCH_BUDGET_SECONDS = 0.05
 """Maximum time for searches in the first tick, which may be the only one."""
 
 
-@dataclass(slots=True)
-class _KnownProcess:
+class _KnownProcess(msgspec.Struct):
     """A process that is searched for a probe, or has one."""
 
     search_at: float
@@ -31,7 +31,7 @@ class _KnownProcess:
     probe: OpenProbe | None = None
     sample: ProbeSample | None = None
     """The latest sample."""
-    gpus: list[GpuReading] = field(default_factory=list)
+    gpus: list[GpuReading] = []
     """The GPUs that it is on, as they were read last."""
     tick: int = 0
     """Last tick in which it was on a GPU."""

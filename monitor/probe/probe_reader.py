@@ -5,9 +5,11 @@ import re
 import stat
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from vramtop.estimator.common.untrusted_files import check_nesting
 
@@ -27,11 +29,10 @@ _DOTTED = re.compile(r"[\w.<>]{1,200}", re.ASCII)
 STALE_SECONDS = 5.0
 """Age from which a sample shows that its process is stopped or hangs."""
 
-_ALLOCATOR_FIELDS = tuple(each.name for each in fields(AllocatorCounters))
+_ALLOCATOR_FIELDS = AllocatorCounters.__struct_fields__
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceCounters(AllocatorCounters):
+class DeviceCounters(AllocatorCounters, frozen=True, kw_only=True):
     """The allocator's counters of one of a process's devices."""
 
     index: int
@@ -40,8 +41,7 @@ class DeviceCounters(AllocatorCounters):
     """CUDA's uuid, without ``GPU-``; None: its torch is too old to report it (before 2.5)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OptimizerFacts:
+class OptimizerFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Optimizers of one class that have stepped."""
 
     name: str
@@ -54,8 +54,7 @@ class OptimizerFacts:
     """``dtensor``: ``trained`` counts whole parameters; another word: those of this rank; None: they are whole."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SnapshotAnswer:
+class SnapshotAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """The answer to the last request for a memory snapshot."""
 
     request: int
@@ -66,8 +65,7 @@ class SnapshotAnswer:
     error: str | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProbeSample:
+class ProbeSample(msgspec.Struct, frozen=True, kw_only=True):
     """The figures and facts that a process has published at one moment."""
 
     pid: int

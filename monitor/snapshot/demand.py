@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
@@ -58,11 +57,10 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
         return (self.host and not before.host) or any(True for _ in gpus) or bool(figures)
 
 
-@dataclass(slots=True)
-class CurrentDemand:
+class CurrentDemand(msgspec.Struct):
     """The demand of the screen in front: set on the UI thread, looked at by a source at every reading."""
 
-    value: Demand = field(default_factory=Demand)
+    value: Demand = msgspec.field(default_factory=Demand)
 
     def show(self, demand: Demand) -> bool:
         """Have the next reading contain this; returns True if it should be read soon (``adds_to``)."""

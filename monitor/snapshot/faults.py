@@ -3,7 +3,7 @@
 Codes are NVML's own, or those that vramtop adds, which are named here.
 """
 
-from dataclasses import dataclass
+import msgspec
 
 NO_ANSWER = "NO_ANSWER"
 """Fault code: a driver call has not returned; the figures of the reading are from an earlier one."""
@@ -21,8 +21,7 @@ FIRST_SAMPLE = "FIRST_SAMPLE"
 """Fault code: the figure is a rate, and there is one sample so far."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fault:
+class Fault(msgspec.Struct, frozen=True, kw_only=True):
     """A failure to read something, with its reason."""
 
     field: str | None

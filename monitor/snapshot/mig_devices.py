@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from vramtop.estimator.common.sizes import format_gib
@@ -17,8 +16,7 @@ if TYPE_CHECKING:
 _FIELDS = ("total_bytes", "used_bytes", "free_bytes", "reserved_bytes")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MigDevice(GpuReading):
+class MigDevice(GpuReading, frozen=True, kw_only=True):
     """One MIG device, with the memory of its GPU instance; ``index`` is that of the GPU.
 
     If several devices share a GPU instance, the first one represents its memory and lists the processes of all.

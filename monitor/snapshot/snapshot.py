@@ -5,7 +5,6 @@ A figure that could not be read is None, and a ``Fault`` beside it states the re
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
@@ -33,8 +32,7 @@ HistoryKey = tuple[GpuKey, int, float | None]
 """A process on one GPU or MIG device: key of the device, pid, start time."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AllocatorCounters:
+class AllocatorCounters(msgspec.Struct, frozen=True, kw_only=True):
     """Counters of torch's caching allocator for one process on one GPU (``torch.cuda.memory_stats``); None: unknown."""
 
     allocated_bytes: Count | None = None
@@ -55,8 +53,7 @@ class AllocatorCounters:
     """Unix seconds of the last of these failures, to a second; None: there was none."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProcessCounters(AllocatorCounters):
+class ProcessCounters(AllocatorCounters, frozen=True, kw_only=True):
     """Figures that the probe in a training process publishes: the allocator's for one GPU, and the process's own."""
 
     time: Seconds
@@ -177,8 +174,7 @@ class MigReading(msgspec.Struct, frozen=True, kw_only=True):
     """Reserved by the driver; None where the driver has only memory info v1."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GpuReading:
+class GpuReading(msgspec.Struct, frozen=True, kw_only=True):
     """One GPU at one moment. ``total = reserved + used + free`` where all four are known."""
 
     index: Count

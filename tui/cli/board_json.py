@@ -1,9 +1,9 @@
 """One reading of this machine as JSON; unknown values are null."""
 
-from dataclasses import asdict
 from datetime import datetime, timezone
 from typing import Any
 
+import msgspec
 from msgspec import to_builtins
 
 from vramtop.estimator.common.secrets import displayed
@@ -25,7 +25,7 @@ def board_json(board: Board) -> dict[str, Any]:
             "driver_version": snapshot.source.driver_version,
             "cuda_version": snapshot.source.cuda_version,
         },
-        "faults": [asdict(fault) for fault in snapshot.faults],
+        "faults": msgspec.to_builtins(snapshot.faults),
         "filter": None if board.hidden is None else _filter_json(board.hidden),
         "gpus": [_gpu_json(row, board) for row in board.gpus if board.displays_gpu(row.reading)],
         "runs": [_run_json(run) for run in board.runs],
@@ -79,7 +79,7 @@ def _gpu_json(row: GpuRow, board: Board) -> Any:
         if gpu.processes is None
         else [_process_json(process) for process in row.rows if board.displays(process)],
         "mig": None if gpu.mig is None else [_mig_json(device) for device in mig_devices(gpu)],
-        "faults": [asdict(fault) for fault in gpu.faults],
+        "faults": msgspec.to_builtins(gpu.faults),
     }
 
 
@@ -91,7 +91,7 @@ def _mig_json(device: MigDevice) -> Any:
         **_values(device, *_SIZES, "shares_memory_of"),
         "unattributed_bytes": None if device.shares_memory_of else device.unattributed_bytes,
         "pids": None if device.processes is None else [process.pid for process in device.processes],
-        "faults": [asdict(fault) for fault in device.faults],
+        "faults": msgspec.to_builtins(device.faults),
     }
 
 

@@ -4,7 +4,6 @@ import argparse
 import sys
 import time
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict
 from functools import partial
 from typing import Any
 
@@ -217,7 +216,7 @@ def _to_json(report: RunReport, observed_bytes: int | None) -> dict[str, Any]:
         "anomalies": anomalies,
         "oddities": anomalies,
         "faults": list(report.faults),
-        "counters": None if sample is None else [asdict(device) for device in sample.devices],
+        "counters": None if sample is None else to_builtins(sample.devices),
         "status": report.comparison.status if report.comparison else "unknown",
         "divergence": report.divergence.sentence if report.divergence else None,
         "explanation": [
