@@ -18,7 +18,7 @@ from vramtop.monitor.host.terminate import TerminationBatch
 from ...keys import bind, shown_key
 from ...widgets.static_lines import StaticLines
 from ..base import DrawnScreen
-from .signal_text import batch_details, batch_status
+from .signal_text import batch_status, signal_details
 
 if TYPE_CHECKING:
     from ..base import BoardApp
@@ -149,7 +149,7 @@ class TerminateScreen(ModalScreen[None], DrawnScreen[None]):
         batch = self._batch
         self.query_one(VerticalScroll).styles.max_height = max(3, self.size.height - _FRAME_LINES)
         width = (self.query_one("#box").content_size.width or 60) - 1
-        details = batch_details(self._rows, self._board, batch, width=width, age=self.app.feed.age_seconds)
+        details = signal_details(self._rows, self._board, batch, width=width, age=self.app.feed.age_seconds)
         self.query_one("#details", StaticLines).show(details, layout=True)
         self.query_one("#status", StaticLines).show(batch_status(batch), layout=True)
         asks = bool(batch.running) and batch.sent is None

@@ -9,49 +9,16 @@ from textual.content import Content
 from vramtop.estimator.common.sizes import format_gib
 from vramtop.monitor.board.board import Board, ProcessRow
 from vramtop.monitor.host.terminate import GRACE_SECONDS, ProcessTermination, TerminationBatch
-from vramtop.monitor.snapshot.gpu_list import gpu_list
 from vramtop.monitor.snapshot.snapshot import GpuProcess, ProcessKey
 
-from ...draw.labels import MUTED, SEPARATOR, format_duration, gpu_labels, process_name, shorten
+from ...draw.labels import MUTED, SEPARATOR, format_duration, process_name, shorten
 from ...draw.text_output import printable
 
 
-def termination_details(
-    row: ProcessRow, board: Board, termination: ProcessTermination, *, width: int, age: float | None = None
-) -> Content:
-    """Return what the process is, what it holds, and what depends on it.
-
-    Args:
-        row: the process, on the GPU where it was selected.
-        board: the latest board.
-        termination: signals and watches the process.
-        width: cells that a line may take.
-        age: seconds since those figures were read, if they are stale.
-    """
-    process = termination.process
-    user = printable(process.user or "n/a")
-    entries = [
-        ("pid", str(process.pid), ""),
-        (
-            "user",
-            f"{user}{SEPARATOR}not you" if termination.is_other_users else user,
-            "bold" if termination.is_other_users else "",
-        ),
-        ("command", printable(process.command or process.name or "n/a"), ""),
-        ("holds", _held(row, board) + ("" if age is None else f" (as of {format_duration(age)} ago)"), ""),
-        ("started", _started(process), ""),
-        ("job", _job(process, board), ""),
-    ]
-    entries += [("", words, "$text-warning") for words in _related(process, board)]
-    if termination.uncertainty:
-        entries.append(("!", termination.uncertainty, "$text-warning"))
-    return Content("\n").join(_entry(label, words, style, width) for label, words, style in entries)
-
-
-def batch_details(
+def signal_details(
     rows: Sequence[ProcessRow], board: Board, batch: TerminationBatch, *, width: int, age: float | None = None
 ) -> Content:
-    """Return what the processes are, what they hold together, what depends on them, and what is refused.
+    """Return what the processes are, what they hold, what depends on them, and what is refused.
 
     Args:
         rows: the processes, each on one of the GPUs where it was selected.
@@ -60,30 +27,33 @@ def batch_details(
         width: cells that a line may take.
         age: seconds since those figures were read, if they are stale.
     """
-    if len(rows) == 1 and len(batch.members) == 1:
-        return termination_details(rows[0], board, batch.members[0], width=width, age=age)
     keys = {member.process.key for member in batch.members}
     held = [row for row in board.processes if row.process.key in keys]
     held = held or [row for row in rows if row.process.key in keys]  # they have left the GPUs: as they were selected
-    users = sorted({printable(row.process.user or "n/a") for row in rows})
-    where = f"{_sum_words([row.process.used_bytes for row in held])} of GPU {gpu_list(gpu_labels(held))}"
-    entries = [
-        ("users", ", ".join(users), ""),
-        ("frees", where + ("" if age is None else f" (as of {format_duration(age)} ago)"), ""),
-    ]
-    entries += [("job", words, "") for words in _jobs(keys, board)]
-    lines = [_entry(label, words, style, width) for label, words, style in entries]
-    sizes: dict[ProcessKey, list[int]] = {}
-    for row in held:
-        if row.process.used_bytes is not None:
-            sizes.setdefault(row.process.key, []).append(row.process.used_bytes)
-    lines += [_member_line(member, batch, sizes.get(member.process.key, ()), width) for member in batch.members]
-    others = [row for row in rows if row.process.key not in keys]
-    for process in (row.process for row in others):
+    alone = rows[0].process if len(rows) == 1 else None
+    users = ", ".join(sorted({printable(row.process.user or "n/a") for row in rows}))
+    entries = [("user" if alone else "users", users, "")]
+    if alone:
+        if batch.members[0].is_other_users:
+            entries = [("user", f"{users}{SEPARATOR}not you", "bold")]
+        command = printable(alone.command or alone.name or "n/a")
+        entries = [("pid", str(alone.pid), ""), *entries, ("command", command, ""), ("started", _started(alone), "")]
+    entries.append(("holds", _held(held) + ("" if age is None else f" (as of {format_duration(age)} ago)"), ""))
+    entries += [("job", words, "") for words in list(_jobs(keys, board)) or ["unknown"]]
+    if alone:
+        entries += [("", words, "$text-warning") for words in _related(alone, board)]
+    entries += [("!", words, "$text-warning") for words in sorted({each.uncertainty or "" for each in batch.members})]
+    lines = [_entry(label, words, style, width) for label, words, style in entries if words]
+    if not alone:
+        sizes: dict[ProcessKey, list[int]] = {}
+        for row in held:
+            if row.process.used_bytes is not None:
+                sizes.setdefault(row.process.key, []).append(row.process.used_bytes)
+        lines += [_member_line(member, batch, sizes.get(member.process.key, ()), width) for member in batch.members]
+    for process in (row.process for row in rows if row.process.key not in keys):
         refusal = f"{process.pid:>8}  ✗ {printable(batch.refused.get(process.key, ''))}"
         lines.append(Content.styled(shorten(refusal, width), "$text-error"))
-    doubts = {member.uncertainty for member in batch.members if member.uncertainty}
-    return Content("\n").join([*lines, *(_entry("!", words, "$text-warning", width) for words in sorted(doubts))])
+    return Content("\n").join(lines)
 
 
 def batch_status(batch: TerminationBatch) -> Content:
@@ -142,10 +112,12 @@ def still_running_text(termination: ProcessTermination) -> str:
     return f"! Still there {format_duration(termination.seconds)} after {signal}.{advice}{hindrance}"
 
 
-def _held(row: ProcessRow, board: Board) -> str:
-    """Return its memory on every GPU it is on now, or was when it was selected."""
-    rows = [each for each in board.processes if each.process.key == row.process.key] or [row]
-    return SEPARATOR.join(f"{_sum_words([each.process.used_bytes])} of GPU {each.gpu.label}" for each in rows)
+def _held(rows: Sequence[ProcessRow]) -> str:
+    """Return the memory that the processes hold on each GPU."""
+    sizes: dict[str, list[int | None]] = {}
+    for row in rows:
+        sizes.setdefault(row.gpu.label, []).append(row.process.used_bytes)
+    return SEPARATOR.join(f"{_sum_words(each)} of GPU {label}" for label, each in sizes.items())
 
 
 def _sum_words(sizes: Sequence[int | None]) -> str:
@@ -193,17 +165,6 @@ def _member_line(member: ProcessTermination, batch: TerminationBatch, sizes: Seq
     owner = f"{shorten(user, 9)}{' (not you)' if member.is_other_users else ''}"
     words = f"{process.pid:>8}  {owner:<9}  {size:>9}  {f'{state}  ' if state else ''}{process_name(process)}"
     return Content.styled(shorten(words, width), style or ("bold" if member.is_other_users else ""))
-
-
-def _job(process: GpuProcess, board: Board) -> str:
-    run = board.run_of(process.key)
-    if run is None:
-        return "unknown"
-    label, ranks = f"{printable(run.job.label)}, " * run.job.has_label, max(len(run.pids), run.job.parallel.processes)
-    if ranks == 1:
-        return f"{label}an attached run that ends with it"
-    others = "the other one hangs or dies" if ranks == 2 else f"the {ranks - 1} others hang or die"
-    return f"{label}an attached run of {ranks} ranks: {others} with it, or their launcher restarts all ranks"
 
 
 def _related(process: GpuProcess, board: Board) -> Iterator[str]:

@@ -28,7 +28,7 @@ from vramtop.tui.screens.dashboard.gpu_area import GpuPanel
 from vramtop.tui.screens.dashboard.gpu_rows import GpuRows, gpu_name_width, gpu_row_line, gpu_row_titles
 from vramtop.tui.screens.dashboard.process_rows import in_order, matching, table_rows
 from vramtop.tui.screens.dashboard.process_table import ProcessTable
-from vramtop.tui.screens.dashboard.signal_text import termination_details
+from vramtop.tui.screens.dashboard.signal_text import signal_details
 
 TUNE = Job(name="tune", model=ModelSpec(id="gpt2"))
 
@@ -205,7 +205,8 @@ def test_the_termination_dialog_names_a_device_like_the_table() -> None:
     board = tuned().update(make_snapshot([mig_gpu()], time=time.time()))
     row = board.processes[1]
     ending = SimpleNamespace(process=row.process, is_other_users=False, uncertainty=None)
-    assert "2.0 GiB of GPU 0:3:1" in termination_details(row, board, ending, width=80).plain
+    batch = SimpleNamespace(members=[ending], refused={})
+    assert "2.0 GiB of GPU 0:3:1" in signal_details([row], board, batch, width=80).plain
 
 
 def test_once_prints_a_line_for_each_device_and_json_has_an_array(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -96,7 +96,7 @@ async def asked(app: VramtopApp, size: tuple[int, int] = (100, 30)) -> AsyncIter
 async def ask_about_several(pilot: Any) -> None:
     await pilot.press("k")
     app = pilot.app
-    await until_shown(pilot, lambda: isinstance(app.screen, TerminateScreen) and "frees" in screen_text(app))
+    await until_shown(pilot, lambda: isinstance(app.screen, TerminateScreen) and "users" in screen_text(app))
 
 
 def footer_text(app: VramtopApp) -> str:
@@ -148,7 +148,7 @@ async def test_the_dialog_states_what_happens_to_the_other_ranks(start):
     async with on_first_board(app, (120, 40)) as pilot:
         await pilot.press("right", "down")
         await open_dialog(pilot)
-        assert "job sft, an attached run of 3 ranks: the 2 others hang or die with it" in flat(screen_text(app))
+        assert "job sft: 1 of 3 ranks; the others hang or die with them" in flat(screen_text(app))
 
 
 async def test_the_dialog_names_possible_ranks_and_children(start):
@@ -362,7 +362,7 @@ async def test_several_processes_are_named_and_signalled_together(start, choices
         await until_shown(pilot, lambda: isinstance(app.screen, TerminateScreen) and app.screen.is_mounted)
         text = flat(screen_text(app))
         for words in (
-            "Signal these 3 processes together?", "users ana, bob, root", "frees 60.0 GiB of GPU 0, 1",
+            "Signal these 3 processes together?", "users ana, bob, root", "holds 30.0 GiB of GPU 0 · 30.0 GiB of GPU 1",
             f"{processes[0].pid} ana", f"{processes[1].pid} bob", "1 ✗ Process 1 is the parent of all others",
             "Leave them", "y TERM", "i INT", "K KILL",
         ):  # fmt: skip
@@ -379,7 +379,7 @@ async def test_unknown_memory_is_not_summed_as_zero(start):
     async with on_first_board(app, (80, 24)) as pilot:
         ask_which_signal(app.screen, app.board.processes, app.board)
         await until_shown(pilot, lambda: isinstance(app.screen, TerminateScreen) and app.screen.is_mounted)
-        assert "frees n/a of GPU 0, 1" in flat(screen_text(app))
+        assert "holds n/a of GPU 0 · n/a of GPU 1" in flat(screen_text(app))
 
 
 @pytest.mark.slow
@@ -390,7 +390,9 @@ async def test_processes_that_have_left_the_gpus_keep_the_memory_that_they_had(s
         await until_shown(pilot, lambda: isinstance(app.screen, TerminateScreen) and app.screen.is_mounted)
         assert isinstance(app.screen, TerminateScreen)
         app.screen.show_board(replace(app.board, gpus=()))
-        assert "frees 60.0 GiB of GPU 0, 1" in flat(app.screen.query_one("#details", StaticLines).shown.plain)
+        assert "holds 30.0 GiB of GPU 0 · 30.0 GiB of GPU 1" in flat(
+            app.screen.query_one("#details", StaticLines).shown.plain
+        )
 
 
 async def test_all_ranks_of_a_folded_run_are_asked_about_together(start):
