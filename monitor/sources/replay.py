@@ -31,17 +31,14 @@ class ReplaySource(msgspec.Struct, eq=False):
     Args:
         path: the recording.
         kind: source kind in the snapshots.
-        speed: recorded seconds per second.
         loop: begin again at the end, instead of raising ``EndOfRecording``.
-        rebase: move all times, including start times of processes, so that the first snapshot is from now; later ones
-            follow at the recording's pace, so with ``speed`` above 1 they are ahead of the wall clock.
+        rebase: move all times, including start times of processes, so that the first snapshot is from now.
         clock: monotonic seconds.
         now: Unix seconds.
     """
 
     path: Path
     kind: Literal["recording", "demo"] = "recording"
-    speed: float = 1.0
     loop: bool = False
     rebase: bool = False
     clock: Callable[[], float] = time.monotonic
@@ -75,7 +72,7 @@ class ReplaySource(msgspec.Struct, eq=False):
         if self._started is None:
             return self._begin(self.now())
         due: Snapshot | None = None
-        until = self._first_time + (self.clock() - self._started + _EARLY_SECONDS) * self.speed
+        until = self._first_time + self.clock() - self._started + _EARLY_SECONDS
         for _ in range(_MAX_SKIPPED):
             if self._next is None or self._next.time > until:
                 break

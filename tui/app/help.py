@@ -18,7 +18,7 @@ from ..draw.palette import COMPONENTS, STATUSES, VERDICTS, Mark, on_colour
 from ..keys import TERMINAL_KEYS, bind, key_name, keys_of, shown_key
 from ..screens.dashboard.process_table import ProcessTable
 from ..screens.dashboard.screen import DashboardScreen
-from ..screens.registry import SCREENS, ScreenSpec
+from ..screens.registry import SCREENS
 
 
 class HelpScreen(ModalScreen[None]):
@@ -120,18 +120,15 @@ _VERDICT_HELP = {
 }
 
 
-def help_content(
-    titles: Sequence[str] = (), app_bindings: Sequence[BindingType] = (), screens: Sequence[ScreenSpec] = SCREENS
-) -> Content:
+def help_content(titles: Sequence[str] = (), app_bindings: Sequence[BindingType] = ()) -> Content:
     """Return the help.
 
     Args:
         titles: titles of the open screens, topmost first.
         app_bindings: keys that work on every screen.
-        screens: the screens with keys of their own.
     """
     sections = {}
-    for screen in screens:
+    for screen in SCREENS:
         if rows := [entry(keys, text) for keys, text in key_rows(screen.bindings())]:
             title = screen.title if screen.title.isupper() else screen.title.lower()
             sections[screen.title] = [heading(f"Keys of the {title} screen"), *rows]

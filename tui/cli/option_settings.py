@@ -21,17 +21,12 @@ if TYPE_CHECKING:
     from vramtop.monitor.storage.settings.in_force import SettingsInForce
     from vramtop.monitor.storage.settings.schema import Value
 
-DASHBOARD, RECORDING, ONCE, FLEET, FLEET_ONCE = "dashboard", "recording", "once", "fleet", "fleet once"
-"""What runs where there is no command."""
-
 
 class _Row(NamedTuple):
     """An option that a setting fills in."""
 
     option: str
     setting: str
-    where: tuple[str, ...] = ()
-    """What runs; empty: everything that has the option. Elsewhere it keeps its default."""
     to_option: Callable[[Any], object] = lambda value: value
     from_option: Callable[[Any], Value] = lambda value: value
 
@@ -39,25 +34,14 @@ class _Row(NamedTuple):
 _ROWS = (
     _Row("interval", "dashboard.interval"),
     _Row("mouse", "dashboard.mouse"),
-    _Row("ascii", "dashboard.ascii", (), {"on": True, "off": False}.get, lambda on: "on" if on else "off"),
+    _Row("ascii", "dashboard.ascii", {"on": True, "off": False}.get, lambda on: "on" if on else "off"),
     _Row("read_only", "dashboard.read_only"),
     _Row("attach", "attach.automatic"),
     _Row("method", "estimates.method"),
-    _Row("python", "estimates.python", (), lambda path: path or None),
-    _Row("rehearse", "estimates.rehearse", (), {"never": False}.get, lambda on: "always" if on else "never"),
+    _Row("python", "estimates.python", lambda path: path or None),
+    _Row("rehearse", "estimates.rehearse", {"never": False}.get, lambda on: "always" if on else "never"),
     _Row("history", "history.enabled"),
 )
-
-
-def what_runs(options: argparse.Namespace) -> str:
-    """Return the command of the options, or what runs without one."""
-    if options.command:
-        return str(options.command)
-    if options.prometheus is not None or options.host:
-        return FLEET_ONCE if options.once else FLEET
-    if options.demo or options.replay:
-        return RECORDING
-    return ONCE if options.once else DASHBOARD
 
 
 _PROMETHEUS_SECONDS = 5.0
@@ -76,7 +60,6 @@ def fill_in_settings(options: argparse.Namespace) -> None:
     """
     _name_file(options)
     settings = settings_in_force()
-    runs = what_runs(options)
     options.names_python = options.python is not None
     for row in _ROWS:
         typed = getattr(options, row.option, None)
@@ -90,13 +73,12 @@ def fill_in_settings(options: argparse.Namespace) -> None:
     _read_prometheus(options, settings)
     for row in _ROWS:
         if getattr(options, row.option, "absent") is None:
-            takes_effect = not row.where or runs in row.where
-            value = settings.values[row.setting] if takes_effect else DEFAULTS[row.setting]
-            setattr(options, row.option, row.to_option(value))
+            setattr(options, row.option, row.to_option(settings.values[row.setting]))
     if options.prometheus and settings.origins["dashboard.interval"] != "--interval":
         options.interval = _PROMETHEUS_SECONDS
     options.settings = settings
-    if runs not in (*_QUIET, DASHBOARD, RECORDING, FLEET):
+    is_dashboard = not options.command and not options.once
+    if not is_dashboard and options.command not in _QUIET:
         for problem in settings.problems:
             print(f"vramtop: {printable(displayed(problem.sentence))}", file=sys.stderr)
 

@@ -77,16 +77,16 @@ SCREENS = (
 )
 
 
-def screen_bindings(screens: Sequence[ScreenSpec] = SCREENS) -> list[BindingType]:
+def screen_bindings() -> list[BindingType]:
     """Return the dashboard's bindings that open these screens."""
-    return [bind(f"dashboard.{screen.name}", f"app.open_screen('{screen.name}')", screen.label) for screen in screens]
+    return [bind(f"dashboard.{screen.name}", f"app.open_screen('{screen.name}')", screen.label) for screen in SCREENS]
 
 
-def preload_screens(screens: Sequence[ScreenSpec] = SCREENS) -> None:
+def preload_screens() -> None:
     """Import the screens and what they need before a key asks for one, on a thread of its own."""
     from ..background.preload import preload_modules
 
-    paths = (path for screen in screens for path in (screen.open, screen.keys) if path)
+    paths = (path for screen in SCREENS for path in (screen.open, screen.keys) if path)
     preload_modules([*(f"{__package__}.{path.partition(':')[0]}" for path in paths), *_NEEDED_BY_SCREENS])
 
 

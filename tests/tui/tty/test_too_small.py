@@ -69,7 +69,7 @@ async def test_a_screen_of_the_right_size_is_not_resized_again(app, monkeypatch)
     async with app.run_test(size=(100, 30)) as pilot:
         await until_shown(pilot, lambda: app.board)
         dashboard = app.screen
-        for key in (None, "question_mark", "f", "ctrl+p", "g", "i", "a"):
+        for key in (None, "question_mark", "f", "ctrl+p", "g", "a"):
             if key:
                 await pilot.press(key)
                 await until_shown(pilot, lambda: app.screen is not dashboard and not app._is_opening)
