@@ -36,7 +36,6 @@ _PEERS = {
     "nvtop": (("--delay", "10"), ()),
 }
 """The options with which each refreshes once a second, and with which it prints once; empty: it cannot."""
-_MONITOR_COLUMNS = ("program", "CPU s/min", "with keys", "memory MiB", "bytes/s", "first frame s", "one-shot s")
 _GPU_FIGURE = r"\d ?(%|MiB|GiB|Gi)"
 """Pattern of a GPU's utilisation or memory in the output of any of the programs."""
 
@@ -50,8 +49,12 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=5, help="runs of each command of which the median is printed")
     options = parser.parse_args()
     if options.only != "estimates":
-        programs = installed_monitors()
-        _print_table(_MONITOR_COLUMNS, [monitor_row(name, *programs[name], options) for name in programs])
+        rows = []
+        for name, (live, once) in installed_monitors().items():
+            figures = measure_monitor(live, once, seconds=options.seconds, warm=options.warm, runs=options.runs)
+            rows.append((name, *("-" if each is None else f"{each:,.2f}" for each in figures.values())))
+            columns = ("program", *figures)
+        _print_table(columns, rows)
     if options.only != "monitors":
         _print_table(("estimate", "CPU s", "elapsed s", "beside accelerate"), list(estimate_rows(options.runs)))
 
@@ -69,20 +72,21 @@ def installed_monitors() -> dict[str, tuple[Sequence[str], Sequence[str]]]:
     return found
 
 
-def monitor_row(name: str, live: Sequence[str], once: Sequence[str], options: argparse.Namespace) -> tuple[str, ...]:
-    """Measure one monitor."""
-    frames = [time_to_first_frame(live, _GPU_FIGURE, limit=3) for _ in range(options.runs)]
-    idle = run_in_terminal(live, seconds=options.seconds, warm=options.warm)
-    keys = run_in_terminal(live, seconds=options.seconds, warm=options.warm, key_interval=1)
-    return (
-        name,
-        f"{idle.cpu_seconds_per_minute:.2f}",
-        f"{keys.cpu_seconds_per_minute:.2f}",
-        f"{idle.memory_bytes / 2**20:.0f}",
-        f"{idle.bytes_per_second:,.0f}",
-        "-" if None in frames else f"{statistics.median(filter(None, frames)):.2f}",
-        f"{statistics.median(_elapsed(once, options.runs)):.2f}" if once else "-",
-    )
+def measure_monitor(
+    live: Sequence[str], once: Sequence[str], *, seconds: float, warm: float, runs: int
+) -> dict[str, float | None]:
+    """Measure one monitor: the commands are those of ``installed_monitors``, the times those of the options."""
+    frames = [time_to_first_frame(live, _GPU_FIGURE, limit=3) for _ in range(runs)]
+    idle = run_in_terminal(live, seconds=seconds, warm=warm)
+    keys = run_in_terminal(live, seconds=seconds, warm=warm, key_interval=1)
+    return {
+        "first_frame_seconds": None if None in frames else statistics.median(filter(None, frames)),
+        "cpu_seconds_per_minute": idle.cpu_seconds_per_minute,
+        "cpu_seconds_per_minute_with_keys": keys.cpu_seconds_per_minute,
+        "bytes_per_second": idle.bytes_per_second,
+        "memory_bytes": idle.memory_bytes,
+        "once_seconds": statistics.median(_elapsed(once, runs)) if once else None,
+    }
 
 
 def estimate_rows(runs: int) -> Iterator[tuple[str, ...]]:

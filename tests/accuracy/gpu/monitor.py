@@ -176,33 +176,19 @@ def measure_attach(here: Machine, seconds: float | None) -> None:
 
 def measure_dashboard(here: Machine, seconds: float | None) -> None:
     """Print what the dashboard costs beside a training, and what nvitop does: half of the time without keys."""
-    import monitors
+    import bench
 
     seconds = seconds or (6.0 if here.cpu else 60.0)
     warm, runs = (1.0, 1) if here.cpu else (10.0, 3)
     with here.training() as training:
-        monitors.VRAMTOP = tuple(here.command(pids=[training.pid]))
-        shown = monitors.detect_machine()
-        if shown is None:
-            raise ProgramError("vramtop sees no GPU")
-        installed = {program.name: program for program in monitors.installed_programs()}
+        bench.VRAMTOP = tuple(here.command(pids=[training.pid]))
+        installed = bench.installed_monitors()
         for name in ("vramtop", "nvitop"):
             with errors_as(name):
                 if name not in installed:
                     raise ProgramError(f"{name} is not installed")
-                found = monitors.measure_program(shown, installed[name], seconds / 2, warm, runs)
-                if found.idle is None or found.keys is None:
-                    raise ProgramError(f"{name} ended early, as standard error says")
-                print_figures(
-                    name,
-                    first_frame_seconds=found.first_frame_seconds,
-                    cpu_seconds_per_minute=found.idle.cpu_seconds_per_minute,
-                    cpu_seconds_per_minute_with_keys=found.keys.cpu_seconds_per_minute,
-                    bytes_per_second=found.idle.bytes_per_second,
-                    memory_bytes=found.idle.memory_bytes,
-                    once_seconds=found.once_seconds,
-                    processes=shown.processes,
-                )
+                live, once = installed[name]
+                print_figures(name, **bench.measure_monitor(live, once, seconds=seconds / 2, warm=warm, runs=runs))
 
 
 def measure_probe(here: Machine, seconds: float | None) -> None:
