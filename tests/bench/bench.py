@@ -48,15 +48,24 @@ def main() -> None:
     parser.add_argument("--warm", type=float, default=6, help="seconds at their start that do not count")
     parser.add_argument("--runs", type=int, default=5, help="runs of each command of which the median is printed")
     options = parser.parse_args()
-    if options.only != "estimates":
-        rows = []
-        for name, (live, once) in installed_monitors().items():
-            figures = measure_monitor(live, once, seconds=options.seconds, warm=options.warm, runs=options.runs)
-            rows.append((name, *("-" if each is None else f"{each:,.2f}" for each in figures.values())))
-            columns = ("program", *figures)
-        _print_table(columns, rows)
+    if (
+        options.only != "estimates"
+        and subprocess.run((*VRAMTOP, "--once"), capture_output=True, check=False).returncode
+    ):
+        print("vramtop sees no GPU: the monitors are not measured")
+    elif options.only != "estimates":
+        _print_monitors(options)
     if options.only != "monitors":
         _print_table(("estimate", "CPU s", "elapsed s", "beside accelerate"), list(estimate_rows(options.runs)))
+
+
+def _print_monitors(options: argparse.Namespace) -> None:
+    rows, columns = [], ["program"]
+    for name, (live, once) in installed_monitors().items():
+        figures = measure_monitor(live, once, seconds=options.seconds, warm=options.warm, runs=options.runs)
+        rows.append((name, *("-" if each is None else f"{each:,.2f}" for each in figures.values())))
+        columns[1:] = figures
+    _print_table(columns, rows)
 
 
 def installed_monitors() -> dict[str, tuple[Sequence[str], Sequence[str]]]:
