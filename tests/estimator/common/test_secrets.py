@@ -176,7 +176,7 @@ PLAIN_VALUES = st.one_of(
 @given(
     st.lists(st.tuples(st.sampled_from([*HARMLESS_NAMES.split(), "api_key", "access_token"]), PLAIN_VALUES), max_size=5)
 )
-@settings(max_examples=200)
+@settings(max_examples=100)
 def test_plain_values_stay_whatever_their_name(pairs: list[tuple[str, str]]) -> None:
     for line in (
         [word for name, value in pairs for word in (f"--{name}", value)],
@@ -196,7 +196,7 @@ def test_words_stay_unless_their_name_is_a_secrets(pairs: list[tuple[str, str]])
 
 
 @given(st.text(max_size=300))
-@settings(max_examples=300)
+@settings(max_examples=100)
 def test_any_text_can_be_masked_twice(text: str) -> None:
     once = mask_line(text)
     assert mask_line(once) == once

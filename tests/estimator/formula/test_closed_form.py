@@ -298,7 +298,7 @@ def quick(config: dict[str, Any], chosen: dict[str, Any]) -> Budget:
     return closed_form(job, arch, count_parameters(arch))
 
 
-@settings(max_examples=300)
+@settings(max_examples=150)
 @given(SETTINGS)
 def test_every_budget_adds_up(chosen: dict[str, Any]) -> None:
     budget = quick(SMALL, chosen)

@@ -129,7 +129,7 @@ def tally(groups: tuple[ParameterGroup, ...]) -> Counter[tuple[str, tuple[int, .
     return found
 
 
-@pytest.mark.parametrize("family", quick_every(3, CONFIGS))
+@pytest.mark.parametrize("family", quick_every(6, CONFIGS))
 def test_the_rules_for_adapters_are_those_of_peft(count: Count, family: str) -> None:
     """Fused projections, GPT-2's transposed layers, routers, and experts that transformers holds in one tensor."""
     task = TASKS.get(family, "causal-lm")

@@ -2137,7 +2137,7 @@ def loss():
 }
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", quick_every(3, FORMS))
 def test_other_forms_of_programs_run(program, form: str) -> None:
     start = """
 import torch
