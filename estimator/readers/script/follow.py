@@ -453,15 +453,9 @@ class Reader:
         return value.attribute(name) if isinstance(value, Thing) else Attribute(value, name)
 
     def _list(self, node: ast.List | ast.Tuple | ast.Set, scope: Scope) -> Any:
-        items: list[Any] = []
-        for element in node.elts:
-            if isinstance(element, ast.Starred):
-                more = self.iterate(self.evaluate(element.value, scope))
-                if more is None:
-                    return UNKNOWN
-                items += more
-            else:
-                items.append(self.evaluate(element, scope))
+        if any(isinstance(element, ast.Starred) for element in node.elts):
+            return UNKNOWN
+        items = [self.evaluate(element, scope) for element in node.elts]
         return tuple(items) if isinstance(node, ast.Tuple) else items
 
     _tuple = _list

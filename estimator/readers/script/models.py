@@ -63,8 +63,6 @@ class Part(Thing):
         """Take an assignment: a module replaces a part of the model."""
         if name == "requires_grad":
             self.freeze(value, call)
-        elif name.endswith("gradient_checkpointing") and value is True:  # transformers until 4.35
-            _checkpoint(self, call)
         elif not _HARMLESS_ATTRIBUTES.search(f"{self.name}.{name}") or isinstance(value, Thing):
             sentence = f"what the script puts in the place of {self.name or 'model'}.{name} is not counted."
             keeps = name == "lm_head" and any(models_in(value))  # with another type of what it returns

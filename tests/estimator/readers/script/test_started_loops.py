@@ -50,7 +50,7 @@ def test_the_first_argument_of_argparse_is_a_name(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("target", "value", "checkpointing", "is_open"),
     [
-        ("model.model.gradient_checkpointing", "True", "full", False),
+        ("model.model.gradient_checkpointing", "True", None, True),
         ("model.vision_tower.gradient_checkpointing", "True", None, True),
         ("model.attention_window", "512", None, True),
         ("model.is_parallelizable", "True", None, False),
