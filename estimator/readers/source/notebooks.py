@@ -110,19 +110,6 @@ def read_notebook(
     return NotebookCode(text=joined, places=tuple(places), doubts=tuple(doubts), left_out=tuple(left_out))
 
 
-def source_of_cell(name: str) -> list[str] | None:
-    """Return the lines of a cell by the name that a rehearsal gives it, ``train.ipynb cell 3``; None: it is a file.
-
-    Raises:
-        InputError: the notebook cannot be read.
-    """
-    notebook, _, number = name.rpartition(" cell ")
-    if not notebook.endswith(".ipynb"):
-        return None
-    cells = _code_cells(_table(Path(notebook)), Path(notebook))
-    return next((cell.lines for cell in cells if str(cell.number) == number), [])
-
-
 def _table(path: Path) -> Mapping[str, Any]:
     try:
         table = json.loads(read_file(path, _MAX_BYTES).decode("utf-8-sig"))

@@ -8,7 +8,6 @@ import pytest
 from rehearsed import rehearse
 
 from vramtop.estimator.common.errors import CannotTellError, InputError
-from vramtop.estimator.readers.source.notebooks import source_of_cell
 from vramtop.estimator.trace.python_command import python_command
 
 pytest.importorskip("torch")
@@ -45,7 +44,6 @@ def test_cells_run_in_their_folder_and_name_the_lines(tmp_path: Path, monkeypatc
     lines = {each.component: each.line for each in found.budget.largest}
     assert lines["weights"] == f"{notebook} cell 2:2"
     assert f"{notebook} cell 4:4" in {each.line for each in found.budget.largest}  # IPython keeps what a cell shows
-    assert source_of_cell(f"{notebook} cell 2") == CELLS[1].splitlines()
 
 
 def test_a_function_that_a_notebook_launches_on_two_gpus_is_rank_0(tmp_path, monkeypatch) -> None:
