@@ -112,8 +112,8 @@ class Reader:
         self.module = Scope()
         self._followed: set[int] = set()
         self._active: list[int] = []
-        self._may_return: list[set[str] | None] = [None]
-        """By function: the attributes and items that it may have assigned before it may have returned."""
+        self._may_return = [False]
+        """By function: whether it may have returned, so that what it assigns from there on is not known."""
         self._steps = _MAX_STEPS
         self._nesting = 0
 
@@ -223,9 +223,7 @@ class Reader:
             for each, item in zip(names, known, strict=True):
                 self.assign(each.value if isinstance(each, ast.Starred) else each, item, scope)
         elif isinstance(target, ast.Attribute | ast.Subscript):
-            if ast.unparse(target) in (self._may_return[-1] or ()):
-                value = UNKNOWN
-            self._assign_inside(target, value, scope, source)
+            self._assign_inside(target, UNKNOWN if self._may_return[-1] else value, scope, source)
 
     def _assign_inside(
         self, target: ast.Attribute | ast.Subscript, value: Any, scope: Scope, source: ast.expr | None
@@ -271,7 +269,7 @@ class Reader:
                 for trainer in self.notes.trainers:
                     trainer.ran = True
             if isinstance(each, ast.Return):
-                self._may_return[-1] = (self._may_return[-1] or set()) | set(map(ast.unparse, _inside(body)))
+                self._may_return[-1] = True
             elif isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
                 scope.assign(each.name, UNKNOWN)
             elif isinstance(each, ast.Call) and getattr(each.func, "attr", "") in _FILLING:
@@ -390,7 +388,7 @@ class Reader:
             self._modules[path] = (made, tree)
             made.scope.names.update(__name__=module, __file__=str(path))
             before, self.loops = self.loops, ()
-            self._may_return.append(None)
+            self._may_return.append(False)
             self.block(tree.body, made.scope)
             self._may_return.pop()
             self.loops = before
@@ -646,13 +644,13 @@ class Reader:
         scope = Scope(function.scope)
         self._bind(function, call, scope)
         self._active.append(id(node))
-        self._may_return.append(None)
+        self._may_return.append(False)
         try:
             if isinstance(node, ast.Lambda):
                 return self.evaluate(node.body, scope)
             end = self.block(node.body, scope)
             value = end.value if end is not None and end.kind == "return" else None
-            value = value if self._may_return[-1] is None or isinstance(value, Thing | tuple) else UNKNOWN
+            value = UNKNOWN if self._may_return[-1] and not isinstance(value, Thing | tuple) else value
             source = ast.unparse(node) if value is UNKNOWN else ""
             return "all-linear" if "vision" not in source and all(each in source for each in _NAMES_LAYERS) else value
         finally:
@@ -696,13 +694,6 @@ def _names_in(node: ast.AST) -> Iterator[str]:
         yield node.attr
     elif isinstance(node, ast.Constant) and isinstance(node.value, str):
         yield node.value
-
-
-def _inside(body: Sequence[ast.AST]) -> Iterator[ast.AST]:
-    """Yield the attributes and items that statements assign: they outlive the function."""
-    for node in (each for statement in body for each in ast.walk(statement)):
-        if isinstance(node, ast.Attribute | ast.Subscript) and isinstance(node.ctx, ast.Store):
-            yield node
 
 
 def _spoil(value: Any) -> None:
