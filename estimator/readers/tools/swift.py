@@ -16,7 +16,6 @@ from ..source.settings import (
     Setting,
     SettingsLayer,
     as_bool,
-    as_float,
     as_int,
     as_word,
     default_layer,
@@ -51,29 +50,20 @@ def _targets(findings: FindingCollector, settings: LayeredSettings, *, has_encod
 
 _FREEZING = (
     *("freeze_parameters_ratio", "freeze_parameters", "freeze_parameters_regex"),
-    *("trainable_parameters", "trainable_parameters_regex", "freeze_llm", "freeze_vit", "freeze_aligner"),
+    *("trainable_parameters", "trainable_parameters_regex"),
 )
 _PARTS = ("freeze_vit", "freeze_aligner", "freeze_llm")
 
 
 def _read_frozen(findings: FindingCollector, settings: LayeredSettings, *, has_encoders: bool) -> None:
-    """Record the parameters that train: prefixes freeze them, or all, then others train again; patterns are a doubt.
-
-    Source: ``swift/utils/transformers_utils.py``; by default a vision tower and its projector are frozen.
-    """
-    given = [found for name in _FREEZING if (found := settings.find(name)) is not None]
-    share = as_float(settings.find("freeze_parameters_ratio")) or 0.0
-    off = [f"{prefix}*" for prefix in words_of(settings.find("freeze_parameters"))]
-    on = [f"{prefix}*" for prefix in words_of(settings.find("trainable_parameters"))]
-    off = [*(["*"] if share >= 1 else []), *(frozen_parts(settings, switches=_PARTS) if has_encoders else []), *off]
-    pattern = settings.find("freeze_parameters_regex", "trainable_parameters_regex")
-    if pattern is not None or 0 < share < 1:
-        sentence = f"{given[0].origin}: vramtop does not understand what it freezes; all parameters are counted."
+    """Record that a vision tower and its projector do not train, which is the default; doubt what else is frozen."""
+    if (given := settings.find(*_FREEZING)) is not None:
+        sentence = f"{given.origin}: which parameters it freezes is not read; all are counted."
         findings.doubt(sentence, "less", "gradients", "optimizer", unless="training.trainable")
-    elif off:
-        origin = "; ".join(found.origin for found in given) or "ms-swift freezes vision tower and projector by default"
-        patterns = [*(f"!{glob}" for glob in off), *on]
-        findings.record("training.trainable", patterns, origin, written=bool(given))
+    elif has_encoders and (off := frozen_parts(settings, switches=_PARTS)):
+        switches = [found.origin for name in _PARTS if (found := settings.find(name)) is not None]
+        origin = "; ".join(switches) or "ms-swift freezes vision tower and projector by default"
+        findings.record("training.trainable", [f"!{glob}" for glob in off], origin, written=bool(switches))
 
 
 _DEFAULT_BATCH = 16

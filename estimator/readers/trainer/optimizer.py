@@ -1,16 +1,12 @@
 """The optimizer, from TrainingArguments, DeepSpeed's configuration and the classes of a script."""
 
-import re
 from collections.abc import Mapping
 from typing import Any
 
 from ...job.rules.optimizers.by_name import OptimizerChoice, optimizer_by_trainer_name
 from ..source.evidence import FindingCollector
-from ..source.settings import LayeredSettings, Setting
+from ..source.settings import LayeredSettings, words_of
 from .trainer_inputs import TrainerInputs
-
-_ALL = {"all-linear": "all-linear", "all_linear": "all-linear", "all": "blocks"}
-_WORD = re.compile(r"[\w.]+")
 
 
 def read_optimizer(inputs: TrainerInputs, findings: FindingCollector) -> None:
@@ -44,22 +40,9 @@ def _arguments(settings: LayeredSettings, findings: FindingCollector) -> dict[st
     if decay is not None:
         found["weight_decay"] = decay.value
     if (targets := settings.find("optim_target_modules")) is not None:
-        words = _target_words(targets)
-        if words is None:
-            sentence = (
-                f"{targets.origin}: vramtop does not know which layers {targets.value} means; all blocks are counted."
-            )
+        words = {*words_of(targets)}
+        found["targets"] = "all-linear" if words in ({"all-linear"}, {"all_linear"}) else "blocks"
+        if found["targets"] == "blocks" and words not in ({"attn", "mlp"}, {"all"}):
+            sentence = f"{targets.origin}: which layers these are is not read; those of all blocks are counted."
             findings.mark_uncertain("training.optimizer", sentence, direction="more")
-        found["targets"] = words or "blocks"
     return found
-
-
-def _target_words(setting: Setting) -> str | list[str] | None:
-    """Return the parts of names that the targets have, or one word for all; None if they are another expression."""
-    value = setting.value
-    words = value if isinstance(value, list | tuple) else str(value).strip("[]").replace("'", "").replace('"', "")
-    every = [str(word).strip() for word in (words.split(",") if isinstance(words, str) else words)]
-    if len(every) == 1 and every[0] in _ALL:
-        return _ALL[every[0]]
-    plain = [word.replace("\\.", ".").strip("^$").removeprefix(".*").removesuffix(".*").strip(".") for word in every]
-    return plain if all(_WORD.fullmatch(word) for word in plain) else None

@@ -42,7 +42,6 @@ def found(reading: JobReading) -> tuple[Any, Any]:
             {"rank": 64, "targets": "all-linear"},
         ),
         ("--optim galore_adamw --optim_target_modules attn mlp", "galore-adamw", None),
-        ("--optim apollo_adamw --optim_target_modules .*attn.*", "apollo-adamw", {"targets": ["attn"]}),
     ],
 )
 def test_the_trainers_flags(read: Read, flags: str, row: str, options: dict[str, Any] | None) -> None:
