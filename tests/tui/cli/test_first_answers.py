@@ -18,7 +18,7 @@ ANSWERS: list[tuple[str, float, float]] = [
     ("llama-3.1-8b --gradient-checkpointing", 60, 65),
     ("llama-3.1-8b --ctx 8192", 95, 120),
     ("llama-3.1-8b -b 4 --seq 4k --gc", 75, 95),  # 23 GiB of it are the logits' 10 bytes
-    ("llama-3.1-8b --gc --liger --optim adamw_8bit", 48, 55),  # 6 bytes a parameter, embeddings' states in fp32
+    ("llama-3.1-8b --gc --liger --8bit-adam", 48, 55),  # 6 bytes a parameter, embeddings' states in fp32
     ("llama-3.1-8b --optim sgd", 35, 46),
     ("llama-3.1-8b --fp32", 128, 145),  # 16 bytes
     ("llama-3.1-8b --dtype float32 --bf16", 130, 150),
@@ -305,7 +305,9 @@ def test_gigabytes_of_a_card_are_gib_and_gguf_is_refused_in_a_sentence() -> None
     assert "GGUF files run in llama.cpp" in vramtop("fit", "llama-3.1-8b.Q4_K_M.gguf", code=2).err
 
 
-def test_labels_make_a_classifier_and_a_completion_alone_has_a_usual_prompt() -> None:
+def test_two_ways_to_offload_are_one_and_labels_make_a_classifier() -> None:
+    line = "llama-3.2-1b --zero 3 --gpus 2 --offload-optimizer --offload-param"
+    assert answer(line)["budget"]["job"]["parallel"]["cpu_offload"] == "all"
     found = answer("bert-base-uncased --num-labels 2")
     assert found["budget"]["job"]["model"]["task"] == "sequence-classification"
     alone = answer("llama-3.2-1b --grpo --max-completion-length 4096")

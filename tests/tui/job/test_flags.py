@@ -76,8 +76,21 @@ def job(line: str, *, gpus: int | None = None) -> Job:
         ("-tp 2 -pp 2", {"parallel.tensor": 2, "parallel.pipeline": 2}),
         ("-bs 4 -seq 2k", {"training.micro_batch": 4, "training.sequence_length": 2048}),
         ("--grad-ckpt llama-3.1-8b", {"training.activation_checkpointing": "full"}),
+        ("--adafactor", {"training.optimizer": "adafactor"}),
         ("--task SEQ_CLS", {"model.task": "sequence-classification"}),
         ("--awq --lora 8", {"lora.rank": 8, "lora.quantization": "int4"}),
+        (
+            "--unsloth",
+            {
+                "training.loss": "unsloth",
+                "training.activation_checkpointing": "full",
+                "training.activation_offload": True,
+            },
+        ),
+        (
+            "--unsloth --gradient-checkpointing false",
+            {"training.loss": "unsloth", "training.activation_checkpointing": "none"},
+        ),
         ("--optim paged_adamw_8bit", {"training.optimizer": "paged-adamw-8bit"}),
         ("--optimizer adamw_torch_fused", {"training.optimizer": "adamw-fused"}),
         ("--flash-attention llama-3.1-8b", {"model.attention": "flash_attention_2"}),
@@ -87,11 +100,14 @@ def job(line: str, *, gpus: int | None = None) -> Job:
         ("--tp 2 --pp 2", {"parallel.tensor": 2, "parallel.pipeline": 2}),
         ("--fsdp 8", {"parallel.strategy": "fsdp2", "parallel.data_shard": 8}),
         ("--ddp 4", {"parallel.strategy": "ddp", "parallel.data_replicate": 4}),
+        ("--offload-optimizer", {"parallel.cpu_offload": "optimizer"}),
         ("--learning-rate 2e-5 --num-train-epochs 3 --tf32 llama-3.1-8b --packing True", {}),
         ("--precision bfloat16", {"training.precision": "bf16"}),
         ("--precision 16-mixed", {"training.precision": "fp16-mixed"}),
         ("--attention flash-attention-2", {"model.attention": "flash_attention_2"}),
-        ("--quantization 4bit --lora_r 64", {"lora.rank": 64, "lora.quantization": "nf4"}),
+        ("--bits 4 --double_quant --lora_r 64", {"lora.rank": 64, "lora.quantization": "nf4-double"}),
+        ("--quantization_bit 8", {"lora.quantization": "int8"}),
+        ("--fsdp_sharding_strategy FULL_SHARD", {"parallel.strategy": "fsdp1", "parallel.sharding": "full"}),
     ],
 )
 def test_names_of_other_tools_set_what_those_tools_set(line: str, changes: dict[str, Any]) -> None:
@@ -254,7 +270,7 @@ def test_a_training_method_brings_what_its_trainer_holds(words: list[str], setti
 
 
 def test_a_reward_model_has_one_output_for_two_sequences() -> None:
-    for words in (["--reward"], ["--task", "reward"]):
+    for words in (["--reward"], ["--task", "reward"], ["--stage", "rm"]):
         job, _ = loaded(*words)
         assert (job.model.task, job.model.num_labels) == ("sequence-classification", 1)
         assert job.training.sequences_per_example == 2
@@ -270,6 +286,13 @@ def test_arguments_of_trl_count_where_its_trainer_has_them() -> None:
     assert loaded("--grpo", "--use-vllm", "--vllm-mode", "server")[0].rollout is None
     with pytest.raises(InputError, match=r"only affects completions of --grpo and --rloo; .* --engine vllm"):
         loaded("--use-vllm")
+
+
+def test_weights_of_a_model_from_scratch_may_be_fp32() -> None:
+    job, notes = loaded("--from-scratch")
+    assert (job.lora, job.unsure.weights, job.unsure.optimizer) == (None, "more", "more")
+    assert any("--dtype float32" in note for note in notes)
+    assert loaded("--from-scratch", "--dtype", "float32")[0].unsure.weights == "no"
 
 
 def test_a_method_reads_as_its_trl_line(tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ def test_settings_before_a_launch_line_are_not_taken_for_defaults() -> None:
 
 
 @pytest.mark.parametrize(
-    ("flags", "attention"), [("", "eager"), ("--attn sdpa ", "sdpa"), ("--set software.torch=2.4 ", "eager")]
+    ("flags", "attention"), [("", "eager"), ("--sdpa ", "sdpa"), ("--set software.torch=2.4 ", "eager")]
 )
 def test_attention_is_that_of_the_stated_versions(flags: str, attention: str) -> None:
     loaded = load_from_text(f"vramtop fit gpt2 {flags}--set software.transformers=4.35")

@@ -2,7 +2,7 @@
 
 Meanings are those of the tool that has the name: transformers' Trainer and TRL (``--per-device-train-batch-size``,
 ``--max-length``, ``--bf16``, ``--optim``), axolotl (``--sequence-len``), LLaMA-Factory (``--cutoff-len``),
-torchtune, DeepSpeed (``--train-batch-size``), Megatron-LM (``--global-batch-size``), torchrun and
+torchtune, unsloth, DeepSpeed (``--train-batch-size``), Megatron-LM (``--global-batch-size``), torchrun and
 accelerate (``--nproc-per-node``, ``--num-processes``), vLLM (``--max-model-len``).
 """
 
@@ -23,6 +23,7 @@ from .values import (
     OF_METHOD,
     PROCESSES,
     PROMPT,
+    RANDOM,
     SERVED,
     SOFT,
     TUNING,
@@ -30,10 +31,12 @@ from .values import (
     Settings,
     argument,
     attention,
+    bits,
     cache_dtype,
     checkpointing,
     context_ranks,
     ddp,
+    deepspeed,
     dtype,
     engine,
     fixed,
@@ -44,10 +47,13 @@ from .values import (
     named,
     number,
     of_input,
+    offload,
     optimizer,
     qlora,
     same_as,
     served_weights,
+    sharding_strategy,
+    stage,
     switch,
     tokens,
     zero,
@@ -120,6 +126,8 @@ def _of_engine(engine: str, name: str, flag: str, settings: Reader, value: str =
     return _flag(name, value, lambda text: {SERVED: engine, **settings(text)}, meaning)
 
 
+CHECKPOINTING, OFFLOAD = "training.activation_checkpointing", "training.activation_offload"
+_4_BIT = {TUNING: "lora", BITS: "4"}
 _SHARE = "inference.gpu_memory_utilization"
 _TRAINED = "trained with LoRA; without training: the weights of the model."
 FAMILIAR_FLAGS: tuple[FamiliarFlag, ...] = (
@@ -149,16 +157,26 @@ FAMILIAR_FLAGS: tuple[FamiliarFlag, ...] = (
     _flag("--lora --use-lora --use-peft", "[RANK]", lora, "Train LoRA adapters of this rank (default: 16)."),
     _flag("--qlora", "[RANK]", qlora,
           "Train LoRA adapters of this rank (default: 16) on all linear layers of a 4-bit model (nf4-double)."),
+    _flag("--adapter --finetuning-type --train-type", "KIND",
+          named({"full": {TUNING: "full"}, "none": {TUNING: "full"}, "lora": lora(""), "qlora": qlora("")}),
+          "What is trained: full, lora or qlora.", choices="full lora qlora"),
     _flag("--lora-r --peft-lora-r --rank -r --r", "N", "lora.rank", "The same as --lora-rank."),
     _flag("--lora-target-modules --lora-target --target-modules", "NAMES", lora_targets,
           "The same as --lora-targets; all means all-linear."),
     _flag("--full --full-finetune --full-finetuning", "", {TUNING: "full"}, "Train all parameters, without adapters."),
     _switch("--load-in-4bit --4bit --use-4bit --int4", f"4-bit frozen weights (nf4), {_TRAINED}",
-            {TUNING: "lora", BITS: "4", f"{SOFT}lora.quantization": "nf4"}),
+            {**_4_BIT, f"{SOFT}lora.quantization": "nf4"}),
     _switch("--load-in-8bit --8bit --use-8bit --int8", f"8-bit frozen weights, {_TRAINED}",
             {TUNING: "lora", BITS: "8", f"{SOFT}lora.quantization": "int8"}),
+    _flag("--bits --quantization-bit", "N", bits,
+          "Bits of the frozen weights: 4 (nf4) or 8, trained with LoRA; 16: not quantized.", choices="4 8 16"),
     _flag("--awq --gptq", "", {"inference.weights": "int4", SERVED: "vllm"},
           "4-bit AWQ or GPTQ weights: served, or frozen under LoRA (--lora-quantization int4)."),
+    _switch("--from-scratch --train-from-scratch", "Train all parameters, from random weights.",
+            {TUNING: "full", RANDOM: True}),
+    _switch("--double-quant --use-bnb-nested-quant --bnb-4bit-use-double-quant",
+            "Also quantize the constants of 4-bit weights (nf4-double).",
+            {**_4_BIT, "lora.quantization": "nf4-double"}),
     *(
         _switch(f"--{name}" if name == "bf16" else f"--{name} --amp",
                 f"The Trainer's {name}: autocast, weights as stored; in inference: {name} weights.",
@@ -187,25 +205,51 @@ FAMILIAR_FLAGS: tuple[FamiliarFlag, ...] = (
           "[true|false|unsloth]", checkpointing,
           "Recompute activations (--activation-checkpointing full); unsloth: and keep the checkpoints in CPU RAM.",
           choices="true false full selective unsloth"),
+    _flag("--recompute-activations", "", {CHECKPOINTING: "selective"},
+          "Recompute attention only (--activation-checkpointing selective)."),
+    _switch("--activation-offloading --enable-activation-offloading", "The same as --activation-offload.",
+            {OFFLOAD: True}, {OFFLOAD: False}),
     _flag("--optim", "NAME", optimizer,
           "The optimizer: the Trainer's name, such as paged_adamw_8bit, or a name of --optimizer."),
+    _switch("--adafactor", "An old Trainer flag: the same as --optimizer adafactor.",
+            {"training.optimizer": "adafactor"}),
+    _flag("--8bit-adam --use-8bit-adam --adam8bit", "", {"training.optimizer": "adamw-8bit"},
+          "The same as --optimizer adamw-8bit."),
     _flag("--flash-attention --flash-attn --use-flash-attn --use-flash-attention-2 --flash-attention-2 --flash",
           "[2|3]", flash_attention, "FlashAttention 2, or the version given.", choices="2 3"),
     _flag("--attn-implementation --attn", "NAME", attention, "The same as --attention.",
           choices="sdpa eager flash_attention_2 flash_attention_3"),
+    _flag("--sdpa --xformers", "", {"model.attention": "sdpa"},
+          "Attention that does not store its scores (--attention sdpa)."),
+    _flag("--eager", "", {"model.attention": "eager"}, "Attention that stores its scores (--attention eager)."),
     _switch("--liger --use-liger-kernel --use-liger --enable-liger-kernel",
             "Liger-Kernel's loss, which does not store the logits (--loss fused-linear).",
             {"training.loss": "fused-linear"}, {"training.loss": "full"}),
+    _flag("--unsloth", "", {f"{SOFT}training.loss": "unsloth", f"{SOFT}{CHECKPOINTING}": "full",
+                            f"{SOFT}{OFFLOAD}": True},
+          "Unsloth's defaults: its loss (--loss unsloth), and --gradient-checkpointing unsloth.",
+          remark=(
+              "its loss, and checkpointing that offloads to CPU RAM, as in its CLI; adapters and 4-bit "
+              "weights come from --lora, --qlora."
+          )),
     _switch("--torch-compile", "The same as --compile.", {"training.compile": True}, {"training.compile": False}),
     _flag("--fsdp", "[N]", fsdp,
           "FSDP2 over N GPUs (default: --gpus); with the Trainer's words, such as full_shard: FSDP1 over --gpus."),
+    _flag("--fsdp-sharding-strategy", "NAME", sharding_strategy,
+          "accelerate's FSDP1 over --gpus: FULL_SHARD, SHARD_GRAD_OP, HYBRID_SHARD, or its number.",
+          choices="full_shard shard_grad_op hybrid_shard no_shard"),
     _flag("--ddp", "[N]", ddp, "A whole copy of the model on each of N GPUs (default: --gpus)."),
     _flag("--zero --zero-stage --deepspeed-stage", "STAGE", zero,
           "DeepSpeed's ZeRO, stage 1, 2 or 3, over the GPUs of --gpus.", choices="1 2 3"),
+    _flag("--stage", "STAGE", stage,
+          "The same as --zero; also takes LLaMA-Factory's stages sft, rm, dpo and kto.",
+          choices="1 2 3 sft rm dpo kto"),
     *(
         _flag(f"--zero{n} --zero-{n}", "", {"parallel.strategy": f"zero{n}"}, f"The same as --strategy zero{n}.")
         for n in (1, 2, 3)
     ),
+    _flag("--deepspeed", "STAGE", deepspeed,
+          "The same as --zero; to use a DeepSpeed file, give the whole launch line after --.", choices="1 2 3"),
     _flag("--num-processes --nproc-per-node --nproc --num-gpus --n-gpus --ngpus --world-size", "N", number(PROCESSES),
           "Processes, one per GPU, as in torchrun and accelerate; DDP unless you give another strategy."),
     _flag("--nnodes --num-nodes --num-machines", "N", number(NODES),
@@ -218,6 +262,10 @@ FAMILIAR_FLAGS: tuple[FamiliarFlag, ...] = (
           key="parallel.context"),
     _flag("--ep --expert-parallel --expert-parallel-size --expert-model-parallel-size", "N", "parallel.expert",
           "The same as --expert."),
+    _flag("--offload-optimizer --offload-optimizer-device", "[cpu|none]", offload("optimizer"),
+          "Optimizer states in CPU RAM (--cpu-offload optimizer).", choices="cpu none"),
+    _flag("--offload-param --offload-param-device --fsdp-offload-params", "[cpu|none]", offload("all"),
+          "Weights and optimizer states in CPU RAM (--cpu-offload all).", choices="cpu none"),
     *(
         _flag(f"--{name}", "", {METHOD: name},
               f"Train with TRL's {name.upper()}: its loss and its trainer's extra memory.")

@@ -12,7 +12,7 @@ from vramtop.estimator.job.job_file.changes import check_value, with_changes
 from vramtop.estimator.job.rules.strategies import HALF, STRATEGIES
 from vramtop.estimator.job.settled import USUAL_LORA_RANK
 
-from .familiar import FAMILIAR_FLAGS, FamiliarFlag
+from .familiar import CHECKPOINTING, FAMILIAR_FLAGS, OFFLOAD, FamiliarFlag
 from .job_flags import IGNORED_FLAGS, job_flags, value_alone
 from .values import (
     AMP,
@@ -28,6 +28,7 @@ from .values import (
     OF_METHOD,
     PROCESSES,
     PROMPT,
+    RANDOM,
     SERVED,
     SOFT,
     SPREAD,
@@ -163,6 +164,8 @@ def settings_of_flags(
                 found[key] = (value, flag)
             elif before != value:
                 raise _contradiction(before_flag, flag, key.rpartition(".")[2].replace("_", " "))
+    if CHECKPOINTING in found:
+        weak.pop(OFFLOAD, None)  # --unsloth offloads what its own checkpointing saves
     found = {**weak, **found}
     remarks += _version_of_fsdp(found, gpus)
     values = {key: value for key, (value, _) in found.items()}
@@ -191,6 +194,7 @@ def settings_of_flags(
     position = {flag: at for flag, (at, _) in order.items()}
     mixed, weights = _types(changes, found, position)
     _set_tuning(changes, found, position)
+    remarks += _doubt_random_weights(changes, values)
     spread = found[SPREAD][1] if SPREAD in found else None
     counted = _SHARD in values or _REPLICATE in values
     processes = values[PROCESSES] * values.get(NODES, 1) if PROCESSES in values else None
@@ -255,7 +259,7 @@ def _check_arguments(arguments: Mapping[str, tuple[Any, str]], method: str | Non
             raise InputError(f"{flag} only affects completions of --grpo and --rloo; add one of them{served}")
 
 
-_TRAINED = frozenset(("training.optimizer", "training.activation_checkpointing", _ACCUMULATION))
+_TRAINED = frozenset(("training.optimizer", CHECKPOINTING, _ACCUMULATION))
 """Settings of training alone."""
 
 
@@ -268,6 +272,16 @@ def _asks_for_server(found: Mapping[str, tuple[Any, str]]) -> bool:
     is_training = found.get("training.mode", nothing)[0] == "train" or bool(_TRAINED & found.keys())
     trains = METHOD in found or not only_bits or adapts or is_training
     return SERVED in found and not trains and "inference.engine" not in found
+
+
+def _doubt_random_weights(changes: dict[str, Any], values: Mapping[str, Any]) -> Iterator[str]:
+    """Allow for fp32 where weights are random and nothing gives their type; yield why."""
+    if RANDOM in values and WEIGHTS not in values and _PRECISION not in changes:
+        changes |= dict.fromkeys(("unsure.weights", "unsure.gradients", "unsure.optimizer"), "more")
+        yield (
+            "--from-scratch assumes weights in the config's dtype, as in transformers' from_config; a script that "
+            "builds its own config gets fp32 (--dtype float32)."
+        )
 
 
 _USUAL_PART = 512

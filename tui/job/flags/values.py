@@ -27,6 +27,7 @@ METHOD = "training method"
 """One of TRL's, such as ``dpo``."""
 OF_METHOD = "trl."
 """Begins a key that is an argument of TRL's trainers, which only a training method has."""
+RANDOM = "random weights"
 SPREAD = "strategy over GPUs"
 """The flag that named a strategy, for which the number of GPUs must be known."""
 OF_INPUT = "input."
@@ -173,6 +174,16 @@ def precision(text: str) -> Settings:
     return {"training.precision": {**DTYPE_NAMES, **_PRECISIONS}.get(text.lower(), text)}
 
 
+def bits(text: str) -> Settings:
+    """Read a number of bits of the frozen weights, as qlora.py and LLaMA-Factory have it; 16 quantizes nothing."""
+    kinds = {"4": "nf4", "8": "int8"}
+    if text in ("16", "32"):
+        return {BITS: "none"}
+    if text not in kinds:
+        raise InputError(f"{text!r} is not a number of bits; give 4, 8 or 16")
+    return {TUNING: "lora", BITS: text, f"{SOFT}lora.quantization": kinds[text]}
+
+
 def optimizer(text: str) -> Settings:
     """Read an optimizer by its own name here, or by that of transformers' ``--optim``."""
     from vramtop.estimator.job.rules.optimizers.by_name import optimizer_by_trainer_name
@@ -204,8 +215,8 @@ def served_weights(text: str) -> Settings:
         InputError: it is not known.
     """
     word = text.lower().replace("-", "_")
-    if (kind := {"4bit": "nf4", "nf4": "nf4", "8bit": "int8", "int8": "int8"}.get(word)) is not None:
-        return {TUNING: "lora", BITS: "4" if kind == "nf4" else "8", f"{SOFT}lora.quantization": kind}
+    if (count := {"4bit": "4", "nf4": "4", "8bit": "8", "int8": "8"}.get(word)) is not None:
+        return bits(count)
     from vramtop.estimator.model.checkpoint import WEIGHT_FORMATS  # not at start-up
 
     kinds = {**WEIGHT_FORMATS, "int4": "int4", "mxfp4": "mxfp4"}
@@ -275,6 +286,15 @@ def fsdp(text: str) -> Settings:
     return {"parallel.strategy": strategy, "parallel.sharding": sharding, SPREAD: True, **offload}
 
 
+_FSDP_SHARDING_BY_NUMBER = ("full_shard", "shard_grad_op", "no_shard", "hybrid_shard", "hybrid_shard_zero2")
+
+
+def sharding_strategy(text: str) -> Settings:
+    """Read accelerate's ``--fsdp_sharding_strategy``: a word, or its number."""
+    numbered = dict(zip("12345", _FSDP_SHARDING_BY_NUMBER, strict=True))
+    return fsdp(numbered.get(text, text))
+
+
 def ddp(text: str) -> Settings:
     """Read ``--ddp [N]``."""
     count = number("parallel.data_replicate")(text) if text else {}
@@ -300,9 +320,42 @@ def task(text: str) -> Settings:
     return {METHOD: method} if method else same_as("model.task")(_TASKS.get(word, word))
 
 
+def stage(text: str) -> Settings:
+    """Read a stage of ZeRO, or LLaMA-Factory's word for what is trained.
+
+    Raises:
+        InputError: it is neither.
+    """
+    methods = {"pt": "", "sft": "", "dpo": "dpo", "kto": "kto", "rm": "reward"}
+    if (method := methods.get(text.lower())) is None:
+        return zero(text)
+    return {METHOD: method} if method else {}
+
+
 def zero(text: str) -> Settings:
     """Read a stage of ZeRO; stage 0 shards nothing, as DDP."""
     stage = text.lower().removeprefix("stage").removeprefix("-").removeprefix("_")
     if stage not in ("0", "1", "2", "3"):
         raise InputError(f"{text!r} is not a ZeRO stage; give 1, 2 or 3")
     return {"parallel.strategy": "ddp" if stage == "0" else f"zero{stage}", SPREAD: True}
+
+
+def deepspeed(text: str) -> Settings:
+    """Refuse a file: whether all of it counts can only be told where the launch line is read."""
+    if text.lower() in ("0", "1", "2", "3"):
+        return zero(text)
+    line = f"vramtop fit -- deepspeed train.py --deepspeed {text}"
+    raise InputError(f"give the stage, as in --zero 3 --gpus 8, or the whole launch line, as in {line}")
+
+
+def offload(what: str) -> Reader:
+    """Return a reader of what is offloaded to ``cpu``; NVMe is not known here."""
+
+    def read(text: str) -> Settings:
+        if text.lower() == "none":
+            return {}
+        if text.lower() not in (*_YES, "cpu"):
+            raise InputError(f"{text!r} is not a device to offload to; give cpu or none")
+        return {f"{SOFT if what == 'optimizer' else ''}parallel.cpu_offload": what}  # weights go with their optimizer
+
+    return read
