@@ -40,9 +40,10 @@ def _arguments(settings: LayeredSettings, findings: FindingCollector) -> dict[st
     if decay is not None:
         found["weight_decay"] = decay.value
     if (targets := settings.find("optim_target_modules")) is not None:
-        words = {*words_of(targets)}
-        found["targets"] = "all-linear" if words in ({"all-linear"}, {"all_linear"}) else "blocks"
-        if found["targets"] == "blocks" and words not in ({"attn", "mlp"}, {"all"}):
+        words = words_of(targets)
+        found["targets"] = "all-linear" if words in (["all-linear"], ["all_linear"]) else words
+        if found["targets"] == words != ["attn", "mlp"]:  # as transformers' documentation has them
+            found["targets"] = "blocks"
             sentence = f"{targets.origin}: which layers these are is not read; those of all blocks are counted."
             findings.mark_uncertain("training.optimizer", sentence, direction="more")
     return found
