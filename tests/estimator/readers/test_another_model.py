@@ -56,8 +56,8 @@ def test_what_a_running_model_reports_is_left_out(tmp_path: Path) -> None:
 
 
 def test_the_trained_parameters_of_another_model_are_left_out(tmp_path: Path) -> None:
-    line = ["swift", "sft", "--model", LLAMA, "--tuner_type", "full", "--freeze_parameters", "model.embed"]
-    assert read_launch(line, environ={}, cwd=tmp_path).value("training.trainable") == ["!model.embed*"]
+    line = ["trl", "sft", "--model_name_or_path", LLAMA, "--use_peft", "--lora_modules_to_save", "lm_head"]
+    assert read_launch(line, environ={}, cwd=tmp_path).value("training.trainable") == ["*lm_head.*"]
     given = {"model.id": "gpt2", "training.trainable": ["lm_head"]}
     reading = read_launch(line, environ={}, cwd=tmp_path, given={"model.id": "gpt2"})
     assert reading.value("training.trainable") is None
