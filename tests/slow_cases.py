@@ -1,6 +1,6 @@
 """Cases of a parametrized test of which most runs take a sample."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pytest
@@ -14,6 +14,11 @@ def quick_every(step: int, cases: Iterable[Any], *, start: int = 0, exhaustive: 
     With ``exhaustive``, the others are for ``make test-all`` only.
     """
     return _sampled(step, cases, start, _EXHAUSTIVE if exhaustive else (pytest.mark.slow,))
+
+
+def first_quick(values: Sequence[Any]) -> list[Any]:
+    """Return the values of one argument; all but the first are marked slow."""
+    return [values[0], *(pytest.param(each, marks=pytest.mark.slow) for each in values[1:])]
 
 
 def slow_every(step: int, cases: Iterable[Any]) -> list[Any]:

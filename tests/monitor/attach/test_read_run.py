@@ -7,6 +7,7 @@ import psutil
 import pytest
 from builders import make_gpu, make_process
 from model_configs import llama_config
+from slow_cases import first_quick
 from waiting import until
 
 from vramtop.estimator.common.errors import CannotTellError
@@ -99,7 +100,7 @@ def test_any_torchrun_process_leads_to_all_ranks(start, script, flags) -> None:
     assert (from_second.ranks, from_second.reading.job()) == (attached.ranks, attached.reading.job())
 
 
-@pytest.mark.parametrize("method", ["spawn", "fork"])
+@pytest.mark.parametrize("method", first_quick(["spawn", "fork"]))
 def test_a_child_process_has_the_settings_of_its_program(start, script, method, flags) -> None:
     parent = start([sys.executable, script(SPAWNS.replace("METHOD", method)), *flags()])
     children = [child for child in psutil.Process(parent).children() if "resource_tracker" not in str(child.cmdline())]

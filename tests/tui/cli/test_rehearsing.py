@@ -84,6 +84,7 @@ def test_preflight_names_the_rehearsal_of_what_was_not_wholly_read(python_with_t
     assert "vramtop preflight --rehearse --gpu-memory 24GiB -- " in last
 
 
+@pytest.mark.slow
 def test_preflight_asks_too(answer, python_with_torch, capsys) -> None:
     answer("n\n")
     main(["preflight", "--gpu-memory", "8", "--", python_with_torch, "open.py"])

@@ -112,6 +112,7 @@ async def test_answers_are_saved_for_the_command_line(training):
         await until_shown(pilot, lambda: SavedAnswers().load(run_key(read_run(training.pid))) == {})
 
 
+@pytest.mark.slow
 async def test_clearing_a_field_deletes_its_answer(attached, training):
     SavedAnswers().save(run_key(read_run(training.pid)), {"training.sequence_length": 512, "training.micro_batch": 7})
     async with attached(pid=training.pid) as (screen, pilot):
@@ -332,6 +333,7 @@ async def test_an_unreadable_process_is_reported_in_one_sentence(attached):
         await until_shown(pilot, lambda: "hidden from this user" in text_of(screen, "#problem"))
 
 
+@pytest.mark.slow
 async def test_a_run_without_gpu_memory_shows_its_budget_alone(attached, training):
     async with attached(pid=training.pid, size=(80, 24)) as (screen, pilot):
         await until_shown(pilot, lambda: bool(screen.query("JobForm Input:focus")))

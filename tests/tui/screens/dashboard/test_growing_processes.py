@@ -3,6 +3,7 @@
 import pytest
 from builders import ScriptedSource, make_budget, make_gpu, make_process, make_run, make_snapshot
 from screen_host import on_first_board, screen_lines
+from slow_cases import first_quick
 from waiting import until_shown
 
 from vramtop.estimator.job.job import Job
@@ -33,7 +34,7 @@ def open_app(
     return VramtopApp(ScriptedSource([last]), watchlist, AppOptions(interval=0.25))
 
 
-@pytest.mark.parametrize("size", [(80, 24), (100, 30), (120, 40), (200, 60)])
+@pytest.mark.parametrize("size", first_quick([(80, 24), (100, 30), (120, 40), (200, 60)]))
 async def test_a_leak_without_a_budget_says_first_when_the_gpu_is_full(size: tuple[int, int]) -> None:
     async with on_first_board(open_app(*STEADY, *LEAK), size) as pilot:
         await until_shown(pilot, lambda: any("↗ GROWING" in line for line in screen_lines(pilot.app)))
@@ -43,7 +44,7 @@ async def test_a_leak_without_a_budget_says_first_when_the_gpu_is_full(size: tup
         assert "↗ GROWING" in next(line for line in lines if " 4711 " in line)
 
 
-@pytest.mark.parametrize("size", [(80, 24), (100, 30), (120, 40)])
+@pytest.mark.parametrize("size", first_quick([(80, 24), (100, 30), (120, 40)]))
 async def test_growth_beyond_a_budget_says_first_when_the_gpu_is_full(size: tuple[int, int]) -> None:
     async with on_first_board(open_app(*STEADY, *LEAK, device=20), size) as pilot:
         await until_shown(pilot, lambda: any("↗ GROWING" in line for line in screen_lines(pilot.app)))

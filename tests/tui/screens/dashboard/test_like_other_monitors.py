@@ -3,6 +3,7 @@
 import pytest
 from builders import ScriptedSource, make_budget, make_gpu, make_process, make_run, make_snapshot
 from screen_host import on_first_board, screen_lines
+from slow_cases import first_quick
 from waiting import until_shown
 
 from vramtop.estimator.job.job import Job
@@ -27,7 +28,7 @@ def open_app(gpus: int, *, budgets: bool = False) -> VramtopApp:
     return VramtopApp(ScriptedSource([make_snapshot(readings)]), watchlist, AppOptions(interval=1.0))
 
 
-@pytest.mark.parametrize("size", [(100, 30), (120, 40), (200, 60)])
+@pytest.mark.parametrize("size", first_quick([(100, 30), (120, 40), (200, 60)]))
 async def test_each_gpu_has_its_temperature_and_power(size: tuple[int, int]) -> None:
     async with on_first_board(open_app(8), size) as pilot:
         text = "\n".join(screen_lines(pilot.app))

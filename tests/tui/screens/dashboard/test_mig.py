@@ -12,6 +12,7 @@ from command_line import vramtop
 from json_schemas import valid_json
 from rich.cells import cell_len
 from screen_host import on_first_board, screen_lines
+from slow_cases import first_quick
 from waiting import until_shown
 
 from vramtop.estimator.common.records import replace
@@ -54,7 +55,7 @@ def open_app(snapshots: Sequence[Snapshot]) -> VramtopApp:
     return VramtopApp(ScriptedSource(snapshots), tuned(), AppOptions(interval=0.25))
 
 
-@pytest.mark.parametrize("size", [(80, 24), (100, 26)])
+@pytest.mark.parametrize("size", first_quick([(80, 24), (100, 26)]))
 async def test_every_device_has_a_line_below_its_gpu(size: tuple[int, int]) -> None:
     app = open_app([make_snapshot([mig_gpu(), make_gpu(1)])])
     async with on_first_board(app, size):

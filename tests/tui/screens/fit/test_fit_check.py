@@ -4,6 +4,7 @@ from typing import Any
 import pytest
 from builders import make_budget, make_gpu, make_process, make_snapshot
 from screen_host import field_row, opened, retype, screen_lines, screen_text
+from slow_cases import first_quick
 from textual.events import Paste
 from textual.pilot import Pilot
 from textual.widgets import Input
@@ -94,7 +95,7 @@ async def test_typing_a_micro_batch_changes_the_verdict(fit, board):
         assert "batch 9 sequences" in text_of(screen, "#answer")
 
 
-@pytest.mark.parametrize("width", [80, 100, 120])
+@pytest.mark.parametrize("width", first_quick([80, 100, 120]))
 async def test_values_and_phases_are_complete_at_usual_widths(fit, board, width):
     async with fit(board, size=(width, 60)) as (screen, pilot):
         await until_shown(pilot, lambda: "total" in text_of(screen, "#answer"))
@@ -250,7 +251,7 @@ async def test_the_longest_name_of_a_card_is_shown_in_full_and_an_emptied_count_
         assert (count.value, count.has_class("-invalid")) == ("", False)
 
 
-@pytest.mark.parametrize("width", [80, 120])
+@pytest.mark.parametrize("width", first_quick([80, 120]))
 async def test_a_long_error_is_shown_to_its_end(fit, width):
     async with fit(size=(width, 40)) as (screen, pilot):
         await until_shown(pilot, lambda: "no GPU here" in text_of(screen, "#answer"))
@@ -267,7 +268,7 @@ async def test_a_job_with_a_target_gpu_starts_on_that_gpu(fit):
         assert screen.job == aimed
 
 
-@pytest.mark.parametrize("size", [(80, 24), (100, 30), (200, 60)])
+@pytest.mark.parametrize("size", first_quick([(80, 24), (100, 30), (200, 60)]))
 async def test_the_verdict_is_visible_at_every_size(fit, board, size):
     async with fit(board, size=size) as (screen, pilot):
         await until_shown(pilot, lambda: "FITS" in text_of(screen, "#answer"))

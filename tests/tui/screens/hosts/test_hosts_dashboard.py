@@ -9,6 +9,7 @@ import msgspec
 import pytest
 from screen_host import screen_lines, screen_text
 from scripted_fleets import HOSTS, NOW, ScriptedFleets, host
+from slow_cases import first_quick
 from textual.widgets import Input
 from waiting import until_shown
 
@@ -59,7 +60,7 @@ def line_of(app: HostsApp, name: str) -> str:
     return next(line for line in screen_lines(app) if line[1:].startswith(name))
 
 
-@pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 60)], ids=lambda size: f"{size[0]}x{size[1]}")
+@pytest.mark.parametrize("size", first_quick([(80, 24), (120, 40), (200, 60)]))
 def test_gpus_are_grouped_by_host_below_sums_over_live_hosts(size) -> None:
     async def check(app, pilot, source):
         text = screen_text(app)

@@ -11,6 +11,7 @@ import pytest
 from builders import ScriptedSource, make_budget, make_gpu, make_snapshot
 from model_configs import llama_config
 from screen_host import ScreenHost, opened, screen_lines
+from slow_cases import first_quick
 from textual.app import App, ComposeResult
 from textual.screen import Screen
 from textual.widgets import Input
@@ -113,7 +114,7 @@ def rows(app: App[Any]) -> list[list[str]]:
     return [words[:3] for words in heads if len(words) > 2 and words[0] in "✓!✗·?…"]
 
 
-@pytest.mark.parametrize("size", [(80, 24), (120, 40)])
+@pytest.mark.parametrize("size", first_quick([(80, 24), (120, 40)]))
 async def test_rows_are_filled_as_checks_finish_and_failures_end_up_first(make_screen, size):
     go = threading.Event()
     done: list[PreflightProgress] = []

@@ -130,11 +130,6 @@ async def test_figures_are_read_only_while_a_column_shows_them(driver):
         assert table.sort_key == "STATUS"
         table.show_columns(("PID", "SM %"))
         await until_shown(pilot, lambda: demand.value.process_figures == {"sm_percent"})
-        await pilot.press("i")
-        await until_shown(pilot, lambda: demand.value.process_figures > {"sm_percent"})
-        app.action_pause()  # no further board
-        await pilot.press("escape")
-        await until_shown(pilot, lambda: demand.value.process_figures == {"sm_percent"})
 
 
 async def test_only_rows_in_sight_are_read():
