@@ -7,6 +7,8 @@ import torch
 import transformers
 from model_configs import llama_config
 
+from vramtop.estimator.estimation import estimate
+from vramtop.estimator.job.job_file.changes import job_from_mapping
 from vramtop.estimator.job.settings import Lora
 from vramtop.estimator.job.trainable import trainable_rules
 from vramtop.estimator.model.adapters import adapter_groups_by_rule
@@ -109,6 +111,21 @@ def test_the_number_of_trained_parameters_alone_finds_the_usual_choices(patterns
     assert trained_parameters(inventory, trainable_rules(found)).trained == wanted.trained
     by_count = trained_by_count(inventory, wanted.count, None, adapters=False)
     assert (by_count.count, by_count.inferred) == (wanted.count, found)
+
+
+@pytest.mark.parametrize(
+    ("training", "said"),
+    [
+        ({"trainable": ["lm_head"]}, "6,400 of the model's own parameters are trained: lm_head."),
+        (
+            {"trainable_parameters": 6400},
+            "6,400 of the model's own parameters are trained: lm_head.weight (the only usual choice with that count).",
+        ),
+    ],
+)
+def test_what_is_trained_and_how_that_is_known_is_an_assumption(training: dict[str, Any], said: str) -> None:
+    job = job_from_mapping({"model": {"config": LLAMA}, "training": training}, where="test")
+    assert said in estimate(job, method="formula").assumptions
 
 
 def test_a_number_that_no_usual_choice_has_scales_what_was_read() -> None:
