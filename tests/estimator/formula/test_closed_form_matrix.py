@@ -1,8 +1,4 @@
-"""The closed form against the trace: families x precision x optimizer x sharding x adapters x tasks x attention.
-
-The tests run a part of the matrix. ``python tests/estimator/test_closed_form_matrix.py [WORD ...]`` runs all of it,
-or the cells that have all the words in their names, and prints how far off the closed form is.
-"""
+"""The closed form against the trace: families x precision x optimizer x sharding x adapters x tasks x attention."""
 
 import sys
 from pathlib import Path
@@ -12,10 +8,8 @@ import pytest
 from job_matrix import CELLS
 
 from vramtop.estimator.budget import Budget
-from vramtop.estimator.common.errors import CannotTellError
 from vramtop.estimator.estimation import estimate
 from vramtop.estimator.job.job_file.changes import job_from_mapping
-from vramtop.estimator.trace.worker_pool import keep_idle_workers
 
 CLOSE = 0.03
 """Maximum relative error of the allocated bytes, in every phase."""
@@ -170,31 +164,3 @@ def _errors(formula: Budget, trace: Budget) -> dict[str, float]:
     assert same is not None
     ours, theirs = dict(same.components.items()), dict(trace.peak.components.items())
     return {name: (ours[name] - size) / trace.peak.allocated_bytes for name, size in theirs.items()}
-
-
-def main(words: list[str]) -> None:
-    """Print the errors at the peak over the whole matrix, worst first, and their distribution."""
-    rows = []
-    keep_idle_workers()
-    for name, job in CELLS.items():
-        if all(word in name for word in words):
-            try:
-                trace = estimate(job, method="traced", python=sys.executable)
-            except CannotTellError as reason:
-                print(f"{name}: {reason}")
-                continue
-            formula = estimate(job)
-            inside = formula.peak.low_bytes <= trace.peak.device_bytes <= formula.peak.high_bytes
-            worst = max(_errors(formula, trace).items(), key=lambda item: abs(item[1]))
-            rows.append((formula.peak.allocated_bytes / trace.peak.allocated_bytes - 1, inside, worst, name))
-    rows.sort(key=lambda row: -abs(row[0]))
-    for error, inside, (component, share), name in rows:
-        print(f"{error:+7.1%} {'in ' if inside else 'out'} {component:>13} {share:+6.1%}  {name}")
-    off = sorted(abs(row[0]) for row in rows)
-    close, within = sum(error <= CLOSE for error in off), sum(row[1] for row in rows)
-    print(f"{len(off)} cells: median {off[len(off) // 2]:.2%}, 90 % {off[len(off) * 9 // 10]:.1%}, worst {off[-1]:.1%}")
-    print(f"within {CLOSE:.0%}: {close / len(off):.0%}; in the stated range: {within / len(off):.0%}")
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

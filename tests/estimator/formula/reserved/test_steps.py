@@ -4,10 +4,10 @@ import itertools
 from typing import Any
 
 import pytest
+from job_matrix import CELLS
 from mapped_blocks import mapped_blocks
 from model_configs import llama_config
 
-from tests.estimator.formula.test_closed_form_matrix import CELLS
 from vramtop.estimator.budget import Budget
 from vramtop.estimator.common.records import replace
 from vramtop.estimator.estimation import estimate
