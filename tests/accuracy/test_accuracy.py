@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pytest
 from accuracy_cases import FOLDER, Case, read_cases, read_left_out
 from peers import accelerate, deepspeed, eleuther, preflight, space
-from predictions import Result, predict_all
+from predictions import Result
 from report import group_results, main, summarize
 
 from vramtop.estimator.budget import Span
@@ -32,11 +32,6 @@ ACCURACY_LIMITS = {  # maximum median error, maximum share under by more than 5 
     "file torchtune": (0.04, 0.0, 0.7),  # two of its rows do not say what was run
 }
 """A little worse than what the closed form reaches, and coverage near the nine in ten that ranges are made for."""
-
-
-@pytest.fixture(scope="module")
-def results() -> Sequence[Result]:
-    return predict_all("formula")[0]
 
 
 @pytest.mark.parametrize("name", ACCURACY_LIMITS)

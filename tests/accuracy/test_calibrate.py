@@ -16,11 +16,6 @@ COVERAGE = [("allocated", 0.9, 0.17), ("reserved", 0.9, 0.35), ("device", 0.89, 
 """Smallest share of left-out rows in range, and largest median width of their ranges, by figure."""
 
 
-@pytest.fixture(scope="module")
-def results() -> Sequence[Result]:
-    return predict_all("formula")[0]
-
-
 def test_with_enough_values_the_quantile_is_that_of_a_further_value() -> None:
     """Of 19 values, the 18th is exceeded by a 20th in one case of ten."""
     values = [(number, float(number)) for number in range(1, 20)]
