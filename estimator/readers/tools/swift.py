@@ -76,8 +76,11 @@ _WRITTEN = ("args.json", "*/args.json")
 def read(program: Program) -> JobReading:
     """Return the job of an ms-swift command line or configuration."""
     program.findings.older_versions = older_versions(program.versions, uses_trl=False)
-    findings, layers = program.findings, _of_version_2(tool_layers(program, "config", written=_WRITTEN))
+    findings, layers = program.findings, tool_layers(program, "config", written=_WRITTEN)
     settings = LayeredSettings(*layers)
+    if (old := settings.find("sft_type", "model_id_or_path")) is not None:
+        sentence = f"{old.origin} is of ms-swift 2, which is not read; a rehearsal follows it."
+        findings.doubt(sentence, "either", *MODEL_STATES, "activations", "logits")
     tuner, table = settings.find("tuner_type", "train_type"), library("swift")
     lora = tuner is None or as_word(tuner) in ("lora", "longlora", "adalora")
     for group in ("all", *(["lora"] if lora else [])):
@@ -116,13 +119,6 @@ def read(program: Program) -> JobReading:
         method=_method(settings),
         own_loss=False,
     )
-
-
-def _of_version_2(layers: tuple[SettingsLayer, ...]) -> tuple[SettingsLayer, ...]:
-    """Return the layers by the names of ms-swift 3, with the defaults of ms-swift 2 where they have its names."""
-    old = library("swift_2")
-    is_old = LayeredSettings(*layers).find(*old.aliases["marks"]) is not None
-    return (*(translate(layer, old)[0] for layer in layers), old.defaults("all")) if is_old else layers
 
 
 def _translate(layer: SettingsLayer, table: Library) -> tuple[dict[str, Setting], dict[str, Setting]]:
