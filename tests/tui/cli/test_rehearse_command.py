@@ -87,7 +87,8 @@ for batch in DataLoader(data(), batch_size=8, {collate}):
     model(**batch).loss.backward()
     optimizer.step()
 """
-    line = ["fit", "--gpu-type", "4090", "--seq", "128", "--method", "formula", "--", sys.executable, "train.py"]
+    line = ["fit", "--gpu-type", "4090", "--seq", "128", "--method", "formula", "--set", "training.keep_outputs=true"]
+    line += ["--", sys.executable, "train.py"]
     said = "vramtop read the program but did not run it; vramtop fit --rehearse --gpu-type 4090 -- "
     Path("train.py").write_text(text.format(collate="collate_fn=collate"))
     assert said in " ".join(vramtop(*line, code=0).out.split())
