@@ -24,9 +24,8 @@ True
 
 ``estimate(job, method="traced")`` runs two training steps of the real model on fake tensors, in a process of a Python
 that has torch and transformers (``python=``); its budget also has ``largest``, the largest tensors at the peak by
-module, and ``timeline``, memory by component over the step. ``load_job`` reads a job file. ``ray_bundles(budget)`` are
-the bundles of a Ray placement group for its ranks. An invalid job raises ``InputError``, an answer that is unavailable
-here ``CannotTellError``; both are a ``VramtopError``.
+module, and ``timeline``, memory by component over the step. ``load_job`` reads a job file. An invalid
+job raises ``InputError``, an answer that is unavailable here ``CannotTellError``; both are a ``VramtopError``.
 """
 
 from importlib import import_module
@@ -49,7 +48,6 @@ if TYPE_CHECKING:
         Target as Target,
         Training as Training,
     )
-    from .ray import ray_bundles as ray_bundles
 
 _HOMES = {
     "Budget": ".budget",
@@ -64,7 +62,6 @@ _HOMES = {
     "VramtopError": ".common.errors",
     "estimate": ".estimation",
     "load_job": ".job.job_file.load_and_save",
-    "ray_bundles": ".ray",
 }
 
 __all__ = list(_HOMES)

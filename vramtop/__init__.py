@@ -27,7 +27,6 @@ if TYPE_CHECKING:
         VramtopError as VramtopError,
         estimate as estimate,
         load_job as load_job,
-        ray_bundles as ray_bundles,
     )
 
     __version__: str | None
