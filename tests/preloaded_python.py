@@ -151,7 +151,7 @@ def _start(client: socket.socket, of_server: list[int]) -> int:
 
 def _read_variables_of_the_hub() -> None:
     """Let the hub's library, which has been imported already, find what the environment names now."""
-    if "huggingface_hub.constants" in sys.modules:
+    if "huggingface_hub.hf_api" in sys.modules:
         constants = reload(sys.modules["huggingface_hub.constants"])
         sys.modules["huggingface_hub.hf_api"].api.endpoint = constants.ENDPOINT
 

@@ -55,25 +55,9 @@ DETR = {
     "num_queries": 30,
     "backbone_config": {"model_type": "resnet", **RESNET, "out_features": ["stage4"]},
 }  # fmt: skip
-RT_DETR = {
-    "encoder_hidden_dim": 64,
-    "encoder_in_channels": [32, 48, 64],
-    "encoder_ffn_dim": 128,
-    "encoder_attention_heads": 2,
-    "d_model": 64,
-    "decoder_in_channels": [64] * 3,
-    "decoder_layers": 2,
-    "decoder_attention_heads": 2,
-    "decoder_ffn_dim": 128,
-    "num_queries": 30,
-    "num_denoising": 40,
-    "backbone_config": {"model_type": "rt_detr_resnet", **RESNET, "out_features": STAGES[1:]},
-}
 DINO = {"model_type": "dinov2", **SMALL, "num_hidden_layers": 4, "image_size": 56, "patch_size": 14}
 LABELLED: dict[str, dict[str, Any]] = {
     "detr": DETR,
-    "rtdetr-v2": RT_DETR,
-    "yolos": {**SMALL, "image_size": [64, 96], "num_detection_tokens": 30},
     "mask2former": {
         "feature_size": 32,
         "mask_feature_size": 32,
@@ -86,12 +70,6 @@ LABELLED: dict[str, dict[str, Any]] = {
         "num_queries": 25,
         "train_num_points": 64,
         "backbone_config": SWIN,
-    },
-    "maskformer": {
-        "fpn_feature_size": 32,
-        "mask_feature_size": 32,
-        "backbone_config": SWIN,
-        "decoder_config": {"model_type": "detr", **{key: DETR[key] for key in DETR if key != "backbone_config"}},
     },
     "upernet": {"hidden_size": 32, "auxiliary_in_channels": 128, "auxiliary_channels": 32, "backbone_config": SWIN},
     "depth-anything": {
@@ -129,7 +107,7 @@ LABELLED: dict[str, dict[str, Any]] = {
     },
 }
 """Models whose labels say something of parts of an image."""
-MATCHED = ("detr", "rtdetr-v2", "yolos", "mask2former", "maskformer")
+MATCHED = ("detr", "mask2former")
 """Those whose loss needs scipy."""
 SHRUNKEN: dict[str, dict[str, Any]] = {
     "vit-base": {**SMALL, "image_size": 64},
