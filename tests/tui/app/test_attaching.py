@@ -52,8 +52,8 @@ async def test_enter_asks_an_incomplete_run_for_what_is_missing(start) -> None:
         await pilot.press("enter")
         await until_shown(pilot, lambda: isinstance(app.screen, AttachScreen) and isinstance(app.focused, Input))
         await pilot.press(*"1024")
-        await until_shown(pilot, lambda: app.watchlist.runs()[0].missing == ())
-        assert app.watchlist.runs()[0].job.training.sequence_length == 1024
+        await until_shown(pilot, lambda: app.watchlist.runs()[0].job.training.sequence_length == 1024)
+        assert app.watchlist.runs()[0].missing == ()
         await pilot.press("escape")
         await until_shown(pilot, lambda: "? incomplete" not in screen_text(app))
 

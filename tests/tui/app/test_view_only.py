@@ -55,7 +55,7 @@ async def shown(pilot: Any, app: VramtopApp) -> None:
 SLOW = pytest.mark.slow
 
 
-@pytest.mark.parametrize("key", ["k", *(pytest.param(key, marks=SLOW) for key in "fplr")])
+@pytest.mark.parametrize("key", ["k", *(pytest.param(key, marks=SLOW) for key in "fpr")])
 async def test_keys_that_would_change_something_are_refused_with_a_sentence(app, key, sleeper, tmp_path) -> None:
     async with app.run_test(size=(120, 40)) as pilot:
         await shown(pilot, app)
