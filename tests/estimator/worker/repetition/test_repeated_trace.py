@@ -19,7 +19,7 @@ DEPTH_FIELDS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
 DEEP = {"llama, bf16": 12, "llama, mixed adapters checkpointed": 12, "mistral, bf16 fsdp2": 17}
 """Cells with numbers of layers."""
 SLOW_DEPTH = 37
-TRACED_WHOLE = ("gemma3_text", "hybrid")
+TRACED_WHOLE = ("gemma3_text", "llama4_text", "olmo3", "bert", "hybrid")
 """Words of cells of which all layers may be traced: units that grow with every layer, and kinds of layers that repeat
 too seldom."""
 
