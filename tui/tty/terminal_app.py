@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
+from rich.console import RenderableType
 from textual import on
 from textual.await_complete import AwaitComplete
 from textual.binding import Binding, BindingType
@@ -22,6 +23,7 @@ from vramtop.estimator.common.private_files import open_private
 from ..draw.colours import MIN_TEXT_CONTRAST
 from ..draw.terminal_capabilities import ColourDepth
 from ..keys import TERMINAL_KEYS, key_name
+from .changed_cells import TerminalContents
 from .driver import RecordingApp, TerminalDriver
 from .line_filters import OutputFilters
 from .served import is_served
@@ -56,6 +58,7 @@ class TerminalApp(RecordingApp):
         super().__init__(driver_class=TerminalDriver if HAS_LINUX_DRIVER and not is_served() else None)
         self.output_filters = OutputFilters(colours, ascii_only=ascii_only)
         self.no_color = self.output_filters.colourless
+        self._contents = TerminalContents()
         self.crash: Exception | None = None
         """The unexpected error that ended the app."""
         self._was_sized = False
@@ -80,7 +83,12 @@ class TerminalApp(RecordingApp):
 
     def action_repaint(self) -> None:
         """Draw the whole screen: another program may have written on it."""
+        self._contents.invalidate()
         self.refresh(layout=True)
+
+    def reduce_update(self, update: RenderableType | None) -> RenderableType | None:
+        """Return the changed cells of an update."""
+        return self._contents.only_changes(update)
 
     async def on_event(self, event: Event) -> None:
         """Keep a key until the screen in front, which an earlier key has opened, can take it."""
@@ -159,6 +167,7 @@ class TerminalApp(RecordingApp):
 
     @on(Resize)
     def _check_new_size(self, event: Resize) -> None:
+        self._contents.invalidate()  # the terminal may have moved or dropped lines
         self._show_if_too_small(event.size)
         if self._settled is not None:
             self._settled.stop()

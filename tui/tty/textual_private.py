@@ -1,17 +1,40 @@
 """The private names of Textual that vramtop uses, each with its reason.
 
 All other modules use public names only. A newer Textual may lack any name below: then it does by itself what it
-ordinarily does (it chooses the driver, prints its own tracebacks). A test fails for
+ordinarily does (it repaints whole widgets, chooses the driver, prints its own tracebacks). A test fails for
 each name that is missing, and another one shows that the dashboard works without it.
 """
 
 import contextlib
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, TypeGuard
 
 from rich.console import RenderableType
 from textual.app import App
 from textual.driver import Driver
 from textual.geometry import Size
+from textual.screen import Screen
+from textual.strip import Strip
+
+__all__ = ["ChopsUpdate", "CompositorUpdate", "LayoutUpdate"]  # imported from here, too
+
+Piece = tuple[int, int, int, Strip]
+"""A painted part of a line: first column, line, column after the last one, content."""
+
+
+try:
+    from textual._compositor import ChopsUpdate, CompositorUpdate, LayoutUpdate
+except ImportError:
+
+    class CompositorUpdate:  # type: ignore[no-redef]
+        """``_compositor.CompositorUpdate`` is what Textual sends to the terminal; it calls ``render_segments``."""
+
+    class ChopsUpdate(CompositorUpdate):  # type: ignore[no-redef]
+        """``_compositor.ChopsUpdate`` repaints some widgets; without it no update is compared, all are sent."""
+
+    class LayoutUpdate(CompositorUpdate):  # type: ignore[no-redef]
+        """``_compositor.LayoutUpdate`` repaints the whole screen; without it no update is compared, all are sent."""
+
 
 try:
     from textual.drivers.linux_driver import LinuxDriver
@@ -21,6 +44,30 @@ except ImportError:
     LinuxDriver = Driver  # type: ignore[assignment,misc]
     HAS_LINUX_DRIVER = False
 """``drivers.linux_driver`` is public by its name, but undocumented; without it Textual chooses the driver."""
+
+
+_FIELDS = {ChopsUpdate: ("chops", "chop_ends", "spans"), LayoutUpdate: ("strips", "region")}
+
+
+def can_be_compared(update: object) -> TypeGuard[ChopsUpdate | LayoutUpdate]:
+    """Return True if ``painted_pieces`` knows what the update paints."""
+    fields = next((fields for kind, fields in _FIELDS.items() if isinstance(update, kind)), None)
+    return fields is not None and all(hasattr(update, field) for field in fields)
+
+
+def painted_pieces(update: ChopsUpdate | LayoutUpdate) -> Iterator[Piece]:
+    """Yield the parts of lines that an update paints."""
+    if isinstance(update, LayoutUpdate):
+        for y, strips in enumerate(update.strips, update.region.y):
+            x = update.region.x
+            for strip in strips:
+                yield x, y, x + strip.cell_length, strip
+                x += strip.cell_length
+        return
+    for y, first, end in update.spans:
+        for until, (x, piece) in zip(update.chop_ends[y], update.chops[y].items(), strict=False):
+            if piece is not None and x < end and until > first:  # others may show what is behind another widget
+                yield x, y, until, piece
 
 
 def clear_styles_cache() -> None:
@@ -52,6 +99,14 @@ class AppHooks(App[None]):
         """End the app."""
         self.is_ending = True
         super().exit(result, return_code, message)
+
+    def reduce_update(self, update: RenderableType | None) -> RenderableType | None:
+        """Return what is sent to the terminal for an update; it may be less than the update."""
+        return update
+
+    def _display(self, screen: Screen[Any], renderable: RenderableType | None) -> None:
+        """``App._display`` sends an update to the terminal; no public method sees it on its way."""
+        super()._display(screen, self.reduce_update(renderable))
 
     def note_crash(self, error: Exception) -> None:
         """Take note of an error that ends the app."""
