@@ -120,7 +120,7 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
     rank: int | None = None
     """Rank of the process; null: the log does not say it."""
     memory: OutOfMemory | None = None
-    """Figures of the message; null: the failure comes without."""
+    """Figures of the message; null: it has none."""
     phase: PhaseName | None = None
     """Part of the step in which it happened, by its traceback; null: unknown."""
     place: str | None = None

@@ -58,7 +58,7 @@ class ServingFit(msgspec.Struct, frozen=True, kw_only=True):
     cache_bytes: int
     cache_tokens: int
     concurrency: float
-    """Sequences of full length that run at once."""
+    """Number of full-length sequences that can run at once."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the value of ``serving`` in ``vramtop fit --json``."""

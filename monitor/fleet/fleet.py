@@ -114,7 +114,7 @@ class FleetGpu(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     free_bytes: int | None = None
     """What a new job can have."""
     committed_bytes: int | None = None
-    """Free bytes that running jobs will yet allocate, or that are reserved; None: unknown."""
+    """Free bytes that running jobs have still to allocate, or that are reserved; None: unknown."""
     unattributed_bytes: int | None = None
     """Used memory that belongs to no process; None: unknown."""
     utilisation_percent: int | None = None

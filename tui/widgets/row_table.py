@@ -137,7 +137,7 @@ class RowTable(ScrollView, Generic[_Row], can_focus=True):
         raise NotImplementedError
 
     def signs_of(self, row: _Row) -> str:  # noqa: ARG002 - for subclasses
-        """Return the sign before the cells, two cells wide."""
+        """Return the sign at the beginning of a row, such as that of its fold, two columns wide."""
         return " " * MARGIN
 
     def title_of(self, column: Column) -> str:

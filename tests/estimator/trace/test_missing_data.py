@@ -60,6 +60,13 @@ for row in rows{}[:4]:
     net(ids).square().sum().backward()
     optimizer.step()
 """
+STEPS = """
+net = torch.nn.Linear(2, 2).cuda()
+optimizer = torch.optim.SGD(net.parameters(), 0.1)
+for _ in range(4):
+    net(torch.ones(1, 2).cuda()).sum().backward()
+    optimizer.step()
+"""
 
 
 def rehearsed(file: str, data: str | None):
@@ -202,7 +209,8 @@ for _ in range(4):
 
 def test_synthetic_items_take_what_a_program_makes_of_its_own_columns(program):
     pytest.importorskip("datasets")
-    file = program("""
+    file = program(
+        """
 import os, torch
 from datasets import load_dataset
 rows = load_dataset("a/b", split="train")
@@ -219,29 +227,24 @@ assert len(rows.skip(10_000)) == len(rows) == 10 and len(rows.skip(4)) == 6 and 
 assert len(rows.train_test_split(test_size=2000)["train"]) == 5
 streamed = load_dataset("a/b", split="train", streaming=True)
 assert next(iter(streamed.skip(10_000).rename_column("text", "sentence")))["sentence"]
-net = torch.nn.Linear(2, 2).cuda()
-optimizer = torch.optim.SGD(net.parameters(), 0.1)
-for _ in range(4):
-    net(torch.ones(1, 2).cuda()).sum().backward()
-    optimizer.step()
-""")
+"""
+        + STEPS
+    )
     assert rehearsed(file, "synthetic,items=10,words=50").budget.model.parameters == 6
 
 
 def test_labels_of_a_kto_trainer_are_true_and_false(program):
     pytest.importorskip("datasets")
-    file = program("""
+    file = program(
+        """
 import torch
 from datasets import load_dataset
 def train(): KTOTrainer
 rows = load_dataset("a/b", split="train")
 assert set(rows.column_names) == {"prompt", "completion", "label"} and rows["label"][:2] == [True, False], rows[:2]
-net = torch.nn.Linear(2, 2).cuda()
-optimizer = torch.optim.SGD(net.parameters(), 0.1)
-for _ in range(4):
-    net(torch.ones(1, 2).cuda()).sum().backward()
-    optimizer.step()
-""")
+"""
+        + STEPS
+    )
     assert rehearsed(file, "synthetic,items=10,words=50").budget.model.parameters == 6
 
 
@@ -262,17 +265,15 @@ print({asks})
 
 @pytest.mark.usefixtures("library")
 def test_columns_are_also_those_that_the_command_line_and_its_configuration_name(program):
-    file = program("""
+    file = program(
+        """
 import torch, trl
 from datasets import load_dataset
 row = load_dataset("a/b", split="train")[0]
 assert {*"question response summary title".split()} <= {*row} and not {*"prompt output images".split()} & {*row}, row
-net = torch.nn.Linear(2, 2).cuda()
-optimizer = torch.optim.SGD(net.parameters(), 0.1)
-for _ in range(4):
-    net(torch.ones(1, 2).cuda()).sum().backward()
-    optimizer.step()
-""")
+"""
+        + STEPS
+    )
     Path("trl.py").write_text("COLUMNS = ('prompt', 'images')")  # a library that lies beside the program is none of it
     Path("sft.yaml").write_text("fields: # text\n- question\nanswer_field: 'response'\nnote: prompt and output\n")
     rehearsed(f"{file} --config=sft.yaml --columns title+summary", "synthetic")

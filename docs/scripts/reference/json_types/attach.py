@@ -53,7 +53,7 @@ class AttachmentJson(TypedDict):
     missing: list[str]
     """Job keys that are required and could not be read."""
     refused: dict[str, str]
-    """Why values that were read are not taken, by job key."""
+    """Why a value that was read is not used, by job key."""
     warnings: list[str]
     """What could not be read, and what was read and not understood; one sentence each."""
 

@@ -37,7 +37,7 @@ class _FitGpu(TypedDict):
     free_bytes: int | None
     """Free memory as NVML counts it now; of a described GPU, what its driver leaves."""
     committed_bytes: int
-    """Free bytes that running jobs will yet allocate, or that are reserved for others."""
+    """Free bytes that running jobs have still to allocate, or that are reserved for other jobs."""
     available_bytes: int | None
     """Free less committed bytes: what the job can have."""
     verdict: Verdict
@@ -80,7 +80,7 @@ class ServingFitJson(TypedDict):
     cache_tokens: int
     """Tokens that the cache holds."""
     concurrency: float
-    """Sequences of full length that run at once."""
+    """Number of full-length sequences that can run at once."""
 
 
 class _Fit(TypedDict):
@@ -183,7 +183,7 @@ class SchedulerJson(Versioned):
     gpus_per_node: int
     """GPUs of each, one for each rank."""
     cards: list[str]
-    """Cards on which it fits, smallest first; empty: none, or only a size is given."""
+    """Cards on which it fits, smallest first; empty: on none, or the GPU was given by its size alone."""
     budget: PlainBudget
     """The estimate, as `vramtop estimate --json` prints it."""
     notes: list[str]

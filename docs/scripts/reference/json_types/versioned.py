@@ -1,4 +1,4 @@
-"""The key that the JSON of every command has."""
+"""The field that the JSON of every command has: the version of its format."""
 
 from typing import Literal, TypedDict
 
