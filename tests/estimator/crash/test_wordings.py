@@ -254,6 +254,11 @@ def test_figures_of_the_gpu() -> None:
     memory = explained(FREE).failure.memory
     assert memory is not None
     assert (memory.free_bytes, memory.total_bytes, memory.tried_bytes) == (30 * GIB, 40 * GIB, None)
+    rmm = "bad_alloc: cudaErrorMemoryAllocation: out of memory\n- Free memory: {}\n- Requested memory: {}"
+    for free, tried in (("2GB", "3GB"), (2 * GIB, 3 * GIB)):  # XGBoost names the units since 3.0
+        memory = explained(rmm.format(free, tried)).failure.memory
+        assert memory is not None
+        assert (memory.free_bytes, memory.tried_bytes) == (2 * GIB, 3 * GIB)
 
 
 @pytest.mark.parametrize(
