@@ -18,7 +18,7 @@ from platformdirs import user_cache_dir
 from ..common.limits import LimitError, decode_json
 from ..common.private_files import is_own, make_own_folder
 from ..common.untrusted_files import read_file
-from .interpreters import Interpreter
+from .installed_packages import Interpreter
 from .worker_pool import POOL
 from .worker_process import convert_answer
 

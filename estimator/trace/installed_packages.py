@@ -25,6 +25,18 @@ class InstalledPackages(msgspec.Struct, frozen=True, kw_only=True):
     """Requirements of the requested distributions, such as ``accelerate>=1.1.0; extra == "accelerate"``."""
 
 
+class Interpreter(msgspec.Struct, frozen=True, kw_only=True):
+    """A Python that has torch and transformers."""
+
+    path: Path
+    torch: str
+    """Version."""
+    transformers: str
+    """Version."""
+    peft: str | None = None
+    """Version; None: not installed."""
+
+
 class TorchBuild(msgspec.Struct, frozen=True, kw_only=True):
     """Build of torch."""
 
@@ -62,14 +74,28 @@ def installed_packages(
     Raises:
         CannotTellError: it does not run, or not in time.
     """
+    with Worker(python, environ=environ) as worker:
+        return packages_in(
+            worker, distributions=distributions, modules=modules, requirements_of=requirements_of, timeout=timeout
+        )
+
+
+def packages_in(
+    worker: Worker,
+    *,
+    distributions: Sequence[str],
+    modules: Sequence[str] = (),
+    requirements_of: Sequence[str] = (),
+    timeout: float,
+) -> InstalledPackages:
+    """Return what a running worker's interpreter has, as ``installed_packages`` does."""
     request = {
         "op": "packages",
         "distributions": list(distributions),
         "modules": list(modules),
         "requirements_of": list(requirements_of),
     }
-    with Worker(python, environ=environ) as worker:
-        return convert_answer(worker.request(request, timeout), InstalledPackages)
+    return convert_answer(worker.request(request, timeout), InstalledPackages)
 
 
 def is_built_by_name(name: str) -> bool:

@@ -3,29 +3,18 @@
 import os
 import sys
 from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from pathlib import Path
-
-import msgspec
 
 from ..common.errors import CannotTellError, InputError
 from ..common.paths import expand_user, is_file, is_folder
 from ..common.process_limit import ProcessLimitError
-from .installed_packages import installed_packages
+from .installed_packages import Interpreter, packages_in
 from .start_python import left_out_folders
+from .worker_pool import POOL
+from .worker_process import Worker
 
 PROBE_TIMEOUT_SECONDS = 20
-
-
-class Interpreter(msgspec.Struct, frozen=True, kw_only=True):
-    """A Python that has torch and transformers."""
-
-    path: Path
-    torch: str
-    """Version."""
-    transformers: str
-    """Version."""
-    peft: str | None = None
-    """Version; None: not installed."""
 
 
 def find_interpreters(python: str | None, environ: Mapping[str, str]) -> list[Path]:
@@ -56,7 +45,7 @@ def choose_interpreter(python: str | None, environ: Mapping[str, str]) -> Interp
     """
     candidates = find_interpreters(python, environ)
     for path in candidates:
-        found = probe_interpreter(path)
+        found = probe_interpreter(path, lend=True)
         if found is not None:
             return found
     names = ", ".join(str(path) for path in candidates) or "no Python at all"
@@ -67,27 +56,36 @@ def choose_interpreter(python: str | None, environ: Mapping[str, str]) -> Interp
     )
 
 
-def probe_interpreter(path: Path, environ: Mapping[str, str] | None = None) -> Interpreter | None:
+def probe_interpreter(
+    path: Path, environ: Mapping[str, str] | None = None, *, lend: bool = False
+) -> Interpreter | None:
     """Return the interpreter with its libraries' versions; None if one is missing or it does not run.
 
     Args:
         path: the interpreter.
         environ: its environment; None: this process's.
+        lend: whether the worker that tells may answer the interpreter's next request.
 
     Raises:
         ProcessLimitError: no process can be started.
     """
-    try:
-        found = installed_packages(
-            path, distributions=("torch", "transformers", "peft"), environ=environ, timeout=PROBE_TIMEOUT_SECONDS
-        ).versions
-    except ProcessLimitError:
-        raise
-    except CannotTellError:
-        return None
-    if not {"torch", "transformers"} <= found.keys():
-        return None
-    return Interpreter(path=path, torch=found["torch"], transformers=found["transformers"], peft=found.get("peft"))
+    with ExitStack() as started:
+        try:
+            worker = started.enter_context(Worker(path, environ=environ))
+            names = ("torch", "transformers", "peft")
+            found = packages_in(worker, distributions=names, timeout=PROBE_TIMEOUT_SECONDS).versions
+        except ProcessLimitError:
+            raise
+        except CannotTellError:
+            return None
+        if not {"torch", "transformers"} <= found.keys():
+            return None
+        python = Interpreter(
+            path=path, torch=found["torch"], transformers=found["transformers"], peft=found.get("peft")
+        )
+        if lend and POOL.adopt(python, worker):
+            started.pop_all()
+        return python
 
 
 def _candidates(environ: Mapping[str, str]) -> Iterator[Path]:

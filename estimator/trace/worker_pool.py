@@ -1,9 +1,10 @@
 """Keeps an idle worker between requests: the next one need not start a process and import torch (3 to 5 s).
 
-Off by default: a command that makes one estimate ends its worker with the answer. Sessions, and commands that trace
-several settings, switch it on. An idle worker holds some 500 MB of host memory, so only one is kept, for at most five
-minutes, and none that has grown large or has answered many requests. A request that runs the user's code has a worker
-of its own. The worker ends with vramtop, also when that is killed: its input ends.
+Off by default: a command that makes one estimate has one worker, which tells the versions of its libraries, traces,
+and ends with that answer. Sessions, and commands that trace several settings, switch it on. An idle worker holds some
+500 MB of host memory, so only one is kept, for at most five minutes, and none that has grown large or has answered
+many requests. A request that runs the user's code has a worker of its own. The worker ends with vramtop, also when
+that is killed: its input ends.
 """
 
 import contextlib
@@ -17,12 +18,14 @@ from ..common.cancellation import current_token
 from ..common.errors import CannotTellError
 from ..common.paths import current_folder
 from ..common.process_limit import ProcessLimitError, start_thread
-from .interpreters import Interpreter
+from .installed_packages import Interpreter
 from .worker_process import Worker, WorkerEndedError
 
 MAX_IDLE_SECONDS = 300
 MAX_IDLE_BYTES = 3 << 29
 """Host memory of a worker that is kept: 1.5 GiB."""
+ADOPTED_SECONDS = 10.0
+"""Time for which a worker is kept at least that has answered which libraries there are."""
 MAX_REQUESTS = 100
 """Requests after which a worker is ended: what libraries leave behind adds up."""
 
@@ -60,6 +63,14 @@ class WorkerPool:
                 return self._ask(kept, interpreter, message, timeout, shared=shared)
         return self._ask(Worker(interpreter.path), interpreter, message, timeout, shared=shared)
 
+    def adopt(self, interpreter: Interpreter, worker: Worker) -> bool:
+        """Keep a worker for the interpreter's next request; False: one is kept already, and the caller ends its own."""
+        with self._lock:
+            if self._idle is not None and self._idle[0] == interpreter and self._idle[1].running:
+                return False
+        self._keep(interpreter, worker)
+        return True
+
     def close(self) -> None:
         """End the idle worker."""
         with self._lock:
@@ -81,14 +92,15 @@ class WorkerPool:
             raise
         finally:
             # cancelling kills it, even after its answer
-            if answered and shared and not current_token().cancelled and not _is_worn(worker):
+            is_kept = shared and self.max_idle_seconds > 0 and not current_token().cancelled
+            if answered and is_kept and not _is_worn(worker):
                 self._keep(interpreter, worker)
             else:
                 worker.end()
         return answer
 
     def _is_shared(self, message: Mapping[str, Any]) -> bool:
-        return self.max_idle_seconds > 0 and not message.get("code")
+        return not message.get("code")
 
     def _take(self, key: Interpreter) -> Worker | None:
         with self._lock:
@@ -103,7 +115,8 @@ class WorkerPool:
         return None
 
     def _keep(self, key: Interpreter, worker: Worker) -> None:
-        timer = threading.Timer(self.max_idle_seconds, self._end_if_idle, (worker,))
+        seconds = self.max_idle_seconds or ADOPTED_SECONDS
+        timer = threading.Timer(seconds, self._end_if_idle, (worker,))
         timer.daemon = True
         with self._lock:
             displaced, self._idle = self._idle, (key, worker, timer)

@@ -24,5 +24,5 @@ from .operations import OPERATIONS
 from .request.protocol import serve_requests
 
 if __name__ == "__main__":
-    gc.disable()  # until the first answer: a quarter of the time of imports is spent looking for garbage
+    gc.disable()  # until libraries are imported: a quarter of that time is spent looking for garbage
     serve_requests(OPERATIONS)

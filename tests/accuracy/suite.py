@@ -42,8 +42,8 @@ from vramtop.estimator.job.job_file.load_and_save import names_user_code
 from vramtop.estimator.job.resolved_job import resolve_job
 from vramtop.estimator.job.settings import ModelSpec, Software
 from vramtop.estimator.model.find_config import resolve_model
-from vramtop.estimator.trace.installed_packages import installed_packages, torch_build
-from vramtop.estimator.trace.interpreters import Interpreter, choose_interpreter
+from vramtop.estimator.trace.installed_packages import Interpreter, installed_packages, torch_build
+from vramtop.estimator.trace.interpreters import choose_interpreter
 from vramtop.estimator.trace.measure.tiny_job import tiny_job
 from vramtop.estimator.trace.worker_pool import keep_idle_workers
 from vramtop.tui.cli.json_text import json_text

@@ -19,8 +19,13 @@ from waiting import until
 from vramtop.estimator.common.errors import CannotTellError, InputError
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.job.job import Job
-from vramtop.estimator.trace.installed_packages import InstalledPackages, TorchBuild, installed_packages, torch_build
-from vramtop.estimator.trace.interpreters import Interpreter
+from vramtop.estimator.trace.installed_packages import (
+    InstalledPackages,
+    Interpreter,
+    TorchBuild,
+    installed_packages,
+    torch_build,
+)
 from vramtop.estimator.trace.measure.measured_step import MeasuredRank, MeasuredStep, OutOfMemory, StepPeak
 from vramtop.estimator.trace.measure.real_step import Place
 from vramtop.monitor.snapshot.snapshot import Snapshot

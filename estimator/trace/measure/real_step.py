@@ -20,7 +20,8 @@ from ...job.job import Job
 from ...model.find_config import ResolvedModel
 from ...program.text_script import training_script
 from ...program.training_script import How
-from ..interpreters import Interpreter, choose_interpreter
+from ..installed_packages import Interpreter
+from ..interpreters import choose_interpreter
 from ..start_python import start_python
 from ..worker_process import WORKER_PROGRAM
 from .measured_step import Device, MeasuredRank, MeasuredStep

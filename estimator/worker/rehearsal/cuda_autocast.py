@@ -87,8 +87,8 @@ def _cast_on_cpu_only() -> frozenset[str]:
 
 def operations_with_kernel(key: str) -> set[str]:
     """Return ATen's operations (``sum.dim_IntList``) that have a kernel of their own under a dispatch key."""
-    names = (name for name in torch._C._dispatch_get_all_op_names() if name.startswith("aten::"))
-    return {name[len("aten::") :] for name in names if torch._C._dispatch_has_kernel_for_dispatch_key(name, key)}
+    names = torch._C._dispatch_get_registrations_for_dispatch_key(key)
+    return {name[len("aten::") :] for name in names if name.startswith("aten::")}
 
 
 def _has_kernel(name: str, key: str) -> bool:

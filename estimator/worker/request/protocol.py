@@ -59,7 +59,8 @@ def serve_requests(operations: dict[str, Operation]) -> None:
         if line.strip():
             answers.write(json.dumps(answer_request(operations, line)) + "\n")
             answers.flush()
-            gc.enable()
+            if "torch" in sys.modules:  # imported, or the next request may be the first to import it
+                gc.enable()
             if gc.get_freeze_count():  # what libraries made is frozen, what the request left is freed before the next
                 gc.collect()
 

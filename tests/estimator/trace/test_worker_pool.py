@@ -11,8 +11,9 @@ from waiting import until
 
 from vramtop.estimator.common.cancellation import CancelToken
 from vramtop.estimator.common.errors import CannotTellError
-from vramtop.estimator.trace.interpreters import Interpreter
-from vramtop.estimator.trace.worker_pool import WorkerPool, resident_bytes
+from vramtop.estimator.trace.installed_packages import Interpreter
+from vramtop.estimator.trace.interpreters import choose_interpreter
+from vramtop.estimator.trace.worker_pool import POOL, WorkerPool, resident_bytes
 from vramtop.estimator.trace.worker_process import Worker
 
 PACKAGES = {"op": "packages", "distributions": ["msgspec"]}
@@ -55,6 +56,14 @@ def test_by_default_each_request_has_a_worker_that_ends_with_its_answer(python: 
         assert "msgspec" in WorkerPool().request(python.interpreter, PACKAGES, 30)["versions"]
     assert len(set(python.pids)) == 2
     assert all(has_ended(pid) for pid in python.pids)
+
+
+def test_the_worker_that_tells_versions_answers_the_next_request(python: LoggedPython) -> None:
+    chosen = choose_interpreter(str(python.interpreter.path), {})
+    assert "msgspec" in POOL.request(chosen, PACKAGES, 30)["versions"]
+    (pid,) = python.pids
+    POOL.close()
+    assert has_ended(pid)
 
 
 def test_requests_share_a_worker_until_the_pool_is_closed(python: LoggedPython, pool: WorkerPool) -> None:
