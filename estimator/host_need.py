@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Annotated, Any, TypedDict
-
-from .common.fields_of import FieldsOf
+from typing import Any
 
 _PINNED_BUFFER_FACTOR = 1.5
 """DeepSpeed's ``additional_buffer_factor`` for pinned memory."""
@@ -63,7 +61,7 @@ class HostNeed:
         saved = self.saving_bytes(ranks) - self.steady_bytes(ranks)
         return max(self.loading_bytes(ranks), ranks * (self.process + pinned) + saved)
 
-    def to_json(self, ranks: int) -> HostNeedJson:
+    def to_json(self, ranks: int) -> dict[str, Any]:
         """Return the components of one rank, and the sums for the ranks of one machine."""
         return {
             "ranks": ranks,
@@ -73,20 +71,3 @@ class HostNeed:
             "saving_bytes": self.saving_bytes(ranks),
             "high_bytes": self.high_bytes(ranks),
         }
-
-
-class HostNeedJson(TypedDict):
-    """RAM that the ranks on one machine need."""
-
-    ranks: int
-    """Ranks on the machine."""
-    components: Annotated[dict[str, Any], FieldsOf(HostNeed)]
-    """Bytes of RAM of one rank, by purpose."""
-    loading_bytes: int
-    """All ranks together, while they load the model."""
-    steady_bytes: int
-    """All ranks together, while they train."""
-    saving_bytes: int
-    """All ranks together, while they save a checkpoint."""
-    high_bytes: int
-    """Upper bound of the largest of the three, with pinned buffers rounded up."""

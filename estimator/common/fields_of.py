@@ -16,7 +16,5 @@ class FieldsOf:
     """A dataclass or msgspec struct."""
     is_whole: bool = False
     """Fields that the record's own encoder leaves out, since they have their default, are there."""
-    only_known: bool = False
-    """Fields that are unknown (None) are left out."""
     also: type | None = None
     """A typed dict, whose keys are there as well."""

@@ -1,13 +1,11 @@
 """The effective batch: sequences and tokens per step, by rank, and settings that keep it on other numbers of GPUs."""
 
-from typing import TypedDict, cast
-
 import msgspec
 
 from .job import Job
 
 
-class EffectiveBatchJson(TypedDict):
+class EffectiveBatchJson(msgspec.Struct, frozen=True):
     """Sequences and tokens of one optimizer step: micro-batch x accumulation x data-parallel ranks."""
 
     micro_batch: int
@@ -86,8 +84,7 @@ class EffectiveBatch(msgspec.Struct, frozen=True, kw_only=True):
 
     def to_json(self) -> EffectiveBatchJson:
         """Return the fields, and the products."""
-        fields = {name: getattr(self, name) for name in EffectiveBatchJson.__annotations__}
-        return cast("EffectiveBatchJson", fields)
+        return EffectiveBatchJson(*(getattr(self, name) for name in EffectiveBatchJson.__struct_fields__))
 
 
 def effective_batch(job: Job) -> EffectiveBatch | None:

@@ -2,23 +2,21 @@
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 from typing import Literal
+
+import msgspec
 
 from ..budget import Budget, Components, Method, PhaseName, Span
 from ..job.job import Job
 
 RunState = Literal["steady", "ended", "short", "growing", "out_of_memory"]
-"""State of the run whose peaks these are: at its final level of memory, still running (``steady``) or over
-(``ended``); one that ended before it reached that level (``short``); one that leaked (``growing``), or that failed."""
 DeviceSource = Literal["probe", "accounting", "readings", "measure"]
 """Source of the memory of the process: torch's counters and a reading of NVML (``probe``), the driver's accounting,
 readings of NVML alone, which miss a peak between two of them, or ``vramtop measure``."""
 AllocatorSource = Literal["probe", "measure"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Observed:
+class Observed(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The highest memory that was seen of the rank with the highest peak, in bytes; None: nobody knew it."""
 
     allocated_bytes: int | None = None
@@ -44,8 +42,7 @@ class Observed:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Predicted:
+class Predicted(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The peak that one method predicted, as it was before any correction; sizes are bytes."""
 
     method: Method
@@ -99,14 +96,13 @@ class Predicted:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Measurement:
-    """One run: its job, its card, what was predicted, and what was seen."""
+class Measurement(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One run: its job, its GPU, what was predicted, and what was seen. What is unknown is left out of its JSON."""
 
     run: str
     """Digest that identifies the run: the same from every vramtop that follows it."""
     job: Job
-    """The batch, the length and the parallel sizes of the job; see ``kept_job``."""
+    """What is kept of the job, without names of the user's: its batch, its length and its parallel sizes."""
     model: str
     """The model in words: its public name where vramtop knows it, else family and size."""
     shape: str
@@ -114,23 +110,27 @@ class Measurement:
     settings: str
     """Digest of the settings on which a step depends."""
     predicted: tuple[Predicted, ...]
-    """One for each method that estimated the job."""
+    """Prediction of each method that estimated the job."""
     observed: Observed
+    """The highest memory that was seen."""
     state: RunState
+    """State of the run whose peaks these are: at its final level of memory, still running (``steady``) or over
+    (``ended``); one that ended before it reached that level (``short``); one that leaked (``growing``), or that failed
+    (``out_of_memory``)."""
     card: str | None = None
     """The GPU's name, as NVML gives it."""
     card_bytes: int | None = None
-    """Its memory."""
+    """Memory of the GPU in bytes."""
     driver: str | None = None
     """Version of the driver."""
     machine: str = ""
-    """Digest that identifies the machine; empty: unknown."""
-    versions: Mapping[str, str] = field(default_factory=dict)
-    """Versions of libraries in the run, by name: torch, transformers, ..."""
+    """Digest that identifies the machine; absent: unknown."""
+    versions: Mapping[str, str] = msgspec.field(default_factory=dict)
+    """Versions of libraries in the run, by name: torch, transformers, ...; absent: unknown."""
     command: str | None = None
     """Digest of the command line."""
     allocator: str = ""
-    """The allocator's settings (``PYTORCH_CUDA_ALLOC_CONF``); empty: the defaults."""
+    """The allocator's settings (``PYTORCH_CUDA_ALLOC_CONF``); absent: its defaults."""
     time: float
     """Unix seconds at which the figures were last seen."""
 
@@ -152,7 +152,7 @@ def merged(old: Measurement, new: Measurement) -> Measurement:
         if lasting in (first.state, last.state):
             state = lasting
             break
-    return replace(
+    return msgspec.structs.replace(
         last,
         predicted=tuple(predicted.values()),
         observed=first.observed.joined(last.observed),

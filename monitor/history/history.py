@@ -52,7 +52,7 @@ class History:
         def change(runs: Runs) -> Runs:
             earlier = _measurement(runs.get(measurement.run))
             kept = measurement if earlier is None else merged(earlier, measurement)
-            known: Runs = {**runs, kept.run: dict(measurement_to_json(kept))}
+            known: Runs = {**runs, kept.run: measurement_to_json(kept)}
             return dict(sorted(known.items(), key=lambda item: item[1].get("time", 0.0), reverse=True)[:MAX_RUNS])
 
         return self._file.change(change)

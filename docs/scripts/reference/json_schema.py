@@ -128,8 +128,8 @@ class _Maker:
         """Return a reference to the schema of a record, which is made if there is none."""
         if kind in self._apart:
             return {"type": "object", "$comment": f"{self._apart[kind]}.json"}
-        plain = mark if mark and (mark.is_whole or mark.only_known or mark.also) else None
-        how = "Whole" if plain and plain.is_whole else "Known" if plain and plain.only_known else ""
+        plain = mark if mark and (mark.is_whole or mark.also) else None
+        how = "Whole" if plain and plain.is_whole else ""
         named = plain.also if plain and plain.also else kind
         name = how + named.__name__.removesuffix("Json").lstrip("_")
         if name not in self._made:
@@ -183,9 +183,7 @@ def _fields(kind: type, mark: FieldsOf | None) -> dict[str, tuple[Any, bool]]:
         fields = msgspec.structs.fields(kind)
         return {each.encode_name: (hints[each.name], leaves_out and not each.required) for each in fields}
     if dataclasses.is_dataclass(kind):
-        leaves_out = bool(mark and mark.only_known)
-        names = [each.name for each in dataclasses.fields(kind)]
-        return {name: (hints[name], leaves_out and _takes_none(hints[name])) for name in names}
+        return {each.name: (hints[each.name], False) for each in dataclasses.fields(kind)}
     raise TypeError(f"{kind} is no record")
 
 

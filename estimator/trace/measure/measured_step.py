@@ -1,11 +1,9 @@
 """Figures of measured steps, as the ranks report them. What a device cannot know is None, never 0."""
 
 from collections.abc import Iterable
-from typing import Annotated, Any, Literal, TypedDict
+from typing import Any, Literal
 
 import msgspec
-
-from ...common.fields_of import FieldsOf
 
 Device = Literal["cuda", "cpu"]
 
@@ -116,7 +114,7 @@ class MeasuredStep(msgspec.Struct, frozen=True, kw_only=True):
         """Where a rank ran out of memory; None: the steps ran."""
         return self.highest.out_of_memory
 
-    def to_json(self) -> "MeasuredStepJson":
+    def to_json(self) -> dict[str, Any]:
         """Return the figures of the rank with the highest peak, and of all ranks."""
         rank, failed = self.highest, self.out_of_memory
         return {
@@ -147,33 +145,3 @@ def _highest(peaks: Iterable[PhasePeak]) -> PhasePeak:
         max((each.allocated for each in found if each.allocated is not None), default=None),
         max((each.reserved for each in found if each.reserved is not None), default=None),
     )
-
-
-class RankPeaksJson(TypedDict):
-    """Peaks of one rank by torch's own counters."""
-
-    max_allocated_bytes: int | None
-    """Peak of `torch.cuda.memory_allocated`; null: unknown."""
-    max_reserved_bytes: int | None
-    """Peak of `torch.cuda.memory_reserved`; null: unknown, as on the CPU."""
-
-
-class MeasuredStepJson(RankPeaksJson):
-    """Memory of a job's real steps: of the rank with the highest peak, or that ran out of memory."""
-
-    allocated_by_step_bytes: list[int | None]
-    """Peak of each optimizer step, in bytes that tensors hold."""
-    phases: dict[str, Annotated[dict[str, Any], FieldsOf(PhasePeak)]]
-    """Highest memory of torch's allocator in each phase, over all steps."""
-    by_step: list[Annotated[dict[str, Any], FieldsOf(StepPeak)]]
-    """Highest memory of torch's allocator in each phase of each step, in their order."""
-    components: dict[str, int | None]
-    """Bytes of weights, gradients and optimizer states; null: the steps did not get that far."""
-    retries: int | None
-    """Times that the allocator freed its cache because memory was full; null: unknown, as on the CPU."""
-    allocator: Annotated[dict[str, Any], FieldsOf(Allocator)] | None
-    """What torch says of its allocator after the last step; null: unknown, as on the CPU."""
-    ranks: list[RankPeaksJson]
-    """Peaks of every rank."""
-    out_of_memory: Annotated[dict[str, Any], FieldsOf(OutOfMemory)] | None
-    """Where a rank ran out of memory; null: the steps ran."""

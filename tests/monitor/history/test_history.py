@@ -80,7 +80,7 @@ def test_the_file_and_its_folder_are_private(kept: History) -> None:
 def test_several_programs_write_at_once(kept: History) -> None:
     kept.add(measured("first"))
     program = (
-        "import sys; from pathlib import Path; from dataclasses import replace\n"
+        "import sys; from pathlib import Path; from vramtop.estimator.common.records import replace\n"
         "from vramtop.monitor.history.history import History\n"
         "history = History(Path(sys.argv[1])); first = history.list()[0]\n"
         "for at in range(20): history.add(replace(first, run=f'{sys.argv[2]}-{at}'))\n"

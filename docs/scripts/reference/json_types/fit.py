@@ -7,7 +7,7 @@ from vramtop.estimator.advice.setting_edits import Edit
 from vramtop.estimator.budget import Method, PlainBudget
 from vramtop.estimator.common.errors import Verdict
 from vramtop.estimator.common.fields_of import FieldsOf
-from vramtop.estimator.host_need import HostNeedJson
+from vramtop.estimator.host_need import HostNeed
 from vramtop.estimator.serving_need import ServingNeed
 from vramtop.tui.cli.fitting.cards import Card
 
@@ -55,9 +55,21 @@ class FitGpuJson(_FitGpu, total=False):
     """The MIG device that this is; absent: it is a whole GPU."""
 
 
-class HostVerdictJson(HostNeedJson):
-    """Whether the RAM of the machine is enough."""
+class HostVerdictJson(TypedDict):
+    """Whether the RAM of the machine is enough for its ranks."""
 
+    ranks: int
+    """Ranks on the machine."""
+    components: Annotated[dict[str, Any], FieldsOf(HostNeed)]
+    """Bytes of RAM of one rank, by purpose."""
+    loading_bytes: int
+    """All ranks together, while they load the model."""
+    steady_bytes: int
+    """All ranks together, while they train."""
+    saving_bytes: int
+    """All ranks together, while they save a checkpoint."""
+    high_bytes: int
+    """Upper bound of the largest of the three, with pinned buffers rounded up."""
     verdict: Literal["fits", "tight", "does_not_fit"]
     """Whether it fits."""
     available_bytes: int

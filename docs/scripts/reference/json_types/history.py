@@ -1,6 +1,9 @@
 """The JSON of ``vramtop history``."""
 
-from vramtop.estimator.learning.measurement_json import MeasurementJson
+from typing import Annotated, Any
+
+from vramtop.estimator.common.fields_of import FieldsOf
+from vramtop.estimator.learning.measurement import Measurement
 
 from .versioned import Versioned
 
@@ -8,7 +11,7 @@ from .versioned import Versioned
 class HistoryJson(Versioned):
     """The runs that were measured on this account."""
 
-    runs: list[MeasurementJson]
+    runs: list[Annotated[dict[str, Any], FieldsOf(Measurement)]]
     """The runs, the newest first."""
 
 
