@@ -145,7 +145,7 @@ OTHERS: dict[str, tuple[dict[str, Any], dict[str, dict[str, Any]]]] = {
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[] if at < 3 else [pytest.mark.slow]) for at, name in enumerate(OTHERS)]
+    "name", [pytest.param(name, marks=[] if at < 2 else [pytest.mark.slow]) for at, name in enumerate(OTHERS)]
 )
 def test_blocks_and_shards_of_other_kinds(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))

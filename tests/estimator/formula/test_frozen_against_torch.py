@@ -77,7 +77,7 @@ CASES: list[tuple[str, Freeze, list[str], dict[str, Any]]] = [
 
 @pytest.mark.parametrize(
     ("name", "freeze", "patterns", "settings"),
-    quick_every(4, CASES),
+    quick_every(8, CASES),
     ids=[f"{name}-{freeze.__name__}-{'-'.join(map(str, settings.values()))}" for name, freeze, _, settings in CASES],
 )
 def test_each_phase_lies_within_three_per_cent_of_what_torch_allocates(

@@ -194,8 +194,9 @@ def script_of(job: Job, **options: Any) -> str:
     return media_script(job, resolve_model(job.model), sizes=options.pop("sizes", None), how=How(**options))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("quick_rehearsals")
-@pytest.mark.parametrize("name", ["vit-base", pytest.param("llava", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", ["vit-base", "llava"])
 def test_fsdp_wraps_the_blocks_that_it_can(name: str, tmp_path: Path, monkeypatch) -> None:
     """Models name blocks that they do not hold, and those around their input embeddings, which accelerate wraps too."""
     monkeypatch.chdir(tmp_path)

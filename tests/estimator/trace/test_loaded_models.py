@@ -7,6 +7,7 @@ import pytest
 import torch
 import transformers
 from rehearsed import rehearse
+from slow_cases import first_quick, quick_every
 
 PROGRAM = """
 import torch
@@ -21,15 +22,16 @@ for _ in range(3):
 """
 
 
-@pytest.fixture
-def model_folder(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("model")
     sizes = {"hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 2, "vocab_size": 4096}
     config = transformers.Qwen3Config(num_attention_heads=4, num_key_value_heads=2, head_dim=64, **sizes)
-    transformers.Qwen3ForCausalLM(config).to(torch.bfloat16).save_pretrained(tmp_path / "model")
-    return tmp_path / "model"
+    transformers.Qwen3ForCausalLM(config).to(torch.bfloat16).save_pretrained(folder)
+    return folder
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("dtype", first_quick(["float32", "bfloat16"]))
 def test_a_model_inside_a_head_has_the_precision_that_is_asked_for(program, model_folder: Path, dtype: str) -> None:
     kind = transformers.Qwen3ForSequenceClassification
     real = kind.from_pretrained(model_folder, num_labels=2, dtype=getattr(torch, dtype))
@@ -66,7 +68,7 @@ assert bool(kept) == {patched}
 """
 
 
-@pytest.mark.parametrize(("zero", "patched"), [({}, True), ({"memory_efficient_linear": False}, False)])
+@pytest.mark.parametrize(("zero", "patched"), quick_every(2, [({}, True), ({"memory_efficient_linear": False}, False)]))
 def test_a_model_for_zero_3_is_split_as_it_is_loaded_and_its_layers_keep_no_views(program, model_folder, zero, patched):
     name = program(SHARDED.format(folder=str(model_folder), zero=zero, patched=patched))
     assert rehearse([sys.executable, name]).answer.trained
@@ -127,11 +129,14 @@ for _ in range(3):
 
 @pytest.mark.parametrize(
     ("asked", "given"),
-    [
-        (None, {}),
-        ("eager", {"attn_implementation": "eager"}),
-        ("vramtop_fused_attention", {"use_flash_attention_2": True}),
-    ],
+    quick_every(
+        3,
+        [
+            ("vramtop_fused_attention", {"use_flash_attention_2": True}),
+            ("eager", {"attn_implementation": "eager"}),
+            (None, {}),
+        ],
+    ),
 )
 def test_an_older_config_does_not_choose_the_attention(program, model_folder: Path, asked: str, given: dict) -> None:
     name = program(OLDER.format(folder=str(model_folder), asked=repr(asked), given=given))

@@ -262,7 +262,7 @@ def test_a_model_of_transformers_is_built_from_its_config_and_follows_autocast_a
     Path("model").mkdir()
     Path("model/config.json").write_text(
         '{"model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 2048, "intermediate_size": 8192,'
-        ' "num_hidden_layers": 16, "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 32000}'
+        ' "num_hidden_layers": 4, "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 32000}'
     )
     Path("model/generation_config.json").write_text('{"max_new_tokens": 77}')
     text = """
@@ -281,10 +281,10 @@ print(torch.cuda.max_memory_allocated())
     found = rehearse([sys.executable, program(text)], steps=2)
     parts = found.answer.phases["backward"].components
     weights = found.answer.trained * 2
-    assert found.answer.trained == 1_104_218_112
+    assert found.answer.trained == 374_360_064
     assert parts["weights"] == pytest.approx(weights, rel=0.001)
     assert parts["optimizer"] == pytest.approx(2 * weights, rel=0.001)
-    assert parts["activations"] < 0.3 * 2**30  # one input of each of 16 blocks, and what one block saves
+    assert parts["activations"] < 0.2 * 2**30  # one input of each of 4 blocks, and what one block saves
     assert found.answer.host_bytes < 3 * 2**30
     assert found.answer.versions["transformers"]
 
@@ -453,6 +453,7 @@ def test_a_python_without_torch_is_one_sentence(program, tmp_path: Path) -> None
     assert not raised.value.output
 
 
+@pytest.mark.slow
 def test_a_program_that_catches_everything_ends_after_its_steps(program) -> None:
     text = """
 import torch
@@ -603,7 +604,7 @@ def test_a_package_of_the_repository_itself_is_to_be_installed_from_there(progra
         rehearse([sys.executable, file])
 
 
-@pytest.mark.parametrize("gpus", [1, 2])
+@pytest.mark.parametrize("gpus", quick_every(2, [1, 2], start=1))
 def test_what_a_device_map_leaves_on_the_cpu_counts_on_the_gpu_with_a_warning(program, gpus) -> None:
     text = MAPPED.replace('="auto"', '="auto", max_memory={0: "40MB", "cpu": "1GB"}').replace("assert", "0 and")
     found = rehearse_job(
@@ -804,13 +805,9 @@ for _ in range(3):
 FLAT_COUNT = 5 * (2 * 256 * 1024 + 256) + 256 * 32 + 32
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    "line",
-    quick_every(
-        3,
-        ["FULL_SHARD", "FULL_SHARD original", "FULL_SHARD mixed", "SHARD_GRAD_OP mixed original", "NO_SHARD"],
-        start=2,
-    ),
+    "line", ["FULL_SHARD", "FULL_SHARD original", "FULL_SHARD mixed", "SHARD_GRAD_OP mixed original", "NO_SHARD"]
 )
 def test_fsdp1_takes_what_two_real_ranks_take(program, line: str) -> None:
     words = line.split()
@@ -848,9 +845,9 @@ for _ in range(3):
 """
 
 
-@pytest.mark.parametrize("kind", quick_every(3, ["ScheduleGPipe", "Schedule1F1B", "ScheduleInterleaved1F1B"], start=2))
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["ScheduleGPipe", "Schedule1F1B", "ScheduleInterleaved1F1B"])
 def test_a_stage_of_a_pipeline_takes_what_the_first_of_two_real_ranks_takes(program, kind: str) -> None:
-    pytest.importorskip("torch.distributed.pipelining")
     name = program(PIPELINE)
     found = rehearse(["torchrun", "--nproc-per-node=2", name, "cuda", kind], python=sys.executable)
     expected = real_peak(name, kind, ranks=2)
@@ -1878,6 +1875,7 @@ for _ in range(3):
 """
 
 
+@pytest.mark.slow
 def test_a_mixture_of_experts_takes_what_it_takes_on_the_cpu(program) -> None:
     """Experts are grouped by a histogram of integers; norms are cast after they were filled with ones."""
     pytest.importorskip("transformers")

@@ -5,6 +5,7 @@ import sys
 import pytest
 from real_run import real_peak
 from rehearsed import rehearse, rehearse_beside_cpu
+from slow_cases import first_quick
 
 from vramtop.estimator.estimation import estimate
 from vramtop.estimator.job.gpu_catalogue import find_gpu
@@ -183,7 +184,7 @@ Trainer(model, args, train_dataset=data, eval_dataset=data).train()
     assert neither.budget.phase("evaluation") is None
 
 
-@pytest.mark.parametrize("method", ["formula", "traced"])
+@pytest.mark.parametrize("method", first_quick(["formula", "traced"]))
 def test_evaluation_on_larger_batches_leaves_as_much_reserved_as_its_rehearsed_program(program, method) -> None:
     """Nothing that training has left in the allocator's cache is as large as the logits of evaluation."""
     shape = {"hidden_size": 256, "intermediate_size": 1024, "num_hidden_layers": 4, "num_attention_heads": 4}
@@ -296,6 +297,7 @@ def test_fsdp1_saves_a_state_of_which_other_ranks_hold_parts(program) -> None:
     assert any("gathers states of the optimizer that other ranks hold" in each for each in found.answer.doubts)
 
 
+@pytest.mark.slow
 def test_memory_that_stays_after_each_epoch_is_told(program) -> None:
     text = """
 import sys, torch
@@ -322,6 +324,7 @@ for epoch in range(4):
     assert not settled.warnings
 
 
+@pytest.mark.slow
 def test_evaluation_in_training_mode_and_with_gradients_counts_all_of_its_batches(program) -> None:
     text = """
 import sys, torch

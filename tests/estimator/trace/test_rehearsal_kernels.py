@@ -496,6 +496,7 @@ for _ in range(4):
 """
 
 
+@pytest.mark.slow
 def test_compiled_flexible_attention_takes_what_one_kernel_takes_and_others_all_scores(program) -> None:
     file = program(FLEXIBLE)
     found = {kind: rehearse([sys.executable, file, kind]) for kind in ("built in", "compiled", "eager")}
@@ -505,6 +506,7 @@ def test_compiled_flexible_attention_takes_what_one_kernel_takes_and_others_all_
     assert not found["compiled"].answer.doubt_kinds
 
 
+@pytest.mark.slow
 def test_batch_norm_over_ranks_takes_what_that_of_one_takes(program) -> None:
     text = """
 import os, sys, torch

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from rehearsed import rehearse
+from slow_cases import quick_every
 
 from vramtop.estimator.common.errors import CannotTellError
 from vramtop.estimator.estimation import estimate
@@ -36,7 +37,7 @@ with torch.inference_mode():
 
 @pytest.mark.parametrize(
     ("family", "batch"),
-    [({"model_type": "llama"}, 4), ({"model_type": "mistral", "sliding_window": 256}, 1)],
+    quick_every(2, [({"model_type": "llama"}, 4), ({"model_type": "mistral", "sliding_window": 256}, 1)]),
     ids=["llama", "window"],
 )
 def test_text_that_a_program_generates_takes_what_the_closed_form_says(family, batch, tmp_path, monkeypatch) -> None:

@@ -34,6 +34,7 @@ def test_generated_text_ends_at_its_length(program) -> None:
     assert {each.steps for each in found.answer.steps} == {3}
 
 
+@pytest.mark.slow
 def test_beams_are_searched_to_the_full_length(program) -> None:
     """The program itself asserts how long its text is, which a real run with such weights reaches, too."""
     pytest.importorskip("transformers")

@@ -7,6 +7,7 @@ import torch
 from job_matrix import CELLS
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from vramtop.estimator.job.job_file.changes import with_changes
 from vramtop.estimator.model.find_config import resolve_model
 from vramtop.estimator.trace.traced_step import trace_request
 from vramtop.estimator.worker.described import trace_script
@@ -28,7 +29,9 @@ def run_in_mode(func: Any, args: Any, kwargs: Any) -> Any:
     ],
 )
 def test_a_trace_is_the_same_without_them(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    job = CELLS[name]
+    config = CELLS[name].model.config
+    depth = {key: 2 for key in ("num_hidden_layers", "num_layers", "n_layer") if key in config}
+    job = with_changes(CELLS[name], {"model.config": config | depth})
     script = trace_request(job, resolve_model(job.model))["script"]
     (first,), (second,) = trace_script(script, [None]), trace_script(script, [None])
     monkeypatch.setattr(tracker, "run", run_in_mode)

@@ -266,7 +266,7 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("method", ["spawn", "fork"])
+@pytest.mark.parametrize("method", first_quick(["fork", "spawn"]))
 def test_ranks_started_by_the_program_itself_are_found(start, script, method: str, flags) -> None:
     program = start([sys.executable, script(RANKS.replace("METHOD", method)), *flags()], ready=3)
     ranks = [child for child in psutil.Process(program).children() if "resource_tracker" not in str(child.cmdline())]

@@ -20,7 +20,7 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give fi
 LOG = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 23.64 GiB"
 ASK = {"rehearse"}
 """Commands that run a program without a further flag."""
-OFTEN = {"fit", "attach"}
+OFTEN = {"attach"}
 """Commands that the quick tests try; the slow ones try all."""
 WORDS = {
     "fit": ["fit JOB --gpu-type 4090", "fit JOB --slurm", "wait JOB --timeout 1", "JOB", "--once --job JOB"],

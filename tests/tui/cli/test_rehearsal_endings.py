@@ -11,7 +11,6 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from slow_cases import quick_every
 from waiting import until
 
 from vramtop.estimator.isolation import landlock
@@ -82,9 +81,8 @@ def test_nothing_is_left_of_a_rehearsal_that_is_ended(name: str, environ: dict[s
     until(lambda: not running(marker) and not list(Path(environ["TMPDIR"]).iterdir()))
 
 
-@pytest.mark.parametrize(
-    ("end", "said"), quick_every(2, [("sys.exit(7)", "exit code 7"), ("os.kill(os.getpid(), 11)", "SIGSEGV")])
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("end", "said"), [("sys.exit(7)", "exit code 7"), ("os.kill(os.getpid(), 11)", "SIGSEGV")])
 def test_a_program_that_fails_is_told_with_its_output(end: str, said: str, environ: dict[str, str]) -> None:
     Path("train.py").write_text(f"import os, sys\nprint('its last words', flush=True)\n{end}\n")
     found = subprocess.run(

@@ -132,6 +132,7 @@ def test_each_gpu_of_one_process_is_judged(tmp_path: Path, monkeypatch: pytest.M
     assert (len(said["placement"]), said["verdict"]) == (2, "fits")
 
 
+@pytest.mark.slow
 def test_who_asks_for_a_rehearsal_gets_one_and_others_the_one_that_is_kept(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("train.py").write_text(PROGRAM)

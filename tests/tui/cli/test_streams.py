@@ -4,7 +4,7 @@ import subprocess
 import sys
 
 import pytest
-from slow_cases import quick_every
+from slow_cases import first_quick, quick_every
 
 VRAMTOP = f"{sys.executable} -m vramtop.tui.cli"
 ESTIMATE = f"{VRAMTOP} estimate gpt2 --method formula"
@@ -22,7 +22,7 @@ def in_shell(line: str) -> "subprocess.CompletedProcess[str]":
 @pytest.mark.parametrize(
     ("line", "code"),
     quick_every(
-        2,
+        3,
         [
             (f"{UNTIL_WRITTEN} | cat $ended > /dev/null", 0),  # it is not read, but it fits into the pipe
             (f"{ESTIMATE} | true", 141),
@@ -37,6 +37,7 @@ def in_shell(line: str) -> "subprocess.CompletedProcess[str]":
             (f"{VRAMTOP} estimate no/such-model 2< /dev/null", 2),  # open, and not for writing
             (f"{ESTIMATE} > /dev/full 2> /dev/full", 3),
         ],
+        start=1,
     ),
 )
 def test_output_that_is_not_read_is_no_error(line, code) -> None:
@@ -44,7 +45,7 @@ def test_output_that_is_not_read_is_no_error(line, code) -> None:
     assert (done.returncode, done.stderr) == (code, "")
 
 
-@pytest.mark.parametrize("words", ["estimate gpt2 --method formula", "--version"])
+@pytest.mark.parametrize("words", first_quick(["estimate gpt2 --method formula", "--version"]))
 def test_output_that_cannot_be_written_is_an_error(words) -> None:
     done = in_shell(f"{VRAMTOP} {words} > /dev/full")
     assert (done.returncode, done.stdout) == (3, "")
@@ -62,7 +63,7 @@ def test_the_dashboard_without_a_terminal_is_a_usage_error(around) -> None:
 @pytest.mark.parametrize(
     "words",
     quick_every(
-        2,
+        6,
         [
             "estimate gpt2 --method formula",
             "fit gpt2 --method formula --gpu-memory 8GiB",

@@ -8,6 +8,7 @@ import sys
 
 import psutil
 import pytest
+from slow_cases import first_quick, quick_every
 from waiting import until
 
 from vramtop.monitor.sources.replay import ReplaySource
@@ -33,7 +34,7 @@ def is_sane(terminal) -> bool:
     return terminal.echoes and {number: terminal.mode(number) for number in SANE} == SANE
 
 
-@pytest.mark.parametrize("name", ["SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT"])
+@pytest.mark.parametrize("name", quick_every(2, ["SIGTERM", "SIGHUP", "SIGINT", "SIGQUIT"]))
 def test_a_signal_ends_the_dashboard_and_restores_the_terminal(demo, name) -> None:
     dashboard, number = demo(), getattr(signal, name)
     os.kill(dashboard.pid, number)
@@ -52,7 +53,7 @@ def test_a_signal_ends_the_dashboard_even_if_the_terminal_accepts_no_output(demo
     assert dashboard.echoes
 
 
-@pytest.mark.parametrize("shell", ["exec {}", "trap '' HUP; exec {}"])
+@pytest.mark.parametrize("shell", first_quick(["trap '' HUP; exec {}", "exec {}"]))
 def test_a_closed_terminal_ends_the_dashboard_even_under_nohup(on_terminal, shell) -> None:
     command = shell.format(f"{sys.executable} -m vramtop.tui.cli --demo")
     dashboard = on_terminal("-c", command, program=("sh",))
@@ -78,7 +79,7 @@ def test_a_recording_is_complete_after_the_terminal_was_closed(demo, tmp_path, m
     assert source.read().gpus
 
 
-@pytest.mark.parametrize("key", ["\x1a", None])
+@pytest.mark.parametrize("key", first_quick(["\x1a", None]))
 def test_suspending_restores_the_terminal_and_resuming_redraws_everything(demo, key) -> None:
     dashboard = demo()
     if key:

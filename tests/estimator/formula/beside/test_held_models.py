@@ -7,6 +7,7 @@ import pytest
 import torch
 import transformers
 from model_configs import llama_config
+from slow_cases import quick_every
 from storage_counter import StorageCounter
 from torch._subclasses.fake_tensor import FakeTensorMode
 
@@ -77,11 +78,14 @@ def measured(config: dict[str, Any], loss_of: Callable[[Any, Any, Any], Any]) ->
 
 @pytest.mark.parametrize(
     ("other", "loss_of", "config"),
-    [
-        ({"role": "teacher", "config": TEACHER}, distil, TEACHER),
-        ({"role": "reference"}, prefer, STUDENT),
-        ({"role": "reference", "config": TEACHER}, prefer, TEACHER),
-    ],
+    quick_every(
+        3,
+        [
+            ({"role": "teacher", "config": TEACHER}, distil, TEACHER),
+            ({"role": "reference"}, prefer, STUDENT),
+            ({"role": "reference", "config": TEACHER}, prefer, TEACHER),
+        ],
+    ),
 )
 def test_a_step_with_another_model_lies_within_the_range(
     other: dict[str, Any], loss_of: Callable[[Any, Any, Any], Any], config: dict[str, Any]

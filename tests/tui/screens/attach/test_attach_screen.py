@@ -268,7 +268,7 @@ async def test_causes_are_searched_by_the_quick_estimate_that_is_not_corrected(t
 
 
 async def test_the_time_span_can_be_zoomed(attached, training, two_runs):
-    async with attached(board=two_runs(40, 61, 41), pid=999_999_000) as (screen, pilot):
+    async with attached(board=two_runs(40, 41, 41), pid=999_999_000) as (screen, pilot):
         await until_shown(pilot, lambda: "last 1 min" in text_of(screen, "#legend"))
         await pilot.press("minus", "minus")
         assert "last 15 min" in text_of(screen, "#legend")

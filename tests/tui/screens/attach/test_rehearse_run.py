@@ -52,6 +52,7 @@ def run(start_script, text: str) -> psutil.Process:
     return psutil.Process(start_script("2048", text=text, env=environ).pid)
 
 
+@pytest.mark.slow
 async def test_a_run_that_was_not_read_is_rehearsed_after_a_yes_and_known_from_then_on(run, tmp_path, monkeypatch):
     monkeypatch.setattr(isolated_run, "_LOWEST", 0)  # other tests would leave it no time
     quick = Estimators(None, corrects=False, notify=print).quick

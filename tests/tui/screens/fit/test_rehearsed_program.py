@@ -179,6 +179,7 @@ rows = load_dataset("a").map(lambda row: tokenizer(row["text"], truncation=True,
         await until_shown(pilot, lambda: (offer in screen_text(app)) == (gpus == 2))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("quick_rehearsals")
 async def test_a_model_without_a_closed_form_is_named_and_opened_as_its_training_script(tmp_path, monkeypatch) -> None:
     pytest.importorskip("transformers")
