@@ -297,15 +297,9 @@ def _warnings(
         )
     if training.gradient_accumulation > 1 and job.steps_in_backward:
         yield "An optimizer step in the backward pass does not work with gradient accumulation."
-    if job.loads_whole:
-        yield (
-            "Each rank has the whole quantized model on its GPU before FSDP shards it, as transformers 5 loads it; "
-            'that memory stays reserved. device_map={"": "cpu"} loads it on the host.'
-        )
+    yield from _fsdp_warnings(job)
     if arch and kept_cache_bytes(job, arch):
         yield "The outputs that the loop keeps hold keys and values unless use_cache is off; the range allows for it."
-    if job.accumulates_unsharded:
-        yield "Gradient accumulation under FSDP keeps unsharded gradients between micro-batches (no_sync)."
     if parallel.expert > 1:
         yield (
             "Expert parallelism: a rank whose experts get more tokens than average needs more memory than this figure."
@@ -323,6 +317,21 @@ def _warnings(
             "The job has several data-parallel ranks but no strategy: each rank is estimated as a copy that reduces "
             "no gradients."
         )
+
+
+def _fsdp_warnings(job: ResolvedJob) -> Iterator[str]:
+    if job.loads_whole:
+        yield (
+            "Each rank has the whole quantized model on its GPU before FSDP shards it, as transformers 5 loads it; "
+            'that memory stays reserved. device_map={"": "cpu"} loads it on the host.'
+        )
+    if job.strategy.fsdp2 and job.shards.weights > 1 and is_four_bit(job.lora) and job.framework.trainer:
+        yield (  # fsdp2_prepare_model of accelerate 1.15, "incompatible_params4bit"
+            "4-bit weights are assumed to be stored in a floating type (bnb_4bit_quant_storage), which FSDP 2 shards; "
+            "in bitsandbytes' default, uint8, accelerate keeps them whole on each GPU."
+        )
+    if job.accumulates_unsharded:
+        yield "Gradient accumulation under FSDP keeps unsharded gradients between micro-batches (no_sync)."
 
 
 def _shape_warnings(

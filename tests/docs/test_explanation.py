@@ -186,7 +186,7 @@ LIMITS = {
     "Some settings are not understood (see the notes), so the range allows for activations missing or twice as large": (
         "llama-3.1-8b --set unsure.activations=either --method formula"
     ),
-    "FSDP 2 is assumed to wrap blocks": "llama-3.1-8b --lora 16 --fsdp 8 --method formula",
+    "4-bit weights are assumed to be stored in a floating type": "llama-3.1-8b --qlora --fsdp 8 --method formula",
     "is not stated, so the newest is assumed": (
         "llama-3.1-8b --precision bf16 --optim adamw-fused --sequence-length 4096 --method formula -v"
     ),

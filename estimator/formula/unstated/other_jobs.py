@@ -37,7 +37,7 @@ def other_units(job: ResolvedJob) -> Iterator[Side]:
     """Yield the job with the whole model as one unit, where it may be that.
 
     A class to wrap leaves most of the model to the root if it is a small part of a block, and all of it if it does not
-    occur. The Trainer gives accelerate peft's wrap policy, which FSDP 2 under accelerate does not follow.
+    occur.
     """
     parallel = job.parallel
     if job.shards.weights == 1 or not job.strategy.fsdp or parallel.fsdp_units is not None:
@@ -51,35 +51,6 @@ def other_units(job: ResolvedJob) -> Iterator[Side]:
             "leaves them to the root unit, the step {change}"
         )
         yield Side(source="units", job=one_unit, sentence=sentence, is_warning=True)
-    elif job.strategy.fsdp2 and job.lora is not None and job.framework.trainer:
-        sentence = (
-            "FSDP 2 is assumed to wrap blocks. Under transformers' Trainer it wraps no block of a model with "
-            'adapters (parallel.fsdp_units = "model"); then the step {change}'
-        )
-        yield Side(source="units", job=one_unit, sentence=sentence, is_warning=True)
-
-
-def unsharded_weights(job: ResolvedJob) -> Iterator[Side]:
-    """Yield the job with whole 4-bit weights on each rank.
-
-    FSDP 2 under accelerate shards them only where they are stored in a floating type (``fsdp2_prepare_model`` of
-    accelerate 1.15, "incompatible_params4bit"); bitsandbytes' default ``bnb_4bit_quant_storage`` is uint8.
-    """
-    parallel = job.parallel
-    if job.shards.weights == 1 or not (job.strategy.fsdp2 and is_four_bit(job.lora) and job.framework.trainer):
-        return
-    whole = replace(
-        job.job.parallel,
-        strategy="ddp",
-        data_shard=1,
-        data_replicate=parallel.data_shard * parallel.data_replicate,
-        fsdp_units=None,
-    )
-    sentence = (
-        "4-bit weights are assumed to be sharded, as with a floating-point bnb_4bit_quant_storage. With the default, "
-        "uint8, FSDP 2 under accelerate keeps them whole on each rank; then the step {change}"
-    )
-    yield Side(source="storage", job=replace(job.job, parallel=whole), sentence=sentence, is_warning=True)
 
 
 def reduced_gradients(job: ResolvedJob) -> Iterator[Side]:

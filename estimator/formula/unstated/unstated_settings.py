@@ -24,7 +24,6 @@ from .other_jobs import (
     other_units,
     other_versions,
     reduced_gradients,
-    unsharded_weights,
 )
 
 _SMALL = 0.01
@@ -119,7 +118,6 @@ def unstated_changes(job: Job, arch: Architecture | CannotTellError, gpu: Gpu | 
         *other_sizes(resolved),
         *other_versions(resolved, arch),
         *other_units(resolved),
-        *unsharded_weights(resolved),
         *reduced_gradients(resolved),
     ]
     usual = _peak(job, arch, gpu) if sides else None

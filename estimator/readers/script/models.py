@@ -309,7 +309,10 @@ class AdapterConfig(Record):
         return found
 
 
-_QUANTIZATION_ARGUMENTS = ("load_in_4bit", "load_in_8bit", "bnb_4bit_quant_type", "bnb_4bit_use_double_quant")
+_QUANTIZATION_ARGUMENTS = (
+    *("load_in_4bit", "load_in_8bit"),
+    *("bnb_4bit_quant_type", "bnb_4bit_use_double_quant", "bnb_4bit_quant_storage"),
+)
 
 
 class QuantizationConfig(Record):

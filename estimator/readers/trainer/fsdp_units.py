@@ -1,7 +1,7 @@
 """FSDP's units as the settings choose them: blocks, modules of other classes, or the whole model.
 
-Sources: accelerate 1.15 (``FullyShardedDataParallelPlugin``, ``fsdp2_prepare_model``), transformers 5.23
-(``update_fsdp_plugin_peft``, ``_fsdp_qlora_plugin_updates`` before), peft 0.21 (``fsdp_auto_wrap_policy``).
+Sources: accelerate 1.15 (``FullyShardedDataParallelPlugin``, ``fsdp2_prepare_model``), transformers 4.51 to 5.23
+(``_prepare_for_training``, ``_inner_training_loop`` before), peft 0.21 (``fsdp_auto_wrap_policy``).
 """
 
 import re
@@ -27,8 +27,8 @@ def read_units(fsdp: LayeredSettings, findings: FindingCollector, *, first_versi
     """
     wrap = fsdp.find("fsdp_auto_wrap_policy")
     word = as_word(wrap) or ""
-    if by_trainer and findings.get("lora.rank") is not None:
-        word = _with_adapters(findings, first_version=first_version)
+    if by_trainer and first_version and findings.get("lora.rank") is not None:
+        word = "transformer_based_wrap"  # the Trainer gives FSDP 1 peft's own policy: blocks, and each adapter
     elif wrap is None:  # FSDP_AUTO_WRAP_POLICY is NO_WRAP where nothing sets it
         findings.infer(_KEY, "model", "accelerate's default fsdp_auto_wrap_policy, which wraps nothing")
     elif word in _UNITS:
@@ -48,17 +48,3 @@ def read_units(fsdp: LayeredSettings, findings: FindingCollector, *, first_versi
         names = classes.value if isinstance(classes.value, list) else str(classes.value).replace(",", " ").split()
         if any(not _BLOCK_CLASS.fullmatch(name) for name in names):
             findings.record("parallel.fsdp_wrap_classes", names, classes.origin)
-
-
-def _with_adapters(findings: FindingCollector, *, first_version: bool) -> str:
-    """Record the units of a model with adapters, and return the policy: the Trainer gives accelerate peft's own.
-
-    It wraps blocks and each adapter. FSDP 2 takes policies by class and by size only: it wraps no block then, so that
-    they are the root's, which is one unit.
-    """
-    if not first_version:
-        origin = "the Trainer uses peft's wrap policy, which FSDP 2 under accelerate does not follow"
-        sentence = f"FSDP 2 with adapters: {origin}; the whole model is taken to be gathered at once."
-        findings.mark_uncertain(_KEY, sentence, direction="less")
-        findings.infer(_KEY, "model", origin)
-    return "transformer_based_wrap"

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ...common.errors import InputError
+from ...job.rules.strategies import DTYPE_NAMES
 from ..arguments.table import doubt_arguments, library, record_arguments
 from ..program.deepspeed import deepspeed_layer, partly_offloaded
 from ..program.world_size import WorldSize, visible_gpus
@@ -182,12 +183,24 @@ def _read_fsdp(fsdp: LayeredSettings, inputs: TrainerInputs, data: int | None, f
     if as_int(version) == 2:
         findings.record_from(version, "parallel.strategy", "fsdp2")
         record_arguments(library("accelerate"), "fsdp2", fsdp, findings)
+        _read_storage(inputs, findings)
         _record_shards_and_replicas(inputs, data, findings)
     else:
         _read_fsdp1(fsdp, version, inputs, data, findings)
     record_arguments(library("accelerate"), "fsdp", fsdp, findings)
     by_trainer = not inputs.accelerate.is_true("script_own_loop")
     read_units(fsdp, findings, first_version=as_int(version) == 1, by_trainer=by_trainer)
+
+
+def _read_storage(inputs: TrainerInputs, findings: FindingCollector) -> None:
+    """Doubt that FSDP 2 shards 4-bit weights: only those that a script stores in a floating type.
+
+    Source: ``fsdp2_prepare_model`` of accelerate 1.15 ("incompatible_params4bit").
+    """
+    made, storage = inputs.settings.find("bitsandbytes_config"), inputs.settings.find("bnb_4bit_quant_storage")
+    if made is not None and inputs.settings.find_true("load_in_4bit") and as_word(storage) not in DTYPE_NAMES:
+        what = "without bnb_4bit_quant_storage" if storage is None else f"with {storage.value}"
+        findings.doubt(f"{made.origin} {what}: FSDP 2 keeps 4-bit weights whole on each GPU.", "more", "communication")
 
 
 def _read_fsdp1(

@@ -2,8 +2,6 @@
 
 import shlex
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -48,7 +46,7 @@ def read(folder: Path, line: str, version: str = NEW) -> JobReading:
         (NEW, "'full_shard'", False, "fsdp2", None),
         (NEW, "True, fsdp_config={'auto_wrap_policy': 'NO_WRAP'}", False, "fsdp2", "model"),
         (OLD, "'full_shard', fsdp_config={'auto_wrap_policy': 'TRANSFORMER_BASED_WRAP'}", False, "fsdp1", "model"),
-        (NEW, "True", True, "fsdp2", "model"),
+        (NEW, "True", True, "fsdp2", None),
     ],
 )
 def test_units_under_the_trainer(
@@ -95,48 +93,18 @@ def test_what_fsdp1_gathers_ahead(tmp_path: Path) -> None:
         assert tuple(reading.value(key) for key in keys) == found
 
 
-@pytest.mark.slow
-def test_accelerate_wraps_no_block_of_a_model_with_adapters(tmp_path: Path) -> None:
-    """The real ``fsdp2_prepare_model`` with the policy that the Trainer gives it."""
-    import torch
-    from accelerate.utils import FullyShardedDataParallelPlugin
-    from accelerate.utils.fsdp_utils import fsdp2_prepare_model
-    from peft import LoraConfig, get_peft_model
-    from torch.distributed.fsdp import FSDPModule
-    from transformers import LlamaConfig, LlamaForCausalLM
-    from transformers.distributed.fsdp import update_fsdp_plugin_peft
-
-    store = f"file://{tmp_path}/store"
-    torch.distributed.init_process_group("gloo", init_method=store, rank=0, world_size=1)
-    try:
-        mesh = torch.distributed.device_mesh.init_device_mesh("cpu", (1,), mesh_dim_names=("fsdp",))
-        blocks = {}
-        for adapters in (False, True):
-            sizes = {"hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 2, "vocab_size": 64}
-            model: Any = LlamaForCausalLM(LlamaConfig(**sizes, num_hidden_layers=2))
-            plugin = FullyShardedDataParallelPlugin(fsdp_version=2, auto_wrap_policy="TRANSFORMER_BASED_WRAP")
-            accelerator = SimpleNamespace(
-                state=SimpleNamespace(fsdp_plugin=plugin),
-                mixed_precision="no",
-                is_main_process=True,
-                torch_device_mesh=mesh,
-                parallelism_config=SimpleNamespace(fsdp_dim_names=["fsdp"]),
-            )
-            if adapters:
-                model = get_peft_model(model, LoraConfig(r=2, target_modules=["q_proj"]))
-                update_fsdp_plugin_peft(model, accelerator)
-            found = fsdp2_prepare_model(accelerator, model)
-            blocks[adapters] = [
-                name for name, module in found.named_modules() if isinstance(module, FSDPModule) and ".layers." in name
-            ]
-        assert len(blocks[False]) == 2
-        assert blocks[True] == []
-    finally:
-        torch.distributed.destroy_process_group()
-
-
 @pytest.mark.parametrize(("flags", "found"), [("", None), ("--fsdp_use_orig_params false", False)])
 def test_whether_fsdp1_keeps_the_models_parameters(tmp_path: Path, flags: str, found: bool | None) -> None:
     (tmp_path / "t.py").write_text(LOOP.format(adapters=""))
     line = f"accelerate launch --use_fsdp --fsdp_version 1 --num_processes 4 {flags} t.py"
     assert read(tmp_path, line).value("parallel.original_parameters") == found
+
+
+@pytest.mark.parametrize(("storage", "unsure"), [("", "more"), (", bnb_4bit_quant_storage=torch.bfloat16", "no")])
+def test_four_bit_weights_that_fsdp2_may_not_shard(tmp_path: Path, storage: str, unsure: str) -> None:
+    text = "import torch\n" + TRAINER.format(fsdp="True", adapters=ADAPTERS)
+    config = f"quantization_config=BitsAndBytesConfig(load_in_4bit=True{storage})"
+    (tmp_path / "t.py").write_text(text.replace('"gpt2"', f'"gpt2", {config}'))
+    reading = read(tmp_path, "torchrun --nproc_per_node 4 t.py")
+    assert reading.job().unsure.communication == unsure
+    assert any("keeps 4-bit weights whole" in each for each in reading.warnings) == (unsure == "more")

@@ -222,7 +222,8 @@ def test_keys_are_named_where_a_file_was_read(tmp_path: Any) -> None:
 
 
 def test_a_range_that_says_nothing_is_no_verdict() -> None:
-    words = ["deepseek-v3", "--qlora", "--fsdp", "64", "--method", "formula"]
+    unknown_class = ("--set", 'parallel.fsdp_wrap_classes=["LlamaSomething"]')
+    words = ["llama-3.1-405b", "--fsdp", "512", *unknown_class, "--method", "formula"]
     first = vramtop("fit", *words, "--gpu-type", "b300", code=3).out.splitlines()[0]
     assert "CANNOT TELL" in first
     assert "GiB on each GPU; the warnings below name the reason" in first

@@ -42,6 +42,9 @@ from ..progress import Progress
 from ..rehearsing import is_open, offer_of, rehearsal_of, what_is_known
 from .machine_gpus import gpus_here
 
+_DECISIVE_SHARE = 0.25
+"""Share of the range's width from which on its largest doubt is told beside the verdict."""
+
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True):
     """The machine that estimates are made for."""
@@ -298,7 +301,8 @@ def report_fit(options: argparse.Namespace, check: FitCheck) -> int:
         output = detect_output(ascii_only=options.ascii)
         verdict_line, *further = fit_lines(verdict, budget, output)
         assumed = assumed_lines(budget, loaded, output)
-        decides = budget.doubt is not None and verdict.verdict in ("tight", "unknown")
+        width = budget.peak.high_bytes - budget.peak.low_bytes
+        decides = verdict.verdict in ("tight", "unknown") and budget.doubt_bytes > _DECISIVE_SHARE * width
         doubt = output.wrapped(budget.doubt or "", indent="  ") if decides else ()
         print("\n".join([verdict_line, *doubt, *assumed, *further, *advice_lines(advice, loaded, output)]))
         print()
