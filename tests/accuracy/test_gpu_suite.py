@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -24,29 +23,6 @@ CARD = "NVIDIA H100 80GB HBM3"
 @pytest.fixture(scope="module")
 def parts() -> tuple[Part, ...]:
     return read_suite(GPU / "suite.toml")
-
-
-def test_the_parts_are_short_and_the_jobs_differ_in_what_memory_depends_on(parts: tuple[Part, ...]) -> None:
-    assert all(part.minutes <= 9 for part in parts)
-    assert sum(part.minutes for part in parts) <= 35
-    steps = [entry.job for part in parts[:2] for entry in part.jobs]
-    assert len(steps) >= 40
-    assert {part.steps for part in parts if part.jobs} == {6, 60}
-    trainings = [job.training for job in steps]
-    assert {each.precision for each in trainings} == {"fp32", "bf16", "bf16-mixed", "fp16-mixed"}
-    assert {each.optimizer for each in trainings} >= {"adamw", "adamw-fused", "adamw-8bit", "sgd", "adafactor"}
-    assert {job.model.attention for job in steps} == {"sdpa", "eager", "flash_attention_2"}
-    assert {each.mode for each in trainings} == {"train", "inference"}
-    assert {each.loss for each in trainings} == {"full", "fused-linear"}
-    assert any(each.compile for each in trainings)
-    assert any(each.varying_lengths for each in trainings)
-    assert any(each.gradient_accumulation > 1 for each in trainings)
-    assert sum(each.activation_checkpointing == "full" for each in trainings) >= 5
-    assert {job.lora.quantization for job in steps if job.lora} == {"none", "nf4", "nf4-double", "int8"}
-    assert len({each.micro_batch for each in trainings}) >= 3
-    assert len({each.sequence_length for each in trainings}) >= 3
-    assert sum(job.model.task == "image-classification" for job in steps) >= 3
-    assert Counter(entry.job.training.varying_lengths for entry in parts[3].jobs) == {None: 6, True: 6}
 
 
 @pytest.mark.slow

@@ -2,7 +2,6 @@
 
 import functools
 import json
-import subprocess
 import sys
 import threading
 import time
@@ -147,11 +146,6 @@ def test_what_is_wrong_in_a_table_is_said_with_its_place(table: Path, before: st
     assert sentence in found.value.message
 
 
-def test_a_table_that_is_not_there_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["absent.toml", "--cpu"]) == 2
-    assert "absent.toml: cannot be read: No such file" in capsys.readouterr().err
-
-
 def test_an_unknown_part_names_those_that_there_are(measured: Suite) -> None:
     code, _, complaint = measured("--cpu", "--part", "3")
     assert code == 2
@@ -220,31 +214,11 @@ def test_a_program_that_hangs_is_ended_with_its_children_and_its_figures_stay(
     )
 
 
-def test_a_suite_that_is_told_to_end_ends_what_it_has_started(table: Path, tmp_path: Path) -> None:
-    pid = tmp_path / "pid"
-    table.with_name("says.py").write_text(
-        f"import os, pathlib, time\npathlib.Path({str(pid)!r}).write_text(str(os.getpid()))\ntime.sleep(600)\n"
-    )
-    suite_py = str(Path(__file__).with_name("suite.py"))
-    command = [PYTHON, suite_py, str(table), "--cpu", "--part", "others", "--python", sys.executable]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as suite:
-        until(lambda: pid.exists() and pid.read_text() != "", seconds=120)
-        suite.terminate()
-        assert suite.wait(60) == 143
-    until(lambda: not Path(f"/proc/{pid.read_text()}").exists())
-
-
 def test_what_there_is_no_time_for_is_left_and_said(table: Path, measured: Suite) -> None:
     table.write_text(TABLE.replace('name = "others"', 'name = "others"\nminutes = 0.2'))  # the program may take 20 s
     code, found, progress = measured("--cpu", "--part", "others")
     assert (code, found["rows"]) == (3, [])
     assert "others: no time left for 1; run the same command again to continue" in progress
-
-
-def test_a_program_that_is_absent_is_a_row(table: Path, measured: Suite) -> None:
-    table.with_name("says.py").unlink()
-    _, found, _ = measured("--cpu", "--part", "others")
-    assert found["rows"][0]["error"] == f"{table.with_name('says.py')} is not there"
 
 
 class OneGpu:
@@ -366,21 +340,3 @@ def test_a_gpu_that_torch_cannot_use_is_said_once(
     code, found, complaint = measured("--out", str(out))
     assert (code, found, out.exists()) == (3, None, False)
     assert "a tiny model, to try the GPU sees no CUDA GPU" in complaint
-
-
-def test_a_transformers_that_does_not_work_with_the_torch_is_said_and_needed(
-    one_gpu: OneGpu, measured: Suite, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("suite.transformers_has_torch", lambda _: False)
-    _, found, progress = measured("--part", "steps")
-    assert "not installed: a transformers for torch 2.11.0+cu130 (needed by 2 jobs)" in progress
-    assert {row["error"] for row in found["rows"]} == {"needs a transformers for torch 2.11.0+cu130"}
-
-
-def test_torch_without_cuda_is_said_before_anything_runs(
-    one_gpu: OneGpu, measured: Suite, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("suite.torch_build", lambda *_: TorchBuild(version="2.13.0"))
-    code, _, complaint = measured()
-    assert code == 3
-    assert "torch 2.13.0 of /opt/python was built without CUDA, so it cannot run anything" in complaint

@@ -1,6 +1,5 @@
-"""ZeRO in the closed form beside DeepSpeed's own engine, and its settings, each by the difference that it makes."""
+"""ZeRO in the closed form: its settings, each by the difference that it makes."""
 
-import sys
 from typing import Any
 
 import pytest
@@ -17,28 +16,9 @@ SMALL = {
     "max_live_parameters": 40_000_000,
     "max_reuse_distance": 40_000_000,
 }
-PHASES = ("forward", "backward", "optimizer step")
-CASES: list[tuple[int, int, dict[str, Any], dict[str, Any]]] = [
-    (1, 4, {}, {}),
-    (1, 4, {"gradient_accumulation": 2}, {}),
-    (2, 4, {}, {}),
-    (2, 16, {"gradient_accumulation": 2}, {}),
-    (2, 4, {"precision": "fp32"}, {}),
-    (2, 4, {"activation_checkpointing": "full"}, {}),
-    (3, 4, {}, {}),
-    (3, 16, {"activation_checkpointing": "full"}, {}),
-    (3, 4, {"precision": "fp32"}, {}),
-    (2, 4, {}, {"lora": {"rank": 16}}),
-    (3, 4, {}, {"lora": {"rank": 16}}),
-    (2, 4, {}, {"parallel": {"cpu_offload": "optimizer"}}),
-    (3, 4, {}, {"parallel": {"cpu_offload": "all"}}),
-    (2, 1, {}, {"parallel": {"cpu_offload": "optimizer"}}),
-]
 
 
-def budget(
-    stage: int, ranks: int, training: dict[str, Any], others: dict[str, Any], method: Any = "formula", **zero: Any
-) -> Budget:
+def budget(stage: int, ranks: int, training: dict[str, Any], others: dict[str, Any], **zero: Any) -> Budget:
     tables = {
         "model": {"config": CONFIG},
         "training": {"micro_batch": 2, "sequence_length": 512, "precision": "bf16", **training},
@@ -46,21 +26,7 @@ def budget(
         **others,
         "parallel": {"strategy": f"zero{stage}", "data_shard": ranks, **others.get("parallel", {})},
     }
-    return estimate(job_from_mapping(tables, where="test"), method=method, python=sys.executable)
-
-
-def allocated(made: Budget) -> list[int]:
-    return [phase.allocated_bytes for phase in made.phases if phase.name in PHASES]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("stage", "ranks", "training", "others"), CASES)
-def test_the_peak_is_what_the_traced_engine_allocates(
-    stage: int, ranks: int, training: dict[str, Any], others: dict[str, Any]
-) -> None:
-    pytest.importorskip("deepspeed")
-    traced = budget(stage, ranks, training, others, "traced")
-    assert max(allocated(budget(stage, ranks, training, others))) == pytest.approx(max(allocated(traced)), rel=0.025)
+    return estimate(job_from_mapping(tables, where="test"))
 
 
 def communication(stage: int, phase: str, **zero: Any) -> int:
@@ -95,7 +61,7 @@ def test_stage_1_has_freed_other_ranks_gradients_when_it_steps() -> None:
 def test_16_bit_gradients_are_gone_when_the_optimizer_runs(stage: int) -> None:
     """An optimizer's copy of fp32 takes their place: no more than when the gradients were cast."""
     unfused, fused = (
-        allocated(budget(stage, 2, {"optimizer": name}, {}, contiguous_gradients=False))[-1]
+        budget(stage, 2, {"optimizer": name}, {}, contiguous_gradients=False).phases[-1].allocated_bytes
         for name in ("adamw", "adamw-fused")
     )
     assert unfused == fused

@@ -233,34 +233,19 @@ assert next(iter(streamed.skip(10_000).rename_column("text", "sentence")))["sent
     assert rehearsed(file, "synthetic,items=10,words=50").budget.model.parameters == 6
 
 
+@pytest.mark.usefixtures("library")
 def test_labels_of_a_kto_trainer_are_true_and_false(program):
-    pytest.importorskip("datasets")
     file = program(
         """
 import torch
 from datasets import load_dataset
 def train(): KTOTrainer
 rows = load_dataset("a/b", split="train")
-assert set(rows.column_names) == {"prompt", "completion", "label"} and rows["label"][:2] == [True, False], rows[:2]
+assert set(rows[0]) == {"prompt", "completion", "label"} and [row["label"] for row in rows[:2]] == [True, False], rows
 """
         + STEPS
     )
     assert rehearsed(file, "synthetic,items=10,words=50").budget.model.parameters == 6
-
-
-@pytest.mark.parametrize(
-    ("streamed", "asks", "error"),
-    [(False, "100 / len(rows)", "division by zero"), (True, "next(iter(rows))", r"iter\(rows\)\)")],
-)
-def test_a_program_that_filters_all_synthetic_items_out_is_told_so(program, streamed: bool, asks: str, error: str):
-    pytest.importorskip("datasets")
-    file = program(f"""
-from datasets import load_dataset
-rows = load_dataset("a/b", split="train", streaming={streamed}).filter(lambda row: len(row["text"]) < 10)
-print({asks})
-""")
-    with pytest.raises(CannotTellError, match=rf"{error}.*; it dropped all synthetic items.*words=6"):
-        rehearsed(file, "synthetic,items=10,words=50")
 
 
 @pytest.mark.usefixtures("library")

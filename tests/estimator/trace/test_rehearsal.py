@@ -1,6 +1,5 @@
 """Rehearsals of real programs: against the same programs run for real on the CPU, and of programs that misbehave."""
 
-import json
 import os
 import sys
 from pathlib import Path
@@ -867,41 +866,6 @@ def test_fsdp1_keeps_offloaded_shards_on_the_host(program) -> None:
     # shards of reduced gradients stay on the GPU until the backward pass ends (``prepare_gradient_for_optim``)
     assert unit * 5 // 2 <= backward.gradients <= (unit * 5 + root) // 2 + 2 * unit
     assert not found.warnings
-
-
-ZERO = """
-import json, sys, torch, torch.nn as nn, deepspeed
-config = {
-    "train_micro_batch_size_per_gpu": 16, "gradient_clipping": 1.0, "bf16": {"enabled": True},
-    "zero_optimization": json.loads(sys.argv[1]), "optimizer": {"type": "AdamW", "params": {"lr": 1e-4}},
-}
-net = nn.Sequential(*(nn.Linear(1024, 1024, bias=False) for _ in range(4)))
-engine, *_ = deepspeed.initialize(model=net, model_parameters=net.parameters(), config=config)
-for _ in range(3):
-    loss = engine(torch.randn(16, 1024, device=engine.device, dtype=torch.bfloat16)).float().mean()
-    engine.backward(loss)
-    engine.step()
-"""
-
-
-@pytest.mark.parametrize("stage", [1, 2, 3])
-@pytest.mark.parametrize("offload", [False, True])
-def test_zero_holds_its_shards(program, stage: int, offload: bool) -> None:
-    """Bytes per parameter as in the paper (arXiv 1910.02054): 2 of weights, and 4 of each master, m, v and gradient."""
-    pytest.importorskip("deepspeed")
-    settings = {"stage": stage, "reduce_bucket_size": 500_000, "allgather_bucket_size": 500_000}
-    if offload:
-        settings["offload_optimizer"] = {"device": "cpu", "pin_memory": True}
-    zero = json.dumps(settings, separators=(",", ":"))
-    found = rehearse(["torchrun", "--nproc-per-node=4", program(ZERO), zero], python=sys.executable)
-    step = next(each for each in found.budget.phases if each.name == "optimizer step").components
-    count = 4 * 1024 * 1024
-    shard = 0 if offload else 4 * count // 4
-    weights = 2 * count // (4 if stage == 3 else 1)
-    assert (step.weights, step.gradients, step.optimizer) == (weights + shard, shard, 2 * shard)
-    assert step.temporary - found.workspace_bytes <= 2 * count // 4 + 2 * 500_000 + 1024  # a partition, a bucket
-    assert found.answer.world_size == 4
-    assert found.answer.trained == count
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """Rehearsals of programs with quantized weights and optimizer states, by bitsandbytes' own Python."""
 
-import subprocess
 import sys
 
 import pytest
@@ -99,103 +98,6 @@ for _ in range(3):
     assert states[0] - states[1] == 2 * 1024 * 1024
     assert states[0] == pytest.approx(2 * (1024 * 1024 + scales), abs=4096)
     assert any(each.startswith("paged optimizer states of 0.00 GiB are not in this figure") for each in paged.warnings)
-
-
-DIFFUSION = """
-import sys, torch
-from diffusers import BitsAndBytesConfig, FluxTransformer2DModel
-dev, kind, *real = sys.argv[1:]
-layers = dict(num_layers=1, num_single_layers=1, attention_head_dim=64, num_attention_heads=8, joint_attention_dim=512)
-layers.update(patch_size=1, in_channels=64, pooled_projection_dim=256, axes_dims_rope=(16, 24, 24))
-net = FluxTransformer2DModel(**layers)
-torch.cuda.is_available = lambda: True  # which diffusers asks for
-net.to(torch.bfloat16).save_pretrained("flux")
-bits = {"load_in_4bit": True, "bnb_4bit_quant_type": "nf4"} if kind == "4" else {"load_in_8bit": True}
-quantization = BitsAndBytesConfig(**bits, llm_int8_enable_fp32_cpu_offload=True)  # or no weight may be on the host
-net = FluxTransformer2DModel.from_pretrained(
-    "flux", quantization_config=quantization, torch_dtype=torch.bfloat16, device_map={"": dev}
-)
-if dev == "cpu":
-    states = [each.quant_state for each in net.parameters() if getattr(each, "quant_state", None)]
-    tensors = [*net.parameters(), *(each for state in states for each in (state.absmax, state.code))]
-    tensors += [each.SCB for each in net.parameters() if getattr(each, "SCB", None) is not None]
-    print(sum(-(-each.nbytes // 512) * 512 for each in tensors))
-assert dev == "cpu" or torch.cuda.memory_allocated() == int(*real), torch.cuda.memory_allocated()
-adapter = torch.nn.Linear(64, 64, bias=False, device=dev, dtype=torch.bfloat16)
-optimizer = torch.optim.SGD(adapter.parameters(), 0.1)
-sizes = {"hidden_states": (1, 64, 64), "pooled_projections": (1, 256), "encoder_hidden_states": (1, 32, 512)}
-for _ in range(3 if dev == "cuda" else 0):
-    given = {name: torch.randn(size, dtype=torch.bfloat16, device=dev) for name, size in sizes.items()}
-    given["hidden_states"] = adapter(given["hidden_states"])
-    ids = {"txt_ids": torch.zeros(32, 3, device=dev), "img_ids": torch.zeros(64, 3, device=dev)}
-    net(**given, **ids, timestep=torch.ones(1, device=dev)).sample.float().mean().backward()
-    optimizer.step()
-"""
-
-
-@pytest.mark.parametrize("kind", ["4", pytest.param("8", marks=pytest.mark.slow)])
-def test_diffusers_quantizes_its_weights_as_it_does_on_the_cpu(program, kind: str) -> None:
-    pytest.importorskip("diffusers")
-    name = program(DIFFUSION)
-    real = subprocess.run([sys.executable, name, "cpu", kind], capture_output=True, text=True, check=True)
-    found = rehearse([sys.executable, name, "cuda", kind, real.stdout.strip()])
-    assert found.answer.trained == 64 * 64
-
-
-PIPELINE = """
-import sys, torch, peft
-from diffusers import BitsAndBytesConfig, FlowMatchEulerDiscreteScheduler, FluxPipeline, FluxTransformer2DModel
-from diffusers import PipelineQuantizationConfig
-from diffusers.quantizers.bitsandbytes.bnb_quantizer import BnB4BitDiffusersQuantizer
-from transformers import BitsAndBytesConfig as OfText, CLIPTextConfig, CLIPTextModel
-from transformers.quantizers.quantizer_bnb_8bit import Bnb8BitHfQuantizer
-dev, *real = sys.argv[1:]
-layers = dict(num_layers=1, num_single_layers=1, attention_head_dim=64, num_attention_heads=8, joint_attention_dim=512)
-layers.update(patch_size=1, in_channels=64, pooled_projection_dim=256, axes_dims_rope=(16, 24, 24))
-net = FluxTransformer2DModel(**layers).to(torch.bfloat16)
-text = CLIPTextConfig(vocab_size=1000, hidden_size=256, intermediate_size=512, num_hidden_layers=2, eos_token_id=2)
-text = CLIPTextModel(text).to(torch.bfloat16)
-FluxPipeline(FlowMatchEulerDiscreteScheduler(), None, text, None, None, None, net).save_pretrained("pipe")
-del net, text
-if dev == "cpu":
-    torch.cuda.is_available = lambda: True  # which diffusers asks for
-    BnB4BitDiffusersQuantizer.update_device_map = Bnb8BitHfQuantizer.update_device_map = lambda *_: {"": "cpu"}
-quantization = PipelineQuantizationConfig(quant_mapping={
-    "transformer": BitsAndBytesConfig(load_in_4bit=True, llm_int8_enable_fp32_cpu_offload=True),
-    "text_encoder": OfText(load_in_8bit=True),
-})
-without = dict.fromkeys(["vae", "tokenizer", "text_encoder_2", "tokenizer_2", "image_encoder", "feature_extractor"])
-pipe = FluxPipeline.from_pretrained("pipe", quantization_config=quantization, torch_dtype=torch.bfloat16, **without)
-net, text = pipe.transformer, pipe.text_encoder
-if dev == "cpu":
-    tensors = [*net.parameters(), *text.parameters(), *text.buffers()]
-    states = [each.quant_state for each in tensors if hasattr(each, "quant_state")]
-    tensors += [each for state in states for each in (state.absmax, state.code)]
-    tensors += [each.SCB for each in tensors if getattr(each, "SCB", None) is not None]
-    print(sum(-(-each.nbytes // 512) * 512 for each in tensors))
-    sys.exit()
-assert torch.cuda.memory_allocated() == int(*real), torch.cuda.memory_allocated()
-net.requires_grad_(False)
-net.add_adapter(peft.LoraConfig(r=4, target_modules=["to_q", "to_v"]))
-optimizer = torch.optim.AdamW([each for each in net.parameters() if each.requires_grad])
-for _ in range(3):
-    pooled = text(torch.randint(0, 1000, (1, 32), device=dev)).pooler_output
-    x, encoded = (torch.randn(1, n, m, dtype=pooled.dtype, device=dev) for n, m in ((64, 64), (32, 512)))
-    ids = {"txt_ids": torch.zeros(32, 3, device=dev), "img_ids": torch.zeros(64, 3, device=dev)}
-    step = torch.ones(1, device=dev)
-    net(x, encoded, pooled_projections=pooled, timestep=step, **ids).sample.float().mean().backward()
-    optimizer.step()
-    optimizer.zero_grad()
-"""
-
-
-@pytest.mark.slow
-def test_a_pipeline_quantizes_its_parts_as_it_does_on_the_cpu(program) -> None:
-    pytest.importorskip("diffusers")
-    name = program(PIPELINE)
-    real = subprocess.run([sys.executable, name, "cpu"], capture_output=True, text=True, check=True)
-    found = rehearse([sys.executable, name, "cuda", real.stdout.split()[-1]])
-    assert found.answer.trained == 2 * 2 * 4 * (512 + 512)
 
 
 def test_scales_and_zero_points_of_hqq_are_weights(program) -> None:

@@ -6,7 +6,7 @@ from importlib.util import find_spec
 
 import pytest
 from real_run import real_peak
-from rehearsed import rehearse, rehearse_beside_cpu
+from rehearsed import rehearse
 
 pytest.importorskip("torch")
 if find_spec("torchao") is None:
@@ -44,35 +44,6 @@ for _ in range(3):
     optimizer.step()
     optimizer.zero_grad()
 """
-DYNAMIC = (
-    NET
-    + """
-from torchao.quantization import Int8DynamicActivationInt8WeightConfig, quantize_
-quantize_(net, Int8DynamicActivationInt8WeightConfig())
-"""
-)
-LORA = """
-import sys, torch, peft
-from torchao.quantization import Int8WeightOnlyConfig
-from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig, TorchAoConfig
-dev = sys.argv[1]
-LlamaConfig(vocab_size=512, hidden_size=512, intermediate_size=1024, num_hidden_layers=2, num_attention_heads=8,
-            num_key_value_heads=4).save_pretrained("model")
-model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained("model"), dtype=torch.bfloat16)
-model.save_pretrained("model")
-del model
-quantization = TorchAoConfig(Int8WeightOnlyConfig())
-model = AutoModelForCausalLM.from_pretrained(
-    "model", quantization_config=quantization, dtype=torch.bfloat16, device_map={"": dev}
-)
-model = peft.get_peft_model(model, peft.LoraConfig(r=8, target_modules=["q_proj"], task_type="CAUSAL_LM"))
-optimizer = torch.optim.AdamW([each for each in model.parameters() if each.requires_grad])
-for _ in range(3):
-    tokens = torch.randint(0, 512, (2, 256)).to(dev)
-    model(input_ids=tokens, labels=tokens).loss.backward()
-    optimizer.step()
-    optimizer.zero_grad()
-"""
 FLOAT8 = (
     NET
     + """
@@ -99,14 +70,3 @@ def test_training_in_float8_takes_what_it_takes_on_the_cpu(program, recipe: str)
     name = program(FLOAT8)
     found = rehearse([sys.executable, name, "cuda", recipe])
     assert found.allocated_bytes - found.workspace_bytes == pytest.approx(real_peak(name, recipe), rel=0.001)
-
-
-@pytest.mark.slow
-def test_integers_are_multiplied_where_activations_are_quantized_too(program) -> None:
-    assert rehearse([sys.executable, program(DYNAMIC + STEPS), "cuda"]).answer.trained == 512 * 512
-
-
-@pytest.mark.slow
-def test_an_adapter_on_weights_that_transformers_quantizes_takes_what_it_takes_on_the_cpu(program) -> None:
-    pytest.importorskip("peft")
-    rehearse_beside_cpu(program(LORA), rel=0.001)
