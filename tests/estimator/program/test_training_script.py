@@ -39,12 +39,10 @@ JOBS = {
     "weights in bf16": job_of(training={"precision": "bf16"}),
     "autocast and checkpoints": job_of(training={"precision": "bf16-mixed", **CHECKPOINTED}),
     "adapters": job_of(training={"precision": "bf16"}, lora={"rank": 8, "targets": "all-linear", "dropout": 0.1}),
-    "a class of torch's": job_of(training={"precision": "fp32", "optimizer": "sgd-momentum"}),
     "batches of other lengths": job_of(training={"precision": "bf16", "varying_lengths": True}),
     "classes of sequences of other lengths": job_of(
         training={"precision": "fp32", "varying_lengths": True}, model={"task": "sequence-classification"}
     ),
-    "classes of sequences": job_of(training={"precision": "fp32"}, model={"task": "sequence-classification"}),
     "FSDP1 over four GPUs": job_of(training={"precision": "bf16-mixed"}, parallel={**FSDP, "strategy": "fsdp1"}),
     "FSDP2 over four GPUs": job_of(training={"precision": "bf16-mixed"}, parallel=FSDP),
 }

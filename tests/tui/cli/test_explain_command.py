@@ -161,16 +161,7 @@ def test_the_launch_line_of_the_log_is_the_job_if_it_can_be_read(tmp_path, monke
             "bytes.\n     preallocated temp allocation:    3.00GiB\n",
             "GPU memory ran out (JAX/XLA, line 1): 3.00 GiB requested",
         ),
-        (
-            "ValueError: Free memory on device (30.00/40.00 GiB) on startup is less than desired GPU memory "
-            "utilization (0.9, 36.00 GiB).\n",
-            "start with --gpu-memory-utilization 0.75 or less",
-        ),
         ("RuntimeError: Unable to find a valid cuDNN algorithm\n", "Possible: GPU memory may have run out (cuDNN)"),
-        (
-            MESSAGE.removeprefix("[rank1]: ") + "WARNING attempting to recover from OOM in forward/backward pass\n",
-            "GPU memory ran out, and the program continued (GPU 1, line 1)",
-        ),
         (MESSAGE.replace("16.00 GiB is", "30.00 GiB is"), "memory in use, more than the GPU has, 23."),
     ],
 )
@@ -180,7 +171,7 @@ def test_who_else_says_that_memory_ran_out(tmp_path: Path, lines: str, words: st
     out = vramtop("explain", str(path), code=0).out
     assert words in " ".join(out.split())
     assert "also line" not in out
-    assert ("The job is unknown" in out) == ("out of memory. Tried" in lines or "ValueError" in lines)
+    assert ("The job is unknown" in out) == ("out of memory. Tried" in lines)
     assert explained(str(path))["failures"][0]["line"] == 1
 
 
@@ -199,15 +190,11 @@ def test_what_is_not_understood_is_shown_and_not_denied(tmp_path: Path) -> None:
     [
         (b"", 2, "it is empty"),
         (b"\x1f\x8b\x08\x00rest", 2, "compressed; decompress it first"),
-        (b"PK\x03\x04rest", 2, "torch.save"),
         (b"\x80\x04\x95cut", 2, "cut off, or damaged"),
         (b"\x80\x04cposix\nsystem\n.", 2, "nothing in it was executed"),
-        (b"\x80\x04N.", 2, "not a memory snapshot"),
-        (b"\x80\x04]K\x01a.", 2, "not a memory snapshot"),
         (b"all is well\nloss 0.1\n", 3, "no out-of-memory error found in its 2 lines"),
-        (b"all is well\n", 3, "found in its 1 line"),
     ],
-    ids=range(9),
+    ids=range(5),
 )
 def test_what_cannot_be_explained(tmp_path: Path, content: bytes, code: int, words: str) -> None:
     path = tmp_path / "file"

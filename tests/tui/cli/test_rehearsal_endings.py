@@ -82,19 +82,6 @@ def test_nothing_is_left_of_a_rehearsal_that_is_ended(name: str, environ: dict[s
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("end", "said"), [("sys.exit(7)", "exit code 7"), ("os.kill(os.getpid(), 11)", "SIGSEGV")])
-def test_a_program_that_fails_is_told_with_its_output(end: str, said: str, environ: dict[str, str]) -> None:
-    Path("train.py").write_text(f"import os, sys\nprint('its last words', flush=True)\n{end}\n")
-    found = subprocess.run(
-        [*REHEARSE, "--", sys.executable, "train.py"], capture_output=True, text=True, env=environ, check=False
-    )
-    assert (found.returncode, found.stdout) == (3, "")
-    assert "its last words\n" in found.stderr
-    assert said in found.stderr.splitlines()[-1]
-    assert not list(Path(environ["TMPDIR"]).iterdir())
-
-
-@pytest.mark.slow
 def test_the_line_of_a_failure_is_named_in_a_folder_of_any_name(environ: dict[str, str]) -> None:
     Path("own/rehearsal").mkdir(parents=True)
     Path("own/rehearsal/train.py").write_text("import torch\n[][1]\n")

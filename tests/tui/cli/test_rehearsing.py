@@ -84,15 +84,6 @@ def test_preflight_names_the_rehearsal_of_what_was_not_wholly_read(python_with_t
     assert "vramtop preflight --rehearse --gpu-memory 24GiB -- " in last
 
 
-@pytest.mark.slow
-def test_preflight_asks_too(answer, python_with_torch, capsys) -> None:
-    answer("n\n")
-    main(["preflight", "--gpu-memory", "8", "--", python_with_torch, "open.py"])
-    said = " ".join(capsys.readouterr().out.split())
-    assert said.startswith("The program was read from the command line. Not known: - open.py line 7")
-    assert "Rehearse it for the exact figure" in said
-
-
 @pytest.mark.parametrize("script", ["train.py", "open.py"])
 @pytest.mark.parametrize("setting", ["ask", "always"])
 def test_without_a_terminal_nothing_runs_and_the_last_line_is_the_command(

@@ -17,19 +17,10 @@ from waiting import until
 
 pytest.importorskip("textual_serve", reason="the extra serve is not installed")
 
-from aiohttp import web
-from aiohttp.test_utils import TestServer
 from browser import Browser
 from json_schemas import valid_json
 
 pytestmark = [pytest.mark.slow, needs_chromium]
-
-OPEN_SOCKET = """
-new Promise(done => {
-  const socket = new WebSocket(ADDRESS);
-  socket.onopen = () => done("open"); socket.onerror = () => done("refused"); socket.onmessage = () => done("data");
-})
-"""
 
 
 class Server:
@@ -99,39 +90,6 @@ async def test_live_figures_change_and_a_key_works(server: Server, page: Browser
     await page.until_received("Help", after=shown)
     assert all(address.startswith((server.root, server.socket)) for address in page.asked)
     assert not [words for words in page.failed if "Content Security Policy" in words or "Refused" in words]
-
-
-async def test_a_key_that_changes_something_is_refused(server: Server, page: Browser) -> None:
-    await page.open(server.address)
-    await page.until_received("H100 80GB HBM3")
-    shown = len(page.received)
-    await page.press("f")
-    await page.until_received("--view-only", after=shown)
-
-
-async def test_nothing_without_the_token(server: Server, page: Browser) -> None:
-    for path in ("/", "/static/js/textual.js", f"/{server.token[:-1]}/"):
-        await page.open(server.root + path)
-        await page.until(lambda: any("needs its token" in text for text in page.texts))
-        page.texts.clear()
-    address = f"{server.root.replace('http', 'ws', 1)}/ws"
-    assert await page.run(OPEN_SOCKET.replace("ADDRESS", json.dumps(address))) == "refused"
-    assert server.dashboards == []
-
-
-async def test_no_websocket_from_another_servers_page_even_with_the_token(server: Server, page: Browser) -> None:
-    async def answer(_: web.Request) -> web.Response:
-        return web.Response(text="<title>elsewhere</title>", content_type="text/html")
-
-    other = web.Application()
-    other.router.add_get("/", answer)
-    async with TestServer(other) as elsewhere:
-        await page.open(str(elsewhere.make_url("/")))
-        await page.until(lambda: any("elsewhere" in text for text in page.texts))
-        assert await page.run(OPEN_SOCKET.replace("ADDRESS", json.dumps(server.socket))) == "refused"
-    assert server.dashboards == []
-    await page.open(server.address)
-    await page.until_received("H100 80GB HBM3")  # the same websocket, from its own page
 
 
 async def test_the_token_is_in_no_command_line_environment_or_message_of_a_dashboard(server, page) -> None:

@@ -2,7 +2,6 @@
 
 import sys
 from collections.abc import Callable
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +12,8 @@ from waiting import until
 
 from vramtop.estimator.common.errors import CannotTellError
 from vramtop.estimator.common.limits import Limit
-from vramtop.estimator.estimation import estimate
 from vramtop.monitor.attach.automatic import read_job
 from vramtop.monitor.attach.automatic.automatic_attach import ENDED_RUN_SECONDS, AutomaticAttach
-from vramtop.monitor.attach.automatic.idle_tracing import IdleTracing
 from vramtop.monitor.attach.automatic.run_answer import ReadRequest
 from vramtop.monitor.attach.saved_answers import SavedAnswers, run_key
 from vramtop.monitor.board.board import AttachProgress, Board
@@ -207,18 +204,6 @@ def test_a_run_that_is_dismissed_stays_dismissed(machine, start, script, flags) 
     here.read(pid)
     board = here.read(pid)
     assert (board.runs, board.processes[0].no_budget_reason) == ((), "left alone")
-
-
-@pytest.mark.slow  # a real step is traced
-@pytest.mark.skipif(find_spec("transformers") is None, reason="needs torch and transformers")
-def test_a_traced_budget_follows_while_the_machine_is_idle(start, script, flags) -> None:
-    watchlist = Watchlist(estimate=estimate)
-    tracing = IdleTracing(watchlist, is_idle=lambda: True)
-    here = Machine(watchlist=watchlist, tracing=tracing)
-    pid = start([sys.executable, script(SLEEPS), *flags(model_name_or_path="gpt2", max_length=64)])
-    assert here.read(pid).runs[0].budget.method == "formula"
-    until(lambda: here.show(pid).runs[0].budget.method == "traced")
-    here.attach.close()
 
 
 @pytest.mark.slow  # a process has to end

@@ -1,6 +1,5 @@
 import subprocess
 import sys
-import threading
 from collections.abc import Mapping
 from typing import Any
 
@@ -26,7 +25,6 @@ from vramtop.monitor.snapshot.snapshot import ProcessCounters, WatchedJob
 from vramtop.tui.screens.attach.rank_table import RankTable
 from vramtop.tui.screens.attach.run_graph import RunGraph
 from vramtop.tui.screens.attach.screen import AttachScreen
-from vramtop.tui.screens.step.screen import StepScreen
 
 UNTRACED = "The step was not traced: lion cannot be traced."
 
@@ -110,32 +108,6 @@ async def test_answers_are_saved_for_the_command_line(training):
         await pilot.press("f8")
         await until_shown(pilot, lambda: "sequence length is missing" in text_of(again, "#problem"))
         await until_shown(pilot, lambda: SavedAnswers().load(run_key(read_run(training.pid))) == {})
-
-
-@pytest.mark.slow
-async def test_clearing_a_field_deletes_its_answer(attached, training):
-    SavedAnswers().save(run_key(read_run(training.pid)), {"training.sequence_length": 512, "training.micro_batch": 7})
-    async with attached(pid=training.pid) as (screen, pilot):
-        await until_shown(pilot, lambda: screen.query_one(RankTable).has_focus and bool(screen.query("FieldRow Input")))
-        assert "instead of 2" in text_of(screen, "#row-training-micro_batch .remark")
-        screen.query_one("#row-training-micro_batch Input", Input).focus()
-        await pilot.press("end", "ctrl+u")
-        left = {"training.sequence_length"}
-        await until_shown(pilot, lambda: SavedAnswers().load(run_key(read_run(training.pid))).keys() == left)
-
-
-@pytest.mark.slow
-async def test_chosen_adapters_are_saved_as_one_answer(attached, training, watchlist):
-    async with attached(pid=training.pid) as (screen, pilot):
-        await until_shown(pilot, lambda: bool(screen.query("JobForm Input:focus")))
-        await pilot.press(*"512")
-        screen.query_one("#row-lora Choice").focus()
-        await pilot.press("right")
-        run = run_key(read_run(training.pid))
-        await until_shown(pilot, lambda: "lora" in SavedAnswers().load(run))
-        assert SavedAnswers().load(run)["lora"].value["quantization"] == "none"
-        assert screen.query_one("#group-adapters").display
-        await until_shown(pilot, lambda: [w.job.lora is not None for w in watchlist.runs()] == [True])
 
 
 async def test_answers_that_cannot_be_saved_are_reported_in_one_sentence(attached, training, watchlist, tmp_path):
@@ -291,23 +263,6 @@ async def test_in_a_small_terminal_a_key_shows_the_settings(attached, training, 
         assert shown() == [False, True]
 
 
-@pytest.mark.slow
-async def test_wrong_values_are_reported_and_the_last_valid_settings_stay_in_effect(attached, training, watchlist):
-    async with attached(pid=training.pid) as (screen, pilot):
-        await until_shown(pilot, lambda: bool(screen.query("JobForm Input:focus")))
-        await pilot.press(*"512")
-        await until_shown(pilot, lambda: [w.job.training.sequence_length for w in watchlist.runs()] == [512])
-        await pilot.press("x")
-        await until_shown(pilot, lambda: "whole number" in text_of(screen, "#row-training-sequence_length .error"))
-        await until_shown(pilot, lambda: "previous settings apply" in text_of(screen, "#problem"))
-        await pilot.press("backspace")
-        await until_shown(pilot, lambda: text_of(screen, "#problem") == "")
-        screen.query_one("#row-model-id Input", Input).focus()
-        await pilot.press("end", "ctrl+u", *"dinosaur")
-        await until_shown(pilot, lambda: "not known" in text_of(screen, "#row-model-id .error"))
-        assert watchlist.runs()[0].job.model.id == "meta-llama/Llama-3.1-8B"
-
-
 async def test_a_process_of_a_recording_is_not_read_from_this_machine(attached, training, watchlist, board):
     source = replace(board.snapshot.source, kind="demo")
     recorded = replace(board, snapshot=replace(board.snapshot, source=source))
@@ -357,28 +312,3 @@ async def test_an_unreadable_gpu_and_an_ended_run_are_not_shown_as_zero_memory(a
         screen.show_board(watchlist.update(make_snapshot([make_gpu(0), make_gpu(1)], time=2_002.0)))
         await until_shown(pilot, lambda: "It has ended." in text_of(screen, "#bars"))
         assert "no GPU" not in text_of(screen, "#run")
-
-
-@pytest.mark.slow
-async def test_the_training_step_is_drawn_and_redrawn_when_its_trace_arrives(attached, training, board):
-    go = threading.Event()
-
-    def refine(job: Job, **asked: object) -> Budget:
-        go.wait(20)
-        return replace(estimate_forty(job), method="exact", assumptions=(UNTRACED,))
-
-    async with attached(refine=refine, pid=training.pid, shown=board) as (screen, pilot):
-        await until_shown(pilot, lambda: "sequence length is missing" in text_of(screen, "#problem"))
-        await pilot.press("f5")
-        assert pilot.app.screen is screen  # there is no step to draw yet
-        await pilot.press(*"4096")
-        await until_shown(pilot, lambda: "within budget" in text_of(screen, "#bars"))
-        await pilot.press("f5")
-        await until_shown(pilot, lambda: isinstance(pilot.app.screen, StepScreen))
-        step = pilot.app.screen
-        await until_shown(pilot, lambda: "Tracing the step" in text_of(step, "#state"))
-        assert "GPU 80.0" in text_of(step, "#lines")
-        go.set()
-        await until_shown(pilot, lambda: "lion cannot be traced" in text_of(step, "#state"))
-        await pilot.press("escape")
-        await until_shown(pilot, lambda: pilot.app.screen is screen)

@@ -10,7 +10,6 @@ import psutil
 import pytest
 from builders import make_budget
 from screen_host import field_row, opened, retype
-from textual.widgets import Input
 from waiting import until_shown
 
 from vramtop.estimator.budget import Budget
@@ -67,30 +66,6 @@ def remarks(screen: AttachScreen) -> str:
 
 def problem(screen: AttachScreen) -> str:
     return str(screen.query_one("#problem").render())
-
-
-@pytest.mark.slow
-async def test_what_follows_from_another_model_is_shown_at_once_and_edits_stay(training):
-    async with attached(training) as (watchlist, screen, pilot):
-        old = watchlist.runs()[0].job
-        assert old.model.id == OLD
-        assert old.model.config is not None
-        await retype(pilot, screen, "lora.rank", "16")
-        await retype(pilot, screen, "model.id", "gpt2")
-        await until_shown(pilot, lambda: [run.job.model.id for run in watchlist.runs()] == ["gpt2"])
-        job = watchlist.runs()[0].job
-        assert (job.lora.targets, job.lora.rank, job.training.sequence_length) == (["c_attn"], 16, 512)
-        assert (job.model.config, job.name) == (None, None)
-        assert field_row(screen, "lora.targets").value == ["c_attn"]
-        said = [line for line in remarks(screen).splitlines() if OLD in line]
-        assert [line.partition(" (")[0].rpartition(", ")[2] for line in said] == [f"instead of {OLD}"]
-        assert screen.focused in field_row(screen, "model.id").query(Input)
-        assert problem(screen) == ""
-        await retype(pilot, screen, "model.id", OLD)
-        await until_shown(pilot, lambda: watchlist.runs()[0].job.model.id == OLD)
-        again = watchlist.runs()[0].job
-        assert again.model.config == old.model.config
-        assert again.lora.rank == 16
 
 
 @pytest.mark.slow

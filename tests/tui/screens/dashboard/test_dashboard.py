@@ -11,7 +11,6 @@ from rich.cells import cell_len
 from screen_host import on_first_board, screen_lines, screen_text
 from textual.content import Content, Span
 from textual.drivers.headless_driver import HeadlessDriver
-from textual.events import Paste
 from waiting import until_shown
 
 from vramtop.estimator.budget import Budget
@@ -20,7 +19,7 @@ from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.job.job import Job
 from vramtop.estimator.job.settings import ModelSpec
 from vramtop.monitor.board.watchlist import Watchlist
-from vramtop.monitor.snapshot.faults import NO_ANSWER, NO_DRIVER, Fault
+from vramtop.monitor.snapshot.faults import NO_DRIVER, Fault
 from vramtop.monitor.snapshot.snapshot import Snapshot
 from vramtop.monitor.sources.sampler import EarlySampler
 from vramtop.tui.app.app import SourceFailed, VramtopApp
@@ -227,21 +226,6 @@ async def test_gpu_with_an_old_reading_is_marked():
         titles = [line for line in screen_lines(app) if line.startswith("── ")]
         assert "old" not in titles[0]
         assert "! 1 min old" in titles[1]
-
-
-@pytest.mark.slow
-async def test_a_gpu_with_a_hanging_driver_is_marked_and_the_others_are_updated():
-    words = "the driver hangs on this GPU: nvmlDeviceGetMemoryInfo has not returned for 12 s; its figures are old"
-    hangs = Fault(field=None, code=NO_ANSWER, message=words)
-    old = make_gpu(1, [make_process(8, 50)], faults=(hangs,), read_at=1_988.0)
-    app = open_app([make_snapshot([make_gpu(0, [make_process(7, 30)]), old])])
-    async with on_first_board(app) as pilot:
-        text = screen_text(app)
-        assert f"GPU 1: {words}" in text
-        assert " ! 12 s old  · 51.0 of 80.0 GiB" in text
-        assert "old" not in next(line for line in screen_lines(app) if "31.0 of 80.0 GiB" in line)
-        await pilot.press("question_mark")
-        await until_shown(pilot, lambda: isinstance(app.screen, HelpScreen))
 
 
 async def test_a_new_fault_pushes_nothing_off_the_screen():
@@ -477,42 +461,6 @@ async def test_light_theme_redraws_the_table_in_its_own_colours():
         styles = [segment.style for segment in dark]
         await until_shown(pilot, lambda: [segment.style for segment in table.render_line(1)] != styles)
         assert dark.text == table.render_line(1).text
-
-
-@pytest.mark.slow
-async def test_pending_job_opens_with_f_and_is_replaced_when_pinned_again():
-    app = open_app([make_snapshot([make_gpu(0)])], pending=["small"])
-    async with on_first_board(app) as pilot:
-        await pilot.press("f")
-        await until_shown(pilot, lambda: "small (pending)" in screen_text(app))
-        await pilot.press("enter")
-        await opened(pilot, "FitCheckScreen")
-        assert app.screen.job in app.watchlist.pending()
-        await pilot.press("escape")
-
-
-@pytest.mark.slow
-async def test_f_restores_the_settings_typed_before_escape():
-    app = open_app([make_snapshot([make_gpu(0)])])
-    async with on_first_board(app) as pilot:
-        await pilot.press("f")
-        await opened(pilot, "FitCheckScreen")
-        app.screen.query_one("#row-model-id Input").post_message(Paste("small"))
-        await until_shown(pilot, lambda: app.screen.job.model.id == "small")
-        await pilot.press("escape", "escape")  # the list of models, then the screen
-        await until_shown(pilot, lambda: app.fit_draft is not None)
-        await pilot.press("f")
-        await opened(pilot, "ChoiceMenu")
-        await pilot.press("enter")
-        await opened(pilot, "FitCheckScreen")
-        assert app.screen.job.model.id == "small"
-        await pilot.press("escape")
-        await opened(pilot, "DashboardScreen")
-        await pilot.press("f")
-        await opened(pilot, "ChoiceMenu")
-        await pilot.press("end", "enter")
-        await opened(pilot, "FitCheckScreen")
-        assert app.screen.job.model.id is None
 
 
 async def test_garbage_is_collected_again_once_the_first_frame_is_drawn():

@@ -1,6 +1,5 @@
 """Another model, given in a form that came from a launch line or a file: what follows from it is shown at once."""
 
-import threading
 from pathlib import Path
 
 import pytest
@@ -13,8 +12,6 @@ from vramtop.estimator.budget import Budget
 from vramtop.estimator.common.errors import InputError
 from vramtop.estimator.job.job import Job
 from vramtop.monitor.board.watchlist import Watchlist
-from vramtop.tui.job.loaded_job import LoadedJob
-from vramtop.tui.job.typed_job import load_again
 from vramtop.tui.screens.fit.screen import FitCheckScreen
 from vramtop.tui.screens.fit.verdict_view import VerdictView
 
@@ -106,34 +103,6 @@ async def test_a_launch_line_is_read_again_with_another_model_and_edits_stay(scr
         await until_shown(pilot, lambda: estimated(screen, OLD))
         assert screen.job == old
         assert "peft's default for llama" in remarks(screen)
-
-
-@pytest.mark.slow
-async def test_until_it_is_read_again_the_old_verdict_is_marked_and_later_edits_win(screen, monkeypatch):
-    free, started, load = threading.Event(), threading.Event(), load_again
-
-    def slow(text: str, first: LoadedJob, edits: dict[str, object]) -> LoadedJob:
-        started.set()
-        free.wait(60)
-        return load(text, first, edits)
-
-    monkeypatch.setattr("vramtop.tui.job.typed_job.load_again", slow)
-    async with ScreenHost(screen).run_test(size=(120, 40)) as pilot:
-        await pilot.pause()
-        await opened(pilot, screen, "python train.py")
-        await retype(pilot, screen, "training.sequence_length", "512")
-        await until_shown(pilot, lambda: estimated(screen, OLD))
-        await retype(pilot, screen, "model.id", "gpt2")
-        await until_shown(pilot, started.is_set)
-        assert remarks(screen) == ""
-        problem = str(screen.query_one("#problem").render())
-        assert "… reading the opened file again with gpt2" in problem
-        assert "the last valid settings" in problem
-        await retype(pilot, screen, "training.micro_batch", "7")
-        free.set()
-        await until_shown(pilot, lambda: estimated(screen, "gpt2"))
-        job = screen.job
-        assert (job.training.micro_batch, job.lora.targets) == (7, ["c_attn"])
 
 
 @pytest.mark.slow
