@@ -39,61 +39,18 @@ for i in range(3):
     bce(D(f), torch.ones(64, 1, device=dev)).backward()
     og.step()
 """
-UNET = """
-import copy, sys, torch, torch.nn as nn, torch.nn.functional as F
-dev = sys.argv[1]
-class Block(nn.Module):
-    def __init__(self, i, o):
-        super().__init__()
-        self.c, self.n, self.d = nn.Conv2d(i, o, 3, padding=1), nn.GroupNorm(8, o), nn.Conv2d(o, o, 3, padding=1)
-    def forward(self, x):
-        return self.d(F.silu(self.n(self.c(x))))
-class Net(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.a, self.b, self.u, self.o = Block(3, 32), Block(32, 64), Block(64, 32), nn.Conv2d(64, 3, 1)
-    def forward(self, x):
-        a = self.a(x)
-        u = F.interpolate(self.u(self.b(F.max_pool2d(a, 2))), scale_factor=2, mode="bilinear")
-        return self.o(torch.cat([u, a], 1))
-net = Net().to(dev)
-average = copy.deepcopy(net).requires_grad_(False)
-optimizer = torch.optim.AdamW(net.parameters())
-for i in range(3):
-    x = torch.randn(16, 3, 64, 64).to(dev)
-    loss = F.mse_loss(net(x), torch.randn_like(x))
-    loss.backward()
-    nn.utils.clip_grad_norm_(net.parameters(), 1.0)
-    optimizer.step()
-    optimizer.zero_grad()
-    with torch.no_grad():
-        for p, q in zip(average.parameters(), net.parameters()):
-            p.lerp_(q, 0.01)
-    print(loss.item())
-"""
 LISTS = """
 import sys, torch, torch.nn as nn
 dev = sys.argv[1]
 net = nn.Sequential(*(nn.Linear(300, 300) for _ in range(12))).to(dev)
 average = torch.optim.swa_utils.AveragedModel(net)
-optimizer = torch.optim.{}(net.parameters())
+optimizer = torch.optim.Adadelta(net.parameters())
 for i in range(3):
     optimizer.zero_grad()
     net(torch.randn(8, 300, device=dev)).square().mean().backward()
     nn.utils.clip_grad_norm_(net.parameters(), 1.0)
     optimizer.step()
     average.update_parameters(net)
-"""
-LOSS = """
-import sys, torch, torch.nn as nn
-dev = sys.argv[1]
-net = nn.Linear(64, 256).to(dev)
-optimizer = torch.optim.SGD(net.parameters(), 0.1)
-for i in range(3):
-    loss = nn.functional.mse_loss(net(torch.randn(1024, 64, device=dev)), torch.randn(1024, 256, device=dev))
-    optimizer.zero_grad()
-    loss.backward()
-    optimizer.step()
 """
 LOADER = """
 import sys, torch, torch.nn as nn
@@ -141,11 +98,8 @@ for _ in range(3):
 
 @pytest.mark.parametrize(
     "text",
-    quick_every(3, [GAN, UNET, LISTS.format("Adam"), LISTS.format("Adadelta"), LOSS, ENCODED]),
-    ids=[
-        *("gan", "unet", "lists of tensors on CUDA", "averaged lists", "a loss that keeps its elements"),
-        "a module that is deleted",
-    ],
+    quick_every(2, [GAN, LISTS, ENCODED]),
+    ids=["two networks", "averaged lists of tensors", "a module that is deleted"],
 )
 def test_what_is_allocated_is_what_the_same_program_takes_on_the_cpu(program, text: str) -> None:
     found = rehearse_beside_cpu(program(text))
@@ -286,45 +240,6 @@ print(torch.cuda.max_memory_allocated())
     assert parts["activations"] < 0.2 * 2**30  # one input of each of 4 blocks, and what one block saves
     assert found.answer.host_bytes < 3 * 2**30
     assert found.answer.versions["transformers"]
-
-
-WRITES = """
-import os, pathlib, shutil, tempfile, torch
-here = pathlib.Path.cwd()
-(here / "out" / "a").mkdir(parents=True)
-(here / "out" / "x.txt").write_text("new")
-assert (here / "out" / "x.txt").read_text() == "new"
-assert sorted(os.listdir("out")) == ["a", "x.txt"], os.listdir("out")
-with open("kept.txt", "a") as file:
-    file.write("more")
-assert open("kept.txt").read() == "keptmore"
-os.remove("kept.txt")
-assert not os.path.exists("kept.txt")
-shutil.rmtree("folder")
-assert not os.path.isdir("folder")
-os.rename("moved.txt", "out/moved.txt")
-assert pathlib.Path("out/moved.txt").read_text() == "moved"
-with tempfile.TemporaryDirectory() as folder:
-    open(folder + "/f", "w").close()
-net = torch.nn.Linear(2, 2).cuda()
-torch.save(net.state_dict(), "model.pt")
-optimizer = torch.optim.SGD(net.parameters(), 0.1)
-for _ in range(3):
-    net(torch.ones(1, 2).cuda()).sum().backward()
-    optimizer.step()
-"""
-
-
-def test_what_a_program_writes_is_thrown_away(program, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(VARIABLE, "python ")
-    name = program(WRITES)
-    Path("kept.txt").write_text("kept")
-    Path("moved.txt").write_text("moved")
-    Path("folder").mkdir()
-    Path("folder/file").write_text("in it")
-    before = {str(each): each.is_file() and each.read_text() for each in Path().rglob("*")}
-    rehearse([sys.executable, name])
-    assert {str(each): each.is_file() and each.read_text() for each in Path().rglob("*")} == before
 
 
 @pytest.mark.parametrize(

@@ -140,16 +140,6 @@ async def test_an_unknown_model_is_reported_below_its_field_and_nothing_is_pinne
         assert pilot.app.clipboard == ""
 
 
-async def test_the_model_name_is_completed_while_typing(fit):
-    async with fit(initial=None) as (screen, pilot):
-        await pilot.press(*"llama-3.1")
-        await until_shown(pilot, lambda: bool(screen.query(MatchList)))
-        assert screen.query_one(MatchList).highlighted == MODEL
-        await pilot.press("enter")
-        await until_shown(pilot, lambda: screen.query_one(VerdictView).budget is not None)
-        assert screen.job == START
-
-
 async def test_p_types_inside_a_field_and_pins_outside(fit, watchlist):
     async with fit() as (screen, pilot):
         await until_shown(pilot, lambda: screen.query_one(VerdictView).budget is not None)
@@ -161,23 +151,6 @@ async def test_p_types_inside_a_field_and_pins_outside(fit, watchlist):
         field_row(screen, "training.precision").query_one(Choice).focus()
         await pilot.press("p")
         assert watchlist.pending() == (START,)
-
-
-@pytest.mark.slow
-async def test_choices_and_texts_reach_the_job(fit):
-    async with fit() as (screen, pilot):
-        assert not screen.query("#group-adapters")
-        field_row(screen, "lora").query_one(Choice).focus()
-        await pilot.press("enter", "down", "down", "enter")
-        await until_shown(pilot, lambda: bool(screen.query("#group-adapters")))
-        await unfold(pilot, screen, "lora.targets", "training.compile")
-        field_row(screen, "training.compile").query_one(Choice).focus()
-        await pilot.press("space")
-        await retype(pilot, screen, "lora.targets", "k_proj, v_proj")
-        await pilot.pause()
-        job = screen.job
-    assert (job.lora.quantization, job.lora.targets) == ("nf4-double", ["k_proj", "v_proj"])
-    assert job.training.compile
 
 
 async def test_the_better_estimate_replaces_the_quick_one_and_is_kept_when_pinned(fit, watchlist, board):
@@ -520,14 +493,6 @@ async def test_closing_the_screen_keeps_the_typed_settings(fit):
     assert kept[0].training.micro_batch == 5
 
 
-@pytest.mark.slow
-async def test_memory_reserved_for_a_starting_job_is_unavailable(board):
-    watchlist = Watchlist(estimate=estimate, reserved_bytes=lambda _: {0: 40 << 30, 1: 70 << 30})
-    screen = FitCheckScreen(watchlist, estimate=estimate, initial=START)
-    async with opened(screen, watchlist.update(board.snapshot)) as (_, pilot):
-        await until_shown(pilot, lambda: "DOES NOT FIT" in text_of(screen, "#answer"))
-
-
 async def test_the_field_in_focus_is_explained_in_one_line(fit):
     async with fit() as (screen, pilot):
         await until_shown(pilot, lambda: "hub id" in text_of(screen, "#help"))
@@ -546,15 +511,6 @@ async def test_alike_gpus_share_one_line(fit, watchlist):
     board = watchlist.update(make_snapshot([make_gpu(0), *busy]))
     async with fit(board) as (screen, pilot):
         await until_shown(pilot, lambda: "8 x H100 80GB: 48.5 GiB free each" in text_of(screen, "#answer"))
-
-
-async def test_a_card_is_found_by_typing_a_part_of_its_name(fit):
-    async with fit() as (screen, pilot):
-        await pilot.press("f4")
-        await until_shown(pilot, lambda: isinstance(pilot.app.screen, SearchMenu))
-        await pilot.press(*"4090", "enter")
-        await until_shown(pilot, lambda: pilot.app.screen is screen)
-        await until_shown(pilot, lambda: screen.job is not None and screen.job.target.gpu == "rtx-4090")
 
 
 async def test_the_largest_batch_and_sequence_that_fit_are_said(fit, board):
