@@ -206,8 +206,9 @@ def _with_pins(program: Program, *, least: str | None) -> dict[str, str]:
         ):
             continue
         versions[library] = pin.version
-        if library in Software.__struct_fields__:
-            program.findings.record(f"software.{library}", pin.version, f"pinned in {pin.file}")
+        if library not in Software.__struct_fields__:
+            continue
+        program.findings.record(f"software.{library}", pin.version, f"pinned in {pin.file}")
         if installed is not None:
             _warn_of_installed(program, library, f"{pin.file} pins {library} {pin.version}")
     return versions

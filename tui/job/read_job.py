@@ -15,7 +15,7 @@ from vramtop.estimator.job.job import Job
 from vramtop.estimator.job.job_file.changes import with_changes, with_old_model_removed
 from vramtop.estimator.job.job_file.load_and_save import load_job, names_user_code, written_keys
 from vramtop.estimator.job.settings import ModelSpec, Training
-from vramtop.estimator.model.find_config import read_config, resolve_model
+from vramtop.estimator.model.find_config import other_kind, read_config, resolve_model
 from vramtop.estimator.model.read_architecture import read_architecture, usual_task
 
 from .loaded_job import COMMAND_LINE, LoadedJob
@@ -188,7 +188,7 @@ _EXAMPLE_VALUES = {
     "model.id": "meta-llama/Llama-3.1-8B",
     "training.micro_batch": "1",
     "training.sequence_length": "2048",
-    "training.sequences_per_example": "2",
+    "training.sequences_per_example": "1",
     "lora.targets": "all-linear",
     "parallel.strategy": "zero3",
     "parallel.data_shard": "8",
@@ -304,7 +304,7 @@ def _other_input(spec: ModelSpec) -> str | None:
         named = find_named_model(spec.id) or named_by_config(model)
     else:
         return None
-    return None if named is None else named.task
+    return other_kind(spec.id) if named is None else named.task
 
 
 _MAX_LINES = 3

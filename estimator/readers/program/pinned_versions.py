@@ -72,7 +72,7 @@ def pinned_versions(folders: Iterable[Path]) -> dict[str, Pin]:
             for match in _PIN.finditer(_OPTIONAL.sub("", _COMMENT.sub("", text))):
                 library = match["name"].lower().replace("_", "-")
                 version = _below(match["version"]) if match["sign"] == "<" else match["version"]
-                if library in Software.__struct_fields__ and version:
+                if library in (*Software.__struct_fields__, "accelerate") and version:
                     found.setdefault(library, Pin(version, match["sign"] in ("==", "~="), name))
     return found
 

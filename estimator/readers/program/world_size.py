@@ -120,9 +120,12 @@ def _find_world_size(
 
 
 def visible_gpus(environ: Mapping[str, str]) -> Setting | None:
-    """Return the number of GPUs in CUDA_VISIBLE_DEVICES, as the number of ranks; None if it names none."""
+    """Return the number of GPUs in CUDA_VISIBLE_DEVICES, or that Slurm gives, as the number of ranks; None: unknown."""
     visible = [name for name in environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
-    return Setting.default(len(visible), "the GPUs in CUDA_VISIBLE_DEVICES") if visible else None
+    if visible:
+        return Setting.default(len(visible), "the GPUs in CUDA_VISIBLE_DEVICES")
+    given = parse_digits(environ.get("SLURM_GPUS_ON_NODE", ""))
+    return Setting.default(given, "the GPUs that Slurm gives (SLURM_GPUS_ON_NODE)") if given else None
 
 
 def processes_per_node(environ: Mapping[str, str]) -> dict[str, Setting]:

@@ -34,6 +34,9 @@ _MODULES = re.compile(
 """Modules that scripts call directly, and methods of parameters, by their names."""
 
 
+_KEEPS_SIZE = re.compile(r"len\(.*tok|(tok\w*|config)\.vocab_size")
+_ADDS_MORE = re.compile(r"[+*](?! *\d{1,3}\b)|<<")
+"""More than a few words beside those of a tokenizer."""
 STORED = ("dtype", "torch_dtype", "load_in_4bit", "load_in_8bit")
 """Settings of how weights are stored."""
 
@@ -237,7 +240,7 @@ def _resize(part: Part, call: Call) -> Any:
     shown, value = short_text(call.nodes.get(key)), call.value(0, "new_num_tokens")
     if type(value) is int and part.owner.config is not None:
         part.owner.config.take("vocab_size", call.setting(key), call)
-    elif not re.search(r"len\(.*tok|(tok\w*|config)\.vocab_size", shown) or call.notes.adds_tokens:
+    elif not _KEEPS_SIZE.search(shown) or _ADDS_MORE.search(shown) or call.notes.adds_tokens:
         call.doubt(f"resize_token_embeddings({shown}) may add many tokens, which are not counted.")
     return part
 

@@ -88,6 +88,11 @@ class Options:
             return None
         return Setting(value=declared.default, origin=declared.origin)
 
+    def is_unseen(self, option: Setting, value: Any) -> bool:
+        """Return True for a flag that nothing was seen to read, while what has its name has another value."""
+        name = next((name for name, each in self.given.items() if each.origin == option.origin), None)
+        return name is not None and name not in {*self.used, *self.declared} and str(option.value) != str(value)
+
     def has_file(self, path: str) -> bool:
         """Return True if the settings of a file are among the given options."""
         return any(each.origin.startswith(f"{PurePath(path).name}: ") for each in self.given.values())
@@ -298,12 +303,23 @@ class Parser(Thing):
             call.doubt(f"vramtop does not follow where {call.name}(...) gets its options; flags are counted.")
         if not self._kinds:
             parsed = Parsed(self._options)
+            self._options.is_open |= call.name == "parse_known_args" and _uses_rest(call)
             return (parsed, UNKNOWN) if call.name == "parse_known_args" else parsed
         found = tuple(_parse_class(kind, call) for kind in self._kinds)
         if call.value(None, "return_remaining_strings") is True:
             self._options.is_open = True
             return (*found, UNKNOWN)
         return found[0] if call.name == "parse" and len(found) == 1 else found
+
+
+def _uses_rest(call: Call) -> bool:
+    """Return True unless ``args, _ = parser.parse_known_args()`` is never asked for the words that the parser left."""
+    nodes = [*ast.walk(call.run.tree)]
+    targets = [each.targets[0] for each in nodes if isinstance(each, ast.Assign) and each.value is call.node]
+    names = [getattr(each.elts[-1], "id", "") for each in targets if isinstance(each, ast.Tuple)]
+    return not names or any(
+        isinstance(each, ast.Name) and isinstance(each.ctx, ast.Load) and each.id in names for each in nodes
+    )
 
 
 def _parse_class(kind: Any, call: Call) -> Any:

@@ -1,6 +1,7 @@
 """Settings in the source of a training script, which is parsed and never run."""
 
 import ast
+import re
 import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence, Set
@@ -49,6 +50,7 @@ _MAX_BYTES = 3 * 2**16
 _MAX_ENTRIES = 10_000
 """Files that are looked at to tell a folder of modules from one of data."""
 _OTHER_FRAMEWORKS = ("jax", "tensorflow", "keras", "paddle", "mxnet")
+_MODEL_FLAG = re.compile(r"(?i)(\w*(config|args|cfg)\.)?(base_?)?model([._](name|id|path|name_or_path))*")
 _TRAINERS = ("transformers", "trl", "unsloth", "optimum")
 """Libraries whose trainers, and classes of their arguments, are known by name."""
 
@@ -258,6 +260,7 @@ def _settings(reader: Reader, libraries: Set[str]) -> ScriptSettings:
     given = options.find("model", uses=False)
     if given is not None and model is None and not notes.models and notes.find_config(str(given.value)) is None:
         unused.add("model")  # no library loads one by name, and none has the name: it is the script's
+    _doubt_unseen_model(notes, layers)
     read_trainer_adapters(notes, layers)
     if trained.certain and "model_name_or_path" in layers.written:
         layers.assigned["model_name_or_path"] = layers.written["model_name_or_path"]
@@ -307,6 +310,17 @@ def _settings(reader: Reader, libraries: Set[str]) -> ScriptSettings:
         visible_devices=notes.visible_devices,
         device=notes.device,
     )
+
+
+def _doubt_unseen_model(notes: Notes, layers: Layers) -> None:
+    """Ask for the model where a flag that nothing was seen to read names another one than the script."""
+    found = layers.written.get("model_name_or_path")
+    if found is None:
+        return
+    for name, flag in notes.options.given.items():
+        if _MODEL_FLAG.fullmatch(name) and flag.origin.startswith("--") and notes.options.is_unseen(flag, found.value):
+            sentence = f"what {flag.origin} does is not known, and another model was read ({found.origin})."
+            notes.doubt(sentence, key="model.id", asks=True)
 
 
 def _read_layers(tree: ast.Module, reader: Reader, no_lengths: set[str]) -> Layers:

@@ -150,6 +150,7 @@ SHARDING_CALLS: Mapping[str, Callable[[Call], Any]] = {
     "deepspeed.initialize": _initialize_deepspeed,
     "autocast": _autocast,
     "Accelerator": _make_accelerator,
+    "PartialState": lambda call: AcceleratorObject(call.notes.ranks),
     **dict.fromkeys(("DistributedDataParallelKwargs", "GradScalerKwargs", "InitProcessGroupKwargs"), _handler),
     "backward": _backward,
 }

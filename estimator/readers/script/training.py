@@ -12,7 +12,7 @@ from ..source.data_files import NULL_IS_NO_LIMIT, NULL_IS_WRONG
 from ..source.settings import UNKNOWN_TABLE, Setting
 from ..trl.methods import method_of_class
 from .model_calls import not_followed
-from .models import AdapterConfig, Model, Part, add_adapters
+from .models import AdapterConfig, Model, Part, QuantizationConfig, add_adapters
 from .operators import truth
 from .options import LIBRARIES, Parsed
 from .values import UNKNOWN, Attribute, Call, Class, Function, Instance, Name, Record, Thing, plain, short_text
@@ -23,6 +23,14 @@ _OTHER_MODELS = {"reference": "ref_model", "teacher": "teacher_model"}
 """TRL's names of arguments that name a model of a role."""
 _BATCH = "per_device_train_batch_size"
 _OF_TESTS = " (test data)"
+_LOADING = "model_init_kwargs"
+_OF_LOADING = {
+    "quantization_config": "lora.quantization",
+    "attn_implementation": "model.attention",
+    "dtype": "training.precision",
+    "torch_dtype": "training.precision",
+    "device_map": "parallel.device_map",
+}
 _SETTINGS_OF_OLD_TRAINERS = sorted(scripts().names["settings_of_old_trainers"])
 """What TRL's trainers took themselves before 0.13, and their configurations since."""
 _LIBRARIES = scripts().names["libraries_of_trainers"]
@@ -163,6 +171,7 @@ class TrainerObject(Thing):
             call.doubt(f"{call.shown('peft_config')} is not known; no adapters are counted.", key="lora.rank")
         if self.quantization is UNKNOWN:
             call.doubt(f"{call.shown('quantization_config')} is not known.", key="lora.quantization")
+        self._take_loading(call)
         for name, setting in call.settings(*_SETTINGS_OF_OLD_TRAINERS).items():
             is_open = setting.value is UNKNOWN and "length" in name
             self._notes.written.setdefault("max_length" if is_open else name, setting)
@@ -171,6 +180,23 @@ class TrainerObject(Thing):
         first = given[0] if isinstance(given, list | tuple) and given else given
         if first is not None and not isinstance(first, Optimizer):
             call.doubt(f"{call.shown('optimizers')} is an optimizer that is not known.", key="training.optimizer")
+
+    def _take_loading(self, call: Call) -> None:
+        """Take how it loads a model that it is only named, from its own arguments or those of its configuration."""
+        of_arguments = self.arguments.values.get(_LOADING) if isinstance(self.arguments, Arguments) else None
+        table = call.value(None, _LOADING, default=of_arguments)
+        if not isinstance(table, dict):
+            return
+        known = {str(name): plain(value) for name, value in table.items()}
+        config = table.get("quantization_config")
+        if isinstance(config, QuantizationConfig):
+            del known["quantization_config"]
+            known |= {name: setting.value for name, setting in config.counted().items()} | {"bitsandbytes_config": True}
+        for name in (name for name, value in known.items() if value is UNKNOWN and name in _OF_LOADING):
+            call.doubt(f"{name} of {_LOADING} is only known when the script runs.", key=_OF_LOADING[name])
+        known = {name: value for name, value in known.items() if value is not UNKNOWN}
+        origin = f"{call.where}: {call.name}({_LOADING}=...)"
+        self._notes.written[_LOADING] = Setting(value=known, origin=origin)
 
     def _take_model(self, call: Call) -> None:
         key: str | int = next((name for name in ("model", "student_model") if name in call.kwargs), 0)

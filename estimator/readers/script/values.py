@@ -319,9 +319,15 @@ class Call(msgspec.Struct):
         is_assigned = isinstance(getattr(self.node, "ctx", None), ast.Store)
         made = f"{short_text(self.node)} = {shown}" if is_assigned else f"{label or self.name}({named}{shown})"
         text = f"{self.run.location(node or self.node)}: {made}"
+        if value is UNKNOWN and key == "fsdp_config" and isinstance(self.kwargs["fsdp_config"], dict):
+            known = {str(name): plain(each) for name, each in self.kwargs["fsdp_config"].items()}
+            value = {name: each for name, each in known.items() if each is not UNKNOWN}
+            self.doubt(f"{', '.join(known.keys() - value)} of fsdp_config is only known when the script runs.")
         if value is UNKNOWN:
             return Setting(value=UNKNOWN, origin=f"{text}{ONLY_WHEN_IT_RUNS}")
         option = self.run.option(node) if node is not None else None
+        if option is not None and self.notes.options.is_unseen(option, value):
+            return Setting(value=UNKNOWN, origin=f"{text}: what {option.origin} does is not known.")
         return Setting(value=value, origin=text if option is None else f"{option.origin} ({text})")
 
     def settings(self, *names: str, label: str = "") -> dict[str, Setting]:

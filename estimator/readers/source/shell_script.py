@@ -253,7 +253,7 @@ class _Script(msgspec.Struct):
                 self._set(array[1], before + self._expand(" ".join(array[3].split())))
                 continue
             for part in _commands_of(line):
-                if command := self._take(_words(self._expand(part))):
+                if command := self._take(_unwrapped(_words(self._expand(part)))):
                     yield _Command(words=tuple(command), line=number, folder=self.folder)
 
     def of_slurm(self, words: Sequence[str]) -> Sequence[str]:
@@ -265,11 +265,13 @@ class _Script(msgspec.Struct):
         names = {"--nodes": "SLURM_NNODES", "-N": "SLURM_NNODES", "--ntasks": "SLURM_NTASKS", "-n": "SLURM_NTASKS"}
         names |= {"--gpus-per-node": "SLURM_GPUS_ON_NODE", "--gres": "SLURM_GPUS_ON_NODE"}
         for found in _SLURM.finditer(text):
-            self._slurm += found["words"].split()
+            self._slurm += found["words"].replace('"', "").split()
         words = [part for word in self._slurm for part in word.split("=", 1)]
         for flag, value in pairwise(words):
             if flag in names and (digits := value.rpartition(":")[2]).isdecimal():
                 self.variables.setdefault(names[flag], digits)
+        if (gpus := self.variables.get("SLURM_GPUS_ON_NODE")) is not None:
+            self.exported.setdefault("SLURM_GPUS_ON_NODE", gpus)
         if "SLURM_NNODES" in self.variables:
             self.variables.setdefault("SLURM_JOB_NUM_NODES", self.variables["SLURM_NNODES"])
 
@@ -399,6 +401,14 @@ def _commands_of(line: str) -> Iterator[str]:
             yield line[begun:at]
             begun = at + 1
     yield line[begun:]
+
+
+def _unwrapped(words: list[str]) -> list[str]:
+    """Return the command in ``eval "$COMMAND"`` and ``srun bash -c "$COMMAND"``."""
+    if words[:1] == ["eval"]:
+        return _words(" ".join(words[1:]))
+    at = next((at for at, (shell, flag) in enumerate(pairwise(words)) if shell in _SHELLS and flag == "-c"), None)
+    return words if at is None or len(words) < at + 3 else [*words[:at], *_words(words[at + 2])]
 
 
 def _words(command: str) -> list[str]:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from ...common.library_versions import older
 from ...job.rules.strategies import DTYPE_NAMES, HALF
 from ...job.settled import trainer_precision
 from ..source.evidence import FindingCollector
@@ -28,8 +29,9 @@ def read_precision(
     mixed = mixed_precision(inputs, findings)
     kind = _counted_kind(mixed, findings)
     fsdp, deepspeed = inputs.fsdp is not None, inputs.deepspeed is not None
+    upcasts = fsdp and not older(inputs.versions.get("accelerate"), 0, 30)  # its pull request 2674
     inputs.settings.find(*_DTYPES)  # of which nothing is left where weights are kept in fp32
-    if mixed is not None and kind in HALF and (deepspeed or (fsdp and not lora)):
+    if mixed is not None and kind in HALF and (deepspeed or (upcasts and not lora)):
         library = "DeepSpeed" if deepspeed else "FSDP under accelerate"
         origin = f"{mixed.origin}; {library} also keeps trained weights in fp32"
         findings.record("training.precision", f"{kind}-mixed", origin, written=mixed.written)

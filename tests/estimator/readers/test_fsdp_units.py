@@ -108,3 +108,21 @@ def test_four_bit_weights_that_fsdp2_may_not_shard(tmp_path: Path, storage: str,
     reading = read(tmp_path, "torchrun --nproc_per_node 4 t.py")
     assert reading.job().unsure.communication == unsure
     assert any("keeps 4-bit weights whole" in each for each in reading.warnings) == (unsure == "more")
+
+
+def test_a_table_of_which_one_value_is_not_known(tmp_path: Path) -> None:
+    table = "{'min_num_params': int(open('n').read()), 'activation_checkpointing': True}"
+    fsdp = f"'full_shard auto_wrap', fsdp_config={table}"
+    (tmp_path / "t.py").write_text(TRAINER.format(fsdp=fsdp, adapters=""))
+    reading = read(tmp_path, "torchrun --nproc_per_node 4 t.py", OLD)
+    assert reading.value("training.activation_checkpointing") == "full"
+    assert any("min_num_params of fsdp_config" in each for each in reading.warnings)
+
+
+@pytest.mark.parametrize(("pin", "precision"), [("accelerate==0.29.3", "bf16"), ("accelerate==0.30.0", "bf16-mixed")])
+def test_fsdp1_keeps_half_weights_before_accelerate_0_30(tmp_path: Path, pin: str, precision: str) -> None:
+    (tmp_path / "requirements.txt").write_text(f"{pin}\n")
+    text = TRAINER.format(fsdp="'full_shard auto_wrap'", adapters="")
+    (tmp_path / "t.py").write_text(text.replace('"gpt2"', '"gpt2", torch_dtype="bfloat16"'))
+    reading = read(tmp_path, "torchrun --nproc_per_node 4 t.py", OLD)
+    assert reading.value("training.precision") == precision

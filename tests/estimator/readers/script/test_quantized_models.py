@@ -53,3 +53,33 @@ def test_weights_that_are_unpacked_as_they_are_loaded_are_not_quantized(
     reading = read_launch(["python", str(tmp_path / "train.py")], environ={})
     assert any(each.unless == "lora.quantization" for each in reading.uncertainties) is doubted
     assert reading.value("lora.quantization") in (None, "none")
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        "SFTTrainer(model='gpt2', args=SFTConfig('o', bf16=True, {}), train_dataset=d, peft_config=P)",
+        "SFTTrainer(model='gpt2', args=SFTConfig('o', bf16=True), {}, train_dataset=d, peft_config=P)",
+    ],
+)
+def test_a_trainer_that_loads_the_model_is_told_how(tmp_path: Path, given: str) -> None:
+    table = (
+        "model_init_kwargs=dict(quantization_config=Q, attn_implementation='eager', "
+        "device_map={'': PartialState().process_index})"
+    )
+    lines = (
+        "from transformers import *\nfrom trl import *\nfrom peft import *\nfrom accelerate import PartialState",
+        "Q, P = BitsAndBytesConfig(load_in_4bit=True), LoraConfig(r=4, target_modules=['c_attn'])",
+        f"{given.format(table)}.train()",
+    )
+    (tmp_path / "train.py").write_text("\n".join(lines))
+    reading = read_launch(["python", str(tmp_path / "train.py")], environ={})
+    assert (reading.value("lora.quantization"), reading.value("model.attention")) == ("nf4", "eager")
+    assert not any(each.unless is None for each in reading.uncertainties)
+
+
+@pytest.mark.parametrize(("size", "doubted"), [("len(tokenizer) + 65536", True), ("len(tokenizer) + 8", False)])
+def test_a_vocabulary_that_grows_much(tmp_path: Path, size: str, doubted: bool) -> None:
+    (tmp_path / "train.py").write_text(SCRIPT.replace("PREPARE", f"model.resize_token_embeddings({size})"))
+    reading = read_launch(["python", str(tmp_path / "train.py")], environ={})
+    assert any("may add many tokens" in each for each in reading.warnings) == doubted
