@@ -46,7 +46,7 @@ def alike(found: Any, true: Any) -> bool:
 @pytest.mark.parametrize(
     ("read", "truth"),
     quick_every(
-        4,
+        5,
         [
             ({}, {"training.activation_checkpointing": "none"}),
             (SHARDED, WHOLE),

@@ -120,6 +120,7 @@ def test_a_segmentation_has_a_class_for_each_pixel(package: Path) -> None:
     check(script)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("quick_rehearsals")
 def test_a_detector_is_given_lists_and_returns_its_losses(package: Path) -> None:
     model = resnet("maskrcnn_resnet7", "torchvision.models.detection.mask_rcnn")

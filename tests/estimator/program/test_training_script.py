@@ -48,13 +48,9 @@ JOBS = {
 }
 
 
-QUICK = ("adapters",)
-
-
+@pytest.mark.slow
 @pytest.mark.usefixtures("quick_rehearsals")
-@pytest.mark.parametrize(
-    "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in JOBS]
-)
+@pytest.mark.parametrize("name", JOBS)
 def test_its_rehearsal_allocates_what_a_traced_step_of_the_job_does(name: str, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     job = JOBS[name]

@@ -51,6 +51,7 @@ def test_a_cuda_build_lists_its_architectures_without_a_visible_gpu(tmp_path: Pa
     assert found.architectures == ("sm_80", "sm_90", "compute_90")
 
 
+@pytest.mark.slow
 def test_the_installed_torch_answers() -> None:
     found = torch_build(PYTHON)
     assert found.problem is None

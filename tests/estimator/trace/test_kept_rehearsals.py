@@ -12,7 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from slow_cases import first_quick, quick_every
+from slow_cases import first_quick
 
 from vramtop.estimator.budget import Budget
 from vramtop.estimator.common.errors import CannotTellError
@@ -267,9 +267,9 @@ def test_a_rehearsal_of_another_name_is_not_looked_for_elsewhere(tmp_path: Path)
     shutil.rmtree(tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    "trick",
-    quick_every(3, ["os.mkfifo(path)", "os.symlink('/dev/zero', path)", "os.truncate(os.open(path, 66), 1 << 37)"]),
+    "trick", ["os.mkfifo(path)", "os.symlink('/dev/zero', path)", "os.truncate(os.open(path, 66), 1 << 37)"]
 )
 def test_a_program_that_spoils_its_answer_ends_in_a_sentence(folder: Path, trick: str) -> None:
     text = "import glob, os, tempfile\nfor name in ('answer.json', 'progress'):\n"

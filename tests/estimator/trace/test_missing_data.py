@@ -5,6 +5,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from slow_cases import first_quick
 
 from vramtop.estimator.common.errors import CannotTellError, InputError
 from vramtop.estimator.job.job import Job
@@ -160,7 +161,7 @@ def test_recordings_are_as_many_as_the_host_has_room_for(program):
 
 
 @pytest.mark.usefixtures("library")
-@pytest.mark.parametrize("name", ["HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE"])  # of today's data sets, and of old ones
+@pytest.mark.parametrize("name", first_quick(["HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE"]))
 def test_data_that_is_there_is_the_data(program, name: str):
     Path("datasets/config.py").write_text(f"{name} = False")
     Path("rows.txt").write_text("a\n" * 10, encoding="utf-8")
@@ -276,7 +277,7 @@ RandomSampler([row for row in load_dataset("a/b", split="train") if len(row["tex
 
 
 @pytest.mark.usefixtures("library")
-@pytest.mark.parametrize("load", ["evaluate.load", "datasets.load.load_metric"])
+@pytest.mark.parametrize("load", first_quick(["evaluate.load", "datasets.load.load_metric"]))
 def test_a_metric_that_would_be_downloaded_is_zero(program, load: str):
     package = Path("evaluate")
     package.mkdir()
@@ -298,6 +299,7 @@ for _ in range(4):
         rehearsed(file, None)
 
 
+@pytest.mark.slow
 def test_a_vocabulary_that_tiktoken_would_download_has_its_size(program):
     package = Path("tiktoken")
     package.mkdir()

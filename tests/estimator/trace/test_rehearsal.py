@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from real_run import real_peak
 from rehearsed import rehearse, rehearse_beside_cpu
-from slow_cases import quick_every
+from slow_cases import first_quick, quick_every
 
 from vramtop.estimator.common.errors import CannotTellError, InputError
 from vramtop.estimator.formula.process_memory import communicator_bytes
@@ -147,6 +147,7 @@ def test_convolutions_that_were_never_measured_widen_the_range_with_a_warning(pr
     assert peak.reserved_range.low_bytes < 0.7 * peak.reserved_bytes
 
 
+@pytest.mark.slow
 def test_benchmark_empties_the_cache_at_shapes_that_are_new(program) -> None:
     same, longer = (
         rehearse([sys.executable, program(CONVOLUTIONS.format(benchmark=True, longer=each, autocast=False))])
@@ -245,7 +246,7 @@ print(torch.cuda.max_memory_allocated())
 @pytest.mark.parametrize(
     ("text", "sentence"),
     quick_every(
-        2,
+        4,
         [
             (
                 "raise ValueError('no data\\nin this\\nfolder ' + 'x' * 9999)",
@@ -518,7 +519,7 @@ def test_a_package_of_the_repository_itself_is_to_be_installed_from_there(progra
         rehearse([sys.executable, file])
 
 
-@pytest.mark.parametrize("gpus", quick_every(2, [1, 2], start=1))
+@pytest.mark.parametrize("gpus", first_quick([1, 2]))
 def test_what_a_device_map_leaves_on_the_cpu_counts_on_the_gpu_with_a_warning(program, gpus) -> None:
     text = MAPPED.replace('="auto"', '="auto", max_memory={0: "40MB", "cpu": "1GB"}').replace("assert", "0 and")
     found = rehearse_job(
@@ -1053,11 +1054,15 @@ for _ in range(3):
 
 @pytest.mark.parametrize(
     "average",
-    [
-        "[each.detach().clone() for each in net.parameters()]",
-        "{name: each.clone() for name, each in net.state_dict().items()}",
-        "[each.detach().double() for each in net.parameters()]",
-    ],
+    quick_every(
+        2,
+        [
+            "[each.detach().clone() for each in net.parameters()]",
+            "{name: each.clone() for name, each in net.state_dict().items()}",
+            "[each.detach().double() for each in net.parameters()]",
+        ],
+        start=1,
+    ),
     ids=["list", "state dict", "wider"],
 )
 def test_an_average_that_the_program_keeps_itself_is_another_model(program, average: str) -> None:
@@ -1898,7 +1903,7 @@ for _ in range(3):
 
 @pytest.mark.parametrize(
     "text",
-    quick_every(3, [NORMALIZED, MOVED_DATA, SCRIPTED, LISTED, ALIGNED, INFERRED, VIEWED]),
+    quick_every(4, [NORMALIZED, MOVED_DATA, SCRIPTED, LISTED, ALIGNED, INFERRED, VIEWED], start=2),
     ids=[
         "norms of batches in another order",
         "data that is set to what is on a GPU",
@@ -2014,7 +2019,7 @@ def loss():
 }
 
 
-@pytest.mark.parametrize("form", quick_every(3, FORMS))
+@pytest.mark.parametrize("form", quick_every(5, FORMS))
 def test_other_forms_of_programs_run(program, form: str) -> None:
     start = """
 import torch

@@ -68,7 +68,7 @@ def test_evaluation_that_keeps_its_outputs_takes_what_all_of_its_batches_do(prog
     assert warning.endswith("train.py:20), counted for all batches.")
 
 
-@pytest.mark.parametrize("steps", [4, 60])
+@pytest.mark.parametrize("steps", first_quick([60, 4]))
 def test_evaluation_without_a_data_loader_is_reached(program, steps: int) -> None:
     text = """
 import sys, torch
@@ -168,6 +168,7 @@ def test_memory_that_stays_after_each_step_is_told_with_its_line_and_fits_tightl
     assert [check_fit(each.budget, [device]).verdict for each in (settled, growing)] == ["fits", "tight"]
 
 
+@pytest.mark.slow
 def test_the_trainer_evaluates_and_saves_after_the_steps_as_its_settings_do_later(program) -> None:
     text = """
 import torch
@@ -208,7 +209,7 @@ def test_a_program_that_fails_after_its_steps_has_an_answer_and_a_warning(progra
     assert warning.endswith("train.py:14: AssertionError: too late.")
 
 
-@pytest.mark.parametrize("stops", ["raise RuntimeError('no metric yet')", "sys.exit(1)"])
+@pytest.mark.parametrize("stops", first_quick(["raise RuntimeError('no metric yet')", "sys.exit(1)"]))
 def test_a_program_that_stops_where_its_epoch_was_ended_early_need_not_do_so_in_a_whole_one(program, stops) -> None:
     text = EPOCHS.replace("    net.eval()", f"    {stops}")
     (warning,) = rehearse([sys.executable, program(text), "cuda"]).warnings

@@ -369,6 +369,7 @@ def test_shares_end_where_a_tensor_is_written_into_and_no_number_overflows(progr
     rehearse([sys.executable, program(PARTLY_KNOWN.format("\n    ".join(lines))), "cuda"])
 
 
+@pytest.mark.slow
 def test_torchs_own_encoder_evaluates_padded_sequences_and_knows_its_causal_mask(program) -> None:
     lines = (
         "layer = nn.TransformerEncoderLayer(64, 4, batch_first=True)",

@@ -9,6 +9,7 @@ import pytest
 pytest.importorskip("torch")
 
 from rehearsed import rehearse
+from slow_cases import quick_every
 
 from vramtop.estimator.common.errors import CannotTellError
 from vramtop.estimator.trace.stand_in_models import cache_with, stand_in_for
@@ -50,7 +51,7 @@ def test_the_known_config_of_a_model_stands_in_for_it(program, own_cache: Path, 
 @pytest.mark.usefixtures("own_cache")
 @pytest.mark.parametrize(
     ("name", "kind"),
-    [("Qwen/Qwen2.5-0.5B-Instruct", "Qwen2ForCausalLM"), ("openai-community/gpt2", "GPT2LMHeadModel")],
+    quick_every(2, [("Qwen/Qwen2.5-0.5B-Instruct", "Qwen2ForCausalLM"), ("openai-community/gpt2", "GPT2LMHeadModel")]),
 )
 def test_each_word_is_a_token_of_every_family_and_the_config_names_the_class(program, name: str, kind: str) -> None:
     text = NAMED.partition("assert len")[0].replace("prajjwal1/bert-tiny", name)
@@ -72,6 +73,7 @@ def test_a_model_of_the_cache_is_still_found_beside_a_stand_in(program, own_cach
     assert "prajjwal1/bert-tiny is not on this machine, and the hub did not give it: vramtop's" in found.warnings[0]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("own_cache")
 def test_a_t5_whose_checkpoint_has_a_head_of_its_own_is_not_tied(program) -> None:
     text = """

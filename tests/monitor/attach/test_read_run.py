@@ -236,6 +236,7 @@ for child in [subprocess.Popen([sys.executable, "-u", *sys.argv[1:]], env=each) 
 """
 
 
+@pytest.mark.slow
 def test_ranks_that_a_script_of_the_site_has_started_are_one_run(start, script, tmp_path, flags) -> None:
     (tmp_path / "launch.py").write_text(OWN_LAUNCHER)
     pid = start([sys.executable, "launch.py", script(SLEEPS), *flags()], ready=4)

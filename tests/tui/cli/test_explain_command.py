@@ -276,6 +276,7 @@ def test_a_log_is_taken_for_one_of_this_machine_by_the_memory_of_its_gpu(gib, fl
     assert (found and found.name, is_here) == (find_gpu(name).name if name else None, here)
 
 
+@pytest.mark.slow
 def test_reading_a_large_snapshot_is_shown_on_the_terminal() -> None:
     recorder = Recorder()
     for _ in range(30_000):

@@ -63,10 +63,8 @@ def running(marker: str) -> list[str]:
     return found
 
 
-SLOW_SIGNALS = [pytest.param(name, marks=pytest.mark.slow) for name in ("SIGHUP", "SIGQUIT", "SIGINT", "SIGKILL")]
-
-
-@pytest.mark.parametrize("name", ["SIGTERM", *SLOW_SIGNALS])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP", "SIGQUIT", "SIGINT", "SIGKILL"])
 def test_nothing_is_left_of_a_rehearsal_that_is_ended(name: str, environ: dict[str, str]) -> None:
     Path("train.py").write_text(STAYS)
     marker = f"vramtop-test-{time.monotonic_ns()}"
@@ -90,7 +88,8 @@ def test_the_line_of_a_failure_is_named_in_a_folder_of_any_name(environ: dict[st
     assert "at own/rehearsal/train.py:2: IndexError" in found.stderr.splitlines()[-1]
 
 
-@pytest.mark.parametrize("words", [[], pytest.param(["--no-landlock"], marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("words", [[], ["--no-landlock"]])
 def test_a_program_is_rehearsed_in_a_container_and_changes_nothing(words: list[str], environ: dict[str, str]) -> None:
     if not words and not landlock.version():
         pytest.skip("this kernel has no Landlock")

@@ -122,6 +122,7 @@ def test_a_job_file_may_name_a_program(tmp_path: Path, monkeypatch: pytest.Monke
     assert found["largest"][0]["line"] == f"{tmp_path.resolve()}/train.py:6"
 
 
+@pytest.mark.slow
 def test_each_gpu_of_one_process_is_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("train.py").write_text(

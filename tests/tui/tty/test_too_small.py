@@ -65,6 +65,7 @@ async def test_every_other_size_shows_the_gpus_and_the_keys(app, size) -> None:
         await until_shown(pilot, lambda: "79.6" in "\n".join(lines(app)))
 
 
+@pytest.mark.slow
 async def test_a_screen_of_the_right_size_is_not_resized_again(app, monkeypatch) -> None:
     async with app.run_test(size=(100, 30)) as pilot:
         await until_shown(pilot, lambda: app.board)

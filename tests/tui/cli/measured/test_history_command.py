@@ -132,6 +132,7 @@ def test_the_corrected_figure_is_used_and_says_so(tmp_path: Path, command: str) 
     assert found["peak"]["low_bytes"] < truth < found["peak"]["high_bytes"]
 
 
+@pytest.mark.slow
 def test_a_failure_is_explained_beside_the_corrected_figure(tmp_path: Path) -> None:
     machine, history, file, log = Machine(tokens=0.3), History(), tmp_path / "job.toml", tmp_path / "job.log"
     for days in (1, 2, 4):

@@ -9,6 +9,7 @@ import pytest
 from builders import NoDriver, ScriptedSource, make_budget, make_gpu, make_process, make_run, make_snapshot
 from rich.cells import cell_len
 from screen_host import on_first_board, screen_lines, screen_text
+from slow_cases import quick_every
 from textual.content import Content, Span
 from textual.drivers.headless_driver import HeadlessDriver
 from waiting import until_shown
@@ -359,7 +360,9 @@ async def test_recording_can_be_started_and_contains_the_jobs(tmp_path, monkeypa
     assert [waiting.name for waiting in first.pending] == ["small"]
 
 
-@pytest.mark.parametrize(("key", "screen"), [("f", "FitCheckScreen"), ("a", "AttachScreen"), ("enter", "AttachScreen")])
+@pytest.mark.parametrize(
+    ("key", "screen"), quick_every(2, [("f", "FitCheckScreen"), ("a", "AttachScreen"), ("enter", "AttachScreen")])
+)
 async def test_key_opens_the_screen_and_figures_keep_updating_behind_it(key, screen):
     app = open_app([make_snapshot([make_gpu(0, [make_process(999_999_001, 40)])])])
     async with on_first_board(app) as pilot:

@@ -64,7 +64,8 @@ async def opened(pilot: Pilot[None], screen: FitCheckScreen, text: str) -> None:
     await until_shown(pilot, lambda: bool(screen.query("#heading-found")) and bool(screen.query("FieldRow Input")))
 
 
-@pytest.mark.parametrize(("gpus", "ranks"), [pytest.param(0, 1, marks=pytest.mark.slow), (2, 2)])
+@pytest.mark.slow
+@pytest.mark.parametrize(("gpus", "ranks"), [(0, 1), (2, 2)])
 async def test_a_line_that_starts_a_process_for_each_gpu_has_those_of_this_machine_with_any_model(screen, gpus, ranks):
     Path("train.py").write_text(SCRIPT.replace('output_dir="x"', 'output_dir="x", fsdp="full_shard"'))
     board = Watchlist(estimate=estimate).update(make_snapshot([make_gpu(n) for n in range(gpus)]))

@@ -112,6 +112,7 @@ def reading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FitCheckScreen:
 OFFER = "Not all of the program was read. Ctrl+R rehearses it"
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("quick_rehearsals")
 async def test_a_launch_line_that_does_not_state_everything_offers_its_rehearsal(
     reading, tmp_path, monkeypatch
