@@ -38,13 +38,6 @@ HEADS = {"num_attention_heads": 2, "attention_head_dim": 16, "num_layers": 2}
 SHRUNKEN: dict[str, dict[str, Any]] = {
     "sd1.5": {**UNET, "cross_attention_dim": 8},
     "sdxl": {**UNET, **SDXL, "cross_attention_dim": 16},
-    "sd3": {
-        **HEADS,
-        "joint_attention_dim": 16,
-        "caption_projection_dim": 32,
-        "pooled_projection_dim": 16,
-        "pos_embed_max_size": 32,
-    },
     "flux": {
         **HEADS,
         "num_single_layers": 2,
@@ -53,43 +46,15 @@ SHRUNKEN: dict[str, dict[str, Any]] = {
         "guidance_embeds": True,
         "axes_dims_rope": [4, 6, 6],
     },
-    "pixart": {
-        **HEADS,
-        "cross_attention_dim": 32,
-        "caption_channels": 16,
-        "sample_size": 32,
-        "interpolation_scale": 2,
-        "use_additional_conditions": False,
-    },
-    "sana": {
-        **HEADS,
-        "num_cross_attention_heads": 2,
-        "cross_attention_head_dim": 16,
-        "cross_attention_dim": 32,
-        "caption_channels": 8,
-        "in_channels": 4,
-        "out_channels": 4,
-    },
     "wan-1.3b": {**HEADS, "ffn_dim": 64, "text_dim": 32},
 }
 CLIP = {"hidden_size": 8, "intermediate_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
 VAE = {**BLOCKS, "block_out_channels": [8, 8, 8, 8]}
-EFFICIENT = {
-    "attention_head_dim": 4,
-    "latent_channels": 4,
-    "encoder_block_out_channels": [8, 8, 8, 8, 8, 8],
-    "decoder_block_out_channels": [8, 8, 8, 8, 8, 8],
-    "encoder_layers_per_block": [1, 1, 1, 1, 1, 1],
-    "decoder_layers_per_block": [1, 1, 1, 1, 1, 1],
-}
-GEMMA = {**CLIP, "num_key_value_heads": 1, "head_dim": 4, "vocab_size": 32000}
 PARTS: dict[str, dict[str, Any]] = {
     **{name: {**CLIP, "projection_dim": 8} for name in ("clip-l", "clip-l-projected", "clip-g-projected")},
     "t5-xxl": {"d_model": 16, "d_kv": 8, "d_ff": 64, "num_layers": 2, "num_heads": 2},
-    "gemma-2-2b": GEMMA,
     "vae-sd": VAE,
     "vae-16": VAE,
-    "vae-dc": EFFICIENT,
 }
 SIDE = 256
 

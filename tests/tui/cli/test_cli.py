@@ -15,7 +15,6 @@ from slow_cases import quick_every
 
 from vramtop.monitor.attach.read_run import read_run
 from vramtop.monitor.attach.saved_answers import SavedAnswers, run_key
-from vramtop.tui.cli.main import main
 
 JOB = """
 name = "check"
@@ -43,19 +42,6 @@ def vramtop(tmp_path: Path) -> Vramtop:
 
     def run(*words: str, **environ: str) -> "subprocess.CompletedProcess[str]":
         return vramtop_in(tmp_path, words, environ)
-
-    return run
-
-
-@pytest.fixture
-def here(
-    vramtop: Vramtop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Vramtop:
-    """Return a function that runs the command in that folder, in this process."""
-    monkeypatch.chdir(tmp_path)
-
-    def run(*words: str) -> "subprocess.CompletedProcess[str]":
-        return subprocess.CompletedProcess(words, main(words), *capsys.readouterr())
 
     return run
 
@@ -93,9 +79,9 @@ def test_estimate_prints_the_documented_json_and_a_table_with_a_labelled_bar(vra
         ("cycle.yaml", b"base_model: &a\n  x: *a\n", "a value contains itself"),
     ],
 )
-def test_a_file_that_is_no_job_is_reported_in_one_sentence(here, tmp_path, name, content, sentence) -> None:
+def test_a_file_that_is_no_job_is_reported_in_one_sentence(vramtop, tmp_path, name, content, sentence) -> None:
     (tmp_path / name).write_bytes(content)
-    done = here("estimate", name)
+    done = vramtop("estimate", name)
     assert (done.returncode, done.stdout) == (2, "")
     assert len(done.stderr.splitlines()) == 1
     assert sentence in done.stderr
@@ -141,10 +127,12 @@ def test_ascii_output_is_ascii_and_marks_the_range(vramtop: Vramtop) -> None:
         start=2,
     ),
 )
-def test_fit_gives_a_verdict_for_a_described_machine(here: Vramtop, bound: str | None, code: int, verdict: str) -> None:
-    peak = valid_json("estimate", here("estimate", "job.toml", "--json", "--method", "formula").stdout)["peak"]
+def test_fit_gives_a_verdict_for_a_described_machine(
+    vramtop: Vramtop, bound: str | None, code: int, verdict: str
+) -> None:
+    peak = valid_json("estimate", vramtop("estimate", "job.toml", "--json", "--method", "formula").stdout)["peak"]
     size = peak[bound] if bound else peak["low_bytes"] - 1
-    done = here("fit", "job.toml", "--json", "--gpu-memory", str(size), "--method", "formula")
+    done = vramtop("fit", "job.toml", "--json", "--gpu-memory", str(size), "--method", "formula")
     found = valid_json("fit", done.stdout)
     assert (done.returncode, found["verdict"]) == (code, verdict)
     assert found["gpus"][0]["available_bytes"] == found["gpus"][0]["free_bytes"] == size
@@ -154,16 +142,16 @@ def test_fit_gives_a_verdict_for_a_described_machine(here: Vramtop, bound: str |
     assert bool(found["suggestions"]) == (verdict != "fits")
 
 
-def test_several_gpus_are_named_with_their_type(here: Vramtop) -> None:
+def test_several_gpus_are_named_with_their_type(vramtop: Vramtop) -> None:
     words = ("fit", "job.toml", "--zero", "3", "--gpu-type", "4x4090", "--json", "--method", "formula")
-    found = valid_json("fit", here(*words).stdout)
+    found = valid_json("fit", vramtop(*words).stdout)
     assert found["placement"] == [0, 1, 2, 3]
     assert found["budget"]["job"]["parallel"]["strategy"] == "zero3"
 
 
-def test_lora_without_layers_has_those_of_peft_and_says_so(here: Vramtop) -> None:
+def test_lora_without_layers_has_those_of_peft_and_says_so(vramtop: Vramtop) -> None:
     words = ("estimate", "gpt2", "--lora", "--json", "--method", "formula")
-    found = valid_json("estimate", here(*words).stdout)
+    found = valid_json("estimate", vramtop(*words).stdout)
     assert found["job"]["lora"]["targets"] == ["c_attn"]
     assert found["notes"] == ["LoRA on c_attn, peft's default for this model; --lora-targets changes this."]
 
@@ -190,8 +178,8 @@ def test_fit_without_a_driver_prints_the_need_and_the_cards_on_which_it_fits(vra
         )
 
 
-def test_the_text_without_a_driver_begins_with_the_need(here: Vramtop) -> None:
-    done = here("fit", "llama-3.1-8b", "--method", "formula")
+def test_the_text_without_a_driver_begins_with_the_need(vramtop: Vramtop) -> None:
+    done = vramtop("fit", "llama-3.1-8b", "--method", "formula")
     assert done.returncode == 3
     lines = done.stdout.splitlines()
     assert lines[0].startswith("? CANNOT TELL  needs 66.")
@@ -201,15 +189,15 @@ def test_the_text_without_a_driver_begins_with_the_need(here: Vramtop) -> None:
     assert lines[-2:] == ["This figure does not include evaluation or saving.", "7 assumptions: -v lists them"]
 
 
-def test_fit_prints_verdict_gpus_ways_budget_and_the_number_of_assumptions(here: Vramtop) -> None:
+def test_fit_prints_verdict_gpus_ways_budget_and_the_number_of_assumptions(vramtop: Vramtop) -> None:
     words = ("fit", "llama-3.1-8b", "--qlora", "--gc", "false", "--gpu-type", "4090", "--method", "formula")
-    text = here(*words).stdout
+    text = vramtop(*words).stdout
     places = [
         text.index(part) for part in ("DOES NOT FIT", "*GPU 0", "ways to make it fit", "GiB     ", "assumptions: -v")
     ]
     assert places == sorted(places)
     assert "assumed:" not in text
-    assert here(*words, "-v").stdout.count("assumed:") == int(text.splitlines()[-1].split()[0])
+    assert vramtop(*words, "-v").stdout.count("assumed:") == int(text.splitlines()[-1].split()[0])
 
 
 @pytest.mark.parametrize(
@@ -265,8 +253,8 @@ def test_fit_prints_verdict_gpus_ways_budget_and_the_number_of_assumptions(here:
         (("--interval", "0", "--once"), 2, "0.1"),
     ],
 )
-def test_every_usage_error_is_one_sentence_on_standard_error(here, words, code, hint) -> None:
-    done = here(*words)
+def test_every_usage_error_is_one_sentence_on_standard_error(vramtop, words, code, hint) -> None:
+    done = vramtop(*words)
     assert done.returncode == code
     assert hint in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
@@ -280,14 +268,14 @@ def test_the_version_and_a_file_named_like_a_command(vramtop: Vramtop, tmp_path:
     assert (done.returncode, done.stdout[:6]) == (0, "check:")
 
 
-def test_a_folder_with_a_config_is_a_model(here: Vramtop, tmp_path: Path) -> None:
+def test_a_folder_with_a_config_is_a_model(vramtop: Vramtop, tmp_path: Path) -> None:
     (tmp_path / "tiny").mkdir()
     config = {"model_type": "llama", "vocab_size": 100, "hidden_size": 64, "intermediate_size": 128}
     config |= {"num_hidden_layers": 2, "num_attention_heads": 4}
     (tmp_path / "tiny" / "config.json").write_text(json.dumps(config))
     (tmp_path / "of-a-model.json").write_text(json.dumps(config))
     for name in ("tiny", "./tiny/config.json", "of-a-model.json"):
-        done = here("estimate", name, "--json", "--method", "formula")
+        done = vramtop("estimate", name, "--json", "--method", "formula")
         assert done.returncode == 0, done.stderr
         assert (
             valid_json("estimate", done.stdout)["model"]["parameters"]
@@ -295,20 +283,20 @@ def test_a_folder_with_a_config_is_a_model(here: Vramtop, tmp_path: Path) -> Non
         )
 
 
-def test_a_launch_line_is_a_job(here: Vramtop, tmp_path: Path) -> None:
+def test_a_launch_line_is_a_job(vramtop: Vramtop, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("")
     launch = ("torchrun", "--nproc-per-node", "2", "train.py", "--model_name_or_path", "Qwen/Qwen2.5-0.5B")
     step = ("--per_device_train_batch_size", "4", "--max_length", "256", "--bf16", "--output_dir", "out")
     words = ("fit", "--json", "--method", "formula", "--gpu-memory", "80GiB")
-    found = valid_json("fit", here(*words, "--", *launch, *step).stdout)
+    found = valid_json("fit", vramtop(*words, "--", *launch, *step).stdout)
     job = found["budget"]["job"]
     assert (job["training"]["micro_batch"], job["training"]["sequence_length"]) == (4, 256)
     assert job["parallel"]["data_replicate"] == 2
     assert len(found["placement"]) == 2
-    missing = here(*words, "--", *launch)
+    missing = vramtop(*words, "--", *launch)
     assert missing.returncode == 3
     assert "training.sequence_length" in missing.stderr
-    filled = here(*words, "--sequence-length", "128", "--", *launch, *step[:2])
+    filled = vramtop(*words, "--sequence-length", "128", "--", *launch, *step[:2])
     assert valid_json("fit", filled.stdout)["budget"]["job"]["training"]["sequence_length"] == 128
 
 

@@ -25,6 +25,7 @@ from vramtop.monitor.snapshot.snapshot import ProcessCounters, WatchedJob
 from vramtop.tui.screens.attach.rank_table import RankTable
 from vramtop.tui.screens.attach.run_graph import RunGraph
 from vramtop.tui.screens.attach.screen import AttachScreen
+from vramtop.tui.screens.step.screen import StepScreen
 
 UNTRACED = "The step was not traced: lion cannot be traced."
 
@@ -78,11 +79,15 @@ async def test_filling_in_the_missing_field_shows_the_budget_and_watches_the_job
             screen, "#row-training-micro_batch .remark"
         )
         assert watchlist.runs() == ()
+        await pilot.press("f5")
+        assert pilot.app.screen is screen  # there is no step to draw yet
         await pilot.press(*"4096")
         await until_shown(pilot, lambda: [job.job.training.sequence_length for job in watchlist.runs()] == [4096])
         await until_shown(pilot, lambda: "within budget" in text_of(screen, "#bars"))
         assert "40.0 (37.5 to 42.5)" in text_of(screen, "#bars")
         assert text_of(screen, "#problem") == ""
+        await pilot.press("f5")
+        await until_shown(pilot, lambda: isinstance(pilot.app.screen, StepScreen))
     watched = watchlist.runs()[0]
     assert watched.pids == ((training.pid, training.create_time()),)
     assert watched.job.training.sequence_length == 4096
@@ -108,6 +113,18 @@ async def test_answers_are_saved_for_the_command_line(training):
         await pilot.press("f8")
         await until_shown(pilot, lambda: "sequence length is missing" in text_of(again, "#problem"))
         await until_shown(pilot, lambda: SavedAnswers().load(run_key(read_run(training.pid))) == {})
+
+
+@pytest.mark.slow
+async def test_clearing_a_field_deletes_its_answer(attached, training):
+    SavedAnswers().save(run_key(read_run(training.pid)), {"training.sequence_length": 512, "training.micro_batch": 7})
+    async with attached(pid=training.pid) as (screen, pilot):
+        await until_shown(pilot, lambda: screen.query_one(RankTable).has_focus and bool(screen.query("FieldRow Input")))
+        assert "instead of 2" in text_of(screen, "#row-training-micro_batch .remark")
+        screen.query_one("#row-training-micro_batch Input", Input).focus()
+        await pilot.press("end", "ctrl+u")
+        left = {"training.sequence_length"}
+        await until_shown(pilot, lambda: SavedAnswers().load(run_key(read_run(training.pid))).keys() == left)
 
 
 async def test_answers_that_cannot_be_saved_are_reported_in_one_sentence(attached, training, watchlist, tmp_path):

@@ -12,6 +12,7 @@ from screen_host import on_first_board, screen_lines, screen_text
 from slow_cases import quick_every
 from textual.content import Content, Span
 from textual.drivers.headless_driver import HeadlessDriver
+from textual.events import Paste
 from waiting import until_shown
 
 from vramtop.estimator.budget import Budget
@@ -464,6 +465,35 @@ async def test_light_theme_redraws_the_table_in_its_own_colours():
         styles = [segment.style for segment in dark]
         await until_shown(pilot, lambda: [segment.style for segment in table.render_line(1)] != styles)
         assert dark.text == table.render_line(1).text
+
+
+@pytest.mark.slow
+async def test_pending_job_opens_with_f_and_is_replaced_when_pinned_again():
+    app = open_app([make_snapshot([make_gpu(0)])], pending=["small"])
+    async with on_first_board(app) as pilot:
+        await pilot.press("f")
+        await until_shown(pilot, lambda: "small (pending)" in screen_text(app))
+        await pilot.press("enter")
+        await opened(pilot, "FitCheckScreen")
+        assert app.screen.job in app.watchlist.pending()
+        await pilot.press("escape")
+
+
+@pytest.mark.slow
+async def test_f_restores_the_settings_typed_before_escape():
+    app = open_app([make_snapshot([make_gpu(0)])])
+    async with on_first_board(app) as pilot:
+        await pilot.press("f")
+        await opened(pilot, "FitCheckScreen")
+        app.screen.query_one("#row-model-id Input").post_message(Paste("small"))
+        await until_shown(pilot, lambda: app.screen.job.model.id == "small")
+        await pilot.press("escape", "escape")  # the list of models, then the screen
+        await until_shown(pilot, lambda: app.fit_draft is not None)
+        await pilot.press("f")
+        await opened(pilot, "ChoiceMenu")
+        await pilot.press("enter")
+        await opened(pilot, "FitCheckScreen")
+        assert app.screen.job.model.id == "small"
 
 
 async def test_garbage_is_collected_again_once_the_first_frame_is_drawn():
