@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from ..common.errors import CannotTellError
+from ..common.library_versions import older
 from ..job.job import Job
 from ..job.resolved_job import ResolvedJob, own_optimizer_code
 from ..job.rules.optimizers.table import OPTIMIZERS
@@ -317,7 +318,8 @@ class TrainerScript:
         for each in ["model", *held]:
             yield f"{each} = {name}.from_config("
             yield "    config,"
-            yield f"    dtype={dtype},{self._comment('training.precision', 'the type of the checkpoint')}"
+            name_of_dtype = "torch_dtype" if older(self._job.software.transformers, 4, 56) else "dtype"
+            yield f"    {name_of_dtype}={dtype},{self._comment('training.precision', 'the type of the checkpoint')}"
             if self._job.model.attention != "sdpa":  # which transformers takes where a model has it
                 yield f"    attn_implementation={_literal(self._job.model.attention)},"
             if self._model.code is not None:

@@ -49,6 +49,8 @@ _AVERAGES = re.compile(r"(?i)ema|ema.?(model|v\d|params)?|.*exponentialmovingave
 """Classes that keep an average of a model's weights."""
 _RUNNERS = ("Fire", "notebook_launcher", "spawn", "Process", "start_processes", "debug_launcher", "cli")
 _PARSERS = ("HfArgumentParser", "TrlParser", "ArgumentParser", "H4ArgumentParser")
+_USUAL_TORCH = "2.13.0"
+"""The version of torch where none is known; scripts ask whether it is 2."""
 _TRUE_ON_A_GPU = ("is_bf16_supported", "is_bfloat16_supported", "is_torch_bf16_gpu_available")
 DECISIVE = (Model, ModelConfig, Arguments, Parsed)
 """Values that a function which is not known may change, and memory with them."""
@@ -152,7 +154,8 @@ def _note_old(call: Call) -> None:
 
 def version(library: str, notes: Notes) -> Any:
     """Return a library's version; UNKNOWN: not known."""
-    found = notes.versions.get(library.partition(".")[0], UNKNOWN)
+    root = library.partition(".")[0]
+    found = notes.versions.get(root, _USUAL_TORCH if root == "torch" else UNKNOWN)
     return UNKNOWN if isinstance(found, AssumedVersion) else found
 
 

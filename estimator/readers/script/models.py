@@ -52,7 +52,7 @@ class Part(Thing):
         """Return a module inside, or a method."""
         if has_method(name):
             return Attribute(self, name)
-        if name in ("device", "dtype", "training", "name_or_path", "hf_device_map", "grad", "data"):
+        if name in ("device", "dtype", "training", "name_or_path", "hf_device_map", "grad"):
             return UNKNOWN
         if name == "requires_grad":
             return True
@@ -66,7 +66,7 @@ class Part(Thing):
         """Take an assignment: a module replaces a part of the model."""
         if name == "requires_grad":
             self.freeze(value, call)
-        elif not _HARMLESS_ATTRIBUTES.search(f"{self.name}.{name}") or isinstance(value, Thing):
+        elif name != "data" and (not _HARMLESS_ATTRIBUTES.search(f"{self.name}.{name}") or isinstance(value, Thing)):
             sentence = f"what the script puts in the place of {self.name or 'model'}.{name} is not counted."
             keeps = name == "lm_head" and any(models_in(value))  # with another type of what it returns
             call.doubt(sentence, key="training.loss" if keeps else None)

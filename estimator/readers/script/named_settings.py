@@ -12,7 +12,7 @@ from .notes import Notes
 from .values import UNKNOWN, short_text
 
 _LENGTH = re.compile(
-    r"(?i)^(?!.*(eval|val_|test|vllm|gen|new_tok|min_|prompt|pre_|rope|window|dim|vocab|prefix|name|source|target|answer)).*(length|len|seqlen|block_size)$"
+    r"(?i)^(?!.*(eval|val_|test|vllm|gen|new_tok|min_|prompt|pre_|rope|window|dim|vocab|prefix|name|target|answer)).*(length|len|seqlen|block_size)$"
 )
 _PADDING_COLLATORS = scripts().names["padding_collators"]
 _ONE_LENGTH = ("ConstantLengthDataset", "TextDataset", "group_texts", "group_text")
@@ -61,8 +61,14 @@ def _bounded(node: ast.If) -> str:
     return name if is_above and any(getattr(each, "id", "") == name for each in targets) else ""
 
 
-def longer_cuts(notes: Notes, defaults: Mapping[str, Setting]) -> dict[str, Setting]:
-    """Return where calls cut sequences, if the default of that name is shorter; note that there are several lengths."""
+def longer_cuts(notes: Notes, defaults: Mapping[str, Setting], unused: set[str]) -> dict[str, Setting]:
+    """Return where calls cut sequences, if the default of that name is shorter; note that there are several lengths.
+
+    Args:
+        notes: what was found.
+        defaults: the options with their values.
+        unused: takes the options on the command line that are shorter than what calls cut.
+    """
     cuts = {name: each for name, each in notes.hints.items() if name in LENGTH_ARGUMENTS and type(each.value) is int}
     options = {name: each for name, each in defaults.items() if _LENGTH.match(name) and type(each.value) is int}
     known = {name: each.value for name, each in options.items()}
@@ -72,6 +78,9 @@ def longer_cuts(notes: Notes, defaults: Mapping[str, Setting]) -> dict[str, Sett
         shown = ", ".join(f"{name}={value}" for name, value in sorted(known.items())[:4])
         sentence = f"The script has several lengths ({shown}); vramtop does not know which one a step has."
         notes.doubt(sentence, key="training.sequence_length")
+    longest = max((each.value for each in cuts.values()), default=0)
+    given = options.keys() & notes.options.given.keys() - cuts.keys()
+    unused |= {name for name in given if options[name].value < longest}
     both = (cuts.keys() & options.keys()) - notes.options.given.keys()
     return {name: cuts[name] for name in both if cuts[name].value > options[name].value}
 
@@ -96,6 +105,44 @@ def doubt_unused_lengths(tree: ast.Module, reader: Reader) -> set[str]:
         if not (is_idle and has_other):
             notes.doubt(sentence, key="training.sequence_length", asks=is_idle)
     return read_idly
+
+
+def add_joined_cuts(tree: ast.Module, reader: Reader) -> None:
+    """Add the lengths of two sequences up that are joined after each was cut; note it where one is not known."""
+    cuts: dict[str, ast.expr] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign) and (cut := _cut_of(node.value)) is not None:
+            cuts |= {getattr(target, "id", ""): cut for target in node.targets}
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.BinOp) or not isinstance(node.op, ast.Add):
+            continue
+        found = [_cut_of(side) or cuts.get(_root(side)) for side in (node.left, node.right)]
+        sizes = [getattr(cut, "value", None) for cut in found]
+        where = f"{reader.location(node)}: {short_text(node)} joins sequences that are cut one by one"
+        if all(type(size) is int for size in sizes):
+            reader.notes.hints["max_length"] = Setting(value=sum(size for size in sizes if size), origin=where)
+            return
+        if None not in found:
+            reader.notes.doubt(f"{where}; their lengths add up.", key="training.sequence_length")
+            return
+
+
+def _root(node: ast.expr) -> str:
+    """Return the name behind ``prompt`` and ``prompt["input_ids"]``; none for parts of a list."""
+    while isinstance(node, ast.Attribute | ast.Subscript):
+        if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Slice):
+            return ""
+        node = node.value
+    return getattr(node, "id", "")
+
+
+def _cut_of(node: ast.expr) -> ast.expr | None:
+    """Return the length that a tokenizer is told to cut to; None: it is another expression."""
+    while isinstance(node, ast.Attribute | ast.Subscript):
+        node = node.value
+    if not isinstance(node, ast.Call) or not _TOKENIZES.search(ast.unparse(node.func).rpartition(".")[2]):
+        return None
+    return next((each.value for each in node.keywords if each.arg == "max_length"), None)
 
 
 def _reads(node: ast.AST) -> Iterator[str]:

@@ -4,9 +4,10 @@ from collections.abc import Callable, Mapping
 from pathlib import PurePath
 from typing import Any
 
+from .models import Model
 from .operators import as_number, truth
 from .options import Parsed
-from .values import UNKNOWN, Attribute, Call, Thing, short_text
+from .values import UNKNOWN, Attribute, Call, Name, Thing, short_text
 
 
 def _convert(kind: type) -> Callable[[Call], Any]:
@@ -53,6 +54,13 @@ def _extreme(call: Call) -> Any:
     return min(known) if call.name == "min" else max(known)
 
 
+def _is_instance(call: Call) -> Any:
+    """Follow ``isinstance(model, PeftModel)``."""
+    model, kind = call.value(0), call.value(1)
+    is_known = isinstance(model, Model) and isinstance(kind, Name) and kind.name == "PeftModel"
+    return model.has_adapters if is_known else UNKNOWN
+
+
 def _dict_of(call: Call) -> Any:
     first = call.value(0, default={})
     table = first.as_table() if isinstance(first, Parsed) else first
@@ -80,7 +88,8 @@ BUILTINS: Mapping[str, Callable[[Call], Any]] = {
     "getattr": _getattr,
     "len": _length,
     **dict.fromkeys(("min", "max"), _extreme),
-    **dict.fromkeys(("range", "functools.partial", "partial", "hasattr", "isinstance", "super"), lambda _: UNKNOWN),
+    **dict.fromkeys(("range", "functools.partial", "partial", "hasattr", "super"), lambda _: UNKNOWN),
+    "isinstance": _is_instance,
     "open": lambda call: call.value(0, "file", default=UNKNOWN),  # stands for the file that the next read
     **dict.fromkeys(_LOADERS, lambda call: call.run.read_table(call.value(0))),
     **dict.fromkeys(("os.environ.get", "os.getenv"), _environ),

@@ -21,6 +21,7 @@ from .follow import BudgetSpentError, Reader
 from .layers import Layers
 from .models import Model, Part, models_in
 from .named_settings import (
+    add_joined_cuts,
     doubt_unused_lengths,
     imported_names,
     longer_cuts,
@@ -246,6 +247,7 @@ def _settings(reader: Reader, libraries: Set[str]) -> ScriptSettings:
         key, asks = ("other_models", False) if trained.certain else (doubt.key, doubt.asks)
         notes.doubt(doubt.sentence, key=key, asks=asks)
     no_lengths = doubt_unused_lengths(tree, reader)
+    add_joined_cuts(tree, reader)
     layers = _read_layers(tree, reader, no_lengths)
     _read_optimizer(notes, model, layers)
     unused: set[str] = set()
@@ -333,7 +335,7 @@ def _read_layers(tree: ast.Module, reader: Reader, no_lengths: set[str]) -> Laye
     }
     layers = Layers(
         written=dict(notes.written),
-        hints={**named_settings(tree, reader), **notes.hints, **defaults, **longer_cuts(notes, defaults)},
+        hints={**named_settings(tree, reader), **notes.hints, **defaults, **longer_cuts(notes, defaults, no_lengths)},
         assigned={
             **notes.assigned,
             **dict(options.made_true()),

@@ -1,11 +1,13 @@
 """The model that a script trains, what is known of it, and those beside it."""
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import msgspec
 
+from ...job.rules.strategies import DTYPE_NAMES
+from ...model.find_config import find_built_in
 from ..arguments.table import library, scripts
 from ..source.settings import Setting
 from ..source.versions import is_at_least
@@ -25,6 +27,7 @@ _BATCHES = library("transformers").aliases["batch"][1:]
 _DTYPES = ("dtype", "torch_dtype")
 PLAIN_TRAINERS = frozenset({"Trainer", "Seq2SeqTrainer"})
 """transformers' own."""
+_LENGTHS_OF_TRL = ("max_length", "max_seq_length")
 _OF_LOADING = {"load_in_4bit", "load_in_8bit", "attn_implementation"}
 
 
@@ -186,7 +189,9 @@ def decided_by_script(trained: _Trained, notes: Notes, layers: Layers) -> tuple[
         names |= _OF_ARGUMENTS
     if trained.certain and model is not None and model.is_read:
         names |= {name for name in _OF_LOADING if name not in model.hints}
-    for name in [each for each in layers.written if each in names]:
+    by_trl = bool(arguments) and all(isinstance(each, Arguments) and method_of_class(each.name) for each in arguments)
+    cut = _LENGTHS_OF_TRL if by_trl else ()
+    for name in [each for each in layers.written if each in names or each in cut]:
         layers.assigned.setdefault(name, layers.written[name])
     passed_over = names - layers.written.keys() - layers.assigned.keys()
     own = options.declared.keys() - options.used
@@ -212,6 +217,7 @@ def read_others(notes: Notes, trained: Model, layers: Layers) -> None:
     given = [each for trainer in notes.trainers for each in trainer.others]
     by_trainer = any(each.ran for each in notes.trainers)  # a Trainer moves only its own models to the GPU
     quantized: list[str] = []
+    held: list[Setting] = []
     for model in notes.models:
         is_left = model.on_gpu is False or (by_trainer and model.on_gpu is None)
         if model in given and model.stored() != trained.stored():
@@ -221,6 +227,24 @@ def read_others(notes: Notes, trained: Model, layers: Layers) -> None:
             if any(model.stored().get(name) is True for name in ("load_in_4bit", "load_in_8bit")):
                 quantized.append(model.source.value)
         elif model is not trained and not is_left and model not in given:
+            config = notes.find_config(str(model.source.value)) if model.on_gpu and model.source is not None else None
+            if config is not None:
+                held.append(_held(model, config))
+                continue
             notes.doubt(f"{model.where}: another model besides the trained one is not counted.", key="other_models")
+    if held:
+        origin = "; ".join(each.origin for each in held)
+        layers.written["script_other_models"] = Setting(value=[each.value for each in held], origin=origin)
     if quantized:
         layers.written["script_quantizes"] = Setting(value=quantized, origin="models that the script quantizes")
+
+
+def _held(model: Model, config: Mapping[str, Any]) -> Setting:
+    """Return a model that the script puts on the GPU beside the trained one, as an entry of ``other_models``."""
+    stored, name = model.stored(), str(model.source.value) if model.source is not None else ""
+    which = {"id": name} if find_built_in(name) else {"config": dict(config)}
+    bits = {"load_in_4bit": "nf4", "load_in_8bit": "int8"}
+    quantization = next((word for name, word in bits.items() if stored.get(name) is True), "none")
+    dtype = DTYPE_NAMES.get(str(stored.get("dtype", stored.get("torch_dtype"))))
+    entry = {**which, "quantization": quantization, **({"dtype": dtype} if dtype else {})}
+    return Setting(value=entry, origin=f"{model.where}: {model.label}, on the GPU beside the trained one")

@@ -329,11 +329,14 @@ class _Script(msgspec.Struct):
         """Return the text with the values of known variables, outside of single quotes."""
 
         def value(found: re.Match[str]) -> str:
-            known = self.variables.get(found["name"] or found["braced"])
+            name = found["name"] or found["braced"]
+            known = self.variables.get(name)
             self._filled_in += len(known or "")
             if self._filled_in > _MAX_FILLED_IN:  # A=$A$A, again and again
                 raise InputError(f"{self.path}: its variables are too long to be filled in")
-            return known if known else found["default"] if found["default"] is not None else known or found[0]
+            if known or (known is not None and name in "@*"):
+                return known
+            return found["default"] if found["default"] is not None else found[0]
 
         text = _OWN_FOLDER.sub(lambda _: str(self.path.parent.absolute()), text)
         text = _EXPR.sub(lambda found: "$((" + found[2].replace("\\", "") + "))", text)

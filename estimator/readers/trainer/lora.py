@@ -32,7 +32,8 @@ def read_lora(inputs: TrainerInputs, default_targets: Setting | None, findings: 
     quantization = _quantization(inputs.settings)
     if not wanted:
         if rank is not None and rank.written:
-            why = "nothing switches adapters on" if enabled is None else f"{enabled.origin} is off"
+            why = "nothing switches adapters on" if enabled is None else enabled.origin
+            why += " is off" if enabled is not None and enabled.written else ""
             if enabled is None or "default of" not in rank.origin:
                 findings.warn(f"{rank.origin}: {why}, so no adapters are counted.")
             find(*_TARGET_NAMES)  # which have no effect either, and need no warning of their own

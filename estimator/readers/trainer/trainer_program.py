@@ -83,6 +83,11 @@ def read_trainer(
             Setup(adapters=lora, sharding=sharding, engine_dtype=engine, filesystem=inputs.filesystem)
         )
         trainer.read_rollout(inputs.ranks)
+    held = inputs.settings.find("script_other_models")
+    if held is not None and findings.get("other_models") is None:
+        findings.infer("other_models", held.value, held.origin)
+        sentence = f"{held.origin}; what it computes in a step is not read."
+        findings.doubt(sentence, "more", "activations", "logits", unless="other_models")
     inputs.settings.find(*understood)
     warn_of_unread(inputs.settings, findings)
     return findings.build()

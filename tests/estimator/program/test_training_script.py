@@ -302,3 +302,11 @@ def test_a_program_that_fails_is_a_warning() -> None:
     assert budget.method != "traced"
     (said,) = [each for each in budget.warnings if each.startswith("A run may fail before it trains")]
     assert "shared.weight" in said
+
+
+@pytest.mark.parametrize(("version", "name"), [("4.52.4", "torch_dtype"), ("4.56", "dtype"), (None, "dtype")])
+def test_the_argument_of_the_dtype_is_the_versions(version: str | None, name: str) -> None:
+    job = job_from_mapping(
+        {"model": {"id": "gpt2"}, "software": {"transformers": version} if version else {}}, where=""
+    )
+    assert f"    {name}=torch." in script_of(job)

@@ -73,12 +73,14 @@ def test_what_is_not_understood_is_a_doubt(tmp_path: Path, line: str, is_open: b
 def test_a_second_model_is_named_while_it_lives(tmp_path: Path) -> None:
     load = 'teacher = AutoModelForCausalLM.from_pretrained("gpt2-large", dtype=torch.bfloat16).cuda()\n'
     load += 'model = AutoModelForCausalLM.from_pretrained("gpt2").cuda()\n'
-    named = "another model besides the trained one is not counted"
     reading = read(tmp_path, f"{LOAD}{load}{TRAIN}")
-    assert found(reading, "model.id", "other_models") == ("gpt2", None)
-    assert any(named in each for each in reading.warnings)
-    assert unsure(reading)["weights"] == "more"
-    assert not any(named in each for each in read(tmp_path, f"{LOAD}{load}teacher.cpu()\n{TRAIN}").warnings)
+    held = [{"id": "gpt2-large", "quantization": "none", "dtype": "bf16"}]
+    assert found(reading, "model.id", "other_models") == ("gpt2", held)
+    assert any("on the GPU beside the trained one; what it computes" in each for each in reading.warnings)
+    assert unsure(reading)["logits"] == "more"
+    freed = read(tmp_path, f"{LOAD}{load}teacher.cpu()\n{TRAIN}")
+    assert found(freed, "model.id", "other_models") == ("gpt2", None)
+    assert not any("beside the trained one" in each for each in freed.warnings)
 
 
 @pytest.mark.parametrize(

@@ -140,7 +140,7 @@ CAST = "class Cast(torch.nn.Sequential):\n    pass\n"
         ),
         (everything(after=f"{CAST}model.score = Cast(torch.nn.Linear(2, 3))\n"), {*get_args(Component)}),
         (everything() + "AutoPeftModelForCausalLM.from_pretrained(path()).save_pretrained_lora('x')\n", set()),
-        (everything(after="other = AutoModelForCausalLM.from_pretrained('gpt2').cuda()\n"), {*get_args(Component)}),
+        (everything(after="other = AutoModelForCausalLM.from_config(C).cuda()\n"), {*get_args(Component)}),
     ],
 )
 def test_a_doubt_concerns_what_its_key_decides(tmp_path: Path, text: str, components: set[str]) -> None:

@@ -257,3 +257,49 @@ def test_training_on_both_sides_of_a_condition_is_reached(tmp_path: Path) -> Non
     made = TRAIN.replace(".train()", "").replace("Trainer(", "trainer = Trainer(", 1)
     reading = read(tmp_path, f"import elsewhere\n{HEAD}{LOAD}{made}\nif elsewhere.found():\n    {either}")
     assert not warned(reading, "did not reach the training")
+
+
+CUTS = HEAD + LOAD + "first = tokenizer(text, max_length={})['input_ids']\nsecond = tokenizer(text, max_length={})\n"
+
+
+def test_sequences_that_are_joined_after_each_was_cut_are_as_long_as_both(tmp_path: Path) -> None:
+    lines = CUTS + "both = first + second['input_ids']\n" + TRAIN.replace(", data_collator=collate", "")
+    assert read(tmp_path, lines.format(256, 512)).value("training.sequence_length") == 768
+    assert warned(read(tmp_path, lines.format(256, "most()")), "their lengths add up")
+    parts = lines.replace("first + second['input_ids']", "[0] * len(first) + second['input_ids'][len(first):]")
+    assert read(tmp_path, parts.format(256, 256)).value("training.sequence_length") == 256
+
+
+OPTIONS = "import argparse\nP = argparse.ArgumentParser()\nP.add_argument('--max_source_length', type=int)\n"
+
+
+@pytest.mark.parametrize("cut", ["tokenizer(text, max_length=768)", "DPO"])
+def test_an_option_is_no_length_where_the_script_cuts_to_another(tmp_path: Path, cut: str) -> None:
+    text = HEAD + OPTIONS + "A = P.parse_args()\n" + LOAD
+    if cut == "DPO":
+        text += "from trl import *\nmost = A.max_source_length + 640\n"
+        text += "DPOTrainer(model, args=DPOConfig('o', max_length=most)).train()\n"
+    else:
+        text += f"{cut}\n{TRAIN.replace(', data_collator=collate', '')}"
+    assert read(tmp_path, text, "--max_source_length", "128").value("training.sequence_length") == 768
+
+
+def test_a_compiled_model_that_the_trainer_has_already(tmp_path: Path) -> None:
+    train = TRAIN.replace(", data_collator=collate", "").replace("Trainer(", "trainer = Trainer(", 1)
+    condition = "if torch.__version__ >= '2':\n    model = torch.compile(model)\n"
+    reading = read(tmp_path, HEAD + LOAD + train.replace(".train()", f"\n{condition}trainer.train()"))
+    assert not reading.uncertainties
+
+
+def test_adapters_are_attached_where_the_model_has_none(tmp_path: Path) -> None:
+    adapters = "from peft import *\nif not isinstance(model, PeftModel):\n"
+    adapters += "    model = get_peft_model(model, LoraConfig(r=4, target_modules=['q_proj']))\n"
+    reading = read(tmp_path, HEAD + LOAD + adapters + TRAIN.replace(", data_collator=collate", ""))
+    assert reading.value("lora.rank") == 4
+    assert not reading.uncertainties
+
+
+def test_a_cast_of_each_parameters_data_is_named(tmp_path: Path) -> None:
+    cast = "for p in model.parameters():\n    p.data = p.data.to(torch.float32)\n"
+    reading = read(tmp_path, HEAD + LOAD + cast + TRAIN.replace(", data_collator=collate", ""))
+    assert warned(reading, "only part of the model is converted")

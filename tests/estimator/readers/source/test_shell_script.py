@@ -46,6 +46,7 @@ accelerate launch train.py "${ARGS[@]}" \\
         ("pip install x\npython prepare.py\ntorchrun train.py", "torchrun train.py"),
         ("cat <<END\npython other.py\nEND\npython train.py", "python train.py"),
         ("set -e\nwhile true; do python train.py; done", "python train.py"),
+        ('python train.py --a 1 "$@"', "python train.py --a 1"),
         ('C="torchrun train.py"\neval "${C}"', "torchrun train.py"),
         ('C="python train.py"\nsrun bash -c "$C --bf16"', "srun python train.py --bf16"),
         ('#SBATCH --gres="gpu:a100:2"\naccelerate launch train.py', "SLURM_GPUS_ON_NODE=2 accelerate launch train.py"),
