@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from builders import NoDriver, ScriptedSource, make_budget, make_gpu, make_process, make_run, make_snapshot
 from rich.cells import cell_len
-from screen_host import on_first_board, screen_lines, screen_text
+from screen_host import on_first_board, retype, screen_lines, screen_text
 from slow_cases import quick_every
 from textual.content import Content, Span
 from textual.drivers.headless_driver import HeadlessDriver
@@ -475,8 +475,12 @@ async def test_pending_job_opens_with_f_and_is_replaced_when_pinned_again():
         await until_shown(pilot, lambda: "small (pending)" in screen_text(app))
         await pilot.press("enter")
         await opened(pilot, "FitCheckScreen")
-        assert app.screen.job in app.watchlist.pending()
-        await pilot.press("escape")
+        screen = app.screen
+        assert screen.job in app.watchlist.pending()
+        await retype(pilot, screen, "training.micro_batch", "2")
+        await until_shown(pilot, lambda: screen.job is not None and screen.job.training.micro_batch == 2)
+        await pilot.press("f2")
+        await until_shown(pilot, lambda: [job.training.micro_batch for job in app.watchlist.pending()] == [2])
 
 
 @pytest.mark.slow
