@@ -57,6 +57,8 @@ _TEXTS = {
     "gemma2": (256_000, 8192),
 }
 """Vocabulary and longest text, by model type, where a config leaves them to the defaults of its class."""
+_WORDS = {151_936: 151_665, 152_064: 151_665}
+"""Words of Qwen's tokenizer, by the rows that its models have: a token that a program adds has a row already."""
 _PLAIN_MARKS = ("idefics3", "llava", "llava_onevision", "paligemma", "smolvlm")
 """Model types whose processors put ``<image>`` where an image is; the others are taken for Qwen's."""
 _CLASSES = {"whisper": "WhisperTokenizer"}
@@ -164,7 +166,8 @@ def _with_tokenizer(config: Mapping[str, Any]) -> Iterator[tuple[str, bytes]]:
     """Yield a model's config and, if it reads text, a tokenizer."""
     kind, text = str(config["model_type"]), config.get("text_config") or config
     usual, longest = _TEXTS.get(kind, (0, 1024))
-    size = int(text.get("vocab_size", usual))
+    rows = int(text.get("vocab_size", usual))
+    size = _WORDS.get(rows, rows)
     speech = _SPEECH if kind == "whisper" else ()
     marks = (*_TOKENS.values(), *_MARKS, *speech)
     if size < len(marks):

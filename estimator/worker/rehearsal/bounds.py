@@ -46,6 +46,8 @@ _SET = {
 """How many elements of a result differ from zero, by that of its arguments."""
 _ONES = frozenset(("ones", "ones_like", "new_ones"))
 """Operators that make the mask of a batch without padding."""
+_ZEROS = frozenset(("zeros", "zeros_like", "new_zeros"))
+"""Operators that make a mask in which a program marks what it takes."""
 _MASKS = (torch.bool, torch.uint8)
 _TO_NUMBERS = frozenset(("_to_copy", "sum", "cumsum", "prod"))
 """Operators that turn booleans into numbers, which are bounded then."""
@@ -62,8 +64,8 @@ def bounds_of_result(func: Any, args: Any, kwargs: Any, bounds_of: Callable[[Any
         bounds_of: returns a fake tensor's bounds, or None.
     """
     name, func = _bounded(func)
-    if name in _ONES and args:
-        return _ones(*args, **kwargs)
+    if name in (*_ONES, *_ZEROS) and args:
+        return _filled(int(name in _ONES), *args, **kwargs)
     if func is None or "alpha" in kwargs or not args:
         return None
     first = args[0][0] if isinstance(args[0], (list, tuple)) and args[0] else args[0]
@@ -122,12 +124,14 @@ def most_set_in_result(func: Any, args: Any, most_set_in: Callable[[Any], int]) 
         return 0
     tensors = [each for each in tree_leaves(args) if isinstance(each, torch.Tensor)]
     if rule == "written":
-        indices = [each for each in args[1] if each is not None]
-        if args[2].numel() != 1 and any(each.dtype in _MASKS for each in indices):
+        if args[2].numel() != 1 and any(each is not None and each.dtype in _MASKS for each in args[1]):
             return None
-        return most_set_in(args[0]) + math.prod(
-            (most_set_in(each) if each.dtype in _MASKS else each.numel()) for each in indices
-        )
+        count, rest = 1, [*args[0].shape]
+        for each in args[1]:
+            is_mask = each is not None and each.dtype in _MASKS
+            count *= rest[0] if each is None else most_set_in(each) if is_mask else each.numel()
+            del rest[: each.dim() if is_mask else 1]
+        return most_set_in(args[0]) + count * math.prod(rest)
     if not tensors or any(each.is_floating_point() or each.is_complex() for each in tensors):
         return None
     if tensors[0] is args[0] and any(each.shape != args[0].shape for each in tensors):  # broadcast
@@ -144,13 +148,13 @@ def number_of_values(bounds: Bounds | None) -> float:
         return int(bounds[1].max()) - int(bounds[0].min()) + 1
 
 
-def _ones(like: Any, size: Any = None, dtype: Any = None, **_: Any) -> Bounds | None:
+def _filled(value: int, like: Any, size: Any = None, dtype: Any = None, **_: Any) -> Bounds | None:
     shape = size or (like.shape if isinstance(like, torch.Tensor) else like)
     kind = dtype or getattr(like, "dtype", None)
     if kind is None or kind.is_floating_point or kind.is_complex or math.prod(shape) > MOST_BOUNDED:
         return None
     with torch._C._DisableTorchDispatch():
-        made = torch.ones(tuple(shape), dtype=kind, device="cpu")
+        made = torch.full(tuple(shape), value, dtype=kind, device="cpu")
     return made, made
 
 

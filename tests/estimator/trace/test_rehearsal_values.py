@@ -240,6 +240,33 @@ def test_a_known_mask_selects_as_many_of_unknown_values(program) -> None:
     assert not rehearse([sys.executable, program(MASKED)]).warnings
 
 
+PLACED = """
+import sys, torch
+device = sys.argv[1]
+class Placed(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.rows = torch.nn.Parameter(torch.ones(2048, 512))
+        places = self.rows.new_zeros((3072,), dtype=torch.bool).view(3, -1)
+        places[[True, False, True], :] = True
+        self.places = places.view(-1)
+    def forward(self, x):
+        whole = self.rows.new_zeros((len(self.places), 512))
+        whole[self.places] = self.rows
+        return x @ whole.T
+model = Placed().to(device)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for step in range(3):
+    model(torch.ones(8, 512, device=device)).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+def test_rows_that_a_mask_of_marked_parts_places(program) -> None:
+    rehearse_beside_cpu(program(PLACED))
+
+
 EXPERTS = """
 import sys, torch, torch.nn as nn, torch.nn.functional as F
 dev, wide, count, chosen, tokens = sys.argv[1], 128, 8, 2, 1024

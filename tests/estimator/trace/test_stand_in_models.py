@@ -191,3 +191,11 @@ def test_a_diffusion_model_has_a_stand_in_of_all_its_parts(tmp_path: Path, name:
     parts = {folder: part for folder, part in json.loads(index.read_bytes()).items() if isinstance(part, list)}
     assert {kind for _, kind in parts.values()} >= {*kinds, "AutoencoderKL"}
     assert all(list((index.parent / folder).glob("*config.json")) for folder in parts)
+
+
+def test_a_token_that_a_program_adds_to_qwens_has_a_row_of_the_embedding(tmp_path: Path) -> None:
+    name = "Qwen/Qwen2.5-0.5B"
+    made = Path(cache_with([name], tmp_path, {"HF_HOME": str(tmp_path / "hf")})["HF_HUB_CACHE"])
+    folder = next(made.glob("models--Qwen*/snapshots/*"))
+    rows = json.loads((folder / "config.json").read_text())["vocab_size"]
+    assert len(json.loads((folder / "vocab.json").read_text())) == 151_665 < rows
