@@ -126,12 +126,12 @@ def most_set_in_result(func: Any, args: Any, most_set_in: Callable[[Any], int]) 
     if rule == "written":
         if args[2].numel() != 1 and any(each is not None and each.dtype in _MASKS for each in args[1]):
             return None
-        count, rest = 1, [*args[0].shape]
+        before, count, rest = most_set_in(args[0]), 1, list(args[0].shape)
         for each in args[1]:
             is_mask = each is not None and each.dtype in _MASKS
-            count *= rest[0] if each is None else most_set_in(each) if is_mask else each.numel()
+            count *= int(rest[0] if each is None else most_set_in(each) if is_mask else each.numel())
             del rest[: each.dim() if is_mask else 1]
-        return most_set_in(args[0]) + count * math.prod(rest)
+        return before + count * math.prod(rest)
     if not tensors or any(each.is_floating_point() or each.is_complex() for each in tensors):
         return None
     if tensors[0] is args[0] and any(each.shape != args[0].shape for each in tensors):  # broadcast
