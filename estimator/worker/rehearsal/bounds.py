@@ -126,7 +126,7 @@ def most_set_in_result(func: Any, args: Any, most_set_in: Callable[[Any], int]) 
     if rule == "written":
         if args[2].numel() != 1 and any(each is not None and each.dtype in _MASKS for each in args[1]):
             return None
-        before, count, rest = most_set_in(args[0]), 1, list(args[0].shape)
+        before, count, rest = most_set_in(args[0]), 1, list(map(int, args[0].shape))
         for each in args[1]:
             is_mask = each is not None and each.dtype in _MASKS
             count *= int(rest[0] if each is None else most_set_in(each) if is_mask else each.numel())
