@@ -54,7 +54,7 @@ _NAMES_LAYERS = ("named_modules()", "isinstance(", "'lm_head'")
 """In a function that returns the names of all linear layers but the output layer, for ``target_modules``."""
 _FILLING = ("append", "add", "extend", "update", "insert", "setdefault", "pop", "remove", "discard")
 _EXITS = ("sys.exit", "exit", "quit", "os._exit")
-_TEXT_METHODS = ("lower", "upper", "strip", "split", "startswith", "endswith")
+_TEXT_METHODS = ("lower", "upper", "strip", "split", "startswith", "endswith", "replace")
 _OF_PATHS = ("resolve", "absolute", "expanduser", "as_posix", "open", "read", "read_text")
 """Methods of a path, or of the file that a text stands for, whose result stands for the same file."""
 OTHER_LENGTHS = re.compile(r"(?i)eval|test|gener|infer|predict|sample|chat|prompt|plot|print|valid")
@@ -111,6 +111,9 @@ class Reader:
         """The call that is a statement of its own, whose result nothing takes."""
         self.module = Scope()
         self._followed: set[int] = set()
+        self._entered: set[int] = set()
+        self._passed_by: set[int] = set()
+        """Statements of branches that a condition takes and leaves out; what only these call does not run."""
         self._active: list[int] = []
         self._may_return = [False]
         """By function: whether it may have returned, so that what it assigns from there on is not known."""
@@ -131,7 +134,9 @@ class Reader:
         if isinstance(main, Function) and id(main.node) not in self._followed and not trains:
             self.call(main, Call(self, main.node, "main"))  # as the entry point of a package
         self.tree = ast.Module([*tree.body, *self._mentioned(tree)], [])
-        mentioned = {each for node in ast.walk(self.tree) for each in _names_in(node)}
+        mentioned = {
+            each for node in _walk_without(self.tree, self._passed_by - self._entered) for each in _names_in(node)
+        }
         plain = {each.name for each in self.tree.body if isinstance(each, ast.ClassDef) and not each.bases}
         for node, path in _functions(self.tree.body, ""):
             by_library = "." in path and path.partition(".")[0] not in plain
@@ -256,7 +261,10 @@ class Reader:
     def _if(self, node: ast.If, scope: Scope) -> _End | None:
         known = truth(self.evaluate(node.test, scope))
         if known is not None:
-            return self.block(node.body if known else node.orelse, scope)
+            body, other = (node.body, node.orelse) if known else (node.orelse, node.body)
+            self._entered.update(map(id, body))
+            self._passed_by.update(map(id, other))
+            return self.block(body, scope)
         self._skip([*node.body, *node.orelse], f"if {short_text(node.test)}", scope, node)
         return None
 
@@ -684,6 +692,15 @@ class Reader:
             if isinstance(start, Function) and not made.is_module:
                 self.call(start, given.after(made))
         return made
+
+
+def _walk_without(tree: ast.AST, left_out: set[int]) -> Iterator[ast.AST]:
+    """Yield all nodes but some and those below them."""
+    pending = [tree]
+    while pending:
+        node = pending.pop()
+        yield node
+        pending += [each for each in ast.iter_child_nodes(node) if id(each) not in left_out]
 
 
 def _names_in(node: ast.AST) -> Iterator[str]:

@@ -44,6 +44,16 @@ def _getattr(call: Call) -> Any:
     return UNKNOWN if isinstance(found, Attribute) else found
 
 
+def _setattr(call: Call) -> Any:
+    """Follow ``setattr(args, "max_length", 512)``; what gets a name that is not known is not read."""
+    owner, name = call.value(0), call.value(1)
+    if not isinstance(owner, Thing) or not isinstance(name, str) or len(call.args) != 3:
+        return call.doubt(f"{short_text(call.node)} is not read.")
+    assigned = Call(call.run, call.node, name, owner, [call.args[2]], nodes={0: call.nodes[2]} if 2 in call.nodes else {})
+    owner.set_attribute(name, call.args[2], assigned)
+    return None
+
+
 def _extreme(call: Call) -> Any:
     """Follow ``min`` and ``max`` of numbers; the most that a tokenizer takes is a bound that a length stays below."""
     known = [as_number(value) for value in call.args if isinstance(as_number(value), int | float)]
@@ -86,6 +96,7 @@ BUILTINS: Mapping[str, Callable[[Call], Any]] = {
     **dict.fromkeys(("dict", "SimpleNamespace", "types.SimpleNamespace", "OmegaConf.create"), _dict_of),
     **dict.fromkeys(("vars", "asdict", "dataclasses.asdict"), lambda call: call.value(0, default=UNKNOWN)),
     "getattr": _getattr,
+    "setattr": _setattr,
     "len": _length,
     **dict.fromkeys(("min", "max"), _extreme),
     **dict.fromkeys(("range", "functools.partial", "partial", "hasattr", "super"), lambda _: UNKNOWN),

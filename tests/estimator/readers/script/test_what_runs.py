@@ -303,3 +303,33 @@ def test_a_cast_of_each_parameters_data_is_named(tmp_path: Path) -> None:
     cast = "for p in model.parameters():\n    p.data = p.data.to(torch.float32)\n"
     reading = read(tmp_path, HEAD + LOAD + cast + TRAIN.replace(", data_collator=collate", ""))
     assert warned(reading, "only part of the model is converted")
+
+
+BRANCHES = (
+    HEAD
+    + LOAD
+    + """
+import argparse
+P = argparse.ArgumentParser()
+P.add_argument('--how', default='plain')
+A = P.parse_args()
+setattr(A, 'max_length', 512)
+def adapted(model):
+    from peft import LoraConfig, get_peft_model
+    return get_peft_model(model, LoraConfig(r=4, target_modules=['q_proj']))
+def run(model):
+    if 'lora' in A.how.replace('-', '_'):
+        model = adapted(model)
+    tokenizer(text, max_length=A.max_length)
+    Trainer(model=model, args=ARGUMENTS).train()
+run(model)
+""".replace("ARGUMENTS", ARGUMENTS)
+)
+
+
+def test_what_only_a_branch_that_is_not_taken_calls_does_not_run(tmp_path: Path) -> None:
+    plain, adapted = (read(tmp_path, BRANCHES, "--how", how) for how in ("plain", "with-lora"))
+    assert (plain.value("lora.rank"), adapted.value("lora.rank")) == (None, 4)
+    assert plain.value("training.sequence_length") == adapted.value("training.sequence_length") == 512
+    assert not plain.uncertainties
+    assert not adapted.uncertainties
