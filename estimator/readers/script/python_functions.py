@@ -49,8 +49,9 @@ def _setattr(call: Call) -> Any:
     owner, name = call.value(0), call.value(1)
     if not isinstance(owner, Thing) or not isinstance(name, str) or len(call.args) != 3:
         return call.doubt(f"{short_text(call.node)} is not read.")
-    assigned = Call(call.run, call.node, name, owner, [call.args[2]], nodes={0: call.nodes[2]} if 2 in call.nodes else {})
-    owner.set_attribute(name, call.args[2], assigned)
+    value, shown = call.args[2], call.nodes.get(2)
+    assigned = Call(call.run, call.node, name, owner, [value], nodes={0: shown} if shown is not None else {})
+    owner.set_attribute(name, value, assigned)
     return None
 
 
