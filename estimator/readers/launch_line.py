@@ -191,7 +191,10 @@ def _with_pins(program: Program, *, least: str | None) -> dict[str, str]:
     Where it pins a transformers older than the ``least`` that the tool runs with, the list is another program's. What
     is installed satisfies a bound that is newer.
     """
-    pins = pinned_versions(_repository(program))
+    script = program.launch.script or ""
+    pins = pinned_versions(
+        _repository(program), program.filesystem.resolve(script) if script.endswith(".ipynb") else None
+    )
     needed = version_tuple(least)
     pinned = version_tuple(pins["transformers"].version) if "transformers" in pins else None
     if needed is not None and pinned is not None and pinned < needed:

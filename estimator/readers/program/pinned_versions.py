@@ -20,6 +20,8 @@ _PIN = re.compile(
     r"""(?P<sign>==|<=|~=|<)\s*(?P<version>\d+(?:\.\d+)*)"""
 )
 """``transformers==4.30.0`` or ``>=4.28,<4.38`` in a line of requirements, whatever its syntax; ``>=`` pins nothing."""
+_INSTALLS = re.compile(r'pip3? install (?:\\"|[^"\\\n])*')
+"""A cell's command as it stands in the file, where quotes are escaped."""
 _COMMENT = re.compile(r"#[^\n]*")
 _OPTIONAL = re.compile(
     r"(?i)\bextra\w*(?:\[[^\]\n]*\])?\s*=\s*(?:\{[^}]*\}|\[[^\]]*\])"
@@ -56,24 +58,26 @@ class Pin(Struct, frozen=True):
     file: str
 
 
-def pinned_versions(folders: Iterable[Path]) -> dict[str, Pin]:
-    """Return the version of each library that a repository pins.
+def pinned_versions(folders: Iterable[Path], notebook: Path | None = None) -> dict[str, Pin]:
+    """Return the version of each library that a repository pins, or a notebook installs.
 
     Args:
         folders: where the lists of requirements may lie, the nearest first.
+        notebook: whose cells may install libraries.
     """
     found: dict[str, Pin] = {}
-    for folder in dict.fromkeys(folders):
-        for name in _FILES:
-            try:
-                text = read_file(folder / name, _MAX_BYTES).decode(errors="replace")
-            except (InputError, OSError):
-                continue
-            for match in _PIN.finditer(_OPTIONAL.sub("", _COMMENT.sub("", text))):
-                library = match["name"].lower().replace("_", "-")
-                version = _below(match["version"]) if match["sign"] == "<" else match["version"]
-                if library in (*Software.__struct_fields__, "accelerate") and version:
-                    found.setdefault(library, Pin(version, match["sign"] in ("==", "~="), name))
+    lists = [folder / name for folder in dict.fromkeys(folders) for name in _FILES]
+    for path in lists if notebook is None else [notebook, *lists]:
+        try:
+            text = read_file(path, _MAX_BYTES).decode(errors="replace")
+        except (InputError, OSError):
+            continue
+        text = "\n".join(_INSTALLS.findall(text)) if path is notebook else _COMMENT.sub("", text)
+        for match in _PIN.finditer(_OPTIONAL.sub("", text)):
+            library = match["name"].lower().replace("_", "-")
+            version = _below(match["version"]) if match["sign"] == "<" else match["version"]
+            if library in (*Software.__struct_fields__, "accelerate") and version:
+                found.setdefault(library, Pin(version, match["sign"] in ("==", "~="), path.name))
     return found
 
 

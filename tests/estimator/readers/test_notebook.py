@@ -52,6 +52,15 @@ def test_programs_that_run_notebooks(notebook: Path, line: str) -> None:
     assert reading.value("training.sequence_length") == 64
 
 
+@pytest.mark.parametrize("pins", ["trl==0.26.0", '"trl==0.26.0"', "-U x 'trl<0.27,>=0.20'"])
+def test_versions_that_a_cell_installs(notebook: Path, pins: str) -> None:
+    text = json.loads(notebook.read_text())
+    text["cells"][1]["source"][0] = f"!pip install -q {pins}\n"
+    notebook.write_text(json.dumps(text))
+    reading = read("python a.ipynb", notebook.parent)
+    assert str(reading.value("software.trl")).startswith("0.26")
+
+
 def test_programs_that_run_none(notebook: Path) -> None:
     assert read("jupyter nbconvert --to html a.ipynb", notebook.parent).value("training.micro_batch") is None
     with pytest.raises(CannotTellError, match="was not found"):
