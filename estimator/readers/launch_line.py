@@ -38,7 +38,7 @@ from .source.flags import abbreviations, parse_flags
 from .source.notebooks import NotebookCode
 from .source.old_calls import assumed_versions
 from .source.settings import UNKNOWN_TABLE, LayeredSettings, Setting, SettingsLayer, as_int
-from .source.shell_script import ScriptLaunch, read_shell_script
+from .source.shell_script import SUFFIXES, ScriptLaunch, read_shell_script
 from .source.versions import AssumedVersion, is_at_least, older_versions, transformers_defaults, version_tuple
 from .started_tool import find_started_tool
 from .tools.shared.unread_tools import unread_tool_of_launch
@@ -105,6 +105,8 @@ def read_launch(
     launch = parse_launch(split_launch_line(argv))
     if launch.program_name is None:
         line = " ".join(argv)
+        if argv and argv[-1].endswith(SUFFIXES) and not os.access((cwd or Path()) / argv[-1], os.F_OK):
+            raise InputError(f"{argv[-1]}: no such file")
         raise InputError(f"{line[:120]!r} starts no Python script or module that vramtop can read")
     if pid is None and (unread := unread_tool_of_launch(launch)) is not None:
         raise InputError(unread.sentence)

@@ -155,9 +155,9 @@ def in_shell_script(line: Sequence[str]) -> ScriptLaunch | None:
 def is_read(named: str) -> bool:
     """Return True for a job file or a program, rather than a model."""
     path = Path(named)
-    if path.suffix in JOB_SUFFIXES:
+    if path.suffix in (*JOB_SUFFIXES, *PROGRAM_SUFFIXES):
         return not path.is_dir()
-    return is_file(path) and (path.suffix in PROGRAM_SUFFIXES or is_shell_script(path))
+    return is_file(path) and is_shell_script(path)
 
 
 def is_shell_script(path: Path) -> bool:
@@ -183,7 +183,7 @@ NO_MODEL = "{} names no model that vramtop knows"
 _SIZES = {"training.micro_batch", LENGTH}
 _UNREAD = re.compile("Could not read |is not stated: ")
 """In a note on a script or a configuration that could not be read, or on an option that the model's shape lacks."""
-_ABSENT = re.compile(r"Could not read the script: (.*?): .*No such file or directory")
+_ABSENT = re.compile(r"Could not read the (?:script|notebook): (.*?): .*No such file or directory")
 _EXAMPLE_VALUES = {
     "model.id": "meta-llama/Llama-3.1-8B",
     "training.micro_batch": "1",

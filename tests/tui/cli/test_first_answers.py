@@ -334,3 +334,5 @@ def test_a_card_named_by_its_size_and_a_script_that_is_not_there() -> None:
     err = vramtop("fit", "qwen2.5-7b", "--gpu", "mi300x", code=2).err
     assert err.endswith("AMD is not supported; vramtop predicts the memory of NVIDIA GPUs (CUDA)\n")
     assert vramtop("fit", "--", "python", "not_there.py", code=2).err.endswith("not_there.py: no such file\n")
+    for words in (("not_there.py",), ("not_there.ipynb",), ("--", "bash", "not_there.sh")):
+        assert vramtop("fit", *words, code=2).err.endswith(f"{words[-1]}: no such file\n")
