@@ -29,7 +29,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 TYPING := build/typing/vramtop
 # One more than there are cores: many tests wait for programs.
-JOBS ?= $(shell echo $$(($$(nproc 2> /dev/null || echo 2) + 1)))
+JOBS ?= $(shell echo $$(($$(env -u OMP_NUM_THREADS nproc 2> /dev/null || echo 2) + 1)))
 AREA ?=
 PART ?=
 CONTAINER ?= docker

@@ -71,12 +71,14 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
     return set(zipfile.ZipFile(built).namelist())
 
 
+@pytest.mark.slow
 def test_the_wheel_has_every_module_and_every_data_file(wheel: set[str]) -> None:
     assert modules() | data_files() == {name for name in wheel if name.startswith("vramtop/")}
     assert "vramtop/monitor/sources/demo.jsonl.gz" in wheel
     assert "vramtop/estimator/model/models.toml" in wheel
 
 
+@pytest.mark.slow
 def test_the_wheel_has_completions_and_manual_page_where_shells_and_man_look(wheel: set[str]) -> None:
     installed = {name.partition(".data/data/")[2] for name in wheel if ".data/data/" in name}
     assert installed == {
@@ -87,6 +89,7 @@ def test_the_wheel_has_completions_and_manual_page_where_shells_and_man_look(whe
     }
 
 
+@pytest.mark.slow
 def test_the_wheel_puts_nothing_but_vramtop_into_site_packages(wheel: set[str]) -> None:
     assert {name.partition("/")[0].partition("-")[0] for name in wheel} == {"vramtop", "vramtop_budget"}
 

@@ -62,6 +62,7 @@ print('{"name": ' + "[" * 5000)
 sys.exit("it breaks here")
 """
 TRY_GPU = _try_gpu
+pytestmark = pytest.mark.slow
 PYTHON = sys.executable
 Suite = Callable[..., tuple[int, Any, str]]
 

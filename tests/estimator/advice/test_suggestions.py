@@ -46,7 +46,7 @@ def offered(
     return suggest(job, quick(job), quick, judge, gpus=gpus)
 
 
-@pytest.mark.parametrize("job", [JOB, SHARDED, with_changes(JOB, {"lora": {"rank": 16}})])
+@pytest.mark.parametrize("job", quick_every(3, [JOB, SHARDED, with_changes(JOB, {"lora": {"rank": 16}})], start=1))
 @pytest.mark.parametrize("size", quick_every(2, [24, 40, 80, 120, 160], start=1))
 def test_every_suggestion_has_the_budget_of_its_changed_job(quick: QuickEstimator, job: Job, size: float) -> None:
     judge = within(size, 8)

@@ -57,10 +57,7 @@ PART = {
     "deepseek_v3": ("bf16",),
 }
 """Cells that the tests run."""
-QUICK = (
-    "qwen3, mixed fsdp2 checkpointed",
-    "t5, mixed",
-)
+QUICK = ("qwen3, mixed fsdp2 checkpointed",)
 """Cells that every test run includes."""
 
 
@@ -145,7 +142,7 @@ OTHERS: dict[str, tuple[dict[str, Any], dict[str, dict[str, Any]]]] = {
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[] if at < 2 else [pytest.mark.slow]) for at, name in enumerate(OTHERS)]
+    "name", [pytest.param(name, marks=[] if at == 1 else [pytest.mark.slow]) for at, name in enumerate(OTHERS)]
 )
 def test_blocks_and_shards_of_other_kinds(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))

@@ -1630,7 +1630,7 @@ for step in range(3):
 @pytest.mark.parametrize(
     "made",
     quick_every(
-        3,
+        6,
         [
             "x = nn.utils.rnn.pad_sequence([each[: 128 - at] for at, each in enumerate(x)], batch_first=True)",
             "x = x + nn.utils.rnn.pad_sequence([each[:, 0] for each in x]).t().unsqueeze(2)",
@@ -1903,7 +1903,7 @@ for _ in range(3):
 
 @pytest.mark.parametrize(
     "text",
-    quick_every(4, [NORMALIZED, MOVED_DATA, SCRIPTED, LISTED, ALIGNED, INFERRED, VIEWED], start=2),
+    quick_every(7, [NORMALIZED, MOVED_DATA, SCRIPTED, LISTED, ALIGNED, INFERRED, VIEWED], start=2),
     ids=[
         "norms of batches in another order",
         "data that is set to what is on a GPU",

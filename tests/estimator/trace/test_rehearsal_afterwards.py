@@ -68,7 +68,8 @@ def test_evaluation_that_keeps_its_outputs_takes_what_all_of_its_batches_do(prog
     assert warning.endswith("train.py:20), counted for all batches.")
 
 
-@pytest.mark.parametrize("steps", first_quick([60, 4]))
+@pytest.mark.slow
+@pytest.mark.parametrize("steps", [4, 60])
 def test_evaluation_without_a_data_loader_is_reached(program, steps: int) -> None:
     text = """
 import sys, torch
@@ -136,6 +137,7 @@ for _ in range(100):
     assert warning.startswith("8 MiB more stay allocated after each step (")
 
 
+@pytest.mark.slow
 def test_the_history_of_lbfgs_is_filled_and_no_leak(program) -> None:
     text = """
 import sys, torch

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from rehearsed import rehearse, rehearse_beside_cpu
-from slow_cases import quick_every
+from slow_cases import first_quick, quick_every
 
 pytest.importorskip("torch")
 
@@ -138,6 +138,7 @@ def test_a_captured_step_runs_once(program) -> None:
     assert "compiled" in graph.answer.doubt_kinds
 
 
+@pytest.mark.slow
 def test_a_graphed_modules_memory_is_its_own(program) -> None:
     """Its activations and gradients stay reserved for its graphs, beside what the rest of the step takes."""
     graphed = rehearse([sys.executable, program(NET + STEPS + GRAPHED)])
@@ -197,10 +198,12 @@ def test_flash_attention_of_packed_sequences_writes_no_scores(program) -> None:
 
 @pytest.mark.parametrize(
     "imports",
-    [
-        "try:\n    import flash_attn\nexcept ImportError:\n    flash_attn = None\nassert flash_attn is None",
-        "import importlib.util\nassert importlib.util.find_spec('flash_attn') is None",
-    ],
+    first_quick(
+        [
+            "try:\n    import flash_attn\nexcept ImportError:\n    flash_attn = None\nassert flash_attn is None",
+            "import importlib.util\nassert importlib.util.find_spec('flash_attn') is None",
+        ]
+    ),
     ids=["a way without it", "a question"],
 )
 def test_flash_attention_is_not_there_for_who_only_asks(program, imports: str) -> None:
@@ -217,7 +220,7 @@ def memory_efficient_attention(*args, **kwargs):
 @pytest.mark.parametrize(
     ("attention", "mask"),
     quick_every(
-        3,
+        4,
         [
             ("f(q, k, v, attn_bias=None, p=0.0)", "None"),
             ("f(q, k, v, attn_bias=torch.zeros(4, 8, 1024, 1024, device='cuda', dtype=q.dtype))", "m"),
@@ -377,6 +380,7 @@ for step in range(3):
 """
 
 
+@pytest.mark.slow
 def test_jagged_sequences_take_what_one_packed_sequence_takes(program) -> None:
     name = program(SEQUENCES)
     jagged, packed = (rehearse([sys.executable, name, each]) for each in ("jagged", "packed"))

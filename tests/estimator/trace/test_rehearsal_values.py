@@ -160,7 +160,7 @@ for step in range(3):
 @pytest.mark.parametrize(
     "condition",
     quick_every(
-        3,
+        4,
         [
             "not (torch.rand(8, device='cuda') > 0.2).all()",
             "torch.rand((), device='cuda').item() > 0.5",

@@ -119,6 +119,7 @@ except Exception as error:
     assert "asked: 1" in caught.value.output
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("own_cache")
 def test_a_hub_that_cannot_be_reached_is_asked_for_nothing_beside_a_stand_in(program, monkeypatch) -> None:
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")

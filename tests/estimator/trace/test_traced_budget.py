@@ -187,6 +187,7 @@ class Keeper(torch.optim.Optimizer):
 """
 
 
+@pytest.mark.slow
 def test_an_optimizer_class_of_the_users_own_is_stepped(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(KEEPER)
     file = tmp_path / "job.toml"

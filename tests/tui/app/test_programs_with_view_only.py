@@ -62,6 +62,7 @@ def app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, runs: Callable[[], int]
     return ViewOnlyApp(source, estimators.watchlist, AppOptions(estimate=estimators.quick))
 
 
+@pytest.mark.slow
 async def test_no_key_of_the_dashboard_and_of_what_it_opens_starts_a_process(app, started, runs) -> None:
     keys = dict.fromkeys(name for key in KEYS.values() for name in key.keys.split(",") if name not in QUITS)
     async with app.run_test(size=(140, 40)) as pilot:

@@ -13,7 +13,7 @@ from vramtop.tui.cli.parsing.exit_codes import OF_COMMANDS, exit_codes_of, exit_
         ("estimate gpt2 --method formula", 0),
         ("estimate no-such-model", 2),
         ("fit gpt2 --gpu-type h100 --method formula", 0),
-        ("fit llama-3.1-70b --bf16 --gpu-type 4090 --method formula", 1),
+        ("fit gpt2 --gpu-memory 1GiB --method formula", 1),
         ("fit llama-3.1-70b --no-such-flag", 2),
         ("attach 2147483646", 2),
         ("history", 0),

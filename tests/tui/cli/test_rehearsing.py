@@ -195,6 +195,7 @@ def test_settings_that_the_user_fills_in_are_no_reason_to_ask(folder, answer, ca
     assert "[Y/n]" not in capsys.readouterr().out
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("runs")
 def test_preflight_names_the_command(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     main(["preflight", "--gpu-memory", "24", "--", str(folder / "python"), "train.py"])

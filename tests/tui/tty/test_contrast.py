@@ -25,7 +25,7 @@ from vramtop.tui.tty.line_filters import ColourlessFilter, ReadableFilter, is_te
 
 NEEDS = {"over": 20.0, "right": 40.0, "under": 75.0, "waits": 70.0, "small": 5.0}
 THEMES_BY_NAME = {**BUILTIN_THEMES, **{theme.name: theme for theme in THEMES}}
-QUICK_THEMES = ["vramtop-dark", "vramtop-light"]
+QUICK_THEMES = ["vramtop-dark"]
 HIGH_CONTRAST = "vramtop-high-contrast"
 RGB = tuple[int, int, int]
 

@@ -2,6 +2,7 @@
 
 import pytest
 from builders import make_budget
+from slow_cases import first_quick
 from textual.events import Resize
 from textual.geometry import Size
 from waiting import until_shown
@@ -35,10 +36,7 @@ async def test_a_terminal_that_is_too_small_shows_one_sentence_and_q_quits(app, 
 
 @pytest.mark.parametrize(
     "keys",
-    [
-        ["f"],
-        *(pytest.param(keys, marks=pytest.mark.slow) for keys in ([], ["question_mark"], ["ctrl+p"], ["slash", "x"])),
-    ],
+    first_quick([[], ["f"], ["question_mark"], ["ctrl+p"], ["slash", "x"]]),
 )
 async def test_the_open_screen_returns_when_the_terminal_is_large_enough(app, keys) -> None:
     async with app.run_test(size=(100, 30)) as pilot:

@@ -362,7 +362,7 @@ async def test_recording_can_be_started_and_contains_the_jobs(tmp_path, monkeypa
 
 
 @pytest.mark.parametrize(
-    ("key", "screen"), quick_every(2, [("f", "FitCheckScreen"), ("a", "AttachScreen"), ("enter", "AttachScreen")])
+    ("key", "screen"), quick_every(3, [("f", "FitCheckScreen"), ("a", "AttachScreen"), ("enter", "AttachScreen")])
 )
 async def test_key_opens_the_screen_and_figures_keep_updating_behind_it(key, screen):
     app = open_app([make_snapshot([make_gpu(0, [make_process(999_999_001, 40)])])])
