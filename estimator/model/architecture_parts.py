@@ -232,8 +232,8 @@ def _mlp(fields: ConfigFields, family: Family) -> dict[str, Any]:
     hidden = fields.size("hidden_size", "n_embd", "d_model", "dim")
     activation = fields.text("hidden_activation", "hidden_act", "activation_function", "activation")
     gated = family.gated
-    if family.feed_forward_proj:
-        feed_forward = fields.text("feed_forward_proj", default="relu") or "relu"
+    if family.feed_forward_proj is not None:
+        feed_forward = fields.text("feed_forward_proj", default=family.feed_forward_proj) or family.feed_forward_proj
         gated, activation = feed_forward.startswith("gated-"), feed_forward.removeprefix("gated-")
         activation = "gelu_new" if feed_forward == "gated-gelu" else activation  # as T5Config reads it
     # null n_inner is four times the hidden size wherever there is one: GPT-2, GPT-J, CodeGen (modeling_gptj.py)

@@ -229,7 +229,10 @@ def require_complete(loaded: LoadedJob, source: str, where: str) -> LoadedJob:
             raise InputError(f"{refused[first]}; correct it, or give it {example}")
         unread = next((f" ({each.rstrip('.')})" for each in loaded.notes if _UNREAD.search(each)), "")
         left_open = loaded.reading.left_open if loaded.reading is not None else ()
-        lines = [each.rstrip(".") for each in left_open if " line " in each][:_MAX_LINES]
+        named = [each for each in left_open if " line " in each] or (
+            loaded.reading.warnings[:1] if loaded.reading else []
+        )
+        lines = [each.rstrip(".") for each in named][:_MAX_LINES]
         where_open = unread or (f" ({'; '.join(lines)})" if lines else "")
         if absent := _ABSENT.search(unread):
             raise InputError(f"{absent[1]}: no such file")

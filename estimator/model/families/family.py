@@ -54,8 +54,8 @@ class Family(msgspec.Struct, frozen=True, kw_only=True):
     """Norms on queries and keys: per head, or over all heads."""
     gated: bool = True
     activation: str = "silu"
-    feed_forward_proj: bool = False
-    """The config names activation and gating in one field, ``feed_forward_proj``."""
+    feed_forward_proj: str | None = None
+    """Default of the field in which the config names activation and gating; None: it has fields of their own."""
     mlp_ratio: int | None = None
     """MLP size over hidden size if the config states none; None: the config must state the MLP size."""
     mlp: str = "mlp"

@@ -16,7 +16,7 @@ def test_only_data_parallel_ranks_multiply_the_batch() -> None:
         batch.describe()
         == "64 sequences and 65,536 tokens a step: micro-batch 2 × accumulation 4 × 8 data-parallel ranks"
     )
-    assert batch.to_json()["sequences"] == 64
+    assert batch.to_json().sequences == 64
 
 
 def test_inference_has_no_step() -> None:

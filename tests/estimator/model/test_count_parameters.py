@@ -73,6 +73,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "roberta": COMMON,
     "distilbert": DISTILBERT,
     "t5": T5,
+    "mt5": {**T5, "tie_word_embeddings": False},
 }
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "llama with biases": ("llama", {**COMMON, "attention_bias": True, "mlp_bias": True}),
@@ -92,7 +93,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "bert untied": ("bert", {**COMMON, "tie_word_embeddings": False}),
     "distilbert untied": ("distilbert", {**DISTILBERT, "tie_word_embeddings": False}),
 }
-WITHOUT_RULE = {"albert", "bart", "deberta-v2", "m2m_100", "mamba", "mbart", "mt5", "pegasus"}
+WITHOUT_RULE = {"albert", "bart", "deberta-v2", "m2m_100", "mamba", "mbart", "pegasus"}
 """Families with models known by name of which only a rehearsal tells anything."""
 SPARSE = {key: COMMON[key] for key in COMMON if key not in ("num_key_value_heads", "max_position_embeddings")}
 
@@ -168,7 +169,7 @@ def test_biases_ties_and_sizes(variant: str, count: Count) -> None:
 
 @pytest.mark.parametrize("family", [name for name in SMALL if SMALL[name] is not GPT2 and "dim" not in SMALL[name]])
 def test_missing_config_fields_have_transformers_defaults(family: str, count: Count) -> None:
-    if family == "t5":
+    if family in ("t5", "mt5"):
         config = {"model_type": family, **T5}
     else:
         config = {"model_type": family, **SPARSE, **({"pad_token_id": 0} if family == "phi3" else {})}
