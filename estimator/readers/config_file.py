@@ -38,6 +38,8 @@ def tool_of_table(table: ConfigTable, path: Path) -> Tool | Library:
         InputError: it is of no known tool, or its names are those of several.
     """
     tools = [tool for tool in all_tools() if tool.is_config(table)]
+    if tools and (unread := unread_tool_of_table(table, least=2)) is not None:  # one key, such as base_model, says less
+        raise InputError(f"{path}: {unread.sentence}")
     if len(tools) > 1:
         names = " or ".join(tool.name for tool in tools)
         raise InputError(f"{path}: may be a configuration of {names}; give the launch line after -- to decide")

@@ -37,6 +37,7 @@ def test_a_launch_line_of_one_is_refused_with_what_answers(tmp_path: Path, line:
         ("b.yaml", "actor_rollout_ref: {model: {path: gpt2}}", "verl"),
         ("c.toml", 'micro_batch_size_per_gpu = 1\n[model]\ntype = "sdxl"\n', "diffusion-pipe"),
         ("d.yaml", "max_seq_len: 2048\nglobal_train_batch_size: 8\n", "LLM Foundry"),
+        ("e.yaml", "task: llm-sft\nbase_model: gpt2\nproject_name: x\n", "AutoTrain"),
     ],
 )
 def test_a_file_of_one_is_named(tmp_path: Path, capsys, name: str, text: str, tool: str) -> None:

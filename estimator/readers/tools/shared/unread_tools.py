@@ -50,6 +50,7 @@ def unread_tool_of_launch(launch: Launch) -> UnreadTool | None:
     return next((tool for tool in UNREAD_TOOLS if re.fullmatch(tool.programs, program)), None)
 
 
-def unread_tool_of_table(table: Mapping[str, Any]) -> UnreadTool | None:
-    """Return the tool that is not read whose configuration file a table is from."""
-    return next((tool for tool in UNREAD_TOOLS if has_paths(table, tool.keys)), None)
+def unread_tool_of_table(table: Mapping[str, Any], *, least: int = 1) -> UnreadTool | None:
+    """Return the tool that is not read whose configuration file a table is from, by at least so many settings."""
+    rows = ((tool, [row for row in tool.keys if len(row) >= least]) for tool in UNREAD_TOOLS)
+    return next((tool for tool, keys in rows if has_paths(table, keys)), None)
