@@ -19,6 +19,8 @@ from vramtop.estimator.job.gpu_catalogue import catalogue, find_gpu, match_nvml_
         ("RTX 4090", "rtx-4090", 24564),
         ("NVIDIA GeForce RTX 5090", "rtx-5090", 32607),
         ("NVIDIA RTX PRO 4500 Blackwell", "rtx-pro-4500", 32623),
+        ("NVIDIA RTX PRO 5000 72GB Blackwell", "rtx-pro-5000-72gb", 73404),
+        ("RTX PRO 5000 72G", "rtx-pro-5000-72gb", 73404),
         ("Tesla T4", "t4", 15360),
         ("colab T4", "t4", 15360),
         ("a100-80", "a100-80gb", 81920),
