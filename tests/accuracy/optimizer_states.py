@@ -62,6 +62,7 @@ def cases() -> Iterator[tuple[str, dict[str, Any], str, dict[str, Any]]]:
     yield "apollo_torch:APOLLOAdamW", {**APOLLO, "scale_type": "channel"}, "apollo-adamw", OF_GALORE
     yield "lion_pytorch:Lion", {}, "lion", {}
     yield "pytorch_optimizer:Tiger", {}, "lion", {}
+    yield "adan_pytorch:Adan", {}, "adan", {}
     yield "schedulefree:AdamWScheduleFree", {}, "schedule-free-adamw", {}
     yield "schedulefree:RAdamScheduleFree", {}, "schedule-free-radam", {}
     yield "schedulefree:SGDScheduleFree", {}, "schedule-free-sgd", {}

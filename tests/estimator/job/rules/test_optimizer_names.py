@@ -72,6 +72,7 @@ def test_the_trainers_arguments_decide(name: str, arguments: Any, row: str, opti
         ("deepspeed.ops.adam.FusedAdam", {}, "adamw-fused", {}),
         ("galore_torch.GaLoreAdamW", {"rank": 32}, "galore-adamw", {"rank": 32}),
         ("pytorch_optimizer.SOAP", {"max_precondition_dim": 500}, "soap", {"max_precond_dim": 500}),
+        ("adan_pytorch.Adan", {"weight_decay": 0.02}, "adan", {}),
     ],
 )
 def test_classes(name: str, options: dict[str, Any], row: str, kept: dict[str, Any]) -> None:
