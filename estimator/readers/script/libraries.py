@@ -393,6 +393,7 @@ _CALLS: Mapping[str, Callable[[Call], Any]] = {
     **dict.fromkeys(("os.environ.__setitem__", "os.environ.setdefault", "os.putenv"), _set_environment),
     "os.environ.update": _update_environment,
     "torch.cuda.set_device": lambda call: call.notes.note_device(call.value(0, "device"), call.where, is_current=True),
+    "torch.cuda.current_device": lambda call: call.notes.current_device,
     "torch.cuda.is_available": _always(True),
     **{f"torch.{name}.is_available": _always(False) for name in ("backends.mps", "xpu", "mps", "npu", "hpu")},
     **dict.fromkeys(("typer.run", "app.run", "absl.app.run", "run"), _run),

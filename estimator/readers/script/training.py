@@ -77,12 +77,21 @@ class Arguments(Record):
         return Attribute(self, name) if name == "to_dict" else super().attribute(name)
 
 
+_TELL_TRANSFORMERS = {"HfArgumentParser", "TrlParser", "H4ArgumentParser", "Accelerator", "HfDeepSpeedConfig"}
+"""Calls from which on transformers knows DeepSpeed's configuration, as from TrainingArguments on."""
+
+
 def make_arguments(call: Call) -> Arguments:
     """Follow ``TrainingArguments(...)``."""
     arguments = Arguments(call)
     if call.args:
         arguments.settings.setdefault("output_dir", call.setting(0))
-    call.notes.arguments.append(arguments)
+    notes = call.notes
+    loaded = [model for model in notes.models if model.source is not None]
+    if loaded and not notes.arguments and not notes.called & _TELL_TRANSFORMERS:
+        origin = f"{loaded[0].where}: the model is loaded before {call.where} makes {call.name}"
+        notes.accelerate["script_model_first"] = Setting(value=True, origin=origin)
+    notes.arguments.append(arguments)
     return arguments
 
 

@@ -8,7 +8,7 @@ import ast
 import operator
 import re
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from itertools import pairwise
 from pathlib import Path, PurePath
 
@@ -47,6 +47,7 @@ _REDIRECTION = re.compile(r"(?<!\S)\d?(?:&>>?|>>?|<)\s*&?\S+")
 _HERE_DOCUMENT = re.compile(r"(?<!<)<<(?!<)-?\s*['\"]?(\w+)['\"]?")
 _SUBSTITUTION = re.compile(r"\$\((?!\()(?:[^()]|\([^()]*\))*\)|`[^`]*`")
 _OPEN = re.compile(r"\$|`")
+_ARGUMENT = re.compile(r"\$\{?(?:[1-9]|OPTARG)\b")
 _COMMENT = re.compile(r"(^|\s)#.*$")
 _DECLARES = ("export", "declare", "local", "readonly", "typeset", "set")
 _OPENS, _CLOSES = ("if", "for", "while", "until", "case"), ("fi", "done", "esac")
@@ -125,7 +126,8 @@ def read_shell_script(
     set_before = dict(word.split("=", 1) for word in line[:at] if _ASSIGNMENT.fullmatch(word))
     arguments = {str(number): word for number, word in enumerate(line[at + 1 :], 1)}
     rest = shlex.join(line[at + 1 :])
-    script = _Script(path, folder, {**environ, **set_before, **arguments, "@": rest, "*": rest, "0": str(path)})
+    variables = {**environ, **set_before, **arguments, "@": rest, "*": rest, "0": str(path)}
+    script = _Script(path, folder, variables, _given=environ.keys() | set_before.keys())
     found = [each for each in script.commands() if starts_program(each.words) or _calls_script(each)]
     chosen = _only_one(found, Path(line[at]))
     if not starts_program(chosen.words):
@@ -203,11 +205,12 @@ def _known_words(command: _Command, path: Path) -> tuple[str, ...]:
     """
     for at, word in enumerate(command.words):
         if _OPEN.search(word) and not _is_ignored(command.words, at):
-            what = found[0] if (found := _VARIABLE.search(word)) else word
+            found = _VARIABLE.search(word)
+            what, name = (found[0], found["name"] or found["braced"]) if found else (word, word.strip("${}"))
             give = (
                 f"its arguments after it, as in vramtop fit -- bash {path} VALUE"
                 if what[1:2].isdigit()
-                else (f"{what.strip('${}')}=VALUE before vramtop")
+                else (f"{name}=VALUE before vramtop")
             )
             give = "" if "(" in what else f"{give}, or "
             raise InputError(
@@ -235,6 +238,8 @@ class _Script(msgspec.Struct):
     """Number of ``if``, ``for``, ... around a line."""
     _in_branch: set[str] = msgspec.field(default_factory=set)
     """Variables that are set in one branch and may have another value after it."""
+    _given: Set[str] = frozenset()
+    """Variables that were set before it started: a branch does not make them unknown."""
 
     def commands(self) -> Iterator[_Command]:
         """Yield each command with its words expanded, but for what is not known.
@@ -283,6 +288,15 @@ class _Script(msgspec.Struct):
             if word == "for":
                 self._loop(words)
                 return []
+            if word in ("while", "until"):  # which may go through the arguments
+                self._forget_arguments()
+            if word == "case" and "in" in words:
+                del words[: words.index("in") + 1]
+        if self._depth and words and words[0].endswith(")") and "(" not in words[0]:
+            del words[0]  # a pattern of case
+        if words[:1] == ["shift"]:
+            self._shift(words[1] if len(words) > 1 else "1")
+            return []
         if words and words[0] in _TESTS:
             return []
         if words and words[0] == "cd" and len(words) > 1 and not _OPEN.search(words[1]):
@@ -307,9 +321,29 @@ class _Script(msgspec.Struct):
         if exports or name in self.exported:
             self.exported[name] = self.variables.get(name, f"${name}")
 
+    def _shift(self, number: str) -> None:
+        """Let the arguments move on by a number of them."""
+        if self._depth or not number.isdecimal() or "@" not in self.variables:
+            self._forget_arguments()
+            return
+        rest = shlex.split(self.variables["@"])[int(number) :]
+        self._forget_arguments()
+        self.variables |= {str(at): word for at, word in enumerate(rest, 1)}
+        self.variables |= {"@": shlex.join(rest), "*": shlex.join(rest)}
+
+    def _forget_arguments(self) -> None:
+        if not self.variables.get("@", "none"):
+            return  # there are none
+        for name in [name for name in self.variables if name in "@*" or (name.isdecimal() and name != "0")]:
+            del self.variables[name]
+
     def _set(self, name: str, value: str) -> None:
         """Set a variable; one that a branch or a command decides is not known from then on."""
         before = self.variables.get(name)
+        if self._depth and (name in self._given or (_ARGUMENT.search(value) and not self.variables.get("@", "none"))):
+            return
+        if self._depth and _ARGUMENT.search(value):
+            self._in_branch.add(name)
         if "$(...)" in value and " " not in value:
             self.variables.pop(name, None)  # what a command prints
         elif name in self._in_branch or (self._depth and before is not None and before != value):
@@ -336,7 +370,7 @@ class _Script(msgspec.Struct):
                 raise InputError(f"{self.path}: its variables are too long to be filled in")
             if known or (known is not None and name in "@*"):
                 return known
-            return found["default"] if found["default"] is not None else found[0]
+            return found["default"] if found["default"] is not None and name not in self._in_branch else found[0]
 
         text = _OWN_FOLDER.sub(lambda _: str(self.path.parent.absolute()), text)
         text = _EXPR.sub(lambda found: "$((" + found[2].replace("\\", "") + "))", text)

@@ -21,6 +21,11 @@ _UNKNOWN_STAGE = "unknown"
 _STAGE_IN_NAME = re.compile(r"(?:z|zero|stage)[-_]?(?:stage[-_]?)?([0-3])(?!\d)", re.IGNORECASE)
 _MAX_ZERO_STAGE = 3
 _OFFLOAD_DEVICES = ("cpu", "nvme")
+_LOADED_WHOLE = (
+    "transformers does not split it yet, so each process holds all of it in CPU RAM (not counted) and moves it to its "
+    "GPU before ZeRO-3 splits it."
+)
+"""Source: ``is_deepspeed_zero3_enabled`` of transformers 5.23; ``_configure_distributed_model`` of DeepSpeed 0.16."""
 
 
 def deepspeed_settings(inputs: TrainerInputs, findings: FindingCollector) -> LayeredSettings | None:
@@ -58,7 +63,7 @@ def read_parallel(inputs: TrainerInputs, findings: FindingCollector) -> None:
         sharded = own or inputs.deepspeed is not None or inputs.fsdp is not None
         findings.require("parallel.data_shard" if sharded else "parallel.data_replicate")
     if inputs.deepspeed is not None:
-        _read_zero(inputs.deepspeed, inputs.world, data, findings)
+        _read_zero(inputs.deepspeed, inputs.accelerate.find("script_model_first"), inputs.world, data, findings)
     elif inputs.fsdp is not None:
         _read_fsdp(inputs.fsdp, inputs, data, findings)
     elif inputs.accelerate.is_true("script_sharding"):
@@ -137,7 +142,9 @@ def record_dimensions(found: Mapping[str, Setting | None], findings: FindingColl
     return same_data
 
 
-def _read_zero(deepspeed: LayeredSettings, world: WorldSize, data: int | None, findings: FindingCollector) -> None:
+def _read_zero(
+    deepspeed: LayeredSettings, first: Setting | None, world: WorldSize, data: int | None, findings: FindingCollector
+) -> None:
     stage = deepspeed.find("zero_stage") or Setting.default(2, "accelerate's default ZeRO stage")
     if stage.value == _UNKNOWN_STAGE:
         _record_ranks("parallel.data_shard", data, world, findings)
@@ -155,6 +162,8 @@ def _read_zero(deepspeed: LayeredSettings, world: WorldSize, data: int | None, f
     _record_ranks("parallel.data_shard", data, world, findings)
     _read_zero_offload(deepspeed, number, findings)
     doubt_arguments(library("deepspeed"), "all", deepspeed, findings)
+    if number == _MAX_ZERO_STAGE and first is not None:
+        findings.doubt(f"{first.origin}: {_LOADED_WHOLE}", "more", "communication")
 
 
 def _read_zero_offload(deepspeed: LayeredSettings, stage: int, findings: FindingCollector) -> None:

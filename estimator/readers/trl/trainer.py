@@ -104,6 +104,8 @@ class TrlTrainer(msgspec.Struct, frozen=True, kw_only=True):
         prepared = settings.find("dataset_kwargs")
         if prepared is not None and whole is not None and not whole.written and "skip_prepare" in str(prepared.value):
             whole = None  # the script's own collator makes the sequences, and TRL cuts none
+        if method.trains_value_model and prompt is None:
+            prompt, whole = whole, None  # its configuration has no length: what is cut are the queries
         whole = settings.find("vllm_max_model_length", "vllm_max_model_len") or whole
         tokens = as_int(completion)
         if method.generation == "group":

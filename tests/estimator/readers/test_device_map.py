@@ -32,6 +32,7 @@ SFTTrainer(model=model, args=config, peft_config=LoraConfig(target_modules="all-
         ('device_map="auto"', "3", (None, None, None)),
         ('device_map="auto"', "", (None, None, None)),
         ('device_map={"": 0}', "0,1", (None, None, None)),
+        ('device_map={"": torch.cuda.current_device()}', "0,1", (None, None, None)),
         ('device_map="cuda:0"', "0,1", (None, None, None)),
         (
             'device_map="auto", max_memory={0: "10GiB", 1: "20GiB", "cpu": "60GiB"}',

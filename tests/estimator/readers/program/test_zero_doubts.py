@@ -12,15 +12,18 @@ from vramtop.estimator.readers.source.evidence import JobReading
 OFFLOAD = {"offload_optimizer": {"device": "cpu"}}
 
 
-def read(folder: Path, zero: dict[str, Any], **sections: Any) -> JobReading:
+def read(folder: Path, zero: dict[str, Any], *, model_first: bool = False, **sections: Any) -> JobReading:
     table = {"zero_optimization": {"stage": 3, **zero}, "bf16": {"enabled": True}, **sections}
     table["bf16"] = {"enabled": True, **sections.get("bf16", {})}
     (folder / "ds.json").write_text(json.dumps(table))
-    (folder / "t.py").write_text(
-        "from transformers import *\nmodel = AutoModelForCausalLM.from_pretrained('gpt2')\n"
-        "args = TrainingArguments(output_dir='o', per_device_train_batch_size=1, bf16=True, deepspeed='ds.json')\n"
-        "Trainer(model=model, args=args).train()\n"
-    )
+    lines = [
+        "from transformers import *",
+        "args = TrainingArguments(output_dir='o', per_device_train_batch_size=1, bf16=True, deepspeed='ds.json')",
+        "model = AutoModelForCausalLM.from_pretrained('gpt2')",
+        "Trainer(model=model, args=args).train()",
+    ]
+    lines[1:3] = reversed(lines[1:3]) if model_first else lines[1:3]
+    (folder / "t.py").write_text("\n".join(lines))
     line = ["torchrun", "--nproc_per_node", "4", "t.py"]
     return read_launch(line, environ={}, cwd=folder, versions={"transformers": "5.23.0"})
 
@@ -55,3 +58,12 @@ def test_a_share_of_the_optimizer_may_be_offloaded(tmp_path: Path) -> None:
     partly = read(tmp_path, {"offload_optimizer": {"device": "cpu", "ratio": 0.3}})
     assert partly.value("parallel.cpu_offload") is None
     assert partly.job().unsure.optimizer == "less"
+
+
+@pytest.mark.parametrize(("stage", "direction"), [(3, "more"), (2, "no")])
+def test_a_model_that_is_loaded_before_the_arguments_is_whole_on_each_gpu(
+    tmp_path: Path, stage: int, direction: str
+) -> None:
+    reading = read(tmp_path, {"stage": stage}, model_first=True)
+    assert reading.job().unsure.communication == direction
+    assert any("each process holds all of it in CPU RAM" in each for each in reading.warnings) == (stage == 3)

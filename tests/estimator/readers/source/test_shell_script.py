@@ -74,6 +74,34 @@ def test_arguments_variables_and_called_scripts_count(tmp_path: Path) -> None:
     assert launched(tmp_path, "python train.py $@", "bash run.sh --a 'b c'").words[-2:] == ("--a", "b c")
 
 
+OPTIONS = """\
+while [ $# -gt 0 ]; do
+  case "$1" in
+    -b|--bsz) bsz="$2"; shift 2 ;;
+    --length) length="$2"; shift 2 ;;
+  esac
+done
+python train.py --b ${bsz:-1} --l ${length:-2048}
+"""
+GETOPTS = """\
+while getopts "b:" option; do
+  case $option in b) bsz=$OPTARG ;; esac
+done
+python train.py --b ${bsz:-1}
+"""
+
+
+def test_arguments_that_a_script_goes_through_are_taken_in_order_or_asked_for(tmp_path: Path) -> None:
+    shifted = "bsz=$1\nshift\npython train.py --b $bsz --l $1"
+    assert launched(tmp_path, shifted, "bash run.sh 4 512").words[2:] == ("--b", "4", "--l", "512")
+    for text, line in ((OPTIONS, "bash run.sh --length 64"), (GETOPTS, "bash run.sh -b 4")):
+        with pytest.raises(InputError, match=r"the value of .*bsz.* is not known; give bsz=VALUE"):
+            launched(tmp_path, text, line)
+        assert launched(tmp_path, text, "bash run.sh").words[2:4] == ("--b", "1")
+    given = launched(tmp_path, OPTIONS, "bash run.sh --bsz 2", bsz="2", length="64")
+    assert given.words[2:] == ("--b", "2", "--l", "64")
+
+
 def test_other_programs_are_named(tmp_path: Path) -> None:
     found = launched(tmp_path, "python prepare.py\ntorchrun train.py\npython eval.py\n")
     assert found.note == "The launch line is run.sh, line 2; not counted: lines 1, 3."

@@ -248,6 +248,20 @@ trainer.train()
     assert job.rollout == Rollout()
 
 
+def test_ppo_trains_on_the_query_and_the_response(read: Read, tmp_path: Path) -> None:
+    script = """\
+from transformers import AutoModelForCausalLM, AutoTokenizer
+from trl import PPOConfig, PPOTrainer
+tokenizer = AutoTokenizer.from_pretrained("gpt2")
+model = AutoModelForCausalLM.from_pretrained("gpt2")
+args = PPOConfig(output_dir="out", per_device_train_batch_size=2, response_length=64)
+data = rows.map(lambda row: tokenizer(row["prompt"], truncation=True, max_length=256))
+PPOTrainer(args=args, processing_class=tokenizer, model=model, train_dataset=data).train()
+"""
+    (tmp_path / "train.py").write_text(script)
+    assert read("python train.py").job().training.sequence_length == 256 + 64
+
+
 def test_a_limit_that_is_switched_off_is_no_default(read: Read, tmp_path: Path) -> None:
     (tmp_path / "sft.yaml").write_text("model_name_or_path: gpt2\nmax_length: null\n")
     (tmp_path / "train.py").write_text("SFTTrainer('gpt2', args=SFTConfig(max_length=None)).train()\n")
