@@ -58,7 +58,7 @@ def widen_for_uncertainty(budget: Budget) -> Budget:
     alike = {error: [name for name, direction in named if direction == error] for error in _ERRORS}
     errors = [f"{_listed(names)} {_ERRORS[error]}" for error, names in alike.items() if names]
     errors += ["sharded weights and their gradients whole on each GPU"] if whole else []
-    warning = f"Some settings are not understood (see the notes), so the range allows for {'; '.join(errors)}."
+    warning = f"Some settings are not known (see the notes), so the range allows for {'; '.join(errors)}."
     if [*uncertain] == [("weights", "more")] and budget.job.inference is not None:
         warning = _UNPACKED.get(budget.job.inference.weights, warning)
     return replace(

@@ -183,7 +183,7 @@ LIMITS = {
     "not divide evenly over 3 tensor-parallel ranks": "llama-3.1-8b --tp 3 --method formula",
     "The pipeline runs a 1F1B schedule over evenly distributed blocks": "llama-3.1-8b --pipeline 4 --method formula -v",
     "the range allows for 0 to 4": "llama-3.1-8b --set training.optimizer=unknown --method formula",
-    "Some settings are not understood (see the notes), so the range allows for activations missing or twice as large": (
+    "Some settings are not known (see the notes), so the range allows for activations missing or twice as large": (
         "llama-3.1-8b --set unsure.activations=either --method formula"
     ),
     "4-bit weights are assumed to be stored in a floating type": "llama-3.1-8b --qlora --fsdp 8 --method formula",

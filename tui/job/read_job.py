@@ -183,6 +183,7 @@ NO_MODEL = "{} names no model that vramtop knows"
 _SIZES = {"training.micro_batch", LENGTH}
 _UNREAD = re.compile("Could not read |is not stated: ")
 """In a note on a script or a configuration that could not be read, or on an option that the model's shape lacks."""
+_LACKS = re.compile(r" is (?:missing|not stated|not supported)")
 _ABSENT = re.compile(r"Could not read the (?:script|notebook): (.*?): .*No such file or directory")
 _EXAMPLE_VALUES = {
     "model.id": "meta-llama/Llama-3.1-8B",
@@ -229,9 +230,8 @@ def require_complete(loaded: LoadedJob, source: str, where: str) -> LoadedJob:
             raise InputError(f"{refused[first]}; correct it, or give it {example}")
         unread = next((f" ({each.rstrip('.')})" for each in loaded.notes if _UNREAD.search(each)), "")
         left_open = loaded.reading.left_open if loaded.reading is not None else ()
-        named = [each for each in left_open if " line " in each] or (
-            loaded.reading.warnings[:1] if loaded.reading else []
-        )
+        warnings = loaded.reading.warnings if loaded.reading is not None else ()
+        named = [each for each in left_open if " line " in each] or [each for each in warnings if _LACKS.search(each)]
         lines = [each.rstrip(".") for each in named][:_MAX_LINES]
         where_open = unread or (f" ({'; '.join(lines)})" if lines else "")
         if absent := _ABSENT.search(unread):
