@@ -296,7 +296,7 @@ def _load(
     if path.suffix in JOB_SUFFIXES and is_read(named):
         return require_complete(_spread(from_file(path, changes), changes, given, options), str(path), "with")
     if is_read(named):
-        line = [named] if is_shell_script(path) else ["python", named]
+        line = [named] if is_shell_script(path) else ["bash" if path.suffix == ".sh" else "python", named]
         loaded = _spread(from_launch_line(line, changes, python=python), changes, given, options)
         return require_complete(loaded, str(path), "with")
     try:

@@ -157,7 +157,7 @@ def is_read(named: str) -> bool:
     path = Path(named)
     if path.suffix in (*JOB_SUFFIXES, *PROGRAM_SUFFIXES):
         return not path.is_dir()
-    return is_file(path) and is_shell_script(path)
+    return path.suffix == ".sh" or (is_file(path) and is_shell_script(path))
 
 
 def is_shell_script(path: Path) -> bool:

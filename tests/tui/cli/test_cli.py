@@ -213,6 +213,7 @@ def test_fit_prints_verdict_gpus_ways_budget_and_the_number_of_assumptions(vramt
             "vision.py names no model that vramtop knows; give it with --set model.id=NAME: a hub",
         ),
         (("estimate", "--", "python", "nosuch.py"), 2, "nosuch.py: no such file"),
+        (("estimate", "nosuch.sh"), 2, "nosuch.sh: no such file"),
         (
             (
                 "estimate",
