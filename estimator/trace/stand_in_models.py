@@ -58,7 +58,7 @@ _TEXTS = {
 }
 """Vocabulary and longest text, by model type, where a config leaves them to the defaults of its class."""
 _WORDS = {151_936: 151_665, 152_064: 151_665}
-"""Words of Qwen's tokenizer, by the rows that its models have: a token that a program adds has a row already."""
+"""Words in Qwen's tokenizer by rows of the embedding, whose spare rows take the tokens that a program adds."""
 _PLAIN_MARKS = ("idefics3", "llava", "llava_onevision", "paligemma", "smolvlm")
 """Model types whose processors put ``<image>`` where an image is; the others are taken for Qwen's."""
 _CLASSES = {"whisper": "WhisperTokenizer"}

@@ -112,8 +112,9 @@ class Reader:
         self.module = Scope()
         self._followed: set[int] = set()
         self._entered: set[int] = set()
+        """Statements of the branches that known conditions take."""
         self._passed_by: set[int] = set()
-        """Statements of branches that a condition takes and leaves out; what only these call does not run."""
+        """Statements of the branches that they do not take: a function that is called only there never runs."""
         self._active: list[int] = []
         self._may_return = [False]
         """By function: whether it may have returned, so that what it assigns from there on is not known."""

@@ -27,7 +27,6 @@ _BATCHES = library("transformers").aliases["batch"][1:]
 _DTYPES = ("dtype", "torch_dtype")
 PLAIN_TRAINERS = frozenset({"Trainer", "Seq2SeqTrainer"})
 """transformers' own."""
-_LENGTHS_OF_TRL = ("max_length", "max_seq_length")
 _OF_LOADING = {"load_in_4bit", "load_in_8bit", "attn_implementation"}
 
 
@@ -190,8 +189,8 @@ def decided_by_script(trained: _Trained, notes: Notes, layers: Layers) -> tuple[
     if trained.certain and model is not None and model.is_read:
         names |= {name for name in _OF_LOADING if name not in model.hints}
     by_trl = bool(arguments) and all(isinstance(each, Arguments) and method_of_class(each.name) for each in arguments)
-    cut = _LENGTHS_OF_TRL if by_trl else ()
-    for name in [each for each in layers.written if each in names or each in cut]:
+    lengths = ("max_length", "max_seq_length") if by_trl else ()
+    for name in [each for each in layers.written if each in names or each in lengths]:
         layers.assigned.setdefault(name, layers.written[name])
     passed_over = names - layers.written.keys() - layers.assigned.keys()
     own = options.declared.keys() - options.used
