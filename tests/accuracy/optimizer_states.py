@@ -29,16 +29,20 @@ GALORE = {"rank": 64, "update_proj_gap": 200, "scale": 0.25, "proj_type": "std"}
 APOLLO = {"rank": 64, "update_proj_gap": 200, "scale": 1.0, "proj_type": "std", "proj": "random"}
 OF_GALORE = {"rank": 64, "targets": "all-linear"}
 PYTORCH_OPTIMIZER = {
-    "one-state": "SignSGD AccSGD BCOS EmoLynx Gravity NovoGrad QHM RMSprop SCION SGDP SGDSaI",
+    "one-state": "SignSGD AccSGD EmoLynx Gravity NovoGrad QHM RMSprop SGDSaI",
+    "one-state-large-step": "BCOS SCION SGDP",
     "two-states": (
-        "A2Grad ADOPT AdaBelief AdaBound AdaDelta AdaGC AdaMax AdaNorm Adam AdamC AdamP AdamS AdamW AdamWSN Aida Ano "
-        "AvaGrad DAdaptLion DualAdam EXAdam EmoNavi FOCUS FTRL Grams Kate LaProp MSVAG Magma NAdam PAdam PNM QHAdam "
-        "RAdam SRMM SimplifiedAdEMAMix StableSPAM TAM Yogi"
+        "A2Grad ADOPT AdaBelief AdaBound AdaDelta AdaGC AdaMax AdaNorm Adam AdamC AdamS AdamW AdamWSN AvaGrad "
+        "DAdaptLion DualAdam EmoNavi FOCUS Grams Kate LaProp MSVAG NAdam PAdam PNM QHAdam RAdam SRMM "
+        "SimplifiedAdEMAMix StableSPAM TAM Yogi"
     ),
+    "two-states-large-step": "AdamP Aida Ano EXAdam Magma",
+    "ftrl": "FTRL",
     "three-states": (
-        "AdEMAMix AdaMod AdaTAM Adai AdamG AggMo ApolloDQN DAdaptAdaGrad DAdaptSGD DiffGrad GrokFastAdamW MADGRAD "
-        "Ranger VSGD"
+        "AdEMAMix AdaMod AdaTAM AdamG AggMo DAdaptAdaGrad DAdaptSGD DiffGrad GrokFastAdamW MADGRAD Ranger"
     ),
+    "three-states-large-step": "Adai ApolloDQN",
+    "vsgd": "VSGD",
     "four-states": "AdaPNM AdaSmooth Adan",
 }
 """Classes of pytorch-optimizer by the row that counts their states."""
@@ -138,7 +142,7 @@ def measure(known: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
             found = steps(path, options)
         except Exception as error:  # noqa: BLE001 - a library that is not installed, or that needs a GPU
             sys.stderr.write(f"{path}: {error}\n")
-            yield from (each for each in known if (each["class"], each["options"]) == (path, options))
+            yield from ({**each, "row": row} for each in known if (each["class"], each["options"]) == (path, options))
             continue
         package = path.partition(":")[0].partition(".")[0]
         distribution = packages_distributions().get(package, [package])[0]

@@ -1,6 +1,7 @@
 """The table's states are those that real steps of the libraries' classes leave behind."""
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -151,6 +152,22 @@ def test_recorded_steps_of_other_libraries(record: dict[str, Any]) -> None:
     rules = OPTIMIZERS[record["row"]].with_options(record["row_options"])
     for real, rule in zip(record["states"], expected(rules), strict=True):
         assert real == pytest.approx(rule, rel=0.01, abs=SHARED + 64)
+
+
+COMPILED = {"torchao.optim:AdamW8bit", "torchao.optim:AdamW4bit", "torchao.optim:AdamWFp8"}
+"""Their steps were recorded on a CPU without torch.compile, which they use on a GPU."""
+
+
+@pytest.mark.parametrize(
+    "record", [each for each in MEASURED if each["class"] not in COMPILED], ids=lambda each: each["class"]
+)
+def test_a_recorded_step_takes_no_more_than_its_row_says(record: dict[str, Any]) -> None:
+    row = OPTIMIZERS[record["row"]]
+    largest = max(range(len(SHAPES)), key=lambda index: math.prod(SHAPES[index]))
+    for index, width in enumerate(DTYPES):
+        real = record["step"][index * len(SHAPES) + largest] / math.prod(SHAPES[largest])
+        fp32 = row.step_tensors + (row.step_casts if width < 4 else 0)
+        assert real <= 4 * fp32 + width * (row.step_parameters if row.copies is None else row.copies) + 0.1
 
 
 def test_the_record_is_of_real_steps() -> None:
