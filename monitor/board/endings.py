@@ -27,6 +27,8 @@ _FULL_FRACTION = 0.02
 _FULL_BYTES = 512 * MIB
 """A GPU is nearly full if less than this and less than the fraction of its total is free: the next block may fail."""
 
+KERNEL_KILLED = "ended when the kernel killed a process (probably this one) because host memory ran out"
+
 
 def process_end(
     last_status: Status | None,
@@ -59,8 +61,7 @@ def process_end(
     if counters and (counters.ended is not None or counters.error):
         return "ended", f"was ended by {counters.error}" if counters.error else "has finished"
     if kernel_killed:
-        how = "ended when the kernel killed a process (probably this one) because host memory ran out"
-        return "out_of_memory", how
+        return "out_of_memory", KERNEL_KILLED
     free = gpu.free_bytes
     if free is None or free >= max(_FULL_BYTES, round(_FULL_FRACTION * (gpu.total_bytes or 0)), grew_bytes):
         return "ended", "was killed, or crashed" if counters else "has ended"

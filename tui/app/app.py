@@ -13,6 +13,7 @@ from textual.message import Message
 
 from vramtop.estimator.common.errors import VramtopError
 from vramtop.estimator.common.records import replace
+from vramtop.monitor.board.budget_cache import job_key
 from vramtop.monitor.host.terminate import refusal_reason
 from vramtop.monitor.snapshot.demand import Demand
 from vramtop.monitor.sources.sampler import EarlySampler, Sampler
@@ -90,7 +91,7 @@ class VramtopApp(ThemedApp, BoardApp):
         self.fit_draft = None
         self.attach = options.attach
         self.attachments = self.attach.known if self.attach else {}
-        self._fits_changed: dict[str, float] = {}
+        self._fits_changed: dict[bytes, float] = {}
         """When the verdict of each pending job last changed, by its label."""
         self._board_at: float | None = None
         """Arrival of the latest board, by the clock of the options."""
@@ -288,10 +289,10 @@ class VramtopApp(ThemedApp, BoardApp):
 
     def _tell_of_fit(self, row: PendingRow) -> None:
         """Tell of a pending job that starts or ceases to fit, once."""
-        label, changed_at = row.job.label, row.fits_changed_at
-        if changed_at is None or self._fits_changed.get(label) == changed_at:
+        key, label, changed_at = job_key(row.job), row.job.label, row.fits_changed_at
+        if changed_at is None or self._fits_changed.get(key) == changed_at:
             return
-        self._fits_changed[label] = changed_at
+        self._fits_changed[key] = changed_at
         self.notify(f"{label} fits now" if row.fits else f"{label} no longer fits", markup=False)
 
     def _build_board(self, snapshot: Snapshot) -> None:
@@ -315,7 +316,7 @@ class VramtopApp(ThemedApp, BoardApp):
 
     def _report_recording_failure(self, error: VramtopError) -> None:
         self._recorder = None
-        self.call_from_thread(self.notify, error.message, severity="error", markup=False)
+        self.call_later(self.notify, error.message, severity="error", markup=False)  # from any thread
 
     def _dashboards(self) -> Iterable[DashboardScreen]:
         return (screen for screen in self.screen_stack if isinstance(screen, DashboardScreen))

@@ -93,7 +93,6 @@ _BARS = (
 )
 _TABLE = (
     ("▸ ▾", "a run, or all processes of one program; folded, or unfolded with its processes below"),
-    ("* ~", "marked, to be signalled together: all processes of the row, or some"),
     ("MAX", "memory of a run's largest rank; BUDGET and DIFF are for this rank"),
     ("SPREAD", "a run's largest rank minus its smallest"),
     ("SM BW", "share of time with kernels of the process, and with reads or writes of GPU memory; of a run, the mean"),

@@ -28,7 +28,7 @@ class Recorder:
 
     Args:
         path: a file that does not exist yet; it is removed again if nothing could be recorded.
-        on_error: receives the reason if the file cannot be written; called on the recorder's thread.
+        on_error: receives the reason if the file cannot be written; called on any thread.
     """
 
     def __init__(self, path: Path, on_error: Callable[[VramtopError], None]) -> None:

@@ -78,7 +78,6 @@ def draw_bar(
     marked: BarRange | None = None,
     label_end: int | None = None,
     outlined: bool = False,
-    ascii_only: bool = False,
 ) -> list[Cell]:
     """Draw the segments end to end.
 
@@ -93,9 +92,7 @@ def draw_bar(
         marked: a range to draw over the bar; labels stand left of it.
         label_end: the cell at which labels end; None: the last one.
         outlined: there is no colour, so that lines are needed around the segments.
-        ascii_only: draw lines with ASCII characters.
     """
-    outline = "|" if ascii_only else _OUTLINE
     text_end = width if label_end is None else label_end
     text_end = text_end if marked is None else min(text_end, _range_cells(marked, scale_bytes, width)[0])
     cells: list[Cell] = []
@@ -110,15 +107,15 @@ def draw_bar(
             continue
         line = SEPARATING_LINE if touches and end - start > 1 else ""
         if outlined or segment.fill == HATCHED or open_outline:
-            line = outline
+            line = _OUTLINE
         cells += _filled(segment, start, end, text_end, line if segment.is_labelled else "")
         if open_outline and not segment.is_labelled:
-            cells[start] = Cell(outline)
+            cells[start] = Cell(_OUTLINE)
         touches, open_outline = segment.fill == PAINTED, segment.is_labelled and (outlined or segment.fill == HATCHED)
     rest = [Cell(empty)] * (width - len(cells))
     if rest and open_outline:
-        rest[0] = Cell(outline)
-    return _with_range([*cells, *rest], marked, scale_bytes, ascii_only=ascii_only)
+        rest[0] = Cell(_OUTLINE)
+    return _with_range([*cells, *rest], marked, scale_bytes)
 
 
 def component_segments(
@@ -196,14 +193,13 @@ def _range_cells(marked: BarRange, scale_bytes: int, width: int) -> tuple[int, i
     return first, min(width - 1, max(first, round(marked.high_bytes * width / scale_bytes) - 1))
 
 
-def _with_range(cells: list[Cell], marked: BarRange | None, scale_bytes: int, *, ascii_only: bool) -> list[Cell]:
+def _with_range(cells: list[Cell], marked: BarRange | None, scale_bytes: int) -> list[Cell]:
     """Draw the range over a bar, whose colours stay visible; it ends in an arrow if it goes beyond the scale."""
     if marked is None or not cells:
         return cells
-    left, line, right, beyond = "[-]>" if ascii_only else "├─┤▶"
     first, last = _range_cells(marked, scale_bytes, len(cells))
-    end = beyond if marked.high_bytes > scale_bytes else right
-    for at, char in enumerate([left, *line * (last - first - 1), end] if last > first else [end], start=first):
+    end = "▶" if marked.high_bytes > scale_bytes else "┤"
+    for at, char in enumerate(["├", *"─" * (last - first - 1), end] if last > first else [end], start=first):
         ground = cells[at].ground
         cells[at] = Cell(char, ground and ink_on(ground), ground)
     return cells

@@ -80,16 +80,14 @@ def level_of(size: int | None, full: int, top_bytes: int) -> int:
     return 0 if not size else min(full, max(1, round(size * full / top_bytes)))
 
 
-def axis_labels(top_bytes: int, height: int, *, ascii_only: bool, lines: Sequence[int] = ()) -> list[str]:
+def axis_labels(top_bytes: int, height: int, *, lines: Sequence[int] = ()) -> list[str]:
     """Return the scale at the left: the value of the top edge of a row, or of the line in it; the last one is 0.
 
     Args:
         top_bytes: at the top edge.
         height: in rows.
-        ascii_only: without line characters.
         lines: sizes of horizontal lines; a label of another value beside one would look like the line's.
     """
-    tick, edge = "|" if ascii_only else "┤", "|" if ascii_only else "│"
     drawn = {
         height - 1 - min(height - 1, size * height // top_bytes): size / GIB for size in lines if size <= top_bytes
     }
@@ -100,7 +98,7 @@ def axis_labels(top_bytes: int, height: int, *, ascii_only: bool, lines: Sequenc
     named |= {**drawn, height - 1: 0.0}
     digits = 0 if top_bytes >= 10 * GIB else 1
     width = len(f"{top_bytes / GIB:.{digits}f}")
-    return [f"{named[y]:{width}.{digits}f} {tick}" if y in named else f"{'':{width}} {edge}" for y in range(height)]
+    return [f"{named[y]:{width}.{digits}f} ┤" if y in named else f"{'':{width}} │" for y in range(height)]
 
 
 class TimeMark(msgspec.Struct, frozen=True):

@@ -163,9 +163,6 @@ CHECK_UNKNOWN = Mark("?", "unknown", "warning")
 """A check that could not be made, whatever its status."""
 CHECK_RUNNING = Mark("…", "running", "neutral")
 
-ASCII_SIGNS = str.maketrans("✓✗▲▼↗■…×−·≥▸▾▏│╱", "+x^v/#.x-->+-||/")
-"""ASCII characters for the signs above, and for the lines and hatching of bars."""
-
 
 def component_mark(name: ComponentName, budget: Budget) -> Mark:
     """Return the mark of a component, in the words of what the budget's job does."""

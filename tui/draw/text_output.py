@@ -12,9 +12,9 @@ import msgspec
 from vramtop.estimator.common.secrets import displayed
 from vramtop.monitor.host.plain_text import strip_invisible
 
+from .ascii import to_ascii
 from .bars import Cell, cell_runs
 from .colours import nearest_of_16, nearest_of_256, parse_hex
-from .palette import ASCII_SIGNS
 from .terminal_capabilities import ColourDepth, colour_depth, is_dumb_terminal, locale_is_utf8, use_colour
 
 _GROUNDS_FOR_WHITE_TEXT = (1, 4, 5)
@@ -35,7 +35,7 @@ class TextOutput(msgspec.Struct, frozen=True, kw_only=True):
     def text(self, text: str) -> str:
         """Return the text as this output can show it, without control characters."""
         text = printable(text)
-        return text.translate(ASCII_SIGNS).encode("ascii", "replace").decode() if self.ascii_only else text
+        return to_ascii(text) if self.ascii_only else text
 
     def wrapped(self, text: str, *, indent: str = "", further: str | None = None) -> list[str]:
         """Wrap a text to the width of the output; a size stays with its unit.

@@ -70,7 +70,6 @@ def budget_lines(
         width=width,
         marked=BarRange(low_bytes=peak.low_bytes, high_bytes=peak.high_bytes),
         outlined=output.colour_depth == "none",
-        ascii_only=output.ascii_only,
     )
     yield f"{output.bar(cells)} {format_gib(scale):>6} GiB"
     yield from output.wrapped(
@@ -184,7 +183,6 @@ def _gpu_lines(alike: Sequence[DeviceVerdict], budget: Budget, result: FitResult
         empty=".",
         marked=BarRange(low_bytes=low, high_bytes=high),
         outlined=output.colour_depth == "none",
-        ascii_only=output.ascii_only,
     )
     yield "  " + output.bar(cells)
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from vramtop.estimator.budget import Budget
 from vramtop.estimator.common.sizes import GIB, format_gib, size_text
-from vramtop.estimator.crash.explanation import Explanation, PredictedPlace
+from vramtop.estimator.crash.explanation import Explanation
 from vramtop.estimator.crash.records import CrashLog, Failure
 from vramtop.estimator.crash.snapshot.records import MemorySnapshot
 
@@ -46,8 +46,6 @@ def explanation_lines(
         yield output.text(f"beside the budget of {budget.job.label} ({budget.method}{corrected}):")
         for sentence in explanation.compared:
             yield from output.wrapped(sentence, indent="- ", further="  ")
-        if explanation.place is not None:
-            yield from output.wrapped(place_sentence(explanation.place), indent="- ", further="  ")
 
 
 def snapshot_lines(
@@ -121,21 +119,6 @@ def _space_sentence(snapshot: MemorySnapshot) -> str:
     return (
         f"{size_text(snapshot.reserved_bytes)} reserved in {segments}, {size_text(snapshot.unallocated_bytes)} "
         f"unused{private}: {blocks}, the largest {size_text(snapshot.largest_free_bytes)}"
-    )
-
-
-def place_sentence(place: PredictedPlace) -> str:
-    """Return where the failed allocation stands on the predicted step."""
-    held, most = format_gib(place.held_bytes), format_gib(place.predicted_bytes)
-    if place.share is not None:
-        return (
-            f"The predicted step first reaches {held} GiB {100 * place.share:.0f} % into its allocations, "
-            f"{PHASE_PLACES[place.phase]}; the peak of that phase is {most} GiB."
-        )
-    relation = "less than" if place.held_bytes < place.predicted_bytes else "more than"
-    return (
-        f"{PHASE_PLACES[place.phase].capitalize()}, {held} GiB were allocated or requested: {relation} that phase's "
-        f"predicted peak of {most} GiB."
     )
 
 
@@ -231,6 +214,6 @@ def _part_lines(explanation: Explanation, output: TextOutput) -> Iterator[str]:
     room = min(_BAR_WIDTH, output.width - width - 17)
     for name, size in parts.items():
         cells = round(room * size / scale) if scale else 0
-        bar = ("#" if output.ascii_only else "█") * min(room, cells)
+        bar = "█" * min(room, cells)
         line = f"  {_PARTS[name]:<{width}} {format_gib(size, digits=2):>8} GiB  {bar}"
         yield output.text(line.rstrip())

@@ -1,6 +1,7 @@
 """The crash screen: why a run ended out of memory, what filled the card, beside its budget."""
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import ClassVar, cast
 
@@ -18,6 +19,7 @@ from vramtop.estimator.crash.explanation import Explanation, explain_failure, fa
 from vramtop.estimator.crash.records import Failure, OtherProcess, OutOfMemory
 from vramtop.estimator.crash.snapshot.records import MemorySnapshot
 from vramtop.monitor.board.board import ProcessRow
+from vramtop.monitor.board.endings import KERNEL_KILLED
 
 from ..background.latest_only_task import LatestOnlyTask
 from ..draw.labels import job_name
@@ -193,7 +195,8 @@ def _snapshots(folders: list[Path], pid: int) -> Iterator[Path]:
     """Yield the files of ``vramtop run --snapshot-on-oom`` in these folders, by their names."""
     for folder in folders:
         for pattern in (f"vramtop-oom-{pid}.pickle", f"vramtop-oom-rank*-{pid}.pickle"):
-            yield from (path for path in folder.glob(pattern) if path.stat().st_size <= _MAX_BYTES)
+            with suppress(OSError):  # the folder may be gone, and its container with it
+                yield from (path for path in folder.glob(pattern) if path.stat().st_size <= _MAX_BYTES)
 
 
 _MAX_OTHERS = 64
@@ -204,7 +207,7 @@ def failure_of_row(row: ProcessRow) -> Failure | None:
     comparison = row.comparison
     if row.ended_at is None or comparison is None or comparison.status != "out_of_memory":
         return None
-    if "host memory" in comparison.sentence:
+    if KERNEL_KILLED in comparison.sentence:
         return Failure(kind="killed", sure=False, line=0, text=comparison.sentence)
     process, counters, gpu = row.process, row.process.counters, row.gpu
     # the exception frees tensors on its way, so that the peaks are closer to the moment of the failure

@@ -13,8 +13,8 @@ from textual.filter import LineFilter, Monochrome, NoColor
 
 from vramtop.monitor.host.plain_text import INVISIBLE_CHARACTERS
 
+from ..draw.ascii import to_ascii
 from ..draw.colours import BLACK, MIN_DRAWING_CONTRAST, MIN_TEXT_CONTRAST, WHITE, Rgb, contrast, readable
-from ..draw.palette import ASCII_SIGNS
 from ..draw.terminal_capabilities import ColourDepth
 
 _WORDS = re.compile(r"\w|[^\W\u2500-\u259f]|[!-~]")
@@ -112,32 +112,6 @@ def _is_named(colour: RichColor | None) -> bool:
 def _rgb(colour: RichColor) -> Rgb:
     red, green, blue = colour.get_truecolor()
     return red, green, blue
-
-
-_LINES = {
-    **dict.fromkeys("─┈╌", "-"),
-    **dict.fromkeys("│┃║┆┊▏▎▍▌▐▕▊▋▉", "|"),
-    **dict.fromkeys("┌┐└┘├┤┬┴┼╭╮╰╯╔╗╚╝┏┓┗┛", "+"),
-}
-_BLOCKS = {
-    **dict.fromkeys("█▇▆", "#"),
-    **dict.fromkeys("▅▄▃", ":"),
-    **dict.fromkeys("▂▁▔▀", "."),
-    "▓": "%",
-    "▒": "=",
-    "░": ".",
-}
-_ARROWS = {"▶": ">", "►": ">", "◀": "<", "→": ">", "←": "<", "↓": "v", "↑": "^"}
-_OTHER = {"┄": "~", "━": "=", "═": "=", "°": " ", "–": "-", "—": "-", "•": "*"}
-_TABLE = {ord(char): ascii_char for char, ascii_char in (_LINES | _BLOCKS | _ARROWS | _OTHER).items()} | ASCII_SIGNS
-
-
-@lru_cache(maxsize=4096)
-def to_ascii(text: str) -> str:
-    """Replace every non-ASCII character by ASCII characters of the same width."""
-    if text.isascii():
-        return text
-    return "".join(char if char.isascii() else "?" * cell_len(char) for char in text.translate(_TABLE))
 
 
 @lru_cache(maxsize=4096)

@@ -23,7 +23,6 @@ class AxesGraph(Widget):
     """A graph of sizes with a scale at the left, and a horizontal axis of two lines below.
 
     Args:
-        ascii_only: draw without block characters.
         id: the widget's id in the DOM.
     """
 
@@ -31,9 +30,8 @@ class AxesGraph(Widget):
     _lines: Sequence[int] = ()
     _draw_graph: DrawGraph | None = None
 
-    def __init__(self, *, ascii_only: bool = False, id: str | None = None) -> None:  # noqa: A002 - Textual's own name
+    def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's own name
         super().__init__(id=id)
-        self._ascii_only = ascii_only
         self._rows: list[list[Cell]] = []
 
     def on_resize(self, _: Resize) -> None:
@@ -63,7 +61,7 @@ class AxesGraph(Widget):
         height = self.size.height - _AXIS_LINES
         if self._draw_graph is None or height <= 0:
             return
-        labels = axis_labels(self._top_bytes, height, ascii_only=self._ascii_only, lines=self._lines)
+        labels = axis_labels(self._top_bytes, height, lines=self._lines)
         rows, below = self._draw_graph(max(0, self.size.width - len(labels[0])), height)
         graph = [[*(Cell(char) for char in label), *row] for label, row in zip(labels, rows, strict=False)]
         margin = [Cell(" ")] * len(labels[0])

@@ -2,6 +2,7 @@ from hypothesis import given, strategies as st
 
 from vramtop.estimator.budget import Components
 from vramtop.estimator.common.sizes import GIB
+from vramtop.tui.draw.ascii import to_ascii
 from vramtop.tui.draw.bars import HATCHED, BarRange, BarSegment, component_segments, draw_bar, split_beyond
 from vramtop.tui.draw.palette import COMPONENTS, colour_of, ink_on
 from vramtop.tui.draw.text_output import TextOutput
@@ -64,10 +65,9 @@ def test_labels_shrink_from_words_with_figures_to_letters() -> None:
     assert labels[10] == ["W", "G", "O"]
 
 
-def test_without_colour_lines_tell_segments_apart_in_plain_ascii() -> None:
-    plain = {"outlined": True, "ascii_only": True}
-    assert budget_bar(width=72, **plain) == "|weights 15.0 |grad 15.0   |optimizer 30.0            |" + " " * 17
-    assert budget_bar(width=16, **plain) == "|W |G |optim|   "
+def test_without_colour_lines_tell_segments_apart() -> None:
+    assert budget_bar(width=72, outlined=True) == "│weights 15.0 │grad 15.0   │optimizer 30.0            │" + " " * 17
+    assert budget_bar(width=16, outlined=True) == "│W │G │optim│   "
 
 
 def test_components_differ_in_letter_and_colour() -> None:
@@ -96,8 +96,7 @@ def test_the_range_is_marked_on_the_scale_and_hides_no_label() -> None:
     cells = draw_bar(component_segments(FULL), scale_bytes=80 * GIB, width=80, marked=marked)
     assert cells[45].ground == COMPONENTS["optimizer"].colour
     assert budget_bar(width=40, marked=BarRange(low_bytes=70 * GIB, high_bytes=130 * GIB))[-1] == "▶"
-    plain = budget_bar(width=80, marked=marked, outlined=True, ascii_only=True)
-    assert "[" + "-" * 28 + "]" in plain
+    assert "+" + "-" * 28 + "+" in to_ascii(budget_bar(width=80, marked=marked))
 
 
 def test_what_is_beyond_the_limit_is_one_red_segment_with_the_difference_at_its_end() -> None:

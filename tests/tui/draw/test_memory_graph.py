@@ -48,7 +48,7 @@ def test_a_time_maps_to_the_column_of_its_reading():
 
 
 def test_a_small_scale_has_one_more_digit():
-    assert axis_labels(4 * GIB, 5, ascii_only=True)[::4] == ["4.0 |", "0.0 |"]
+    assert axis_labels(4 * GIB, 5)[::4] == ["4.0 ┤", "0.0 ┤"]
 
 
 def test_a_column_shows_the_highest_reading():
@@ -72,6 +72,6 @@ def test_every_drawing_has_its_size_and_only_the_latest_readings(sizes, width, h
 
 
 def test_a_line_has_its_value_beside_it_in_the_place_of_another_one():
-    assert axis_labels(80 * GIB, 7, ascii_only=True) == ["80 |", "   |", "   |", "46 |", "   |", "   |", " 0 |"]
-    lined = axis_labels(80 * GIB, 7, ascii_only=True, lines=[47 * GIB, 90 * GIB])
-    assert lined == ["80 |", "   |", "47 |", "   |", "   |", "   |", " 0 |"]
+    assert axis_labels(80 * GIB, 7) == ["80 ┤", "   │", "   │", "46 ┤", "   │", "   │", " 0 ┤"]
+    lined = axis_labels(80 * GIB, 7, lines=[47 * GIB, 90 * GIB])
+    assert lined == ["80 ┤", "   │", "47 ┤", "   │", "   │", "   │", " 0 ┤"]

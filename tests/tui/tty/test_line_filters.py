@@ -4,8 +4,9 @@ from rich.segment import Segment
 from rich.style import Style
 from textual.color import Color
 
+from vramtop.tui.draw.ascii import to_ascii
 from vramtop.tui.draw.colours import BLACK, WHITE, contrast
-from vramtop.tui.tty.line_filters import ReadableFilter, to_ascii, to_harmless
+from vramtop.tui.tty.line_filters import ReadableFilter, to_harmless
 
 HOSTILE = [
     "\x1b[31mred",

@@ -25,7 +25,6 @@ from ...draw.text_output import printable
 from ...keys import shown_key
 from ...widgets.budget_view import budget_bar, model_lines, peak_line, phase_table, remark_lines, short_gpu_name
 from ...widgets.static_lines import StaticLines
-from ..base import is_ascii_only
 from ..step.step_graph import GPU_TOTAL
 from .run_graph import BOUND, EXPECTED, LevelLine, RunGraph, RunGraphData, graph_top_bytes
 
@@ -60,7 +59,7 @@ class RankView(VerticalScroll):
     def compose(self) -> ComposeResult:
         """The bars, the graph, the divergence, and the budget."""
         yield StaticLines(id="bars")
-        yield RunGraph(id="over-time", ascii_only=is_ascii_only(self))
+        yield RunGraph(id="over-time")
         yield StaticLines(id="legend")
         yield StaticLines(id="why")
         yield StaticLines(id="budget")

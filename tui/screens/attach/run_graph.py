@@ -24,6 +24,7 @@ from ...draw.memory_graph import (
 )
 from ...draw.palette import COMPONENTS, OTHER_MEMORY, blend, colour_of, ink_on
 from ...widgets.cell_rows import AxesGraph, AxisLines
+from ..base import is_ascii_only
 from ..step.step_graph import GPU_TOTAL, MAX_GPU_TO_PEAK, STACK_ORDER, cell_parts, split_cell
 
 EXPECTED, BOUND = "━", "┄"
@@ -279,7 +280,7 @@ class RunGraph(AxesGraph):
         """
 
         def draw(width: int, height: int) -> tuple[list[list[Cell]], AxisLines]:
-            ground, patterns = self.background_colors[1].hex6, self._ascii_only or self.app.no_color
+            ground, patterns = self.background_colors[1].hex6, self.app.no_color or is_ascii_only(self)
             rows = run_graph_rows(data, width=width, height=height, ground=ground, patterns=patterns)
             return rows, axis_rows(data, width=width, end=end)
 

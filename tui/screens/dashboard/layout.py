@@ -78,7 +78,7 @@ def _rows(height: int, gpus: int, table: int, waiting: int, *, legend: bool) -> 
     waiting = max(0, min(waiting, height - gpus - _MIN_TABLE_HEIGHT - 1))
     titles = height > _MIN_TABLE_HEIGHT  # of the table's lines, if there are no others
     left = height - gpus - table - waiting - titles - legend
-    open_panel = left >= FRAME_LINES
+    open_panel = left >= FRAME_LINES and gpus > 0
     return DashboardLayout(
         panels=None,
         graph_height=min(_MAX_GRAPH_HEIGHT, left - FRAME_LINES) if open_panel else 0,

@@ -144,7 +144,6 @@ class FitCheckScreen(Screen[None]):
         self._capacity = Capacity()
         """The GPUs and the RAM that the job is compared with."""
         self._on_close = on_close
-        """Name of the model of the last budget."""
         self._quick_estimator = quick_estimator or (lambda _: estimate)
         self._estimates = JobEstimates(
             estimate,

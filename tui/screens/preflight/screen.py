@@ -150,7 +150,7 @@ def open_preflight(
         launch: the launch line that the job was read from; None: there was none.
         choice: the GPUs that it or its script chooses; None: those of the environment.
     """
-    if job is None or not (job.model.id or job.model.config):
+    if job is None or not (job.model.id or job.model.config or job.program):
         opener.notify("There is no job to check: choose a model and correct the marked fields.", severity="warning")
         return
     app, marks = opener.app, opener.query(PreflightMark)

@@ -16,15 +16,14 @@ Owners = Sequence[Sequence[ComponentName | None]]
 """The component of each cell, top row first; None: no component, or none that may be labelled there."""
 
 
-def outline_areas(owners: Owners, *, ascii_only: bool = False) -> list[list[Cell]]:
+def outline_areas(owners: Owners) -> list[list[Cell]]:
     """Draw a line wherever two areas meet: below a cell, and at its left."""
-    side = "|" if ascii_only else "▏"
     below = [*owners[1:], owners[-1]] if owners else []
     rows = []
     for row, next_row in zip(owners, below, strict=True):
         left = (row[0], *row) if row else ()
         chars = (
-            side if owner != before else "_" if owner != under else " "
+            "▏" if owner != before else "_" if owner != under else " "
             for owner, before, under in zip(row, left, next_row, strict=False)
         )
         rows.append([Cell(char) for char in chars])

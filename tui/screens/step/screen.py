@@ -21,7 +21,7 @@ from ...keys import bind
 from ...widgets.budget_view import peak_line
 from ...widgets.keys_line import KeysLine
 from ...widgets.static_lines import StaticLines, TitleLine
-from ..base import BoardApp, DrawnScreen, is_ascii_only
+from ..base import BoardApp, DrawnScreen
 from .step_graph import GPU_TOTAL, RESERVED, StepGraph, step_top_bytes
 from .tensors import tensor_lines
 
@@ -78,7 +78,7 @@ class StepScreen(DrawnScreen[None]):
         yield TitleLine(id="title")
         yield StaticLines(id="facts")
         yield StaticLines(id="state")
-        yield StepGraph(id="graph", ascii_only=is_ascii_only(self))
+        yield StepGraph(id="graph")
         yield StaticLines(id="lines")
         yield StaticLines(id="letters")
         with VerticalScroll(id="tensors", can_focus=True):

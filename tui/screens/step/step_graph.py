@@ -16,6 +16,7 @@ from ...draw.bars import PAINTED, Cell
 from ...draw.memory_graph import EIGHTHS
 from ...draw.palette import COMPONENTS, Mark, colour_of, component_mark, ink_on
 from ...widgets.cell_rows import AxesGraph
+from ..base import is_ascii_only
 from .areas import AreaLabel, label_areas, outline_areas
 
 STACK_ORDER: tuple[ComponentName, ...] = (
@@ -96,7 +97,6 @@ def step_rows(
     gpu_bytes: int | None = None,
     marks: Mapping[ComponentName, Mark] = COMPONENTS,
     outlined: bool = False,
-    ascii_only: bool = False,
 ) -> list[list[Cell]]:
     """Draw the step as one area of colour for each component, top row first.
 
@@ -110,8 +110,7 @@ def step_rows(
         top: bytes at the top of the graph; anything above is cut off.
         gpu_bytes: memory of the GPU, drawn as a line unless it is above the top.
         marks: the words and colours of the components.
-        outlined: for terminals without colour: lines separate the areas; a shared cell is of the larger component.
-        ascii_only: draw lines with ASCII characters.
+        outlined: without colours or block characters: lines separate the areas; a shared cell is of the larger one.
     """
     if width <= 0 or height <= 0:
         return []
@@ -125,7 +124,7 @@ def step_rows(
     largest = [[max(each, key=lambda part: part[1])[0] for each in row] for row in parts]
     unshared = [[each[0][0] if len(each) == 1 else None for each in row] for row in parts]
     if outlined:
-        rows = outline_areas(largest, ascii_only=ascii_only)
+        rows = outline_areas(largest)
     else:
         rows = [
             [split_cell([(name and marks[name].colour, size) for name, size in each]) for each in row] for row in parts
@@ -251,8 +250,7 @@ class StepGraph(AxesGraph):
                 top=top,
                 gpu_bytes=gpu_bytes,
                 marks=marks,
-                outlined=self._ascii_only or self.app.no_color,
-                ascii_only=self._ascii_only,
+                outlined=self.app.no_color or is_ascii_only(self),
             )
             return rows, axis_rows(step, width=max(1, width))
 

@@ -35,6 +35,7 @@ def check_layout(gpus: int, size: tuple[int, int], pending: int, kind) -> None:
     layout = plan(framed, size, processes=500, pending=pending)
     opened = FRAME_LINES + layout.graph_height if layout.open_panel else 0
     taken = layout.gpu_height + layout.titles + opened + layout.pending_height + layout.legend
+    assert gpus or not layout.open_panel
     assert height - taken >= 5 - layout.titles  # the rows of GPUs have headings even where the table is short
     if layout.panels is None:
         return

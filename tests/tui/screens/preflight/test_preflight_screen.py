@@ -23,7 +23,7 @@ from vramtop.estimator.common.records import replace
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.job.gpu_catalogue import find_gpu
 from vramtop.estimator.job.job import Job, Target
-from vramtop.estimator.job.settings import ModelSpec, Run
+from vramtop.estimator.job.settings import ModelSpec, Program, Run
 from vramtop.monitor.board.capacity import DeviceCapacity, device_capacities
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.preflight.check_result import Check, CheckResult, CheckStatus
@@ -240,6 +240,14 @@ async def test_p_reports_that_there_is_no_pending_job():
         await until_shown(pilot, lambda: app.board is not None)
         await pilot.press("p")
         await until_shown(pilot, lambda: "No job is pending" in text(app))
+
+
+async def test_p_checks_a_pending_program(no_network):
+    app = open_app([Job(name="own", program=Program(command="python train.py"))])
+    async with app.run_test() as pilot:
+        await until_shown(pilot, lambda: app.board is not None)
+        await pilot.press("p")
+        await until_shown(pilot, lambda: "Preflight: own" in text(app))
 
 
 async def test_f12_in_the_fit_check_checks_the_machine_chosen_there(no_network):

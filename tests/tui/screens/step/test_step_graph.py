@@ -68,11 +68,11 @@ def test_a_label_is_as_long_as_there_is_room(width, label):
 
 def test_without_colour_lines_separate_the_areas():
     levels = [Components(weights=15 * GIB, activations=size * GIB) for size in (0, 15)]
-    drawn = step_rows(step(levels), width=20, height=6, top=35 * GIB, outlined=True, ascii_only=True)
+    drawn = step_rows(step(levels), width=20, height=6, top=35 * GIB, outlined=True)
     assert text(drawn) == [
         "          __________",
-        "          |act 15.0 ",
-        "__________|_________",
+        "          ▏act 15.0 ",
+        "__________▏_________",
         "                    ",
         "    weights 15.0    ",
         "                    ",
