@@ -16,7 +16,6 @@ from .common.records import replace
 from .common.reserved_memory import estimates_only_figures, how_reserved_memory_is_found
 from .formula.assumptions import card_warnings
 from .formula.host_memory import host_need
-from .formula.plan import free_for_modules
 from .formula.unstated.unstated_settings import UnstatedSettings, find_unstated, with_unstated_settings
 from .job.gpu_catalogue import Gpu, find_gpu
 from .job.job import REHEARSED, Job
@@ -28,7 +27,6 @@ from .model.checkpoint import format_warnings, job_of_model, settled_by_model
 from .model.count_parameters import count_parameters
 from .model.find_config import ResolvedModel, resolve_model
 from .model.inventory import Inventory
-from .model.placement import placing_request
 from .model.rank_share import model_trained_parameters
 from .model.read_architecture import read_architecture
 from .model.trained_parameters import near_names
@@ -326,10 +324,8 @@ def _closed_form(
             progress(f"counting the parameters of {model.label} on the built model")
         try:
             lora = None if FRAMEWORKS[job.training.framework].own_adapters else job.lora  # the worker's are peft's
-            places, placing = job.training.trainable is not None, placing_request(job, free_for_modules(gpu))
-            counted = exact_inventory(
-                model, job.model.task, lora=lora, places=places, device_map=placing, python=python
-            )
+            places = job.training.trainable is not None
+            counted = exact_inventory(model, job.model.task, lora=lora, places=places, python=python)
             shape = _architecture_of_built(job, model, arch, counted)
             from .formula.closed_form import closed_form  # a trace needs none of it
 

@@ -41,6 +41,6 @@ def older(version: str | None, *than: int) -> bool:
     from packaging.version import InvalidVersion, Version  # 4 ms, for jobs that state versions only
 
     try:
-        return Version(version).release[: len(than)] < than
+        return (*Version(version).release, 0, 0)[: len(than)] < than
     except InvalidVersion:
         return False

@@ -27,7 +27,7 @@ _UNITS = {
     "g": GIB,
     "t": TIB,
 }
-_SIZE = re.compile(r"\s*(\d+(?:[._]?\d+)*)\s*([a-z]*)\s*", re.IGNORECASE)
+_SIZE = re.compile(r"\s*(\d+(?:[._]\d+)*)\s*([a-z]*)\s*", re.IGNORECASE)
 
 
 def parse_size(text: str) -> int:

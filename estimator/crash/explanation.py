@@ -7,7 +7,7 @@ from typing import Literal
 
 import msgspec
 
-from ..budget import Budget, PhaseName
+from ..budget import Budget
 from ..common.errors import VramtopError
 from ..common.sizes import GIB, MIB, UNSEEN_BYTES, format_apart, format_gib, size_text
 from ..model.find_config import built_in_models, resolve_model
@@ -132,12 +132,7 @@ def _memory_findings(memory: OutOfMemory, snapshot: MemorySnapshot | None) -> It
 def _too_large(memory: OutOfMemory) -> Iterator[str]:
     """Yield what helps where nothing but the size of the job is to blame."""
     tried, total = memory.tried_bytes, memory.total_bytes
-    if memory.backend == "MPS":
-        yield (
-            "The limit of Metal for this process is used up: make the batch smaller, or raise the limit "
-            "(PYTORCH_MPS_HIGH_WATERMARK_RATIO), at the risk of a Mac that swaps."
-        )
-    elif tried and total and tried > total // 2:
+    if tried and total and tried > total // 2:
         yield (
             f"The request alone is {100 * tried / total:.0f} % of the GPU: that tensor must become smaller, by a "
             "smaller batch or image or shorter sequences. Attention without a fused kernel makes such tensors: its "
@@ -315,6 +310,14 @@ def job_findings(
         yield _verdict(span, budget, usable, memory)
     if memory.tried_bytes is not None and (tensor := _known_tensor(memory.tried_bytes, budget)):
         yield f"The {size_text(memory.tried_bytes)} requested are the size of {tensor}."
+    phase = budget.phase(failure.phase) if failure.phase else None
+    if phase is not None and memory.allocated_bytes is not None:
+        held = memory.allocated_bytes + (memory.tried_bytes or 0)
+        relation = "more" if held > phase.allocated_bytes else "less"
+        yield (
+            f"In the {phase.name} phase, {format_gib(held)} GiB were allocated or requested, {relation} than its "
+            f"predicted peak of {format_gib(phase.allocated_bytes)} GiB."
+        )
     if least_bytes is not None and least_bytes > peak.high_bytes:
         yield (
             f"The program needs more than the given job: at least {format_gib(least_bytes)} GiB (its tensors, the "
@@ -376,54 +379,6 @@ def _components_beside(snapshot: MemorySnapshot, budget: Budget, failure: Failur
         )
 
 
-class PredictedPlace(msgspec.Struct, frozen=True, kw_only=True):
-    """A moment of the predicted step."""
-
-    phase: PhaseName
-    """Part of the step in which the allocation failed."""
-    event: int | None
-    """On the traced timeline, the first moment of that phase at which as much is allocated as was held and asked for
-    at the failure; None: the step was not traced, or the phase never holds as much."""
-    share: float | None
-    """Position of that moment among the step's allocations, from 0 to 1; None: unknown."""
-    predicted_bytes: int
-    """The most that the prediction allocates in that phase."""
-    held_bytes: int
-    """Allocated bytes when it failed, including the allocation that failed."""
-
-
-def find_place(budget: Budget, failure: Failure) -> PredictedPlace | None:
-    """Return where the failed allocation stands on the predicted step.
-
-    None if neither the traceback nor the budget says the phase, or the figures are missing.
-    """
-    memory, phase = failure.memory, failure.phase
-    if memory is None or memory.allocated_bytes is None or phase is None:
-        return None
-    held = memory.allocated_bytes + (memory.tried_bytes or 0)
-    line = budget.timeline
-    known = budget.phase(phase)
-    if line is None or all(mark.name != phase for mark in line.phases):
-        if known is None:
-            return None
-        return PredictedPlace(
-            phase=phase, event=None, share=None, predicted_bytes=known.allocated_bytes, held_bytes=held
-        )
-    first, last = line.events[0], line.events[-1]
-    ends = [mark.event for mark in line.phases[1:]] + [last + 1]
-    spans = [(mark.event, end) for mark, end in zip(line.phases, ends, strict=True) if mark.name == phase]
-    most, found = 0, None
-    for at, level in zip(line.events, line.levels, strict=True):
-        if not any(begin <= at < end for begin, end in spans):
-            continue
-        allocated = level.total_bytes - line.outside_bytes
-        most = max(most, allocated)
-        if found is None and allocated >= held:
-            found = at
-    share = None if found is None else (found - first) / max(1, last - first)
-    return PredictedPlace(phase=phase, event=found, share=share, predicted_bytes=most, held_bytes=held)
-
-
 PartName = Literal[
     "this process", "tensors", "unused by tensors", "outside the allocator", "others", "not the allocator's", "free"
 ]
@@ -441,8 +396,6 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     """Sentences that follow from the failure alone, the most important first."""
     compared: tuple[str, ...]
     """Sentences that compare the failure with the job's budget; empty without a job."""
-    place: PredictedPlace | None
-    """Point of the predicted step at which the allocation failed; null: no job, or unknown."""
     least_bytes: int | None
     """Bytes that the process needed at least, as NVML counts it, without unused memory; null: unknown."""
     snapshot: MemorySnapshot | None = None
@@ -466,7 +419,6 @@ def explain_failure(
         parts=dict(_parts(memory)) if memory and failure.kind == "gpu" else {},
         findings=(*failure_findings(failure, snapshot), *(logits_findings(failure) if budget is None else ())),
         compared=tuple(job_findings(failure, budget, snapshot, least_bytes=least)) if budget else (),
-        place=find_place(budget, failure) if budget and memory else None,
         least_bytes=least,
         snapshot=snapshot,
     )

@@ -70,9 +70,7 @@ _OTHER_FRAME = re.compile(
 )
 """Frames of rich, and of IPython."""
 _MESSAGE = re.compile(r"out of memory\b", re.IGNORECASE)
-_WITH_FIGURES = re.compile(
-    r"[A-Za-z]{2,12} out of memory\. *(?:Tried to allocate|$)|MPS backend out of memory|allowed memory\. \(out"
-)
+_WITH_FIGURES = re.compile(r"[A-Za-z]{2,12} out of memory\. *(?:Tried to allocate|$)|allowed memory\. \(out")
 _RANK = re.compile(r"\brank {1,9}: (\d{1,6}) \(local_rank: \d+\)")
 _INLINE_RANK = re.compile(r"\[rank ?(\d{1,6})\]:? *[\w.]*$")
 """Right before the message, where something else begins the line."""

@@ -34,7 +34,7 @@ class OutOfMemory(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     backend: str
-    """``CUDA``, ``HIP``, ``XPU``, ``NPU``, ``MPS``; of another framework its name."""
+    """``CUDA``, ``HIP``, ``XPU``, ``NPU``; of another framework its name."""
     gpu: int | None
     """Index among the devices that the process sees."""
     tried_bytes: int | None = None

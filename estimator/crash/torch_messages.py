@@ -3,8 +3,7 @@
 Wordings: ``c10/cuda/CUDACachingAllocator.cpp`` of torch 1.10 (``(GPU 0; ... total capacity; ... already
 allocated;``, before 1.4 with ``cached``), 2.1 (``GPU 0 has a total capacty of``, spelt so), 2.2 and later
 (``capacity``, private pools, other processes); ``CUDAMallocAsyncAllocator.cpp``;
-``c10/xpu/XPUCachingAllocator.cpp``; ``aten/src/ATen/mps/MPSAllocator.mm``. ROCm says HIP in CUDA's place, torch_npu
-NPU.
+``c10/xpu/XPUCachingAllocator.cpp``. ROCm says HIP in CUDA's place, torch_npu NPU.
 """
 
 import re
@@ -34,10 +33,6 @@ _ASYNC = re.compile(
     rf"Allocation on device (\d+) would exceed allowed memory\. \(out of memory\) ?Currently allocated ?: ?{_SIZE} ?"
     rf"Requested ?: ?{_SIZE} ?Device limit ?: ?{_SIZE} ?Free \(according to CUDA\) ?: ?{_SIZE}"
 )
-_MPS = re.compile(
-    rf"MPS backend out of memory \(MPS allocated: {_SIZE}, other allocations: {_SIZE}, max allowed: {_SIZE}\)\. "
-    rf"Tried to allocate {_SIZE}"
-)
 _END = re.compile(
     r"reserved in total by PyTorch|\d+ ?(?:[KMG]i)?B cached|reserved by PyTorch but unallocated|on \w+ pool"
 )
@@ -51,7 +46,7 @@ def parse_message(text: str) -> OutOfMemory | None:
         text: line breaks and indentation do not matter.
     """
     text = " ".join(text.split())
-    return _allocator_message(text) or _async_message(text) or _mps_message(text)
+    return _allocator_message(text) or _async_message(text)
 
 
 def is_complete(text: str) -> bool:
@@ -117,19 +112,6 @@ def _async_message(text: str) -> OutOfMemory | None:
         tried_bytes=size_bytes(match[3]),
         total_bytes=size_bytes(match[4]),
         free_bytes=size_bytes(match[5]),
-    )
-
-
-def _mps_message(text: str) -> OutOfMemory | None:
-    match = _MPS.search(text)
-    if match is None:
-        return None
-    return OutOfMemory(
-        backend="MPS",
-        gpu=None,
-        allocated_bytes=size_bytes(match[1]),
-        allowed_bytes=size_bytes(match[3]),
-        tried_bytes=size_bytes(match[4]),
     )
 
 

@@ -28,7 +28,7 @@ def size_bytes(text: str, *, binary: bool = False) -> int | None:
         return None
     unit = match[2] or ("GiB" if "." in match[1] else "")
     power = "KMGTPE".find(unit[0].upper()) + 1 if unit and unit != "bytes" else 0
-    base = 1000 if len(unit) == 2 and not binary else 1024
+    base = 1000 if unit[1:] in ("B", "b") and not binary else 1024
     size = float(match[1].replace(",", "")) * base**power
     return round(size) if size < _MAX_BYTES else None
 

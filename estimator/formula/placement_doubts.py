@@ -30,7 +30,7 @@ def placement_warnings(plan: Plan) -> Iterator[str]:
     if has_unread_plan(job):
         yield (
             f"parallel.tensor_plan: {job.parallel.tensor_plan} cannot be read without running it: the figure uses the "
-            "model's own plan, and the range allows for no plan. A traced step applies yours."
+            "model's own plan, and the range allows for no plan."
         )
     elif names := ", ".join(_whole_layers(plan)):
         yield f"parallel.tensor_plan leaves {names} whole on every rank: the range allows for their activations."
@@ -43,7 +43,7 @@ def placement_warnings(plan: Plan) -> Iterator[str]:
     if _are_unlike(plan):
         yield (
             "The model has two kinds of blocks, and each GPU of the device map is counted with their average; the "
-            "range allows for the difference. A traced step (--method traced) places each block exactly."
+            "range allows for the difference."
         )
 
 
@@ -102,8 +102,8 @@ def with_unlike_blocks(peak: Peak, plan: Plan) -> Peak:
 
 
 def _are_unlike(plan: Plan) -> bool:
-    """Return True for a prompt over several GPUs through blocks of two kinds."""
+    """Return True for several GPUs that have blocks of two kinds."""
     placement, arch = plan.placement, plan.arch
-    if placement is None or len(placement.gpus) < 2 or plan.job.job.training.mode == "train" or arch is None:
+    if placement is None or len(placement.gpus) < 2:
         return False
     return bool(arch.encoder_layers and arch.decoder_layers) or bool(arch.moe_layers and arch.dense_layers)

@@ -261,7 +261,8 @@ def hub_cache(environ: Mapping[str, str]) -> Path:
             return expand_user(environ[variable])
     if environ.get("HF_HOME"):
         return expand_user(environ["HF_HOME"]) / "hub"
-    return expand_user(environ.get("XDG_CACHE_HOME") or "~/.cache") / "huggingface" / "hub"
+    cache = environ.get("XDG_CACHE_HOME") or f"{environ.get('HOME') or '~'}/.cache"
+    return expand_user(cache) / "huggingface" / "hub"
 
 
 def cached_model(name: str, environ: Mapping[str, str]) -> Path:

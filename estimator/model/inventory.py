@@ -85,8 +85,6 @@ class Inventory:
     buffers: tuple[Buffer, ...] = ()
     config: Mapping[str, Any] | None = field(default=None, compare=False)
     """Config of the built model, if it has one."""
-    device_map: Mapping[str, int | str] | None = field(default=None, compare=False)
-    """The device of each module, as accelerate placed them for a job; None: it was not asked."""
 
     def __hash__(self) -> int:
         return self._hash

@@ -1,16 +1,13 @@
 """Placement of a model's modules on the devices of a device map."""
 
-import re
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import Any
 
 import msgspec
 
-from ..job.job import Job
-from ..job.resolved_job import ResolvedJob, resolve_job
+from ..common.sizes import parse_size
+from ..job.resolved_job import ResolvedJob
 from ..job.rules.dtype_widths import BITSANDBYTES
-from ..job.rules.strategies import PRECISIONS
 from ..job.settings import Parallel
 from .inventory import Inventory
 
@@ -76,9 +73,6 @@ def placed_modules(inventory: Inventory, sizes: tuple[int, ...]) -> tuple[Placed
 
 
 UNKNOWN_GPU_BYTES = 80 << 30
-_NO_LIMIT = 1 << 60
-_UNIT = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "KI": 2**10, "MI": 2**20, "GI": 2**30, "TI": 2**40}
-_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?I?)B?\s*", re.IGNORECASE)
 _ONE_GPU_SHARE = 0.9
 """Share of a single GPU that is filled if the user sets no limit."""
 _QUANTIZED_SHARE = 0.9
@@ -125,8 +119,6 @@ def place(
     count = job.job.parallel.pipeline
     if isinstance(rule, dict):
         return _without_refused(_by_table(modules, rule, count), job)
-    if inventory.device_map is not None:
-        return _without_refused(_by_table(modules, inventory.device_map, count), job)
     limits, host = _limits(job.job.parallel, gpu_bytes or UNKNOWN_GPU_BYTES)
     if rule != "sequential":
         leaf = 0 if job.versions.older("transformers", 5) else max((module.largest for module in modules), default=0)
@@ -147,38 +139,11 @@ def _without_refused(placement: Placement, job: ResolvedJob) -> Placement:
     return Placement(gpus=(*others, (*last, *placement.offloaded)), host=(), disk=(), refused=placement.offloaded)
 
 
-def placing_request(job: Job, gpu_bytes: int | None) -> dict[str, Any] | None:
-    """Return what accelerate needs to place a job's modules.
-
-    None: the job leaves no choice to it, or the built model does not show the sizes of its weights as they are stored.
-    """
-    rule, kind = job.parallel.device_map, resolve_job(job).quantization
-    if not isinstance(rule, str) or (kind is not None and kind not in BITSANDBYTES):
-        return None
-    gpus, host = _limits(job.parallel, gpu_bytes or UNKNOWN_GPU_BYTES)
-    limits = {str(number): round(limit) for number, limit in enumerate(gpus) if limit > 0}
-    dtype = PRECISIONS[job.training.precision]
-    return {
-        "rule": rule,
-        "limits": {**limits, "cpu": _NO_LIMIT if host == float("inf") else round(host)},
-        "dtype": "fp32" if dtype.mixed else job.training.precision,
-        "quantization": kind,
-    }
-
-
 def share_of(modules: Sequence[PlacedModule]) -> tuple[tuple[int, bool, bool], int]:
     """Return a device's number of blocks, whether it holds embedding and head, and the number of its first block."""
     blocks = [module.number for module in modules if module.block]
     kind = len(blocks), any(module.embedding for module in modules), any(module.head for module in modules)
     return kind, min(blocks, default=0)
-
-
-def parse_size(size: int | str) -> int | None:
-    """Return the bytes that ``"20GiB"``, ``"10GB"`` or a number stands for; None: it is no size."""
-    if isinstance(size, int):
-        return size
-    match = _SIZE.fullmatch(size)
-    return round(float(match[1]) * _UNIT[match[2].upper()]) if match else None
 
 
 def _limits(parallel: Parallel, gpu_bytes: int) -> tuple[list[float], float]:
@@ -187,9 +152,8 @@ def _limits(parallel: Parallel, gpu_bytes: int) -> tuple[list[float], float]:
     if written is None:
         alone = count == 1 and parallel.device_map != "sequential"
         return [gpu_bytes * (_ONE_GPU_SHARE if alone else 1.0)] * count, float("inf")
-    sizes = {name: parse_size(size) for name, size in written.items()}
-    gpus = [float(sizes.get(str(number), 0) or 0) for number in range(count)]  # a GPU that is left out gets nothing
-    return gpus, float(sizes["cpu"] or 0) if "cpu" in sizes else 0.0
+    sizes = {name: float(size if isinstance(size, int) else parse_size(size)) for name, size in written.items()}
+    return [sizes.get(str(number), 0.0) for number in range(count)], sizes.get("cpu", 0.0)  # left out: nothing
 
 
 def _balanced(modules: tuple[PlacedModule, ...], limits: list[float], *, low_zero: bool, leaf: int) -> list[float]:

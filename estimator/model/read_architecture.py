@@ -132,14 +132,17 @@ def has_recurrent_blocks(config: Mapping[str, Any]) -> bool:
     return any(field in config for field in _RECURRENT_FIELDS)
 
 
+_AFTER_PADDING = re.compile("roberta|camembert|longformer|mpnet|xmod|data2vec-text|ibert|layoutlmv3")
+
+
 def max_positions(config: Mapping[str, Any]) -> int | None:
     """Return the longest sequence of a model that its config states; None: it states none.
 
-    RoBERTa's positions begin after the padding token's (``create_position_ids_from_input_ids``).
+    Positions of RoBERTa and its like begin after the padding token's (``create_position_ids_from_input_ids``).
     """
     part = _text_part(dict(config))
     found = next((part[name] for name in POSITION_FIELDS if type(part.get(name)) is int), None)
-    return found - 2 if found and "roberta" in str(part.get("model_type")) else found
+    return found - 2 if found and _AFTER_PADDING.search(str(part.get("model_type"))) else found
 
 
 def usual_task(config: Mapping[str, Any], *, where: str = "the model's config") -> Task:

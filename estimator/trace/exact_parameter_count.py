@@ -16,7 +16,7 @@ from ..model.read_architecture import complete_config
 from .answer_cache import cache_file, cached_request
 from .interpreters import choose_interpreter
 
-_CACHE_VERSION = 6
+_CACHE_VERSION = 7
 
 
 def exact_inventory(
@@ -25,7 +25,6 @@ def exact_inventory(
     *,
     lora: Lora | None = None,
     places: bool = False,
-    device_map: Mapping[str, Any] | None = None,
     python: str | None = None,
     timeout: float = 120,
     environ: Mapping[str, str] | None = None,
@@ -38,7 +37,6 @@ def exact_inventory(
         task: the head on top.
         lora: adapters that peft adds.
         places: with the numbers of the blocks in which each parameter is.
-        device_map: the rule and the limits by which accelerate places modules; None: they are not placed.
         python: the interpreter (``--python``); None: the first that has torch and transformers.
         timeout: seconds for starting the worker, importing torch, and building the model.
         environ: environment with VIRTUAL_ENV and CONDA_PREFIX; None: this process's.
@@ -56,8 +54,6 @@ def exact_inventory(
         request["lora"] = {"rank": lora.rank, "targets": lora.targets}
     if places:
         request["places"] = True
-    if device_map is not None:
-        request["device_map"] = dict(device_map)
     if resolved.code is not None:
         request["code"] = dict(resolved.code)
     key = [_CACHE_VERSION, request, interpreter.transformers, interpreter.peft]
@@ -83,7 +79,6 @@ class InventoryAnswer(msgspec.Struct, frozen=True):
     adapters: tuple[NamedShape, ...] | None
     config: dict[str, Any] | None
     versions: dict[str, str]
-    device_map: dict[str, int | str] | None = None
 
 
 def inventory_from_answer(answer: InventoryAnswer) -> Inventory:
@@ -100,7 +95,6 @@ def inventory_from_answer(answer: InventoryAnswer) -> Inventory:
         tied=answer.tied,
         buffers=answer.buffers,
         config=answer.config,
-        device_map=answer.device_map,
     )
 
 

@@ -11,12 +11,12 @@
         -> {"problem": "why torch cannot be imported"}
     {"op": "inventory", "config": {"model_type": ..., ...}, "task": "causal-lm",
      "lora": {"rank", "targets"} or absent, "places": true or absent,
-     "code": {"folder", "model", "remote"} or absent, "device_map": as ``inferred_device_map`` takes it, or absent}
+     "code": {"folder", "model", "remote"} or absent}
         -> {"groups": [{"name", "shape", "repeat", "kind", "quantized", "places"}, ...],
             "layers": ..., "tied_head": ..., "tied": [[name, ...], ...],
             "buffers": [{"name", "repeat", "tensor_bytes"}, ...],
             "adapters": [{"name", "shape", "repeat", "kind"}, ...] or null,
-            "config": {...}, "device_map": {module: device} or null, "versions": {...}}
+            "config": {...}, "versions": {...}}
     {"op": "trace", "script": {"text", "start": [words that start it], "gpus": ranks, "card": as ``Card`` takes it},
      "config": the model's, "task": ..., "least_rounds": of layers that a shallow model has, or null: all are traced,
      "allocator": {"conf": ...}, "code": that the script runs, or absent}
@@ -36,13 +36,9 @@ from __future__ import annotations
 import contextlib
 import gc
 import platform
-from types import SimpleNamespace
 from typing import Any
 
 from .request.protocol import RefusedError, UnsupportedError, loaded_versions
-
-_QUANTIZED_SHARE = 0.9
-"""bitsandbytes' quantizers leave a tenth of every device free (``adjust_max_memory``)."""
 
 
 def ping(_request: dict[str, Any]) -> dict[str, Any]:
@@ -126,8 +122,7 @@ def inventory(request: dict[str, Any]) -> dict[str, Any]:
     from .request.user_code import read_user_code
 
     code = read_user_code(request)
-    placing = request.get("device_map")
-    with empty_weights() if placing else torch.device("meta"):  # shapes without storage
+    with torch.device("meta"):  # shapes without storage
         model = contents.build_model(request.get("config") or {}, request["task"], code=code)
         answer = {
             **contents.parameter_groups(model, places=bool(request.get("places"))),
@@ -136,71 +131,11 @@ def inventory(request: dict[str, Any]) -> dict[str, Any]:
             "buffers": contents.buffer_groups(model),
             "config": contents.config_fields(model),
             "adapters": None,
-            "device_map": inferred_device_map(model, placing) if placing else None,
         }
         if request.get("lora"):
             adapted = contents.add_lora_adapters(model, request["lora"]["rank"], request["lora"]["targets"])
             answer["adapters"] = contents.adapter_groups(adapted)
     return {**answer, "versions": loaded_versions()}
-
-
-def empty_weights() -> Any:
-    """Return accelerate's context in which models have no weights; torch's meta device where it is not installed."""
-    import torch
-
-    try:
-        from accelerate import init_empty_weights
-    except ImportError:
-        return torch.device("meta")
-    return init_empty_weights(include_buffers=True)
-
-
-def inferred_device_map(model: Any, placing: dict[str, Any]) -> dict[str, Any] | None:
-    """Return the device of each module by accelerate, with the limits of ``from_pretrained``; None: not installed.
-
-    It is ``get_balanced_memory`` and ``infer_auto_device_map``.
-
-    Args:
-        model: built without weights.
-        placing: ``{"rule": "auto", "limits": {"0": bytes, "cpu": bytes}, "dtype": "bf16", "quantization": "nf4" or
-            null}``.
-    """
-    import torch
-
-    try:
-        from accelerate.utils import CustomDtype, get_balanced_memory, infer_auto_device_map
-    except ImportError:
-        return None
-    dtype = {"fp32": torch.float32, "fp16": torch.float16}.get(placing["dtype"], torch.bfloat16)
-    kind = placing.get("quantization")
-    special = {}
-    if kind is not None:
-        stored = torch.int8 if kind == "int8" else CustomDtype.INT4
-        head = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None
-        linear = (
-            name for name, each in model.named_modules() if isinstance(each, torch.nn.Linear) and each is not head
-        )
-        special = {f"{name}.weight": stored for name in linear}
-    whole = list(getattr(model, "_no_split_modules", None) or ())
-    options = {"no_split_module_classes": whole, "dtype": dtype, "special_dtypes": special}
-    limits = {int(name) if name.isdigit() else name: size for name, size in placing["limits"].items()}
-    if placing["rule"] != "sequential":
-        is_low = placing["rule"] == "balanced_low_0"
-        try:
-            from transformers.integrations import accelerate as own  # transformers 5
-
-            size = 1 if kind == "int8" else 0.5
-            quantizer = SimpleNamespace(
-                param_element_size=lambda _, name, *__: size if name in special else dtype.itemsize
-            )
-            limits = own.get_balanced_memory(model, limits, whole, hf_quantizer=quantizer, low_zero=is_low)
-        except (ImportError, AttributeError):
-            limits = get_balanced_memory(model, limits, low_zero=is_low, **options)
-    if kind is not None:
-        limits = {name: int(_QUANTIZED_SHARE * size) for name, size in limits.items()}
-    if hasattr(model, "tie_weights"):
-        model.tie_weights()
-    return dict(infer_auto_device_map(model, limits, **options))
 
 
 def trace(message: dict[str, Any]) -> dict[str, Any]:

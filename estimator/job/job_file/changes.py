@@ -95,7 +95,11 @@ def with_changes(job: Job, changes: Mapping[str, Any], *, where: str = "changes"
     """
     for name in ("older", "between"):
         others = getattr(job.unsure, name)
-        kept = {key: others[key] for key in others if key not in changes or changes[key] == _value(job, key)}
+        kept = {
+            key: others[key]
+            for key in others
+            if not any(_changes(job, changes, part) for part in (key, key.partition(".")[0]))
+        }
         if kept != others:
             job = msgspec.structs.replace(job, unsure=msgspec.structs.replace(job.unsure, **{name: kept}))
     try:
@@ -114,6 +118,10 @@ def with_changes(job: Job, changes: Mapping[str, Any], *, where: str = "changes"
         else:
             tables.setdefault(table, {})[key] = value
     return job_from_mapping(tables, where=where)
+
+
+def _changes(job: Job, changes: Mapping[str, Any], key: str) -> bool:
+    return key in changes and changes[key] != _value(job, key)
 
 
 def _value(job: Job, key: str) -> Any:

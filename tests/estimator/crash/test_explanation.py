@@ -3,8 +3,9 @@
 import pytest
 from memory_snapshots import AUTOGRAD, LOAD, LOSS, MIB, Recorder
 
-from vramtop.estimator.budget import Budget, Components, PhaseMark, PhaseName, Timeline
+from vramtop.estimator.budget import Budget, PhaseName
 from vramtop.estimator.common.records import replace
+from vramtop.estimator.common.sizes import format_gib
 from vramtop.estimator.crash.explanation import explain_failure, failure_of_snapshot
 from vramtop.estimator.crash.records import Failure, OtherProcess, OutOfMemory
 from vramtop.estimator.crash.snapshot.records import MemorySnapshot
@@ -202,37 +203,17 @@ def test_the_logits_are_recognized_by_their_size(budget: Budget, width: int, wor
     assert "the logits" not in said(failure(tried_bytes=round(size * 1.05)), budget=budget)
 
 
-def test_the_place_on_a_traced_step(budget: Budget) -> None:
-    """Allocated 2, 4, 6 GiB in the forward pass, 5 and 9 in the backward: 5 GiB are first reached at each its own."""
-    levels = [2, 4, 6, 5, 9]
-    line = Timeline(
-        events=(0, 10, 20, 30, 40),
-        levels=tuple(Components(activations=size * GIB, context=GIB) for size in levels),
-        reserved_bytes=(0,) * 5,
-        outside_bytes=GIB,
-        phases=(PhaseMark(name="forward", event=0), PhaseMark(name="backward", event=30)),
-    )
-    traced = replace(budget, timeline=line)
-
-    def place(phase: PhaseName, held: int) -> tuple[int | None, float | None, int]:
-        found = explain_failure(
-            failure(phase, allocated_bytes=(held - 2) * GIB), budget=traced
-        ).place  # two more were asked for
-        assert found is not None
-        return found.event, found.share, found.predicted_bytes // GIB
-
-    assert place("forward", 5) == (20, 0.5, 6)
-    assert place("backward", 5) == (30, 0.75, 9)
-    assert place("forward", 7) == (None, None, 6)
-
-
-def test_without_a_trace_the_place_is_a_phase(budget: Budget) -> None:
+def test_the_phase_beside_its_predicted_peak(budget: Budget) -> None:
     backward = budget.phase("backward")
     assert backward is not None
-    found = explain_failure(failure("backward"), budget=budget).place
-    assert found is not None
-    assert (found.event, found.predicted_bytes) == (None, backward.allocated_bytes)
-    assert explain_failure(failure(None), budget=budget).place is None
+    peak = format_gib(backward.allocated_bytes)
+    assert f"more than its predicted peak of {peak} GiB" in said(
+        failure("backward", allocated_bytes=backward.allocated_bytes), budget=budget
+    )
+    assert f"less than its predicted peak of {peak} GiB" in said(
+        failure("backward", allocated_bytes=GIB), budget=budget
+    )
+    assert "predicted peak of" not in said(failure(None), budget=budget)
 
 
 def test_the_component_that_exceeds_its_prediction(budget: Budget) -> None:

@@ -114,12 +114,6 @@ def test_other_allocators() -> None:
     )
     assert npu is not None
     assert (npu.backend, npu.gpu, npu.unallocated_bytes) == ("NPU", 4, 5 * GIB)
-    mps = parse_message(
-        "RuntimeError: MPS backend out of memory (MPS allocated: 5.00 GB, other allocations: 2.00 GB, max allowed: 7.00 "
-        "GB). Tried to allocate 500.00 MB on private pool."
-    )
-    assert mps is not None
-    assert (mps.backend, mps.tried_bytes) == ("MPS", 500_000_000)
     hip = parse_message(
         "HIP out of memory. Tried to allocate 1.00 GiB. GPU 0 has a total capacity of 64.00 GiB of which"
     )

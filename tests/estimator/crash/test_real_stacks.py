@@ -45,7 +45,7 @@ def modules_are_those_that_ran(path: Path) -> None:
         found = [group for group in parse_snapshot(file).groups if group.module and group.component == "activations"]
     by_path: dict[str, int] = {}
     for group in found:
-        known = re.sub(r"\.\(\w+\)", "", group.module.path)  # a class in brackets: which attribute is not known
+        known = re.sub(r"\.\(\w+\)", "", group.module)  # a class in brackets: which attribute is not known
         by_path[known] = by_path.get(known, 0) + group.bytes
     truth: dict[str, int] = {}
     [segment] = pickle.loads(path.read_bytes())["segments"]  # noqa: S301 - of this test

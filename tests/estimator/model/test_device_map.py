@@ -1,7 +1,6 @@
 """Device maps: our placement is compared with accelerate's own functions, and so are the sizes of modules by dtype."""
 
 import re
-import sys
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any
@@ -15,6 +14,7 @@ from accelerate.utils.modeling import dtype_byte_size
 from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.integrations.accelerate import get_balanced_memory as get_balanced_memory_of_transformers
 
+from vramtop.estimator.common.errors import InputError
 from vramtop.estimator.estimation import estimate
 from vramtop.estimator.job.job_file.changes import job_from_mapping
 from vramtop.estimator.job.resolved_job import resolve_job
@@ -22,7 +22,7 @@ from vramtop.estimator.job.settings import ModelSpec
 from vramtop.estimator.model.count_parameters import count_parameters
 from vramtop.estimator.model.find_config import resolve_model
 from vramtop.estimator.model.inventory import Inventory
-from vramtop.estimator.model.placement import Placement, parse_size, place
+from vramtop.estimator.model.placement import Placement, place
 from vramtop.estimator.model.read_architecture import read_architecture
 
 SMALL = ("Qwen/Qwen2.5-0.5B",)
@@ -131,33 +131,8 @@ def test_a_gpu_without_a_limit_gets_nothing() -> None:
     _, inventory = built("gpt2")
     limits = {"device_map": "auto", "pipeline": 2, "max_memory": {"1": "10GiB"}}
     assert blocks(placed(inventory, limits)) == {1: 12}
-
-
-@pytest.mark.parametrize(
-    ("text", "size"),
-    [(7, 7), ("20GiB", 20 << 30), ("10GB", 10**10), ("1.5 MiB", 3 << 19), ("100", 100), ("much", None)],
-)
-def test_sizes_in_words(text: int | str, size: int | None) -> None:
-    assert parse_size(text) == size
-
-
-@pytest.mark.parametrize(
-    "quantization", ["none", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("nf4", "int8"))]
-)
-def test_the_worker_asks_accelerate(quantization: str) -> None:
-    """Counted on the built model, modules lie where accelerate places them; our own rules place them there too."""
-    tables: dict[str, Any] = {
-        "model": {"id": "Qwen/Qwen2.5-0.5B"},
-        "training": {"precision": "bf16", "sequence_length": 64},
-        "lora": {"rank": 8, "quantization": quantization},
-        "parallel": {"device_map": "auto", "pipeline": 3},
-    }
-    job = job_from_mapping(tables, where="test")
-    formula, exact = estimate(job), estimate(job, method="exact", python=sys.executable)
-    assert exact.method == "exact"
-    assert exact.job == formula.job
-    for ours, theirs in zip(formula.stages, exact.stages, strict=True):
-        assert ours.device_bytes == pytest.approx(theirs.device_bytes, rel=0.02)
+    with pytest.raises(InputError, match="'much' is not understood"):
+        placed(inventory, {**limits, "max_memory": {"1": "much"}})
 
 
 def test_modules_are_placed_before_preparation_for_k_bits_casts_them() -> None:

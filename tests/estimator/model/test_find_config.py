@@ -83,6 +83,7 @@ def test_cache_without_main_gives_the_latest_snapshot(tmp_path: Path) -> None:
         ({"HF_HUB_CACHE": "/a", "HF_HOME": "/b"}, "/a"),
         ({"HF_HOME": "/b", "XDG_CACHE_HOME": "/c"}, "/b/hub"),
         ({"XDG_CACHE_HOME": "/c"}, "/c/huggingface/hub"),
+        ({"HOME": "/d"}, "/d/.cache/huggingface/hub"),
         ({}, str(Path.home() / ".cache/huggingface/hub")),
     ],
 )

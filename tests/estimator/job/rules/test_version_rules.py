@@ -38,6 +38,7 @@ def fullest(software: dict[str, str], component: str, **tables: dict[str, Any]) 
         ("0.43.1", (0, 43, 2), True),
         ("0.43", (0, 43, 2), True),
         ("v4.50", (4, 49), False),
+        ("5", (5, 0), False),
         (None, (99,), False),
     ],
 )
